@@ -54,7 +54,7 @@ const CORE_ATTRIBUTES: [(&str, &str); 6] = [
     ("PodStatus.qos_class", "skip_serializing_if = \"String::is_empty\""),
 ];
 /// What is left out where it is unset.
-const OPTIONAL: [&str; 21] = [
+const OPTIONAL: [&str; 22] = [
     ".vscaled.control.v1.Amounts",
     ".vscaled.control.v1.RequestAndLimit",
     ".vscaled.control.v1.Change.kill",
@@ -62,6 +62,7 @@ const OPTIONAL: [&str; 21] = [
     ".vscaled.control.v1.Container.usage",
     ".vscaled.control.v1.Pod.usage",
     ".vscaled.control.v1.OomKill.evidence",
+    ".vscaled.control.v1.WorkloadWorth.workload",
     ".vscaled.report.v1.HitLimit",
     ".vscaled.report.v1.Report.first_time",
     ".vscaled.report.v1.Report.pod",

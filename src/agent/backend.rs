@@ -273,6 +273,11 @@ impl Control for AgentBackend {
         self.gate.read("history", request, history).await
     }
 
+    async fn report(&self, request: Request<proto::ReportRequest>) -> Result<Response<proto::ReportReply>, Status> {
+        let report = async |_| Ok(view::report(&self.ask(|controller| Ok(controller.worth())).await?));
+        self.gate.read("report", request, report).await
+    }
+
     async fn oom_list(&self, request: Request<proto::OomListRequest>) -> Result<Response<proto::OomListReply>, Status> {
         let list = async |request: proto::OomListRequest| {
             let kills = self.kills.borrow();

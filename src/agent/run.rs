@@ -45,6 +45,7 @@ use crate::reconcile::controller::{
 use crate::reconcile::history::History;
 use crate::reconcile::metrics::{Metrics, RuntimeMetrics};
 use crate::reconcile::store::{Restored, StateFile, StateWriter};
+use crate::reconcile::worth::Worth;
 use crate::runtime::Observer;
 use crate::sources::directory::DirectorySource;
 use crate::sources::kubernetes::KubernetesSource;
@@ -89,6 +90,7 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
     let stop = CancellationToken::new();
     let mut registry = registry();
     let metrics = Metrics::register(&mut registry);
+    let worth = Worth::register(&mut registry);
     let mut readiness = Readiness::default();
     let starting = vec![readiness.latch("sources and node")];
     let api = connect(&config, ApiMetrics::register(&mut registry)).await?;
@@ -197,6 +199,7 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
         },
         Publisher {
             metrics,
+            worth,
             annotator,
             kill_problems,
             history: History::new(records, audit),

@@ -13,6 +13,7 @@ use crate::plan::shrink::Progress;
 use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::{PodState, PodStatus};
+use crate::reconcile::worth::{WorkloadKey, WorkloadWorth, WorthReport};
 
 /// The agent and the node as it found it.
 pub(super) fn agent(node: Option<&Node>, problems: Vec<String>) -> proto::Agent {
@@ -95,6 +96,32 @@ pub(super) fn named(state: &PodState) -> proto::Pod {
         uid: uid.clone(),
         containers: live.map(|live| container(live.id.clone())).collect(),
         ..proto::Pod::default()
+    }
+}
+
+/// What vscaled was worth, by workload and altogether.
+pub(super) fn report(report: &WorthReport) -> proto::ReportReply {
+    let worth = |worth: &WorkloadWorth| proto::WorkloadWorth {
+        pods: worth.pods,
+        requested_before: Some((&worth.before).into()),
+        requested: Some((&worth.now).into()),
+        avoided_kills: worth.kills,
+        avoided_evictions: worth.evictions,
+        avoided_throttled_seconds: worth.throttled_seconds,
+        ..proto::WorkloadWorth::default()
+    };
+    let workload = |((namespace, kind, name), one): (&WorkloadKey, &WorkloadWorth)| proto::WorkloadWorth {
+        namespace: namespace.clone(),
+        workload: Some(proto::Workload {
+            kind: kind.clone(),
+            name: name.clone(),
+        }),
+        ..worth(one)
+    };
+    proto::ReportReply {
+        since: format!("{:.0}", report.since),
+        workloads: report.workloads.iter().map(workload).collect(),
+        total: Some(worth(&report.total())),
     }
 }
 

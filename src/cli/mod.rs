@@ -21,6 +21,7 @@ mod oom;
 mod output;
 mod plan;
 mod release;
+mod report;
 mod resize;
 mod results;
 mod table;
@@ -62,6 +63,7 @@ enum Command {
     Oom(oom::Arguments),
     Plan(plan::Arguments),
     Release(release::Arguments),
+    Report(report::Arguments),
     Resize(resize::Arguments),
     Top(top::Arguments),
     Watch(watch::Arguments),
@@ -134,6 +136,7 @@ fn run(Cli { agent, command }: Cli) -> Result<(), Failure> {
         Command::Oom(arguments) => oom::run(&arguments, &agent),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Release(arguments) => release::run(&arguments, &agent),
+        Command::Report(arguments) => report::run(&arguments, &agent),
         Command::Resize(arguments) => resize::run(&arguments, &agent),
         Command::Top(arguments) => top::run(&arguments, &agent),
         Command::Watch(arguments) => watch::run(&arguments, &agent),

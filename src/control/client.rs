@@ -16,7 +16,8 @@ use tonic::{Code, Response, Status, Streaming};
 use super::proto::control_client::ControlClient;
 use super::proto::{
     Change, ChangeReply, DoctorReply, DoctorRequest, ExplainReply, ExplainRequest, GetReply, GetRequest, HistoryReply,
-    HistoryRequest, OomListReply, OomListRequest, ReleaseRequest, ResizeRequest, WatchRequest,
+    HistoryRequest, OomListReply, OomListRequest, ReleaseRequest, ReportReply, ReportRequest, ResizeRequest,
+    WatchRequest,
 };
 
 /// How long to wait for a connection.
@@ -126,6 +127,11 @@ impl Client {
     /// What was done lately, to one pod or to all if `pod` is empty; newest last.
     pub async fn history(&mut self, pod: String) -> Result<HistoryReply, ClientError> {
         answer_within(READ, &self.socket, self.inner.history(HistoryRequest { pod })).await
+    }
+
+    /// What workloads requested before and now, and what did not happen to them.
+    pub async fn report(&mut self) -> Result<ReportReply, ClientError> {
+        answer_within(READ, &self.socket, self.inner.report(ReportRequest {})).await
     }
 
     /// What the kernel killed lately, in one pod or on the node if `pod` is empty; newest last.

@@ -182,7 +182,8 @@ impl Worker {
             }
         }
         let (why, grown) = (describe(limit, need), Box::new(grown));
-        self.report(watched, GuardEvent::Grew { to, why, grown });
+        let used = need.used;
+        self.report(watched, GuardEvent::Grew { used, to, why, grown });
     }
 
     fn report(&self, watched: &Watched, event: GuardEvent) {

@@ -84,6 +84,8 @@ pub struct Report {
 pub enum GuardEvent {
     /// A limit was to grow; how that went is in `grown`.
     Grew {
+        /// What was in use, page cache aside.
+        used: Bytes,
         /// The limit it was to have.
         to: Bytes,
         why: String,

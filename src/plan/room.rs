@@ -99,7 +99,8 @@ impl FromIterator<(i64, ResourceList)> for Account {
     }
 }
 
-fn sum<'a>(takes: impl Iterator<Item = &'a ResourceList>) -> ResourceList {
+/// All these amounts together.
+pub fn sum<'a>(takes: impl Iterator<Item = &'a ResourceList>) -> ResourceList {
     takes.fold(ResourceList::default(), |all, one| each(all, *one, u64::saturating_add))
 }
 

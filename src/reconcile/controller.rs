@@ -305,6 +305,11 @@ impl Controller {
                 }
             }
             Effect::Decide => self.schedule.decide = Instant::now(),
+            Effect::Avoided(avoided) => {
+                if let Some(state) = self.pods.get(key) {
+                    self.publisher.worth.count(state, avoided);
+                }
+            }
             Effect::ShrinkEnded(ended) => {
                 if let ShrinkEnd::Undone(why) = &ended {
                     tracing::warn!(pod = key, why, "a shrink is undone");

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::overrides::{Override, check_names, check_result, overlay};
 use crate::model::objects::Pod;
-use crate::model::{NamedRequirements, Resource};
+use crate::model::{NamedRequirements, Resource, ResourceList};
 use crate::plan::WriteScope;
 use crate::plan::resize;
 
@@ -31,6 +31,9 @@ pub(crate) struct DesiredState {
     pub(crate) temporary: Vec<TemporaryLimit>,
     /// What the spec had before an override or a temporary limit: through the API server, they change the spec.
     pub(crate) origin: Option<Vec<NamedRequirements>>,
+    /// What its containers requested when it first followed a recommendation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) before: Option<ResourceList>,
     /// What of the pod's files is written. What an earlier agent saved without it is all of them.
     #[serde(default = "WriteScope::all")]
     pub(crate) scope: WriteScope,

@@ -5,7 +5,7 @@
 //!   are its parts, [`overrides`] checks what operators set.
 //! - [`capacity`]: what the node has for its pods.
 //! - [`store`]: what survives a restart.
-//! - [`history`], [`metrics`], [`annotations`]: what is said of passes and pods.
+//! - [`history`], [`metrics`], [`worth`], [`annotations`]: what is said of passes and pods.
 //! - [`inventory`], [`watching`]: which pods run here, and who writes their files.
 
 pub(crate) mod annotations;
@@ -22,3 +22,4 @@ pub(crate) mod shrink;
 pub(crate) mod store;
 pub(crate) mod watching;
 pub(crate) mod work;
+pub(crate) mod worth;

@@ -17,6 +17,7 @@ use super::resize::{Resize, ResizeStatus};
 use super::shrink::ShrinkState;
 use super::store::{SavedPod, Standing};
 use super::work::{OperatorRequest, PassId, RequestId, WorkItem};
+use super::worth::Avoided;
 use crate::actuate::shrink::{Lowering, Verdict};
 use crate::actuate::{ForeignWriters, Grown, HookRun, Job, JobDone, PodHandles};
 use crate::control::ControlError;
@@ -228,6 +229,8 @@ pub(crate) enum Effect {
     AdmitRequest(RequestId, OperatorRequest),
     /// Decide again: what bounds and ratios are measured against has changed.
     Decide,
+    /// Something did not happen to the pod.
+    Avoided(Avoided),
     /// Watching lower limits came to an end.
     ShrinkEnded(super::shrink::ShrinkEnd),
 }

@@ -15,6 +15,7 @@ use crate::reconcile::annotations::{Annotator, applied_text, ended_boosts, pod_r
 use crate::reconcile::history::History;
 use crate::reconcile::metrics::{Metrics, ProblemKind};
 use crate::reconcile::pod::{PodState, ends_recommendation};
+use crate::reconcile::worth::Worth;
 
 /// Everything is counted at most this often.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
@@ -25,6 +26,7 @@ const UPDATED: &str = annotation::UPDATED;
 #[derive(Debug)]
 pub(crate) struct Publisher {
     pub(crate) metrics: Metrics,
+    pub(crate) worth: Worth,
     /// None without an API server.
     pub(crate) annotator: Option<Annotator>,
     /// What hinders watching for kills.
@@ -61,6 +63,8 @@ impl Controller {
             (ProblemKind::Kills, self.publisher.kill_problems().count()),
         ]);
         metrics.show(self.pods.values(), Timestamp::now());
+        let followed = self.pods.values().filter(|_| !self.options.observe_only);
+        self.publisher.worth.show(followed);
         self.annotate(Timestamp::now());
     }
 

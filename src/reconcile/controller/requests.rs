@@ -16,6 +16,7 @@ use crate::plan::resize::{NodeSupport, ResizeFacts};
 use crate::reconcile::capacity::Headroom;
 use crate::reconcile::pod::{Now, PodInput, PodState, not_running};
 use crate::reconcile::work::{OperatorRequest, RequestId};
+use crate::reconcile::worth::WorthReport;
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, ControlError>>;
 type RecordReply = Reply<Arc<ChangeRecord>>;
@@ -113,6 +114,12 @@ fn answer_all(ended: &mut Vec<(RecordReply, Arc<ChangeRecord>)>) {
 impl Controller {
     pub(crate) fn pods(&self) -> impl Iterator<Item = &PodState> {
         self.pods.values()
+    }
+
+    pub(crate) fn worth(&self) -> WorthReport {
+        self.publisher
+            .worth
+            .report(self.pods.values().filter(|_| !self.options.observe_only))
     }
 
     pub(crate) fn agent_snapshot(&self) -> AgentSnapshot {

@@ -34,6 +34,9 @@ pub(crate) struct TemporaryLimit {
     /// The API server denies it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) denied: Option<Denied>,
+    /// More was used than the limit was before.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) exceeded: bool,
 }
 
 /// The API server's denial of a limit that was grown.
@@ -87,6 +90,7 @@ impl TemporaryLimit {
             renewed: at,
             why,
             denied: None,
+            exceeded: false,
         }
     }
 
@@ -134,6 +138,7 @@ impl DesiredState {
             .pop()
         {
             (given.from, given.since, given.denied) = (earlier.from, earlier.since, earlier.denied);
+            given.exceeded = earlier.exceeded;
         }
         self.temporary.push(given);
     }
@@ -148,6 +153,14 @@ impl DesiredState {
                 self.temporary.push(earlier);
             }
         }
+    }
+
+    /// Notes how much memory a container used beside its temporary limit; returns whether that is the first time that it was more
+    /// than the limit was before.
+    pub(crate) fn used(&mut self, container: &str, used: u64) -> bool {
+        let mut limits = self.temporary.iter_mut();
+        let limit = limits.find(|limit| limit.is_of(container, Resource::Memory) && used > limit.from);
+        limit.is_some_and(|limit| !std::mem::replace(&mut limit.exceeded, true))
     }
 
     /// Keeps only so much of a limit.

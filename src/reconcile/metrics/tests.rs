@@ -11,6 +11,7 @@ use crate::kubernetes::Verb;
 use crate::kubernetes::metrics::{ApiMetrics, EventMetrics};
 use crate::observe::metrics::registry;
 use crate::oom::Level;
+use crate::reconcile::worth::Worth;
 use crate::report::metrics::{LinkOutcome, ReportMetrics, ReportOutcome};
 use crate::report::testing::kill_of;
 use crate::report::{Destination, LogStatus};
@@ -59,6 +60,7 @@ fn scrape() -> String {
     calls.called(Verb::Get, "pods".to_owned(), "200".to_owned());
     calls.watching("pods");
     drop(EventMetrics::register(&mut registry));
+    Worth::register(&mut registry).show(std::iter::empty());
     let kill = labels_of(&kill_of("web", 1));
     KillMetrics::register(&mut registry).killed(&kill, Level::Container);
     let reports = ReportMetrics::register(&mut registry);

@@ -8,6 +8,7 @@ use super::{Effect, NoRoomFor, Now, PodState};
 use crate::model::{Cause, MemoryLimit, NamedRequirements, Reason, Target};
 use crate::plan::lift_kept;
 use crate::reconcile::desired::Recommended;
+use crate::reconcile::worth::requests;
 
 /// Whether a decision ends what an earlier recommendation left in force: no VPA asks for these values any more.
 pub(crate) const fn ends_recommendation(reason: Reason) -> bool {
@@ -38,7 +39,11 @@ impl PodState {
                 let recorded = known.is_some_and(|known| known.recorded && known.targets == targets);
                 self.no_room = Some(NoRoomFor { targets, why, recorded });
             }
-            (Some(recommended), None) => self.desired.recommended = Some(recommended),
+            (Some(recommended), None) => {
+                let had = || requests(&before.clone().unwrap_or_else(|| self.pod.requirements()));
+                self.desired.before.get_or_insert_with(had);
+                self.desired.recommended = Some(recommended);
+            }
             (None, _) => self.desired.end_recommendation(),
         }
         let after = self.desired.targets(&self.pod);

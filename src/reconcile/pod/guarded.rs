@@ -14,6 +14,7 @@ use crate::model::{
 use crate::plan::pod_requests;
 use crate::plan::resize::AcceptedResize;
 use crate::reconcile::desired::{AfterQuiet, Denied, GrowthPause, TemporaryLimit, limit_in};
+use crate::reconcile::worth::Avoided;
 
 /// How long a container's limits are not grown after its first denial. Doubles with each further one.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
@@ -46,7 +47,10 @@ impl PodState {
     pub(super) fn take_guard_report(&mut self, report: Report, now: Now, effects: &mut Vec<Effect>) {
         let of = report.of;
         match report.event {
-            GuardEvent::Grew { to, why, grown } => self.grow_memory(&of, to, &why, *grown, now, effects),
+            GuardEvent::Grew { used, to, why, grown } => {
+                self.note_use(&of, used, effects);
+                self.grow_memory(&of, to, &why, *grown, now, effects);
+            }
             GuardEvent::Refused { why, .. } => {
                 self.trouble = Some(now.wall);
                 let reason = format!("container {}: memory limit not grown: {why}", of.container);
@@ -61,7 +65,10 @@ impl PodState {
             GuardEvent::Quiet { peak } if self.hooks.is_pressed(&of.container) => {
                 tracing::debug!(%peak, "lent for evidence that is being left");
             }
-            GuardEvent::Quiet { peak } => self.end_quiet_memory(&of, peak, now),
+            GuardEvent::Quiet { peak } => {
+                self.note_use(&of, peak, effects);
+                self.end_quiet_memory(&of, peak, now);
+            }
             GuardEvent::Throttled { from, to, why } => {
                 self.trouble = Some(now.wall);
                 let cause = guard_cause(&of, Resource::Cpu, Some(why.clone()));
@@ -71,10 +78,22 @@ impl PodState {
                 self.restart(cause, now);
             }
             GuardEvent::Unthrottled => {
+                if let Some(limit) = self.desired.temporary_limit(&of.container, Resource::Cpu) {
+                    // It was raised because at least half of the periods were throttled.
+                    let seconds = now.wall.duration_since(limit.since).as_secs_f64().max(0.0) / 2.0;
+                    effects.push(Effect::Avoided(Avoided::ThrottledSeconds(seconds)));
+                }
                 self.desired
                     .end_temporary(|limit| limit.is_of(&of.container, Resource::Cpu));
                 self.restart(no_longer_needed(&of, Resource::Cpu), now);
             }
+        }
+    }
+
+    /// A container used this much memory: without what the guard lent it, it would have been killed if that is above its limit.
+    fn note_use(&mut self, of: &Guarded, used: Bytes, effects: &mut Vec<Effect>) {
+        if self.desired.used(&of.container, used.get()) {
+            effects.push(Effect::Avoided(Avoided::Kill));
         }
     }
 

@@ -15,6 +15,7 @@ use crate::plan::PodTargets;
 use crate::plan::resize::{self, ResizeDecision};
 use crate::reconcile::resize::ResizeStatus;
 use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId};
+use crate::reconcile::worth::Avoided;
 
 /// A limit that was not grown for so long is not being grown: longer than a kubelet takes from being asked to having
 /// written (a second, where it is slow), with some to spare.
@@ -148,6 +149,10 @@ impl PodState {
             } else {
                 Cause::Drift
             };
+        }
+        let resized = matches!(done.record.outcome, Outcome::Applied | Outcome::RuntimeOwed { .. });
+        if resized && matches!(done.record.cause, Cause::Recommendation { .. }) {
+            effects.push(Effect::Avoided(Avoided::Eviction));
         }
         let runs = |id: &str| live.containers.values().any(|container| container.id == id);
         self.desired.scope.quotas.update(&done.quotas, runs);

@@ -227,6 +227,7 @@ impl World {
                 | Effect::RaisePodLevel(..)
                 | Effect::WatchFiles(_)
                 | Effect::Decide
+                | Effect::Avoided(_)
                 | Effect::ShrinkEnded(_) => {}
             }
         }
@@ -275,6 +276,7 @@ impl World {
                 if earlier.is_none_or(|earlier| earlier < to) {
                     self.least_limits.raise("u1", "app", to);
                     self.report(GuardEvent::Grew {
+                        used: to,
                         to,
                         why: String::new(),
                         grown: Box::new(Grown {

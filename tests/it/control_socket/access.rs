@@ -14,10 +14,11 @@ const NOBODY: u32 = 65534;
 const OPERATORS: u32 = 54_321;
 const READERS: u32 = 54_322;
 
-const READS: [&[&str]; 6] = [
+const READS: [&[&str]; 7] = [
     &["get"],
     &["explain", "shop/web"],
     &["history"],
+    &["report"],
     &["get", "overrides"],
     &["get", "decisions"],
     &["resize", "shop/web", "-c", "app", "--cpu-limit", "1", "--dry-run"],

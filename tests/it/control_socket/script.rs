@@ -7,9 +7,10 @@ use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 use vscaled::control::proto::{
-    self, Amount, Change, ChangeReply, Check, Container, DoctorReply, DoctorRequest, ExplainReply, ExplainRequest,
-    GetReply, GetRequest, HistoryReply, HistoryRequest, OomKill, OomListReply, OomListRequest, Override, Pod,
-    PodResult, ReleaseRequest, RequestAndLimit, ResizeRequest, Stages, Step, Value, WatchRequest, Who, Workload,
+    self, Amount, Amounts, Change, ChangeReply, Check, Container, DoctorReply, DoctorRequest, ExplainReply,
+    ExplainRequest, GetReply, GetRequest, HistoryReply, HistoryRequest, OomKill, OomListReply, OomListRequest,
+    Override, Pod, PodResult, ReleaseRequest, ReportReply, ReportRequest, RequestAndLimit, ResizeRequest, Stages, Step,
+    Value, WatchRequest, Who, Workload, WorkloadWorth,
 };
 use vscaled::control::{
     CallGate, Caller, Changes, Control, ControlError, Right, check_change, find_pod, resize_values,
@@ -191,6 +192,10 @@ impl Control for Gated {
         self.gate.read("oom list", request, list).await
     }
 
+    async fn report(&self, request: Request<ReportRequest>) -> Result<Response<ReportReply>, Status> {
+        self.gate.read("report", request, async |_| Ok(report())).await
+    }
+
     async fn doctor(&self, request: Request<DoctorRequest>) -> Result<Response<DoctorReply>, Status> {
         self.gate.read("doctor", request, async |_| Script::doctor()).await
     }
@@ -199,6 +204,37 @@ impl Control for Gated {
 
     async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Changes>, Status> {
         self.gate.watch(&request, self.script.changes.subscribe())
+    }
+}
+
+/// One workload that requests less than before.
+fn report() -> ReportReply {
+    let amounts = |cpu: &str, memory: &str| Amounts {
+        cpu: Some(cpu.to_owned()),
+        memory: Some(memory.to_owned()),
+    };
+    let total = WorkloadWorth {
+        pods: 3,
+        requested_before: Some(amounts("3", "3Gi")),
+        requested: Some(amounts("750m", "1536Mi")),
+        avoided_kills: 1,
+        avoided_evictions: 6,
+        avoided_throttled_seconds: 61.5,
+        ..WorkloadWorth::default()
+    };
+    let workload = Workload {
+        kind: "Deployment".to_owned(),
+        name: "web".to_owned(),
+    };
+    let web = WorkloadWorth {
+        namespace: "shop".to_owned(),
+        workload: Some(workload),
+        ..total.clone()
+    };
+    ReportReply {
+        since: "2026-03-01T12:00:00Z".to_owned(),
+        workloads: vec![web],
+        total: Some(total),
     }
 }
 
@@ -249,7 +285,7 @@ fn amounts_of_app() -> Vec<Amount> {
 }
 
 fn amounts(cpu: &str) -> Option<proto::Requirements> {
-    let amounts = Some(proto::Amounts {
+    let amounts = Some(Amounts {
         cpu: Some(cpu.to_owned()),
         memory: None,
     });

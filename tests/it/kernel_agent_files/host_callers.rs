@@ -101,7 +101,7 @@ async fn groups_may_do_what_the_configuration_says_and_refusals_are_written_down
     );
 }
 
-const READS: [&str; 10] = [
+const READS: [&str; 11] = [
     "get",
     "get overrides -o json",
     "get decisions -o yaml",
@@ -110,6 +110,7 @@ const READS: [&str; 10] = [
     "history",
     "history test/web -o yaml",
     "oom list",
+    "report",
     "doctor",
     "resize test/web -c app --cpu-limit 1 --dry-run",
 ];

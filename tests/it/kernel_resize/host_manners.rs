@@ -1,6 +1,7 @@
 //! What a recommendation that concerns many pods costs the API server.
 
 use serde_json::json;
+use vscaled::control::proto;
 use vscaled::model::CgroupPath;
 use vscaled::model::quantity::Quantity;
 
@@ -60,6 +61,42 @@ async fn many_pods_are_asked_for_a_few_at_a_time_and_all_get_what_is_recommended
         .wait_for("all pods to be resized", || all_hold(LARGER))
         .await;
     assert_eq!(scene.api.under_way().1, AT_ONCE);
+}
+
+#[tokio::test]
+async fn the_report_says_what_pods_requested_before_and_what_they_request_now() {
+    let mut scene = Scene::managed().await;
+    scene.recommend(&LARGER);
+    scene.settles(&LARGER).await;
+    let report = async |scene: &Scene| {
+        let reply = scene.agent.client().await.report().await.unwrap();
+        assert_eq!(reply.workloads.len(), 1);
+        let web = reply.workloads[0].clone();
+        assert_eq!(web.workload.as_ref().unwrap().name, "web");
+        let amounts = |amounts: Option<proto::Amounts>| {
+            let amounts = amounts.unwrap();
+            (amounts.cpu.unwrap(), amounts.memory.unwrap())
+        };
+        let requested = (amounts(web.requested_before), amounts(web.requested));
+        (web.pods, requested, web.avoided_evictions, web.avoided_kills)
+    };
+    let text = |cpu: &str, memory: &str| (cpu.to_owned(), memory.to_owned());
+    let requested = (text("100m", "64Mi"), text("300m", "128Mi"));
+    assert_eq!(report(&scene).await, (1, requested.clone(), 2, 0));
+    let mut vscalectl = std::process::Command::new(env!("CARGO_BIN_EXE_vscalectl"));
+    vscalectl
+        .args(["report", "--socket"])
+        .arg(scene.agent.path().join("vscaled.sock"));
+    let said = String::from_utf8(vscalectl.output().unwrap().stdout).unwrap();
+    assert!(
+        said.contains("100m → 300m  ") && said.contains("64Mi → 128Mi  "),
+        "{said}"
+    );
+    // What did not happen counts from the agent's start; what was requested before is kept.
+    scene.agent.stop();
+    scene.agent.start().await;
+    scene.agent.reaches(NAME, "InSync").await;
+    assert_eq!(report(&scene).await, (1, requested, 0, 0));
 }
 
 /// The recommender writes every minute what it thinks; the target rises by a third within the hour, and wavers.

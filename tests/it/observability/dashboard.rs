@@ -18,6 +18,7 @@ pub(crate) fn queries() -> Vec<(String, String)> {
     });
     // What the variables are filled with is asked for, too.
     let variables = dashboard["templating"]["list"].as_array().unwrap().iter();
+    // Those with a price hold a number.
     let asked = variables.filter_map(|variable| Some((text(&variable["label"]), variable["query"]["query"].as_str()?)));
     let series = |query: &str| {
         query
@@ -39,4 +40,6 @@ pub(crate) fn filled_in(query: &str) -> String {
         .replace("$__rate_interval", "1m")
         .replace("$__range", "1m")
         .replace("$instance", ".*")
+        .replace("${core_hour}", "0.03")
+        .replace("${gibibyte_hour}", "0.004")
 }

@@ -106,6 +106,24 @@ fn what_an_operator_sets_is_the_operators() {
     assert!(!desired.is_overridden("app", Resource::Cpu) && !desired.is_overridden("same", Resource::Memory));
 }
 
+#[test]
+fn what_would_have_been_a_kill_counts_once_however_often_the_limit_grows() {
+    let mut desired = DesiredState::default();
+    assert!(!desired.used("app", 200 * MIB), "nothing was lent");
+    desired.grow(&pod(), grown("app", 128, 256));
+    assert!(
+        !desired.used("app", 128 * MIB),
+        "it fits below the limit that was there before"
+    );
+    assert!(!desired.used("same", 200 * MIB));
+    assert!(desired.used("app", 200 * MIB));
+    desired.grow(&pod(), grown("app", 256, 512));
+    assert!(!desired.used("app", 400 * MIB), "it is the same loan");
+    desired.end_temporary(|_| true);
+    desired.grow(&pod(), grown("app", 128, 256));
+    assert!(desired.used("app", 200 * MIB));
+}
+
 fn limit(to: u64) -> TemporaryLimit {
     TemporaryLimit {
         container: "app".to_owned(),
@@ -115,6 +133,7 @@ fn limit(to: u64) -> TemporaryLimit {
         since: Timestamp::UNIX_EPOCH,
         renewed: Timestamp::UNIX_EPOCH,
         why: String::new(),
+        exceeded: false,
         denied: None,
     }
 }

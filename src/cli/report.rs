@@ -1,0 +1,64 @@
+//! `vscalectl report`: what vscaled was worth on this node.
+
+use clap::Args;
+
+use super::output::{Output, Paint, clean, or_dash};
+use super::{Failure, agent::Agent, table};
+use crate::control::proto::{Amounts, ReportReply, WorkloadWorth};
+
+/// Shows what workloads requested before and request now, and what did not happen to them
+///
+/// By namespace and workload, for the pods of this node that follow a recommendation. docs/report.md says how each number is made.
+#[derive(Debug, Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
+    let reply = agent.call(async |client| Ok(client.report().await?))?;
+    arguments.output.print(&reply, |paint| report_table(&reply, paint))
+}
+
+fn report_table(reply: &ReportReply, paint: Paint) -> String {
+    let header = [
+        "WORKLOAD",
+        "PODS",
+        "CPU REQUEST",
+        "MEMORY REQUEST",
+        "AVOIDED: KILLS",
+        "EVICTIONS",
+        "THROTTLED",
+    ];
+    let name = |one: &WorkloadWorth| {
+        let (kind, name) = one
+            .workload
+            .as_ref()
+            .map_or(("", ""), |of| (of.kind.as_str(), of.name.as_str()));
+        clean(&format!("{}/{kind}/{name}", one.namespace))
+    };
+    let workloads = reply.workloads.iter().map(|one| row(name(one), one));
+    let total = reply.total.iter().map(|total| row("all".to_owned(), total));
+    format!(
+        "{}avoided: since the agent's start at {}; kills are a lower bound, the others estimates (docs/report.md)\n",
+        table::list(header, workloads.chain(total), paint),
+        or_dash(&reply.since)
+    )
+}
+
+fn row(name: String, worth: &WorkloadWorth) -> [String; 7] {
+    let change = |amount: fn(&Amounts) -> Option<&String>| {
+        let amounts = [&worth.requested_before, &worth.requested];
+        let [before, now] = amounts.map(|all| or_dash(all.as_ref().and_then(amount).map_or("", String::as_str)));
+        format!("{before} → {now}")
+    };
+    [
+        name,
+        worth.pods.to_string(),
+        change(|amounts| amounts.cpu.as_ref()),
+        change(|amounts| amounts.memory.as_ref()),
+        worth.avoided_kills.to_string(),
+        worth.avoided_evictions.to_string(),
+        format!("{:.0} s", worth.avoided_throttled_seconds),
+    ]
+}

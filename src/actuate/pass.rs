@@ -181,7 +181,7 @@ impl Pass {
                 let away = self.job.resizer.as_ref().and_then(|resizer| resizer.away());
                 (away.unwrap_or_else(|| "the API server did not answer".to_owned()), SOON)
             }
-            ResizeError::Refused { retry_after, .. } if patch.ahead.is_some() => (reason, retry_after.unwrap_or(SOON)),
+            ResizeError::Refused { retry_after, .. } if patch.ahead => (reason, retry_after.unwrap_or(SOON)),
             ResizeError::Denied(why) => {
                 // What was written before anybody asked is taken back as well.
                 self.job.targets.containers = patch.held;
@@ -209,7 +209,7 @@ impl Pass {
                 return Err(self.stop(Outcome::Refused { reason }));
             }
         };
-        self.job.targets.lift_undeclared = lift_undeclared && patch.ahead.is_some();
+        self.job.targets.lift_undeclared = lift_undeclared && patch.ahead;
         self.job.held_before = held_before;
         self.apply_grant(patch.later(&why, wait));
         Ok(self)

@@ -112,7 +112,7 @@ impl Pass {
             failpoint("patch.saved");
         }
         let known = Arc::clone(self.job.targets.bound.object());
-        let pod = if patch.ahead.is_some() {
+        let pod = if patch.ahead {
             let pod = resizer.read(&known).await?;
             let same = pod.metadata.generation == known.metadata.generation
                 && resize::same(&pod.requirements(), &known.requirements());

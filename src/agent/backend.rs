@@ -126,7 +126,8 @@ impl AgentBackend {
                 too_early: None,
                 unreported: None,
                 away: None,
-                ahead: None,
+                ahead: false,
+                unanswered: false,
                 ..facts
             };
             let mut containers = targets.containers.clone();

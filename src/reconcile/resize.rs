@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::desired::limit_in;
 use crate::model::objects::Pod;
 use crate::model::{NamedRequirements, Resource, Withheld};
-use crate::plan::resize::{self, AcceptedResize, Ahead, Phase, ResizePatch};
+use crate::plan::resize::{self, AcceptedResize, Phase, ResizePatch};
 
 /// The resize of one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -43,6 +43,9 @@ pub(crate) struct PreparedResize {
     pub(crate) targets: Vec<NamedRequirements>,
     /// What the kubelet has granted so far: what the spec gets back if the cgroups cannot hold the targets.
     pub(crate) held: Vec<NamedRequirements>,
+    /// What the spec had before the first of them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) before: Vec<NamedRequirements>,
     /// What was asked for before, without an answer either: the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) earlier: Vec<Vec<NamedRequirements>>,
@@ -75,7 +78,13 @@ impl PreparedResize {
             }
         }
         let taken_back = known.is_some_and(newer) && resize::same(&self.held, &spec);
-        taken_back.then(|| (accepted(&self.held), None))
+        if taken_back {
+            return Some((accepted(&self.held), None));
+        }
+        // A patch has only what differs from the spec that was known: several that were carried out may each leave a part.
+        let parts: Vec<_> = self.earlier.iter().chain([&self.before, &self.targets]).collect();
+        let ours = known.is_none_or(newer) && !resize::same(&self.before, &spec) && resize::is_made_of(&parts, &spec);
+        ours.then(|| (accepted(&spec), Some(self.clone())))
     }
 }
 
@@ -110,18 +119,28 @@ impl Resize {
     }
 
     /// The API server is about to be asked for this.
-    pub(crate) fn prepare(&mut self, patch: &ResizePatch) {
-        let before = self.prepared.take();
-        let mut earlier = before.map_or_else(Vec::new, |before| {
-            let mut earlier = before.earlier;
-            earlier.push(before.targets);
-            earlier
-        });
+    pub(crate) fn prepare(&mut self, pod: &Pod, patch: &ResizePatch) {
+        let (before, mut earlier) = match self.prepared.take() {
+            Some(PreparedResize {
+                targets,
+                before,
+                mut earlier,
+                ..
+            }) => {
+                earlier.push(targets);
+                (before, earlier)
+            }
+            None => {
+                let unseen = self.unseen(pod).map(|accepted| accepted.targets.clone());
+                (unseen.unwrap_or_else(|| pod.requirements()), Vec::new())
+            }
+        };
         earlier.retain(|targets| !resize::same(targets, &patch.targets));
         earlier.drain(..earlier.len().saturating_sub(UNANSWERED));
         self.prepared = Some(PreparedResize {
             targets: patch.targets.clone(),
             held: patch.held.clone(),
+            before,
             earlier,
         });
     }
@@ -143,15 +162,6 @@ impl Resize {
     pub(crate) fn catch_up(&mut self) {
         if self.written_ahead.take().is_some() {
             self.prepared = None;
-        }
-    }
-
-    /// How certain it is what the spec has; none where nothing was written ahead of it.
-    pub(crate) const fn certainty(&self) -> Option<Ahead> {
-        match (&self.written_ahead, &self.prepared) {
-            (None, _) => None,
-            (Some(_), None) => Some(Ahead::Unasked),
-            (Some(_), Some(_)) => Some(Ahead::Unanswered),
         }
     }
 

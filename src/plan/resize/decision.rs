@@ -27,15 +27,6 @@ pub struct AcceptedResize {
     pub held: Vec<NamedRequirements>,
 }
 
-/// How certain it is what the spec has, after an API server was away: somebody else may have changed it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ahead {
-    /// What it had before, or what somebody else gave it.
-    Unasked,
-    /// Perhaps also what it was asked to have, without an answer.
-    Unanswered,
-}
-
 /// What is known about the resize of a pod whose kubelet resizes in place.
 #[derive(Debug, Clone)]
 pub struct ResizeFacts {
@@ -56,8 +47,10 @@ pub struct ResizeFacts {
     pub away: Option<String>,
     /// Whether the cgroups are given what is wanted before the spec can have it.
     pub by_hand: bool,
-    /// Set where the cgroups were given values before the spec could have them.
-    pub ahead: Option<Ahead>,
+    /// Whether the cgroups were given values before the spec could have them: somebody else may have changed it since.
+    pub ahead: bool,
+    /// Whether something was asked for without an answer: the spec may be another than the one that was read last.
+    pub unanswered: bool,
 }
 
 /// The pod's status does not show yet that its kubelet resizes in place.
@@ -114,8 +107,8 @@ pub struct ResizePatch {
     pub targets: Vec<NamedRequirements>,
     /// What the kubelet has granted so far: what the spec gets back if the cgroups cannot hold the targets.
     pub held: Vec<NamedRequirements>,
-    /// Set where the spec has to be as it was read when this is done.
-    pub ahead: Option<Ahead>,
+    /// Whether the spec has to be as it was read when this is done.
+    pub ahead: bool,
     /// Whether the cgroups have the targets also while the API server is away.
     pub by_hand: bool,
     /// Whether the node is known to have room.
@@ -137,9 +130,9 @@ impl ResizeFacts {
         let room = self.check_room(pod, targets);
         let phase = self.phase(pod);
         let so_far = granted(pod, &phase, self.held());
-        if changes.is_empty() && self.ahead != Some(Ahead::Unanswered) {
+        if changes.is_empty() && !self.unanswered {
             return ResizeDecision::Write(Grant {
-                ahead: self.ahead.is_some(),
+                ahead: self.ahead,
                 ..Grant::new(&phase, targets, &so_far, room)
             });
         }
@@ -155,17 +148,18 @@ impl ResizeFacts {
             };
         }
         if let Some(wait) = self.too_early {
-            let given = if self.ahead.is_some() { targets.to_vec() } else { so_far };
+            let given = if self.ahead { targets.to_vec() } else { so_far };
             return ResizeDecision::Write(Grant::for_now(&phase, given, cause, wait));
         }
         let full = |room: Room| check_room(&room.without(self.yields), pod, targets, self.kubelet).is_err();
         match room {
             Err(why) if self.room.is_some_and(full) => ResizeDecision::Refuse { why, no_room: true },
             room => ResizeDecision::Patch(ResizePatch {
+                // Without a change it is only read.
+                ahead: self.ahead || changes.is_empty(),
                 changes,
                 targets: targets.to_vec(),
                 held: granted(pod, &Phase::of(pod), self.held()),
-                ahead: self.ahead,
                 by_hand: self.by_hand,
                 room,
             }),

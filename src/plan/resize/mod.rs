@@ -15,7 +15,7 @@ mod support;
 #[cfg(test)]
 mod tests;
 
-pub use decision::{AcceptedResize, Ahead, Grant, ResizeDecision, ResizeFacts, ResizePatch, Unreported};
+pub use decision::{AcceptedResize, Grant, ResizeDecision, ResizeFacts, ResizePatch, Unreported};
 use phase::meanwhile;
 pub use phase::{Phase, granted};
 use reserved::grows;
@@ -172,14 +172,32 @@ fn overlaid(pod: &Pod, wanted: &[NamedRequirements]) -> Vec<NamedRequirements> {
     all
 }
 
+/// Whether every amount is that of one of the `parts`; a container that none of them names says nothing.
+pub fn is_made_of(parts: &[&Vec<NamedRequirements>], whole: &[NamedRequirements]) -> bool {
+    whole.iter().all(|named| {
+        let of = |part: &&Vec<NamedRequirements>| part.iter().find(|other| other.name == named.name).map(amounts);
+        let of: Vec<[u64; 4]> = parts.iter().filter_map(of).collect();
+        let mut all = amounts(named).into_iter().enumerate();
+        of.is_empty() || all.all(|(number, amount)| of.iter().any(|part| part[number] == amount))
+    })
+}
+
+/// Requests and limits: unset and zero are the same here, and so are a limit without a request and one with an equal one.
+fn amounts(named: &NamedRequirements) -> [u64; 4] {
+    let NamedRequirements { resources, .. } = named;
+    let Requirements { requests, limits } = with_requests(*resources);
+    let [cpu, memory] = [Resource::Cpu, Resource::Memory];
+    [
+        requests.amount(cpu),
+        requests.amount(memory),
+        limits.amount(cpu),
+        limits.amount(memory),
+    ]
+}
+
 /// Whether both give every container that both name the same amounts; unset and zero are the same here, and so are a limit without a request
 /// and one with an equal request.
 pub fn same(one: &[NamedRequirements], other: &[NamedRequirements]) -> bool {
-    let amounts = |named: &NamedRequirements| {
-        let has = with_requests(named.resources);
-        let lists = [has.requests, has.limits];
-        lists.map(|list| Resource::ALL.map(|resource| list.amount(resource)))
-    };
     one.iter().all(|named| {
         let same = |other: &&NamedRequirements| other.name == named.name;
         other

@@ -425,7 +425,8 @@ fn facts() -> ResizeFacts {
         unreported: None,
         away: None,
         by_hand: false,
-        ahead: None,
+        ahead: false,
+        unanswered: false,
     }
 }
 

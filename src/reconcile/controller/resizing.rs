@@ -124,7 +124,8 @@ impl ResizeEndpoint {
             unreported,
             away: resizer.away(),
             by_hand: state.desired.is_by_hand(),
-            ahead: state.resize.certainty(),
+            ahead: state.resize.written_ahead.is_some(),
+            unanswered: state.resize.prepared.is_some(),
         })
     }
 }

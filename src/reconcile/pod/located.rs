@@ -101,6 +101,7 @@ impl PodState {
             status: std::mem::take(&mut self.resize.status),
             ..resize
         };
+        self.resize.recognise(&self.pod);
         self.desired = DesiredState { recommended, ..desired };
     }
 

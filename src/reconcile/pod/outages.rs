@@ -5,8 +5,9 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{CgroupPath, KubeletVersion, LiveContainer, Outcome, Reason, ResourceList, Withheld};
-use crate::plan::resize::{self, AcceptedResize, ResizeFacts};
+use crate::guard::{GuardEvent, Guarded};
+use crate::model::{CgroupPath, Change, KubeletVersion, LiveContainer, Outcome, Reason, ResourceList, Withheld};
+use crate::plan::resize::{AcceptedResize, ResizeFacts};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::overrides::Override;
 use crate::sources::parse_manifests;
@@ -20,10 +21,12 @@ metadata: {name: web, uid: u1, generation: 1}
 spec:
   containers:
   - {name: app, resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 200m, memory: 128Mi}}}
+  - {name: side, resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 200m, memory: 128Mi}}}
 status:
   observedGeneration: 1
   containerStatuses:
   - {name: app, resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 200m, memory: 128Mi}}}
+  - {name: side, resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 200m, memory: 128Mi}}}
 ";
 
 /// Something that happens in an outage.
@@ -41,6 +44,26 @@ enum Happening {
     FilesAreWritten,
     /// The API server is there for a moment, but an answer is lost.
     AnswerIsLost,
+    /// The API server fails with the next request, and perhaps carries it out.
+    Fails {
+        carries_out: bool,
+        silent: bool,
+    },
+    /// The watch brings what there is.
+    WatchBrings,
+    /// Requests of memory for both containers, with limits of twice as much.
+    Recommends {
+        mib: [u64; 2],
+    },
+    Grows {
+        container: usize,
+        mib: u64,
+    },
+    IsQuiet {
+        container: usize,
+    },
+    /// It is the pod's turn to lower limits.
+    MayLower,
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -57,6 +80,20 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
+/// What happens beside requests that may have been carried out, all of it by this agent.
+fn ours() -> impl Strategy<Value = Happening> {
+    let container = || 0_usize..2;
+    prop_oneof![
+        3 => (any::<bool>(), any::<bool>()).prop_map(|(carries_out, silent)| Happening::Fails { carries_out, silent }),
+        2 => Just(Happening::WatchBrings),
+        2 => [60_u64..70, 60..70].prop_map(|mib| Happening::Recommends { mib }),
+        2 => (container(), 300_u64..310).prop_map(|(container, mib)| Happening::Grows { container, mib }),
+        2 => container().prop_map(|container| Happening::IsQuiet { container }),
+        1 => Just(Happening::MayLower),
+        1 => Just(Happening::AgentIsKilled),
+    ]
+}
+
 /// The pod, the kernel's limit, and the API server with its spec.
 struct World {
     state: PodState,
@@ -68,6 +105,8 @@ struct World {
     denies: bool,
     /// Whether the next request of an outage is carried out although no answer comes.
     carries_out: bool,
+    /// Whether the next request fails without an answer, or with one.
+    fails: Option<bool>,
     passes: u64,
     requests: u64,
     lost: u32,
@@ -80,9 +119,14 @@ fn limit(targets: &[NamedRequirements]) -> u64 {
 fn with_limit(pod: &Pod, mib: u64) -> Pod {
     let mut targets = pod.requirements();
     targets[0].resources.limits.memory = Some(Bytes::new(mib * MIB));
-    let mut pod = pod.with_requirements(&targets);
-    pod.metadata.generation += 1;
-    pod
+    changed(pod, &targets)
+}
+
+/// The pod once the API server has changed its spec to this.
+fn changed(pod: &Pod, targets: &[NamedRequirements]) -> Pod {
+    let mut changed = pod.with_requirements(targets);
+    changed.metadata.generation += i64::from(changed.spec != pod.spec);
+    changed
 }
 
 impl World {
@@ -99,6 +143,7 @@ impl World {
             denies: false,
             kernel: AT_FIRST,
             carries_out,
+            fails: None,
             passes: 0,
             requests: 0,
             lost: 0,
@@ -109,10 +154,13 @@ impl World {
 
     fn locate(&mut self, saved: Option<SavedPod>) {
         let path = CgroupPath::new("/kubepods/podu").unwrap();
-        let app = LiveContainer {
-            id: "c".to_owned(),
-            path: path.clone(),
-        };
+        let containers = ["app", "side"].map(|name| {
+            let container = LiveContainer {
+                id: name.to_owned(),
+                path: path.clone(),
+            };
+            (name.to_owned(), container)
+        });
         let live = LivePod {
             id: PodId {
                 uid: "u1".to_owned(),
@@ -120,7 +168,7 @@ impl World {
                 name: "web".to_owned(),
             },
             path,
-            containers: BTreeMap::from([("app".to_owned(), app)]),
+            containers: BTreeMap::from(containers),
         };
         self.apply(PodInput::Located(Box::new(Located {
             live: Some(Arc::new(live)),
@@ -152,7 +200,7 @@ impl World {
     fn run(&mut self, pass: PassId, job: Job) {
         let viewed = self.state.pod.clone();
         let (known_away, ahead, asked) = match &job.resize {
-            ResizeDecision::Write(grant) => (grant.is_written_ahead(), None, grant.is_written_ahead()),
+            ResizeDecision::Write(grant) => (grant.is_written_ahead(), false, grant.is_written_ahead()),
             ResizeDecision::Patch(patch) => (false, patch.ahead, true),
             other => panic!("{other:?}"),
         };
@@ -162,22 +210,43 @@ impl World {
             job.cause,
             Outcome::Applied,
         ));
-        if asked && self.away {
-            let as_viewed = ahead.is_none() || self.server.metadata.generation == viewed.metadata.generation;
+        let as_viewed = !ahead || self.server.metadata.generation == viewed.metadata.generation;
+        // Containers that are not in the patch stay.
+        let patched: Vec<_> = match &job.resize {
+            ResizeDecision::Patch(patch) => patch.changes.iter(),
+            _ => [].iter(),
+        }
+        .filter_map(|step| match (&step.target, &step.change) {
+            (Target::Container(name), Change::Resize { to, .. }) => Some(NamedRequirements {
+                name: name.clone(),
+                resources: *to,
+            }),
+            _ => None,
+        })
+        .collect();
+        if let (true, Some(silent)) = (asked && !known_away, self.fails) {
+            self.fails = None;
+            if std::mem::take(&mut self.carries_out) && as_viewed {
+                self.server = changed(&self.server, &patched);
+            }
+            let reason = "failed".to_owned();
+            done.record.outcome = match silent || ahead {
+                true => later("failed"),
+                false => Outcome::Refused { reason },
+            };
+        } else if asked && self.away {
             if std::mem::take(&mut self.carries_out) && !known_away && as_viewed {
-                self.server = with_limit(&self.server, limit(&job.targets.containers));
+                self.server = changed(&self.server, &patched);
             }
             done.record.outcome = later("away");
-        } else if asked && ahead.is_some() && self.server.metadata.generation != viewed.metadata.generation {
+        } else if asked && ahead && self.server.metadata.generation != viewed.metadata.generation {
             done.record.outcome = later("changed");
         } else if asked && self.denies {
             let reason = "a quota".to_owned();
             done.api.denied = Some(reason.clone());
             done.record.outcome = Outcome::Refused { reason };
         } else if asked {
-            if !resize::same(&job.targets.containers, &self.server.requirements()) {
-                self.server = with_limit(&self.server, limit(&job.targets.containers));
-            }
+            self.server = changed(&self.server, &patched);
             done.api.asked = Some(AcceptedResize {
                 targets: job.targets.containers.clone(),
                 generation: self.server.metadata.generation,
@@ -216,7 +285,8 @@ impl World {
                 unreported: None,
                 away: (self.away && known).then(|| "away".to_owned()),
                 by_hand: self.state.desired.is_by_hand(),
-                ahead: self.state.resize.certainty(),
+                ahead: self.state.resize.written_ahead.is_some(),
+                unanswered: self.state.resize.prepared.is_some(),
             };
             let (cause, targets) = self.state.next_pass(self.now).unwrap();
             let resize = Box::new(facts.decide(&self.state.pod, &targets, cause));
@@ -224,6 +294,30 @@ impl World {
             self.apply(PodInput::PassBegan { number, resize });
         }
         panic!("no end of passes: {:?}", self.state.work);
+    }
+
+    fn report(&mut self, container: usize, event: GuardEvent) {
+        let of = Guarded {
+            pod: self.state.identity.clone().unwrap(),
+            container: self.server.spec.containers[container].name.clone(),
+        };
+        self.apply(PodInput::Guard(Box::new(Report { of, event })));
+    }
+
+    fn decide(&mut self, containers: Vec<NamedRequirements>) {
+        let mut decision = PodDecision::undecided(&self.state.pod);
+        decision.vpa = Some("web".to_owned());
+        decision.reason = Reason::OutOfBounds;
+        decision.containers = containers;
+        self.apply(PodInput::Decided {
+            decision: Box::new(decision),
+            took: Duration::ZERO,
+        });
+        self.apply(PodInput::Followed {
+            refused: None,
+            cause: Some(Cause::Sweep),
+            delay: Duration::ZERO,
+        });
     }
 
     fn request(&mut self, request: OperatorRequest) {
@@ -235,6 +329,7 @@ impl World {
         match happening {
             Happening::Sets { mib } => {
                 let mut values = self.state.pod.requirements();
+                values.truncate(1);
                 values[0].resources = crate::model::Requirements::default();
                 values[0].resources.limits.memory = Some(Bytes::new(mib * MIB));
                 self.request(OperatorRequest::Override(Override {
@@ -260,7 +355,11 @@ impl World {
             }
             Happening::AgentIsKilled => {
                 let saved = self.state.saved();
-                let pod = Arc::clone(&self.state.pod);
+                // An agent that has an API server lists the pods first.
+                let pod = match self.away {
+                    true => Arc::clone(&self.state.pod),
+                    false => Arc::new(self.server.clone()),
+                };
                 let decision = PodDecision::undecided(&pod);
                 self.state = PodState::new(pod, decision);
                 self.locate(saved);
@@ -272,6 +371,41 @@ impl World {
                 self.passes(false);
                 self.carries_out = false;
             }
+            Happening::Fails { carries_out, silent } => {
+                (self.carries_out, self.fails) = (*carries_out, Some(*silent));
+            }
+            Happening::WatchBrings => self.apply(PodInput::Described(Arc::new(self.server.clone()))),
+            Happening::Recommends { mib } => {
+                let mut containers = self.server.requirements();
+                for (named, mib) in containers.iter_mut().zip(mib) {
+                    named.resources.requests.memory = Some(Bytes::new(mib * MIB));
+                    named.resources.limits.memory = Some(Bytes::new(2 * mib * MIB));
+                }
+                self.decide(containers);
+            }
+            Happening::Grows { container, mib } => {
+                let grown = Box::new(Grown {
+                    from: Some(Bytes::new(AT_FIRST * MIB)),
+                    outcome: Outcome::Applied,
+                    steps: Vec::new(),
+                    took: Duration::ZERO,
+                });
+                let (to, why) = (Bytes::new(mib * MIB), String::new());
+                self.report(
+                    *container,
+                    GuardEvent::Grew {
+                        to,
+                        used: to,
+                        why,
+                        grown,
+                    },
+                );
+            }
+            Happening::IsQuiet { container } => {
+                self.report(*container, GuardEvent::Quiet { peak: Bytes::new(MIB) });
+            }
+            Happening::MayLower if self.state.desired.is_empty() => {}
+            Happening::MayLower => self.apply(PodInput::TurnGiven),
         }
     }
 
@@ -288,7 +422,10 @@ impl World {
         for _ in 0..5 {
             let generation = self.server.metadata.generation;
             self.server.status.observed_generation = generation;
-            self.server.status.container_statuses[0].resources = Some(self.server.spec.containers[0].resources);
+            let spec = self.server.spec.containers.clone();
+            for (status, container) in self.server.status.container_statuses.iter_mut().zip(spec) {
+                status.resources = Some(container.resources);
+            }
             self.apply(PodInput::Described(Arc::new(self.server.clone())));
             self.passes(true);
             self.now.instant += Duration::from_secs(20);
@@ -351,6 +488,62 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn what_may_have_been_carried_out_is_ours_and_never_the_pods_own(happenings in vec(ours(), 0..16)) {
+        let mut world = World::new(false);
+        let mut own = world.server.requirements();
+        for happening in &happenings {
+            if let Happening::Recommends { mib } = happening {
+                for (named, mib) in own.iter_mut().zip(mib) {
+                    named.resources.requests.memory = Some(Bytes::new(mib * MIB));
+                    named.resources.limits.memory = Some(Bytes::new(2 * mib * MIB));
+                }
+            }
+            world.happen(happening);
+            world.passes(true);
+            world.now.instant += Duration::from_secs(20);
+            world.apply(PodInput::TimePassed);
+            world.passes(true);
+            prop_assert_eq!(world.lost, 0);
+            for has in world.state.undisturbed().requirements() {
+                let (request, limit) = (has.resources.requests.memory.unwrap(), has.resources.limits.memory.unwrap());
+                prop_assert_eq!(2 * request.get(), limit.get(), "{:?}", world.state);
+            }
+        }
+        world.fails = None;
+        for container in 0..2 {
+            world.happen(&Happening::IsQuiet { container });
+        }
+        world.happen(&Happening::MayLower);
+        world.recover();
+        prop_assert_eq!(world.lost, 0);
+        prop_assert_eq!(world.server.requirements(), own, "{:?}", world.state);
+    }
+}
+
+#[test]
+fn an_agent_that_follows_a_killed_one_takes_a_limit_that_is_kept_for_none_of_the_pods_own() {
+    let mut world = World::new(false);
+    world.happen(&Happening::Recommends { mib: [91, 91] });
+    world.passes(true);
+    world.hear();
+    world.happen(&Happening::Fails {
+        carries_out: true,
+        silent: true,
+    });
+    world.happen(&Happening::Recommends { mib: [89, 89] });
+    world.passes(true);
+    assert_eq!(
+        limit(&world.server.requirements()),
+        182,
+        "kept until it is the pod's turn"
+    );
+    world.happen(&Happening::AgentIsKilled);
+    // Its first pass may run by now.
+    assert_eq!(limit(&world.state.undisturbed().requirements()), 178);
+}
+
 #[test]
 fn a_loss_is_told_once() {
     let mut world = World::new(false);
@@ -374,20 +567,9 @@ fn an_override_from_before_outlasts_the_denial_of_what_came_while_the_api_server
     world.passes(true);
     world.hear();
     world.away = true;
-    let mut decision = PodDecision::undecided(&world.state.pod);
-    decision.vpa = Some("web".to_owned());
-    decision.reason = Reason::OutOfBounds;
-    decision.containers = world.server.requirements();
-    decision.containers[0].resources.requests.memory = Some(Bytes::new(80 * MIB));
-    world.apply(PodInput::Decided {
-        decision: Box::new(decision),
-        took: Duration::ZERO,
-    });
-    world.apply(PodInput::Followed {
-        refused: None,
-        cause: Some(Cause::Sweep),
-        delay: Duration::ZERO,
-    });
+    let mut containers = world.server.requirements();
+    containers[0].resources.requests.memory = Some(Bytes::new(80 * MIB));
+    world.decide(containers);
     world.passes(false);
     assert!(world.state.resize.waits_for_api_server());
     (world.away, world.denies) = (false, true);

@@ -90,7 +90,7 @@ impl PodState {
         self.desired.scope = targets.scope.clone();
         match &resize {
             // Without a change the spec is only read.
-            ResizeDecision::Patch(patch) if !patch.changes.is_empty() => self.resize.prepare(patch),
+            ResizeDecision::Patch(patch) if !patch.changes.is_empty() => self.resize.prepare(&self.pod, patch),
             ResizeDecision::Write(grant)
                 if grant.is_written_ahead() && !resize::same(&targets.containers, &self.pod.requirements()) =>
             {
@@ -231,7 +231,9 @@ impl PodState {
             Outcome::Applied | Outcome::Unchanged => {
                 self.work.reset_retries();
                 // A limit that is kept for now is still on its way back.
-                if self.shrink.retry_at.is_none() && !self.is_announcing() {
+                // So is a spec that is not known to be what it was.
+                let known = self.resize.prepared.is_none() && self.resize.unseen(&self.pod).is_none();
+                if known && self.shrink.retry_at.is_none() && !self.is_announcing() {
                     self.desired.end_return();
                 }
             }

@@ -16,6 +16,7 @@ impl PodState {
     pub(super) fn describe(&mut self, pod: Arc<Pod>, now: Now, effects: &mut Vec<Effect>) {
         let before = std::mem::replace(&mut self.pod, pod);
         self.resize.observe_settled(&self.pod);
+        self.resize.recognise(&self.pod);
         if before.metadata.annotations != self.pod.metadata.annotations {
             self.meet_hooked(true);
         }
@@ -56,7 +57,6 @@ impl PodState {
         if !resize::supports_in_place_resize(&self.pod) || self.work.running.is_some() {
             return;
         }
-        self.resize.recognise(&self.pod);
         let spec = self.pod.requirements();
         let wanted = self
             .targets(now.wall)

@@ -107,6 +107,7 @@ fn of_several_requests_without_an_answer_each_is_known_when_it_is_seen() {
         prepared: Some(PreparedResize {
             targets: named(300),
             held: named(50),
+            before: named(50),
             earlier: vec![named(100), named(200)],
         }),
         ..Resize::default()
@@ -120,4 +121,38 @@ fn of_several_requests_without_an_answer_each_is_known_when_it_is_seen() {
     assert_eq!(seen(200, 2), (true, true));
     assert_eq!(seen(100, 3), (false, true), "it was asked for before that");
     assert_eq!(seen(300, 4), (true, false));
+}
+
+#[test]
+fn what_several_requests_without_an_answer_have_left_together_is_known_and_anything_else_is_not() {
+    let both = |app: u64, side: u64| {
+        let mut both = named(app);
+        both.extend(named(side));
+        both[1].name = "side".to_owned();
+        both
+    };
+    let unanswered = Resize {
+        prepared: Some(PreparedResize {
+            targets: both(100, 200),
+            held: both(100, 100),
+            before: both(100, 100),
+            earlier: vec![both(300, 100)],
+        }),
+        ..Resize::default()
+    };
+    let is_ours = |app: u64, side: u64| {
+        let mut pod = asked(app);
+        let other = Container {
+            name: "side".to_owned(),
+            resources: of(side),
+            ..Container::default()
+        };
+        pod.spec.containers.push(other);
+        let mut resize = unanswered.clone();
+        resize.recognise(&pod);
+        resize.is_spec_of(&pod)
+    };
+    assert!(is_ours(300, 200), "the second patch has nothing of the first container");
+    assert!(!is_ours(100, 100), "nothing was carried out yet");
+    assert!(!is_ours(300, 201) && !is_ours(301, 200), "somebody else's");
 }

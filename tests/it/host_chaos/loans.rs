@@ -8,8 +8,6 @@ use crate::support::allocator::{Allocator, Appetite};
 
 /// How long until what is lent is known everywhere, and until it has ended.
 const PATIENCE: Duration = Duration::from_secs(75);
-/// The agent took its own change for somebody else's.
-const LOST: &str = "what was set while the API server was away is lost pod=test/lent";
 
 impl World {
     /// A process takes memory in the container, in place of an earlier one.
@@ -56,10 +54,6 @@ impl World {
 
     /// Compares the spec with what is lent, or what of that is expected, or else what is recommended.
     async fn compare_loan(&self, expected: impl Fn(String) -> Option<String>) -> Result<(), String> {
-        // Known, and said by the agent: docs/chaos.md, "Not mended yet".
-        if self.agent.log().contains(LOST) {
-            return self.holds_what_was_granted();
-        }
         let slot = &self.slots[LENT];
         let pod = self.agent.pod(slot.pod.name).await.ok_or("no agent, or no pod")?;
         let mut leases = pod.leases.iter();

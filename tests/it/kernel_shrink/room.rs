@@ -118,7 +118,8 @@ fn patching(mut job: Job, resizer: &Arc<Refusing>) -> Box<Job> {
         unreported: None,
         away: None,
         by_hand: false,
-        ahead: None,
+        ahead: false,
+        unanswered: false,
     };
     job.resize = facts.decide(job.targets.bound.object(), &job.targets.containers, &job.cause);
     assert!(matches!(job.resize, ResizeDecision::Patch(_)), "{:?}", job.resize);

@@ -92,6 +92,17 @@ struct CounterState {
     read: bool,
     /// Kills that cgroups in it showed before it did itself: it is read first.
     ahead: u64,
+    /// When it was found to be gone.
+    gone: Option<Duration>,
+}
+
+/// A cgroup that is gone is known for so long: kills in it may still be told, each by a number of its own.
+const KNOWN_WHEN_GONE: Duration = Duration::from_secs(30);
+
+impl CounterState {
+    fn is_known(&mut self, is_there: bool, now: Duration) -> bool {
+        is_there || now < self.gone.get_or_insert(now).saturating_add(KNOWN_WHEN_GONE)
+    }
 }
 
 /// One cgroup's account as it is kept over restarts. KillCounters at zero are not.
@@ -162,7 +173,7 @@ impl KillCounters {
         let kills = tree.machine_kills();
         let root = self.root.clone();
         match self.counting {
-            CounterScope::Below => drop(self.descend(tree, &root, &mut sweep)),
+            CounterScope::Below => drop(self.descend(tree, &root, &mut sweep, now)),
             CounterScope::Local => {
                 let mut there = BTreeSet::new();
                 let mut cgroups = vec![root];
@@ -172,7 +183,8 @@ impl KillCounters {
                     cgroups.extend(tree.children(&cgroup));
                     there.insert(cgroup);
                 }
-                self.known.retain(|cgroup, _| there.contains(cgroup));
+                self.known
+                    .retain(|cgroup, state| state.is_known(there.contains(cgroup), now));
             }
         }
         sweep.numbers = Numbers {
@@ -271,7 +283,7 @@ impl KillCounters {
                 ..CounterState::default()
             };
         }
-        (account.inode, account.read) = (reading.inode, true);
+        (account.inode, account.read, account.gone) = (reading.inode, true, None);
         let rise = now.beyond(account.seen);
         account.seen = now;
         // The kernel counts a kill before it logs it. Told and not counted was somewhere else, whatever the log said.
@@ -281,7 +293,13 @@ impl KillCounters {
     }
 
     /// Looks at a cgroup, and inside where it shows news; returns by how much it rose.
-    fn descend(&mut self, tree: &impl CounterTree, cgroup: &CgroupPath, sweep: &mut Sweep) -> Option<Count> {
+    fn descend(
+        &mut self,
+        tree: &impl CounterTree,
+        cgroup: &CgroupPath,
+        sweep: &mut Sweep,
+        now: Duration,
+    ) -> Option<Count> {
         let risen = self.read(tree, cgroup, sweep)?;
         if !self.has_counters_inside(cgroup) {
             sweep.rises.extend(risen.rise(cgroup));
@@ -290,12 +308,12 @@ impl KillCounters {
         let children = tree.children(cgroup);
         let mut below = Count::default();
         for child in &children {
-            if let Some(rise) = self.descend(tree, child, sweep) {
+            if let Some(rise) = self.descend(tree, child, sweep, now) {
                 below.kills += rise.kills;
                 below.groups += rise.groups;
             }
         }
-        self.forget_children(cgroup, &children);
+        self.forget_children(cgroup, &children, now);
         let account = self.known.entry(cgroup.clone()).or_default();
         let shown = below.kills + account.ahead;
         account.ahead = shown.saturating_sub(risen.kills);
@@ -307,12 +325,13 @@ impl KillCounters {
         Some(risen)
     }
 
-    /// Forgets cgroups in this one that are gone.
-    fn forget_children(&mut self, cgroup: &CgroupPath, children: &[CgroupPath]) {
+    /// Forgets cgroups in this one that are gone for long.
+    fn forget_children(&mut self, cgroup: &CgroupPath, children: &[CgroupPath], now: Duration) {
         let there: BTreeSet<&str> = children.iter().filter_map(CgroupPath::name).collect();
-        self.known.retain(|known, _| {
+        self.known.retain(|known, state| {
             let below = known.below(cgroup).and_then(|below| below.split('/').next());
-            below.is_none_or(|child| child.is_empty() || there.contains(child))
+            let is_there = below.is_none_or(|child| child.is_empty() || there.contains(child));
+            state.is_known(is_there, now)
         });
     }
 }

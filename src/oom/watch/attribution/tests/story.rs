@@ -275,6 +275,25 @@ fn a_kill_in_doubt_stays_so_when_the_agent_ends_after_what_it_may_have_been_was_
     assert_eq!((&first.victim, first.confidence), (&None, Confidence::Ambiguous));
 }
 
+#[test]
+fn kills_in_a_container_that_is_gone_when_they_are_told_have_ids_of_their_own() {
+    let (other, gone) = (container(0, 1), container(0, 2));
+    let mut node = Node::new(&[other.clone(), gone.clone(), container(1, 1)]);
+    node.kill(&gone, false);
+    node.restart(false);
+    node.kill(&gone, false);
+    node.decide(999);
+    node.kernel.remove(&gone);
+    node.kernel.make(&container(0, 3));
+    node.kill(&other, false);
+    node.decide(999);
+    node.kill(&other, false);
+    node.decide(999);
+    node.commit();
+    node.finish();
+    assert_eq!(node.kept.len(), 4);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 

@@ -1,6 +1,7 @@
 //! The agent as the control socket sees it: passes requests to the controller and does the reading that takes time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
@@ -275,7 +276,12 @@ impl Control for AgentBackend {
     }
 
     async fn report(&self, request: Request<proto::ReportRequest>) -> Result<Response<proto::ReportReply>, Status> {
-        let report = async |_| Ok(view::report(&self.ask(|controller| Ok(controller.worth())).await?));
+        let report = async |request: proto::ReportRequest| {
+            let since = request.since_us.map(Duration::from_micros);
+            Ok(view::report(
+                &self.ask(move |controller| Ok(controller.worth(since))).await?,
+            ))
+        };
         self.gate.read("report", request, report).await
     }
 

@@ -1,9 +1,11 @@
 //! `vscalectl report`: what vscaled was worth on this node.
 
+use std::time::Duration;
+
 use clap::Args;
 
 use super::output::{Output, Paint, clean, or_dash};
-use super::{Failure, agent::Agent, table};
+use super::{Failure, agent::Agent, table, time};
 use crate::control::proto::{Amounts, ReportReply, WorkloadWorth};
 
 /// Shows what workloads requested before and request now, and what did not happen to them
@@ -11,12 +13,15 @@ use crate::control::proto::{Amounts, ReportReply, WorkloadWorth};
 /// By namespace and workload, for the pods of this node that follow a recommendation. docs/report.md says how each number is made.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
+    /// Count what did not happen in this time only, by whole hours, as in 7d or 12h; at most since the agent's start
+    #[arg(long, value_name = "DURATION", value_parser = time::duration)]
+    since: Option<Duration>,
     #[command(flatten)]
     output: Output,
 }
 
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
-    let reply = agent.call(async |client| Ok(client.report().await?))?;
+    let reply = agent.call(async |client| Ok(client.report(arguments.since).await?))?;
     arguments.output.print(&reply, |paint| report_table(&reply, paint))
 }
 
@@ -40,7 +45,7 @@ fn report_table(reply: &ReportReply, paint: Paint) -> String {
     let workloads = reply.workloads.iter().map(|one| row(name(one), one));
     let total = reply.total.iter().map(|total| row("all".to_owned(), total));
     format!(
-        "{}avoided: since the agent's start at {}; kills are a lower bound, the others estimates (docs/report.md)\n",
+        "{}avoided: since {}; kills are a lower bound, the others estimates (docs/report.md)\n",
         table::list(header, workloads.chain(total), paint),
         or_dash(&reply.since)
     )

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::{Span, SpanRelativeTo, Timestamp};
 
 use crate::model::micros;
 
@@ -17,15 +17,24 @@ impl std::str::FromStr for Ttl {
         if text == "0" {
             return Ok(Self(None));
         }
-        let duration: SignedDuration = text.parse().map_err(|_error| {
-            format!("{text:?} is not a duration: write a number with a unit, such as 90s, 30m or 1h30m")
-        })?;
-        match Duration::try_from(duration) {
-            Ok(duration) if duration.as_micros() > 0 => Ok(Self(Some(duration))),
-            Ok(_) => Err("too short: write 0 to hold the values until they are released".to_owned()),
-            Err(_negative) => Err(format!("{text:?} is in the past")),
+        match duration(text)? {
+            duration if duration.as_micros() > 0 => Ok(Self(Some(duration))),
+            _ => Err("too short: write 0 to hold the values until they are released".to_owned()),
         }
     }
+}
+
+/// A duration as people write it; a day has 24 hours.
+///
+/// Errors: it is none, or negative, with what to write.
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
+    let duration = text
+        .parse()
+        .and_then(|span: Span| span.to_duration(SpanRelativeTo::days_are_24_hours()));
+    let duration = duration.map_err(|_error| {
+        format!("{text:?} is not a duration: write a number with a unit, such as 90s, 30m, 1h30m or 7d")
+    })?;
+    Duration::try_from(duration).map_err(|_negative| format!("{text:?} is in the past"))
 }
 
 impl Ttl {
@@ -83,11 +92,12 @@ mod tests {
             ("90s", 90),
             ("1h 5m", 3900),
             ("PT30M", 1800),
+            ("7d", 7 * 86_400),
         ] {
             assert_eq!(text.parse(), Ok(Ttl(Some(Duration::from_secs(seconds)))), "{text}");
         }
         assert_eq!("0".parse(), Ok(Ttl(None)));
-        for text in ["", "30", "m", "-30m", "0s", "1ns", "soon"] {
+        for text in ["", "30", "m", "-30m", "0s", "1ns", "soon", "1mo", "9999999999999d"] {
             assert!(text.parse::<Ttl>().is_err(), "{text}");
         }
     }

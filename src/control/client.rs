@@ -19,6 +19,7 @@ use super::proto::{
     HistoryRequest, OomListReply, OomListRequest, ReleaseRequest, ReportReply, ReportRequest, ResizeRequest,
     WatchRequest,
 };
+use crate::model::micros;
 
 /// How long to wait for a connection.
 const CONNECT: Duration = Duration::from_secs(5);
@@ -130,8 +131,12 @@ impl Client {
     }
 
     /// What workloads requested before and now, and what did not happen to them.
-    pub async fn report(&mut self) -> Result<ReportReply, ClientError> {
-        answer_within(READ, &self.socket, self.inner.report(ReportRequest {})).await
+    /// That in so much time, if a time is given.
+    pub async fn report(&mut self, since: Option<Duration>) -> Result<ReportReply, ClientError> {
+        let request = ReportRequest {
+            since_us: since.map(micros),
+        };
+        answer_within(READ, &self.socket, self.inner.report(request)).await
     }
 
     /// What the kernel killed lately, in one pod or on the node if `pod` is empty; newest last.

@@ -307,7 +307,7 @@ impl Controller {
             Effect::Decide => self.schedule.decide = Instant::now(),
             Effect::Avoided(avoided) => {
                 if let Some(state) = self.pods.get(key) {
-                    self.publisher.worth.count(state, avoided);
+                    self.publisher.worth.count(state, avoided, Timestamp::now());
                 }
             }
             Effect::ShrinkEnded(ended) => {

@@ -1,11 +1,12 @@
 //! What vscaled was worth: what workloads requested before it changed their pods and what they request now, and what did not
 //! happen to them. Pure.
 //!
-//! What did not happen is counted where it certainly would have, or is derived by a rule that docs/report.md states; it counts from
-//! the agent's start. What pods requested before is kept over restarts, with what is desired for them.
+//! What did not happen is counted where it certainly would have, or is derived by a rule that docs/report.md states; it counts by
+//! the hour, from the agent's start. What pods requested before is kept over restarts, with what is desired for them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use prometheus_client::metrics::counter::Counter;
@@ -19,8 +20,9 @@ use crate::model::{NamedRequirements, Resource, ResourceList};
 use crate::observe::metrics::{Gauges, Labels, family, register};
 use crate::plan::sum;
 
-/// Workloads for which something is counted one by one. A node has fewer at a time, but sees many jobs.
-const MOST: usize = 1024;
+/// Hours of workloads that are kept, the latest: a node has some hundred workloads at a time, and sees many jobs.
+const MOST: usize = 8192;
+const HOUR: i64 = 3600;
 /// What pods requested when they first followed a recommendation, and what they request now.
 const WHEN: [Labels<1>; 2] = [[("when", "before")], [("when", "now")]];
 
@@ -83,7 +85,8 @@ impl WorthReport {
 #[derive(Debug)]
 pub(crate) struct Worth {
     since: Timestamp,
-    counts: BTreeMap<WorkloadKey, WorkloadWorth>,
+    /// By hour since 1970, and workload.
+    counts: BTreeMap<(i64, WorkloadKey), WorkloadWorth>,
     kills: Counter,
     evictions: Counter,
     throttled: Counter<f64, AtomicU64>,
@@ -111,7 +114,7 @@ impl Worth {
         }
     }
 
-    pub(crate) fn count(&mut self, state: &PodState, avoided: Avoided) {
+    pub(crate) fn count(&mut self, state: &PodState, avoided: Avoided, now: Timestamp) {
         let mut worth = WorkloadWorth::default();
         match avoided {
             Avoided::Kill => {
@@ -127,16 +130,33 @@ impl Worth {
                 self.throttled.inc_by(seconds);
             }
         }
-        let key = key_of(state);
-        if self.counts.len() < MOST || self.counts.contains_key(&key) {
-            self.counts.entry(key).or_default().add(&worth);
+        let key = (hour_of(now), key_of(state));
+        self.counts.entry(key).or_default().add(&worth);
+        if self.counts.len() > MOST
+            && let Some(((oldest, _), _)) = self.counts.pop_first()
+        {
+            // No hour is kept in part.
+            self.counts.retain(|(hour, _), _| *hour > oldest);
+            self.since = begin_of(oldest + 1);
         }
     }
 
-    /// All workloads of these pods, and those that something is counted for. A pod that waits for its kubelet has neither what it
+    /// All workloads of these pods, and those that something was counted for in so much time. A pod that waits for its kubelet has neither what it
     /// requested before nor yet what it is to request.
-    pub(crate) fn report<'a>(&self, pods: impl Iterator<Item = &'a PodState>) -> WorthReport {
-        let (since, mut workloads) = (self.since, self.counts.clone());
+    pub(crate) fn report<'a>(
+        &self,
+        pods: impl Iterator<Item = &'a PodState>,
+        time: Option<Duration>,
+        now: Timestamp,
+    ) -> WorthReport {
+        let begin = time
+            .and_then(|time| now.checked_sub(time).ok())
+            .map(|begin| begin_of(hour_of(begin)));
+        let since = begin.map_or(self.since, |begin| begin.max(self.since));
+        let mut workloads = BTreeMap::<WorkloadKey, WorkloadWorth>::new();
+        for ((_, key), worth) in self.counts.range((hour_of(since), WorkloadKey::default())..) {
+            workloads.entry(key.clone()).or_default().add(worth);
+        }
         for state in pods.filter(|state| state.resize.status == ResizeStatus::Clear) {
             if let Some(before) = state.desired.before {
                 let worth = WorkloadWorth {
@@ -153,7 +173,7 @@ impl Worth {
 
     /// Shows what the pods request.
     pub(crate) fn show<'a>(&self, pods: impl Iterator<Item = &'a PodState>) {
-        let total = self.report(pods).total();
+        let total = self.report(pods, None, Timestamp::now()).total();
         for (labels, amounts) in WHEN.iter().zip([total.before, total.now]) {
             let cpu = u32::try_from(amounts.amount(Resource::Cpu)).unwrap_or(u32::MAX);
             self.cpu.get_or_create(labels).set(f64::from(cpu) / 1000.0);
@@ -161,6 +181,14 @@ impl Worth {
             self.memory.get_or_create(labels).set(memory);
         }
     }
+}
+
+fn hour_of(time: Timestamp) -> i64 {
+    time.as_second().div_euclid(HOUR)
+}
+
+fn begin_of(hour: i64) -> Timestamp {
+    Timestamp::from_second(hour.saturating_mul(HOUR)).unwrap_or(Timestamp::MIN)
 }
 
 fn key_of(state: &PodState) -> WorkloadKey {
@@ -173,4 +201,52 @@ fn key_of(state: &PodState) -> WorkloadKey {
 pub(crate) fn requests(containers: &[NamedRequirements]) -> ResourceList {
     let containers = NamedRequirements::split(containers).0;
     sum(containers.iter().map(|named| &named.resources.requests))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::decide::PodDecision;
+    use crate::sources::parse_manifests;
+
+    const POD: &str = "{apiVersion: v1, kind: Pod, metadata: {name: web, uid: u1}, spec: {containers: [{name: app}]}}";
+
+    fn at(hour: i64, second: i64) -> Timestamp {
+        Timestamp::from_second(500_000 * HOUR + hour * HOUR + second).unwrap()
+    }
+
+    fn kills(worth: &Worth, time: Option<u64>, now: Timestamp) -> (u64, i64) {
+        let report = worth.report(std::iter::empty(), time.map(Duration::from_secs), now);
+        (report.total().kills, (report.since.as_second() - at(0, 0).as_second()))
+    }
+
+    #[test]
+    fn what_did_not_happen_counts_by_the_hour() {
+        let pod = Arc::clone(&parse_manifests("test", POD).unwrap().view.pods[0]);
+        let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+        let mut worth = Worth::register(&mut Registry::default());
+        worth.since = at(0, 600);
+        for (hour, second) in [(0, 700), (1, 5), (1, 3599), (3, 0)] {
+            worth.count(&state, Avoided::Kill, at(hour, second));
+        }
+        let now = at(3, 60);
+        assert_eq!(kills(&worth, None, now), (4, 600));
+        assert_eq!(kills(&worth, Some(60), now), (1, 3 * 3600));
+        assert_eq!(kills(&worth, Some(2 * 3600), now), (3, 3600), "whole hours");
+        for long in [7 * 86_400, u64::MAX] {
+            assert_eq!(kills(&worth, Some(long), now), (4, 600), "it was not there before");
+        }
+        // Of more than is kept the oldest hours go, and are not counted in part.
+        for number in 0..MOST {
+            let hour = i64::try_from(number / 100).unwrap() + 4;
+            state.decision.workload.name = number.to_string();
+            worth.count(&state, Avoided::Kill, at(hour, 0));
+        }
+        let now = at(100, 0);
+        let (kept, since) = kills(&worth, None, now);
+        assert!((MOST as u64 - 100..=MOST as u64).contains(&kept), "{kept}");
+        assert_eq!(since, 4 * 3600);
+    }
 }

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::oneshot;
 
 use super::Controller;
@@ -116,10 +117,10 @@ impl Controller {
         self.pods.values()
     }
 
-    pub(crate) fn worth(&self) -> WorthReport {
-        self.publisher
-            .worth
-            .report(self.pods.values().filter(|_| !self.options.observe_only))
+    /// What did not happen counts for so long, or since the agent's start.
+    pub(crate) fn worth(&self, since: Option<Duration>) -> WorthReport {
+        let followed = self.pods.values().filter(|_| !self.options.observe_only);
+        self.publisher.worth.report(followed, since, Timestamp::now())
     }
 
     pub(crate) fn agent_snapshot(&self) -> AgentSnapshot {

@@ -350,12 +350,16 @@ fn report_shows_what_it_was_worth() {
     WORKLOAD             PODS  CPU REQUEST  MEMORY REQUEST  AVOIDED: KILLS  EVICTIONS  THROTTLED
     shop/Deployment/web  3     3 → 750m     3Gi → 1536Mi    1               6          62 s
     all                  3     3 → 750m     3Gi → 1536Mi    1               6          62 s
-    avoided: since the agent's start at 2026-03-01T12:00:00Z; kills are a lower bound, the others estimates (docs/report.md)
+    avoided: since 2026-03-01T12:00:00Z; kills are a lower bound, the others estimates (docs/report.md)
     ");
     let json = agent.run(&["report", "-o", "json"]).json();
     assert_eq!(json["workloads"][0]["workload"]["name"], "web");
     assert_eq!(json["workloads"][0]["requestedBefore"]["memory"], "3Gi");
     assert_eq!(json["total"]["avoidedThrottledSeconds"], 61.5);
+    let of_a_day = agent.run(&["report", "--since", "1d", "-o", "json"]).json();
+    assert_eq!(of_a_day["since"], "in 86400 s");
+    let refused = agent.run(&["report", "--since", "yesterday"]);
+    assert!(refused.error(2).contains("\"yesterday\" is not a duration"));
 }
 
 #[test]

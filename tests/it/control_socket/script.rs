@@ -193,7 +193,15 @@ impl Control for Gated {
     }
 
     async fn report(&self, request: Request<ReportRequest>) -> Result<Response<ReportReply>, Status> {
-        self.gate.read("report", request, async |_| Ok(report())).await
+        self.gate
+            .read("report", request, async |request: ReportRequest| {
+                let mut reply = report();
+                if let Some(micros) = request.since_us {
+                    reply.since = format!("in {} s", micros / 1_000_000);
+                }
+                Ok(reply)
+            })
+            .await
     }
 
     async fn doctor(&self, request: Request<DoctorRequest>) -> Result<Response<DoctorReply>, Status> {

@@ -51,7 +51,7 @@ async fn a_container_that_is_throttled_all_the_time_is_lent_cpu_until_it_is_not(
         .await;
     let ended = async || scene.agent.pod("web").await.filter(|pod| pod.leases.is_empty());
     scene.agent.until("the loan to end", ended).await;
-    let report = scene.agent.client().await.report().await.unwrap();
+    let report = scene.agent.client().await.report(None).await.unwrap();
     let avoided = report.total.unwrap().avoided_throttled_seconds;
     assert!(
         (2.0..began.elapsed().as_secs_f64() / 2.0).contains(&avoided),

@@ -77,7 +77,7 @@ async fn a_loan_that_is_needed_stays_as_far_as_it_is() {
     assert!(lowered() && process.lives() && scene.kills() == 0);
     assert_eq!(scene.agent.pod("web").await.unwrap().leases.len(), 1);
     // It uses 200 MiB and had a limit of 128: without the loan it would have been killed, once.
-    let report = scene.agent.client().await.report().await.unwrap();
+    let report = scene.agent.client().await.report(None).await.unwrap();
     assert_eq!(report.total.unwrap().avoided_kills, 1);
 }
 

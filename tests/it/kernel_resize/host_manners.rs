@@ -69,7 +69,7 @@ async fn the_report_says_what_pods_requested_before_and_what_they_request_now() 
     scene.recommend(&LARGER);
     scene.settles(&LARGER).await;
     let report = async |scene: &Scene| {
-        let reply = scene.agent.client().await.report().await.unwrap();
+        let reply = scene.agent.client().await.report(None).await.unwrap();
         assert_eq!(reply.workloads.len(), 1);
         let web = reply.workloads[0].clone();
         assert_eq!(web.workload.as_ref().unwrap().name, "web");

@@ -17,8 +17,6 @@ use crate::model::{NamedRequirements, Reason, Resource};
 const BAKE: SignedDuration = SignedDuration::from_mins(30);
 const SHORTEST: SignedDuration = SignedDuration::from_mins(1);
 const LONGEST: SignedDuration = SignedDuration::from_hours(168);
-/// The characters of an annotation that are shown.
-const SHOWN: usize = 64;
 
 /// Where a pod stands among those that its VPA changes one part after the other.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -72,22 +70,16 @@ impl Terms {
     fn of(vpa: &VerticalPodAutoscaler) -> Option<Result<Self, Note>> {
         let annotations = &vpa.metadata.annotations;
         let percent = annotations.get(CANARY)?;
-        let unreadable = |annotation: &'static str, value: &str, allowed: String| Note::CanaryUnreadable {
-            vpa: vpa.metadata.name.clone(),
-            annotation,
-            value: value.chars().take(SHOWN).collect(),
-            allowed,
-        };
         let digits = percent.strip_suffix('%').filter(|digits| !digits.starts_with('+'));
         let Some(read) = digits
             .and_then(|digits| digits.parse().ok())
             .filter(|percent| (1..=100).contains(percent))
         else {
-            return Some(Err(unreadable(CANARY, percent, "1% to 100%".to_owned())));
+            return Some(Err(Note::unreadable(vpa, CANARY, percent, "1% to 100%".to_owned())));
         };
         let bake = annotations.get(CANARY_BAKE).map_or(Ok(BAKE), |bake| {
             let read = bake.parse().ok().filter(|bake| (SHORTEST..=LONGEST).contains(bake));
-            read.ok_or_else(|| unreadable(CANARY_BAKE, bake, format!("{SHORTEST:#} to {LONGEST:#}")))
+            read.ok_or_else(|| Note::unreadable(vpa, CANARY_BAKE, bake, format!("{SHORTEST:#} to {LONGEST:#}")))
         });
         Some(bake.map(|bake| Self { percent: read, bake }))
     }
@@ -110,15 +102,16 @@ impl Terms {
 impl Canary {
     /// Whether the pod is among those that go first.
     pub(super) fn of(pod: &Pod, vpa: &VerticalPodAutoscaler, notes: &mut Vec<Note>) -> Self {
-        let goes_first = match Terms::of(vpa) {
-            Some(Ok(terms)) => terms.lets_go_first(pod, vpa).then_some(terms),
-            _ => None,
-        };
-        notes.extend(goes_first.map(|terms| Note::GoesFirst { percent: terms.percent }));
-        Self {
-            goes_first: goes_first.is_some(),
-            ..Self::default()
+        let mut canary = Self::default();
+        match Terms::of(vpa) {
+            Some(Ok(terms)) if terms.lets_go_first(pod, vpa) => {
+                notes.push(Note::GoesFirst { percent: terms.percent });
+                canary.goes_first = true;
+            }
+            Some(Err(unreadable)) => notes.push(unreadable),
+            _ => {}
         }
+        canary
     }
 
     /// Lets a due change to these amounts pass, or has the pod wait for it. A container that was just killed waits for nothing.
@@ -133,10 +126,7 @@ impl Canary {
     ) -> Result<(), Reason> {
         let terms = match Terms::of(vpa) {
             Some(Ok(terms)) if !self.goes_first && due != Reason::QuickOOM => terms,
-            Some(Err(note)) if due != Reason::QuickOOM => {
-                notes.push(note);
-                return Err(Reason::CanaryUnreadable);
-            }
+            Some(Err(_)) if due != Reason::QuickOOM => return Err(Reason::CanaryUnreadable),
             _ => return Ok(()),
         };
         let before = known

@@ -9,7 +9,7 @@ use super::growth::{self, Ceiling};
 use super::index::{Index, Namespace};
 use super::limit_range::Bounds;
 use super::matching::Chain;
-use super::{IGNORE_ANNOTATION, Note, Options, WithoutRestart, capping, pod_level, trigger, verdict};
+use super::{ACT_ANNOTATION, IGNORE_ANNOTATION, Note, Options, WithoutRestart, capping, pod_level, trigger, verdict};
 use crate::model::objects::{Pod, TargetRef, UpdateMode, VerticalPodAutoscaler};
 use crate::model::{Action, NamedRequirements, Reason, Resource};
 
@@ -228,6 +228,11 @@ impl<'a> Case<'a> {
         });
         self.notes.extend(outranked);
         self.vpa = vpa;
+        let act = vpa.and_then(|vpa| Some((vpa, vpa.metadata.annotations.get(ACT_ANNOTATION)?)));
+        if let Some((vpa, act)) = act.filter(|(_, act)| act.parse::<bool>().is_err()) {
+            let allowed = "true or false".to_owned();
+            self.notes.push(Note::unreadable(vpa, ACT_ANNOTATION, act, allowed));
+        }
         let control = vpa.map(|vpa| Control {
             vpa,
             chain,

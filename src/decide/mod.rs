@@ -256,6 +256,12 @@ impl PodDecision {
         })
     }
 
+    /// Which annotation of the VPA is not understood, and what it may hold.
+    pub fn unreadable(&self) -> Option<String> {
+        let unreadable = |note: &&Note| matches!(note, Note::Unreadable { .. });
+        self.notes.iter().find(unreadable).map(Note::to_string)
+    }
+
     /// What to change the pod to now, and why; none where nothing changes. Where the whole change would restart a
     /// container, this is the part that restarts none.
     pub fn change(&self) -> Option<(Reason, &[NamedRequirements])> {

@@ -5,7 +5,11 @@ use jiff::Timestamp;
 use super::boost::{ANNOTATION, Lasts};
 use super::matching::Unmatched;
 use crate::lint::Finding;
+use crate::model::objects::VerticalPodAutoscaler;
 use crate::model::{QosClass, Resource};
+
+/// The characters of an annotation that are shown.
+const SHOWN: usize = 64;
 
 /// A bound that changes a recommended request. In the order in which they are applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, derive_more::Display)]
@@ -152,9 +156,9 @@ pub enum Note {
         since: Timestamp,
         until: Timestamp,
     },
-    /// Which pods go first is not understood.
+    /// An annotation of the VPA that is not understood.
     #[display("VerticalPodAutoscaler {vpa}: metadata.annotations[{annotation}]: {value:?}: allowed is {allowed}")]
-    CanaryUnreadable {
+    Unreadable {
         vpa: String,
         annotation: &'static str,
         /// The beginning of what it holds.
@@ -173,6 +177,21 @@ pub enum Note {
 }
 
 impl Note {
+    /// An annotation of the VPA that is not understood.
+    pub(super) fn unreadable(
+        vpa: &VerticalPodAutoscaler,
+        annotation: &'static str,
+        value: &str,
+        allowed: String,
+    ) -> Self {
+        Self::Unreadable {
+            vpa: vpa.metadata.name.clone(),
+            annotation,
+            value: value.chars().take(SHOWN).collect(),
+            allowed,
+        }
+    }
+
     /// The container and the resource it is about, as far as it is about one.
     pub fn about(&self) -> (Option<&str>, Option<Resource>) {
         match self {
@@ -203,7 +222,7 @@ impl Note {
             | Self::ActsFrom { .. }
             | Self::GoesFirst { .. }
             | Self::Waits { .. }
-            | Self::CanaryUnreadable { .. }
+            | Self::Unreadable { .. }
             | Self::WouldChangeClass { .. } => (None, None),
         }
     }

@@ -70,6 +70,8 @@ pub(crate) struct PodState {
     pub(super) decided_in: Duration,
     /// A recommendation that does not count because the node has no room for it.
     pub(crate) no_room: Option<NoRoomFor>,
+    /// What the history says of an annotation of its VPA that is not understood.
+    unreadable: Option<String>,
     pub(crate) desired: DesiredState,
     pub(crate) resize: Resize,
     /// Where the pod runs, if it does.
@@ -243,6 +245,7 @@ impl PodState {
             decision,
             decided_in: Duration::ZERO,
             no_room: None,
+            unreadable: None,
             desired: DesiredState::default(),
             resize: Resize::default(),
             live: None,
@@ -274,10 +277,14 @@ impl PodState {
             PodInput::Decided { decision, took } => {
                 self.decision = *decision;
                 self.decided_in = took;
+                self.record_unreadable(now, effects);
             }
             PodInput::Followed { refused, cause, delay } => self.follow(refused, cause, delay, now),
             PodInput::StillNoRoom(cause) => self.record_no_room(cause, now, effects),
-            PodInput::Located(located) => self.locate(*located, now, effects),
+            PodInput::Located(located) => {
+                self.locate(*located, now, effects);
+                self.record_unreadable(now, effects);
+            }
             PodInput::PodLevelRead { low, repair } => self.take_pod_level(low, repair, now, effects),
             PodInput::PodLevelRaised(raised) => self.take_raised_pod_level(*raised, now, effects),
             PodInput::FilesWritten => self.request_if(self.is_enforced(), Cause::Drift, false, now),

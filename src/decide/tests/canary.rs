@@ -166,6 +166,16 @@ fn what_is_not_understood_changes_nothing_and_says_what_is_allowed() {
 }
 
 #[test]
+fn where_act_is_not_understood_the_mode_counts_and_the_note_says_what_is_allowed() {
+    let decision = decide_one(&canaries("a", "vscaled.io/act: 'yes'"));
+    assert_eq!(decision.reason, Reason::OutOfBounds);
+    let complaint =
+        "VerticalPodAutoscaler web: metadata.annotations[vscaled.io/act]: \"yes\": allowed is true or false";
+    assert_eq!(notes(&decision), [complaint]);
+    assert_eq!(decision.unreadable().as_deref(), Some(complaint));
+}
+
+#[test]
 fn about_the_share_goes_first_on_whatever_nodes() {
     for percent in [1, 10, 50, 90] {
         let first = (0..2_000).filter(|number| {

@@ -74,6 +74,23 @@ impl PodState {
         }
     }
 
+    /// An annotation of its VPA is not understood: says so once for each value, where the pod runs.
+    pub(super) fn record_unreadable(&mut self, now: Now, effects: &mut Vec<Effect>) {
+        let unreadable = self.decision.unreadable();
+        if self.live.is_none() || unreadable == self.unreadable {
+            return;
+        }
+        self.unreadable.clone_from(&unreadable);
+        if let (Some(why), Some(vpa)) = (unreadable, self.decision.vpa.clone()) {
+            let cause = Cause::Recommendation {
+                vpa,
+                resource_version: String::new(),
+                reason: self.decision.reason,
+            };
+            self.record_refusal(cause, why, now, effects);
+        }
+    }
+
     /// The node has no room for what is recommended: says so once for each recommendation.
     pub(super) fn record_no_room(&mut self, cause: Option<Cause>, now: Now, effects: &mut Vec<Effect>) {
         let Some(no_room) = self.no_room.as_mut().filter(|no_room| !no_room.recorded) else {

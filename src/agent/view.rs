@@ -107,6 +107,7 @@ pub(super) fn report(report: &WorthReport) -> proto::ReportReply {
         requested: Some((&worth.now).into()),
         avoided_kills: worth.kills,
         avoided_evictions: worth.evictions,
+        avoided_restarts: worth.restarts,
         avoided_throttled_seconds: worth.throttled_seconds,
         ..proto::WorkloadWorth::default()
     };

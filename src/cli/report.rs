@@ -33,6 +33,7 @@ fn report_table(reply: &ReportReply, paint: Paint) -> String {
         "MEMORY REQUEST",
         "AVOIDED: KILLS",
         "EVICTIONS",
+        "RESTARTS",
         "THROTTLED",
     ];
     let name = |one: &WorkloadWorth| {
@@ -45,13 +46,13 @@ fn report_table(reply: &ReportReply, paint: Paint) -> String {
     let workloads = reply.workloads.iter().map(|one| row(name(one), one));
     let total = reply.total.iter().map(|total| row("all".to_owned(), total));
     format!(
-        "{}avoided: since {}; kills are a lower bound, the others estimates (docs/report.md)\n",
+        "{}avoided: since {}; kills and restarts are lower bounds, the others estimates (docs/report.md)\n",
         table::list(header, workloads.chain(total), paint),
         or_dash(&reply.since)
     )
 }
 
-fn row(name: String, worth: &WorkloadWorth) -> [String; 7] {
+fn row(name: String, worth: &WorkloadWorth) -> [String; 8] {
     let change = |amount: fn(&Amounts) -> Option<&String>| {
         let amounts = [&worth.requested_before, &worth.requested];
         let [before, now] = amounts.map(|all| or_dash(all.as_ref().and_then(amount).map_or("", String::as_str)));
@@ -64,6 +65,7 @@ fn row(name: String, worth: &WorkloadWorth) -> [String; 7] {
         change(|amounts| amounts.memory.as_ref()),
         worth.avoided_kills.to_string(),
         worth.avoided_evictions.to_string(),
+        worth.avoided_restarts.to_string(),
         format!("{:.0} s", worth.avoided_throttled_seconds),
     ]
 }

@@ -34,6 +34,9 @@ pub(crate) struct DesiredState {
     /// What its containers requested when it first followed a recommendation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) before: Option<ResourceList>,
+    /// A recommendation was given to it while it ran.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) resized: bool,
     /// What of the pod's files is written. What an earlier agent saved without it is all of them.
     #[serde(default = "WriteScope::all")]
     pub(crate) scope: WriteScope,

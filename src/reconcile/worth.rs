@@ -31,8 +31,9 @@ const WHEN: [Labels<1>; 2] = [[("when", "before")], [("when", "now")]];
 pub(crate) enum Avoided {
     /// A container used more memory than its limit was before the guard grew it.
     Kill,
-    /// A pod has what is recommended, without a new one in its place.
-    Eviction,
+    /// A pod has what is recommended, without a new one in its place. The first time, so many containers go on that would have had
+    /// to start again.
+    Eviction { restarts: u64 },
     /// Time for which a container would have been throttled at the limit it had.
     ThrottledSeconds(f64),
 }
@@ -47,6 +48,7 @@ pub(crate) struct WorkloadWorth {
     /// What did not happen to them since the agent started.
     pub(crate) kills: u64,
     pub(crate) evictions: u64,
+    pub(crate) restarts: u64,
     pub(crate) throttled_seconds: f64,
 }
 
@@ -61,6 +63,7 @@ impl WorkloadWorth {
         self.now = sum([&self.now, &other.now].into_iter());
         self.kills += other.kills;
         self.evictions += other.evictions;
+        self.restarts += other.restarts;
         self.throttled_seconds += other.throttled_seconds;
     }
 }
@@ -89,6 +92,7 @@ pub(crate) struct Worth {
     counts: BTreeMap<(i64, WorkloadKey), WorkloadWorth>,
     kills: Counter,
     evictions: Counter,
+    restarts: Counter,
     throttled: Counter<f64, AtomicU64>,
     cpu: Family<Labels<1>, Gauge<f64, AtomicU64>>,
     memory: Gauges<1>,
@@ -100,6 +104,7 @@ impl Worth {
         let kills =
             "Temporary memory limits whose container used more than its limit was before: each would have been a kill";
         let evictions = "Recommendations that running pods were given in place";
+        let restarts = "Containers of pods that were given a recommendation in place, once for each pod: replaced, they would have started again";
         let throttled = "Half of the time for which the guard held cpu limits higher that throttled in at least half of all periods";
         let cpu = "Cores that pods which follow a recommendation requested before it, and request now";
         let memory = "Memory that pods which follow a recommendation requested before it, and request now";
@@ -108,6 +113,7 @@ impl Worth {
             counts: BTreeMap::new(),
             kills: register(r, "avoided_kills", kills, Counter::default()),
             evictions: register(r, "avoided_evictions", evictions, Counter::default()),
+            restarts: register(r, "avoided_restarts", restarts, Counter::default()),
             throttled: register(r, "avoided_throttled_seconds", throttled, Counter::default()),
             cpu: family(r, "requested_cores", cpu, WHEN),
             memory: family(r, "requested_bytes", memory, WHEN),
@@ -121,9 +127,10 @@ impl Worth {
                 worth.kills = 1;
                 self.kills.inc();
             }
-            Avoided::Eviction => {
-                worth.evictions = 1;
+            Avoided::Eviction { restarts } => {
+                (worth.evictions, worth.restarts) = (1, restarts);
                 self.evictions.inc();
+                self.restarts.inc_by(restarts);
             }
             Avoided::ThrottledSeconds(seconds) => {
                 worth.throttled_seconds = seconds;

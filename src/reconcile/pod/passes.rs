@@ -152,7 +152,9 @@ impl PodState {
         }
         let resized = matches!(done.record.outcome, Outcome::Applied | Outcome::RuntimeOwed { .. });
         if resized && matches!(done.record.cause, Cause::Recommendation { .. }) {
-            effects.push(Effect::Avoided(Avoided::Eviction));
+            let is_first = !std::mem::replace(&mut self.desired.resized, true);
+            let restarts = if is_first { live.containers.len() as u64 } else { 0 };
+            effects.push(Effect::Avoided(Avoided::Eviction { restarts }));
         }
         let runs = |id: &str| live.containers.values().any(|container| container.id == id);
         self.desired.scope.quotas.update(&done.quotas, runs);

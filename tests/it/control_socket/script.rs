@@ -227,6 +227,7 @@ fn report() -> ReportReply {
         requested: Some(amounts("750m", "1536Mi")),
         avoided_kills: 1,
         avoided_evictions: 6,
+        avoided_restarts: 5,
         avoided_throttled_seconds: 61.5,
         ..WorkloadWorth::default()
     };

@@ -5,8 +5,9 @@ use vscaled::control::proto;
 use vscaled::model::CgroupPath;
 use vscaled::model::quantity::Quantity;
 
-use super::{LARGER, NAME, NODE, SMALLER, Scene, vpa};
+use super::{APP, LARGER, NAME, NODE, SMALLER, Scene, objects, vpa};
 use crate::support::amounts::Amounts;
+use crate::support::http;
 
 /// Pods besides the scene's.
 const OTHERS: usize = 24;
@@ -78,11 +79,12 @@ async fn the_report_says_what_pods_requested_before_and_what_they_request_now() 
             (amounts.cpu.unwrap(), amounts.memory.unwrap())
         };
         let requested = (amounts(web.requested_before), amounts(web.requested));
-        (web.pods, requested, web.avoided_evictions, web.avoided_kills)
+        let avoided = (web.avoided_evictions, web.avoided_restarts, web.avoided_kills);
+        (web.pods, requested, avoided)
     };
     let text = |cpu: &str, memory: &str| (cpu.to_owned(), memory.to_owned());
     let requested = (text("100m", "64Mi"), text("300m", "128Mi"));
-    assert_eq!(report(&scene).await, (1, requested.clone(), 2, 0));
+    assert_eq!(report(&scene).await, (1, requested.clone(), (2, 1, 0)));
     let mut vscalectl = std::process::Command::new(env!("CARGO_BIN_EXE_vscalectl"));
     vscalectl
         .args(["report", "--socket"])
@@ -96,7 +98,56 @@ async fn the_report_says_what_pods_requested_before_and_what_they_request_now() 
     scene.agent.stop();
     scene.agent.start().await;
     scene.agent.reaches(NAME, "InSync").await;
-    assert_eq!(report(&scene).await, (1, requested, 0, 0));
+    assert_eq!(report(&scene).await, (1, requested, (0, 0, 0)));
+}
+
+/// Two workloads with one and with two containers each follow two recommendations. An updater that evicts would have started
+/// all three containers again at least once.
+#[tokio::test]
+async fn restarts_avoided_count_each_container_once_in_its_pods_life() {
+    const PAIR: &str = "0a1b2c3d-0000-4000-8000-000000000072";
+    let mut scene = Scene::new().await;
+    let pair = scene.node.run("db-1-y", PAIR, &[("app", APP), ("side", APP)]);
+    scene.api.put("deployments", objects::workload("db", "db", None));
+    scene
+        .api
+        .put("replicasets", objects::workload("db-1", "db", Some("db")));
+    scene.api.put("pods", objects::running_pod(&pair, "db", "db-1", NODE));
+    scene.agent.set("--http-address", "127.0.0.1:0");
+    scene.start().await;
+    let recommend = |scene: &Scene, amounts: Amounts| {
+        scene.recommend(&[("app", amounts)]);
+        let both = [("app", amounts), ("side", amounts)];
+        scene.api.put("verticalpodautoscalers", objects::vpa("db", &both));
+    };
+    let avoided = async |scene: &Scene, evictions: u64| {
+        let counted = async || {
+            let reply = scene.agent.client().await.report(None).await.ok()?;
+            (reply.total.as_ref()?.avoided_evictions == evictions).then_some(reply)
+        };
+        let reply = scene.agent.until("the evictions", counted).await;
+        let by_workload = reply.workloads.iter().map(|one| {
+            let name = &one.workload.as_ref().unwrap().name;
+            (format!("{}/{name}", one.namespace), one.avoided_restarts)
+        });
+        let total = reply.total.as_ref().unwrap().avoided_restarts;
+        (by_workload.collect::<Vec<_>>(), total)
+    };
+    let truth = (vec![("test/db".to_owned(), 2), ("test/web".to_owned(), 1)], 3);
+    recommend(&scene, SMALLER[0].1);
+    assert_eq!(avoided(&scene, 2).await, truth);
+    recommend(&scene, LARGER[0].1);
+    assert_eq!(avoided(&scene, 4).await, truth, "they were replaced already");
+    let (_, metrics) = http::get(scene.agent.http_address().await, "/metrics").unwrap();
+    assert!(metrics.contains("\nvscaled_avoided_restarts_total 3\n"), "{metrics}");
+    // Nor does the next agent count them again.
+    scene.agent.stop();
+    scene.agent.start().await;
+    scene.agent.reaches(NAME, "InSync").await;
+    scene.agent.reaches(pair.name, "InSync").await;
+    recommend(&scene, SMALLER[0].1);
+    let none = truth.0.iter().map(|(name, _)| (name.clone(), 0)).collect();
+    assert_eq!(avoided(&scene, 2).await, (none, 0));
 }
 
 /// The recommender writes every minute what it thinks; the target rises by a third within the hour, and wavers.

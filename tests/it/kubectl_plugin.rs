@@ -300,7 +300,7 @@ fn what_cannot_be_done_is_said_with_what_to_do() {
         daemon_set: "",
         ..ONE_NODE
     };
-    let cases: [(Cluster, &[&str], i32, &str); 9] = [
+    let cases: [(Cluster, &[&str], i32, &str); 10] = [
         (nowhere, &["explain", "shop/web"], 1, "--agent-namespace NAME"),
         (gone, &["explain", "web"], 1, "needs --node NODE"),
         (alone, &["explain", "shop/web"], 3, "taints"),
@@ -316,6 +316,12 @@ fn what_cannot_be_done_is_said_with_what_to_do() {
             &["decide", "-f", "pods.yaml"],
             2,
             "run vscalectl decide on this machine",
+        ),
+        (
+            ONE_NODE,
+            &["lint", "-f", "pods.yaml"],
+            2,
+            "run vscalectl lint on this machine",
         ),
         (ONE_NODE, &["--frobnicate", "get"], 2, "--frobnicate"),
         (ONE_NODE, &["--node"], 2, "needs a value"),

@@ -61,7 +61,7 @@ impl Scene {
     }
 
     /// With these fields in the kubelet's configuration.
-    async fn configured(test: &str, kubelet: &Value) -> Option<Self> {
+    pub(crate) async fn configured(test: &str, kubelet: &Value) -> Option<Self> {
         let cluster = ApiServer::start(test)?;
         let Node {
             agent,

@@ -13,9 +13,10 @@ use tempfile::TempDir;
 
 use super::{objects, rendered, the};
 use crate::cluster_kubelet::{LARGER, Scene, WEB};
-use crate::support::cluster::{NODE, free_port, objects as cluster_objects};
+use crate::support::cluster::{NODE, User, free_port, objects as cluster_objects};
 use crate::support::http;
 use crate::support::image::{agent_archive, output};
+use crate::support::terminal::Terminal;
 use crate::support::{scratch, skipped};
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -66,6 +67,43 @@ async fn the_kernels_log_is_read_where_the_overlay_gives_access_to_it() {
     .await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn kubectl_vscale_shows_top_on_a_terminal_and_without_one() {
+    const NAME: &str = "cluster_deploy::agent_in_a_pod::kubectl_vscale_shows_top";
+    // The API server comes to this address of the machine, with its own certificate alone.
+    let Some(node) = Node::configured(NAME, &json!({"address": "0.0.0.0"})).await else {
+        return;
+    };
+    if !node.has_address() {
+        return skipped(
+            NAME,
+            "this machine has no address but loopback, at which no kubelet is known",
+        );
+    }
+    node.deploy("deploy/base");
+    node.resizes().await;
+
+    let table = node.kubectl_vscale(&["top"]).output().unwrap();
+    let text = String::from_utf8(table.stdout.clone()).unwrap();
+    assert!(table.status.success() && text.starts_with("POD  "), "{table:?}");
+    assert!(
+        text.contains(&format!("test/{WEB}")) && !text.contains('\u{1b}'),
+        "{text}"
+    );
+
+    let mut top = Terminal::run(&node.kubectl_vscale(&["--node", NODE, "top"]), 30, 150);
+    // The limits that are recommended, and the size of the terminal here.
+    top.shows(&[&format!("test/{WEB}"), "  app", "  side", "/256Mi", "InSync"]);
+    assert!(top.is_taken());
+    top.press("/web\r");
+    top.until("the agent's own pod to be left out", |text| {
+        text.contains(WEB) && !text.contains("vscaled/vscaled-x")
+    });
+    top.press("q");
+    assert_eq!(top.ends().code(), Some(0));
+    top.is_restored();
+}
+
 /// A node with a pod to be resized, and what the agent's pod finds on it.
 struct Node {
     scene: Scene,
@@ -75,7 +113,12 @@ struct Node {
 
 impl Node {
     async fn new(test: &str) -> Option<Self> {
-        let scene = Scene::new(test).await?;
+        Self::configured(test, &json!({})).await
+    }
+
+    /// With these fields in the kubelet's configuration.
+    async fn configured(test: &str, kubelet: &Value) -> Option<Self> {
+        let scene = Scene::configured(test, kubelet).await?;
         scene
             .containerd
             .import_archive(agent_archive, &["vscaled:latest"])
@@ -109,6 +152,16 @@ impl Node {
         });
         pod["metadata"]["name"] = json!("vscaled-x");
         pod["metadata"]["namespace"] = json!("vscaled");
+        let get = [
+            "get",
+            "daemonset",
+            "vscaled",
+            "--namespace=vscaled",
+            "--output=jsonpath={.metadata.uid}",
+        ];
+        pod["metadata"]["ownerReferences"] = json!([{
+            "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "vscaled", "uid": cluster.kubectl(&get, ""), "controller": true,
+        }]);
         self.settle_in(&mut pod["spec"]);
         cluster.apply(&pod);
     }
@@ -184,6 +237,30 @@ impl Node {
             self.is_content()
         })
         .await;
+    }
+
+    /// Whether the kubelet has found an address at which others reach it.
+    fn has_address(&self) -> bool {
+        let addresses = "--output=jsonpath={.status.addresses[?(@.type==\"InternalIP\")].address}";
+        !self
+            .scene
+            .cluster
+            .kubectl(&["get", "node", NODE, addresses], "")
+            .is_empty()
+    }
+
+    /// `kubectl vscale` with the real kubectl, as an administrator of the cluster runs it.
+    fn kubectl_vscale(&self, arguments: &[&str]) -> Command {
+        let (cluster, kubectl) = (&self.scene.cluster, self.scene.cluster.kubectl_program());
+        let (path, system) = (kubectl.parent().unwrap().display(), std::env::var("PATH").unwrap());
+        let mut command = Command::new("env");
+        command
+            .arg(format!("PATH={path}:{system}"))
+            .arg(format!("HOME={}", self.places.path().display()))
+            .arg(format!("KUBECONFIG={}", cluster.kubeconfig(User::Admin).display()))
+            .args(["sh", concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/kubectl-vscale")])
+            .args(arguments);
+        command
     }
 
     /// The socket lies in a directory of the node that only root can enter.

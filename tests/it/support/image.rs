@@ -52,20 +52,25 @@ pub(crate) fn archive(directory: &Path) -> PathBuf {
     directory.join("images.tar")
 }
 
-/// An archive of the agent's image, `vscaled:latest`. It is made as the released one, of this build of the program with the
-/// libraries that it is linked to; `VSCALED_TEST_IMAGE` names the archive of another one to test.
+/// An archive of the agent's image, `vscaled:latest`. It is made as the released one, of this build of the programs with the
+/// libraries that they are linked to; `VSCALED_TEST_IMAGE` names the archive of another one to test.
 pub(crate) fn agent_archive(directory: &Path) -> PathBuf {
     let released = std::env::var_os("VSCALED_TEST_IMAGE").unwrap_or_default();
     if !released.is_empty() {
         return released.into();
     }
-    let program = env!("CARGO_BIN_EXE_vscaled");
+    let programs = [
+        ("vscaled", env!("CARGO_BIN_EXE_vscaled")),
+        ("vscalectl", env!("CARGO_BIN_EXE_vscalectl")),
+    ];
     let root = directory.join("root");
     let bin = root.join("usr/local/bin");
     fs::create_dir_all(&bin).unwrap();
-    // Symbols are four fifths of it.
-    output(Command::new("strip").arg("-o").arg(bin.join("vscaled")).arg(program));
-    for library in libraries(program) {
+    for (name, program) in programs {
+        // Symbols are four fifths of it.
+        output(Command::new("strip").arg("-o").arg(bin.join(name)).arg(program));
+    }
+    for library in programs.iter().flat_map(|(_, program)| libraries(program)) {
         let place = root.join(library.trim_start_matches('/'));
         fs::create_dir_all(place.parent().unwrap()).unwrap();
         fs::copy(library, place).unwrap();

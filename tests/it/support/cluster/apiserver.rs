@@ -90,6 +90,7 @@ impl ApiServer {
         fs::write(cluster.file("tokens.csv"), User::ALL.map(User::line).concat()).unwrap();
         let key = cluster.file("service-account.key");
         output(Command::new("openssl").arg("genrsa").arg("-out").arg(&key).arg("2048"));
+        cluster.make_kubelet_client();
         cluster.launch();
         cluster.install_crd();
         Some(cluster)
@@ -122,7 +123,13 @@ impl ApiServer {
                 "--service-cluster-ip-range=10.96.0.0/24",
                 "--service-account-issuer=https://kubernetes.default.svc",
             ])
-            .args(["--allow-privileged", "--shutdown-delay-duration=0"]);
+            .args(["--allow-privileged", "--shutdown-delay-duration=0"])
+            // The names of the tests' nodes are in no DNS.
+            .arg("--kubelet-preferred-address-types=InternalIP");
+        for (flag, file) in [("certificate", "crt"), ("key", "key")] {
+            let path = self.file(&format!("kubelet-client.{file}"));
+            command.arg(format!("--kubelet-client-{flag}={}", path.display()));
+        }
         for flag in ["--service-account-signing-key-file", "--service-account-key-file"] {
             command.arg(format!("{flag}={}", self.file("service-account.key").display()));
         }
@@ -138,6 +145,37 @@ impl ApiServer {
             std::thread::sleep(Duration::from_millis(100));
         }
         Ok(())
+    }
+
+    /// Makes the certificate with which it comes to kubelets, which is its own authority.
+    fn make_kubelet_client(&self) {
+        output(
+            Command::new("openssl")
+                .args([
+                    "req",
+                    "-x509",
+                    "-nodes",
+                    "-newkey",
+                    "ec",
+                    "-pkeyopt",
+                    "ec_paramgen_curve:prime256v1",
+                ])
+                .args([
+                    "-subj",
+                    "/O=system:masters/CN=kube-apiserver",
+                    "-addext",
+                    "extendedKeyUsage=clientAuth",
+                ])
+                .arg("-keyout")
+                .arg(self.file("kubelet-client.key"))
+                .arg("-out")
+                .arg(self.kubelet_client()),
+        );
+    }
+
+    /// The certificate with which it comes to kubelets.
+    pub(crate) fn kubelet_client(&self) -> PathBuf {
+        self.file("kubelet-client.crt")
     }
 
     /// What it occupies, in bytes.

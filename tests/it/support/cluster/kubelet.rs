@@ -39,7 +39,10 @@ impl Kubelet {
         let mut config = json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
             "address": "127.0.0.1", "port": free_port(), "readOnlyPort": 0, "healthzPort": 0,
-            "authentication": {"anonymous": {"enabled": false}, "webhook": {"enabled": false}},
+            "authentication": {
+                "anonymous": {"enabled": false}, "webhook": {"enabled": false},
+                "x509": {"clientCAFile": cluster.kubelet_client()},
+            },
             "authorization": {"mode": "AlwaysAllow"},
             "cgroupDriver": "cgroupfs", "cgroupRoot": root.to_string(), "cgroupsPerQOS": true,
             "protectKernelDefaults": true, "failSwapOn": false, "resolvConf": "",

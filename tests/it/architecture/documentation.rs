@@ -78,6 +78,29 @@ fn named(text: &str) -> impl Iterator<Item = &str> {
     quoted.filter(|name| name.contains("::") && !name.contains(['/', ' ', '(']))
 }
 
+/// A row of a table of `docs/support.md` is a combination: it was run, by a test that the row names, or it never was.
+#[test]
+fn every_combination_names_its_test_or_was_never_run() {
+    let text = std::fs::read_to_string(root().join("docs/support.md")).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    let rows = (2..lines.len()).filter(|number| {
+        let below_header = lines[number - 1].starts_with('|') && !lines[*number].starts_with("|---");
+        lines[*number].starts_with('|') && below_header
+    });
+    let rows: Vec<&str> = rows.map(|number| lines[number]).collect();
+    assert!(rows.len() > 40, "{rows:?}");
+    let last_cell = |row: &str| {
+        row.trim_end_matches('|')
+            .rsplit('|')
+            .next()
+            .unwrap_or_default()
+            .to_owned()
+    };
+    let is_known = |cell: &str| cell.contains("::") || cell.contains("the same") || cell.contains("never run");
+    let silent: Vec<&&str> = rows.iter().filter(|row| !is_known(&last_cell(row))).collect();
+    assert!(silent.is_empty(), "neither a test nor \"never run\": {silent:#?}");
+}
+
 #[test]
 fn every_test_that_a_page_names_is_there() {
     let files: Vec<_> = ["src", "tests/it"].into_iter().flat_map(rust_files).collect();

@@ -58,7 +58,12 @@ struct ShownFinding<'a> {
 }
 
 fn of_template(template: &PodTemplate) -> Vec<ShownFinding<'_>> {
-    let containers = template.spec.init_containers.iter().chain(&template.spec.containers);
+    let spec = &template.spec;
+    let (sidecars, init): (Vec<_>, Vec<_>) = spec.init_containers.iter().partition(|init| init.is_sidecar());
+    // What ends before the others start is never resized.
+    let of_init = init.into_iter().flat_map(findings);
+    let of_init = of_init.filter(|finding| finding.rule.severity() == LintSeverity::Error);
+    let of_others = sidecars.into_iter().chain(&spec.containers).flat_map(findings);
     let shown = |finding: Finding| ShownFinding {
         namespace: &template.namespace,
         workload: &template.workload,
@@ -70,7 +75,7 @@ fn of_template(template: &PodTemplate) -> Vec<ShownFinding<'_>> {
         value: finding.setting.value,
         container: finding.container,
     };
-    containers.flat_map(findings).map(shown).collect()
+    of_init.chain(of_others).map(shown).collect()
 }
 
 /// One line for each finding, then what each means.

@@ -251,7 +251,7 @@ impl PodDecision {
     /// Settings inside the pod's containers that no resize reaches.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.notes.iter().filter_map(|note| match note {
-            Note::OutOfReach(finding) => Some(finding),
+            Note::OutOfReach(finding) => Some(finding.as_ref()),
             _ => None,
         })
     }
@@ -289,7 +289,8 @@ pub fn decide_pod<'a>(
 ) -> PodDecision {
     let mut case = Case::new(pod, now, options, known.into());
     let with_settings = pod.running_containers().flat_map(findings);
-    case.notes.extend(with_settings.map(Note::OutOfReach));
+    case.notes
+        .extend(with_settings.map(|finding| Note::OutOfReach(Box::new(finding))));
     let (reason, containers) = case.decide(index).unwrap_or_else(|reason| (reason, case.standing()));
     PodDecision {
         namespace: pod.metadata.namespace.clone(),

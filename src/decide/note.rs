@@ -167,7 +167,7 @@ pub enum Note {
     },
     /// A setting inside a container that no resize reaches.
     #[display("{}: {_0}", _0.container)]
-    OutOfReach(Finding),
+    OutOfReach(Box<Finding>),
     /// A boost cannot be taken back: the container had no request before.
     #[display(
         "{container}: cpu stays as its startup boost left it: it had no request before, and a request cannot be removed from a \

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::model::objects::{Container, MemoryOption, MemorySetting};
 use crate::model::{Bytes, Resource};
-use value::{Amount, amount};
+use value::{Amount, LEAST_HEAP, amount, with_wrong_unit};
 
 /// Beside its heap a process needs code, stacks and buffers: a tenth of the heap,
 const MARGIN_DIVISOR: u64 = 10;
@@ -31,6 +31,8 @@ pub enum LintRule {
     ReadAtStart,
     /// The runtime does not take the value.
     UnreadableValue,
+    /// The runtime takes the value for less than it can run with: its unit is missing.
+    HeapTooSmall,
 }
 
 impl LintRule {
@@ -39,7 +41,7 @@ impl LintRule {
     pub const fn severity(self) -> LintSeverity {
         match self {
             Self::FixedHeap | Self::FixedInitialHeap | Self::ReadAtStart => LintSeverity::Warning,
-            Self::HeapFillsLimit | Self::UnreadableValue => LintSeverity::Error,
+            Self::HeapFillsLimit | Self::UnreadableValue | Self::HeapTooSmall => LintSeverity::Error,
         }
     }
 }
@@ -70,7 +72,7 @@ pub fn findings(container: &Container) -> Vec<Finding> {
     let limit = container.resources.limits.memory.filter(|limit| limit.get() > 0);
     let settings = counting(container);
     let found = settings.filter_map(|setting| {
-        let amount = amount(setting);
+        let amount = with_wrong_unit(setting, limit).unwrap_or_else(|| amount(setting));
         let fills = |heap: Bytes| limit.is_some_and(|limit| heap >= limit);
         let rule = match amount {
             Amount::Unset => return None,
@@ -78,6 +80,7 @@ pub fn findings(container: &Container) -> Vec<Finding> {
             Amount::ShareAtStart | Amount::KnownAtStart if container.restarts_for(Resource::Memory) => return None,
             Amount::ShareAtStart | Amount::KnownAtStart => LintRule::ReadAtStart,
             Amount::Unreadable => LintRule::UnreadableValue,
+            Amount::Fixed(heap) if heap < LEAST_HEAP => LintRule::HeapTooSmall,
             Amount::Fixed(heap) if fills(heap) => LintRule::HeapFillsLimit,
             Amount::Fixed(_) if is_initial(setting.option) => LintRule::FixedInitialHeap,
             Amount::Fixed(_) => LintRule::FixedHeap,
@@ -181,7 +184,9 @@ const fn after_unreadable(option: MemoryOption) -> &'static str {
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let MemorySetting { option, source, value } = &self.setting;
+        let MemorySetting {
+            option, source, value, ..
+        } = &self.setting;
         let (name, (heap, follow)) = (option.name(), heap_of(*option));
         write!(f, "{name} {value:?} in {source} ")?;
         match (self.rule, self.amount) {
@@ -194,6 +199,11 @@ impl fmt::Display for Finding {
                     with_margin(size)
                 )
             }
+            (LintRule::HeapTooSmall, Amount::Fixed(_)) => write!(
+                f,
+                "gives {heap} less than {LEAST_HEAP}, too little for any process: give the number its unit, or the reference another \
+                 divisor"
+            ),
             (LintRule::FixedInitialHeap, Amount::Fixed(size)) => write!(
                 f,
                 "keeps {heap} at {size} or more: a shrink of the memory limit frees nothing below that, and vscaled does not \
@@ -270,6 +280,55 @@ mod tests {
     }
 
     #[test]
+    fn a_number_in_the_wrong_unit_is_an_error() {
+        let of = |setting: &str, divisor: Value, limit: Value| {
+            let from = json!({"resourceFieldRef": {"resource": "limits.memory", "divisor": divisor}});
+            let mut env = vec![json!({"name": "M", "valueFrom": from})];
+            let (name, value) = setting.split_once('=').unwrap();
+            let mut args = Vec::new();
+            if name.starts_with('-') {
+                args.push(json!(setting));
+            } else {
+                env.push(json!({"name": name, "value": value}));
+            }
+            let found = rules(json!({"args": args, "env": env, "resources": {"limits": {"memory": limit}}}));
+            found.into_iter().map(|(rule, _)| rule).collect::<Vec<_>>()
+        };
+        let (fine, limit) = (LintRule::ReadAtStart, json!("512Mi"));
+        for (setting, divisor, expected) in [
+            ("GOMEMLIMIT=$(M)", Value::Null, fine),
+            ("GOMEMLIMIT=$(M)", json!("1"), fine),
+            ("GOMEMLIMIT=$(M)", json!(0), fine),
+            ("GOMEMLIMIT=$(M)", json!("1Mi"), LintRule::HeapTooSmall),
+            ("GOMEMLIMIT=$(M)", json!("1Ki"), LintRule::HeapTooSmall),
+            ("GOMEMLIMIT=$(M)MiB", json!("1Mi"), fine),
+            ("GOMEMLIMIT=$(M)MiB", json!("1"), LintRule::HeapFillsLimit),
+            ("GOMEMLIMIT=$(M)Mi", json!("1Mi"), LintRule::UnreadableValue),
+            ("-XX:MaxHeapSize=$(M)", json!("1"), fine),
+            ("-XX:MaxHeapSize=$(M)m", json!("1Mi"), fine),
+            ("-XX:MaxHeapSize=$(M)", json!("1Mi"), LintRule::HeapTooSmall),
+            ("--max-old-space-size=$(M)", json!("1Mi"), fine),
+            ("--max-old-space-size=$(M)", json!("1"), LintRule::HeapFillsLimit),
+            ("DOTNET_GCHeapHardLimit=$(M)", json!("1"), LintRule::HeapFillsLimit),
+            ("-XX:MaxRAMPercentage=$(M)", json!("1Mi"), LintRule::UnreadableValue),
+            ("GOMEMLIMIT=512", Value::Null, LintRule::HeapTooSmall),
+            ("-XX:MaxHeapSize=512", Value::Null, LintRule::HeapTooSmall),
+        ] {
+            assert_eq!(
+                of(setting, divisor.clone(), limit.clone()),
+                [expected],
+                "{setting} {divisor}"
+            );
+        }
+        // Without a limit it is what the node has, which is known well enough for that.
+        assert_eq!(
+            of("GOMEMLIMIT=$(M)", json!("1Mi"), Value::Null),
+            [LintRule::HeapTooSmall]
+        );
+        assert_eq!(of("-XX:MaxHeapSize=$(M)m", json!("1Mi"), Value::Null), [fine]);
+    }
+
+    #[test]
     fn the_floor_is_the_largest_fixed_heap_and_a_margin() {
         let floor = |words: Value| limit_floor(&container(json!({ "args": words }))).map(Bytes::get);
         assert_eq!(floor(json!(["-Xms100m", "-Xmx200m"])), Some(264 << 20));
@@ -315,6 +374,11 @@ mod tests {
                 "GOMEMLIMIT \"{limits.memory}\" in env GOMEMLIMIT gives the memory of the Go runtime a value that is filled in \
                  once, when the container starts: after a resize in place it stays as it was. Set resizePolicy RestartContainer \
                  for memory, or restart the container after a resize",
+            ),
+            (
+                env("GOMEMLIMIT", json!({"value": "512"})),
+                "GOMEMLIMIT \"512\" in env GOMEMLIMIT gives the memory of the Go runtime less than 1Mi, too little for any process: \
+                 give the number its unit, or the reference another divisor",
             ),
             (
                 env("DOTNET_GCHeapHardLimit", json!({"value": "0x20000000"})),

@@ -16,20 +16,29 @@ pub(super) enum Amount {
     Unset,
 }
 
+/// No runtime has room for its own start in a heap below this.
+pub(super) const LEAST_HEAP: Bytes = Bytes::new(1 << 20);
+
 pub(super) fn amount(setting: &MemorySetting) -> Amount {
+    amount_of(setting.option, &setting.value)
+}
+
+/// What the kubelet fills in at the start, where its size shows that the unit is wrong.
+pub(super) fn with_wrong_unit(setting: &MemorySetting, limit: Option<Bytes>) -> Option<Amount> {
+    let amount = amount_of(setting.option, setting.filled_in.as_deref()?);
+    let is_wrong = match amount {
+        Amount::Fixed(heap) => heap < LEAST_HEAP || limit.is_some_and(|limit| heap > limit),
+        amount => amount == Amount::Unreadable,
+    };
+    is_wrong.then_some(amount)
+}
+
+fn amount_of(option: MemoryOption, text: &str) -> Amount {
     use MemoryOption as Option;
-    let text = setting.value.as_str();
     if text.contains(['{', '$', '`']) {
         return Amount::KnownAtStart;
     }
-    let share = |valid: bool| {
-        if valid {
-            Amount::ShareAtStart
-        } else {
-            Amount::Unreadable
-        }
-    };
-    match setting.option {
+    match option {
         Option::JavaMaxHeap | Option::JavaMaxHeapSize | Option::JavaInitialHeap | Option::JavaInitialHeapSize => {
             fixed(java_bytes(text))
         }
@@ -38,9 +47,13 @@ pub(super) fn amount(setting: &MemorySetting) -> Amount {
         Option::NodeOldSpace => fixed(digits(text, 10).and_then(|mebibytes| mebibytes.checked_mul(1 << 20))),
         Option::DotnetHeapLimit if text.is_empty() => Amount::Unset,
         Option::DotnetHeapLimit => fixed(hexadecimal(text)),
-        Option::JavaMaxRamPercentage | Option::NodeOldSpacePercentage => share(is_percentage(text)),
-        Option::JavaMaxRamFraction => share(digits(text, 10).is_some_and(|fraction| fraction > 0)),
-        Option::DotnetHeapLimitPercent => share(hexadecimal(text).is_some_and(|percent| (1..=100).contains(&percent))),
+        Option::JavaMaxRamPercentage | Option::NodeOldSpacePercentage if is_percentage(text) => Amount::ShareAtStart,
+        Option::JavaMaxRamFraction if digits(text, 10) > Some(0) => Amount::ShareAtStart,
+        Option::DotnetHeapLimitPercent if matches!(hexadecimal(text), Some(1..=100)) => Amount::ShareAtStart,
+        Option::JavaMaxRamPercentage
+        | Option::NodeOldSpacePercentage
+        | Option::JavaMaxRamFraction
+        | Option::DotnetHeapLimitPercent => Amount::Unreadable,
     }
 }
 
@@ -66,30 +79,26 @@ fn hexadecimal(text: &str) -> Option<u64> {
 
 /// `parse_integer` of HotSpot (`src/hotspot/share/utilities/parseInteger.hpp`): one letter after the digits.
 fn java_bytes(text: &str) -> Option<u64> {
-    let shift = match text.chars().last()? {
-        'k' | 'K' => 10,
-        'm' | 'M' => 20,
-        'g' | 'G' => 30,
-        't' | 'T' => 40,
-        _ => 0,
-    };
-    let number = if shift == 0 { text } else { &text[..text.len() - 1] };
-    let number = if number.starts_with("0x") || number.starts_with("0X") {
-        hexadecimal(number)
-    } else {
-        digits(number, 10)
-    };
-    number?.checked_mul(1 << shift)
+    let units = [("k", 10), ("m", 20), ("g", 30), ("t", 40)];
+    with_unit(&text.to_ascii_lowercase(), &units, |number| {
+        match number.strip_prefix("0x") {
+            Some(hexadecimal) => digits(hexadecimal, 16),
+            None => digits(number, 10),
+        }
+    })
 }
 
 /// `parseByteCount` of Go (`src/runtime/string.go`): bytes, or a number with a binary unit.
 fn go_bytes(text: &str) -> Option<u64> {
     let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("B", 0)];
-    let found = units
-        .iter()
-        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
-    let (number, shift) = found.unwrap_or((text, 0));
-    digits(number, 10)?.checked_mul(1 << shift)
+    with_unit(text, &units, |number| digits(number, 10))
+}
+
+fn with_unit(text: &str, units: &[(&str, u32)], number: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+    let mut units = units.iter();
+    let found = units.find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
+    let (text, shift) = found.unwrap_or((text, 0));
+    number(text)?.checked_mul(1 << shift)
 }
 
 fn is_percentage(text: &str) -> bool {
@@ -109,6 +118,7 @@ mod tests {
             option,
             source: SettingSource::Args,
             value: value.to_owned(),
+            filled_in: None,
         })
     }
 

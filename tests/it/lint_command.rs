@@ -180,3 +180,14 @@ fn a_template_of_an_unknown_kind_is_named() {
         "vscalectl: warning: -: document 1: Rollout web ignored\n"
     );
 }
+
+#[test]
+fn of_an_init_container_that_ends_only_what_keeps_it_from_its_work_is_told() {
+    let pod = "{kind: Pod, metadata: {name: web}, spec: {initContainers: [
+        {name: fixed, args: ['-Xmx1g']}, {name: share, args: ['-XX:MaxRAMPercentage=75']}, {name: wrong, args: ['-Xmx1x']},
+        {name: side, restartPolicy: Always, args: ['-Xmx1g']}], containers: [{name: app}]}}";
+    let answer: Value = serde_json::from_slice(&lint(pod, &["-o", "json"]).stdout).unwrap();
+    let found = answer["findings"].as_array().unwrap().iter();
+    let found: Vec<_> = found.map(|one| [&one["container"], &one["rule"]]).collect();
+    assert_eq!(found, [["wrong", "UnreadableValue"], ["side", "FixedHeap"]]);
+}

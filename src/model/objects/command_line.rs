@@ -2,6 +2,8 @@
 //!
 //! A container's author writes all of it, so every replacement and every word costs some of a [`Work`].
 
+use std::collections::HashMap;
+
 use super::memory_settings::Variables;
 
 /// How much work one container's command line may make: a character of a replacement or a reference costs one.
@@ -67,14 +69,10 @@ pub(super) fn expand(text: &str, variables: &Variables, before: usize, work: &mu
     expanded
 }
 
-/// Splits a script as a POSIX shell does, with its variables replaced. What only a running shell can know
-/// stays as it is written.
+/// Splits a script as a POSIX shell does, with its variables and those of its environment replaced. What only a running shell
+/// can know stays as it is written.
 pub(super) fn split(script: &str, variables: &Variables, work: &mut Work) -> Vec<Word> {
-    let mut splitter = ScriptSplitter {
-        words: Vec::new(),
-        word: None,
-        quote: None,
-    };
+    let mut splitter = ScriptSplitter::default();
     let mut rest = script;
     while let Some(character) = rest.chars().next() {
         if !work.spend(1) {
@@ -98,8 +96,8 @@ pub(super) fn split(script: &str, variables: &Variables, work: &mut Work) -> Vec
             }
             (None, '#') if splitter.word.is_none() => &rest[rest.find('\n').unwrap_or(rest.len())..],
             (None, ';' | '&' | '|' | '\n' | '(' | ')') => {
-                splitter.end_word();
-                splitter.words.push(Word::End);
+                splitter.end_command(variables, work);
+                splitter.depends |= matches!(character, '&' | '|') && rest.starts_with(character);
                 rest
             }
             (None, '<' | '>') => {
@@ -117,16 +115,57 @@ pub(super) fn split(script: &str, variables: &Variables, work: &mut Work) -> Vec
     splitter.words
 }
 
+#[derive(Default)]
 struct ScriptSplitter {
     words: Vec<Word>,
     /// The word that is being read.
     word: Option<String>,
     quote: Option<char>,
+    /// The first word of the command that is being read.
+    first: usize,
+    /// Whether that command runs depends on the one before it.
+    depends: bool,
+    /// So many `if`, `case` and loops are open.
+    depth: usize,
+    /// What the script sets itself.
+    set: HashMap<String, String>,
 }
 
 impl ScriptSplitter {
     fn end_word(&mut self) {
         self.words.extend(self.word.take().map(Word::Text));
+    }
+
+    /// Ends a command, and keeps the variables that it sets. Where it may not run, one that has a value keeps that.
+    fn end_command(&mut self, variables: &Variables, work: &mut Work) {
+        self.end_word();
+        let mut assignments = Vec::new();
+        for word in &self.words[self.first..] {
+            let Word::Text(word) = word else { continue };
+            match (word.as_str(), word.split_once('=')) {
+                ("if" | "while" | "until" | "for" | "case", _) if assignments.is_empty() => self.depth += 1,
+                ("fi" | "done" | "esac", _) => self.depth = self.depth.saturating_sub(1),
+                ("then" | "else" | "do" | "{" | "export" | "readonly" | "local", _) => {}
+                (_, Some((name, value))) if reference(name).2.is_empty() => assignments.push((name, value)),
+                // A program: what stands before it is its own.
+                _ => {
+                    assignments.clear();
+                    break;
+                }
+            }
+        }
+        for (name, value) in assignments {
+            let may_be_skipped = self.depends || self.depth > 0;
+            if may_be_skipped && (self.set.contains_key(name) || variables.value(name, usize::MAX, work).is_some()) {
+                continue;
+            }
+            let known = Some(value).filter(|value| !value.contains(['$', '`']));
+            let value = known.map_or_else(|| format!("${{{name}}}"), str::to_owned);
+            self.set.insert(name.to_owned(), value);
+        }
+        self.depends &= self.first == self.words.len();
+        self.words.push(Word::End);
+        self.first = self.words.len();
     }
 
     fn push<'a>(&mut self, character: char, rest: &'a str) -> &'a str {
@@ -150,9 +189,13 @@ impl ScriptSplitter {
     /// Reads what follows a dollar sign. Outside of quotes a value can be several words.
     fn push_reference<'a>(&mut self, rest: &'a str, variables: &Variables, work: &mut Work) -> &'a str {
         let (name, default, after) = reference(rest);
-        let value = variables.value(name, usize::MAX, work).filter(|_| !name.is_empty());
-        let Some(value) = value.as_deref().or(default) else {
-            let as_written = &rest[..rest.len() - after.len()];
+        let as_written = &rest[..rest.len() - after.len()];
+        let own = self.set.get(name).filter(|value| work.spend(value.len())).cloned();
+        let value = own.or_else(|| variables.value(name, usize::MAX, work));
+        if let (None, Some(default)) = (&value, default.filter(|_| as_written.contains('='))) {
+            self.set.insert(name.to_owned(), default.to_owned());
+        }
+        let Some(value) = value.as_deref().filter(|_| !name.is_empty()).or(default) else {
             self.word.get_or_insert_default().push_str(&format!("${as_written}"));
             return after;
         };
@@ -181,7 +224,7 @@ fn reference<'a>(rest: &'a str) -> (&'a str, Option<&'a str>, &'a str) {
     };
     let (inside, after) = braced.split_once('}').unwrap_or(("?", ""));
     let (name, operator) = split(inside);
-    let default = operator.strip_prefix(":-").or_else(|| operator.strip_prefix('-'));
+    let default = operator.strip_prefix(':').unwrap_or(operator).strip_prefix(['-', '=']);
     if operator.is_empty() || default.is_some() {
         (name, default, after)
     } else {

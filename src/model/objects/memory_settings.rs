@@ -7,8 +7,11 @@
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::command_line::{Word, Work, expand, split};
+use super::pod::DeclaredContainer;
+use crate::model::{Bytes, Requirements};
 
 /// Longer values are cut; no runtime reads one.
 const LONGEST_VALUE: usize = 64;
@@ -18,6 +21,8 @@ const MOST_VARIABLES: usize = 1024;
 const COMPARED_AT_ONCE: usize = 16;
 /// How deep scripts in scripts are read.
 const DEEPEST_SCRIPT: usize = 3;
+/// What a container without a limit is told of its limit is what the node has: about so much.
+const NODE_MEMORY: Bytes = Bytes::new(8 << 30);
 
 /// What can be set. Two options that set the same thing share a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
@@ -76,23 +81,16 @@ impl MemoryOption {
 }
 
 /// Where a setting stands in the container's manifest.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, derive_more::Display)]
 #[serde(rename_all = "camelCase")]
 pub enum SettingSource {
+    #[display("command")]
     Command,
+    #[display("args")]
     Args,
     /// The variable of that name.
+    #[display("env {_0}")]
     Env(String),
-}
-
-impl std::fmt::Display for SettingSource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Command => f.write_str("command"),
-            Self::Args => f.write_str("args"),
-            Self::Env(name) => write!(f, "env {name}"),
-        }
-    }
 }
 
 /// One setting that counts.
@@ -102,6 +100,9 @@ pub struct MemorySetting {
     pub source: SettingSource,
     /// As written, with references to variables replaced. `{…}` stands for what is known only when the container starts.
     pub value: String,
+    /// The same with the numbers that the kubelet would fill in now for the container's own request and limit.
+    #[serde(skip)]
+    pub filled_in: Option<String>,
 }
 
 /// A variable of a container's environment.
@@ -110,46 +111,12 @@ pub struct MemorySetting {
 pub(super) struct Variable {
     name: String,
     value: String,
-    value_from: Option<ValueFrom>,
+    value_from: Option<Value>,
 }
 
-/// A value that the manifest does not hold.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ValueFrom {
-    resource_field_ref: Option<ResourceField>,
-    config_map_key_ref: Option<KeyRef>,
-    secret_key_ref: Option<KeyRef>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct ResourceField {
-    resource: String,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct KeyRef {
-    name: String,
-    key: String,
-}
-
-impl ValueFrom {
-    fn placeholder(&self) -> String {
-        let key = |kind: &str, from: &KeyRef| format!("{{{kind}:{}/{}}}", from.name, from.key);
-        let field = self.resource_field_ref.as_ref();
-        let field = field.map(|field| format!("{{{}}}", field.resource));
-        let config_map = self.config_map_key_ref.as_ref().map(|from| key("ConfigMap", from));
-        let secret = self.secret_key_ref.as_ref().map(|from| key("Secret", from));
-        let known = field.or(config_map).or(secret);
-        known.unwrap_or_else(|| "{unknown}".to_owned())
-    }
-}
-
-/// A container's environment.
+/// A container's environment, and its resources where references to them are to be filled in.
 #[derive(Debug)]
-pub(super) struct Variables<'a>(&'a [Variable]);
+pub(super) struct Variables<'a>(&'a [Variable], Option<&'a Requirements>);
 
 impl<'a> Variables<'a> {
     /// Of variables of one name the last, which is the one that the process gets, each with its index.
@@ -175,26 +142,67 @@ impl<'a> Variables<'a> {
     fn value_at(&self, index: usize, work: &mut Work) -> String {
         let variable = &self.0[index];
         match &variable.value_from {
-            Some(from) => from.placeholder(),
+            Some(from) => self.value_from(from),
             None => expand(&variable.value, self, index, work),
         }
+    }
+
+    /// What is filled in when the container starts where that follows from its resources, or what stands for it.
+    fn value_from(&self, from: &Value) -> String {
+        let text = |field: &str| from.pointer(field).and_then(Value::as_str).unwrap_or_default();
+        let resource = text("/resourceFieldRef/resource");
+        if !resource.is_empty() {
+            let memory = self.1.and_then(|resources| match resource {
+                "limits.memory" => Some(resources.limits.memory),
+                "requests.memory" => Some(resources.requests.memory.or(resources.limits.memory)),
+                _ => None,
+            });
+            let divisor = from.pointer("/resourceFieldRef/divisor").map(Bytes::deserialize);
+            let divisor = divisor.and_then(Result::ok).map_or(1, Bytes::get).max(1);
+            let number = memory.map(|memory| memory.unwrap_or(NODE_MEMORY).get().div_ceil(divisor));
+            return number.map_or_else(|| format!("{{{resource}}}"), |number| number.to_string());
+        }
+        for (kind, field) in [("ConfigMap", "configMapKeyRef"), ("Secret", "secretKeyRef")] {
+            if from.get(field).is_some_and(Value::is_object) {
+                let [name, key] = ["name", "key"].map(|part| text(&format!("/{field}/{part}")));
+                return format!("{{{kind}:{name}/{key}}}");
+            }
+        }
+        "{unknown}".to_owned()
     }
 }
 
 /// The settings that count, in the order in which the runtimes read them.
-pub(super) fn read(command: &[String], args: &[String], env: &[Variable]) -> Vec<MemorySetting> {
-    let variables = Variables(&env[..env.len().min(MOST_VARIABLES)]);
+pub(super) fn read(declared: &DeclaredContainer) -> Vec<MemorySetting> {
+    let env = &declared.env[..declared.env.len().min(MOST_VARIABLES)];
+    let mut settings = read_with(declared, &Variables(env, None));
+    if settings.iter().any(|setting| setting.value.contains("s.memory}")) {
+        let filled_in = read_with(declared, &Variables(env, Some(&declared.resources)));
+        for (setting, filled_in) in settings.iter_mut().zip(filled_in) {
+            let is_same = setting.option == filled_in.option && setting.value != filled_in.value;
+            setting.filled_in = is_same.then_some(filled_in.value);
+        }
+    }
+    settings
+}
+
+fn read_with(declared: &DeclaredContainer, variables: &Variables) -> Vec<MemorySetting> {
     let mut reader = SettingsReader {
-        variables: &variables,
+        variables,
         work: Work::default(),
         settings: Vec::new(),
     };
-    let last = variables.last_of_each_name();
-    // The JVM reads this one before the command line, and the other after it.
-    reader.read_variables(&last, |name| name == "JAVA_TOOL_OPTIONS");
-    reader.read_variables(&last, |name| !matches!(name, "JAVA_TOOL_OPTIONS" | "_JAVA_OPTIONS"));
-    reader.read_command_line(command, args);
-    reader.read_variables(&last, |name| name == "_JAVA_OPTIONS");
+    let mut last = variables.last_of_each_name();
+    last.sort_by_key(|(_, variable)| match variable.name.as_str() {
+        // The JVM prefers all else to the first and nothing to the last, and .NET this prefix to the other.
+        "JAVA_TOOL_OPTIONS" => 0,
+        "_JAVA_OPTIONS" => 3,
+        name => 1 + usize::from(name.starts_with("DOTNET_")),
+    });
+    let after = last.partition_point(|(_, variable)| variable.name != "_JAVA_OPTIONS");
+    reader.read_variables(&last[..after]);
+    reader.read_command_line(&declared.command, &declared.args);
+    reader.read_variables(&last[after..]);
     reader.settings
 }
 
@@ -205,12 +213,11 @@ struct SettingsReader<'a> {
 }
 
 impl SettingsReader<'_> {
-    fn read_variables(&mut self, last: &[(usize, &Variable)], among: impl Fn(&str) -> bool) {
+    fn read_variables(&mut self, last: &[(usize, &Variable)]) {
         for &(index, variable) in last {
             // A flag in a variable begins with a dash; only a reference can hide one.
             let is_setting = VARIABLES.iter().any(|(name, _)| *name == variable.name);
-            let may_matter = is_setting || variable.value.contains(['-', '$']);
-            if may_matter && among(&variable.name) {
+            if is_setting || variable.value.contains(['-', '$']) {
                 let value = self.variables.value_at(index, &mut self.work);
                 let source = SettingSource::Env(variable.name.chars().take(LONGEST_VALUE).collect());
                 self.read_variable(&variable.name, &value, &source);
@@ -225,7 +232,8 @@ impl SettingsReader<'_> {
             None if value.trim_start().starts_with(['-', '$', '"', '\'', '@']) => {
                 // To Node a single quote is a character like any other.
                 let escaped = (name == "NODE_OPTIONS").then(|| value.replace('\'', "\\'"));
-                let words = split(escaped.as_deref().unwrap_or(value), &Variables(&[]), &mut self.work);
+                let value = escaped.as_deref().unwrap_or(value);
+                let words = split(value, &Variables(&[], None), &mut self.work);
                 self.read_words(all_from(source, words), 0);
             }
             None => {}
@@ -253,16 +261,13 @@ impl SettingsReader<'_> {
             if program.is_argument_of_application(&word) {
                 continue;
             }
-            if let Some(option) = program.awaited.take() {
-                self.add(option, &word, &source);
-            } else if let Some((option, value)) = flag(&word) {
-                match value {
-                    Some(value) => self.add(option, value, &source),
-                    None => program.awaited = Some(option),
-                }
-            } else if word.contains(char::is_whitespace) && depth < DEEPEST_SCRIPT {
+            // A runtime would get all of it as one word, as it gets the value of a system property.
+            let is_script = word.contains(char::is_whitespace) && !program.is_runtime && !word.starts_with("-D");
+            if is_script && depth < DEEPEST_SCRIPT {
                 let script = split(&word, self.variables, &mut self.work);
                 self.read_words(all_from(&source, script), depth + 1);
+            } else if let Some((option, value)) = flag(&word) {
+                self.add(option, value, &source);
             } else if let Some((name, value)) = word.split_once('=').filter(|(name, _)| is_name(name)) {
                 self.read_variable(name, value, &source);
             }
@@ -280,6 +285,7 @@ impl SettingsReader<'_> {
             option,
             source: source.clone(),
             value: shown,
+            filled_in: None,
         });
     }
 }
@@ -288,58 +294,43 @@ fn all_from(source: &SettingSource, words: Vec<Word>) -> Vec<(Word, SettingSourc
     words.into_iter().map(|word| (word, source.clone())).collect()
 }
 
-/// Whether a word before `=` is a variable's name.
+/// Whether a word before `=` is a variable's name, or that of an option whose value may be flags for a runtime
+/// (`npm --node-options=…`).
 fn is_name(word: &str) -> bool {
-    !word.is_empty()
-        && word
-            .chars()
-            .all(|character| character.is_ascii_alphanumeric() || character == '_')
+    let word = word.strip_prefix("--").unwrap_or(word);
+    let is_part = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');
+    !word.starts_with('-') && !word.is_empty() && word.chars().all(is_part)
 }
 
-/// The option of a flag, and its value unless that is the next word. V8 takes underscores for dashes.
-fn flag(word: &str) -> Option<(MemoryOption, Option<&str>)> {
-    if word.starts_with("--") {
-        let (name, value) = match word.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (word, None),
-        };
-        let name = name.replace('_', "-") + "=";
-        let (_, option) = FLAGS.iter().find(|(begins, _)| *begins == name)?;
+/// The option of a flag, and its value. V8 takes underscores for dashes and one dash for two, but no value that is a word of its
+/// own. `-J` hands a flag through to a JVM.
+fn flag(word: &str) -> Option<(MemoryOption, &str)> {
+    let word = word.strip_prefix("-J").unwrap_or(word);
+    let (name, value) = word.strip_prefix('-')?.split_once('=').unwrap_or((&word[1..], ""));
+    let name = format!("--{}=", name.trim_start_matches('-').replace('_', "-"));
+    if let Some((_, option)) = FLAGS.iter().find(|(begins, _)| *begins == name) {
         return Some((*option, value));
     }
     let (begins, option) = FLAGS.iter().find(|(begins, _)| word.starts_with(begins))?;
     let value = &word[begins.len()..];
     // OpenJ9 has flags such as -Xmso.
     let is_other_flag = !begins.ends_with('=') && value.starts_with(|first: char| first.is_ascii_alphabetic());
-    (!is_other_flag).then_some((*option, Some(value)))
+    (!is_other_flag).then_some((*option, value))
 }
 
 /// The program of a command, as far as it says which words are its own flags.
 #[derive(Debug, Default)]
 struct Program {
-    runtime: Option<Launcher>,
+    /// It is java or node.
+    is_runtime: bool,
     /// The next word belongs to the flag before it.
     skips_next: bool,
-    /// The flag whose value is the next word.
-    awaited: Option<MemoryOption>,
-    /// The application begins after the next word, or has begun.
-    application: Option<Begins>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Launcher {
-    Java,
-    Node,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Begins {
-    WithNextWord,
-    Before,
+    /// What comes is for the application, or for a program that only prints or looks for it.
+    is_done: bool,
 }
 
 /// Flags of the launchers whose value is the next word.
-const WITH_VALUE: [&str; 18] = [
+const WITH_VALUE: [&str; 19] = [
     "-cp",
     "-classpath",
     "--class-path",
@@ -352,6 +343,7 @@ const WITH_VALUE: [&str; 18] = [
     "--add-reads",
     "--patch-module",
     "--limit-modules",
+    "--enable-native-access",
     "-e",
     "--eval",
     "-r",
@@ -363,225 +355,23 @@ const WITH_VALUE: [&str; 18] = [
 impl Program {
     /// Whether the runtime passes the word on to the application instead of reading it.
     fn is_argument_of_application(&mut self, word: &str) -> bool {
-        match self.application {
-            Some(Begins::Before) => return true,
-            Some(Begins::WithNextWord) => {
-                self.application = Some(Begins::Before);
-                return true;
-            }
-            None => {}
-        }
-        if std::mem::take(&mut self.skips_next) {
+        if self.is_done || std::mem::take(&mut self.skips_next) {
             return true;
         }
         match word.rsplit('/').next() {
-            _ if self.awaited.is_some() => {}
-            Some(script) if script.contains(char::is_whitespace) && self.runtime.is_none() => {}
-            Some("java" | "javaw") => self.runtime = Some(Launcher::Java),
-            Some("node" | "nodejs") => self.runtime = Some(Launcher::Node),
-            _ if self.runtime.is_some() && WITH_VALUE.contains(&word) => self.skips_next = true,
-            _ if word == "-jar" || (self.runtime == Some(Launcher::Java) && matches!(word, "-m" | "--module")) => {
-                self.application = Some(Begins::WithNextWord);
-            }
+            Some(script) if script.contains(char::is_whitespace) && !self.is_runtime => {}
+            Some("java" | "javaw" | "node" | "nodejs") if !word.contains('=') => self.is_runtime = true,
+            _ if self.is_runtime && WITH_VALUE.contains(&word) => self.skips_next = true,
+            Some("echo" | "printf" | "grep" | "-jar") => self.is_done = true,
             // A class or a script; a reference that is not known here can be more flags.
-            _ if self.runtime.is_some() && !word.starts_with(['-', '@', '$', '{']) => {
-                self.application = Some(Begins::Before);
+            _ if self.is_runtime => {
+                self.is_done = matches!(word, "-m" | "--module") || !word.starts_with(['-', '@', '$', '{']);
             }
             _ => {}
         }
-        self.application.is_some()
+        self.is_done
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::{Value, json};
-
-    use super::*;
-    use crate::model::objects::Container;
-
-    /// What is found, one line each.
-    fn found(container: Value) -> Vec<String> {
-        let container: Container = serde_json::from_value(container).unwrap();
-        let lines = container.memory_settings.iter();
-        lines
-            .map(|setting| format!("{} {} {}", setting.source, setting.option.name(), setting.value))
-            .collect()
-    }
-
-    #[test]
-    fn flags_stand_in_words_and_in_scripts() {
-        assert_eq!(
-            found(json!({"command": ["java"], "args": ["-Xmx512m", "-Xms256m", "-jar", "app.jar"]})),
-            ["args -Xmx 512m", "args -Xms 256m"]
-        );
-        let scripts = [
-            "java -Xmx512m -jar app.jar",
-            "exec \"java\" '-Xmx512m' App",
-            "cd /app && exec java \\\n  -Xmx512m -jar a.jar 2>&1 | tee log",
-            "# java -Xmx4g\njava -Xmx\"512m\" App",
-            "su app -c 'java -Xmx512m App'",
-            "ulimit -n 10; /usr/bin/java -cp lib -Xmx512m App -Xmx9g",
-        ];
-        for script in scripts {
-            let container = json!({"command": ["/bin/sh", "-ec"], "args": [script]});
-            assert_eq!(found(container), ["args -Xmx 512m"], "{script}");
-        }
-    }
-
-    #[test]
-    fn the_last_flag_counts_in_the_order_in_which_the_runtime_reads() {
-        let java = |name: &str| json!({"name": name, "value": format!("-Xmx{}m -Xms1m", name.len())});
-        let all = ["_JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS"].map(java);
-        let container = json!({"command": ["java", "-Xmx1g", "-XX:MaxHeapSize=2g", "App"], "env": all});
-        assert_eq!(
-            found(container),
-            ["env _JAVA_OPTIONS -Xmx 13m", "env _JAVA_OPTIONS -Xms 1m"]
-        );
-        let container = json!({"command": ["java", "-Xmx1g", "-XX:MaxHeapSize=2g", "App"], "env": all[1..]});
-        assert!(found(container).contains(&"command -XX:MaxHeapSize 2g".to_owned()));
-    }
-
-    #[test]
-    fn what_the_application_gets_is_not_the_runtimes() {
-        for words in [
-            json!(["java", "-jar", "app.jar", "-Xmx1g"]),
-            json!(["java", "-cp", "x", "Main", "-Xmx1g"]),
-            json!(["java", "-m", "module/Main", "-Xmx1g"]),
-            json!(["node", "-r", "dotenv", "server.js", "--max-old-space-size=100"]),
-        ] {
-            assert_eq!(found(json!({"command": words})), [""; 0]);
-        }
-    }
-
-    #[test]
-    fn node_takes_underscores_and_a_word_of_its_own() {
-        for words in [
-            json!(["node", "--max-old-space-size=4096", "server.js"]),
-            json!(["node", "--max_old_space_size=4096", "server.js"]),
-            json!(["node", "--max-old-space-size", "4096", "server.js"]),
-        ] {
-            assert_eq!(
-                found(json!({ "command": words })),
-                ["command --max-old-space-size 4096"]
-            );
-        }
-        let env = json!([{"name": "NODE_OPTIONS", "value": "--inspect --max-old-space-size=300"}]);
-        assert_eq!(
-            found(json!({ "env": env })),
-            ["env NODE_OPTIONS --max-old-space-size 300"]
-        );
-    }
-
-    #[test]
-    fn variables_are_replaced_as_kubelet_and_shell_do() {
-        let env = json!([
-            {"name": "SIZE", "value": "700"},
-            {"name": "HEAP", "value": "$(SIZE)m"},
-            {"name": "OPTS", "value": "-Xms1m -Xmx$(HEAP)"},
-            {"name": "LIMIT", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}},
-            {"name": "MAP", "valueFrom": {"configMapKeyRef": {"name": "app", "key": "heap"}}},
-        ]);
-        for (word, value) in [
-            ("-Xmx$(HEAP)", "700m"),
-            ("-Xmx$(LIMIT)m", "{limits.memory}m"),
-            ("-Xmx$(MAP)", "{ConfigMap:app/heap}"),
-            ("-Xmx$$(HEAP)", "$(HEAP)"),
-            ("-Xmx$(GONE)", "$(GONE)"),
-        ] {
-            let settings = found(json!({"args": [word], "env": env}));
-            assert!(settings.contains(&format!("args -Xmx {value}")), "{word}: {settings:?}");
-        }
-        for (script, value) in [
-            ("java $OPTS App", "700m"),
-            ("java -Xmx${HEAP} App", "700m"),
-            ("java \"-Xmx${GONE:-12m}\" App", "12m"),
-            ("java '-Xmx$HEAP' App", "$HEAP"),
-            ("java -Xmx$((LIMIT / 2))m App", "$((LIMIT / 2))m"),
-            ("export JAVA_TOOL_OPTIONS=\"-Xmx9m\"; java App", "9m"),
-        ] {
-            let settings = found(json!({"command": ["sh", "-c", script], "env": env}));
-            assert!(
-                settings.contains(&format!("command -Xmx {value}")),
-                "{script}: {settings:?}"
-            );
-        }
-    }
-
-    #[test]
-    fn variables_that_are_settings_are_read_wherever_they_are_set() {
-        let env = json!([
-            {"name": "GOMEMLIMIT", "value": "1GiB"},
-            {"name": "GOMEMLIMIT", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}},
-            {"name": "COMPlus_GCHeapHardLimit", "value": "20000000"},
-        ]);
-        assert_eq!(
-            found(json!({ "env": env })),
-            [
-                "env GOMEMLIMIT GOMEMLIMIT {limits.memory}",
-                "env COMPlus_GCHeapHardLimit DOTNET_GCHeapHardLimit 20000000"
-            ]
-        );
-        let script = json!({"command": ["sh", "-c", "GOMEMLIMIT=300MiB ./server"]});
-        assert_eq!(found(script), ["command GOMEMLIMIT 300MiB"]);
-    }
-
-    #[test]
-    fn quotes_files_and_white_space_are_what_the_runtime_takes_them_for() {
-        let of = |name: &str, value: &str| found(json!({"env": [{"name": name, "value": value}]}));
-        for (name, value, setting) in [
-            (
-                "NODE_OPTIONS",
-                "\"--max-old-space-size=512\"",
-                "--max-old-space-size 512",
-            ),
-            (
-                "NODE_OPTIONS",
-                "--require \"/my app.js\" --max-old-space-size=512",
-                "--max-old-space-size 512",
-            ),
-            (
-                "NODE_OPTIONS",
-                "--max-old-space-size='512'",
-                "--max-old-space-size '512'",
-            ),
-            ("JAVA_TOOL_OPTIONS", "'-Xmx512m'", "-Xmx 512m"),
-            ("JDK_JAVA_OPTIONS", "@/opt/jvm.args -Xmx512m", "-Xmx 512m"),
-            ("GOMEMLIMIT", " 512MiB", "GOMEMLIMIT  512MiB"),
-            ("GOMEMLIMIT", "512MiB\n", "GOMEMLIMIT 512MiB\n"),
-        ] {
-            assert_eq!(of(name, value), [format!("env {name} {setting}")]);
-        }
-        let script = "JAVA_OPTS=\"-Xmx$(free -m | awk '{print $2}')m\" exec /start.sh";
-        let settings = found(json!({"command": ["sh", "-c", script]}));
-        assert!(settings[0].starts_with("command -Xmx $(free -m"), "{settings:?}");
-    }
-
-    #[test]
-    fn references_that_multiply_end() {
-        let level =
-            |level: usize| json!({"name": format!("L{level}"), "value": format!("$(L{0})", level - 1).repeat(50)});
-        let mut env: Vec<Value> = (1..40).map(level).collect();
-        env.insert(0, json!({"name": "L0", "value": ""}));
-        let container = json!({"args": ["-Xmx$(L39)", "-Xms1m"], "env": env});
-        assert!(found(container).len() <= 2);
-    }
-
-    proptest! {
-        #[test]
-        fn anything_is_read_and_little_kept(
-            words in prop::collection::vec(r#"(-Xm[xs]|--max-old-space-size=?|sh|java|-c|\$|\(|\)|\{|\}|'|"|\\|#|A|=| |é|[0-9]){0,30}"#, 0..6),
-            values in prop::collection::vec(r#"(\$\(A\)|\$\(B\)|-Xmx|'|\$\{A:-|[0-9]| ){0,20}"#, 0..4),
-        ) {
-            let names = ["A", "B", "GOMEMLIMIT", "JAVA_OPTS"];
-            let env: Vec<Value> = names.iter().zip(&values).map(|(name, value)| json!({"name": name, "value": value})).collect();
-            let container = json!({"command": words, "args": values, "env": env});
-            let container: Container = serde_json::from_value(container).unwrap();
-            prop_assert!(container.memory_settings.len() <= 8);
-            for setting in &container.memory_settings {
-                prop_assert!(setting.value.chars().count() <= LONGEST_VALUE + 1);
-            }
-        }
-    }
-}
+mod tests;

@@ -53,20 +53,20 @@ pub struct Container {
 /// A container as its manifest has it.
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-struct DeclaredContainer {
+pub(super) struct DeclaredContainer {
     name: String,
-    resources: Requirements,
+    pub(super) resources: Requirements,
     resize_policy: Vec<ResizePolicy>,
     restart_policy: Option<String>,
-    command: Vec<String>,
-    args: Vec<String>,
-    env: Vec<Variable>,
+    pub(super) command: Vec<String>,
+    pub(super) args: Vec<String>,
+    pub(super) env: Vec<Variable>,
 }
 
 impl From<DeclaredContainer> for Container {
     fn from(declared: DeclaredContainer) -> Self {
         Self {
-            memory_settings: memory_settings::read(&declared.command, &declared.args, &declared.env),
+            memory_settings: memory_settings::read(&declared),
             name: declared.name,
             resources: declared.resources,
             resize_policy: declared.resize_policy,

@@ -10,11 +10,13 @@ use rustix::process::Signal;
 
 use super::node::{Node, RuntimeLink};
 use crate::cgroup::{Cgroup, signal_in};
-use crate::model::{Bytes, CgroupPath, Evidence, HookEnd};
+use crate::model::objects::Pod;
+use crate::model::{Bytes, Cause, Evidence, HookEnd, LiveContainer, LivePod};
 use crate::plan::hook::{Hook, HookAction, HookSignal, Moment, filled_in, path_in};
 use crate::plan::shrink::leaves_room;
 use crate::runtime::{ContainerRuntime, Executed, Problem, RuntimeError};
 
+const NO_RUNTIME: &str = "there is no container runtime to run it";
 /// How often is looked whether a container holds less.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -24,9 +26,8 @@ pub struct HookRun {
     /// Counts up over all hooks of the pod.
     pub number: u64,
     pub container: String,
-    /// The container's id: a later one of its name is told nothing.
-    pub id: String,
-    pub cgroup: CgroupPath,
+    /// A later container of its name is told nothing.
+    pub live: LiveContainer,
     pub moment: Moment,
     pub hook: Hook,
     pub old: u64,
@@ -42,19 +43,19 @@ pub async fn run_hook(node: Arc<Node>, run: &HookRun) -> HookEnd {
     };
     let began = Instant::now();
     let RuntimeLink::Found(runtime) = &node.runtime else {
-        return HookEnd::failed("not run: there is no container runtime to run it".to_owned());
+        return HookEnd::failed(format!("not run: {NO_RUNTIME}"));
     };
     let mut exit_code = None;
     let (told, output) = match &run.hook.action {
         HookAction::Command(command) => {
             let fill = |argument: &String| filled_in(argument, run.old, run.new);
             let command: Vec<_> = command.iter().map(fill).collect();
-            let result = runtime.exec(&run.id, &command, wait).await;
+            let result = runtime.exec(&run.live.id, &command, wait).await;
             exit_code = result.as_ref().ok().map(|executed| executed.exit_code);
             ended(result)
         }
         HookAction::Signal(signal) => {
-            let sent = send(&node, runtime.as_ref(), run, number(*signal)).await;
+            let sent = send(&node, runtime.as_ref(), &run.live, Some(number(*signal))).await;
             (sent.map(|()| format!("{signal} was sent")), String::new())
         }
     };
@@ -84,18 +85,47 @@ pub async fn run_hook(node: Arc<Node>, run: &HookRun) -> HookEnd {
     }
 }
 
-/// Has the runtime send a signal to the first process, or sends it where the runtime cannot.
+/// Why hooks of a pod would not be run as it stands now, a sentence each. Of commands only the runtime knows.
+pub async fn hook_problems(node: &Node, pod: &Pod, live: &LivePod) -> Vec<String> {
+    let mut problems = Vec::new();
+    for (name, container) in &live.containers {
+        for moment in Moment::ALL {
+            let Some(hook) = Hook::of(pod, name, moment) else {
+                continue;
+            };
+            let tried = match (hook.map(|hook| hook.action), &node.runtime) {
+                (Err(error), _) => Err(error.to_string()),
+                (Ok(HookAction::Signal(_)), RuntimeLink::Found(runtime)) => {
+                    let tried = send(node, runtime.as_ref(), container, None).await;
+                    tried.map_err(|why| format!("its signal cannot be sent: {why}"))
+                }
+                (Ok(HookAction::Command(_)), RuntimeLink::Found(_)) => Ok(()),
+                (Ok(_), _) => Err(NO_RUNTIME.to_owned()),
+            };
+            let (moment, container) = (moment.word(), name.clone());
+            let problem = |why| format!("{}: {why}", Cause::Hook { moment, container });
+            problems.extend(tried.err().map(problem));
+        }
+    }
+    problems
+}
+
+/// Has the runtime send a signal to the first process of a container, or sends it where the runtime cannot. Without a signal
+/// it is tried whether one could be sent.
 ///
 /// Errors: a sentence.
-async fn send(node: &Node, runtime: &dyn ContainerRuntime, run: &HookRun, signal: Signal) -> Result<(), String> {
-    match runtime.signal(&run.id, signal.as_raw().unsigned_abs()).await {
+async fn send(
+    node: &Node,
+    runtime: &dyn ContainerRuntime,
+    LiveContainer { id, path }: &LiveContainer,
+    signal: Option<Signal>,
+) -> Result<(), String> {
+    let number = signal.map_or(0, |signal| signal.as_raw().unsigned_abs());
+    match runtime.signal(id, number).await {
         Err(error) if error.problem == Problem::Unimplemented => {
-            let pid = runtime
-                .first_process(&run.id)
-                .await
-                .map_err(|error| error.to_string())?;
+            let pid = runtime.first_process(id).await.map_err(|error| error.to_string())?;
             let proc_root = Path::new("/proc");
-            signal_in(&node.hierarchy, proc_root, &run.cgroup, pid.unwrap_or_default(), signal)
+            signal_in(&node.hierarchy, proc_root, path, pid.unwrap_or_default(), signal)
         }
         sent => sent.map_err(|error| error.to_string()),
     }
@@ -107,7 +137,7 @@ async fn send(node: &Node, runtime: &dyn ContainerRuntime, run: &HookRun, signal
 async fn falls(node: Arc<Node>, run: &HookRun) -> Result<(), String> {
     let wanted = Bytes::new(run.new);
     loop {
-        let (node, path) = (Arc::clone(&node), run.cgroup.clone());
+        let (node, path) = (Arc::clone(&node), run.live.path.clone());
         let read = move || Cgroup::open(&node.hierarchy, &path).and_then(|cgroup| cgroup.outer().memory_reading());
         let reading = tokio::task::spawn_blocking(read).await;
         let reading = reading.map_err(|panic| panic.to_string())?;

@@ -24,7 +24,7 @@ mod urgent;
 pub use concurrency::Concurrency;
 pub use foreign::{ForeignWriters, Verdict};
 pub use handles::PodHandles;
-pub use hook::{HookRun, run_hook};
+pub use hook::{HookRun, hook_problems, run_hook};
 pub use job::{Job, JobDone, preview};
 pub use least_limits::LeastLimits;
 pub use node::{KnownFrom, Node, RuntimeLink};

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::actuate::{KnownFrom, Node, RuntimeLink};
+use crate::actuate::{KnownFrom, Node, RuntimeLink, hook_problems};
 use crate::config::{Config, MEND_API_VERSION};
 use crate::control::ControlError;
 use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
@@ -34,17 +34,18 @@ pub(super) async fn examine(
         checks.push(Check::warn("configuration", found, MEND_API_VERSION));
     }
     match &agent.node {
-        Some(node) => checks.extend([
-            Check::ok(
-                "pods",
-                format!("{} known, below {}", agent.pods.len(), node.kubepods.path),
-            ),
-            driver(node),
-            runtime(node).await,
-            formula(node),
-            kubelet(node, &agent.pods),
-            settings(&out_of_reach(&agent.pods)),
-        ]),
+        Some(node) => {
+            let pods = format!("{} known, below {}", agent.pods.len(), node.kubepods.path);
+            checks.extend([
+                Check::ok("pods", pods),
+                driver(node),
+                runtime(node).await,
+                formula(node),
+                kubelet(node, &agent.pods),
+                settings(&out_of_reach(&agent.pods)),
+            ]);
+            checks.extend(hooks(node, &agent.pods).await);
+        }
         None => checks.push(Check::fail(
             "node",
             "not known well enough to act on it",
@@ -95,6 +96,18 @@ fn settings(pods: &[String]) -> Check {
         named.join(", ")
     );
     Check::warn(NAME, found, "vscalectl explain POD says which setting and what to do")
+}
+
+/// How many hooks would not be run as things stand, and why not the first of them.
+async fn hooks(node: &Node, pods: &[PodState]) -> Option<Check> {
+    let mut problems = Vec::new();
+    for (pod, live) in pods.iter().filter_map(|state| Some((&state.pod, state.live.as_ref()?))) {
+        let found = hook_problems(node, pod, live).await.into_iter();
+        problems.extend(found.map(|problem| format!("{} {problem}", pod.full_name())));
+    }
+    let first = problems.first()?;
+    let found = format!("{} would not be run, such as {first}", problems.len());
+    Some(Check::warn("hooks", found, "vscalectl explain POD says it of each"))
 }
 
 /// A problem says itself what to do, as far as that is known.

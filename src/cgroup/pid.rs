@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use procfs::process::Process;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, test_kill_process};
 
 use super::Hierarchy;
 use crate::model::{CgroupPath, CgroupVersion, Resource};
@@ -29,7 +29,7 @@ pub fn cgroup_of_pid(hierarchy: &Hierarchy, proc_root: &Path, pid: i32) -> Optio
 }
 
 /// Sends a signal to a process of a cgroup, or of one below it, and to no other: the process is held while it is looked at, so
-/// that none which has its number later gets the signal.
+/// that none which has its number later gets the signal. Without a signal only whether one may be sent is tried.
 ///
 /// Errors: a sentence.
 pub fn signal_in(
@@ -37,7 +37,7 @@ pub fn signal_in(
     proc_root: &Path,
     cgroup: &CgroupPath,
     pid: i32,
-    signal: Signal,
+    signal: Option<Signal>,
 ) -> Result<(), String> {
     let failed = |call: &str, errno: rustix::io::Errno| format!("process {pid} cannot be {call}: {errno}");
     let number = Pid::from_raw(pid).ok_or("the runtime does not say which process is the first")?;
@@ -48,5 +48,9 @@ pub fn signal_in(
             "process {pid} is not seen in the container's cgroup: signals need the host's processes in sight (hostPID)"
         ));
     }
-    pidfd_send_signal(held, signal).map_err(|errno| failed("sent a signal", errno))
+    let sent = match signal {
+        Some(signal) => pidfd_send_signal(held, signal),
+        None => test_kill_process(number),
+    };
+    sent.map_err(|errno| failed("sent a signal", errno))
 }

@@ -29,7 +29,8 @@ const LONGEST: usize = 4 << 10;
 const MOST_ARGUMENTS: usize = 64;
 
 /// When a hook is due.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Moment {
     /// A memory limit is about to come down.
     BeforeShrink,
@@ -44,12 +45,8 @@ impl Moment {
     pub const ALL: [Self; 3] = [Self::BeforeShrink, Self::AfterGrow, Self::OnMemoryPressure];
 
     /// As the annotation names it.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::BeforeShrink => "before-shrink",
-            Self::AfterGrow => "after-grow",
-            Self::OnMemoryPressure => "on-memory-pressure",
-        }
+    pub fn word(self) -> &'static str {
+        self.into()
     }
 
     const fn annotation(self) -> &'static str {
@@ -105,15 +102,12 @@ impl Hook {
     /// What a container of the pod wants to be told at that moment, if anything.
     pub fn of(pod: &Pod, container: &str, moment: Moment) -> Option<Result<Self, HookError>> {
         let (name, value) = annotation(&pod.metadata, moment.annotation(), container)?;
-        let wait = match moment {
-            Moment::BeforeShrink => annotation(&pod.metadata, BEFORE_SHRINK_WAIT, container),
-            Moment::AfterGrow => None,
-            Moment::OnMemoryPressure => annotation(&pod.metadata, ON_MEMORY_PRESSURE_WAIT, container),
+        let (wait, memory) = match moment {
+            Moment::BeforeShrink => (Some(BEFORE_SHRINK_WAIT), Ok(Bytes::ZERO)),
+            Moment::AfterGrow => (None, Ok(Bytes::ZERO)),
+            Moment::OnMemoryPressure => (Some(ON_MEMORY_PRESSURE_WAIT), kept(pod, container)),
         };
-        let memory = match moment {
-            Moment::BeforeShrink | Moment::AfterGrow => Ok(Bytes::ZERO),
-            Moment::OnMemoryPressure => kept(pod, container),
-        };
+        let wait = wait.and_then(|wait| annotation(&pod.metadata, wait, container));
         let action = action(value).ok_or_else(|| {
             let signals = HookSignal::VARIANTS.join(", ");
             let allowed = format!(

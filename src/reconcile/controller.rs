@@ -232,7 +232,7 @@ impl Controller {
             Event::PassEnded(pass, done) => self.end_pass(pass, done),
             Event::HookEnded(key, run, end, is_only) => {
                 if is_only {
-                    self.passes.hooked.remove(&run.id);
+                    self.passes.hooked.remove(&run.live.id);
                 }
                 self.publisher.metrics.hook_ended(run.moment, &end);
                 self.apply(&key, PodInput::HookEnded(run, end));

@@ -230,7 +230,7 @@ fn durations_at_zero() -> impl Iterator<Item = Labels<2>> {
     totals.chain(stages)
 }
 
-const fn hook_labels(moment: Moment, result: HookResult) -> Labels<2> {
+fn hook_labels(moment: Moment, result: HookResult) -> Labels<2> {
     [("moment", moment.word()), ("result", result.as_str())]
 }
 

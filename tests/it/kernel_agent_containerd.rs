@@ -12,6 +12,7 @@ mod host_operators;
 mod host_outages;
 mod host_pressure;
 mod host_recipes;
+mod host_signals;
 mod kills;
 mod notify;
 mod values;

@@ -6,7 +6,7 @@ mod values;
 use jiff::Timestamp;
 
 use super::view;
-use crate::actuate::{KnownFrom, Node, stored_specs};
+use crate::actuate::{KnownFrom, Node, hook_problems, stored_specs};
 use crate::control::{ControlError, proto};
 use crate::model::objects::{ContainerRecommendation, Pod};
 use crate::model::{KubeletVersion, NamedRequirements, NodeTraits, Requirements, Resource};
@@ -34,6 +34,8 @@ pub(super) async fn explain(snapshot: PodSnapshot) -> Result<proto::ExplainReply
         amounts: amounts(&snapshot),
     };
     if let (Some(node), Some(live)) = (snapshot.node.clone(), &snapshot.state.live) {
+        let hooks = hook_problems(&node, &snapshot.state.pod, live).await;
+        reply.notes.extend(hooks);
         let specs = stored_specs(&node, live).await;
         let side_by_side = tokio::task::spawn_blocking(move || values::values(&node, &snapshot, &specs)).await;
         reply.values = side_by_side.map_err(|panic| ControlError::Internal(panic.to_string()))??;

@@ -153,7 +153,7 @@ impl Controller {
     pub(super) fn run_hook(&mut self, key: &str, run: Box<HookRun>) {
         let Some(node) = self.node.known() else { return };
         let key = key.to_owned();
-        let is_first = self.passes.hooked.insert(run.id.clone());
+        let is_first = self.passes.hooked.insert(run.live.id.clone());
         let span = tracing::error_span!("hook", pod = key, container = run.container, moment = run.moment.word());
         let work = async move {
             let end = if is_first {

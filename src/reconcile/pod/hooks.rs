@@ -235,7 +235,7 @@ impl PodState {
         let Some(live) = self.live.clone().filter(|_| self.hooks.is_allowed) else {
             return;
         };
-        let (mut unreadable, mut unused) = (Vec::new(), Vec::new());
+        let (mut told, mut unused) = (Vec::new(), Vec::new());
         for (name, known) in &mut self.hooks.containers {
             let (None, Some(container)) = (known.running, live.containers.get(name)) else {
                 continue;
@@ -256,11 +256,13 @@ impl PodState {
             let (progress, running) = match Hook::of(&self.pod, name, moment) {
                 Some(Ok(hook)) => {
                     self.hooks.begun += 1;
+                    if moment == Moment::OnMemoryPressure {
+                        told.push((name.clone(), moment, Outcome::Unchanged));
+                    }
                     effects.push(Effect::RunHook(Box::new(HookRun {
                         number: self.hooks.begun,
                         container: name.clone(),
-                        id: known.id.clone(),
-                        cgroup: container.path.clone(),
+                        live: container.clone(),
                         moment,
                         hook,
                         old,
@@ -269,7 +271,8 @@ impl PodState {
                     (Progress::Told, Some(self.hooks.begun))
                 }
                 Some(Err(error)) => {
-                    unreadable.push((name.clone(), moment, error.to_string()));
+                    let failed = HookEnd::failed(error.to_string());
+                    told.push((name.clone(), moment, Outcome::Hook(failed)));
                     (Progress::Done(now.instant), None)
                 }
                 None => (Progress::Done(now.instant), None),
@@ -282,8 +285,8 @@ impl PodState {
                 unused.push((name.clone(), (old, new)));
             }
         }
-        for (container, moment, why) in unreadable {
-            self.record_hook(container, moment, HookEnd::failed(why), now, effects);
+        for (container, moment, outcome) in told {
+            self.record_hook(container, moment, outcome, now, effects);
         }
         for (container, limits) in unused {
             self.take_back(&container, limits, now);
@@ -293,7 +296,7 @@ impl PodState {
     /// Takes in the end of a hook: the lower limit that was kept for it follows, whatever became of it.
     pub(super) fn end_hook(&mut self, run: HookRun, end: HookEnd, now: Now, effects: &mut Vec<Effect>) {
         let known = self.hooks.containers.get_mut(&run.container);
-        if let Some(known) = known.filter(|known| known.id == run.id && known.running == Some(run.number)) {
+        if let Some(known) = known.filter(|known| known.id == run.live.id && known.running == Some(run.number)) {
             known.running = None;
             known.pressed.take_if(|_| run.moment == Moment::OnMemoryPressure);
             let told = known
@@ -313,15 +316,15 @@ impl PodState {
         if run.moment == Moment::OnMemoryPressure {
             self.take_back(&run.container, (run.old, run.new), now);
         }
-        self.record_hook(run.container, run.moment, end, now, effects);
+        self.record_hook(run.container, run.moment, Outcome::Hook(end), now, effects);
         self.run_hooks(now, effects);
     }
 
-    fn record_hook(&mut self, container: String, moment: Moment, end: HookEnd, now: Now, effects: &mut Vec<Effect>) {
+    fn record_hook(&mut self, container: String, moment: Moment, what: Outcome, now: Now, effects: &mut Vec<Effect>) {
         let Some(live) = self.live.clone() else { return };
         let (last_reason, moment) = (self.drift.last_reason.clone(), moment.word());
         let cause = Cause::Hook { moment, container };
-        let told = ChangeRecord::new(live.id.clone(), cause, Outcome::Hook(end));
+        let told = ChangeRecord::new(live.id.clone(), cause, what);
         self.record(told, None, now, effects);
         self.drift.last_reason = last_reason;
     }

@@ -1,0 +1,167 @@
+//! Signals where the runtime has no call for them, as CRI-O has none: the agent sends them where it sees the process, and where it
+//! does not, it says so before any is due.
+
+use tonic::codegen::BoxStream;
+use tonic::transport::{Channel, Server};
+use tonic::{Request, Response, Status};
+use vscaled::runtime::proto::runtime_service_client::RuntimeServiceClient;
+use vscaled::runtime::proto::runtime_service_server::{RuntimeService, RuntimeServiceServer};
+use vscaled::runtime::proto::{
+    ContainerEventResponse, ContainerStatusRequest, ContainerStatusResponse, ExecSyncRequest, ExecSyncResponse,
+    GetEventsRequest, ListContainersRequest, ListContainersResponse, ListPodSandboxRequest, ListPodSandboxResponse,
+    UpdateContainerResourcesRequest, UpdateContainerResourcesResponse, VersionRequest, VersionResponse,
+};
+
+use super::hooks::HIGHER;
+use super::{SIDE, Scene};
+use crate::runtime_faults::fake::Socket;
+
+/// The CRI of a containerd, without anything else that containerd answers at its socket.
+struct OnlyCri(RuntimeServiceClient<Channel>);
+
+type Answer<T> = Result<Response<T>, Status>;
+
+#[tonic::async_trait]
+impl RuntimeService for OnlyCri {
+    async fn version(&self, request: Request<VersionRequest>) -> Answer<VersionResponse> {
+        self.0.clone().version(request).await
+    }
+
+    async fn list_pod_sandbox(&self, request: Request<ListPodSandboxRequest>) -> Answer<ListPodSandboxResponse> {
+        self.0.clone().list_pod_sandbox(request).await
+    }
+
+    async fn list_containers(&self, request: Request<ListContainersRequest>) -> Answer<ListContainersResponse> {
+        self.0.clone().list_containers(request).await
+    }
+
+    async fn container_status(&self, request: Request<ContainerStatusRequest>) -> Answer<ContainerStatusResponse> {
+        self.0.clone().container_status(request).await
+    }
+
+    async fn update_container_resources(
+        &self,
+        request: Request<UpdateContainerResourcesRequest>,
+    ) -> Answer<UpdateContainerResourcesResponse> {
+        self.0.clone().update_container_resources(request).await
+    }
+
+    async fn exec_sync(&self, request: Request<ExecSyncRequest>) -> Answer<ExecSyncResponse> {
+        self.0.clone().exec_sync(request).await
+    }
+
+    async fn get_container_events(&self, _: Request<GetEventsRequest>) -> Answer<BoxStream<ContainerEventResponse>> {
+        Err(Status::unimplemented("no events"))
+    }
+}
+
+impl Scene {
+    /// A pod with hooks, behind a runtime that has no call for signals.
+    async fn without_calls_for_signals() -> (Self, Socket) {
+        let mut scene = Self::new("trap 'echo told >/told' HUP; while true; do sleep 0.1; done").await;
+        let cri = RuntimeServiceServer::new(OnlyCri(scene.containerd.kubelet()));
+        let socket = Socket::serving(Server::builder().add_service(cri));
+        scene.agent.set("--runtime-socket", socket.path());
+        scene.annotate(&[
+            ("vscaled.io/after-grow.app", "signal: SIGHUP"),
+            ("vscaled.io/on-memory-pressure", "signal: SIGKILL"),
+            ("vscaled.io/before-shrink", r#"["true"]"#),
+        ]);
+        (scene, socket)
+    }
+
+    /// What is said of hooks: of the pod, and of the node.
+    async fn said_of_hooks(&self) -> (Vec<String>, Option<String>) {
+        let mut client = self.agent.client().await;
+        let mut notes = client.explain("test/web".to_owned()).await.unwrap().notes;
+        notes.retain(|note| note.starts_with("hook "));
+        notes.sort_unstable();
+        let checks = client.doctor().await.unwrap().checks;
+        let check = checks.into_iter().find(|check| check.name == "hooks");
+        (notes, check.map(|check| check.status + ": " + &check.found))
+    }
+}
+
+#[tokio::test]
+async fn a_signal_that_cannot_be_sent_is_told_before_it_is_due() {
+    let (mut scene, _socket) = Scene::without_calls_for_signals().await;
+    let as_in_the_base_daemon_set = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    scene.agent = scene.agent.wrapped(&as_in_the_base_daemon_set, "exec \"$@\"");
+    scene.agent.start().await;
+    scene.knows_all().await;
+    let (notes, check) = scene.said_of_hooks().await;
+    let [signal, app, side] = <[String; 3]>::try_from(notes).unwrap();
+    assert!(
+        signal.starts_with("hook after-grow in container app: its signal cannot be sent: process "),
+        "{signal}"
+    );
+    for (note, container) in [(app, "app"), (side, "side")] {
+        let begins = format!("hook on-memory-pressure in container {container}: metadata.annotations[");
+        assert!(note.starts_with(&begins) && note.contains("SIGHUP, SIGUSR1"), "{note}");
+    }
+    let check = check.unwrap();
+    assert!(
+        check.starts_with("warn: 3 would not be run, such as test/web hook "),
+        "{check}"
+    );
+    // It is as it was told.
+    scene.recommend(HIGHER, SIDE);
+    let told = scene.hooks(1).await.remove(0);
+    assert!(
+        told.outcome == "HookFailed" && told.reason.starts_with("process "),
+        "{told:?}"
+    );
+    assert!(scene.file("told").is_none());
+}
+
+#[tokio::test]
+async fn the_agent_sends_a_signal_itself_where_it_sees_the_process() {
+    let (mut scene, _socket) = Scene::without_calls_for_signals().await;
+    scene.annotate(&[("vscaled.io/after-grow", "signal: SIGHUP")]);
+    scene.agent.start().await;
+    scene.knows_all().await;
+    assert_eq!(scene.said_of_hooks().await, (Vec::new(), None));
+    scene.recommend(HIGHER, SIDE);
+    let told = scene.hooks(1).await.remove(0);
+    assert!(
+        told.outcome == "HookRan" && told.reason.contains("SIGHUP was sent"),
+        "{told:?}"
+    );
+    let is_told = || scene.file("told").is_some();
+    scene.agent.wait_for("the signal", is_told).await;
+}
+
+#[tokio::test]
+async fn a_signal_that_can_be_sent_is_no_news_and_to_try_it_sends_none() {
+    let scene = Scene::started("trap 'echo told >/told' HUP USR1; while true; do sleep 0.1; done").await;
+    scene.annotate(&[("vscaled.io/after-grow", "signal: SIGHUP")]);
+    scene.recommend(HIGHER, SIDE);
+    scene.hooks(1).await;
+    scene
+        .agent
+        .wait_for("the signal", || scene.file("told").is_some())
+        .await;
+    let (first, _) = scene.life(0).await;
+    std::fs::remove_file(format!("/proc/{first}/root/told")).unwrap();
+    assert_eq!(scene.said_of_hooks().await, (Vec::new(), None));
+    assert!(scene.file("told").is_none() && scene.life(0).await.0 == first);
+}
+
+#[tokio::test]
+async fn without_a_runtime_no_hook_is_run_and_that_is_told() {
+    let mut scene = Scene::new("sleep 1000").await;
+    scene.agent.set("--runtime-socket", "none");
+    let ids: Vec<_> = scene.pod.containers.iter().map(|container| &container.id).collect();
+    let statuses = format!(
+        "containerStatuses: [{{name: app, containerID: \"containerd://{}\"}}, {{name: side, containerID: \"containerd://{}\"}}]",
+        ids[0], ids[1]
+    );
+    scene.manifest = scene.manifest.replace("containerStatuses: []", &statuses);
+    scene.annotate(&[("vscaled.io/before-shrink.app", r#"["true"]"#)]);
+    scene.agent.start().await;
+    scene.knows_all().await;
+    let (notes, check) = scene.said_of_hooks().await;
+    let why = "hook before-shrink in container app: there is no container runtime to run it";
+    assert_eq!(notes, [why]);
+    assert_eq!(check, Some(format!("warn: 1 would not be run, such as test/web {why}")));
+}

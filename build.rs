@@ -54,7 +54,7 @@ const CORE_ATTRIBUTES: [(&str, &str); 6] = [
     ("PodStatus.qos_class", "skip_serializing_if = \"String::is_empty\""),
 ];
 /// What is left out where it is unset.
-const OPTIONAL: [&str; 22] = [
+const OPTIONAL: [&str; 23] = [
     ".vscaled.control.v1.Amounts",
     ".vscaled.control.v1.RequestAndLimit",
     ".vscaled.control.v1.Change.kill",
@@ -74,6 +74,7 @@ const OPTIONAL: [&str; 22] = [
     ".vscaled.report.v1.Report.evidence",
     ".vscaled.report.v1.Evidence.path",
     ".vscaled.report.v1.Evidence.exit_code",
+    ".vscaled.report.v1.Evidence.unfinished",
     ".vscaled.report.v1.Victim.memory",
     ".vscaled.report.v1.Victim.oom_score_adj",
     ".vscaled.report.v1.Victim.uid",

@@ -46,7 +46,10 @@ struct Composer {
 impl Composer {
     /// What a change is worth saying. That nothing was to be done, or is to be done again at once, is worth nothing.
     fn compose(&mut self, record: &ChangeRecord) -> Option<EventMessage> {
-        if let Outcome::Hook(end) = &record.outcome {
+        if let Cause::Hook { .. } = &record.cause {
+            let Outcome::Hook(end) = &record.outcome else {
+                return None;
+            };
             let severity = if end.how.is_ok() {
                 Severity::Normal
             } else {

@@ -341,7 +341,8 @@ async fn translate(
 ) {
     loop {
         match records.recv().await {
-            Ok(_) if changes.receiver_count() == 0 => {}
+            // What has no number is not kept either.
+            Ok(record) if changes.receiver_count() == 0 || record.sequence == 0 => {}
             // A watcher that has just left is fine.
             Ok(record) => drop(changes.send(Arc::new(view::change(&record)))),
             Err(broadcast::error::RecvError::Lagged(missed)) => tracing::warn!(missed, "watchers were not told of all"),

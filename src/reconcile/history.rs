@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::broadcast;
 
 use crate::model::objects::PodId;
-use crate::model::{ChangeRecord, ControlFile, Outcome, Withheld, micros};
+use crate::model::{Cause, ChangeRecord, ControlFile, Outcome, Withheld, micros};
 use crate::observe::audit::Audit;
 
 /// How many changes are kept: one or two kilobytes each.
@@ -31,10 +31,15 @@ impl History {
         }
     }
 
-    /// Keeps a record that is news, with its number; what is no news is only returned.
+    /// Keeps a record that is news, with its number; what is no news is only returned, but that a hook has begun is told to
+    /// listeners.
     pub(crate) fn add(&mut self, mut record: ChangeRecord, news: bool) -> Arc<ChangeRecord> {
         if !news {
-            return Arc::new(record);
+            let record = Arc::new(record);
+            if let Cause::Hook { .. } = record.cause {
+                drop(self.listeners.send(Arc::clone(&record)));
+            }
+            return record;
         }
         record.sequence = self.next;
         self.next += 1;

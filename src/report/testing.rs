@@ -153,6 +153,7 @@ pub(crate) fn arbitrary_kill() -> impl Strategy<Value = OomReport> {
                     time: time.to_string(),
                     path: Some(what.clone()),
                     exit_code: None,
+                    unfinished: None,
                 }),
                 own_write: own.map(|(time, what)| OwnWrite { time, what }),
                 confidence,

@@ -109,8 +109,10 @@ fn note(kill: &OomKill, paint: Paint) -> String {
         let what = format!("after vscaled lowered {}", clean(&write.what));
         paint.text(Tone::Bad, &what)
     });
-    let evidence = kill.evidence.as_ref().and_then(|evidence| evidence.path.as_ref());
-    let evidence = evidence.map(|path| format!("evidence in {}", clean(path)));
+    let evidence = kill.evidence.as_ref().and_then(|evidence| match &evidence.path {
+        Some(path) => Some(format!("evidence in {}", clean(path))),
+        None => evidence.unfinished.map(|_| "its hook had not ended".to_owned()),
+    });
     let enforced = kill.limit.as_ref().filter(|_| kill.container_limit.is_some());
     let enforced = enforced.map(|limit| match limit.limit_bytes {
         Some(bytes) => format!("at the {} limit of {}", kill.level, Bytes::new(bytes)),

@@ -33,18 +33,28 @@ struct Lowered {
 #[derive(Debug, Default)]
 pub(super) struct OwnWrites {
     lowered: VecDeque<Lowered>,
-    /// What hooks left behind last, by a pod's UID and a container's name, and when.
-    evidence: BTreeMap<(String, String), (Timestamp, HookEvidence)>,
+    /// The hooks that were to leave evidence last, by a pod's UID and a container's name.
+    evidence: BTreeMap<(String, String), AskedEvidence>,
 }
+
+/// When a hook was asked for evidence; when it ended, and what it left behind.
+type AskedEvidence = (Timestamp, Option<(Timestamp, HookEvidence)>);
 
 impl OwnWrites {
     /// Takes in what a pass did.
     pub(super) fn record(&mut self, record: &ChangeRecord) {
-        if let (Cause::Hook { container, .. }, Outcome::Hook(end)) = (&record.cause, &record.outcome)
-            && let Some(evidence) = end.evidence.clone()
-        {
+        if let Cause::Hook { container, .. } = &record.cause {
             let of = (record.pod.uid.clone(), container.clone());
-            self.evidence.insert(of, (record.at, evidence));
+            let earlier = self.evidence.remove(&of);
+            let known = match &record.outcome {
+                Outcome::Hook(end) => match end.evidence.clone() {
+                    Some(left) => Some((earlier.map_or(record.at, |(at, _)| at), Some((record.at, left)))),
+                    // Another hook ended, or this one was not run.
+                    None => earlier.filter(|(_, ended)| ended.is_some()),
+                },
+                _ => Some((record.at, None)),
+            };
+            self.evidence.extend(known.map(|known| (of, known)));
         }
         let stages = &record.stages;
         let took = SignedDuration::try_from(stages.verified + stages.runtime).unwrap_or_default();
@@ -86,15 +96,18 @@ impl OwnWrites {
             .map(|lowered| lowered.write.clone())
     }
 
-    /// What a hook left behind in the container of a kill, not long before it.
+    /// What a hook left behind in the container of a kill, not long before it, or that it was not done.
     pub(super) fn evidence(&self, report: &OomReport) -> Option<Evidence> {
         let (pod, container) = (report.facts.pod.as_ref()?, report.facts.container.as_ref()?);
-        let (at, evidence) = self.evidence.get(&(pod.uid.clone(), container.name.clone()))?;
-        let is_recent = report.time >= *at && report.time.duration_since(*at) <= EVIDENCE_WINDOW;
+        let (asked, ended) = self.evidence.get(&(pod.uid.clone(), container.name.clone()))?;
+        let ended = ended.as_ref().filter(|(at, _)| *at <= report.time);
+        let at = ended.map_or(*asked, |(at, _)| *at);
+        let is_recent = report.time >= at && report.time.duration_since(at) <= EVIDENCE_WINDOW;
         is_recent.then(|| Evidence {
             time: at.to_string(),
-            path: evidence.path.clone(),
-            exit_code: evidence.exit_code,
+            path: ended.and_then(|(_, evidence)| evidence.path.clone()),
+            exit_code: ended.and_then(|(_, evidence)| evidence.exit_code),
+            unfinished: ended.is_none().then_some(true),
         })
     }
 
@@ -106,7 +119,7 @@ impl OwnWrites {
             self.lowered.pop_front();
         }
         self.evidence
-            .retain(|_, (at, _)| now.duration_since(*at) <= EVIDENCE_WINDOW * 2);
+            .retain(|_, (asked, _)| now.duration_since(*asked) <= EVIDENCE_WINDOW * 2);
         // A recommendation for all pods at once makes many, and the next one may be days away.
         if self.lowered.is_empty() {
             self.lowered.shrink_to_fit();
@@ -150,7 +163,7 @@ mod tests {
 
     use super::*;
     use crate::model::objects::PodId;
-    use crate::model::{CpuWeight, Setting, Settings, Stages, Step};
+    use crate::model::{CpuWeight, HookEnd, Setting, Settings, Stages, Step};
     use crate::oom::report::{Candidates, Confidence, HitLimit, KillFacts, ReportedContainer, ReportedPod};
 
     /// A change of the container.
@@ -171,16 +184,20 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
+    fn pod() -> PodId {
+        PodId {
+            uid: "u".to_owned(),
+            namespace: "n".to_owned(),
+            name: "p".to_owned(),
+        }
+    }
+
     fn written(steps: Vec<StepRecord>) -> OwnWrites {
         let mut writes = OwnWrites::default();
         writes.record(&ChangeRecord {
             sequence: 1,
             at: at(1000),
-            pod: PodId {
-                uid: "u".to_owned(),
-                namespace: "n".to_owned(),
-                name: "p".to_owned(),
-            },
+            pod: pod(),
             cause: Cause::Drift,
             outcome: Outcome::Applied,
             steps,
@@ -278,6 +295,46 @@ mod tests {
                 "{step:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_kill_has_what_a_hook_left_before_it_or_that_the_hook_had_not_ended() {
+        let mut writes = OwnWrites::default();
+        let mut hook = |second: i64, outcome: Outcome| {
+            let (moment, container) = ("on-memory-pressure", "app".to_owned());
+            let mut record = ChangeRecord::new(pod(), Cause::Hook { moment, container }, outcome);
+            record.at = at(second);
+            writes.record(&record);
+            let seen = [999, 1001, 1005, 1009, 5000].map(|second| {
+                let evidence = writes.evidence(&kill(Level::Container, second))?;
+                Some((evidence.time, evidence.path, evidence.unfinished))
+            });
+            seen.map(|seen| match seen {
+                None => "nothing".to_owned(),
+                Some((time, path, None)) => format!("{} at {time}", path.unwrap()),
+                Some((time, path, unfinished)) => format!("{path:?} {unfinished:?} since {time}"),
+            })
+        };
+        let ended = |evidence| {
+            Outcome::Hook(HookEnd {
+                how: Ok("ended".to_owned()),
+                output: String::new(),
+                evidence,
+            })
+        };
+        let left = HookEvidence {
+            path: Some("/dump".to_owned()),
+            exit_code: Some(0),
+        };
+        let since = format!("None Some(true) since {}", at(1000));
+        let dump = format!("/dump at {}", at(1005));
+        let (since, dump, none) = (since.as_str(), dump.as_str(), "nothing");
+        assert_eq!(hook(1000, Outcome::Unchanged), [none, since, since, since, none]);
+        assert_eq!(hook(1005, ended(Some(left))), [none, since, dump, dump, none]);
+        // Another hook of the container says nothing about it, and one that was not run leaves nothing.
+        assert_eq!(hook(1006, ended(None)), [none, since, dump, dump, none]);
+        hook(1000, Outcome::Unchanged);
+        assert_eq!(hook(1001, ended(None)), [none; 5]);
     }
 
     #[test]

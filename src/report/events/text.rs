@@ -36,8 +36,11 @@ fn of_kill(kill: &OomReport, cause: &str) -> String {
         text.push_str(&format!(". vscaled had just lowered that limit: {}", write.what));
     }
     if let Some(evidence) = &kill.evidence {
-        let path = evidence.path.as_deref().unwrap_or("none that it named");
-        text.push_str(&format!(". Evidence from {}: {path}", evidence.time));
+        let (time, path) = (&evidence.time, evidence.path.as_deref());
+        text.push_str(&match evidence.unfinished {
+            Some(true) => format!(". Evidence was asked for at {time}, and the hook had not ended"),
+            _ => format!(". Evidence from {time}: {}", path.unwrap_or("none that it named")),
+        });
     }
     text
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::hooks::{HIGHER, LOWER};
 use super::host_operators::limits;
+use super::host_pressure::GROWS;
 use super::{APP, Amounts, IDLE, SIDE, Scene, vpa_manifest};
 
 #[tokio::test]
@@ -124,6 +125,66 @@ async fn whatever_a_hook_does_an_operator_growth_and_a_shrink_go_their_way() {
     }
     let kills = scene.containerd.cgroups().oom_kills(&scene.pod.containers[0].cgroup);
     assert_eq!(kills, 0);
+}
+
+#[tokio::test]
+async fn whatever_a_hook_does_the_guard_grows_the_limit_meanwhile() {
+    let scripts = [
+        "trap '' TERM HUP INT; while true; do sleep 1007; done",
+        "trap '' TERM; for i in 1 2 3 4 5 6 7 8 9; do sleep 1008 & done; wait",
+        "while true; do echo more; done",
+        "exit 1",
+    ];
+    for script in scripts {
+        let scene = Scene::started(GROWS).await;
+        let hook = format!("[\"/bin/sh\", \"-c\", {script:?}]");
+        scene.annotate(&[
+            ("vscaled.io/before-shrink.app", hook.as_str()),
+            ("vscaled.io/before-shrink-wait", "20s"),
+        ]);
+        scene.lets_grow_from(LOWER);
+        let runs = || {
+            scene
+                .others()
+                .iter()
+                .any(|line| line.contains("sleep 100") || line.contains("echo more"))
+        };
+        if script != "exit 1" {
+            scene.agent.wait_for("the hook to run", runs).await;
+            assert_eq!(scene.app_limit(), 128, "{script}");
+        }
+        let asked = Instant::now();
+        scene.go();
+        let grown = || scene.app_limit() > 160;
+        scene.agent.wait_for("the guard to grow the limit", grown).await;
+        assert!(runs() || script == "exit 1", "it grew while the hook ran: {script}");
+        fs::write(format!("/proc/{}/root/free", scene.pod.containers[0].pid), "").unwrap();
+        let cgroups = scene.containerd.cgroups();
+        let app = &scene.pod.containers[0].cgroup;
+        let is_free = || cgroups.memory_usage(app) < 40 << 20;
+        scene.agent.wait_for("the memory to be given back", is_free).await;
+        let change = scene.agent.resize(limits("app", None, Some("100Mi"))).await.unwrap();
+        assert_eq!(
+            (change.outcome.as_str(), scene.app_limit()),
+            ("Applied", 100),
+            "{change:#?}"
+        );
+        eprintln!(
+            "{script}: an operator had his way {:?} after the growth began",
+            asked.elapsed()
+        );
+        assert!(
+            asked.elapsed() < Duration::from_secs(20),
+            "{script}: {:?}",
+            asked.elapsed()
+        );
+        scene.agent.release("test/web").await.unwrap();
+        let is_lower = || scene.app_limit() == 64;
+        scene.agent.wait_for("the shrink to have its way", is_lower).await;
+        assert_eq!(cgroups.oom_kills(app), 0, "{script}");
+        let told = scene.hooks(1).await;
+        assert!(told.iter().all(|told| told.outcome == "HookFailed"), "{told:#?}");
+    }
 }
 
 #[tokio::test]

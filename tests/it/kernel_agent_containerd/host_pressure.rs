@@ -6,11 +6,11 @@ use std::time::Duration;
 use vscaled::control::proto::{Change, OomKill};
 use vscaled::model::MemoryLimit;
 
-use super::{APP, Scene, UID};
+use super::{APP, Amounts, Scene, UID};
 
 const ANNOTATION: &str = "vscaled.io/on-memory-pressure.app";
 /// Takes 80 megabytes and then ten a second once it is told to, until it is told to give all of it back.
-const GROWS: &str = "while [ ! -e /go ]; do sleep 0.05; done; \
+pub(super) const GROWS: &str = "while [ ! -e /go ]; do sleep 0.05; done; \
      (head -c 80000000 /dev/zero; while [ ! -e /free ]; do head -c 1000000 /dev/zero; sleep 0.1; done) | tail -c 900000000 >/dev/null; \
      while true; do sleep 1000; done";
 /// The same, and nobody survives when it is killed.
@@ -31,7 +31,12 @@ impl Scene {
     }
 
     fn lets_grow(&self) {
-        let amounts = format!("{{cpu: {}m, memory: {}Mi}}", APP.cpu, APP.memory);
+        self.lets_grow_from(APP);
+    }
+
+    /// Recommends this, and lets `app` have up to 256 MiB.
+    pub(super) fn lets_grow_from(&self, app: Amounts) {
+        let amounts = format!("{{cpu: {}m, memory: {}Mi}}", app.cpu, app.memory);
         self.agent.write(
             "vpa.yaml",
             &format!(
@@ -52,7 +57,7 @@ status:
     }
 
     /// The memory limit of `app` in mebibytes.
-    fn app_limit(&self) -> u64 {
+    pub(super) fn app_limit(&self) -> u64 {
         let settings = self.containerd.cgroups().settings(&self.pod.containers[0].cgroup);
         match settings.memory_limit() {
             Some(MemoryLimit::Bytes(bytes)) => bytes >> 20,
@@ -128,9 +133,45 @@ async fn a_kill_names_the_evidence_that_was_left_before_it() {
 }
 
 #[tokio::test]
+async fn a_kill_while_the_hook_runs_says_that_it_had_not_ended() {
+    let hook = shell("touch /told; sleep 1009; true");
+    let annotations = [
+        (ANNOTATION, hook.as_str()),
+        ("vscaled.io/on-memory-pressure-memory", "16Mi"),
+        ("vscaled.io/on-memory-pressure-wait", "2m"),
+    ];
+    let scene = Scene::pressed(DIES, &annotations).await;
+    let before = jiff::Timestamp::now();
+    scene.go();
+    let kill = scene.killed().await;
+    let evidence = kill.evidence.as_ref().expect("evidence");
+    assert_eq!(
+        (evidence.path.as_deref(), evidence.exit_code, evidence.unfinished),
+        (None, None, Some(true)),
+        "{kill:#?}"
+    );
+    let asked: jiff::Timestamp = evidence.time.parse().unwrap();
+    let killed: jiff::Timestamp = kill.time.parse().unwrap();
+    assert!(before < asked && asked < killed, "{before} {asked} {killed}");
+    // That it began is no change: nothing of it is in the history before it ends.
+    let told = scene.evidence().await;
+    assert_eq!(
+        (told.outcome.as_str(), scene.hooks(1).await.len()),
+        ("HookFailed", 1),
+        "{told:#?}"
+    );
+}
+
+#[tokio::test]
 async fn evidence_that_fails_is_told_as_that() {
     let cases = [
         (shell("sleep 1005; true"), "it did not end in time"),
+        (
+            shell("trap '' TERM; for i in 1 2 3 4 5 6 7 8; do sleep 1005 & done; wait"),
+            "it did not end in time",
+        ),
+        (shell("while true; do echo more; done"), "it did not end in time"),
+        (shell("echo no; exit 1"), "ended with 1"),
         (
             "jcmd 1 GC.heap_dump".to_owned(),
             "allowed is a command, as a JSON array",

@@ -279,7 +279,7 @@ fn remove(path: &Path) -> Result<usize> {
 }
 
 /// A program in the directory above this one: cargo puts examples one below the programs.
-fn program(name: &str) -> Result<PathBuf> {
+pub(crate) fn program(name: &str) -> Result<PathBuf> {
     let program = std::env::current_exe()?.with_file_name("..").join(name);
     ensure!(
         program.is_file(),

@@ -10,7 +10,7 @@ use vscaled::model::Bytes;
 
 use super::pod::Pod;
 use super::screen::{Screen, took};
-use super::stage::{AGAIN, Stage};
+use super::stage::{AGAIN, Stage, program};
 
 const POD: &str = "shop/web-0";
 /// The container that most is done to.
@@ -286,7 +286,10 @@ fn row(step: &Step) -> String {
 
 /// Leaves the pod to the reader until vscaled or a process ends.
 pub(crate) async fn invite(stage: &mut Stage, screen: &mut Screen) -> Result<()> {
-    screen.chapter("Now you, in another terminal; Ctrl-C here ends it")?;
+    screen.chapter("Now you, as root in another terminal; Ctrl-C here ends it")?;
+    let vscalectl = program("vscalectl")?.canonicalize()?;
+    let programs = vscalectl.parent().context("it lies in no directory")?;
+    screen.facts(&format!("export PATH={}:$PATH", programs.display()))?;
     screen.facts(&format!(
         "export VSCALED_SOCKET={}",
         stage.path("vscaled.sock").display()

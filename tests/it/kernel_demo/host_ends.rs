@@ -47,6 +47,18 @@ fn a_demo_that_goes_on_ends_well_with_an_interrupt() {
     let mut demo = Demo::start(&["--keep"]);
     let shown = demo.read_to("vpa.yaml");
     assert!(shown.contains("export VSCALED_SOCKET=/"), "{shown}");
+    // What is to be typed works as it stands there, in a shell that knows nothing else.
+    let lines = shown.lines().map(str::trim);
+    let typed: Vec<_> = lines
+        .filter(|line| line.starts_with("export ") || *line == "vscalectl get" || line.starts_with("vscalectl explain"))
+        .collect();
+    let mut shell = Command::new("sh");
+    shell.args(["-euc", &typed.join("\n")]).env("PATH", "/usr/bin:/bin");
+    let printed = crate::support::image::output(&mut shell);
+    assert!(
+        typed.len() == 4 && printed.matches("shop/web-0").count() >= 1,
+        "{typed:?}: {printed}"
+    );
     demo.send(Signal::SIGINT);
     let ended = demo.end();
     assert!(ended.status.success(), "{}\n{}", ended.output, ended.errors);

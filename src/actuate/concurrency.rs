@@ -4,7 +4,7 @@
 //! pod's files waiting. A runtime that did not answer is left alone for a moment, so that passes which only found it
 //! gone do not each wait for its deadline.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -22,6 +22,8 @@ pub struct Concurrency {
     kernel: Semaphore,
     runtime: Semaphore,
     hooks: Semaphore,
+    /// One for each pod that is watched after a shrink.
+    watches: Arc<()>,
     away: Mutex<Option<(Instant, String)>>,
 }
 
@@ -32,6 +34,7 @@ impl Concurrency {
             kernel: Semaphore::new(workers),
             runtime: Semaphore::new(RUNTIME_LANES),
             hooks: Semaphore::new(HOOK_LANES),
+            watches: Arc::default(),
             away: Mutex::default(),
         }
     }
@@ -51,6 +54,11 @@ impl Concurrency {
         self.hooks.acquire().await.ok()
     }
 
+    /// Counts a watch after a shrink, as long as this is held.
+    pub(super) fn watch(&self) -> Watching {
+        Watching(Arc::clone(&self.watches))
+    }
+
     /// Notes that the runtime did not answer.
     pub(super) fn runtime_is_away(&self, why: String) {
         *self.away.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now() + LEAVE_ALONE, why));
@@ -62,5 +70,31 @@ impl Concurrency {
         away.as_ref()
             .filter(|(until, _)| Instant::now() < *until)
             .map(|(_, why)| why.clone())
+    }
+}
+
+/// One of the watches after shrinks.
+#[derive(Debug)]
+pub(super) struct Watching(Arc<()>);
+
+impl Watching {
+    /// How many there are.
+    pub(super) fn count(&self) -> u32 {
+        u32::try_from(Arc::strong_count(&self.0) - 1).unwrap_or(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn watches_are_counted_while_they_last() {
+        let concurrency = Concurrency::new(1);
+        let watches = [concurrency.watch(), concurrency.watch()];
+        assert_eq!(watches[0].count(), 2);
+        let [first, second] = watches;
+        drop(first);
+        assert_eq!(second.count(), 1);
     }
 }

@@ -3,7 +3,7 @@
 //! Reads, and never writes: what goes wrong is told to whoever asked, and undone by a pass like any other.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::Lowering;
 use crate::actuate::handles::PodHandles;
@@ -11,6 +11,11 @@ use crate::actuate::node::Node;
 use crate::cgroup::CgroupError;
 use crate::model::{LivePod, Target};
 use crate::plan::shrink::{Trouble, Watch, WatchStep};
+
+/// All watches of a node together take one in so many moments of one processor,
+const SHARE: u32 = 4;
+/// unless a look would be later than this for it.
+const LATEST: Duration = Duration::from_secs(1);
 
 /// The end of the watch after a shrink.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,12 +37,14 @@ struct Watched {
 
 #[derive(Debug)]
 enum Look {
-    Again(Box<Watched>, Instant),
+    /// Not before then; this one took so long.
+    Again(Box<Watched>, Instant, Duration),
     End(Verdict),
 }
 
 /// Watches until something goes wrong or the time is over. Ends at once when it is dropped.
 pub async fn watch(node: Arc<Node>, live: Arc<LivePod>, lowered: Vec<Lowering>) -> Verdict {
+    let watching = node.concurrency.watch();
     let first = tokio::task::spawn_blocking(move || match PodHandles::open(&node.hierarchy, &live) {
         Ok(handles) => read_once(Box::new(Watched {
             handles,
@@ -48,7 +55,8 @@ pub async fn watch(node: Arc<Node>, live: Arc<LivePod>, lowered: Vec<Lowering>) 
     let mut next = first.await;
     loop {
         match next {
-            Ok(Look::Again(watched, at)) => {
+            Ok(Look::Again(watched, at, took)) => {
+                let at = at.max(Instant::now() + pause(took, watching.count()));
                 tokio::time::sleep_until(at.into()).await;
                 next = tokio::task::spawn_blocking(move || read_once(watched)).await;
             }
@@ -59,6 +67,11 @@ pub async fn watch(node: Arc<Node>, live: Arc<LivePod>, lowered: Vec<Lowering>) 
             }
         }
     }
+}
+
+/// How long one of so many watches rests after a look that took so long.
+fn pause(took: Duration, watches: u32) -> Duration {
+    took.saturating_mul(SHARE).saturating_mul(watches).min(LATEST)
 }
 
 fn watches(lowered: Vec<Lowering>) -> Vec<(Target, Watch)> {
@@ -72,6 +85,7 @@ fn watches(lowered: Vec<Lowering>) -> Vec<(Target, Watch)> {
 
 /// Reads each cgroup once. One that has ended is left out from then on.
 fn read_once(mut watched: Box<Watched>) -> Look {
+    let began = Instant::now();
     let mut next = None::<Instant>;
     let mut left = Vec::with_capacity(watched.watches.len());
     for (target, mut watch) in watched.watches {
@@ -92,7 +106,7 @@ fn read_once(mut watched: Box<Watched>) -> Look {
     }
     watched.watches = left;
     match next {
-        Some(at) => Look::Again(watched, at),
+        Some(at) => Look::Again(watched, at, began.elapsed()),
         None if watched.watches.is_empty() => Look::End(Verdict::Gone),
         None => Look::End(Verdict::Kept),
     }
@@ -103,4 +117,18 @@ fn gone(error: &CgroupError) -> Verdict {
         tracing::warn!(%error, "a lowered limit is not watched any more");
     }
     Verdict::Gone
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_watches_look_less_often_and_none_looks_too_late() {
+        let took = Duration::from_micros(100);
+        assert_eq!(pause(took, 1), took * 4);
+        assert_eq!(pause(took, 1000), Duration::from_millis(400));
+        assert_eq!(pause(Duration::from_millis(30), 110), LATEST);
+        assert_eq!(pause(Duration::MAX, u32::MAX), LATEST);
+    }
 }

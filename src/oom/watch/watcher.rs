@@ -399,7 +399,12 @@ pub struct Batch {
 pub fn start(links: Links, taker: impl Future<Output = ()> + Send + 'static) -> Result<JoinHandle<()>> {
     const NO_THREAD: &str = "cannot start the thread that watches for kills";
     let boot = BootId::current()?;
-    let runtime = Builder::new_current_thread().enable_all().build();
+    // Whoever takes the batches has a thread of its own: looks at the counters follow each other closely after a kill.
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("oom-reports")
+        .enable_all()
+        .build();
     let runtime = runtime.map_err(|error| anyhow!("{NO_THREAD}: {error}"))?;
     let watcher = Watcher::new(boot, links);
     let thread = thread::Builder::new().name("oom".to_owned()).spawn(move || {

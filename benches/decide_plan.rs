@@ -2,6 +2,7 @@
 //!
 //!     cargo bench --bench decide_plan [-- --quick]
 
+#[allow(dead_code, reason = "shared by benchmarks of which none needs all of it")]
 mod common;
 
 use std::hint::black_box;
@@ -32,7 +33,7 @@ fn main() -> anyhow::Result<()> {
             kubelet: KubeletVersion::NEWEST,
             page: PageSize::KIB_4,
         };
-        measure(&view, pod, &traits, runs)?.print();
+        measure(&view, pod, &traits, runs)?.print()?;
     }
     Ok(())
 }
@@ -62,7 +63,7 @@ fn measure(view: &NodeView, pod: &Pod, traits: &NodeTraits, runs: usize) -> anyh
     }
     anyhow::ensure!(steps > 0, "nothing was planned: this measures the wrong thing");
     let version = traits.version;
-    let mut table = Table::new(format!("decide and plan, cgroup {version:?}: {steps} steps"));
+    let mut table = Table::new("decide", format!("decide and plan, cgroup {version:?}: {steps} steps"));
     let names = ["decide", "what each level must hold", "plan", "together"];
     for (name, samples) in names.into_iter().zip(parts) {
         table.row(name, samples);

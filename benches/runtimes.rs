@@ -28,6 +28,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use serde_json::{Value, json};
 use support::amounts::Amounts;
 use support::runtimes::{Held, Language};
 
@@ -87,18 +88,20 @@ async fn main() -> anyhow::Result<()> {
         "  {:<14} {:<8} {:>5} {:>7} {:>8} {:>11} {:>7} {:>12} {:>12} {:>11}",
         "runtime", "hooks", "tries", "stood", "refused", "unanswered", "killed", "p50", "p95", "freed MiB"
     );
+    let mut rows = Vec::new();
     for language in Language::ALL.into_iter().filter(wanted) {
         for hooks in [false, true] {
             match measure(language, hooks, tries, arguments.agent.as_ref()).await {
-                Ok(results) => print(language, hooks, tries, results),
+                Ok(results) => rows.push(print(language, hooks, tries, results)),
                 Err(why) => println!("  {:<14} {why}", language.name()),
             }
         }
     }
+    common::keep("runtimes", "limits lowered to 60 % of what a program holds", &rows)?;
     machine::print_load()
 }
 
-fn print(language: Language, hooks: bool, tries: usize, mut results: Results) {
+fn print(language: Language, hooks: bool, tries: usize, mut results: Results) -> Value {
     results.freed.sort_unstable();
     let freed = results.freed.get(results.freed.len() / 2).copied().unwrap_or_default();
     let time = |percent| format!("{} ms", results.stood.percentile(percent).as_millis());
@@ -114,6 +117,11 @@ fn print(language: Language, hooks: bool, tries: usize, mut results: Results) {
         time(95),
         freed / MIB
     );
+    json!({
+        "runtime": language.name(), "hooks": hooks, "tries": tries, "stood": results.stood_count, "refused": results.refused,
+        "unanswered": results.unanswered, "killed": results.killed, "p50_ms": results.stood.percentile(50).as_millis(),
+        "p95_ms": results.stood.percentile(95).as_millis(), "freed_mib": freed / MIB,
+    })
 }
 
 /// Lowers the limit of one program so often.

@@ -2,7 +2,11 @@
 //!
 //! Benchmarks print and never judge: a time on somebody's machine is not a test.
 
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
 use std::time::Duration;
+
+use serde_json::{Value, json};
 
 /// Durations of one thing, taken many times.
 #[derive(Debug, Clone, Default)]
@@ -31,13 +35,16 @@ impl FromIterator<Duration> for Samples {
 /// Rows of samples below a title.
 #[derive(Debug)]
 pub(crate) struct Table {
+    part: &'static str,
     title: String,
     rows: Vec<(String, Samples)>,
 }
 
 impl Table {
-    pub(crate) fn new(title: impl Into<String>) -> Self {
+    /// Of one `part` of the measurements: a word that stays, for who reads the results by machine.
+    pub(crate) fn new(part: &'static str, title: impl Into<String>) -> Self {
         Self {
+            part,
             title: title.into(),
             rows: Vec::new(),
         }
@@ -47,20 +54,106 @@ impl Table {
         self.rows.push((name.into(), samples));
     }
 
-    pub(crate) fn print(&self) {
+    /// Prints the rows, and keeps them in microseconds.
+    pub(crate) fn print(&self) -> anyhow::Result<()> {
         println!("\n{}", self.title);
         println!(
             "  {:<44} {:>7} {:>11} {:>11} {:>11} {:>11}",
             "", "samples", "p50", "p90", "p99", "longest"
         );
+        let mut rows = Vec::new();
         for (name, samples) in &self.rows {
             print!("  {name:<44} {:>7}", samples.0.len());
-            for percent in [50, 90, 99, 100] {
-                print!(" {:>11}", shown(samples.percentile(percent)));
+            let mut row = json!({"name": name.trim(), "samples": samples.0.len()});
+            for (percent, key) in [(50, "p50"), (90, "p90"), (99, "p99"), (100, "longest")] {
+                let duration = samples.percentile(percent);
+                print!(" {:>11}", shown(duration));
+                row[format!("{key}_us")] = json!((duration.as_secs_f64() * 1e7).round() / 10.0);
+            }
+            println!();
+            rows.push(row);
+        }
+        keep(self.part, &self.title, &rows)
+    }
+}
+
+/// Rows of named figures below a title.
+#[derive(Debug)]
+pub(crate) struct Figures {
+    part: &'static str,
+    title: String,
+    rows: Vec<Vec<(&'static str, Value)>>,
+}
+
+impl Figures {
+    pub(crate) fn new(part: &'static str, title: impl Into<String>) -> Self {
+        Self {
+            part,
+            title: title.into(),
+            rows: Vec::new(),
+        }
+    }
+
+    /// Every row has the same names.
+    pub(crate) fn row(&mut self, row: impl IntoIterator<Item = (&'static str, Value)>) {
+        self.rows.push(row.into_iter().collect());
+    }
+
+    /// Prints the rows with their names above, and keeps them.
+    pub(crate) fn print(self) -> anyhow::Result<()> {
+        let names = self
+            .rows
+            .first()
+            .into_iter()
+            .map(|row| row.iter().map(|(name, _)| (*name).to_owned()).collect());
+        let rows = self
+            .rows
+            .iter()
+            .map(|row| row.iter().map(|(_, value)| cell(value)).collect());
+        let lines: Vec<Vec<String>> = names.chain(rows).collect();
+        let width = |column: usize| {
+            lines
+                .iter()
+                .filter_map(|line| Some(line.get(column)?.chars().count()))
+                .max()
+        };
+        println!("\n{}", self.title);
+        for line in &lines {
+            for (column, cell) in line.iter().enumerate() {
+                print!("  {cell:>0$}", width(column).unwrap_or_default());
             }
             println!();
         }
+        let rows = self
+            .rows
+            .into_iter()
+            .map(|row| row.into_iter().map(|(name, value)| (name.to_owned(), value)).collect());
+        keep(self.part, &self.title, &rows.map(Value::Object).collect::<Vec<_>>())
     }
+}
+
+fn cell(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Null => "-".to_owned(),
+        Value::Number(number) if number.is_f64() => format!("{:.2}", number.as_f64().unwrap_or_default()),
+        other => other.to_string(),
+    }
+}
+
+/// Where results are kept as well, a line of JSON for each table: the file that this variable names.
+const RESULTS: &str = "VSCALED_BENCH_RESULTS";
+
+/// Keeps a table for who reads the results by machine.
+pub(crate) fn keep(part: &str, title: &str, rows: &[Value]) -> anyhow::Result<()> {
+    let Some(path) = std::env::var_os(RESULTS).filter(|path| !path.is_empty()) else {
+        return Ok(());
+    };
+    let mut file = OpenOptions::new().create(true).append(true).open(path)?;
+    let load = fs::read_to_string("/proc/loadavg")?;
+    let load: f64 = load.split(' ').next().unwrap_or_default().parse()?;
+    let line = json!({"part": part, "title": title, "load": load, "rows": rows});
+    Ok(writeln!(file, "{line}")?)
 }
 
 /// Three digits at least, in the unit that fits.

@@ -5,8 +5,10 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use procfs::Current;
+use serde_json::{Value, json};
 
 use crate::account::{KernelLog, Margin};
+use crate::common::Figures;
 use crate::scene::Scene;
 use crate::support::allocator::{Allocator, Appetite, End};
 
@@ -19,33 +21,34 @@ const LATE_UNTIL: u64 = 1024;
 
 pub(crate) async fn measure(rate: Option<u64>, runs: usize) -> anyhow::Result<()> {
     let until = ((procfs::Meminfo::current()?.mem_available.unwrap_or(0) / 3) >> 20).min(2048);
-    println!("\none process from a limit of 128 MiB to {until} MiB in use, maxAllowed 4 GiB, {runs} runs each");
-    println!(
-        "  {:>9} {:>8} {:>7} {:>16} {:>16} {:>14} {:>14}",
-        "rate", "guard", "killed", "killed at most at", "growths (median)", "lent unused", "took (median)"
+    let title = format!(
+        "one process from a limit of 128 MiB to {until} MiB in use, maxAllowed 4 GiB, {runs} runs with the guard"
     );
+    println!("\n{title}");
+    let mut figures = Figures::new("growth", title);
     for rate in RATES.into_iter().filter(|one| rate.is_none_or(|rate| rate == *one)) {
         let free = unlimited(rate, until).await;
-        println!(
-            "  {:>9} {:>8} {:>7} {:>16} {:>16} {:>14} {:>14}",
-            shown(rate),
-            "no limit",
-            0,
-            "-",
-            "-",
-            "-",
-            format!("{:.2} s", free.as_secs_f64())
-        );
+        figures.row([
+            ("mib_per_second", shown(rate)),
+            ("guard", json!("no limit")),
+            ("runs", json!(1)),
+            ("killed", json!(0)),
+            ("killed_at_most_at_mib", Value::Null),
+            ("growths", Value::Null),
+            ("lent_unused_mib", Value::Null),
+            ("seconds", json!(free.as_secs_f64())),
+        ]);
         // Without the guard nothing varies.
         for (guard, runs) in [(false, runs.min(3)), (true, runs)] {
-            rounds(rate, until, guard, runs).await?;
+            figures.row(rounds(rate, until, guard, runs).await?);
         }
     }
-    Ok(())
+    figures.print()
 }
 
-async fn rounds(rate: u64, until: u64, guard: bool, runs: usize) -> anyhow::Result<()> {
-    let (mut killed, mut highest, mut growths, mut unused, mut took) = (0, 0, Vec::new(), Vec::new(), Vec::new());
+/// Amounts are medians.
+async fn rounds(rate: u64, until: u64, guard: bool, runs: usize) -> anyhow::Result<[(&'static str, Value); 8]> {
+    let (mut killed, mut highest, mut growths, mut unused, mut took) = (0, None, Vec::new(), Vec::new(), Vec::new());
     for _ in 0..runs {
         let scene = Scene::start(1, guard).await;
         let mut log = KernelLog::from_now()?;
@@ -53,48 +56,37 @@ async fn rounds(rate: u64, until: u64, guard: bool, runs: usize) -> anyhow::Resu
         match process.wait() {
             End::Killed(taken) => {
                 killed += 1;
-                highest = taken.max(highest);
+                highest = highest.max(Some(taken));
                 if guard {
                     println!("    {}\n{}", Margin::of(&scene.agent.log()), log.account(&scene)?);
                 }
             }
             End::Satisfied(time) => {
-                took.push(time);
-                unused.push(scene.limit().saturating_sub(until));
+                took.push(time.as_millis());
+                unused.push(u128::from(scene.limit().saturating_sub(until)));
                 if guard {
                     println!("    {}", Margin::of(&scene.agent.log()));
                 }
                 let history = scene.agent.history().await;
-                growths.push(
-                    history
-                        .iter()
-                        .filter(|change| change.cause.starts_with("guard:"))
-                        .count() as u64,
-                );
+                let grew = history.iter().filter(|change| change.cause.starts_with("guard:"));
+                growths.push(grew.count() as u128);
             }
         }
     }
-    let median = |list: &mut Vec<u64>| {
+    let median = |mut list: Vec<u128>| {
         list.sort_unstable();
-        list.get(list.len() / 2).map_or_else(|| "-".to_owned(), u64::to_string)
+        list.get(list.len() / 2).copied()
     };
-    took.sort_unstable();
-    println!(
-        "  {:>9} {:>8} {:>7} {:>16} {:>16} {:>14} {:>14}",
-        shown(rate),
-        if guard { "yes" } else { "no" },
-        format!("{killed}/{runs}"),
-        if killed > 0 {
-            format!("{highest} MiB")
-        } else {
-            "-".to_owned()
-        },
-        median(&mut growths),
-        format!("{} MiB", median(&mut unused)),
-        took.get(took.len() / 2)
-            .map_or_else(|| "-".to_owned(), |time| format!("{:.2} s", time.as_secs_f64())),
-    );
-    Ok(())
+    Ok([
+        ("mib_per_second", shown(rate)),
+        ("guard", json!(guard)),
+        ("runs", json!(runs)),
+        ("killed", json!(killed)),
+        ("killed_at_most_at_mib", json!(highest)),
+        ("growths", json!(median(growths))),
+        ("lent_unused_mib", json!(median(unused))),
+        ("seconds", json!(median(took).map(|millis| millis as f64 / 1000.0))),
+    ])
 }
 
 /// An agent that gets no processor for so long, again and again: what it can be late by.
@@ -102,6 +94,7 @@ pub(crate) async fn late(runs: usize) -> anyhow::Result<()> {
     println!(
         "\none process as fast as it can from 128 MiB to {LATE_UNTIL} MiB, the agent stopped half of the time, {runs} runs each"
     );
+    let mut figures = Figures::new("late", "the same while the agent was stopped half of the time");
     for stop in STOPS.map(Duration::from_millis) {
         let mut killed = 0;
         for _ in 0..runs {
@@ -132,9 +125,13 @@ pub(crate) async fn late(runs: usize) -> anyhow::Result<()> {
                 println!("    {margin}");
             }
         }
-        println!("  stopped for {stop:>6.0?}: {killed} of {runs} killed");
+        figures.row([
+            ("stopped_ms", json!(stop.as_millis())),
+            ("runs", json!(runs)),
+            ("killed", json!(killed)),
+        ]);
     }
-    Ok(())
+    figures.print()
 }
 
 /// How long the same takes without any limit.
@@ -159,10 +156,6 @@ fn start(scene: &Scene, rate: u64, until: u64) -> Allocator {
     )
 }
 
-fn shown(rate: u64) -> String {
-    if rate == 0 {
-        "fastest".to_owned()
-    } else {
-        format!("{rate} MiB/s")
-    }
+fn shown(rate: u64) -> Value {
+    if rate == 0 { json!("fastest") } else { json!(rate) }
 }

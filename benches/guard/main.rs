@@ -15,6 +15,9 @@
 
 mod account;
 mod brake;
+#[path = "../common/mod.rs"]
+#[allow(dead_code, reason = "shared by benchmarks of which none needs all of it")]
+mod common;
 mod growth;
 mod killed;
 mod rest;

@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 use procfs::process::Process;
+use serde_json::json;
 
+use crate::common::Figures;
 use crate::scene::Scene;
 use crate::support::allocator::{Allocator, Appetite};
 
@@ -11,7 +13,7 @@ use crate::support::allocator::{Allocator, Appetite};
 const SETTLE: Duration = Duration::from_secs(15);
 
 pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()> {
-    println!("\nat rest with {pods} containers, over {period:?}");
+    let mut figures = Figures::new("guard-rest", format!("at rest with {pods} containers, over {period:?}"));
     for (guard, held) in [(false, 0), (true, 0), (true, 60), (true, 114)] {
         let scene = Scene::start(pods, guard).await;
         // Some of them hold memory, which they do not touch any more: 114 MiB and a process's own are above the last
@@ -32,14 +34,16 @@ pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()>
         let used = processor_time(&process)?.saturating_sub(before);
         let share = used.as_secs_f64() / start.elapsed().as_secs_f64() * 100.0;
         let each_second = (wakes(&process)? - switches) as f64 / period.as_secs_f64();
-        println!(
-            "  guard {:<4} {:>3} of them hold {held:>3} MiB: {share:.2} % of a core, {each_second:.0} wake-ups/s, {} growths",
-            if guard { "on" } else { "off" },
-            holders.len(),
-            scene.agent.history().await.len()
-        );
+        figures.row([
+            ("guard", json!(guard)),
+            ("holders", json!(holders.len())),
+            ("hold_mib", json!(held)),
+            ("core_percent", json!(share)),
+            ("wakes_per_second", json!(each_second)),
+            ("growths", json!(scene.agent.history().await.len())),
+        ]);
     }
-    Ok(())
+    figures.print()
 }
 
 /// In user and kernel mode, all threads, to the nanosecond where the kernel has it.

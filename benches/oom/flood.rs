@@ -4,8 +4,9 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use procfs::process::Process;
+use serde_json::{Value, json};
 
-use crate::common::{Samples, Table};
+use crate::common::{Figures, Samples, Table};
 use crate::scene::{Learnt, Scene, Watching, at_the_socket, rereader};
 use crate::stamps::Stamps;
 use crate::support::agent::Agent;
@@ -30,55 +31,69 @@ pub(crate) async fn measure(period: Duration) -> anyhow::Result<()> {
         pids.len(),
         stamps.explained
     );
-    let mut table = Table::new(format!("{title}: from the kernel's stamp"));
+    let mut table = Table::new("flood", format!("{title}: from the kernel's stamp"));
     table.row(
         "the agent has kept it and told its socket",
         samples(&told, &pids, &stamps),
     );
     let share = |used: Duration| used.as_secs_f64() / took.as_secs_f64() * 100.0;
     let mebibytes = |kilobytes: u64| kilobytes as f64 / 1024.0;
-    let mut lines = told.learner.with(|learnt| said("agent", learnt, &pids));
-    lines += &format!(
-        "\n  agent: {:.1} % of a core; {:.1} MiB anonymous before, {:.1} at most, {:.1} at the end",
-        share(after.processor.saturating_sub(before.processor)),
-        mebibytes(before.anonymous),
-        mebibytes(most),
-        mebibytes(after.anonymous)
+    let mut figures = Figures::new(
+        "flood-told",
+        format!(
+            "{} kills in {took:.1?}, of which the kernel explained {}",
+            pids.len(),
+            stamps.explained
+        ),
     );
+    let agents = told.learner.with(|learnt| told_of(learnt, &pids));
+    figures.row(agents.into_iter().chain([
+        (
+            "core_percent",
+            json!(share(after.processor.saturating_sub(before.processor))),
+        ),
+        ("anonymous_mib_before", json!(mebibytes(before.anonymous))),
+        ("anonymous_mib_at_most", json!(mebibytes(most))),
+    ]));
     drop((told, agent));
 
     let (again, used) = rereader(Duration::from_secs(1));
     let (pids, took, stamps, _) = flood(&scene, None, period).await?;
     table.row("reading the log again each second", samples(&again, &pids, &stamps));
-    table.print();
-    println!("{lines}");
-    println!("{}", again.learner.with(|learnt| found_again(learnt, &pids)));
+    table.print()?;
     let used = *used.lock().unwrap_or_else(PoisonError::into_inner);
-    println!(
-        "  reading again: {:.1} % of a core",
-        used.as_secs_f64() / took.as_secs_f64() * 100.0
-    );
-    Ok(())
+    let again = again.learner.with(|learnt| found_again(learnt, &pids));
+    figures.row(again.into_iter().chain([
+        ("core_percent", json!(used.as_secs_f64() / took.as_secs_f64() * 100.0)),
+        ("anonymous_mib_before", Value::Null),
+        ("anonymous_mib_at_most", Value::Null),
+    ]));
+    figures.print()
 }
 
-fn said(who: &str, learnt: &Learnt, pids: &[u32]) -> String {
+fn told_of(learnt: &Learnt, pids: &[u32]) -> [(&'static str, Value); 6] {
     let named = pids.iter().filter(|pid| learnt.by_process.contains_key(pid)).count();
-    format!(
-        "  {who}: {} kills told of {}, {} of them with the container, {named} with the process, {} told twice",
-        learnt.kills.len(),
-        pids.len(),
-        learnt.placed,
-        learnt.twice
-    )
+    [
+        ("by", json!("agent")),
+        ("kills", json!(pids.len())),
+        ("told", json!(learnt.kills.len())),
+        ("with_container", json!(learnt.placed)),
+        ("with_process", json!(named)),
+        ("told_twice", json!(learnt.twice)),
+    ]
 }
 
-fn found_again(learnt: &Learnt, pids: &[u32]) -> String {
+fn found_again(learnt: &Learnt, pids: &[u32]) -> [(&'static str, Value); 6] {
     let found = pids.iter().filter(|pid| learnt.by_process.contains_key(pid)).count();
     let explained = pids.iter().filter(|pid| learnt.explained.contains(pid)).count();
-    format!(
-        "  reading again: {found} kills found of {}, {explained} of them with the container",
-        pids.len()
-    )
+    [
+        ("by", json!("reading the log again")),
+        ("kills", json!(pids.len())),
+        ("told", json!(found)),
+        ("with_container", json!(explained)),
+        ("with_process", json!(found)),
+        ("told_twice", json!(0)),
+    ]
 }
 
 fn samples(watching: &Watching, pids: &[u32], stamps: &Stamps) -> Samples {

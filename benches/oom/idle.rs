@@ -15,9 +15,10 @@ const PODS: usize = 100;
 
 pub(crate) async fn measure(kills: usize) -> anyhow::Result<()> {
     let scene = Scene::new(PODS);
-    let mut table = Table::new(format!(
-        "from the kernel's stamp of a kill, one at a time, {PODS} containers"
-    ));
+    let mut table = Table::new(
+        "oom",
+        format!("from the kernel's stamp of a kill, one at a time, {PODS} containers"),
+    );
     let watching = watcher(&scene).await?;
     table.row(
         "the watcher has handed it to the reporter",
@@ -38,8 +39,7 @@ pub(crate) async fn measure(kills: usize) -> anyhow::Result<()> {
         let (watching, _) = rereader(pause);
         table.row(name, times(&scene, &watching.learner, kills).await?);
     }
-    table.print();
-    Ok(())
+    table.print()
 }
 
 async fn times(scene: &Scene, learner: &Learner, kills: usize) -> anyhow::Result<Samples> {

@@ -11,6 +11,7 @@
 //! Prints and never judges. Everything is made below cgroups and temporary directories of its own and removed again.
 
 #[path = "../common/mod.rs"]
+#[allow(dead_code, reason = "shared by benchmarks of which none needs all of it")]
 mod common;
 mod flood;
 mod idle;

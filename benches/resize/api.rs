@@ -76,14 +76,19 @@ pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
             }
         }
     }
-    let mut table = Table::new("A VPA's status at the API server → every level, past a kubelet that takes 310 ms");
+    let mut table = Table::new(
+        "api",
+        "A VPA's status at the API server → every level, past a kubelet that takes 310 ms",
+    );
     table.row("status written → all levels hold it", verified);
     table.row("decided → verified, in the agent", inside);
     table.row("of that at the API server", asked);
-    table.print();
+    table.print()?;
 
-    let mut table =
-        Table::new("Limits set and released by hand while the API server is known to be away → every level");
+    let mut table = Table::new(
+        "outage",
+        "Limits set and released by hand while the API server is known to be away → every level",
+    );
     for (how, link) in [("refuses connections", Link::Cut), ("says nothing", Link::Silent)] {
         api.link(link);
         agent.reports(&["cannot be reached"]).await;
@@ -106,7 +111,7 @@ pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
         api.link(Link::Up);
         agent.reaches(NAME, "InSync").await;
     }
-    table.print();
+    table.print()?;
     Ok(())
 }
 

@@ -13,14 +13,19 @@ pub(crate) async fn measure(pods: usize, rounds: usize) -> anyhow::Result<()> {
     let mut agent = Agent::start(&kubepods, None, &workload.pods(), pods).await?;
     let rounds = run(&mut agent, &workload, rounds).await?;
     drop((agent, tree));
-    let mut table = Table::new(format!(
-        "{pods} pods of one container at once, through files (cgroup {})",
-        machine::version()?
-    ));
-    let settled: anyhow::Result<Samples> = rounds.iter().map(Round::settled).collect();
-    table.row("first decision → last pod verified", settled?);
+    let mut table = Table::new(
+        "crowd",
+        format!(
+            "{pods} pods of one container at once, through files (cgroup {})",
+            machine::version()?
+        ),
+    );
+    for (name, raised) in [("limits raised", true), ("limits lowered", false)] {
+        let of_kind = rounds.iter().filter(|round| round.raised == raised);
+        let settled: anyhow::Result<Samples> = of_kind.map(Round::settled).collect();
+        table.row(format!("{name}: first decision → last pod verified"), settled?);
+    }
     round_rows(&mut table, &rounds)?;
     stage_rows(&mut table, &rounds);
-    table.print();
-    Ok(())
+    table.print()
 }

@@ -18,14 +18,16 @@ pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
     let mut agent = Agent::start(&kubepods, None, &workload.pods(), 1).await?;
     let rounds = run(&mut agent, &workload, rounds).await?;
     drop((agent, tree));
-    let mut table = Table::new(format!(
-        "one pod of three containers, through files (cgroup {})",
-        machine::version()?
-    ));
+    let mut table = Table::new(
+        "files",
+        format!(
+            "one pod of three containers, through files (cgroup {})",
+            machine::version()?
+        ),
+    );
     stage_rows(&mut table, &rounds);
     round_rows(&mut table, &rounds)?;
-    table.print();
-    Ok(())
+    table.print()
 }
 
 /// A tree with the workload's cgroups, and the root of all pods in it.

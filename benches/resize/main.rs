@@ -22,6 +22,7 @@ mod alternatives;
 mod api;
 mod api_rest;
 #[path = "../common/mod.rs"]
+#[allow(dead_code, reason = "shared by benchmarks of which none needs all of it")]
 mod common;
 mod crowd;
 mod files;
@@ -90,7 +91,7 @@ async fn main() -> anyhow::Result<()> {
         legacy::measure(several(50, 300), several(5, 20)).await?;
     }
     if wanted(Part::Crowd) {
-        for pods in [50, 250] {
+        for pods in [50, 250, 1000] {
             crowd::measure(pods, several(5, 30)).await?;
         }
     }

@@ -7,8 +7,10 @@ use anyhow::Context;
 use nix::time::clock_getcpuclockid;
 use nix::unistd::Pid;
 use procfs::process::{FDTarget, Process};
+use serde_json::json;
 
 use crate::agent::Agent;
+use crate::common::Figures;
 use crate::files::{cgroups, run};
 use crate::machine;
 use crate::workload::Workload;
@@ -25,26 +27,24 @@ pub(crate) async fn measure(containers: &[usize], period: Duration) -> anyhow::R
     for containers in containers {
         rows.push((*containers, one(*containers, period).await?));
     }
-    println!(
-        "\nat rest, over {period:?} each (cgroup {}); descriptors are those of all the agent",
-        machine::version()?
-    );
-    println!(
-        "  {:>10} {:>10} {:>10} {:>10} {:>12} {:>6} {:>16}",
-        "containers", "resident", "anonymous", "processor", "descriptors", "each", "inotify watches"
+    let mut figures = Figures::new(
+        "rest",
+        format!(
+            "at rest, over {period:?} each (cgroup {}); descriptors are those of all the agent",
+            machine::version()?
+        ),
     );
     for (containers, rest) in rows {
-        let (resident, anonymous) = (mebibytes(rest.memory.resident), mebibytes(rest.memory.anonymous));
-        let (descriptors, each) = (
-            rest.open.descriptors(),
-            rest.open.descriptors() as f64 / containers as f64,
-        );
-        println!(
-            "  {containers:>10} {resident:>10} {anonymous:>10} {:>8.2} % {descriptors:>12} {each:>6.2} {:>16}",
-            rest.processor, rest.open.watches
-        );
+        figures.row([
+            ("containers", json!(containers)),
+            ("resident_mib", json!(rest.memory.resident as f64 / 1024.0)),
+            ("anonymous_mib", json!(rest.memory.anonymous as f64 / 1024.0)),
+            ("core_percent", json!(rest.processor)),
+            ("descriptors", json!(rest.open.descriptors())),
+            ("inotify_watches", json!(rest.open.watches)),
+        ]);
     }
-    Ok(())
+    figures.print()
 }
 
 async fn one(containers: usize, period: Duration) -> anyhow::Result<Rest> {

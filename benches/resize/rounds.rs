@@ -17,6 +17,8 @@ pub(crate) struct Round {
     dropped: Timestamp,
     /// From then until this process was told of the last change.
     pub(crate) told: Duration,
+    /// Whether all limits are higher than in the round before; lower otherwise.
+    pub(crate) raised: bool,
     changes: Vec<Change>,
 }
 
@@ -34,6 +36,7 @@ impl Round {
         Ok(Self {
             dropped,
             told: start.elapsed(),
+            raised: Workload::raises(round),
             changes,
         })
     }

@@ -29,11 +29,14 @@ pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
         );
     }
 
-    let mut table = Table::new(format!(
-        "one pod of three containers of {}, through files and CRI (cgroup {})",
-        alternatives::versions()?,
-        machine::version()?
-    ));
+    let mut table = Table::new(
+        "runtime",
+        format!(
+            "one pod of three containers of {}, through files and CRI (cgroup {})",
+            alternatives::versions()?,
+            machine::version()?
+        ),
+    );
     stage_rows(&mut table, &done);
     let verified: Samples = done
         .iter()
@@ -48,7 +51,7 @@ pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
     for (name, samples) in &alternatives {
         table.row(*name, samples.clone());
     }
-    table.print();
+    table.print()?;
 
     println!("\n  how many times as long as vscaled, p50 (p99), for the same three containers");
     for (name, samples) in &alternatives {

@@ -39,7 +39,7 @@ impl Workload {
 
     /// The pods and their owner. Their status names the containers for an agent that has no runtime to ask.
     pub(crate) fn pods(&self) -> String {
-        let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web", "namespace": "bench"},
+        let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web", "namespace": "test"},
             "spec": {"selector": {"matchLabels": {"app": "web"}}}});
         let pods = self.uids.iter().enumerate().map(|(pod, uid)| self.pod(pod, uid));
         let documents: Vec<String> = std::iter::once(owner).chain(pods).map(|one| one.to_string()).collect();
@@ -56,11 +56,17 @@ impl Workload {
             |(container, name)| json!({"name": name, "containerID": format!("containerd://{}", id(pod, container))}),
         );
         json!({"apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": format!("web-{pod}"), "namespace": "bench", "uid": uid, "labels": {"app": "web"},
+            "metadata": {"name": format!("web-{pod}"), "namespace": "test", "uid": uid, "labels": {"app": "web"},
                 "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "controller": true}]},
             "spec": {"containers": containers.collect::<Vec<_>>()},
             "status": {"phase": "Running", "startTime": "2026-01-01T00:00:00Z",
                 "containerStatuses": statuses.collect::<Vec<_>>()}})
+    }
+
+    /// Whether a round recommends more than the one before.
+    pub(crate) const fn raises(round: usize) -> bool {
+        let before = FACTORS[(round + FACTORS.len() - 1) % FACTORS.len()];
+        FACTORS[round % FACTORS.len()] > before
     }
 
     /// The VPA with the recommendation of that round. Each lies outside of the bounds of the one before, so that all are
@@ -74,7 +80,7 @@ impl Workload {
                 "lowerBound": amounts(cpu - 1, memory - 1), "upperBound": amounts(cpu + 1, memory + 1)})
         });
         let vpa = json!({"apiVersion": "autoscaling.k8s.io/v1", "kind": "VerticalPodAutoscaler",
-            "metadata": {"name": "web", "namespace": "bench"},
+            "metadata": {"name": "web", "namespace": "test"},
             "spec": {"targetRef": {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web"},
                 "updatePolicy": {"updateMode": "InPlaceOrRecreate"}},
             "status": {"recommendation": {"containerRecommendations": recommended.collect::<Vec<_>>()}}});

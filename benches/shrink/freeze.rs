@@ -13,7 +13,10 @@ use crate::scene::{Numbers, ROOMY, Scene, limit};
 const MOST: u64 = 64;
 
 pub(crate) fn measure(tries: usize) -> anyhow::Result<()> {
-    let mut table = Table::new(format!("one limit, {tries} times lowered to above what is used"));
+    let mut table = Table::new(
+        "freeze",
+        format!("one limit, {tries} times lowered to above what is used"),
+    );
     for (processes, most) in [(1, MOST), (8, MOST / 8)] {
         let scene = Scene::churning(most, processes);
         let (took, freezes, refused) = run(&scene, tries)?;
@@ -24,8 +27,7 @@ pub(crate) fn measure(tries: usize) -> anyhow::Result<()> {
             scene.kills()
         );
     }
-    table.print();
-    Ok(())
+    table.print()
 }
 
 fn run(scene: &Scene, tries: usize) -> anyhow::Result<(Samples, Samples, usize)> {

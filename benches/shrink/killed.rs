@@ -48,8 +48,10 @@ pub(crate) async fn measure(kills: usize) -> anyhow::Result<()> {
         scene.kills(),
         scene.is_frozen()
     );
-    let mut table = Table::new("the agent killed while something was frozen, and started again at once");
+    let mut table = Table::new(
+        "shrink-killed",
+        "the agent killed while something was frozen, and started again at once",
+    );
     table.row("killed → everything goes on", stood);
-    table.print();
-    Ok(())
+    table.print()
 }

@@ -3,12 +3,13 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use vscaled::actuate::shrink::{Freezer, Markers, lower};
 use vscaled::cgroup::{Cgroup, Hierarchy};
 use vscaled::model::{Bytes, Resource};
 use vscaled::plan::shrink::{RECLAIM_STEP, Reclaim, slack};
 
-use crate::common::{Samples, Table};
+use crate::common::{Figures, Samples, Table};
 use crate::scene::{Numbers, ROOMY, Scene, limit};
 
 /// The most the process uses, in MiB: some limits that are tried lie below, some above.
@@ -26,12 +27,14 @@ struct Tally {
 }
 
 pub(crate) async fn measure(tries: usize) -> anyhow::Result<()> {
-    println!(
-        "\n{tries} tries each, from {ROOMY} MiB to 0.3 to 0.95 of it, under a process that uses 5 to {MOST} MiB, and up again \
-         at once"
+    let mut figures = Figures::new(
+        "shrink",
+        format!(
+            "{tries} tries each, from {ROOMY} MiB to 0.3 to 0.95 of it, under a process that uses 5 to {MOST} MiB, and up \
+             again at once"
+        ),
     );
-    println!("  {:<40} {:>8} {:>14} {:>8}", "", "lowered", "of them <most", "killed");
-    let mut table = Table::new("how long that takes");
+    let mut table = Table::new("shrink-time", "how long that takes");
     for (name, tally) in [
         ("a plain write", by_hand(tries, false)?),
         ("look, write without waiting, look", by_hand(tries, true)?),
@@ -48,12 +51,18 @@ pub(crate) async fn measure(tries: usize) -> anyhow::Result<()> {
         let Tally {
             done, too_low, kills, ..
         } = tally;
-        println!("  {name:<40} {done:>8} {too_low:>14} {kills:>8}");
+        figures.row([
+            ("way", json!(name)),
+            ("tries", json!(tries)),
+            ("lowered", json!(done)),
+            ("below_most", json!(too_low)),
+            ("killed", json!(kills)),
+        ]);
         table.row(name, tally.took);
         table.row("  … refused", tally.refusing);
     }
-    table.print();
-    Ok(())
+    figures.print()?;
+    table.print()
 }
 
 impl Tally {

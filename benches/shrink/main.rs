@@ -11,6 +11,7 @@
 //! - `killed`: the agent killed at random moments of shrinks.
 
 #[path = "../common/mod.rs"]
+#[allow(dead_code, reason = "shared by benchmarks of which none needs all of it")]
 mod common;
 mod freeze;
 mod killed;

@@ -37,6 +37,7 @@ mod kubelet_recordings;
 mod lint_command;
 mod observability;
 mod oom_recordings;
+mod pictures;
 mod plan_command;
 mod recommender_loop;
 mod release_files;

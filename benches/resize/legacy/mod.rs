@@ -63,7 +63,7 @@ pub(crate) async fn measure(rounds: usize, recreated: usize) -> anyhow::Result<(
     anyhow::ensure!(scene.runs(POD).await? == pod, "a container was started again");
     scene.agent.stop();
     let recreated = recreate::measure(&scene, recreated).await?;
-    print(&done[WARM_UP..], recreated);
+    print(&done[WARM_UP..], recreated)?;
     println!(
         "  all {} containers are those of the beginning; the annotation said what they have {} after the last round",
         CONTAINERS.len(),
@@ -72,9 +72,12 @@ pub(crate) async fn measure(rounds: usize, recreated: usize) -> anyhow::Result<(
     Ok(())
 }
 
-fn print(rounds: &[Round], recreated: Samples) {
+fn print(rounds: &[Round], recreated: Samples) -> anyhow::Result<()> {
     let row = |of: fn(&Round) -> Duration| rounds.iter().map(of).collect::<Samples>();
-    let mut table = Table::new("A VPA's status at a real API server → every level, three containers, kubelet 1.20");
+    let mut table = Table::new(
+        "legacy",
+        "A VPA's status at a real API server → every level, three containers, kubelet 1.20",
+    );
     table.row("PATCH sent → answered", row(|round| round.answered));
     table.row("PATCH sent → another watcher told", row(|round| round.heard));
     table.row("PATCH sent → decided", row(|round| round.decided));
@@ -85,5 +88,5 @@ fn print(rounds: &[Round], recreated: Samples) {
     table.row(rest, row(|round| round.held.saturating_sub(round.heard)));
     table.row("decided → verified, in the agent", row(|round| round.inside));
     table.row("pod deleted, made again → containers hold it", recreated);
-    table.print();
+    table.print()
 }

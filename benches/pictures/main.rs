@@ -1,0 +1,62 @@
+//! Makes a document of the results of other benchmarks, and pictures of that.
+//!
+//!     cargo bench --bench pictures -- LINES RESULTS.json [DIRECTORY]
+//!
+//! `LINES` is what the benchmarks kept (`VSCALED_BENCH_RESULTS`): a line of JSON for each table.
+
+mod draw;
+
+use std::path::PathBuf;
+use std::{fs, thread};
+
+use clap::Parser;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+#[derive(Debug, Parser)]
+struct Arguments {
+    lines: PathBuf,
+    results: PathBuf,
+    /// Where the pictures go; none are made without it.
+    pictures: Option<PathBuf>,
+    /// What was measured: a commit.
+    #[arg(long)]
+    commit: Option<String>,
+    /// What cargo passes to every benchmark.
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let lines = fs::read_to_string(&arguments.lines)?;
+    let tables: Vec<Value> = lines.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
+    let results = json!({
+        "at": Timestamp::now().round(jiff::Unit::Second)?,
+        "commit": arguments.commit,
+        "machine": machine()?,
+        "tables": tables,
+    });
+    fs::write(&arguments.results, format!("{results:#}\n"))?;
+    if let Some(directory) = arguments.pictures {
+        fs::create_dir_all(&directory)?;
+        for (name, picture) in draw::pictures(&results) {
+            fs::write(directory.join(name), picture)?;
+        }
+    }
+    Ok(())
+}
+
+fn machine() -> anyhow::Result<Value> {
+    let information = fs::read_to_string("/proc/cpuinfo")?;
+    let model = information
+        .lines()
+        .find_map(|line| Some(line.strip_prefix("model name")?.split_once(": ")?.1));
+    // Who built the kernel is of no interest.
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    Ok(json!({
+        "cores": thread::available_parallelism()?,
+        "processor": model,
+    "kernel": release.split('-').next().map(str::trim),
+    }))
+}

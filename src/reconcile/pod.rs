@@ -66,8 +66,6 @@ pub(crate) struct PodState {
     /// The object, as its source describes it.
     pub(crate) pod: Arc<Pod>,
     pub(crate) decision: PodDecision,
-    /// How long the decision took.
-    pub(super) decided_in: Duration,
     /// A recommendation that does not count because the node has no room for it.
     pub(crate) no_room: Option<NoRoomFor>,
     /// What the history says of an annotation of its VPA that is not understood.
@@ -243,7 +241,6 @@ impl PodState {
         Self {
             pod,
             decision,
-            decided_in: Duration::ZERO,
             no_room: None,
             unreadable: None,
             desired: DesiredState::default(),
@@ -276,7 +273,7 @@ impl PodState {
             PodInput::Described(pod) => self.describe(pod, now, effects),
             PodInput::Decided { decision, took } => {
                 self.decision = *decision;
-                self.decided_in = took;
+                self.work.decided_in = took;
                 self.record_unreadable(now, effects);
             }
             PodInput::Followed { refused, cause, delay } => self.follow(refused, cause, delay, now),

@@ -53,6 +53,8 @@ pub(crate) struct WorkItem {
     /// Spaces the attempts of a pass that fails.
     backoff: Backoff,
     pub(crate) retry_at: Option<Instant>,
+    /// How long the decision took that passes follow.
+    pub(super) decided_in: Duration,
 }
 
 /// A pass that is due.
@@ -99,6 +101,7 @@ impl Default for WorkItem {
             queued: VecDeque::new(),
             backoff: Backoff::new(FIRST_RETRY, LONGEST_RETRY),
             retry_at: None,
+            decided_in: Duration::ZERO,
         }
     }
 }

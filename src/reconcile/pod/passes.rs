@@ -108,7 +108,7 @@ impl PodState {
             generation: self.work.generation,
         };
         let decided_in = match cause {
-            Cause::Recommendation { .. } | Cause::BoostEnded { .. } => self.decided_in,
+            Cause::Recommendation { .. } | Cause::BoostEnded { .. } => self.work.decided_in,
             _ => Duration::ZERO,
         };
         let job = Job {

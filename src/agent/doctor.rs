@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use futures::future::join_all;
+
 use crate::actuate::{KnownFrom, Node, RuntimeLink, hook_problems};
 use crate::config::{Config, MEND_API_VERSION};
 use crate::control::ControlError;
@@ -100,11 +102,15 @@ fn settings(pods: &[String]) -> Check {
 
 /// How many hooks would not be run as things stand, and why not the first of them.
 async fn hooks(node: &Node, pods: &[PodState]) -> Option<Check> {
-    let mut problems = Vec::new();
-    for (pod, live) in pods.iter().filter_map(|state| Some((&state.pod, state.live.as_ref()?))) {
+    let pods = pods.iter().filter_map(|state| Some((&state.pod, state.live.as_ref()?)));
+    // All at once: a runtime that hangs is waited for once.
+    let problems = join_all(pods.map(async |(pod, live)| {
         let found = hook_problems(node, pod, live).await.into_iter();
-        problems.extend(found.map(|problem| format!("{} {problem}", pod.full_name())));
-    }
+        found
+            .map(|problem| format!("{} {problem}", pod.full_name()))
+            .collect::<Vec<_>>()
+    }));
+    let problems = problems.await.concat();
     let first = problems.first()?;
     let found = format!("{} would not be run, such as {first}", problems.len());
     Some(Check::warn("hooks", found, "vscalectl explain POD says it of each"))

@@ -148,8 +148,7 @@ impl Worth {
         }
     }
 
-    /// All workloads of these pods, and those that something was counted for in so much time. A pod that waits for its kubelet has neither what it
-    /// requested before nor yet what it is to request.
+    /// All workloads of these pods, and those that something was counted for in so much time.
     pub(crate) fn report<'a>(
         &self,
         pods: impl Iterator<Item = &'a PodState>,
@@ -164,23 +163,16 @@ impl Worth {
         for ((_, key), worth) in self.counts.range((hour_of(since), WorkloadKey::default())..) {
             workloads.entry(key.clone()).or_default().add(worth);
         }
-        for state in pods.filter(|state| state.resize.status == ResizeStatus::Clear) {
-            if let Some(before) = state.desired.before {
-                let worth = WorkloadWorth {
-                    pods: 1,
-                    before,
-                    now: requests(&state.desired.without_temporary(&state.pod)),
-                    ..WorkloadWorth::default()
-                };
-                workloads.entry(key_of(state)).or_default().add(&worth);
-            }
+        for (state, worth) in requested(pods) {
+            workloads.entry(key_of(state)).or_default().add(&worth);
         }
         WorthReport { since, workloads }
     }
 
     /// Shows what the pods request.
     pub(crate) fn show<'a>(&self, pods: impl Iterator<Item = &'a PodState>) {
-        let total = self.report(pods, None, Timestamp::now()).total();
+        let mut total = WorkloadWorth::default();
+        requested(pods).for_each(|(_, worth)| total.add(&worth));
         for (labels, amounts) in WHEN.iter().zip([total.before, total.now]) {
             let cpu = u32::try_from(amounts.amount(Resource::Cpu)).unwrap_or(u32::MAX);
             self.cpu.get_or_create(labels).set(f64::from(cpu) / 1000.0);
@@ -188,6 +180,21 @@ impl Worth {
             self.memory.get_or_create(labels).set(memory);
         }
     }
+}
+
+/// What each of these pods requested before and requests now. One that waits for its kubelet has neither what it requested before
+/// nor yet what it is to request.
+fn requested<'a>(pods: impl Iterator<Item = &'a PodState>) -> impl Iterator<Item = (&'a PodState, WorkloadWorth)> {
+    let clear = pods.filter(|state| state.resize.status == ResizeStatus::Clear);
+    clear.filter_map(|state| {
+        let worth = WorkloadWorth {
+            pods: 1,
+            before: state.desired.before?,
+            now: requests(&state.desired.without_temporary(&state.pod)),
+            ..WorkloadWorth::default()
+        };
+        Some((state, worth))
+    })
 }
 
 fn hour_of(time: Timestamp) -> i64 {

@@ -2,10 +2,11 @@
 //!
 //! Benchmarks print and never judge: a time on somebody's machine is not a test.
 
-use std::fs::{self, OpenOptions};
+use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::time::Duration;
 
+use procfs::Current as _;
 use serde_json::{Value, json};
 
 /// Durations of one thing, taken many times.
@@ -150,8 +151,8 @@ pub(crate) fn keep(part: &str, title: &str, rows: &[Value]) -> anyhow::Result<()
         return Ok(());
     };
     let mut file = OpenOptions::new().create(true).append(true).open(path)?;
-    let load = fs::read_to_string("/proc/loadavg")?;
-    let load: f64 = load.split(' ').next().unwrap_or_default().parse()?;
+    // Of one minute, to the hundredth as the kernel has it.
+    let load = (f64::from(procfs::LoadAverage::current()?.one) * 100.0).round() / 100.0;
     let line = json!({"part": part, "title": title, "load": load, "rows": rows});
     Ok(writeln!(file, "{line}")?)
 }

@@ -35,21 +35,22 @@ pub(crate) fn pictures(results: &Value) -> Vec<(&'static str, String)> {
         .collect()
 }
 
-/// Titles and rows of the tables of one part, in their order.
-fn tables<'a>(results: &'a Value, part: &str) -> Vec<(&'a str, &'a Vec<Value>)> {
-    let all = results["tables"].as_array().into_iter().flatten();
-    all.filter(|table| table["part"] == part)
-        .filter_map(|table| Some((table["title"].as_str()?, table["rows"].as_array()?)))
-        .collect()
+/// The tables of one part, in their order.
+fn tables<'a>(results: &'a Value, part: &str) -> impl DoubleEndedIterator<Item = &'a Value> {
+    let all = results["tables"].as_array().map(Vec::as_slice).unwrap_or_default();
+    all.iter().filter(move |table| table["part"] == part)
 }
 
-/// A title and the conditions below it.
+/// The rows of the latest table of a part.
+fn rows<'a>(results: &'a Value, part: &str) -> Option<&'a Vec<Value>> {
+    tables(results, part).next_back()?["rows"].as_array()
+}
+
+/// The conditions under which a part was measured.
 fn head(results: &Value, part: &str) -> String {
-    let loads = results["tables"].as_array().into_iter().flatten();
-    let loads = loads
-        .filter(|table| table["part"] == part)
-        .filter_map(|table| table["load"].as_f64());
-    let load = loads.fold(0.0, f64::max);
+    let load = tables(results, part)
+        .filter_map(|table| table["load"].as_f64())
+        .fold(0.0, f64::max);
     let machine = &results["machine"];
     let kernel = machine["kernel"].as_str().unwrap_or_default();
     format!(
@@ -70,15 +71,15 @@ fn named<'a>(rows: &'a [Value], name: &str) -> Option<&'a Value> {
 }
 
 fn resize(results: &Value) -> Option<String> {
-    let (_, rows) = tables(results, "runtime").pop()?;
+    let rows = rows(results, "runtime")?;
     let ours = named(rows, "decision → all levels verified")?["p50_us"].as_f64()?;
     let others = rows
         .iter()
         .skip_while(|row| row["name"] != "file renamed → told at the socket")
         .skip(1);
-    let mut bars = vec![Bar::micros("vscaled, all levels, read back", ours, ours)];
+    let mut bars = vec![Bar::beside("vscaled, all levels, read back", ours, None)];
     for row in others {
-        bars.push(Bar::micros(row["name"].as_str()?, row["p50_us"].as_f64()?, ours));
+        bars.push(Bar::beside(row["name"].as_str()?, row["p50_us"].as_f64()?, Some(ours)));
     }
     let title = "Until the kernel holds new values of three containers (p50)";
     Some(Picture::bars(title, &head(results, "runtime"), &bars, Scale::Log))
@@ -86,7 +87,8 @@ fn resize(results: &Value) -> Option<String> {
 
 fn storm(results: &Value) -> Option<String> {
     let mut bars = Vec::new();
-    for (title, rows) in tables(results, "crowd") {
+    for table in tables(results, "crowd") {
+        let (title, rows) = (table["title"].as_str()?, table["rows"].as_array()?);
         for kind in ["limits raised", "limits lowered"] {
             let row = named(rows, &format!("{kind}: first decision → last pod verified"))?;
             let pods = title.split(' ').next()?;
@@ -104,7 +106,7 @@ fn storm(results: &Value) -> Option<String> {
 }
 
 fn kill(results: &Value) -> Option<String> {
-    let (_, rows) = tables(results, "oom").pop()?;
+    let rows = rows(results, "oom")?;
     let bars: Option<Vec<Bar>> = rows
         .iter()
         .map(|row| {
@@ -122,7 +124,7 @@ fn kill(results: &Value) -> Option<String> {
 }
 
 fn growth(results: &Value) -> Option<String> {
-    let (_, rows) = tables(results, "growth").pop()?;
+    let rows = rows(results, "growth")?;
     let bars = rows.iter().filter(|row| row["guard"].is_boolean()).map(|row| {
         let rate = row["mib_per_second"]
             .as_u64()
@@ -145,7 +147,7 @@ fn growth(results: &Value) -> Option<String> {
 }
 
 fn shrink(results: &Value) -> Option<String> {
-    let (_, rows) = tables(results, "shrink").pop()?;
+    let rows = rows(results, "shrink")?;
     let bars = rows.iter().map(|row| Bar {
         label: row["way"].as_str().unwrap_or_default().to_owned(),
         value: row["below_most"].as_f64().unwrap_or_default(),
@@ -161,7 +163,7 @@ fn shrink(results: &Value) -> Option<String> {
 }
 
 fn rest(results: &Value) -> Option<String> {
-    let (_, rows) = tables(results, "rest").pop()?;
+    let rows = rows(results, "rest")?;
     let points = |key: &str| -> Option<Vec<(f64, f64)>> {
         rows.iter()
             .map(|row| Some((row["containers"].as_f64()?, row[key].as_f64()?)))
@@ -196,17 +198,14 @@ fn time(micros: f64) -> String {
 }
 
 impl Bar {
-    fn micros(label: &str, value: f64, ours: f64) -> Self {
-        let times = value / ours;
+    /// A time of our own, or of another beside ours.
+    fn beside(label: &str, value: f64, ours: Option<f64>) -> Self {
+        let times = ours.map(|ours| format!(", {:.0} times as long", value / ours));
         Self {
             label: label.to_owned(),
             value,
-            said: if times > 1.0 {
-                format!("{}, {times:.0} times as long", time(value))
-            } else {
-                time(value)
-            },
-            ours: times <= 1.0,
+            said: time(value) + &times.unwrap_or_default(),
+            ours: ours.is_none(),
         }
     }
 }
@@ -248,7 +247,7 @@ impl Picture {
     fn bars(title: &str, conditions: &str, bars: &[Bar], scale: Scale) -> String {
         let values = || bars.iter().map(|bar| bar.value);
         let most = values().fold(f64::MIN_POSITIVE, f64::max);
-        // A logarithmic bar begins a decade below the least value.
+        // A logarithmic bar begins at half of the power of ten below the least value.
         let begin = 10_f64.powf(values().fold(f64::MAX, f64::min).max(f64::MIN_POSITIVE).log10().floor());
         let mut picture = Self::begin(title, conditions, HEAD + ROW * bars.len() as f64 + 6.0);
         for (bar, row) in bars.iter().zip(0_u32..) {

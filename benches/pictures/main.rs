@@ -5,6 +5,9 @@
 //! `LINES` is what the benchmarks kept (`VSCALED_BENCH_RESULTS`): a line of JSON for each table.
 
 mod draw;
+#[path = "../resize/machine.rs"]
+#[allow(dead_code, reason = "shared by benchmarks of which none needs all of it")]
+mod machine;
 
 use std::path::PathBuf;
 use std::{fs, thread};
@@ -34,7 +37,12 @@ fn main() -> anyhow::Result<()> {
     let results = json!({
         "at": Timestamp::now().round(jiff::Unit::Second)?,
         "commit": arguments.commit,
-        "machine": machine()?,
+        // Who built the kernel is of no interest.
+        "machine": {
+            "cores": thread::available_parallelism()?,
+            "processor": machine::processor()?,
+            "kernel": machine::kernel()?.split('-').next(),
+        },
         "tables": tables,
     });
     fs::write(&arguments.results, format!("{results:#}\n"))?;
@@ -45,18 +53,4 @@ fn main() -> anyhow::Result<()> {
         }
     }
     Ok(())
-}
-
-fn machine() -> anyhow::Result<Value> {
-    let information = fs::read_to_string("/proc/cpuinfo")?;
-    let model = information
-        .lines()
-        .find_map(|line| Some(line.strip_prefix("model name")?.split_once(": ")?.1));
-    // Who built the kernel is of no interest.
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    Ok(json!({
-        "cores": thread::available_parallelism()?,
-        "processor": model,
-    "kernel": release.split('-').next().map(str::trim),
-    }))
 }

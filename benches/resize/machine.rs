@@ -7,18 +7,27 @@ use vscaled::model::CgroupVersion;
 
 pub(crate) fn print() -> anyhow::Result<()> {
     let cores = std::thread::available_parallelism()?;
-    let information = fs::read_to_string("/proc/cpuinfo")?;
-    let model = information
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
-        .map_or("unknown processor", |(_, model)| model);
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     println!(
-        "machine: {cores} × {model}, Linux {}, cgroup {}",
-        kernel.trim(),
+        "machine: {cores} × {}, Linux {}, cgroup {}",
+        processor()?,
+        kernel()?,
         version()?
     );
     print_load()
+}
+
+/// What the processor calls itself.
+pub(crate) fn processor() -> anyhow::Result<String> {
+    let information = fs::read_to_string("/proc/cpuinfo")?;
+    let model = information
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    Ok(model.map_or("unknown processor", |(_, model)| model).to_owned())
+}
+
+/// The kernel's release.
+pub(crate) fn kernel() -> anyhow::Result<String> {
+    Ok(fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned())
 }
 
 /// What else keeps the processors busy: numbers taken beside other work are worse.

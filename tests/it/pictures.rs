@@ -34,10 +34,7 @@ fn the_pictures_in_the_docs_are_those_of_the_results_beside_them() {
     assert_eq!(files, names, "one picture for each part of the results, and no other");
     for (name, picture) in pictures {
         assert_eq!(fs::read_to_string(directory().join(name)).unwrap(), picture, "{name}");
-        assert!(
-            page.contains(&format!("({}/{name})", "performance")),
-            "{name} is not shown"
-        );
+        assert!(page.contains(&format!("(performance/{name})")), "{name} is not shown");
     }
 }
 

@@ -88,7 +88,7 @@ fn header(node: &Node, view: &View) -> Text<'static> {
 fn footer(node: &Node, view: &View) -> Text<'static> {
     match node.agent.problems.first() {
         _ if view.types => Text::from(format!("filter: {}█", clean(&view.filter))).bold(),
-        Some(problem) => Text::from(format!("degraded: {}", clean(problem))).red(),
+        Some(problem) => Text::from_iter(["? help  ".dim(), format!("degraded: {}", clean(problem)).red()]),
         None => Text::from(KEYS).dim(),
     }
 }

@@ -29,6 +29,9 @@ struct TemplatedWorkload {
     metadata: ObjectMeta,
     #[serde(default)]
     spec: WorkloadSpec,
+    /// Of a PodTemplate.
+    #[serde(default)]
+    template: Template<PodSpec>,
 }
 
 #[derive(Default, Deserialize)]
@@ -57,7 +60,7 @@ pub fn parse_pod_templates(origin: &str, text: &str) -> Result<PodTemplates, Man
 impl PodTemplates {
     fn add(&mut self, document: &ManifestDocument<'_>, kind: &str, mut object: Value) -> Result<(), ManifestError> {
         let owner = OwnerKind::named(kind);
-        if kind != "Pod" && owner.is_none() {
+        if !matches!(kind, "Pod" | "PodTemplate") && owner.is_none() {
             if object.pointer("/spec/template/spec/containers").is_some() {
                 self.warnings.push(document.ignored(&object));
             }
@@ -68,12 +71,17 @@ impl PodTemplates {
             let pod: Pod = document.typed(object, check_pod)?;
             (pod.metadata, pod.spec)
         } else {
-            let TemplatedWorkload { metadata, spec } = document.typed(object, |_| Ok(()))?;
-            let spec = match owner {
-                Some(OwnerKind::CronJob) => spec.job_template.unwrap_or_default().spec,
-                _ => spec,
+            let TemplatedWorkload {
+                metadata,
+                spec,
+                template,
+            } = document.typed(object, |_| Ok(()))?;
+            let template = match owner {
+                Some(OwnerKind::CronJob) => spec.job_template.unwrap_or_default().spec.template,
+                Some(_) => spec.template,
+                None => template,
             };
-            (metadata, spec.template.spec)
+            (metadata, template.spec)
         };
         self.templates.push(PodTemplate {
             namespace: metadata.namespace,

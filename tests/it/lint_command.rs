@@ -191,3 +191,13 @@ fn of_an_init_container_that_ends_only_what_keeps_it_from_its_work_is_told() {
     let found: Vec<_> = found.map(|one| [&one["container"], &one["rule"]]).collect();
     assert_eq!(found, [["wrong", "UnreadableValue"], ["side", "FixedHeap"]]);
 }
+
+#[test]
+fn a_pod_template_by_itself_is_read() {
+    let template = "{kind: PodTemplate, metadata: {name: base}, template: {spec: {containers: [
+        {name: app, env: [{name: GOMEMLIMIT, value: 90MiB}]}]}}}";
+    let output = lint(template, &["-o", "json"]);
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["findings"][0]["workload"], "PodTemplate/base");
+    assert_eq!(answer["findings"][0]["rule"], "FixedHeap");
+}

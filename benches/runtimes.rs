@@ -153,6 +153,8 @@ async fn measure(language: Language, hooks: bool, tries: usize, agent: Option<&P
 
 /// Gives the program its memory back, has it told of that if it wants to be, and has it take that.
 async fn grow(held: &mut Held, is_told: bool) {
+    // A limit that stayed does not grow.
+    let is_told = is_told && held.limit() < FULL.memory * 2 * MIB;
     held.recommend(FULL);
     held.agent
         .wait_for("the limit to grow", || {
@@ -191,8 +193,9 @@ async fn shrink(held: &mut Held, results: &mut Results) {
         tokio::time::sleep(Duration::from_millis(10)).await;
         if began.elapsed() > Duration::from_millis(100) {
             let history = held.agent.history().await;
-            let of_try = history.iter().filter(|change| change.sequence > seen);
-            refused = of_try.clone().any(|change| change.outcome == "Refused");
+            // The guard says of its own that a limit which is to come down is not grown.
+            let mut of_try = history.iter().filter(|change| change.sequence > seen);
+            refused = of_try.any(|change| change.outcome == "Refused" && change.cause.starts_with("recommendation"));
         }
     }
     let took = began.elapsed();

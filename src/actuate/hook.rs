@@ -85,8 +85,9 @@ pub async fn run_hook(node: Arc<Node>, run: &HookRun) -> HookEnd {
     }
 }
 
-/// Why hooks of a pod would not be run as it stands now, a sentence each. Of commands only the runtime knows.
-pub async fn hook_problems(node: &Node, pod: &Pod, live: &LivePod) -> Vec<String> {
+/// Why hooks of a pod would not be run as it stands now, a sentence each; `forbidden_by` is what in the configuration
+/// forbids them. Of commands only the runtime knows.
+pub async fn hook_problems(node: &Node, pod: &Pod, live: &LivePod, forbidden_by: Option<&str>) -> Vec<String> {
     let mut problems = Vec::new();
     for (name, container) in &live.containers {
         for moment in Moment::ALL {
@@ -95,6 +96,9 @@ pub async fn hook_problems(node: &Node, pod: &Pod, live: &LivePod) -> Vec<String
             };
             let tried = match (hook.map(|hook| hook.action), &node.runtime) {
                 (Err(error), _) => Err(error.to_string()),
+                (Ok(_), _) if let Some(setting) = forbidden_by => {
+                    Err(format!("the agent's configuration forbids it: {setting}"))
+                }
                 (Ok(HookAction::Signal(_)), RuntimeLink::Found(runtime)) => {
                     let tried = send(node, runtime.as_ref(), container, None).await;
                     tried.map_err(|why| format!("its signal cannot be sent: {why}"))

@@ -105,7 +105,7 @@ async fn hooks(node: &Node, pods: &[PodState]) -> Option<Check> {
     let pods = pods.iter().filter_map(|state| Some((&state.pod, state.live.as_ref()?)));
     // All at once: a runtime that hangs is waited for once.
     let problems = join_all(pods.map(async |(pod, live)| {
-        let found = hook_problems(node, pod, live).await.into_iter();
+        let found = hook_problems(node, pod, live, None).await.into_iter();
         found
             .map(|problem| format!("{} {problem}", pod.full_name()))
             .collect::<Vec<_>>()

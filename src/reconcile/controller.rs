@@ -103,8 +103,11 @@ pub(crate) struct Hooks {
 }
 
 impl Hooks {
-    pub(super) fn allow(&self, namespace: &str) -> bool {
-        self.enabled && !self.forbidden.iter().any(|forbidden| forbidden == namespace)
+    /// Why hooks of pods in this namespace are not run, if they are not.
+    pub(super) fn forbidden_by(&self, namespace: &str) -> Option<&'static str> {
+        let is_named = self.forbidden.iter().any(|forbidden| forbidden == namespace);
+        let named = is_named.then_some("hooksForbiddenNamespaces names its namespace");
+        if self.enabled { named } else { Some("hooks is false") }
     }
 }
 

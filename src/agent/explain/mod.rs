@@ -34,7 +34,7 @@ pub(super) async fn explain(snapshot: PodSnapshot) -> Result<proto::ExplainReply
         amounts: amounts(&snapshot),
     };
     if let (Some(node), Some(live)) = (snapshot.node.clone(), &snapshot.state.live) {
-        let hooks = hook_problems(&node, &snapshot.state.pod, live).await;
+        let hooks = hook_problems(&node, &snapshot.state.pod, live, snapshot.hooks_forbidden_by).await;
         reply.notes.extend(hooks);
         let specs = stored_specs(&node, live).await;
         let side_by_side = tokio::task::spawn_blocking(move || values::values(&node, &snapshot, &specs)).await;

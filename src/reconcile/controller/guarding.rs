@@ -61,7 +61,7 @@ impl Controller {
         let Some(guard) = &self.guard.guard else { return };
         let settings = self.options.guard.filter(|_| !self.options.observe_only);
         let (kubelet, now) = (self.node.kubelet(), Timestamp::now());
-        let hooks = |state: &PodState| self.options.hooks.allow(&state.pod.metadata.namespace);
+        let hooks = |state: &PodState| self.options.hooks.forbidden_by(&state.pod.metadata.namespace).is_none();
         let guarded = |state| PodState::guarded(state, hooks(state), now);
         let guarded = || self.pods.values().filter_map(guarded).collect();
         guard.watch(Watchlist {

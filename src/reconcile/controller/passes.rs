@@ -96,7 +96,7 @@ impl Controller {
             let Some(state) = self.pods.get(&key).filter(|state| !self.passes.is_busy(state)) else {
                 continue;
             };
-            let hooks = self.options.hooks.allow(&state.pod.metadata.namespace);
+            let hooks = self.options.hooks.forbidden_by(&state.pod.metadata.namespace).is_none();
             self.apply(&key, PodInput::PassDue { hooks });
             let Some(state) = self.pods.get(&key) else { continue };
             let Some((cause, mut targets)) = state.next_pass(now) else {

@@ -54,6 +54,8 @@ pub(crate) struct PodSnapshot {
     pub(crate) headroom: Headroom,
     /// How long a container has to be quiet before a temporary limit ends.
     pub(crate) quiet: SignedDuration,
+    /// What in the configuration forbids its hooks.
+    pub(crate) hooks_forbidden_by: Option<&'static str>,
 }
 
 /// Requests that are to be answered.
@@ -167,6 +169,7 @@ impl Controller {
             vpa: self.sources.vpa_of(state).cloned(),
             headroom: self.capacity().headroom(state, self.node.managers()),
             quiet: self.quiet(),
+            hooks_forbidden_by: self.options.hooks.forbidden_by(&state.pod.metadata.namespace),
         })
     }
 

@@ -288,6 +288,13 @@ async fn where_hooks_are_forbidden_none_runs() {
     scene.agent.set("--hooks-forbidden-namespaces", "other,test");
     scene.agent.start().await;
     scene.knows_all().await;
+    let mut client = scene.agent.client().await;
+    let notes = client.explain("test/web".to_owned()).await.unwrap().notes;
+    let why = "the agent's configuration forbids it: hooksForbiddenNamespaces names its namespace";
+    for moment in ["after-grow", "before-shrink"] {
+        let expected = format!("hook {moment} in container app: {why}");
+        assert!(notes.contains(&expected), "{notes:?}");
+    }
     for amounts in [HIGHER, LOWER, HIGHER] {
         scene.recommend(amounts, SIDE);
         scene.settles(amounts, SIDE).await;

@@ -142,7 +142,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 } else {
                     REPORT
                 },
-                "crate::oom::proto",
+                "crate::proto::report",
             )
             .compile_fds(descriptors)?;
     }

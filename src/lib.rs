@@ -22,6 +22,7 @@
 //! - [`sources`]: where facts come from → one [`sources::NodeView`].
 //! - [`lint`]: memory settings inside containers that no resize reaches. Pure.
 //! - [`decide`]: what a pod's containers should have, by the VPA's rules. Pure.
+//! - [`proto`]: what is generated from the protocol files.
 //! - [`plan`]: what every cgroup must hold, and in which order to get there. Pure.
 //! - [`cgroup`]: the kernel's files, where they are, and systemd's record of them.
 //! - [`runtime`]: the container runtime over CRI, and its events.
@@ -64,6 +65,7 @@ pub mod observe;
 pub mod oom;
 pub mod pace;
 pub mod plan;
+pub mod proto;
 pub mod rate_limiter;
 mod reconcile;
 pub mod report;

@@ -33,8 +33,8 @@ use crate::oom::watch::NodePods;
 use crate::reconcile::controller::{Discovered, Event};
 use crate::reconcile::inventory::Inventory;
 use crate::runtime::{
-    ContainerRuntime, Cri, EventStream, Happened, ListedContainer, Observer, RuntimeError, RuntimeEvent, RuntimeInfo,
-    discover, weight,
+    ContainerRuntime, Cri, EventStream, Happened, ListedContainer, RuntimeError, RuntimeEvent, RuntimeInfo,
+    RuntimeMetrics, discover, weight,
 };
 use crate::sources::NodeView;
 
@@ -56,7 +56,7 @@ pub(super) struct DiscoveryLinks {
     pub(super) freezer: Arc<Freezer>,
     /// Limits that were grown in an emergency.
     pub(super) least_limits: Arc<LeastLimits>,
-    pub(super) observer: Observer,
+    pub(super) runtime_metrics: RuntimeMetrics,
     pub(super) view: watch::Receiver<Arc<NodeView>>,
     /// Who lives here, for whoever must not wait for the controller.
     pub(super) residents: watch::Sender<Arc<NodePods>>,
@@ -217,7 +217,7 @@ impl Discovery {
             Ok((cri, info)) => {
                 tracing::info!(runtime = info.name, version = info.version, socket = %cri.socket().display(), "runtime");
                 self.happenings = Some(cri.events());
-                let cri = Arc::new(cri.observed(self.links.observer.clone()));
+                let cri = Arc::new(cri.counted(self.links.runtime_metrics.clone()));
                 self.runtime = Some(KnownRuntime {
                     cri: Arc::clone(&cri),
                     info,

@@ -43,10 +43,10 @@ use crate::reconcile::controller::{
     Controller, Discovered, Event, GuardLink, Hooks, NodeFacts, Options, Passes, Publisher, ResizeEndpoint, Store,
 };
 use crate::reconcile::history::History;
-use crate::reconcile::metrics::{Metrics, RuntimeMetrics};
+use crate::reconcile::metrics::Metrics;
 use crate::reconcile::store::{Restored, StateFile, StateWriter};
 use crate::reconcile::worth::Worth;
-use crate::runtime::Observer;
+use crate::runtime::RuntimeMetrics;
 use crate::sources::directory::DirectorySource;
 use crate::sources::kubernetes::KubernetesSource;
 
@@ -115,7 +115,6 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
     let (resizer, annotator) = cluster.unzip();
     let source_merge = start_sources(&config, api.clone(), &stop);
     tokio::spawn(source_merge.run(views, events.clone()));
-    let calls = RuntimeMetrics::register(&mut registry);
     let (residents, watched_residents) = watch::channel(Arc::new(NodePods::default()));
     let known = reporting::AgentMetadata {
         view: view.clone(),
@@ -141,7 +140,7 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
         concurrency: Arc::new(Concurrency::new(config.workers)),
         freezer,
         least_limits: Arc::clone(&least_limits),
-        observer: Observer::new(move |call, took, answer| calls.called(call, took, answer)),
+        runtime_metrics: RuntimeMetrics::register(&mut registry),
         view,
         residents,
         seen,

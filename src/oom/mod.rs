@@ -33,12 +33,12 @@ mod log;
 mod message;
 pub mod numbers;
 mod parse;
-pub mod proto;
 mod record;
 mod report;
 mod text;
 pub mod watch;
 
+pub use crate::proto::report as proto;
 pub use assemble::Assembler;
 pub use kill::{Invoker, Kill, Level};
 pub use log::parse_log;

@@ -1,7 +1,6 @@
 //! Metrics of the pods: what was decided, what passes came to, and how the pods stand.
 
 mod labels;
-mod runtime;
 #[cfg(test)]
 mod tests;
 
@@ -14,7 +13,6 @@ use prometheus_client::registry::Registry;
 
 pub(crate) use labels::{GrowthOutcome, PodStatus, ProblemKind};
 use labels::{HookResult, ResizeOutcome, ShrinkOutcome, Stage, StepOutcome};
-pub(crate) use runtime::RuntimeMetrics;
 
 use super::pod::PodState;
 use super::shrink::ShrinkEnd;

@@ -1,6 +1,5 @@
 //! The CRI client: each call with its deadline, each answer checked, each error named.
 
-use std::fmt;
 use std::future::Future;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,19 +10,20 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
-use crate::model::CriResources;
-use crate::model::objects::PodId;
-
-use super::answer;
 use super::error::{Call, Problem, RuntimeError};
 use super::events::{EventOptions, EventStream, NAMESPACE};
+use super::metrics::RuntimeMetrics;
 use super::proto::runtime_service_client::RuntimeServiceClient;
 use super::proto::{
     self, Container, ContainerFilter, ContainerStateValue, ContainerStatusRequest, ContainerStatusResponse,
-    ExecSyncRequest, ListContainersRequest, ListPodSandboxRequest, PodSandboxFilter, PodSandboxState,
-    PodSandboxStateValue, RuntimeConfigRequest, UpdateContainerResourcesRequest, VersionRequest, VersionResponse,
+    ExecSyncRequest, LinuxContainerResources, ListContainersRequest, ListPodSandboxRequest, PodSandboxFilter,
+    PodSandboxState, PodSandboxStateValue, RuntimeConfigRequest, UpdateContainerResourcesRequest, VersionRequest,
+    VersionResponse,
 };
-use super::{ContainerRuntime, Executed, Listing, RuntimeInfo, update};
+use super::{ContainerRuntime, Executed, Listing, RuntimeInfo, answer};
+use crate::cgroup::page_size;
+use crate::model::CriResources;
+use crate::model::objects::PodId;
 
 /// The largest answer accepted, as the kubelet's: a list of a dense node exceeds tonic's own 4 MiB.
 const MAX_ANSWER: usize = 16 << 20;
@@ -61,26 +61,7 @@ pub struct Cri {
     socket: Arc<Path>,
     deadlines: Deadlines,
     events: EventOptions,
-    observer: Option<Observer>,
-}
-
-/// Receives every call: the method, how long it took, and how it ended.
-#[derive(Clone)]
-pub struct Observer(Arc<OnCall>);
-
-type OnCall = dyn Fn(&'static str, Duration, Result<(), &RuntimeError>) + Send + Sync;
-
-impl Observer {
-    /// An observer that calls this function after each call.
-    pub fn new(on_call: impl Fn(&'static str, Duration, Result<(), &RuntimeError>) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(on_call))
-    }
-}
-
-impl fmt::Debug for Observer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Observer")
-    }
+    metrics: Option<RuntimeMetrics>,
 }
 
 impl Cri {
@@ -109,7 +90,7 @@ impl Cri {
             socket: socket.into(),
             deadlines,
             events: EventOptions::default(),
-            observer: None,
+            metrics: None,
         })
     }
 
@@ -120,10 +101,10 @@ impl Cri {
         self
     }
 
-    /// The same client, whose calls from now on go to an observer, too.
+    /// The same client, whose calls from now on are counted.
     #[must_use]
-    pub fn observed(mut self, observer: Observer) -> Self {
-        self.observer = Some(observer);
+    pub fn counted(mut self, metrics: RuntimeMetrics) -> Self {
+        self.metrics = Some(metrics);
         self
     }
 
@@ -217,8 +198,8 @@ impl Cri {
     }
 
     fn report(&self, method: &'static str, start: Instant, answer: Result<(), &RuntimeError>) {
-        if let Some(Observer(observer)) = &self.observer {
-            observer(method, start.elapsed(), answer);
+        if let Some(metrics) = &self.metrics {
+            metrics.called(method, start.elapsed(), answer);
         }
     }
 }
@@ -321,7 +302,7 @@ impl ContainerRuntime for Cri {
 
     async fn update(&self, id: &str, resources: &CriResources) -> Result<(), RuntimeError> {
         let linux =
-            update::request(resources).map_err(|problem| self.error("UpdateContainerResources", Some(id), problem))?;
+            update_request(resources).map_err(|problem| self.error("UpdateContainerResources", Some(id), problem))?;
         let request = UpdateContainerResourcesRequest {
             container_id: id.to_owned(),
             linux: Some(linux),
@@ -335,5 +316,118 @@ impl ContainerRuntime for Cri {
 
     fn events(&self) -> EventStream {
         EventStream::of(self.clone(), self.events)
+    }
+}
+
+/// The request that changes exactly the fields that are set.
+///
+/// On the wire zero means "leave it", so a zero is refused here: it would silently change nothing. The bounds are the
+/// kernel's (`kernel/sched/core.c`: quota at least 1 ms, period 1 ms to 1 s; `cpu.shares` at least 2).
+fn update_request(resources: &CriResources) -> Result<LinuxContainerResources, Problem> {
+    let CriResources {
+        cpu_shares,
+        cpu_quota,
+        cpu_period,
+        memory_limit_in_bytes,
+    } = *resources;
+    if *resources == CriResources::default() {
+        return Err(Problem::Invalid {
+            field: "the number of changed fields",
+            value: 0,
+            allowed: "at least 1",
+        });
+    }
+    Ok(LinuxContainerResources {
+        cpu_shares: field("cpu_shares", cpu_shares, "2 to 262144", |shares| {
+            (2..=262_144).contains(&shares)
+        })?,
+        cpu_quota: field("cpu_quota", cpu_quota, "-1 (unbounded) or at least 1000 µs", |quota| {
+            quota == -1 || quota >= 1000
+        })?,
+        cpu_period: field("cpu_period", cpu_period, "1000 to 1000000 µs", |period| {
+            (1000..=1_000_000).contains(&period)
+        })?,
+        memory_limit_in_bytes: field(
+            "memory_limit_in_bytes",
+            memory_limit_in_bytes,
+            "-1 (unbounded) or at least one page of memory",
+            |limit| limit == -1 || u64::try_from(limit).is_ok_and(|limit| limit >= page_size().get()),
+        )?,
+    })
+}
+
+fn field(
+    field: &'static str,
+    value: Option<i64>,
+    allowed: &'static str,
+    is_allowed: impl Fn(i64) -> bool,
+) -> Result<i64, Problem> {
+    match value {
+        None => Ok(0),
+        Some(value) if is_allowed(value) => Ok(value),
+        Some(value) => Err(Problem::Invalid { field, value, allowed }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_fields_that_change_are_sent() {
+        let memory = CriResources {
+            memory_limit_in_bytes: Some(64 << 20),
+            ..CriResources::default()
+        };
+        let expected = LinuxContainerResources {
+            memory_limit_in_bytes: 64 << 20,
+            ..LinuxContainerResources::default()
+        };
+        assert_eq!(update_request(&memory).unwrap(), expected);
+    }
+
+    #[test]
+    fn unbounded_is_minus_one() {
+        let unbounded = CriResources {
+            cpu_quota: Some(-1),
+            memory_limit_in_bytes: Some(-1),
+            ..CriResources::default()
+        };
+        let sent = update_request(&unbounded).unwrap();
+        assert_eq!((sent.cpu_quota, sent.memory_limit_in_bytes), (-1, -1));
+    }
+
+    #[test]
+    fn a_zero_that_would_change_nothing_is_refused() {
+        let zero = CriResources {
+            cpu_quota: Some(0),
+            ..CriResources::default()
+        };
+        assert_eq!(
+            update_request(&zero).unwrap_err().to_string(),
+            "cpu_quota must be -1 (unbounded) or at least 1000 µs, not 0; nothing was sent"
+        );
+        assert!(update_request(&CriResources::default()).is_err());
+    }
+
+    #[test]
+    fn values_the_kernel_would_refuse_are_not_sent() {
+        for (shares, quota, period, memory) in [
+            (Some(1), None, None, None),
+            (Some(262_145), None, None, None),
+            (None, Some(999), None, None),
+            (None, Some(-2), None, None),
+            (None, None, Some(1_000_001), None),
+            (None, None, None, Some(4095)),
+            (None, None, None, Some(i64::MIN)),
+        ] {
+            let resources = CriResources {
+                cpu_shares: shares,
+                cpu_quota: quota,
+                cpu_period: period,
+                memory_limit_in_bytes: memory,
+            };
+            assert!(update_request(&resources).is_err(), "{resources:?}");
+        }
     }
 }

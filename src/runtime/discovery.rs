@@ -1,6 +1,5 @@
 //! Finding the node's runtime among the sockets runtimes are known to listen at.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::error::{Problem, RuntimeError};
@@ -19,31 +18,26 @@ pub const WELL_KNOWN_SOCKETS: [&str; 7] = [
 ];
 
 /// No socket has a supported runtime behind it.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("found no container runtime: {}", worth_a_word(tried))]
 pub struct DiscoveryError {
     /// What each socket answered, in the order tried. Not empty.
     pub tried: Vec<RuntimeError>,
 }
 
 /// Of several sockets only those that exist are worth a word.
-impl fmt::Display for DiscoveryError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("found no container runtime")?;
-        let only_one = self.tried.len() == 1;
-        let worth_a_word = |error: &&RuntimeError| only_one || error.problem != Problem::NoSocket;
-        let mut shown = self.tried.iter().filter(worth_a_word).peekable();
-        if shown.peek().is_none() {
-            return f.write_str(": none of the usual sockets exists (containerd's, CRI-O's, cri-dockerd's, k3s's)");
+fn worth_a_word(tried: &[RuntimeError]) -> String {
+    let only_one = tried.len() == 1;
+    let shown = tried
+        .iter()
+        .filter(|error| only_one || error.problem != Problem::NoSocket);
+    match shown.map(ToString::to_string).collect::<Vec<_>>().join("; ") {
+        none if none.is_empty() => {
+            "none of the usual sockets exists (containerd's, CRI-O's, cri-dockerd's, k3s's)".to_owned()
         }
-        for (index, error) in shown.enumerate() {
-            f.write_str(if index == 0 { ": " } else { "; " })?;
-            error.fmt(f)?;
-        }
-        Ok(())
+        shown => shown,
     }
 }
-
-impl std::error::Error for DiscoveryError {}
 
 /// The runtime at the configured socket, or else the first well-known socket with a CRI v1 runtime behind it. A socket
 /// that exists and belongs to something else (docker's containerd has its CRI disabled) does not end the search.

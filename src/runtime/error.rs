@@ -1,7 +1,6 @@
 //! What can go wrong between vscaled and a container runtime, with the call, the socket and the container named.
 
 use std::error::Error;
-use std::fmt;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -10,23 +9,14 @@ use std::time::Duration;
 use tonic::{Code, Status};
 
 /// One call to a runtime, as errors name it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+#[display("{method}{} at {}", container.as_ref().map(|id| format!(" of container {id}")).unwrap_or_default(), socket.display())]
 pub struct Call {
     /// The method, in CRI's words.
     pub method: &'static str,
     pub socket: Arc<Path>,
     /// Which container it was about, if one.
     pub container: Option<String>,
-}
-
-impl fmt::Display for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.method)?;
-        if let Some(container) = &self.container {
-            write!(f, " of container {container}")?;
-        }
-        write!(f, " at {}", self.socket.display())
-    }
 }
 
 /// A call to the runtime that did not succeed. Nothing else was tried, and no partial answer was used.

@@ -14,20 +14,8 @@ mod cri;
 mod discovery;
 mod error;
 mod events;
-mod update;
+pub(crate) mod metrics;
 pub mod weight;
-
-#[allow(
-    unreachable_pub,
-    unused_qualifications,
-    clippy::all,
-    clippy::allow_attributes_without_reason,
-    reason = "generated from proto/cri/runtime/v1/api.proto, which documents what differs from the published API"
-)]
-pub mod proto {
-    //! CRI v1's messages, client and server. Public for tests and benchmarks, which make pods as a kubelet would.
-    tonic::include_proto!("runtime.v1");
-}
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -37,12 +25,14 @@ use jiff::Timestamp;
 use crate::model::objects::PodId;
 use crate::model::{CriResources, Driver, RuntimeKind};
 
+pub use crate::proto::cri as proto;
 #[cfg(any(test, fuzzing))]
 pub(crate) use answer::fuzz_answers;
-pub use cri::{Cri, Deadlines, Observer};
+pub use cri::{Cri, Deadlines};
 pub use discovery::{DiscoveryError, WELL_KNOWN_SOCKETS, discover};
 pub use error::{Call, Problem, RuntimeError};
 pub use events::{EventOptions, EventSender, EventStream, Happened, RuntimeEvent};
+pub use metrics::RuntimeMetrics;
 
 /// What vscaled needs of a container runtime. Every call ends: with an answer, an error or its deadline.
 #[tonic::async_trait]

@@ -43,6 +43,7 @@ const fn effects(name: &'static str, knows: &'static [&'static str]) -> Module {
 /// Every module, from the vocabulary upwards: each knows only modules that stand before it. A new one is placed here first.
 const MODULES: &[Module] = &[
     pure("model", &[]),
+    effects("proto", &[]),
     effects("rate_limiter", &[]),
     effects("pace", &[]),
     effects("failpoint", &[]),
@@ -51,11 +52,11 @@ const MODULES: &[Module] = &[
     pure("decide", &["lint", "model"]),
     pure("plan", &["model"]),
     effects("cgroup", &["model", "plan"]),
-    effects("runtime", &["cgroup", "model"]),
-    effects("oom", &["cgroup", "model"]),
-    effects("control", &["model", "oom", "rate_limiter"]),
+    effects("oom", &["cgroup", "model", "proto"]),
+    effects("control", &["model", "oom", "proto", "rate_limiter"]),
     effects("doctor", &["cgroup", "control", "model", "oom"]),
     effects("observe", &["files", "model", "oom"]),
+    effects("runtime", &["cgroup", "model", "observe", "proto"]),
     effects(
         "actuate",
         &["cgroup", "decide", "failpoint", "model", "plan", "runtime"],
@@ -69,6 +70,7 @@ const MODULES: &[Module] = &[
             "observe",
             "pace",
             "plan",
+            "proto",
             "rate_limiter",
         ],
     ),

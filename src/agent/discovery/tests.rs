@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status};
 use super::*;
 use crate::actuate::shrink::Markers;
 use crate::config::tests::load;
+use crate::observe::metrics::registry;
 use crate::runtime::Deadlines;
 use crate::runtime::proto::runtime_service_server::{RuntimeService, RuntimeServiceServer};
 use crate::runtime::proto::{
@@ -150,7 +151,7 @@ impl MadeUp {
             concurrency: Arc::new(Concurrency::new(1)),
             freezer: Arc::new(Freezer::new(Markers::below(root).unwrap())),
             least_limits: Arc::default(),
-            observer: Observer::new(|_, _, _| ()),
+            runtime_metrics: RuntimeMetrics::register(&mut registry()),
             view,
             residents: watch::channel(Arc::default()).0,
             seen: watch::channel(None).1,

@@ -24,9 +24,10 @@ use super::client::ApiClient;
 use super::object::Object;
 use task::Task;
 
+pub use crate::proto::kubelet as kubelet_proto;
 #[cfg(any(test, fuzzing))]
 pub(super) use kubelet::decode_pod;
-pub use kubelet::{follow_kubelet, proto as kubelet_proto};
+pub use kubelet::follow_kubelet;
 pub use state::Followed;
 
 /// Which objects of a kind.

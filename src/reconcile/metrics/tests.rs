@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use prometheus_client::encoding::text::encode;
 
 use super::*;
-use crate::agent::oom::metrics::{KillMetrics, labels_of};
+use crate::agent::oom::published::{KillMetrics, labels_of};
 use crate::decide::PodDecision;
 use crate::kubernetes::Verb;
 use crate::kubernetes::metrics::{ApiMetrics, EventMetrics};
@@ -20,7 +20,8 @@ use crate::reconcile::worth::Worth;
 use crate::report::metrics::{LinkOutcome, ReportMetrics, ReportOutcome};
 use crate::report::testing::kill_of;
 use crate::report::{Destination, LogStatus};
-use crate::runtime::{Call, Problem, RuntimeError};
+use crate::runtime::metrics::CallOutcome;
+use crate::runtime::{Call, Problem, RuntimeError, RuntimeMetrics};
 
 fn no_answer() -> Result<(), RuntimeError> {
     let call = Call {
@@ -174,7 +175,7 @@ fn the_documentation_lists_every_value_of_a_label() {
         ResizeOutcome::ALL.iter().map(|value| value.as_str()).collect(),
         ShrinkOutcome::ALL.iter().map(|value| value.as_str()).collect(),
         StepOutcome::ALL.iter().map(|value| value.as_str()).collect(),
-        runtime::CallOutcome::ALL.iter().map(|value| value.as_str()).collect(),
+        CallOutcome::ALL.iter().map(|value| value.as_str()).collect(),
         PodStatus::ALL.iter().map(|value| value.as_str()).collect(),
         ProblemKind::ALL.iter().map(|value| value.as_str()).collect(),
         ReportOutcome::ALL.iter().map(|value| value.as_str()).collect(),

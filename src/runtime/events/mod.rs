@@ -10,7 +10,6 @@
 //! the wait until the next look at things, and must never be what correctness rests on.
 
 mod follow;
-mod polling;
 mod sources;
 
 use std::time::Duration;

@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::kubernetes::follow::Followed;
-use proto::core;
 
 /// A pod as kube-apiserver 1.20.2 encodes it: the kubelet uses the same code.
 const RECORDED: &[u8] = include_bytes!("../../../../tests/data/pod-protobuf/pod.pb");

@@ -4,7 +4,6 @@
 //! Each event holds a whole pod in the API's protobuf encoding. It becomes JSON as the API server has it, so that one reader
 //! holds both to the same bounds. Every connection begins with all pods there are; what was known before stays until then.
 
-pub mod proto;
 #[cfg(test)]
 mod tests;
 
@@ -24,8 +23,8 @@ use crate::kubernetes::object::{Decoded, decode};
 use crate::kubernetes::pieces::Piece;
 use crate::model::objects::{Pod, annotation};
 use crate::pace::Backoff;
-use proto::pods_client::PodsClient;
-use proto::{EventType, WatchPodsEvent, WatchPodsRequest};
+use crate::proto::kubelet::pods_client::PodsClient;
+use crate::proto::kubelet::{EventType, WatchPodsEvent, WatchPodsRequest, core};
 
 /// A kubelet that does not go on with its pods for so long does not answer.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -131,7 +130,7 @@ fn apply(known: &Known<Pod>, event: &WatchPodsEvent) -> Result<bool, Status> {
 
 /// Reads a pod. A static pod gets the annotation that its mirror pod has at the API server: it cannot be resized there.
 pub(in crate::kubernetes) fn decode_pod(bytes: &[u8]) -> Decoded<Pod> {
-    let text = proto::core::Pod::decode(bytes).ok().and_then(|mut pod| {
+    let text = core::Pod::decode(bytes).ok().and_then(|mut pod| {
         let metadata = pod.metadata.as_mut()?;
         if metadata
             .annotations

@@ -5,8 +5,8 @@ use std::time::Duration;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
+use super::error::{Problem, RuntimeError};
 use crate::observe::metrics::{Counters, Histograms, labels, register, seconds};
-use crate::runtime::{Problem, RuntimeError};
 
 labels! {
     /// What became of one call to the container runtime.
@@ -42,14 +42,15 @@ impl CallOutcome {
 
 /// Answers of the container runtime.
 #[derive(Debug, Clone)]
-pub(crate) struct RuntimeMetrics {
+pub struct RuntimeMetrics {
     calls: Counters<2>,
     durations: Histograms<1>,
 }
 
 impl RuntimeMetrics {
     /// Registers the families, which begin empty.
-    pub(crate) fn register(registry: &mut Registry) -> Self {
+    #[must_use]
+    pub fn register(registry: &mut Registry) -> Self {
         let durations = "Time until the container runtime answered, or was given up";
         Self {
             calls: register(
@@ -69,7 +70,7 @@ impl RuntimeMetrics {
 
     /// Counts a call and the time until the answer; `call` is the method's name in
     /// its protocol, such as `UpdateContainerResources`.
-    pub(crate) fn called<T>(&self, call: &'static str, took: Duration, answer: Result<T, &RuntimeError>) {
+    pub fn called<T>(&self, call: &'static str, took: Duration, answer: Result<T, &RuntimeError>) {
         let outcome = CallOutcome::of(answer).as_str();
         self.calls.get_or_create(&[("call", call), ("outcome", outcome)]).inc();
         self.durations

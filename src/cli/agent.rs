@@ -48,10 +48,10 @@ pub(super) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure>
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let code = match &error {
-            ClientError::NoDaemon { .. } | ClientError::Lost { .. } | ClientError::Late { .. } => NO_DAEMON,
-            ClientError::Path { .. } => USAGE,
+            ClientError::NoAgent(_) => NO_DAEMON,
+            ClientError::Path(_) => USAGE,
             ClientError::Answer(status) if status.code() == tonic::Code::InvalidArgument => USAGE,
-            ClientError::Denied { .. } | ClientError::Unknown | ClientError::Answer(_) => REFUSED,
+            ClientError::Denied(_) | ClientError::Unknown | ClientError::Answer(_) => REFUSED,
         };
         let error = error.into();
         Self { code, error }

@@ -41,12 +41,7 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let answer = agent.try_call(async |client| client.doctor().await)?;
     let (report, missing) = match answer {
         Ok(reply) => (report_of_agent(agent.socket(), reply), None),
-        Err(
-            error @ (ClientError::NoDaemon { .. }
-            | ClientError::Lost { .. }
-            | ClientError::Late { .. }
-            | ClientError::Unknown),
-        ) => (examine_locally(&error)?, Some(error)),
+        Err(error @ (ClientError::NoAgent(_) | ClientError::Unknown)) => (examine_locally(&error)?, Some(error)),
         Err(error) => return Err(error.into()),
     };
     arguments.output.print(&report, |paint| render(&report, paint))?;

@@ -4,7 +4,7 @@
 //! second one may make the calls that change nothing. Membership is what the kernel recorded about the caller when it
 //! connected, not what a database of users says now: see [`peer`](super::peer).
 
-use super::peer::Caller;
+use super::connections::Caller;
 
 /// What a caller may do. The greater includes the lesser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

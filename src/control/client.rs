@@ -31,40 +31,27 @@ const CHANGE: Duration = Duration::from_secs(65);
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// There is no socket, or nobody listens at it.
-    #[error(
-        "no vscaled answers at {}: {reason}; start it with `vscaled run`, or name its socket with --socket or VSCALED_SOCKET",
-        socket.display()
-    )]
-    NoDaemon {
-        /// Where it was looked for.
-        socket: PathBuf,
-        reason: String,
-    },
+    /// There is no socket, nobody listens at it, the connection ended before the answer, or there is none for too long.
+    #[error("{0}")]
+    NoAgent(String),
     /// This user may not use the socket.
-    #[error("{} may be used by {who} only: try sudo", socket.display())]
-    Denied { socket: PathBuf, who: String },
-    /// The path cannot name a socket.
-    #[error("{socket:?} is not a usable socket path")]
-    Path { socket: PathBuf },
-    /// The connection ended before the answer.
-    #[error(
-        "{} broke the connection off ({reason}): vscaled may be stopping or overloaded; `vscalectl history` shows what was done",
-        socket.display()
-    )]
-    Lost {
-        socket: PathBuf,
-        /// What was seen of it.
-        reason: String,
-    },
-    /// It is connected, and says nothing.
-    #[error("{} did not answer within {deadline:?}: vscaled hangs or is stopped; its log may say why", socket.display())]
-    Late { socket: PathBuf, deadline: Duration },
+    #[error("{0}")]
+    Denied(String),
+    #[error("{0:?} is not a usable socket path")]
+    Path(PathBuf),
     /// The agent is of another version.
     #[error("the running vscaled does not know this command: it is of another version than this vscalectl ({})", env!("CARGO_PKG_VERSION"))]
     Unknown,
     #[error("{}", .0.message())]
     Answer(Status),
+}
+
+/// The connection ended before the answer; `reason` is what was seen of it.
+fn lost(socket: &Path, reason: &str) -> ClientError {
+    ClientError::NoAgent(format!(
+        "{} broke the connection off ({reason}): vscaled may be stopping or overloaded; `vscalectl history` shows what was done",
+        socket.display()
+    ))
 }
 
 /// A connection to the agent.
@@ -77,11 +64,9 @@ pub struct Client {
 impl Client {
     /// Connects to the agent at `socket`.
     ///
-    /// Errors: [`ClientError::NoDaemon`], [`ClientError::Denied`] or [`ClientError::Path`].
+    /// Errors: [`ClientError::NoAgent`], [`ClientError::Denied`] or [`ClientError::Path`].
     pub async fn connect(socket: &Path) -> Result<Self, ClientError> {
-        let unusable = || ClientError::Path {
-            socket: socket.to_owned(),
-        };
+        let unusable = || ClientError::Path(socket.to_owned());
         let path = socket.to_str().filter(|path| !path.is_empty()).ok_or_else(unusable)?;
         let channel = Endpoint::from_shared(format!("unix:{path}"))
             .map_err(|_invalid| unusable())?
@@ -165,39 +150,35 @@ pub struct Watch {
 impl Watch {
     /// Waits for the next change.
     ///
-    /// Errors: [`ClientError::Lost`] when the agent stops, or another [`ClientError`].
+    /// Errors: [`ClientError::NoAgent`] when the agent stops, or another [`ClientError`].
     pub async fn next(&mut self) -> Result<Change, ClientError> {
         match self.changes.message().await {
             Ok(Some(change)) => Ok(change),
-            Ok(None) => Err(ClientError::Lost {
-                socket: self.socket.clone(),
-                reason: "no more changes".to_owned(),
-            }),
+            Ok(None) => Err(lost(&self.socket, "no more changes")),
             Err(status) => Err(no_answer(&self.socket, status)),
         }
     }
 }
 
 fn no_connection(socket: &Path, error: &tonic::transport::Error) -> ClientError {
-    let socket = socket.to_owned();
+    let shown = socket.display();
     let mut causes = std::iter::successors(Some(error as &(dyn Error + 'static)), |&error| error.source());
     let cause = causes.find_map(|error| error.downcast_ref::<io::Error>());
     let reason = match cause.map(io::Error::kind) {
         Some(io::ErrorKind::PermissionDenied) => {
-            let who = entitled(&socket);
-            return ClientError::Denied { socket, who };
+            let who = entitled(socket);
+            return ClientError::Denied(format!("{shown} may be used by {who} only: try sudo"));
         }
-        Some(io::ErrorKind::InvalidInput) => return ClientError::Path { socket },
+        Some(io::ErrorKind::InvalidInput) => return ClientError::Path(socket.to_owned()),
         // EAGAIN: more callers wait than the kernel keeps.
-        Some(io::ErrorKind::WouldBlock) => {
-            let reason = "too many callers".to_owned();
-            return ClientError::Lost { socket, reason };
-        }
+        Some(io::ErrorKind::WouldBlock) => return lost(socket, "too many callers"),
         Some(io::ErrorKind::NotFound) => "there is no such socket".to_owned(),
         Some(io::ErrorKind::ConnectionRefused) => "nobody listens there".to_owned(),
         _ => cause.map_or_else(|| error.to_string(), ToString::to_string),
     };
-    ClientError::NoDaemon { socket, reason }
+    ClientError::NoAgent(format!(
+        "no vscaled answers at {shown}: {reason}; start it with `vscaled run`, or name its socket with --socket or VSCALED_SOCKET"
+    ))
 }
 
 /// Who the socket's file lets connect.
@@ -221,10 +202,10 @@ async fn answer_within<T>(
     match tokio::time::timeout(deadline, answer).await {
         Ok(Ok(answer)) => Ok(answer.into_inner()),
         Ok(Err(status)) => Err(no_answer(socket, status)),
-        Err(_elapsed) => Err(ClientError::Late {
-            socket: socket.to_owned(),
-            deadline,
-        }),
+        Err(_elapsed) => Err(ClientError::NoAgent(format!(
+            "{} did not answer within {deadline:?}: vscaled hangs or is stopped; its log may say why",
+            socket.display()
+        ))),
     }
 }
 
@@ -233,10 +214,7 @@ fn no_answer(socket: &Path, status: Status) -> ClientError {
     let broken = status.source().is_some();
     match status.code() {
         Code::Unimplemented => ClientError::Unknown,
-        code if broken || code == Code::Unavailable => ClientError::Lost {
-            socket: socket.to_owned(),
-            reason: status.message().to_owned(),
-        },
+        code if broken || code == Code::Unavailable => lost(socket, status.message()),
         _ => ClientError::Answer(status),
     }
 }
@@ -257,6 +235,9 @@ mod tests {
         let said = no_answer(Path::new("/s"), Status::unknown("the agent's words"));
         assert_eq!(said.to_string(), "the agent's words");
         let broke = Status::from_error(Box::new(io::Error::from(io::ErrorKind::ConnectionReset)));
-        assert!(matches!(no_answer(Path::new("/s"), broke), ClientError::Lost { .. }));
+        let broke = no_answer(Path::new("/s"), broke);
+        assert!(
+            matches!(broke, ClientError::NoAgent(_)) && broke.to_string().starts_with("/s broke the connection off")
+        );
     }
 }

@@ -5,6 +5,8 @@
 //! calls end by their deadlines. Strangers, who have no right to any call, have a few places of their own, where they get
 //! an answer that says so.
 
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -14,15 +16,18 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use nix::errno::Errno;
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use tokio::net::UnixStream;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::Status;
 use tower::Service;
+use uapi::c::{SO_PEERGROUPS, SOL_SOCKET};
 
 use super::access::{Access, Right};
-use super::peer::{Caller, identify};
 use super::proto::control_server::{Control, ControlServer};
 use super::server::Limits;
 use super::socket::ControlSocket;
@@ -198,6 +203,56 @@ async fn serve_connection<S: Control>(
     }
 }
 
+/// As many groups as the kernel lets a process have (`NGROUPS_MAX`, linux/limits.h).
+const MOST_GROUPS: usize = 65_536;
+/// As many as nearly every process has.
+const USUAL_GROUPS: usize = 64;
+
+/// Who calls: what the kernel recorded about the peer when it connected (`SO_PEERCRED`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Caller {
+    pub uid: u32,
+    pub gid: u32,
+    /// Process, 0 if it lives in a pid namespace that is not visible from here.
+    pub pid: i32,
+}
+
+/// Who connected, and which groups it is in besides its first one.
+///
+/// `SO_PEERCRED` tells user, first group and process; `SO_PEERGROUPS` (Linux 4.13) the other groups. Both come from one
+/// record, made at connect(2) and never changed (`sk_peer_cred`, net/unix/af_unix.c), so there is no moment at which
+/// somebody else's groups could be read.
+pub(super) fn identify(socket: &impl AsFd) -> io::Result<(Caller, Vec<u32>)> {
+    let credentials = getsockopt(socket, PeerCredentials)?;
+    let caller = Caller {
+        uid: credentials.uid(),
+        gid: credentials.gid(),
+        pid: credentials.pid(),
+    };
+    let groups = match groups(socket, USUAL_GROUPS) {
+        Err(error) if is(&error, Errno::ERANGE) => groups(socket, MOST_GROUPS),
+        groups => groups,
+    };
+    match groups {
+        // A kernel before 4.13: the first group is all that is known.
+        Err(error) if is(&error, Errno::ENOPROTOOPT) => Ok((caller, Vec::new())),
+        groups => Ok((caller, groups?)),
+    }
+}
+
+/// The groups, if they are no more than that. nix has no such option: the one call it would take is uapi's.
+fn groups(socket: &impl AsFd, at_most: usize) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0_u32; at_most];
+    let bytes = uapi::getsockopt(socket.as_fd().as_raw_fd(), SOL_SOCKET, SO_PEERGROUPS, &mut groups[..])
+        .map_err(io::Error::from)?;
+    groups.truncate(bytes / size_of::<u32>());
+    Ok(groups)
+}
+
+fn is(error: &io::Error, errno: Errno) -> bool {
+    error.raw_os_error() == Some(errno as i32)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -252,5 +307,28 @@ mod tests {
         let (caller, _groups) = identify(&ours).unwrap();
         assert_eq!(caller.uid, nix::unistd::geteuid().as_raw());
         assert_eq!(caller.pid, nix::unistd::getpid().as_raw());
+    }
+}
+
+#[cfg(test)]
+mod peer_tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    #[test]
+    fn the_kernel_says_who_connected_and_in_which_groups_it_is() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let (caller, mut groups) = identify(&ours).unwrap();
+        assert_eq!(caller.uid, nix::unistd::geteuid().as_raw());
+        assert_eq!(caller.gid, nix::unistd::getegid().as_raw());
+        assert_eq!(caller.pid, nix::unistd::getpid().as_raw());
+        let mut own: Vec<u32> = nix::unistd::getgroups()
+            .unwrap()
+            .iter()
+            .map(|gid| gid.as_raw())
+            .collect();
+        own.sort_unstable();
+        groups.sort_unstable();
+        assert_eq!(groups, own);
     }
 }

@@ -24,9 +24,8 @@ use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
 use super::access::Right;
-use super::connections::{Peer, serve_connections};
+use super::connections::{Caller, Peer, serve_connections};
 use super::error::ControlError;
-use super::peer::Caller;
 use super::proto::control_server::{Control, ControlServer};
 use super::proto::{Change, WatchRequest};
 use super::socket::ControlSocket;

@@ -10,17 +10,9 @@ use serde_json::{Value, json};
 use super::call::{Call, Kind, Verb};
 use super::client::ApiClient;
 use super::error::ApiError;
+use crate::model::objects::PodId;
 
 const PODS: Kind = Kind::new("", "v1", "pods");
-
-/// A pod as the API server knows it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PodRef {
-    /// The object's own UID: another pod of the name is left alone.
-    pub uid: String,
-    pub namespace: String,
-    pub name: String,
-}
 
 /// Annotations by their names, and what each is to be; none removes it.
 pub type Annotations = BTreeMap<String, Option<String>>;
@@ -34,10 +26,11 @@ pub enum Annotated {
 }
 
 impl ApiClient {
-    /// Sets annotations of a pod, or removes them; all at once.
+    /// Sets annotations of the pod with this UID at the API server, or removes them; all at once. Another pod of the name is
+    /// left alone.
     ///
     /// Errors: [`ApiError`]; the annotations are then as they were, or the answer was lost.
-    pub async fn annotate(&self, pod: &PodRef, annotations: &Annotations) -> Result<Annotated, ApiError> {
+    pub async fn annotate(&self, pod: &PodId, annotations: &Annotations) -> Result<Annotated, ApiError> {
         let mut call = Call::new(Verb::Patch, PODS)
             .within(Some(&pod.namespace))
             .named(&pod.name);

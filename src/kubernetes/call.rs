@@ -24,7 +24,8 @@ impl Kind {
 }
 
 /// What is asked for, in the words of RBAC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Verb {
     Get,
     /// All objects of a place.
@@ -37,14 +38,8 @@ pub enum Verb {
 
 impl Verb {
     /// As RBAC and metrics name it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Get => "get",
-            Self::List => "list",
-            Self::Watch => "watch",
-            Self::Create => "create",
-            Self::Patch => "patch",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
     pub(super) const fn method(self) -> Method {

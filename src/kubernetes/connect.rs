@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::{Context as _, Result, anyhow};
 use http::HeaderValue;
 use http::header::USER_AGENT;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -32,6 +33,9 @@ const IDLE: Duration = Duration::from_secs(60);
 /// Connections that watches may be spread over. All but the first stay unused on a node that has few namespaces.
 const WATCH_CONNECTIONS: usize = 8;
 
+/// TLS or the credentials cannot be set up.
+const NO_CREDENTIALS: &str = "no API server";
+
 /// How the API server is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Access {
@@ -41,29 +45,11 @@ pub enum Access {
     Kubeconfig(PathBuf),
 }
 
-/// There is no way to the API server.
-#[derive(Debug, thiserror::Error)]
-pub enum ConnectError {
-    /// This is not a pod with a service account.
-    #[error("no API server: this does not run in a pod with a service account ({0}); set kubeconfig to a file")]
-    NotInCluster(#[source] kube::config::InClusterError),
-    /// The kubeconfig cannot be used.
-    #[error("kubeconfig: {}: {source}", path.display())]
-    Kubeconfig {
-        path: PathBuf,
-        /// What is wrong with it.
-        source: kube::config::KubeconfigError,
-    },
-    /// TLS or the credentials cannot be set up.
-    #[error("no API server: {0}")]
-    Credentials(#[source] kube::Error),
-}
-
 impl Access {
     /// A client. Nothing is sent yet.
     ///
-    /// Errors: [`ConnectError`] when configuration or credentials cannot be read.
-    pub async fn connect(&self, counted: ApiMetrics) -> Result<ApiClient, ConnectError> {
+    /// Errors: configuration or credentials cannot be read.
+    pub async fn connect(&self, counted: ApiMetrics) -> Result<ApiClient> {
         let mut config = self.config().await?;
         let agent = concat!("vscaled/", env!("CARGO_PKG_VERSION"));
         config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
@@ -74,31 +60,32 @@ impl Access {
         Ok(ApiClient::new(calls, watches.collect::<Result<Vec<_>, _>>()?, counted))
     }
 
-    async fn config(&self) -> Result<kube::Config, ConnectError> {
+    async fn config(&self) -> Result<kube::Config> {
         match self {
-            Self::InCluster => kube::Config::incluster().map_err(ConnectError::NotInCluster),
+            Self::InCluster => kube::Config::incluster().map_err(|error| {
+                anyhow!(
+                    "no API server: this does not run in a pod with a service account ({error}); set kubeconfig to a file"
+                )
+            }),
             Self::Kubeconfig(path) => {
-                let error = |source| ConnectError::Kubeconfig {
-                    path: path.clone(),
-                    source,
-                };
-                let kubeconfig = Kubeconfig::read_from(path).map_err(error)?;
-                kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-                    .await
-                    .map_err(error)
+                let unusable = |error| anyhow!("kubeconfig: {}: {error}", path.display());
+                let kubeconfig = Kubeconfig::read_from(path).map_err(unusable)?;
+                let options = KubeConfigOptions::default();
+                let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
+                config.map_err(unusable)
             }
         }
     }
 }
 
-fn connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector>, ConnectError> {
+fn connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector>> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_connect_timeout(Some(CONNECT));
     tcp.set_keepalive(Some(PING));
     // A request's body leaves after its head: otherwise it would wait for the head to be acknowledged, which takes 40 ms.
     tcp.set_nodelay(true);
-    let tls = config.rustls_client_config().map_err(ConnectError::Credentials)?;
+    let tls = config.rustls_client_config().context(NO_CREDENTIALS)?;
     Ok(HttpsConnectorBuilder::new()
         .with_tls_config(tls)
         .https_or_http()
@@ -112,7 +99,7 @@ fn transport(
     config: &kube::Config,
     connector: HttpsConnector<HttpConnector>,
     idle: Option<Duration>,
-) -> Result<kube::Client, ConnectError> {
+) -> Result<kube::Client> {
     let http = HttpClient::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
@@ -123,8 +110,8 @@ fn transport(
         .build::<_, Body>(connector);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer().map_err(ConnectError::Credentials)?)
-        .layer(config.extra_headers_layer().map_err(ConnectError::Credentials)?)
+        .option_layer(config.auth_layer().context(NO_CREDENTIALS)?)
+        .layer(config.extra_headers_layer().context(NO_CREDENTIALS)?)
         .map_err(BoxError::from)
         .service(http);
     Ok(kube::Client::new(service, config.default_namespace.clone()))

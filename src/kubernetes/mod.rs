@@ -24,10 +24,10 @@ mod object;
 mod pieces;
 mod resize;
 
-pub use annotate::{Annotated, Annotations, PodRef};
+pub use annotate::{Annotated, Annotations};
 pub use call::{Call, Kind, Verb};
 pub use client::{ApiClient, Turn};
-pub use connect::{Access, ConnectError};
+pub use connect::Access;
 pub use error::{ApiError, Problem, Status};
 pub use follow::{Followed, Follower, Place, Timing, follow, follow_kubelet, kubelet_proto};
 pub use health::{ApiHealth, Away};

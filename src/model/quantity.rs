@@ -23,7 +23,7 @@ const NANO: i128 = 1_000_000_000;
 const CEILING: i128 = i64::MAX as i128 * NANO;
 
 /// An exact non-negative quantity, in nano units.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Quantity(i128);
 
 impl Quantity {
@@ -45,8 +45,10 @@ impl Quantity {
         if (whole.is_empty() && fraction.is_empty()) || fraction.contains('.') {
             return Err(malformed());
         }
-        let scale = Scale::parse(suffix).ok_or_else(malformed)?;
-        let nano = scale.apply(whole, fraction);
+        let (ten, two) = powers(suffix).ok_or_else(malformed)?;
+        // The nano value is exact to 9 digits; further ones only matter for rounding up.
+        let nano = decimal(whole, fraction, ten.saturating_add(9));
+        let nano = nano.saturating_mul(1 << two).min(CEILING);
         if negative && nano > 0 {
             return Err(QuantityError::Negative(text.to_owned()));
         }
@@ -69,70 +71,30 @@ impl Quantity {
     }
 }
 
-/// What a suffix multiplies by.
-enum Scale {
-    Decimal(i32),
-    Binary(u32),
-}
-
-impl Scale {
-    fn parse(suffix: &str) -> Option<Self> {
-        Some(match suffix {
-            "n" => Self::Decimal(-9),
-            "u" => Self::Decimal(-6),
-            "m" => Self::Decimal(-3),
-            "" => Self::Decimal(0),
-            "k" => Self::Decimal(3),
-            "M" => Self::Decimal(6),
-            "G" => Self::Decimal(9),
-            "T" => Self::Decimal(12),
-            "P" => Self::Decimal(15),
-            "E" => Self::Decimal(18),
-            "Ki" => Self::Binary(10),
-            "Mi" => Self::Binary(20),
-            "Gi" => Self::Binary(30),
-            "Ti" => Self::Binary(40),
-            "Pi" => Self::Binary(50),
-            "Ei" => Self::Binary(60),
-            _ => {
-                let exponent = suffix.strip_prefix(['e', 'E'])?;
-                let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
-                if digits.is_empty() || !digits.bytes().all(|b| b.is_ascii_digit()) {
-                    return None;
-                }
-                // An exponent too long for i32 saturates: the value is zero or beyond every ceiling anyway.
-                let magnitude = digits.parse().unwrap_or(i32::MAX);
-                Self::Decimal(if exponent.starts_with('-') {
-                    -magnitude
-                } else {
-                    magnitude
-                })
-            }
-        })
+/// The powers of ten and of two that a suffix stands for.
+fn powers(suffix: &str) -> Option<(i32, u32)> {
+    let mut decimal = (-9..).step_by(3).zip(["n", "u", "m", "", "k", "M", "G", "T", "P", "E"]);
+    if let Some((ten, _)) = decimal.find(|(_, known)| *known == suffix) {
+        return Some((ten, 0));
     }
-
-    /// `whole.fraction` times this scale in nano units, rounded up, at most [`CEILING`].
-    fn apply(&self, whole: &str, fraction: &str) -> i128 {
-        match *self {
-            Self::Decimal(exponent) => decimal(whole, fraction, exponent.saturating_add(9)),
-            Self::Binary(bits) => {
-                // The nano value of the number is exact to 9 digits; further digits only matter for rounding up.
-                let scaled = decimal(whole, fraction, 9);
-                scaled.saturating_mul(1_i128 << bits).min(CEILING)
-            }
-        }
+    let mut binary = (10..).step_by(10).zip(["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"]);
+    if let Some((two, _)) = binary.find(|(_, known)| *known == suffix) {
+        return Some((0, two));
     }
+    let exponent = suffix.strip_prefix(['e', 'E'])?;
+    let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    // An exponent too long for i32 saturates: the value is zero or beyond every ceiling anyway.
+    let power = digits.parse().unwrap_or(i32::MAX);
+    is_number.then_some((if exponent.starts_with('-') { -power } else { power }, 0))
 }
 
 /// The digits of `whole.fraction` times ten to the `exponent`, rounded up to an integer, at most [`CEILING`].
 fn decimal(whole: &str, fraction: &str, exponent: i32) -> i128 {
-    let digits = || whole.bytes().chain(fraction.bytes());
-    let point = i64::try_from(whole.len())
-        .unwrap_or(i64::MAX)
-        .saturating_add(i64::from(exponent));
-    let mut value: i128 = 0;
-    let mut position: i64 = 0;
-    for digit in digits() {
+    let point = i64::try_from(whole.len()).unwrap_or(i64::MAX);
+    let point = point.saturating_add(exponent.into());
+    let (mut value, mut position) = (0_i128, 0_i64);
+    for digit in whole.bytes().chain(fraction.bytes()) {
         if position < point {
             value = (value * 10 + i128::from(digit - b'0')).min(CEILING);
         } else if digit != b'0' {
@@ -147,14 +109,8 @@ fn decimal(whole: &str, fraction: &str, exponent: i32) -> i128 {
     value
 }
 
-impl fmt::Debug for Quantity {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}n", self.0)
-    }
-}
-
 /// Reads a quantity from a string or a bare number, as the API server does.
-pub(crate) struct QuantityVisitor;
+struct QuantityVisitor;
 
 impl serde::de::Visitor<'_> for QuantityVisitor {
     type Value = Quantity;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use crate::model::objects::PodId;
-use crate::model::{Change, Reason, Resource, Step, Target, Withheld};
+use crate::model::{Change, Reason, Resource, Step, Target};
 
 /// Who or what asked for a pass.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
@@ -135,8 +135,42 @@ impl HookEnd {
     }
 }
 
+/// Why the cgroups are not given what the spec says.
+#[derive(Debug, Clone, PartialEq, Eq, strum::IntoStaticStr)]
+pub enum Withheld {
+    /// The kubelet has no room for it now.
+    Deferred(String),
+    Infeasible(String),
+    /// The kubelet tried and failed.
+    #[strum(serialize = "ResizeError")]
+    Failed(String),
+    /// The kubelet has not answered, and whether the node has room is not known here.
+    Unanswered(String),
+    /// The kubelet was not asked yet, because what is wanted changes from one moment to the next.
+    Postponed(String),
+    /// The API server is away. What an operator set, the cgroups have all the same.
+    SpecLater(String),
+}
+
+impl Withheld {
+    pub fn word(&self) -> &'static str {
+        self.into()
+    }
+
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Deferred(why)
+            | Self::Infeasible(why)
+            | Self::Failed(why)
+            | Self::Unanswered(why)
+            | Self::Postponed(why)
+            | Self::SpecLater(why) => why,
+        }
+    }
+}
+
 /// The end of a pass over a pod, or of a hook.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, strum::IntoStaticStr)]
 pub enum Outcome {
     /// Every value is what it should be, as read back; at least one was changed.
     Applied,
@@ -215,18 +249,12 @@ impl Outcome {
     }
 
     /// One word, for metrics and tables.
-    pub const fn word(&self) -> &'static str {
+    pub fn word(&self) -> &'static str {
         match self {
-            Self::Applied => "Applied",
-            Self::Unchanged => "Unchanged",
-            Self::RuntimeOwed { .. } => "RuntimeOwed",
             Self::Withheld(withheld) => withheld.word(),
-            Self::Refused { .. } => "Refused",
-            Self::Interrupted { .. } => "Interrupted",
-            Self::RolledBack { .. } => "RolledBack",
-            Self::Incomplete { .. } => "Incomplete",
             Self::Hook(HookEnd { how: Ok(_), .. }) => "HookRan",
             Self::Hook(HookEnd { how: Err(_), .. }) => "HookFailed",
+            other => other.into(),
         }
     }
 

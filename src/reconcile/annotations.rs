@@ -18,7 +18,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::kubernetes::{Annotations, ApiClient, PodRef};
+use crate::kubernetes::{Annotations, ApiClient};
+use crate::model::objects::PodId;
 use crate::model::objects::{Pod, annotation};
 use crate::pace::{Backoff, scattered};
 use pace::Pace;
@@ -40,7 +41,7 @@ const FIRST_WAIT: Duration = Duration::from_secs(1);
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// What pods are to say that say something else now.
-pub(crate) type Notes = BTreeMap<PodRef, Annotations>;
+pub(crate) type Notes = BTreeMap<PodId, Annotations>;
 
 /// The way to the task that has pods say what is applied to them.
 #[derive(Debug)]
@@ -127,7 +128,7 @@ impl Writer {
     }
 
     /// Patches one pod; returns how long to wait before the next.
-    async fn write(&mut self, pod: PodRef, annotations: &Annotations) -> Duration {
+    async fn write(&mut self, pod: PodId, annotations: &Annotations) -> Duration {
         let answer = self.client.annotate(&pod, annotations).await;
         let now = Instant::now();
         match answer {

@@ -7,7 +7,6 @@
 //! [`post()`] creates every Event, also those that must not be lost: one attempt, whose failure the caller sees, under a name
 //! that makes a second attempt harmless.
 
-mod body;
 mod limits;
 mod post;
 mod writer;
@@ -21,8 +20,7 @@ use crate::kubernetes::metrics::{EventMetrics, EventOutcome};
 use crate::model::objects::PodId;
 use writer::Writer;
 
-pub use body::name;
-pub use post::{NamedEvent, Posted, Subject, post};
+pub use post::{NamedEvent, Posted, Subject, name, post};
 
 const EVENTS: Kind = Kind::new("", "v1", "events");
 

@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
 use super::limits::{Limits, Ticket, Write};
-use super::{EVENTS, EventMessage, NamedEvent, Subject, body, post};
+use super::{EVENTS, EventMessage, NamedEvent, Subject, post};
 use crate::failpoint::failpoint;
 use crate::kubernetes::call::{Call, Verb};
 use crate::kubernetes::client::ApiClient;
@@ -86,7 +86,7 @@ impl Writer {
             let call = Call::new(Verb::Patch, EVENTS)
                 .within(Some(&message.about.pod.namespace))
                 .named(&name);
-            let patch = body::repeated(&message.message, *count, now);
+            let patch = post::repeated(&message.message, *count, now);
             match self.client.send::<Value>(&call, &patch).await {
                 Ok(_) => return Ok(()),
                 // The API server has forgotten it.
@@ -111,6 +111,6 @@ impl Writer {
 
     fn name(&self, message: &EventMessage, ticket: Ticket) -> String {
         let number = self.run.as_nanosecond() + i128::from(ticket);
-        body::name(&message.about.pod.name, &format!("{number:x}"))
+        post::name(&message.about.pod.name, &format!("{number:x}"))
     }
 }

@@ -5,18 +5,18 @@ use std::collections::BTreeMap;
 use tokio::time::Instant;
 
 use super::Notes;
-use crate::kubernetes::PodRef;
+use crate::model::objects::PodId;
 
 /// When pods may be patched that were patched lately. One that is still noted then does not say what it was made to say:
 /// somebody has changed it, or the patch was lost.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    next: BTreeMap<PodRef, Instant>,
+    next: BTreeMap<PodId, Instant>,
 }
 
 impl Pace {
     /// The pod that is due first, and when.
-    pub(crate) fn next(&mut self, notes: &Notes, now: Instant) -> Option<(Instant, PodRef)> {
+    pub(crate) fn next(&mut self, notes: &Notes, now: Instant) -> Option<(Instant, PodId)> {
         self.next.retain(|_, next| *next > now);
         let due = |pod| self.next.get(pod).copied().unwrap_or(now);
         let first = notes.keys().map(|pod| (due(pod), pod)).min()?;
@@ -24,7 +24,7 @@ impl Pace {
     }
 
     /// The pod was patched, or could not be: not again before then.
-    pub(crate) fn not_before(&mut self, pod: PodRef, next: Instant) {
+    pub(crate) fn not_before(&mut self, pod: PodId, next: Instant) {
         self.next.insert(pod, next);
     }
 }
@@ -38,8 +38,8 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(5);
 
-    fn pod(name: &str) -> PodRef {
-        PodRef {
+    fn pod(name: &str) -> PodId {
+        PodId {
             uid: name.to_owned(),
             namespace: "shop".to_owned(),
             name: name.to_owned(),

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use crate::decide::BOOST_ANNOTATION;
-use crate::kubernetes::PodRef;
 use crate::model::objects::Pod;
+use crate::model::objects::PodId;
 use crate::model::{NamedRequirements, Requirements};
 use crate::plan::{lift_kept, resize};
 use crate::reconcile::pod::PodState;
@@ -46,13 +46,9 @@ pub(crate) fn ended_boosts(state: &PodState) -> impl Iterator<Item = String> {
 }
 
 /// The pod at the API server; none for one that only a manifest without a UID describes.
-pub(crate) fn pod_ref(pod: &Pod) -> Option<PodRef> {
-    let metadata = &pod.metadata;
-    (!metadata.uid.is_empty()).then(|| PodRef {
-        uid: metadata.uid.clone(),
-        namespace: metadata.namespace.clone(),
-        name: metadata.name.clone(),
-    })
+pub(crate) fn pod_ref(pod: &Pod) -> Option<PodId> {
+    let uid = &pod.metadata.uid;
+    (!uid.is_empty()).then(|| pod.id_with(uid))
 }
 
 /// `{"app":{"requests":{"cpu":"300m"},"limits":{"cpu":"600m"}}}`, a container after the other by name, so that the same

@@ -4,7 +4,8 @@
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use vscaled::kubernetes::metrics::ApiMetrics;
-use vscaled::kubernetes::{Access, Annotated, Annotations, PodRef};
+use vscaled::kubernetes::{Access, Annotated, Annotations};
+use vscaled::model::objects::PodId;
 
 use super::{APP, AT_FIRST, Amounts, Scene};
 use crate::support::cluster::{User, objects};
@@ -87,7 +88,7 @@ async fn the_rights_that_are_deployed_let_an_annotation_of_the_webhook_be_remove
         .connect(ApiMetrics::register(&mut Registry::default()))
         .await
         .unwrap();
-    let pod = PodRef {
+    let pod = PodId {
         uid: scene.pod.uid.to_owned(),
         namespace: "test".to_owned(),
         name: name.to_owned(),

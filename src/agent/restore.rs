@@ -37,7 +37,7 @@ use crate::reconcile::annotations::erase;
 use crate::reconcile::controller::Event;
 use crate::reconcile::inventory::Inventory;
 use crate::reconcile::store::SavedPod;
-use crate::runtime::Observer;
+use crate::runtime::RuntimeMetrics;
 use crate::sources::NodeView;
 
 /// How long the sources may take.
@@ -89,8 +89,7 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
     let mut restorer = Restorer {
         node,
         audit: audit.unwrap_or_default(),
-        stood: saved.clone(),
-        saved,
+        stood: saved,
         restored: BTreeSet::new(),
     };
     let mut lowered = Vec::new();
@@ -100,8 +99,8 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
         lowered.extend((!lower.is_empty()).then_some((index, lower)));
     }
     // What was done counts from now on, also if nobody waits for the rest.
-    remarks.extend(left_alone(&restorer.saved, &view));
-    state.file.save(restorer.saved.clone())?;
+    remarks.extend(left_alone(&restorer.standing(), &view));
+    state.file.save(restorer.standing())?;
     if how == Restore::ApplyAndWatch {
         let watched = lowered.into_iter().map(async |(index, lowered)| {
             let live = Arc::clone(pods[index].live());
@@ -115,7 +114,7 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
                 results[index] = restorer.raise_again(&pods[index], &lowered, why).await;
             }
         }
-        state.file.save(restorer.saved.clone())?;
+        state.file.save(restorer.standing())?;
     }
     let is_restored = |uid: &str| restorer.restored.contains(uid);
     state.limit_files.forget_all_but(|uid| !is_restored(uid));
@@ -139,20 +138,23 @@ struct Restorer {
     audit: Audit,
     /// What stood for pods before.
     stood: BTreeMap<String, SavedPod>,
-    /// What stands for those that are not restored.
-    saved: BTreeMap<String, SavedPod>,
-    /// The UIDs of those that are.
+    /// The UIDs of those that are restored.
     restored: BTreeSet<String>,
 }
 
 impl Restorer {
+    /// What stands for those that are not restored.
+    fn standing(&self) -> BTreeMap<String, SavedPod> {
+        let mut standing = self.stood.clone();
+        standing.retain(|uid, _| !self.restored.contains(uid));
+        standing
+    }
+
     /// One pass towards the spec; also which memory limits it lowered.
     async fn put_back(&mut self, pod: &BoundPod) -> (proto::PodResult, Vec<Lowering>) {
-        let uid = &pod.live().id.uid;
-        let (record, lowered) = self.pass(job_for(pod, &self.saved)).await;
+        let (record, lowered) = self.pass(job_for(pod, &self.stood)).await;
         if matches!(record.outcome, Outcome::Applied | Outcome::Unchanged) {
-            self.saved.remove(uid);
-            self.restored.insert(uid.clone());
+            self.restored.insert(pod.live().id.uid.clone());
         }
         (result(pod.live(), Ok(view::change(&record))), lowered)
     }
@@ -167,8 +169,6 @@ impl Restorer {
         let (record, _) = self.pass(job).await;
         let live = pod.live();
         self.restored.remove(&live.id.uid);
-        let stood = self.stood.get(&live.id.uid).cloned();
-        self.saved.extend(stood.map(|stood| (live.id.uid.clone(), stood)));
         let outcome = record.outcome.word();
         result(
             live,
@@ -227,7 +227,7 @@ async fn discover(
         concurrency: Arc::new(Concurrency::new(config.workers)),
         freezer,
         least_limits: Arc::default(),
-        observer: Observer::new(|_, _, _| {}),
+        runtime_metrics: RuntimeMetrics::register(&mut registry()),
         view: viewed,
         residents: watch::channel(Arc::default()).0,
         seen,

@@ -17,7 +17,6 @@
 
 pub mod cluster;
 mod content;
-mod convert;
 mod destination;
 pub mod events;
 pub mod grpc;

@@ -4,8 +4,7 @@
 //! the log ([`crate::report::log`]) with the checkpoint that counts them as told, then publishes them: in the list for
 //! operators, to watchers at the socket, in metrics, in the log of the agent and in the audit log.
 
-pub(crate) mod metrics;
-mod published;
+pub(crate) mod published;
 mod recorder;
 mod view;
 
@@ -16,8 +15,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use self::metrics::KillMetrics;
-use self::published::Published;
+use self::published::{KillMetrics, Published};
 use self::recorder::{PATIENCE, Recorder};
 use crate::config::Config;
 use crate::control::proto;

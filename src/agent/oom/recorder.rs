@@ -164,7 +164,7 @@ mod tests {
 
     use super::super::published::tests::{ids, report};
     use super::*;
-    use crate::agent::oom::metrics::KillMetrics;
+    use crate::agent::oom::published::KillMetrics;
     use crate::observe::audit::Audit;
     use crate::observe::metrics::registry;
 

@@ -25,13 +25,13 @@ const SET_ASIDE: &str = "kills.log.set-aside";
 /// The log in a directory; not open until it was read.
 #[derive(Debug)]
 pub(super) struct LogFile {
-    directory: PathBuf,
+    pub(super) directory: PathBuf,
     path: PathBuf,
     /// Whether the directory is there and the log in it, if there is one, was read.
-    is_open: bool,
+    pub(super) is_open: bool,
     file: Option<File>,
-    length: u64,
-    is_dirty: bool,
+    pub(super) length: u64,
+    pub(super) is_dirty: bool,
 }
 
 impl LogFile {
@@ -46,10 +46,6 @@ impl LogFile {
         }
     }
 
-    pub(super) fn directory(&self) -> &Path {
-        &self.directory
-    }
-
     /// Creates the directory, private to the agent, and reads the log, if there is one. A log of a newer version is an error
     /// and stays untouched. The agent has locked the state directory: no other one writes here.
     pub(super) fn open(&mut self) -> Result<Option<Vec<u8>>> {
@@ -59,10 +55,6 @@ impl LogFile {
         let bytes = self.read();
         self.is_open = bytes.is_ok();
         bytes.with_context(|| format!("cannot use {}", self.path.display()))
-    }
-
-    pub(super) const fn is_open(&self) -> bool {
-        self.is_open
     }
 
     fn read(&mut self) -> Result<Option<Vec<u8>>> {
@@ -137,10 +129,6 @@ impl LogFile {
         Ok(true)
     }
 
-    pub(super) const fn is_dirty(&self) -> bool {
-        self.is_dirty
-    }
-
     /// Whether the path still leads to this file, so that the next agent finds what is appended: false after another file
     /// replaced it, or somebody removed it.
     pub(super) fn is_in_place(&self) -> bool {
@@ -148,10 +136,6 @@ impl LogFile {
         let there = fs::metadata(&self.path).ok().map(identity);
         let this = self.file.as_ref().and_then(|file| file.metadata().ok());
         there.is_some() && there == this.map(identity)
-    }
-
-    pub(super) const fn length(&self) -> u64 {
-        self.length
     }
 }
 

@@ -20,7 +20,6 @@ mod carry_over;
 mod file;
 mod frame;
 mod room;
-mod seen;
 mod state;
 pub(super) mod task;
 #[cfg(test)]
@@ -33,10 +32,10 @@ use anyhow::Result;
 
 use file::{HEADER, LogFile};
 use frame::{Acknowledged, Entry, Stored};
-pub(crate) use seen::{IdHash, SeenIds};
 use state::State;
 #[cfg(any(test, fuzzing))]
 pub(crate) use state::fuzz_log;
+pub(crate) use state::{IdHash, SeenIds};
 
 use super::content::Report;
 use super::destination::{Destination, Destinations};
@@ -207,7 +206,7 @@ impl KillLog {
                 rewrite = false;
             }
         }
-        let before = carry_over::read(self.file.directory());
+        let before = carry_over::read(&self.file.directory);
         rewrite |= !before.is_empty();
         self.carry_over(&before);
         let forgotten = self.state.forget_all_but(self.selected);
@@ -221,7 +220,7 @@ impl KillLog {
             self.rewrite();
         }
         if !self.is_in_memory_only() {
-            carry_over::retire(&before, self.file.directory());
+            carry_over::retire(&before, &self.file.directory);
         }
         Ok(forgotten)
     }
@@ -324,7 +323,7 @@ impl KillLog {
     fn append(&mut self, entry: Entry, reports: Vec<Report>, texts: &[Vec<u8>]) {
         let frame = entry
             .frame(texts)
-            .filter(|frame| self.file.is_in_place() && self.file.length() + wide(frame.len()) <= self.bounds.max_bytes);
+            .filter(|frame| self.file.is_in_place() && self.file.length + wide(frame.len()) <= self.bounds.max_bytes);
         self.state.apply(entry, reports);
         if self.is_in_memory_only() {
             return;
@@ -348,7 +347,7 @@ impl KillLog {
 
     /// Whether a power cut could still take something that [`Self::sync`] would save.
     pub const fn is_dirty(&self) -> bool {
-        self.file.is_dirty()
+        self.file.is_dirty
     }
 
     /// Tries to write what is only in memory. Returns whether everything is on disk. Blocks.
@@ -364,7 +363,7 @@ impl KillLog {
 
     /// Opens the log if that was not possible before. One that is there was not read at the start, and is not overwritten.
     fn open_again(&mut self) -> Result<()> {
-        if !self.file.is_open() && self.file.open()?.is_some() {
+        if !self.file.is_open && self.file.open()?.is_some() {
             let aside = self.file.set_aside()?;
             self.troubles.opening = Some(format!(
                 "a log of OOM kills turned up after the start, too late to be read; it is now {}",
@@ -414,11 +413,6 @@ impl KillLog {
             slot.pending.iter().for_each(|one| status.pending_for[one.index()] += 1);
         }
         status
-    }
-
-    /// Counts since the log was opened.
-    pub const fn totals(&self) -> Totals {
-        self.totals
     }
 }
 

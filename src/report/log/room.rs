@@ -75,12 +75,12 @@ impl KillLog {
     /// Rewrites a file that is mostly about reports nobody needs any more.
     pub(super) fn compact(&mut self) {
         let small = SMALL.min(self.bounds.max_bytes / 4);
-        if self.is_in_memory_only() || self.file.length() <= small {
+        if self.is_in_memory_only() || self.file.length <= small {
             return;
         }
         let lengths = self.state.slots.values().map(|slot| u64::from(slot.length));
         let needed = lengths.sum::<u64>() + wide(self.state.checkpoint.len());
-        if self.file.length() / 4 > needed {
+        if self.file.length / 4 > needed {
             self.rewrite();
         }
     }
@@ -88,7 +88,7 @@ impl KillLog {
     /// Writes everything that is needed into a new file, which replaces the old one. If that fails, nothing more
     /// is written until [`KillLog::restore`] succeeds.
     pub(super) fn rewrite(&mut self) {
-        if !self.file.is_open() {
+        if !self.file.is_open {
             return;
         }
         let state = &self.state;

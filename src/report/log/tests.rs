@@ -205,7 +205,7 @@ fn a_journal_of_settled_reports_does_not_grow() {
         log.acknowledge(Destination::Grpc, &[pending[0].number]);
         assert!(fs::metadata(directory.path().join(FILE)).unwrap().len() <= bounds.max_bytes);
     }
-    assert_eq!((log.totals().folded, log.totals().lost), (0, 0));
+    assert_eq!((log.status().totals.folded, log.status().totals.lost), (0, 0));
 }
 
 #[test]
@@ -213,14 +213,14 @@ fn a_disk_that_is_waited_for_once_is_clean() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = open(directory.path());
     log.sync();
-    let before = log.totals().syncs;
+    let before = log.status().totals.syncs;
     for number in 1..=50 {
         log.commit(commit(number..=number));
     }
     assert!(log.is_dirty());
     log.sync();
     log.sync();
-    assert_eq!(log.totals().syncs, before + 1);
+    assert_eq!(log.status().totals.syncs, before + 1);
     assert!(!log.is_dirty());
 }
 

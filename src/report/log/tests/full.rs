@@ -46,7 +46,7 @@ fn when_it_is_full_the_oldest_detail_becomes_counts_and_no_kill_is_lost() {
         .iter()
         .filter(|pending| matches!(pending.report, Report::Kill(_)))
         .count();
-    assert_eq!(log.totals().folded, 5000 - wide(with_detail));
+    assert_eq!(log.status().totals.folded, 5000 - wide(with_detail));
     drop(log);
     let (mut log, recovered) = KillLog::open(directory.path(), small(), grpc());
     assert_eq!(recovered.problem, None);
@@ -75,7 +75,7 @@ fn what_may_have_been_sent_is_not_folded_so_that_it_is_not_counted_twice() {
     flood(&mut log, 1, 100, 1);
     let sent = log.next_for(Destination::Grpc, 0, 50);
     flood(&mut log, 101, 3000, 1);
-    assert!(log.totals().folded > 0);
+    assert!(log.status().totals.folded > 0);
     let again = log.next_for(Destination::Grpc, 0, 50);
     assert_eq!(ids(&again), ids(&sent));
     // What comes after them in their connection is everything else, counted once.
@@ -117,7 +117,7 @@ fn one_report_never_takes_all_the_room() {
     });
     let pending = log.next_for(Destination::Grpc, 0, 9);
     assert!(matches!(&pending[0].report, Report::Aggregate(sum) if sum.count == 1 && sum.facts.pod.is_some()));
-    assert_eq!(log.totals().folded, 1);
+    assert_eq!(log.status().totals.folded, 1);
 }
 
 #[test]

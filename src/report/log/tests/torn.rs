@@ -126,7 +126,7 @@ fn a_report_that_changes_on_the_disk_later_is_told_as_it_was_stored() {
     assert_eq!(pending_ids(&mut log), named(1..=4));
     drop(log);
     let (log, recovered) = open(directory.path());
-    assert_eq!(log.totals().lost, 1);
+    assert_eq!(log.status().totals.lost, 1);
     assert!(recovered.problem.unwrap().contains("was damaged at byte"));
 }
 

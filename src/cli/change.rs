@@ -1,9 +1,11 @@
-//! One pass over one pod, as people read it: the steps, how they ended, and what that means for the exit code.
+//! `vscalectl history` and `watch`, and one pass over one pod as people read it: its steps, how they ended, and the exit code.
 
 use anyhow::anyhow;
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 
-use super::output::{Paint, Tone, clean, or_dash};
-use super::{Failure, amount, io, table, time};
+use super::output::{Output, Paint, Tone, clean, or_dash};
+use super::{Failure, agent::Agent, amount, io, oom, table, time};
 use crate::control::proto::{Change, Step};
 
 pub(super) fn pod(change: &Change) -> String {
@@ -147,4 +149,58 @@ pub(super) fn check_outcome(change: &Change) -> Result<(), Failure> {
         ),
     };
     Err(failure.into())
+}
+
+/// Lists what was done lately, newest last
+#[derive(Debug, Args)]
+pub(super) struct HistoryArguments {
+    /// Only this pod: namespace/name, a UID, or the beginning of a container's id
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pod: Option<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+pub(super) fn history(arguments: &HistoryArguments, agent: &Agent) -> Result<(), Failure> {
+    let pod = arguments.pod.clone().unwrap_or_default();
+    let reply = agent.call(async |client| Ok(client.history(pod).await?))?;
+    arguments.output.print(&reply, |paint| {
+        if reply.changes.is_empty() {
+            "nothing was done lately\n".to_owned()
+        } else {
+            list(&reply.changes, paint)
+        }
+    })
+}
+
+/// Shows changes as they are made, and kills as they happen, until interrupted; JSON is one line for each, YAML one document
+#[derive(Debug, Args)]
+pub(super) struct WatchArguments {
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Prints until the reader or the agent goes.
+///
+/// Errors: when the agent goes.
+pub(super) fn watch(arguments: &WatchArguments, agent: &Agent) -> Result<(), Failure> {
+    agent.call(async |client| {
+        let mut changes = client.watch().await?;
+        loop {
+            let change = changes.next().await?;
+            if change.missed > 0 {
+                io::warn(&format!(
+                    "{} changes were missed, because they were read too slowly: `vscalectl history` shows them",
+                    change.missed
+                ));
+            }
+            let shown = |paint| match &change.kill {
+                Some(kill) => oom::line(kill, paint),
+                None => line(&change, paint),
+            };
+            if arguments.output.print_next(&change, shown)?.is_break() {
+                return Ok(());
+            }
+        }
+    })
 }

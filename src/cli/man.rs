@@ -1,10 +1,11 @@
-//! `vscalectl man`: the manual pages of both programs, made from the definitions of their commands.
+//! `vscalectl man` and `completions`: made from the definitions of the commands of both programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::{Args, Command, CommandFactory};
+use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
 use super::daemon::CommandLine;
@@ -57,4 +58,21 @@ fn write_pages(program: Command, section: &str, directory: &Path) -> std::io::Re
         page(command, section).generate_to(directory)?;
     }
     Ok(())
+}
+
+/// Prints a script that completes command lines of vscalectl in a shell
+///
+/// bash: source <(vscalectl completions bash), or save it as /usr/share/bash-completion/completions/vscalectl.
+/// zsh: save it as _vscalectl in a directory of $fpath. fish: save it as ~/.config/fish/completions/vscalectl.fish.
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(super) struct CompletionsArguments {
+    /// For which shell
+    shell: Shell,
+}
+
+pub(super) fn completions(arguments: &CompletionsArguments) -> Result<(), Failure> {
+    let mut script = Vec::new();
+    generate(arguments.shell, &mut Cli::command(), "vscalectl", &mut script);
+    io::print(&String::from_utf8_lossy(&script))
 }

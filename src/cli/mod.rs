@@ -6,28 +6,24 @@
 mod agent;
 mod amount;
 mod change;
-mod completions;
 pub mod daemon;
 mod decide;
 mod doctor;
 mod explain;
 mod export;
 mod get;
-mod history;
 pub mod io;
 mod lint;
 mod man;
 mod oom;
 mod output;
 mod plan;
-mod release;
 mod report;
 mod resize;
 mod results;
 mod table;
 mod time;
 mod top;
-mod watch;
 
 use std::process::ExitCode;
 
@@ -51,22 +47,22 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Completions(completions::Arguments),
+    Completions(man::CompletionsArguments),
     Decide(decide::Arguments),
     Doctor(doctor::Arguments),
     Explain(explain::Arguments),
     Export(export::Arguments),
     Get(get::Arguments),
-    History(history::Arguments),
+    History(change::HistoryArguments),
     Lint(lint::Arguments),
     Man(man::Arguments),
     Oom(oom::Arguments),
     Plan(plan::Arguments),
-    Release(release::Arguments),
+    Release(resize::ReleaseArguments),
     Report(report::Arguments),
     Resize(resize::Arguments),
     Top(top::Arguments),
-    Watch(watch::Arguments),
+    Watch(change::WatchArguments),
 }
 
 /// Exit code: refused, or tried and failed.
@@ -124,21 +120,21 @@ pub fn main() -> ExitCode {
 
 fn run(Cli { agent, command }: Cli) -> Result<(), Failure> {
     match command {
-        Command::Completions(arguments) => completions::run(&arguments),
+        Command::Completions(arguments) => man::completions(&arguments),
         Command::Decide(arguments) => decide::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments, &agent),
         Command::Explain(arguments) => explain::run(&arguments, &agent),
         Command::Export(arguments) => export::run(&arguments, &agent),
         Command::Get(arguments) => get::run(&arguments, &agent),
-        Command::History(arguments) => history::run(&arguments, &agent),
+        Command::History(arguments) => change::history(&arguments, &agent),
         Command::Lint(arguments) => lint::run(&arguments),
         Command::Man(arguments) => man::run(&arguments),
         Command::Oom(arguments) => oom::run(&arguments, &agent),
         Command::Plan(arguments) => plan::run(&arguments),
-        Command::Release(arguments) => release::run(&arguments, &agent),
+        Command::Release(arguments) => resize::release(&arguments, &agent),
         Command::Report(arguments) => report::run(&arguments, &agent),
         Command::Resize(arguments) => resize::run(&arguments, &agent),
         Command::Top(arguments) => top::run(&arguments, &agent),
-        Command::Watch(arguments) => watch::run(&arguments, &agent),
+        Command::Watch(arguments) => change::watch(&arguments, &agent),
     }
 }

@@ -1,4 +1,4 @@
-//! `vscalectl resize`: sets containers' requests and limits by hand, for a while.
+//! `vscalectl resize` sets containers' requests and limits by hand, for a while; `release` ends that.
 
 mod requested;
 
@@ -9,7 +9,7 @@ use self::requested::RequestedResources;
 use super::output::{Format, Output};
 use super::time::{Ttl, coarse};
 use super::{Failure, agent::Agent, change, results, results::PodSelection};
-use crate::control::proto::{Change, ContainerValues, ResizeRequest};
+use crate::control::proto::{Change, ContainerValues, ReleaseRequest, ResizeRequest};
 
 /// Sets containers' requests and limits by hand; they win over the VPA until their time is over
 #[derive(Debug, Args)]
@@ -75,4 +75,31 @@ fn what_next(change: &Change, arguments: &Arguments) -> String {
         ),
         None => format!("holds until `vscalectl release {pod}`\n"),
     }
+}
+
+/// Ends an override: the values of the VPA or of the spec come back
+#[derive(Debug, Args)]
+pub(super) struct ReleaseArguments {
+    #[command(flatten)]
+    pods: PodSelection,
+    /// Why, for the history and the audit log
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    reason: String,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// Asks, waits until the values are back, and prints what was done.
+///
+/// Errors: [`Failure`] when the agent does not answer, refuses, or fails.
+pub(super) fn release(arguments: &ReleaseArguments, agent: &Agent) -> Result<(), Failure> {
+    let (pod, selector, namespace) = arguments.pods.parts();
+    let request = ReleaseRequest {
+        pod,
+        selector,
+        namespace,
+        reason: arguments.reason.clone(),
+    };
+    let reply = agent.call(async |client| Ok(client.release(request).await?))?;
+    results::show(&arguments.pods, reply.change, &reply.results, &arguments.output).map(drop)
 }

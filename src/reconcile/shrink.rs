@@ -42,6 +42,8 @@ impl ShrinkState {
     /// Takes in what a pass did; what it lowered is watched from now on, together with what is watched already.
     pub(crate) fn pass_ended(&mut self, report: ShrinkReport, number: u64) {
         self.seen.extend(report.seen);
+        // What was seen before a limit was another one is no evidence for the next that is to come down.
+        self.seen.retain(|target, _| !report.touched.contains(target));
         if report.touched.is_empty() {
             return;
         }

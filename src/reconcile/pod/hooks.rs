@@ -310,7 +310,8 @@ impl PodState {
                     self.restart(cause, now);
                 }
                 // What it held before it was told says nothing any more.
-                self.shrink.seen.remove(&Target::Container(run.container.clone()));
+                let told = [Target::Container(run.container.clone()), Target::Pod];
+                self.shrink.seen.retain(|target, _| !told.contains(target));
             }
         }
         if run.moment == Moment::OnMemoryPressure {

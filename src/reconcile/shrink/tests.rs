@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::{Bytes, MemoryLimit};
-use crate::plan::shrink::{Before, WatchReading};
+use crate::plan::shrink::{Before, Sightings, WatchReading};
 
 const BEFORE: MemoryLimit = MemoryLimit::Bytes(200 << 20);
 
@@ -50,6 +50,25 @@ fn what_came_down_together_goes_up_together_and_is_tried_again_later() {
     assert!(!shrink_state.take_due(at(119)));
     assert!(shrink_state.take_due(at(120)) && !shrink_state.take_due(at(121)));
     assert!(shrink_state.holds(at(120)).is_empty());
+}
+
+#[test]
+fn what_was_seen_of_a_cgroup_ends_with_its_limit() {
+    let seen = [container("app"), container("side"), Target::Pod].map(|target| (target, Sightings::default()));
+    let mut shrink_state = ShrinkState::default();
+    let tried = ShrinkReport {
+        seen: seen.into(),
+        ..ShrinkReport::default()
+    };
+    shrink_state.pass_ended(tried, 1);
+    assert_eq!(shrink_state.seen.len(), 3, "refused: every try adds to it");
+    let grown = ShrinkReport {
+        touched: vec![container("app"), Target::Pod],
+        ..ShrinkReport::default()
+    };
+    shrink_state.pass_ended(grown, 2);
+    let left: Vec<&Target> = shrink_state.seen.keys().collect();
+    assert_eq!(left, [&container("side")]);
 }
 
 #[test]

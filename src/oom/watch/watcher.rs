@@ -35,6 +35,9 @@ const TREE_WITHIN: Duration = Duration::from_secs(30);
 /// How often to look again how far the log can be read while something waits for that, and whether there
 /// is room for a batch.
 const AGAIN: Duration = Duration::from_millis(50);
+/// Deciding what belongs together takes one in so many moments at most: where much does, each line and each look that is new
+/// would have all of it decided again.
+const DECIDING_SHARE: u32 = 10;
 
 /// The state of the actor.
 #[derive(Debug)]
@@ -46,6 +49,8 @@ struct Watcher {
     schedule: Schedule,
     refresh: ContainerRefresh,
     sweeps: Sweeps,
+    /// Before that nothing is decided.
+    decide_from: Duration,
     /// Whether to send a checkpoint although there is nothing to report.
     ticked: bool,
     problems: Problems,
@@ -102,6 +107,7 @@ impl Watcher {
                 tree_due: now + TREE_WITHIN,
                 ..Sweeps::default()
             },
+            decide_from: Duration::ZERO,
             ticked: false,
             problems,
             links,
@@ -251,7 +257,11 @@ impl Watcher {
             }
         }
         let knows_counters = self.sweeps.latest.is_some() || now.monotonic > self.sweeps.tree_due;
-        if let (Some(log), true) = (self.log.read_up_to(), knows_counters) {
+        if let (Some(log), true, true) = (
+            self.log.read_up_to(),
+            knows_counters,
+            self.decide_from <= now.monotonic,
+        ) {
             // Where there are no counters, there is nothing to wait for.
             let counters = self
                 .sweeps
@@ -259,7 +269,10 @@ impl Watcher {
                 .map_or(now.monotonic, |_| self.sweeps.latest.unwrap_or_default());
             let progress = Progress { log, counters };
             self.attribution.set_offset(self.log.offset());
+            let from = monotonic();
             self.attribution.decide(progress, now, &self.files);
+            let to = monotonic();
+            self.decide_from = to + to.saturating_sub(from) * (DECIDING_SHARE - 1);
         }
         self.attribution.release(Moment::now(), &self.files);
         self.send_batch()
@@ -342,8 +355,9 @@ impl Watcher {
     fn next_wake(&self) -> Duration {
         let waits = self.attribution.is_waiting() || self.attribution.has_reports();
         let now = monotonic();
+        let again = Some(self.decide_from).filter(|from| *from > now);
         let due = [
-            waits.then_some(now + AGAIN),
+            waits.then(|| again.unwrap_or(now + AGAIN)),
             self.log.try_at(),
             self.attribution.next_release(now),
             self.refresh.due(),

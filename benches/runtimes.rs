@@ -1,7 +1,7 @@
 //! Memory limits that come down under real language runtimes, to 60 % of what they hold, with hooks and without: what succeeds,
 //! how soon, who is killed, what is freed.
 //!
-//!     cargo bench --bench runtimes [-- [--quick] [--tries COUNT] [--agent PROGRAM] [RUNTIME...]]      as root
+//!     cargo bench --bench runtimes [-- [--quick] [--tries COUNT] [--hooks-only] [--agent PROGRAM] [RUNTIME...]]      as root
 //!
 //! The programs of `examples/hooks` run in containers of a private containerd, make garbage all the time, and take what they held
 //! before again after each try. Prints and never judges.
@@ -31,15 +31,17 @@ use clap::Parser;
 use serde_json::{Value, json};
 use support::amounts::Amounts;
 use support::runtimes::{Held, Language};
+use vscaled::control::proto;
 
 /// With room for what the programs hold at most.
 const FULL: Amounts = Amounts::doubled(1000, 192);
 /// A try is over after so long.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// So long after a limit came down a kill is still one of the try.
-const AFTER: Duration = Duration::from_millis(300);
+const PATIENCE: Duration = Duration::from_secs(15);
+/// So long after a limit came down a kill is still one of the try, and the limit may be raised again for what it does.
+const AFTER: Duration = Duration::from_secs(1);
 const WAIT: (&str, &str) = ("vscaled.io/before-shrink-wait", "10s");
 const MIB: u64 = 1 << 20;
+const POD: &str = "test/web";
 
 /// How much to measure.
 #[derive(Debug, Parser)]
@@ -50,6 +52,9 @@ struct Arguments {
     /// How often each limit is lowered.
     #[arg(long, default_value_t = 200)]
     tries: usize,
+    /// Not without hooks.
+    #[arg(long)]
+    hooks_only: bool,
     /// The agent to measure, instead of the one that was built with this.
     #[arg(long)]
     agent: Option<PathBuf>,
@@ -65,6 +70,7 @@ struct Arguments {
 struct Results {
     stood: common::Samples,
     stood_count: usize,
+    undone: usize,
     refused: usize,
     unanswered: usize,
     killed: usize,
@@ -85,12 +91,15 @@ async fn main() -> anyhow::Result<()> {
     };
     machine::print()?;
     println!(
-        "  {:<14} {:<8} {:>5} {:>7} {:>8} {:>11} {:>7} {:>12} {:>12} {:>11}",
-        "runtime", "hooks", "tries", "stood", "refused", "unanswered", "killed", "p50", "p95", "freed MiB"
+        "  {:<14} {:<8} {:>5} {:>7} {:>7} {:>8} {:>11} {:>7} {:>12} {:>12} {:>11}",
+        "runtime", "hooks", "tries", "stood", "undone", "refused", "unanswered", "killed", "p50", "p95", "freed MiB"
     );
     let mut rows = Vec::new();
     for language in Language::ALL.into_iter().filter(wanted) {
-        for hooks in [false, true] {
+        for hooks in [false, true]
+            .into_iter()
+            .filter(|hooks| *hooks || !arguments.hooks_only)
+        {
             match measure(language, hooks, tries, arguments.agent.as_ref()).await {
                 Ok(results) => rows.push(print(language, hooks, tries, results)),
                 Err(why) => println!("  {:<14} {why}", language.name()),
@@ -106,10 +115,11 @@ fn print(language: Language, hooks: bool, tries: usize, mut results: Results) ->
     let freed = results.freed.get(results.freed.len() / 2).copied().unwrap_or_default();
     let time = |percent| format!("{} ms", results.stood.percentile(percent).as_millis());
     println!(
-        "  {:<14} {:<8} {tries:>5} {:>7} {:>8} {:>11} {:>7} {:>12} {:>12} {:>11}",
+        "  {:<14} {:<8} {tries:>5} {:>7} {:>7} {:>8} {:>11} {:>7} {:>12} {:>12} {:>11}",
         language.name(),
         if hooks { "yes" } else { "no" },
         results.stood_count,
+        results.undone,
         results.refused,
         results.unanswered,
         results.killed,
@@ -119,7 +129,7 @@ fn print(language: Language, hooks: bool, tries: usize, mut results: Results) ->
     );
     json!({
         "runtime": language.name(), "hooks": hooks, "tries": tries, "stood": results.stood_count, "refused": results.refused,
-        "unanswered": results.unanswered, "killed": results.killed, "p50_ms": results.stood.percentile(50).as_millis(),
+        "undone": results.undone, "unanswered": results.unanswered, "killed": results.killed, "p50_ms": results.stood.percentile(50).as_millis(),
         "p95_ms": results.stood.percentile(95).as_millis(), "freed_mib": freed / MIB,
     })
 }
@@ -202,13 +212,13 @@ async fn shrink(held: &mut Held, results: &mut Results) {
     let stood = held.limit() == target * 2 * MIB;
     if stood {
         tokio::time::sleep(AFTER).await;
-        if !held.has_ended() {
-            results.freed.push(before.saturating_sub(held.usage()));
-        }
     }
     if held.kills() > kills || held.has_ended() {
         results.killed += 1;
+    } else if !refused && was_undone(held).await {
+        results.undone += 1;
     } else if stood {
+        results.freed.push(before.saturating_sub(held.usage()));
         results.stood.push(took);
         results.stood_count += 1;
     } else if refused {
@@ -216,4 +226,33 @@ async fn shrink(held: &mut Held, results: &mut Results) {
     } else {
         results.unanswered += 1;
     }
+}
+
+/// Whether the agent raised the limit again for what it did. It would leave it alone for minutes: an operator's word ends that.
+async fn was_undone(held: &Held) -> bool {
+    let explained = held.agent.client().await.explain(POD.to_owned()).await;
+    if !explained.is_ok_and(|reply| reply.next.contains("is tried again at")) {
+        return false;
+    }
+    let full = proto::Amounts {
+        cpu: None,
+        memory: Some(format!("{}Mi", FULL.memory * 2)),
+    };
+    let by_hand = proto::ResizeRequest {
+        pod: POD.to_owned(),
+        containers: vec![proto::ContainerValues {
+            name: "app".to_owned(),
+            values: Some(proto::Requirements {
+                requests: None,
+                limits: Some(full),
+            }),
+        }],
+        ..proto::ResizeRequest::default()
+    };
+    let set = held.agent.resize(by_hand).await;
+    let released = held.agent.release(POD).await;
+    if let Err(error) = set.and(released) {
+        eprintln!("  {error}");
+    }
+    true
 }

@@ -257,11 +257,7 @@ impl Watcher {
             }
         }
         let knows_counters = self.sweeps.latest.is_some() || now.monotonic > self.sweeps.tree_due;
-        if let (Some(log), true, true) = (
-            self.log.read_up_to(),
-            knows_counters,
-            self.decide_from <= now.monotonic,
-        ) {
+        if let (Some(log), true, true) = (self.log.read_up_to(), knows_counters, self.decide_from <= now.monotonic) {
             // Where there are no counters, there is nothing to wait for.
             let counters = self
                 .sweeps

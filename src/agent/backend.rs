@@ -9,7 +9,7 @@ use tokio::sync::{broadcast, mpsc, oneshot};
 use tonic::{Request, Response, Status};
 
 use super::doctor;
-use super::oom::{self, Kills};
+use super::oom::Kills;
 use super::{explain, usage, view};
 use crate::actuate::{Job, preview};
 use crate::config::RunArguments;
@@ -288,9 +288,9 @@ impl Control for AgentBackend {
     async fn oom_list(&self, request: Request<proto::OomListRequest>) -> Result<Response<proto::OomListReply>, Status> {
         let list = async |request: proto::OomListRequest| {
             let kills = self.kills.borrow();
-            let wanted = kills.iter().filter(|report| oom::is_of(report, &request.pod));
+            let wanted = kills.iter().filter(|report| view::is_of(report, &request.pod));
             Ok(proto::OomListReply {
-                kills: wanted.map(|report| oom::kill(report)).collect(),
+                kills: wanted.map(|report| view::kill(report)).collect(),
             })
         };
         self.gate.read("oom list", request, list).await

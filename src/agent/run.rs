@@ -108,7 +108,7 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
         let recorder = EventRecorder::start(api.clone(), &config.node_name, counted_events, stop.clone());
         tokio::spawn(emit_events(records.subscribe(), recorder));
         api.keep_probing(stop.clone());
-        tokio::spawn(report_returns(api.health().clone(), events.clone()));
+        tokio::spawn(report_returns(api.health.clone(), events.clone()));
         let resizer: Arc<dyn PodResizer> = Arc::new(ApiResizer::new(api.clone()));
         (resizer, Annotator::start(api, stop.clone()))
     });

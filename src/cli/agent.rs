@@ -1,6 +1,6 @@
 //! Where the agent is, and how a command asks it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
@@ -13,7 +13,7 @@ use crate::control::{Client, ClientError, DEFAULT_SOCKET};
 pub(super) struct Agent {
     /// The socket vscaled listens at
     #[arg(long, global = true, env = "VSCALED_SOCKET", default_value = DEFAULT_SOCKET, value_name = "PATH")]
-    socket: PathBuf,
+    pub(super) socket: PathBuf,
 }
 
 impl Agent {
@@ -28,11 +28,6 @@ impl Agent {
         calls: impl AsyncFnOnce(&mut Client) -> Result<T, ClientError>,
     ) -> Result<Result<T, ClientError>, Failure> {
         block_on(async { calls(&mut Client::connect(&self.socket).await?).await })
-    }
-
-    /// Where the agent is looked for.
-    pub(super) fn socket(&self) -> &Path {
-        &self.socket
     }
 }
 

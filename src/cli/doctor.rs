@@ -40,7 +40,7 @@ struct Report {
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let answer = agent.try_call(async |client| client.doctor().await)?;
     let (report, missing) = match answer {
-        Ok(reply) => (report_of_agent(agent.socket(), reply), None),
+        Ok(reply) => (report_of_agent(&agent.socket, reply), None),
         Err(error @ (ClientError::NoAgent(_) | ClientError::Unknown)) => (examine_locally(&error)?, Some(error)),
         Err(error) => return Err(error.into()),
     };
@@ -96,7 +96,7 @@ fn examine_locally(error: &ClientError) -> Result<Report, Failure> {
 fn render(report: &Report, paint: Paint) -> String {
     let names = report.checks.iter().map(|check| check.name.chars().count());
     let column = names.max().unwrap_or(0);
-    let width = paint.width().unwrap_or(WIDTH);
+    let width = paint.width.unwrap_or(WIDTH);
     let indent = 6 + column + 2;
     let mut text = String::new();
     for check in &report.checks {

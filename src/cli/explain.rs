@@ -30,7 +30,7 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let reply = agent.call(async |client| Ok(client.explain(arguments.pod.clone()).await?))?;
     let now = jiff::Timestamp::now().to_string();
     arguments.output.print(&reply, |paint| {
-        let width = paint.width().unwrap_or(WIDTH).min(WIDEST);
+        let width = paint.width.unwrap_or(WIDTH).min(WIDEST);
         Page { paint, width }.render(&reply, &now)
     })
 }

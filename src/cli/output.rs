@@ -101,7 +101,7 @@ const NARROWEST: usize = 40;
 pub(super) struct Paint {
     colour: bool,
     /// Of a terminal; what goes elsewhere is not shortened.
-    width: Option<usize>,
+    pub(super) width: Option<usize>,
 }
 
 impl Paint {
@@ -120,11 +120,6 @@ impl Paint {
             colour: std::io::stdout().is_terminal() && !unwanted && !dumb,
             width: size.map(|(width, _)| usize::from(width.0).max(NARROWEST)),
         }
-    }
-
-    /// Characters that fit a line, if the output is a terminal's.
-    pub(super) const fn width(self) -> Option<usize> {
-        self.width
     }
 
     /// The text, safe to show and in the colour of its tone.

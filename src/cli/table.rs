@@ -13,7 +13,7 @@ pub(super) fn list<const N: usize>(
 ) -> String {
     let header = header.map(str::to_owned);
     let mut rows: Vec<Vec<String>> = std::iter::once(header).chain(rows).map(Vec::from).collect();
-    if let Some(width) = paint.width() {
+    if let Some(width) = paint.width {
         fit(&mut rows, width);
     }
     align(&rows)

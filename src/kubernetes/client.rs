@@ -60,13 +60,15 @@ pub struct ApiClient {
     /// Each with what its open watches hold.
     watches: Arc<[(kube::Client, Arc<()>)]>,
     deadline: Duration,
-    counted: ApiMetrics,
+    /// What is counted about the way to the API server.
+    pub(super) counted: ApiMetrics,
     /// Whether the API server may begin watches with what is there already.
     streams_lists: Arc<AtomicBool>,
     /// Until when the API server is left alone.
     paused: Arc<Mutex<Option<Instant>>>,
     keeps_pauses: bool,
-    health: ApiHealth,
+    /// Whether the API server answers, as far as is known.
+    pub health: ApiHealth,
 }
 
 impl std::fmt::Debug for ApiClient {
@@ -105,12 +107,6 @@ impl ApiClient {
             deadline: PATIENCE,
             ..self.clone()
         }
-    }
-
-    /// Whether the API server answers, as far as is known.
-    #[must_use]
-    pub const fn health(&self) -> &ApiHealth {
-        &self.health
     }
 
     /// Asks whether the API server is ready whenever it may be away, until told to stop. Until the first answer it is away.
@@ -248,12 +244,6 @@ impl ApiClient {
             Ok(pieces)
         };
         self.counted(call, begun.await)
-    }
-
-    /// What is counted about the way to the API server.
-    #[must_use]
-    pub const fn counts(&self) -> &ApiMetrics {
-        &self.counted
     }
 
     /// Makes a call whose answer is one object.

@@ -63,7 +63,7 @@ impl PodResizer for ApiResizer {
     }
 
     fn away(&self) -> Option<String> {
-        self.client.health().away().map(|away| away.to_string())
+        self.client.health.away().map(|away| away.to_string())
     }
 
     fn for_operators(&self) -> Option<Arc<dyn PodResizer>> {

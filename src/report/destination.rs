@@ -2,7 +2,8 @@
 
 /// A destination of reports. Each has acknowledgements of its own, and none waits for another. The order gives the bits on
 /// disk: it never changes, and new ones come last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 #[repr(u8)]
 pub enum Destination {
     /// A Kubernetes Event on the pod.
@@ -17,12 +18,8 @@ impl Destination {
     pub const ALL: [Self; 3] = [Self::PodEvents, Self::VpaEvents, Self::Grpc];
 
     /// Its name in metrics, problems and the status.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::PodEvents => "pod-events",
-            Self::VpaEvents => "vpa-events",
-            Self::Grpc => "grpc",
-        }
+    pub fn as_str(self) -> &'static str {
+        self.into()
     }
 
     /// How many reports it may hold unacknowledged. Events are aggregated from what is held, so there it is more.

@@ -111,6 +111,6 @@ impl ReportMetrics {
     }
 }
 
-const fn outcome_of(destination: Destination, outcome: &'static str) -> Labels<2> {
+fn outcome_of(destination: Destination, outcome: &'static str) -> Labels<2> {
     [("destination", destination.as_str()), ("outcome", outcome)]
 }

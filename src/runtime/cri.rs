@@ -56,8 +56,8 @@ impl Default for Deadlines {
 /// first call and again after the runtime restarted.
 #[derive(Debug, Clone)]
 pub struct Cri {
-    client: RuntimeServiceClient<Channel>,
-    channel: Channel,
+    pub(super) client: RuntimeServiceClient<Channel>,
+    pub(super) channel: Channel,
     socket: Arc<Path>,
     deadlines: Deadlines,
     events: EventOptions,
@@ -112,16 +112,6 @@ impl Cri {
         &self.socket
     }
 
-    /// The connection, for containerd's own services on the same socket.
-    pub(super) fn channel(&self) -> Channel {
-        self.channel.clone()
-    }
-
-    /// The generated client, for calls without a deadline.
-    pub(super) fn client(&self) -> RuntimeServiceClient<Channel> {
-        self.client.clone()
-    }
-
     pub(super) fn error(&self, method: &'static str, container: Option<&str>, problem: Problem) -> RuntimeError {
         RuntimeError {
             call: Call {
@@ -135,7 +125,7 @@ impl Cri {
 
     /// Who listens, as the cheapest sign of life.
     pub(super) async fn version(&self) -> Result<VersionResponse, RuntimeError> {
-        let mut client = self.client();
+        let mut client = self.client.clone();
         let request = VersionRequest {
             version: "v1".to_owned(),
         };
@@ -156,7 +146,7 @@ impl Cri {
 
     /// The runtime's list as it is, every entry with an id.
     pub(super) async fn list(&self, filter: Option<ContainerFilter>) -> Result<Vec<Container>, RuntimeError> {
-        let mut client = self.client();
+        let mut client = self.client.clone();
         let call = client.list_containers(ListContainersRequest { filter });
         let answer = self.call("ListContainers", None, self.deadlines.read, call).await?;
         if answer.containers.iter().any(|container| container.id.is_empty()) {
@@ -170,7 +160,7 @@ impl Cri {
             container_id: id.to_owned(),
             verbose: true,
         };
-        let mut client = self.client();
+        let mut client = self.client.clone();
         let call = client.container_status(request);
         self.call("ContainerStatus", Some(id), self.deadlines.read, call).await
     }
@@ -210,7 +200,7 @@ impl ContainerRuntime for Cri {
         let version = self.version().await?;
         let kind =
             answer::runtime_kind(&version.runtime_name).map_err(|problem| self.error("Version", None, problem))?;
-        let mut client = self.client();
+        let mut client = self.client.clone();
         let call = client.runtime_config(RuntimeConfigRequest {});
         let cgroup_driver = match self.call("RuntimeConfig", None, self.deadlines.read, call).await {
             Ok(config) => {
@@ -232,7 +222,7 @@ impl ContainerRuntime for Cri {
             state: PodSandboxState::SandboxReady.into(),
         };
         let filter = Some(PodSandboxFilter { state: Some(ready) });
-        let mut client = self.client();
+        let mut client = self.client.clone();
         let call = client.list_pod_sandbox(ListPodSandboxRequest { filter });
         let answer = self.call("ListPodSandbox", None, self.deadlines.read, call).await?;
         let sandboxes = answer
@@ -290,7 +280,7 @@ impl ContainerRuntime for Cri {
         });
         let namespace = MetadataValue::from_static(NAMESPACE);
         request.metadata_mut().insert("containerd-namespace", namespace);
-        let mut tasks = containerd_client::Client::from(self.channel()).tasks();
+        let mut tasks = containerd_client::Client::from(self.channel.clone()).tasks();
         let call = tasks.kill(request);
         self.call("Kill", Some(id), self.deadlines.read, call).await.map(drop)
     }
@@ -307,7 +297,7 @@ impl ContainerRuntime for Cri {
             container_id: id.to_owned(),
             linux: Some(linux),
         };
-        let mut client = self.client();
+        let mut client = self.client.clone();
         let call = client.update_container_resources(request);
         self.call("UpdateContainerResources", Some(id), self.deadlines.update, call)
             .await

@@ -6,7 +6,6 @@
 
 pub(crate) mod published;
 mod recorder;
-mod view;
 
 use std::sync::Arc;
 
@@ -27,7 +26,6 @@ use crate::report::ReporterHandle;
 use crate::report::log::Recovered;
 
 pub(super) use published::Kills;
-pub(super) use view::{is_of, kill};
 
 /// Batches that may wait for the recorder; what does not fit waits with the watcher.
 const BATCHES: usize = 64;

@@ -10,7 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tokio::sync::{broadcast, mpsc, watch};
 
-use super::view;
+use crate::agent::view;
 use crate::control::proto;
 use crate::model::LivePod;
 use crate::observe::audit::Audit;

@@ -58,7 +58,7 @@ impl<T: Object> Task<T> {
     }
 
     pub(super) async fn run(mut self) {
-        self.client.counts().watching(Self::plural());
+        self.client.counted.watching(Self::plural());
         loop {
             let Some(kind) = T::KINDS.get(self.served).copied() else {
                 self.not_served().await;
@@ -82,7 +82,7 @@ impl<T: Object> Task<T> {
                 end => end,
             };
             let counted = *end.as_ref().unwrap_or(&WatchEnd::Failed);
-            self.client.counts().watched(Self::plural(), counted);
+            self.client.counted.watched(Self::plural(), counted);
             match end {
                 Ok(WatchEnd::Forgotten) => {
                     self.must_list = true;
@@ -273,7 +273,7 @@ impl<T: Object> Task<T> {
             .known
             .with(|known| std::mem::replace(&mut known.refused, refused) != refused);
         self.known.trouble(&error.to_string(), news);
-        let health = self.client.health().clone();
+        let health = self.client.health.clone();
         // Who comes back from an outage is not left waiting for as long as it lasted.
         let returned = async {
             health.stays_away().await;

@@ -59,7 +59,7 @@ impl Source {
     pub(super) async fn open(self, cri: Cri) -> Result<Events, Status> {
         match self {
             Self::Containerd => {
-                let mut client = containerd_client::Client::from(cri.channel()).events();
+                let mut client = containerd_client::Client::from(cri.channel.clone()).events();
                 let filters = TOPICS.map(|topic| format!("namespace=={NAMESPACE},topic==\"{topic}\""));
                 let answer = client
                     .subscribe(SubscribeRequest {
@@ -70,7 +70,7 @@ impl Source {
                 Ok(events.boxed())
             }
             Self::Cri => {
-                let answer = cri.client().get_container_events(GetEventsRequest {}).await?;
+                let answer = cri.client.clone().get_container_events(GetEventsRequest {}).await?;
                 Ok(answer.into_inner().map(|event| event.map(of_cri)).boxed())
             }
         }

@@ -13,8 +13,7 @@ pub mod control {
     tonic::include_proto!("vscaled.control.v1");
 }
 
-/// `vscaled.report.v1`. What a report says of a pod, a container, a limit and memory is said in these messages everywhere,
-/// also on disk.
+/// `vscaled.report.v1`: what reports say of pods, containers, limits and memory, everywhere and on disk as well.
 pub mod report {
     use serde::{Serialize, Serializer};
 

@@ -26,8 +26,7 @@ pub enum Annotated {
 }
 
 impl ApiClient {
-    /// Sets annotations of the pod with this UID at the API server, or removes them; all at once. Another pod of the name is
-    /// left alone.
+    /// Sets annotations of the pod with this UID, or removes them, all at once. Another pod of the name is left alone.
     ///
     /// Errors: [`ApiError`]; the annotations are then as they were, or the answer was lost.
     pub async fn annotate(&self, pod: &PodId, annotations: &Annotations) -> Result<Annotated, ApiError> {

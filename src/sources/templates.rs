@@ -29,7 +29,6 @@ struct TemplatedWorkload {
     metadata: ObjectMeta,
     #[serde(default)]
     spec: WorkloadSpec,
-    /// Of a PodTemplate.
     #[serde(default)]
     template: Template<PodSpec>,
 }

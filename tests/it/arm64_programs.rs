@@ -109,7 +109,7 @@ fn the_agent_itself_starts_and_reads_its_configuration() {
         concat!("vscaled ", env!("CARGO_PKG_VERSION")),
         "{version:?}"
     );
-    let refused = run(&["--config", "/no/such/file"]);
+    let refused = run(&["run", "--config=/no/such/file"]);
     assert!(!refused.status.success());
     assert!(
         String::from_utf8_lossy(&refused.stderr).contains("/no/such/file"),

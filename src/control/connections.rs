@@ -221,7 +221,9 @@ pub struct Caller {
 ///
 /// `SO_PEERCRED` tells user, first group and process; `SO_PEERGROUPS` (Linux 4.13) the other groups. Both come from one
 /// record, made at connect(2) and never changed (`sk_peer_cred`, net/unix/af_unix.c), so there is no moment at which
-/// somebody else's groups could be read.
+/// somebody else's groups could be read. The alternatives have one: `/proc/PID/status` shows what the process became since,
+/// or another process of that number, and a look-up by name shows the groups a user might have, in a database that a
+/// container does not share.
 pub(super) fn identify(socket: &impl AsFd) -> io::Result<(Caller, Vec<u32>)> {
     let credentials = getsockopt(socket, PeerCredentials)?;
     let caller = Caller {

@@ -2,7 +2,7 @@
 //!
 //! Root and the agent's own user may make every call. So may the members of one configured group; the members of a
 //! second one may make the calls that change nothing. Membership is what the kernel recorded about the caller when it
-//! connected, not what a database of users says now: see [`peer`](super::peer).
+//! connected, not what a database of users says now: see [`connections`](super::connections).
 
 use super::connections::Caller;
 

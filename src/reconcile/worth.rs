@@ -17,15 +17,14 @@ use prometheus_client::registry::Registry;
 use super::pod::PodState;
 use super::resize::ResizeStatus;
 use crate::model::{NamedRequirements, Resource, ResourceList};
-use crate::observe::metrics::register;
+use crate::observe::metrics::{Gauges, Labels, family, register};
 use crate::plan::sum;
 
 /// Hours of workloads that are kept, the latest: a node has some hundred workloads at a time, and sees many jobs.
 const MOST: usize = 8192;
 const HOUR: i64 = 3600;
-/// Workloads with series of metrics, and for how many hours one stays that nothing happens to. A tenant can make any number.
-const MOST_SHOWN: usize = 1024;
-const SHOWN_HOURS: i64 = 2;
+/// What pods requested when they first followed a recommendation, and what they request now.
+const WHEN: [Labels<1>; 2] = [[("when", "before")], [("when", "now")]];
 
 /// What did not happen to a pod.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -91,25 +90,12 @@ pub(crate) struct Worth {
     since: Timestamp,
     /// By hour since 1970, and workload.
     counts: BTreeMap<(i64, WorkloadKey), WorkloadWorth>,
-    metrics: WorthMetrics,
-}
-
-/// Namespace, and kind and name.
-type WorkloadLabels = [(&'static str, String); 2];
-/// The same, and `before` or `now`: when pods first followed a recommendation, or now.
-type RequestLabels = [(&'static str, String); 3];
-
-/// Series for each workload, for as long as something happens to it.
-#[derive(Debug)]
-struct WorthMetrics {
-    /// The workloads that have series, and the hour of what happened last.
-    shown: BTreeMap<WorkloadKey, i64>,
-    kills: Family<WorkloadLabels, Counter>,
-    evictions: Family<WorkloadLabels, Counter>,
-    restarts: Family<WorkloadLabels, Counter>,
-    throttled: Family<WorkloadLabels, Counter<f64, AtomicU64>>,
-    cpu: Family<RequestLabels, Gauge<f64, AtomicU64>>,
-    memory: Family<RequestLabels, Gauge>,
+    kills: Counter,
+    evictions: Counter,
+    restarts: Counter,
+    throttled: Counter<f64, AtomicU64>,
+    cpu: Family<Labels<1>, Gauge<f64, AtomicU64>>,
+    memory: Gauges<1>,
 }
 
 impl Worth {
@@ -125,28 +111,34 @@ impl Worth {
         Self {
             since: Timestamp::now(),
             counts: BTreeMap::new(),
-            metrics: WorthMetrics {
-                shown: BTreeMap::new(),
-                kills: register(r, "avoided_kills", kills, Family::default()),
-                evictions: register(r, "avoided_evictions", evictions, Family::default()),
-                restarts: register(r, "avoided_restarts", restarts, Family::default()),
-                throttled: register(r, "avoided_throttled_seconds", throttled, Family::default()),
-                cpu: register(r, "requested_cores", cpu, Family::default()),
-                memory: register(r, "requested_bytes", memory, Family::default()),
-            },
+            kills: register(r, "avoided_kills", kills, Counter::default()),
+            evictions: register(r, "avoided_evictions", evictions, Counter::default()),
+            restarts: register(r, "avoided_restarts", restarts, Counter::default()),
+            throttled: register(r, "avoided_throttled_seconds", throttled, Counter::default()),
+            cpu: family(r, "requested_cores", cpu, WHEN),
+            memory: family(r, "requested_bytes", memory, WHEN),
         }
     }
 
     pub(crate) fn count(&mut self, state: &PodState, avoided: Avoided, now: Timestamp) {
         let mut worth = WorkloadWorth::default();
         match avoided {
-            Avoided::Kill => worth.kills = 1,
-            Avoided::Eviction { restarts } => (worth.evictions, worth.restarts) = (1, restarts),
-            Avoided::ThrottledSeconds(seconds) => worth.throttled_seconds = seconds,
+            Avoided::Kill => {
+                worth.kills = 1;
+                self.kills.inc();
+            }
+            Avoided::Eviction { restarts } => {
+                (worth.evictions, worth.restarts) = (1, restarts);
+                self.evictions.inc();
+                self.restarts.inc_by(restarts);
+            }
+            Avoided::ThrottledSeconds(seconds) => {
+                worth.throttled_seconds = seconds;
+                self.throttled.inc_by(seconds);
+            }
         }
-        let (hour, key) = (hour_of(now), key_of(state));
-        self.metrics.count(&key, &worth, hour);
-        self.counts.entry((hour, key)).or_default().add(&worth);
+        let key = (hour_of(now), key_of(state));
+        self.counts.entry(key).or_default().add(&worth);
         if self.counts.len() > MOST
             && let Some(((oldest, _), _)) = self.counts.pop_first()
         {
@@ -178,76 +170,16 @@ impl Worth {
     }
 
     /// Shows what the pods request.
-    pub(crate) fn show<'a>(&mut self, pods: impl Iterator<Item = &'a PodState>, now: Timestamp) {
-        let mut workloads = BTreeMap::<WorkloadKey, WorkloadWorth>::new();
-        for (state, worth) in requested(pods) {
-            workloads.entry(key_of(state)).or_default().add(&worth);
-        }
-        self.metrics.show(&workloads, hour_of(now));
-    }
-}
-
-impl WorthMetrics {
-    /// Adds what did not happen to a workload. Nothing is added as well: a series is to begin before it rises.
-    fn count(&mut self, key: &WorkloadKey, worth: &WorkloadWorth, hour: i64) {
-        let labels = labels_of(key);
-        self.kills.get_or_create(&labels).inc_by(worth.kills);
-        self.evictions.get_or_create(&labels).inc_by(worth.evictions);
-        self.restarts.get_or_create(&labels).inc_by(worth.restarts);
-        self.throttled.get_or_create(&labels).inc_by(worth.throttled_seconds);
-        self.shown.insert(key.clone(), hour);
-        if self.shown.len() > MOST_SHOWN
-            && let Some((oldest, _)) = self.shown.iter().min_by_key(|(_, hour)| **hour)
-        {
-            self.forget(&oldest.clone());
+    pub(crate) fn show<'a>(&self, pods: impl Iterator<Item = &'a PodState>) {
+        let mut total = WorkloadWorth::default();
+        requested(pods).for_each(|(_, worth)| total.add(&worth));
+        for (labels, amounts) in WHEN.iter().zip([total.before, total.now]) {
+            let cpu = u32::try_from(amounts.amount(Resource::Cpu)).unwrap_or(u32::MAX);
+            self.cpu.get_or_create(labels).set(f64::from(cpu) / 1000.0);
+            let memory = i64::try_from(amounts.amount(Resource::Memory)).unwrap_or(i64::MAX);
+            self.memory.get_or_create(labels).set(memory);
         }
     }
-
-    /// Shows what these workloads request, and forgets those that nothing has happened to for long.
-    fn show(&mut self, workloads: &BTreeMap<WorkloadKey, WorkloadWorth>, hour: i64) {
-        for (key, worth) in workloads {
-            self.count(key, &WorkloadWorth::default(), hour);
-            for (when, amounts) in [("before", worth.before), ("now", worth.now)] {
-                let labels = request_labels(key, when);
-                let cpu = u32::try_from(amounts.amount(Resource::Cpu)).unwrap_or(u32::MAX);
-                self.cpu.get_or_create(&labels).set(f64::from(cpu) / 1000.0);
-                let memory = i64::try_from(amounts.amount(Resource::Memory)).unwrap_or(i64::MAX);
-                self.memory.get_or_create(&labels).set(memory);
-            }
-        }
-        let idle = self.shown.iter().filter(|(key, _)| !workloads.contains_key(key));
-        let (old, idle): (Vec<_>, Vec<_>) = idle.partition(|(_, last)| **last + SHOWN_HOURS <= hour);
-        idle.into_iter().for_each(|(key, _)| self.forget_requests(key));
-        let old: Vec<_> = old.into_iter().map(|(key, _)| key.clone()).collect();
-        old.iter().for_each(|key| self.forget(key));
-    }
-
-    fn forget(&mut self, key: &WorkloadKey) {
-        let labels = labels_of(key);
-        self.kills.remove(&labels);
-        self.evictions.remove(&labels);
-        self.restarts.remove(&labels);
-        self.throttled.remove(&labels);
-        self.forget_requests(key);
-        self.shown.remove(key);
-    }
-
-    fn forget_requests(&self, key: &WorkloadKey) {
-        for when in ["before", "now"] {
-            let labels = request_labels(key, when);
-            self.cpu.remove(&labels);
-            self.memory.remove(&labels);
-        }
-    }
-}
-
-fn labels_of((namespace, kind, name): &WorkloadKey) -> WorkloadLabels {
-    [("namespace", namespace.clone()), ("workload", format!("{kind}/{name}"))]
-}
-
-fn request_labels(key: &WorkloadKey, when: &str) -> RequestLabels {
-    let [namespace, workload] = labels_of(key);
-    [namespace, workload, ("when", when.to_owned())]
 }
 
 /// What each of these pods requested before and requests now. One that waits for its kubelet has neither what it requested before
@@ -288,8 +220,6 @@ pub(crate) fn requests(containers: &[NamedRequirements]) -> ResourceList {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-
-    use prometheus_client::encoding::text::encode;
 
     use super::*;
     use crate::decide::PodDecision;
@@ -332,37 +262,5 @@ mod tests {
         let (kept, since) = kills(&worth, None, now);
         assert!((MOST as u64 - 100..=MOST as u64).contains(&kept), "{kept}");
         assert_eq!(since, 4 * 3600);
-    }
-
-    #[test]
-    fn a_workload_has_series_from_zero_and_while_something_happens_to_it() {
-        let pod = Arc::clone(&parse_manifests("test", POD).unwrap().view.pods[0]);
-        let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
-        state.desired.before = Some(ResourceList::default());
-        let mut registry = Registry::default();
-        let mut worth = Worth::register(&mut registry);
-        let shown = |registry: &Registry| {
-            let mut text = String::new();
-            encode(&mut text, registry).unwrap();
-            let lines = text.lines().filter(|line| !line.starts_with('#'));
-            lines.map(str::to_owned).collect::<Vec<_>>()
-        };
-        let is_shown = |line: &str, registry: &Registry| shown(registry).iter().any(|shown| shown == line);
-        worth.show(std::iter::once(&state), at(0, 0));
-        let kills = r#"avoided_kills_total{namespace="default",workload="Pod/web"}"#;
-        assert!(is_shown(&format!("{kills} 0"), &registry), "{:?}", shown(&registry));
-        worth.count(&state, Avoided::Kill, at(0, 1));
-        worth.show(std::iter::empty(), at(1, 0));
-        let left = shown(&registry);
-        assert!(is_shown(&format!("{kills} 1"), &registry), "{left:?}");
-        assert!(!left.iter().any(|line| line.starts_with("requested")), "{left:?}");
-        worth.show(std::iter::empty(), at(2, 0));
-        assert_eq!(shown(&registry), <[String; 0]>::default());
-        // Whoever makes workloads without an end does not fill the scrape.
-        for number in 0..2 * MOST_SHOWN {
-            state.decision.workload.name = number.to_string();
-            worth.count(&state, Avoided::Kill, at(3, 0));
-        }
-        assert_eq!(shown(&registry).len(), 4 * MOST_SHOWN);
     }
 }

@@ -139,11 +139,7 @@ async fn restarts_avoided_count_each_container_once_in_its_pods_life() {
     recommend(&scene, LARGER[0].1);
     assert_eq!(avoided(&scene, 4).await, truth, "they were replaced already");
     let (_, metrics) = http::get(scene.agent.http_address().await, "/metrics").unwrap();
-    for (workload, restarts) in [("web", 1), ("db", 2)] {
-        let labels = format!("{{namespace=\"test\",workload=\"Deployment/{workload}\"}}");
-        let line = format!("\nvscaled_avoided_restarts_total{labels} {restarts}\n");
-        assert!(metrics.contains(&line), "{metrics}");
-    }
+    assert!(metrics.contains("\nvscaled_avoided_restarts_total 3\n"), "{metrics}");
     // Nor does the next agent count them again.
     scene.agent.stop();
     scene.agent.start().await;

@@ -19,8 +19,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::kubernetes::{Annotations, ApiClient};
-use crate::model::objects::PodId;
-use crate::model::objects::{Pod, annotation};
+use crate::model::objects::{Pod, PodId, annotation};
 use crate::pace::{Backoff, scattered};
 use pace::Pace;
 

@@ -42,8 +42,7 @@ impl ShrinkState {
     /// Takes in what a pass did; what it lowered is watched from now on, together with what is watched already.
     pub(crate) fn pass_ended(&mut self, report: ShrinkReport, number: u64) {
         self.seen.extend(report.seen);
-        // What was seen before a limit was another one is no evidence for the next that is to come down.
-        self.seen.retain(|target, _| !report.touched.contains(target));
+        self.forget_seen(&report.touched);
         if report.touched.is_empty() {
             return;
         }
@@ -53,6 +52,11 @@ impl ShrinkState {
         self.recent.retain(|known| !report.touched.contains(&known.target));
         self.recent.extend(report.lowered);
         self.watched = (!self.recent.is_empty()).then_some(number);
+    }
+
+    /// What was seen of these says nothing any more: they have another limit, or were told to free memory.
+    pub(crate) fn forget_seen(&mut self, targets: &[Target]) {
+        self.seen.retain(|target, _| !targets.contains(target));
     }
 
     /// The watch that should run: its number, and what it watches.

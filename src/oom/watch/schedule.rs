@@ -60,7 +60,7 @@ impl Schedule {
         let (credit, since) = self.credit;
         let credit = MOST_CREDIT.min(credit + from.saturating_sub(since) / SHARE);
         let spent = to.saturating_sub(from);
-        self.not_before = to + rest(spent.saturating_sub(credit));
+        self.not_before = to + rest(spent.saturating_sub(credit), SHARE);
         self.credit = (credit.saturating_sub(spent), self.not_before);
         self.next = to + TICK;
         if let Some((pause, close)) = self.again {
@@ -101,15 +101,15 @@ impl ContainerRefresh {
 
     /// A look was taken, and another is worth while or not: in a second, then after twice as long each time.
     pub(super) fn completed(&mut self, from: Duration, to: Duration, again: bool) {
-        self.not_before = to + rest(to.saturating_sub(from));
+        self.not_before = to + rest(to.saturating_sub(from), SHARE);
         self.due = again.then(|| to + TICK * (1 << self.again.min(16)));
         self.again += 1;
     }
 }
 
-/// How long to rest after work of that long.
-fn rest(work: Duration) -> Duration {
-    work.saturating_mul(SHARE).clamp(LEAST, TICK)
+/// How long to rest after work of that long, so that it takes one in about so many moments; never more than a second.
+pub(super) fn rest(work: Duration, share: u32) -> Duration {
+    work.saturating_mul(share).clamp(LEAST, TICK)
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use super::kernel_log::KernelLog;
 use super::kill_counters::CounterScope;
 use super::node::{NodeFiles, ProcProbe};
 use super::pod_names::NodePods;
-use super::schedule::{ContainerRefresh, Schedule};
+use super::schedule::{ContainerRefresh, Schedule, rest};
 use super::wake_up::{WakeUp, WakeUpReason};
 use crate::model::{CgroupVersion, ChangeRecord};
 use crate::oom::clock::{Moment, monotonic};
@@ -268,7 +268,7 @@ impl Watcher {
             let from = monotonic();
             self.attribution.decide(progress, now, &self.files);
             let to = monotonic();
-            self.decide_from = to + to.saturating_sub(from) * (DECIDING_SHARE - 1);
+            self.decide_from = to + rest(to.saturating_sub(from), DECIDING_SHARE);
         }
         self.attribution.release(Moment::now(), &self.files);
         self.send_batch()

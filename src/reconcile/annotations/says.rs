@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use crate::decide::BOOST_ANNOTATION;
-use crate::model::objects::Pod;
-use crate::model::objects::PodId;
+use crate::model::objects::{Pod, PodId};
 use crate::model::{NamedRequirements, Requirements};
 use crate::plan::{lift_kept, resize};
 use crate::reconcile::pod::PodState;

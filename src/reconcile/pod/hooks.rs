@@ -309,9 +309,8 @@ impl PodState {
                 if self.live.is_some() {
                     self.restart(cause, now);
                 }
-                // What it held before it was told says nothing any more.
-                let told = [Target::Container(run.container.clone()), Target::Pod];
-                self.shrink.seen.retain(|target, _| !told.contains(target));
+                self.shrink
+                    .forget_seen(&[Target::Container(run.container.clone()), Target::Pod]);
             }
         }
         if run.moment == Moment::OnMemoryPressure {

@@ -24,7 +24,6 @@ pub(crate) async fn measure(rate: Option<u64>, runs: usize) -> anyhow::Result<()
     let title = format!(
         "one process from a limit of 128 MiB to {until} MiB in use, maxAllowed 4 GiB, {runs} runs with the guard"
     );
-    println!("\n{title}");
     let mut figures = Figures::new("growth", title);
     for rate in RATES.into_iter().filter(|one| rate.is_none_or(|rate| rate == *one)) {
         let free = unlimited(rate, until).await;

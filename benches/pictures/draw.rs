@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 const WIDTH: f64 = 760.0;
-const LEFT: f64 = 300.0;
+const LEFT: f64 = 330.0;
 const RIGHT: f64 = 590.0;
 const ROW: f64 = 26.0;
 const HEAD: f64 = 58.0;

@@ -4,27 +4,23 @@
 //! What did not happen is counted where it certainly would have, or is derived by a rule that docs/report.md states; it counts by
 //! the hour, from the agent's start. What pods requested before is kept over restarts, with what is desired for them.
 
+mod metrics;
+
 use std::collections::BTreeMap;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::family::Family;
-use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 
+use self::metrics::WorthMetrics;
 use super::pod::PodState;
 use super::resize::ResizeStatus;
-use crate::model::{NamedRequirements, Resource, ResourceList};
-use crate::observe::metrics::{Gauges, Labels, family, register};
+use crate::model::{NamedRequirements, ResourceList};
 use crate::plan::sum;
 
 /// Hours of workloads that are kept, the latest: a node has some hundred workloads at a time, and sees many jobs.
 const MOST: usize = 8192;
 const HOUR: i64 = 3600;
-/// What pods requested when they first followed a recommendation, and what they request now.
-const WHEN: [Labels<1>; 2] = [[("when", "before")], [("when", "now")]];
 
 /// What did not happen to a pod.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -90,55 +86,30 @@ pub(crate) struct Worth {
     since: Timestamp,
     /// By hour since 1970, and workload.
     counts: BTreeMap<(i64, WorkloadKey), WorkloadWorth>,
-    kills: Counter,
-    evictions: Counter,
-    restarts: Counter,
-    throttled: Counter<f64, AtomicU64>,
-    cpu: Family<Labels<1>, Gauge<f64, AtomicU64>>,
-    memory: Gauges<1>,
+    metrics: WorthMetrics,
 }
 
 impl Worth {
     pub(crate) fn register(registry: &mut Registry) -> Self {
-        let r = registry;
-        let kills =
-            "Temporary memory limits whose container used more than its limit was before: each would have been a kill";
-        let evictions = "Recommendations that running pods were given in place";
-        let restarts = "Containers of pods that were given a recommendation in place, once for each pod: replaced, they would have started again";
-        let throttled = "Half of the time for which the guard held cpu limits higher that throttled in at least half of all periods";
-        let cpu = "Cores that pods which follow a recommendation requested before it, and request now";
-        let memory = "Memory that pods which follow a recommendation requested before it, and request now";
+        let metrics = WorthMetrics::default();
+        registry.register_collector(Box::new(metrics.clone()));
         Self {
             since: Timestamp::now(),
             counts: BTreeMap::new(),
-            kills: register(r, "avoided_kills", kills, Counter::default()),
-            evictions: register(r, "avoided_evictions", evictions, Counter::default()),
-            restarts: register(r, "avoided_restarts", restarts, Counter::default()),
-            throttled: register(r, "avoided_throttled_seconds", throttled, Counter::default()),
-            cpu: family(r, "requested_cores", cpu, WHEN),
-            memory: family(r, "requested_bytes", memory, WHEN),
+            metrics,
         }
     }
 
     pub(crate) fn count(&mut self, state: &PodState, avoided: Avoided, now: Timestamp) {
         let mut worth = WorkloadWorth::default();
         match avoided {
-            Avoided::Kill => {
-                worth.kills = 1;
-                self.kills.inc();
-            }
-            Avoided::Eviction { restarts } => {
-                (worth.evictions, worth.restarts) = (1, restarts);
-                self.evictions.inc();
-                self.restarts.inc_by(restarts);
-            }
-            Avoided::ThrottledSeconds(seconds) => {
-                worth.throttled_seconds = seconds;
-                self.throttled.inc_by(seconds);
-            }
+            Avoided::Kill => worth.kills = 1,
+            Avoided::Eviction { restarts } => (worth.evictions, worth.restarts) = (1, restarts),
+            Avoided::ThrottledSeconds(seconds) => worth.throttled_seconds = seconds,
         }
-        let key = (hour_of(now), key_of(state));
-        self.counts.entry(key).or_default().add(&worth);
+        let key = key_of(state);
+        self.metrics.count(&key, &worth, now);
+        self.counts.entry((hour_of(now), key)).or_default().add(&worth);
         if self.counts.len() > MOST
             && let Some(((oldest, _), _)) = self.counts.pop_first()
         {
@@ -170,15 +141,9 @@ impl Worth {
     }
 
     /// Shows what the pods request.
-    pub(crate) fn show<'a>(&self, pods: impl Iterator<Item = &'a PodState>) {
-        let mut total = WorkloadWorth::default();
-        requested(pods).for_each(|(_, worth)| total.add(&worth));
-        for (labels, amounts) in WHEN.iter().zip([total.before, total.now]) {
-            let cpu = u32::try_from(amounts.amount(Resource::Cpu)).unwrap_or(u32::MAX);
-            self.cpu.get_or_create(labels).set(f64::from(cpu) / 1000.0);
-            let memory = i64::try_from(amounts.amount(Resource::Memory)).unwrap_or(i64::MAX);
-            self.memory.get_or_create(labels).set(memory);
-        }
+    pub(crate) fn show<'a>(&self, pods: impl Iterator<Item = &'a PodState>, now: Timestamp) {
+        let requests = requested(pods).map(|(state, worth)| (key_of(state), worth));
+        self.metrics.request(requests, now);
     }
 }
 
@@ -221,6 +186,9 @@ pub(crate) fn requests(containers: &[NamedRequirements]) -> ResourceList {
 mod tests {
     use std::sync::Arc;
 
+    use jiff::SignedDuration;
+    use prometheus_client::encoding::text::encode;
+
     use super::*;
     use crate::decide::PodDecision;
     use crate::sources::parse_manifests;
@@ -262,5 +230,43 @@ mod tests {
         let (kept, since) = kills(&worth, None, now);
         assert!((MOST as u64 - 100..=MOST as u64).contains(&kept), "{kept}");
         assert_eq!(since, 4 * 3600);
+    }
+
+    #[test]
+    fn a_workload_has_series_from_zero_on_and_while_something_happens_to_it() {
+        let pod = Arc::clone(&parse_manifests("test", POD).unwrap().view.pods[0]);
+        let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+        state.desired.before = Some(ResourceList::default());
+        let mut registry = Registry::default();
+        let mut worth = Worth::register(&mut registry);
+        let shown = || {
+            let mut text = String::new();
+            encode(&mut text, &registry).unwrap();
+            let lines = text.lines().filter(|line| line.starts_with("workload_"));
+            lines.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let kills = r#"workload_avoided_kills_total{namespace="default",workload="Pod/web"}"#;
+        let (now, ago) = (Timestamp::now(), |hours| {
+            Timestamp::now() - SignedDuration::from_hours(hours)
+        });
+        // What is counted at once was zero before, for every scraper.
+        worth.show(std::iter::once(&state), now);
+        worth.count(&state, Avoided::Kill, now);
+        assert!(shown().contains(&format!("{kills} 0")), "{:?}", shown());
+        worth.show(std::iter::empty(), ago(-3));
+        assert_eq!(shown(), <[String; 0]>::default());
+
+        worth.show(std::iter::once(&state), ago(2));
+        worth.count(&state, Avoided::Kill, ago(2));
+        worth.show(std::iter::empty(), ago(1));
+        assert!(shown().contains(&format!("{kills} 1")), "{:?}", shown());
+        let requested = r#"workload_requested_cores{namespace="default",workload="Pod/web",when="now"} 0.0"#;
+        assert!(shown().contains(&requested.to_owned()), "{:?}", shown());
+        // Whoever makes workloads without an end does not fill the scrape.
+        for number in 0..2000 {
+            state.decision.workload.name = number.to_string();
+            worth.count(&state, Avoided::Kill, now);
+        }
+        assert_eq!(shown().len(), 8 * 1024);
     }
 }

@@ -2,8 +2,8 @@
 //! whatever is configured, and counts through methods of its own (`metrics` in `agent`, `kubernetes` and `report`).
 //! docs/metrics.md lists every family; tests compare the list with what is served.
 //!
-//! The values of labels are known in advance (`labels!`), so the number of series is bounded. Only the family of kills
-//! has names from outside in its labels, and ends series again. Metrics of the process are read from `/proc/self` at each scrape.
+//! The values of labels are known in advance (`labels!`), so the number of series is bounded. Only the families of kills and
+//! of workloads have names from outside in their labels, and end series again. Metrics of the process are read from `/proc/self` at each scrape.
 
 #[cfg(test)]
 mod tests;

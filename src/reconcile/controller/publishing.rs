@@ -64,7 +64,7 @@ impl Controller {
         ]);
         metrics.show(self.pods.values(), Timestamp::now());
         let followed = self.pods.values().filter(|_| !self.options.observe_only);
-        self.publisher.worth.show(followed);
+        self.publisher.worth.show(followed, Timestamp::now());
         self.annotate(Timestamp::now());
     }
 

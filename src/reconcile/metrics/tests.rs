@@ -2,13 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
+use jiff::Timestamp;
 use prometheus_client::encoding::text::encode;
 
 use super::*;
 use crate::agent::oom::published::{KillMetrics, labels_of};
+use crate::decide::PodDecision;
 use crate::kubernetes::Verb;
 use crate::kubernetes::metrics::{ApiMetrics, EventMetrics};
+use crate::model::ResourceList;
+use crate::model::objects::Pod;
 use crate::observe::metrics::registry;
 use crate::oom::Level;
 use crate::reconcile::worth::Worth;
@@ -61,7 +66,10 @@ fn scrape() -> String {
     calls.called(Verb::Get, "pods".to_owned(), "200".to_owned());
     calls.watching("pods");
     drop(EventMetrics::register(&mut registry));
-    Worth::register(&mut registry).show(std::iter::empty());
+    let pod = Arc::new(Pod::default());
+    let mut follows = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+    follows.desired.before = Some(ResourceList::default());
+    Worth::register(&mut registry).show(std::iter::once(&follows), Timestamp::now());
     let kill = labels_of(&kill_of("web", 1));
     KillMetrics::register(&mut registry).killed(&kill, Level::Container);
     let reports = ReportMetrics::register(&mut registry);
@@ -186,9 +194,9 @@ fn settings_that_no_resize_reaches_are_counted_by_rule() {
         [{name: GOMEMLIMIT, value: 1GiB}]}]}}";
     let view = crate::sources::parse_manifests("test", manifests).unwrap().view;
     let index = crate::decide::Index::new(&[], &[], &[], &[]);
-    let now = jiff::Timestamp::UNIX_EPOCH;
+    let now = Timestamp::UNIX_EPOCH;
     let decision = crate::decide::decide_pod(&view.pods[0], &index, now, &crate::decide::Options::default(), None);
-    let state = PodState::new(std::sync::Arc::clone(&view.pods[0]), decision);
+    let state = PodState::new(Arc::clone(&view.pods[0]), decision);
     let mut registry = registry();
     Metrics::register(&mut registry).show(std::iter::once(&state), now);
     let mut text = String::new();

@@ -140,6 +140,12 @@ async fn restarts_avoided_count_each_container_once_in_its_pods_life() {
     assert_eq!(avoided(&scene, 4).await, truth, "they were replaced already");
     let (_, metrics) = http::get(scene.agent.http_address().await, "/metrics").unwrap();
     assert!(metrics.contains("\nvscaled_avoided_restarts_total 3\n"), "{metrics}");
+    // Two minutes later by workload.
+    for workload in ["web", "db"] {
+        let labels = format!("{{namespace=\"test\",workload=\"Deployment/{workload}\"}}");
+        let line = format!("\nvscaled_workload_avoided_restarts_total{labels} 0\n");
+        assert!(metrics.contains(&line), "{metrics}");
+    }
     // Nor does the next agent count them again.
     scene.agent.stop();
     scene.agent.start().await;

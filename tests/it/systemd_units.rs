@@ -4,3 +4,4 @@
 pub(crate) mod fake_bus;
 mod systemd_real;
 mod systemd_real_agent;
+mod systemd_real_package;

@@ -1,0 +1,85 @@
+//! The package for Debian where systemd runs: installed, started, replaced, removed, and nothing is left.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use crate::cgroup_files::tree::wait_for;
+use crate::support::skipped;
+
+const CONFIGURATION: &str = "/etc/vscaled/agent.yaml";
+
+/// The package that scripts/test makes of the programs under test.
+fn package() -> Option<PathBuf> {
+    let built = Path::new(env!("CARGO_BIN_EXE_vscaled")).parent()?.join("package");
+    let files = fs::read_dir(built).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    files
+        .into_iter()
+        .find(|path| path.extension().is_some_and(|name| name == "deb"))
+}
+
+fn run(command: &str) -> Output {
+    let mut shell = Command::new("sh");
+    shell.args(["-c", command]).env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
+    shell.env("DEBIAN_FRONTEND", "noninteractive").output().unwrap()
+}
+
+/// What a command prints that has to succeed.
+fn said(command: &str) -> String {
+    let output = run(command);
+    assert!(output.status.success(), "{command}: {output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn main_pid() -> String {
+    said("systemctl show --property MainPID --value vscaled")
+}
+
+#[test]
+fn a_package_is_installed_started_replaced_and_removed_without_a_trace() {
+    const NAME: &str = "systemd_units::systemd_real_package";
+    let Some(package) = package() else {
+        return skipped(NAME, "scripts/test systemd makes the package that is installed");
+    };
+    let install = format!("dpkg --install --force-confold {}", package.display());
+    said("dpkg --purge vscaled 2>/dev/null || true");
+    said(&install);
+    assert_eq!(run("systemctl is-enabled vscaled").stdout, b"disabled\n");
+    assert_eq!(run("systemctl is-active vscaled").stdout, b"inactive\n");
+    for file in [
+        "/usr/share/man/man1/vscalectl-resize.1.gz",
+        "/usr/share/bash-completion/completions/vscalectl",
+    ] {
+        assert!(Path::new(file).exists(), "{file}");
+    }
+
+    // As docs/install.md says. There is no container runtime here.
+    said(&format!(
+        "sed -i 's/^runtimeSocket: auto/runtimeSocket: none/' {CONFIGURATION}"
+    ));
+    said("systemctl enable --now vscaled");
+    wait_for("the agent to answer", || run("vscalectl get").status.success());
+    assert_eq!(run("systemctl is-active vscaled").stdout, b"active\n");
+    assert!(Path::new("/var/lib/vscaled").is_dir());
+
+    // The next version takes the place of the one that runs, and leaves what the administrator wrote.
+    let before = main_pid();
+    said(&install);
+    assert_ne!(main_pid(), before, "the agent was replaced");
+    wait_for("the next agent to answer", || run("vscalectl get").status.success());
+    let configuration = fs::read_to_string(CONFIGURATION).unwrap();
+    assert!(configuration.contains("runtimeSocket: none"), "{configuration}");
+
+    said("dpkg --remove vscaled");
+    assert_ne!(run("systemctl is-active vscaled").stdout, b"active\n");
+    assert!(Path::new(CONFIGURATION).exists(), "removed is not purged");
+    said("dpkg --purge vscaled");
+    let left = said(
+        "find / -xdev -name '*vscaled*' -not -path '/lab/*' -not -path '/proc/*' -not -path '/var/log/*' \
+        -not -path '*/vscaled-lab.service*' -not -path '/tmp/*' -not -path '/run/systemd/*'",
+    );
+    assert!(
+        !left.contains("/usr/") && !left.contains("/etc/") && !left.contains("/var/lib/vscaled"),
+        "{left}"
+    );
+}

@@ -1,8 +1,10 @@
 //! Nodes of one kind, all in this process.
 
+use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use anyhow::ensure;
 use tokio::sync::Notify;
 use vscaled::kubernetes::{ApiClient, Followed, Follower, Place, Timing, follow};
 use vscaled::model::Resource;
@@ -12,8 +14,14 @@ use super::objects::{Shape, node_name};
 use crate::support::cluster::{ApiServer, User};
 use crate::support::fleet::{Calls, Local};
 
+/// How long all nodes may take for anything.
+const PATIENCE: Duration = Duration::from_secs(900);
+
 /// One node, as the API server sees it.
 pub(crate) trait Node: Sized {
+    /// Whether it waits for the API server by itself, or is told when that is back.
+    const WAITS: bool = true;
+
     /// Begins to follow what it follows.
     fn start(client: ApiClient, name: &str) -> Self;
     /// How many pods it knows.
@@ -40,19 +48,20 @@ impl Node for Local {
     }
 }
 
-/// The agent without the pauses and the scatter by which agents come back one after the other.
+/// The agent without the scatter by which agents come back one after the other: all learn in the same moment that the API
+/// server is ready, and begin their watches within 30 ms.
 #[derive(Debug)]
 pub(crate) struct Hasty(Local);
 
 impl Node for Hasty {
+    const WAITS: bool = false;
+
     fn start(client: ApiClient, name: &str) -> Self {
-        let at_once = Duration::from_millis(20);
         let timing = Timing {
-            first_pause: at_once,
-            longest_pause: at_once,
+            first_pause: Duration::from_millis(20),
             ..Timing::default()
         };
-        Self(Local::start(client, name, timing))
+        Self(Local::without_probes(client, name, timing))
     }
 
     fn pods(&self) -> usize {
@@ -113,44 +122,84 @@ fn recommends(vpa: &VerticalPodAutoscaler, millis: u64) -> bool {
         .any(|container| container.target.get(Resource::Cpu) == Some(millis))
 }
 
-/// All nodes.
+/// All nodes, each with the client it calls by.
 #[derive(Debug)]
-pub(crate) struct Fleet<N>(Vec<N>);
+pub(crate) struct Fleet<N> {
+    nodes: Vec<N>,
+    pub(crate) clients: Vec<ApiClient>,
+}
 
 impl<N: Node> Fleet<N> {
-    pub(crate) async fn start(cluster: &ApiServer, shape: &Shape, calls: &Calls) -> Self {
-        let mut nodes = Vec::new();
-        for number in 0..shape.nodes {
-            nodes.push(N::start(calls.client(cluster, User::Agent).await, &node_name(number)));
+    /// Starts so many at once, as a DaemonSet's rollout does, and the next when those know their pods, one of which belongs to
+    /// what runs everywhere.
+    pub(crate) async fn start(cluster: &ApiServer, shape: &Shape, wave: usize, calls: &Calls) -> anyhow::Result<Self> {
+        let mut fleet = Self {
+            nodes: Vec::new(),
+            clients: Vec::new(),
+        };
+        while fleet.nodes.len() < shape.nodes {
+            let begun = fleet.nodes.len();
+            for number in begun..shape.nodes.min(begun + wave) {
+                let client = calls.client(cluster, User::Agent).await;
+                fleet.nodes.push(N::start(client.clone(), &node_name(number)));
+                fleet.clients.push(client);
+            }
+            fleet.know(begun..fleet.nodes.len(), shape).await?;
         }
-        Self(nodes)
+        Ok(fleet)
     }
 
-    /// Waits until each node knows its pods, one of which belongs to what runs everywhere.
-    pub(crate) async fn knows(&self, shape: &Shape) {
-        self.until(|_, node| node.pods() == shape.pods + 1).await;
+    /// Waits until each node knows its pods.
+    pub(crate) async fn knows(&self, shape: &Shape) -> anyhow::Result<()> {
+        self.know(0..self.nodes.len(), shape).await
+    }
+
+    async fn know(&self, nodes: Range<usize>, shape: &Shape) -> anyhow::Result<()> {
+        self.until(nodes, "know their pods", |_, node| node.pods() == shape.pods + 1)
+            .await
     }
 
     /// Waits until each node knows that its VPAs recommend so much cpu.
-    pub(crate) async fn heard(&self, shape: &Shape, millis: u64) {
-        self.until(|number, node| {
+    pub(crate) async fn heard(&self, shape: &Shape, millis: u64) -> anyhow::Result<()> {
+        self.until(0..self.nodes.len(), "know their VPAs", |number, node| {
             let namespaces: Vec<_> = shape.namespaces_of(number).collect();
             node.recommended(&namespaces, millis) == namespaces.len()
         })
-        .await;
+        .await
     }
 
     /// Waits until each node knows that the VPA of this namespace recommends so much cpu.
-    pub(crate) async fn heard_of(&self, namespace: &str, millis: u64) {
+    pub(crate) async fn heard_of(&self, namespace: &str, millis: u64) -> anyhow::Result<()> {
         let namespaces = [namespace.to_owned()];
-        self.until(|_, node| node.recommended(&namespaces, millis) == 1).await;
+        self.until(0..self.nodes.len(), "know one VPA", |_, node| {
+            node.recommended(&namespaces, millis) == 1
+        })
+        .await
     }
 
-    async fn until(&self, holds: impl Fn(usize, &N) -> bool) {
-        for (number, node) in self.0.iter().enumerate() {
-            while !holds(number, node) {
+    /// Tells those that do not wait for it by themselves that the API server is ready.
+    pub(crate) fn is_ready(&self) {
+        if !N::WAITS {
+            for client in &self.clients {
+                client.health.observe::<()>(&Ok(()));
+            }
+        }
+    }
+
+    async fn until(&self, nodes: Range<usize>, what: &str, holds: impl Fn(usize, &N) -> bool) -> anyhow::Result<()> {
+        let started = Instant::now();
+        for number in nodes {
+            while !holds(number, &self.nodes[number]) {
+                ensure!(
+                    started.elapsed() < PATIENCE,
+                    "not all nodes {what} after {PATIENCE:?}: {number} and {} later ones do not",
+                    (number + 1..self.nodes.len())
+                        .filter(|later| !holds(*later, &self.nodes[*later]))
+                        .count()
+                );
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
+        Ok(())
     }
 }

@@ -1,20 +1,24 @@
-//! What hundreds of nodes cost one API server: real agents' sources against a real kube-apiserver with etcd.
+//! What thousands of nodes cost one API server: real agents' sources against a real kube-apiserver with etcd.
 //!
 //!     scripts/bench fleet      needs scripts/kube-parts
-//!     cargo bench --bench cluster [-- [--quick] [--nodes N] [--pods N] [--namespaces N] [--kinds KIND,...]]
+//!     cargo bench --bench cluster [-- [--quick] [--nodes N] [--pods N] [--namespaces N] [--kinds KIND,...] [--wave N] [--outage SECONDS]]
 //!
 //! Each node is the agent's own [`KubernetesSource`] with its own connections and the rights it is deployed with. Beside it,
-//! against the same API server: the same without the pauses by which agents come back one after the other (`hasty`), and a node
+//! against the same API server: the same without the scatter by which agents come back one after the other (`hasty`), and a node
 //! that watches every VPA, LimitRange and HorizontalPodAutoscaler of the cluster, as agents with informers do (`everything`). For
-//! each: starting all at once, being at rest, a recommender's round over all VPAs, one VPA that concerns every node and what all
-//! nodes do then, pods and VPAs that come and go, and the API server starting again under them.
+//! each: starting as a DaemonSet's rollout does, being at rest, a recommender's round over all VPAs, one VPA that concerns every
+//! node and what all nodes do then, pods and VPAs that come and go, and the API server killed and started again under all of them.
 //!
 //! Prints and never judges.
 //!
 //! [`KubernetesSource`]: vscaled::sources::kubernetes::KubernetesSource
 
+#[path = "../common/mod.rs"]
+#[allow(dead_code, reason = "shared by benchmarks of which none needs all of it")]
+mod common;
 mod fleet;
 mod objects;
+mod phases;
 mod server;
 
 #[path = "../../tests/it/support/mod.rs"]
@@ -36,18 +40,19 @@ use clap::{Parser, ValueEnum};
 use fleet::{Everything, Fleet, Hasty, Node};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use objects::{EVERYWHERE, Shape, herd};
+use phases::Phases;
 use procfs::Current;
-use server::Load;
-use support::cluster::{ApiServer, User};
+use serde_json::{Value, json};
+use support::cluster::ApiServer;
 use support::fleet::{Calls, Local};
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 use vscaled::pace::spread_window;
 
-/// How often calls are counted.
-const COUNTED: Duration = Duration::from_millis(100);
 /// How often the API server is started again while nodes come back.
-const MOST_TRIES: usize = 20;
+const MOST_TRIES: usize = 10;
+/// How long it may take to be ready, and all watches to begin after that.
+const RETURN: Duration = Duration::from_secs(600);
+/// Descriptors: two connections of each node, at the API server as well, which inherits this.
+const DESCRIPTORS: u64 = 200_000;
 
 /// How much to measure.
 #[derive(Debug, Parser)]
@@ -67,6 +72,12 @@ struct Arguments {
     /// What runs on the nodes.
     #[arg(long, value_delimiter = ',', default_value = "local,hasty,everything")]
     kinds: Vec<Kind>,
+    /// How many nodes start at once; the next when those know their pods.
+    #[arg(long, default_value_t = 500)]
+    wave: usize,
+    /// How long the API server is away, in seconds.
+    #[arg(long, default_value_t = 10)]
+    outage: u64,
     /// What cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
@@ -79,171 +90,241 @@ enum Kind {
     Everything,
 }
 
+/// How long things last, and how many nodes start at once.
+#[derive(Debug, Clone, Copy)]
+struct Plan {
+    rest: Duration,
+    outage: Duration,
+    wave: usize,
+}
+
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    // Each node has a few connections.
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
+    // Only root may raise the bound.
+    let most = if setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS, DESCRIPTORS).is_ok() {
+        DESCRIPTORS
+    } else {
+        setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
+        most
+    };
     let nodes = arguments.nodes.unwrap_or(if arguments.quick { 30 } else { 100 });
-    let rest = Duration::from_secs(if arguments.quick { 20 } else { 60 });
+    ensure!(
+        nodes as u64 * 3 < most,
+        "{nodes} nodes need more than {most} file descriptors: raise the hard limit (ulimit -Hn)"
+    );
+    let plan = Plan {
+        rest: Duration::from_secs(if arguments.quick { 20 } else { 60 }),
+        outage: Duration::from_secs(arguments.outage),
+        wave: arguments.wave,
+    };
     let namespaces = arguments.namespaces.unwrap_or(nodes.div_ceil(2));
     let shape = Shape::of(nodes, arguments.pods, namespaces);
     let load = procfs::LoadAverage::current()?.one;
     let mut cluster = ApiServer::start("cluster").context("there is no API server to measure")?;
+    let made = Instant::now();
     shape.create(&cluster).await?;
-    println!("{shape}; load {load}\n");
-    server::print_titles();
-    let mut notes = Vec::new();
-    for (number, kind) in arguments.kinds.iter().enumerate() {
-        if number > 0 {
-            // Until the API server has noticed that the others are gone.
-            tokio::time::sleep(Duration::from_secs(5)).await;
+    let title = format!("{shape}; {plan}; load {load}");
+    println!("{title}; objects made in {:.0?}\n", made.elapsed());
+    phases::print_titles();
+    let mut kept = Kept::default();
+    for kind in &arguments.kinds {
+        let measured = match kind {
+            Kind::Local => measure::<Local>("local", &mut cluster, &shape, plan, &mut kept).await,
+            Kind::Hasty => measure::<Hasty>("hasty", &mut cluster, &shape, plan, &mut kept).await,
+            Kind::Everything => measure::<Everything>("everything", &mut cluster, &shape, plan, &mut kept).await,
+        };
+        if let Err(error) = measured {
+            kept.note(format!("{kind:?} came to no end: {error:#}"));
         }
-        notes.extend(match kind {
-            Kind::Local => measure::<Local>("local", &mut cluster, &shape, rest).await?,
-            Kind::Hasty => measure::<Hasty>("hasty", &mut cluster, &shape, rest).await?,
-            Kind::Everything => measure::<Everything>("everything", &mut cluster, &shape, rest).await?,
-        });
+        // Until the API server has noticed that they are gone.
+        if !cluster.is_launched() {
+            cluster.launch();
+        }
+        tokio::task::block_in_place(|| server::all_gone(&cluster, RETURN))?;
     }
-    println!("\n{}", notes.join("\n"));
+    kept.print(&title)
+}
+
+/// What was measured.
+#[derive(Default)]
+struct Kept {
+    phases: Vec<Value>,
+    herds: Vec<Value>,
+    returns: Vec<Value>,
+    notes: Vec<String>,
+}
+
+impl Kept {
+    fn note(&mut self, note: String) {
+        println!("  {note}");
+        self.notes.push(note);
+    }
+
+    fn print(&self, title: &str) -> anyhow::Result<()> {
+        println!("\n{}", self.notes.join("\n"));
+        common::keep("fleet", title, &self.phases)?;
+        common::keep("fleet-herd", "each node posts one Event", &self.herds)?;
+        common::keep(
+            "fleet-return",
+            "each second after the API server was killed",
+            &self.returns,
+        )
+    }
+}
+
+/// Measures nodes of one kind.
+async fn measure<N: Node>(
+    name: &'static str,
+    cluster: &mut ApiServer,
+    shape: &Shape,
+    plan: Plan,
+    kept: &mut Kept,
+) -> anyhow::Result<()> {
+    let calls = Arc::new(Calls::new());
+    let mut phases = Phases::of(name, shape.nodes_as_float(), &calls, cluster)?;
+    let idle = *phases.begun_with();
+    let measured = follow::<N>(name, cluster, shape, plan, &mut phases, &calls, kept).await;
+    kept.phases.append(&mut phases.rows);
+    let (fleet, running) = measured?;
+    let each = |after: f64, before: f64| (after - before) / 1e3 / shape.nodes_as_float();
+    kept.note(format!(
+        "{name}: {:.1} watches, {:.0} kB in the agents' process and {:.0} kB in the API server for each node",
+        (running.server.watchers - idle.server.watchers) / shape.nodes_as_float(),
+        each(running.agents.memory, idle.agents.memory),
+        each(running.server.memory, idle.server.memory),
+    ));
+    let returned = come_back(
+        name,
+        cluster,
+        shape,
+        plan,
+        &mut phases,
+        &fleet,
+        running.server.watchers,
+        kept,
+    )
+    .await;
+    kept.phases.append(&mut phases.rows);
+    returned
+}
+
+/// All but the outage. Returns the nodes, and the counts when all had begun.
+async fn follow<N: Node>(
+    name: &'static str,
+    cluster: &ApiServer,
+    shape: &Shape,
+    plan: Plan,
+    phases: &mut Phases,
+    calls: &Calls,
+    kept: &mut Kept,
+) -> anyhow::Result<(Fleet<N>, server::Load)> {
+    let fleet = Fleet::<N>::start(cluster, shape, plan.wave, calls).await?;
+    let running = phases.end("all start", cluster)?.0;
+
+    tokio::time::sleep(plan.rest).await;
+    phases.end("at rest", cluster)?;
+
+    let round = shape.recommend(cluster).await?;
+    let spoken = Instant::now();
+    fleet.heard(shape, round).await?;
+    let last = spoken.elapsed();
+    phases.end("every VPA changes", cluster)?;
+
+    let round = shape.recommend_everywhere(cluster).await?;
+    let spoken = Instant::now();
+    fleet.heard_of(EVERYWHERE, round).await?;
+    kept.note(format!(
+        "{name}: the last node heard of the last of all VPAs after {} ms, of one VPA that concerns it after {} ms",
+        last.as_millis(),
+        spoken.elapsed().as_millis()
+    ));
+    phases.end("one VPA concerns every node", cluster)?;
+
+    let places = spread_window(shape.nodes as u64);
+    for (what, window) in [("at once", Duration::ZERO), ("at their places", places)] {
+        let posted = herd(&fleet.clients, window).await;
+        kept.note(format!("{name}: one Event of each node, {what}: {posted}"));
+        kept.herds.push(posted.row(name, window));
+        phases.end(&format!("one Event of each, {what}"), cluster)?;
+    }
+
+    let changed = shape.churn(cluster, (shape.nodes / 100).max(5)).await?;
+    fleet.knows(shape).await?;
+    phases.end(&format!("{changed} pods and VPAs change"), cluster)?;
+    Ok((fleet, running))
+}
+
+/// The API server is killed, stays away, and is started under all nodes.
+#[expect(clippy::too_many_arguments, reason = "what a phase needs, of one that is apart")]
+async fn come_back<N: Node>(
+    name: &'static str,
+    cluster: &mut ApiServer,
+    shape: &Shape,
+    plan: Plan,
+    phases: &mut Phases,
+    fleet: &Fleet<N>,
+    watchers: f64,
+    kept: &mut Kept,
+) -> anyhow::Result<()> {
+    let stopped = Instant::now();
+    cluster.stop();
+    let mut ends = Vec::new();
+    tokio::task::block_in_place(|| {
+        std::thread::sleep(plan.outage);
+        while ends.len() < MOST_TRIES {
+            match cluster.try_launch(RETURN) {
+                Ok(()) => break,
+                Err(ended) => ends.push(ended),
+            }
+        }
+    });
+    phases.server_restarted();
+    let ready = stopped.elapsed();
+    if !ends.is_empty() {
+        kept.note(format!(
+            "{name}: the API server did not come up {} times: {}",
+            ends.len(),
+            ends[0]
+        ));
+    }
+    ensure!(cluster.is_launched(), "the API server did not come up");
+    fleet.is_ready();
+    let back = server::all_back(cluster, watchers, RETURN).await?;
+    let all = stopped.elapsed();
+    let (_, seconds) = phases.end("the API server comes back", cluster)?;
+    for (second, [calls, refused, connections]) in seconds.iter().enumerate() {
+        kept.returns.push(json!({
+            "kind": name, "second": second, "calls": calls, "refused": refused, "connections": connections,
+        }));
+    }
+    let answered = seconds.iter().map(|[calls, refused, _]| calls - refused);
+    kept.note(format!(
+        "{name}: away for {:?}, ready {:.0?} after its end, {} watches back after {all:.0?}; answers in each second: {}",
+        plan.outage,
+        ready,
+        if back { "all" } else { "not all" },
+        series(answered)
+    ));
+    kept.note(format!(
+        "{name}: connections in each second: {}",
+        series(seconds.iter().map(|counts| counts[2]))
+    ));
+    let round = shape.recommend(cluster).await?;
+    fleet.heard(shape, round).await?;
+    phases.end("every VPA changes again", cluster)?;
     Ok(())
 }
 
-/// Measures nodes of one kind; returns what the table has no column for.
-async fn measure<N: Node>(
-    name: &str,
-    cluster: &mut ApiServer,
-    shape: &Shape,
-    rest: Duration,
-) -> anyhow::Result<Vec<String>> {
-    let row = |what: &str, from: &Load, took: Duration, cluster: &ApiServer| {
-        let now = Load::now(cluster);
-        now.print(&format!("{name}: {what}"), from, took, shape.nodes_as_float());
-        now
-    };
-    let mut notes = Vec::new();
-    let calls = Arc::new(Calls::new());
-    let (idle, memory) = (Load::now(cluster), server::own_memory()?);
-    let busiest = Busiest::of(&calls);
-    let started = Instant::now();
-    let fleet = Fleet::<N>::start(cluster, shape, &calls).await;
-    fleet.knows(shape).await;
-    notes.push(format!("{name}: all start at once: {}", busiest.end().await));
-    let running = row("all start at once", &idle, started.elapsed(), cluster);
-
-    let resting = Instant::now();
-    tokio::time::sleep(rest).await;
-    let rested = row("at rest", &running, resting.elapsed(), cluster);
-
-    let speaking = Instant::now();
-    let round = shape.recommend(cluster).await?;
-    let spoken = Instant::now();
-    fleet.heard(shape, round).await;
-    let last = spoken.elapsed();
-    let told = row("every VPA changes", &rested, speaking.elapsed(), cluster);
-    #[expect(clippy::cast_precision_loss, reason = "for people")]
-    let kilobytes = server::own_memory()?.saturating_sub(memory) as f64 / 1e3;
-    notes.push(format!(
-        "{name}: {:.1} watches and {:.0} kB of memory in the agent's place for each node; the last node heard the last change after {} ms",
-        (told.watchers - idle.watchers) / shape.nodes_as_float(),
-        kilobytes / shape.nodes_as_float(),
-        last.as_millis(),
-    ));
-
-    let speaking = Instant::now();
-    let round = shape.recommend_everywhere(cluster).await?;
-    let spoken = Instant::now();
-    fleet.heard_of(EVERYWHERE, round).await;
-    notes.push(format!(
-        "{name}: the last node heard of one VPA after {} ms",
-        spoken.elapsed().as_millis()
-    ));
-    let all = row("one VPA concerns every node", &told, speaking.elapsed(), cluster);
-
-    let mut clients = Vec::new();
-    for _ in 0..shape.nodes {
-        clients.push(calls.client(cluster, User::Agent).await);
-    }
-    let window = spread_window(shape.nodes as u64);
-    let acting = Instant::now();
-    for (what, window) in [("all at once", Duration::ZERO), ("at their places", window)] {
-        notes.push(format!(
-            "{name}: one Event of each node, {what}: {}",
-            herd(&clients, window).await
-        ));
-    }
-    drop(clients);
-    let acted = row("one Event of each node, twice", &all, acting.elapsed(), cluster);
-
-    let churning = Instant::now();
-    let changed = shape.churn(cluster, (shape.nodes / 100).max(5)).await?;
-    fleet.knows(shape).await;
-    row(
-        &format!("{changed} pods and VPAs change"),
-        &acted,
-        churning.elapsed(),
-        cluster,
-    );
-
-    let busiest = Busiest::of(&calls);
-    let stopped = Instant::now();
-    let ended = tokio::task::block_in_place(|| {
-        cluster.stop();
-        // An outage that every node notices.
-        std::thread::sleep(Duration::from_secs(10));
-        (0..MOST_TRIES).take_while(|_| cluster.try_launch().is_err()).count()
-    });
-    ensure!(ended < MOST_TRIES, "the API server ended itself {ended} times");
-    server::all_back(cluster, told.watchers).await;
-    row(
-        "the API server comes back",
-        &Load::default(),
-        stopped.elapsed(),
-        cluster,
-    );
-    let round = shape.recommend(cluster).await?;
-    fleet.heard(shape, round).await;
-    notes.push(format!(
-        "{name}: the API server comes back, having ended itself {ended} times: {}",
-        busiest.end().await
-    ));
-    Ok(notes)
+fn series(counts: impl Iterator<Item = u64>) -> String {
+    let counts: Vec<_> = counts.map(|count| count.to_string()).collect();
+    counts.join(" ")
 }
 
-/// Counts the calls of a second.
-struct Busiest {
-    stop: CancellationToken,
-    counted: JoinHandle<Vec<[u64; 2]>>,
-}
-
-impl Busiest {
-    fn of(calls: &Arc<Calls>) -> Self {
-        let (calls, stop) = (Arc::clone(calls), CancellationToken::new());
-        let stopped = stop.clone();
-        let counted = tokio::spawn(async move {
-            let mut counted = vec![calls.answered()];
-            while !stopped.is_cancelled() {
-                tokio::time::sleep(COUNTED).await;
-                counted.push(calls.answered());
-            }
-            counted
-        });
-        Self { stop, counted }
-    }
-
-    async fn end(self) -> String {
-        self.stop.cancel();
-        let Ok(counted) = self.counted.await else {
-            return String::new();
-        };
-        let (first, last) = (counted[0], counted[counted.len() - 1]);
-        let in_a_second = counted.windows(11).map(|second| second[10][0] - second[0][0]).max();
-        format!(
-            "{} calls, at most {} in a second, {} refused or broken off",
-            last[0] - first[0],
-            in_a_second.unwrap_or(last[0] - first[0]),
-            last[1] - first[1]
-        )
+impl std::fmt::Display for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { rest, outage, wave } = self;
+        write!(f, "{wave} start at once, {rest:?} at rest, away for {outage:?}")
     }
 }

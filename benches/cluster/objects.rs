@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -33,7 +34,7 @@ impl Shape {
         }
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "a few hundred nodes")]
+    #[expect(clippy::cast_precision_loss, reason = "a few thousand nodes")]
     pub(crate) const fn nodes_as_float(&self) -> f64 {
         self.nodes as f64
     }
@@ -180,8 +181,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// The herd: each node posts one Event, as an agent does when it has resized a pod, at its place in a window. Returns what was
-/// posted in the busiest second, the time in which half were answered, the longest, and how many were refused.
+/// The herd: each node posts one Event, as an agent does when it has resized a pod, at its place in a window.
 pub(crate) async fn herd(clients: &[ApiClient], window: Duration) -> Herd {
     let started = Instant::now();
     let mut posts = JoinSet::new();
@@ -191,7 +191,7 @@ pub(crate) async fn herd(clients: &[ApiClient], window: Duration) -> Herd {
             tokio::time::sleep(place).await;
             let call = Call::new(Verb::Create, core("events")).within(Some(EVERYWHERE));
             let posted = Instant::now();
-            let answer = client.send::<Value>(&call, &event(number, window)).await;
+            let answer = client.send::<Value>(&call, &event(number)).await;
             (posted.duration_since(started), posted.elapsed(), answer.is_ok())
         });
     }
@@ -216,29 +216,41 @@ pub(crate) struct Herd {
     refused: usize,
 }
 
+impl Herd {
+    /// For who reads the results by machine.
+    pub(crate) fn row(&self, kind: &str, window: Duration) -> Value {
+        json!({
+            "kind": kind, "window_seconds": window.as_secs(), "posts": self.took.len(), "seconds": self.seconds.len(),
+            "posts_in_busiest_second": self.seconds.iter().max(), "refused": self.refused,
+            "p50_seconds": self.took(50).as_secs_f64(), "p99_seconds": self.took(99).as_secs_f64(),
+        })
+    }
+
+    /// How long so many percent took at most.
+    fn took(&self, percent: usize) -> Duration {
+        let place = self.took.len() * percent / 101;
+        self.took.get(place).copied().unwrap_or_default()
+    }
+}
+
 impl fmt::Display for Herd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = |percent: usize| {
-            self.took
-                .get(self.took.len() * percent / 101)
-                .copied()
-                .unwrap_or_default()
-        };
         write!(
             f,
             "{} in {} s, at most {} in a second; answered after {:.0?} at p50, {:.0?} at p99; {} refused or broken off",
             self.took.len(),
             self.seconds.len(),
             self.seconds.iter().max().unwrap_or(&0),
-            at(50),
-            at(99),
+            self.took(50),
+            self.took(99),
             self.refused
         )
     }
 }
 
-fn event(number: usize, window: Duration) -> Value {
-    let name = format!("web-{number}.{}-{}", window.as_millis(), std::process::id());
+fn event(number: usize) -> Value {
+    static POSTED: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("web-{number}.{}", POSTED.fetch_add(1, Ordering::Relaxed));
     json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {"name": name, "namespace": EVERYWHERE},
         "involvedObject": {"apiVersion": "v1", "kind": "Pod", "name": format!("web-{number}"), "namespace": EVERYWHERE},

@@ -1,36 +1,93 @@
-//! What the API server says of its own work.
+//! What is counted: by the API server of its own work, by the agents of their calls, by the kernel of connections.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::support::cluster::ApiServer;
+use nix::time::{ClockId, clock_gettime};
 
-/// What nodes follow.
-const KINDS: [(&str, &str); 5] = [
+use crate::support::cluster::{ApiServer, User};
+use crate::support::fleet::Calls;
+
+/// What nodes follow and read.
+const KINDS: [(&str, &str); 6] = [
     ("pods", "Pod"),
     ("nodes", "Node"),
     ("verticalpodautoscalers", "VerticalPodAutoscaler"),
     ("limitranges", "LimitRange"),
     ("horizontalpodautoscalers", "HorizontalPodAutoscaler"),
+    ("deployments", "Deployment"),
 ];
+/// How often a busy API server is asked for its metrics.
+const TRIES: usize = 60;
 
-/// Counts since the API server's start, when they are nothing.
+/// Counts since the start of the API server and of this process.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Load {
-    /// Lists, and watches that were begun.
-    requests: f64,
+    pub(crate) server: Server,
+    pub(crate) agents: Agents,
+}
+
+/// The API server's own counts since it was started.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Server {
+    /// Gets, lists, and watches that were begun.
+    pub(crate) requests: f64,
     /// Events on watches.
-    events: f64,
-    bytes: f64,
-    cpu_seconds: f64,
-    /// What the API server occupies.
-    memory: f64,
+    pub(crate) events: f64,
+    /// Of these events, and of the answers to gets and lists.
+    pub(crate) bytes: f64,
+    pub(crate) cpu_seconds: f64,
+    /// What it occupies.
+    pub(crate) memory: f64,
     /// Watches that are open.
     pub(crate) watchers: f64,
 }
 
+/// What this process counts, which is all agents.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Agents {
+    pub(crate) calls: u64,
+    /// Of the calls, those that were refused or broken off.
+    pub(crate) refused: u64,
+    /// Connections that were accepted on this machine, whoever's.
+    pub(crate) connections: u64,
+    pub(crate) cpu_seconds: f64,
+    /// What it occupies.
+    pub(crate) memory: f64,
+}
+
 impl Load {
-    pub(crate) fn now(cluster: &ApiServer) -> Self {
-        let text = cluster.kubectl(&["get", "--raw=/metrics"], "");
+    pub(crate) fn now(cluster: &ApiServer, calls: &Calls) -> anyhow::Result<Self> {
+        Ok(Self {
+            server: Server::now(cluster)?,
+            agents: Agents::now(calls)?,
+        })
+    }
+
+    /// What came since; what is occupied as it is now.
+    pub(crate) fn since(&self, from: &Self) -> Self {
+        let (server, agents) = (&self.server, &self.agents);
+        Self {
+            server: Server {
+                requests: server.requests - from.server.requests,
+                events: (server.events - from.server.events).max(0.0),
+                bytes: (server.bytes - from.server.bytes).max(0.0),
+                cpu_seconds: server.cpu_seconds - from.server.cpu_seconds,
+                ..*server
+            },
+            agents: Agents {
+                calls: agents.calls - from.agents.calls,
+                refused: agents.refused - from.agents.refused,
+                connections: agents.connections - from.agents.connections,
+                cpu_seconds: agents.cpu_seconds - from.agents.cpu_seconds,
+                ..*agents
+            },
+        }
+    }
+}
+
+impl Server {
+    pub(crate) fn now(cluster: &ApiServer) -> anyhow::Result<Self> {
+        let text = metrics(cluster)?;
         let sum = |name: &str, wanted: &dyn Fn(&str) -> bool| -> f64 {
             let lines = text.lines().filter(|line| {
                 line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' '])) && wanted(line)
@@ -40,56 +97,83 @@ impl Load {
                 .sum()
         };
         let is_kind = |line: &str| KINDS.iter().any(|(_, kind)| line.contains(&format!("kind=\"{kind}\"")));
-        let is_read = |line: &str| {
-            let (of, by) = (|what: &str| line.contains(what), ["LIST", "WATCH"]);
+        let is_read = |line: &str, verbs: &[&str]| {
+            let of = |what: &str| line.contains(what);
             KINDS.iter().any(|(plural, _)| of(&format!("resource=\"{plural}\"")))
-                && by.iter().any(|verb| of(&format!("verb=\"{verb}\"")))
+                && verbs.iter().any(|verb| of(&format!("verb=\"{verb}\"")))
         };
         let watchers = sum("apiserver_registered_watchers", &is_kind);
-        Self {
+        let requested = sum("apiserver_request_total", &|line| {
+            is_read(line, &["GET", "LIST", "WATCH"])
+        });
+        let answered = sum("apiserver_response_sizes_sum", &|line| is_read(line, &["GET", "LIST"]));
+        Ok(Self {
             // A watch is counted as a request when it ends.
-            requests: sum("apiserver_request_total", &is_read) + watchers,
+            requests: requested + watchers,
             events: sum("apiserver_watch_events_total", &is_kind),
-            bytes: sum("apiserver_watch_events_sizes_sum", &is_kind),
+            bytes: sum("apiserver_watch_events_sizes_sum", &is_kind) + answered,
             cpu_seconds: sum("process_cpu_seconds_total", &|_| true),
             memory: cluster.memory() as f64,
             watchers,
+        })
+    }
+}
+
+impl Agents {
+    pub(crate) fn now(calls: &Calls) -> anyhow::Result<Self> {
+        let status = procfs::process::Process::myself()?.status()?;
+        let [calls, refused] = calls.answered();
+        Ok(Self {
+            calls,
+            refused,
+            connections: connections()?,
+            cpu_seconds: Duration::from(clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID)?).as_secs_f64(),
+            memory: (status.vmrss.unwrap_or_default() * 1024) as f64,
+        })
+    }
+}
+
+/// How many connections this machine has accepted.
+pub(crate) fn connections() -> anyhow::Result<u64> {
+    Ok(procfs::net::snmp()?.tcp_passive_opens)
+}
+
+/// The API server's metrics; one that is busy is asked again.
+fn metrics(cluster: &ApiServer) -> anyhow::Result<String> {
+    let mut complaint = String::new();
+    for _ in 0..TRIES {
+        match cluster.try_kubectl(User::Admin, &["get", "--raw=/metrics"], "") {
+            Ok(text) => return Ok(text),
+            Err(said) => complaint = said,
         }
+        std::thread::sleep(Duration::from_secs(1));
     }
+    anyhow::bail!("the API server gives no metrics: {complaint}")
+}
 
-    /// A row of the table: what came since.
-    pub(crate) fn print(&self, what: &str, since: &Self, took: Duration, nodes: f64) {
-        let requests = self.requests - since.requests;
-        println!(
-            "  {what:<36} {:>8.1} {requests:>9.0} {:>9.2} {:>9.2} {:>9.0} {:>9.2} {:>8.2} {:>9.0}",
-            took.as_secs_f64(),
-            requests / nodes,
-            requests / nodes / took.as_secs_f64() * 60.0,
-            (self.events - since.events).max(0.0),
-            (self.bytes - since.bytes).max(0.0) / 1e6,
-            self.cpu_seconds - since.cpu_seconds,
-            self.memory / 1e6,
-        );
+/// Waits until no agent's watch is open; what is left are the API server's own.
+pub(crate) fn all_gone(cluster: &ApiServer, patience: Duration) -> anyhow::Result<()> {
+    let started = Instant::now();
+    let mut before = f64::MAX;
+    loop {
+        let now = Server::now(cluster)?.watchers;
+        // It notices within seconds, one after the other.
+        if now >= before || started.elapsed() > patience {
+            return Ok(());
+        }
+        before = now;
+        std::thread::sleep(Duration::from_secs(5));
     }
 }
 
-/// The titles of what [`Load::print`] prints.
-pub(crate) fn print_titles() {
-    println!(
-        "  {:<36} {:>8} {:>9} {:>9} {:>9} {:>9} {:>9} {:>8} {:>9}",
-        "", "seconds", "requests", "per node", "… a min.", "events", "MB told", "CPU s", "server MB"
-    );
-}
-
-/// Waits until as many watches are open as before.
-pub(crate) async fn all_back(cluster: &ApiServer, watchers: f64) {
-    while tokio::task::block_in_place(|| Load::now(cluster)).watchers < watchers {
+/// Waits until as many watches are open as before; returns whether they came.
+pub(crate) async fn all_back(cluster: &ApiServer, watchers: f64, patience: Duration) -> anyhow::Result<bool> {
+    let started = Instant::now();
+    while tokio::task::block_in_place(|| Server::now(cluster))?.watchers < watchers {
+        if started.elapsed() > patience {
+            return Ok(false);
+        }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
-}
-
-/// This process's resident memory in bytes.
-pub(crate) fn own_memory() -> anyhow::Result<u64> {
-    let status = procfs::process::Process::myself()?.status()?;
-    Ok(status.vmrss.unwrap_or_default() * 1024)
+    Ok(true)
 }

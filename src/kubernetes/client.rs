@@ -3,8 +3,9 @@
 //! Nothing is retried here: who calls knows what else has happened meanwhile, and how long it was told to wait. Where the
 //! API server asks to be left alone, no call is made until then, whoever was told: callers get the same answer at once.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
@@ -13,7 +14,7 @@ use http_body_util::{BodyExt, Collected, Limited};
 use kube::client::Body;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -40,9 +41,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// About how much longer a pause is than asked for, so that not all agents end theirs together.
 const PAUSE_SPREAD: Duration = Duration::from_secs(1);
 
-/// The pauses between two probes of an API server that is away.
+/// The pauses between two probes of an API server that is away: about as long as it has been away, up to half a minute. Each
+/// may be a handshake with one that starts, and all agents together may not keep it from starting.
 const FIRST_PROBE: Duration = Duration::from_millis(500);
-const LAST_PROBE: Duration = Duration::from_secs(5);
+const LAST_PROBE: Duration = Duration::from_secs(30);
 
 /// How much of an answer that is no success is read: a `metav1.Status`, or whatever stands between here and the API server.
 const LARGEST_REFUSAL: usize = 64 << 10;
@@ -51,21 +53,24 @@ const LARGEST_REFUSAL: usize = 64 << 10;
 /// wait until a watch ends.
 const WATCHES_PER_CONNECTION: usize = 80;
 
+/// What its watches hold, and what those of them hold that have begun: without one there may be no connection, and who makes
+/// it holds the lock.
+type WatchConnection = (kube::Client, Arc<()>, Arc<Mutex<()>>);
+
 /// The way to the API server. Cheap to clone.
 #[derive(Clone)]
 pub struct ApiClient {
     calls: kube::Client,
     /// What is left of [`CALLS_AT_ONCE`].
     turns: Arc<Semaphore>,
-    /// Each with what its open watches hold.
-    watches: Arc<[(kube::Client, Arc<()>)]>,
+    watches: Arc<[WatchConnection]>,
     deadline: Duration,
     /// What is counted about the way to the API server.
     pub(super) counted: ApiMetrics,
     /// Whether the API server may begin watches with what is there already.
     streams_lists: Arc<AtomicBool>,
     /// Until when the API server is left alone.
-    paused: Arc<Mutex<Option<Instant>>>,
+    paused: Arc<std::sync::Mutex<Option<Instant>>>,
     keeps_pauses: bool,
     /// Whether the API server answers, as far as is known.
     pub health: ApiHealth,
@@ -85,7 +90,7 @@ impl ApiClient {
         watches: impl IntoIterator<Item = kube::Client>,
         counted: ApiMetrics,
     ) -> Self {
-        let unused = |client| (client, Arc::default());
+        let unused = |client| (client, Arc::default(), Arc::default());
         Self {
             calls,
             turns: Arc::new(Semaphore::new(CALLS_AT_ONCE)),
@@ -128,7 +133,7 @@ impl ApiClient {
     }
 
     async fn probe(&self) {
-        let answer = async {
+        let mut answer = pin!(async {
             let request = Request::builder().uri("/readyz").body(Body::empty());
             let request = request.map_err(|error| Problem::Unreadable(error.to_string()))?;
             let response = self.calls.send(request).await.map_err(|error| broken(&error))?;
@@ -141,10 +146,16 @@ impl ApiClient {
                 })),
                 _ => Ok(()),
             }
+        });
+        let answer = match timeout(PATIENCE, &mut answer).await {
+            Ok(answer) => answer,
+            // It is away, and busy perhaps with handshakes: who gives one up begins another.
+            Err(_) => {
+                self.health.observe::<()>(&Err(Problem::Timeout(PATIENCE)));
+                let answer = timeout(self.deadline, answer).await;
+                answer.unwrap_or(Err(Problem::Timeout(self.deadline)))
+            }
         };
-        let answer = timeout(PATIENCE, answer)
-            .await
-            .unwrap_or(Err(Problem::Timeout(PATIENCE)));
         let code = answer.as_ref().map_or_else(Problem::code, |()| "200".to_owned());
         self.counted.called(Verb::Get, "readyz".to_owned(), code);
         self.health.observe(&answer);
@@ -203,9 +214,7 @@ impl ApiClient {
 
     /// Makes a call without a body and decodes the answer.
     pub async fn read<T: DeserializeOwned>(&self, call: &Call) -> Result<T, ApiError> {
-        let _turn = self.turn(call).await?;
-        let answer = self.counted(call, self.exchange(call, None).await)?;
-        decode(call, &answer)
+        self.turn(call).await?.exchange(call, None).await
     }
 
     /// Begins a list.
@@ -213,14 +222,9 @@ impl ApiClient {
     /// Errors: [`ApiError`], until the API server has begun to answer.
     pub(super) async fn list(&self, call: &Call) -> Result<Pieces<'_>, ApiError> {
         let turn = self.turn(call).await?;
-        let begun = async {
-            let pieces = self.open(&self.calls, call, None, Layout::List).await?;
-            Ok(Pieces {
-                _turn: Some(turn),
-                ..pieces
-            })
-        };
-        self.counted(call, begun.await)
+        let mut pieces: Pieces<'_> = self.counted(call, self.open(&self.calls, call, None, Layout::List).await)?;
+        pieces._turn = Some(turn);
+        Ok(pieces)
     }
 
     /// Makes a call with a body: a new object, or a strategic merge patch.
@@ -233,17 +237,19 @@ impl ApiClient {
     /// Errors: [`ApiError`], until the API server has begun to answer.
     pub(super) async fn watch(&self, call: &Call) -> Result<Pieces<'static>, ApiError> {
         self.check_pause(call)?;
-        let begun = async {
-            let open = self.watches.iter().map(|(_, open)| Arc::strong_count(open) - 1);
-            let (client, open) = roomiest(open).map_or((&self.calls, None), |index| {
-                let (client, open) = &self.watches[index];
-                (client, Some(Arc::clone(open)))
-            });
-            let mut pieces = self.open(client, call, None, Layout::Objects).await?;
-            pieces._open = open;
-            Ok(pieces)
+        let taken = self.watches.iter().map(|(_, taken, _)| Arc::strong_count(taken) - 1);
+        let (client, taken, begun) = &self.watches[roomiest(taken)];
+        let taken = Arc::clone(taken);
+        // Of the watches that find no connection one makes it: each of the others would make one of its own, and drop it
+        // after the handshake. Cancel-safe: what is dropped is a place in a queue.
+        let first = tokio::select! {
+            first = begun.lock() => first,
+            () = self.health.stays_away() => return Err(ApiError::of(call, Problem::Timeout(PATIENCE))),
         };
-        self.counted(call, begun.await)
+        let _first = (Arc::strong_count(begun) == 1).then_some(first);
+        let mut pieces = self.counted(call, self.open(client, call, None, Layout::Objects).await)?;
+        pieces._watch = Some((taken, Arc::clone(begun)));
+        Ok(pieces)
     }
 
     /// Makes a call whose answer is one object.
@@ -287,7 +293,7 @@ impl ApiClient {
             splitter: Splitter::new(layout),
             health: self.health.clone(),
             _turn: None,
-            _open: None,
+            _watch: None,
         })
     }
 
@@ -346,25 +352,22 @@ pub struct Turn<'a> {
 impl Turn<'_> {
     /// Makes a call with a body, as [`ApiClient::send`] does.
     pub async fn send<T: DeserializeOwned>(&self, call: &Call, body: &Value) -> Result<T, ApiError> {
-        let Self { client, .. } = self;
-        let answer = client.counted(call, client.exchange(call, Some(body)).await)?;
-        decode(call, &answer)
+        self.exchange(call, Some(body)).await
+    }
+
+    async fn exchange<T: DeserializeOwned>(&self, call: &Call, body: Option<&Value>) -> Result<T, ApiError> {
+        let answer = self.client.counted(call, self.client.exchange(call, body).await)?;
+        let mut text = serde_json::Deserializer::from_slice(&answer);
+        serde_path_to_error::deserialize(&mut text)
+            .map_err(|error| ApiError::of(call, Problem::Unreadable(error.to_string())))
     }
 }
 
 /// Of connections with so many watches, which one takes the next: the first with room, or else the one with the fewest.
-fn roomiest(open: impl IntoIterator<Item = usize>) -> Option<usize> {
+fn roomiest(open: impl IntoIterator<Item = usize>) -> usize {
     let least = |open: usize| if open < WATCHES_PER_CONNECTION { 0 } else { open };
-    open.into_iter()
-        .enumerate()
-        .min_by_key(|(_, open)| least(*open))
-        .map(|(index, _)| index)
-}
-
-fn decode<T: DeserializeOwned>(call: &Call, body: &[u8]) -> Result<T, ApiError> {
-    let mut text = serde_json::Deserializer::from_slice(body);
-    serde_path_to_error::deserialize(&mut text)
-        .map_err(|error| ApiError::of(call, Problem::Unreadable(error.to_string())))
+    let roomiest = open.into_iter().enumerate().min_by_key(|(_, open)| least(*open));
+    roomiest.map_or(0, |(index, _)| index)
 }
 
 /// A connection that could not be made, or broke. The innermost cause says why.
@@ -391,7 +394,7 @@ pub(super) struct Pieces<'a> {
     /// A call's turn lasts until its answer is read.
     _turn: Option<Turn<'a>>,
     /// A watch's place on a connection.
-    _open: Option<Arc<()>>,
+    _watch: Option<(Arc<()>, Arc<Mutex<()>>)>,
 }
 
 impl Pieces<'_> {

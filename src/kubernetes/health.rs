@@ -57,7 +57,7 @@ impl ApiHealth {
     }
 
     /// Takes in how a call ended.
-    pub(super) fn observe<T>(&self, outcome: &Result<T, Problem>) {
+    pub fn observe<T>(&self, outcome: &Result<T, Problem>) {
         let why = outcome
             .as_ref()
             .err()

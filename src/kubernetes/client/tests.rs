@@ -110,12 +110,11 @@ async fn nobody_waits_for_ever_for_a_turn() {
 #[test]
 fn another_connection_is_made_only_when_those_there_are_have_no_room() {
     let full = WATCHES_PER_CONNECTION;
-    assert_eq!(roomiest([0, 0, 0]), Some(0));
-    assert_eq!(roomiest([full - 1, 0, 0]), Some(0));
-    assert_eq!(roomiest([full, 0, 0]), Some(1));
-    assert_eq!(roomiest([full, full, full - 1]), Some(2));
-    assert_eq!(roomiest([full + 1, full, full + 1]), Some(1));
-    assert_eq!(roomiest([]), None);
+    assert_eq!(roomiest([0, 0, 0]), 0);
+    assert_eq!(roomiest([full - 1, 0, 0]), 0);
+    assert_eq!(roomiest([full, 0, 0]), 1);
+    assert_eq!(roomiest([full, full, full - 1]), 2);
+    assert_eq!(roomiest([full + 1, full, full + 1]), 1);
 }
 
 #[test]
@@ -161,4 +160,72 @@ async fn when_one_call_is_told_to_wait_no_other_is_made_but_an_operators() {
         .await
         .unwrap();
     assert_eq!(*asked.lock().unwrap(), 2);
+}
+
+/// A client of an API server that answers nothing until it is told to, and what it was asked so far.
+fn silent() -> (ApiClient, CancellationToken, Arc<Mutex<Vec<String>>>) {
+    let (answering, asked) = (CancellationToken::new(), Arc::<Mutex<Vec<String>>>::default());
+    let (answers, seen) = (answering.clone(), Arc::clone(&asked));
+    let router = Router::new().fallback(async move |uri: Uri| {
+        seen.lock().unwrap().push(uri.path().to_owned());
+        answers.cancelled().await;
+        "{}"
+    });
+    let to_it = || kube::Client::new(router.clone(), "default");
+    let client = ApiClient::new(to_it(), [to_it()], ApiMetrics::register(&mut Registry::default()));
+    (client, answering, asked)
+}
+
+#[tokio::test]
+async fn one_watch_makes_the_connection_and_the_others_wait_for_it() {
+    let (client, answering, asked) = silent();
+    let call = Call::new(Verb::Watch, PODS);
+    let watches = join_all((0..8).map(|_| client.watch(&call)));
+    let first = async {
+        while asked.lock().unwrap().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        // Time enough for others to ask as well.
+        sleep(Duration::from_millis(50)).await;
+        assert_eq!(asked.lock().unwrap().len(), 1);
+        answering.cancel();
+    };
+    let (watches, ()) = tokio::join!(watches, first);
+    assert!(watches.iter().all(Result::is_ok), "{watches:?}");
+    assert_eq!(asked.lock().unwrap().len(), 8);
+    drop(watches);
+    assert!(client.watch(&call).await.is_ok(), "the next makes a connection again");
+}
+
+#[tokio::test]
+async fn watches_do_not_wait_for_a_connection_to_an_api_server_that_stays_away() {
+    let (client, ..) = silent();
+    let call = Call::new(Verb::Watch, PODS);
+    let mut first = Box::pin(client.watch(&call));
+    assert!(futures::poll!(&mut first).is_pending());
+    client
+        .health
+        .observe::<()>(&Err(Problem::Unreachable("refused".to_owned())));
+    let error = client.watch(&call).await.unwrap_err();
+    assert!(matches!(error.problem, Problem::Timeout(PATIENCE)), "{error}");
+}
+
+#[tokio::test]
+async fn an_api_server_that_answers_late_is_away_meanwhile_and_asked_no_second_time() {
+    let (client, answering, asked) = silent();
+    let stop = CancellationToken::new();
+    client.keep_probing(stop.clone());
+    let unheard = client.health.away().unwrap();
+    while client.health.away() == Some(unheard.clone()) {
+        sleep(Duration::from_millis(10)).await;
+    }
+    // Longer than the pause after the first probe.
+    sleep(PATIENCE).await;
+    assert_eq!(*asked.lock().unwrap(), ["/readyz"]);
+    answering.cancel();
+    while client.health.away().is_some() {
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(asked.lock().unwrap().len(), 1);
+    stop.cancel();
 }

@@ -273,17 +273,17 @@ impl<T: Object> Task<T> {
             .known
             .with(|known| std::mem::replace(&mut known.refused, refused) != refused);
         self.known.trouble(&error.to_string(), news);
-        let health = self.client.health.clone();
-        // Who comes back from an outage is not left waiting for as long as it lasted.
-        let returned = async {
-            health.stays_away().await;
-            health.returned().await;
-            sleep(scattered(self.timing.first_pause)).await;
-        };
+        let health = &self.client.health;
         // Cancel-safe: both only wait.
         tokio::select! {
             () = sleep(pause) => {}
-            () = returned => {}
+            () = health.stays_away() => {}
+        }
+        // While it is away one probe finds out when it is back, and not each watch with a connection. Then nobody is left
+        // waiting for as long as the outage lasted.
+        if health.away().is_some() {
+            drop(timeout(self.timing.longest_pause, health.returned()).await);
+            sleep(scattered(self.timing.first_pause)).await;
         }
     }
 

@@ -56,15 +56,25 @@ impl Calls {
 #[derive(Debug)]
 pub(crate) struct Local {
     pub(crate) states: watch::Receiver<Arc<SourceState>>,
-    _stop: DropGuard,
+    stop: CancellationToken,
+    _end: DropGuard,
 }
 
 impl Local {
+    /// One that asks whether the API server is ready while it is away, as an agent does.
     pub(crate) fn start(client: ApiClient, name: &str, timing: Timing) -> Self {
+        let probing = client.clone();
+        let local = Self::without_probes(client, name, timing);
+        probing.keep_probing(local.stop.clone());
+        local
+    }
+
+    /// One that does not ask.
+    pub(crate) fn without_probes(client: ApiClient, name: &str, timing: Timing) -> Self {
         let (source, states) = KubernetesSource::new(client, name, None, timing);
         let stop = CancellationToken::new();
         tokio::spawn(source.run(stop.clone()));
-        let _stop = stop.drop_guard();
-        Self { states, _stop }
+        let _end = stop.clone().drop_guard();
+        Self { states, stop, _end }
     }
 }

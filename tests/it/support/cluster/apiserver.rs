@@ -98,13 +98,13 @@ impl ApiServer {
 
     /// Starts the API server, at its first start and after [`Self::stop`], and waits until it is ready.
     pub(crate) fn launch(&mut self) {
-        if let Err(ended) = self.try_launch() {
+        if let Err(ended) = self.try_launch(PATIENCE) {
             panic!("{ended}\n{}", self.log());
         }
     }
 
-    /// The same; how it ended where it ended itself before it was ready, as its watchdog has it do.
-    pub(crate) fn try_launch(&mut self) -> Result<(), String> {
+    /// The same; how it ended where it ended itself before it was ready, as its watchdog has it do, or was not ready in time.
+    pub(crate) fn try_launch(&mut self, patience: Duration) -> Result<(), String> {
         assert!(self.server.is_none(), "the API server runs already");
         let mut command = Command::new(self.parts.join("kube-apiserver"));
         command
@@ -139,12 +139,34 @@ impl ApiServer {
             let ended = self.server.as_mut().and_then(|server| server.try_wait().unwrap());
             if let Some(ended) = ended {
                 self.server = None;
-                return Err(ended.to_string());
+                return Err(format!(
+                    "{ended} after {:.0?}: {}",
+                    started.elapsed(),
+                    self.last_words()
+                ));
             }
-            assert!(started.elapsed() < PATIENCE, "not ready\n{}", self.log());
+            if started.elapsed() > patience {
+                self.stop();
+                return Err(format!("not ready after {patience:?}"));
+            }
             std::thread::sleep(Duration::from_millis(100));
         }
         Ok(())
+    }
+
+    /// Whether it was started and not stopped.
+    pub(crate) const fn is_launched(&self) -> bool {
+        self.server.is_some()
+    }
+
+    /// Why it ended itself, in its log's own words.
+    fn last_words(&self) -> String {
+        let log = fs::read_to_string(self.file("kube-apiserver.log")).unwrap_or_default();
+        let fatal = log
+            .lines()
+            .rev()
+            .find(|line| line.starts_with('F') || line.starts_with("panic"));
+        fatal.unwrap_or("its log does not say why").to_owned()
     }
 
     /// Makes the certificate with which it comes to kubelets, which is its own authority.

@@ -56,6 +56,7 @@ pub mod doctor;
 pub mod failpoint;
 pub mod files;
 #[cfg(any(test, fuzzing))]
+#[path = "../fuzz/targets.rs"]
 pub mod fuzz;
 pub mod guard;
 pub mod kubernetes;

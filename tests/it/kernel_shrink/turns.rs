@@ -122,6 +122,11 @@ async fn the_first_that_suffers_stops_those_that_wait() {
     replicas.node.spawn(&cgroup, &format!("exec perl -e '{grows}'"));
     let name = replicas.pods[suffers].name;
     replicas.agent.reaches(name, "Refused").await;
+    // The agent says so before its pass writes the limit.
+    replicas
+        .agent
+        .wait_for("its limit to be back", || !replicas.is_lowered(&replicas.pods[suffers]))
+        .await;
     // Longer than the others are watched.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(75) {

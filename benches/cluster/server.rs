@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use nix::time::{ClockId, clock_gettime};
 
-use crate::support::cluster::{ApiServer, User};
+use crate::support::cluster::ApiServer;
 use crate::support::fleet::Calls;
 
 /// What nodes follow and read.
@@ -142,9 +142,9 @@ pub(crate) fn connections() -> anyhow::Result<u64> {
 fn metrics(cluster: &ApiServer) -> anyhow::Result<String> {
     let mut complaint = String::new();
     for _ in 0..TRIES {
-        match cluster.try_kubectl(User::Admin, &["get", "--raw=/metrics"], "") {
+        match cluster.try_get("/metrics") {
             Ok(text) => return Ok(text),
-            Err(said) => complaint = said,
+            Err(said) => complaint = said.to_string(),
         }
         std::thread::sleep(Duration::from_secs(1));
     }

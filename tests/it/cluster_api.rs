@@ -63,7 +63,11 @@ impl Scene {
             "spec": {"nodeName": NODE, "containers": [{"name": "app", "image": "none", "resources": objects::resources(APP)}]},
         });
         cluster.apply(&object);
-        let pod = node.run(name, cluster.uid("pod", name).leak(), &AT_FIRST);
+        let pod = node.run(
+            name,
+            cluster.uid(&format!("{}/{name}", objects::PODS)).leak(),
+            &AT_FIRST,
+        );
         let id = format!("containerd://{}", pod.containers["app"].id);
         object["status"] = json!({"phase": "Running", "containerStatuses": [{
             "name": "app", "containerID": id, "image": "none", "imageID": "none", "ready": true, "restartCount": 0,

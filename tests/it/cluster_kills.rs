@@ -12,6 +12,7 @@ use vscaled::model::MemoryLimit;
 
 use crate::cluster_api::Scene as Cluster;
 use crate::support::bare::BarePod;
+use crate::support::cluster::objects;
 use crate::support::victims::{TOO_MUCH, victim, was_killed};
 
 /// A pod at an API server and on a node that watches for kills.
@@ -60,11 +61,7 @@ impl Scene {
 
     /// The Events about a pod with this reason that there are now.
     fn events(&self, pod: &BarePod, reason: &str) -> Vec<Value> {
-        let list = self
-            .cluster
-            .cluster
-            .kubectl(&["--namespace=test", "get", "events", "--output=json"], "");
-        let mut list: Value = serde_json::from_str(&list).unwrap();
+        let mut list = self.cluster.cluster.get(objects::EVENTS);
         let Value::Array(events) = list["items"].take() else {
             panic!("no list: {list}")
         };

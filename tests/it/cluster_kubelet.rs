@@ -117,7 +117,7 @@ impl Scene {
 
     fn running(&self, name: &str) -> Option<Running> {
         let path = format!("{}/{name}", objects::PODS);
-        let pod: Value = serde_json::from_str(&self.cluster.kubectl(&["get", "--raw", &path], "")).unwrap();
+        let pod = self.cluster.get(&path);
         let uid = pod["metadata"]["uid"].as_str()?;
         let wanted = pod["spec"]["containers"].as_array()?.len();
         let containers: BTreeMap<_, _> = pod["status"]["containerStatuses"]
@@ -146,8 +146,9 @@ impl Scene {
     }
 
     fn exists(&self, name: &str) -> bool {
-        let get = ["--namespace=test", "get", "pods", "--output=name"];
-        self.cluster.kubectl(&get, "").contains(name)
+        let pods = self.cluster.get(objects::PODS);
+        let mut pods = pods["items"].as_array().unwrap().iter();
+        pods.any(|pod| pod["metadata"]["name"] == name)
     }
 
     /// Whether the pod and all its containers hold these values.

@@ -22,8 +22,7 @@ const BEFORE: [(&str, Amounts); 1] = [(
 
 impl Scene {
     fn object(&self) -> Value {
-        let path = format!("{}/{}", objects::PODS, self.pod.name);
-        serde_json::from_str(&self.cluster.kubectl(&["get", "--raw", &path], "")).unwrap()
+        self.cluster.get(&format!("{}/{}", objects::PODS, self.pod.name))
     }
 
     fn becomes_ready(&self) {

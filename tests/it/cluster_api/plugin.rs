@@ -46,14 +46,7 @@ impl Scene {
             "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "vscaled", "namespace": "vscaled"},
             "spec": {"selector": {"matchLabels": labels}, "template": template},
         }));
-        let get = [
-            "--namespace=vscaled",
-            "get",
-            "daemonset",
-            "vscaled",
-            "--output=jsonpath={.metadata.uid}",
-        ];
-        let uid = self.cluster.kubectl(&get, "");
+        let uid = self.cluster.uid("/apis/apps/v1/namespaces/vscaled/daemonsets/vscaled");
         let owner = |uid: &str| {
             json!([
                 {"apiVersion": "v1", "kind": "ConfigMap", "name": "another-owner", "uid": "u"},

@@ -25,6 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const CAP_SYSLOG: u32 = 34;
 
 const POD: &str = "/api/v1/namespaces/vscaled/pods/vscaled-x";
+const DAEMON_SET: &str = "/apis/apps/v1/namespaces/vscaled/daemonsets/vscaled";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_resizes_with_no_more_rights_than_it_is_given() {
@@ -152,15 +153,8 @@ impl Node {
         });
         pod["metadata"]["name"] = json!("vscaled-x");
         pod["metadata"]["namespace"] = json!("vscaled");
-        let get = [
-            "get",
-            "daemonset",
-            "vscaled",
-            "--namespace=vscaled",
-            "--output=jsonpath={.metadata.uid}",
-        ];
         pod["metadata"]["ownerReferences"] = json!([{
-            "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "vscaled", "uid": cluster.kubectl(&get, ""), "controller": true,
+            "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "vscaled", "uid": cluster.uid(DAEMON_SET), "controller": true,
         }]);
         self.settle_in(&mut pod["spec"]);
         cluster.apply(&pod);
@@ -313,8 +307,7 @@ impl Node {
     }
 
     fn status(&self) -> Value {
-        let pod: Value = serde_json::from_str(&self.scene.cluster.kubectl(&["get", "--raw", POD], "")).unwrap();
-        pod["status"].clone()
+        self.scene.cluster.get(POD)["status"].clone()
     }
 
     /// The id of the agent's container.

@@ -12,10 +12,7 @@ const AT_MOST: usize = 4;
 
 /// The Events about a pod that the guard is the cause of.
 fn by_the_guard(scene: &Scene) -> Vec<Value> {
-    let printed = scene
-        .cluster
-        .kubectl(&["--namespace=test", "get", "events", "--output=json"], "");
-    let list: Value = serde_json::from_str(&printed).unwrap();
+    let list = scene.cluster.get(objects::EVENTS);
     let events = list["items"].as_array().unwrap().iter();
     let ours = events.filter(|event| {
         event["involvedObject"]["name"] == scene.pod.name

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt};
-use serde_json::{Value, json};
+use serde_json::json;
 use vscaled::kubernetes::Access;
 use vscaled::kubernetes::events::PodReference;
 use vscaled::kubernetes::metrics::ApiMetrics;
@@ -74,8 +74,7 @@ async fn what_an_event_told_already_is_left_out_of_the_next_one() {
     keep(second.path(), 6..=7);
     deliver(&cluster, second.path()).await;
 
-    let list = cluster.kubectl(&["--namespace=shop", "get", "events", "--output=json"], "");
-    let list: Value = serde_json::from_str(&list).unwrap();
+    let list = cluster.get("/api/v1/namespaces/shop/events");
     let mut counts: Vec<_> = list["items"]
         .as_array()
         .unwrap()

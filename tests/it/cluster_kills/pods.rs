@@ -123,8 +123,7 @@ async fn a_kill_in_a_namespace_that_is_gone_is_told_about_the_node() {
     let words = format!("Pod test/{}, container app: The kernel killed", pod.name);
     let ours = |event: &Value| event["message"].as_str().unwrap().starts_with(&words);
     let about_node = async || {
-        let list = cluster.kubectl(&["--namespace=default", "get", "events", "--output=json"], "");
-        let list: Value = serde_json::from_str(&list).unwrap();
+        let list = cluster.get("/api/v1/namespaces/default/events");
         list["items"]
             .as_array()
             .unwrap()

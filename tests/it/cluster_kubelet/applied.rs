@@ -11,10 +11,9 @@ use crate::support::cluster::{User, objects};
 const ANNOTATION: &str = "vscaled.io/applied";
 
 impl Scene {
-    /// The pod as kubectl shows it.
+    /// The pod as the API server has it.
     fn shown(&self, name: &str) -> Value {
-        let get = ["--namespace=test", "get", "pod", name, "--output=json"];
-        serde_json::from_str(&self.cluster.kubectl(&get, "")).unwrap()
+        self.cluster.get(&format!("{}/{name}", objects::PODS))
     }
 
     fn says(&self, name: &str) -> Option<Value> {
@@ -85,10 +84,10 @@ async fn an_agent_without_the_right_says_which_rule_is_missing_and_resizes_all_t
         return;
     };
     scene.cluster.apply(&objects::vpa("InPlaceOrRecreate"));
-    let role = scene
+    let mut role = scene
         .cluster
-        .kubectl(&["get", "clusterrole", "vscaled", "--output=json"], "");
-    let mut role: Value = serde_json::from_str(&role).unwrap();
+        .get("/apis/rbac.authorization.k8s.io/v1/clusterroles/vscaled");
+    role["metadata"] = json!({"name": "vscaled"});
     let rules = role["rules"].as_array_mut().unwrap();
     rules.retain(|rule| rule["resources"] != json!(["pods/status"]));
     scene.cluster.apply(&role);

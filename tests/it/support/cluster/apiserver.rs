@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use http::Method;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{free_port, parts};
-use crate::support::image::output;
+use super::{admin, free_port, parts};
 use crate::support::scratch;
 
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -88,9 +89,10 @@ impl ApiServer {
             directory,
         };
         fs::write(cluster.file("tokens.csv"), User::ALL.map(User::line).concat()).unwrap();
-        let key = cluster.file("service-account.key");
-        output(Command::new("openssl").arg("genrsa").arg("-out").arg(&key).arg("2048"));
-        cluster.make_kubelet_client();
+        let key = KeyPair::generate().unwrap();
+        fs::write(cluster.file("service-account.key"), key.serialize_pem()).unwrap();
+        fs::write(cluster.file("service-account.pub"), key.public_key_pem()).unwrap();
+        cluster.make_certificates();
         cluster.launch();
         cluster.install_crd();
         Some(cluster)
@@ -113,7 +115,11 @@ impl ApiServer {
             // Otherwise it looks for an address on the way out, which a machine of loopback alone has not.
             .arg("--advertise-address=127.0.0.1")
             .arg(format!("--secure-port={}", self.port))
-            .arg(format!("--cert-dir={}", self.directory.path().display()))
+            .arg(format!("--tls-cert-file={}", self.file("apiserver.crt").display()))
+            .arg(format!(
+                "--tls-private-key-file={}",
+                self.file("apiserver.key").display()
+            ))
             .arg(format!("--token-auth-file={}", self.file("tokens.csv").display()))
             .args([
                 "--authorization-mode=Node,RBAC",
@@ -130,8 +136,9 @@ impl ApiServer {
             let path = self.file(&format!("kubelet-client.{file}"));
             command.arg(format!("--kubelet-client-{flag}={}", path.display()));
         }
-        for flag in ["--service-account-signing-key-file", "--service-account-key-file"] {
-            command.arg(format!("{flag}={}", self.file("service-account.key").display()));
+        for (flag, file) in [("signing-key", "key"), ("key", "pub")] {
+            let path = self.file(&format!("service-account.{file}"));
+            command.arg(format!("--service-account-{flag}-file={}", path.display()));
         }
         self.server = Some(logged(command, &self.file("kube-apiserver.log")));
         let started = Instant::now();
@@ -149,7 +156,7 @@ impl ApiServer {
                 self.stop();
                 return Err(format!("not ready after {patience:?}"));
             }
-            std::thread::sleep(Duration::from_millis(100));
+            std::thread::sleep(Duration::from_millis(50));
         }
         Ok(())
     }
@@ -169,33 +176,35 @@ impl ApiServer {
         fatal.unwrap_or("its log does not say why").to_owned()
     }
 
-    /// Makes the certificate with which it comes to kubelets, which is its own authority.
-    fn make_kubelet_client(&self) {
-        output(
-            Command::new("openssl")
-                .args([
-                    "req",
-                    "-x509",
-                    "-nodes",
-                    "-newkey",
-                    "ec",
-                    "-pkeyopt",
-                    "ec_paramgen_curve:prime256v1",
-                ])
-                .args([
-                    "-subj",
-                    "/O=system:masters/CN=kube-apiserver",
-                    "-addext",
-                    "extendedKeyUsage=clientAuth",
-                ])
-                .arg("-keyout")
-                .arg(self.file("kubelet-client.key"))
-                .arg("-out")
-                .arg(self.kubelet_client()),
-        );
+    /// Makes the certificates that it shows to clients and to kubelets, each with its authority. It would make an RSA key for
+    /// each itself, which takes a second.
+    fn make_certificates(&self) {
+        let authority = |name: &str| {
+            let mut authority = CertificateParams::default();
+            authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            authority.distinguished_name.push(DnType::CommonName, name);
+            CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap()
+        };
+        let write = |name: &str, params: CertificateParams, issuer: &CertifiedIssuer<'_, KeyPair>| {
+            let key = KeyPair::generate().unwrap();
+            let certificate = params.signed_by(&key, issuer).unwrap();
+            fs::write(self.file(&format!("{name}.key")), key.serialize_pem()).unwrap();
+            let chain = certificate.pem() + &issuer.pem();
+            fs::write(self.file(&format!("{name}.crt")), chain).unwrap();
+        };
+        let names = ["127.0.0.1", "10.96.0.1", "kubernetes", "kubernetes.default.svc"].map(str::to_owned);
+        let server = CertificateParams::new(names).unwrap();
+        write("apiserver", server, &authority("the API server's authority"));
+        let mut client = CertificateParams::default();
+        client
+            .distinguished_name
+            .push(DnType::OrganizationName, "system:masters");
+        client.distinguished_name.push(DnType::CommonName, "kube-apiserver");
+        client.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        write("kubelet-client", client, &authority("the authority for kubelets"));
     }
 
-    /// The certificate with which it comes to kubelets.
+    /// The certificate with which it comes to kubelets, and its authority.
     pub(crate) fn kubelet_client(&self) -> PathBuf {
         self.file("kubelet-client.crt")
     }
@@ -249,8 +258,7 @@ users: [{{name: test, user: {{token: {token}}}}}]
     pub(crate) fn deployed_kubeconfig(&self) -> PathBuf {
         let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
         let path = "/api/v1/namespaces/vscaled/serviceaccounts/vscaled/token";
-        let answer = self.kubectl(&["create", "--raw", path, "--filename=-"], &request.to_string());
-        let answer: Value = serde_json::from_str(&answer).unwrap();
+        let answer = self.send(Method::POST, path, &request);
         self.write_kubeconfig("deployed", answer["status"]["token"].as_str().unwrap())
     }
 
@@ -259,7 +267,7 @@ users: [{{name: test, user: {{token: {token}}}}}]
         self.port
     }
 
-    /// Its certificate (PEM), which is its own authority.
+    /// Its certificate and its authority (PEM).
     pub(crate) fn certificate(&self) -> String {
         fs::read_to_string(self.file("apiserver.crt")).unwrap()
     }
@@ -271,7 +279,26 @@ users: [{{name: test, user: {{token: {token}}}}}]
 
     /// Makes or changes an object.
     pub(crate) fn apply(&self, object: &Value) {
-        self.kubectl(&["apply", "--filename=-"], &object.to_string());
+        if let Err(refused) = admin::apply(&self.kubeconfig(User::Admin), object) {
+            panic!("{object} was refused: {refused}\n{}", self.log());
+        }
+    }
+
+    /// What it answers to an admin's GET of a path, or why it does not.
+    pub(crate) fn try_get(&self, path: &str) -> Result<String, kube::Error> {
+        admin::request(&self.kubeconfig(User::Admin), Method::GET, path, None)
+    }
+
+    /// The object or list at a path.
+    pub(crate) fn get(&self, path: &str) -> Value {
+        let answer = self.try_get(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        serde_json::from_str(&answer).unwrap()
+    }
+
+    /// Sends an object to a path, and returns the answer.
+    fn send(&self, method: Method, path: &str, object: &Value) -> Value {
+        let answer = admin::request(&self.kubeconfig(User::Admin), method, path, Some(object));
+        serde_json::from_str(&answer.unwrap_or_else(|error| panic!("{path}: {error}"))).unwrap()
     }
 
     /// Gives the agent the rights that an overlay gives it.
@@ -285,27 +312,17 @@ users: [{{name: test, user: {{token: {token}}}}}]
         }
     }
 
-    /// The UID of an object in namespace `test`.
-    pub(crate) fn uid(&self, kind: &str, name: &str) -> String {
-        self.kubectl(
-            &[
-                "--namespace=test",
-                "get",
-                kind,
-                name,
-                "--output=jsonpath={.metadata.uid}",
-            ],
-            "",
-        )
+    /// The UID of the object at a path.
+    pub(crate) fn uid(&self, path: &str) -> String {
+        self.get(path)["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
     /// Writes the status of an object, as its controller does; `collection` is the path it is found below.
     pub(crate) fn put_status(&self, collection: &str, name: &str, status: &Value) {
         let path = format!("{collection}/{name}");
-        let mut object: Value = serde_json::from_str(&self.kubectl(&["get", "--raw", &path], "")).unwrap();
+        let mut object = self.get(&path);
         object["status"] = status.clone();
-        let path = format!("{path}/status");
-        self.kubectl(&["replace", "--raw", &path, "--filename=-"], &object.to_string());
+        self.send(Method::PUT, &format!("{path}/status"), &object);
     }
 
     /// The real kubectl.
@@ -344,21 +361,18 @@ users: [{{name: test, user: {{token: {token}}}}}]
 
     /// Makes VPAs known, and waits until they are.
     fn install_crd(&self) {
-        self.kubectl(&["apply", "--filename=-"], VPA_CRD);
-        let vpas = ["get", "--raw=/apis/autoscaling.k8s.io/v1/verticalpodautoscalers"];
-        let listed = || self.try_kubectl(User::Admin, &["get", "--raw=/apis"], "").unwrap();
+        self.apply(&serde_saphyr::from_str(VPA_CRD).unwrap());
+        let vpas = "/apis/autoscaling.k8s.io/v1/verticalpodautoscalers";
+        let listed = || self.try_get("/apis").unwrap();
         let started = Instant::now();
-        while !listed().contains("autoscaling.k8s.io") || self.try_kubectl(User::Admin, &vpas, "").is_err() {
+        while !listed().contains("autoscaling.k8s.io") || self.try_get(vpas).is_err() {
             assert!(started.elapsed() < PATIENCE, "no VPAs\n{}", self.log());
-            std::thread::sleep(Duration::from_millis(100));
+            std::thread::sleep(Duration::from_millis(20));
         }
-        // kubectl remembers for minutes which kinds there are.
-        fs::remove_dir_all(self.file(".kube")).unwrap();
     }
 
     fn is_ready(&self) -> bool {
-        // Its certificate is there once it listens, and kubectl reads it.
-        self.file("apiserver.crt").exists() && self.try_kubectl(User::Admin, &["get", "--raw=/readyz"], "").is_ok()
+        self.try_get("/readyz").is_ok()
     }
 
     fn log(&self) -> String {

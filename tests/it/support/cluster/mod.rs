@@ -2,6 +2,7 @@
 //!
 //! Everything listens on loopback, lives in a directory of its own and ends with its value.
 
+mod admin;
 mod apiserver;
 mod enclosure;
 mod kubelet;

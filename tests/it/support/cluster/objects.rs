@@ -8,6 +8,10 @@ use crate::support::image::BUSYBOX;
 
 /// Where the API server has the pods.
 pub(crate) const PODS: &str = "/api/v1/namespaces/test/pods";
+/// Where the API server has the Events.
+pub(crate) const EVENTS: &str = "/api/v1/namespaces/test/events";
+/// Where the API server has Deployments and their like.
+const WORKLOADS: &str = "/apis/apps/v1/namespaces/test";
 /// Where the API server has the VPAs.
 pub(crate) const VPAS: &str = "/apis/autoscaling.k8s.io/v1/namespaces/test/verticalpodautoscalers";
 
@@ -22,7 +26,7 @@ pub(crate) fn prepare(cluster: &ApiServer) {
     cluster.grant(LEGACY);
     cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "test"}}));
     cluster.apply(&workload("Deployment", "web", None));
-    let deployment = cluster.uid("deployment", "web");
+    let deployment = cluster.uid(&format!("{WORKLOADS}/deployments/web"));
     let owner = ("Deployment", "web", deployment.as_str());
     cluster.apply(&workload("ReplicaSet", REPLICA_SET, Some(owner)));
 }
@@ -51,7 +55,7 @@ pub(crate) fn pod(name: &str, owners: &Value, containers: &[(&str, Amounts)]) ->
 
 /// Who owns the pods of the ReplicaSet.
 pub(crate) fn owned(cluster: &ApiServer) -> Value {
-    let uid = cluster.uid("replicaset", REPLICA_SET);
+    let uid = cluster.uid(&format!("{WORKLOADS}/replicasets/{REPLICA_SET}"));
     json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": REPLICA_SET, "uid": uid, "controller": true}])
 }
 

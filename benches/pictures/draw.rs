@@ -4,7 +4,7 @@ use serde_json::Value;
 
 const WIDTH: f64 = 760.0;
 const LEFT: f64 = 330.0;
-const RIGHT: f64 = 590.0;
+const RIGHT: f64 = 560.0;
 const ROW: f64 = 26.0;
 const HEAD: f64 = 58.0;
 /// Readable on light and on dark pages.
@@ -273,15 +273,15 @@ impl Picture {
         let mut picture = Self::begin(title, conditions, top + height + 30.0);
         let each = WIDTH / curves.len() as f64;
         for ((name, points), column) in curves.iter().zip(0_u32..) {
-            let (left, right) = (each * f64::from(column) + 44.0, each * f64::from(column + 1) - 24.0);
+            let (left, right) = (each * f64::from(column) + 44.0, each * f64::from(column + 1) - 44.0);
             let bounds = |of: fn(&(f64, f64)) -> f64| {
                 let logs = || points.iter().map(|point| of(point).ln());
                 (logs().fold(f64::MAX, f64::min), logs().fold(f64::MIN, f64::max))
             };
             let ((x0, x1), (y0, y1)) = (bounds(|point| point.0), bounds(|point| point.1));
             // Both axes have the same scale, so that the slope is what it looks like.
-            let scale = ((right - left) / (x1 - x0)).min((height - 10.0) / (y1 - y0).max(0.1));
-            let place = |(x, y): (f64, f64)| (left + (x - x0) * scale, top + height - (y - y0) * scale);
+            let scale = ((right - left) / (x1 - x0)).min((height - 30.0) / (y1 - y0).max(0.1));
+            let place = |(x, y): (f64, f64)| (left + (x - x0) * scale, top + height - 20.0 - (y - y0) * scale);
             let slope = exponent(points);
             picture.text(
                 left - 36.0,
@@ -314,7 +314,7 @@ impl Picture {
                 } else {
                     format!("{:.0}", point.1)
                 };
-                picture.text(x - 8.0, y - 6.0, "small", "middle", &value);
+                picture.text(x + 8.0, y + 14.0, "small", "start", &value);
             }
         }
         picture.end()

@@ -211,6 +211,7 @@ impl Containerd {
     fn config(&self, runtime: OciRuntime) -> String {
         let directory = self.directory.path().display();
         let program = runtime.program();
+        let architecture = image::architecture();
         // Without restrict_oom_score_adj runc needs CAP_SYS_RESOURCE to give the sandbox its negative score.
         format!(
             r#"version = 2
@@ -220,6 +221,9 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
   "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs"]
 [grpc]
 address = "{directory}/containerd.sock"
+[[plugins."io.containerd.transfer.v1.local".unpack_config]]
+platform = "linux/{architecture}"
+snapshotter = "native"
 [plugins."io.containerd.grpc.v1.cri"]
 restrict_oom_score_adj = true
 disable_apparmor = true

@@ -237,16 +237,16 @@ impl Control for AgentBackend {
     async fn get(&self, request: Request<proto::GetRequest>) -> Result<Response<proto::GetReply>, Status> {
         let get = async |request: proto::GetRequest| {
             let ask = move |controller: &mut Controller| {
-                let recommended = request.usage.then(|| controller.recommendations());
-                Ok((controller.agent_snapshot(), recommended))
+                let vpas = request.usage.then(|| controller.vpas());
+                Ok((controller.agent_snapshot(), vpas))
             };
-            let (snapshot, recommended) = self.ask(ask).await?;
+            let (snapshot, vpas) = self.ask(ask).await?;
             let now = Timestamp::now();
             let pods = snapshot.pods.iter();
             let mut pods: Vec<_> = pods.map(|state| view::pod(state, now, snapshot.quiet)).collect();
-            if let Some(recommended) = recommended {
+            if let Some(vpas) = vpas {
                 let live = snapshot.pods.into_iter().map(|state| state.live).collect();
-                pods = usage::add(pods, live, recommended, snapshot.node.clone()).await?;
+                pods = usage::add(pods, live, vpas, snapshot.node.clone()).await?;
             }
             Ok(proto::GetReply {
                 agent: Some(view::agent(snapshot.node.as_deref(), snapshot.problems)),

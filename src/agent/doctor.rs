@@ -10,7 +10,7 @@ use crate::control::ControlError;
 use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
 use crate::model::{CgroupVersion, Driver};
 use crate::plan::resize::supports_in_place_resize;
-use crate::reconcile::controller::AgentSnapshot;
+use crate::reconcile::controller::{AgentSnapshot, OBSERVING};
 use crate::reconcile::pod::PodState;
 
 impl From<&Config> for Locations {
@@ -105,10 +105,9 @@ async fn hooks(node: &Node, pods: &[PodState]) -> Option<Check> {
     let pods = pods.iter().filter_map(|state| Some((&state.pod, state.live.as_ref()?)));
     // All at once: a runtime that hangs is waited for once.
     let problems = join_all(pods.map(async |(pod, live)| {
-        let found = hook_problems(node, pod, live, None).await.into_iter();
-        found
-            .map(|problem| format!("{} {problem}", pod.full_name()))
-            .collect::<Vec<_>>()
+        let (name, found) = (pod.full_name(), hook_problems(node, pod, live, None).await);
+        let named = found.into_iter().map(|problem| format!("{name} {problem}"));
+        named.collect::<Vec<_>>()
     }));
     let problems = problems.await.concat();
     let first = problems.first()?;
@@ -116,9 +115,12 @@ async fn hooks(node: &Node, pods: &[PodState]) -> Option<Check> {
     Some(Check::warn("hooks", found, "vscalectl explain POD says it of each"))
 }
 
-/// A problem says itself what to do, as far as that is known.
+/// A problem says itself what to do, as far as that is known. To observe is what the configuration asks for.
 fn problem(text: String) -> Check {
-    Check::warn("problem", text, "mend it where it says; the log has the whole story")
+    match text.as_str() {
+        OBSERVING => Check::ok("mode", text),
+        _ => Check::warn("problem", text, "mend it where it says; the log has the whole story"),
+    }
 }
 
 fn driver(node: &Node) -> Check {
@@ -136,7 +138,8 @@ fn driver(node: &Node) -> Check {
         (Driver::Systemd, None) => Check::warn(
             "cgroup driver",
             format!("systemd, {from}, and it cannot be reached"),
-            "mount the host's /run/dbus/system_bus_socket here; until then systemd may put its own values back",
+            "mount the host's /run/dbus/system_bus_socket here, and where AppArmor forbids to use it set cgroup=v2 (overlays/cgroup-v2); \
+             until then systemd may put its own values back",
         ),
     }
 }
@@ -174,6 +177,12 @@ fn formula(node: &Node) -> Check {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn observing_is_no_problem() {
+        assert_eq!(problem(OBSERVING.to_owned()).status, "ok");
+        assert_eq!(problem("no source answers".to_owned()).status, "warn");
+    }
 
     #[test]
     fn a_few_of_the_pods_with_settings_out_of_reach_are_named() {

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use crate::actuate::{Node, PodHandles};
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::control::{ControlError, proto};
-use crate::model::objects::ContainerRecommendation;
+use crate::model::objects::VerticalPodAutoscaler;
 use crate::model::{Bytes, CpuQuota, LivePod, MilliCpu, Target, micros};
 use crate::oom::kmsg::monotonic;
 
-/// Adds to each pod what is recommended for it and what it uses. All lists are in the same order. A pod or container
+/// Adds to each pod what its VPA has and recommends, and what it uses. All lists are in the same order. A pod or container
 /// that ended meanwhile uses nothing.
 pub(super) async fn add(
     mut pods: Vec<proto::Pod>,
     live: Vec<Option<Arc<LivePod>>>,
-    recommended: Vec<Vec<ContainerRecommendation>>,
+    vpas: Vec<Option<VerticalPodAutoscaler>>,
     node: Option<Arc<Node>>,
 ) -> Result<Vec<proto::Pod>, ControlError> {
     let read = tokio::task::spawn_blocking(move || {
-        for ((pod, live), recommended) in pods.iter_mut().zip(live).zip(recommended) {
-            recommend(pod, &recommended);
+        for ((pod, live), vpa) in pods.iter_mut().zip(live).zip(vpas) {
+            vpa.iter().for_each(|vpa| recommend(pod, vpa));
             if let (Some(node), Some(live)) = (&node, live)
                 && let Err(error) = read_pod(node, &live, pod)
             {
@@ -70,10 +70,16 @@ fn usage(node: &Node, cgroup: &Cgroup) -> Result<proto::Usage, CgroupError> {
     })
 }
 
-/// Adds what is recommended for each container.
-fn recommend(pod: &mut proto::Pod, recommended: &[ContainerRecommendation]) {
+/// Adds the VPA's spec, and what it recommends for each container.
+fn recommend(pod: &mut proto::Pod, vpa: &VerticalPodAutoscaler) {
+    pod.vpa_spec = Some(serde_json::json!(vpa.spec).to_string());
     for container in &mut pod.containers {
-        let said = recommended.iter().find(|said| said.container_name == container.name);
+        let mut all = vpa
+            .status
+            .recommendation
+            .iter()
+            .flat_map(|all| &all.container_recommendations);
+        let said = all.find(|said| said.container_name == container.name);
         container.recommendation = said.map(|said| proto::Recommendation {
             lower_bound: Some((&said.lower_bound).into()),
             target: Some((&said.target).into()),

@@ -37,28 +37,23 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
         .targets(&state.pod)
         .unwrap_or_else(|| state.pod.requirements());
     let (wanted, _) = NamedRequirements::split(&wanted);
+    let (live, inits) = (state.live.as_ref(), &state.pod.spec.init_containers);
+    let refused = state.growth.refused.iter();
     let container = |named: &NamedRequirements| proto::Container {
         name: named.name.clone(),
-        id: state
-            .live
-            .as_ref()
-            .and_then(|live| live.containers.get(&named.name))
-            .map(|live| live.id.clone()),
+        id: live.and_then(|live| Some(live.containers.get(&named.name)?.id.clone())),
         wanted: Some((&named.resources).into()),
         spec: state
             .pod
             .container(&named.name)
             .map(|container| (&container.resources).into()),
+        sidecar: inits.iter().any(|init| init.name == named.name),
         ..proto::Container::default()
     };
     proto::Pod {
         namespace: metadata.namespace.clone(),
         name: metadata.name.clone(),
-        uid: state
-            .live
-            .as_ref()
-            .map_or(&state.pod.metadata.uid, |live| &live.id.uid)
-            .to_owned(),
+        uid: live.map_or(&metadata.uid, |live| &live.id.uid).to_owned(),
         qos_class: state.pod.qos_class().to_string(),
         vpa: state.decision.vpa.clone(),
         action: state.decision.action().to_string(),
@@ -73,13 +68,10 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
         r#override: state.desired.overridden.as_ref().map(overridden),
         labels: metadata.labels.clone(),
         leases: state.desired.temporary.iter().map(|limit| lent(limit, quiet)).collect(),
-        not_grown: state
-            .growth
-            .refused
-            .iter()
+        not_grown: refused
             .map(|(container, why)| format!("container {container}: {why}"))
             .collect(),
-        usage: None,
+        ..proto::Pod::default()
     }
 }
 

@@ -6,13 +6,17 @@ use crate::model::{Bytes, ControlFile, MemoryLimit, Requirements, Resource, Reso
 
 /// Requests and limits of an answer; what is no amount is unset.
 pub(super) fn read(values: Option<&proto::Requirements>) -> Requirements {
-    let list = |list: Option<&proto::Amounts>| ResourceList {
-        cpu: list.and_then(|list| list.cpu.as_deref()?.parse().ok()),
-        memory: list.and_then(|list| list.memory.as_deref()?.parse().ok()),
-    };
     Requirements {
         requests: list(values.and_then(|values| values.requests.as_ref())),
         limits: list(values.and_then(|values| values.limits.as_ref())),
+    }
+}
+
+/// The amounts of an answer; what is no amount is unset.
+pub(super) fn list(list: Option<&proto::Amounts>) -> ResourceList {
+    ResourceList {
+        cpu: list.and_then(|list| list.cpu.as_deref()?.parse().ok()),
+        memory: list.and_then(|list| list.memory.as_deref()?.parse().ok()),
     }
 }
 

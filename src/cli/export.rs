@@ -1,20 +1,21 @@
-//! `vscalectl export`: manifests that make what runs on this node permanent.
+//! `vscalectl export`: manifests that make what was decided on this node permanent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use anyhow::anyhow;
+use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use super::output::{clean, yaml};
 use super::{Failure, agent::Agent, amount, io};
 use crate::control::proto::Pod;
+use crate::model::objects::VerticalPodAutoscaler;
 use crate::model::{Requirements, Resource};
 
-/// Prints manifests that give workloads what their pods on this node have now
+/// Prints manifests that give workloads what was decided for their pods on this node
 ///
 /// Without a name: every workload whose pods vscaled looks after. Where pods of a workload differ, the largest amounts of this
-/// node's pods count. Limits that the guard lends are left out.
+/// node's pods count. Values that could not be applied are printed too. Temporary limits are left out.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Names of workloads, also as namespace/name
@@ -39,19 +40,22 @@ enum Format {
 ///
 /// Errors: for a workload without pods here.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
-    let reply = agent.call(async |client| Ok(client.get().await?))?;
+    let reply = agent.call(async |client| Ok(client.get_with_usage().await?))?;
     let workloads = select(&reply.pods, &arguments.workloads)?;
     let (manifests, warnings) = manifests(&workloads, arguments.format)?;
     warnings.iter().for_each(|warning| io::warn(warning));
     io::print(&manifests)
 }
 
-/// One workload, and what its pods on this node have.
+/// One workload, and what was decided for its pods on this node.
 #[derive(Debug, Default)]
 struct Exported {
     containers: BTreeMap<String, Requirements>,
+    sidecars: BTreeSet<String>,
     pods: usize,
     vpa: Option<String>,
+    /// The spec of the VPA, in JSON.
+    vpa_spec: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,7 +125,9 @@ impl Exported {
     fn add(&mut self, pod: &Pod) {
         self.pods += 1;
         self.vpa = self.vpa.take().or_else(|| pod.vpa.clone());
+        self.vpa_spec = self.vpa_spec.take().or_else(|| pod.vpa_spec.clone());
         for container in &pod.containers {
+            self.sidecars.extend(container.sidecar.then(|| container.name.clone()));
             let has = self.containers.entry(container.name.clone()).or_default();
             let wanted = amount::read(container.wanted.as_ref());
             for (kept, wanted) in [(&mut has.requests, wanted.requests), (&mut has.limits, wanted.limits)] {
@@ -145,7 +151,7 @@ fn manifests(workloads: &BTreeMap<Name, Exported>, format: Format) -> Result<(St
         let comment = format!("# {name}: pods on this node: {}\n", exported.pods);
         match format {
             Format::Patch => text += &format!("---\n{comment}{}", yaml(&patch(name, version, exported))?),
-            Format::Vpa => text += &format!("---\n{comment}{}", yaml(&vpa(name, version, exported))?),
+            Format::Vpa => text += &format!("---\n{comment}{}", yaml(&vpa(name, version, exported)?)?),
             Format::Kustomize => patches.push(json!({
                 "target": {"kind": name.kind, "name": name.name, "namespace": name.namespace},
                 "patch": yaml(&patch(name, version, exported))?,
@@ -163,52 +169,69 @@ fn manifests(workloads: &BTreeMap<Name, Exported>, format: Format) -> Result<(St
     Ok((text, warnings))
 }
 
-fn metadata(name: &str, namespace: &str) -> Value {
-    json!({"name": name, "namespace": namespace})
-}
-
 fn patch(name: &Name, version: &str, exported: &Exported) -> Value {
-    let containers = exported.containers.iter().map(|(container, has)| {
-        let lists = [("requests", &has.requests), ("limits", &has.limits)];
-        let set = lists.into_iter().filter(|(_, amounts)| !amounts.is_empty());
-        json!({"name": container, "resources": set.collect::<BTreeMap<_, _>>()})
-    });
-    let template = json!({"template": {"spec": {"containers": containers.collect::<Vec<_>>()}}});
-    let spec = if name.kind == "CronJob" {
-        json!({"jobTemplate": {"spec": template}})
-    } else {
-        template
+    let mut pod: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
+    for (container, has) in &exported.containers {
+        let resources = without_unset(json!({"limits": has.limits, "requests": has.requests}));
+        let list = exported
+            .sidecars
+            .get(container)
+            .map_or("containers", |_| "initContainers");
+        pod.entry(list)
+            .or_default()
+            .push(json!({"name": container, "resources": resources}));
+    }
+    let template = json!({"template": {"spec": pod}});
+    let spec = match name.kind.as_str() {
+        "CronJob" => json!({"jobTemplate": {"spec": template}}),
+        _ => template,
     };
     json!({
         "apiVersion": version,
         "kind": name.kind,
-        "metadata": metadata(&name.name, &name.namespace),
+        "metadata": {"name": name.name, "namespace": name.namespace},
         "spec": spec,
     })
 }
 
-fn vpa(name: &Name, version: &str, exported: &Exported) -> Value {
-    let policies = exported.containers.iter().filter(|(_, has)| !has.requests.is_empty());
-    let policies = policies.map(|(container, has)| {
-        let controlled = Resource::ALL.map(|resource| has.requests.get(resource).map(|_| resource.to_string()));
-        json!({
-            "containerName": container,
-            "controlledResources": controlled.into_iter().flatten().collect::<Vec<_>>(),
-            "minAllowed": has.requests,
-            "maxAllowed": has.requests,
-        })
-    });
-    let vpa = exported.vpa.as_deref().unwrap_or(&name.name);
-    json!({
+/// The VPA as it is, with other bounds; a new one where there is none.
+fn vpa(name: &Name, version: &str, exported: &Exported) -> Result<Value, Failure> {
+    const NEW: &str = r#"{"updatePolicy": {"updateMode": "InPlaceOrRecreate"}}"#;
+    let mut vpa = VerticalPodAutoscaler::default();
+    let spec = exported.vpa_spec.as_deref().unwrap_or(NEW);
+    vpa.spec = serde_json::from_str(spec).context("the agent's copy of the VPA")?;
+    for (container, has) in exported.containers.iter().filter(|(_, has)| !has.requests.is_empty()) {
+        let mut policy = vpa.policy_for(container).cloned().unwrap_or_default();
+        let set = Resource::ALL
+            .iter()
+            .filter(|resource| has.requests.get(**resource).is_some());
+        let set = set.map(Resource::to_string).collect();
+        policy.controlled_resources.get_or_insert(set);
+        (policy.min_allowed, policy.max_allowed) = (has.requests, has.requests);
+        policy.container_name.clone_from(container);
+        let policies = &mut vpa.spec.resource_policy.get_or_insert_default().container_policies;
+        policies.retain(|policy| policy.container_name != *container);
+        policies.push(policy);
+    }
+    let mut spec = json!(vpa.spec);
+    spec["targetRef"] = json!({"apiVersion": version, "kind": name.kind, "name": name.name});
+    Ok(json!({
         "apiVersion": "autoscaling.k8s.io/v1",
         "kind": "VerticalPodAutoscaler",
-        "metadata": metadata(vpa, &name.namespace),
-        "spec": {
-            "targetRef": {"apiVersion": version, "kind": name.kind, "name": name.name},
-            "updatePolicy": {"updateMode": "InPlaceOrRecreate"},
-            "resourcePolicy": {"containerPolicies": policies.collect::<Vec<_>>()},
-        },
-    })
+        "metadata": {"name": exported.vpa.as_ref().unwrap_or(&name.name), "namespace": name.namespace},
+        "spec": without_unset(spec),
+    }))
+}
+
+/// The same without fields that have no value.
+fn without_unset(value: Value) -> Value {
+    let set =
+        |(name, field): (String, Value)| (field != json!({}) && !field.is_null()).then(|| (name, without_unset(field)));
+    match value {
+        Value::Object(fields) => fields.into_iter().filter_map(set).collect(),
+        Value::Array(items) => items.into_iter().map(without_unset).collect(),
+        other => other,
+    }
 }
 
 #[cfg(test)]
@@ -307,6 +330,78 @@ spec:
         let read = parse_pod_templates("patch", patch).unwrap();
         assert_eq!(read.templates[0].workload, "CronJob/nightly");
         assert!(read.templates[0].spec.containers[0].resources.limits.memory.is_some());
+    }
+
+    #[test]
+    fn sidecars_are_patched_where_they_are_declared() {
+        let mut web = pod("Deployment", "web", "InSync", "1Gi");
+        let mesh = Container {
+            name: "mesh".to_owned(),
+            sidecar: true,
+            ..web.containers[0].clone()
+        };
+        web.containers.insert(0, mesh);
+        let (text, _) = export(&[web], &[], Format::Patch);
+        let patch: Value = serde_saphyr::from_str(&text).unwrap();
+        let spec = &patch["spec"]["template"]["spec"];
+        for (list, name) in [("containers", "app"), ("initContainers", "mesh")] {
+            assert_eq!(spec[list].as_array().unwrap().len(), 1, "{text}");
+            assert_eq!(spec[list][0]["name"], name);
+            assert_eq!(spec[list][0]["resources"]["limits"]["memory"], "1Gi");
+        }
+    }
+
+    #[test]
+    fn a_vpa_keeps_its_mode_and_what_the_bounds_leave_alone() {
+        let mut web = pod("Deployment", "web", "InSync", "1Gi");
+        let exported = |web: &Pod| -> Value {
+            serde_saphyr::from_str(&export(std::slice::from_ref(web), &[], Format::Vpa).0).unwrap()
+        };
+        // A new one.
+        assert_eq!(
+            exported(&web)["spec"],
+            json!({
+                "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+                "updatePolicy": {"updateMode": "InPlaceOrRecreate"},
+                "resourcePolicy": {"containerPolicies": [{
+                    "containerName": "app",
+                    "controlledResources": ["cpu", "memory"],
+                    "minAllowed": {"cpu": "1", "memory": "1Gi"},
+                    "maxAllowed": {"cpu": "1", "memory": "1Gi"},
+                }]},
+            })
+        );
+        let spec: crate::model::objects::VpaSpec = serde_json::from_value(json!({
+            "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "updatePolicy": {"updateMode": "Off", "evictAfterOOMSeconds": 30},
+            "recommenders": [{"name": "night"}],
+            "resourcePolicy": {"containerPolicies": [
+                {"containerName": "app", "controlledValues": "RequestsOnly", "controlledResources": ["memory"],
+                 "minAllowed": {"memory": "10Mi"}},
+                {"containerName": "*", "mode": "Off"},
+            ]},
+        }))
+        .unwrap();
+        web.vpa = Some("web".to_owned());
+        web.vpa_spec = Some(json!(spec).to_string());
+        assert_eq!(
+            exported(&web)["spec"],
+            json!({
+                "targetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+                "updatePolicy": {"updateMode": "Off", "evictAfterOOMSeconds": 30},
+                "recommenders": [{"name": "night"}],
+                "resourcePolicy": {"containerPolicies": [
+                    {"containerName": "*", "mode": "Off"},
+                    {"containerName": "app", "controlledValues": "RequestsOnly", "controlledResources": ["memory"],
+                     "minAllowed": {"cpu": "1", "memory": "1Gi"}, "maxAllowed": {"cpu": "1", "memory": "1Gi"}},
+                ]},
+            })
+        );
+        web.vpa_spec = Some("{".to_owned());
+        let Err(Failure { error, .. }) = manifests(&select(&[web], &[]).unwrap(), Format::Vpa) else {
+            panic!("read");
+        };
+        assert!(error.to_string().contains("the agent's copy of the VPA"), "{error}");
     }
 
     #[test]

@@ -17,8 +17,6 @@ use nix::libc::{ENODEV, ENOENT};
 
 /// `memory.events` of a cgroup: kills in it and below.
 pub const EVENTS: &str = "memory.events";
-/// `memory.events.local` of a cgroup: kills in it alone.
-pub const EVENTS_LOCAL: &str = "memory.events.local";
 /// v1 `memory.oom_control`: kills in the cgroup alone.
 pub const OOM_CONTROL: &str = "memory.oom_control";
 /// More than any kernel prints into these files.
@@ -46,7 +44,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Opens [`EVENTS`], [`EVENTS_LOCAL`] or [`OOM_CONTROL`] of a cgroup; `None` if the cgroup is gone.
+    /// Opens [`EVENTS`], `memory.events.local` or [`OOM_CONTROL`] of a cgroup; `None` if the cgroup is gone.
     ///
     /// Errors: the file cannot be read.
     pub fn open(path: PathBuf) -> Result<Option<Self>> {

@@ -36,7 +36,7 @@ mod saving;
 pub(crate) use guarding::GuardLink;
 pub(crate) use node::{Discovered, NodeFacts};
 pub(crate) use passes::{Passes, StartedPass};
-pub(crate) use publishing::Publisher;
+pub(crate) use publishing::{OBSERVING, Publisher};
 pub(crate) use requests::{AgentSnapshot, PodSnapshot, Reply, Request, send};
 pub(crate) use resizing::ResizeEndpoint;
 pub(crate) use saving::Store;

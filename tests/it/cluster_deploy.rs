@@ -5,6 +5,7 @@ mod agent_in_a_pod;
 mod chart;
 mod manifests;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
@@ -45,6 +46,34 @@ fn the<'o>(kind: &str, objects: &'o [Value]) -> &'o Value {
     let object = found.next().unwrap_or_else(|| panic!("no {kind}"));
     assert!(found.next().is_none(), "more than one {kind}");
     object
+}
+
+/// Every container mounts what is a volume of the pod, and every annotation for a container names one: the API server refuses
+/// the pod otherwise.
+fn names_what_is_there(objects: &[Value], case: &str) {
+    let template = &the("DaemonSet", objects)["spec"]["template"];
+    let names = |list: &Value| -> BTreeSet<String> {
+        let items = list.as_array().into_iter().flatten();
+        items.map(|item| item["name"].as_str().unwrap().to_owned()).collect()
+    };
+    let (pod, mut containers) = (&template["spec"], BTreeSet::new());
+    let volumes = names(&pod["volumes"]);
+    for list in ["initContainers", "containers"] {
+        containers.extend(names(&pod[list]));
+        for container in pod[list].as_array().into_iter().flatten() {
+            let mounted = names(&container["volumeMounts"]);
+            assert!(
+                !mounted.is_empty() && mounted.is_subset(&volumes),
+                "{case}: {mounted:?} of {volumes:?}"
+            );
+        }
+    }
+    let annotations = template["metadata"]["annotations"].as_object();
+    for annotation in annotations.into_iter().flat_map(|all| all.keys()) {
+        if let Some(container) = annotation.strip_prefix("container.apparmor.security.beta.kubernetes.io/") {
+            assert!(containers.contains(container), "{case}: {annotation} of {containers:?}");
+        }
+    }
 }
 
 /// The same with lists of objects sorted. Volumes, their mounts and variables mean the same in any order.

@@ -5,10 +5,11 @@ use std::collections::{HashMap, VecDeque};
 use jiff::Timestamp;
 use serde::ser::{Serialize, SerializeMap as _, Serializer};
 
+use crate::cli::amount::list;
 use crate::cli::output::{Paint, clean};
 use crate::cli::{change, oom, time};
 use crate::control::proto::{self, Change, Container, GetReply, Lease, Pod, Requirements, Usage};
-use crate::model::{Bytes, MilliCpu, Resource};
+use crate::model::Resource;
 
 /// So many changes and kills are shown.
 const NEWS: usize = 32;
@@ -196,19 +197,12 @@ impl Node {
 }
 
 fn amounts(pod: &Pod, container: &Container, resource: Resource) -> Amounts {
-    let list = |requirements: &Option<Requirements>, of: fn(&Requirements) -> Option<&proto::Amounts>| {
-        amount(requirements.as_ref().and_then(of), resource)
-    };
-    let limits = |requirements| list(requirements, |values| values.limits.as_ref());
-    let requests = |requirements| list(requirements, |values| values.requests.as_ref());
+    let requests = |values: &Option<Requirements>| amount(values.as_ref()?.requests.as_ref(), resource);
     let recommended = container.recommendation.as_ref();
     let lent = |lease: &&Lease| lease.container == container.name && lease.resource == resource.name();
     Amounts {
         request: requests(&container.spec),
-        limit: match &container.usage {
-            Some(usage) => amount(usage.limits.as_ref(), resource),
-            None => limits(&container.wanted),
-        },
+        limit: (container.usage.as_ref()).and_then(|usage| amount(usage.limits.as_ref(), resource)),
         target: requests(&container.wanted),
         lower_bound: amount(recommended.and_then(|said| said.lower_bound.as_ref()), resource),
         upper_bound: amount(recommended.and_then(|said| said.upper_bound.as_ref()), resource),
@@ -218,10 +212,7 @@ fn amounts(pod: &Pod, container: &Container, resource: Resource) -> Amounts {
 }
 
 fn amount(amounts: Option<&proto::Amounts>, resource: Resource) -> Option<u64> {
-    match resource {
-        Resource::Cpu => amounts?.cpu.as_deref()?.parse().ok().map(MilliCpu::get),
-        Resource::Memory => amounts?.memory.as_deref()?.parse().ok().map(Bytes::get),
-    }
+    list(amounts).get(resource)
 }
 
 impl PodLines {

@@ -56,6 +56,7 @@ fn pod(name: &str, second: u64, milli: u64) -> Pod {
                 target: list("250m", "96Mi"),
                 upper_bound: list("1", "1Gi"),
             }),
+            ..Container::default()
         }],
         ..Pod::default()
     }
@@ -98,6 +99,18 @@ fn rates_are_those_between_two_answers() {
     assert_eq!(json["cpu"]["used"], "120m");
     assert_eq!(json["memory"]["limit"], "128Mi");
     assert_eq!(json["cpu"]["upperBound"], "1");
+}
+
+#[test]
+fn a_limit_is_shown_only_where_the_kernel_has_it() {
+    let node = node(|second| {
+        let mut pod = pod("web", second, 120);
+        (pod.usage, pod.containers[0].usage) = (None, None);
+        vec![pod]
+    });
+    let line = &node.pods[0].containers[0];
+    assert_eq!((line.cpu.limit, line.memory.limit), (None, None));
+    assert_eq!(line.cpu.request, Some(200));
 }
 
 #[test]

@@ -24,6 +24,7 @@ pub struct VpaSpec {
     pub update_policy: Option<UpdatePolicy>,
     pub resource_policy: Option<ResourcePolicy>,
     /// The recommender that serves this VPA; none means the one called `default`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recommenders: Vec<RecommenderSelector>,
     /// More cpu for the containers of a pod that starts.
     pub startup_boost: Option<StartupBoost>,
@@ -122,6 +123,7 @@ pub struct ResourcePolicy {
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerPolicy {
     /// The container's name, or `*`.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub container_name: String,
     /// `Auto` (default) or `Off`.
     pub mode: Option<String>,

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::Controller;
 use crate::kubernetes::Annotations;
-use crate::model::objects::{UpdateMode, annotation};
+use crate::model::objects::annotation::{self, UPDATED};
 use crate::plan::resize;
 use crate::reconcile::annotations::{Annotator, applied_text, ended_boosts, pod_ref};
 use crate::reconcile::history::History;
@@ -19,8 +19,8 @@ use crate::reconcile::worth::Worth;
 
 /// Everything is counted at most this often.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
-/// What VPA's own updater puts on a pod that it has resized (`pods_inplace_restriction.go`).
-const UPDATED: &str = annotation::UPDATED;
+/// The one problem that the configuration asks for.
+pub(crate) const OBSERVING: &str = "observing only: nothing is written";
 
 /// Where it is said how pods are doing.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Controller {
         problems.extend(self.updater_problems());
         problems.extend(self.pod_level_problems());
         if self.options.observe_only {
-            problems.push("observing only: nothing is written".to_owned());
+            problems.push(OBSERVING.to_owned());
         }
         problems
     }
@@ -130,9 +130,6 @@ impl Controller {
         let vpa = self.sources.vpa_of(state);
         updated
             && !ends_recommendation(state.decision.reason)
-            && vpa.is_some_and(|vpa| match vpa.update_mode() {
-                UpdateMode::Recreate | UpdateMode::Auto | UpdateMode::InPlaceOrRecreate | UpdateMode::InPlace => true,
-                UpdateMode::Off | UpdateMode::Initial | UpdateMode::Unknown => false,
-            })
+            && vpa.is_some_and(|vpa| vpa.update_mode().updates_running_pods())
     }
 }

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::Controller;
 use crate::actuate::Node;
 use crate::control::ControlError;
-use crate::model::objects::{ContainerRecommendation, VerticalPodAutoscaler};
+use crate::model::objects::VerticalPodAutoscaler;
 use crate::model::{Cause, ChangeRecord};
 use crate::plan::resize::{NodeSupport, ResizeFacts};
 use crate::reconcile::capacity::Headroom;
@@ -134,13 +134,9 @@ impl Controller {
         }
     }
 
-    /// What is recommended for the containers of each pod, in the order of [`Self::pods`].
-    pub(crate) fn recommendations(&self) -> Vec<Vec<ContainerRecommendation>> {
-        let of = |state| {
-            let recommendation = self.sources.vpa_of(state)?.status.recommendation.as_ref();
-            recommendation.map(|said| said.container_recommendations.clone())
-        };
-        self.pods().map(|state| of(state).unwrap_or_default()).collect()
+    /// The VPA of each pod, in the order of [`Self::pods`].
+    pub(crate) fn vpas(&self) -> Vec<Option<VerticalPodAutoscaler>> {
+        self.pods().map(|state| self.sources.vpa_of(state).cloned()).collect()
     }
 
     /// Changes what is desired for a pod, and does it.
@@ -194,7 +190,7 @@ impl Controller {
     fn find_actionable(&self, pod: &str) -> Result<(), ControlError> {
         let state = self.find(pod)?;
         if self.options.observe_only {
-            let message = "the agent only observes (observeOnly is set): nothing is written; use --dry-run";
+            let message = "the agent only observes (observeOnly is set) and writes nothing: set observeOnly to false to have it act";
             return Err(ControlError::Refused(message.to_owned()));
         }
         if self.node.known().is_none() {

@@ -108,7 +108,8 @@ impl EventStream {
     }
 
     /// A stream of whatever is sent into the sender; it ends when the sender is dropped.
-    pub fn fed_by_hand(buffer: usize) -> (EventSender, Self) {
+    #[cfg(test)]
+    pub(crate) fn fed_by_hand(buffer: usize) -> (EventSender, Self) {
         let (sender, receiver) = broadcast::channel(buffer.max(1));
         let stream = Self {
             receiver,

@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{OVERLAYS, objects, rendered, the, unordered};
+use super::{OVERLAYS, names_what_is_there, objects, rendered, the, unordered};
 use crate::support::cluster::{ApiServer, User, parts};
 use crate::support::image::output;
 use crate::support::skipped;
@@ -58,7 +58,8 @@ impl Helm {
 
     /// The objects that a chart deploys as release `vscaled` in namespace `default`, and its hooks.
     fn template(&self, chart: &str, values: &[&str]) -> Vec<Value> {
-        let mut command = self.command(&["template", "vscaled", chart]);
+        // The version of the API server that takes what the overlays have.
+        let mut command = self.command(&["template", "vscaled", chart, "--kube-version=1.20.0"]);
         set(&mut command, values);
         objects(&output(&mut command))
     }
@@ -139,16 +140,85 @@ fn values_combine_as_overlays_do() {
     output(Command::new("cp").args(["-r", deploy]).arg(copy.path()));
     let overlay = copy.path().join("deploy/overlays/all");
     fs::create_dir(&overlay).unwrap();
-    for name in ["cgroup-v1", "cri-o", "restore"] {
-        let patch = format!("{deploy}/overlays/{name}/daemonset.yaml");
-        fs::copy(patch, overlay.join(format!("{name}.yaml"))).unwrap();
+    let cluster = ApiServer::start("cluster_deploy::chart::values_combine");
+    if let Some(cluster) = &cluster {
+        cluster.kubectl(&["apply", "--filename=deploy/base/namespace.yaml"], "");
     }
-    let kustomization = "bases: [../../base]\npatchesStrategicMerge: [cgroup-v1.yaml, cri-o.yaml, restore.yaml]\n";
-    fs::write(overlay.join("kustomization.yaml"), kustomization).unwrap();
-    let text = output(Command::new(helm.parts.join("kubectl")).arg("kustomize").arg(&overlay));
-    // Restoring includes observing.
-    let values = ["cgroup=v1", "runtime=cri-o", "restore=true", "observeOnly=true"];
-    assert_eq!(comparable(helm.template(CHART, &values)), comparable(objects(&text)));
+    // Every combination of the values that change the pods; restoring includes observing.
+    for bits in 0..8 {
+        let [crio, kernel_log, kubelet_pods] = [1, 2, 4].map(|bit| bits & bit != 0);
+        for (cgroup, mode) in ["auto", "v1", "v2"]
+            .iter()
+            .flat_map(|cgroup| ["act", "observe-only", "restore"].map(|mode| (cgroup, mode)))
+        {
+            let by_cgroup = format!("cgroup-{cgroup}");
+            let overlays = [
+                (*cgroup != "auto", by_cgroup.as_str()),
+                (crio, "cri-o"),
+                (kernel_log, "kernel-log"),
+                (kubelet_pods, "kubelet-pods"),
+                (mode != "act", mode),
+            ];
+            let mut patches = Vec::new();
+            for (_, name) in overlays.into_iter().filter(|(is_wanted, _)| *is_wanted) {
+                let patch = format!("{name}.yaml");
+                fs::copy(format!("{deploy}/overlays/{name}/daemonset.yaml"), overlay.join(&patch)).unwrap();
+                patches.push(patch);
+            }
+            let case = patches.join(", ");
+            let kustomization = format!("bases: [../../base]\npatchesStrategicMerge: [{case}]\n");
+            fs::write(overlay.join("kustomization.yaml"), kustomization).unwrap();
+            let text = output(Command::new(helm.parts.join("kubectl")).arg("kustomize").arg(&overlay));
+            let values: [&str; 6] = [
+                &format!("cgroup={cgroup}"),
+                if crio { "runtime=cri-o" } else { "runtime=containerd" },
+                &format!("kernelLog={kernel_log}"),
+                &format!("kubeletPods={kubelet_pods}"),
+                &format!("observeOnly={}", mode != "act"),
+                &format!("restore={}", mode == "restore"),
+            ];
+            let rendered = helm.template(CHART, &values);
+            names_what_is_there(&rendered, &case);
+            if let Some(cluster) = &cluster {
+                let set = the("DaemonSet", &rendered).to_string();
+                cluster.kubectl(&["apply", "--server-side", "--dry-run=server", "--filename=-"], &set);
+            }
+            assert_eq!(comparable(rendered), comparable(objects(&text)), "{case}");
+        }
+    }
+}
+
+#[test]
+fn new_api_servers_get_the_field_for_apparmor_and_old_ones_the_annotations_alone() {
+    let Some(helm) = Helm::new("cluster_deploy::chart::new_api_servers") else {
+        return;
+    };
+    for (version, cgroup, profile) in [
+        ("1.36.0", "v2", json!({"type": "Unconfined"})),
+        ("1.29.9", "v2", Value::Null),
+        ("1.36.0", "auto", Value::Null),
+    ] {
+        let mut command = helm.command(&["template", "vscaled", CHART, "--kube-version", version]);
+        set(&mut command, &[&format!("cgroup={cgroup}"), "restore=true"]);
+        let objects = objects(&output(&mut command));
+        let pod = &the("DaemonSet", &objects)["spec"]["template"]["spec"];
+        assert_eq!(pod["securityContext"]["appArmorProfile"], profile, "{version} {cgroup}");
+        assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
+    }
+}
+
+#[test]
+fn without_an_address_there_is_nothing_to_probe() {
+    let Some(helm) = Helm::new("cluster_deploy::chart::without_an_address") else {
+        return;
+    };
+    for (values, has) in [(&["config.httpAddress="][..], false), (&["restore=true"], true)] {
+        let objects = helm.template(CHART, values);
+        let agent = &the("DaemonSet", &objects)["spec"]["template"]["spec"]["containers"][0];
+        for field in ["ports", "readinessProbe", "livenessProbe"] {
+            assert_eq!(agent.get(field).is_some(), has, "{field}: {agent}");
+        }
+    }
 }
 
 #[test]

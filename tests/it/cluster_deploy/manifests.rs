@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{OVERLAYS, objects, rendered, the, unordered};
+use super::{OVERLAYS, names_what_is_there, objects, rendered, the, unordered};
 use crate::support::cluster::{ApiServer, User, parts};
 use crate::support::image::output;
 use crate::support::skipped;
@@ -114,6 +114,7 @@ fn no_agent_has_more_rights_than_its_overlay_says() {
         return;
     };
     for (directory, objects) in with_agents(&parts.join("kubectl")) {
+        names_what_is_there(&objects, directory);
         let spec = pod_spec(&objects);
         let gives_up = directory == PRIVILEGED;
         assert_eq!(spec["hostPID"] == true, gives_up, "{directory}");

@@ -119,6 +119,7 @@ fn yaml_says_the_same_as_json() {
             cpu: 200m
           limits:
             cpu: 200m
+        sidecar: false
     - namespace: shop
       name: db
       vpa: null
@@ -133,6 +134,7 @@ fn yaml_says_the_same_as_json() {
             cpu: "2"
           limits:
             cpu: "2"
+        sidecar: false
     "#);
 }
 

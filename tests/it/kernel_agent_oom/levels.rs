@@ -30,13 +30,13 @@ async fn a_pod_over_its_limit_is_told_as_that_whichever_container_pays_for_it() 
     scene.limit_pod(48);
     // The largest process is killed: the one in A holds 28 MiB, while the one in B asks for the rest and more.
     let kill = scene
-        .explained(|| {
+        // On a busy machine the kernel frees the memory of the first late, and kills the second as well. The test cannot spare it:
+        // a score below zero needs CAP_SYS_RESOURCE, which root does not have everywhere.
+        .explained_of(2, || {
             let holder = scene.victim(&scene.cgroup("a"), &holding(28 << 20));
             let pid = holder.id();
             wait_for_usage(&scene.node, &scene.cgroup("a"), 28 << 20);
-            // On a busy machine what the first held is freed late, and the kernel would kill the second as well.
-            let spared = format!("echo -1000 >/proc/$$/oom_score_adj; {}", holding(24 << 20));
-            let mut asking = scene.victim(&scene.cgroup("b"), &spared);
+            let mut asking = scene.victim(&scene.cgroup("b"), &holding(24 << 20));
             was_killed(holder);
             asking.kill().unwrap();
             asking.wait().unwrap();

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# What the scripts beside this file share. Sourced after `set -euo pipefail`; changes nothing by itself but PATH.
+# Functions for the other scripts. Source it after `set -euo pipefail`; it changes only PATH by itself.
 
-# Whoever is at the keyboard, also when a script was started with sudo.
+# The user who started the script, also through sudo.
 caller=${SUDO_USER:-$(id -un)}
 caller_home=$(getent passwd "$caller" | cut -d: -f6)
 
-# Where downloads and built tools are kept between runs. Everything in it can be deleted at any time.
+# The directory of downloads and built tools. You can delete its content at any time.
 if [ "$caller" = "$(id -un)" ]; then
   VSCALED_CACHE=${VSCALED_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vscaled}
 else

@@ -84,6 +84,7 @@ pub(crate) fn agent_archive(directory: &Path) -> PathBuf {
 pub(crate) fn pack(root: &Path, archive: &Path) -> String {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/image");
     let mut command = Command::new(script);
+    command.env("VSCALED_IMAGE_COMPRESSION", "fast");
     let digest = output(command.args(["--pack", architecture()]).arg(root).arg(archive));
     digest.trim().to_owned()
 }

@@ -1,8 +1,8 @@
-//! What a pod should have: the recommendation in force, an operator's override, temporary limits, or the way back to the
-//! spec.
+//! The desired state of a pod: the recommendation in force, an operator's override, temporary limits, or the way back
+//! to the spec. Pure.
 //!
-//! Pure. In come decisions, operators' requests, growths and the time; out comes what every container should have now. An
-//! override wins over the VPA until it ends. When nothing is desired any more, the pod's values are left as they are.
+//! An override wins over the recommendation until the override ends. When nothing is desired any more, the agent leaves
+//! the pod's values as they are.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -16,40 +16,40 @@ use crate::plan::resize;
 mod temporary;
 pub(crate) use temporary::{AfterQuiet, Denied, GrowthPause, TemporaryLimit};
 
-/// Everything that is desired for one pod.
+/// The desired state of one pod, as the state file has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct DesiredState {
-    /// The recommendation last acted on.
+    /// The recommendation in force.
     pub(crate) recommended: Option<Recommended>,
     pub(crate) overridden: Option<Override>,
-    /// An override ended and what it left behind is not undone yet: limits it added where the pod declares
-    /// none have to go, too.
+    /// The pod is on its way back to its spec. Limits that an override added where the spec declares none are removed,
+    /// too.
     pub(crate) returning: bool,
-    /// Limits that were grown in an emergency.
+    /// Limits that the guard has grown.
     #[serde(rename = "leases")]
     pub(crate) temporary: Vec<TemporaryLimit>,
-    /// What the spec had before an override or a temporary limit: through the API server, they change the spec.
+    /// The pod's own amounts, while overrides and temporary limits change its spec through the API server.
     pub(crate) origin: Option<Vec<NamedRequirements>>,
-    /// What its containers requested when it first followed a recommendation.
+    /// The sum of the containers' requests before the first recommendation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) before: Option<ResourceList>,
-    /// A recommendation was given to it while it ran.
+    /// A pass has brought a recommendation into force.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) resized: bool,
-    /// What of the pod's files is written. What an earlier agent saved without it is all of them.
+    /// The values that passes may write. A state file without this field means all values.
     #[serde(default = "WriteScope::all")]
     pub(crate) scope: WriteScope,
 }
 
-/// A recommendation that was acted on: enforced until the next one is.
+/// A recommendation in force, until another one replaces it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Recommended {
-    /// The VPA's name; none where what a VPA that is gone had given is taken back.
+    /// The VPA's name; `None` where the values of a deleted VPA are taken back.
     pub(crate) vpa: Option<String>,
     pub(crate) at: Timestamp,
-    /// What every regular container should have.
+    /// The targets of every regular container.
     pub(crate) targets: Vec<NamedRequirements>,
 }
 
@@ -58,12 +58,12 @@ impl DesiredState {
         self.recommended.is_none() && self.overridden.is_none() && !self.returning && self.temporary.is_empty()
     }
 
-    /// Whether an operator, or the guard, has changed what the pod should have, or a change of theirs is being taken back.
+    /// Whether an override or a temporary limit is in force, or is being taken back.
     pub(crate) fn is_by_hand(&self) -> bool {
         self.overridden.is_some() || self.returning || !self.temporary.is_empty()
     }
 
-    /// What every regular container should have now, if anything is desired.
+    /// The targets of every regular container, if anything is desired.
     #[must_use]
     pub(crate) fn targets(&self, pod: &Pod) -> Option<Vec<NamedRequirements>> {
         if self.is_empty() {
@@ -74,7 +74,7 @@ impl DesiredState {
         Some(targets)
     }
 
-    /// What every regular container would have without temporary limits.
+    /// The targets without temporary limits.
     #[must_use]
     pub(crate) fn without_temporary(&self, pod: &Pod) -> Vec<NamedRequirements> {
         let base = self.base(pod);
@@ -84,7 +84,7 @@ impl DesiredState {
         }
     }
 
-    /// What every regular container would have without override and temporary limits.
+    /// The targets without override and temporary limits.
     pub(crate) fn base(&self, pod: &Pod) -> Vec<NamedRequirements> {
         match &self.recommended {
             Some(recommended) => recommended.targets.clone(),
@@ -92,9 +92,9 @@ impl DesiredState {
         }
     }
 
-    /// Sets an override; an earlier one's values stay where the new one says nothing.
+    /// Sets an override; the values of an earlier one stay where the new one has none.
     ///
-    /// Errors: a sentence, when the result could not run; nothing is changed then.
+    /// Errors: a sentence, when the pod could not run with the result. Nothing changes then.
     pub(crate) fn set_override(&mut self, pod: &Pod, mut wanted: Override) -> Result<(), String> {
         check_names(pod, &wanted.values)?;
         if let Some(earlier) = &self.overridden {
@@ -110,14 +110,14 @@ impl DesiredState {
         Ok(())
     }
 
-    /// Ends the override, if there is one: the recommendation's values come back, or else the spec's.
+    /// Ends the override, if there is one: the values of the recommendation or of the spec come back.
     pub(crate) fn end_override(&mut self) -> bool {
         let ended = self.overridden.take().is_some();
         self.returning |= ended;
         ended
     }
 
-    /// Something is about to be changed in the spec that is to be undone later.
+    /// Keeps the pod's own amounts before an override or a temporary limit changes the spec.
     pub(crate) fn remember_origin(&mut self, pod: &Pod) {
         if resize::supports_in_place_resize(pod) && self.origin.is_none() {
             self.origin = Some(self.base(pod));
@@ -131,15 +131,16 @@ impl DesiredState {
         }
     }
 
-    /// Somebody else has changed the spec to this: it counts now, and the temporary limits on top of it.
-    pub(crate) fn yield_to(&mut self, spec: Vec<NamedRequirements>) {
-        self.recommended = None;
-        self.origin = (!self.temporary.is_empty()).then_some(spec);
-        // A pass that did not know yet may have written the earlier values after the kubelet wrote these.
+    /// Another client has changed `spec`. The pod's `own` amounts in it count from now on, with the temporary limits on top;
+    /// an override and a recommendation end.
+    pub(crate) fn yield_to(&mut self, own: Vec<NamedRequirements>, spec: &[NamedRequirements]) {
+        (self.overridden, self.recommended) = (None, None);
+        self.origin = (!self.temporary.is_empty() || !resize::same(&own, spec)).then_some(own);
+        // An earlier pass may have written its values after the kubelet wrote those of the other client.
         self.returning = true;
     }
 
-    /// A limit that was lowered goes up again for a while. On a way back to the spec that had ended, it begins anew.
+    /// Begins the way back to the spec anew, after an undone shrink of a pod that had completed it.
     pub(crate) fn return_later(&mut self, pod: &Pod) {
         if self.is_empty() {
             self.remember_origin(pod);
@@ -147,7 +148,7 @@ impl DesiredState {
         }
     }
 
-    /// What an override or a temporary limit left behind is undone.
+    /// Ends the way back to the spec.
     pub(crate) fn end_return(&mut self) {
         if self.overridden.is_none() && self.temporary.is_empty() {
             self.origin = None;
@@ -155,7 +156,6 @@ impl DesiredState {
         self.returning = false;
     }
 
-    /// When the override ends by itself.
     pub(crate) fn override_ends_at(&self) -> Option<Timestamp> {
         self.overridden.as_ref().and_then(|overridden| overridden.until)
     }
@@ -166,13 +166,13 @@ impl DesiredState {
         values.is_some_and(|values| limit_in(values, container, resource).is_some())
     }
 
-    /// The limit that is desired, or in the spec where nothing is, in bytes or thousandths of a cpu.
+    /// The desired limit, or else the limit in the spec, in bytes or thousandths of a cpu.
     pub(crate) fn limit(&self, pod: &Pod, container: &str, resource: Resource) -> Option<u64> {
         let desired = self.targets(pod).unwrap_or_else(|| pod.requirements());
         limit_in(&desired, container, resource)
     }
 
-    /// The limit as it would be without a temporary one, in bytes or thousandths of a cpu.
+    /// The limit without a temporary one, in bytes or thousandths of a cpu.
     pub(crate) fn limit_without_temporary(&self, pod: &Pod, container: &str, resource: Resource) -> Option<u64> {
         limit_in(&self.without_temporary(pod), container, resource)
     }

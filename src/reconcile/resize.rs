@@ -1,7 +1,7 @@
-//! One pod's resize through the API server: what the spec was asked to have, and how far the kubelet is. Pure.
+//! One pod's resize through the API server: the patches of its spec, and the kubelet's progress. Pure.
 //!
-//! Where the kubelet resizes in place, the pod's spec is the truth. A resize is prepared (saved before the API server sees
-//! it), accepted, and then pending until the kubelet has answered. Nothing else in the crate remembers any of that.
+//! Where the kubelet resizes in place, the pod's spec is the truth. A resize is prepared (saved before the API server
+//! sees the patch), accepted, and then pending until the kubelet has answered. No other module keeps any of that.
 
 use std::time::{Duration, Instant};
 
@@ -10,53 +10,53 @@ use serde::{Deserialize, Serialize};
 
 use super::desired::limit_in;
 use crate::model::objects::Pod;
-use crate::model::{NamedRequirements, Resource, Withheld};
+use crate::model::{NamedRequirements, Requirements, Resource, Withheld};
 use crate::plan::resize::{self, AcceptedResize, Phase, ResizePatch};
 
 /// The resize of one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct Resize {
-    /// What the API server accepted last.
+    /// The patch that the API server accepted last.
     #[serde(rename = "asked")]
     pub(crate) accepted: Option<AcceptedResize>,
-    /// What the API server is about to be asked for, or was asked for without an answer.
+    /// A patch that is about to be sent, or that was sent without an answer.
     #[serde(rename = "asking", skip_serializing_if = "Option::is_none")]
     pub(crate) prepared: Option<PreparedResize>,
-    /// What the cgroups were given while the API server was away, and the spec is still to have.
+    /// The cgroups have targets that the spec gets once the API server is back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) written_ahead: Option<WrittenAhead>,
-    /// How far the latest resize is.
+    /// How far the latest resize has got.
     #[serde(skip)]
     pub(crate) status: ResizeStatus,
-    /// When the API server accepted it.
+    /// When the API server accepted the latest patch.
     #[serde(skip)]
     pub(crate) accepted_at: Option<Instant>,
 }
 
-/// What the API server is about to be asked for. Saved before it is: an agent that is killed in between knows its own
-/// request when it sees it in the spec, and does not take it for somebody else's.
+/// A patch without an answer. The state file has the patch before the API server does: an agent that is killed in
+/// between recognises its own patch in the spec, and does not take it for another client's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PreparedResize {
-    /// What the spec is to be given.
+    /// What the patch gives the spec.
     pub(crate) targets: Vec<NamedRequirements>,
-    /// What the kubelet has granted so far: what the spec gets back if the cgroups cannot hold the targets.
+    /// The kubelet's grant before the patch: what the spec gets back if the cgroups cannot hold the targets.
     pub(crate) held: Vec<NamedRequirements>,
-    /// What the spec had before the first of them.
+    /// The spec before the first patch without an answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) before: Vec<NamedRequirements>,
-    /// What was asked for before, without an answer either: the latest last.
+    /// The targets of earlier patches without an answer, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) earlier: Vec<Vec<NamedRequirements>>,
 }
 
-/// So many requests without an answer are remembered.
+/// The most patches without an answer that are kept.
 const UNANSWERED: usize = 8;
 
 impl PreparedResize {
-    /// What was asked for, if a pod's spec says that it was, and what was asked for since. `known` is the last request whose
-    /// answer was seen.
+    /// The patch that the API server has carried out, if the spec of `pod` shows one, and what stays without an answer.
+    /// `known` is the last accepted patch.
     fn carried_out(&self, pod: &Pod, known: Option<&AcceptedResize>) -> Option<(AcceptedResize, Option<Self>)> {
         let spec = pod.requirements();
         let newer = |known: &AcceptedResize| known.generation < pod.metadata.generation;
@@ -81,36 +81,37 @@ impl PreparedResize {
         if taken_back {
             return Some((accepted(&self.held), None));
         }
-        // A patch has only what differs from the spec that was known: several that were carried out may each leave a part.
+        // A patch has only the containers that differ from the known spec: several patches may each have left a part of
+        // this spec.
         let parts: Vec<_> = self.earlier.iter().chain([&self.before, &self.targets]).collect();
         let ours = known.is_none_or(newer) && !resize::same(&self.before, &spec) && resize::is_made_of(&parts, &spec);
         ours.then(|| (accepted(&spec), Some(self.clone())))
     }
 }
 
-/// That the cgroups were given what the spec is still to have.
+/// The cgroups have targets that the spec does not have yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct WrittenAhead {
     pub(crate) since: Timestamp,
-    /// The spec then: another one is somebody else's, or was asked for without an answer.
+    /// The spec at that time. Another spec is another client's change, or a patch without an answer.
     pub(crate) spec: Vec<NamedRequirements>,
 }
 
-/// How far a resize is, as far as the last pass knew.
+/// How far a resize has got, as the latest pass knows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum ResizeStatus {
-    /// Nothing is known to stand in the way.
+    /// Nothing stands in the way.
     #[default]
     Clear,
-    /// The kubelet does not let the pod have what is wanted.
+    /// The kubelet does not grant the targets, or the API server has not answered.
     Pending(Withheld),
-    /// The API server was not asked: the node has no room.
+    /// The spec was not patched: the node has no room.
     NoRoom,
 }
 
 impl Resize {
-    /// Why the kubelet does not let the pod have what is wanted.
+    /// Why the pod does not have its targets yet.
     pub(crate) const fn pending(&self) -> Option<&Withheld> {
         match &self.status {
             ResizeStatus::Pending(withheld) => Some(withheld),
@@ -118,7 +119,7 @@ impl Resize {
         }
     }
 
-    /// The API server is about to be asked for this.
+    /// Notes a patch that is about to be sent.
     pub(crate) fn prepare(&mut self, pod: &Pod, patch: &ResizePatch) {
         let (before, mut earlier) = match self.prepared.take() {
             Some(PreparedResize {
@@ -145,12 +146,12 @@ impl Resize {
         });
     }
 
-    /// Whether it only waits for an API server that is away.
+    /// Whether the resize only waits for an API server that is away.
     pub(crate) const fn waits_for_api_server(&self) -> bool {
         matches!(self.pending(), Some(Withheld::SpecLater(_)))
     }
 
-    /// The cgroups are given what the spec of `pod` cannot have yet.
+    /// Notes that the cgroups get targets before the spec of `pod` does.
     pub(crate) fn write_ahead(&mut self, pod: &Pod, now: Timestamp) {
         self.written_ahead.get_or_insert_with(|| WrittenAhead {
             since: now,
@@ -158,42 +159,80 @@ impl Resize {
         });
     }
 
-    /// The spec has what it should, and is known to.
+    /// Notes that the spec has its targets.
     pub(crate) fn catch_up(&mut self) {
         if self.written_ahead.take().is_some() {
             self.prepared = None;
         }
     }
 
-    /// Whether somebody else gave `pod` other amounts since the cgroups were written ahead of its spec.
+    /// Whether another client has changed the spec of `pod` since the cgroups were written ahead of it.
     pub(crate) fn is_overtaken_by(&self, pod: &Pod) -> bool {
         let ahead = self.written_ahead.as_ref();
         ahead.is_some_and(|ahead| !resize::same(&ahead.spec, &pod.requirements())) && !self.is_spec_of(pod)
     }
 
-    /// The API server has accepted a request, or changed it to something else.
+    /// Whether the API server has accepted these targets, and `pod` shows a later spec.
+    pub(crate) fn is_answered(&self, pod: &Pod, targets: &[NamedRequirements]) -> bool {
+        let earlier = |accepted: &&AcceptedResize| accepted.generation < pod.metadata.generation;
+        let accepted = self.accepted.as_ref().filter(earlier);
+        accepted.is_some_and(|accepted| resize::same(&accepted.targets, targets))
+    }
+
+    /// The pod's own amounts once another client has changed some in its spec. An amount that this agent patched, or that was
+    /// there before a patch, is the one in `own`; every other amount is the other client's. A request and its limit stay
+    /// together: a request that another client set may be above another limit.
+    pub(crate) fn own_amounts(&self, pod: &Pod, own: &[NamedRequirements]) -> Vec<NamedRequirements> {
+        let prepared = self.prepared.iter();
+        let patched =
+            prepared.flat_map(|prepared| prepared.earlier.iter().chain([&prepared.before, &prepared.targets]));
+        let accepted = self.accepted.iter().map(|accepted| &accepted.targets);
+        let ahead = self.written_ahead.iter().map(|ahead| &ahead.spec);
+        let known: Vec<&NamedRequirements> = patched.chain(accepted).chain(ahead).flatten().collect();
+        let mut spec = pod.requirements();
+        for named in &mut spec {
+            let Some(own) = own.iter().find(|own| own.name == named.name) else {
+                continue;
+            };
+            for resource in Resource::ALL {
+                let known = known.iter().filter(|known| known.name == named.name);
+                let known: Vec<_> = known.map(|known| amounts(known, resource)).collect();
+                let (request, limit) = amounts(named, resource);
+                if known.iter().any(|known| known.0 == request) && known.iter().any(|known| known.1 == limit) {
+                    let Requirements { requests, limits } = &mut named.resources;
+                    for (amounts, own) in [(requests, own.resources.requests), (limits, own.resources.limits)] {
+                        // No amount can be removed from the spec of a running pod.
+                        amounts.set(resource, own.get(resource).or(amounts.get(resource)));
+                    }
+                }
+            }
+        }
+        spec
+    }
+
+    /// Notes what the API server made of a patch.
     pub(crate) fn accept(&mut self, accepted: AcceptedResize, now: Instant) {
         self.accepted = Some(accepted);
         self.prepared = None;
         self.accepted_at = Some(now);
     }
 
-    /// The accepted request that `pod` does not show yet, because it was read before.
+    /// The accepted patch that `pod` does not show yet, because the object is older.
     pub(crate) fn unseen(&self, pod: &Pod) -> Option<&AcceptedResize> {
         self.accepted
             .as_ref()
             .filter(|accepted| pod.metadata.generation < accepted.generation)
     }
 
-    /// Whether the spec of `pod` is what was accepted last.
+    /// Whether the spec of `pod` is the one that was accepted last.
     pub(crate) fn is_spec_of(&self, pod: &Pod) -> bool {
         self.accepted
             .as_ref()
             .is_some_and(|accepted| resize::same(&accepted.targets, &pod.requirements()))
     }
 
-    /// What the kubelet has settled on since it was asked last is what it has granted, whatever is asked for next, and by
-    /// whomever. Only where it says which spec it means: what is in force may be what the fast path wrote.
+    /// Notes the spec that the kubelet has settled on as its grant, whoever patches the spec next. Only where the
+    /// kubelet says which spec it means: otherwise the fast path may have written the limits in force.
     pub(crate) fn observe_settled(&mut self, pod: &Pod) {
         let seen = |accepted: &&mut AcceptedResize| accepted.generation <= pod.status.observed_generation;
         if let Some(accepted) = self.accepted.as_mut().filter(seen)
@@ -203,7 +242,7 @@ impl Resize {
         }
     }
 
-    /// Recognises the spec of `pod` as a request of this agent, or of one before, that did not live to see the answer.
+    /// Recognises the spec of `pod` as a patch of this agent, or of an earlier one that did not see the answer.
     pub(crate) fn recognise(&mut self, pod: &Pod) {
         let prepared = self.prepared.as_ref();
         let carried_out = prepared.and_then(|prepared| prepared.carried_out(pod, self.accepted.as_ref()));
@@ -213,15 +252,16 @@ impl Resize {
         }
     }
 
-    /// Somebody else has changed the spec: earlier requests count no longer.
+    /// Forgets all patches, after another client has changed the spec.
     pub(crate) fn forget(&mut self) {
         self.accepted = None;
         self.prepared = None;
         self.written_ahead = None;
     }
 
-    /// How long to wait before the API server is asked for what was grown in an emergency: until the limit has not grown
-    /// for `calm`. Where the kubelet is about to write less it is asked at once, though at most once in `at_most_every`.
+    /// How long to wait before the API server is patched with temporary limits: until no limit has grown for `calm`.
+    /// Where the kubelet is about to write a lower limit, the patch is sent at once, but at most once in
+    /// `at_most_every`.
     pub(crate) fn too_early(
         &self,
         calm: Duration,
@@ -238,7 +278,7 @@ impl Resize {
         (!wait.is_zero()).then_some(wait)
     }
 
-    /// Whether the kubelet has yet to write what it was asked for, and that is a lower memory limit than one of `given`.
+    /// Whether the kubelet is about to write a memory limit that is lower than one of `given`.
     pub(crate) fn is_about_to_lower<'a>(&self, pod: &Pod, given: impl IntoIterator<Item = (&'a str, u64)>) -> bool {
         let spec = match (self.unseen(pod), Phase::of(pod)) {
             (Some(accepted), _) => accepted.targets.clone(),
@@ -249,6 +289,13 @@ impl Resize {
             .into_iter()
             .any(|(name, limit)| limit_in(&spec, name, Resource::Memory).is_some_and(|asked| asked < limit))
     }
+}
+
+/// Request and limit. The API server makes a limit without a request the request, too; unset and zero are the same here.
+fn amounts(named: &NamedRequirements, resource: Resource) -> (u64, u64) {
+    let Requirements { requests, limits } = named.resources;
+    let limit = limits.amount(resource);
+    (requests.get(resource).unwrap_or(limit), limit)
 }
 
 #[cfg(test)]

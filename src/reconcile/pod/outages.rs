@@ -40,6 +40,10 @@ enum Happening {
     SomebodyElseSets {
         mib: u64,
     },
+    /// Somebody else sets the memory limit of the second container.
+    SomebodyElseSetsSide {
+        mib: u64,
+    },
     AgentIsKilled,
     FilesAreWritten,
     /// The API server is there for a moment, but an answer is lost.
@@ -91,6 +95,14 @@ fn ours() -> impl Strategy<Value = Happening> {
         2 => container().prop_map(|container| Happening::IsQuiet { container }),
         1 => Just(Happening::MayLower),
         1 => Just(Happening::AgentIsKilled),
+    ]
+}
+
+/// The same, while somebody else changes another container.
+fn ours_beside_others() -> impl Strategy<Value = Happening> {
+    prop_oneof![
+        4 => ours(),
+        1 => (400_u64..404).prop_map(|mib| Happening::SomebodyElseSetsSide { mib }),
     ]
 }
 
@@ -353,6 +365,11 @@ impl World {
             Happening::SomebodyElseSets { mib } => {
                 self.server = with_limit(&self.server, *mib);
             }
+            Happening::SomebodyElseSetsSide { mib } => {
+                let mut targets = self.server.requirements();
+                targets[1].resources.limits.memory = Some(Bytes::new(mib * MIB));
+                self.server = changed(&self.server, &targets);
+            }
             Happening::AgentIsKilled => {
                 let saved = self.state.saved();
                 // An agent that has an API server lists the pods first.
@@ -519,6 +536,56 @@ proptest! {
         world.recover();
         prop_assert_eq!(world.lost, 0);
         prop_assert_eq!(world.server.requirements(), own, "{:?}", world.state);
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_somebody_else_gives_one_container_leaves_nothing_of_ours_in_another(
+        happenings in vec(ours_beside_others(), 0..16),
+    ) {
+        let mut world = World::new(false);
+        let mut own = AT_FIRST;
+        for happening in &happenings {
+            if let Happening::Recommends { mib } = happening {
+                own = 2 * mib[0];
+            }
+            world.happen(happening);
+            world.passes(true);
+            world.now.instant += Duration::from_secs(20);
+            world.apply(PodInput::TimePassed);
+            world.passes(true);
+        }
+        world.fails = None;
+        for container in 0..2 {
+            world.happen(&Happening::IsQuiet { container });
+        }
+        world.recover();
+        // What was lowered meanwhile waits for its turn.
+        world.happen(&Happening::MayLower);
+        world.recover();
+        prop_assert_eq!(limit(&world.server.requirements()), own, "{:?}", world.state);
+        prop_assert!(world.state.desired.temporary.is_empty(), "{:?}", world.state);
+    }
+}
+
+#[test]
+fn a_temporary_limit_ends_although_somebody_else_changed_another_container_amid_its_patch() {
+    for (carries_out, silent) in [(true, true), (true, false), (false, true), (false, false)] {
+        let mut world = World::new(false);
+        world.happen(&Happening::Fails { carries_out, silent });
+        world.happen(&Happening::Grows { container: 0, mib: 300 });
+        world.passes(true);
+        world.happen(&Happening::SomebodyElseSetsSide { mib: 400 });
+        world.happen(&Happening::WatchBrings);
+        world.passes(true);
+        if silent {
+            let side = &world.state.desired.targets(&world.state.pod).unwrap()[1];
+            assert_eq!(side.resources.limits.memory, Some(Bytes::new(400 * MIB)));
+        }
+        world.happen(&Happening::IsQuiet { container: 0 });
+        world.recover();
+        assert_eq!(limit(&world.server.requirements()), AT_FIRST, "{:?}", world.state);
     }
 }
 

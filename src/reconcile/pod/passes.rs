@@ -1,4 +1,4 @@
-//! What a pass starts from, and what follows from its end. Pure.
+//! The start of a pass, and what follows from its end. Pure.
 
 use std::time::Duration;
 
@@ -17,20 +17,20 @@ use crate::reconcile::resize::ResizeStatus;
 use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId};
 use crate::reconcile::worth::Avoided;
 
-/// A limit that was not grown for so long is not being grown: longer than a kubelet takes from being asked to having
-/// written (a second, where it is slow), with some to spare.
+/// A limit that has not grown for this long has stopped growing. A slow kubelet takes a second from a patch to the
+/// write; this is longer, with some time to spare.
 const CALM: SignedDuration = SignedDuration::from_secs(5);
 
 impl PodState {
-    /// What the next pass is for and aims at, if one is due and the pod runs here.
+    /// The cause and the targets of the next pass, if one is due and the pod runs here.
     pub(crate) fn next_pass(&self, now: Now) -> Option<(&Cause, Vec<NamedRequirements>)> {
         let pending = self.work.pending.as_ref().filter(|_| self.work.is_due(now.instant))?;
         BoundPod::new(&self.pod, self.live.as_ref()?)?;
         Some((&pending.cause, self.targets(now.wall).unwrap_or_default()))
     }
 
-    /// How long it is still too early to ask the API server: a temporary limit may be higher in a moment, and
-    /// what hurts is undone first.
+    /// How long the API server must not be patched yet: a temporary limit may grow further in a moment, and an undone
+    /// shrink is written to the cgroups first.
     pub(crate) fn too_early_to_patch(&self, cause: &Cause, now: Now) -> Option<Duration> {
         let grown = self
             .desired
@@ -56,7 +56,7 @@ impl PodState {
         }
     }
 
-    /// What a pass over the pod works towards, if anything is desired and the pod runs here.
+    /// The targets of a pass, if anything is desired and the pod runs here.
     pub(crate) fn pod_targets(&self, now: Timestamp, through_api: bool) -> Option<PodTargets> {
         let bound = BoundPod::new(&self.pod, self.live.as_ref()?)?;
         let containers = self.targets(now)?;
@@ -89,7 +89,7 @@ impl PodState {
         };
         self.desired.scope = targets.scope.clone();
         match &resize {
-            // Without a change the spec is only read.
+            // A patch without changes only reads the spec.
             ResizeDecision::Patch(patch) if !patch.changes.is_empty() => self.resize.prepare(&self.pod, patch),
             ResizeDecision::Write(grant)
                 if grant.is_written_ahead() && !resize::same(&targets.containers, &self.pod.requirements()) =>
@@ -117,7 +117,7 @@ impl PodState {
             decided_in,
             held_before: self.drift.in_sync,
             foreign: self.drift.writers.clone(),
-            // What the runtime could not be told is tried with every pass.
+            // Every pass retries an update of the runtime that failed.
             check_runtime: check_runtime || self.drift.runtime_sync_pending,
             seen: self.shrink.seen.clone(),
             ..Job::new(targets, cause)
@@ -125,8 +125,8 @@ impl PodState {
         effects.push(Effect::RunPass(pass, Box::new(job)));
     }
 
-    /// Takes in the result of a pass. Of one that is stale, because another pod has the name or the pod ended, nothing
-    /// counts; where something else is wanted meanwhile, only what it did.
+    /// Applies the result of a pass. Nothing of the result counts if the pass is stale: another pod has the name, or
+    /// the pod ended. If something else is desired meanwhile, only what the pass did counts.
     pub(super) fn end_pass(
         &mut self,
         pass: &PassId,
@@ -142,7 +142,7 @@ impl PodState {
         let Some(live) = self.live.clone().filter(|live| live.id.uid == pass.uid) else {
             return;
         };
-        // Files that were written may have been written by this agent, or as its kubelet was asked to.
+        // This agent, or the kubelet at its request, may have written the files.
         if let cause @ (Cause::Drift | Cause::Sweep) = &mut done.record.cause {
             *cause = if done.flipped.is_empty() {
                 Cause::Sweep
@@ -183,10 +183,11 @@ impl PodState {
                 self.resize.catch_up();
                 let set = self.desired.overridden.as_ref();
                 if set.is_some_and(|set| set.is_in(&ahead.spec)) {
-                    // Only what came while the API server was away is denied: what the spec had before is not.
+                    // The override was in the spec before the API server was away, so the denial is not about the
+                    // override.
                     self.yield_to_spec(now, effects);
                 } else {
-                    // Whoever set it was told that the spec follows.
+                    // The operator was told that the spec follows.
                     self.desired.end_override();
                     self.lose_change(why, now, effects);
                 }
@@ -196,7 +197,7 @@ impl PodState {
         self.drift.runtime_sync_pending = matches!(done.record.outcome, Outcome::RuntimeOwed { .. });
         let current = self.work.generation == pass.generation;
         if !current {
-            // The pass that is due meanwhile starts anew.
+            // A pass with the new generation is due.
             return self.record(done.record, None, now, effects);
         }
         self.drift.in_sync = done.record.outcome.is_kept();
@@ -227,22 +228,21 @@ impl PodState {
         self.shrink.pass_ended(report, number);
     }
 
-    /// Decides when the next pass is due after one that ended like this; returns the request that the pass answers.
+    /// Schedules the next pass after this outcome; returns the request that the ended pass answers.
     fn schedule_next(&mut self, outcome: &Outcome, retry_after: Option<Duration>, now: Now) -> Option<RequestId> {
         match outcome {
             Outcome::Applied | Outcome::Unchanged => {
                 self.work.reset_retries();
-                // A limit that is kept for now is still on its way back.
-                // So is a spec that is not known to be what it was.
+                // The way back to the spec goes on while a limit is kept for now, and until the pod shows its spec again.
                 let known = self.resize.prepared.is_none() && self.resize.unseen(&self.pod).is_none();
-                if known && self.shrink.retry_at.is_none() && !self.is_announcing() {
+                if known && self.shrink.retry_at.is_none() && self.holds(now.wall).is_empty() {
                     self.desired.end_return();
                 }
             }
-            // The kubelet has said so, and says so again when it thinks otherwise. No pass ends like a hook.
+            // The kubelet reports when its answer changes. No pass ends with the outcome of a hook.
             Outcome::Withheld(_) | Outcome::Hook(_) => self.work.reset_retries(),
-            // Whoever runs there now is being looked up, and a pass follows at once if that is somebody else. An operator
-            // waits for that one.
+            // Discovery looks up which containers run now, and another pass follows if they are others. That pass
+            // answers the operator.
             Outcome::Interrupted { .. } => {
                 self.work.retry_at = Some(now.instant + FIRST_RETRY);
                 return None;
@@ -260,14 +260,14 @@ impl PodState {
             }
         }
         if outcome.is_kept() {
-            // The API server is to be asked later.
+            // The API server is patched later.
             let again = retry_after.map(|wait| now.instant + wait + scattered(FIRST_RETRY));
             self.work.retry_at = self.work.retry_at.or(again);
         }
         self.answer_request(outcome, now)
     }
 
-    /// Leaves to be kept in the history why nothing was done, where the pod runs.
+    /// Records why the agent did nothing, if the pod runs.
     pub(super) fn record_refusal(&mut self, cause: Cause, reason: String, now: Now, effects: &mut Vec<Effect>) {
         if let Some(live) = self.live.clone() {
             let refused = ChangeRecord::new(live.id.clone(), cause, Outcome::Refused { reason });
@@ -275,8 +275,8 @@ impl PodState {
         }
     }
 
-    /// Leaves what a pass did, or could not do, to be kept in the history. A pass that found everything in order is not
-    /// news, nor is one that only found what the kubelet had said before.
+    /// Records an outcome, and notes its reason as the pod's latest. An outcome is no news if nothing was written and
+    /// every value was as desired, or if the kubelet's answer is known.
     pub(super) fn record(
         &mut self,
         mut record: ChangeRecord,
@@ -285,7 +285,7 @@ impl PodState {
         effects: &mut Vec<Effect>,
     ) {
         let known = match &record.outcome {
-            // The API server is asked in a moment, and the limit that grows was told of already.
+            // The API server is patched in a moment, and the growth itself is on record.
             Outcome::Withheld(Withheld::Postponed(_)) => true,
             Outcome::Withheld(withheld) => self.resize.pending() == Some(withheld),
             _ => false,

@@ -1,4 +1,4 @@
-//! The pod's object as its source describes it, and who else changes it. Pure.
+//! The pod's object, and changes that other clients make to its spec. Pure.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::plan::lift_kept;
 use crate::plan::resize::{self, Phase};
 
 impl PodState {
-    /// Takes over a newer description of the pod, and makes a pass due when the kubelet has answered in it.
+    /// Replaces the pod's object, and makes a pass due when the kubelet has answered in it.
     pub(super) fn describe(&mut self, pod: Arc<Pod>, now: Now, effects: &mut Vec<Effect>) {
         let before = std::mem::replace(&mut self.pod, pod);
         self.resize.observe_settled(&self.pod);
@@ -28,20 +28,20 @@ impl PodState {
 
     fn take_kubelet_answer(&mut self, before: &Pod, now: Now) {
         let pod = &self.pod;
-        // Init containers and what the pod has of its own count for the pod's cgroup.
+        // Init containers and pod-level resources count for the pod's cgroup.
         let news =
             Phase::of(before) != Phase::of(pod) || before.spec != pod.spec || !resize::supports_in_place_resize(before);
-        // What a failed pass asked for and took back comes by again, and is no reason to try at once.
+        // A failed pass patched the spec and took the patch back. Its echo is no reason to retry at once.
         let takes_its_course = matches!(Phase::of(pod), Phase::Accepted | Phase::InProgress | Phase::Settled);
         let echo = takes_its_course && self.resize.is_spec_of(pod);
         if news && !(self.work.has_failed() && echo) {
-            // What is held stays so, but another answer may call for something else.
+            // The kernel keeps its values until the pass that follows this answer.
             self.work.request_pass(Cause::Kubelet, true, now.instant);
         }
     }
 
-    /// What the next pass aims at. Where the kubelet resizes in place, limits that are kept for now although lower ones are
-    /// wanted are asked for as well.
+    /// The targets of the next pass. Where the kubelet resizes in place, they include limits that are kept for now
+    /// although lower ones are desired.
     pub(crate) fn targets(&self, now: Timestamp) -> Option<Vec<NamedRequirements>> {
         let mut targets = self.desired.targets(&self.pod)?;
         if resize::supports_in_place_resize(&self.pod) {
@@ -50,51 +50,46 @@ impl PodState {
         Some(targets)
     }
 
-    /// Where somebody else has changed the spec since it was last asked for anything, what they wrote is the truth: the
-    /// recommendation acted on before counts no longer.
+    /// Where another client has changed the spec since the agent's last patch, that change counts: the override and the
+    /// recommendation that were in force end. The amounts of the agent in the spec do not become the pod's own.
     pub(super) fn yield_to_spec(&mut self, now: Now, effects: &mut Vec<Effect>) {
-        // While a pass runs nobody knows yet what it was that it asked for.
+        // A pass that runs may have patched the spec, and has not said so yet.
         if !resize::supports_in_place_resize(&self.pod) || self.work.running.is_some() {
             return;
         }
-        let spec = self.pod.requirements();
-        let wanted = self
-            .targets(now.wall)
-            .is_some_and(|targets| resize::same(&targets, &spec));
-        if self.resize.is_overtaken_by(&self.pod) && !wanted {
-            self.desired.overridden = None;
-            self.desired.yield_to(spec);
-            self.resize.forget();
+        let (spec, targets) = (self.pod.requirements(), self.targets(now.wall));
+        if targets.as_ref().is_some_and(|targets| resize::same(targets, &spec)) {
+            return;
+        }
+        let is_overtaken = self.resize.is_overtaken_by(&self.pod);
+        // Targets that no patch has had yet are newer than the other client's change.
+        let has_answer = |targets| self.resize.is_answered(&self.pod, targets) && self.desired.overridden.is_none();
+        if !is_overtaken && !targets.as_deref().is_some_and(has_answer) {
+            return;
+        }
+        let own = self.resize.own_amounts(&self.pod, &self.desired.base(&self.pod));
+        self.desired.yield_to(own, &spec);
+        self.resize.forget();
+        if is_overtaken {
             let why = "somebody else changed the pod's resources meanwhile, and that counts";
-            return self.lose_change(why.to_owned(), now, effects);
-        }
-        if self.desired.overridden.is_some() {
-            return;
-        }
-        let (Some(targets), Some(accepted)) = (self.targets(now.wall), &self.resize.accepted) else {
-            return;
-        };
-        // What was not asked for yet is newer than whatever they wrote.
-        let answered = accepted.generation < self.pod.metadata.generation && resize::same(&accepted.targets, &targets);
-        if answered && !resize::same(&targets, &spec) {
+            self.lose_change(why.to_owned(), now, effects);
+        } else {
             tracing::info!(pod = %self.pod.full_name(), "somebody else changed the spec: that counts now");
-            self.desired.yield_to(spec);
-            self.resize.forget();
             self.restart(Cause::Kubelet, now);
         }
     }
 
-    /// What was set while the API server was away does not count any more.
+    /// Records that a change which was made while the API server was away is lost.
     pub(super) fn lose_change(&mut self, reason: String, now: Now, effects: &mut Vec<Effect>) {
         tracing::warn!(pod = %self.pod.full_name(), reason, "what was set while the API server was away is lost");
         self.restart(Cause::ChangeLost, now);
         self.record_refusal(Cause::ChangeLost, reason, now, effects);
     }
 
-    /// The pod as the VPA's rules see it: the spec without what an override, a temporary limit or a limit that is kept has
-    /// changed in it through the API server.
+    /// The pod as the VPA's rules see it: its spec without overrides, temporary limits and kept limits that the agent
+    /// has patched.
     pub(crate) fn undisturbed(&self) -> Cow<'_, Pod> {
-        // What the API server has accepted comes by a moment later: until then the spec that is known is the one before.
+        // The watch brings an accepted patch a moment later. Until then the pod's object has the spec before the patch.
         let unseen = self.resize.unseen(&self.pod);
         let ours = self.desired.recommended.is_some() && (unseen.is_some() || self.resize.is_spec_of(&self.pod));
         if self.desired.origin.is_none() && !ours {

@@ -1,11 +1,13 @@
-//! Says on pods what is applied to them, where their kubelet cannot, and that a startup boost was taken back, where VPA's
-//! webhook has noted one: in come the pods that are to say something else than they do, out go patches of annotations.
+//! Annotates pods with the values that are applied to them, where the kubelet cannot report these, and removes the
+//! annotation of a startup boost that VPA's webhook made, once the boost is taken back.
 //!
-//! The controller looks once a second at what every pod is to say ([`applied_text()`], [`ended_boosts()`]) and what it says; only pods
-//! where that differs come here, and leave again when the API server shows that they say it. So whatever is lost is sent again, and an API server that was away gets what counts then and not what happened meanwhile.
+//! Once a second the controller compares the annotations that every pod should have ([`applied_text()`],
+//! [`ended_boosts()`]) with those it has, and sends the pods that differ. A pod leaves this list when the API server
+//! shows the right annotations. So a lost patch is sent again, and an API server that was away gets the latest values
+//! only.
 //!
-//! Never in a hurry: one patch at a time, [`PAUSE`] between two, and [`CALM`] between two about one pod. Nothing waits for
-//! it, and what is applied does not depend on it.
+//! The task sends one patch at a time, with [`PAUSE`] between two patches and [`CALM`] between two of one pod. Nothing
+//! waits for this task.
 
 mod pace;
 mod says;
@@ -27,22 +29,22 @@ pub(crate) use says::{applied_text, ended_boosts, pod_ref};
 
 pub(crate) const APPLIED: &str = annotation::APPLIED;
 
-/// Between two patches of one agent, about.
+/// The pause between two patches, scattered.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The least time between two patches of one pod.
 const CALM: Duration = Duration::from_secs(5);
-/// A pod whose patch was refused is tried again after this long, and after what the other failures have to wait: somebody
-/// has to change a rule first, unless the API server has just started and does not know its rules yet.
+/// A refused patch is retried after this and the pause of other failures: a user has to change a rule first, unless the
+/// API server has just started and does not know its rules yet.
 const REFUSED: Duration = Duration::from_secs(20);
-/// The wait after the first failure, about.
+/// The pause after the first failure, scattered.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// The longest, unless the API server asks for more.
+/// The longest pause, unless the API server asks for more.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// What pods are to say that say something else now.
+/// The annotations of the pods that should have others.
 pub(crate) type Notes = BTreeMap<PodId, Annotations>;
 
-/// The way to the task that has pods say what is applied to them.
+/// The handle of the task that annotates pods.
 #[derive(Debug)]
 pub(crate) struct Annotator {
     notes: watch::Sender<Arc<Notes>>,
@@ -50,7 +52,7 @@ pub(crate) struct Annotator {
 }
 
 impl Annotator {
-    /// Starts the task, until `stop`.
+    /// Starts the task, which ends with `stop`.
     pub(crate) fn start(client: ApiClient, stop: CancellationToken) -> Self {
         let (notes, noted) = watch::channel(Arc::default());
         let (telling, problems) = watch::channel(Vec::new());
@@ -62,7 +64,7 @@ impl Annotator {
             backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
         };
         tokio::spawn(async move {
-            // Cancel-safe: a patch that was not sent is sent by the next agent.
+            // Cancel-safe: the next agent sends a patch that was not sent.
             tokio::select! {
                 () = writer.run() => {}
                 () = stop.cancelled() => {}
@@ -71,7 +73,7 @@ impl Annotator {
         Self { notes, problems }
     }
 
-    /// These pods are to say something else than they do, and no others.
+    /// Replaces the annotations to write.
     pub(crate) fn annotate(&self, notes: Notes) {
         self.notes.send_if_modified(|before| {
             let news = **before != notes;
@@ -82,7 +84,7 @@ impl Annotator {
         });
     }
 
-    /// Why pods do not say what is applied to them.
+    /// Why pods do not have their annotations.
     pub(crate) fn problems(&self) -> Vec<String> {
         self.problems.borrow().clone()
     }
@@ -97,7 +99,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// Writes until nobody can note anything any more.
+    /// Writes until the [`Annotator`] is dropped.
     async fn run(mut self) {
         loop {
             let notes = Arc::clone(&self.noted.borrow_and_update());
@@ -113,7 +115,7 @@ impl Writer {
                 }
                 next => {
                     let at = next.map_or(now, |(at, _)| at);
-                    // Cancel-safe: both only tell.
+                    // Cancel-safe: neither loses anything.
                     let changed = tokio::select! {
                         changed = self.noted.changed() => changed,
                         () = sleep_until(at), if at > now => Ok(()),
@@ -126,7 +128,7 @@ impl Writer {
         }
     }
 
-    /// Patches one pod; returns how long to wait before the next.
+    /// Patches one pod; returns the pause before the next patch.
     async fn write(&mut self, pod: PodId, annotations: &Annotations) -> Duration {
         let answer = self.client.annotate(&pod, annotations).await;
         let now = Instant::now();
@@ -153,7 +155,7 @@ impl Writer {
     }
 }
 
-/// Removes the annotation of pods that hold again what their specs say; returns what hindered it, one sentence each.
+/// Removes the annotation of pods that have the values of their specs again; returns the failures, one sentence each.
 pub(crate) async fn erase(client: &ApiClient, pods: impl Iterator<Item = &Pod>) -> Vec<String> {
     let mut problems = Vec::new();
     for pod in pods.filter(|pod| pod.metadata.annotations.contains_key(APPLIED)) {

@@ -1,8 +1,9 @@
-//! The node's capacity: what its pods request of it, and whether it has room for more. Pure, and the only place that knows.
+//! The node's capacity: what its pods request, and whether the node has room for more. Pure, and the only place for
+//! this.
 //!
-//! In come what the node has and the state of its pods; out comes a refusal with the numbers, or none. A recommendation is
-//! checked before it counts, an operator's override before it is taken in, and a pass before it asks the API server.
-//! How much memory is free at this moment is another question, which the guard answers.
+//! A recommendation is checked before it comes into force, an operator's override before it is set, and a pass before
+//! it patches the spec. Refusals have the numbers. How much memory is free at a moment is another question, which the
+//! guard answers.
 
 use crate::decide::StaticManagers;
 use crate::model::objects::{Node as NodeObject, Pod};
@@ -13,19 +14,19 @@ use super::desired::{DesiredState, Recommended, limit_in};
 use super::overrides::{Override, check_assigned};
 use super::pod::PodState;
 
-/// What the node has, and what its pods request.
+/// What the node has and what its pods request.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeCapacity {
-    /// None where no Node object says it: then only operators are refused anything.
+    /// The capacity in the Node object. Without one, only operators are refused anything.
     declared: Option<Capacity>,
-    /// What the Node object says, else what the machine has.
+    /// The capacity in the Node object, or else of the machine.
     any: Capacity,
     requested: Account,
     pub(crate) kubelet: KubeletVersion,
-    /// Whether pods are resized through the API server where their kubelet does that.
+    /// Whether the agent patches pods whose kubelet resizes in place.
     patches: bool,
     pub(crate) ask_when_full: AskWhenFull,
-    /// Whether a pod requests less than when this was made.
+    /// Whether a pod has come to request less since this value was made.
     freed: bool,
 }
 
@@ -53,7 +54,7 @@ impl NodeCapacity {
         capacity
     }
 
-    /// What a pod requests of the node, as far as is known. A pod that has ended requests nothing.
+    /// What a pod requests of the node. A pod that has ended requests nothing.
     pub(crate) fn requests_of(&self, state: &PodState) -> ResourceList {
         let pod = &state.pod;
         if has_ended(pod) {
@@ -71,8 +72,8 @@ impl NodeCapacity {
         }
     }
 
-    /// Whether a pod may have what is recommended: not if it would request more than the node has left. Where the kubelet
-    /// resizes in place, the pass looks before it asks, and the kubelet after it.
+    /// Refuses a recommendation with which the pod would request more than the node has left. Where the kubelet resizes
+    /// in place, the pass checks this before the patch, and the kubelet after it.
     ///
     /// Errors: [`NoRoom`] with the numbers.
     pub(crate) fn admit(&self, state: &PodState, recommended: &Recommended) -> Result<(), NoRoom> {
@@ -90,7 +91,7 @@ impl NodeCapacity {
         Room { capacity, others }.check(before, after)
     }
 
-    /// A pod that requested `before` has another state now.
+    /// Accounts for the new state of a pod that requested `before`.
     pub(crate) fn update(&mut self, before: ResourceList, state: &PodState) {
         let after = self.requests_of(state);
         self.freed |= Resource::ALL
@@ -99,13 +100,12 @@ impl NodeCapacity {
         self.requested.change(priority(state), before, after);
     }
 
-    /// Whether a pod requests less than when this was made.
     pub(crate) const fn has_freed(&self) -> bool {
         self.freed
     }
 
-    /// The room for a pod that is to be given `targets` through the API server; they count as requested from now on.
-    /// With it what of the other pods' may be freed, so that the kubelet is asked also where there is none.
+    /// The room for a pod whose spec is to be patched with `targets`, which count as requested from now on; and the
+    /// part of other pods' requests that may be freed for it: the kubelet is asked although there is no room.
     pub(crate) fn reserve(&mut self, state: &PodState, targets: &[NamedRequirements]) -> (Option<Room>, ResourceList) {
         let own = self.requests_of(state);
         let others = self.requested.others(own);
@@ -117,7 +117,7 @@ impl NodeCapacity {
         (room, self.requested.yields(priority(state), own, self.ask_when_full))
     }
 
-    /// The room for a pod whose values an operator sets.
+    /// The room for an operator's override of this pod.
     pub(crate) fn headroom(&self, state: &PodState, managers: StaticManagers) -> Headroom {
         let requested = self.requests_of(state);
         Headroom {
@@ -132,29 +132,28 @@ impl NodeCapacity {
     }
 }
 
-/// The pod's priority; 0 where none is said.
 fn priority(state: &PodState) -> i64 {
     state.pod.spec.priority.unwrap_or_default()
 }
 
-/// Whether none of a pod's containers will run again.
+/// Whether no container of the pod will run again.
 fn has_ended(pod: &Pod) -> bool {
     matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
 }
 
-/// The node's room for one pod whose values an operator sets.
+/// The node's room for an operator's override of one pod.
 #[derive(Debug, Clone)]
 pub(crate) struct Headroom {
     room: Room,
-    /// What the pod requests now.
+    /// What the pod requests without the override.
     requested: ResourceList,
     kubelet: KubeletVersion,
-    /// What the kubelet assigns to pods for good.
+    /// The resources that the kubelet assigns to pods for their lifetime.
     managers: StaticManagers,
 }
 
 impl Headroom {
-    /// Sets an override, unless the pod could not run with it or the node not hold it: then nothing is changed.
+    /// Sets an override, unless the pod cannot run with it or the node has no room. Nothing changes then.
     ///
     /// Errors: a sentence with the numbers.
     pub(crate) fn set_override(&self, desired: &mut DesiredState, pod: &Pod, values: Override) -> Result<(), String> {
@@ -170,7 +169,7 @@ impl Headroom {
     }
 }
 
-/// Refuses a growth that does not fit beside what the others take.
+/// Refuses requests that do not fit beside those of other pods, and limits above the node's capacity.
 fn check(room: Room, takes: [ResourceList; 2], containers: [&[NamedRequirements]; 2]) -> Result<(), String> {
     let [before, after] = takes;
     room.check(before, after).map_err(|full| {
@@ -212,7 +211,7 @@ fn check_limits(capacity: Capacity, [before, after]: [&[NamedRequirements]; 2]) 
     Ok(())
 }
 
-/// Whole mebibytes: the exact amount of a machine is nothing to read.
+/// Whole mebibytes: the exact amount of a machine is hard to read.
 fn readable(resource: Resource, amount: u64) -> String {
     match resource {
         Resource::Memory if amount > 1 << 20 => resource.quantity(amount >> 20 << 20),

@@ -1,9 +1,9 @@
-//! The controller: facts and requests in, passes out, one pod at a time.
+//! The controller: the one task that owns the state of every pod.
 //!
-//! In: views of what pods should have, discoveries, changed files, operators' requests, reports of the guard, finished passes,
-//! the clock. Each becomes an input to the state of the pods concerned ([`super::pod::PodState::apply`]), and what follows
-//! comes back as effects that [`Controller::carry_out`] carries out, in one place. It decides nothing about a pod itself, and
-//! does no I/O.
+//! In: views of the sources, discoveries, written files, operators' requests, reports of the guard, ended passes, the
+//! clock. Each becomes an input to the state of the pods concerned ([`super::pod::PodState::apply`]), and
+//! [`Controller::carry_out`] carries out the effects, in one place. The controller decides nothing about a pod itself,
+//! and does no I/O.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,61 +41,62 @@ pub(crate) use requests::{AgentSnapshot, PodSnapshot, Reply, Request, send};
 pub(crate) use resizing::ResizeEndpoint;
 pub(crate) use saving::Store;
 
-/// Time-dependent decisions (a pod grows old enough) are made this often.
+/// Decisions that depend on the time, such as on a pod's age, are made this often.
 const DECIDE_EVERY: Duration = Duration::from_secs(60);
-/// A sweep checks one in so many of those pods whose files the kernel tells of: nothing that is told is relied upon for ever.
+/// A sweep checks one in this many of the pods whose files the kernel watches: no kernel report is relied upon for
+/// ever.
 const SWEEP_PARTS: usize = 20;
-/// Looking at all pods is followed by a rest of so many times as long, in which events are only taken in: amid a change of a
-/// thousand pods it would take all the time otherwise.
+/// After a round over all pods, the controller only takes events for this many times as long: during a change of a
+/// thousand pods, rounds would take all of its time.
 const REST: u32 = 2;
-/// Not where it is over as soon as a timer can tell.
+/// No rest follows a round that is shorter than a timer's resolution.
 const BRIEF: Duration = Duration::from_millis(1);
-/// An idle controller gives a sign of life this often.
+/// An idle controller reports that it is alive this often.
 const BEAT: Duration = Duration::from_secs(5);
 
-/// What the controller is told.
+/// An event for the controller.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// The source's view, or what is wrong with it, changed.
+    /// The view of the sources, or their problems, changed.
     View(Arc<NodeView>, Vec<String>),
-    /// What is wrong with a source that knows nothing yet.
+    /// The problems of the sources, while there is no view yet.
     SourceProblems(Vec<String>),
-    /// The API server was away and answers again.
+    /// The API server answers again.
     ApiServerReturned,
     /// The configuration was read again.
     Options(Options),
-    /// The node was looked at.
+    /// Discovery ended.
     Discovered(Discovered),
     PassEnded(StartedPass, Box<JobDone>),
-    /// A hook of the pod ended, the only one in its container or not.
+    /// A hook of the pod ended. False: an earlier hook ran in the container, and this one did not.
     HookEnded(String, Box<HookRun>, HookEnd, bool),
-    /// The memory limit of the cgroup of a pod with this UID was raised, or could not be.
+    /// An attempt to raise the memory limit of the pod with this name and UID ended.
     PodLevelRaised(String, String, Grown),
-    /// Watching the lower limits of a pod ended, which this pass had lowered.
+    /// The watch of the limits that this pass lowered ended.
     ShrinkWatchEnded(String, u64, Verdict),
-    /// Somebody was killed for a limit that was lowered.
+    /// The kernel killed a process.
     Killed(Arc<OomReport>),
     Request(Request),
 }
 
-/// How the controller is to work.
+/// The part of the configuration that the controller uses.
 #[derive(Debug)]
 pub(crate) struct Options {
     pub(crate) decide: decide::Options,
     pub(crate) sweep_interval: Duration,
     pub(crate) observe_only: bool,
-    /// Whether a pod's cgroup that was left below its containers is raised.
+    /// Whether to raise a pod's cgroup that is below its containers.
     pub(crate) repair_pod_level: bool,
-    /// Whether a kubelet is asked for what its node has no room for now.
+    /// Whether to patch a spec although the node has no room now.
     pub(crate) ask_when_full: AskWhenFull,
-    /// Whether pods say what is applied to them.
+    /// Whether to annotate pods with the values applied to them.
     pub(crate) annotate: bool,
     pub(crate) hooks: Hooks,
-    /// How to grow limits in an emergency; `None` is not at all.
+    /// The settings of the guard; `None` turns the guard off.
     pub(crate) guard: Option<guard::Settings>,
 }
 
-/// Whose pods may be told of their limits by hooks.
+/// Which pods' hooks may run.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Hooks {
     pub(crate) enabled: bool,
@@ -103,7 +104,7 @@ pub(crate) struct Hooks {
 }
 
 impl Hooks {
-    /// Why hooks of pods in this namespace are not run, if they are not.
+    /// Why hooks of pods in this namespace do not run.
     pub(super) fn forbidden_by(&self, namespace: &str) -> Option<&'static str> {
         let is_named = self.forbidden.iter().any(|forbidden| forbidden == namespace);
         let named = is_named.then_some("hooksForbiddenNamespaces names its namespace");
@@ -111,7 +112,7 @@ impl Hooks {
     }
 }
 
-/// Holds the state of every pod, and what carries out what follows from its changes.
+/// Owns the state of every pod, and carries out its effects.
 #[derive(Debug)]
 pub(crate) struct Controller {
     options: Options,
@@ -128,17 +129,16 @@ pub(crate) struct Controller {
     schedule: Schedule,
 }
 
-/// When everything is looked at next.
+/// When the next round over all pods is due.
 #[derive(Debug)]
 struct Schedule {
     sweep: Instant,
-    /// Which part of the pods the latest sweep checked.
+    /// The part of the pods that the latest sweep checked.
     swept: usize,
     decide: Instant,
 }
 
 impl Controller {
-    /// A controller that knows nothing yet.
     pub(crate) fn new(
         options: Options,
         node: NodeFacts,
@@ -169,7 +169,7 @@ impl Controller {
         }
     }
 
-    /// Works until the channel of events is closed or `stop` says so; then waits for the passes that run.
+    /// Runs until the channel of events is closed or `stop` is cancelled; then waits for the running passes.
     pub(crate) async fn run(
         mut self,
         mut events: mpsc::Receiver<Event>,
@@ -205,18 +205,18 @@ impl Controller {
         self.finish(events).await;
     }
 
-    /// Does what follows from what was taken in, for all pods.
+    /// Starts what is due for any pod, saves and publishes.
     fn look_at_all(&mut self, now: Instant) {
         self.on_time(now);
         self.update_guard();
         self.start_passes();
-        // Last: containers do not wait for the disk.
+        // After the passes: containers do not wait for the disk.
         self.store.save(&self.pods);
         self.requests.answer_once(self.store.writer.saved());
         self.publish(now);
     }
 
-    /// Lets the passes that run come to their end; none is cut off between two steps.
+    /// Waits for the running passes: none is cut off between two steps.
     async fn finish(mut self, mut events: mpsc::Receiver<Event>) {
         if let Some(guard) = self.guard.guard.take() {
             guard.stop();
@@ -273,14 +273,14 @@ impl Controller {
         }
     }
 
-    /// Changes the state of a pod, and carries out what follows.
+    /// Applies an input to a pod, and carries out the effects.
     fn apply(&mut self, key: &str, input: PodInput) {
         for effect in self.pods.apply(key, input, Now::read()) {
             self.carry_out(key, effect);
         }
     }
 
-    /// Whether the pod of this name that runs is the one with this UID.
+    /// Whether the pod of this name runs with this UID.
     fn runs(&self, key: &str, uid: &str) -> bool {
         let live = self.pods.get(key).and_then(|state| state.live.as_ref());
         live.is_some_and(|live| live.id.uid == uid)
@@ -292,7 +292,7 @@ impl Controller {
         }
     }
 
-    /// Changes the state of every pod that fits.
+    /// Applies an input to every pod that `fits`.
     fn apply_where(&mut self, fits: impl Fn(&PodState) -> bool, input: impl Fn() -> PodInput) {
         self.apply_to_all(self.pods.keys_of(fits), input);
     }
@@ -342,7 +342,7 @@ impl Controller {
         }
     }
 
-    /// Somebody was killed for a limit that was lowered, and perhaps took along what was watched.
+    /// Reports a kill to the state of its pod.
     fn take_kill(&mut self, kill: &OomReport) {
         let Some(pod) = &kill.facts.pod else { return };
         let container = kill.facts.container.as_ref();
@@ -391,7 +391,6 @@ impl Controller {
         }
     }
 
-    /// The next moment at which something is due.
     fn next_wake(&self) -> Instant {
         let (now, wall) = (Instant::now(), Timestamp::now());
         let from_now = |at: Timestamp| now + Duration::try_from(at.duration_since(wall)).unwrap_or_default();

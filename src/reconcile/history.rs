@@ -1,4 +1,4 @@
-//! What was done lately, and who wants to hear of it at once.
+//! The latest changes, and the listeners for new ones.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::model::objects::PodId;
 use crate::model::{Cause, ChangeRecord, ControlFile, Outcome, Withheld, micros};
 use crate::observe::audit::Audit;
 
-/// How many changes are kept: one or two kilobytes each.
+/// How many changes are kept; each has one or two kilobytes.
 const KEPT: usize = 256;
 
 /// The latest changes, oldest first.
@@ -31,8 +31,8 @@ impl History {
         }
     }
 
-    /// Keeps a record that is news, with its number; what is no news is only returned, but that a hook has begun is told to
-    /// listeners.
+    /// Numbers, keeps and publishes a record that is news. A record that is no news is only returned; listeners get it
+    /// if a hook has begun.
     pub(crate) fn add(&mut self, mut record: ChangeRecord, news: bool) -> Arc<ChangeRecord> {
         if !news {
             let record = Arc::new(record);
@@ -48,19 +48,19 @@ impl History {
             self.records.pop_front();
         }
         self.records.push_back(Arc::clone(&record));
-        // Nobody listening is fine.
+        // The error means that there are no listeners.
         drop(self.listeners.send(Arc::clone(&record)));
         self.audit.change(&record);
         log(&record);
         record
     }
 
-    /// Why not everything is written down for good, if so.
+    /// Why the audit log is not complete.
     pub(crate) fn problem(&self) -> Option<String> {
         self.audit.problem()
     }
 
-    /// All changes, or one pod's, oldest first.
+    /// The changes of all pods or of one, oldest first.
     pub(crate) fn iter<'a>(&'a self, pod: Option<&'a PodId>) -> impl DoubleEndedIterator<Item = &'a Arc<ChangeRecord>> {
         self.records
             .iter()
@@ -68,7 +68,7 @@ impl History {
     }
 }
 
-/// One line for each step, in the span of its pass.
+/// Logs one line for each step, in the span of the pass.
 fn log(record: &ChangeRecord) {
     if let Outcome::Withheld(withheld) = &record.outcome
         && !matches!(withheld, Withheld::Postponed(_))

@@ -16,7 +16,7 @@ use crate::model::objects::{Pod, PodId, pod_of_uid};
 use crate::model::{LiveContainer, LivePod};
 use crate::runtime::ListedContainer;
 
-/// The node's pods, by the UID in their cgroup's name.
+/// The running pods of the node, by the UID in their cgroup's name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Inventory {
     pods: BTreeMap<String, Arc<LivePod>>,
@@ -24,7 +24,8 @@ pub(crate) struct Inventory {
 }
 
 impl Inventory {
-    /// Puts the views together. `pods` and `listed` are empty when there is no runtime to ask.
+    /// Combines the cgroup tree with the names from the runtime and from manifests. `pods` and `listed` are empty
+    /// without a runtime.
     #[must_use]
     pub(crate) fn assemble(
         scanned: Vec<PodEntry>,
@@ -61,7 +62,7 @@ impl Inventory {
                     Some((*age, (*name).to_owned(), LiveContainer { id, path }))
                 })
                 .collect();
-            // The last of a name stays.
+            // Of two containers with one name, the later one stays.
             live.sort_by_key(|(age, ..)| *age);
             let pod = Arc::new(LivePod {
                 id: id.clone(),
@@ -91,24 +92,24 @@ impl Inventory {
     }
 }
 
-/// What is said of the pods with one UID. No source names anything of another pod's.
+/// The names that sources give to the pod with one UID. No source names containers of another pod.
 #[derive(Default)]
 struct Known<'a> {
-    /// The runtime's name of the pod.
+    /// The name of the pod in the runtime.
     id: Option<&'a PodId>,
-    /// What the runtime lists of its containers.
+    /// The containers of the pod in the runtime.
     listed: Vec<&'a ListedContainer>,
     objects: Vec<&'a Arc<Pod>>,
 }
 
-/// How often a container was started before, and when this time.
+/// A container's restart count, and when it was created.
 type Age = (u32, Option<Timestamp>);
 /// The names and ages of containers, by id.
 type Containers<'a> = HashMap<&'a str, (&'a str, Age)>;
 
 impl<'a> Known<'a> {
-    /// Which pod has this UID in its cgroup's name, and what its containers are called, by id. The runtime's word wins: only
-    /// the object that describes the pod it names adds to that.
+    /// The pod with this UID in its cgroup's name, and its containers' names by id. The runtime's name of the pod wins:
+    /// only an object that describes the same pod adds container names.
     fn names(&self, uid: &str) -> Option<(PodId, Containers<'a>)> {
         let id = match self.id {
             Some(id) => id.clone(),

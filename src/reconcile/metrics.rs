@@ -1,4 +1,4 @@
-//! Metrics of the pods: what was decided, what passes came to, and how the pods stand.
+//! Metrics of the pods: decisions, passes and the state of pods.
 
 mod labels;
 #[cfg(test)]
@@ -41,7 +41,7 @@ const LEASES: &str =
     "Limits that are held higher than decided because they were about to be reached or throttled all the time";
 const LOW_POD_LEVELS: &str = "Pods whose cgroup allows less memory than their containers' cgroups do together";
 
-/// The families that the coordinator owns.
+/// The families that the controller owns.
 #[derive(Debug, Clone)]
 pub(crate) struct Metrics {
     resizes: Counters<1>,
@@ -57,7 +57,7 @@ pub(crate) struct Metrics {
     pods: PodGauges,
 }
 
-/// How many pods there are of each kind.
+/// The numbers of pods by their state.
 #[derive(Debug, Clone)]
 struct PodGauges {
     by_status: Gauges<1>,
@@ -106,7 +106,6 @@ impl Metrics {
         }
     }
 
-    /// Counts a decision that differs from the one before.
     pub(crate) fn decided(&self, decision: &PodDecision) {
         self.decisions.get_or_create(&decision_labels(decision.reason)).inc();
     }
@@ -119,12 +118,10 @@ impl Metrics {
         }
     }
 
-    /// Counts a limit that was about to be reached.
     pub(crate) fn grew(&self, outcome: GrowthOutcome) {
         self.growths.get_or_create(&[("outcome", outcome.as_str())]).inc();
     }
 
-    /// Counts a pass that ended, with the stages it went through.
     fn finished(&self, outcome: ResizeOutcome, stages: &[(Stage, Duration)]) {
         let outcome = outcome.as_str();
         self.resizes.get_or_create(&[("outcome", outcome)]).inc();
@@ -159,7 +156,6 @@ impl Metrics {
         }
     }
 
-    /// Counts what watching lower limits came to.
     pub(crate) fn shrink_ended(&self, ended: &ShrinkEnd) {
         self.shrunk(match ended {
             ShrinkEnd::Kept => ShrinkOutcome::Kept,
@@ -167,7 +163,6 @@ impl Metrics {
         });
     }
 
-    /// Counts a hook that ended.
     pub(crate) fn hook_ended(&self, moment: Moment, end: &HookEnd) {
         let result = end.how.as_ref().map_or(HookResult::Failed, |_| HookResult::Ran);
         self.hooks.get_or_create(&hook_labels(moment, result)).inc();
@@ -177,7 +172,7 @@ impl Metrics {
         self.shrinks.get_or_create(&[("outcome", outcome.as_str())]).inc();
     }
 
-    /// Shows how the pods are doing now.
+    /// Updates the gauges of the pods.
     pub(crate) fn show<'a>(&self, pods: impl Iterator<Item = &'a PodState>, now: jiff::Timestamp) {
         let (mut statuses, mut reasons, mut rules) = (Vec::new(), Vec::new(), Vec::new());
         let (mut overridden, mut foreign, mut temporary, mut low) = (0, 0, 0, 0);
@@ -203,7 +198,7 @@ impl Metrics {
     }
 }
 
-/// Shows how often each of `all` was found.
+/// Sets a gauge for each of `all` to how often it was found.
 fn show_each<T: Copy + PartialEq, const N: usize>(
     gauges: &Gauges<N>,
     all: &[T],
@@ -216,7 +211,7 @@ fn show_each<T: Copy + PartialEq, const N: usize>(
     }
 }
 
-/// A total for each outcome, and each stage of passes that end well.
+/// The series that exist from the start: the total of each outcome, and each stage of applied passes.
 fn durations_at_zero() -> impl Iterator<Item = Labels<2>> {
     let totals = ResizeOutcome::ALL
         .iter()
@@ -276,7 +271,7 @@ const fn step_outcome(step: &StepRecord, outcome: &Outcome) -> StepOutcome {
     }
 }
 
-/// The stages a pass went through.
+/// The stages of a pass that took any time.
 fn stages(stages: &Stages) -> Vec<(Stage, Duration)> {
     let all = [
         (Stage::Decide, stages.decide),
@@ -286,7 +281,7 @@ fn stages(stages: &Stages) -> Vec<(Stage, Duration)> {
         (Stage::Prepare, stages.prepare),
         (Stage::Write, stages.write),
         (Stage::Runtime, stages.runtime),
-        // A container is looked at for as long as it takes to trust it with less: nothing an objective for speed is about.
+        // Without the time for which a container's use is watched before a shrink: no objective for speed covers that.
         (Stage::Total, stages.verified.saturating_sub(stages.prepare)),
     ];
     all.into_iter().filter(|(_, duration)| !duration.is_zero()).collect()

@@ -1,12 +1,13 @@
-//! One pod, one state, one owner: what every pod should have, and the passes that make it so.
+//! The state of every pod, and the passes that bring each pod to what it should have.
 //!
-//! - [`controller`]: facts, requests and the clock → inputs; effects → passes, files, answers. The only owner of [`pod::Pods`].
-//! - [`pod`]: `PodState × PodInput → PodState + Vec<Effect>`, pure; [`desired`], [`resize`], [`shrink`] and [`work`]
-//!   are its parts, [`overrides`] checks what operators set.
+//! - [`controller`]: turns facts, requests and the clock into inputs, and effects into passes, files and answers. Only
+//! the controller owns [`pod::Pods`].
+//! - [`pod`]: `PodState × PodInput → PodState + Vec<Effect>`, pure. [`desired`], [`resize`], [`shrink`] and [`work`]
+//! are its parts; [`overrides`] checks what operators set.
 //! - [`capacity`]: what the node has for its pods.
 //! - [`store`]: what survives a restart.
-//! - [`history`], [`metrics`], [`worth`], [`annotations`]: what is said of passes and pods.
-//! - [`inventory`], [`watching`]: which pods run here, and who writes their files.
+//! - [`history`], [`metrics`], [`worth`], [`annotations`]: what the agent publishes about passes and pods.
+//! - [`inventory`], [`watching`]: which pods run here, and when another process writes their files.
 
 pub(crate) mod annotations;
 pub(crate) mod capacity;

@@ -1,4 +1,4 @@
-//! What operators set by hand: checked against the pod, laid over what it would have otherwise. Pure.
+//! Overrides that operators set, checked against the pod and laid over its other targets. Pure.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -12,24 +12,24 @@ use crate::plan::resize;
 /// The least cpu limit accepted from an operator: the kernel refuses quotas below 1000 µs in a period of 100 ms.
 const LEAST_CPU: MilliCpu = MilliCpu::new(10);
 
-/// What an operator set by hand.
+/// Values that an operator set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Override {
-    /// Who: the caller's user id.
+    /// The caller's user id.
     pub(crate) uid: u32,
     pub(crate) pid: i32,
-    /// Why, in the caller's words.
+    /// The caller's reason.
     pub(crate) reason: String,
     pub(crate) since: Timestamp,
-    /// Until when; `None` is until released.
+    /// The end of the override; `None` is until released.
     pub(crate) until: Option<Timestamp>,
-    /// The values set; what is absent follows the VPA or the spec.
+    /// The values set; an absent one follows the VPA or the spec.
     pub(crate) values: Vec<NamedRequirements>,
 }
 
 impl Override {
-    /// Whether a pod with these amounts has what was set.
+    /// Whether a pod with these amounts has every value of the override.
     pub(crate) fn is_in(&self, amounts: &[NamedRequirements]) -> bool {
         resize::same(&overlay(amounts.to_vec(), &self.values), amounts)
     }
@@ -68,7 +68,7 @@ pub(crate) fn check_names(pod: &Pod, values: &[NamedRequirements]) -> Result<(),
     ))
 }
 
-/// Refuses values of what the kubelet's static managers have assigned to the pod.
+/// Refuses values of a resource that the kubelet's static managers have assigned to the pod.
 pub(crate) fn check_assigned(pod: &Pod, values: &[NamedRequirements], managers: StaticManagers) -> Result<(), String> {
     let assigned = Resource::ALL
         .into_iter()

@@ -1,9 +1,9 @@
 //! The state of one pod and how it changes: `PodState × PodInput → PodState + Vec<Effect>`.
 //!
-//! Everything the agent knows about a pod is in [`PodState`], and [`PodState::apply`] is the only way to change it. What must
-//! follow from a change (save it, tell the guard, move the least limit, watch lower limits, close files) is not up to each
-//! transition: `apply` compares the state before with the state after and derives it, so that nothing can be forgotten. No
-//! I/O and no clock: time is an argument.
+//! [`PodState`] holds everything that the agent knows about a pod, and [`PodState::apply`] is the only way to change
+//! it. `apply` compares the state before with the state after, and derives what must follow from every change: save the
+//! state, update the guard, move the least limits, watch lower limits, close files. No transition can forget these
+//! effects. No I/O and no clock: time is an argument.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(crate) use located::Located;
 pub(crate) use operator::not_running;
 pub(crate) use pods::Pods;
 
-/// One moment, on both clocks.
+/// One moment, on the wall clock and on the monotonic clock.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Now {
     pub(crate) wall: Timestamp,
@@ -63,180 +63,180 @@ impl Now {
 /// One pod of the node.
 #[derive(Debug, Clone)]
 pub(crate) struct PodState {
-    /// The object, as its source describes it.
+    /// The object as its source describes it.
     pub(crate) pod: Arc<Pod>,
     pub(crate) decision: PodDecision,
-    /// A recommendation that does not count because the node has no room for it.
+    /// The recommendation that the node has no room for.
     pub(crate) no_room: Option<NoRoomFor>,
-    /// What the history says of an annotation of its VPA that is not understood.
+    /// The VPA annotation that could not be parsed, as the history has it.
     unreadable: Option<String>,
     pub(crate) desired: DesiredState,
     pub(crate) resize: Resize,
-    /// Where the pod runs, if it does.
+    /// The cgroups and containers of the pod, if it runs here.
     pub(crate) live: Option<Arc<LivePod>>,
-    /// The pod that the object described last. What is desired is saved for it alone: an object can claim any UID, and a
-    /// manifest without a UID means whichever pod has its name.
+    /// The running pod that the object described last. The agent saves the desired state under this identity: an object
+    /// can claim any UID, and a manifest without a UID describes any pod of its name.
     pub(crate) identity: Option<PodId>,
     pub(crate) drift: DriftState,
     pub(crate) shrink: ShrinkState,
     pub(crate) growth: GrowthState,
     hooks: hooks::Hooks,
-    /// When a limit was last too low for it, of what was recommended.
+    /// When a limit was last too low for the pod.
     trouble: Option<Timestamp>,
     pub(crate) work: WorkItem,
 }
 
-/// Whether a pod's files and its runtime hold what they should, as the latest pass left them.
+/// How the latest pass left the pod's files and its runtime.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DriftState {
-    /// Whether every file was as it should be: then one that differs was changed by somebody else.
+    /// Every file had its desired value. A file that differs later was changed by another process.
     pub(crate) in_sync: bool,
-    /// Whether the runtime's stored spec could not be updated yet.
+    /// The runtime's stored spec is still to be updated.
     pub(crate) runtime_sync_pending: bool,
-    /// The pod's cgroup allows less memory than its containers' do together.
+    /// The pod's cgroup allows less memory than its containers' cgroups do together.
     pub(crate) low_pod_level: Option<LowPodLevel>,
-    /// Who else changes its values.
+    /// Other processes that change the pod's values.
     pub(crate) writers: ForeignWriters,
-    /// Why the pass did not simply succeed; empty where it did.
+    /// Why the latest pass did not succeed; empty where it did.
     pub(crate) last_reason: String,
 }
 
-/// What the node has no room for.
+/// A recommendation that the node has no room for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NoRoomFor {
     targets: Vec<NamedRequirements>,
-    /// The refusal, with the numbers.
+    /// The refusal with its numbers.
     pub(crate) why: String,
-    /// Whether the refusal is in the history.
+    /// The refusal is in the history.
     recorded: bool,
 }
 
-/// What the guard could not do for containers, by name.
+/// What stands in the way of growing limits, by container name.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GrowthState {
-    /// Why containers were not given more memory when they needed it.
+    /// Why the guard did not grow a memory limit that was about to be reached.
     pub(crate) refused: BTreeMap<String, String>,
-    /// Containers whose limits are not grown for a while because the API server denied it.
+    /// Until when the guard does not grow limits that the API server denied.
     pauses: BTreeMap<String, GrowthPause>,
-    /// When containers were asked for evidence last, if that was not long ago.
+    /// When a container last ran its `on-memory-pressure` hook, within the last hour.
     pressed: BTreeMap<String, Timestamp>,
 }
 
-/// What happened to a pod.
+/// Something that happened to a pod.
 #[derive(Debug)]
 pub(crate) enum PodInput {
-    /// The source describes it so.
+    /// The source has a new object of the pod.
     Described(Arc<Pod>),
-    /// This was decided for it.
+    /// `decide` has a new decision, which took this long.
     Decided {
         decision: Box<PodDecision>,
         took: Duration,
     },
-    /// What was decided is to be followed; `refused` says why the node has no room for it.
+    /// Bring the decision into force. `refused` says why the node has no room for it.
     Followed {
         refused: Option<String>,
         cause: Option<Cause>,
         delay: Duration,
     },
-    /// No room came up for what the node had no room for.
+    /// The node still has no room for the recommendation.
     StillNoRoom(Option<Cause>),
-    /// The node was looked at, and the pod runs here, or no longer.
+    /// Discovery found the pod's cgroups, or found that they are gone.
     Located(Box<Located>),
-    /// Its memory limits were compared; `repair` says whether a pod's cgroup that is low is to be raised.
+    /// Discovery compared the memory limits of the pod and its containers. With `repair`, the agent raises a pod's
+    /// cgroup that is too low.
     PodLevelRead {
         low: Option<LowPodLevel>,
         repair: bool,
     },
     PodLevelRaised(Box<Grown>),
-    /// Its files were written by somebody.
+    /// A process wrote the pod's files, or may have done so before the agent began to watch them.
     FilesWritten,
-    /// Its files are watched from now on; what was written before was told to nobody.
     FilesWatched,
     TimePassed,
     Swept,
-    /// The runtime can be reached again.
+    /// The container runtime answers again.
     RuntimeReturned,
-    /// The node's traits are others than before: every value is planned anew.
+    /// The node's traits changed: every value is planned anew.
     NodeChanged,
-    /// Perhaps the node has more room.
+    /// The node may have more room.
     RoomFreed,
-    /// The API server may resize in place after all.
+    /// It is time to try the API server's `resize` subresource again.
     ResizeRetried,
-    /// The API server was away and answers again.
+    /// The API server answers again.
     ApiServerReturned,
     Requested(RequestId, OperatorRequest),
     Admitted(RequestId, OperatorRequest, Box<Headroom>),
-    /// The guard did something or could not.
+    /// The guard grew a limit, refused to, or saw a container become quiet.
     Guard(Box<Report>),
-    /// A pass is about to begin; whether containers may be told before.
+    /// A pass is due. With `hooks`, the pod's hooks may run.
     PassDue {
         hooks: bool,
     },
     HookEnded(Box<HookRun>, HookEnd),
-    /// A pass begins, through the API server or not.
+    /// A pass begins.
     PassBegan {
         number: u64,
         resize: Box<ResizeDecision>,
     },
-    /// A pass ended. Temporary limits that were denied end after `quiet`.
+    /// A pass ended. Temporary memory limits that the API server denied end after `quiet`.
     PassEnded {
         pass: PassId,
         done: Box<JobDone>,
         quiet: SignedDuration,
     },
-    /// Watching the lower limits of this pass ended.
+    /// The agent no longer watches the limits that this pass lowered.
     ShrinkWatchEnded(u64, Verdict),
-    /// Somebody was killed in this cgroup for a limit that was lowered.
+    /// The kernel killed a process in this cgroup.
     Killed(Target),
-    /// It is its turn to lower memory limits.
+    /// It is the pod's turn to lower memory limits.
     TurnGiven,
 }
 
-/// What has to follow from a change of a pod's state. The controller carries them out, all in one place.
+/// What must follow from a change of a pod's state. [`super::controller`] carries every effect out in one place.
 #[derive(Debug)]
 pub(crate) enum Effect {
-    /// What survives a restart has changed.
+    /// The saved part of the state has changed.
     SaveState,
-    /// What the guard may do for the pod has changed.
+    /// The limits that the guard watches, or may grow, have changed.
     WatchGuard,
-    /// The least memory limit of a container moves from one value to another, unless the guard has raised it meanwhile.
+    /// Replace a container's least memory limit, unless the guard has raised it meanwhile.
     MoveLeastLimit {
         uid: String,
         container: String,
         from: Option<Bytes>,
         to: Option<Bytes>,
     },
-    /// Another pod has the name: nothing of the earlier one's least limits counts.
+    /// Another pod has the name: remove the least limits of the earlier one.
     ForgetLeastLimits(String),
     RunPass(PassId, Box<Job>),
     RunHook(Box<HookRun>),
-    /// The pod's cgroup was left below its containers: raise its memory limit alone.
+    /// Raise the memory limit of a pod's cgroup that is below its containers.
     RaisePodLevel(BoundPod, LowPodLevel),
-    /// The pod's cgroups as a pass left them: watch them; without any, stop watching.
+    /// Watch these cgroup files from now on; `None` stops watching.
     WatchFiles(Option<PodHandles>),
-    /// Watch these lower limits, in the place of earlier ones.
+    /// Watch these lower limits from now on, and no earlier ones.
     WatchShrink(u64, Vec<Lowering>),
-    /// Nothing lower is watched any more.
+    /// Stop watching lower limits.
     EndShrinkWatch,
-    /// Keep this in the history, and answer the request with it. What is no news is only answered with.
+    /// Answer the request with this record, and keep the record in the history if it is news.
     Record {
         record: Box<ChangeRecord>,
         news: bool,
         answers: Option<RequestId>,
     },
     Refuse(RequestId, ControlError),
-    /// Carry out the next request of an operator.
+    /// Check the next operator's request against the node's capacity.
     AdmitRequest(RequestId, OperatorRequest),
-    /// Decide again: what bounds and ratios are measured against has changed.
+    /// Decide again: the amounts that a recommendation is compared with have changed.
     Decide,
-    /// Something did not happen to the pod.
+    /// The agent kept something from happening to the pod.
     Avoided(Avoided),
-    /// Watching lower limits came to an end.
+    /// Lower limits were kept, or undone.
     ShrinkEnded(super::shrink::ShrinkEnd),
 }
 
 impl PodState {
-    /// A pod that was just described.
+    /// The state of a pod that no input has reached yet.
     pub(crate) fn new(pod: Arc<Pod>, decision: PodDecision) -> Self {
         Self {
             pod,
@@ -256,8 +256,8 @@ impl PodState {
         }
     }
 
-    /// Changes the state, and returns what has to follow, in this order. What makes copies of the state equal to it comes first:
-    /// another effect may be an input of its own ([`Effect::AdmitRequest`]).
+    /// Changes the state, and returns the effects in order. Effects that update copies of the state come first: a later
+    /// effect can be an input of its own ([`Effect::AdmitRequest`]).
     #[must_use]
     pub(crate) fn apply(&mut self, input: PodInput, now: Now) -> Vec<Effect> {
         let before = self.clone();
@@ -359,7 +359,7 @@ impl PodState {
         }
     }
 
-    /// When something is due next: on the monotonic clock, and on the wall's.
+    /// When the next input from the clock is due, on the monotonic clock and on the wall clock.
     pub(crate) fn wakes_at(&self, now: Instant) -> (Option<Instant>, Option<Timestamp>) {
         let dated = [
             self.desired.override_ends_at(),
@@ -371,8 +371,8 @@ impl PodState {
         (self.work.wakes_at(now), dated.into_iter().flatten().min())
     }
 
-    /// Makes a pass due that starts anew: what the pod should have, or where it runs, is something else now. Whatever was
-    /// learnt before says nothing any more, also what a pass that runs now will have learnt.
+    /// Makes a pass due after a change of what the pod should have or where it runs. What earlier passes learnt no
+    /// longer counts.
     fn restart(&mut self, cause: Cause, now: Now) {
         self.start_over();
         self.work.request_pass(cause, true, now.instant);
@@ -386,15 +386,15 @@ impl PodState {
         self.work.reset_retries();
     }
 
-    /// Whether its values are compared with what is wanted whenever they may have changed. Not while a failed pass waits
-    /// to be tried again: what it wrote and undid looks like a change, and would be the reason for the next one at once.
-    /// What only waits for the API server holds what it should meanwhile.
+    /// Whether a pass compares the pod's values with the desired ones whenever they may have changed. Not while a
+    /// failed pass waits for its retry: what that pass wrote and undid looks like a change, and would start the next
+    /// pass at once. A pod that only waits for the API server holds its desired values meanwhile.
     pub(crate) fn is_enforced(&self) -> bool {
         let holds = self.drift.runtime_sync_pending || self.drift.in_sync;
         !self.desired.is_empty() && (self.work.retry_at.is_none() || holds)
     }
 
-    /// Whether nothing is to be done for it unless somebody tells of something.
+    /// Whether no pass is necessary until another input arrives.
     pub(crate) fn is_settled(&self) -> bool {
         let DriftState {
             in_sync,
@@ -406,7 +406,7 @@ impl PodState {
         !self.is_enforced() || (*in_sync && !runtime_sync_pending && writers.is_empty() && is_clear)
     }
 
-    /// Whether a memory limit of it was grown in an emergency, and is so still.
+    /// Whether a container of the pod has a temporary memory limit.
     pub(crate) fn has_temporary_memory(&self) -> bool {
         self.desired.memory_limits().next().is_some()
     }
@@ -421,7 +421,6 @@ impl PodState {
         effects.push(Effect::ShrinkEnded(ended));
     }
 
-    /// How the pod is doing.
     pub(crate) fn status(&self, now: Timestamp) -> PodStatus {
         if self.live.is_none() {
             PodStatus::NotRunning
@@ -448,7 +447,7 @@ impl PodState {
         }
     }
 
-    /// When it last was in trouble: a container ended, memory or cpu was not enough, or a lower limit was taken back.
+    /// When the pod was last in trouble: a container ended, memory or cpu was not enough, or a shrink was undone.
     pub(crate) fn in_trouble(&self) -> Option<Timestamp> {
         let ends = self
             .pod
@@ -458,13 +457,12 @@ impl PodState {
         ended.chain(self.trouble).max()
     }
 
-    /// Whether anything of it survives a restart.
     fn is_saved(&self) -> bool {
         let waits = self.decision.canary.waits.is_some();
         !self.desired.is_empty() || !self.growth.pauses.is_empty() || !self.growth.pressed.is_empty() || waits
     }
 
-    /// What survives a restart, if there is anything.
+    /// The part of the state that survives a restart, if there is one.
     pub(crate) fn saved(&self) -> Option<SavedPod> {
         let pod = self.identity.clone().filter(|_| self.is_saved())?;
         Some(SavedPod {

@@ -1,7 +1,7 @@
-//! One pod's lower memory limits: whose turn it is, what is watched, what was undone. Pure.
+//! One pod's shrinks: its turn, the watch after a pass, and shrinks that were undone. Pure.
 //!
-//! [`crate::plan::shrink`] says how to lower a limit and what harm looks like; a pass lowers it; this remembers
-//! what came of that.
+//! [`crate::plan::shrink`] has the rules: how to lower a limit, and what counts as harm. A pass lowers the limit. This
+//! state keeps the results.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -9,37 +9,38 @@ use crate::actuate::shrink::{Lowering, SeenBefore, ShrinkReport, Verdict};
 use crate::model::{LivePod, MemoryLimit, Target};
 use crate::plan::shrink::{Holds, Progress, Regret, Regrets, Trouble};
 
-/// A pod whose turn it is and that has nothing to show for so long keeps others of its workload waiting no more.
+/// A turn without a result keeps other pods of the workload waiting for this long at most.
 const LONGEST_TURN: SignedDuration = SignedDuration::from_mins(5);
 
-/// What is known about a pod's lower memory limits.
+/// The shrinks of one pod.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ShrinkState {
-    /// Usage that earlier tries have seen.
+    /// Memory use that earlier attempts have seen.
     pub(crate) seen: SeenBefore,
-    /// Every shrink that was undone.
+    /// Shrinks that were undone, or that wait for the pod's turn.
     pub(crate) backoffs: Regrets,
-    /// When a shrink that was undone is to be tried again.
+    /// When an undone shrink is tried again.
     pub(crate) retry_at: Option<Timestamp>,
-    /// The number of the pass whose lower limits are watched now.
+    /// The number of the pass whose lower limits are watched.
     watched: Option<u64>,
-    /// Since when it is the pod's turn, until its limits were lowered and watched.
+    /// When the pod's turn began. The turn ends with the watch.
     turn: Option<Timestamp>,
-    /// What was lowered last and neither kept nor undone since. It outlasts its watch: whoever is killed for it may take
-    /// with it what was watched, and is told of later.
+    /// The limits lowered last that were neither kept nor undone. They outlast the watch: a kill can end the watched
+    /// container, and its report comes later.
     recent: Vec<Lowering>,
 }
 
-/// How watching after a shrink ended.
+/// The end of a shrink.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ShrinkEnd {
     Kept,
-    /// The limits go up again, for this reason.
+    /// The limits go up again for this reason.
     Undone(String),
 }
 
 impl ShrinkState {
-    /// Takes in what a pass did; what it lowered is watched from now on, together with what is watched already.
+    /// Notes the shrinks of a pass; the lowered limits are watched from now on, together with those that are watched
+    /// already.
     pub(crate) fn pass_ended(&mut self, report: ShrinkReport, number: u64) {
         self.seen.extend(report.seen);
         self.forget_seen(&report.touched);
@@ -54,17 +55,17 @@ impl ShrinkState {
         self.watched = (!self.recent.is_empty()).then_some(number);
     }
 
-    /// What was seen of these says nothing any more: they have another limit, or were told to free memory.
+    /// Forgets the memory use seen of these: they have another limit, or have freed memory on request.
     pub(crate) fn forget_seen(&mut self, targets: &[Target]) {
         self.seen.retain(|target, _| !targets.contains(target));
     }
 
-    /// The watch that should run: its number, and what it watches.
+    /// The watch that should run: the number of its pass, and the lowered limits.
     pub(crate) fn watch(&self) -> Option<(u64, &[Lowering])> {
         self.watched.map(|number| (number, self.recent.as_slice()))
     }
 
-    /// Takes in how a watch ended; a watch that was replaced by a later one counts no longer.
+    /// Notes the end of a watch. A watch that a later one has replaced counts no longer.
     pub(crate) fn watch_ended(&mut self, number: u64, verdict: Verdict, now: Timestamp) -> Option<ShrinkEnd> {
         self.watched.take_if(|watched| *watched == number)?;
         self.turn = None;
@@ -80,14 +81,14 @@ impl ShrinkState {
         }
     }
 
-    /// Takes in that somebody in this cgroup was killed for a limit that was lowered; none where that was known.
+    /// Notes a kill in this cgroup; `None` where no limit was lowered lately.
     pub(crate) fn killed(&mut self, target: &Target, now: Timestamp) -> Option<ShrinkEnd> {
         let ended = self.undo(target, Trouble::Killed(1), now)?;
         self.watched = None;
         Some(ended)
     }
 
-    /// Whatever came down together goes up together.
+    /// Undoes all limits that came down together.
     fn undo(&mut self, target: &Target, trouble: Trouble, now: Timestamp) -> Option<ShrinkEnd> {
         if self.recent.is_empty() {
             return None;
@@ -101,7 +102,7 @@ impl ShrinkState {
         Some(ShrinkEnd::Undone(why))
     }
 
-    /// These limits come down from what they are once it is the pod's turn.
+    /// Keeps these limits until it is the pod's turn to lower them.
     pub(crate) fn put_off(&mut self, lowered: &[(Target, MemoryLimit)], now: Timestamp) {
         self.backoffs.end_waiting();
         for (target, before) in lowered {
@@ -115,12 +116,12 @@ impl ShrinkState {
         self.turn = Some(now);
     }
 
-    /// A pass left everything as it should be. Where it lowered nothing that is watched, the turn is over.
+    /// Ends the turn after a pass that lowered nothing that is watched.
     pub(crate) fn end_turn_unless_watched(&mut self) {
         self.turn.take_if(|_| self.watched.is_none());
     }
 
-    /// How lower limits fare; `None` where there are none to speak of.
+    /// The progress of shrinks; `None` where no limit is being lowered.
     pub(crate) fn progress(&self, now: Timestamp) -> Option<Progress> {
         let has_turn = self.turn.is_some_and(|since| now.duration_since(since) < LONGEST_TURN);
         if self.next_retry(now).is_some() {
@@ -132,17 +133,17 @@ impl ShrinkState {
         }
     }
 
-    /// The limits that are kept now although lower ones are wanted.
+    /// The limits that are kept although lower ones are desired.
     pub(crate) fn holds(&self, now: Timestamp) -> Holds {
         self.backoffs.holds(now)
     }
 
-    /// The shrink that was undone and is tried again first.
+    /// The undone shrink that is tried again first.
     pub(crate) fn next_retry(&self, now: Timestamp) -> Option<&Regret> {
         self.backoffs.next(now)
     }
 
-    /// Whether it is time to try a shrink again, and from then on not any more.
+    /// Whether it is time to try an undone shrink again; true once.
     pub(crate) fn take_due(&mut self, now: Timestamp) -> bool {
         let due = self.retry_at.take_if(|at| *at <= now).is_some();
         if due {
@@ -151,19 +152,19 @@ impl ShrinkState {
         due
     }
 
-    /// Takes over what an earlier agent saved.
     pub(crate) fn restore(&mut self, backoffs: Regrets, now: Timestamp) {
         self.retry_at = backoffs.next(now).map(|backoff| backoff.until);
         self.backoffs = backoffs;
     }
 
-    /// An operator wants other limits: earlier harm counts no longer.
+    /// Forgets undone shrinks, after an operator asked for other limits.
     pub(crate) fn forget_backoffs(&mut self) {
         self.backoffs = Regrets::default();
         self.retry_at = None;
     }
 
-    /// Containers of the pod have ended or started: what was seen of it says nothing, but whoever is left is watched on.
+    /// Forgets the memory use seen when containers have ended or started; the watch goes on if the pod's cgroup is the
+    /// same.
     pub(crate) fn live_changed(&mut self, earlier: Option<&LivePod>, live: Option<&LivePod>) {
         let same = |(earlier, live): (&LivePod, &LivePod)| earlier.id == live.id && earlier.path == live.path;
         if earlier.zip(live).is_some_and(same) {
@@ -173,7 +174,7 @@ impl ShrinkState {
         }
     }
 
-    /// The pod's cgroups are other ones now: what is known about the earlier ones says nothing.
+    /// Forgets everything about earlier cgroups of the pod.
     pub(crate) fn start_over(&mut self) {
         self.seen.clear();
         self.watched = None;

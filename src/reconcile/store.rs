@@ -1,6 +1,6 @@
-//! Saves what survives a restart, off the controller's path: a slow disk delays nothing that matters more.
+//! Saves what survives a restart in a task of its own: the controller never waits for the disk.
 //!
-//! Only the newest content is ever written; contents that were overtaken while the disk was busy are skipped.
+//! The task writes only the newest content, and skips contents that were replaced while the disk was busy.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,38 +14,37 @@ mod file;
 pub(crate) use file::fuzz_state;
 pub(crate) use file::{Restored, SavedPod, Standing, StateFile};
 
-/// How long anybody waits for the disk before going on without it.
+/// How long a caller waits for the disk at most.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 type Content = BTreeMap<String, SavedPod>;
-/// The newest content, until it is written: nobody needs it any more afterwards.
+/// The newest content, until the task writes it.
 type Slot = Arc<Mutex<Option<Content>>>;
 
 fn lock(slot: &Slot) -> MutexGuard<'_, Option<Content>> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Where to leave what is to be saved.
+/// The handle of the task that writes the state file.
 #[derive(Debug)]
 pub(crate) struct StateWriter {
     slot: Slot,
-    /// The how manieth content was left last.
+    /// The number of the newest content.
     left: watch::Sender<u64>,
     progress: watch::Receiver<Progress>,
     task: JoinHandle<()>,
 }
 
-/// How far the disk has come.
+/// How far the task has got.
 #[derive(Debug, Default)]
 struct Progress {
-    /// The number of the content that was dealt with last.
+    /// The number of the content that was written last, or failed to be.
     done: u64,
-    /// Why it is not saved, if it is not.
+    /// Why that content is not saved.
     problem: Option<String>,
 }
 
 impl StateWriter {
-    /// Starts the task that writes the file.
     pub(crate) fn start(file: StateFile) -> Self {
         let slot = Slot::default();
         let (left, news) = watch::channel(0);
@@ -58,18 +57,18 @@ impl StateWriter {
         }
     }
 
-    /// Leaves this content to be saved.
+    /// Hands over content to save.
     pub(crate) fn save(&mut self, content: Content) {
         *lock(&self.slot) = Some(content);
         self.left.send_modify(|left| *left += 1);
     }
 
-    /// Waits until everything left so far is saved, or has failed to be; not for ever.
+    /// Waits until all content handed over so far is saved or has failed to be, for [`PATIENCE`] at most.
     pub(crate) fn saved(&self) -> impl Future<Output = ()> + use<> {
         self.saved_up_to(*self.left.borrow())
     }
 
-    /// The same, with what is left next.
+    /// The same, including the next content.
     pub(crate) fn next_saved(&self) -> impl Future<Output = ()> + use<> {
         self.saved_up_to(*self.left.borrow() + 1)
     }
@@ -84,12 +83,12 @@ impl StateWriter {
         }
     }
 
-    /// Why the latest content is not saved, if it is not.
+    /// Why the newest content is not saved.
     pub(crate) fn problem(&self) -> Option<String> {
         self.progress.borrow().problem.clone()
     }
 
-    /// Waits until the newest content is saved, or has failed to be.
+    /// Ends the task after the newest content.
     pub(crate) async fn finish(self) {
         drop(self.left);
         if let Err(error) = self.task.await {
@@ -101,10 +100,10 @@ impl StateWriter {
 async fn write(file: StateFile, slot: Slot, mut left: watch::Receiver<u64>, progressed: watch::Sender<Progress>) {
     let file = Arc::new(file);
     loop {
-        // The last content is still to be written when the sender is dropped.
+        // After the sender is dropped, the last content is still written.
         let open = left.changed().await.is_ok();
         let done = *left.borrow_and_update();
-        // None: the content of this number was there already when the one before was taken.
+        // `None`: an earlier round already took the content of this number.
         let newest = lock(&slot).take();
         if let Some(content) = newest {
             let file = Arc::clone(&file);

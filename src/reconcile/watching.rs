@@ -1,8 +1,9 @@
-//! Learns at once when anybody writes a file of a pod that is ours.
+//! Reports at once when a process writes a cgroup file of a pod.
 //!
-//! One inotify descriptor watches all of them ([`crate::cgroup::Watch`]). Its notices include our own writes: they cost
-//! one pass that finds everything in order. Where the kernel gives no descriptor, or no more watches, the periodic sweep
-//! is all there is, and that is reported. Writes come in bursts: the pods they are about are kept until a burst is over.
+//! One inotify descriptor watches all files ([`crate::cgroup::Watch`]). The kernel also reports the agent's own writes,
+//! which cost one pass that finds everything in order. Where the kernel gives no descriptor or no more watches, only
+//! the periodic sweep finds changes, and the agent logs that. Writes come in bursts: the pods are collected until a
+//! burst is over.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -12,14 +13,14 @@ use tokio::time::Instant;
 use crate::actuate::PodHandles;
 use crate::cgroup::{Identity, Notice, Token, Watch};
 
-/// Which files are watched, for which pod, and whose were written.
+/// The watched files, and the pods whose files were written.
 #[derive(Debug, Default)]
 pub(crate) struct Watching {
     watch: Option<AsyncFd<Watch>>,
     pods: HashMap<Token, String>,
     /// The cgroups of each pod, and whether all of them are watched.
     cgroups: HashMap<String, (Vec<Identity>, bool)>,
-    /// Pods whose files were written lately, and when to look at them.
+    /// Pods whose files were written, and when to compare them.
     pub(crate) written: BTreeSet<String>,
     pub(crate) due: Option<Instant>,
 }
@@ -27,12 +28,12 @@ pub(crate) struct Watching {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Written {
     Pods(BTreeSet<String>),
-    /// The kernel lost count: perhaps those of all.
+    /// The kernel lost events: the files of any pod may have been written.
     PerhapsAll,
 }
 
 impl Watching {
-    /// Opens the descriptor; without one, nothing is ever noticed here.
+    /// Opens the descriptor; without one, nothing is reported.
     pub(crate) fn new() -> Self {
         let opened = Watch::new().map_err(std::io::Error::from).and_then(Watch::into_async);
         match opened {
@@ -47,7 +48,7 @@ impl Watching {
         }
     }
 
-    /// Watches a pod's files; returns whether that is new. Where the same cgroups are watched already, nothing is done.
+    /// Watches a pod's files. Returns whether a new watch began: the same cgroups are watched once.
     pub(crate) fn watch(&mut self, key: &str, handles: &PodHandles) -> bool {
         let cgroups = handles.identities();
         if self.cgroups(key) == Some(&cgroups) {
@@ -72,12 +73,12 @@ impl Watching {
         true
     }
 
-    /// The pod's cgroups as they were when they were to be watched.
+    /// The pod's cgroups at its latest watch.
     pub(crate) fn cgroups(&self, key: &str) -> Option<&Vec<Identity>> {
         self.cgroups.get(key).map(|(cgroups, _)| cgroups)
     }
 
-    /// Whether the kernel tells when anybody writes a file of the pod.
+    /// Whether the kernel reports every write to the pod's files.
     pub(crate) fn tells_of(&self, key: &str) -> bool {
         self.watch.is_some() && self.cgroups.get(key).is_some_and(|(_, are_watched)| *are_watched)
     }
@@ -91,14 +92,14 @@ impl Watching {
         }
     }
 
-    /// The pods whose files are to be looked at now.
+    /// The pods whose files are to be compared now.
     pub(crate) fn take_due(&mut self, now: Instant) -> BTreeSet<String> {
         let due = self.due.take_if(|at| *at <= now);
         due.map(|_| std::mem::take(&mut self.written)).unwrap_or_default()
     }
 
-    /// Waits until somebody writes. Cancel-safe: notices stay in the kernel until they are drained,
-    /// and draining does not wait.
+    /// Waits for the next write. Cancel-safe: events stay in the kernel until they are drained, and draining does not
+    /// wait.
     pub(crate) async fn next_written(&mut self) -> Written {
         let Some(watch) = &mut self.watch else {
             return std::future::pending().await;

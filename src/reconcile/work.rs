@@ -1,4 +1,4 @@
-//! The pass that runs for a pod, what comes after it, and who waits for it. Pure.
+//! The passes of a pod: the one that runs, the next one, retries, and operators' requests that wait. Pure.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -12,25 +12,25 @@ use crate::plan::shrink::Regrets;
 pub(crate) const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(5 * 60);
 
-/// Names an operator's request, so that its answer finds the way back.
+/// The number of an operator's request, by which the controller finds the caller.
 pub(crate) type RequestId = u64;
 
-/// Identifies a pass and what it started from.
+/// Identifies a pass and the state from which it began.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PassId {
     /// Counts up over all pods.
     pub(crate) number: u64,
-    /// The pod's UID: another pod may have taken the name meanwhile.
+    /// The pod's UID: another pod may have the name meanwhile.
     pub(crate) uid: String,
     /// The pod's generation when the pass began.
     pub(crate) generation: u64,
 }
 
-/// What an operator asks for.
+/// An operator's request.
 #[derive(Debug, Clone)]
 pub(crate) enum OperatorRequest {
     Override(Override),
-    /// The end of earlier values.
+    /// Ends the override.
     Release {
         uid: u32,
         pid: i32,
@@ -41,19 +41,20 @@ pub(crate) enum OperatorRequest {
 /// The passes of one pod.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkItem {
-    /// Counts up when what a pass starts from changes: a pass that began before says little about what is now.
+    /// Counts changes of what a pass starts from. The result of a pass with an earlier generation does not describe the
+    /// pod now.
     pub(super) generation: u64,
-    /// The number of the pass that runs now. There is never more than one.
+    /// The number of the pass that runs. A pod has at most one.
     pub(crate) running: Option<u64>,
     pub(crate) pending: Option<PendingPass>,
-    /// The operator's request that the next pass answers.
+    /// The request that the next pass answers.
     pub(super) request: Option<PendingRequest>,
-    /// Requests that came while another was not yet answered, oldest first.
+    /// Requests that wait until that one has its answer, oldest first.
     pub(super) queued: VecDeque<(RequestId, OperatorRequest)>,
-    /// Spaces the attempts of a pass that fails.
+    /// Spaces the retries of a failed pass.
     backoff: Backoff,
     pub(crate) retry_at: Option<Instant>,
-    /// How long the decision took that passes follow.
+    /// How long the latest decision took.
     pub(super) decided_in: Duration,
 }
 
@@ -63,15 +64,15 @@ pub(crate) struct PendingPass {
     pub(crate) cause: Cause,
     pub(super) since: Instant,
     pub(super) check_runtime: bool,
-    /// When it may begin: many nodes act on the same change, and not all at once.
+    /// When the pass may begin: nodes that act on the same change spread their passes.
     pub(crate) not_before: Option<Instant>,
 }
 
-/// A request whose values count already and whose pass has not ended.
+/// A request whose values are in the desired state and whose pass has not ended.
 #[derive(Debug, Clone)]
 pub(super) struct PendingRequest {
     pub(super) id: RequestId,
-    /// What was desired before, to go back to if the pass is refused.
+    /// The state to go back to if the pass fails.
     pub(super) before: Option<Before>,
 }
 
@@ -82,7 +83,7 @@ pub(super) struct Before {
 }
 
 impl Before {
-    /// Puts back what an override changes, all but the shrinks that were undone, which are returned.
+    /// Takes an override back, and returns the undone shrinks from before it.
     pub(super) fn restore(self, desired: &mut DesiredState) -> Regrets {
         let before = self.desired;
         (desired.overridden, desired.origin, desired.returning) = (before.overridden, before.origin, before.returning);
@@ -107,7 +108,7 @@ impl Default for WorkItem {
 }
 
 impl WorkItem {
-    /// Makes a pass due. One that is due already takes this one in: passes start from what is there, not from events.
+    /// Makes a pass due, or joins the pass that is due: a pass starts from the files, not from events.
     pub(crate) fn request_pass(&mut self, cause: Cause, check_runtime: bool, now: Instant) {
         let pending = self.pending.get_or_insert_with(|| PendingPass {
             cause: cause.clone(),
@@ -115,11 +116,11 @@ impl WorkItem {
             check_runtime: false,
             not_before: None,
         });
-        // What was only noticed can wait as long.
+        // An observation can wait as long as the pass that is due.
         if rank(&cause) > rank(&Cause::Kubelet) {
             pending.not_before = None;
         }
-        // What somebody decided says more in the history than what was noticed, and is timed from its own moment.
+        // A decision says more in the history than an observation, and is timed from its own moment.
         if rank(&cause) > rank(&pending.cause) {
             pending.cause = cause;
             pending.since = now;
@@ -136,7 +137,7 @@ impl WorkItem {
         }
     }
 
-    /// Drops a pass that is due only because something was noticed: a failed pass and its undoing, most likely.
+    /// Drops a pass that is due only because of an observation: a failed pass and its undo are the likely reason.
     pub(super) fn drop_noticed(&mut self) {
         let noticed = |pending: &mut PendingPass| rank(&pending.cause) <= rank(&Cause::Drift);
         drop(self.pending.take_if(noticed));
@@ -148,7 +149,7 @@ impl WorkItem {
         self.running.is_none() && self.pending.as_ref().is_some_and(begins)
     }
 
-    /// When the next pass is tried again, or may begin.
+    /// When the next pass is retried, or may begin.
     pub(crate) fn wakes_at(&self, now: Instant) -> Option<Instant> {
         let begins = self.pending.as_ref().and_then(|pending| pending.not_before);
         [self.retry_at, begins.filter(|at| *at > now)]
@@ -157,20 +158,20 @@ impl WorkItem {
             .min()
     }
 
-    /// Notes a failed pass; returns how long to wait before the next.
+    /// Notes a failed pass; returns the wait before the next one.
     pub(super) fn back_off(&mut self, at_least: Option<Duration>, now: Instant) -> Duration {
         let wait = self.backoff.next(at_least);
         self.retry_at = Some(now + wait);
         wait
     }
 
-    /// Forgets failures: what is wanted, or what is there, has changed.
+    /// Forgets failures, after a change of the desired or the observed values.
     pub(super) fn reset_retries(&mut self) {
         self.backoff.reset();
         self.retry_at = None;
     }
 
-    /// The requests that are not answered yet.
+    /// The requests without an answer.
     pub(crate) fn requests(&self) -> impl Iterator<Item = RequestId> {
         let pending = self.request.as_ref().map(|request| request.id);
         pending.into_iter().chain(self.queued.iter().map(|(id, _)| *id))
@@ -197,7 +198,7 @@ const fn rank(cause: &Cause) -> u8 {
         Cause::Guard { .. } => 7,
         Cause::Recommendation { .. } | Cause::BoostEnded { .. } => 8,
         Cause::Operator { .. } | Cause::Released { .. } => 9,
-        // What hurts now says more than what was decided.
+        // Harm says more than a decision.
         Cause::Regret { .. } => 10,
     }
 }

@@ -1,8 +1,8 @@
-//! What vscaled was worth: what workloads requested before it changed their pods and what they request now, and what did not
-//! happen to them. Pure.
+//! What vscaled was worth: what workloads requested before it changed their pods and what they request now, and the
+//! kills, evictions, restarts and throttling that it avoided. Pure.
 //!
-//! What did not happen is counted where it certainly would have, or is derived by a rule that docs/report.md states; it counts by
-//! the hour, from the agent's start. What pods requested before is kept over restarts, with what is desired for them.
+//! An event counts as avoided where it would certainly have happened, or by a rule that docs/report.md states. Counts
+//! are kept by the hour, from the agent's start. The requests before are saved with the desired state.
 
 mod metrics;
 
@@ -18,30 +18,31 @@ use super::resize::ResizeStatus;
 use crate::model::{NamedRequirements, ResourceList};
 use crate::plan::sum;
 
-/// Hours of workloads that are kept, the latest: a node has some hundred workloads at a time, and sees many jobs.
+/// The most hours of workloads that are kept, the latest ones: a node has some hundred workloads at a time, and sees
+/// many jobs.
 const MOST: usize = 8192;
 const HOUR: i64 = 3600;
 
-/// What did not happen to a pod.
+/// What the agent kept from happening to a pod.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Avoided {
-    /// A container used more memory than its limit was before the guard grew it.
+    /// A container used more memory than its limit was before the guard raised it.
     Kill,
-    /// A pod has what is recommended, without a new one in its place. The first time, so many containers go on that would have had
-    /// to start again.
+    /// A running pod got its recommendation, without being replaced. The first time, this many containers would have
+    /// started again.
     Eviction { restarts: u64 },
-    /// Time for which a container would have been throttled at the limit it had.
+    /// The time in which a container would have been throttled at its earlier limit.
     ThrottledSeconds(f64),
 }
 
-/// One workload's pods on this node.
+/// The pods of one workload on this node, with counts since the agent's start.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct WorkloadWorth {
     /// Pods that follow a recommendation.
     pub(crate) pods: u64,
     pub(crate) before: ResourceList,
     pub(crate) now: ResourceList,
-    /// What did not happen to them since the agent started.
+    /// Avoided since the agent started.
     pub(crate) kills: u64,
     pub(crate) evictions: u64,
     pub(crate) restarts: u64,
@@ -52,7 +53,6 @@ pub(crate) struct WorkloadWorth {
 pub(crate) type WorkloadKey = (String, String, String);
 
 impl WorkloadWorth {
-    /// Adds what another workload has.
     pub(crate) fn add(&mut self, other: &Self) {
         self.pods += other.pods;
         self.before = sum([&self.before, &other.before].into_iter());
@@ -64,7 +64,7 @@ impl WorkloadWorth {
     }
 }
 
-/// All workloads, and since when it is counted what did not happen to them.
+/// All workloads, and the beginning of the counts.
 #[derive(Debug)]
 pub(crate) struct WorthReport {
     pub(crate) since: Timestamp,
@@ -80,11 +80,11 @@ impl WorthReport {
     }
 }
 
-/// What is counted, and where it is shown.
+/// The counts, and their metrics.
 #[derive(Debug)]
 pub(crate) struct Worth {
     since: Timestamp,
-    /// By hour since 1970, and workload.
+    /// The counts by hour since 1970 and workload.
     counts: BTreeMap<(i64, WorkloadKey), WorkloadWorth>,
     metrics: WorthMetrics,
 }
@@ -113,13 +113,13 @@ impl Worth {
         if self.counts.len() > MOST
             && let Some(((oldest, _), _)) = self.counts.pop_first()
         {
-            // No hour is kept in part.
+            // Drop the whole hour.
             self.counts.retain(|(hour, _), _| *hour > oldest);
             self.since = begin_of(oldest + 1);
         }
     }
 
-    /// All workloads of these pods, and those that something was counted for in so much time.
+    /// All workloads of these pods, and those with a count in this time.
     pub(crate) fn report<'a>(
         &self,
         pods: impl Iterator<Item = &'a PodState>,
@@ -140,15 +140,14 @@ impl Worth {
         WorthReport { since, workloads }
     }
 
-    /// Shows what the pods request.
+    /// Updates the metrics of what the pods request.
     pub(crate) fn show<'a>(&self, pods: impl Iterator<Item = &'a PodState>, now: Timestamp) {
         let requests = requested(pods).map(|(state, worth)| (key_of(state), worth));
         self.metrics.request(requests, now);
     }
 }
 
-/// What each of these pods requested before and requests now. One that waits for its kubelet has neither what it requested before
-/// nor yet what it is to request.
+/// What each of these pods requested before and requests now. A pod that waits for its kubelet has neither amount.
 fn requested<'a>(pods: impl Iterator<Item = &'a PodState>) -> impl Iterator<Item = (&'a PodState, WorkloadWorth)> {
     let clear = pods.filter(|state| state.resize.status == ResizeStatus::Clear);
     clear.filter_map(|state| {
@@ -176,7 +175,7 @@ fn key_of(state: &PodState) -> WorkloadKey {
     (namespace, workload.kind.clone(), workload.name.clone())
 }
 
-/// What all containers request together.
+/// The sum of the containers' requests.
 pub(crate) fn requests(containers: &[NamedRequirements]) -> ResourceList {
     let containers = NamedRequirements::split(containers).0;
     sum(containers.iter().map(|named| &named.resources.requests))

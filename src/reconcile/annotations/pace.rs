@@ -1,4 +1,4 @@
-//! Which pod is to be patched next, and when. Pure.
+//! The order of patches. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,15 +7,15 @@ use tokio::time::Instant;
 use super::Notes;
 use crate::model::objects::PodId;
 
-/// When pods may be patched that were patched lately. One that is still noted then does not say what it was made to say:
-/// somebody has changed it, or the patch was lost.
+/// When recently patched pods may be patched again. A pod that still needs its annotations then was changed by another
+/// client, or its patch was lost.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     next: BTreeMap<PodId, Instant>,
 }
 
 impl Pace {
-    /// The pod that is due first, and when.
+    /// The next pod to patch, and when.
     pub(crate) fn next(&mut self, notes: &Notes, now: Instant) -> Option<(Instant, PodId)> {
         self.next.retain(|_, next| *next > now);
         let due = |pod| self.next.get(pod).copied().unwrap_or(now);
@@ -23,7 +23,7 @@ impl Pace {
         Some((first.0, first.1.clone()))
     }
 
-    /// The pod was patched, or could not be: not again before then.
+    /// Keeps a pod from being patched before `next`.
     pub(crate) fn not_before(&mut self, pod: PodId, next: Instant) {
         self.next.insert(pod, next);
     }

@@ -1,4 +1,4 @@
-//! What a pod is to say of itself. Pure.
+//! The annotations that a pod should have. Pure.
 
 use std::collections::BTreeMap;
 
@@ -10,8 +10,9 @@ use crate::model::{NamedRequirements, Requirements};
 use crate::plan::{lift_kept, resize};
 use crate::reconcile::pod::PodState;
 
-/// What a pod is to say, where that is known: none while a pass is still to show what it holds, and while something else
-/// keeps changing it. `Some(None)` is nothing: its kubelet says it (`by_kubelet`), or nothing is applied to it.
+/// The value of the annotation, where it is known: `None` until a pass has shown what the pod holds, and while another
+/// process keeps changing its values. `Some(None)` is no annotation: the kubelet reports the values (`by_kubelet`), or
+/// nothing is applied.
 pub(crate) fn applied_text(state: &PodState, by_kubelet: bool, now: Timestamp) -> Option<Option<String>> {
     state.live.as_ref()?;
     if by_kubelet {
@@ -28,8 +29,8 @@ pub(crate) fn applied_text(state: &PodState, by_kubelet: bool, now: Timestamp) -
     text(&applied).map(Some)
 }
 
-/// The annotations of startup boosts that were taken back in the pod's spec, as far as the API server shows it. Where no
-/// kubelet resizes in place they stay: the spec keeps the boost, and nothing else says what was there before.
+/// The annotations of startup boosts that the pod's spec does not have any more, as the API server shows it. They stay
+/// where no kubelet resizes in place: the spec keeps the boost, and only the annotation has the amounts from before.
 pub(crate) fn ended_boosts(state: &PodState) -> impl Iterator<Item = String> {
     let pod = &state.pod;
     let targets = state.desired.targets(pod);
@@ -44,7 +45,7 @@ pub(crate) fn ended_boosts(state: &PodState) -> impl Iterator<Item = String> {
     annotations.filter(|name| pod.metadata.annotations.contains_key(name))
 }
 
-/// The pod at the API server; none for one that only a manifest without a UID describes.
+/// The pod at the API server; `None` for a pod without a UID, which only a manifest describes.
 pub(crate) fn pod_ref(pod: &Pod) -> Option<PodId> {
     let uid = &pod.metadata.uid;
     (!uid.is_empty()).then(|| pod.id_with(uid))

@@ -1,4 +1,4 @@
-//! From what sources say to what is desired.
+//! Turns views of the sources into decisions, and brings decisions into force.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::sources::NodeView;
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     pub(super) view: Arc<NodeView>,
-    /// Whether every source has spoken.
+    /// Whether every source has answered.
     pub(super) seen: bool,
     pub(super) problems: Vec<String>,
 }
@@ -32,7 +32,7 @@ impl Sources {
         vpas.find(|vpa| is_named(&vpa.metadata, name, state))
     }
 
-    /// What is behind a decision, as the cause of what follows.
+    /// The cause of passes that follow the pod's decision.
     fn cause(&self, state: &PodState) -> Option<Cause> {
         let vpa = state.decision.vpa.clone()?;
         if state.decision.reason == Reason::StartupBoostEnded {
@@ -49,7 +49,7 @@ impl Sources {
         })
     }
 
-    /// How many pods of the cluster the recommendation is about: what their workload is to have.
+    /// How many pods of the cluster follow the same recommendation.
     fn pods_of_workload(&self, state: &PodState) -> u64 {
         let target = self.vpa_of(state).and_then(|vpa| vpa.spec.target_ref.as_ref());
         let Some(target) = target else { return 0 };
@@ -59,7 +59,7 @@ impl Sources {
         owner.map_or(0, |owner| owner.pods)
     }
 
-    /// When this node acts on a change that pods of many nodes follow.
+    /// The delay of this node's pass after a change that pods of many nodes follow.
     fn delay(&self, state: &PodState) -> Duration {
         let window = spread_window(self.pods_of_workload(state));
         place_in(window, &state.pod.spec.node_name, &state.pod.metadata.uid)
@@ -71,7 +71,8 @@ fn is_named(metadata: &ObjectMeta, name: &str, state: &PodState) -> bool {
     metadata.name == name && metadata.namespace == state.pod.metadata.namespace
 }
 
-/// Pods that follow each other share a name, and may be described side by side: the one that runs counts, or else the last.
+/// One object for each name. A pod and its successor may be described side by side: the running one counts, or else the
+/// last.
 fn one_of_each_name<'a>(pods: &'a [Arc<Pod>], inventory: &Inventory) -> BTreeMap<String, &'a Arc<Pod>> {
     let mut chosen: BTreeMap<String, &Arc<Pod>> = BTreeMap::new();
     for pod in pods {
@@ -92,7 +93,7 @@ impl Controller {
             seen: true,
             problems,
         };
-        // The kubelet may have been upgraded in place.
+        // The kubelet's version may have changed.
         self.take_node(self.node.known());
         self.decide_all(Timestamp::now());
         self.match_live();
@@ -100,13 +101,13 @@ impl Controller {
             self.apply_where(|_| true, || PodInput::RoomFreed);
         }
         if other_pods {
-            // Manifests may name containers that nobody could name before. A recommendation names none.
+            // Manifests may have the names of containers that discovery could not name.
             self.node.request_discovery();
         }
     }
 
-    /// The sources know nothing yet. If that is because something is wrong with them, what was desired when the agent
-    /// before ended stays so; else it waits for what they say, which may be something else.
+    /// The sources have no view yet. If they have problems, the saved desired state stays in force; otherwise the
+    /// controller waits for the first view.
     pub(super) fn take_silence(&mut self, problems: Vec<String>) {
         self.sources.problems = problems;
         if self.sources.problems.is_empty() || self.sources.seen {
@@ -122,12 +123,12 @@ impl Controller {
         self.match_live();
     }
 
-    /// Decides for every pod of the view, and brings the decisions into force. Pods that left the view are dropped.
+    /// Decides for every pod of the view, and brings the decisions into force. Pods that left the view are forgotten.
     pub(super) fn decide_all(&mut self, now: Timestamp) {
         // A pause of growth may be over.
         self.guard.stale = true;
         if !self.sources.seen {
-            // Nothing said is not the same as nothing wanted.
+            // No view is not the same as an empty view.
             return;
         }
         let view = Arc::clone(&self.sources.view);
@@ -165,7 +166,7 @@ impl Controller {
         self.follow_all(&decision_maker);
     }
 
-    /// When pods that have recommendations first were last in trouble, by namespace and VPA.
+    /// When the pods that get recommendations first were last in trouble, by namespace and VPA.
     fn troubles(&self) -> BTreeMap<(String, String), Timestamp> {
         let mut troubles = BTreeMap::new();
         for state in self.pods.values().filter(|state| state.decision.canary.goes_first) {
@@ -203,8 +204,8 @@ impl Controller {
         self.apply(key, PodInput::Decided { decision, took });
     }
 
-    /// Brings decisions into force. What the node has no room for is tried again every time, and at once where other pods
-    /// have come to request less.
+    /// Brings all decisions into force. Recommendations without room are tried again every time, and at once after
+    /// another pod has come to request less.
     fn follow_all(&mut self, decision_maker: &DecisionMaker<'_>) {
         let mut capacity = self.capacity();
         let all = self.pods.keys_of(|_| true);
@@ -236,31 +237,31 @@ impl Controller {
         let Some(state) = self.pods.get(key) else { return };
         if state.desired.targets(&state.pod) != targets {
             capacity.update(requested, state);
-            // What is left to decide, for those who ask.
+            // The decision shown to users compares with the new targets.
             self.decide_one(key, decision_maker);
         }
     }
 }
 
-/// How decisions are made now.
+/// The inputs of `decide` that all pods share.
 struct DecisionMaker<'a> {
     index: &'a decide::Index<'a>,
     options: decide::Options,
     observe_only: bool,
-    /// Whether pods are resized through the API server where their kubelet does that.
+    /// Whether the agent patches pods whose kubelet resizes in place.
     patches: bool,
-    /// When pods that have recommendations first were last in trouble, by namespace and VPA.
+    /// The result of [`Controller::troubles`].
     trouble: BTreeMap<(String, String), Timestamp>,
     now: Timestamp,
 }
 
 impl DecisionMaker<'_> {
     fn decide(&self, state: &PodState) -> PodDecision {
-        // What is only observed never comes into force.
+        // With observeOnly, no recommendation comes into force.
         let recommended = state.desired.recommended.as_ref().filter(|_| !self.observe_only);
         let in_force = recommended.map(|recommended| &*recommended.targets);
         let pod = &state.undisturbed();
-        // Where the kubelet resizes, the spec is what was last asked for, by whomever.
+        // Where the kubelet resizes in place, the spec has the latest targets, whichever client set them.
         let spec = (self.patches && resize::supports_in_place_resize(pod)).then(|| pod.requirements());
         let vpa = state.decision.vpa.clone();
         let known = decide::Known {

@@ -1,4 +1,4 @@
-//! The link to the guard: what it may do, and what it reports.
+//! The link to the guard: which limits it may grow, and what it reports.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use crate::model::Outcome;
 use crate::reconcile::metrics::GrowthOutcome;
 use crate::reconcile::pod::{PodInput, PodState};
 
-/// The guard, as the controller has it.
+/// The controller's side of the guard.
 #[derive(Debug)]
 pub(crate) struct GuardLink {
-    /// None where it could not be started.
+    /// `None` if the guard's thread could not be started.
     pub(crate) guard: Option<Guard>,
     pub(crate) reports: mpsc::UnboundedReceiver<Report>,
     pub(crate) least_limits: Arc<LeastLimits>,
-    /// Whether what the guard may do has changed since it was told.
+    /// Whether the watched limits have changed since the last watch list.
     pub(crate) stale: bool,
 }
 
@@ -53,7 +53,7 @@ impl Controller {
         }
     }
 
-    /// Has the guard watch what may grow now, if that is something else than before.
+    /// Sends the guard a new watch list, if the limits have changed.
     pub(super) fn update_guard(&mut self) {
         if !std::mem::take(&mut self.guard.stale) {
             return;

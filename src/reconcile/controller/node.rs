@@ -1,4 +1,4 @@
-//! What is known about the node and who runs on it.
+//! What discovery found: the node, the pods that run, and their cgroups.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,31 +16,31 @@ use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::inventory::Inventory;
 use crate::reconcile::pod::{Located, PodInput, PodState};
 
-/// What a look at the node found.
+/// The result of one discovery.
 #[derive(Debug, Default)]
 pub(crate) struct Discovered {
-    /// The node, once it is known well enough to act on it.
+    /// The node; `None` until the agent knows enough of it to write.
     pub(crate) node: Option<Arc<Node>>,
     pub(crate) inventory: Inventory,
-    /// Memory limits that an earlier agent grew and may not have saved, by pod UID.
+    /// Memory limits that the guard of an earlier agent grew and that may not be saved, by pod UID.
     pub(crate) unsaved_limits: BTreeMap<String, BTreeMap<String, Bytes>>,
-    /// The pods whose cgroup was left below their containers, by UID.
+    /// The pods whose cgroup is below its containers, by UID.
     pub(crate) low_pod_levels: BTreeMap<String, LowPodLevel>,
-    /// Whether the runtime could be asked.
+    /// Whether the container runtime answered.
     pub(crate) runtime_answers: bool,
-    /// What is degraded, one sentence each.
+    /// The problems found, one sentence each.
     pub(crate) problems: Vec<String>,
 }
 
-/// What discovery found, and the way to ask for more.
+/// The latest discovery, and the channels to start another.
 #[derive(Debug)]
 pub(crate) struct NodeFacts {
     pub(crate) found: Discovered,
     pub(crate) machine: ResourceList,
     pub(crate) discover: mpsc::Sender<()>,
-    /// Where the formula of the runtime's weights goes once a pass has seen it.
+    /// Gets the runtime's formula of cpu weights once a pass has seen it.
     pub(crate) formula: watch::Sender<Option<WeightFormula>>,
-    /// Held until the sources and the node are known.
+    /// Released once the sources and the node are known.
     pub(crate) starting: Vec<Latch>,
 }
 
@@ -49,26 +49,26 @@ impl NodeFacts {
         self.found.node.clone()
     }
 
-    /// What the kubelet assigns to pods for good.
+    /// The resources that the kubelet assigns to pods for their lifetime.
     pub(super) fn managers(&self) -> StaticManagers {
         self.found.node.as_ref().map(|node| node.managers).unwrap_or_default()
     }
 
-    /// The kubelet whose rules say what pods request.
+    /// The kubelet version whose rules say what pods request.
     pub(super) fn kubelet(&self) -> KubeletVersion {
         let node = self.found.node.as_ref();
         node.map_or(KubeletVersion::NEWEST, |node| node.traits.kubelet)
     }
 
-    /// Has the node looked at.
+    /// Starts a discovery.
     pub(super) fn request_discovery(&self) {
-        // A full channel means that a look at the node is due anyway.
+        // A full channel means that a discovery is due anyway.
         if let Err(mpsc::error::TrySendError::Closed(())) = self.discover.try_send(()) {
             tracing::debug!("the node is not looked at any more: shutting down");
         }
     }
 
-    /// The runtime wrote weights by another formula than assumed: discovery brings a node that has it.
+    /// Notes the runtime's formula of cpu weights; the next discovery brings a node that uses it.
     pub(super) fn learn_formula(&self, formula: WeightFormula) {
         self.formula.send_replace(Some(formula));
         self.request_discovery();
@@ -86,13 +86,13 @@ impl Controller {
             }
         }
         let mut earlier = std::mem::replace(&mut self.node.found, discovered);
-        // Each is found once, and kept until its pod is described.
+        // Discovery finds these limits once. They are kept until a source describes their pod.
         self.node.found.unsaved_limits.append(&mut earlier.unsaved_limits);
         if self.node.found.node.is_some() && self.sources.seen {
             self.node.starting.clear();
         }
         if self.node.managers() != managers || self.sources.view.pods.len() != self.pods.len() {
-            // Of pods of one name, the one that runs counts, and that may be another one now.
+            // Of two pods with one name the running one counts, and now another one may run.
             self.decide_all(Timestamp::now());
         }
         self.match_live();
@@ -102,10 +102,10 @@ impl Controller {
         }
     }
 
-    /// Plans from now on for this node, by the rules of the kubelet that the Node object states. Where that changes what
-    /// pods should hold, nobody else has changed it.
+    /// Replaces the node, with the kubelet version of the Node object. Values that differ because of new traits are not
+    /// drift.
     pub(super) fn take_node(&mut self, node: Option<Arc<Node>>) {
-        // A view without the Node object does not take back what an earlier one stated.
+        // A view without the Node object keeps the version of an earlier one.
         let before = self.node.found.node.as_ref().and_then(|before| before.known_kubelet());
         let stated = self.sources.view.kubelet_version().or(before);
         let node = node.map(|node| node.with_stated_kubelet(stated));
@@ -117,7 +117,7 @@ impl Controller {
             && earlier.traits != node.traits
         {
             if earlier.traits.kubelet != node.traits.kubelet {
-                // One whose version was only assumed has not changed.
+                // A version that replaces an assumed one is no upgrade.
                 let upgraded = earlier.known_kubelet().map(|_| Timestamp::now());
                 self.endpoint.start_over(upgraded);
             }
@@ -127,7 +127,7 @@ impl Controller {
         }
     }
 
-    /// Tells every pod where it runs now, where that is news.
+    /// Updates where every pod runs.
     pub(super) fn match_live(&mut self) {
         let inventory = &self.node.found.inventory;
         let moved = self
@@ -151,7 +151,7 @@ impl Controller {
         }
     }
 
-    /// What the node has, and what its pods request of it.
+    /// What the node has and what its pods request.
     pub(super) fn capacity(&self) -> NodeCapacity {
         let mut capacity = NodeCapacity::of(
             self.pods.values(),
@@ -164,7 +164,7 @@ impl Controller {
         capacity
     }
 
-    /// Tells every pod whose cgroup is low, or no longer.
+    /// Updates every pod whose cgroup is below its containers, or is no longer.
     pub(super) fn take_low_pod_levels(&mut self) {
         let repair = self.options.repair_pod_level && !self.options.observe_only;
         let all = &self.node.found.low_pod_levels;
@@ -180,7 +180,7 @@ impl Controller {
         }
     }
 
-    /// Raises the memory limit of a pod's cgroup, in no task that others wait for.
+    /// Raises the memory limit of a pod's cgroup in a task of its own.
     pub(super) fn raise_pod_level(&self, key: &str, bound: BoundPod, low: LowPodLevel) {
         let Some(node) = self.node.known() else { return };
         let key = key.to_owned();
@@ -192,7 +192,7 @@ impl Controller {
         });
     }
 
-    /// The pods whose cgroup is low, one sentence each.
+    /// The pods whose cgroup is below its containers, one sentence each.
     pub(super) fn pod_level_problems(&self) -> impl Iterator<Item = String> {
         self.pods.values().filter_map(|state| {
             let (name, low) = (state.pod.full_name(), state.drift.low_pod_level?);

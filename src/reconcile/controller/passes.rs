@@ -1,4 +1,4 @@
-//! Starts passes, when their turn comes or files were written, and takes in how they ended.
+//! Starts passes, hooks and watches of shrinks, and takes their results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,15 +21,15 @@ use crate::reconcile::pod::{Now, PodInput, PodState};
 use crate::reconcile::watching::Written;
 use crate::reconcile::work::PassId;
 
-/// Writes come in bursts, and a pass is one: wait for the end of the burst before looking at what was written.
+/// Writes come in bursts, like those of a pass: files are compared this long after the first write.
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// A pass, as it is known while it runs.
+/// A pass that runs.
 #[derive(Debug)]
 pub(crate) struct StartedPass {
     id: PassId,
     key: String,
-    /// What is logged about it says which pod and why.
+    /// The logging span, with the pod and the cause.
     span: Span,
 }
 
@@ -38,11 +38,11 @@ pub(crate) struct StartedPass {
 pub(crate) struct Passes {
     /// How many passes were begun.
     begun: u64,
-    /// The UIDs of the pods that passes run for now. A pod's state may be new while a pass of an earlier one still runs.
+    /// The UIDs of the pods that passes run for. The state of a pod may be new while a pass from before still runs.
     pub(super) busy: BTreeSet<String>,
-    /// The ids of the containers that hooks run in now.
+    /// The ids of the containers that hooks run in.
     pub(super) hooked: BTreeSet<String>,
-    /// The watches of lower limits, which end with these values.
+    /// The watches of lower limits by pod; dropping a handle ends its watch.
     pub(super) shrink_watches: BTreeMap<String, AbortOnDropHandle<()>>,
     events: mpsc::Sender<Event>,
 }
@@ -62,12 +62,12 @@ impl Passes {
         state.live.as_ref().is_none_or(|live| self.busy.contains(&live.id.uid))
     }
 
-    /// Works on a pod, and sends what becomes of it.
+    /// Runs a task, and sends its event to the controller.
     pub(super) fn spawn(&self, work: impl Future<Output = Option<Event>> + Send + 'static) -> JoinHandle<()> {
         let events = self.events.clone();
         tokio::spawn(async move {
             let Some(event) = work.await else { return };
-            // Fails only when the controller is gone, and then limits stay as they are.
+            // Fails only when the controller has ended; limits stay as they are then.
             if events.send(event).await.is_err() {
                 tracing::debug!("work on a pod ended after the agent did");
             }
@@ -76,8 +76,8 @@ impl Passes {
 }
 
 impl Controller {
-    /// Starts a pass for every pod that has something to do, and can. How many of them write at once is up to
-    /// the [concurrency](crate::actuate::Concurrency) of the node.
+    /// Starts every pass that is due for a pod without a running one. The node's
+    /// [concurrency](crate::actuate::Concurrency) limits how many passes write at once.
     pub(super) fn start_passes(&mut self) {
         let (Some(node), false) = (self.node.known(), self.options.observe_only) else {
             return;
@@ -107,7 +107,8 @@ impl Controller {
                 .facts(state, &targets, cause, &support, &mut capacity, now);
             let resize = facts.map(|facts| {
                 let live = state.live.iter();
-                // What was given in an emergency is patched, too: the kubelet would take it away.
+                // The patch includes limits that the guard has just raised: otherwise the kubelet would lower them
+                // again.
                 live.for_each(|live| drop(node.least_limits.lift(&live.id.uid, &mut targets)));
                 facts.decide(&state.pod, &targets, cause)
             });
@@ -127,14 +128,14 @@ impl Controller {
         let Some(node) = self.node.known() else { return };
         job.cgroups = self.files.cgroups(key).cloned();
         if let ResizeDecision::Patch(_) = job.resize {
-            // Whatever was saved before: the patch waits for the next save.
+            // The patch waits until the prepared resize is saved.
             self.store.dirty = true;
             job.saved = Some(self.store.writer.next_saved().boxed().shared());
             job.resizer = self.endpoint.resizer(&job.cause);
         }
         let marked = self.store.limit_files.note_written(&id.uid);
         let pass = StartedPass {
-            // An error's, so that it is there whatever the level of what is logged.
+            // The span has the level of errors, so that every log level includes it.
             span: tracing::error_span!("pass", pod = %job.targets.bound.live().id, cause = %job.cause),
             id,
             key: key.to_owned(),
@@ -149,7 +150,7 @@ impl Controller {
         self.passes.spawn(work.instrument(span));
     }
 
-    /// Runs a hook of a pod. Where one runs in the container still, for a pod that was forgotten meanwhile, there is no other.
+    /// Runs a hook of a pod. A container runs one hook at a time, also after the pod's state was new in between.
     pub(super) fn run_hook(&mut self, key: &str, run: Box<HookRun>) {
         let Some(node) = self.node.known() else { return };
         let key = key.to_owned();
@@ -170,7 +171,7 @@ impl Controller {
         self.passes.spawn(work.instrument(span));
     }
 
-    /// Takes in the result of a pass.
+    /// Takes the result of a pass.
     pub(super) fn end_pass(&mut self, StartedPass { id, key, span }: StartedPass, done: Box<JobDone>) {
         let _about = span.enter();
         self.passes.busy.remove(&id.uid);
@@ -196,7 +197,7 @@ impl Controller {
         self.apply(&key, ended);
     }
 
-    /// Watches a pod's cgroups, as a pass left them.
+    /// Watches the cgroup files of a pod, or stops.
     pub(super) fn watch_files(&mut self, key: &str, handles: Option<PodHandles>) {
         match handles {
             Some(handles) if self.files.watch(key, &handles) => self.apply(key, PodInput::FilesWatched),
@@ -220,7 +221,7 @@ impl Controller {
             .insert(key.to_owned(), AbortOnDropHandle::new(task));
     }
 
-    /// Files were written: by somebody else, or by a pass. They are looked at once the writer is done.
+    /// Notes pods whose files were written, by another process or by a pass. They are compared after the burst.
     pub(super) fn note_written(&mut self, written: Written) {
         match written {
             Written::Pods(pods) => self.files.written.extend(pods),
@@ -232,7 +233,7 @@ impl Controller {
         if self.files.written.is_empty() {
             return;
         }
-        // With a temporary limit somebody may be about to run out of memory: the rest of the burst is looked at afterwards.
+        // A container with a temporary limit may be about to run out of memory: its files are compared at once.
         let urgent = |key: &String| self.pods.get(key).is_some_and(PodState::has_temporary_memory);
         let wait = if self.files.written.iter().any(urgent) {
             Duration::ZERO
@@ -243,8 +244,8 @@ impl Controller {
         self.files.due = Some(self.files.due.map_or(at, |known| known.min(at)));
     }
 
-    /// Lets pods whose turn it is lower their memory limits: of one workload a few at a time, and none while one of them
-    /// has its own limits back.
+    /// Lets pods lower their memory limits in turn: a few of one workload at a time, and none while a shrink of the
+    /// workload is undone.
     pub(super) fn give_turns(&mut self, now: Timestamp) {
         let progress = |state: &PodState| state.live.as_ref().and_then(|_| state.shrink.progress(now));
         let waits = |state: &PodState| progress(state) == Some(Progress::Waits);
@@ -266,7 +267,7 @@ impl Controller {
     }
 }
 
-/// Says once who keeps changing a value back.
+/// Logs values that another process has changed.
 fn report_foreign(done: &JobDone) {
     for (target, file, verdict) in &done.flipped {
         match verdict {

@@ -1,4 +1,4 @@
-//! How pods are doing, for the metrics, the annotations and whoever asks.
+//! Publishes the state of pods: metrics, annotations and problems.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,19 +17,19 @@ use crate::reconcile::metrics::{Metrics, ProblemKind};
 use crate::reconcile::pod::{PodState, ends_recommendation};
 use crate::reconcile::worth::Worth;
 
-/// Everything is counted at most this often.
+/// Metrics and annotations are updated at most this often.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
 /// The one problem that the configuration asks for.
 pub(crate) const OBSERVING: &str = "observing only: nothing is written";
 
-/// Where it is said how pods are doing.
+/// The metrics, annotations and history that the controller publishes.
 #[derive(Debug)]
 pub(crate) struct Publisher {
     pub(crate) metrics: Metrics,
     pub(crate) worth: Worth,
-    /// None without an API server.
+    /// `None` without an API server.
     pub(crate) annotator: Option<Annotator>,
-    /// What hinders watching for kills.
+    /// The problems of the components that watch for kills.
     pub(crate) kill_problems: Vec<watch::Receiver<Vec<String>>>,
     pub(crate) history: History,
     pub(crate) next: Option<Instant>,
@@ -46,7 +46,7 @@ impl Publisher {
 }
 
 impl Controller {
-    /// Counts how pods are doing and what is degraded, and has pods say what is applied to them, at most once a second.
+    /// Updates metrics and annotations, at most once in [`COUNT_EVERY`].
     pub(super) fn publish(&mut self, now: Instant) {
         if self.publisher.next.is_some_and(|next| now < next) {
             return;
@@ -68,7 +68,7 @@ impl Controller {
         self.annotate(Timestamp::now());
     }
 
-    /// Leaves the annotations of every pod that has others than it should. None while nothing is to be written.
+    /// Sends the annotations of every pod that should have others. With observeOnly there are none.
     fn annotate(&self, now: Timestamp) {
         let Some(annotator) = self.publisher.annotator.as_ref() else {
             return;
@@ -78,7 +78,7 @@ impl Controller {
         annotator.annotate(due.filter(|(_, annotations)| !annotations.is_empty()).collect());
     }
 
-    /// The annotations that a pod should have and has not.
+    /// The annotations of a pod that should be changed.
     fn annotations_of(&self, state: &PodState, now: Timestamp) -> Annotations {
         let by_kubelet = self.endpoint.get().is_some() && resize::supports_in_place_resize(&state.pod);
         let boosts = ended_boosts(state).filter(|_| by_kubelet).map(|name| (name, None));
@@ -90,7 +90,7 @@ impl Controller {
             .collect()
     }
 
-    /// What is degraded, one sentence each.
+    /// Everything that is degraded, one sentence each.
     pub(super) fn problems(&self) -> Vec<String> {
         let mut problems = self.node.found.problems.clone();
         problems.extend(self.sources.problems.iter().cloned());
@@ -124,7 +124,7 @@ impl Controller {
             .collect()
     }
 
-    /// Whether the updater has resized a pod, and still would by its VPA's mode, as this agent would.
+    /// Whether VPA's updater has resized a pod that this agent resizes, too, and still does so in its VPA's mode.
     fn is_updated_by_vpa(&self, state: &PodState) -> bool {
         let updated = state.pod.metadata.annotations.get(UPDATED).map(String::as_str) == Some("true");
         let vpa = self.sources.vpa_of(state);

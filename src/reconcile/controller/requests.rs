@@ -1,4 +1,4 @@
-//! What operators ask of the controller. It answers from what it knows; whoever asked reads files and speaks protobuf.
+//! Operators' requests. The controller answers from its state; the caller reads files and speaks protobuf.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -22,7 +22,7 @@ use crate::reconcile::worth::WorthReport;
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, ControlError>>;
 type RecordReply = Reply<Arc<ChangeRecord>>;
 
-/// One request: what to ask of the controller. Takes no longer than looking something up.
+/// One request: a function of the controller that only looks something up or applies an input.
 pub(crate) struct Request(pub(crate) Box<dyn FnOnce(&mut Controller) + Send>);
 
 impl fmt::Debug for Request {
@@ -31,7 +31,7 @@ impl fmt::Debug for Request {
     }
 }
 
-/// How the agent and every pod are doing.
+/// The state of the agent and of every pod.
 #[derive(Debug)]
 pub(crate) struct AgentSnapshot {
     pub(crate) node: Option<Arc<Node>>,
@@ -40,30 +40,29 @@ pub(crate) struct AgentSnapshot {
     pub(crate) quiet: SignedDuration,
 }
 
-/// What is known about one pod.
+/// The state of one pod, with what `explain` needs.
 #[derive(Debug)]
 pub(crate) struct PodSnapshot {
     pub(crate) state: PodState,
     pub(crate) node: Option<Arc<Node>>,
-    /// What is known about the pod's resize, where a pass would go through the API server now.
+    /// The facts about the pod's resize, where a pass would go through the API server now.
     pub(crate) resize: Option<ResizeFacts>,
     /// The latest changes, oldest first.
     pub(crate) changes: Vec<Arc<ChangeRecord>>,
     /// The VPA behind the decision.
     pub(crate) vpa: Option<VerticalPodAutoscaler>,
     pub(crate) headroom: Headroom,
-    /// How long a container has to be quiet before a temporary limit ends.
     pub(crate) quiet: SignedDuration,
-    /// What in the configuration forbids its hooks.
+    /// The configuration key that forbids the pod's hooks.
     pub(crate) hooks_forbidden_by: Option<&'static str>,
 }
 
-/// Requests that are to be answered.
+/// Requests without an answer.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     latest: RequestId,
     waiting: HashMap<RequestId, RecordReply>,
-    /// Requests whose passes ended, and how.
+    /// Requests whose passes ended, with the results.
     ended: Vec<(RecordReply, Arc<ChangeRecord>)>,
 }
 
@@ -85,14 +84,14 @@ impl Requests {
         }
     }
 
-    /// The pod is not described any more: whoever waits for it gets no answer.
+    /// Drops the requests for a pod that no source describes any more: their callers get no answer.
     pub(super) fn drop_all(&mut self, state: &PodState) {
         for id in state.work.requests() {
             self.waiting.remove(&id);
         }
     }
 
-    /// Answers once what is desired now would survive the agent: a change that was confirmed ends when it was to end.
+    /// Answers once the desired state is saved: a confirmed override ends on time also if the agent is killed.
     pub(super) fn answer_once(&mut self, saved: impl Future<Output = ()> + Send + 'static) {
         let mut ended = std::mem::take(&mut self.ended);
         if !ended.is_empty() {
@@ -119,7 +118,7 @@ impl Controller {
         self.pods.values()
     }
 
-    /// What did not happen counts for so long, or since the agent's start.
+    /// What vscaled was worth in this time, or since the agent's start.
     pub(crate) fn worth(&self, since: Option<Duration>) -> WorthReport {
         let followed = self.pods.values().filter(|_| !self.options.observe_only);
         self.publisher.worth.report(followed, since, Timestamp::now())
@@ -139,7 +138,7 @@ impl Controller {
         self.pods().map(|state| self.sources.vpa_of(state).cloned()).collect()
     }
 
-    /// Changes what is desired for a pod, and does it.
+    /// Hands an operator's request to a pod.
     pub(crate) fn change(&mut self, pod: &str, request: OperatorRequest, reply: RecordReply) {
         match self.find_actionable(pod) {
             Ok(()) => {
@@ -150,7 +149,7 @@ impl Controller {
         }
     }
 
-    /// What is known about one pod, by namespace and name.
+    /// The state of one pod, by namespace and name.
     pub(crate) fn snapshot(&self, pod: &str) -> Result<PodSnapshot, ControlError> {
         let state = self.find(pod)?;
         let id = state.live.as_ref().map(|live| &live.id);
@@ -179,14 +178,14 @@ impl Controller {
     }
 
     fn find(&self, pod: &str) -> Result<&PodState, ControlError> {
-        // It was there when its name was looked up.
+        // The pod existed when its name was looked up.
         self.pods.get(pod).ok_or_else(|| ControlError::NotFound {
             pod: pod.to_owned(),
             nearest: Vec::new(),
         })
     }
 
-    /// Whether something can be done to a pod now.
+    /// Errors: why nothing can be changed for this pod now.
     fn find_actionable(&self, pod: &str) -> Result<(), ControlError> {
         let state = self.find(pod)?;
         if self.options.observe_only {
@@ -205,7 +204,7 @@ impl Controller {
         }
     }
 
-    /// What was done lately, to all pods or to one.
+    /// The latest changes of all pods or of one, oldest first.
     pub(crate) fn recent(&self, pod: Option<&str>) -> Result<Vec<Arc<ChangeRecord>>, ControlError> {
         let id = pod.map(|pod| {
             let state = self.find(pod)?;
@@ -217,7 +216,7 @@ impl Controller {
     }
 }
 
-/// Sends an answer. A caller that left does not get it, and nothing else follows.
+/// Sends an answer, unless the caller has left.
 pub(crate) fn send<T>(reply: Reply<T>, answer: Result<T, ControlError>) {
     if reply.send(answer).is_err() {
         tracing::debug!("an operator left before the answer");

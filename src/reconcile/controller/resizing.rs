@@ -1,4 +1,5 @@
-//! The API server's `resize` subresource, which is left alone for a while after it turned out not to be served.
+//! The API server's `resize` subresource, which is not used for a while after the API server said that it does not
+//! serve it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,20 +13,20 @@ use crate::plan::resize::{NodeSupport, ResizeFacts, Support, Unreported};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodState};
 
-/// How long the API server is left alone after it first says that it does not resize in place. Doubles each time.
+/// The pause after the first such answer. Doubles each time.
 const FIRST_WAIT: Duration = Duration::from_secs(10);
 const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
-/// The subresource, and when it may be used.
+/// The subresource, and when the agent may use it.
 #[derive(Debug)]
 pub(crate) struct ResizeEndpoint {
-    /// None without an API server.
+    /// `None` without an API server.
     resizer: Option<Arc<dyn PodResizer>>,
-    /// How often in a row the API server said that it does not resize in place.
+    /// How many times in a row the API server said that it does not serve the subresource.
     refusals: u32,
-    /// When it is asked again, while it is left alone.
+    /// The end of the pause.
     pub(super) retry_at: Option<Instant>,
-    /// When the kubelet was last seen to be of another version than before.
+    /// When the kubelet's version last changed.
     pub(super) upgraded: Option<Timestamp>,
 }
 
@@ -39,7 +40,7 @@ impl ResizeEndpoint {
         }
     }
 
-    /// The subresource, unless it is left alone.
+    /// The subresource, except in a pause.
     pub(super) const fn get(&self) -> Option<&Arc<dyn PodResizer>> {
         match self.retry_at {
             Some(_) => None,
@@ -47,14 +48,14 @@ impl ResizeEndpoint {
         }
     }
 
-    /// The API server does not resize in place: values are written directly until it is asked again.
+    /// Begins a pause, in which passes write values directly.
     pub(super) fn refuse(&mut self) {
         if let Some(wait) = self.refuse_at(Instant::now()) {
             tracing::warn!(asked_again_in = ?wait, "the API server does not resize pods in place: values are written directly");
         }
     }
 
-    /// Returns how long the API server is left alone, where that is news.
+    /// Begins a pause unless there is one; returns its length.
     fn refuse_at(&mut self, now: Instant) -> Option<Duration> {
         self.get()?;
         let wait = FIRST_WAIT.saturating_mul(1 << self.refusals.min(16)).min(LONGEST_WAIT);
@@ -63,24 +64,23 @@ impl ResizeEndpoint {
         Some(wait)
     }
 
-    /// The API server has accepted a resize.
     pub(super) const fn accept(&mut self) {
         self.refusals = 0;
     }
 
-    /// Whether it is time to ask again, and from then on not any more.
+    /// Whether a pause has just ended; true once.
     pub(super) fn take_due(&mut self, now: Instant) -> bool {
         self.retry_at.take_if(|at| *at <= now).is_some()
     }
 
-    /// The cluster is another than before: what the API server said no longer counts.
+    /// Ends a pause after the kubelet's version has changed.
     pub(super) fn start_over(&mut self, upgraded: Option<Timestamp>) {
         self.upgraded = upgraded;
         self.refusals = 0;
         self.retry_at = None;
     }
 
-    /// The subresource for a pass with this cause, unless it is left alone.
+    /// The subresource for a pass with this cause, except in a pause.
     pub(super) fn resizer(&self, cause: &Cause) -> Option<Arc<dyn PodResizer>> {
         let resizer = self.get()?;
         let own = match cause {
@@ -90,8 +90,8 @@ impl ResizeEndpoint {
         Some(own.unwrap_or_else(|| Arc::clone(resizer)))
     }
 
-    /// What is known about the resize of a pod, where a pass goes through the API server. What it wants counts as requested
-    /// from now on.
+    /// The facts about a pod's resize, where a pass goes through the API server. Its targets count as requested from
+    /// now on.
     pub(super) fn facts(
         &self,
         state: &PodState,

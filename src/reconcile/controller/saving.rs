@@ -1,4 +1,4 @@
-//! What survives a restart: what an earlier agent left, and what this one saves.
+//! The state that an earlier agent saved, and the state that this one saves.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use crate::model::objects::{Pod, PodId};
 use crate::reconcile::pod::{PodState, Pods};
 use crate::reconcile::store::{Restored, SavedPod, StateWriter};
 
-/// The state file, as the controller has it.
+/// The controller's side of the state file.
 #[derive(Debug)]
 pub(crate) struct Store {
     pub(super) writer: StateWriter,
-    /// Whether a pod's saved state has changed since it was saved.
+    /// Whether the state has changed since the latest save.
     pub(super) dirty: bool,
-    /// What was loaded at the start and has not met its pod yet.
+    /// Saved pods that discovery has not found yet.
     unmatched: BTreeMap<String, SavedPod>,
-    /// Why not everything could be loaded.
+    /// Why the saved state could not be loaded.
     restore_problem: Option<String>,
-    /// Pods that are written to.
+    /// The files that name the pods this agent has written to.
     pub(super) limit_files: Arc<LimitFiles>,
 }
 
@@ -34,7 +34,7 @@ impl Store {
         }
     }
 
-    /// Leaves what is desired to be saved, if it has changed since, or was not saved.
+    /// Saves the state, if it has changed.
     pub(super) fn save(&mut self, pods: &Pods) {
         if !std::mem::take(&mut self.dirty) {
             return;
@@ -45,18 +45,18 @@ impl Store {
         self.writer.save(saved);
     }
 
-    /// Why not everything survives a restart.
+    /// Why the state may not survive a restart.
     pub(super) fn problems(&self) -> impl Iterator<Item = String> {
         self.restore_problem.clone().into_iter().chain(self.writer.problem())
     }
 
-    /// The pods for which something was saved, as they were described last.
+    /// The latest objects of the saved pods.
     pub(super) fn described(&self) -> Vec<Arc<Pod>> {
         let described = self.unmatched.values().filter_map(|saved| saved.described.clone());
         described.collect()
     }
 
-    /// What was saved for this pod, which is with the pod from now on.
+    /// Takes the saved state of this pod.
     pub(super) fn take_saved(&mut self, id: &PodId) -> Option<SavedPod> {
         let saved = self.unmatched.get(&id.uid)?;
         (saved.pod == *id).then(|| self.unmatched.remove(&id.uid)).flatten()
@@ -64,8 +64,8 @@ impl Store {
 }
 
 impl Controller {
-    /// Forgets what was saved for pods that no source describes any more, and marks of pods that are gone. Not
-    /// before the sources have spoken.
+    /// Forgets saved pods that no source describes, and the files of pods that are gone. Not before every source has
+    /// answered.
     pub(super) fn forget_saved(&mut self) {
         self.store.dirty |= self.store.writer.problem().is_some();
         if !self.sources.seen {
@@ -74,7 +74,7 @@ impl Controller {
         let before = self.store.unmatched.len();
         let pods = &self.pods;
         self.store.unmatched.retain(|_, saved| {
-            // What was saved for an earlier pod of the name is not this one's.
+            // The state of an earlier pod with the same name is not this pod's.
             let state = pods.get(&saved.pod.to_string());
             state.is_some_and(|state| state.pod.describes(&saved.pod))
         });

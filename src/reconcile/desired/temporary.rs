@@ -1,9 +1,10 @@
-//! Temporary limits: limits that the guard grew in an emergency, laid over everything else that is desired. Pure, and their
-//! only home: the least limit that writers heed ([`crate::actuate::LeastLimits`]) and the state file are made from these.
+//! Temporary limits, which the guard gives above the decided ones. Pure. This list is their only home: the agent
+//! derives the least limits that writers heed ([`crate::actuate::LeastLimits`]) and the state file from the list.
 //!
-//! A temporary limit ends when the recommendation has caught up, or when the container has been quiet for a while and what
-//! it used meanwhile fits below the limit without it. It is lowered where much less was used, and never so far that it
-//! would be grown again at once. A limit that an operator has set is the operator's: nothing is laid over it.
+//! A temporary limit ends when the recommendation has reached it, or when the container has been quiet for a while and
+//! its use in that time fits below the limit without it. A temporary limit comes down when the use in the quiet time
+//! was much lower, and never so far that the guard would grow it again at once. The guard never grows a limit that an
+//! operator has set.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -12,68 +13,67 @@ use super::{DesiredState, limit_in};
 use crate::model::objects::Pod;
 use crate::model::{Bytes, NamedRequirements, Resource, ResourceList};
 
-/// What a container used at most in a quiet time must leave this part of a limit free.
+/// The peak use in a quiet time must leave one part in this many of a limit free.
 const FREE: u64 = 8;
-/// A temporary limit is lowered if that gives back this part of it.
+/// A temporary limit comes down if that frees one part in this many of it.
 const WORTH: u64 = 5;
 
-/// One limit that was grown before a decision was there.
+/// One temporary limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct TemporaryLimit {
     pub(crate) container: String,
     pub(crate) resource: Resource,
-    /// The limit before, in bytes or thousandths of a cpu.
+    /// The limit before it, in bytes or thousandths of a cpu.
     pub(crate) from: u64,
-    /// The limit that is held, in the same unit.
+    /// The limit in force, in the same unit.
     pub(crate) to: u64,
     pub(crate) since: Timestamp,
-    /// When it was grown or lowered last.
+    /// When the limit was last grown or lowered.
     pub(crate) renewed: Timestamp,
     pub(crate) why: String,
-    /// The API server denies it.
+    /// The API server's denial of the limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) denied: Option<Denied>,
-    /// More was used than the limit was before.
+    /// The container has used more than `from`.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) exceeded: bool,
 }
 
-/// The API server's denial of a limit that was grown.
+/// The API server's denial of a temporary limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Denied {
-    /// When the limit ends, whatever is in use then.
+    /// When the limit ends, whatever the container uses then.
     pub(crate) ends: Timestamp,
     pub(crate) why: String,
 }
 
-/// For how long no limit of a container is grown because the API server denied one.
+/// A time in which the guard grows no limit of a container, after the API server denied one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct GrowthPause {
     pub(crate) until: Timestamp,
-    /// How often in a row the API server denied a temporary limit.
+    /// How many temporary limits in a row the API server denied.
     pub(crate) times: u32,
-    /// The limits of the container's spec at the denial: with others the answer may be another.
+    /// The limits of the container's spec at the denial. With other limits the pause does not count.
     pub(crate) limits: ResourceList,
-    /// The limit that was denied, in bytes or thousandths of a cpu.
+    /// The denied limit, in bytes or thousandths of a cpu.
     pub(crate) denied: u64,
-    /// What is said of it, with the denial's words.
+    /// The explanation for users, with the words of the denial.
     pub(crate) why: String,
 }
 
-/// What becomes of a temporary limit after a quiet time.
+/// What happens to a temporary limit after a quiet time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AfterQuiet {
     End,
-    /// The limit is lowered to this.
+    /// The limit comes down to this amount.
     Lower(u64),
     Keep,
 }
 
 impl TemporaryLimit {
-    /// A limit that has just grown from one amount to another.
     pub(crate) fn given(
         container: &str,
         resource: Resource,
@@ -94,13 +94,13 @@ impl TemporaryLimit {
         }
     }
 
-    /// When it ends at the earliest, if the container is quiet for that long.
+    /// When the limit ends at the earliest, if the container is quiet for this long.
     #[must_use]
     pub(crate) fn until(&self, quiet: SignedDuration) -> Timestamp {
         self.renewed.checked_add(quiet).unwrap_or(Timestamp::MAX)
     }
 
-    /// What becomes of it: `base` is the limit without it, `peak` the most that was used in the quiet time.
+    /// What happens after a quiet time; `base` is the limit without this one, `peak` the highest use in that time.
     #[must_use]
     pub(crate) const fn after_quiet(&self, base: u64, peak: u64) -> AfterQuiet {
         let enough = peak.saturating_add(peak / (FREE - 1)).saturating_add(1);
@@ -113,7 +113,6 @@ impl TemporaryLimit {
         }
     }
 
-    /// Whether it is about this limit.
     pub(crate) fn is_of(&self, container: &str, resource: Resource) -> bool {
         self.container == container && self.resource == resource
     }
@@ -130,7 +129,7 @@ impl DesiredState {
         self.temporary.iter().find(|limit| limit.is_of(container, resource))
     }
 
-    /// Notes that a limit was grown; a growth that continues an earlier one keeps its beginning.
+    /// Adds a temporary limit. A growth that continues an earlier one keeps its beginning.
     pub(crate) fn grow(&mut self, pod: &Pod, mut given: TemporaryLimit) {
         self.remember_origin(pod);
         if let Some(earlier) = self
@@ -143,7 +142,7 @@ impl DesiredState {
         self.temporary.push(given);
     }
 
-    /// Puts earlier limits back, except where a limit has grown further since.
+    /// Puts earlier temporary limits back, except where the limit has grown further since.
     pub(crate) fn restore_temporary(&mut self, earlier: Vec<TemporaryLimit>) {
         for earlier in earlier {
             let since = self.temporary_limit(&earlier.container, earlier.resource);
@@ -155,29 +154,29 @@ impl DesiredState {
         }
     }
 
-    /// Notes how much memory a container used beside its temporary limit; returns whether that is the first time that it was more
-    /// than the limit was before.
+    /// Notes a container's memory use. Returns whether the use is above the limit before the temporary one for the
+    /// first time.
     pub(crate) fn used(&mut self, container: &str, used: u64) -> bool {
         let mut limits = self.temporary.iter_mut();
         let limit = limits.find(|limit| limit.is_of(container, Resource::Memory) && used > limit.from);
         limit.is_some_and(|limit| !std::mem::replace(&mut limit.exceeded, true))
     }
 
-    /// Keeps only so much of a limit.
+    /// Lowers a temporary limit.
     pub(crate) fn lower_temporary(&mut self, container: &str, resource: Resource, to: u64, now: Timestamp) {
         if let Some(limit) = self.temporary.iter_mut().find(|limit| limit.is_of(container, resource)) {
             (limit.to, limit.renewed) = (to, now);
         }
     }
 
-    /// Ends temporary limits. If nothing else is desired then, the pod goes back to its spec.
+    /// Ends temporary limits. If nothing else is desired, the pod goes back to its spec.
     pub(crate) fn end_temporary(&mut self, ends: impl Fn(&TemporaryLimit) -> bool) -> Vec<TemporaryLimit> {
         let ended = self.take_out(ends);
         self.returning |= !ended.is_empty() && self.is_empty();
         ended
     }
 
-    /// Ends the temporary limits that the containers would have without them.
+    /// Ends the temporary limits that are not above the limits without them.
     pub(crate) fn end_overtaken(&mut self, pod: &Pod) -> Vec<TemporaryLimit> {
         let base = self.without_temporary(pod);
         self.take_out(|limit| limit_in(&base, &limit.container, limit.resource) >= Some(limit.to))
@@ -187,7 +186,7 @@ impl DesiredState {
         self.temporary.extract_if(.., |limit| ends(limit)).collect()
     }
 
-    /// Lays the temporary limits over lower ones.
+    /// Raises lower targets to the temporary limits.
     pub(super) fn lift(&self, targets: &mut [NamedRequirements]) {
         for limit in &self.temporary {
             if let Some(target) = targets.iter_mut().find(|target| target.name == limit.container) {

@@ -1,9 +1,9 @@
-//! The labels of pods, passes, limits and problems.
+//! The values of the labels.
 
 use crate::observe::metrics::labels;
 
 labels! {
-    /// What becomes of a memory limit that is about to be reached.
+    /// The end of a memory limit that was about to be reached.
     pub(crate) enum GrowthOutcome {
         Applied = "applied",
         Ceiling = "ceiling",
@@ -13,7 +13,7 @@ labels! {
         Failed = "failed",
     }
 
-    /// A part of the way from a decision to verified files.
+    /// A stage between a decision and verified files.
     pub(crate) enum Stage {
         Decide = "decide",
         Ask = "ask",
@@ -25,7 +25,7 @@ labels! {
         Total = "total",
     }
 
-    /// What became of one pass over a pod.
+    /// The end of a pass over a pod.
     pub(crate) enum ResizeOutcome {
         Applied = "applied",
         Unchanged = "unchanged",
@@ -36,7 +36,7 @@ labels! {
         Incomplete = "incomplete",
     }
 
-    /// What became of one pass that was to lower memory limits, and of the limits afterwards.
+    /// The end of a pass that was to lower memory limits, and of the watch after it.
     pub(crate) enum ShrinkOutcome {
         Refused = "refused",
         Lowered = "lowered",
@@ -44,13 +44,13 @@ labels! {
         Undone = "undone",
     }
 
-    /// What became of one hook.
+    /// The end of a hook.
     pub(crate) enum HookResult {
         Ran = "ran",
         Failed = "failed",
     }
 
-    /// What became of one step.
+    /// The end of a step.
     pub(crate) enum StepOutcome {
         Verified = "verified",
         Refused = "refused",
@@ -58,7 +58,7 @@ labels! {
         Failed = "failed",
     }
 
-    /// What something degraded has to do with.
+    /// The part of the agent that a problem is about.
     pub(crate) enum ProblemKind {
         Manifests = "manifests",
         Node = "node",
@@ -66,7 +66,7 @@ labels! {
         Kills = "kills",
     }
 
-    /// The state that a pod is in.
+    /// The state of a pod.
     #[derive(derive_more::Display)]
     pub(crate) enum PodStatus {
         NotManaged = "not_managed",

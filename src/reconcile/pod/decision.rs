@@ -1,4 +1,4 @@
-//! From a decision to what is desired. Pure.
+//! Brings decisions into force in the desired state. Pure.
 
 use std::time::Duration;
 
@@ -10,13 +10,12 @@ use crate::plan::lift_kept;
 use crate::reconcile::desired::Recommended;
 use crate::reconcile::worth::requests;
 
-/// Whether a decision ends what an earlier recommendation left in force: no VPA asks for these values any more.
+/// Whether a decision ends an earlier recommendation: no VPA asks for its values any more.
 pub(crate) const fn ends_recommendation(reason: Reason) -> bool {
     matches!(reason, Reason::NoVpa | Reason::NotActedOn | Reason::Ignored)
 }
 
 impl PodState {
-    /// The recommendation that the decision would bring into force.
     pub(crate) fn recommendation(&self, now: Timestamp) -> Option<Recommended> {
         self.decision.change().map(|(_, targets)| Recommended {
             vpa: self.decision.vpa.clone(),
@@ -25,7 +24,7 @@ impl PodState {
         })
     }
 
-    /// Brings the decision into force, and makes a pass due if that changes what is desired.
+    /// Brings the decision into force, and makes a pass due if the targets change.
     pub(super) fn follow(&mut self, refused: Option<String>, cause: Option<Cause>, delay: Duration, now: Now) {
         let known = self.no_room.take();
         let recommended = self.recommendation(now.wall);
@@ -62,7 +61,7 @@ impl PodState {
         self.end_overtaken();
     }
 
-    /// Ends temporary limits that the recommendation has caught up with.
+    /// Ends temporary limits that are not above the decided limits any more.
     fn end_overtaken(&mut self) {
         for limit in self.desired.end_overtaken(&self.pod) {
             tracing::info!(
@@ -74,7 +73,7 @@ impl PodState {
         }
     }
 
-    /// An annotation of its VPA is not understood: says so once for each value, where the pod runs.
+    /// Records once for each value that an annotation of the VPA cannot be parsed, if the pod runs.
     pub(super) fn record_unreadable(&mut self, now: Now, effects: &mut Vec<Effect>) {
         let unreadable = self.decision.unreadable();
         if self.live.is_none() || unreadable == self.unreadable {
@@ -91,7 +90,7 @@ impl PodState {
         }
     }
 
-    /// The node has no room for what is recommended: says so once for each recommendation.
+    /// Records once for each recommendation that the node has no room for it.
     pub(super) fn record_no_room(&mut self, cause: Option<Cause>, now: Now, effects: &mut Vec<Effect>) {
         let Some(no_room) = self.no_room.as_mut().filter(|no_room| !no_room.recorded) else {
             return;
@@ -105,7 +104,7 @@ impl PodState {
     }
 }
 
-/// The memory limits that come down, and what they come down from.
+/// The containers whose memory limit comes down, and their limit before.
 fn lowered(before: &[NamedRequirements], after: &[NamedRequirements]) -> Vec<(Target, MemoryLimit)> {
     let limit = |named: &NamedRequirements| {
         let limit = named.resources.limits.memory;

@@ -1,4 +1,5 @@
-//! What others have a copy of, and what follows when a copy is outdated. Pure.
+//! Derives the effects that update copies of the state: in the state file, the guard, the least limits and the watches.
+//! Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,8 +7,7 @@ use super::{Effect, PodState};
 use crate::model::Bytes;
 
 impl PodState {
-    /// What has to follow in the copies that the state file, the guard, the writers and the watches have, now that the state
-    /// is no longer `before`.
+    /// The effects that update every copy after the state changed from `before`.
     pub(super) fn derived_from(&self, before: &Self) -> Vec<Effect> {
         let mut effects = Vec::new();
         if before.known_to_file() != self.known_to_file() {
@@ -43,7 +43,7 @@ impl PodState {
         (&self.pod, &self.live, &self.desired, may_grow)
     }
 
-    /// The least limits follow the temporary ones.
+    /// The least memory limits equal the temporary ones.
     fn derive_least_limits(&self, before: &Self, effects: &mut Vec<Effect>) {
         let uid = |state: &Self| state.identity.as_ref().map(|id| id.uid.clone());
         let (earlier, uid) = (uid(before), uid(self));

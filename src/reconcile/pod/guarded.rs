@@ -1,4 +1,4 @@
-//! What the guard did or could not do, and what it may do next. Pure.
+//! The guard's reports on a pod, and what the guard may do next. Pure.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use crate::plan::resize::AcceptedResize;
 use crate::reconcile::desired::{AfterQuiet, Denied, GrowthPause, TemporaryLimit, limit_in};
 use crate::reconcile::worth::Avoided;
 
-/// How long a container's limits are not grown after its first denial. Doubles with each further one.
+/// How long the guard does not grow a container's limits after the API server's first denial. Doubles with each further
+/// one.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_hours(1);
 
@@ -29,7 +30,6 @@ fn guard_cause(of: &Guarded, resource: Resource, why: Option<String>) -> Cause {
 }
 
 impl GrowthState {
-    /// Grows no limits of this container for a while, and says so.
     pub(super) fn pause(&mut self, container: String, pause: GrowthPause) {
         self.refused.insert(container.clone(), pause.why.clone());
         self.pauses.insert(container, pause);
@@ -90,7 +90,8 @@ impl PodState {
         }
     }
 
-    /// A container used this much memory: without what the guard lent it, it would have been killed if that is above its limit.
+    /// Notes a container's memory use. Above the limit without the guard's temporary one, the kernel would have killed
+    /// a process.
     fn note_use(&mut self, of: &Guarded, used: Bytes, effects: &mut Vec<Effect>) {
         if self.desired.used(&of.container, used.get()) {
             effects.push(Effect::Avoided(Avoided::Kill));
@@ -102,7 +103,7 @@ impl PodState {
         let applied = grown.outcome == Outcome::Applied;
         self.trouble = Some(now.wall);
         if applied && self.desired.is_overridden(&of.container, Resource::Memory) {
-            // An operator was a moment faster.
+            // An operator has set the limit meanwhile.
             effects.push(Effect::MoveLeastLimit {
                 uid: of.pod.uid.clone(),
                 container: of.container.clone(),
@@ -123,7 +124,7 @@ impl PodState {
         self.record_guard(record, now, effects);
     }
 
-    /// Takes back what a container was lent beyond its limit for a while, unless that has changed since.
+    /// Ends the temporary limit of an `on-memory-pressure` hook, unless the limit has changed since.
     pub(super) fn take_back(&mut self, name: &str, (before, lent): (u64, u64), now: Now) {
         let memory = Resource::Memory;
         let stands = |limit: &&TemporaryLimit| lent > before && limit.to == lent;
@@ -131,7 +132,7 @@ impl PodState {
             return;
         };
         if limit.from < before {
-            // Some of it was lent before.
+            // A part of the temporary limit is older than the hook.
             self.desired.lower_temporary(name, memory, before, now.wall);
         } else {
             self.desired.end_temporary(|limit| limit.is_of(name, memory));
@@ -141,7 +142,7 @@ impl PodState {
         self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
     }
 
-    /// A container with a temporary limit needs it no more, or less of it, or still all of it.
+    /// Ends, lowers or keeps a temporary memory limit after a quiet time.
     fn end_quiet_memory(&mut self, of: &Guarded, peak: Bytes, now: Now) {
         let (name, memory) = (of.container.as_str(), Resource::Memory);
         let base = self.desired.limit_without_temporary(&self.pod, name, memory);
@@ -151,7 +152,7 @@ impl PodState {
         match limit.after_quiet(base.unwrap_or(0), peak.get()) {
             AfterQuiet::Keep => return,
             AfterQuiet::Lower(to) => {
-                // Whole mebibytes, as it was given: the kernel holds what the spec says, and people can read it.
+                // Whole mebibytes, like every temporary limit: the kernel holds them exactly, and people can read them.
                 let to = to.next_multiple_of(1 << 20).min(limit.to);
                 self.desired.lower_temporary(name, memory, to, now.wall);
             }
@@ -163,14 +164,14 @@ impl PodState {
     fn record_guard(&mut self, record: ChangeRecord, now: Now, effects: &mut Vec<Effect>) {
         let last_reason = self.drift.last_reason.clone();
         self.record(record, None, now, effects);
-        // Why a pass failed stays the pod's reason until a pass says otherwise.
+        // The reason of a failed pass stays until another pass ends.
         if self.work.has_failed() {
             self.drift.last_reason = last_reason;
         }
     }
 
-    /// The API server denies a request with these words: temporary limits end at a time, and no more are given for a
-    /// while. Returns a sentence for each temporary limit of which that is news.
+    /// Notes that the API server denied a patch: each temporary limit in it ends at a time, and its container gets none
+    /// for a while. Returns a sentence for each limit of which that is news.
     pub(super) fn deny_temporary(&mut self, why: &str, now: Timestamp, quiet: SignedDuration) -> Vec<String> {
         let memory_ends = now.checked_add(quiet).unwrap_or(Timestamp::MAX);
         let mut sentences = Vec::new();
@@ -186,7 +187,7 @@ impl PodState {
             }
             let ends = match limit.resource {
                 Resource::Memory => memory_ends,
-                // Nothing was written before the API server was asked.
+                // The kernel never had this limit.
                 Resource::Cpu => now,
             };
             limit.denied = Some(Denied {
@@ -214,7 +215,7 @@ impl PodState {
         sentences
     }
 
-    /// The API server has accepted this request: its temporary limits are denied no more.
+    /// Clears the denial of every temporary limit in a patch that the API server accepted.
     pub(super) fn accept_temporary(&mut self, accepted: &AcceptedResize) {
         for limit in &mut self.desired.temporary {
             let asked = limit_in(&accepted.targets, &limit.container, limit.resource);
@@ -225,7 +226,7 @@ impl PodState {
         }
     }
 
-    /// Ends what the API server has denied for long enough.
+    /// Ends denied temporary limits whose time is over.
     pub(super) fn end_denied(&mut self, now: Now) {
         let over = |limit: &TemporaryLimit| limit.denied.as_ref().is_some_and(|denied| denied.ends <= now.wall);
         for TemporaryLimit { container, denied, .. } in self.desired.end_temporary(over) {
@@ -240,7 +241,6 @@ impl PodState {
         }
     }
 
-    /// When the first denied temporary limit ends.
     pub(super) fn denied_end(&self) -> Option<Timestamp> {
         let denied = self.desired.temporary.iter().filter_map(|limit| limit.denied.as_ref());
         denied.map(|denied| denied.ends).min()
@@ -258,8 +258,8 @@ impl PodState {
         pause.until <= now || limits != Some(pause.limits)
     }
 
-    /// Whether these are memory limits that come down from what the API server has denied. A container that fills the limit
-    /// of its spec again is no reason to undo that.
+    /// Whether one of these lowered limits was denied by the API server. A container that then reaches the limit of its
+    /// spec is no reason to undo the shrink.
     pub(super) fn takes_back_denied(&self, lowered: &[Lowering], now: Timestamp) -> bool {
         lowered.iter().any(|lowering| {
             let Target::Container(name) = &lowering.target else {
@@ -270,8 +270,8 @@ impl PodState {
         })
     }
 
-    /// What of the pod may grow. What an operator has set is the operator's. A temporary limit that may not grow any more
-    /// is followed until it is taken back.
+    /// The limits that the guard watches. The guard never grows a limit that an operator has set. It watches a
+    /// temporary limit until that ends, also where the limit may not grow further.
     pub(crate) fn guarded(&self, hooks: bool, now: Timestamp) -> Option<GuardedPod> {
         let live = self.live.clone()?;
         let targets = self
@@ -321,7 +321,7 @@ impl PodState {
         }
     }
 
-    /// The memory that the pod requests of the node.
+    /// The memory that the pod requests, for the guard's account of the node.
     pub(crate) fn claim(&self, kubelet: KubeletVersion) -> Option<Claim> {
         let live = self.live.as_ref()?;
         let targets = self.desired.without_temporary(&self.pod);

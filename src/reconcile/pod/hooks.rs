@@ -1,8 +1,8 @@
-//! What the containers of a pod are told about their memory limits: before one comes down, after one has grown, and when one
-//! will be reached. Pure.
+//! Runs a container's hooks: before its memory limit comes down, after the limit has grown, and when usage is about to
+//! reach the limit. Pure.
 //!
-//! A lower limit that a container wants to be told of is kept until its hook has ended, and the pass that is due goes on with
-//! the rest. Whatever becomes of a hook, what was decided follows.
+//! A pass keeps the earlier limit until the `before-shrink` hook has ended, and does everything else. The lower limit
+//! follows whether the hook succeeds or fails.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -21,13 +21,13 @@ use crate::plan::lift_kept;
 use crate::plan::shrink::Holds;
 use crate::reconcile::desired::limit_in;
 
-/// A container that was told of a lower limit is told again if it could not be lowered for so long.
+/// The `before-shrink` hook runs again if the limit could not be lowered for this long.
 const TELL_AGAIN: Duration = Duration::from_secs(5 * 60);
 
-/// A container is asked for evidence once in so long.
+/// The `on-memory-pressure` hook runs at most once in this time.
 const PRESS_AGAIN: SignedDuration = SignedDuration::from_hours(1);
 
-/// What the containers know that have hooks, by name.
+/// The hooks of a pod's containers, by container name.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Hooks {
     is_allowed: bool,
@@ -35,22 +35,22 @@ pub(crate) struct Hooks {
     containers: BTreeMap<String, Hooked>,
 }
 
-/// What one container knows.
+/// The hooks of one container.
 #[derive(Debug, Clone)]
 struct Hooked {
     id: String,
-    /// Its limit, as passes left it.
+    /// The memory limit in bytes, as passes left it.
     limit: Option<u64>,
     announced: Option<Announcement>,
-    /// What its limit was when it last knew, if it has grown since.
+    /// The limit that the container knows, if the limit has grown since.
     grown_from: Option<u64>,
-    /// It is to leave evidence: its limit, and the one it was lent for that.
+    /// The limit, and the temporary limit that it was raised to, while the `on-memory-pressure` hook is due or runs.
     pressed: Option<(u64, u64)>,
-    /// The number of the hook that runs in it.
+    /// The number of the hook that runs in the container.
     running: Option<u64>,
 }
 
-/// A lower limit, and how far its announcement is.
+/// A lower limit and the state of its `before-shrink` hook.
 #[derive(Debug, Clone)]
 struct Announcement {
     to: u64,
@@ -66,7 +66,7 @@ enum Progress {
 }
 
 impl Hooks {
-    /// Takes in which containers run, with the limits that new ones have.
+    /// Notes which containers run; `limits` has the limits of new ones.
     fn meet(&mut self, pod: &Pod, live: &LivePod, limits: &[NamedRequirements]) {
         if !Hook::any(pod) {
             self.containers.clear();
@@ -86,18 +86,17 @@ impl Hooks {
         }
     }
 
-    /// Nothing runs that could be told.
     pub(super) fn forget_announced(&mut self) {
         self.containers.values_mut().for_each(|known| known.announced = None);
     }
 
-    /// Whether the container is leaving evidence.
+    /// Whether the `on-memory-pressure` hook is due or runs.
     pub(super) fn is_pressed(&self, container: &str) -> bool {
         let known = self.containers.get(container);
         known.is_some_and(|known| known.pressed.is_some())
     }
 
-    /// The limits that are kept until containers know of lower ones.
+    /// The limits that are kept until a hook has ended.
     fn holds(&self) -> impl Iterator<Item = (Target, MemoryLimit)> {
         self.containers.iter().filter_map(|(name, known)| {
             let announced = known.announced.as_ref()?;
@@ -110,7 +109,7 @@ impl Hooks {
 }
 
 impl PodState {
-    /// Takes in which containers run now; `restored` says that they may have what an earlier agent gave them.
+    /// Notes which containers run now; `restored` says that they may have the limits of an earlier agent.
     pub(super) fn meet_hooked(&mut self, restored: bool) {
         let Some(live) = &self.live else { return };
         let desired = self.desired.targets(&self.pod).filter(|_| restored);
@@ -118,7 +117,7 @@ impl PodState {
         self.hooks.meet(&self.pod, live, &limits);
     }
 
-    /// The limits that are kept although lower ones are wanted.
+    /// The limits that are kept although lower ones are desired.
     pub(crate) fn holds(&self, now: Timestamp) -> Holds {
         let mut holds = self.shrink.holds(now);
         for (target, limit) in self.hooks.holds() {
@@ -128,13 +127,13 @@ impl PodState {
         holds
     }
 
-    /// Whether a lower limit waits until its container knows of it.
+    /// Whether a lower limit waits for a hook.
     pub(super) fn is_announcing(&self) -> bool {
         self.hooks.holds().next().is_some()
     }
 
-    /// A pass is about to begin: lower limits of containers that want to know of them are announced. What an operator wants, and
-    /// what hurts, waits for nobody.
+    /// Starts the `before-shrink` hooks of a pass that is due. An operator's change and an undone shrink wait for no
+    /// hook.
     pub(super) fn announce(&mut self, is_allowed: bool, now: Now, effects: &mut Vec<Effect>) {
         self.hooks.is_allowed = is_allowed;
         let Some(pending) = self.work.pending.as_ref().filter(|_| self.live.is_some()) else {
@@ -174,7 +173,7 @@ impl PodState {
         self.run_hooks(now, effects);
     }
 
-    /// A pass has brought every limit where it should be: containers that want to know are told of those that have grown.
+    /// Starts the `after-grow` hooks after a pass that left every limit at its desired value.
     pub(super) fn tell_grown(&mut self, now: Now, effects: &mut Vec<Effect>) {
         if self.hooks.containers.is_empty() {
             return;
@@ -198,14 +197,15 @@ impl PodState {
         self.run_hooks(now, effects);
     }
 
-    /// What is kept for a container's evidence, if it is to leave some. What is wrong with its hook is told instead of run.
+    /// The memory that the guard must lend to the `on-memory-pressure` hook, if the container has one that may run now.
+    /// A hook that cannot be parsed needs none; its error goes on record.
     pub(super) fn evidence_of(&self, container: &str) -> Option<Bytes> {
         let hook = Hook::of(&self.pod, container, Moment::OnMemoryPressure)?;
         let kept = hook.map_or(Bytes::ZERO, |hook| hook.memory);
         (!self.growth.pressed.contains_key(container)).then_some(kept)
     }
 
-    /// A limit will be reached and cannot grow: the container leaves evidence, if it has not lately.
+    /// Starts the `on-memory-pressure` hook, unless it ran within the last hour.
     pub(super) fn press(&mut self, container: &str, limits: (u64, u64), now: Now, effects: &mut Vec<Effect>) {
         let Some(known) = self.hooks.containers.get_mut(container) else {
             return;
@@ -213,7 +213,7 @@ impl PodState {
         if let Entry::Vacant(entry) = self.growth.pressed.entry(container.to_owned()) {
             entry.insert(now.wall);
             known.pressed = Some(limits);
-            // The guard was asked to say so where hooks are allowed.
+            // The guard reports this only where hooks may run.
             self.hooks.is_allowed = true;
             self.run_hooks(now, effects);
         }
@@ -224,13 +224,13 @@ impl PodState {
         self.growth.pressed.retain(|_, at| is_recent(at));
     }
 
-    /// When a container may be asked for evidence again.
+    /// When an `on-memory-pressure` hook may run again.
     pub(super) fn may_press_at(&self) -> Option<Timestamp> {
         let first = self.growth.pressed.values().min()?;
         first.checked_add(PRESS_AGAIN).ok()
     }
 
-    /// Runs what is due in containers in which no hook runs.
+    /// Runs the hooks that are due in containers in which no hook runs.
     fn run_hooks(&mut self, now: Now, effects: &mut Vec<Effect>) {
         let Some(live) = self.live.clone().filter(|_| self.hooks.is_allowed) else {
             return;
@@ -293,7 +293,7 @@ impl PodState {
         }
     }
 
-    /// Takes in the end of a hook: the lower limit that was kept for it follows, whatever became of it.
+    /// Notes the end of a hook, and makes the pass due that lowers the limit.
     pub(super) fn end_hook(&mut self, run: HookRun, end: HookEnd, now: Now, effects: &mut Vec<Effect>) {
         let known = self.hooks.containers.get_mut(&run.container);
         if let Some(known) = known.filter(|known| known.id == run.live.id && known.running == Some(run.number)) {

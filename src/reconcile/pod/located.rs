@@ -1,4 +1,4 @@
-//! Where the pod runs, what an earlier agent left for it, and whether its cgroup was left below its containers. Pure.
+//! Where the pod runs, what an earlier agent saved for the pod, and repairs of its cgroup. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,19 +16,19 @@ use crate::reconcile::store::{SavedPod, Standing};
 
 const WHY: &str = "an earlier agent was killed before it noted why";
 
-/// Where a pod runs, and what an earlier agent left for it.
+/// What discovery found about a pod, with what an earlier agent saved for the pod.
 #[derive(Debug)]
 pub(crate) struct Located {
     pub(crate) live: Option<Arc<LivePod>>,
-    /// What was saved for that pod.
+    /// The saved state of this pod.
     pub(crate) saved: Option<SavedPod>,
-    /// Memory limits by container that were grown, hold still, and may be in no state file. None where there is no trace of
-    /// a growth or the state file says all there is to know.
+    /// Memory limits by container that the guard grew, that are still in force and that may be in no state file. `None`
+    /// where the guard grew no limit, or the state file is complete.
     pub(crate) unsaved_limits: Option<BTreeMap<String, Bytes>>,
 }
 
 impl PodState {
-    /// Takes in where the pod runs now, and makes a pass due where that is news.
+    /// Notes where the pod runs now, and makes a pass due.
     pub(super) fn locate(&mut self, located: Located, now: Now, effects: &mut Vec<Effect>) {
         let earlier = std::mem::replace(&mut self.live, located.live);
         self.shrink.live_changed(earlier.as_deref(), self.live.as_deref());
@@ -61,7 +61,7 @@ impl PodState {
         }
     }
 
-    /// Notes which pod runs here; returns whether another one did before, of which nothing counts any more.
+    /// Notes which pod runs here. Returns whether another one did before, whose state is dropped.
     pub(super) fn identify(&mut self, id: &PodId, now: Now, effects: &mut Vec<Effect>) -> bool {
         let earlier = self.identity.replace(id.clone());
         let another = earlier.is_some_and(|earlier| earlier.uid != id.uid);
@@ -76,8 +76,8 @@ impl PodState {
         another
     }
 
-    /// Takes over what was saved before the agent was restarted. An operator's override always counts; of
-    /// recommendations the newer one does.
+    /// Applies the saved state of an earlier agent. A saved override always counts; of two recommendations the newer
+    /// one does.
     fn restore(&mut self, saved: SavedPod, now: Now) {
         let Standing { desired, resize } = saved.standing;
         for (container, pause) in saved.pauses {
@@ -91,9 +91,9 @@ impl PodState {
         let keep_saved = silent || (self.decision.vpa.is_some() && not_followed);
         let recommended = match (decided, &desired.recommended) {
             _ if keep_saved => desired.recommended.clone(),
-            // Decide again against what was in force: a difference too small to act on stays unacted on.
+            // The next decision compares with the saved recommendation: a difference within the bounds changes nothing.
             (Some(decided), Some(before)) if decided.vpa == before.vpa => Some(before.clone()),
-            // Decided before anybody knew that the spec has what an operator or the guard set: nothing follows from that.
+            // This decision took amounts for the pod's own that an operator or the guard had set.
             (decided, _) => decided.filter(|_| desired.origin.is_none()),
         };
         self.shrink.restore(saved.regrets, now.wall);
@@ -105,8 +105,8 @@ impl PodState {
         self.desired = DesiredState { recommended, ..desired };
     }
 
-    /// Takes over, as temporary limits, the memory limits that are higher than anything that was saved. A pod for which
-    /// nothing is desired then goes back to its spec.
+    /// Turns memory limits that are higher than every saved one into temporary limits. Without anything else desired,
+    /// the pod goes back to its spec.
     fn recover(&mut self, limits: &BTreeMap<String, Bytes>, now: Now) {
         for (container, to) in limits {
             let desired = self.desired.limit(&self.pod, container, Resource::Memory);
@@ -121,8 +121,8 @@ impl PodState {
         self.desired.scope.resources.insert(Resource::Memory);
     }
 
-    /// Takes in whether the pod's cgroup allows less memory than its containers' do together. Where a pass is about the pod's
-    /// memory, it writes both levels; elsewhere the pod's is raised if `repair` says so.
+    /// Notes whether the pod's cgroup allows less memory than its containers' do together. A pass that owns the pod's
+    /// memory writes both levels; for other pods, `repair` raises the pod's level alone.
     pub(super) fn take_pod_level(
         &mut self,
         low: Option<LowPodLevel>,
@@ -144,7 +144,7 @@ impl PodState {
         }
     }
 
-    /// Takes in what became of raising the pod's memory limit.
+    /// Records the attempt to raise the pod's memory limit.
     pub(super) fn take_raised_pod_level(&mut self, raised: Grown, now: Now, effects: &mut Vec<Effect>) {
         let Some(live) = self.live.clone() else { return };
         if raised.outcome == Outcome::Applied {

@@ -1,4 +1,4 @@
-//! Operators' requests: one is carried out after another, each from where the one before it ended. Pure.
+//! Operators' requests, carried out one after another. Pure.
 
 use super::{Effect, Now, PodState};
 use crate::control::ControlError;
@@ -13,13 +13,13 @@ pub(crate) fn not_running(pod: &Pod) -> ControlError {
 }
 
 impl PodState {
-    /// Takes in a request; it is carried out at once unless another one is not answered yet.
+    /// Queues a request, and carries it out unless another one has no answer yet.
     pub(super) fn enqueue(&mut self, id: RequestId, request: OperatorRequest, effects: &mut Vec<Effect>) {
         self.work.queued.push_back((id, request));
         self.admit_next(effects);
     }
 
-    /// Carries out the request that waited longest, once no other one waits for a pass.
+    /// Carries out the oldest queued request, if no other one waits for a pass.
     pub(super) fn admit_next(&mut self, effects: &mut Vec<Effect>) {
         if self.work.request.is_none()
             && let Some((id, request)) = self.work.queued.pop_front()
@@ -28,7 +28,7 @@ impl PodState {
         }
     }
 
-    /// Changes what is desired as an operator wants, and makes a pass due that answers.
+    /// Changes the desired state as an operator asks, and makes the pass due that answers.
     pub(super) fn admit(
         &mut self,
         id: RequestId,
@@ -79,14 +79,14 @@ impl PodState {
         }
     }
 
-    /// A pass ended for good: whose request it answers. A refused override counts no longer.
+    /// The request that an ended pass answers. An override whose values the kernel does not hold is taken back.
     pub(super) fn answer_request(&mut self, outcome: &Outcome, now: Now) -> Option<RequestId> {
         let PendingRequest { id, before } = self.work.request.take()?;
         if let (false, Some(before)) = (outcome.is_kept(), before) {
             self.restore_before(before, now);
             self.start_over();
             if let Outcome::Incomplete { .. } = outcome {
-                // What was done of it is still to be undone.
+                // A part of the override is still in the cgroups.
                 self.desired.returning |= self.desired.is_empty();
             }
             self.work.retry_at = Some(now.instant + FIRST_RETRY);
@@ -99,7 +99,7 @@ impl PodState {
         self.shrink.restore(backoffs, now.wall);
     }
 
-    /// Nothing of the pod is left on this node: whoever waits for something to be done to it is told so.
+    /// The pod has no containers on this node any more: refuses every request that waits.
     pub(super) fn stop_running(&mut self, now: Now, effects: &mut Vec<Effect>) {
         self.work.pending = None;
         self.shrink.start_over();

@@ -1,5 +1,4 @@
-//! All pods of the node, by namespace and name. Outside of this file nothing can change a pod's state but
-//! [`PodState::apply`].
+//! All pods of the node, by namespace and name. Outside of this file only [`PodState::apply`] can change a pod's state.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,19 +33,19 @@ impl Pods {
         self.0.len()
     }
 
-    /// Applies an input to one pod; nothing follows where there is none of that name.
+    /// Applies an input to one pod; without a pod of that name there are no effects.
     pub(crate) fn apply(&mut self, key: &str, input: PodInput, now: Now) -> Vec<Effect> {
         let state = self.0.get_mut(key);
         state.map_or_else(Vec::new, |state| state.apply(input, now))
     }
 
-    /// Adds a pod that was just described, unless there is one of that name.
+    /// Adds a pod, unless there is one of that name.
     pub(crate) fn add(&mut self, pod: &Arc<Pod>) {
         let new = || Box::new(PodState::new(Arc::clone(pod), PodDecision::undecided(pod)));
         self.0.entry(pod.full_name()).or_insert_with(new);
     }
 
-    /// Takes out the pods that are not to stay.
+    /// Removes and returns the pods that do not stay.
     pub(crate) fn retain(&mut self, stays: impl Fn(&str, &PodState) -> bool) -> Vec<(String, Box<PodState>)> {
         let gone = self.0.iter().filter(|(key, state)| !stays(key, state));
         let gone: Vec<String> = gone.map(|(key, _)| key.clone()).collect();

@@ -1,7 +1,7 @@
-//! What must survive a restart: for each pod, what is desired for it ([`DesiredState`]) and what the API server was asked for ([`Resize`]).
+//! The state file: for each pod the desired state ([`DesiredState`]) and the patches of its spec ([`Resize`]).
 //!
-//! One JSON file, replaced whole ([`files::replace_atomically`]). A file that cannot be understood is set aside, never
-//! overwritten and never half-believed.
+//! One JSON file, replaced whole ([`files::replace_atomically`]). A file that cannot be parsed is renamed, never
+//! overwritten and never used in part.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,16 +21,16 @@ use crate::reconcile::resize::Resize;
 use crate::sources::NodeView;
 
 const FILE_NAME: &str = "state.json";
-/// Raised when the meaning of the content changes.
+/// Raised when the content changes its meaning.
 const VERSION: u32 = 1;
 
-/// The file that keeps what stands for each pod.
+/// The state file in its directory.
 #[derive(Debug)]
 pub(crate) struct StateFile {
     directory: PathBuf,
 }
 
-/// What every version of the file has.
+/// The part that every version of the file has.
 #[derive(Debug, Deserialize)]
 struct Header {
     version: u32,
@@ -39,32 +39,32 @@ struct Header {
 #[derive(Debug, Serialize, Deserialize)]
 struct Saved {
     version: u32,
-    /// What stands, for each pod for which something does.
+    /// The saved pods by UID.
     pods: BTreeMap<String, SavedPod>,
 }
 
-/// What stands for one pod; keyed by its UID.
+/// The saved state of one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SavedPod {
     pub(crate) pod: PodId,
-    /// The pod as its source described it last: what stands can be enforced before any source has spoken again.
+    /// The pod's latest object: the desired state can be enforced before any source answers.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "shared")]
     pub(crate) described: Option<Arc<Pod>>,
     pub(crate) standing: Standing,
     #[serde(default, skip_serializing_if = "Regrets::is_empty")]
     pub(crate) regrets: Regrets,
-    /// Containers whose limits are not grown for a while because the API server denied it.
+    /// Until when the guard does not grow limits that the API server denied.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) pauses: BTreeMap<String, GrowthPause>,
-    /// When containers were asked for evidence last.
+    /// When a container last ran its `on-memory-pressure` hook.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) pressed: BTreeMap<String, Timestamp>,
-    /// A change that other pods of the VPA have first.
+    /// A change that other pods of the VPA get first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) waits: Option<Waits>,
 }
 
-/// What is desired for a pod and what was asked for, side by side in the file.
+/// The desired state and the resize of a pod, in one object of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Standing {
     #[serde(flatten)]
@@ -73,17 +73,17 @@ pub(crate) struct Standing {
     pub(crate) resize: Resize,
 }
 
-/// What an earlier agent left.
+/// The content of the state file at the start.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Restored {
-    /// What stood, by the pods' UIDs.
+    /// The saved pods by UID.
     pub(crate) pods: BTreeMap<String, SavedPod>,
-    /// Why that is not all, if it is not. Said for as long as the agent runs: nothing makes it good.
+    /// Why the content is not complete. Reported until the agent ends: nothing repairs it.
     pub(crate) problem: Option<String>,
 }
 
 impl Restored {
-    /// The pods that something stood for, as they were described last.
+    /// The saved pods, as a view.
     pub(crate) fn described(&self) -> NodeView {
         NodeView {
             pods: self.pods.values().filter_map(|saved| saved.described.clone()).collect(),
@@ -92,7 +92,7 @@ impl Restored {
     }
 }
 
-/// The state directory could not be used.
+/// The state directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StateError {
     #[error("{action} {path}: {source}; check that stateDir exists, is writable and has free space", path = .path.display())]
@@ -101,7 +101,7 @@ pub(crate) enum StateError {
         path: PathBuf,
         source: io::Error,
     },
-    /// A newer agent wrote the file. It is left alone: nothing in it would be understood, and that agent may come back.
+    /// A newer agent wrote the file. The file stays: this agent cannot read it, and the newer agent may come back.
     #[error(
         "{path}: a newer vscaled wrote this file (version {version}, this one knows up to {VERSION}); it is left alone: start \
          that vscaled again, or move the file away and lose what it says", path = .path.display()
@@ -110,7 +110,7 @@ pub(crate) enum StateError {
 }
 
 impl StateFile {
-    /// The file in that directory, which is created if it is missing.
+    /// The state file in this directory, which is created if it is missing.
     ///
     /// Errors: [`StateError`] when the directory cannot be made.
     pub(crate) fn in_directory(directory: &Path) -> Result<Self, StateError> {
@@ -120,9 +120,9 @@ impl StateFile {
         })
     }
 
-    /// Reads the file; one that is not understood is set aside, which is a problem to be told of.
+    /// Reads the file; one that cannot be parsed is renamed, and reported as a problem.
     ///
-    /// Errors: [`StateError`] when it exists but cannot be read or set aside, or when a newer agent wrote it.
+    /// Errors: [`StateError`] when the file cannot be read or renamed, or when a newer agent wrote it.
     pub(crate) fn load(&self) -> Result<Restored, StateError> {
         let path = self.path();
         let text = match fs::read(&path) {
@@ -157,13 +157,13 @@ impl StateFile {
         })
     }
 
-    /// Replaces the file, all of it.
+    /// Replaces the whole file.
     ///
-    /// Errors: [`StateError`] when anything fails; the earlier content is then still there.
+    /// Errors: [`StateError`]; the earlier content is then still there.
     pub(crate) fn save(&self, pods: BTreeMap<String, SavedPod>) -> Result<(), StateError> {
         let path = self.path();
         let content = Saved { version: VERSION, pods };
-        // Written piece by piece: the whole text in memory would be larger than everything it is made from.
+        // Written piece by piece: the whole text in memory would be larger than the pods themselves.
         files::replace_atomically(&path, |file| Ok(serde_json::to_writer(file, &content)?))
             .map(drop)
             .map_err(failed("write", &path))
@@ -174,7 +174,7 @@ impl StateFile {
     }
 }
 
-/// A shared object, written and read as one's own.
+/// Serde for an `Arc`, which is written like the object itself.
 mod shared {
     use std::sync::Arc;
 
@@ -203,7 +203,7 @@ fn failed(action: &'static str, path: &Path) -> impl Fn(io::Error) -> StateError
     }
 }
 
-/// A target of the fuzzer: a state file that is understood is written so that it reads the same.
+/// A target of the fuzzer: a state file that can be parsed reads the same after it is written.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz_state(bytes: &[u8]) {
     if let Ok(saved) = serde_json::from_slice::<Saved>(bytes) {

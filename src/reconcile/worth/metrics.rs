@@ -1,4 +1,4 @@
-//! What vscaled was worth as metrics: of the node, and of each workload. A scrape renders them.
+//! What vscaled was worth, as metrics of the node and of each workload. A scrape renders them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,14 +15,14 @@ use prometheus_client::registry::Unit;
 use super::{WorkloadKey, WorkloadWorth};
 use crate::model::{Resource, ResourceList};
 
-/// Workloads with series at most: a tenant can make any number of workloads.
+/// The most workloads with series: a tenant can make any number of workloads.
 const MOST_WORKLOADS: usize = 1024;
-/// So long series stay after the last pod that followed a recommendation, or the last count.
+/// How long series stay after the last pod that followed a recommendation, or the last count.
 const SERIES_STAY: SignedDuration = SignedDuration::from_hours(2);
-/// So long the counters of a workload are shown as zero: scrapers see what was counted first as a rise.
+/// How long the counters of a new workload are shown as zero: scrapers see the first count as a rise.
 const SHOWN_AS_ZERO: SignedDuration = SignedDuration::from_mins(2);
 
-/// What scrapes show: counts since the agent's start, and what pods request now.
+/// The values of a scrape: counts since the agent's start, and the current requests.
 #[derive(Debug, Clone, Default)]
 pub(super) struct WorthMetrics(Arc<Mutex<Series>>);
 
@@ -40,12 +40,12 @@ struct WorkloadSeries {
 }
 
 impl WorthMetrics {
-    /// Adds what did not happen to a workload.
     pub(super) fn count(&self, key: &WorkloadKey, worth: &WorkloadWorth, now: Timestamp) {
         self.series().add(key, worth, now);
     }
 
-    /// Replaces what workloads request, and ends the series of those without a pod that have been quiet for long.
+    /// Replaces the requests of all workloads, and ends the series of those without a pod or a count for
+    /// [`SERIES_STAY`].
     pub(super) fn request(&self, requests: impl Iterator<Item = (WorkloadKey, WorkloadWorth)>, now: Timestamp) {
         let mut series = self.series();
         let Series { total, workloads } = &mut *series;
@@ -97,7 +97,7 @@ impl WorkloadSeries {
     }
 }
 
-/// A family of metrics: its name, its unit, what it means, its type, and what a workload has of it, with labels beside its own.
+/// A family of metrics: its name, unit, help and type, and a workload's values, each with one more label or none.
 type WorthFamily = (
     &'static str,
     Option<Unit>,

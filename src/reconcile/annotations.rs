@@ -6,11 +6,11 @@
 //! shows the right annotations. So a lost patch is sent again, and an API server that was away gets the latest values
 //! only.
 //!
-//! The task sends one patch at a time, with [`PAUSE`] between two patches and [`CALM`] between two of one pod. Nothing
+//! The task sends one patch at a time, with [`PAUSE`] between two patches and [`PAUSE_PER_POD`] between two of one pod. Nothing
 //! waits for this task.
 
-mod pace;
-mod says;
+mod order;
+mod wanted;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,31 +23,31 @@ use tokio_util::sync::CancellationToken;
 use crate::kubernetes::{Annotations, ApiClient};
 use crate::model::objects::{Pod, PodId, annotation};
 use crate::pace::{Backoff, scattered};
-use pace::Pace;
+use order::PatchOrder;
 
-pub(crate) use says::{applied_text, ended_boosts, pod_ref};
+pub(crate) use wanted::{applied_text, ended_boosts, pod_ref};
 
 pub(crate) const APPLIED: &str = annotation::APPLIED;
 
 /// The pause between two patches, scattered.
 const PAUSE: Duration = Duration::from_millis(500);
 /// The least time between two patches of one pod.
-const CALM: Duration = Duration::from_secs(5);
+const PAUSE_PER_POD: Duration = Duration::from_secs(5);
 /// A refused patch is retried after this and the pause of other failures: a user has to change a rule first, unless the
 /// API server has just started and does not know its rules yet.
-const REFUSED: Duration = Duration::from_secs(20);
+const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(20);
 /// The pause after the first failure, scattered.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// The longest pause, unless the API server asks for more.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// The annotations of the pods that should have others.
-pub(crate) type Notes = BTreeMap<PodId, Annotations>;
+pub(crate) type WantedAnnotations = BTreeMap<PodId, Annotations>;
 
 /// The handle of the task that annotates pods.
 #[derive(Debug)]
 pub(crate) struct Annotator {
-    notes: watch::Sender<Arc<Notes>>,
+    notes: watch::Sender<Arc<WantedAnnotations>>,
     problems: watch::Receiver<Vec<String>>,
 }
 
@@ -60,7 +60,7 @@ impl Annotator {
             client,
             noted,
             problems: telling,
-            pace: Pace::default(),
+            order: PatchOrder::default(),
             backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
         };
         tokio::spawn(async move {
@@ -74,7 +74,7 @@ impl Annotator {
     }
 
     /// Replaces the annotations to write.
-    pub(crate) fn annotate(&self, notes: Notes) {
+    pub(crate) fn annotate(&self, notes: WantedAnnotations) {
         self.notes.send_if_modified(|before| {
             let news = **before != notes;
             if news {
@@ -92,9 +92,9 @@ impl Annotator {
 
 struct Writer {
     client: ApiClient,
-    noted: watch::Receiver<Arc<Notes>>,
+    noted: watch::Receiver<Arc<WantedAnnotations>>,
     problems: watch::Sender<Vec<String>>,
-    pace: Pace,
+    order: PatchOrder,
     backoff: Backoff,
 }
 
@@ -107,7 +107,7 @@ impl Writer {
             if notes.is_empty() {
                 self.problems.send_replace(Vec::new());
             }
-            match self.pace.next(&notes, now) {
+            match self.order.next(&notes, now) {
                 Some((at, pod)) if at <= now => {
                     let annotations = notes.get(&pod).cloned().unwrap_or_default();
                     let pause = self.write(pod, &annotations).await;
@@ -134,14 +134,14 @@ impl Writer {
         let now = Instant::now();
         match answer {
             Ok(_) => {
-                self.pace.not_before(pod, now + CALM);
+                self.order.not_before(pod, now + PAUSE_PER_POD);
                 self.backoff.reset();
                 self.problems.send_replace(Vec::new());
                 scattered(PAUSE)
             }
             Err(error) => {
                 if !error.problem.is_retryable() {
-                    self.pace.not_before(pod, now + REFUSED);
+                    self.order.not_before(pod, now + PAUSE_AFTER_REFUSAL);
                 }
                 let names: Vec<_> = annotations.keys().map(String::as_str).collect();
                 let names = names.join(", ");

@@ -15,8 +15,7 @@ use tokio::time::Instant;
 use super::pod::{Effect, Now, PodInput, PodState, Pods};
 use super::shrink::ShrinkEnd;
 use super::watching::Watching;
-use crate::actuate::shrink::Verdict;
-use crate::actuate::{Grown, HookRun, JobDone};
+use crate::actuate::{HookRun, JobDone};
 use crate::decide;
 use crate::guard;
 use crate::model::{AskWhenFull, HookEnd, Target};
@@ -48,11 +47,11 @@ const DECIDE_EVERY: Duration = Duration::from_secs(60);
 const SWEEP_PARTS: usize = 20;
 /// After a round over all pods, the controller only takes events for this many times as long: during a change of a
 /// thousand pods, rounds would take all of its time.
-const REST: u32 = 2;
+const REST_FACTOR: u32 = 2;
 /// No rest follows a round that is shorter than a timer's resolution.
-const BRIEF: Duration = Duration::from_millis(1);
+const SHORT_ROUND: Duration = Duration::from_millis(1);
 /// An idle controller reports that it is alive this often.
-const BEAT: Duration = Duration::from_secs(5);
+const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
 
 /// An event for the controller.
 #[derive(Debug)]
@@ -70,10 +69,8 @@ pub(crate) enum Event {
     PassEnded(StartedPass, Box<JobDone>),
     /// A hook of the pod ended. False: an earlier hook ran in the container, and this one did not.
     HookEnded(String, Box<HookRun>, HookEnd, bool),
-    /// An attempt to raise the memory limit of the pod with this name and UID ended.
-    PodLevelRaised(String, String, Grown),
-    /// The watch of the limits that this pass lowered ended.
-    ShrinkWatchEnded(String, u64, Verdict),
+    /// A task that worked on a pod ended with this input.
+    Pod(String, PodInput),
     /// The kernel killed a process.
     Killed(Arc<OomReport>),
     Request(Request),
@@ -195,18 +192,18 @@ impl Controller {
                 wake = wake.min(rest);
                 continue;
             }
-            self.look_at_all(began);
+            self.run_round(began);
             wake = self.next_wake();
             let took = began.elapsed();
-            if took > BRIEF {
-                rest = Instant::now() + took * REST;
+            if took > SHORT_ROUND {
+                rest = Instant::now() + took * REST_FACTOR;
             }
         }
         self.finish(events).await;
     }
 
     /// Starts what is due for any pod, saves and publishes.
-    fn look_at_all(&mut self, now: Instant) {
+    fn run_round(&mut self, now: Instant) {
         self.on_time(now);
         self.update_guard();
         self.start_passes();
@@ -239,7 +236,7 @@ impl Controller {
     fn take_event(&mut self, event: Event) {
         match event {
             Event::View(view, problems) => self.take_view(view, problems),
-            Event::SourceProblems(problems) => self.take_silence(problems),
+            Event::SourceProblems(problems) => self.take_source_problems(problems),
             Event::Options(options) => {
                 self.options = options;
                 self.schedule.sweep = self.schedule.sweep.min(Instant::now() + self.options.sweep_interval);
@@ -260,14 +257,7 @@ impl Controller {
                 self.publisher.metrics.hook_ended(run.moment, &end);
                 self.apply(&key, PodInput::HookEnded(run, end));
             }
-            Event::PodLevelRaised(key, uid, raised) => {
-                if self.runs(&key, &uid) {
-                    self.apply(&key, PodInput::PodLevelRaised(Box::new(raised)));
-                }
-            }
-            Event::ShrinkWatchEnded(key, number, verdict) => {
-                self.apply(&key, PodInput::ShrinkWatchEnded(number, verdict));
-            }
+            Event::Pod(key, input) => self.apply(&key, input),
             Event::Killed(kill) => self.take_kill(&kill),
             Event::Request(request) => (request.0)(self),
         }
@@ -367,7 +357,7 @@ impl Controller {
         if self.endpoint.take_due(now) {
             self.apply_where(|_| true, || PodInput::ResizeRetried);
         }
-        self.give_turns(wall);
+        self.begin_shrink_turns(wall);
         let is_over = |state: &PodState| state.decision.next_change().is_some_and(|end| end <= wall);
         if self.pods.values().any(is_over) {
             self.decide_all(wall);
@@ -383,7 +373,7 @@ impl Controller {
             self.forget_saved();
             self.schedule.swept = (self.schedule.swept + 1) % SWEEP_PARTS;
             let due = self.pods.iter().enumerate().filter(|(number, (key, state))| {
-                let is_told = state.is_settled() && self.files.tells_of(key);
+                let is_told = state.is_settled() && self.files.reports_writes_to(key);
                 !is_told || number % SWEEP_PARTS == self.schedule.swept
             });
             let due: Vec<String> = due.map(|(_, (key, _))| key.clone()).collect();
@@ -402,7 +392,7 @@ impl Controller {
         of_pods
             .chain(others)
             .flatten()
-            .chain([self.schedule.sweep, self.schedule.decide, now + BEAT])
+            .chain([self.schedule.sweep, self.schedule.decide, now + HEARTBEAT_EVERY])
             .min()
             .unwrap_or(self.schedule.sweep)
     }

@@ -10,7 +10,7 @@ use crate::model::{Cause, ChangeRecord, ControlFile, Outcome, Withheld, micros};
 use crate::observe::audit::Audit;
 
 /// How many changes are kept; each has one or two kilobytes.
-const KEPT: usize = 256;
+const MOST_CHANGES: usize = 256;
 
 /// The latest changes, oldest first.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl History {
         record.sequence = self.next;
         self.next += 1;
         let record = Arc::new(record);
-        if self.records.len() == KEPT {
+        if self.records.len() == MOST_CHANGES {
             self.records.pop_front();
         }
         self.records.push_back(Arc::clone(&record));

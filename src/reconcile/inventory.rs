@@ -33,7 +33,7 @@ impl Inventory {
         listed: &[ListedContainer],
         manifests: &[Arc<Pod>],
     ) -> Self {
-        let mut known: HashMap<&str, Known<'_>> = HashMap::new();
+        let mut known: HashMap<&str, PodNames<'_>> = HashMap::new();
         for pod in manifests.iter().filter(|pod| !pod.cgroup_uid().is_empty()) {
             known.entry(pod.cgroup_uid()).or_default().objects.push(pod);
         }
@@ -94,7 +94,7 @@ impl Inventory {
 
 /// The names that sources give to the pod with one UID. No source names containers of another pod.
 #[derive(Default)]
-struct Known<'a> {
+struct PodNames<'a> {
     /// The name of the pod in the runtime.
     id: Option<&'a PodId>,
     /// The containers of the pod in the runtime.
@@ -107,7 +107,7 @@ type Age = (u32, Option<Timestamp>);
 /// The names and ages of containers, by id.
 type Containers<'a> = HashMap<&'a str, (&'a str, Age)>;
 
-impl<'a> Known<'a> {
+impl<'a> PodNames<'a> {
     /// The pod with this UID in its cgroup's name, and its containers' names by id. The runtime's name of the pod wins:
     /// only an object that describes the same pod adds container names.
     fn names(&self, uid: &str) -> Option<(PodId, Containers<'a>)> {

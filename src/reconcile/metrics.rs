@@ -1,6 +1,5 @@
 //! Metrics of the pods: decisions, passes and the state of pods.
 
-mod labels;
 #[cfg(test)]
 mod tests;
 
@@ -11,16 +10,15 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-pub(crate) use labels::{GrowthOutcome, PodStatus, ProblemKind};
-use labels::{HookResult, ResizeOutcome, ShrinkOutcome, Stage, StepOutcome};
-
 use super::pod::PodState;
 use super::shrink::ShrinkEnd;
 use crate::actuate::{JobDone, Verdict};
 use crate::decide::PodDecision;
+use crate::guard::GuardEvent;
+use crate::guard::budgets::Refusal;
 use crate::lint::LintRule;
 use crate::model::{Action, ControlFile, HookEnd, Outcome, Reason, Stages, StepRecord, Via};
-use crate::observe::metrics::{Counters, Gauges, Histograms, Labels, family, gauge, register, seconds};
+use crate::observe::metrics::{Counters, Gauges, Histograms, Labels, family, gauge, labels, register, seconds};
 use crate::plan::hook::Moment;
 
 const DURATIONS: &str =
@@ -40,6 +38,48 @@ const LINT: &str = "Memory settings inside containers of this node that no resiz
 const LEASES: &str =
     "Limits that are held higher than decided because they were about to be reached or throttled all the time";
 const LOW_POD_LEVELS: &str = "Pods whose cgroup allows less memory than their containers' cgroups do together";
+
+// The values of labels; docs/metrics.md says what each means.
+const STAGES: [&str; 8] = [
+    "decide", "ask", "observe", "plan", "prepare", "write", "runtime", "total",
+];
+const PASS_OUTCOMES: [&str; 7] = [
+    "applied",
+    "unchanged",
+    "runtime_owed",
+    "withheld",
+    "refused",
+    "rolled_back",
+    "incomplete",
+];
+const STEP_OUTCOMES: [&str; 4] = ["verified", "refused", "gone", "failed"];
+const SHRINK_OUTCOMES: [&str; 4] = ["refused", "lowered", "kept", "undone"];
+const HOOK_RESULTS: [&str; 2] = ["ran", "failed"];
+const GROWTH_OUTCOMES: [&str; 6] = ["applied", "ceiling", "node", "pod_budget", "node_budget", "failed"];
+
+labels! {
+    /// The part of the agent that a problem is about.
+    pub(crate) enum ProblemKind {
+        Manifests = "manifests",
+        Node = "node",
+        State = "state",
+        Kills = "kills",
+    }
+
+    /// The state of a pod.
+    #[derive(derive_more::Display)]
+    pub(crate) enum PodStatus {
+        NotManaged = "not_managed",
+        InSync = "in_sync",
+        Working = "working",
+        Owed = "owed",
+        Refused = "refused",
+        Deferred = "deferred",
+        Infeasible = "infeasible",
+        Foreign = "foreign",
+        NotRunning = "not_running",
+    }
+}
 
 /// The families that the controller owns.
 #[derive(Debug, Clone)]
@@ -73,27 +113,28 @@ impl Metrics {
     pub(crate) fn register(registry: &mut Registry) -> Self {
         let r = registry;
         let ways = [Via::Resize, Via::Cri, Via::Cgroup, Via::Systemd].into_iter();
-        let steps = ways.flat_map(|way| StepOutcome::ALL.iter().map(move |outcome| step_labels(way, *outcome)));
+        let steps = ways.flat_map(|way| STEP_OUTCOMES.map(|outcome| step_labels(way, outcome)));
         let files = ControlFile::V1.iter().chain(ControlFile::V2).copied();
         let files = files.map(|file| [("file", file.name())]);
         let decisions = || Reason::ALL.iter().copied().map(decision_labels);
         let moments = Moment::ALL.into_iter();
-        let hooks = moments.flat_map(|moment| HookResult::ALL.iter().map(move |result| hook_labels(moment, *result)));
+        let hooks = moments.flat_map(|moment| HOOK_RESULTS.map(|result| hook_labels(moment, result)));
+        let outcomes = |values: &'static [&'static str]| values.iter().map(|value| [("outcome", *value)]);
         let durations: Histograms<2> = Family::new_with_constructor(seconds);
         for labels in durations_at_zero() {
             drop(durations.get_or_create_owned(&labels));
         }
         Self {
-            resizes: family(r, "resizes", "Passes over pods", ResizeOutcome::series("outcome")),
+            resizes: family(r, "resizes", "Passes over pods", outcomes(&PASS_OUTCOMES)),
             durations: register(r, "resize_duration_seconds", DURATIONS, durations),
             steps: family(r, "steps", "Single writes", steps),
             repairs: family(r, "drift_repairs", REPAIRS, files),
             decisions: family(r, "decisions", DECISIONS, decisions()),
             problems: family(r, "problems", PROBLEMS, ProblemKind::series("with")),
-            shrinks: family(r, "shrinks", SHRINKS, ShrinkOutcome::series("outcome")),
+            shrinks: family(r, "shrinks", SHRINKS, outcomes(&SHRINK_OUTCOMES)),
             hooks: family(r, "hooks", HOOKS, hooks),
             freezes: register(r, "freeze_duration_seconds", FREEZES, seconds()),
-            growths: family(r, "guard_growths", GROWTHS, GrowthOutcome::series("outcome")),
+            growths: family(r, "guard_growths", GROWTHS, outcomes(&GROWTH_OUTCOMES)),
             pods: PodGauges {
                 by_status: family(r, "pods", PODS, PodStatus::series("state")),
                 by_decision: family(r, "pods_decided", DECIDED, decisions()),
@@ -118,15 +159,27 @@ impl Metrics {
         }
     }
 
-    pub(crate) fn grew(&self, outcome: GrowthOutcome) {
-        self.growths.get_or_create(&[("outcome", outcome.as_str())]).inc();
+    /// Counts a memory limit that was about to be reached.
+    pub(crate) fn reported_by_guard(&self, event: &GuardEvent) {
+        let outcome = match event {
+            GuardEvent::Grew { grown, .. } if grown.outcome == Outcome::Applied => "applied",
+            GuardEvent::Grew { .. } => "failed",
+            GuardEvent::Refused { refused, .. } => match refused {
+                Some(Refusal::Ceiling { .. } | Refusal::Pod { .. }) => "ceiling",
+                Some(Refusal::Node { .. }) => "node",
+                Some(Refusal::PodBudget { .. }) => "pod_budget",
+                Some(Refusal::NodeBudget { .. }) => "node_budget",
+                None => "failed",
+            },
+            _ => return,
+        };
+        self.growths.get_or_create(&[("outcome", outcome)]).inc();
     }
 
-    fn finished(&self, outcome: ResizeOutcome, stages: &[(Stage, Duration)]) {
-        let outcome = outcome.as_str();
+    fn finished(&self, outcome: &'static str, stages: &[(&'static str, Duration)]) {
         self.resizes.get_or_create(&[("outcome", outcome)]).inc();
         for (stage, duration) in stages {
-            let labels = [("stage", stage.as_str()), ("outcome", outcome)];
+            let labels = [("stage", *stage), ("outcome", outcome)];
             self.durations.get_or_create(&labels).observe(duration.as_secs_f64());
         }
     }
@@ -134,9 +187,9 @@ impl Metrics {
     pub(crate) fn passed(&self, done: &JobDone) {
         self.finished(outcome(&done.record.outcome), &stages(&done.record.stages));
         if done.shrink.refused {
-            self.shrunk(ShrinkOutcome::Refused);
+            self.shrunk("refused");
         } else if !done.shrink.lowered.is_empty() {
-            self.shrunk(ShrinkOutcome::Lowered);
+            self.shrunk("lowered");
         }
         for stood in &done.shrink.freezes {
             self.freezes.observe(stood.as_secs_f64());
@@ -145,12 +198,8 @@ impl Metrics {
             let labels = step_labels(step.change.via(), step_outcome(step, &done.record.outcome));
             self.steps.get_or_create(&labels).inc();
         }
-        for (_, file, _) in done
-            .flipped
-            .iter()
-            .filter(|(_, _, verdict)| *verdict == Verdict::Repair)
-        {
-            if done.record.outcome.holds() {
+        for (_, file, verdict) in &done.flipped {
+            if *verdict == Verdict::Repair && done.record.outcome.holds() {
                 self.repairs.get_or_create(&[("file", file.name())]).inc();
             }
         }
@@ -158,18 +207,18 @@ impl Metrics {
 
     pub(crate) fn shrink_ended(&self, ended: &ShrinkEnd) {
         self.shrunk(match ended {
-            ShrinkEnd::Kept => ShrinkOutcome::Kept,
-            ShrinkEnd::Undone(_) => ShrinkOutcome::Undone,
+            ShrinkEnd::Kept => "kept",
+            ShrinkEnd::Undone(_) => "undone",
         });
     }
 
     pub(crate) fn hook_ended(&self, moment: Moment, end: &HookEnd) {
-        let result = end.how.as_ref().map_or(HookResult::Failed, |_| HookResult::Ran);
+        let result = if end.how.is_ok() { "ran" } else { "failed" };
         self.hooks.get_or_create(&hook_labels(moment, result)).inc();
     }
 
-    fn shrunk(&self, outcome: ShrinkOutcome) {
-        self.shrinks.get_or_create(&[("outcome", outcome.as_str())]).inc();
+    fn shrunk(&self, outcome: &'static str) {
+        self.shrinks.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// Updates the gauges of the pods.
@@ -213,28 +262,23 @@ fn show_each<T: Copy + PartialEq, const N: usize>(
 
 /// The series that exist from the start: the total of each outcome, and each stage of applied passes.
 fn durations_at_zero() -> impl Iterator<Item = Labels<2>> {
-    let totals = ResizeOutcome::ALL
-        .iter()
-        .map(|outcome| [("stage", Stage::Total.as_str()), ("outcome", outcome.as_str())]);
-    let applied = ResizeOutcome::Applied.as_str();
-    let stages = Stage::ALL
-        .iter()
-        .map(move |stage| [("stage", stage.as_str()), ("outcome", applied)]);
-    totals.chain(stages)
+    let totals = PASS_OUTCOMES.map(|outcome| [("stage", "total"), ("outcome", outcome)]);
+    let stages = STAGES.map(|stage| [("stage", stage), ("outcome", "applied")]);
+    totals.into_iter().chain(stages)
 }
 
-fn hook_labels(moment: Moment, result: HookResult) -> Labels<2> {
-    [("moment", moment.word()), ("result", result.as_str())]
+fn hook_labels(moment: Moment, result: &'static str) -> Labels<2> {
+    [("moment", moment.word()), ("result", result)]
 }
 
-const fn step_labels(via: Via, outcome: StepOutcome) -> Labels<2> {
+const fn step_labels(via: Via, outcome: &'static str) -> Labels<2> {
     let way = match via {
         Via::Resize => "resize",
         Via::Cri => "cri",
         Via::Cgroup => "cgroup",
         Via::Systemd => "systemd",
     };
-    [("via", way), ("outcome", outcome.as_str())]
+    [("via", way), ("outcome", outcome)]
 }
 
 fn decision_labels(reason: Reason) -> Labels<2> {
@@ -250,39 +294,40 @@ fn lint_labels(rule: LintRule) -> Labels<2> {
     [("rule", rule.into()), ("severity", rule.severity().into())]
 }
 
-const fn outcome(outcome: &Outcome) -> ResizeOutcome {
+const fn outcome(outcome: &Outcome) -> &'static str {
     match outcome {
-        Outcome::Applied => ResizeOutcome::Applied,
-        Outcome::Unchanged | Outcome::Hook(_) => ResizeOutcome::Unchanged,
-        Outcome::RuntimeOwed { .. } => ResizeOutcome::RuntimeOwed,
-        Outcome::Withheld(_) => ResizeOutcome::Withheld,
-        Outcome::Refused { .. } => ResizeOutcome::Refused,
-        Outcome::RolledBack { .. } => ResizeOutcome::RolledBack,
-        Outcome::Interrupted { .. } | Outcome::Incomplete { .. } => ResizeOutcome::Incomplete,
+        Outcome::Applied => "applied",
+        Outcome::Unchanged | Outcome::Hook(_) => "unchanged",
+        Outcome::RuntimeOwed { .. } => "runtime_owed",
+        Outcome::Withheld(_) => "withheld",
+        Outcome::Refused { .. } => "refused",
+        Outcome::RolledBack { .. } => "rolled_back",
+        Outcome::Interrupted { .. } | Outcome::Incomplete { .. } => "incomplete",
     }
 }
 
-const fn step_outcome(step: &StepRecord, outcome: &Outcome) -> StepOutcome {
+const fn step_outcome(step: &StepRecord, outcome: &Outcome) -> &'static str {
     match (&step.error, outcome) {
-        (None, _) => StepOutcome::Verified,
-        (Some(_), Outcome::Interrupted { .. }) => StepOutcome::Gone,
-        (Some(_), Outcome::RolledBack { .. }) => StepOutcome::Refused,
-        (Some(_), _) => StepOutcome::Failed,
+        (None, _) => "verified",
+        (Some(_), Outcome::Interrupted { .. }) => "gone",
+        (Some(_), Outcome::RolledBack { .. }) => "refused",
+        (Some(_), _) => "failed",
     }
 }
 
 /// The stages of a pass that took any time.
-fn stages(stages: &Stages) -> Vec<(Stage, Duration)> {
-    let all = [
-        (Stage::Decide, stages.decide),
-        (Stage::Ask, stages.ask),
-        (Stage::Observe, stages.observe),
-        (Stage::Plan, stages.plan),
-        (Stage::Prepare, stages.prepare),
-        (Stage::Write, stages.write),
-        (Stage::Runtime, stages.runtime),
+fn stages(stages: &Stages) -> Vec<(&'static str, Duration)> {
+    let durations = [
+        stages.decide,
+        stages.ask,
+        stages.observe,
+        stages.plan,
+        stages.prepare,
+        stages.write,
+        stages.runtime,
         // Without the time for which a container's use is watched before a shrink: no objective for speed covers that.
-        (Stage::Total, stages.verified.saturating_sub(stages.prepare)),
+        stages.verified.saturating_sub(stages.prepare),
     ];
-    all.into_iter().filter(|(_, duration)| !duration.is_zero()).collect()
+    let all = STAGES.into_iter().zip(durations);
+    all.filter(|(_, duration)| !duration.is_zero()).collect()
 }

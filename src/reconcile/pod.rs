@@ -119,7 +119,7 @@ pub(crate) struct GrowthState {
     /// Until when the guard does not grow limits that the API server denied.
     pauses: BTreeMap<String, GrowthPause>,
     /// When a container last ran its `on-memory-pressure` hook, within the last hour.
-    pressed: BTreeMap<String, Timestamp>,
+    evidence_at: BTreeMap<String, Timestamp>,
 }
 
 /// Something that happened to a pod.
@@ -148,10 +148,10 @@ pub(crate) enum PodInput {
         low: Option<LowPodLevel>,
         repair: bool,
     },
-    PodLevelRaised(Box<Grown>),
+    /// The agent tried to raise the memory limit of the cgroup of the pod with this UID.
+    PodLevelRaised(String, Box<Grown>),
     /// A process wrote the pod's files, or may have done so before the agent began to watch them.
     FilesWritten,
-    FilesWatched,
     TimePassed,
     Swept,
     /// The container runtime answers again.
@@ -283,9 +283,8 @@ impl PodState {
                 self.record_unreadable(now, effects);
             }
             PodInput::PodLevelRead { low, repair } => self.take_pod_level(low, repair, now, effects),
-            PodInput::PodLevelRaised(raised) => self.take_raised_pod_level(*raised, now, effects),
+            PodInput::PodLevelRaised(uid, raised) => self.take_raised_pod_level(&uid, *raised, now, effects),
             PodInput::FilesWritten => self.request_if(self.is_enforced(), Cause::Drift, false, now),
-            PodInput::FilesWatched => self.request_if(self.drift.in_sync, Cause::Drift, false, now),
             PodInput::TimePassed => self.time_passed(now),
             PodInput::Swept => {
                 self.request_if(self.is_enforced(), Cause::Sweep, self.drift.runtime_sync_pending, now);
@@ -353,7 +352,7 @@ impl PodState {
             self.restart(Cause::OverrideEnded, now);
         }
         self.end_denied(now);
-        self.forget_pressed(now.wall);
+        self.forget_old_evidence(now.wall);
         if self.shrink.take_due(now.wall) {
             self.restart(Cause::Retry, now);
         }
@@ -366,7 +365,7 @@ impl PodState {
             self.shrink.retry_at,
             self.decision.next_change(),
             self.denied_end(),
-            self.may_press_at(),
+            self.evidence_due_at(),
         ];
         (self.work.wakes_at(now), dated.into_iter().flatten().min())
     }
@@ -396,14 +395,9 @@ impl PodState {
 
     /// Whether no pass is necessary until another input arrives.
     pub(crate) fn is_settled(&self) -> bool {
-        let DriftState {
-            in_sync,
-            runtime_sync_pending,
-            writers,
-            ..
-        } = &self.drift;
+        let drift = &self.drift;
         let is_clear = self.resize.status == ResizeStatus::Clear;
-        !self.is_enforced() || (*in_sync && !runtime_sync_pending && writers.is_empty() && is_clear)
+        !self.is_enforced() || (drift.in_sync && !drift.runtime_sync_pending && drift.writers.is_empty() && is_clear)
     }
 
     /// Whether a container of the pod has a temporary memory limit.
@@ -459,7 +453,7 @@ impl PodState {
 
     fn is_saved(&self) -> bool {
         let waits = self.decision.canary.waits.is_some();
-        !self.desired.is_empty() || !self.growth.pauses.is_empty() || !self.growth.pressed.is_empty() || waits
+        !self.desired.is_empty() || !self.growth.pauses.is_empty() || !self.growth.evidence_at.is_empty() || waits
     }
 
     /// The part of the state that survives a restart, if there is one.
@@ -478,7 +472,7 @@ impl PodState {
             },
             regrets: self.shrink.backoffs.clone(),
             pauses: self.growth.pauses.clone(),
-            pressed: self.growth.pressed.clone(),
+            evidence_at: self.growth.evidence_at.clone(),
             waits: self.decision.canary.waits.clone(),
         })
     }

@@ -58,33 +58,33 @@ impl PreparedResize {
     /// The patch that the API server has carried out, if the spec of `pod` shows one, and what stays without an answer.
     /// `known` is the last accepted patch.
     fn carried_out(&self, pod: &Pod, known: Option<&AcceptedResize>) -> Option<(AcceptedResize, Option<Self>)> {
+        if known.is_some_and(|known| known.generation >= pod.metadata.generation) {
+            return None;
+        }
         let spec = pod.requirements();
-        let newer = |known: &AcceptedResize| known.generation < pod.metadata.generation;
         let accepted = |targets: &[NamedRequirements]| AcceptedResize {
             targets: targets.to_vec(),
             generation: pod.metadata.generation,
             held: self.held.clone(),
         };
-        if known.is_none_or(newer) {
-            if resize::same(&self.targets, &spec) {
-                return Some((accepted(&self.targets), None));
-            }
-            if let Some(number) = self.earlier.iter().rposition(|targets| resize::same(targets, &spec)) {
-                let since = Self {
-                    earlier: self.earlier[number + 1..].to_vec(),
-                    ..self.clone()
-                };
-                return Some((accepted(&self.earlier[number]), Some(since)));
-            }
+        if resize::same(&self.targets, &spec) {
+            return Some((accepted(&self.targets), None));
         }
-        let taken_back = known.is_some_and(newer) && resize::same(&self.held, &spec);
-        if taken_back {
+        if let Some(number) = self.earlier.iter().rposition(|targets| resize::same(targets, &spec)) {
+            let since = Self {
+                earlier: self.earlier[number + 1..].to_vec(),
+                ..self.clone()
+            };
+            return Some((accepted(&self.earlier[number]), Some(since)));
+        }
+        let is_taken_back = known.is_some() && resize::same(&self.held, &spec);
+        if is_taken_back {
             return Some((accepted(&self.held), None));
         }
         // A patch has only the containers that differ from the known spec: several patches may each have left a part of
         // this spec.
         let parts: Vec<_> = self.earlier.iter().chain([&self.before, &self.targets]).collect();
-        let ours = known.is_none_or(newer) && !resize::same(&self.before, &spec) && resize::is_made_of(&parts, &spec);
+        let ours = !resize::same(&self.before, &spec) && resize::is_made_of(&parts, &spec);
         ours.then(|| (accepted(&spec), Some(self.clone())))
     }
 }
@@ -121,20 +121,10 @@ impl Resize {
 
     /// Notes a patch that is about to be sent.
     pub(crate) fn prepare(&mut self, pod: &Pod, patch: &ResizePatch) {
+        let unseen = self.unseen(pod).map(|accepted| accepted.targets.clone());
         let (before, mut earlier) = match self.prepared.take() {
-            Some(PreparedResize {
-                targets,
-                before,
-                mut earlier,
-                ..
-            }) => {
-                earlier.push(targets);
-                (before, earlier)
-            }
-            None => {
-                let unseen = self.unseen(pod).map(|accepted| accepted.targets.clone());
-                (unseen.unwrap_or_else(|| pod.requirements()), Vec::new())
-            }
+            Some(prepared) => (prepared.before, [prepared.earlier, vec![prepared.targets]].concat()),
+            None => (unseen.unwrap_or_else(|| pod.requirements()), Vec::new()),
         };
         earlier.retain(|targets| !resize::same(targets, &patch.targets));
         earlier.drain(..earlier.len().saturating_sub(UNANSWERED));

@@ -15,7 +15,7 @@ pub(crate) use file::fuzz_state;
 pub(crate) use file::{Restored, SavedPod, Standing, StateFile};
 
 /// How long a caller waits for the disk at most.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LONGEST_SAVE_WAIT: Duration = Duration::from_secs(5);
 
 type Content = BTreeMap<String, SavedPod>;
 /// The newest content, until the task writes it.
@@ -63,7 +63,7 @@ impl StateWriter {
         self.left.send_modify(|left| *left += 1);
     }
 
-    /// Waits until all content handed over so far is saved or has failed to be, for [`PATIENCE`] at most.
+    /// Waits until all content handed over so far is saved or has failed to be, for [`LONGEST_SAVE_WAIT`] at most.
     pub(crate) fn saved(&self) -> impl Future<Output = ()> + use<> {
         self.saved_up_to(*self.left.borrow())
     }
@@ -77,8 +77,8 @@ impl StateWriter {
         let mut progress = self.progress.clone();
         async move {
             let settled = progress.wait_for(|progress| progress.done >= left);
-            if tokio::time::timeout(PATIENCE, settled).await.is_err() {
-                tracing::warn!(waited = ?PATIENCE, "going on although the disk has not saved what was decided");
+            if tokio::time::timeout(LONGEST_SAVE_WAIT, settled).await.is_err() {
+                tracing::warn!(waited = ?LONGEST_SAVE_WAIT, "going on although the disk has not saved what was decided");
             }
         }
     }

@@ -79,7 +79,7 @@ impl Watching {
     }
 
     /// Whether the kernel reports every write to the pod's files.
-    pub(crate) fn tells_of(&self, key: &str) -> bool {
+    pub(crate) fn reports_writes_to(&self, key: &str) -> bool {
         self.watch.is_some() && self.cgroups.get(key).is_some_and(|(_, are_watched)| *are_watched)
     }
 
@@ -113,7 +113,7 @@ impl Watching {
             Err(error) => Err(error),
         };
         match drained {
-            Ok(notices) => self.whose(&notices),
+            Ok(notices) => self.written_pods(&notices),
             Err(error) => {
                 tracing::error!(%error, "watching ended: changes by others are found by the periodic check only");
                 self.watch = None;
@@ -122,7 +122,7 @@ impl Watching {
         }
     }
 
-    fn whose(&self, notices: &[Notice]) -> Written {
+    fn written_pods(&self, notices: &[Notice]) -> Written {
         let mut pods = BTreeSet::new();
         for notice in notices {
             match notice {

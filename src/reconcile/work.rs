@@ -82,16 +82,6 @@ pub(super) struct Before {
     pub(super) backoffs: Regrets,
 }
 
-impl Before {
-    /// Takes an override back, and returns the undone shrinks from before it.
-    pub(super) fn restore(self, desired: &mut DesiredState) -> Regrets {
-        let before = self.desired;
-        (desired.overridden, desired.origin, desired.returning) = (before.overridden, before.origin, before.returning);
-        desired.restore_temporary(before.temporary);
-        self.backoffs
-    }
-}
-
 impl Default for WorkItem {
     fn default() -> Self {
         Self {

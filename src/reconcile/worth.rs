@@ -20,7 +20,7 @@ use crate::plan::sum;
 
 /// The most hours of workloads that are kept, the latest ones: a node has some hundred workloads at a time, and sees
 /// many jobs.
-const MOST: usize = 8192;
+const MOST_HOURS: usize = 8192;
 const HOUR: i64 = 3600;
 
 /// What the agent kept from happening to a pod.
@@ -110,7 +110,7 @@ impl Worth {
         let key = key_of(state);
         self.metrics.count(&key, &worth, now);
         self.counts.entry((hour_of(now), key)).or_default().add(&worth);
-        if self.counts.len() > MOST
+        if self.counts.len() > MOST_HOURS
             && let Some(((oldest, _), _)) = self.counts.pop_first()
         {
             // Drop the whole hour.
@@ -220,14 +220,14 @@ mod tests {
             assert_eq!(kills(&worth, Some(long), now), (4, 600), "it was not there before");
         }
         // Of more than is kept the oldest hours go, and are not counted in part.
-        for number in 0..MOST {
+        for number in 0..MOST_HOURS {
             let hour = i64::try_from(number / 100).unwrap() + 4;
             state.decision.workload.name = number.to_string();
             worth.count(&state, Avoided::Kill, at(hour, 0));
         }
         let now = at(100, 0);
         let (kept, since) = kills(&worth, None, now);
-        assert!((MOST as u64 - 100..=MOST as u64).contains(&kept), "{kept}");
+        assert!((MOST_HOURS as u64 - 100..=MOST_HOURS as u64).contains(&kept), "{kept}");
         assert_eq!(since, 4 * 3600);
     }
 

@@ -108,7 +108,7 @@ impl Controller {
 
     /// The sources have no view yet. If they have problems, the saved desired state stays in force; otherwise the
     /// controller waits for the first view.
-    pub(super) fn take_silence(&mut self, problems: Vec<String>) {
+    pub(super) fn take_source_problems(&mut self, problems: Vec<String>) {
         self.sources.problems = problems;
         if self.sources.problems.is_empty() || self.sources.seen {
             return;
@@ -260,7 +260,7 @@ impl DecisionMaker<'_> {
         // With observeOnly, no recommendation comes into force.
         let recommended = state.desired.recommended.as_ref().filter(|_| !self.observe_only);
         let in_force = recommended.map(|recommended| &*recommended.targets);
-        let pod = &state.undisturbed();
+        let pod = &state.without_own_changes();
         // Where the kubelet resizes in place, the spec has the latest targets, whichever client set them.
         let spec = (self.patches && resize::supports_in_place_resize(pod)).then(|| pod.requirements());
         let vpa = state.decision.vpa.clone();

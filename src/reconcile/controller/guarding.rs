@@ -7,10 +7,7 @@ use tokio::sync::mpsc;
 
 use super::Controller;
 use crate::actuate::LeastLimits;
-use crate::guard::budgets::Refusal;
 use crate::guard::{Guard, GuardEvent, Report, Watchlist};
-use crate::model::Outcome;
-use crate::reconcile::metrics::GrowthOutcome;
 use crate::reconcile::pod::{PodInput, PodState};
 
 /// The controller's side of the guard.
@@ -26,23 +23,17 @@ pub(crate) struct GuardLink {
 
 impl Controller {
     pub(super) fn take_guard_report(&mut self, report: Report) {
+        self.publisher.metrics.reported_by_guard(&report.event);
         match &report.event {
-            GuardEvent::Grew { grown, .. } => self.publisher.metrics.grew(match grown.outcome {
-                Outcome::Applied => GrowthOutcome::Applied,
-                _ => GrowthOutcome::Failed,
-            }),
-            GuardEvent::Refused { refused, why } => {
-                self.publisher.metrics.grew(not_grown(*refused));
-                tracing::warn!(
-                    pod = %report.of.pod, container = report.of.container, reason = why,
-                    "a memory limit is not grown although it will be reached"
-                );
-            }
+            GuardEvent::Refused { why, .. } => tracing::warn!(
+                pod = %report.of.pod, container = report.of.container, reason = why,
+                "a memory limit is not grown although it will be reached"
+            ),
             GuardEvent::Pressure { limit, lent } => tracing::warn!(
                 pod = %report.of.pod, container = report.of.container, %limit, %lent,
                 "a memory limit that cannot grow will be reached: evidence is asked for"
             ),
-            GuardEvent::Quiet { .. } | GuardEvent::Throttled { .. } | GuardEvent::Unthrottled => {}
+            _ => {}
         }
         let pod = &report.of.pod;
         let key = pod.to_string();
@@ -76,15 +67,5 @@ impl Controller {
     pub(super) fn quiet(&self) -> SignedDuration {
         let quiet = self.options.guard.unwrap_or_default().quiet;
         SignedDuration::try_from(quiet).unwrap_or(SignedDuration::MAX)
-    }
-}
-
-const fn not_grown(refusal: Option<Refusal>) -> GrowthOutcome {
-    match refusal {
-        Some(Refusal::Ceiling { .. } | Refusal::Pod { .. }) => GrowthOutcome::Ceiling,
-        Some(Refusal::Node { .. }) => GrowthOutcome::Node,
-        Some(Refusal::PodBudget { .. }) => GrowthOutcome::PodBudget,
-        Some(Refusal::NodeBudget { .. }) => GrowthOutcome::NodeBudget,
-        None => GrowthOutcome::Failed,
     }
 }

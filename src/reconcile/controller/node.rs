@@ -188,7 +188,7 @@ impl Controller {
             let uid = bound.live().id.uid.clone();
             let raised = tokio::task::spawn_blocking(move || raise_pod_level(&node, bound.live(), low.needs)).await;
             let raised = raised.inspect_err(|panic| tracing::error!(pod = key, %panic, "internal error"));
-            Some(Event::PodLevelRaised(key, uid, raised.ok()?))
+            Some(Event::Pod(key, PodInput::PodLevelRaised(uid, Box::new(raised.ok()?))))
         });
     }
 

@@ -22,7 +22,7 @@ use crate::reconcile::watching::Written;
 use crate::reconcile::work::PassId;
 
 /// Writes come in bursts, like those of a pass: files are compared this long after the first write.
-const SETTLE: Duration = Duration::from_millis(20);
+const BURST: Duration = Duration::from_millis(20);
 
 /// A pass that runs.
 #[derive(Debug)]
@@ -200,7 +200,7 @@ impl Controller {
     /// Watches the cgroup files of a pod, or stops.
     pub(super) fn watch_files(&mut self, key: &str, handles: Option<PodHandles>) {
         match handles {
-            Some(handles) if self.files.watch(key, &handles) => self.apply(key, PodInput::FilesWatched),
+            Some(handles) if self.files.watch(key, &handles) => self.apply(key, PodInput::FilesWritten),
             Some(_) => {}
             None => self.files.forget(key),
         }
@@ -214,7 +214,7 @@ impl Controller {
         let name = key.to_owned();
         let task = self.passes.spawn(async move {
             let verdict = watch(node, live, lowered).await;
-            Some(Event::ShrinkWatchEnded(name, number, verdict))
+            Some(Event::Pod(name, PodInput::ShrinkWatchEnded(number, verdict)))
         });
         self.passes
             .shrink_watches
@@ -238,7 +238,7 @@ impl Controller {
         let wait = if self.files.written.iter().any(urgent) {
             Duration::ZERO
         } else {
-            SETTLE
+            BURST
         };
         let at = Instant::now() + wait;
         self.files.due = Some(self.files.due.map_or(at, |known| known.min(at)));
@@ -246,7 +246,7 @@ impl Controller {
 
     /// Lets pods lower their memory limits in turn: a few of one workload at a time, and none while a shrink of the
     /// workload is undone.
-    pub(super) fn give_turns(&mut self, now: Timestamp) {
+    pub(super) fn begin_shrink_turns(&mut self, now: Timestamp) {
         let progress = |state: &PodState| state.live.as_ref().and_then(|_| state.shrink.progress(now));
         let waits = |state: &PodState| progress(state) == Some(Progress::Waits);
         if !self.pods.values().any(waits) {

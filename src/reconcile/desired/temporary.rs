@@ -14,9 +14,9 @@ use crate::model::objects::Pod;
 use crate::model::{Bytes, NamedRequirements, Resource, ResourceList};
 
 /// The peak use in a quiet time must leave one part in this many of a limit free.
-const FREE: u64 = 8;
+const FREE_PART: u64 = 8;
 /// A temporary limit comes down if that frees one part in this many of it.
-const WORTH: u64 = 5;
+const LOWERED_PART: u64 = 5;
 
 /// One temporary limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,10 +103,10 @@ impl TemporaryLimit {
     /// What happens after a quiet time; `base` is the limit without this one, `peak` the highest use in that time.
     #[must_use]
     pub(crate) const fn after_quiet(&self, base: u64, peak: u64) -> AfterQuiet {
-        let enough = peak.saturating_add(peak / (FREE - 1)).saturating_add(1);
+        let enough = peak.saturating_add(peak / (FREE_PART - 1)).saturating_add(1);
         if enough <= base {
             AfterQuiet::End
-        } else if enough.saturating_add(self.to / WORTH) <= self.to {
+        } else if enough.saturating_add(self.to / LOWERED_PART) <= self.to {
             AfterQuiet::Lower(enough)
         } else {
             AfterQuiet::Keep

@@ -32,14 +32,14 @@ impl PodState {
 
     fn known_to_file(&self) -> Option<impl PartialEq + '_> {
         let asked = (&self.resize.accepted, &self.resize.prepared, &self.resize.written_ahead);
-        let undone = (&self.shrink.backoffs, &self.growth.pauses, &self.growth.pressed);
+        let undone = (&self.shrink.backoffs, &self.growth.pauses, &self.growth.evidence_at);
         let waits = &self.decision.canary.waits;
         let saved = (&self.identity, &self.pod, &self.desired, asked, undone, waits);
         self.is_saved().then_some(saved)
     }
 
     fn known_to_guard(&self) -> impl PartialEq + '_ {
-        let may_grow = (&self.decision.ceilings, &self.growth.pauses, &self.growth.pressed);
+        let may_grow = (&self.decision.ceilings, &self.growth.pauses, &self.growth.evidence_at);
         (&self.pod, &self.live, &self.desired, may_grow)
     }
 

@@ -8,6 +8,7 @@ use super::{Effect, GrowthState, Now, PodState};
 use crate::actuate::shrink::Lowering;
 use crate::actuate::{Growable, Grown};
 use crate::guard::{Claim, CpuTerms, GuardEvent, Guarded, GuardedPod, Report, Terms};
+use crate::model::objects::Pod;
 use crate::model::{
     Bytes, Cause, ChangeRecord, KubeletVersion, MemoryLimit, MilliCpu, Outcome, Resource, ResourceList, Target,
 };
@@ -36,11 +37,14 @@ impl GrowthState {
     }
 }
 
-fn no_longer_needed(of: &Guarded, resource: Resource) -> Cause {
-    Cause::TemporaryLimitEnded {
-        container: of.container.clone(),
-        resource,
-    }
+fn no_longer_needed(container: &str, resource: Resource) -> Cause {
+    let container = container.to_owned();
+    Cause::TemporaryLimitEnded { container, resource }
+}
+
+/// The limits in the spec of a container.
+fn spec_limits(pod: &Pod, container: &str) -> Option<ResourceList> {
+    pod.container(container).map(|container| container.resources.limits)
 }
 
 impl PodState {
@@ -48,7 +52,7 @@ impl PodState {
         let of = report.of;
         match report.event {
             GuardEvent::Grew { used, to, why, grown } => {
-                self.note_use(&of, used, effects);
+                self.note_usage(&of, used, effects);
                 self.grow_memory(&of, to, &why, *grown, now, effects);
             }
             GuardEvent::Refused { why, .. } => {
@@ -60,13 +64,13 @@ impl PodState {
                 self.record_guard(refused, now, effects);
             }
             GuardEvent::Pressure { limit, lent } => {
-                self.press(&of.container, (limit.get(), lent.get()), now, effects);
+                self.request_evidence(&of.container, (limit.get(), lent.get()), now, effects);
             }
-            GuardEvent::Quiet { peak } if self.hooks.is_pressed(&of.container) => {
+            GuardEvent::Quiet { peak } if self.hooks.is_leaving_evidence(&of.container) => {
                 tracing::debug!(%peak, "lent for evidence that is being left");
             }
             GuardEvent::Quiet { peak } => {
-                self.note_use(&of, peak, effects);
+                self.note_usage(&of, peak, effects);
                 self.end_quiet_memory(&of, peak, now);
             }
             GuardEvent::Throttled { from, to, why } => {
@@ -85,14 +89,14 @@ impl PodState {
                 }
                 self.desired
                     .end_temporary(|limit| limit.is_of(&of.container, Resource::Cpu));
-                self.restart(no_longer_needed(&of, Resource::Cpu), now);
+                self.restart(no_longer_needed(&of.container, Resource::Cpu), now);
             }
         }
     }
 
     /// Notes a container's memory use. Above the limit without the guard's temporary one, the kernel would have killed
     /// a process.
-    fn note_use(&mut self, of: &Guarded, used: Bytes, effects: &mut Vec<Effect>) {
+    fn note_usage(&mut self, of: &Guarded, used: Bytes, effects: &mut Vec<Effect>) {
         if self.desired.used(&of.container, used.get()) {
             effects.push(Effect::Avoided(Avoided::Kill));
         }
@@ -125,7 +129,7 @@ impl PodState {
     }
 
     /// Ends the temporary limit of an `on-memory-pressure` hook, unless the limit has changed since.
-    pub(super) fn take_back(&mut self, name: &str, (before, lent): (u64, u64), now: Now) {
+    pub(super) fn end_evidence_limit(&mut self, name: &str, (before, lent): (u64, u64), now: Now) {
         let memory = Resource::Memory;
         let stands = |limit: &&TemporaryLimit| lent > before && limit.to == lent;
         let Some(limit) = self.desired.temporary_limit(name, memory).filter(stands) else {
@@ -137,9 +141,7 @@ impl PodState {
         } else {
             self.desired.end_temporary(|limit| limit.is_of(name, memory));
         }
-        let container = name.to_owned();
-        let resource = memory;
-        self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
+        self.restart(no_longer_needed(name, memory), now);
     }
 
     /// Ends, lowers or keeps a temporary memory limit after a quiet time.
@@ -158,15 +160,15 @@ impl PodState {
             }
             AfterQuiet::End => drop(self.desired.end_temporary(|limit| limit.is_of(name, memory))),
         }
-        self.restart(no_longer_needed(of, memory), now);
+        self.restart(no_longer_needed(name, memory), now);
     }
 
     fn record_guard(&mut self, record: ChangeRecord, now: Now, effects: &mut Vec<Effect>) {
-        let last_reason = self.drift.last_reason.clone();
-        self.record(record, None, now, effects);
-        // The reason of a failed pass stays until another pass ends.
         if self.work.has_failed() {
-            self.drift.last_reason = last_reason;
+            // The reason of a failed pass stays until another pass ends.
+            self.record_beside(record, None, now, effects);
+        } else {
+            self.record(record, None, now, effects);
         }
     }
 
@@ -177,11 +179,7 @@ impl PodState {
         let mut sentences = Vec::new();
         for limit in self.desired.temporary.iter_mut().filter(|limit| limit.denied.is_none()) {
             let container = limit.container.clone();
-            let spec = self
-                .pod
-                .container(&container)
-                .map(|container| container.resources.limits);
-            let spec: ResourceList = spec.unwrap_or_default();
+            let spec = spec_limits(&self.pod, &container).unwrap_or_default();
             if spec.get(limit.resource) >= Some(limit.to) {
                 continue;
             }
@@ -195,9 +193,7 @@ impl PodState {
                 why: why.to_owned(),
             });
             let times = self.growth.pauses.get(&container).map_or(0, |pause| pause.times);
-            let pause = FIRST_PAUSE
-                .checked_mul(1 << times.min(8))
-                .map_or(LONGEST_PAUSE, |pause| pause.min(LONGEST_PAUSE));
+            let pause = (FIRST_PAUSE * (1 << times.min(8))).min(LONGEST_PAUSE);
             let until = ends.checked_add(pause).unwrap_or(Timestamp::MAX);
             sentences.push(format!(
                 "the {} lent to container {container} ends at {ends:.0}",
@@ -248,14 +244,8 @@ impl PodState {
 
     /// Whether a container's limits may grow: not for a while after a denial, unless its spec has other limits since.
     fn may_grow(&self, container: &str, now: Timestamp) -> bool {
-        let Some(pause) = self.growth.pauses.get(container) else {
-            return true;
-        };
-        let limits = self
-            .pod
-            .container(container)
-            .map(|container| container.resources.limits);
-        pause.until <= now || limits != Some(pause.limits)
+        let pause = self.growth.pauses.get(container);
+        pause.is_none_or(|pause| pause.until <= now || spec_limits(&self.pod, container) != Some(pause.limits))
     }
 
     /// Whether one of these lowered limits was denied by the API server. A container that then reaches the limit of its

@@ -22,22 +22,22 @@ use crate::plan::shrink::Holds;
 use crate::reconcile::desired::limit_in;
 
 /// The `before-shrink` hook runs again if the limit could not be lowered for this long.
-const TELL_AGAIN: Duration = Duration::from_secs(5 * 60);
+const ANNOUNCE_AGAIN: Duration = Duration::from_secs(5 * 60);
 
 /// The `on-memory-pressure` hook runs at most once in this time.
-const PRESS_AGAIN: SignedDuration = SignedDuration::from_hours(1);
+const EVIDENCE_EVERY: SignedDuration = SignedDuration::from_hours(1);
 
 /// The hooks of a pod's containers, by container name.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Hooks {
     is_allowed: bool,
     begun: u64,
-    containers: BTreeMap<String, Hooked>,
+    containers: BTreeMap<String, ContainerHooks>,
 }
 
 /// The hooks of one container.
 #[derive(Debug, Clone)]
-struct Hooked {
+struct ContainerHooks {
     id: String,
     /// The memory limit in bytes, as passes left it.
     limit: Option<u64>,
@@ -45,7 +45,7 @@ struct Hooked {
     /// The limit that the container knows, if the limit has grown since.
     grown_from: Option<u64>,
     /// The limit, and the temporary limit that it was raised to, while the `on-memory-pressure` hook is due or runs.
-    pressed: Option<(u64, u64)>,
+    evidence: Option<(u64, u64)>,
     /// The number of the hook that runs in the container.
     running: Option<u64>,
 }
@@ -61,13 +61,27 @@ struct Announcement {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Progress {
     Due,
-    Told,
+    Running,
     Done(Instant),
+}
+
+impl ContainerHooks {
+    /// The hook that is due unless another one runs, with the old and the new limit in bytes.
+    fn take_due(&mut self) -> Option<(Moment, u64, u64)> {
+        match (&self.announced, self.evidence, self.limit) {
+            _ if self.running.is_some() => None,
+            (_, Some((limit, lent)), _) => Some((Moment::OnMemoryPressure, limit, lent)),
+            (Some(announced), None, Some(limit)) if announced.progress == Progress::Due => {
+                Some((Moment::BeforeShrink, limit, announced.to))
+            }
+            (_, None, limit) => Some((Moment::AfterGrow, limit.and(self.grown_from.take())?, limit?)),
+        }
+    }
 }
 
 impl Hooks {
     /// Notes which containers run; `limits` has the limits of new ones.
-    fn meet(&mut self, pod: &Pod, live: &LivePod, limits: &[NamedRequirements]) {
+    fn update(&mut self, pod: &Pod, live: &LivePod, limits: &[NamedRequirements]) {
         if !Hook::any(pod) {
             self.containers.clear();
             return;
@@ -75,12 +89,12 @@ impl Hooks {
         let runs = |name: &String| live.containers.get(name).map(|container| &container.id);
         self.containers.retain(|name, known| runs(name) == Some(&known.id));
         for (name, container) in &live.containers {
-            self.containers.entry(name.clone()).or_insert_with(|| Hooked {
+            self.containers.entry(name.clone()).or_insert_with(|| ContainerHooks {
                 id: container.id.clone(),
                 limit: limit_in(limits, name, Resource::Memory),
                 announced: None,
                 grown_from: None,
-                pressed: None,
+                evidence: None,
                 running: None,
             });
         }
@@ -91,9 +105,9 @@ impl Hooks {
     }
 
     /// Whether the `on-memory-pressure` hook is due or runs.
-    pub(super) fn is_pressed(&self, container: &str) -> bool {
+    pub(super) fn is_leaving_evidence(&self, container: &str) -> bool {
         let known = self.containers.get(container);
-        known.is_some_and(|known| known.pressed.is_some())
+        known.is_some_and(|known| known.evidence.is_some())
     }
 
     /// The limits that are kept until a hook has ended.
@@ -110,11 +124,11 @@ impl Hooks {
 
 impl PodState {
     /// Notes which containers run now; `restored` says that they may have the limits of an earlier agent.
-    pub(super) fn meet_hooked(&mut self, restored: bool) {
+    pub(super) fn update_hooks(&mut self, restored: bool) {
         let Some(live) = &self.live else { return };
         let desired = self.desired.targets(&self.pod).filter(|_| restored);
         let limits = desired.unwrap_or_else(|| self.pod.requirements());
-        self.hooks.meet(&self.pod, live, &limits);
+        self.hooks.update(&self.pod, live, &limits);
     }
 
     /// The limits that are kept although lower ones are desired.
@@ -158,9 +172,11 @@ impl PodState {
                 .announced
                 .as_ref()
                 .is_some_and(|announced| match announced.progress {
-                    Progress::Told => true,
+                    Progress::Running => true,
                     Progress::Due => announced.to == to,
-                    Progress::Done(at) => announced.to <= to && now.instant.saturating_duration_since(at) < TELL_AGAIN,
+                    Progress::Done(at) => {
+                        announced.to <= to && now.instant.saturating_duration_since(at) < ANNOUNCE_AGAIN
+                    }
                 });
             if !is_known {
                 known.announced = Some(Announcement {
@@ -174,7 +190,7 @@ impl PodState {
     }
 
     /// Starts the `after-grow` hooks after a pass that left every limit at its desired value.
-    pub(super) fn tell_grown(&mut self, now: Now, effects: &mut Vec<Effect>) {
+    pub(super) fn announce_growth(&mut self, now: Now, effects: &mut Vec<Effect>) {
         if self.hooks.containers.is_empty() {
             return;
         }
@@ -202,32 +218,38 @@ impl PodState {
     pub(super) fn evidence_of(&self, container: &str) -> Option<Bytes> {
         let hook = Hook::of(&self.pod, container, Moment::OnMemoryPressure)?;
         let kept = hook.map_or(Bytes::ZERO, |hook| hook.memory);
-        (!self.growth.pressed.contains_key(container)).then_some(kept)
+        (!self.growth.evidence_at.contains_key(container)).then_some(kept)
     }
 
     /// Starts the `on-memory-pressure` hook, unless it ran within the last hour.
-    pub(super) fn press(&mut self, container: &str, limits: (u64, u64), now: Now, effects: &mut Vec<Effect>) {
+    pub(super) fn request_evidence(
+        &mut self,
+        container: &str,
+        limits: (u64, u64),
+        now: Now,
+        effects: &mut Vec<Effect>,
+    ) {
         let Some(known) = self.hooks.containers.get_mut(container) else {
             return;
         };
-        if let Entry::Vacant(entry) = self.growth.pressed.entry(container.to_owned()) {
+        if let Entry::Vacant(entry) = self.growth.evidence_at.entry(container.to_owned()) {
             entry.insert(now.wall);
-            known.pressed = Some(limits);
+            known.evidence = Some(limits);
             // The guard reports this only where hooks may run.
             self.hooks.is_allowed = true;
             self.run_hooks(now, effects);
         }
     }
 
-    pub(super) fn forget_pressed(&mut self, now: Timestamp) {
-        let is_recent = |at: &Timestamp| now.duration_since(*at) < PRESS_AGAIN;
-        self.growth.pressed.retain(|_, at| is_recent(at));
+    pub(super) fn forget_old_evidence(&mut self, now: Timestamp) {
+        let is_recent = |at: &Timestamp| now.duration_since(*at) < EVIDENCE_EVERY;
+        self.growth.evidence_at.retain(|_, at| is_recent(at));
     }
 
     /// When an `on-memory-pressure` hook may run again.
-    pub(super) fn may_press_at(&self) -> Option<Timestamp> {
-        let first = self.growth.pressed.values().min()?;
-        first.checked_add(PRESS_AGAIN).ok()
+    pub(super) fn evidence_due_at(&self) -> Option<Timestamp> {
+        let first = self.growth.evidence_at.values().min()?;
+        first.checked_add(EVIDENCE_EVERY).ok()
     }
 
     /// Runs the hooks that are due in containers in which no hook runs.
@@ -237,21 +259,11 @@ impl PodState {
         };
         let (mut told, mut unused) = (Vec::new(), Vec::new());
         for (name, known) in &mut self.hooks.containers {
-            let (None, Some(container)) = (known.running, live.containers.get(name)) else {
+            let Some(container) = live.containers.get(name) else {
                 continue;
             };
-            let announced = known
-                .announced
-                .as_mut()
-                .filter(|announced| announced.progress == Progress::Due);
-            let (moment, old, new) = match (known.pressed, &announced, known.limit) {
-                (Some((limit, lent)), ..) => (Moment::OnMemoryPressure, limit, lent),
-                (None, Some(announced), Some(limit)) => (Moment::BeforeShrink, limit, announced.to),
-                (None, None, Some(limit)) => match known.grown_from.take() {
-                    Some(from) => (Moment::AfterGrow, from, limit),
-                    None => continue,
-                },
-                (None, _, None) => continue,
+            let Some((moment, old, new)) = known.take_due() else {
+                continue;
             };
             let (progress, running) = match Hook::of(&self.pod, name, moment) {
                 Some(Ok(hook)) => {
@@ -268,7 +280,7 @@ impl PodState {
                         old,
                         new,
                     })));
-                    (Progress::Told, Some(self.hooks.begun))
+                    (Progress::Running, Some(self.hooks.begun))
                 }
                 Some(Err(error)) => {
                     let failed = HookEnd::failed(error.to_string());
@@ -278,10 +290,10 @@ impl PodState {
                 None => (Progress::Done(now.instant), None),
             };
             known.running = running;
-            if let Some(announced) = announced.filter(|_| moment == Moment::BeforeShrink) {
+            if let (Moment::BeforeShrink, Some(announced)) = (moment, &mut known.announced) {
                 announced.progress = progress;
             }
-            if running.is_none() && known.pressed.take().is_some() {
+            if running.is_none() && known.evidence.take().is_some() {
                 unused.push((name.clone(), (old, new)));
             }
         }
@@ -289,7 +301,7 @@ impl PodState {
             self.record_hook(container, moment, outcome, now, effects);
         }
         for (container, limits) in unused {
-            self.take_back(&container, limits, now);
+            self.end_evidence_limit(&container, limits, now);
         }
     }
 
@@ -298,34 +310,30 @@ impl PodState {
         let known = self.hooks.containers.get_mut(&run.container);
         if let Some(known) = known.filter(|known| known.id == run.live.id && known.running == Some(run.number)) {
             known.running = None;
-            known.pressed.take_if(|_| run.moment == Moment::OnMemoryPressure);
-            let told = known
-                .announced
-                .as_mut()
-                .filter(|announced| announced.progress == Progress::Told);
-            if let Some(announced) = told.filter(|_| run.moment == Moment::BeforeShrink) {
+            known.evidence.take_if(|_| run.moment == Moment::OnMemoryPressure);
+            if let (Moment::BeforeShrink, Some(announced)) = (run.moment, &mut known.announced)
+                && announced.progress == Progress::Running
+            {
                 announced.progress = Progress::Done(now.instant);
                 let cause = announced.cause.clone();
                 if self.live.is_some() {
                     self.restart(cause, now);
                 }
-                self.shrink
-                    .forget_seen(&[Target::Container(run.container.clone()), Target::Pod]);
+                let targets = [Target::Container(run.container.clone()), Target::Pod];
+                self.shrink.forget_seen(&targets);
             }
         }
         if run.moment == Moment::OnMemoryPressure {
-            self.take_back(&run.container, (run.old, run.new), now);
+            self.end_evidence_limit(&run.container, (run.old, run.new), now);
         }
         self.record_hook(run.container, run.moment, Outcome::Hook(end), now, effects);
         self.run_hooks(now, effects);
     }
 
-    fn record_hook(&mut self, container: String, moment: Moment, what: Outcome, now: Now, effects: &mut Vec<Effect>) {
-        let Some(live) = self.live.clone() else { return };
-        let (last_reason, moment) = (self.drift.last_reason.clone(), moment.word());
-        let cause = Cause::Hook { moment, container };
-        let told = ChangeRecord::new(live.id.clone(), cause, what);
-        self.record(told, None, now, effects);
-        self.drift.last_reason = last_reason;
+    fn record_hook(&self, container: String, moment: Moment, what: Outcome, now: Now, effects: &mut Vec<Effect>) {
+        let Some(live) = &self.live else { return };
+        let moment = moment.word();
+        let record = ChangeRecord::new(live.id.clone(), Cause::Hook { moment, container }, what);
+        self.record_beside(record, None, now, effects);
     }
 }

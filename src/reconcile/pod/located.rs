@@ -55,7 +55,7 @@ impl PodState {
             cause = Cause::AgentStarted;
             self.recover(&limits, now);
         }
-        self.meet_hooked(restored);
+        self.update_hooks(restored);
         if !self.desired.is_empty() {
             self.work.request_pass(cause, true, now.instant);
         }
@@ -83,7 +83,7 @@ impl PodState {
         for (container, pause) in saved.pauses {
             self.growth.pause(container, pause);
         }
-        self.growth.pressed = saved.pressed;
+        self.growth.evidence_at = saved.evidence_at;
         self.decision.canary.waits = saved.waits.or(self.decision.canary.waits.take());
         let decided = self.desired.recommended.take();
         let silent = self.decision.reason == Reason::SourcesSilent;
@@ -145,8 +145,10 @@ impl PodState {
     }
 
     /// Records the attempt to raise the pod's memory limit.
-    pub(super) fn take_raised_pod_level(&mut self, raised: Grown, now: Now, effects: &mut Vec<Effect>) {
-        let Some(live) = self.live.clone() else { return };
+    pub(super) fn take_raised_pod_level(&mut self, uid: &str, raised: Grown, now: Now, effects: &mut Vec<Effect>) {
+        let Some(live) = self.live.clone().filter(|live| live.id.uid == uid) else {
+            return;
+        };
         if raised.outcome == Outcome::Applied {
             self.drift.low_pod_level = None;
         }

@@ -94,8 +94,11 @@ impl PodState {
         Some(id)
     }
 
-    fn restore_before(&mut self, before: Before, now: Now) {
-        let backoffs = before.restore(&mut self.desired);
+    /// Takes an override back.
+    fn restore_before(&mut self, Before { desired, backoffs }: Before, now: Now) {
+        self.desired.overridden = desired.overridden;
+        (self.desired.origin, self.desired.returning) = (desired.origin, desired.returning);
+        self.desired.restore_temporary(desired.temporary);
         self.shrink.restore(backoffs, now.wall);
     }
 

@@ -12,6 +12,8 @@ use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::overrides::Override;
 use crate::sources::parse_manifests;
 
+mod unanswered;
+
 const MIB: u64 = 1 << 20;
 const AT_FIRST: u64 = 128;
 
@@ -81,28 +83,6 @@ fn happening() -> impl Strategy<Value = Happening> {
         Just(Happening::AgentIsKilled),
         Just(Happening::FilesAreWritten),
         Just(Happening::AnswerIsLost),
-    ]
-}
-
-/// What happens beside requests that may have been carried out, all of it by this agent.
-fn ours() -> impl Strategy<Value = Happening> {
-    let container = || 0_usize..2;
-    prop_oneof![
-        3 => (any::<bool>(), any::<bool>()).prop_map(|(carries_out, silent)| Happening::Fails { carries_out, silent }),
-        2 => Just(Happening::WatchBrings),
-        2 => [60_u64..70, 60..70].prop_map(|mib| Happening::Recommends { mib }),
-        2 => (container(), 300_u64..310).prop_map(|(container, mib)| Happening::Grows { container, mib }),
-        2 => container().prop_map(|container| Happening::IsQuiet { container }),
-        1 => Just(Happening::MayLower),
-        1 => Just(Happening::AgentIsKilled),
-    ]
-}
-
-/// The same, while somebody else changes another container.
-fn ours_beside_others() -> impl Strategy<Value = Happening> {
-    prop_oneof![
-        4 => ours(),
-        1 => (400_u64..404).prop_map(|mib| Happening::SomebodyElseSetsSide { mib }),
     ]
 }
 
@@ -503,112 +483,6 @@ proptest! {
             }
         }
     }
-}
-
-proptest! {
-    #[test]
-    fn what_may_have_been_carried_out_is_ours_and_never_the_pods_own(happenings in vec(ours(), 0..16)) {
-        let mut world = World::new(false);
-        let mut own = world.server.requirements();
-        for happening in &happenings {
-            if let Happening::Recommends { mib } = happening {
-                for (named, mib) in own.iter_mut().zip(mib) {
-                    named.resources.requests.memory = Some(Bytes::new(mib * MIB));
-                    named.resources.limits.memory = Some(Bytes::new(2 * mib * MIB));
-                }
-            }
-            world.happen(happening);
-            world.passes(true);
-            world.now.instant += Duration::from_secs(20);
-            world.apply(PodInput::TimePassed);
-            world.passes(true);
-            prop_assert_eq!(world.lost, 0);
-            for has in world.state.undisturbed().requirements() {
-                let (request, limit) = (has.resources.requests.memory.unwrap(), has.resources.limits.memory.unwrap());
-                prop_assert_eq!(2 * request.get(), limit.get(), "{:?}", world.state);
-            }
-        }
-        world.fails = None;
-        for container in 0..2 {
-            world.happen(&Happening::IsQuiet { container });
-        }
-        world.happen(&Happening::MayLower);
-        world.recover();
-        prop_assert_eq!(world.lost, 0);
-        prop_assert_eq!(world.server.requirements(), own, "{:?}", world.state);
-    }
-}
-
-proptest! {
-    #[test]
-    fn what_somebody_else_gives_one_container_leaves_nothing_of_ours_in_another(
-        happenings in vec(ours_beside_others(), 0..16),
-    ) {
-        let mut world = World::new(false);
-        let mut own = AT_FIRST;
-        for happening in &happenings {
-            if let Happening::Recommends { mib } = happening {
-                own = 2 * mib[0];
-            }
-            world.happen(happening);
-            world.passes(true);
-            world.now.instant += Duration::from_secs(20);
-            world.apply(PodInput::TimePassed);
-            world.passes(true);
-        }
-        world.fails = None;
-        for container in 0..2 {
-            world.happen(&Happening::IsQuiet { container });
-        }
-        world.recover();
-        // What was lowered meanwhile waits for its turn.
-        world.happen(&Happening::MayLower);
-        world.recover();
-        prop_assert_eq!(limit(&world.server.requirements()), own, "{:?}", world.state);
-        prop_assert!(world.state.desired.temporary.is_empty(), "{:?}", world.state);
-    }
-}
-
-#[test]
-fn a_temporary_limit_ends_although_somebody_else_changed_another_container_amid_its_patch() {
-    for (carries_out, silent) in [(true, true), (true, false), (false, true), (false, false)] {
-        let mut world = World::new(false);
-        world.happen(&Happening::Fails { carries_out, silent });
-        world.happen(&Happening::Grows { container: 0, mib: 300 });
-        world.passes(true);
-        world.happen(&Happening::SomebodyElseSetsSide { mib: 400 });
-        world.happen(&Happening::WatchBrings);
-        world.passes(true);
-        if silent {
-            let side = &world.state.desired.targets(&world.state.pod).unwrap()[1];
-            assert_eq!(side.resources.limits.memory, Some(Bytes::new(400 * MIB)));
-        }
-        world.happen(&Happening::IsQuiet { container: 0 });
-        world.recover();
-        assert_eq!(limit(&world.server.requirements()), AT_FIRST, "{:?}", world.state);
-    }
-}
-
-#[test]
-fn an_agent_that_follows_a_killed_one_takes_a_limit_that_is_kept_for_none_of_the_pods_own() {
-    let mut world = World::new(false);
-    world.happen(&Happening::Recommends { mib: [91, 91] });
-    world.passes(true);
-    world.hear();
-    world.happen(&Happening::Fails {
-        carries_out: true,
-        silent: true,
-    });
-    world.happen(&Happening::Recommends { mib: [89, 89] });
-    world.passes(true);
-    assert_eq!(
-        limit(&world.server.requirements()),
-        182,
-        "kept until it is the pod's turn"
-    );
-    world.happen(&Happening::AgentIsKilled);
-    // Its first pass may run by now.
-    assert_eq!(limit(&world.state.undisturbed().requirements()), 178);
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::reconcile::worth::Avoided;
 
 /// A limit that has not grown for this long has stopped growing. A slow kubelet takes a second from a patch to the
 /// write; this is longer, with some time to spare.
-const CALM: SignedDuration = SignedDuration::from_secs(5);
+const GROWTH_ENDS_AFTER: SignedDuration = SignedDuration::from_secs(5);
 
 impl PodState {
     /// The cause and the targets of the next pass, if one is due and the pod runs here.
@@ -37,7 +37,7 @@ impl PodState {
             .temporary
             .iter()
             .filter(|limit| limit.resource == Resource::Memory);
-        let calm = grown.clone().map(|limit| limit.until(CALM)).max();
+        let calm = grown.clone().map(|limit| limit.until(GROWTH_ENDS_AFTER)).max();
         let calm = calm.and_then(|at| Duration::try_from(at.duration_since(now.wall)).ok());
         let grown = grown.map(|limit| (limit.container.as_str(), limit.to));
         let holds = self.holds(now.wall);
@@ -189,7 +189,7 @@ impl PodState {
                 } else {
                     // The operator was told that the spec follows.
                     self.desired.end_override();
-                    self.lose_change(why, now, effects);
+                    self.record_lost_change(why, now, effects);
                 }
             }
             None => self.yield_to_spec(now, effects),
@@ -205,7 +205,7 @@ impl PodState {
             self.shrink.end_turn_unless_watched();
         }
         if done.record.outcome.holds() {
-            self.tell_grown(now, effects);
+            self.announce_growth(now, effects);
         }
         self.drift.writers = std::mem::take(&mut done.foreign);
         effects.push(Effect::WatchFiles(done.handles.take()));
@@ -279,6 +279,21 @@ impl PodState {
     /// every value was as desired, or if the kubelet's answer is known.
     pub(super) fn record(
         &mut self,
+        record: ChangeRecord,
+        answers: Option<RequestId>,
+        now: Now,
+        effects: &mut Vec<Effect>,
+    ) {
+        if !record.steps.is_empty() || record.outcome.reason().is_some() {
+            self.drift.last_reason = record.outcome.reason().unwrap_or_default().to_owned();
+        }
+        self.record_beside(record, answers, now, effects);
+    }
+
+    /// Records an outcome that does not change the pod's latest reason. An outcome is no news if nothing was written and every
+    /// value was as desired, or if the kubelet's answer is known.
+    pub(super) fn record_beside(
+        &self,
         mut record: ChangeRecord,
         answers: Option<RequestId>,
         now: Now,
@@ -291,9 +306,6 @@ impl PodState {
             _ => false,
         };
         let news = !record.steps.is_empty() || record.outcome.reason().is_some() && !known;
-        if !record.steps.is_empty() || record.outcome.reason().is_some() {
-            self.drift.last_reason = record.outcome.reason().unwrap_or_default().to_owned();
-        }
         record.at = now.wall;
         effects.push(Effect::Record {
             record: Box::new(record),

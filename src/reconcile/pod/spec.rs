@@ -18,7 +18,7 @@ impl PodState {
         self.resize.observe_settled(&self.pod);
         self.resize.recognise(&self.pod);
         if before.metadata.annotations != self.pod.metadata.annotations {
-            self.meet_hooked(true);
+            self.update_hooks(true);
         }
         if !self.desired.is_empty() && resize::supports_in_place_resize(&self.pod) {
             self.take_kubelet_answer(&before, now);
@@ -72,7 +72,7 @@ impl PodState {
         self.resize.forget();
         if is_overtaken {
             let why = "somebody else changed the pod's resources meanwhile, and that counts";
-            self.lose_change(why.to_owned(), now, effects);
+            self.record_lost_change(why.to_owned(), now, effects);
         } else {
             tracing::info!(pod = %self.pod.full_name(), "somebody else changed the spec: that counts now");
             self.restart(Cause::Kubelet, now);
@@ -80,7 +80,7 @@ impl PodState {
     }
 
     /// Records that a change which was made while the API server was away is lost.
-    pub(super) fn lose_change(&mut self, reason: String, now: Now, effects: &mut Vec<Effect>) {
+    pub(super) fn record_lost_change(&mut self, reason: String, now: Now, effects: &mut Vec<Effect>) {
         tracing::warn!(pod = %self.pod.full_name(), reason, "what was set while the API server was away is lost");
         self.restart(Cause::ChangeLost, now);
         self.record_refusal(Cause::ChangeLost, reason, now, effects);
@@ -88,7 +88,7 @@ impl PodState {
 
     /// The pod as the VPA's rules see it: its spec without overrides, temporary limits and kept limits that the agent
     /// has patched.
-    pub(crate) fn undisturbed(&self) -> Cow<'_, Pod> {
+    pub(crate) fn without_own_changes(&self) -> Cow<'_, Pod> {
         // The watch brings an accepted patch a moment later. Until then the pod's object has the spec before the patch.
         let unseen = self.resize.unseen(&self.pod);
         let ours = self.desired.recommended.is_some() && (unseen.is_some() || self.resize.is_spec_of(&self.pod));

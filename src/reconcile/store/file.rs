@@ -57,8 +57,8 @@ pub(crate) struct SavedPod {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) pauses: BTreeMap<String, GrowthPause>,
     /// When a container last ran its `on-memory-pressure` hook.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) pressed: BTreeMap<String, Timestamp>,
+    #[serde(default, rename = "pressed", skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) evidence_at: BTreeMap<String, Timestamp>,
     /// A change that other pods of the VPA get first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) waits: Option<Waits>,
@@ -236,7 +236,7 @@ mod tests {
             regrets: Regrets::default(),
             pauses: BTreeMap::new(),
             waits: None,
-            pressed: BTreeMap::new(),
+            evidence_at: BTreeMap::new(),
         };
         BTreeMap::from([("u1".to_owned(), saved)])
     }

@@ -162,6 +162,6 @@ proptest! {
             }
             AfterQuiet::Keep => return Ok(()),
         };
-        prop_assert!(after > peak && after - peak >= peak / FREE);
+        prop_assert!(after > peak && after - peak >= peak / FREE_PART);
     }
 }

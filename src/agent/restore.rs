@@ -243,7 +243,7 @@ async fn discover(
 /// A pass towards what the kubelet has granted: the spec, unless it has not accepted that.
 fn job_for(pod: &BoundPod, saved: &BTreeMap<String, SavedPod>) -> Job {
     let (object, saved) = (pod.object(), saved.get(&pod.live().id.uid));
-    let resize = saved.map(|saved| &saved.standing.resize);
+    let resize = saved.map(|saved| &saved.state.resize);
     let prepared = resize.and_then(|resize| resize.prepared.as_ref().map(|prepared| &prepared.held));
     let accepted = resize.and_then(|resize| resize.accepted.as_ref().map(|accepted| &accepted.held));
     let held = prepared.or(accepted);
@@ -253,7 +253,7 @@ fn job_for(pod: &BoundPod, saved: &BTreeMap<String, SavedPod>) -> Job {
         lift_undeclared: true,
         kubelet_unasked: true,
         scope: saved
-            .map(|saved| &saved.standing.desired)
+            .map(|saved| &saved.state.desired)
             .filter(|desired| !desired.is_empty())
             .map_or_else(WriteScope::all, |desired| desired.scope.clone()),
         holds: Holds::default(),

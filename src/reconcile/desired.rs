@@ -171,11 +171,6 @@ impl DesiredState {
         let desired = self.targets(pod).unwrap_or_else(|| pod.requirements());
         limit_in(&desired, container, resource)
     }
-
-    /// The limit without a temporary one, in bytes or thousandths of a cpu.
-    pub(crate) fn limit_without_temporary(&self, pod: &Pod, container: &str, resource: Resource) -> Option<u64> {
-        limit_in(&self.without_temporary(pod), container, resource)
-    }
 }
 
 /// A container's limit in a list, in bytes or thousandths of a cpu.

@@ -34,24 +34,23 @@ impl History {
     /// Numbers, keeps and publishes a record that is news. A record that is no news is only returned; listeners get it
     /// if a hook has begun.
     pub(crate) fn add(&mut self, mut record: ChangeRecord, news: bool) -> Arc<ChangeRecord> {
-        if !news {
-            let record = Arc::new(record);
-            if let Cause::Hook { .. } = record.cause {
-                drop(self.listeners.send(Arc::clone(&record)));
-            }
-            return record;
+        if news {
+            record.sequence = self.next;
+            self.next += 1;
         }
-        record.sequence = self.next;
-        self.next += 1;
         let record = Arc::new(record);
-        if self.records.len() == MOST_CHANGES {
-            self.records.pop_front();
+        if news || matches!(record.cause, Cause::Hook { .. }) {
+            // The error means that there are no listeners.
+            drop(self.listeners.send(Arc::clone(&record)));
         }
-        self.records.push_back(Arc::clone(&record));
-        // The error means that there are no listeners.
-        drop(self.listeners.send(Arc::clone(&record)));
-        self.audit.change(&record);
-        log(&record);
+        if news {
+            if self.records.len() == MOST_CHANGES {
+                self.records.pop_front();
+            }
+            self.records.push_back(Arc::clone(&record));
+            self.audit.change(&record);
+            log(&record);
+        }
         record
     }
 

@@ -1,10 +1,10 @@
-//! Which pods and containers live on the node, and where their cgroups are.
+//! The pods and containers that run on the node, and their cgroups. Pure.
 //!
-//! Pure assembly of three views of the same thing: the runtime's lists (names), the cgroup tree (places) and, where no
-//! runtime can be asked, the container ids in the manifests' status. A container counts when its cgroup is there and
-//! somebody can name it; a sandbox has a cgroup and no container name. Of two of the same name the one that was started
-//! later counts: the other has ended, and the runtime has not come to clear it away. A pod counts without containers, too:
-//! its limit must be right before a container that crashed for want of memory starts again.
+//! Three sources describe them: the runtime's lists (names), the cgroup tree (places) and, without a runtime, the container
+//! ids in the status of manifests. A container counts when its cgroup exists and one source has its name; a sandbox has a
+//! cgroup and no container name. Of two containers with one name the later one counts: the other has ended, and the runtime
+//! has not removed its cgroup yet. A pod counts also without containers: its limit must be right before a container that
+//! crashed for want of memory starts again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

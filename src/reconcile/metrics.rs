@@ -35,7 +35,7 @@ const HOOKS: &str = "Hooks of containers that were due, and what became of them"
 const FREEZES: &str = "Time for which a cgroup stood still while its memory limit was lowered";
 const GROWTHS: &str = "Memory limits that were about to be reached, by what became of them";
 const LINT: &str = "Memory settings inside containers of this node that no resize reaches";
-const LEASES: &str =
+const TEMPORARY_LIMITS: &str =
     "Limits that are held higher than decided because they were about to be reached or throttled all the time";
 const LOW_POD_LEVELS: &str = "Pods whose cgroup allows less memory than their containers' cgroups do together";
 
@@ -140,7 +140,7 @@ impl Metrics {
                 by_decision: family(r, "pods_decided", DECIDED, decisions()),
                 overridden: register(r, "pods_overridden", OVERRIDDEN, Gauge::default()),
                 foreign_writers: register(r, "foreign_writers", FOREIGN_WRITERS, Gauge::default()),
-                temporary_limits: register(r, "guard_leases", LEASES, Gauge::default()),
+                temporary_limits: register(r, "guard_leases", TEMPORARY_LIMITS, Gauge::default()),
                 low_pod_levels: register(r, "pods_below_containers", LOW_POD_LEVELS, Gauge::default()),
                 lint_findings: family(r, "lint_findings", LINT, LintRule::ALL.iter().copied().map(lint_labels)),
             },

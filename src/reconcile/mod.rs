@@ -1,9 +1,9 @@
 //! The state of every pod, and the passes that bring each pod to what it should have.
 //!
 //! - [`controller`]: turns facts, requests and the clock into inputs, and effects into passes, files and answers. Only
-//! the controller owns [`pod::Pods`].
+//!   the controller owns [`pod::Pods`].
 //! - [`pod`]: `PodState × PodInput → PodState + Vec<Effect>`, pure. [`desired`], [`resize`], [`shrink`] and [`work`]
-//! are its parts; [`overrides`] checks what operators set.
+//!   are its parts; [`overrides`] checks what operators set.
 //! - [`capacity`]: what the node has for its pods.
 //! - [`store`]: what survives a restart.
 //! - [`history`], [`metrics`], [`worth`], [`annotations`]: what the agent publishes about passes and pods.

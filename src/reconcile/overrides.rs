@@ -70,18 +70,13 @@ pub(crate) fn check_names(pod: &Pod, values: &[NamedRequirements]) -> Result<(),
 
 /// Refuses values of a resource that the kubelet's static managers have assigned to the pod.
 pub(crate) fn check_assigned(pod: &Pod, values: &[NamedRequirements], managers: StaticManagers) -> Result<(), String> {
-    let assigned = Resource::ALL
-        .into_iter()
-        .filter(|resource| managers.assign(pod, *resource));
-    for resource in assigned {
+    let mut resources = Resource::ALL.to_vec();
+    resources.retain(|resource| managers.assign(pod, *resource));
+    for resource in resources {
         for value in values {
-            let lists = [
-                ("requests", value.resources.requests),
-                ("limits", value.resources.limits),
-            ];
-            let set = lists
-                .into_iter()
-                .find_map(|(list, amounts)| Some((list, amounts.text(resource)?)));
+            let Requirements { requests, limits } = value.resources;
+            let request = requests.text(resource).map(|text| ("requests", text));
+            let set = request.or_else(|| Some(("limits", limits.text(resource)?)));
             if let Some((list, text)) = set {
                 return Err(format!(
                     "container {}: {list}.{resource} {text} is refused: the kubelet's static {resource} manager has assigned \

@@ -15,7 +15,7 @@ use super::capacity::Headroom;
 use super::desired::{DesiredState, GrowthPause};
 use super::resize::{Resize, ResizeStatus};
 use super::shrink::ShrinkState;
-use super::store::{SavedPod, Standing};
+use super::store::{SavedPod, SavedTargets};
 use super::work::{OperatorRequest, PassId, RequestId, WorkItem};
 use super::worth::Avoided;
 use crate::actuate::shrink::{Lowering, Verdict};
@@ -462,7 +462,7 @@ impl PodState {
         Some(SavedPod {
             pod,
             described: Some(Arc::clone(&self.pod)),
-            standing: Standing {
+            state: SavedTargets {
                 desired: self.desired.clone(),
                 resize: Resize {
                     status: ResizeStatus::Clear,

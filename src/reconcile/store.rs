@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 mod file;
 #[cfg(any(test, fuzzing))]
 pub(crate) use file::fuzz_state;
-pub(crate) use file::{Restored, SavedPod, Standing, StateFile};
+pub(crate) use file::{Restored, SavedPod, SavedTargets, StateFile};
 
 /// How long a caller waits for the disk at most.
 const LONGEST_SAVE_WAIT: Duration = Duration::from_secs(5);

@@ -13,7 +13,7 @@ use tracing::{Instrument, Span};
 
 use super::{Controller, Event};
 use crate::actuate::shrink::{Lowering, watch};
-use crate::actuate::{HookRun, Job, JobDone, PodHandles, Verdict, reconcile, run_hook};
+use crate::actuate::{HookRun, Job, JobDone, Node, PodHandles, Verdict, reconcile, run_hook};
 use crate::model::HookEnd;
 use crate::plan::resize::{NodeSupport, ResizeDecision};
 use crate::plan::shrink::{Progress, next_turns};
@@ -89,9 +89,7 @@ impl Controller {
         if due.is_empty() {
             return;
         }
-        let mut capacity = self.capacity();
-        let pods = self.pods.values().map(|state| &*state.pod);
-        let support = NodeSupport::of(pods, node.known_kubelet(), self.endpoint.upgraded, now.wall);
+        let (mut capacity, support) = (self.capacity(), self.node_support(&node, now));
         for key in due {
             let Some(state) = self.pods.get(&key).filter(|state| !self.passes.is_busy(state)) else {
                 continue;
@@ -122,6 +120,12 @@ impl Controller {
                 },
             );
         }
+    }
+
+    /// Whether the kubelet resizes in place, as the node's pods show it.
+    pub(super) fn node_support(&self, node: &Node, now: Now) -> NodeSupport {
+        let pods = self.pods.values().map(|state| &*state.pod);
+        NodeSupport::of(pods, node.known_kubelet(), self.endpoint.upgraded, now.wall)
     }
 
     pub(super) fn run_pass(&mut self, key: &str, id: PassId, mut job: Box<Job>) {

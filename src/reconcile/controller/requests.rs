@@ -13,7 +13,7 @@ use crate::actuate::Node;
 use crate::control::ControlError;
 use crate::model::objects::VerticalPodAutoscaler;
 use crate::model::{Cause, ChangeRecord};
-use crate::plan::resize::{NodeSupport, ResizeFacts};
+use crate::plan::resize::ResizeFacts;
 use crate::reconcile::capacity::Headroom;
 use crate::reconcile::pod::{Now, PodInput, PodState, not_running};
 use crate::reconcile::work::{OperatorRequest, RequestId};
@@ -170,8 +170,7 @@ impl Controller {
 
     fn resize_facts(&self, state: &PodState) -> Option<ResizeFacts> {
         let (node, now) = (self.node.known()?, Now::read());
-        let pods = self.pods.values().map(|state| &*state.pod);
-        let support = NodeSupport::of(pods, node.known_kubelet(), self.endpoint.upgraded, now.wall);
+        let support = self.node_support(&node, now);
         let mut capacity = self.capacity();
         self.endpoint
             .facts(state, &[], &Cause::Sweep, &support, &mut capacity, now)

@@ -48,20 +48,14 @@ impl PodState {
         let uid = |state: &Self| state.identity.as_ref().map(|id| id.uid.clone());
         let (earlier, uid) = (uid(before), uid(self));
         let mut least_before: BTreeMap<&str, Bytes> = before.desired.memory_limits().collect();
-        if earlier != uid
-            && let Some(earlier) = earlier
-        {
+        if let Some(earlier) = earlier.filter(|earlier| uid.as_ref() != Some(earlier)) {
             effects.push(Effect::ForgetLeastLimits(earlier));
             least_before.clear();
         }
         let Some(uid) = uid else { return };
         let least: BTreeMap<&str, Bytes> = self.desired.memory_limits().collect();
-        for container in least_before
-            .keys()
-            .chain(least.keys())
-            .copied()
-            .collect::<BTreeSet<_>>()
-        {
+        let containers: BTreeSet<&str> = least_before.keys().chain(least.keys()).copied().collect();
+        for container in containers {
             let (from, to) = (least_before.get(container).copied(), least.get(container).copied());
             if from != to {
                 effects.push(Effect::MoveLeastLimit {

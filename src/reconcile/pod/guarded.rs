@@ -147,7 +147,7 @@ impl PodState {
     /// Ends, lowers or keeps a temporary memory limit after a quiet time.
     fn end_quiet_memory(&mut self, of: &Guarded, peak: Bytes, now: Now) {
         let (name, memory) = (of.container.as_str(), Resource::Memory);
-        let base = self.desired.limit_without_temporary(&self.pod, name, memory);
+        let base = limit_in(&self.desired.without_temporary(&self.pod), name, memory);
         let Some(limit) = self.desired.temporary_limit(name, memory) else {
             return;
         };

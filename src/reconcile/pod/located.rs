@@ -12,7 +12,7 @@ use crate::plan::LowPodLevel;
 use crate::reconcile::desired::{DesiredState, TemporaryLimit};
 use crate::reconcile::resize::Resize;
 use crate::reconcile::shrink::ShrinkState;
-use crate::reconcile::store::{SavedPod, Standing};
+use crate::reconcile::store::{SavedPod, SavedTargets};
 
 const WHY: &str = "an earlier agent was killed before it noted why";
 
@@ -79,7 +79,7 @@ impl PodState {
     /// Applies the saved state of an earlier agent. A saved override always counts; of two recommendations the newer
     /// one does.
     fn restore(&mut self, saved: SavedPod, now: Now) {
-        let Standing { desired, resize } = saved.standing;
+        let SavedTargets { desired, resize } = saved.state;
         for (container, pause) in saved.pauses {
             self.growth.pause(container, pause);
         }

@@ -50,7 +50,8 @@ pub(crate) struct SavedPod {
     /// The pod's latest object: the desired state can be enforced before any source answers.
     #[serde(default, skip_serializing_if = "Option::is_none", with = "shared")]
     pub(crate) described: Option<Arc<Pod>>,
-    pub(crate) standing: Standing,
+    #[serde(rename = "standing")]
+    pub(crate) state: SavedTargets,
     #[serde(default, skip_serializing_if = "Regrets::is_empty")]
     pub(crate) regrets: Regrets,
     /// Until when the guard does not grow limits that the API server denied.
@@ -66,7 +67,7 @@ pub(crate) struct SavedPod {
 
 /// The desired state and the resize of a pod, in one object of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Standing {
+pub(crate) struct SavedTargets {
     #[serde(flatten)]
     pub(crate) desired: DesiredState,
     #[serde(flatten)]
@@ -229,7 +230,7 @@ mod tests {
         let saved = SavedPod {
             pod,
             described: Some(Arc::default()),
-            standing: Standing {
+            state: SavedTargets {
                 desired,
                 resize: Resize::default(),
             },

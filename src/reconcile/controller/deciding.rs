@@ -34,18 +34,16 @@ impl Sources {
 
     /// The cause of passes that follow the pod's decision.
     fn cause(&self, state: &PodState) -> Option<Cause> {
-        let vpa = state.decision.vpa.clone()?;
-        if state.decision.reason == Reason::StartupBoostEnded {
+        let decision = &state.decision;
+        let vpa = decision.vpa.clone()?;
+        if decision.reason == Reason::StartupBoostEnded {
             return Some(Cause::BoostEnded { vpa });
         }
         let version = self.vpa_of(state).map(|vpa| vpa.metadata.resource_version.clone());
         Some(Cause::Recommendation {
             vpa,
             resource_version: version.unwrap_or_default(),
-            reason: state
-                .decision
-                .change()
-                .map_or(state.decision.reason, |(reason, _)| reason),
+            reason: decision.change().map_or(decision.reason, |(reason, _)| reason),
         })
     }
 

@@ -273,10 +273,7 @@ impl PodState {
             targets,
         };
         let names = live.containers.keys();
-        let terms = names.map(|name| Terms {
-            evidence: self.evidence_of(name).filter(|_| hooks),
-            ..self.growth_terms(name, &growable, now)
-        });
+        let terms = names.map(|name| self.terms(name, &growable, hooks, now));
         let containers: Vec<_> = terms
             .filter(|terms| terms.memory.is_some() || terms.cpu.is_some() || terms.evidence.is_some())
             .collect();
@@ -287,7 +284,7 @@ impl PodState {
         })
     }
 
-    fn growth_terms(&self, name: &str, growable: &Growable, now: Timestamp) -> Terms {
+    fn terms(&self, name: &str, growable: &Growable, hooks: bool, now: Timestamp) -> Terms {
         let mut ceilings = self.decision.ceilings.iter();
         let ceiling = ceilings
             .find(|ceiling| ceiling.container == name)
@@ -307,7 +304,7 @@ impl PodState {
                 ceiling: MilliCpu::new(highest),
                 lent: temporary(Resource::Cpu).is_some(),
             }),
-            evidence: None,
+            evidence: self.evidence_of(name).filter(|_| hooks),
         }
     }
 

@@ -74,7 +74,8 @@ impl ContainerHooks {
             (Some(announced), None, Some(limit)) if announced.progress == Progress::Due => {
                 Some((Moment::BeforeShrink, limit, announced.to))
             }
-            (_, None, limit) => Some((Moment::AfterGrow, limit.and(self.grown_from.take())?, limit?)),
+            (_, None, Some(limit)) => Some((Moment::AfterGrow, self.grown_from.take()?, limit)),
+            (_, None, None) => None,
         }
     }
 }

@@ -32,14 +32,11 @@ impl PodState {
     /// How long the API server must not be patched yet: a temporary limit may grow further in a moment, and an undone
     /// shrink is written to the cgroups first.
     pub(crate) fn too_early_to_patch(&self, cause: &Cause, now: Now) -> Option<Duration> {
-        let grown = self
-            .desired
-            .temporary
-            .iter()
-            .filter(|limit| limit.resource == Resource::Memory);
-        let calm = grown.clone().map(|limit| limit.until(GROWTH_ENDS_AFTER)).max();
+        let temporary = self.desired.temporary.iter();
+        let memory = temporary.filter(|limit| limit.resource == Resource::Memory);
+        let calm = memory.map(|limit| limit.until(GROWTH_ENDS_AFTER)).max();
         let calm = calm.and_then(|at| Duration::try_from(at.duration_since(now.wall)).ok());
-        let grown = grown.map(|limit| (limit.container.as_str(), limit.to));
+        let grown = self.desired.memory_limits().map(|(name, limit)| (name, limit.get()));
         let holds = self.holds(now.wall);
         let kept = holds.iter().filter_map(|(target, limit)| match (target, limit) {
             (Target::Container(name), MemoryLimit::Bytes(limit)) => Some((name.as_str(), *limit)),
@@ -49,10 +46,9 @@ impl PodState {
         match cause {
             Cause::Regret { .. } if about_to_lower => Some(Duration::ZERO),
             Cause::Regret { .. } => Some(FIRST_RETRY),
-            _ => {
-                let calm = calm.unwrap_or_default();
-                self.resize.too_early(calm, about_to_lower, FIRST_RETRY, now.instant)
-            }
+            _ => self
+                .resize
+                .too_early(calm.unwrap_or_default(), about_to_lower, FIRST_RETRY, now.instant),
         }
     }
 

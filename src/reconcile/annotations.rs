@@ -1,13 +1,12 @@
 //! Annotates pods with the values that are applied to them, where the kubelet cannot report these, and removes the
 //! annotation of a startup boost that VPA's webhook made, once the boost is taken back.
 //!
-//! Once a second the controller compares the annotations that every pod should have ([`applied_text()`],
-//! [`ended_boosts()`]) with those it has, and sends the pods that differ. A pod leaves this list when the API server
-//! shows the right annotations. So a lost patch is sent again, and an API server that was away gets the latest values
-//! only.
+//! Once a second the controller compares the annotations that every pod should have ([`applied_text()`], [`ended_boosts()`])
+//! with those it has, and sends the pods that differ. A pod leaves this list when the API server shows the right annotations.
+//! So a lost patch is sent again, and an API server that was away gets the latest values only.
 //!
-//! The task sends one patch at a time, with [`PAUSE`] between two patches and [`PAUSE_PER_POD`] between two of one pod. Nothing
-//! waits for this task.
+//! The task sends one patch at a time, with [`PAUSE`] between two patches and [`PAUSE_PER_POD`] between two of one
+//! pod. Nothing waits for this task.
 
 mod order;
 mod wanted;

@@ -1,9 +1,8 @@
-//! The node's capacity: what its pods request, and whether the node has room for more. Pure, and the only place for
-//! this.
+//! The node's capacity: what its pods request, and whether the node has room for more. Pure, and the only place for this.
 //!
-//! A recommendation is checked before it comes into force, an operator's override before it is set, and a pass before
-//! it patches the spec. Refusals have the numbers. How much memory is free at a moment is another question, which the
-//! guard answers.
+//! A recommendation is checked before it comes into force, an operator's override before it is set, and a pass
+//! before it patches the spec. Refusals have the numbers. How much memory is free at a moment is another
+//! question, which the guard answers.
 
 use crate::decide::StaticManagers;
 use crate::model::objects::{Node as NodeObject, Pod};

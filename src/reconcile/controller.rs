@@ -1,9 +1,8 @@
 //! The controller: the one task that owns the state of every pod.
 //!
-//! In: views of the sources, discoveries, written files, operators' requests, reports of the guard, ended passes, the
-//! clock. Each becomes an input to the state of the pods concerned ([`super::pod::PodState::apply`]), and
-//! [`Controller::carry_out`] carries out the effects, in one place. The controller decides nothing about a pod itself,
-//! and does no I/O.
+//! In: views of the sources, discoveries, written files, operators' requests, reports of the guard, ended passes, the clock.
+//! Each becomes an input to the state of the pods concerned ([`super::pod::PodState::apply`]), and [`Controller::carry_out`]
+//! carries out the effects, in one place. The controller decides nothing about a pod itself, and does no I/O.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,8 +41,7 @@ pub(crate) use saving::Store;
 
 /// Decisions that depend on the time, such as on a pod's age, are made this often.
 const DECIDE_EVERY: Duration = Duration::from_secs(60);
-/// A sweep checks one in this many of the pods whose files the kernel watches: no kernel report is relied upon for
-/// ever.
+/// A sweep checks one in this many of the pods whose files the kernel watches: no kernel report is relied upon for ever.
 const SWEEP_PARTS: usize = 20;
 /// After a round over all pods, the controller only takes events for this many times as long: during a change of a
 /// thousand pods, rounds would take all of its time.
@@ -64,7 +62,6 @@ pub(crate) enum Event {
     ApiServerReturned,
     /// The configuration was read again.
     Options(Options),
-    /// Discovery ended.
     Discovered(Discovered),
     PassEnded(StartedPass, Box<JobDone>),
     /// A hook of the pod ended. False: an earlier hook ran in the container, and this one did not.

@@ -1,5 +1,5 @@
-//! The desired state of a pod: the recommendation in force, an operator's override, temporary limits, or the way back
-//! to the spec. Pure.
+//! The desired state of a pod: the recommendation in force, an operator's override, temporary limits, or the way
+//! back to the spec. Pure.
 //!
 //! An override wins over the recommendation until the override ends. When nothing is desired any more, the agent leaves
 //! the pod's values as they are.
@@ -23,8 +23,7 @@ pub(crate) struct DesiredState {
     /// The recommendation in force.
     pub(crate) recommended: Option<Recommended>,
     pub(crate) overridden: Option<Override>,
-    /// The pod is on its way back to its spec. Limits that an override added where the spec declares none are removed,
-    /// too.
+    /// The pod is on its way back to its spec. Limits that an override added where the spec declares none are removed, too.
     pub(crate) returning: bool,
     /// Limits that the guard has grown.
     #[serde(rename = "leases")]

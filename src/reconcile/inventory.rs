@@ -24,8 +24,8 @@ pub(crate) struct Inventory {
 }
 
 impl Inventory {
-    /// Combines the cgroup tree with the names from the runtime and from manifests. `pods` and `listed` are empty
-    /// without a runtime.
+    /// Combines the cgroup tree with the names from the runtime and from manifests. `pods` and `listed`
+    /// are empty without a runtime.
     #[must_use]
     pub(crate) fn assemble(
         scanned: Vec<PodEntry>,

@@ -19,7 +19,6 @@ pub(crate) struct Override {
     /// The caller's user id.
     pub(crate) uid: u32,
     pub(crate) pid: i32,
-    /// The caller's reason.
     pub(crate) reason: String,
     pub(crate) since: Timestamp,
     /// The end of the override; `None` is until released.

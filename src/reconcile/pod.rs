@@ -173,7 +173,6 @@ pub(crate) enum PodInput {
         hooks: bool,
     },
     HookEnded(Box<HookRun>, HookEnd),
-    /// A pass begins.
     PassBegan {
         number: u64,
         resize: Box<ResizeDecision>,
@@ -370,8 +369,8 @@ impl PodState {
         (self.work.wakes_at(now), dated.into_iter().flatten().min())
     }
 
-    /// Makes a pass due after a change of what the pod should have or where it runs. What earlier passes learnt no
-    /// longer counts.
+    /// Makes a pass due after a change of what the pod should have or where it runs. What earlier
+    /// passes learnt no longer counts.
     fn restart(&mut self, cause: Cause, now: Now) {
         self.start_over();
         self.work.request_pass(cause, true, now.instant);

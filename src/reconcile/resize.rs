@@ -81,8 +81,8 @@ impl PreparedResize {
         if is_taken_back {
             return Some((accepted(&self.held), None));
         }
-        // A patch has only the containers that differ from the known spec: several patches may each have left a part of
-        // this spec.
+        // A patch has only the containers that differ from the known spec: several patches may each have left
+        // a part of this spec.
         let parts: Vec<_> = self.earlier.iter().chain([&self.before, &self.targets]).collect();
         let ours = !resize::same(&self.before, &spec) && resize::is_made_of(&parts, &spec);
         ours.then(|| (accepted(&spec), Some(self.clone())))

@@ -1,7 +1,7 @@
 //! One pod's shrinks: its turn, the watch after a pass, and shrinks that were undone. Pure.
 //!
-//! [`crate::plan::shrink`] has the rules: how to lower a limit, and what counts as harm. A pass lowers the limit. This
-//! state keeps the results.
+//! [`crate::plan::shrink`] has the rules: how to lower a limit, and what counts as harm. A pass lowers the limit.
+//! This state keeps the results.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -39,8 +39,7 @@ pub(crate) enum ShrinkEnd {
 }
 
 impl ShrinkState {
-    /// Notes the shrinks of a pass; the lowered limits are watched from now on, together with those that are watched
-    /// already.
+    /// Notes the shrinks of a pass; the lowered limits are watched from now on, together with those that are watched already.
     pub(crate) fn pass_ended(&mut self, report: ShrinkReport, number: u64) {
         self.seen.extend(report.seen);
         self.forget_seen(&report.touched);
@@ -163,8 +162,7 @@ impl ShrinkState {
         self.retry_at = None;
     }
 
-    /// Forgets the memory use seen when containers have ended or started; the watch goes on if the pod's cgroup is the
-    /// same.
+    /// Forgets the memory use seen when containers have ended or started; the watch goes on if the pod's cgroup is the same.
     pub(crate) fn live_changed(&mut self, earlier: Option<&LivePod>, live: Option<&LivePod>) {
         let same = |(earlier, live): (&LivePod, &LivePod)| earlier.id == live.id && earlier.path == live.path;
         if earlier.zip(live).is_some_and(same) {

@@ -1,9 +1,8 @@
 //! Reports at once when a process writes a cgroup file of a pod.
 //!
-//! One inotify descriptor watches all files ([`crate::cgroup::Watch`]). The kernel also reports the agent's own writes,
-//! which cost one pass that finds everything in order. Where the kernel gives no descriptor or no more watches, only
-//! the periodic sweep finds changes, and the agent logs that. Writes come in bursts: the pods are collected until a
-//! burst is over.
+//! One inotify descriptor watches all files ([`crate::cgroup::Watch`]). The kernel also reports the agent's own writes, which
+//! cost one pass that finds everything in order. Where the kernel gives no descriptor or no more watches, only the periodic
+//! sweep finds changes, and the agent logs that. Writes come in bursts: the pods are collected until a burst is over.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -98,8 +97,7 @@ impl Watching {
         due.map(|_| std::mem::take(&mut self.written)).unwrap_or_default()
     }
 
-    /// Waits for the next write. Cancel-safe: events stay in the kernel until they are drained, and draining does not
-    /// wait.
+    /// Waits for the next write. Cancel-safe: events stay in the kernel until they are drained, and draining does not wait.
     pub(crate) async fn next_written(&mut self) -> Written {
         let Some(watch) = &mut self.watch else {
             return std::future::pending().await;

@@ -26,23 +26,17 @@ pub(crate) struct PassId {
     pub(crate) generation: u64,
 }
 
-/// An operator's request.
 #[derive(Debug, Clone)]
 pub(crate) enum OperatorRequest {
     Override(Override),
-    /// Ends the override.
-    Release {
-        uid: u32,
-        pid: i32,
-        reason: String,
-    },
+    Release { uid: u32, pid: i32, reason: String },
 }
 
 /// The passes of one pod.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkItem {
-    /// Counts changes of what a pass starts from. The result of a pass with an earlier generation does not describe the
-    /// pod now.
+    /// Counts changes of what a pass starts from. The result of a pass with an earlier generation does
+    /// not describe the pod now.
     pub(super) generation: u64,
     /// The number of the pass that runs. A pod has at most one.
     pub(crate) running: Option<u64>,

@@ -18,8 +18,7 @@ use super::resize::ResizeStatus;
 use crate::model::{NamedRequirements, ResourceList};
 use crate::plan::sum;
 
-/// The most hours of workloads that are kept, the latest ones: a node has some hundred workloads at a time, and sees
-/// many jobs.
+/// The most hours of workloads that are kept, the latest ones: a node has some hundred workloads at a time, and sees many jobs.
 const MOST_HOURS: usize = 8192;
 const HOUR: i64 = 3600;
 
@@ -28,8 +27,8 @@ const HOUR: i64 = 3600;
 pub(crate) enum Avoided {
     /// A container used more memory than its limit was before the guard raised it.
     Kill,
-    /// A running pod got its recommendation, without being replaced. The first time, this many containers would have
-    /// started again.
+    /// A running pod got its recommendation, without being replaced. The first time, this many
+    /// containers would have started again.
     Eviction { restarts: u64 },
     /// The time in which a container would have been throttled at its earlier limit.
     ThrottledSeconds(f64),

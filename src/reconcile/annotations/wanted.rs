@@ -10,9 +10,9 @@ use crate::model::{NamedRequirements, Requirements};
 use crate::plan::{lift_kept, resize};
 use crate::reconcile::pod::PodState;
 
-/// The value of the annotation, where it is known: `None` until a pass has shown what the pod holds, and while another
-/// process keeps changing its values. `Some(None)` is no annotation: the kubelet reports the values (`by_kubelet`), or
-/// nothing is applied.
+/// The value of the annotation, where it is known: `None` until a pass has shown what the pod holds, and while
+/// another process keeps changing its values. `Some(None)` is no annotation: the kubelet reports the values
+/// (`by_kubelet`), or nothing is applied.
 pub(crate) fn applied_text(state: &PodState, by_kubelet: bool, now: Timestamp) -> Option<Option<String>> {
     state.live.as_ref()?;
     if by_kubelet {

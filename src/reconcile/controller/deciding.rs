@@ -69,8 +69,7 @@ fn is_named(metadata: &ObjectMeta, name: &str, state: &PodState) -> bool {
     metadata.name == name && metadata.namespace == state.pod.metadata.namespace
 }
 
-/// One object for each name. A pod and its successor may be described side by side: the running one counts, or else the
-/// last.
+/// One object for each name. A pod and its successor may be described side by side: the running one counts, or else the last.
 fn one_of_each_name<'a>(pods: &'a [Arc<Pod>], inventory: &Inventory) -> BTreeMap<String, &'a Arc<Pod>> {
     let mut chosen: BTreeMap<String, &Arc<Pod>> = BTreeMap::new();
     for pod in pods {

@@ -102,8 +102,7 @@ impl Controller {
         }
     }
 
-    /// Replaces the node, with the kubelet version of the Node object. Values that differ because of new traits are not
-    /// drift.
+    /// Replaces the node, with the kubelet version of the Node object. Values that differ because of new traits are not drift.
     pub(super) fn take_node(&mut self, node: Option<Arc<Node>>) {
         // A view without the Node object keeps the version of an earlier one.
         let before = self.node.found.node.as_ref().and_then(|before| before.known_kubelet());

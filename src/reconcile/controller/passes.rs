@@ -24,7 +24,6 @@ use crate::reconcile::work::PassId;
 /// Writes come in bursts, like those of a pass: files are compared this long after the first write.
 const BURST: Duration = Duration::from_millis(20);
 
-/// A pass that runs.
 #[derive(Debug)]
 pub(crate) struct StartedPass {
     id: PassId,
@@ -105,8 +104,7 @@ impl Controller {
                 .facts(state, &targets, cause, &support, &mut capacity, now);
             let resize = facts.map(|facts| {
                 let live = state.live.iter();
-                // The patch includes limits that the guard has just raised: otherwise the kubelet would lower them
-                // again.
+                // The patch includes limits that the guard has just raised: otherwise the kubelet would lower them again.
                 live.for_each(|live| drop(node.least_limits.lift(&live.id.uid, &mut targets)));
                 facts.decide(&state.pod, &targets, cause)
             });
@@ -248,8 +246,8 @@ impl Controller {
         self.files.due = Some(self.files.due.map_or(at, |known| known.min(at)));
     }
 
-    /// Lets pods lower their memory limits in turn: a few of one workload at a time, and none while a shrink of the
-    /// workload is undone.
+    /// Lets pods lower their memory limits in turn: a few of one workload at a time, and none while a shrink
+    /// of the workload is undone.
     pub(super) fn begin_shrink_turns(&mut self, now: Timestamp) {
         let progress = |state: &PodState| state.live.as_ref().and_then(|_| state.shrink.progress(now));
         let waits = |state: &PodState| progress(state) == Some(Progress::Waits);

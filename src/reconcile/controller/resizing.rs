@@ -1,5 +1,4 @@
-//! The API server's `resize` subresource, which is not used for a while after the API server said that it does not
-//! serve it.
+//! The API server's `resize` subresource, which is not used for a while after the API server said that it does not serve it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,8 +89,7 @@ impl ResizeEndpoint {
         Some(own.unwrap_or_else(|| Arc::clone(resizer)))
     }
 
-    /// The facts about a pod's resize, where a pass goes through the API server. Its targets count as requested from
-    /// now on.
+    /// The facts about a pod's resize, where a pass goes through the API server. Its targets count as requested from now on.
     pub(super) fn facts(
         &self,
         state: &PodState,

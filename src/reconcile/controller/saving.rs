@@ -64,8 +64,7 @@ impl Store {
 }
 
 impl Controller {
-    /// Forgets saved pods that no source describes, and the files of pods that are gone. Not before every source has
-    /// answered.
+    /// Forgets saved pods that no source describes, and the files of pods that are gone. Not before every source has answered.
     pub(super) fn forget_saved(&mut self) {
         self.store.dirty |= self.store.writer.problem().is_some();
         if !self.sources.seen {

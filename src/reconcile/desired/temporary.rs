@@ -1,10 +1,9 @@
 //! Temporary limits, which the guard gives above the decided ones. Pure. This list is their only home: the agent
 //! derives the least limits that writers heed ([`crate::actuate::LeastLimits`]) and the state file from the list.
 //!
-//! A temporary limit ends when the recommendation has reached it, or when the container has been quiet for a while and
-//! its use in that time fits below the limit without it. A temporary limit comes down when the use in the quiet time
-//! was much lower, and never so far that the guard would grow it again at once. The guard never grows a limit that an
-//! operator has set.
+//! A temporary limit ends when the recommendation has reached it, or when the container has been quiet for a while and its use
+//! in that time fits below the limit without it. A temporary limit comes down when the use in the quiet time was much lower,
+//! and never so far that the guard would grow it again at once. The guard never grows a limit that an operator has set.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -18,7 +17,6 @@ const FREE_PART: u64 = 8;
 /// A temporary limit comes down if that frees one part in this many of it.
 const LOWERED_PART: u64 = 5;
 
-/// One temporary limit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct TemporaryLimit {
@@ -154,15 +152,13 @@ impl DesiredState {
         }
     }
 
-    /// Notes a container's memory use. Returns whether the use is above the limit before the temporary one for the
-    /// first time.
+    /// Notes a container's memory use. Returns whether the use is above the limit before the temporary one for the first time.
     pub(crate) fn used(&mut self, container: &str, used: u64) -> bool {
         let mut limits = self.temporary.iter_mut();
         let limit = limits.find(|limit| limit.is_of(container, Resource::Memory) && used > limit.from);
         limit.is_some_and(|limit| !std::mem::replace(&mut limit.exceeded, true))
     }
 
-    /// Lowers a temporary limit.
     pub(crate) fn lower_temporary(&mut self, container: &str, resource: Resource, to: u64, now: Timestamp) {
         if let Some(limit) = self.temporary.iter_mut().find(|limit| limit.is_of(container, resource)) {
             (limit.to, limit.renewed) = (to, now);

@@ -1,5 +1,4 @@
-//! Derives the effects that update copies of the state: in the state file, the guard, the least limits and the watches.
-//! Pure.
+//! Derives the effects that update copies of the state: in the state file, the guard, the least limits and the watches. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -17,8 +17,7 @@ use crate::plan::resize::AcceptedResize;
 use crate::reconcile::desired::{AfterQuiet, Denied, GrowthPause, TemporaryLimit, limit_in};
 use crate::reconcile::worth::Avoided;
 
-/// How long the guard does not grow a container's limits after the API server's first denial. Doubles with each further
-/// one.
+/// How long the guard does not grow a container's limits after the API server's first denial. Doubles with each further one.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_hours(1);
 
@@ -94,8 +93,8 @@ impl PodState {
         }
     }
 
-    /// Notes a container's memory use. Above the limit without the guard's temporary one, the kernel would have killed
-    /// a process.
+    /// Notes a container's memory use. Above the limit without the guard's temporary one, the kernel
+    /// would have killed a process.
     fn note_usage(&mut self, of: &Guarded, used: Bytes, effects: &mut Vec<Effect>) {
         if self.desired.used(&of.container, used.get()) {
             effects.push(Effect::Avoided(Avoided::Kill));

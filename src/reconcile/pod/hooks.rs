@@ -1,5 +1,5 @@
-//! Runs a container's hooks: before its memory limit comes down, after the limit has grown, and when usage is about to
-//! reach the limit. Pure.
+//! Runs a container's hooks: before its memory limit comes down, after the limit has grown, and when usage is about
+//! to reach the limit. Pure.
 //!
 //! A pass keeps the earlier limit until the `before-shrink` hook has ended, and does everything else. The lower limit
 //! follows whether the hook succeeds or fails.
@@ -147,8 +147,7 @@ impl PodState {
         self.hooks.holds().next().is_some()
     }
 
-    /// Starts the `before-shrink` hooks of a pass that is due. An operator's change and an undone shrink wait for no
-    /// hook.
+    /// Starts the `before-shrink` hooks of a pass that is due. An operator's change and an undone shrink wait for no hook.
     pub(super) fn announce(&mut self, is_allowed: bool, now: Now, effects: &mut Vec<Effect>) {
         self.hooks.is_allowed = is_allowed;
         let Some(pending) = self.work.pending.as_ref().filter(|_| self.live.is_some()) else {

@@ -76,8 +76,7 @@ impl PodState {
         another
     }
 
-    /// Applies the saved state of an earlier agent. A saved override always counts; of two recommendations the newer
-    /// one does.
+    /// Applies the saved state of an earlier agent. A saved override always counts; of two recommendations the newer one does.
     fn restore(&mut self, saved: SavedPod, now: Now) {
         let SavedTargets { desired, resize } = saved.state;
         for (container, pause) in saved.pauses {

@@ -179,8 +179,7 @@ impl PodState {
                 self.resize.catch_up();
                 let set = self.desired.overridden.as_ref();
                 if set.is_some_and(|set| set.is_in(&ahead.spec)) {
-                    // The override was in the spec before the API server was away, so the denial is not about the
-                    // override.
+                    // The override was in the spec before the API server was away, so the denial is not about the override.
                     self.yield_to_spec(now, effects);
                 } else {
                     // The operator was told that the spec follows.
@@ -237,8 +236,8 @@ impl PodState {
             }
             // The kubelet reports when its answer changes. No pass ends with the outcome of a hook.
             Outcome::Withheld(_) | Outcome::Hook(_) => self.work.reset_retries(),
-            // Discovery looks up which containers run now, and another pass follows if they are others. That pass
-            // answers the operator.
+            // Discovery looks up which containers run now, and another pass follows if they are others.
+            // That pass answers the operator.
             Outcome::Interrupted { .. } => {
                 self.work.retry_at = Some(now.instant + FIRST_RETRY);
                 return None;

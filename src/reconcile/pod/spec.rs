@@ -86,8 +86,8 @@ impl PodState {
         self.record_refusal(Cause::ChangeLost, reason, now, effects);
     }
 
-    /// The pod as the VPA's rules see it: its spec without overrides, temporary limits and kept limits that the agent
-    /// has patched.
+    /// The pod as the VPA's rules see it: its spec without overrides, temporary limits and kept limits
+    /// that the agent has patched.
     pub(crate) fn without_own_changes(&self) -> Cow<'_, Pod> {
         // The watch brings an accepted patch a moment later. Until then the pod's object has the spec before the patch.
         let unseen = self.resize.unseen(&self.pod);

@@ -44,8 +44,7 @@ impl WorthMetrics {
         self.series().add(key, worth, now);
     }
 
-    /// Replaces the requests of all workloads, and ends the series of those without a pod or a count for
-    /// [`SERIES_STAY`].
+    /// Replaces the requests of all workloads, and ends the series of those without a pod or a count for [`SERIES_STAY`].
     pub(super) fn request(&self, requests: impl Iterator<Item = (WorkloadKey, WorkloadWorth)>, now: Timestamp) {
         let mut series = self.series();
         let Series { total, workloads } = &mut *series;

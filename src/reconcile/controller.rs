@@ -68,7 +68,7 @@ pub(crate) enum Event {
     HookEnded(String, Box<HookRun>, HookEnd, bool),
     /// A task that worked on a pod ended with this input.
     Pod(String, PodInput),
-    /// The kernel killed a process.
+    /// The kernel killed a process for a limit that a pass had lowered.
     Killed(Arc<OomReport>),
     Request(Request),
 }

@@ -185,7 +185,7 @@ pub(crate) enum PodInput {
     },
     /// The agent no longer watches the limits that this pass lowered.
     ShrinkWatchEnded(u64, Verdict),
-    /// The kernel killed a process in this cgroup.
+    /// The kernel killed a process in this cgroup for a limit that a pass had lowered.
     Killed(Target),
     /// It is the pod's turn to lower memory limits.
     TurnGiven,

@@ -1,17 +1,17 @@
-//! One amount as a bar: what is used, and marks for request, target, bounds and limit. Pure.
+//! The amounts of one resource as a bar: its length is the use; request, target, bounds and limit are marks. Pure.
 
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
 
 use super::state::Amounts;
 
-/// What each character of a bar means.
+/// The meaning of each character of a bar.
 pub(super) const LEGEND: &str = "█ used   r request   t target   [ ] bounds   | limit   ! temporary limit";
 
-/// Draws amounts in so many characters, the largest of them at the right end.
+/// Draws amounts as a bar of `width` characters. The right end is the largest amount.
 pub(super) fn bar(amounts: &Amounts, width: usize) -> Line<'static> {
     let limit = if amounts.temporary_until.is_some() { '!' } else { '|' };
-    // What comes later hides what came before it.
+    // A later mark hides an earlier one in the same cell.
     let marks = [
         (amounts.lower_bound, '['),
         (amounts.upper_bound, ']'),
@@ -25,18 +25,12 @@ pub(super) fn bar(amounts: &Amounts, width: usize) -> Line<'static> {
         return Line::from(" ".repeat(width));
     }
     let cells = |amount: u64| usize::try_from(u128::from(amount) * width as u128 / u128::from(scale)).unwrap_or(width);
-    // A little of something is something.
+    // Any use at all fills a cell.
     let filled = cells(used).max(usize::from(used > 0));
-    let mut bar: Vec<Span<'_>> = (0..width)
-        .map(|cell| match cell < filled {
-            true => Span::styled("█", fill(amounts)),
-            false => Span::styled("·", Color::DarkGray),
-        })
-        .collect();
+    let mut bar = vec![Span::styled("·", Color::DarkGray); width];
+    bar[..filled].fill(Span::styled("█", fill(amounts)));
     for (amount, mark) in marks {
-        let Some(amount) = amount.filter(|amount| *amount > 0) else {
-            continue;
-        };
+        let Some(amount @ 1..) = amount else { continue };
         let cell = cells(amount).min(width - 1);
         let colour = match mark {
             't' => Color::Cyan,
@@ -50,15 +44,12 @@ pub(super) fn bar(amounts: &Amounts, width: usize) -> Line<'static> {
     Line::from(bar)
 }
 
-/// How close use is to the limit.
+/// The colour that says how close use is to the limit.
 pub(super) fn fill(amounts: &Amounts) -> Color {
-    let part = amounts
-        .used
-        .zip(amounts.limit)
-        .map(|(used, limit)| u128::from(used) * 100 / u128::from(limit.max(1)));
-    match part {
-        Some(95..) => Color::Red,
-        Some(80..) => Color::Yellow,
+    let (used, limit) = (amounts.used.unwrap_or(0), amounts.limit.unwrap_or(u64::MAX));
+    match u128::from(used) * 100 / u128::from(limit.max(1)) {
+        95.. => Color::Red,
+        80.. => Color::Yellow,
         _ => Color::Green,
     }
 }

@@ -1,7 +1,7 @@
-//! `vscalectl top`: what the pods of this node use beside what they may, as a live screen or as a table.
+//! `vscalectl top` shows the use of the node's pods beside their requests and limits, as a live screen or as a table.
 //!
-//! In come the agent's answers and the keys; out goes the screen. [`state`] holds what is known, [`view`] what the keys
-//! chose, and [`render`] draws both: none of them does I/O, which is [`screen`]'s. Nothing here changes anything.
+//! In come the agent's answers and the keys; out goes the screen. [`state`] holds the pods, [`view`] holds the choices of
+//! the user, and [`render`] draws both. These three do no I/O; [`screen`] does it. No module changes anything on the node.
 
 mod bar;
 mod render;
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::output::{Format, Output, Paint, or_dash};
+use super::output::{Format, Output, Paint, optional};
 use super::time::Ttl;
 use super::{Failure, agent::Agent, table};
 use state::{Line, Node};
@@ -61,8 +61,9 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
         Ok(node)
     })?;
     let lines = view.lines(&node);
-    let draw = |paint| once(&lines, paint);
-    arguments.output.print_list("usage", &lines, draw)
+    arguments
+        .output
+        .print_list("usage", &lines, |paint| once(&lines, paint))
 }
 
 /// One row for each resource of each pod and container.
@@ -70,35 +71,19 @@ fn once(lines: &[&Line], paint: Paint) -> String {
     if lines.is_empty() {
         return "no such pod runs on this node\n".to_owned();
     }
-    let header = [
-        "POD",
-        "CONTAINER",
-        "RESOURCE",
-        "USED",
-        "REQUEST",
-        "LIMIT",
-        "TARGET",
-        "BOUNDS",
-        "THROTTLED",
-    ];
     let rows = lines.iter().flat_map(|line| {
-        let mut head = [line.full_name(), or_dash(line.container.as_deref().unwrap_or_default())];
-        let mut throttled = line.throttled();
+        let mut head = [line.full_name(), optional(line.container.as_deref()), line.throttled()];
         [&line.cpu, &line.memory].map(|amounts| {
-            let [pod, container] = head.each_mut().map(std::mem::take);
-            let shown = |amount| amounts.short(amount);
+            // Only the first row of a line has them.
+            let [pod, container, throttled] = head.each_mut().map(std::mem::take);
+            let [used, request, target] =
+                [amounts.used, amounts.request, amounts.target].map(|amount| amounts.short(amount));
+            let (resource, limit, bounds) = (amounts.resource.to_string(), amounts.limit(), amounts.bounds());
             [
-                pod,
-                container,
-                amounts.resource.to_string(),
-                shown(amounts.used),
-                shown(amounts.request),
-                amounts.limit(),
-                shown(amounts.target),
-                amounts.bounds(),
-                std::mem::take(&mut throttled),
+                pod, container, resource, used, request, limit, target, bounds, throttled,
             ]
         })
     });
+    let header = "POD  CONTAINER  RESOURCE  USED  REQUEST  LIMIT  TARGET  BOUNDS  THROTTLED";
     table::list(header, rows, paint)
 }

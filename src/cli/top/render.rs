@@ -1,4 +1,4 @@
-//! Draws what is known as the keys chose. Pure.
+//! Draws the node as the keys chose. Pure.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -7,17 +7,17 @@ use ratatui::text::{Line as Text, Span};
 use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 
 use super::bar::{LEGEND, bar, fill};
-use super::state::{Amounts, Line, Node};
+use super::state::{Amounts, Line, News, Node};
 use super::view::View;
 use crate::cli::output::{Tone, clean};
 use crate::model::Resource;
 
 /// Room for `123.4Mi/512Mi`.
 const NUMBERS: u16 = 13;
-/// Bars are no wider than this, and narrower ones than [`NARROWEST`] are left out.
+/// The widest bar. The screen leaves out bars narrower than [`NARROWEST`].
 const WIDEST: u16 = 40;
 const NARROWEST: u16 = 8;
-/// On screens of at least so many lines there is room for details of the selected line, and for what happened.
+/// The least heights of a screen that shows details of the selected line, and the latest changes and kills.
 const DETAILS_FROM: u16 = 14;
 const NEWS_FROM: u16 = 20;
 
@@ -36,7 +36,7 @@ vscalectl top shows what the pods of this node use. It changes nothing.
 In a bar the right end is the largest amount:
 ";
 
-/// Draws the screen; returns how many lines of the list fit it.
+/// Draws the screen; returns the number of lines of the list that fit it.
 pub(super) fn draw(frame: &mut Frame<'_>, node: &Node, view: &View) -> usize {
     let lines = view.lines(node);
     let selected = view.selected(&lines);
@@ -74,7 +74,7 @@ fn header(node: &Node, view: &View) -> Text<'static> {
     let mut parts = vec![
         format!("vscaled {}", clean(&agent.version)),
         format!("{} pods", node.pods.len()),
-        format!("sorted by {}", view.sort),
+        format!("sorted by {}", view.order()),
         format!("{throttled} throttled"),
         format!("{} temporary limits", all().filter(is_temporary).count()),
         format!("cgroup {}", clean(&agent.cgroup_version)),
@@ -93,11 +93,11 @@ fn footer(node: &Node, view: &View) -> Text<'static> {
     }
 }
 
-/// A column: its title, its width, and what it has of a line.
+/// A column: its title, its width, and its cell for a line.
 type Column = (&'static str, u16, fn(&Line, u16) -> Text<'static>);
 
 fn draw_list(frame: &mut Frame<'_>, area: Rect, lines: &[&Line], selected: usize) {
-    // Where there is no room for all, what takes most goes first.
+    // A narrow screen leaves out the widest columns first.
     let at_least = |columns, room| if area.width >= columns { room } else { 0 };
     let (state, throttled, last) = (at_least(72, 10), at_least(48, 4), at_least(140, 36));
     let numbers = (area.width.saturating_sub(10) / 2).min(NUMBERS);
@@ -114,8 +114,14 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, lines: &[&Line], selected: usize
         ("", bars, |line, width| bar(&line.cpu, width.into())),
         ("MEMORY", numbers, |line, _| use_and_limit(&line.memory)),
         ("", bars, |line, width| bar(&line.memory, width.into())),
-        ("THR", throttled, throttling),
-        ("LAST CHANGE", last, last_change),
+        ("THR", throttled, |line, _| {
+            let is_much = line.throttled_percent >= Some(25);
+            Text::styled(line.throttled(), if is_much { Color::Red } else { Color::Reset })
+        }),
+        ("LAST CHANGE", last, |line, _| match &line.last {
+            Some((_, text)) if line.container.is_none() => text.clone().into(),
+            _ => Text::default(),
+        }),
     ];
     let columns: Vec<Column> = columns.into_iter().filter(|(_, width, _)| *width > 0).collect();
     let room = usize::from(area.height.saturating_sub(1)).max(1);
@@ -134,9 +140,10 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, lines: &[&Line], selected: usize
 }
 
 fn name(line: &Line) -> String {
-    line.container
-        .as_ref()
-        .map_or_else(|| line.full_name(), |container| format!("  {container}"))
+    match &line.container {
+        Some(container) => format!("  {container}"),
+        None => line.full_name(),
+    }
 }
 
 fn use_and_limit(amounts: &Amounts) -> Text<'static> {
@@ -145,12 +152,7 @@ fn use_and_limit(amounts: &Amounts) -> Text<'static> {
     Text::from_iter([used, limit.unwrap_or_default().into()])
 }
 
-fn throttling(line: &Line, _: u16) -> Text<'static> {
-    let much = line.throttled_percent >= Some(25);
-    Text::styled(line.throttled(), if much { Color::Red } else { Color::Reset })
-}
-
-/// How the pod stands, beside its name alone.
+/// The state of a pod; nothing for a container.
 fn state_of(line: &Line, _: u16) -> Text<'static> {
     let colour = match Tone::of(&line.state) {
         _ if line.container.is_some() => return Text::default(),
@@ -162,41 +164,25 @@ fn state_of(line: &Line, _: u16) -> Text<'static> {
     Text::styled(line.state.clone(), colour)
 }
 
-fn last_change(line: &Line, _: u16) -> Text<'static> {
-    let last = line.last.as_ref().filter(|_| line.container.is_none());
-    last.map_or_else(Text::default, |(_, text)| text.clone().into())
-}
-
 /// The numbers of the selected line.
 fn describe(line: &Line) -> Vec<Text<'static>> {
     let amounts = |amounts: &Amounts| {
         let until = amounts.temporary_until.as_ref().map(|until| format!(" until {until}"));
-        let shown = |amount| amounts.short(amount);
+        let [used, request, target] =
+            [amounts.used, amounts.request, amounts.target].map(|amount| amounts.short(amount));
         Text::from(format!(
-            "{:<8}used {}  request {}  target {}  bounds {}  limit {}{}",
-            amounts.resource.to_string(),
-            shown(amounts.used),
-            shown(amounts.request),
-            shown(amounts.target),
+            "{:<8}used {used}  request {request}  target {target}  bounds {}  limit {}{}",
+            amounts.resource.name(),
             amounts.bounds(),
             amounts.limit(),
             until.unwrap_or_default()
         ))
     };
-    let container = line
-        .container
-        .as_ref()
-        .map(|container| format!(" {container}"))
-        .unwrap_or_default();
+    let container = line.container.as_ref().map(|container| format!(" {container}"));
     let last = line.last.as_ref().map_or("nothing lately", |(_, text)| text);
+    let (name, container) = (line.full_name(), container.unwrap_or_default());
     vec![
-        Text::from(format!(
-            "{}{container}  {}  {}",
-            line.full_name(),
-            line.state,
-            line.detail
-        ))
-        .bold(),
+        Text::from(format!("{name}{container}  {}  {}", line.state, line.detail)).bold(),
         amounts(&line.cpu),
         amounts(&line.memory),
         Text::from(format!("changed {last}")),
@@ -206,8 +192,7 @@ fn describe(line: &Line) -> Vec<Text<'static>> {
 fn latest(node: &Node, height: u16) -> Vec<Text<'static>> {
     let room = usize::from(height.saturating_sub(1));
     let news = node.news.iter().skip(node.news.len().saturating_sub(room));
-    let line = |text: String, is_kill: bool| Text::styled(text, if is_kill { Color::Red } else { Color::Reset });
-    std::iter::once(Text::from("CHANGES AND KILLS").bold())
-        .chain(news.map(|news| line(news.text.clone(), news.is_kill)))
-        .collect()
+    let line = |news: &News| Text::styled(news.text.clone(), if news.is_kill { Color::Red } else { Color::Reset });
+    let title = Text::from("CHANGES AND KILLS").bold();
+    std::iter::once(title).chain(news.map(line)).collect()
 }

@@ -1,9 +1,9 @@
-//! What the agent said, and the rates that follow from two answers. Pure.
+//! The pods of the node as the agent describes them, and the rates between two answers. Pure.
 
 use std::collections::{HashMap, VecDeque};
 
 use jiff::Timestamp;
-use serde::ser::{Serialize, SerializeMap as _, Serializer};
+use serde::{Serialize, Serializer};
 
 use crate::cli::amount::list;
 use crate::cli::output::{Paint, clean};
@@ -11,21 +11,22 @@ use crate::cli::{change, oom, time};
 use crate::control::proto::{self, Change, Container, GetReply, Lease, Pod, Requirements, Usage};
 use crate::model::Resource;
 
-/// So many changes and kills are shown.
+/// The number of changes and kills that the screen keeps.
 const NEWS: usize = 32;
 
-/// The pods of the node, as two answers and what was watched since tell.
+/// The latest answer of the agent, and the changes and kills since.
 #[derive(Debug, Default)]
 pub(super) struct Node {
     pub(super) agent: proto::Agent,
     pub(super) pods: Vec<PodLines>,
     /// Changes and kills, oldest first.
     pub(super) news: VecDeque<News>,
-    /// By UID of the pod and id of the container.
-    readings: HashMap<(String, String), Usage>,
-    /// By UID of the pod.
-    last: HashMap<String, (Timestamp, String)>,
+    /// The latest change of each pod, by UID.
+    last: HashMap<String, LastChange>,
 }
+
+/// The time of a change, and one line about it.
+type LastChange = (Timestamp, String);
 
 #[derive(Debug)]
 pub(super) struct News {
@@ -42,7 +43,7 @@ pub(super) struct PodLines {
 }
 
 /// A pod as a whole, or one of its containers.
-#[derive(Debug, Clone, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Line {
     pub(super) namespace: String,
@@ -53,11 +54,15 @@ pub(super) struct Line {
     pub(super) detail: String,
     pub(super) cpu: Amounts,
     pub(super) memory: Amounts,
-    /// Part of the latest enforcement periods that was throttled; `None` without periods.
+    /// The throttled share of the enforcement periods since the answer before; `None` without periods.
     pub(super) throttled_percent: Option<u64>,
-    /// When the pod was changed last, and how.
+    /// The pod's latest change.
     #[serde(serialize_with = "last_change")]
-    pub(super) last: Option<(Timestamp, String)>,
+    pub(super) last: Option<LastChange>,
+    #[serde(skip)]
+    container_id: Option<String>,
+    #[serde(skip)]
+    usage: Option<Usage>,
 }
 
 /// Amounts of one resource, in thousandths of a cpu or in bytes.
@@ -65,42 +70,43 @@ pub(super) struct Line {
 pub(super) struct Amounts {
     pub(super) resource: Resource,
     pub(super) used: Option<u64>,
-    /// In the pod's spec.
+    /// The request in the pod's spec.
     pub(super) request: Option<u64>,
-    /// What the kernel enforces.
+    /// The limit that the kernel enforces.
     pub(super) limit: Option<u64>,
-    /// The request that was decided, or set by hand.
+    /// The request that the agent or an operator decided.
     pub(super) target: Option<u64>,
     pub(super) lower_bound: Option<u64>,
     pub(super) upper_bound: Option<u64>,
-    /// Until when the limit is a temporary one.
+    /// The end of the temporary limit, where the limit is one.
     pub(super) temporary_until: Option<String>,
 }
 
 impl Node {
-    /// Takes in an answer. Rates are those since the answer before.
+    /// Replaces the pods by those of an answer. Rates are those since the answer before.
     pub(super) fn read(&mut self, reply: GetReply) {
-        let before = std::mem::take(&mut self.readings);
+        let before = std::mem::take(&mut self.pods);
+        let before: HashMap<&str, &PodLines> = before.iter().map(|lines| (lines.uid.as_str(), lines)).collect();
         self.last.retain(|uid, _| reply.pods.iter().any(|pod| pod.uid == *uid));
-        self.pods = reply.pods.iter().map(|pod| self.lines(pod, &before)).collect();
+        let lines = |pod: &Pod| PodLines::new(pod, before.get(pod.uid.as_str()).copied(), self.last.get(&pod.uid));
+        self.pods = reply.pods.iter().map(lines).collect();
         self.agent = reply.agent.unwrap_or_default();
     }
 
-    /// Takes in a change or a kill.
+    /// Adds a change or a kill to the news, and a change to its pod.
     pub(super) fn add(&mut self, change: &Change) {
-        let (text, is_kill) = match &change.kill {
-            Some(kill) => (oom::line(kill, Paint::PLAIN), true),
-            None => (change::line(change, Paint::PLAIN), false),
+        let text = match &change.kill {
+            Some(kill) => oom::line(kill, Paint::PLAIN),
+            None => change::line(change, Paint::PLAIN),
         };
+        let is_kill = change.kill.is_some();
         if !is_kill && let Ok(at) = change.at.parse() {
             let last = (at, change::line_of_pod(change, Paint::PLAIN));
-            for line in self
-                .pods
-                .iter_mut()
-                .filter(|lines| lines.uid == change.uid)
-                .flat_map(PodLines::all_mut)
-            {
-                line.last = Some(last.clone());
+            for pod in self.pods.iter_mut().filter(|pod| pod.uid == change.uid) {
+                pod.pod.last = Some(last.clone());
+                pod.containers
+                    .iter_mut()
+                    .for_each(|line| line.last = Some(last.clone()));
             }
             self.last.insert(change.uid.clone(), last);
         }
@@ -109,119 +115,69 @@ impl Node {
             self.news.pop_front();
         }
     }
+}
 
-    fn lines(&mut self, pod: &Pod, before: &HashMap<(String, String), Usage>) -> PodLines {
-        let containers: Vec<Line> = pod
-            .containers
-            .iter()
-            .map(|one| self.container(pod, one, before))
-            .collect();
-        let usage = pod.usage.as_ref();
-        let [cpu, memory] = Resource::ALL.map(|resource| {
-            let sum = |of: fn(&Amounts) -> Option<u64>| {
-                let amounts = containers.iter().map(|line| of(line.of(resource)));
-                amounts.flatten().reduce(u64::saturating_add)
-            };
-            Amounts {
-                request: sum(|amounts| amounts.request),
-                target: sum(|amounts| amounts.target),
-                limit: usage.and_then(|usage| amount(usage.limits.as_ref(), resource)),
-                ..Amounts::none(resource)
+impl PodLines {
+    fn new(pod: &Pod, before: Option<&Self>, last: Option<&LastChange>) -> Self {
+        let line = |container: &Container| {
+            let amounts = Resource::ALL.map(|resource| Amounts::of_container(pod, container, resource));
+            let name = clean(&container.name);
+            let before =
+                before.and_then(|before| before.containers.iter().find(|line| line.container_id == container.id));
+            Line {
+                container: Some(name),
+                container_id: container.id.clone(),
+                ..Line::new(pod, amounts, container.usage.as_ref(), before, last)
             }
-        });
-        let mut line = Line {
-            container: None,
-            cpu,
-            memory,
-            ..self.line(pod)
         };
-        self.rates(&mut line, (&pod.uid, ""), usage, before);
-        PodLines {
+        let containers: Vec<Line> = pod.containers.iter().map(line).collect();
+        let amounts = Resource::ALL.map(|resource| Amounts::of_pod(pod, &containers, resource));
+        let before = before.map(|before| &before.pod);
+        Self {
             uid: pod.uid.clone(),
-            pod: line,
+            pod: Line::new(pod, amounts, pod.usage.as_ref(), before, last),
             containers,
         }
     }
+}
 
-    fn container(&mut self, pod: &Pod, container: &Container, before: &HashMap<(String, String), Usage>) -> Line {
-        let [cpu, memory] = Resource::ALL.map(|resource| amounts(pod, container, resource));
-        let mut line = Line {
-            container: Some(clean(&container.name)),
-            cpu,
-            memory,
-            ..self.line(pod)
-        };
-        let id = container.id.as_deref().unwrap_or_default();
-        self.rates(&mut line, (&pod.uid, id), container.usage.as_ref(), before);
-        line
-    }
-
-    fn line(&self, pod: &Pod) -> Line {
-        Line {
+impl Line {
+    /// Rates are those since `before`, which is the same line in the answer before.
+    fn new(
+        pod: &Pod,
+        [cpu, memory]: [Amounts; 2],
+        usage: Option<&Usage>,
+        before: Option<&Self>,
+        last: Option<&LastChange>,
+    ) -> Self {
+        let mut line = Self {
             namespace: clean(&pod.namespace),
             name: clean(&pod.name),
             container: None,
             state: clean(&pod.state),
             detail: clean(&pod.detail),
-            cpu: Amounts::none(Resource::Cpu),
-            memory: Amounts::none(Resource::Memory),
+            cpu,
+            memory,
             throttled_percent: None,
-            last: self.last.get(&pod.uid).cloned(),
-        }
-    }
-
-    /// What is used, and throttled, since the reading before; keeps this one for the next.
-    fn rates(
-        &mut self,
-        line: &mut Line,
-        (uid, id): (&str, &str),
-        usage: Option<&Usage>,
-        before: &HashMap<(String, String), Usage>,
-    ) {
-        let Some(usage) = usage else { return };
-        let key = (uid.to_owned(), id.to_owned());
-        line.memory.used = Some(usage.memory_bytes);
-        if let Some(before) = before.get(&key) {
-            let since = usage.read_at_us.saturating_sub(before.read_at_us).max(1);
-            let time = usage
+            last: last.cloned(),
+            container_id: None,
+            usage: usage.cloned(),
+        };
+        line.memory.used = usage.map(|usage| usage.memory_bytes);
+        if let Some((now, before)) = usage.zip(before.and_then(|line| line.usage.as_ref())) {
+            let micros = now.read_at_us.saturating_sub(before.read_at_us).max(1);
+            let cpu = now
                 .cpu_us
                 .zip(before.cpu_us)
-                .map(|(now, then)| now.saturating_sub(then));
-            line.cpu.used = time.map(|time| time.saturating_mul(1000) / since);
-            let periods = usage.periods.saturating_sub(before.periods);
-            let throttled = usage.throttled_periods.saturating_sub(before.throttled_periods);
+                .map(|(now, before)| now.saturating_sub(before));
+            line.cpu.used = cpu.map(|cpu| cpu.saturating_mul(1000) / micros);
+            let periods = now.periods.saturating_sub(before.periods);
+            let throttled = now.throttled_periods.saturating_sub(before.throttled_periods);
             line.throttled_percent = throttled.saturating_mul(100).checked_div(periods);
         }
-        self.readings.insert(key, usage.clone());
+        line
     }
-}
 
-fn amounts(pod: &Pod, container: &Container, resource: Resource) -> Amounts {
-    let requests = |values: &Option<Requirements>| amount(values.as_ref()?.requests.as_ref(), resource);
-    let recommended = container.recommendation.as_ref();
-    let lent = |lease: &&Lease| lease.container == container.name && lease.resource == resource.name();
-    Amounts {
-        request: requests(&container.spec),
-        limit: (container.usage.as_ref()).and_then(|usage| amount(usage.limits.as_ref(), resource)),
-        target: requests(&container.wanted),
-        lower_bound: amount(recommended.and_then(|said| said.lower_bound.as_ref()), resource),
-        upper_bound: amount(recommended.and_then(|said| said.upper_bound.as_ref()), resource),
-        temporary_until: pod.leases.iter().find(lent).map(|lease| time::second(&lease.until)),
-        ..Amounts::none(resource)
-    }
-}
-
-fn amount(amounts: Option<&proto::Amounts>, resource: Resource) -> Option<u64> {
-    list(amounts).get(resource)
-}
-
-impl PodLines {
-    fn all_mut(&mut self) -> impl Iterator<Item = &mut Line> {
-        std::iter::once(&mut self.pod).chain(&mut self.containers)
-    }
-}
-
-impl Line {
     pub(super) fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
@@ -235,18 +191,40 @@ impl Line {
 
     pub(super) fn throttled(&self) -> String {
         self.throttled_percent
-            .map_or_else(|| "-".to_owned(), |part| format!("{part}%"))
+            .map_or_else(|| "-".to_owned(), |percent| format!("{percent}%"))
     }
 }
 
 impl Amounts {
-    const fn none(resource: Resource) -> Self {
+    fn of_container(pod: &Pod, container: &Container, resource: Resource) -> Self {
+        let amount = |list_of: Option<&proto::Amounts>| list(list_of).get(resource);
+        let request = |values: &Option<Requirements>| amount(values.as_ref()?.requests.as_ref());
+        let recommended = container.recommendation.as_ref();
+        let lent = |lease: &&Lease| lease.container == container.name && lease.resource == resource.name();
         Self {
             resource,
             used: None,
-            request: None,
-            limit: None,
-            target: None,
+            request: request(&container.spec),
+            limit: amount(container.usage.as_ref().and_then(|usage| usage.limits.as_ref())),
+            target: request(&container.wanted),
+            lower_bound: amount(recommended.and_then(|bounds| bounds.lower_bound.as_ref())),
+            upper_bound: amount(recommended.and_then(|bounds| bounds.upper_bound.as_ref())),
+            temporary_until: pod.leases.iter().find(lent).map(|lease| time::second(&lease.until)),
+        }
+    }
+
+    /// The limit of the pod's own cgroup, and the sums of its containers' requests and targets.
+    fn of_pod(pod: &Pod, containers: &[Line], resource: Resource) -> Self {
+        let sum = |amount: fn(&Self) -> Option<u64>| {
+            let amounts = containers.iter().filter_map(|line| amount(line.of(resource)));
+            amounts.reduce(u64::saturating_add)
+        };
+        Self {
+            resource,
+            used: None,
+            request: sum(|amounts| amounts.request),
+            limit: list(pod.usage.as_ref().and_then(|usage| usage.limits.as_ref())).get(resource),
+            target: sum(|amounts| amounts.target),
             lower_bound: None,
             upper_bound: None,
             temporary_until: None,
@@ -265,22 +243,15 @@ impl Amounts {
         while whole >= step && unit + 1 < units.len() {
             (whole, rest, unit) = (whole / step, whole % step, unit + 1);
         }
-        let tenth = rest * 10 / step;
-        let suffix = units[unit];
-        if tenth == 0 || whole >= 100 {
-            format!("{whole}{suffix}")
-        } else {
-            format!("{whole}.{tenth}{suffix}")
+        match rest * 10 / step {
+            tenth if tenth > 0 && whole < 100 => format!("{whole}.{tenth}{}", units[unit]),
+            _ => format!("{whole}{}", units[unit]),
         }
     }
 
-    /// The limit, and whether it is a temporary one.
+    /// The limit, marked where it is a temporary one.
     pub(super) fn limit(&self) -> String {
-        let mark = if self.temporary_until.is_some() {
-            " (temporary)"
-        } else {
-            ""
-        };
+        let mark = self.temporary_until.as_ref().map_or("", |_| " (temporary)");
         self.short(self.limit) + mark
     }
 
@@ -294,27 +265,20 @@ impl Amounts {
 
 impl Serialize for Amounts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let amounts = [
-            ("used", self.used),
-            ("request", self.request),
-            ("limit", self.limit),
-            ("target", self.target),
-            ("lowerBound", self.lower_bound),
-            ("upperBound", self.upper_bound),
+        let quantity = |amount: Option<u64>| amount.map(|amount| self.resource.quantity(amount));
+        let fields = [
+            ("used", quantity(self.used)),
+            ("request", quantity(self.request)),
+            ("limit", quantity(self.limit)),
+            ("target", quantity(self.target)),
+            ("lowerBound", quantity(self.lower_bound)),
+            ("upperBound", quantity(self.upper_bound)),
+            ("temporaryUntil", self.temporary_until.clone()),
         ];
-        let mut map = serializer.serialize_map(None)?;
-        for (name, amount) in amounts {
-            if let Some(amount) = amount {
-                map.serialize_entry(name, &self.resource.quantity(amount))?;
-            }
-        }
-        if let Some(until) = &self.temporary_until {
-            map.serialize_entry("temporaryUntil", until)?;
-        }
-        map.end()
+        serializer.collect_map(fields.into_iter().filter_map(|(name, text)| Some((name, text?))))
     }
 }
 
-fn last_change<S: Serializer>(last: &Option<(Timestamp, String)>, serializer: S) -> Result<S::Ok, S::Error> {
+fn last_change<S: Serializer>(last: &Option<LastChange>, serializer: S) -> Result<S::Ok, S::Error> {
     last.as_ref().map(|(_, text)| text).serialize(serializer)
 }

@@ -1,4 +1,4 @@
-//! What the keys chose: order, filter, selection. Pure.
+//! The order, the filter and the selection that the keys choose. Pure.
 
 use std::cmp::Reverse;
 
@@ -6,34 +6,40 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::state::{Line, Node, PodLines};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, derive_more::Display)]
-#[display(rename_all = "lowercase")]
-pub(super) enum Sort {
-    #[default]
-    Name,
-    Cpu,
-    Memory,
-    Throttling,
-    Change,
-}
+/// An order of pods: its name, and the number by which pods with more come first.
+type Order = (&'static str, fn(&PodLines) -> Option<i128>);
 
-/// Which lines are shown, and how.
+/// The orders that the key `s` goes through. Pods that are equal stand in the order of their names.
+const ORDERS: [Order; 5] = [
+    ("name", |_| None),
+    ("cpu", |lines| lines.pod.cpu.used.map(i128::from)),
+    ("memory", |lines| lines.pod.memory.used.map(i128::from)),
+    ("throttling", |lines| {
+        let all = std::iter::once(&lines.pod).chain(&lines.containers);
+        all.filter_map(|line| line.throttled_percent).max().map(i128::from)
+    }),
+    ("change", |lines| {
+        lines.pod.last.as_ref().map(|(at, _)| at.as_nanosecond())
+    }),
+];
+
+/// The lines that the screen shows, and how.
 #[derive(Debug, Default)]
 pub(super) struct View {
-    pub(super) sort: Sort,
+    /// An index of [`ORDERS`].
+    order: usize,
     pub(super) filter: String,
     /// Whether keys are letters of the filter.
     pub(super) types: bool,
     pub(super) help: bool,
-    /// Whether containers are left out.
-    pub(super) pods_only: bool,
-    selected: Option<Key>,
+    /// Whether the screen leaves out containers.
+    pods_only: bool,
+    /// The names of the selected line.
+    selected: Option<(String, Option<String>)>,
 }
 
-type Key = (String, String, Option<String>);
-
-fn key_of(line: &Line) -> Key {
-    (line.namespace.clone(), line.name.clone(), line.container.clone())
+fn names(line: &Line) -> (String, Option<String>) {
+    (line.full_name(), line.container.clone())
 }
 
 impl View {
@@ -44,34 +50,35 @@ impl View {
         }
     }
 
-    /// The lines that fit the filter, in order; a pod's containers follow it.
+    pub(super) fn order(&self) -> &'static str {
+        ORDERS[self.order].0
+    }
+
+    /// The lines that fit the filter, in order. The containers of a pod follow it.
     pub(super) fn lines<'n>(&self, node: &'n Node) -> Vec<&'n Line> {
         let fits = |lines: &&PodLines| lines.pod.full_name().contains(&self.filter);
         let mut pods: Vec<&PodLines> = node.pods.iter().filter(fits).collect();
-        pods.sort_by_cached_key(|lines| (lines.pod.namespace.clone(), lines.pod.name.clone()));
-        match self.sort {
-            Sort::Name => {}
-            Sort::Cpu => pods.sort_by_key(|lines| Reverse(lines.pod.cpu.used)),
-            Sort::Memory => pods.sort_by_key(|lines| Reverse(lines.pod.memory.used)),
-            Sort::Throttling => pods.sort_by_key(|lines| {
-                let containers = lines.containers.iter().map(|line| line.throttled_percent);
-                Reverse(containers.max().flatten().max(lines.pod.throttled_percent))
-            }),
-            Sort::Change => pods.sort_by_key(|lines| Reverse(lines.pod.last.as_ref().map(|(at, _)| *at))),
-        }
+        let (_, most) = ORDERS[self.order];
+        pods.sort_by_cached_key(|lines| {
+            (
+                Reverse(most(lines)),
+                lines.pod.namespace.clone(),
+                lines.pod.name.clone(),
+            )
+        });
         let containers = |lines: &'n PodLines| lines.containers.iter().filter(|_| !self.pods_only);
         pods.into_iter()
             .flat_map(|lines| std::iter::once(&lines.pod).chain(containers(lines)))
             .collect()
     }
 
-    /// Which of these lines is selected: the first if the one that was is gone.
+    /// The index of the selected line: the first one where the selected pod or container has gone.
     pub(super) fn selected(&self, lines: &[&Line]) -> usize {
-        let is_selected = |line: &&Line| self.selected.as_ref() == Some(&key_of(line));
+        let is_selected = |line: &&Line| self.selected.as_ref() == Some(&names(line));
         lines.iter().position(is_selected).unwrap_or(0)
     }
 
-    /// Takes in a key. `page` lines fit the screen. False: leave.
+    /// Does what a key means; `page` lines fit the screen. False: the key ends the program.
     pub(super) fn press(&mut self, key: KeyEvent, node: &Node, page: usize) -> bool {
         if key.modifiers.contains(KeyModifiers::CONTROL) {
             return !matches!(key.code, KeyCode::Char('c' | 'd'));
@@ -94,30 +101,22 @@ impl View {
             KeyCode::Char('?' | 'h') => self.help = true,
             KeyCode::Char('/') => self.types = true,
             KeyCode::Esc => self.filter.clear(),
-            KeyCode::Char('s') => {
-                self.sort = match self.sort {
-                    Sort::Name => Sort::Cpu,
-                    Sort::Cpu => Sort::Memory,
-                    Sort::Memory => Sort::Throttling,
-                    Sort::Throttling => Sort::Change,
-                    Sort::Change => Sort::Name,
-                }
-            }
+            KeyCode::Char('s') => self.order = (self.order + 1) % ORDERS.len(),
             KeyCode::Char('c') => self.pods_only = !self.pods_only,
-            KeyCode::Up | KeyCode::Char('k') => self.go(node, |at| at.saturating_sub(1)),
-            KeyCode::Down | KeyCode::Char('j') => self.go(node, |at| at + 1),
-            KeyCode::PageUp => self.go(node, |at| at.saturating_sub(page)),
-            KeyCode::PageDown | KeyCode::Char(' ') => self.go(node, |at| at + page),
-            KeyCode::Home | KeyCode::Char('g') => self.go(node, |_| 0),
-            KeyCode::End | KeyCode::Char('G') => self.go(node, |_| usize::MAX),
+            KeyCode::Up | KeyCode::Char('k') => self.select(node, |at| at.saturating_sub(1)),
+            KeyCode::Down | KeyCode::Char('j') => self.select(node, |at| at + 1),
+            KeyCode::PageUp => self.select(node, |at| at.saturating_sub(page)),
+            KeyCode::PageDown | KeyCode::Char(' ') => self.select(node, |at| at + page),
+            KeyCode::Home | KeyCode::Char('g') => self.select(node, |_| 0),
+            KeyCode::End | KeyCode::Char('G') => self.select(node, |_| usize::MAX),
             _ => {}
         }
         true
     }
 
-    fn go(&mut self, node: &Node, to: impl Fn(usize) -> usize) {
+    fn select(&mut self, node: &Node, to: impl Fn(usize) -> usize) {
         let lines = self.lines(node);
         let at = to(self.selected(&lines)).min(lines.len().saturating_sub(1));
-        self.selected = lines.get(at).map(|line| key_of(line));
+        self.selected = lines.get(at).map(|line| names(line));
     }
 }

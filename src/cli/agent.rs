@@ -1,11 +1,11 @@
-//! Where the agent is, and how a command asks it.
+//! The connection of a command to the agent.
 
 use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
 
-use super::{Failure, NO_DAEMON, REFUSED, USAGE};
+use super::{Failure, NO_AGENT, REFUSED, USAGE};
 use crate::control::{Client, ClientError, DEFAULT_SOCKET};
 
 /// The agent that commands talk to.
@@ -17,12 +17,12 @@ pub(super) struct Agent {
 }
 
 impl Agent {
-    /// Connects, and makes the calls of a command.
+    /// Connects to the agent, and makes the calls of a command.
     pub(super) fn call<T>(&self, calls: impl AsyncFnOnce(&mut Client) -> Result<T, Failure>) -> Result<T, Failure> {
         block_on(async { calls(&mut Client::connect(&self.socket).await?).await })?
     }
 
-    /// The same, for a command that can do without an agent.
+    /// The same for a command that also works without an agent, and therefore gets the error.
     pub(super) fn try_call<T>(
         &self,
         calls: impl AsyncFnOnce(&mut Client) -> Result<T, ClientError>,
@@ -31,7 +31,7 @@ impl Agent {
     }
 }
 
-/// Waits for something that takes time.
+/// Runs a future to its end.
 pub(super) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -43,7 +43,7 @@ pub(super) fn block_on<T>(future: impl Future<Output = T>) -> Result<T, Failure>
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let code = match &error {
-            ClientError::NoAgent(_) => NO_DAEMON,
+            ClientError::NoAgent(_) => NO_AGENT,
             ClientError::Path(_) => USAGE,
             ClientError::Answer(status) if status.code() == tonic::Code::InvalidArgument => USAGE,
             ClientError::Denied(_) | ClientError::Unknown | ClientError::Answer(_) => REFUSED,

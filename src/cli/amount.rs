@@ -1,10 +1,10 @@
-//! Amounts and values of cgroup files, as people read them.
+//! Prints amounts and the values of cgroup files for people.
 
 use super::output::{clean, optional, or_dash};
 use crate::control::proto;
 use crate::model::{Bytes, ControlFile, MemoryLimit, Requirements, Resource, ResourceList, Setting};
 
-/// Requests and limits of an answer; what is no amount is unset.
+/// The requests and limits of an answer. A text that is no amount counts as unset.
 pub(super) fn read(values: Option<&proto::Requirements>) -> Requirements {
     Requirements {
         requests: list(values.and_then(|values| values.requests.as_ref())),
@@ -12,7 +12,7 @@ pub(super) fn read(values: Option<&proto::Requirements>) -> Requirements {
     }
 }
 
-/// The amounts of an answer; what is no amount is unset.
+/// The amounts of an answer. A text that is no amount counts as unset.
 pub(super) fn list(list: Option<&proto::Amounts>) -> ResourceList {
     ResourceList {
         cpu: list.and_then(|list| list.cpu.as_deref()?.parse().ok()),
@@ -33,7 +33,7 @@ pub(super) fn rows(container: &str, from: &Requirements, to: &Requirements) -> [
     })
 }
 
-/// What a file holds, and how much memory that is where it is memory: `201326592 (192Mi)`. Anything else as it is.
+/// The value of a file, and for bytes of memory also their quantity: `201326592 (192Mi)`.
 pub(super) fn describe(file: &str, text: &str) -> String {
     let shown = or_dash(text);
     match memory(file, text) {
@@ -45,7 +45,7 @@ pub(super) fn describe(file: &str, text: &str) -> String {
     }
 }
 
-/// Whether this is memory, and not limited.
+/// Whether the value is memory without a limit.
 pub(super) fn is_unlimited(file: &str, text: &str) -> bool {
     memory(file, text) == Some(MemoryLimit::Max)
 }

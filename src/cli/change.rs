@@ -1,4 +1,4 @@
-//! `vscalectl history` and `watch`, and one pass over one pod as people read it: its steps, how they ended, and the exit code.
+//! `vscalectl history` and `watch`, and the output of a change: its steps, its outcome, and the exit code.
 
 use anyhow::anyhow;
 use clap::Args;
@@ -12,16 +12,15 @@ pub(super) fn pod(change: &Change) -> String {
     clean(&format!("{}/{}", change.namespace, change.name))
 }
 
-/// How long the pass took in microseconds from the decision until its values were verified; 0 if it did not get there.
-fn total(change: &Change) -> u64 {
-    change.stages.as_ref().map_or(0, |stages| stages.verified_us)
+/// The time from the decision until the values were verified, or a dash if the pass did not verify them.
+fn total(change: &Change) -> String {
+    took(change.stages.as_ref().map_or(0, |stages| stages.verified_us))
 }
 
 fn took(micros: u64) -> String {
-    if micros == 0 {
-        "-".to_owned()
-    } else {
-        time::took(micros)
+    match micros {
+        0 => "-".to_owned(),
+        micros => time::took(micros),
     }
 }
 
@@ -30,22 +29,20 @@ pub(super) fn render(change: &Change, paint: Paint) -> String {
     let mut text = String::new();
     let rows = change.steps.iter().map(|step| row(step, paint));
     if change.outcome == "Planned" && !change.steps.is_empty() {
-        // Nothing happened yet.
+        // A planned step has neither a duration nor an error.
         let planned = rows.map(|[via, level, file, from, to, ..]| [via, level, file, from, to]);
-        text.push_str(&table::list(["VIA", "LEVEL", "FILE", "FROM", "TO"], planned, paint));
+        text += &table::list("VIA  LEVEL  FILE  FROM  TO", planned, paint);
     } else if !change.steps.is_empty() {
-        let header = ["VIA", "LEVEL", "FILE", "FROM", "TO", "TOOK", "NOTE"];
-        text.push_str(&table::list(header, rows, paint));
+        text += &table::list("VIA  LEVEL  FILE  FROM  TO  TOOK  NOTE", rows, paint);
     }
-    text.push_str(&format!("{}: {}", pod(change), paint.word(&change.outcome)));
-    if total(change) > 0 {
-        text.push_str(&format!(" in {}", took(total(change))));
+    text += &format!("{}: {}", pod(change), paint.word(&change.outcome));
+    if change.stages.as_ref().is_some_and(|stages| stages.verified_us > 0) {
+        text += &format!(" in {}", total(change));
     }
     if !change.reason.is_empty() {
-        text.push_str(&format!(": {}", clean(&change.reason)));
+        text += &format!(": {}", clean(&change.reason));
     }
-    text.push('\n');
-    text
+    text + "\n"
 }
 
 fn row(step: &Step, paint: Paint) -> [String; 7] {
@@ -55,11 +52,10 @@ fn row(step: &Step, paint: Paint) -> [String; 7] {
         (false, error) => paint.text(Tone::Bad, error),
         (true, error) => paint.text(Tone::Bad, &format!("not put back: {error}")),
     };
+    let level = clean(&format!("{} {}", step.level, step.name));
     [
         or_dash(&step.via),
-        clean(&[step.level.as_str(), step.name.as_str()].join(" "))
-            .trim_end()
-            .to_owned(),
+        level.trim_end().to_owned(),
         or_dash(&step.file),
         amount::describe(&step.file, &step.from),
         amount::describe(&step.file, &step.to),
@@ -70,29 +66,27 @@ fn row(step: &Step, paint: Paint) -> [String; 7] {
 
 /// One row for each change, newest last.
 pub(super) fn list(changes: &[Change], paint: Paint) -> String {
-    let header = ["AT", "POD", "CAUSE", "OUTCOME", "STEPS", "TOOK", "REASON"];
-    table::list(header, changes.iter().map(|change| cells(change, paint)), paint)
+    let rows = changes.iter().map(|change| cells(change, paint));
+    table::list("AT  POD  CAUSE  OUTCOME  STEPS  TOOK  REASON", rows, paint)
 }
 
-/// One line about one change, for a list whose columns are not known in advance.
+/// One line about a change, for an endless list, whose column widths nothing tells in advance.
 pub(super) fn line(change: &Change, paint: Paint) -> String {
     let [at, pod, cause, outcome, steps, took, reason] = cells(change, paint);
-    let text = format!(
-        "{at}  {pod}  {outcome}  {cause}  {steps} {} in {took}  {reason}",
-        noun(change)
-    );
+    let noun = noun(change);
+    let text = format!("{at}  {pod}  {outcome}  {cause}  {steps} {noun} in {took}  {reason}");
     text.trim_end().to_owned()
 }
 
-/// The same about a pod that is named already: when, how it ended, what for, and why so.
+/// One line about a change, without the pod's name: its time, outcome, cause and reason.
 pub(super) fn line_of_pod(change: &Change, paint: Paint) -> String {
     let [at, _, cause, outcome, steps, took, reason] = cells(change, paint);
     let mut text = format!("{at}  {outcome}  {cause}");
     if !change.steps.is_empty() {
-        text.push_str(&format!(", {steps} {} in {took}", noun(change)));
+        text += &format!(", {steps} {} in {took}", noun(change));
     }
     if !reason.is_empty() {
-        text.push_str(&format!(": {reason}"));
+        text += &format!(": {reason}");
     }
     text
 }
@@ -108,20 +102,19 @@ fn cells(change: &Change, paint: Paint) -> [String; 7] {
         or_dash(&change.cause),
         paint.word(&change.outcome),
         change.steps.len().to_string(),
-        took(total(change)),
+        total(change),
         clean(&change.reason),
     ]
 }
 
 /// Whether the change is done and verified.
 ///
-/// Errors: saying how it ended otherwise, and what to type next.
+/// Errors: the outcome, and the command to type next.
 pub(super) fn check_outcome(change: &Change) -> Result<(), Failure> {
     let pod = pod(change);
-    let reason = if change.reason.is_empty() {
-        "no reason was given".to_owned()
-    } else {
-        clean(&change.reason)
+    let reason = match clean(&change.reason) {
+        empty if empty.is_empty() => "no reason was given".to_owned(),
+        reason => reason,
     };
     let failure = match change.outcome.as_str() {
         "Applied" | "Unchanged" | "Planned" => return Ok(()),
@@ -180,9 +173,9 @@ pub(super) struct WatchArguments {
     output: Output,
 }
 
-/// Prints until the reader or the agent goes.
+/// Prints until the reader closes the pipe.
 ///
-/// Errors: when the agent goes.
+/// Errors: when the agent stops.
 pub(super) fn watch(arguments: &WatchArguments, agent: &Agent) -> Result<(), Failure> {
     agent.call(async |client| {
         let mut changes = client.watch().await?;

@@ -1,5 +1,4 @@
-//! The command line of the agent itself, `vscaled`: what it is told, not what it does.
-//! For `vscaled restore` also what people read of it: every step of every pod, and how it ended.
+//! The command line of the agent, `vscaled`, and the output of `vscaled restore`: every step of every pod, and its outcome.
 
 use anyhow::anyhow;
 use clap::{Args, Parser, Subcommand};
@@ -15,7 +14,6 @@ use crate::control::proto::PodResult;
 #[derive(Debug, Parser)]
 #[command(name = "vscaled", version, arg_required_else_help = true)]
 pub struct CommandLine {
-    /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -55,14 +53,14 @@ impl RestoreArguments {
         }
     }
 
-    /// Says what takes a while.
+    /// Announces the watch for harm, which takes a minute.
     pub fn announce(&self) {
         if self.how() == Restore::ApplyAndWatch {
             eprintln!("vscaled: lower memory limits are watched for a minute afterwards; --no-watch leaves at once");
         }
     }
 
-    /// Prints what was done, or would be.
+    /// Prints the steps that were done, or that a run with `--yes` would do.
     ///
     /// Errors: if a pod is not as its spec says, or would not be.
     pub fn show(&self, restoration: &Restoration) -> Result<(), Failure> {
@@ -80,33 +78,29 @@ impl RestoreArguments {
     fn render(&self, restoration: &Restoration, paint: Paint) -> String {
         let mut text = String::new();
         for remark in &restoration.remarks {
-            text.push_str(&format!("{} {}\n", paint.text(Tone::Waiting, "note:"), clean(remark)));
+            text += &format!("{} {}\n", paint.text(Tone::Waiting, "note:"), clean(remark));
         }
         for result in &restoration.results {
-            text.push_str(&match &result.change {
+            let (name, refused) = (name(result), paint.text(Tone::Bad, "Refused:"));
+            text += &match &result.change {
                 Some(planned) if planned.steps.is_empty() && planned.reason.is_empty() => {
-                    format!("{}: as its spec says\n", name(result))
+                    format!("{name}: as its spec says\n")
                 }
                 Some(done) => change::render(done, paint),
-                None => format!(
-                    "{}: {} {}\n",
-                    name(result),
-                    paint.text(Tone::Bad, "Refused:"),
-                    clean(&result.error)
-                ),
-            });
+                None => format!("{name}: {refused} {}\n", clean(&result.error)),
+            };
         }
         if restoration.results.is_empty() {
-            text.push_str("no pod that a source describes lives on this node\n");
+            text += "no pod that a source describes lives on this node\n";
         }
         if !self.yes {
-            text.push_str("nothing was written: add --yes to do it\n");
+            text += "nothing was written: add --yes to do it\n";
         }
         text
     }
 }
 
-/// Whether a pod is as its spec says. A runtime that could not be told is not: nobody will tell it later.
+/// Whether a pod is as its spec says. `RuntimeOwed` does not count: no agent updates the runtime later.
 fn restored(result: &PodResult) -> bool {
     let outcome = result.change.as_ref().map(|change| change.outcome.as_str());
     matches!(outcome, Some("Applied" | "Unchanged" | "Planned"))

@@ -1,13 +1,12 @@
-//! `vscalectl decide`: what the rules of the VPA make of the pods in a file, without a node and without a daemon.
+//! `vscalectl decide`: applies the rules of the VPA to the pods in a file, without a node and without an agent.
 
-use std::fmt::Write;
 use std::sync::Arc;
 
 use clap::Args;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::output::{Output, Paint};
+use super::output::{Output, Paint, optional};
 use super::{Failure, amount, io, table};
 use crate::decide::{Index, Options, PodDecision, decide};
 use crate::model::objects::Pod;
@@ -42,7 +41,7 @@ fn warn_of_idle_vpas(view: &NodeView, index: &Index<'_>) {
     }
 }
 
-/// The printed form: promised to others, so apart from the types inside.
+/// The printed form, which is a promise to users and therefore a type of its own.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ShownPod<'a> {
@@ -52,10 +51,10 @@ struct ShownPod<'a> {
     action: Action,
     reason: Reason,
     containers: &'a [NamedRequirements],
-    /// The pod's own, where its kubelet can resize them.
+    /// The resources of the pod itself, where its kubelet can resize them.
     #[serde(skip_serializing_if = "Option::is_none")]
     resources: Option<&'a Requirements>,
-    /// What the agent changes nevertheless where the whole change would restart a container.
+    /// The part of the change that restarts no container, where the whole change would restart one.
     #[serde(skip_serializing_if = "Option::is_none")]
     without_restart: Option<&'a [NamedRequirements]>,
     notes: Vec<String>,
@@ -79,55 +78,43 @@ impl<'a> From<&'a PodDecision> for ShownPod<'a> {
     }
 }
 
-/// One line for each container and resource, then what the rules did. `pods` and `decisions` are in the same order.
+/// One row for each container and resource, then one line for each note. `pods` and `decisions` are in the same order.
 fn render(pods: &[Arc<Pod>], decisions: &[PodDecision]) -> String {
-    const HEADER: [&str; 8] = [
-        "POD",
-        "VPA",
-        "ACTION",
-        "REASON",
-        "CONTAINER",
-        "RESOURCE",
-        "REQUEST",
-        "LIMIT",
-    ];
-    let rows = pods
-        .iter()
-        .zip(decisions)
-        .flat_map(|(pod, decision)| rows_of(pod, decision));
-    let mut text = table::list(HEADER, rows, Paint::PLAIN);
-    for (pod, decision) in pods.iter().zip(decisions) {
+    let both = || pods.iter().zip(decisions);
+    let rows = both().flat_map(|(pod, decision)| rows_of(pod, decision));
+    let header = "POD  VPA  ACTION  REASON  CONTAINER  RESOURCE  REQUEST  LIMIT";
+    let mut text = table::list(header, rows, Paint::PLAIN);
+    for (pod, decision) in both() {
         let mut lines: Vec<String> = decision.notes.iter().map(ToString::to_string).collect();
         if let Some(part) = &decision.without_restart {
             lines.extend(changed_without_restart(pod, &part.containers));
         }
         for line in lines {
-            // Writing to a String cannot fail.
-            writeln!(text, "{}: {line}", pod.full_name()).ok();
+            text += &format!("{}: {line}\n", pod.full_name());
         }
     }
     text
 }
 
-/// One sentence for each resource that is changed although the whole change would restart a container.
+/// One sentence for each resource that the agent changes although the whole change would restart a container.
 fn changed_without_restart(pod: &Pod, after: &[NamedRequirements]) -> Vec<String> {
-    let pairs = pod.running_containers().zip(after);
-    let rows = pairs.flat_map(|(was, becomes)| {
-        let rows = amount::rows(&was.name, &was.resources, &becomes.resources);
-        rows.map(|[_, resource, request, limit]| (&was.name, resource, request, limit))
-    });
-    let changed = rows.filter(|(_, _, request, limit)| request.contains('→') || limit.contains('→'));
-    changed
-        .map(|(name, resource, request, limit)| {
-            format!("{name}: {resource} is changed without a restart: request {request}, limit {limit}")
-        })
-        .collect()
+    let mut sentences = Vec::new();
+    for (was, becomes) in pod.running_containers().zip(after) {
+        for [_, resource, request, limit] in amount::rows(&was.name, &was.resources, &becomes.resources) {
+            if request.contains('→') || limit.contains('→') {
+                let name = &was.name;
+                let change = format!("request {request}, limit {limit}");
+                sentences.push(format!("{name}: {resource} is changed without a restart: {change}"));
+            }
+        }
+    }
+    sentences
 }
 
 fn rows_of(pod: &Pod, decision: &PodDecision) -> Vec<[String; 8]> {
     let mut head = [
         pod.full_name(),
-        decision.vpa.clone().unwrap_or_else(|| "-".to_owned()),
+        optional(decision.vpa.as_deref()),
         decision.action().to_string(),
         decision.reason.to_string(),
     ];
@@ -140,7 +127,7 @@ fn rows_of(pod: &Pod, decision: &PodDecision) -> Vec<[String; 8]> {
     .collect()
 }
 
-/// The file of manifests, and how to decide and to answer.
+/// The file of manifests, the time of the decision, and the notation of the answer.
 #[derive(Debug, Args)]
 pub(super) struct Manifests {
     /// Pods, their owners, VerticalPodAutoscalers, LimitRanges and HorizontalPodAutoscalers in YAML or
@@ -155,7 +142,7 @@ pub(super) struct Manifests {
 }
 
 impl Manifests {
-    /// Reads the manifests, and warns of what is passed over.
+    /// Reads the manifests, and warns of the objects that it ignores.
     pub(super) fn read(&self) -> Result<NodeView, Failure> {
         let text = io::read_text(&self.file)?;
         let manifests = parse_manifests(&self.file, &text).map_err(Failure::usage)?;

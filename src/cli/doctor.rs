@@ -1,6 +1,5 @@
-//! `vscalectl doctor`: what works on this node, what does not, and how to mend it.
+//! `vscalectl doctor`: examines the node, and says how to mend what does not work.
 
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -8,12 +7,12 @@ use clap::Args;
 use serde::Serialize;
 
 use super::output::{Output, Paint, Tone, clean};
-use super::{Failure, NO_DAEMON, agent::Agent, table};
-use crate::control::{ClientError, proto};
+use super::{Failure, NO_AGENT, agent::Agent, table};
+use crate::control::ClientError;
 use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
 use crate::runtime::{Deadlines, discover};
 
-/// Characters in a line where nobody says how many there is room for.
+/// The characters in a line where standard output is no terminal.
 const WIDTH: usize = 100;
 
 /// Examines the agent and the node, and says how to mend what does not work
@@ -34,13 +33,23 @@ struct Report {
     checks: Vec<Check>,
 }
 
-/// Asks the agent, or looks locations itself, and prints what was found.
+impl Report {
+    fn new(examined_by: &'static str, agent: Check, others: Vec<Check>) -> Self {
+        let checks = std::iter::once(agent).chain(others).collect();
+        Self { examined_by, checks }
+    }
+}
+
+/// Prints the checks of the agent, or checks of its own where no agent answers.
 ///
-/// Errors: if the agent is missing, with a code of its own, and if anything fails.
+/// Errors: a check fails, or no agent answers, which has an exit code of its own.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let answer = agent.try_call(async |client| client.doctor().await)?;
     let (report, missing) = match answer {
-        Ok(reply) => (report_of_agent(&agent.socket, reply), None),
+        Ok(reply) => {
+            let answers = Check::ok("agent", format!("answers at {}", agent.socket.display()));
+            (Report::new("agent", answers, reply.checks), None)
+        }
         Err(error @ (ClientError::NoAgent(_) | ClientError::Unknown)) => (examine_locally(&error)?, Some(error)),
         Err(error) => return Err(error.into()),
     };
@@ -51,33 +60,23 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     match (failed.as_slice(), missing) {
         ([], None) => Ok(()),
         ([], Some(_)) => Err(Failure {
-            code: NO_DAEMON,
+            code: NO_AGENT,
             error: anyhow!("no agent answers; see above"),
         }),
         (failed, _) => Err(anyhow!("failing: {}", failed.join(", ")).into()),
     }
 }
 
-fn report_of_agent(socket: &Path, reply: proto::DoctorReply) -> Report {
-    let mut checks = vec![Check::ok("agent", format!("answers at {}", socket.display()))];
-    checks.extend(reply.checks);
-    Report {
-        examined_by: "agent",
-        checks,
-    }
-}
-
-/// What can be found out without an agent.
+/// The checks that need no agent.
 fn examine_locally(error: &ClientError) -> Result<Report, Failure> {
     const FOLLOWS: &str = "what follows is what this user finds on this machine with vscaled's defaults";
     let found = error.to_string();
-    // What to do comes last in the text of an error.
+    // The text of an error ends with the way out of it.
     let agent = match found.split_once("; ") {
         Some((found, next)) => Check::fail("agent", found, format!("{next}; {FOLLOWS}")),
         None => Check::fail("agent", found, FOLLOWS),
     };
-    let mut checks: Vec<Check> = vec![agent];
-    checks.extend(local(&Locations::default()));
+    let mut checks = local(&Locations::default());
     let deadlines = Deadlines {
         read: Duration::from_secs(2),
         ..Deadlines::default()
@@ -87,10 +86,7 @@ fn examine_locally(error: &ClientError) -> Result<Report, Failure> {
         Ok((_, info)) => Check::ok("runtime", format!("{} {}", info.name, info.version)),
         Err(error) => Check::warn("runtime", error.to_string(), MEND_RUNTIME),
     });
-    Ok(Report {
-        examined_by: "vscalectl",
-        checks,
-    })
+    Ok(Report::new("vscalectl", agent, checks))
 }
 
 fn render(report: &Report, paint: Paint) -> String {
@@ -107,18 +103,17 @@ fn render(report: &Report, paint: Paint) -> String {
         };
         let status = paint.text(tone, &format!("{:4}", check.status));
         let (name, found) = (clean(&check.name), table::wrap(&clean(&check.found), indent, width));
-        text.push_str(&format!("{status}  {name:column$}  {}", found.trim_start()));
+        text += &format!("{status}  {name:column$}  {}", found.trim_start());
         if !check.mend.is_empty() {
-            text.push_str(&table::wrap(&format!("→ {}", clean(&check.mend)), indent, width));
+            text += &table::wrap(&format!("→ {}", clean(&check.mend)), indent, width);
         }
     }
     let count = |status: &str| report.checks.iter().filter(|check| check.status == status).count();
     let (failing, degraded) = (count("fail"), count("warn"));
-    text.push_str(&match (failing, degraded) {
+    text + &match (failing, degraded) {
         (0, 0) => format!("{}\n", paint.text(Tone::Good, "all is well")),
         _ => format!("{failing} failing, {degraded} degraded\n"),
-    });
-    text
+    }
 }
 
 #[cfg(test)]

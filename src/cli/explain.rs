@@ -1,4 +1,4 @@
-//! `vscalectl explain`: one pod: what was recommended and decided, what each level holds, and what comes next.
+//! `vscalectl explain`: the recommendation and the decision for one pod, the values at each level, and the next step.
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
@@ -7,13 +7,13 @@ use super::output::{Output, Paint, Tone, clean, optional, or_dash};
 use super::{Failure, agent::Agent, amount, change, get, table};
 use crate::control::proto::{Amount, ExplainReply, Pod, RequestAndLimit, Value};
 
-/// Characters in a line where nobody says how many there is room for.
+/// The characters in a line where standard output is no terminal.
 const WIDTH: usize = 100;
-/// Longer lines are hard to read.
+/// The most characters in a line: longer lines are hard to read.
 const WIDEST: usize = 120;
-/// How far values stand below their level.
+/// The indent of values below their level.
 const INDENT: usize = 2;
-/// How many of the latest changes are shown.
+/// The number of latest changes.
 const LATEST: usize = 5;
 
 /// Shows where one pod's values come from and where they stand
@@ -35,7 +35,7 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     })
 }
 
-/// How the answer is laid out.
+/// The layout of the answer.
 #[derive(Debug, Clone, Copy)]
 struct Page {
     paint: Paint,
@@ -44,18 +44,17 @@ struct Page {
 
 impl Page {
     fn render(self, reply: &ExplainReply, now: &str) -> String {
-        let mut text = String::new();
-        if let Some(pod) = &reply.pod {
-            text.push_str(&self.head(pod, now));
-        }
-        text.push_str(&self.amounts(&reply.amounts));
-        text.push_str(&self.levels(&reply.values));
-        text.push_str(&self.section("why", reply.notes.iter().map(|note| clean(note))));
-        text.push_str(&self.section("next", std::iter::once(or_dash(&reply.next))));
         let latest = &reply.changes[reply.changes.len().saturating_sub(LATEST)..];
-        let lines = latest.iter().map(|done| change::line_of_pod(done, self.paint));
-        text.push_str(&self.section("lately", lines));
-        text
+        let lately = latest.iter().map(|change| change::line_of_pod(change, self.paint));
+        [
+            reply.pod.as_ref().map(|pod| self.head(pod, now)).unwrap_or_default(),
+            self.amounts(&reply.amounts),
+            self.levels(&reply.values),
+            self.section("why", reply.notes.iter().map(|note| clean(note))),
+            self.section("next", std::iter::once(or_dash(&reply.next))),
+            self.section("lately", lately),
+        ]
+        .concat()
     }
 
     fn section(self, title: &str, lines: impl Iterator<Item = String>) -> String {
@@ -81,14 +80,14 @@ impl Page {
             ("by hand", by_hand),
             ("state", Some(self.paint.word(&pod.state))),
         ];
-        let shown = |(name, text): (&str, Option<String>)| Some(vec![name.to_owned(), text?]);
-        let rows: Vec<_> = rows.into_iter().filter_map(shown).collect();
-        let mut text = table::align(&rows);
-        text.push_str(&table::wrap(&clean(&pod.detail), 10, self.width));
-        text
+        let rows = rows
+            .into_iter()
+            .filter_map(|(name, text)| Some(vec![name.to_owned(), text?]));
+        let rows: Vec<_> = rows.collect();
+        table::align(&rows) + &table::wrap(&clean(&pod.detail), 10, self.width)
     }
 
-    /// From the recommendation to what the kubelet reports, as `request / limit`.
+    /// The amounts of each container, from the recommendation to the kubelet's report, as `request / limit`.
     fn amounts(self, amounts: &[Amount]) -> String {
         if amounts.is_empty() {
             return String::new();
@@ -102,79 +101,71 @@ impl Page {
             column("WANTED", amounts, |amount| pair(amount.wanted.as_ref())),
             column("SPEC", amounts, |amount| pair(amount.spec.as_ref())),
         ];
-        let reported = |amount: &Amount| amount.allocated.is_some() || amount.in_force.is_some();
-        if amounts.iter().any(reported) {
-            columns.push(column("ALLOCATED", amounts, |amount| {
-                optional(amount.allocated.as_deref())
-            }));
+        let is_reported = |amount: &Amount| amount.allocated.is_some() || amount.in_force.is_some();
+        if amounts.iter().any(is_reported) {
+            let allocated = |amount: &Amount| optional(amount.allocated.as_deref());
+            columns.push(column("ALLOCATED", amounts, allocated));
             columns.push(column("IN FORCE", amounts, |amount| pair(amount.in_force.as_ref())));
         }
         format!("\n{}", table::columns(&columns, 2, self.width))
     }
 
-    /// One table for each level: a column for each file, a row for each who has a say.
+    /// One table for each level: a column for each file, a row for each source of values.
     fn levels(self, values: &[Value]) -> String {
         let mut text = String::new();
         let same_level = |a: &Value, b: &Value| (&a.level, &a.name, &a.path) == (&b.level, &b.name, &b.path);
         for level in values.chunk_by(same_level) {
-            text.push_str(&format!("\n{}\n", self.title(&level[0])));
+            text += &format!("\n{}\n", self.title(&level[0]));
             let is_shown = |(_, optional, of): &Row| !optional || level.iter().any(|value| !of(value).is_empty());
-            let says: Vec<Row> = ROWS.into_iter().filter(is_shown).collect();
-            let names = says.iter().map(|(name, ..)| (*name).to_owned());
-            let mut columns = vec![std::iter::once(String::new()).chain(names).collect()];
-            let worth_a_column = level.iter().filter(|value| !is_unmanaged(value));
-            columns.extend(worth_a_column.map(|value| self.file(value, &says)));
-            text.push_str(&indented(&table::columns(&columns, 1, self.width - INDENT)));
+            let rows: Vec<Row> = ROWS.into_iter().filter(is_shown).collect();
+            let mut columns = vec![column("", &rows, |(name, ..)| (*name).to_owned())];
+            let shown = level.iter().filter(|value| !is_unmanaged(value));
+            columns.extend(shown.map(|value| self.file(value, &rows)));
+            for line in table::columns(&columns, 1, self.width - INDENT).lines() {
+                text += &format!("{:INDENT$}{line}\n", "");
+            }
             for value in level.iter().filter(|value| !value.difference.is_empty()) {
-                let said = format!("! {}: {}", clean(&value.file), clean(&value.difference));
-                text.push_str(&table::wrap(&said, INDENT, self.width));
+                let difference = format!("! {}: {}", clean(&value.file), clean(&value.difference));
+                text += &table::wrap(&difference, INDENT, self.width);
             }
         }
         text
     }
 
-    fn file(self, value: &Value, says: &[Row]) -> Vec<String> {
-        let cell = |(name, _, of): &Row| {
-            let said = of(value);
-            let text = if *name == OWNER {
-                or_dash(said)
-            } else {
-                amount::describe(&value.file, said)
-            };
-            if *name == KERNEL && !value.difference.is_empty() {
-                self.paint.text(Tone::Bad, &text)
-            } else {
-                text
-            }
-        };
-        let mark = if value.difference.is_empty() { "" } else { " !" };
-        std::iter::once(clean(&value.file) + mark)
-            .chain(says.iter().map(cell))
-            .collect()
+    fn file(self, value: &Value, rows: &[Row]) -> Vec<String> {
+        let differs = !value.difference.is_empty();
+        let mark = if differs { " !" } else { "" };
+        column(&(clean(&value.file) + mark), rows, |(name, _, of)| match *name {
+            OWNER => or_dash(of(value)),
+            KERNEL if differs => self.paint.text(Tone::Bad, &amount::describe(&value.file, of(value))),
+            _ => amount::describe(&value.file, of(value)),
+        })
     }
 
-    /// The level, its name and where it is. The path is not shortened: people copy it.
+    /// The level, its name and its path, in full: people copy it.
     fn title(self, value: &Value) -> String {
         let name = format!("{} {}", value.level, value.name);
-        format!(
-            "{}  {}",
-            self.paint.text(Tone::Title, name.trim_end()),
-            clean(&value.path)
-        )
+        let name = self.paint.text(Tone::Title, name.trim_end());
+        format!("{name}  {}", clean(&value.path))
     }
 }
 
 const KERNEL: &str = "kernel";
 const OWNER: &str = "owner";
 
-/// Whether it is no limit at all, and nobody says that there should be one: swap, mostly.
+/// Whether the file has no limit and no source sets one, as for swap mostly.
 fn is_unmanaged(value: &Value) -> bool {
-    let agreed = value.difference.is_empty() && value.spec.is_empty() && value.allocated.is_empty();
-    let unmanaged = value.wanted.is_empty() && value.runtime.is_empty();
-    agreed && unmanaged && amount::is_unlimited(&value.file, &value.kernel)
+    let others = [
+        &value.difference,
+        &value.spec,
+        &value.allocated,
+        &value.wanted,
+        &value.runtime,
+    ];
+    others.iter().all(|text| text.is_empty()) && amount::is_unlimited(&value.file, &value.kernel)
 }
 
-/// One side's value of a file: the name of the row, whether it is left out where it is empty, and the value.
+/// A source of values: the name of the row, whether an empty row is left out, and the value.
 type Row = (&'static str, bool, fn(&Value) -> &str);
 
 const ROWS: [Row; 7] = [
@@ -187,10 +178,8 @@ const ROWS: [Row; 7] = [
     (OWNER, false, |value| &value.owner),
 ];
 
-fn column(name: &str, amounts: &[Amount], cell: impl Fn(&Amount) -> String) -> Vec<String> {
-    std::iter::once(name.to_owned())
-        .chain(amounts.iter().map(cell))
-        .collect()
+fn column<T>(title: &str, rows: &[T], cell: impl Fn(&T) -> String) -> Vec<String> {
+    std::iter::once(title.to_owned()).chain(rows.iter().map(cell)).collect()
 }
 
 fn bounds(amount: &Amount) -> String {
@@ -201,14 +190,10 @@ fn bounds(amount: &Amount) -> String {
 }
 
 fn pair(pair: Option<&RequestAndLimit>) -> String {
-    pair.map_or_else(
-        || "-".to_owned(),
-        |RequestAndLimit { request, limit }| {
+    match pair {
+        Some(RequestAndLimit { request, limit }) => {
             format!("{} / {}", optional(request.as_deref()), optional(limit.as_deref()))
-        },
-    )
-}
-
-fn indented(text: &str) -> String {
-    text.lines().map(|line| format!("{:INDENT$}{line}\n", "")).collect()
+        }
+        None => "-".to_owned(),
+    }
 }

@@ -1,4 +1,4 @@
-//! `vscalectl export`: manifests that make what was decided on this node permanent.
+//! `vscalectl export`: prints manifests that make the decisions of this node permanent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,9 +36,9 @@ enum Format {
     Vpa,
 }
 
-/// Asks the agent, and prints.
+/// Prints the manifests of the workloads.
 ///
-/// Errors: for a workload without pods here.
+/// Errors: a named workload has no pods on this node.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let reply = agent.call(async |client| Ok(client.get_with_usage().await?))?;
     let workloads = select(&reply.pods, &arguments.workloads)?;
@@ -47,14 +47,14 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     io::print(&manifests)
 }
 
-/// One workload, and what was decided for its pods on this node.
+/// One workload, with the largest amounts that the agent decided for its pods on this node.
 #[derive(Debug, Default)]
 struct Exported {
     containers: BTreeMap<String, Requirements>,
     sidecars: BTreeSet<String>,
     pods: usize,
     vpa: Option<String>,
-    /// The spec of the VPA, in JSON.
+    /// The spec of the VPA in JSON.
     vpa_spec: Option<String>,
 }
 
@@ -82,7 +82,7 @@ impl Name {
         text == self.name || text.split_once('/') == Some((&self.namespace, &self.name))
     }
 
-    /// The version of the kinds whose template is known here.
+    /// The API version of a kind with a pod template.
     fn api_version(&self) -> Option<&'static str> {
         Some(match self.kind.as_str() {
             "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" => "apps/v1",
@@ -99,7 +99,7 @@ impl std::fmt::Display for Name {
     }
 }
 
-/// The workloads with these names; without names those that vscaled looks after.
+/// The workloads with these names; without names the workloads that vscaled manages.
 fn select(pods: &[Pod], names: &[String]) -> Result<BTreeMap<Name, Exported>, Failure> {
     let mut unknown: BTreeSet<&str> = names.iter().map(String::as_str).collect();
     let mut found: BTreeMap<Name, Exported> = BTreeMap::new();
@@ -137,7 +137,7 @@ impl Exported {
     }
 }
 
-/// The text, and what could not be exported.
+/// The manifests, and a warning for each workload that has none.
 fn manifests(workloads: &BTreeMap<Name, Exported>, format: Format) -> Result<(String, Vec<String>), Failure> {
     let (mut text, mut warnings, mut patches) = (String::new(), Vec::new(), Vec::new());
     for (name, exported) in workloads {
@@ -173,13 +173,12 @@ fn patch(name: &Name, version: &str, exported: &Exported) -> Value {
     let mut pod: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for (container, has) in &exported.containers {
         let resources = without_unset(json!({"limits": has.limits, "requests": has.requests}));
-        let list = exported
-            .sidecars
-            .get(container)
-            .map_or("containers", |_| "initContainers");
-        pod.entry(list)
-            .or_default()
-            .push(json!({"name": container, "resources": resources}));
+        let list = match exported.sidecars.contains(container) {
+            true => "initContainers",
+            false => "containers",
+        };
+        let patch = json!({"name": container, "resources": resources});
+        pod.entry(list).or_default().push(patch);
     }
     let template = json!({"template": {"spec": pod}});
     let spec = match name.kind.as_str() {
@@ -194,7 +193,7 @@ fn patch(name: &Name, version: &str, exported: &Exported) -> Value {
     })
 }
 
-/// The VPA as it is, with other bounds; a new one where there is none.
+/// The VPA of the workload with other bounds, or a new VPA.
 fn vpa(name: &Name, version: &str, exported: &Exported) -> Result<Value, Failure> {
     const NEW: &str = r#"{"updatePolicy": {"updateMode": "InPlaceOrRecreate"}}"#;
     let mut vpa = VerticalPodAutoscaler::default();
@@ -202,10 +201,9 @@ fn vpa(name: &Name, version: &str, exported: &Exported) -> Result<Value, Failure
     vpa.spec = serde_json::from_str(spec).context("the agent's copy of the VPA")?;
     for (container, has) in exported.containers.iter().filter(|(_, has)| !has.requests.is_empty()) {
         let mut policy = vpa.policy_for(container).cloned().unwrap_or_default();
-        let set = Resource::ALL
-            .iter()
-            .filter(|resource| has.requests.get(**resource).is_some());
-        let set = set.map(Resource::to_string).collect();
+        let mut set = Resource::ALL.to_vec();
+        set.retain(|resource| has.requests.get(*resource).is_some());
+        let set = set.iter().map(Resource::to_string).collect();
         policy.controlled_resources.get_or_insert(set);
         (policy.min_allowed, policy.max_allowed) = (has.requests, has.requests);
         policy.container_name.clone_from(container);
@@ -223,7 +221,7 @@ fn vpa(name: &Name, version: &str, exported: &Exported) -> Result<Value, Failure
     }))
 }
 
-/// The same without fields that have no value.
+/// The value without fields that are null or empty.
 fn without_unset(value: Value) -> Value {
     let set =
         |(name, field): (String, Value)| (field != json!({}) && !field.is_null()).then(|| (name, without_unset(field)));

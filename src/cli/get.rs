@@ -1,4 +1,4 @@
-//! `vscalectl get`: the pods of this node, what is held by hand, and what was decided.
+//! `vscalectl get`: the pods of this node, their overrides, and their decisions.
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -30,18 +30,13 @@ enum What {
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let reply = agent.call(async |client| Ok(client.get().await?))?;
     let output = &arguments.output;
+    let now = jiff::Timestamp::now().to_string();
     match arguments.what {
-        What::Pods => {
-            let now = jiff::Timestamp::now().to_string();
-            output.print(&reply, |paint| pods_table(&reply, &now, paint))
-        }
+        What::Pods => output.print(&reply, |paint| pods_table(&reply, &now, paint)),
         What::Overrides => {
-            let mut overrides = reply.pods;
-            overrides.retain(|pod| pod.r#override.is_some());
-            let now = jiff::Timestamp::now().to_string();
-            output.print_list("overrides", &overrides, |paint| {
-                overrides_table(&overrides, &now, paint)
-            })
+            let mut pods = reply.pods;
+            pods.retain(|pod| pod.r#override.is_some());
+            output.print_list("overrides", &pods, |paint| overrides_table(&pods, &now, paint))
         }
         What::Decisions => {
             let decisions: Vec<_> = reply.pods.iter().map(Decision::of).collect();
@@ -54,17 +49,15 @@ pub(super) fn full_name(pod: &Pod) -> String {
     clean(&format!("{}/{}", pod.namespace, pod.name))
 }
 
-/// What was decided and why, in one cell.
+/// The action and its reason, in one cell.
 pub(super) fn decision(pod: &Pod) -> String {
-    if pod.reason.is_empty() {
-        or_dash(&pod.action)
-    } else {
-        format!("{}: {}", or_dash(&pod.action), clean(&pod.reason))
+    match pod.reason.as_str() {
+        "" => or_dash(&pod.action),
+        reason => format!("{}: {}", or_dash(&pod.action), clean(reason)),
     }
 }
 
 fn pods_table(reply: &GetReply, now: &str, paint: Paint) -> String {
-    let header = ["POD", "QOS", "STATE", "DECISION", "VPA", "BY HAND", "DETAIL"];
     let rows = reply.pods.iter().map(|pod| {
         [
             full_name(pod),
@@ -72,23 +65,20 @@ fn pods_table(reply: &GetReply, now: &str, paint: Paint) -> String {
             paint.word(&pod.state),
             decision(pod),
             optional(pod.vpa.as_deref()),
-            pod.r#override.as_ref().map_or_else(
-                || "-".to_owned(),
-                |by_hand| match by_hand.until {
-                    Some(_) => format!("{} left", left(by_hand, now)),
-                    None => left(by_hand, now),
-                },
-            ),
+            match &pod.r#override {
+                Some(by_hand) if by_hand.until.is_some() => format!("{} left", left(by_hand, now)),
+                Some(by_hand) => left(by_hand, now),
+                None => "-".to_owned(),
+            },
             clean(&pod.detail),
         ]
     });
-    let mut text = if reply.pods.is_empty() {
-        "no pods are known on this node\n".to_owned()
-    } else {
-        table::list(header, rows, paint)
+    let mut text = match reply.pods.as_slice() {
+        [] => "no pods are known on this node\n".to_owned(),
+        _ => table::list("POD  QOS  STATE  DECISION  VPA  BY HAND  DETAIL", rows, paint),
     };
     for problem in reply.agent.iter().flat_map(|agent| &agent.problems) {
-        text.push_str(&format!("{} {}\n", paint.text(Tone::Bad, "degraded:"), clean(problem)));
+        text += &format!("{} {}\n", paint.text(Tone::Bad, "degraded:"), clean(problem));
     }
     text
 }
@@ -97,29 +87,27 @@ fn overrides_table(pods: &[Pod], now: &str, paint: Paint) -> String {
     if pods.is_empty() {
         return "nothing is held by hand\n".to_owned();
     }
-    let header = ["POD", "BY", "AGE", "LEFT", "REASON"];
-    let held = pods.iter().filter_map(|pod| Some((pod, pod.r#override.as_ref()?)));
-    let row = |(pod, held): (&Pod, &Override)| {
-        let (age, left) = (age(held, now), left(held, now));
-        [full_name(pod), by(held), age, left, or_dash(&held.reason)]
-    };
-    table::list(header, held.map(row), paint)
+    let rows = pods.iter().filter_map(|pod| {
+        let by_hand = pod.r#override.as_ref()?;
+        let (age, left) = (age(by_hand, now), left(by_hand, now));
+        Some([full_name(pod), by(by_hand), age, left, or_dash(&by_hand.reason)])
+    });
+    table::list("POD  BY  AGE  LEFT  REASON", rows, paint)
 }
 
 pub(super) fn by(by_hand: &Override) -> String {
     format!("uid {} (pid {})", by_hand.uid, by_hand.pid)
 }
 
-/// Since when, as a duration.
 pub(super) fn age(by_hand: &Override, now: &str) -> String {
     time::between(&by_hand.since, now).map_or_else(|| or_dash(&by_hand.since), time::coarse)
 }
 
 pub(super) fn left(by_hand: &Override, now: &str) -> String {
-    let Some(until) = by_hand.until.as_deref() else {
-        return "until released".to_owned();
-    };
-    time::between(now, until).map_or_else(|| clean(until), time::coarse)
+    match by_hand.until.as_deref() {
+        Some(until) => time::between(now, until).map_or_else(|| clean(until), time::coarse),
+        None => "until released".to_owned(),
+    }
 }
 
 #[derive(Serialize)]
@@ -147,21 +135,17 @@ impl<'a> Decision<'a> {
 }
 
 fn decisions_table(pods: &[Pod], paint: Paint) -> String {
-    let header = ["POD", "DECISION", "CONTAINER", "RESOURCE", "REQUEST", "LIMIT"];
     let mut rows = Vec::new();
     for pod in pods {
         let (mut name, mut why) = (full_name(pod), decision(pod));
         for container in &pod.containers {
             let spec = amount::read(container.spec.as_ref());
-            let wanted = container
-                .wanted
-                .as_ref()
-                .map_or(spec, |wanted| amount::read(Some(wanted)));
+            let wanted = amount::read(container.wanted.as_ref().or(container.spec.as_ref()));
             for [container, resource, request, limit] in amount::rows(&container.name, &spec, &wanted) {
                 let [name, why] = [&mut name, &mut why].map(std::mem::take);
                 rows.push([name, why, container, resource, request, limit]);
             }
         }
     }
-    table::list(header, rows, paint)
+    table::list("POD  DECISION  CONTAINER  RESOURCE  REQUEST  LIMIT", rows, paint)
 }

@@ -1,4 +1,4 @@
-//! What commands read and print: files in, text out.
+//! Reads the files of commands, and prints their results.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -8,10 +8,10 @@ use anyhow::Context;
 
 use super::Failure;
 
-/// No file of manifests and no kernel log is near this; `/dev/zero` is.
+/// The largest input. No file of manifests and no kernel log is near this; `/dev/zero` is.
 const MAX_INPUT_BYTES: u64 = 256 << 20;
 
-/// Reads a file of any content, `-` being standard input.
+/// Reads a file of any content. `-` is standard input.
 pub(super) fn read_bytes(file: &str) -> Result<Vec<u8>, Failure> {
     let read = || {
         let input: Box<dyn Read> = match file {
@@ -43,14 +43,14 @@ pub(super) fn warn(message: &str) {
     eprintln!("vscalectl: warning: {message}");
 }
 
-/// Prints the result. A reader that has seen enough and closes the pipe is no failure.
+/// Prints the result. A reader that closes the pipe early is no failure.
 ///
-/// Errors: when the result cannot be written.
+/// Errors: standard output cannot be written.
 pub fn print(text: &str) -> Result<(), Failure> {
     print_more(text).map(|_flow| ())
 }
 
-/// Prints one part of a result without end; breaks when the reader has closed the pipe.
+/// Prints one part of an endless result. Breaks when the reader has closed the pipe.
 pub(super) fn print_more(text: &str) -> Result<ControlFlow<()>, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

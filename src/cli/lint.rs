@@ -1,4 +1,4 @@
-//! `vscalectl lint`: memory settings inside containers that no resize reaches, without a node and without a daemon.
+//! `vscalectl lint`: finds memory settings inside containers that no resize reaches, without a node and without an agent.
 
 use anyhow::anyhow;
 use clap::Args;
@@ -31,17 +31,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     arguments
         .output
         .print_list("findings", &shown, |paint| render(&shown, paint))?;
-    match shown.len() {
-        0 => Ok(()),
-        count => {
-            let errors = shown.iter().filter(|one| one.severity == LintSeverity::Error).count();
-            let warnings = count - errors;
-            Err(anyhow!("errors: {errors}, warnings: {warnings}").into())
-        }
+    if shown.is_empty() {
+        return Ok(());
     }
+    let errors = shown.iter().filter(|one| one.severity == LintSeverity::Error).count();
+    let warnings = shown.len() - errors;
+    Err(anyhow!("errors: {errors}, warnings: {warnings}").into())
 }
 
-/// The printed form: promised to others, so apart from the types inside.
+/// The printed form, which is a promise to users and therefore a type of its own.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ShownFinding<'a> {
@@ -60,7 +58,7 @@ struct ShownFinding<'a> {
 fn of_template(template: &PodTemplate) -> Vec<ShownFinding<'_>> {
     let spec = &template.spec;
     let (sidecars, init): (Vec<_>, Vec<_>) = spec.init_containers.iter().partition(|init| init.is_sidecar());
-    // What ends before the others start is never resized.
+    // No resize concerns an init container that ends before the others start.
     let of_init = init.into_iter().flat_map(findings);
     let of_init = of_init.filter(|finding| finding.rule.severity() == LintSeverity::Error);
     let of_others = sidecars.into_iter().chain(&spec.containers).flat_map(findings);
@@ -78,21 +76,12 @@ fn of_template(template: &PodTemplate) -> Vec<ShownFinding<'_>> {
     of_init.chain(of_others).map(shown).collect()
 }
 
-/// One line for each finding, then what each means.
+/// One row for each finding, then the message of each.
 fn render(found: &[ShownFinding<'_>], paint: Paint) -> String {
     if found.is_empty() {
         return "No findings.\n".to_owned();
     }
-    let header = [
-        "NAMESPACE",
-        "WORKLOAD",
-        "CONTAINER",
-        "SEVERITY",
-        "RULE",
-        "SETTING",
-        "VALUE",
-        "SOURCE",
-    ];
+    let header = "NAMESPACE  WORKLOAD  CONTAINER  SEVERITY  RULE  SETTING  VALUE  SOURCE";
     let rows = found.iter().map(|one| {
         let tone = match one.severity {
             LintSeverity::Error => Tone::Bad,

@@ -1,4 +1,4 @@
-//! `vscalectl man` and `completions`: made from the definitions of the commands of both programs.
+//! `vscalectl man` and `completions`, which follow from the definitions of the commands of both programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -39,17 +39,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
 fn page(command: Command, section: &str) -> Man {
     Man::new(command)
         .section(section)
-        // An empty date is left out, and the next field takes its place.
+        // clap_mangen leaves out an empty date, and the next field would take its place.
         .date(" ")
         .source(concat!("vscaled ", env!("CARGO_PKG_VERSION")))
         .manual("vscaled")
 }
 
-/// A program's page and those of its commands, hidden ones aside.
+/// Writes the page of a program and the pages of its commands, except hidden ones.
 fn write_pages(program: Command, section: &str, directory: &Path) -> std::io::Result<()> {
     fs::create_dir_all(directory)?;
     let mut program = program.disable_help_subcommand(true);
-    // Gives subcommands their full names, and the options of the program.
+    // This gives subcommands their full names, and the options of the program.
     program.build();
     let mut waiting = vec![program];
     while let Some(command) = waiting.pop() {

@@ -1,7 +1,7 @@
-//! `vscalectl`: parses arguments, calls the pure functions or the daemon's socket, prints.
+//! `vscalectl`: parses arguments, calls pure functions or the agent's socket, and prints the results.
 //!
 //! Each command is one file with its arguments and a `run`. Exit codes: 0 done and verified, 1 refused or failed,
-//! 2 usage (unreadable input included), 3 no daemon.
+//! 2 usage (unreadable input included), 3 no agent.
 
 mod agent;
 mod amount;
@@ -65,28 +65,28 @@ enum Command {
     Watch(change::WatchArguments),
 }
 
-/// Exit code: refused, or tried and failed.
+/// The exit code of a refusal or a failure.
 const REFUSED: u8 = 1;
-/// Exit code: the arguments or the input are unusable.
+/// The exit code of unusable arguments or input.
 const USAGE: u8 = 2;
-/// Exit code: nothing answers at the socket.
-const NO_DAEMON: u8 = 3;
+/// The exit code where no agent answers at the socket.
+const NO_AGENT: u8 = 3;
 
-/// Why a command did not succeed, and the exit code it ends with.
+/// The error of a command, and the exit code.
 #[derive(Debug)]
 pub struct Failure {
-    code: u8,
-    error: anyhow::Error,
+    pub code: u8,
+    pub error: anyhow::Error,
 }
 
 impl Failure {
-    /// The arguments or the input are unusable.
+    /// An error of unusable arguments or input.
     fn usage(error: impl Into<anyhow::Error>) -> Self {
         let error = error.into();
         Self { code: USAGE, error }
     }
 
-    /// Says why `program` failed; returns the exit code.
+    /// Prints the error of `program`; returns the exit code.
     #[must_use]
     pub fn report(self, program: &str) -> ExitCode {
         eprintln!("{program}: {:#}", self.error);
@@ -105,7 +105,7 @@ impl From<anyhow::Error> for Failure {
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        // clap takes a socket from the environment for an argument, and would not show the help then.
+        // clap counts a socket in the environment as an argument, and would not show the help then.
         Err(error) if error.kind() == ErrorKind::MissingSubcommand => {
             eprint!("{}", Cli::command().render_help());
             return ExitCode::from(USAGE);

@@ -1,4 +1,4 @@
-//! `vscalectl oom`: what the kernel killed for want of memory.
+//! `vscalectl oom`: the kills of the kernel's OOM killer.
 
 mod list;
 mod parse;

@@ -1,7 +1,7 @@
-//! How answers are shown: one value, three notations.
+//! Prints an answer as a table, as JSON or as YAML.
 //!
-//! JSON and YAML carry everything under stable camelCase names, amounts as quantities; tables are for people and may
-//! change. Colour is for terminals only, and not where `NO_COLOR` is set.
+//! JSON and YAML carry every field under stable camelCase names, and amounts as quantities. Tables are for people and may
+//! change. Only a terminal gets colours, and not where `NO_COLOR` is set.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -23,7 +23,7 @@ pub(super) enum Format {
     Yaml,
 }
 
-/// The option every command of the socket has.
+/// The option that chooses the notation.
 #[derive(Debug, Clone, Args)]
 pub(super) struct Output {
     /// How to print the answer
@@ -32,7 +32,7 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Prints a value, in a table as `table` draws it.
+    /// Prints a value. `table` draws it for people.
     pub(super) fn print<T: Serialize>(&self, value: &T, table: impl FnOnce(Paint) -> String) -> Result<(), Failure> {
         io::print(&match self.format {
             Format::Table => table(Paint::for_stdout()),
@@ -51,7 +51,7 @@ impl Output {
         self.print(&BTreeMap::from([(name, values)]), table)
     }
 
-    /// Prints one value of a list without end: a line, or a YAML document. Breaks when the reader has closed the pipe.
+    /// Prints one value of an endless list: a line, or a YAML document. Breaks when the reader has closed the pipe.
     pub(super) fn print_next<T: Serialize>(
         &self,
         value: &T,
@@ -67,11 +67,11 @@ impl Output {
 
 pub(super) fn yaml<T: Serialize>(value: &T) -> Result<String, Failure> {
     let text = serde_saphyr::to_string(value).context(UNPRINTABLE)?;
-    // It leaves out the end of a last line that is plain text.
+    // serde_saphyr leaves out the line break after a plain text.
     Ok(text.trim_end_matches('\n').to_owned() + "\n")
 }
 
-/// What a text means, and so its colour.
+/// The meaning of a text, which decides its colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tone {
     Good,
@@ -82,7 +82,7 @@ pub(super) enum Tone {
 }
 
 impl Tone {
-    /// The tone of a pod's state or of a change's outcome.
+    /// The tone of a pod's state, or of the outcome of a change.
     pub(super) fn of(word: &str) -> Self {
         match word {
             "Applied" | "InSync" => Self::Good,
@@ -93,14 +93,14 @@ impl Tone {
     }
 }
 
-/// The narrowest terminal that lines are made to fit.
+/// The least width to which the commands fit lines.
 const NARROWEST: usize = 40;
 
-/// What is known of whoever reads: whether colours are seen, and how long a line may be.
+/// The abilities of standard output.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Paint {
     colour: bool,
-    /// Of a terminal; what goes elsewhere is not shortened.
+    /// The characters in a line of the terminal. Output to anything else is not shortened.
     pub(super) width: Option<usize>,
 }
 
@@ -111,7 +111,7 @@ impl Paint {
         width: None,
     };
 
-    /// Colours if somebody looks at the output and has not asked for none (see <https://no-color.org>).
+    /// Colours on a terminal, unless the user refuses them (see <https://no-color.org>).
     pub(super) fn for_stdout() -> Self {
         let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
@@ -132,10 +132,9 @@ impl Paint {
             Tone::Title => 1,
             Tone::Plain => return text,
         };
-        if self.colour {
-            format!("\u{1b}[{code}m{text}\u{1b}[0m")
-        } else {
-            text
+        match self.colour {
+            true => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
+            false => text,
         }
     }
 
@@ -145,8 +144,8 @@ impl Paint {
     }
 }
 
-/// The text without control characters, which could move the terminal's cursor or worse, and without those that nobody
-/// sees or that turn the order of others round.
+/// The text with its dangerous characters escaped: control characters, which could move the terminal's cursor, and
+/// characters that are invisible or reverse the order of others.
 pub(super) fn clean(text: &str) -> String {
     let hidden = |character: char| matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
     let mut clean = String::with_capacity(text.len());
@@ -160,12 +159,12 @@ pub(super) fn clean(text: &str) -> String {
     clean
 }
 
-/// The text, or a dash where there is none.
+/// The text, or a dash for an empty one.
 pub(super) fn or_dash(text: &str) -> String {
     if text.is_empty() { "-".to_owned() } else { clean(text) }
 }
 
-/// The same where there may be none.
+/// The text, or a dash for none.
 pub(super) fn optional(text: Option<&str>) -> String {
     or_dash(text.unwrap_or_default())
 }

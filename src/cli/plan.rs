@@ -1,16 +1,16 @@
-//! `vscalectl plan`: what every cgroup of the pods in a file holds after the decision, and the steps to get there,
-//! without a node and without a daemon.
+//! `vscalectl plan`: the values of every cgroup of the pods in a file after the decision, and the steps to them, without a
+//! node and without an agent.
 //!
-//! The steps start from what the kubelet reports to be in force, or else from the pod's spec.
+//! The steps start from the resources that the kubelet reports as in force, or else from the pod's spec.
 
 use std::str::FromStr;
 
 use anyhow::Context;
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use serde::Serialize;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer};
-use serde::{Serialize, Serializer};
 
 use super::decide::Manifests;
 use super::output::Paint;
@@ -47,7 +47,7 @@ pub(super) struct Arguments {
     kubelet: KubeletVersion,
 }
 
-/// Parses one of the names a value has in configuration files.
+/// Parses one of the names of a value in configuration files.
 fn named<T: DeserializeOwned + Clone + Send + Sync + 'static>(
     names: &'static [&'static str],
 ) -> impl TypedValueParser<Value = T> {
@@ -78,7 +78,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     arguments.manifests.output.print_list("pods", &pods, tables)
 }
 
-/// The printed form: promised to others, so apart from the types inside.
+/// The printed form, which is a promise to users and therefore a type of its own.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ShownPod<'a> {
@@ -86,8 +86,7 @@ struct ShownPod<'a> {
     name: &'a str,
     qos_class: QosClass,
     cgroups: Vec<ShownCgroup>,
-    #[serde(serialize_with = "shown_steps")]
-    steps: Vec<Step>,
+    steps: Vec<ShownStep>,
 }
 
 #[derive(Serialize)]
@@ -98,24 +97,27 @@ struct ShownCgroup {
     files: Settings,
 }
 
-fn shown_steps<S: Serializer>(steps: &[Step], serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(steps.iter().map(|Step { target, change }| ShownStep {
-        via: change.via(),
-        target,
-        file: change.file(),
-        change,
-    }))
-}
-
 #[derive(Serialize)]
-struct ShownStep<'a> {
+struct ShownStep {
     via: Via,
     #[serde(flatten)]
-    target: &'a Target,
+    target: Target,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<ControlFile>,
     #[serde(flatten)]
-    change: &'a Change,
+    change: Change,
+}
+
+impl From<Step> for ShownStep {
+    fn from(Step { target, change }: Step) -> Self {
+        let (via, file) = (change.via(), change.file());
+        Self {
+            via,
+            target,
+            file,
+            change,
+        }
+    }
 }
 
 impl<'a> ShownPod<'a> {
@@ -129,7 +131,7 @@ impl<'a> ShownPod<'a> {
             name: &pod.metadata.name,
             qos_class: given.qos,
             cgroups: cgroups(pod, &given, &observed.tree.overlaid(&wanted.tree), traits),
-            steps: plan.into_steps(),
+            steps: plan.into_steps().into_iter().map(ShownStep::from).collect(),
         })
     }
 
@@ -142,21 +144,28 @@ impl<'a> ShownPod<'a> {
                 [cgroup.target.to_string(), file, setting.to_string(), path]
             })
         });
-        let files = table::list(["LEVEL", "FILE", "VALUE", "PATH"], files, Paint::PLAIN);
+        let files = table::list("LEVEL  FILE  VALUE  PATH", files, Paint::PLAIN);
         let steps = self.steps.iter().zip(1..).map(|(step, number)| {
-            let (via, level) = (step.change.via().to_string(), step.target.to_string());
-            [number.to_string(), via, level, step.change.to_string()]
+            let ShownStep {
+                via, target, change, ..
+            } = step;
+            [
+                number.to_string(),
+                via.to_string(),
+                target.to_string(),
+                change.to_string(),
+            ]
         });
         let steps = if self.steps.is_empty() {
             "nothing to do\n".to_owned()
         } else {
-            table::list(["STEP", "VIA", "LEVEL", "CHANGE"], steps, Paint::PLAIN)
+            table::list("STEP  VIA  LEVEL  CHANGE", steps, Paint::PLAIN)
         };
         format!("{}/{} ({})\n{files}{steps}", self.namespace, self.name, self.qos_class)
     }
 }
 
-/// Every cgroup with what it holds at the end, the pod's first.
+/// Every cgroup with its values at the end, the pod's first.
 fn cgroups(pod: &Pod, given: &Hierarchy, end: &PodTree, traits: &NodeTraits) -> Vec<ShownCgroup> {
     let uid = Some(pod.cgroup_uid()).filter(|uid| !uid.is_empty()).unwrap_or("<uid>");
     let pod_path = pod_cgroup_path(traits.driver, "/", given.qos, uid);

@@ -1,12 +1,12 @@
-//! `vscalectl report`: what vscaled was worth on this node.
+//! `vscalectl report`: the benefit of vscaled on this node.
 
 use std::time::Duration;
 
 use clap::Args;
 
-use super::output::{Output, Paint, clean, or_dash};
+use super::output::{Output, Paint, clean, optional, or_dash};
 use super::{Failure, agent::Agent, table, time};
-use crate::control::proto::{Amounts, ReportReply, WorkloadWorth};
+use crate::control::proto::{Amounts, ReportReply, Workload, WorkloadWorth};
 
 /// Shows what workloads requested before and request now, and what did not happen to them
 ///
@@ -26,21 +26,9 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
 }
 
 fn report_table(reply: &ReportReply, paint: Paint) -> String {
-    let header = [
-        "WORKLOAD",
-        "PODS",
-        "CPU REQUEST",
-        "MEMORY REQUEST",
-        "AVOIDED: KILLS",
-        "EVICTIONS",
-        "RESTARTS",
-        "THROTTLED",
-    ];
+    let header = "WORKLOAD  PODS  CPU REQUEST  MEMORY REQUEST  AVOIDED: KILLS  EVICTIONS  RESTARTS  THROTTLED";
     let name = |one: &WorkloadWorth| {
-        let (kind, name) = one
-            .workload
-            .as_ref()
-            .map_or(("", ""), |of| (of.kind.as_str(), of.name.as_str()));
+        let Workload { kind, name } = one.workload.clone().unwrap_or_default();
         clean(&format!("{}/{kind}/{name}", one.namespace))
     };
     let workloads = reply.workloads.iter().map(|one| row(name(one), one));
@@ -55,7 +43,7 @@ fn report_table(reply: &ReportReply, paint: Paint) -> String {
 fn row(name: String, worth: &WorkloadWorth) -> [String; 8] {
     let change = |amount: fn(&Amounts) -> Option<&String>| {
         let amounts = [&worth.requested_before, &worth.requested];
-        let [before, now] = amounts.map(|all| or_dash(all.as_ref().and_then(amount).map_or("", String::as_str)));
+        let [before, now] = amounts.map(|all| optional(all.as_ref().and_then(amount).map(String::as_str)));
         format!("{before} → {now}")
     };
     [

@@ -1,4 +1,4 @@
-//! Which pods a command is about, one by its name or several by their labels, and what became of each of them.
+//! The pods that a command changes, one by name or several by labels, and the result for each of them.
 
 use anyhow::{Context, anyhow};
 use clap::Args;
@@ -7,23 +7,19 @@ use clap::builder::NonEmptyStringValueParser;
 use super::output::{Output, Paint, Tone, clean, or_dash};
 use super::{Failure, change, table};
 use crate::control::Selector;
-use crate::control::proto::{Change, PodResult};
+use crate::control::proto::{Change, ChangeReply, PodResult};
 
-/// Prints what became of the one pod of a request, or of those that its selector fits.
+/// Prints the change of the one pod, or the results of all pods that the selector fits.
 ///
-/// Errors: unless all of it is done.
-pub(super) fn show(
-    pods: &PodSelection,
-    change: Option<Change>,
-    results: &[PodResult],
-    output: &Output,
-) -> Result<Option<Change>, Failure> {
-    if !pods.has_selector() {
+/// Errors: unless every pod is done.
+pub(super) fn show(pods: &PodSelection, reply: ChangeReply, output: &Output) -> Result<Option<Change>, Failure> {
+    if pods.selector.is_none() {
         let no_change = "the answer says nothing about what was done: is vscaled of another version?";
-        let change = change.context(no_change)?;
+        let change = reply.change.context(no_change)?;
         output.print(&change, |paint| change::render(&change, paint))?;
         return change::check_outcome(&change).map(|()| Some(change));
     }
+    let results = &reply.results;
     output.print_list("results", results, |paint| render(results, paint))?;
     let failed = results.iter().filter(|result| !succeeded(result)).map(name);
     let failed: Vec<String> = failed.collect();
@@ -43,9 +39,8 @@ fn succeeded(result: &PodResult) -> bool {
     change.is_some_and(|change| change::check_outcome(change).is_ok())
 }
 
-/// One row for each container of each pod: a pod's containers are changed together or not at all.
+/// One row for each container of each pod. The first row of a pod says what became of all its containers.
 fn render(results: &[PodResult], paint: Paint) -> String {
-    let header = ["POD", "CONTAINER", "OUTCOME", "STEPS", "REASON"];
     let mut rows = Vec::new();
     for result in results {
         let (outcome, steps, reason) = match &result.change {
@@ -57,18 +52,16 @@ fn render(results: &[PodResult], paint: Paint) -> String {
             None => (paint.text(Tone::Bad, "Refused"), "-".to_owned(), &result.error),
         };
         let mut head = [name(result), steps, clean(reason)];
-        let unnamed = [String::new()];
-        let containers = if result.containers.is_empty() {
-            &unnamed[..]
-        } else {
-            &result.containers
-        };
-        for container in containers {
+        let mut containers = result.containers.clone();
+        if containers.is_empty() {
+            containers.push(String::new());
+        }
+        for container in &containers {
             let [pod, steps, reason] = head.each_mut().map(std::mem::take);
             rows.push([pod, or_dash(container), outcome.clone(), steps, reason]);
         }
     }
-    table::list(header, rows, paint)
+    table::list("POD  CONTAINER  OUTCOME  STEPS  REASON", rows, paint)
 }
 
 /// One pod, or a selector.
@@ -91,11 +84,6 @@ impl PodSelection {
     pub(super) fn parts(&self) -> (String, String, String) {
         let text = |part: &Option<String>| part.clone().unwrap_or_default();
         (text(&self.pod), text(&self.selector), text(&self.namespace))
-    }
-
-    /// Whether several pods may be meant.
-    pub(super) const fn has_selector(&self) -> bool {
-        self.selector.is_some()
     }
 }
 

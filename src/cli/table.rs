@@ -1,34 +1,33 @@
-//! Text in aligned columns, with or without colour.
+//! Lays out text in aligned columns, with or without colours.
 
 use super::output::Paint;
 
-/// Columns are not made narrower than this, however little room there is.
+/// The least width to which [`list`] narrows a column.
 const NARROWEST: usize = 6;
 
-/// A header and rows below it, no wider than the terminal, if there is one.
-pub(super) fn list<const N: usize>(
-    header: [&str; N],
-    rows: impl IntoIterator<Item = [String; N]>,
-    paint: Paint,
-) -> String {
-    let header = header.map(str::to_owned);
-    let mut rows: Vec<Vec<String>> = std::iter::once(header).chain(rows).map(Vec::from).collect();
+/// A header and the rows below it, no wider than the terminal. Two spaces separate the titles in `header`.
+pub(super) fn list<const N: usize>(header: &str, rows: impl IntoIterator<Item = [String; N]>, paint: Paint) -> String {
+    let header = header.split("  ").map(str::to_owned).collect();
+    let rows = rows.into_iter().map(Vec::from);
+    let mut rows: Vec<Vec<String>> = std::iter::once(header).chain(rows).collect();
     if let Some(width) = paint.width {
         fit(&mut rows, width);
     }
     align(&rows)
 }
 
-/// Rows of cells in columns as wide as their widest cell, two spaces apart. The last column is not padded.
+/// Rows of cells in columns as wide as their widest cell, two spaces apart. The last column has no padding.
 pub(super) fn align(rows: &[Vec<String>]) -> String {
     let widths = widths(rows);
     let mut text = String::new();
     for row in rows {
-        let cells = row.iter().zip(&widths).map(|(cell, &column)| {
+        let mut line = String::new();
+        for (cell, &column) in row.iter().zip(&widths) {
             // Not `{:<}`, which would count the characters of colours.
-            cell.clone() + &" ".repeat(column.saturating_sub(width(cell)))
-        });
-        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+            line.push_str(cell);
+            line.push_str(&" ".repeat(column.saturating_sub(width(cell)) + 2));
+        }
+        text.push_str(line.trim_end());
         text.push('\n');
     }
     text
@@ -53,8 +52,8 @@ fn fit(rows: &mut [Vec<String>], limit: usize) {
     }
 }
 
-/// Columns side by side, as many as fit into `limit` characters; the others follow below, each time after the first
-/// `fixed` columns. All columns are of the same length.
+/// Columns side by side, as many as fit into `limit` characters. The other columns follow below, each time after the first
+/// `fixed` columns. All columns have the same number of cells.
 pub(super) fn columns(columns: &[Vec<String>], fixed: usize, limit: usize) -> String {
     let (fixed, others) = columns.split_at(fixed.min(columns.len()));
     let wide = |column: &Vec<String>| column.iter().map(|cell| width(cell)).max().unwrap_or(0) + 2;
@@ -80,7 +79,7 @@ pub(super) fn columns(columns: &[Vec<String>], fixed: usize, limit: usize) -> St
     blocks.into_iter().map(table).collect()
 }
 
-/// The first characters of a cell, all colours, and a sign that there was more.
+/// The first characters of a cell with all its colours; `…` stands for the rest.
 fn shortened(cell: &str, limit: usize) -> String {
     let mut room = limit;
     let shown = characters(cell).filter_map(|(character, visible)| match (visible, room) {
@@ -94,43 +93,30 @@ fn shortened(cell: &str, limit: usize) -> String {
     shown.collect()
 }
 
-/// Breaks text into lines of at most `limit` characters at its spaces, no-break ones excepted, each after `indent` spaces.
+/// Breaks text at its spaces into lines of at most `limit` characters, each after `indent` spaces. No-break spaces hold.
 pub(super) fn wrap(text: &str, indent: usize, limit: usize) -> String {
-    let margin = " ".repeat(indent);
-    let mut lines = String::new();
-    let mut line = String::new();
+    let mut lines: Vec<String> = Vec::new();
     for word in text.split_ascii_whitespace() {
-        if !line.is_empty() && indent + width(&line) + 1 + width(word) > limit {
-            lines.push_str(&format!("{margin}{line}\n"));
-            line.clear();
+        match lines.last_mut() {
+            Some(line) if width(line) + 1 + width(word) <= limit => *line += &format!(" {word}"),
+            _ => lines.push(format!("{:indent$}{word}", "")),
         }
-        if !line.is_empty() {
-            line.push(' ');
-        }
-        line.push_str(word);
     }
-    if !line.is_empty() {
-        lines.push_str(&format!("{margin}{line}\n"));
-    }
-    lines
+    lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
 fn widths(rows: &[Vec<String>]) -> Vec<usize> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let widest = |column: usize| {
-        rows.iter()
-            .filter_map(|row| row.get(column))
-            .map(|cell| width(cell))
-            .max()
-    };
-    (0..columns).map(|column| widest(column).unwrap_or(0)).collect()
+    let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
+    let widest = |column: usize| cells(column).map(|cell| width(cell)).max().unwrap_or(0);
+    (0..columns).map(widest).collect()
 }
 
 fn width(cell: &str) -> usize {
     characters(cell).filter(|(_, visible)| *visible).count()
 }
 
-/// The characters, and whether each takes room: those of colour sequences (`ESC [ … m`) do not.
+/// The characters, and whether each takes room on the screen: those of colour sequences (`ESC [ … m`) do not.
 fn characters(cell: &str) -> impl Iterator<Item = (char, bool)> {
     let mut in_sequence = false;
     cell.chars().map(move |character| {

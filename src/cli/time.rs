@@ -1,4 +1,4 @@
-//! Times and durations as people write and read them.
+//! Parses durations, and prints times and durations for people.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use jiff::{Span, SpanRelativeTo, Timestamp};
 
 use crate::model::micros;
 
-/// How long an override holds; without a duration, until somebody releases it.
+/// The life of an override. Without a duration the override holds until an operator releases it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ttl(pub(super) Option<Duration>);
 
@@ -24,9 +24,9 @@ impl std::str::FromStr for Ttl {
     }
 }
 
-/// A duration as people write it; a day has 24 hours.
+/// A duration such as `1h30m` or `7d`. A day has 24 hours.
 ///
-/// Errors: it is none, or negative, with what to write.
+/// Errors: the text is no duration, or a negative one. The message says what to write.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let duration = text
         .parse()
@@ -38,15 +38,14 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 impl Ttl {
-    /// As the protocol has it; saturated far beyond what the agent accepts.
+    /// Microseconds, as in the protocol; saturated far beyond the longest time that the agent accepts.
     pub(super) fn micros(self) -> Option<u64> {
         self.0.map(micros)
     }
 }
 
-/// Microseconds in the unit that suits them.
+/// A duration in microseconds, in the unit that suits it.
 pub(super) fn took(micros: u64) -> String {
-    // Three digits are plenty for people.
     match micros {
         0..1_000 => format!("{micros} µs"),
         1_000..1_000_000 => format!("{}.{} ms", micros / 1_000, micros / 100 % 10),
@@ -68,13 +67,13 @@ pub(super) fn coarse(duration: Duration) -> String {
     text.trim_start().to_owned()
 }
 
-/// From one RFC 3339 time to the other; nothing if it is over, `None` if `to` or `from` is not such a time.
+/// The duration from one RFC 3339 time to another, at least zero; `None` if a text is no such time.
 pub(super) fn between(from: &str, to: &str) -> Option<Duration> {
     let (from, to): (Timestamp, Timestamp) = (from.parse().ok()?, to.parse().ok()?);
     Some(Duration::try_from(to.duration_since(from)).unwrap_or(Duration::ZERO))
 }
 
-/// A time to the second, in UTC; as it is if it is not RFC 3339.
+/// An RFC 3339 time to the second, in UTC. Any other text stays as it is.
 pub(super) fn second(at: &str) -> String {
     at.parse::<Timestamp>()
         .map_or_else(|_error| super::output::clean(at), |at| format!("{at:.0}"))

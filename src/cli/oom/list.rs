@@ -1,4 +1,4 @@
-//! `vscalectl oom list`: what the kernel killed lately on this node.
+//! `vscalectl oom list`: the latest kills on this node.
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
@@ -27,22 +27,16 @@ pub(in crate::cli) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Fa
         if reply.kills.is_empty() {
             return "the kernel killed nothing for want of memory lately\n".to_owned();
         }
-        let header = [
-            "AT",
-            "POD",
-            "CONTAINER",
-            "LEVEL",
-            "LIMIT",
-            "KILLED",
-            "RSS",
-            "KNOWN",
-            "NOTE",
-        ];
-        table::list(header, reply.kills.iter().map(|kill| cells(kill, paint)), Paint::PLAIN)
+        let rows = reply.kills.iter().map(|kill| cells(kill, paint));
+        table::list(
+            "AT  POD  CONTAINER  LEVEL  LIMIT  KILLED  RSS  KNOWN  NOTE",
+            rows,
+            Paint::PLAIN,
+        )
     })
 }
 
-/// One line about one kill, for a list whose columns are not known in advance.
+/// One line about a kill, for an endless list, whose column widths nothing tells in advance.
 pub(in crate::cli) fn line(kill: &OomKill, paint: Paint) -> String {
     let [at, pod, container, level, limit, killed, rss, known, note] = cells(kill, paint);
     let text = format!(
@@ -58,17 +52,16 @@ fn cells(kill: &OomKill, paint: Paint) -> [String; 9] {
         "" => container.id.chars().take(12).collect(),
         name => name.to_owned(),
     });
-    // The container's own limit, where it stood at it; the note names the pod's.
+    // The container's own limit, where the container had reached it. The note names the limit of the pod.
     let limit = kill.container_limit.as_ref().or(kill.limit.as_ref());
     let limit = limit.and_then(|limit| limit.limit_bytes);
-    let level = if kill.limit_of.is_empty() {
-        &kill.level
-    } else {
-        &kill.limit_of
+    let level = match kill.limit_of.as_str() {
+        "" => kill.level.as_str(),
+        limit_of => limit_of,
     };
     let memory = kill.victim.as_ref().and_then(|victim| victim.memory);
     let rss = memory.map(|memory| memory.rss().to_string());
-    // What is in no pod is at least in a cgroup.
+    // A process of no pod has a cgroup all the same.
     let pod = pod.or_else(|| kill.cgroup.clone());
     [
         time::second(&kill.time),
@@ -88,27 +81,20 @@ fn killed(kill: &OomKill) -> String {
         "main" | "child" => format!("{} {} ({})", victim.pid, victim.comm, victim.role),
         _ => format!("{} {}", victim.pid, victim.comm),
     };
-    let candidates = || {
-        kill.candidates
-            .iter()
-            .map(|victim| victim.pid.to_string())
-            .collect::<Vec<_>>()
-    };
+    let candidates: Vec<String> = kill.candidates.iter().map(|victim| victim.pid.to_string()).collect();
     let more = usize::try_from(kill.more_candidates).unwrap_or(usize::MAX);
-    match (&kill.victim, kill.candidates.len().saturating_add(more)) {
+    match (&kill.victim, candidates.len().saturating_add(more)) {
         (Some(victim), _) => one(victim),
         (None, 0) => String::new(),
-        (None, 1..=4) => format!("one of {}", candidates().join(", ")),
+        (None, 1..=4) => format!("one of {}", candidates.join(", ")),
         (None, many) => format!("one of {many} processes"),
     }
 }
 
 fn note(kill: &OomKill, paint: Paint) -> String {
     let group = (!kill.group.is_empty()).then(|| format!("a group of {}", kill.group.len()));
-    let own = kill.own_write.as_ref().map(|write| {
-        let what = format!("after vscaled lowered {}", clean(&write.what));
-        paint.text(Tone::Bad, &what)
-    });
+    let own = kill.own_write.as_ref();
+    let own = own.map(|write| paint.text(Tone::Bad, &format!("after vscaled lowered {}", write.what)));
     let evidence = kill.evidence.as_ref().and_then(|evidence| match &evidence.path {
         Some(path) => Some(format!("evidence in {}", clean(path))),
         None => evidence.unfinished.map(|_| "its hook had not ended".to_owned()),
@@ -119,9 +105,6 @@ fn note(kill: &OomKill, paint: Paint) -> String {
         None => format!("at the {} limit", kill.level),
     });
     let down = kill.while_down.then(|| "while no agent ran".to_owned());
-    [enforced, group, own, evidence, down]
-        .into_iter()
-        .flatten()
-        .collect::<Vec<_>>()
-        .join("; ")
+    let notes: Vec<String> = [enforced, group, own, evidence, down].into_iter().flatten().collect();
+    notes.join("; ")
 }

@@ -1,4 +1,4 @@
-//! `vscalectl oom parse`: the kills in a kernel log, without a node and without a daemon.
+//! `vscalectl oom parse`: the kills in a kernel log, without a node and without an agent.
 
 use clap::Args;
 use serde::Serialize;
@@ -22,16 +22,16 @@ pub(super) struct Arguments {
     output: Output,
 }
 
-/// Reads, parses, prints. A log without kills is no error.
+/// Prints the kills. A log without kills is no error.
 ///
-/// Errors: when the file cannot be read.
+/// Errors: the file cannot be read.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let kills = parse_log(&io::read_bytes(&arguments.file)?);
     let kills: Vec<ShownKill> = kills.iter().map(ShownKill::from).collect();
     arguments.output.print_list("kills", &kills, |_| render(&kills))
 }
 
-/// The printed form: promised to others, so apart from the types inside.
+/// The printed form, which is a promise to users and therefore a type of its own.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct ShownKill<'a> {
@@ -76,9 +76,8 @@ impl<'a> From<&'a Kill> for ShownKill<'a> {
     }
 }
 
-/// One line for each kill. Names chosen by processes are escaped: they may hold anything, also what moves a cursor.
+/// One row for each kill. It escapes the names that processes chose, which may hold any characters.
 fn render(kills: &[ShownKill<'_>]) -> String {
-    let header = ["TIME", "PID", "COMMAND", "LEVEL", "RSS", "POD", "CONTAINER", "CGROUP"];
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let rows = kills.iter().map(|kill| {
         let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
@@ -94,6 +93,7 @@ fn render(kills: &[ShownKill<'_>]) -> String {
             or_dash(kill.task_cgroup.map(|path| path.escape_debug().to_string())),
         ]
     });
+    let header = "TIME  PID  COMMAND  LEVEL  RSS  POD  CONTAINER  CGROUP";
     table::list(header, rows, Paint::PLAIN)
 }
 

@@ -1,5 +1,5 @@
-//! `vscalectl oom sink`: receives what agents report over `vscaled.report.v1`, prints it, and acknowledges it. As simple as
-//! a receiver can be: a reference for people who write one.
+//! `vscalectl oom sink`: receives the reports of agents over `vscaled.report.v1`, prints them, and acknowledges them. It is
+//! as simple as a receiver can be: a reference for people who write one.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -28,10 +28,11 @@ use crate::report::proto::agent_message::Message;
 use crate::report::proto::report_receiver_server::{ReportReceiver, ReportReceiverServer};
 use crate::report::proto::{Ack, AgentMessage, Report, Role};
 
+/// The number of ids by which the sink recognizes a repeated report.
 const REMEMBERED: usize = 100_000;
-/// An agent that does not answer for so long is gone.
+/// The sink drops the connection of an agent that does not answer for so long.
 const PING: Duration = Duration::from_secs(20);
-/// Acknowledgements that may wait for the connection.
+/// The number of acknowledgements that may wait for the connection.
 const ACKS: usize = 64;
 
 /// Receives reports of OOM kills from agents, prints them and acknowledges them, until interrupted.
@@ -56,9 +57,9 @@ pub(super) struct Arguments {
     output: Output,
 }
 
-/// Listens and prints until it is interrupted or nobody reads on.
+/// Listens and prints until a signal comes or the reader closes the pipe.
 ///
-/// Errors: for files and addresses that cannot be used, and when listening ends early.
+/// Errors: a file or the address cannot be used, or listening ends early.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let tls = tls(arguments)?;
     block_on(listen(arguments, tls))?
@@ -120,7 +121,7 @@ fn tls(arguments: &Arguments) -> Result<Option<ServerTlsConfig>, Failure> {
 struct Sink {
     output: Output,
     seen: Mutex<SeenIds>,
-    /// Why it stopped printing, if it was not for the reader's sake.
+    /// The error that ended printing.
     failure: Mutex<Option<Failure>>,
     stop: CancellationToken,
 }
@@ -137,7 +138,7 @@ impl ReportReceiver for Arc<Sink> {
         let (sink, mut messages) = (Self::clone(self), request.into_inner());
         tokio::spawn(async move {
             let mut greeted = false;
-            // Cancel-safe: a message that was not taken is not acknowledged, and comes again.
+            // Cancel-safe: the agent sends a message again that the sink has not acknowledged.
             while let Some(Some(Ok(message))) = sink.stop.run_until_cancelled(messages.next()).await {
                 let Some(answer) = sink.answer(message, &mut greeted) else {
                     continue;
@@ -171,24 +172,25 @@ impl Sink {
                 let message = "the first message must be the only Hello";
                 Some(Err(Status::invalid_argument(message)))
             }
-            // A kind of message that is not known here.
+            // A newer agent sent a message of an unknown kind.
             (None, _) => None,
         }
     }
 
-    /// Makes a report safe, which is to print it here, and acknowledges it.
+    /// Stores a report, which means here to print it, and acknowledges it.
     fn accept(&self, report: &Report) -> Option<Result<Ack, Status>> {
         if report.id.is_empty() || report.count == 0 {
             return Some(Err(Status::invalid_argument("a report has an id and a count")));
         }
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let again = !seen.insert(IdHash::of(&report.id));
-        let is_kill = report.first_time.is_none();
         let shown = Shown {
             id: &report.id,
             again,
-            kill: is_kill.then_some(report),
-            folded: (!is_kill).then_some(report),
+            report: match report.first_time {
+                None => ShownReport::Kill(report),
+                Some(_) => ShownReport::Folded(report),
+            },
         };
         match self.output.print_next(&shown, |paint| line(report, again, paint)) {
             Ok(ControlFlow::Continue(())) => Some(Ok(Ack {
@@ -208,20 +210,27 @@ impl Sink {
 struct Shown<'a> {
     id: &'a str,
     again: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    kill: Option<&'a Report>,
-    /// The count of several.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    folded: Option<&'a Report>,
+    #[serde(flatten)]
+    report: ShownReport<'a>,
 }
 
-/// One report as a line: when, where, whose, why, who.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+enum ShownReport<'a> {
+    Kill(&'a Report),
+    /// The count of several kills.
+    Folded(&'a Report),
+}
+
+/// One report as a line: time, node, pod, container, limit, and the killed process.
 fn line(report: &Report, again: bool, paint: Paint) -> String {
     let pod = report.pod.as_ref().map(ReportedPod::full_name).unwrap_or_default();
     let container = report.container.as_ref().map_or("", |container| &container.name);
     let limit = report.container_limit.as_ref().or(report.limit.as_ref());
     let limit = limit.and_then(|limit| limit.limit_bytes);
-    let limit = limit.map_or_else(String::new, |bytes| format!(" of {}", Bytes::new(bytes)));
+    let limit = limit
+        .map(|bytes| format!(" of {}", Bytes::new(bytes)))
+        .unwrap_or_default();
     let level = report.limit_of().as_str_name().trim_start_matches("LEVEL_");
     let what = match &report.first_time {
         None => killed(report),
@@ -238,7 +247,7 @@ fn line(report: &Report, again: bool, paint: Paint) -> String {
     )
 }
 
-/// To the millisecond.
+/// The time to the millisecond.
 fn time(time: &prost_types::Timestamp) -> String {
     jiff::Timestamp::new(time.seconds, time.nanos).map_or_else(|_| "-".to_owned(), |time| format!("{time:.3}"))
 }

@@ -34,9 +34,9 @@ pub(super) struct Arguments {
     output: Output,
 }
 
-/// Asks, waits until the values are verified, and prints each step.
+/// Requests the resize, waits until the values are verified, and prints each step.
 ///
-/// Errors: [`Failure`] when the arguments make no sense, the agent does not answer, refuses, or fails.
+/// Errors: the arguments contradict each other, or the agent does not answer, refuses or fails.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     if arguments.ttl == Ttl(None) && !arguments.force {
         return Err(Failure::usage(anyhow!(
@@ -58,8 +58,7 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
         dry_run: arguments.dry_run,
     };
     let reply = agent.call(async |client| Ok(client.resize(request).await?))?;
-    let change = results::show(&arguments.pods, reply.change, &reply.results, &arguments.output)?;
-    match change {
+    match results::show(&arguments.pods, reply, &arguments.output)? {
         Some(change) if arguments.output.format == Format::Table => super::io::print(&what_next(&change, arguments)),
         _ => Ok(()),
     }
@@ -69,10 +68,10 @@ fn what_next(change: &Change, arguments: &Arguments) -> String {
     let pod = change::pod(change);
     match arguments.ttl.0 {
         _ if arguments.dry_run => "nothing was written: leave --dry-run out to do it\n".to_owned(),
-        Some(time) => format!(
-            "holds for {}; `vscalectl release {pod}` ends it earlier\n",
-            coarse(time)
-        ),
+        Some(time) => {
+            let time = coarse(time);
+            format!("holds for {time}; `vscalectl release {pod}` ends it earlier\n")
+        }
         None => format!("holds until `vscalectl release {pod}`\n"),
     }
 }
@@ -89,9 +88,9 @@ pub(super) struct ReleaseArguments {
     output: Output,
 }
 
-/// Asks, waits until the values are back, and prints what was done.
+/// Ends the override, waits until the values are back, and prints each step.
 ///
-/// Errors: [`Failure`] when the agent does not answer, refuses, or fails.
+/// Errors: the agent does not answer, refuses or fails.
 pub(super) fn release(arguments: &ReleaseArguments, agent: &Agent) -> Result<(), Failure> {
     let (pod, selector, namespace) = arguments.pods.parts();
     let request = ReleaseRequest {
@@ -101,5 +100,5 @@ pub(super) fn release(arguments: &ReleaseArguments, agent: &Agent) -> Result<(),
         reason: arguments.reason.clone(),
     };
     let reply = agent.call(async |client| Ok(client.release(request).await?))?;
-    results::show(&arguments.pods, reply.change, &reply.results, &arguments.output).map(drop)
+    results::show(&arguments.pods, reply, &arguments.output).map(drop)
 }

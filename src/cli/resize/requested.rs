@@ -1,23 +1,49 @@
-//! `-c NAME` with the values that follow it, as often as there are containers.
+//! `-c NAME` with the values that follow it, once for each container.
 //!
-//! Values belong to the container named last before them, or to all that were named in a row: `-c app --cpu-limit 1 -c
+//! Values belong to the container named last before them, or to all containers named in a row: `-c app --cpu-limit 1 -c
 //! side -c proxy --memory-limit 64Mi`. With one container alone the order does not matter.
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::model::{Bytes, MilliCpu, NamedRequirements, Requirements, Resource};
+use crate::model::{Bytes, MilliCpu, NamedRequirements, Requirements, Resource, ResourceList};
 
 const CONTAINER: &str = "container";
-const VALUES: [(&str, &str, &str); 4] = [
-    ("cpu-request", "CPU", "Reserved cpu, such as 250m"),
-    ("cpu-limit", "CPU", "Most cpu it may use"),
-    ("memory-request", "MEMORY", "Reserved memory, such as 128Mi"),
-    ("memory-limit", "MEMORY", "Most memory it may use"),
+
+/// An option with an amount: its name, its help, its resource, and the list that it sets.
+type AmountOption = (
+    &'static str,
+    &'static str,
+    Resource,
+    fn(&mut Requirements) -> &mut ResourceList,
+);
+
+const OPTIONS: [AmountOption; 4] = [
+    (
+        "cpu-request",
+        "Reserved cpu, such as 250m",
+        Resource::Cpu,
+        |resources| &mut resources.requests,
+    ),
+    ("cpu-limit", "Most cpu it may use", Resource::Cpu, |resources| {
+        &mut resources.limits
+    }),
+    (
+        "memory-request",
+        "Reserved memory, such as 128Mi",
+        Resource::Memory,
+        |resources| &mut resources.requests,
+    ),
+    (
+        "memory-limit",
+        "Most memory it may use",
+        Resource::Memory,
+        |resources| &mut resources.limits,
+    ),
 ];
 
-/// What each container is to have; what is absent stays as it is.
+/// The requested values of each container. An absent value stays as it is.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RequestedResources {
     pub(super) containers: Vec<NamedRequirements>,
@@ -33,20 +59,19 @@ impl Args for RequestedResources {
             .required(true)
             .action(ArgAction::Append)
             .value_parser(NonEmptyStringValueParser::new());
-        let values = VALUES.map(|(name, unit, help)| {
-            let value = Arg::new(name)
-                .long(name)
-                .value_name(unit)
-                .help(help)
-                .action(ArgAction::Append);
-            if unit == "CPU" {
-                value.value_parser(|text: &str| text.parse::<MilliCpu>().map(MilliCpu::get))
-            } else {
-                value.value_parser(|text: &str| text.parse::<Bytes>().map(Bytes::get))
+        let values = OPTIONS.map(|(name, help, resource, _)| {
+            let value = Arg::new(name).long(name).help(help).action(ArgAction::Append);
+            match resource {
+                Resource::Cpu => value
+                    .value_name("CPU")
+                    .value_parser(|text: &str| text.parse().map(MilliCpu::get)),
+                Resource::Memory => value
+                    .value_name("MEMORY")
+                    .value_parser(|text: &str| text.parse().map(Bytes::get)),
             }
         });
         let group = ArgGroup::new("values")
-            .args(VALUES.map(|(name, ..)| name))
+            .args(OPTIONS.map(|(name, ..)| name))
             .required(true)
             .multiple(true);
         command.arg(container).args(values).group(group)
@@ -59,17 +84,15 @@ impl Args for RequestedResources {
 
 impl FromArgMatches for RequestedResources {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut given: Vec<(usize, Given)> = occurrences::<String>(matches, CONTAINER)
-            .map(|(index, name)| (index, Given::Container(name)))
-            .collect();
-        for (name, ..) in VALUES {
-            let values = occurrences::<u64>(matches, name);
-            given.extend(values.map(|(index, amount)| (index, Given::Value(name, amount))));
+        let names: Vec<(usize, String)> = occurrences(matches, CONTAINER).collect();
+        let mut values: Vec<Value> = Vec::new();
+        for option in OPTIONS {
+            values.extend(occurrences(matches, option.0).map(|(index, amount)| (index, option, amount)));
         }
-        given.sort_by_key(|(index, _)| *index);
-        assign(given.into_iter().map(|(_, given)| given).collect())
-            .and_then(check)
-            .map_err(|message| clap::Error::raw(ErrorKind::ValueValidation, message))
+        values.sort_by_key(|(index, ..)| *index);
+        let containers =
+            assign(&names, &values).map_err(|message| clap::Error::raw(ErrorKind::ValueValidation, message))?;
+        Ok(Self { containers })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -78,12 +101,8 @@ impl FromArgMatches for RequestedResources {
     }
 }
 
-/// One option of the command line.
-#[derive(Debug, Clone, PartialEq)]
-enum Given {
-    Container(String),
-    Value(&'static str, u64),
-}
+/// An amount with its place on the command line and its option.
+type Value = (usize, AmountOption, u64);
 
 /// The values of an option with their places on the command line.
 fn occurrences<'a, T: Clone + Send + Sync + 'static>(
@@ -95,76 +114,56 @@ fn occurrences<'a, T: Clone + Send + Sync + 'static>(
     indices.zip(values)
 }
 
-/// Assigns the values to the containers.
-fn assign(mut given: Vec<Given>) -> Result<RequestedResources, String> {
-    let named = |given: &Given| matches!(given, Given::Container(_));
-    if given.iter().filter(|given| named(given)).count() == 1 {
-        given.sort_by_key(|given| !named(given));
-    }
-    let mut containers: Vec<NamedRequirements> = Vec::new();
-    // Where the containers begin that the next value is for, and whether they have had one.
-    let (mut from, mut valued) = (0, true);
-    for given in given {
-        match given {
-            Given::Container(name) => {
-                if containers.iter().any(|container| container.name == name) {
-                    return Err(format!("-c {name} is given twice: name each container once"));
-                }
-                if valued {
-                    (from, valued) = (containers.len(), false);
-                }
-                let resources = Requirements::default();
-                containers.push(NamedRequirements { name, resources });
-            }
-            Given::Value(option, amount) => {
-                if containers.is_empty() {
-                    return Err(format!("--{option} is for no container: put -c NAME before it"));
-                }
-                valued = true;
-                for container in &mut containers[from..] {
-                    set(container, option, amount)?;
-                }
-            }
-        }
-    }
-    match containers.last() {
-        Some(last) if !valued => Err(format!("-c {} has no values: put them after it", last.name)),
-        _ => Ok(RequestedResources { containers }),
-    }
-}
-
-fn set(container: &mut NamedRequirements, option: &str, amount: u64) -> Result<(), String> {
-    let resources = &mut container.resources;
-    let (list, resource) = match option {
-        "cpu-request" => (&mut resources.requests, Resource::Cpu),
-        "cpu-limit" => (&mut resources.limits, Resource::Cpu),
-        "memory-request" => (&mut resources.requests, Resource::Memory),
-        _ => (&mut resources.limits, Resource::Memory),
+/// Assigns the values to the containers. Both are in the order of the command line.
+fn assign(names: &[(usize, String)], values: &[Value]) -> Result<Vec<NamedRequirements>, String> {
+    let place = |at: usize| match names.get(at) {
+        Some(_) if names.len() == 1 => 0,
+        Some((index, _)) => *index,
+        None => usize::MAX,
     };
-    if list.get(resource).is_some() {
-        return Err(format!("--{option} is given twice for container {}", container.name));
+    if let Some((_, (option, ..), _)) = values.iter().find(|(index, ..)| *index < place(0)) {
+        return Err(format!("--{option} is for no container: put -c NAME before it"));
     }
-    list.set(resource, Some(amount));
-    Ok(())
+    let mut containers = Vec::new();
+    for (at, (_, name)) in names.iter().enumerate() {
+        if names[..at].iter().any(|(_, other)| other == name) {
+            return Err(format!("-c {name} is given twice: name each container once"));
+        }
+        // A container without values of its own shares those of the next container that has some.
+        let until = |end: usize| {
+            values
+                .iter()
+                .filter(move |(index, ..)| (place(at)..place(end)).contains(index))
+        };
+        let end = (at + 1..=names.len()).find(|end| until(*end).next().is_some());
+        let end = end.ok_or_else(|| format!("-c {name} has no values: put them after it"))?;
+        let mut resources = Requirements::default();
+        for (_, (option, _, resource, list), amount) in until(end) {
+            let list = list(&mut resources);
+            if list.get(*resource).is_some() {
+                return Err(format!("--{option} is given twice for container {name}"));
+            }
+            list.set(*resource, Some(*amount));
+        }
+        check(&resources)?;
+        let name = name.clone();
+        containers.push(NamedRequirements { name, resources });
+    }
+    Ok(containers)
 }
 
-/// Refuses what cannot be meant.
-fn check(wanted: RequestedResources) -> Result<RequestedResources, String> {
-    for container in &wanted.containers {
-        let Requirements { requests, limits } = &container.resources;
-        if let Some(resource) = Resource::ALL
-            .into_iter()
-            .find(|resource| limits.get(*resource) == Some(0))
-        {
-            return Err(format!("--{resource}-limit 0 is no limit: give an amount above it"));
-        }
-        if let Some((resource, request, limit)) = requests.first_above(limits) {
-            return Err(format!(
-                "--{resource}-request {request} is above --{resource}-limit {limit}: lower the one or raise the other"
-            ));
-        }
+/// Refuses a limit of zero, and a request above its limit.
+fn check(Requirements { requests, limits }: &Requirements) -> Result<(), String> {
+    let is_zero = |resource: &Resource| limits.get(*resource) == Some(0);
+    if let Some(resource) = Resource::ALL.into_iter().find(is_zero) {
+        return Err(format!("--{resource}-limit 0 is no limit: give an amount above it"));
     }
-    Ok(wanted)
+    if let Some((resource, request, limit)) = requests.first_above(limits) {
+        return Err(format!(
+            "--{resource}-request {request} is above --{resource}-limit {limit}: lower the one or raise the other"
+        ));
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -180,7 +179,7 @@ mod tests {
         let shown = |container: NamedRequirements| {
             let Requirements { requests, limits } = container.resources;
             let texts = Resource::ALL.map(|resource| {
-                let text = |list: &crate::model::ResourceList| list.text(resource).unwrap_or_default();
+                let text = |list: &ResourceList| list.text(resource).unwrap_or_default();
                 format!("{}/{}", text(&requests), text(&limits))
             });
             (container.name, texts.join(" "))

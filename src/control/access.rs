@@ -1,12 +1,12 @@
-//! Who may make which calls. Pure.
+//! Decides which calls a caller may make. Pure.
 //!
 //! Root and the agent's own user may make every call. So may the members of one configured group; the members of a
-//! second one may make the calls that change nothing. Membership is what the kernel recorded about the caller when it
-//! connected, not what a database of users says now: see [`connections`](super::connections).
+//! second one may make the calls that change nothing. The kernel recorded the caller's groups when the caller connected; a
+//! database of users does not count: see [`connections`](super::connections).
 
 use super::connections::Caller;
 
-/// What a caller may do. The greater includes the lesser.
+/// The right of a caller. A greater right includes the lesser ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Right {
     Read,
@@ -20,50 +20,39 @@ pub struct Group {
     pub name: String,
 }
 
-/// Who may call, besides root and the agent's own user.
+/// The groups that may call, besides root and the agent's own user.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Access {
     pub operators: Option<Group>,
-    /// May make the calls that change nothing.
+    /// The group that may make the calls that change nothing.
     pub readers: Option<Group>,
 }
 
 impl Access {
-    /// What a caller may do who is in these groups besides its first one, if anything.
+    /// The right of a caller with these groups besides its first one, if it has any right.
     pub(super) fn right(&self, own_uid: u32, caller: Caller, groups: &[u32]) -> Option<Right> {
-        let member = |group: &Option<Group>| {
-            group
-                .as_ref()
-                .is_some_and(|group| caller.gid == group.gid || groups.contains(&group.gid))
-        };
-        if caller.uid == 0 || caller.uid == own_uid || member(&self.operators) {
+        let is_in = |group: &Group| caller.gid == group.gid || groups.contains(&group.gid);
+        if caller.uid == 0 || caller.uid == own_uid || self.operators.as_ref().is_some_and(is_in) {
             Some(Right::Change)
-        } else if member(&self.readers) {
+        } else if self.readers.as_ref().is_some_and(is_in) {
             Some(Right::Read)
         } else {
             None
         }
     }
 
-    /// Why a caller is turned away from a call that needs more than it may do, and who could make it.
+    /// Explains to a caller why it may not make a call that needs the right `needs`, and who may.
     pub(super) fn refusal(&self, caller: Caller, has: Option<Right>, needs: Right) -> String {
-        let mut groups: Vec<String> = self.operators.iter().map(named).collect();
-        if needs == Right::Read {
-            groups.extend(self.readers.iter().map(named));
-        }
-        let mut who = "only root may".to_owned();
-        if !groups.is_empty() {
-            who = format!("only root and {} may", groups.join(" and "));
-        }
+        let named = |group: &Group| format!("members of the group {}", group.name);
+        let readers = self.readers.iter().filter(|_| needs == Right::Read);
+        let mut groups: Vec<String> = self.operators.iter().chain(readers).map(named).collect();
+        groups.insert(0, "root".to_owned());
+        let who = format!("only {} may", groups.join(" and "));
         match has {
             Some(_) => format!("uid {} may only read: to change anything, {who}; try sudo", caller.uid),
             None => format!("uid {} may not call vscaled: {who}; try sudo", caller.uid),
         }
     }
-}
-
-fn named(group: &Group) -> String {
-    format!("members of the group {}", group.name)
 }
 
 #[cfg(test)]

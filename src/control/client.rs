@@ -1,7 +1,7 @@
-//! The other end of the socket: what `vscalectl` calls the agent with.
+//! The client at the socket, by which `vscalectl` calls the agent.
 //!
-//! A client connects, calls and leaves; nothing is retried. Agents of other versions are tolerated: unknown fields are
-//! ignored, and a call that the agent does not know is an error that says so.
+//! A client connects, calls and leaves; it retries nothing. It tolerates agents of other versions: it ignores unknown
+//! fields, and reports a call that the agent does not know.
 
 use std::error::Error;
 use std::future::Future;
@@ -21,17 +21,17 @@ use super::proto::{
 };
 use crate::model::micros;
 
-/// How long to wait for a connection.
+/// The longest wait for a connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long to wait for the answer to a read; a little longer than the agent takes to say that it is late.
+/// The longest wait for the answer to a read: a little longer than the deadline of the agent.
 const READ: Duration = Duration::from_secs(15);
-/// How long to wait for a change.
+/// The longest wait for a change.
 const CHANGE: Duration = Duration::from_secs(65);
 
-/// Why there is no answer.
+/// The reason why a call has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// There is no socket, nobody listens at it, the connection ended before the answer, or there is none for too long.
+    /// No process listens at the socket, the connection ended before the answer, or the answer is late.
     #[error("{0}")]
     NoAgent(String),
     /// This user may not use the socket.
@@ -46,7 +46,7 @@ pub enum ClientError {
     Answer(Status),
 }
 
-/// The connection ended before the answer; `reason` is what was seen of it.
+/// The error of a connection that ended before the answer, for this reason.
 fn lost(socket: &Path, reason: &str) -> ClientError {
     ClientError::NoAgent(format!(
         "{} broke the connection off ({reason}): vscaled may be stopping or overloaded; `vscalectl history` shows what was done",
@@ -80,12 +80,12 @@ impl Client {
         })
     }
 
-    /// Every pod the agent knows.
+    /// Every pod that the agent knows.
     pub async fn get(&mut self) -> Result<GetReply, ClientError> {
         answer_within(READ, &self.socket, self.inner.get(GetRequest { usage: false })).await
     }
 
-    /// The same, with what each pod uses now and what is recommended for it.
+    /// Every pod that the agent knows, with its use and its recommendation.
     pub async fn get_with_usage(&mut self) -> Result<GetReply, ClientError> {
         answer_within(READ, &self.socket, self.inner.get(GetRequest { usage: true })).await
     }
@@ -95,7 +95,7 @@ impl Client {
         answer_within(READ, &self.socket, self.inner.explain(ExplainRequest { pod })).await
     }
 
-    /// Sets requests and limits by hand, or shows which steps that would take.
+    /// Sets requests and limits by hand, or returns the steps of that.
     pub async fn resize(&mut self, request: ResizeRequest) -> Result<ChangeReply, ClientError> {
         answer_within(CHANGE, &self.socket, self.inner.resize(request)).await
     }
@@ -105,18 +105,18 @@ impl Client {
         answer_within(CHANGE, &self.socket, self.inner.release(request)).await
     }
 
-    /// What the agent finds when it looks at itself and the node.
+    /// The agent's checks of itself and of the node.
     pub async fn doctor(&mut self) -> Result<DoctorReply, ClientError> {
         answer_within(READ, &self.socket, self.inner.doctor(DoctorRequest {})).await
     }
 
-    /// What was done lately, to one pod or to all if `pod` is empty; newest last.
+    /// The latest changes of one pod, or of all pods if `pod` is empty; newest last.
     pub async fn history(&mut self, pod: String) -> Result<HistoryReply, ClientError> {
         answer_within(READ, &self.socket, self.inner.history(HistoryRequest { pod })).await
     }
 
-    /// What workloads requested before and now, and what did not happen to them.
-    /// That in so much time, if a time is given.
+    /// The requests of workloads before and now, and the kills, evictions and restarts that the agent avoided, `since` so
+    /// long ago or since the agent's start.
     pub async fn report(&mut self, since: Option<Duration>) -> Result<ReportReply, ClientError> {
         let request = ReportRequest {
             since_us: since.map(micros),
@@ -124,12 +124,12 @@ impl Client {
         answer_within(READ, &self.socket, self.inner.report(request)).await
     }
 
-    /// What the kernel killed lately, in one pod or on the node if `pod` is empty; newest last.
+    /// The latest kills in one pod, or on the node if `pod` is empty; newest last.
     pub async fn oom_list(&mut self, pod: String) -> Result<OomListReply, ClientError> {
         answer_within(READ, &self.socket, self.inner.oom_list(OomListRequest { pod })).await
     }
 
-    /// What is done, and what the kernel kills, from now on.
+    /// The changes and kills from now on.
     pub async fn watch(&mut self) -> Result<Watch, ClientError> {
         let answer = self.inner.watch(WatchRequest {});
         let changes = answer_within(READ, &self.socket, answer).await?;
@@ -181,13 +181,10 @@ fn no_connection(socket: &Path, error: &tonic::transport::Error) -> ClientError 
     ))
 }
 
-/// Who the socket's file lets connect.
+/// The users whom the socket's file lets connect.
 fn entitled(socket: &Path) -> String {
-    let group = socket
-        .metadata()
-        .ok()
-        .filter(|file| file.mode() & 0o060 != 0)
-        .and_then(|file| nix::unistd::Group::from_gid(file.gid().into()).ok().flatten());
+    let file = socket.metadata().ok().filter(|file| file.mode() & 0o060 != 0);
+    let group = file.and_then(|file| nix::unistd::Group::from_gid(file.gid().into()).ok().flatten());
     match group {
         Some(group) => format!("root and members of the group {}", group.name),
         None => "root".to_owned(),
@@ -210,7 +207,7 @@ async fn answer_within<T>(
 }
 
 fn no_answer(socket: &Path, status: Status) -> ClientError {
-    // A status the agent sent has no source; one made here out of a broken connection names what broke.
+    // A status from the agent has no source. tonic makes a status with a source out of a broken connection.
     let broken = status.source().is_some();
     match status.code() {
         Code::Unimplemented => ClientError::Unknown,

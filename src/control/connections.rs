@@ -1,9 +1,8 @@
-//! The open connections: who is at the other end, and which one gives way when there are too many.
+//! Accepts connections, identifies the callers, and closes a connection when there are too many.
 //!
-//! Accepts connections and serves HTTP/2 on each in a task of its own. At the limit, the oldest connection without a call
-//! in progress gives way to a new one, so that silent callers cannot keep others out. Connections with calls never do:
-//! calls end by their deadlines. Strangers, who have no right to any call, have a few places of their own, where they get
-//! an answer that says so.
+//! A task of its own serves HTTP/2 on each connection. At the limit, the server closes the oldest connection without a call
+//! in progress for a new one, so that silent callers cannot keep others out. A connection with a call stays: calls end by
+//! their deadlines. Callers without any right have a few connections of their own, where every call gets a refusal.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -32,20 +31,20 @@ use super::proto::control_server::{Control, ControlServer};
 use super::server::Limits;
 use super::socket::ControlSocket;
 
-/// How long to wait after the kernel refused to hand out a connection, usually for want of file descriptors.
+/// The pause after a failed accept(2), which mostly lacked file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Largest request headers in bytes.
 const LARGEST_HEADERS: u32 = 16 << 10;
-/// Calls that one connection may have at once.
+/// The calls in progress of one connection, at most.
 const CALLS_PER_CONNECTION: u32 = 16;
-/// What a connection may have sent in bytes before the server reads it: a full request and a little more.
+/// The bytes that a peer may send before the server reads them: a full request and a little more.
 const CONNECTION_WINDOW: u32 = 128 << 10;
-/// How often a peer is asked for a sign of life, and how long the answer may take.
+/// The interval of HTTP/2 pings, and the longest wait for the answer.
 const KEEPALIVE: Duration = Duration::from_secs(20);
-/// How long a peer without a call may take to hear that the agent stops. A peer that is itself stopped never does.
+/// The longest wait for a peer without a call to close its connection when the agent stops. A stopped process never does.
 const GOODBYE: Duration = Duration::from_secs(1);
 
-/// Who is at the other end of a request's connection; in the request's extensions.
+/// The caller of a request, in the request's extensions.
 #[derive(Debug, Clone)]
 pub(super) struct Peer {
     pub(super) caller: Caller,
@@ -55,18 +54,18 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    /// Why this peer may not make a call that needs this right.
+    /// The reason why this peer may not make a call that needs this right; `None` if it may.
     pub(super) fn refusal(&self, needs: Right) -> Option<String> {
         (self.right < Some(needs)).then(|| self.access.refusal(self.caller, self.right, needs))
     }
 
-    /// Keeps the connection from giving way until the result is dropped. `None` if it has given way already.
+    /// Keeps the connection open until the result is dropped. `None` if the server is closing it.
     pub(super) fn begin_call(&self) -> Option<Arc<()>> {
         self.calls.upgrade()
     }
 }
 
-/// Connections that displace each other, the oldest first.
+/// A limited number of connections, the oldest first.
 #[derive(Debug)]
 struct Pool {
     limit: usize,
@@ -76,20 +75,17 @@ struct Pool {
 #[derive(Debug)]
 struct Slot {
     task: AbortHandle,
-    /// Shared with each call in progress.
+    /// Each call in progress shares it.
     calls: Arc<()>,
 }
 
 impl Pool {
     fn new(limit: usize) -> Self {
-        let limit = limit.max(1);
-        Self {
-            limit,
-            open: Vec::new(),
-        }
+        let (limit, open) = (limit.max(1), Vec::new());
+        Self { limit, open }
     }
 
-    /// Ends the oldest connection without a call if the pool is full. False if every connection has a call.
+    /// Closes the oldest connection without a call if the pool is full. False if every connection has a call.
     fn make_room(&mut self) -> bool {
         self.open.retain(|slot| !slot.task.is_finished());
         if self.open.len() < self.limit {
@@ -97,7 +93,7 @@ impl Pool {
         }
         for index in 0..self.open.len() {
             let Slot { task, calls } = self.open.remove(index);
-            // From here on a call can no longer begin.
+            // Without this last strong reference no call can begin.
             match Arc::try_unwrap(calls) {
                 Ok(()) => {
                     task.abort();
@@ -156,7 +152,7 @@ pub(super) async fn serve_connections<S: Control>(
     tasks.wait().await;
 }
 
-/// Serves one connection until the peer leaves. After `stop`, calls in progress may go on for [`Limits::grace`].
+/// Serves one connection until the peer closes it. After `stop`, calls in progress may go on for [`Limits::grace`].
 async fn serve_connection<S: Control>(
     stream: UnixStream,
     peer: Peer,
@@ -165,7 +161,7 @@ async fn serve_connection<S: Control>(
     stop: CancellationToken,
 ) {
     let calls = Weak::clone(&peer.calls);
-    // Bounds what the deadlines of the calls do not see: a request that never arrives in full.
+    // The deadlines of the calls do not bound a request that never arrives in full.
     let deadline = limits.change_deadline + limits.read_deadline;
     let respond = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
@@ -187,43 +183,41 @@ async fn serve_connection<S: Control>(
         .keep_alive_timeout(KEEPALIVE)
         .serve_connection(TokioIo::new(stream), respond);
     let mut connection = pin!(connection);
-    // Cancel-safe: the connection is polled again below.
+    // Cancel-safe: the code below polls the connection again.
     if stop.run_until_cancelled(&mut connection).await.is_some() {
         return;
     }
     connection.as_mut().graceful_shutdown();
     let has_calls = calls.strong_count() > 1;
-    let patience = if has_calls {
-        limits.grace
-    } else {
-        limits.grace.min(GOODBYE)
+    let patience = match has_calls {
+        true => limits.grace,
+        false => limits.grace.min(GOODBYE),
     };
     if tokio::time::timeout(patience, connection).await.is_err() && has_calls {
         tracing::warn!(grace = ?limits.grace, "stopping: a caller at the control socket is cut off");
     }
 }
 
-/// As many groups as the kernel lets a process have (`NGROUPS_MAX`, linux/limits.h).
+/// The most groups of a process (`NGROUPS_MAX`, linux/limits.h).
 const MOST_GROUPS: usize = 65_536;
-/// As many as nearly every process has.
+/// The most groups of nearly every process.
 const USUAL_GROUPS: usize = 64;
 
-/// Who calls: what the kernel recorded about the peer when it connected (`SO_PEERCRED`).
+/// The caller as the kernel recorded it when it connected (`SO_PEERCRED`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Caller {
     pub uid: u32,
     pub gid: u32,
-    /// Process, 0 if it lives in a pid namespace that is not visible from here.
+    /// The process id, 0 if the process is in a pid namespace that the agent does not see.
     pub pid: i32,
 }
 
-/// Who connected, and which groups it is in besides its first one.
+/// The caller, and its groups besides its first one.
 ///
-/// `SO_PEERCRED` tells user, first group and process; `SO_PEERGROUPS` (Linux 4.13) the other groups. Both come from one
-/// record, made at connect(2) and never changed (`sk_peer_cred`, net/unix/af_unix.c), so there is no moment at which
-/// somebody else's groups could be read. The alternatives have one: `/proc/PID/status` shows what the process became since,
-/// or another process of that number, and a look-up by name shows the groups a user might have, in a database that a
-/// container does not share.
+/// `SO_PEERCRED` gives user, first group and process; `SO_PEERGROUPS` (Linux 4.13) gives the other groups. The kernel makes
+/// one record of both at connect(2) and never changes it (`sk_peer_cred`, net/unix/af_unix.c), so they belong to one
+/// process. The alternatives do not ensure that: `/proc/PID/status` shows the groups of now, or of another process with the
+/// same id, and a look-up by name reads a database of users that a container does not share with the host.
 pub(super) fn identify(socket: &impl AsFd) -> io::Result<(Caller, Vec<u32>)> {
     let credentials = getsockopt(socket, PeerCredentials)?;
     let caller = Caller {
@@ -236,13 +230,13 @@ pub(super) fn identify(socket: &impl AsFd) -> io::Result<(Caller, Vec<u32>)> {
         groups => groups,
     };
     match groups {
-        // A kernel before 4.13: the first group is all that is known.
+        // A kernel before 4.13 tells the first group only.
         Err(error) if is(&error, Errno::ENOPROTOOPT) => Ok((caller, Vec::new())),
         groups => Ok((caller, groups?)),
     }
 }
 
-/// The groups, if they are no more than that. nix has no such option: the one call it would take is uapi's.
+/// The groups, if there are no more than `at_most`. nix lacks this option, so uapi makes the call.
 fn groups(socket: &impl AsFd, at_most: usize) -> io::Result<Vec<u32>> {
     let mut groups = vec![0_u32; at_most];
     let bytes = uapi::getsockopt(socket.as_fd().as_raw_fd(), SOL_SOCKET, SO_PEERGROUPS, &mut groups[..])

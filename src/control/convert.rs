@@ -1,4 +1,4 @@
-//! Between the protocol's texts and the vocabulary's amounts.
+//! Converts amounts to the texts of the protocol, and checks and parses requests.
 
 use std::collections::BTreeSet;
 
@@ -8,9 +8,9 @@ use super::select::Selector;
 use crate::model::quantity::Quantity;
 use crate::model::{NamedRequirements, Requirements, Resource, ResourceList};
 
-/// Longest reason a caller may give, in bytes: it is kept and shown again.
+/// The longest reason in bytes: the agent keeps reasons and shows them again.
 const LONGEST_REASON: usize = 1024;
-/// Longest time to live in microseconds: 366 days.
+/// The longest life of an override in microseconds: 366 days.
 const LONGEST_TTL_US: u64 = 366 * 24 * 3600 * 1_000_000;
 
 impl From<&ResourceList> for proto::Amounts {
@@ -31,7 +31,7 @@ impl From<&Requirements> for proto::Requirements {
     }
 }
 
-/// Checks a request to resize, and reads the values it asks for; what is absent stays as it is.
+/// Checks a request to resize, and parses its values. An absent value stays as it is.
 ///
 /// Errors: [`ControlError::Invalid`] naming the first field that cannot be used.
 pub fn resize_values(request: &proto::ResizeRequest) -> Result<Vec<NamedRequirements>, ControlError> {
@@ -52,7 +52,7 @@ pub fn resize_values(request: &proto::ResizeRequest) -> Result<Vec<NamedRequirem
     request.containers.iter().enumerate().map(read).collect()
 }
 
-/// Checks what every change has: one pod or a selector of several, and a reason of sensible length.
+/// Checks the fields of every request for a change: one pod or a selector, and a reason of sensible length.
 ///
 /// Errors: [`ControlError::Invalid`] naming the first field that cannot be used.
 pub fn check_change(pod: &str, selector: &str, namespace: &str, reason: &str) -> Result<(), ControlError> {
@@ -86,12 +86,11 @@ fn requirements(path: &str, values: proto::Requirements) -> Result<Requirements,
     ensure(requirements != Requirements::default(), path, nothing)?;
     let Requirements { requests, limits } = &requirements;
     for resource in Resource::ALL {
-        let no_limit = "0 is no limit: give an amount above it";
-        ensure(
-            limits.get(resource) != Some(0),
+        let (field, no_limit) = (
             format!("{path}.limits.{resource}"),
-            no_limit,
-        )?;
+            "0 is no limit: give an amount above it",
+        );
+        ensure(limits.get(resource) != Some(0), field, no_limit)?;
     }
     if let Some((resource, request, limit)) = requests.first_above(limits) {
         let above = format!("{request} is above the limit of {limit}");

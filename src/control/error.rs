@@ -1,8 +1,8 @@
-//! Why the agent says no to a caller.
+//! The reasons of the agent to refuse a request.
 
 use tonic::Status;
 
-/// Why a request was not carried out; nothing was changed.
+/// The reason why the agent did not carry out a request. It changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
     #[error(
@@ -11,27 +11,27 @@ pub enum ControlError {
     )]
     NotFound {
         pod: String,
-        /// The names most like it, best first; may be empty.
+        /// The most similar names, best first.
         nearest: Vec<String>,
     },
     #[error("{pod:?} fits {}: name one of them", candidates.join(" and "))]
     Ambiguous {
         pod: String,
-        /// What it may mean, in a notation that is unambiguous.
+        /// The pods that the text fits, in an unambiguous notation.
         candidates: Vec<String>,
     },
-    /// The request itself cannot be used.
+    /// The request is unusable.
     #[error("{field}: {message}")]
     Invalid {
         /// The field, as in `containers[0].limits.memory`.
         field: String,
-        /// What is wrong with it, and what is allowed.
+        /// The mistake, and the allowed values.
         message: String,
     },
-    /// Understood, and not done; with the numbers that speak against it.
+    /// The agent refuses the request, and gives the numbers that forbid it.
     #[error("{0}")]
     Refused(String),
-    /// Not now; trying again later helps.
+    /// The caller should try again later.
     #[error("busy: {0}; try again in a moment")]
     Busy(String),
     #[error("{0}")]

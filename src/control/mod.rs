@@ -1,17 +1,16 @@
-//! The unix socket: operators' requests in, answers out.
+//! Serves operators' requests at a unix socket.
 //!
-//! In come calls of `proto/vscaled/control/v1` over a socket for root, the agent's own user and the configured groups
-//! ([`Access`]); out go the agent's answers: it implements [`Control`], the service as it is generated. On the way:
+//! In come calls of `proto/vscaled/control/v1` from root, the agent's own user and the configured groups ([`Access`]); out
+//! go the answers of the agent, which implements the generated service [`Control`]. The parts:
 //!
-//! - [`ControlSocket`] owns the file: private from the first moment, never taken from a living daemon, removed at the end.
-//! - `peer` asks the kernel who called, and `access` says what they may.
-//! - `connections` bounds the number of callers. A silent one gives way to a newer one.
-//! - [`serve`] bounds calls in size and hands them to the agent; its [`CallGate`] refuses callers without the right, and
-//!   bounds calls in number, rate and time.
-//! - `select` finds the pods a caller means.
-//! - [`Client`] is the other end.
+//! - [`ControlSocket`] owns the file: private from the first moment, never taken from a living agent, removed at the end.
+//! - `connections` accepts and identifies callers and bounds their number; `access` decides their rights.
+//! - [`serve`] bounds the size of calls and passes them to the agent. The agent's [`CallGate`] refuses callers without the
+//!   right, and bounds the number, the rate and the time of calls.
+//! - `convert` checks requests, and `select` finds the pods that a request names.
+//! - [`Client`] calls the agent.
 //!
-//! Nothing here decides or holds state about pods, and a stuck caller never holds the agent.
+//! This module decides nothing about pods and holds no state about them. A stuck caller never blocks the agent.
 
 mod access;
 mod client;
@@ -34,5 +33,5 @@ pub use server::Changes;
 pub use server::{CallGate, Limits, serve};
 pub use socket::ControlSocket;
 
-/// Where the agent listens unless told otherwise.
+/// The path of the socket by default.
 pub const DEFAULT_SOCKET: &str = "/run/vscaled/vscaled.sock";

@@ -1,8 +1,8 @@
-//! Which pods a caller means: one by `namespace/name`, a UID, or the beginning of a container's id, or several by their
-//! labels: `app=web,tier!=db,zone in (a,b),!old`. Pure.
+//! Finds the pods that a request names: one by `namespace/name`, a UID, or the beginning of a container's id, or several by
+//! their labels: `app=web,tier!=db,zone in (a,b),!old`. Pure.
 //!
-//! For labels it is the notation of `kubectl --selector` (`Parse`, apimachinery `pkg/labels/selector.go`), all of whose requirements must
-//! hold.
+//! Labels have the notation of `kubectl --selector` (`Parse`, apimachinery `pkg/labels/selector.go`). All requirements of a
+//! selector must hold.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -12,32 +12,27 @@ use kube::core::{self, Expression, SelectorExt};
 use super::error::ControlError;
 use super::proto::Pod;
 
-/// Shorter beginnings of container ids are not looked up: they would fit by accident.
+/// The shortest beginning of a container id: a shorter one would fit by accident.
 const SHORTEST_ID: usize = 4;
 
-/// A name is offered in place of one that fits nothing from this likeness on, 1 being the same.
+/// The least likeness of a name to suggest. 1 means equal.
 const ALIKE: f64 = 0.6;
-/// At most so many names are offered.
+/// The most names to suggest.
 const OFFERED: usize = 3;
 
-/// Finds the one pod that `text` means.
+/// Finds the one pod that `text` names.
 ///
 /// A name wins over a UID, and a UID over a container id. A container id may carry its runtime, as in `containerd://1f3c…`.
 ///
-/// Errors: [`ControlError::NotFound`] with the names most like it, or [`ControlError::Ambiguous`] with every UID that fits
+/// Errors: [`ControlError::NotFound`] with the most similar names, or [`ControlError::Ambiguous`] with every UID that fits
 /// (a pod and its replacement may share a name for a while).
 pub fn find_pod<'a>(pods: &'a [Pod], text: &str) -> Result<&'a Pod, ControlError> {
     let by_name = |pod: &Pod| text.split_once('/') == Some((&pod.namespace, &pod.name));
     let by_uid = |pod: &Pod| !text.is_empty() && pod.uid == text;
     let prefix = bare_id(text);
     let by_container = |pod: &Pod| {
-        prefix.len() >= SHORTEST_ID
-            && pod.containers.iter().any(|container| {
-                container
-                    .id
-                    .as_deref()
-                    .is_some_and(|id| bare_id(id).starts_with(prefix))
-            })
+        let mut ids = pod.containers.iter().filter_map(|container| container.id.as_deref());
+        prefix.len() >= SHORTEST_ID && ids.any(|id| bare_id(id).starts_with(prefix))
     };
     let rules: [&dyn Fn(&Pod) -> bool; 3] = [&by_name, &by_uid, &by_container];
     for rule in rules {
@@ -59,7 +54,7 @@ pub fn find_pod<'a>(pods: &'a [Pod], text: &str) -> Result<&'a Pod, ControlError
     })
 }
 
-/// The names most like `text`, best first. Without a namespace it is compared with the names alone.
+/// The names most like `text`, best first. A text without a namespace is compared with the names alone.
 fn nearest(pods: &[Pod], text: &str) -> Vec<String> {
     let likeness = |pod: &Pod| match text.split_once('/') {
         Some((namespace, name)) => alike(&pod.namespace, namespace).min(alike(&pod.name, name)),
@@ -76,20 +71,20 @@ fn nearest(pods: &[Pod], text: &str) -> Vec<String> {
     all.into_iter().map(|(_, name)| name).collect()
 }
 
-/// How much two names are alike: 1 is the same. A name that begins as typed is very much so, because pods' names end
-/// in generated letters and numbers.
+/// The likeness of two names: 1 means equal. A name that begins with the typed text is very similar, because pods' names
+/// end in generated letters and numbers.
 fn alike(name: &str, typed: &str) -> f64 {
     let begun = !typed.is_empty() && name.starts_with(typed);
     let edits = strsim::normalized_damerau_levenshtein(name, typed);
     if begun { edits.max(0.9) } else { edits }
 }
 
-/// A container id without the runtime in front of it.
+/// The container id without the scheme of its runtime.
 fn bare_id(id: &str) -> &str {
     id.split_once("://").map_or(id, |(_runtime, id)| id)
 }
 
-/// Labels that must or must not be there.
+/// Requirements on labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Selector(core::Selector);
 
@@ -101,7 +96,7 @@ impl Selector {
 }
 
 impl FromStr for Selector {
-    /// What is wrong with the text, for people.
+    /// The mistake in the text, for people.
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -113,7 +108,7 @@ impl FromStr for Selector {
     }
 }
 
-/// The text at its commas, those in parentheses excepted.
+/// Splits the text at its commas, except those in parentheses.
 fn parts(text: &str) -> Vec<&str> {
     let mut inside = false;
     text.split(|character| {
@@ -149,7 +144,7 @@ fn expression(part: &str) -> Option<Expression> {
     }
 }
 
-/// Whether a text has only the characters that labels may have, and any at all.
+/// Whether a text is not empty and has only the characters of labels.
 fn fits(text: &str) -> bool {
     !text.is_empty()
         && text

@@ -1,11 +1,11 @@
-//! Serves the protocol on a [`ControlSocket`] until told to stop.
+//! Serves the protocol on a [`ControlSocket`] until the agent stops.
 //!
-//! Every call is admitted first: the peer must have the right to the call and not call too often, and the number of calls is
-//! bounded. A read is dropped when its deadline passes or its caller leaves. A change runs in a task of its own to its end,
-//! because half a change is worse than a late answer.
+//! The [`CallGate`] admits a call if the peer has the right to it and does not call too often, and if not too many calls are
+//! in progress. It drops a read when the deadline passes or the caller leaves. It runs a change in a task of its own to the
+//! end, because half a change is worse than a late answer.
 //!
-//! The changes for one watcher wait in a bounded channel. A watcher that reads too slowly loses the oldest ones and hears how many; the agent
-//! never waits for a watcher and never remembers more for one.
+//! The changes for one watcher wait in a bounded channel. A watcher that reads too slowly loses the oldest ones and gets
+//! their number. The agent never waits for a watcher.
 
 use std::fmt;
 use std::future::{Future, ready};
@@ -35,13 +35,13 @@ use crate::rate_limiter::{KeyedRateLimiter, Rate};
 const LARGEST_REQUEST: usize = 64 << 10;
 /// The largest answer that is sent, in bytes.
 const LARGEST_ANSWER: usize = 4 << 20;
-/// How often a refused user is logged.
+/// The rate of log lines about the refusals of one user.
 const LOGGED_REFUSALS: Rate = Rate {
     burst: 1,
     every: Duration::from_secs(60),
 };
 
-/// What callers may use of the agent.
+/// The limits on the use of the agent by callers.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub connections: usize,
@@ -50,11 +50,11 @@ pub struct Limits {
     pub watchers: usize,
     /// Calls of one user in a second, on average over two.
     pub rate: u32,
-    /// How long a read may take.
+    /// The longest time of a read.
     pub read_deadline: Duration,
-    /// How long a caller waits for a change; the change itself goes on.
+    /// The longest wait of a caller for a change. The change goes on afterwards.
     pub change_deadline: Duration,
-    /// How long calls may go on after the agent was told to stop.
+    /// The longest time that calls may go on after the agent began to stop.
     pub grace: Duration,
 }
 
@@ -72,8 +72,8 @@ impl Default for Limits {
     }
 }
 
-/// Serves until the gate's `stop` is cancelled; then removes the socket, lets calls in progress
-/// end within [`Limits::grace`], and returns. Every call of `agent` goes through the gate.
+/// Serves until the gate's `stop` is cancelled. Then removes the socket, waits at most [`Limits::grace`] for calls in
+/// progress, and returns. Every call of `agent` goes through the gate.
 pub async fn serve(socket: ControlSocket, agent: impl Control, gate: &CallGate) {
     let CallGate {
         limits, stop, changes, ..
@@ -93,10 +93,10 @@ pub async fn serve(socket: ControlSocket, agent: impl Control, gate: &CallGate) 
     }
 }
 
-/// Records who was refused which call, and why.
+/// Records the caller, the call and the reason of a refusal.
 type RecordRefusal = dyn Fn(Caller, &'static str, &str) + Send + Sync;
 
-/// Through which every call at the socket goes: [`read`](Self::read), [`change`](Self::change) or [`watch`](Self::watch).
+/// Admits every call at the socket: by [`read`](Self::read), [`change`](Self::change) or [`watch`](Self::watch).
 pub struct CallGate {
     limits: Limits,
     calls: Arc<Semaphore>,
@@ -116,7 +116,7 @@ impl fmt::Debug for CallGate {
     }
 }
 
-/// The right to one call; held until the call is over.
+/// The permission for one call, until the call ends.
 #[derive(Debug)]
 struct Admission {
     caller: Caller,
@@ -125,7 +125,7 @@ struct Admission {
 }
 
 impl CallGate {
-    /// `record_refusal` records that a caller was refused a call that it has no right to. It must not wait.
+    /// `record_refusal` records the refusal of a caller without the right to a call. It must not wait.
     pub fn new(
         limits: Limits,
         stop: CancellationToken,
@@ -146,7 +146,7 @@ impl CallGate {
         }
     }
 
-    /// Admits a caller who has the right to a call, does not call too often, and for whom `permits` has one left.
+    /// Admits a caller who has the right to the call and does not call too often, if `permits` has a permit left.
     fn admit<T>(
         &self,
         request: &Request<T>,
@@ -182,9 +182,9 @@ impl CallGate {
         })
     }
 
-    /// Admits a call that changes nothing and runs it until its deadline, or until the caller leaves.
+    /// Admits a call that changes nothing, and runs it until its deadline, or until the caller leaves.
     ///
-    /// Errors: the call's own, or why it was not admitted or not ended.
+    /// Errors: the error of the call, the refusal, or the missed deadline.
     pub async fn read<Q, A, F>(
         &self,
         name: &'static str,
@@ -204,11 +204,10 @@ impl CallGate {
         }
     }
 
-    /// Admits a call and runs it to its end, whatever the caller does; waits for it until the deadline.
+    /// Admits a call, runs it to its end, also after the caller leaves, and waits for it until the deadline.
     ///
-    /// # Errors
-    /// The call's own, or why it was not admitted or not waited for. A change that was tried and did not end well is
-    /// an answer that says so.
+    /// Errors: the error of the call, the refusal, or the missed deadline. A change that the agent tried in vain is an
+    /// answer, not an error.
     pub async fn change<Q, A, F>(
         &self,
         name: &'static str,
@@ -237,9 +236,9 @@ impl CallGate {
         }
     }
 
-    /// Admits a watcher. The capacity of the channel of `news` bounds how far it may fall behind.
+    /// Admits a watcher. The capacity of the channel of `news` bounds its lag.
     ///
-    /// Errors: why it was not admitted.
+    /// Errors: the refusal.
     pub fn watch(
         &self,
         request: &Request<WatchRequest>,
@@ -250,10 +249,10 @@ impl CallGate {
     }
 }
 
-/// The stream of changes for one watcher, from when it was opened.
+/// The stream of changes for one watcher.
 pub type Changes = Pin<Box<dyn Stream<Item = Result<Change, Status>> + Send>>;
 
-/// The changes from now on. Ends with `UNAVAILABLE` when the agent stops; `guard` is dropped with the last change.
+/// The changes from now on. The stream ends with `UNAVAILABLE` when the agent stops, and then drops `guard`.
 fn changes<G: Send + 'static>(changes: Receiver<Arc<Change>>, stop: CancellationToken, guard: G) -> Changes {
     let mut missed = 0;
     let number_missed = move |received: Result<Arc<Change>, BroadcastStreamRecvError>| {

@@ -1,13 +1,13 @@
-//! The socket's file: who may see it, who owns it, when it goes.
+//! Creates the socket's file with its mode and its group, and removes it at the end.
 //!
-//! In comes a path, and who may call; out comes a listening socket there that has never been open to others. Whether
-//! another agent may write limits is a matter of the state directory's lock, not of this file's.
+//! In come a path and the groups that may call; out comes a listening socket that was never open to others. The lock of the
+//! state directory, not this file, decides which agent may write limits.
 //!
-//! A file has one owner and one group. Where one group of callers is configured, the socket belongs to it and nobody else
-//! can even connect (0660). Where there are two, everybody can (0666) and the server alone decides, as it does in any
-//! case: an access list on the file would need a file system that has them, and a directory for each group a second
-//! socket. Strangers then get an answer that says who may call, and a line in the audit log, and cannot keep others out
-//! ([`connections`](super::connections)). A socket left behind by a dead agent is replaced, one that a living process answers at is not.
+//! A file has one owner and one group. With one configured group, the socket belongs to that group, and no other user can
+//! connect (0660). With two groups, every user can connect (0666) and the server alone decides, as it does in any case: an
+//! access list on the file needs support of the file system, and a directory for each group needs a second socket. A
+//! stranger then gets an answer that names the groups, and a line in the audit log, and cannot keep others out
+//! ([`connections`](super::connections)). The agent replaces the socket of a dead agent, but not that of a living process.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, ErrorKind};
@@ -21,7 +21,7 @@ use tokio::net::{UnixListener, UnixSocket, UnixStream};
 
 use super::access::Access;
 
-/// Callers that may wait to be accepted.
+/// The connections that may wait for accept(2).
 const BACKLOG: u32 = 128;
 
 /// For `map_err`: a system call on `path` failed.
@@ -30,13 +30,13 @@ fn failed<E: Into<io::Error>>(action: &'static str, path: &Path) -> impl FnOnce(
     move |error| anyhow!("cannot {action} {path}: {}", error.into())
 }
 
-/// Somebody else answers at `path`, or is about to.
+/// The error where another agent answers at `path`, or is about to.
 fn occupied(path: &Path) -> Error {
     let path = path.display();
     anyhow!("another vscaled is running: it answers at {path}; stop it first, or listen elsewhere with --socket")
 }
 
-/// A listening socket, and who may call there. Its file goes when this is dropped.
+/// A listening socket, and the groups that may call there. The drop removes its file.
 #[derive(Debug)]
 pub struct ControlSocket {
     pub(super) listener: UnixListener,
@@ -51,18 +51,17 @@ impl ControlSocket {
     /// A directory that belongs to this user and holds nothing else gets mode 0700, or 0755 where groups may call: a
     /// kubelet makes the directory of a hostPath volume with 0755.
     ///
-    /// The lock file beside the socket stays: removing it would let two agents hold two locks of one name.
+    /// The lock file beside the socket stays: its removal would let two agents hold two locks of one name.
     ///
-    /// Errors: somebody else answers there, something that is not a socket is there, everybody may replace files in the
-    /// directory, or a system call failed. Whatever was at `path` before is still there then, unless it
-    /// was a dead agent's socket.
+    /// Errors: another process answers there, the file there is no socket, every user may replace files in the directory,
+    /// or a system call failed. The file at `path` is then unchanged, unless it was the socket of a dead agent.
     pub async fn bind(path: &Path, access: Access) -> Result<Self> {
         prepare_directory(path, &access)?;
         let lock = lock(path)?;
         remove_stale(path).await?;
         let socket = UnixSocket::new_stream().map_err(failed("make a socket for", path))?;
-        // bind(2) gives the file the mode of the unbound socket (unix_bind_bsd in net/unix/af_unix.c), so there is no moment
-        // at which it is wider; umask, which belongs to the whole process, is left alone.
+        // bind(2) gives the file the mode of the unbound socket (unix_bind_bsd in net/unix/af_unix.c), so the file never has
+        // a wider mode. umask belongs to the whole process and stays as it is.
         fchmod(socket.as_fd(), Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed("restrict", path))?;
         socket.bind(path).map_err(failed("bind", path))?;
         let file = SocketFile::new(path, lock).map_err(failed("look at", path))?;
@@ -106,7 +105,7 @@ fn prepare_directory(path: &Path, access: &Access) -> Result<()> {
     Ok(())
 }
 
-/// Whether the directory is this user's and holds nothing but the socket and its lock.
+/// Whether the directory belongs to this user and holds nothing but the socket and its lock.
 fn is_only_for(path: &Path, directory: &Path) -> io::Result<bool> {
     if directory.metadata()?.uid() != nix::unistd::geteuid().as_raw() {
         return Ok(false);
@@ -127,8 +126,8 @@ fn lock_path(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Locks the right to listen at `path`: of two processes that find a dead agent's socket, one removes it. The kernel
-/// releases the lock when this process ends, however it ends.
+/// Locks the right to listen at `path`: of two processes that find the socket of a dead agent, one removes it. The kernel
+/// releases the lock at the end of this process.
 fn lock(path: &Path) -> Result<File> {
     let lock_path = lock_path(path);
     let mut options = OpenOptions::new();
@@ -141,7 +140,7 @@ fn lock(path: &Path) -> Result<File> {
     }
 }
 
-/// Removes a socket at which nobody answers.
+/// Removes a socket at which no process answers.
 async fn remove_stale(path: &Path) -> Result<()> {
     match std::fs::symlink_metadata(path) {
         Ok(metadata) if metadata.file_type().is_socket() => {}
@@ -156,13 +155,13 @@ async fn remove_stale(path: &Path) -> Result<()> {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(failed("remove the stale socket", path))
         }
-        // EAGAIN: so busy that its backlog is full, but alive.
+        // EAGAIN: the agent lives, and its backlog is full.
         Err(error) if error.kind() != ErrorKind::WouldBlock => Err(failed("see who answers at", path)(error)),
         Ok(_) | Err(_) => Err(occupied(path)),
     }
 }
 
-/// Removes the socket's file when dropped, unless somebody has put another one there.
+/// Removes the socket's file when dropped, unless another file has its place.
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
@@ -196,7 +195,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// Which file this is, whatever its name.
+/// The device and the inode of a file.
 fn identity(path: &Path) -> io::Result<(u64, u64)> {
     let metadata = std::fs::symlink_metadata(path)?;
     Ok((metadata.dev(), metadata.ino()))

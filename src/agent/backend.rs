@@ -1,4 +1,4 @@
-//! The agent as the control socket sees it: passes requests to the controller and does the reading that takes time.
+//! Implements the calls of the control socket: passes requests to the controller, and reads files outside of it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::{PodState, not_running};
 use crate::reconcile::work::OperatorRequest;
 
-/// The way to the controller.
+/// The service at the control socket.
 #[derive(Debug, Clone)]
 pub(super) struct AgentBackend {
     pub(super) gate: Arc<CallGate>,
@@ -39,16 +39,16 @@ pub(super) struct AgentBackend {
 }
 
 impl AgentBackend {
-    /// Asks the controller, which answers at once.
-    async fn ask<T: Send + 'static>(
+    /// Returns the result of a query, which the controller runs at once.
+    async fn query<T: Send + 'static>(
         &self,
-        question: impl FnOnce(&mut Controller) -> Result<T, ControlError> + Send + 'static,
+        query: impl FnOnce(&mut Controller) -> Result<T, ControlError> + Send + 'static,
     ) -> Result<T, ControlError> {
-        self.request(|controller, reply| send(reply, question(controller)))
-            .await
+        self.request(|controller, reply| send(reply, query(controller))).await
     }
 
-    /// Has the controller answer. It takes requests in at once, so a full channel means that it is overwhelmed.
+    /// Sends a request to the controller, and waits for the answer. The controller receives requests at once, so a full
+    /// channel means that it is overloaded.
     async fn request<T: Send + 'static>(
         &self,
         request: impl FnOnce(&mut Controller, Reply<T>) + Send + 'static,
@@ -66,20 +66,20 @@ impl AgentBackend {
         answer.await.map_err(gone)?
     }
 
-    /// The pod that a caller means, by namespace and name.
+    /// The namespace and name of the pod that a caller names.
     async fn find(&self, text: &str) -> Result<String, ControlError> {
         let pods: Vec<proto::Pod> = self
-            .ask(|controller| Ok(controller.pods().map(view::named).collect()))
+            .query(|controller| Ok(controller.pods().map(view::identifiers).collect()))
             .await?;
         find_pod(&pods, text).map(|pod| format!("{}/{}", pod.namespace, pod.name))
     }
 
     async fn snapshot(&self, pod: &str) -> Result<PodSnapshot, ControlError> {
         let pod = self.find(pod).await?;
-        self.ask(move |controller| controller.snapshot(&pod)).await
+        self.query(move |controller| controller.snapshot(&pod)).await
     }
 
-    /// Has a request carried out, and waits for how it ends. One that is refused is written down.
+    /// Carries out a request, and waits for its end. The audit log records a refusal.
     async fn change(
         &self,
         caller: Caller,
@@ -97,12 +97,12 @@ impl AgentBackend {
             }
             Err(error) => Err(error),
         };
-        let ended = ended.inspect_err(|error| refused(&self.audit, caller, call, Some(pod), &error.to_string()));
+        let ended = ended.inspect_err(|error| record_refusal(&self.audit, caller, call, Some(pod), &error.to_string()));
         Ok(view::change(&*ended?))
     }
 
-    /// The steps a request would take.
-    async fn rehearse(&self, pod: String, wanted: Override) -> Result<proto::Change, ControlError> {
+    /// The steps of a request, without doing them.
+    async fn preview(&self, pod: String, wanted: Override) -> Result<proto::Change, ControlError> {
         let snapshot = self.snapshot(&pod).await?;
         let mut state = snapshot.state;
         let cause = Cause::Operator {
@@ -114,7 +114,7 @@ impl AgentBackend {
         headroom
             .set_override(&mut state.desired, &state.pod, wanted)
             .map_err(ControlError::Refused)?;
-        // An operator's word ends what is kept.
+        // A request of an operator ends the backoff after a failed shrink.
         state.shrink.forget_backoffs();
         let targets = state.pod_targets(Timestamp::now(), snapshot.resize.is_some());
         let (Some(node), Some(targets)) = (snapshot.node, targets) else {
@@ -122,7 +122,7 @@ impl AgentBackend {
         };
         let id = targets.bound.live().id.clone();
         let resize = snapshot.resize.map(|facts| {
-            // The steps are shown as they are taken once nothing is waited for.
+            // The answer shows the steps of a pass that waits for nothing.
             let facts = ResizeFacts {
                 too_early: None,
                 unreported: None,
@@ -141,7 +141,7 @@ impl AgentBackend {
         Ok(view::planned(id, &cause, &steps))
     }
 
-    /// Changes one pod, or each that a selector fits.
+    /// Changes one pod, or each pod that a selector fits.
     async fn change_each<F: Future<Output = Result<proto::Change, ControlError>>>(
         &self,
         (pod, selector, namespace): (String, String, String),
@@ -174,8 +174,8 @@ impl AgentBackend {
         let containers: Vec<String> = wanted.values.iter().map(|container| container.name.clone()).collect();
         let pods = (request.pod, request.selector, request.namespace);
         if request.dry_run {
-            let rehearse = |pod| self.rehearse(pod, wanted.clone());
-            return self.change_each(pods, false, &containers, rehearse).await;
+            let preview = |pod| self.preview(pod, wanted.clone());
+            return self.change_each(pods, false, &containers, preview).await;
         }
         let resize = |pod| self.change(caller, pod, OperatorRequest::Override(wanted.clone()));
         self.change_each(pods, false, &containers, resize).await
@@ -197,9 +197,9 @@ impl AgentBackend {
         self.change_each(pods, true, &[], release).await
     }
 
-    /// The pods a selector fits.
+    /// The pods that a selector fits.
     ///
-    /// Errors: [`ControlError::Refused`] if it fits none.
+    /// Errors: [`ControlError::Refused`] if the selector fits none.
     async fn select(&self, selector: &str, namespace: &str, overridden_only: bool) -> Result<Vec<PodId>, ControlError> {
         let parsed: Selector = selector.parse().map_err(|error| ControlError::Invalid {
             field: "selector".to_owned(),
@@ -217,13 +217,12 @@ impl AgentBackend {
             state.identity.clone().unwrap_or_else(described)
         };
         let pods: Vec<PodId> = self
-            .ask(move |controller| Ok(controller.pods().filter(fits).map(id).collect()))
+            .query(move |controller| Ok(controller.pods().filter(fits).map(id).collect()))
             .await?;
         if pods.is_empty() {
-            let what = if overridden_only {
-                "no pod with an override"
-            } else {
-                "no pod"
+            let what = match overridden_only {
+                true => "no pod with an override",
+                false => "no pod",
             };
             let message = format!("{what} on this node fits the selector {selector:?}: `vscalectl get` lists them");
             return Err(ControlError::Refused(message));
@@ -236,11 +235,11 @@ impl AgentBackend {
 impl Control for AgentBackend {
     async fn get(&self, request: Request<proto::GetRequest>) -> Result<Response<proto::GetReply>, Status> {
         let get = async |request: proto::GetRequest| {
-            let ask = move |controller: &mut Controller| {
+            let query = move |controller: &mut Controller| {
                 let vpas = request.usage.then(|| controller.vpas());
                 Ok((controller.agent_snapshot(), vpas))
             };
-            let (snapshot, vpas) = self.ask(ask).await?;
+            let (snapshot, vpas) = self.query(query).await?;
             let now = Timestamp::now();
             let pods = snapshot.pods.iter();
             let mut pods: Vec<_> = pods.map(|state| view::pod(state, now, snapshot.quiet)).collect();
@@ -267,7 +266,7 @@ impl Control for AgentBackend {
                 "" => None,
                 pod => Some(self.find(pod).await?),
             };
-            let records = self.ask(move |controller| controller.recent(pod.as_deref())).await?;
+            let records = self.query(move |controller| controller.recent(pod.as_deref())).await?;
             Ok(proto::HistoryReply {
                 changes: records.iter().map(|record| view::change(record)).collect(),
             })
@@ -278,9 +277,8 @@ impl Control for AgentBackend {
     async fn report(&self, request: Request<proto::ReportRequest>) -> Result<Response<proto::ReportReply>, Status> {
         let report = async |request: proto::ReportRequest| {
             let since = request.since_us.map(Duration::from_micros);
-            Ok(view::report(
-                &self.ask(move |controller| Ok(controller.worth(since))).await?,
-            ))
+            let worth = self.query(move |controller| Ok(controller.worth(since))).await?;
+            Ok(view::report(&worth))
         };
         self.gate.read("report", request, report).await
     }
@@ -288,7 +286,7 @@ impl Control for AgentBackend {
     async fn oom_list(&self, request: Request<proto::OomListRequest>) -> Result<Response<proto::OomListReply>, Status> {
         let list = async |request: proto::OomListRequest| {
             let kills = self.kills.borrow();
-            let wanted = kills.iter().filter(|report| view::is_of(report, &request.pod));
+            let wanted = kills.iter().filter(|report| view::is_kill_of(report, &request.pod));
             Ok(proto::OomListReply {
                 kills: wanted.map(|report| view::kill(report)).collect(),
             })
@@ -298,7 +296,7 @@ impl Control for AgentBackend {
 
     async fn doctor(&self, request: Request<proto::DoctorRequest>) -> Result<Response<proto::DoctorReply>, Status> {
         let doctor = async {
-            let agent = self.ask(|controller| Ok(controller.agent_snapshot())).await?;
+            let agent = self.query(|controller| Ok(controller.agent_snapshot())).await?;
             let checks = doctor::examine(self.locations.clone(), self.arguments.outdated_file(), agent).await?;
             Ok(proto::DoctorReply { checks })
         };
@@ -306,7 +304,7 @@ impl Control for AgentBackend {
     }
 
     async fn resize(&self, request: Request<proto::ResizeRequest>) -> Result<Response<proto::ChangeReply>, Status> {
-        // A rehearsal changes nothing.
+        // A dry run changes nothing.
         let needs = match request.get_ref().dry_run {
             true => Right::Read,
             false => Right::Change,
@@ -329,8 +327,8 @@ impl Control for AgentBackend {
     }
 }
 
-/// Writes down that a caller was turned away.
-pub(super) fn refused(audit: &Audit, caller: Caller, call: &'static str, pod: Option<String>, reason: &str) {
+/// Records the refusal of a call in the audit log.
+pub(super) fn record_refusal(audit: &Audit, caller: Caller, call: &'static str, pod: Option<String>, reason: &str) {
     audit.refused(Refusal {
         time: Timestamp::now(),
         uid: caller.uid,

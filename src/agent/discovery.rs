@@ -1,9 +1,9 @@
-//! Looks at the node: the mounts, the root of all pods, the runtime, and who lives there.
+//! Discovers the node: the mounts, the root of all pods, the runtime, and the pods with their containers.
 //!
-//! One task. It looks when it is asked to, when the runtime says that something happened, and again soon while
-//! something essential is missing. Everything it finds goes to the controller as one [`Discovered`]; what is missing is
-//! a problem in words, never the end. A look costs the runtime one call, however many containers there are, and one more
-//! for each of the few that are new.
+//! One task discovers the node when the controller requests it, when the runtime reports an event, and again soon while an
+//! essential part is missing. The controller gets the whole result as one [`Discovered`]. A missing part is a problem in
+//! words, never the end of the task. Each time costs the runtime one call for each list, and one call for each of the few
+//! new containers.
 
 mod formula;
 mod managers;
@@ -38,56 +38,56 @@ use crate::runtime::{
 };
 use crate::sources::NodeView;
 
-/// Events of one start or stop come together: look once for all of them.
+/// The events of one start or stop come within this time, and one discovery serves them all.
 const SETTLE: Duration = Duration::from_millis(5);
-/// How soon to look again while something essential is missing.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// When to look again where nothing is missing and nothing is told.
+/// The pause while an essential part is missing.
+const RETRY: Duration = Duration::from_secs(1);
+/// The longest pause.
 const IDLE: Duration = Duration::from_secs(3600);
-/// Longest wait for one call over D-Bus.
+/// The longest wait for one call over D-Bus.
 const BUS_DEADLINE: Duration = Duration::from_secs(5);
 
-/// What discovery begins with, and what it is connected to.
+/// The configuration of discovery, and its connections to other tasks.
 #[derive(Debug)]
 pub(super) struct DiscoveryLinks {
     pub(super) config: Config,
-    /// What every node that is found shares, however often it is replaced.
+    /// Every discovered [`Node`] shares it.
     pub(super) concurrency: Arc<Concurrency>,
     pub(super) freezer: Arc<Freezer>,
-    /// Limits that were grown in an emergency.
+    /// The limits that the guard grew.
     pub(super) least_limits: Arc<LeastLimits>,
     pub(super) runtime_metrics: RuntimeMetrics,
     pub(super) view: watch::Receiver<Arc<NodeView>>,
-    /// Who lives here, for whoever must not wait for the controller.
+    /// The pods of the node, for the tasks that do not wait for the controller.
     pub(super) residents: watch::Sender<Arc<NodePods>>,
-    /// The formula by which a pass saw the runtime write a weight.
+    /// The formula that a pass observed when the runtime wrote a weight.
     pub(super) seen: watch::Receiver<Option<WeightFormula>>,
-    /// Memory limits that an earlier agent may have grown without saving them.
+    /// The memory limits that an earlier agent may have grown and not saved.
     pub(super) unsaved: UnsavedLimits,
 }
 
-/// The task's own memory: what is found once stays found.
+/// The state of the task: a part that it found once stays.
 #[derive(Debug)]
 pub(super) struct Discovery {
     links: DiscoveryLinks,
     hierarchy: Option<Hierarchy>,
     runtime: Option<KnownRuntime>,
-    happenings: Option<EventStream>,
+    runtime_events: Option<EventStream>,
     systemd: Option<Arc<Systemd>>,
     formula: LearnedFormula,
-    /// The runtime's last lists: containers keep their names while it is away.
+    /// The last lists of the runtime, from which containers keep their names while the runtime is away.
     containers: Vec<ListedContainer>,
     pods: Vec<PodId>,
     starts: Starts,
     pod_levels: PodLevels,
 }
 
-/// The runtime that was found, and who it is now.
+/// The runtime with its name and version.
 #[derive(Debug)]
 struct KnownRuntime {
     cri: Arc<Cri>,
     info: RuntimeInfo,
-    /// It was lost, or may have been: whoever answers now may be an upgrade of it.
+    /// Whether the runtime may have been upgraded since: its events broke off.
     doubted: bool,
 }
 
@@ -97,7 +97,7 @@ impl Discovery {
             links,
             hierarchy: None,
             runtime: None,
-            happenings: None,
+            runtime_events: None,
             systemd: None,
             formula: LearnedFormula::default(),
             containers: Vec::new(),
@@ -107,8 +107,8 @@ impl Discovery {
         }
     }
 
-    /// Looks until nobody listens any more.
-    pub(super) async fn run(mut self, mut asked: mpsc::Receiver<()>, events: mpsc::Sender<Event>) {
+    /// Discovers the node again and again until the controller ends.
+    pub(super) async fn run(mut self, mut requests: mpsc::Receiver<()>, events: mpsc::Sender<Event>) {
         loop {
             let discovered = self.discover().await;
             let incomplete = !discovered.problems.is_empty();
@@ -117,23 +117,20 @@ impl Discovery {
             }
             let listed = self.containers.iter().map(|container| container.id.as_str());
             let starting = self.starts.next_list(listed, Instant::now());
-            let again = starting
-                .into_iter()
-                .chain(incomplete.then_some(LOOK_AGAIN))
-                .fold(IDLE, Duration::min);
-            let again = Instant::now() + again;
-            // Cancel-safe: a lost wake-up is made good by the look that follows any other.
+            let retry = incomplete.then_some(RETRY);
+            let pause = starting.into_iter().chain(retry).fold(IDLE, Duration::min);
+            // Cancel-safe: the discovery that follows serves every wake-up.
             tokio::select! {
-                request = asked.recv() => if request.is_none() { return },
-                event = next_event(&mut self.happenings) => self.note(&event),
-                () = tokio::time::sleep_until(again) => {}
+                request = requests.recv() => if request.is_none() { return },
+                event = next_event(&mut self.runtime_events) => self.handle(&event),
+                () = tokio::time::sleep(pause) => {}
             }
             tokio::time::sleep(SETTLE).await;
-            self.note_waiting();
+            self.handle_waiting_events();
         }
     }
 
-    /// Looks once. Something essential is missing where there are problems.
+    /// Discovers the node once. Problems mean that an essential part is missing.
     pub(super) async fn discover(&mut self) -> Discovered {
         let mut problems = Vec::new();
         let runtime = self.find_runtime(&mut problems).await;
@@ -142,9 +139,9 @@ impl Discovery {
             false
         });
         let info = self.runtime.as_ref().map(|runtime| runtime.info.clone());
-        let told = info.as_ref().and_then(|info| info.cgroup_driver);
+        let reported = info.as_ref().and_then(|info| info.cgroup_driver);
         let configured = self.links.config.cgroup_driver;
-        let (hierarchy, kubepods, scanned) = match self.find_pods(configured.or(told)) {
+        let (hierarchy, kubepods, scanned) = match self.find_pods(configured.or(reported)) {
             Ok(found) => found,
             Err(error) => {
                 problems.push(error.to_string());
@@ -180,7 +177,7 @@ impl Discovery {
             traits,
             runtime,
             runtime_name: info.map(|info| format!("{} {}", info.name, info.version)),
-            driver_from: KnownFrom::of(configured, told),
+            driver_from: KnownFrom::of(configured, reported),
             formula_from: KnownFrom::of(config.weight_formula, self.formula.known),
             kubelet_from: KnownFrom::of(config.kubelet_version, None),
             units,
@@ -216,7 +213,7 @@ impl Discovery {
         match discover(socket, self.links.config.deadlines()).await {
             Ok((cri, info)) => {
                 tracing::info!(runtime = info.name, version = info.version, socket = %cri.socket().display(), "runtime");
-                self.happenings = Some(cri.events());
+                self.runtime_events = Some(cri.events());
                 let cri = Arc::new(cri.counted(self.links.runtime_metrics.clone()));
                 self.runtime = Some(KnownRuntime {
                     cri: Arc::clone(&cri),
@@ -234,8 +231,8 @@ impl Discovery {
         }
     }
 
-    /// Takes the runtime's lists of pods and running containers; in doubt, after it has said who it is.
-    /// Whether there is a runtime.
+    /// Reads the runtime's lists of pods and running containers, and its name and version first if it is doubted. Returns
+    /// whether there is a runtime.
     async fn list(&mut self, problems: &mut Vec<String>) -> Result<bool, RuntimeError> {
         let Some(runtime) = &mut self.runtime else {
             return Ok(false);
@@ -255,8 +252,8 @@ impl Discovery {
         Ok(true)
     }
 
-    /// The mounts, the root of all pods, and who has a cgroup there. Reads directory names: quick, and it never waits
-    /// for anything but the kernel.
+    /// Finds the mounts, the root of all pods, and the cgroups below it. Reads directory names only, which waits for nothing
+    /// but the kernel.
     fn find_pods(&mut self, driver: Option<Driver>) -> anyhow::Result<(Hierarchy, Kubepods, Vec<PodEntry>)> {
         let config = &self.links.config;
         let hierarchy = match self.hierarchy.take() {
@@ -291,7 +288,7 @@ impl Discovery {
         self.systemd.clone()
     }
 
-    /// Only cgroup v2 has weights to learn from; a configured formula needs no learning.
+    /// Learns the formula from the weights of cgroup v2, unless the configuration has one.
     async fn learn_formula(&mut self, hierarchy: &Hierarchy, scanned: &[PodEntry]) {
         if let (CgroupVersion::V2, None, Some(runtime)) =
             (hierarchy.version(), self.links.config.weight_formula, &self.runtime)
@@ -302,14 +299,13 @@ impl Discovery {
         }
     }
 
-    /// Takes in everything else that has happened by now: one look serves it all.
-    fn note_waiting(&mut self) {
-        while let Some(event) = next_event(&mut self.happenings).now_or_never() {
-            self.note(&event);
+    fn handle_waiting_events(&mut self) {
+        while let Some(event) = next_event(&mut self.runtime_events).now_or_never() {
+            self.handle(&event);
         }
     }
 
-    fn note(&mut self, event: &RuntimeEvent) {
+    fn handle(&mut self, event: &RuntimeEvent) {
         match event {
             RuntimeEvent::Container { id, happened } => {
                 match happened {
@@ -329,13 +325,13 @@ impl Discovery {
     }
 }
 
-/// Waits for something that changes who lives here; for ever, where nothing is told. Cancel-safe: what it
-/// passes over is no news.
+/// Waits for an event that may change the inventory, for ever where the runtime reports none. Cancel-safe: it drops only
+/// events that change nothing.
 ///
-/// Updates are passed over. Each one that a pass sends is told back, and to look at the whole node for each would cost
-/// more than the pass did; what somebody else updates shows in the files.
-async fn next_event(happenings: &mut Option<EventStream>) -> RuntimeEvent {
-    if let Some(stream) = happenings {
+/// It drops updates. The runtime reports each update of a pass back, and a discovery for each would cost more than the pass;
+/// updates by others show in the files.
+async fn next_event(runtime_events: &mut Option<EventStream>) -> RuntimeEvent {
+    if let Some(stream) = runtime_events {
         while let Some(event) = stream.next().await {
             match event {
                 RuntimeEvent::Container {
@@ -345,7 +341,7 @@ async fn next_event(happenings: &mut Option<EventStream>) -> RuntimeEvent {
                 event => return event,
             }
         }
-        *happenings = None;
+        *runtime_events = None;
     }
     std::future::pending().await
 }

@@ -1,4 +1,4 @@
-//! What only the agent knows of how it stands: what it found out about the node, and how.
+//! The checks of `vscalectl doctor` that need the agent's knowledge of the node.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ impl From<&Config> for Locations {
     }
 }
 
-/// Every check, the machine's first. `outdated` is a configuration file of the version before.
+/// Every check, those of the machine first. `outdated` is a configuration file of the version before.
 pub(super) async fn examine(
     locations: Locations,
     outdated: Option<&Path>,
@@ -58,7 +58,7 @@ pub(super) async fn examine(
     Ok(checks)
 }
 
-/// Pods with settings inside that no resize reaches.
+/// The names of the pods with memory settings inside that no resize reaches.
 fn out_of_reach(pods: &[PodState]) -> Vec<String> {
     let found = pods.iter().filter(|state| state.decision.findings().next().is_some());
     let mut names: Vec<String> = found.map(|state| state.pod.full_name()).collect();
@@ -80,7 +80,7 @@ fn kubelet(node: &Node, pods: &[PodState]) -> Check {
     Check::ok("kubelet", format!("{mode}; rules of {} ({from})", node.traits.kubelet))
 }
 
-/// Names some of the pods whose heaps do not follow their limits.
+/// Names some of the pods whose memory settings do not follow their limits.
 fn settings(pods: &[String]) -> Check {
     const NAME: &str = "memory settings";
     const NAMED: usize = 5;
@@ -100,10 +100,10 @@ fn settings(pods: &[String]) -> Check {
     Check::warn(NAME, found, "vscalectl explain POD says which setting and what to do")
 }
 
-/// How many hooks would not be run as things stand, and why not the first of them.
+/// Counts the hooks that the agent cannot run now, and says why for the first of them.
 async fn hooks(node: &Node, pods: &[PodState]) -> Option<Check> {
     let pods = pods.iter().filter_map(|state| Some((&state.pod, state.live.as_ref()?)));
-    // All at once: a runtime that hangs is waited for once.
+    // In parallel: a runtime that hangs costs one wait.
     let problems = join_all(pods.map(async |(pod, live)| {
         let (name, found) = (pod.full_name(), hook_problems(node, pod, live, None).await);
         let named = found.into_iter().map(|problem| format!("{name} {problem}"));
@@ -115,7 +115,7 @@ async fn hooks(node: &Node, pods: &[PodState]) -> Option<Check> {
     Some(Check::warn("hooks", found, "vscalectl explain POD says it of each"))
 }
 
-/// A problem says itself what to do, as far as that is known. To observe is what the configuration asks for.
+/// A problem of the agent, whose text names the way out of it. Observing is no problem: the configuration says so.
 fn problem(text: String) -> Check {
     match text.as_str() {
         OBSERVING => Check::ok("mode", text),
@@ -124,19 +124,20 @@ fn problem(text: String) -> Check {
 }
 
 fn driver(node: &Node) -> Check {
+    const NAME: &str = "cgroup driver";
     let from = match node.driver_from {
         KnownFrom::Configured => "configured",
         KnownFrom::Reported => "told by the runtime",
         KnownFrom::Inferred => "by the names in the tree",
     };
     match (node.traits.driver, &node.units) {
-        (Driver::Cgroupfs, _) => Check::ok("cgroup driver", format!("cgroupfs, {from}")),
+        (Driver::Cgroupfs, _) => Check::ok(NAME, format!("cgroupfs, {from}")),
         (Driver::Systemd, Some(systemd)) => {
             let found = format!("systemd {}, {from}", systemd.version());
-            Check::ok("cgroup driver", found)
+            Check::ok(NAME, found)
         }
         (Driver::Systemd, None) => Check::warn(
-            "cgroup driver",
+            NAME,
             format!("systemd, {from}, and it cannot be reached"),
             "mount the host's /run/dbus/system_bus_socket here, and where AppArmor forbids to use it set cgroup=v2 (overlays/cgroup-v2); \
              until then systemd may put its own values back",
@@ -145,17 +146,16 @@ fn driver(node: &Node) -> Check {
 }
 
 async fn runtime(node: &Node) -> Check {
-    let name = node.runtime_name.clone().unwrap_or_else(|| "found".to_owned());
+    const NAME: &str = "runtime";
     match &node.runtime {
-        RuntimeLink::None => Check::ok("runtime", "none, as configured: cgroup files are written directly"),
-        RuntimeLink::Away(why) => Check::fail("runtime", why.clone(), MEND_RUNTIME),
+        RuntimeLink::None => Check::ok(NAME, "none, as configured: cgroup files are written directly"),
+        RuntimeLink::Away(why) => Check::fail(NAME, why.clone(), MEND_RUNTIME),
         RuntimeLink::Found(runtime) => match runtime.info().await {
-            Ok(info) => Check::ok("runtime", format!("{} {}", info.name, info.version)),
-            Err(error) => Check::fail(
-                "runtime",
-                format!("{name}: {error}"),
-                "see whether it runs: crictl info",
-            ),
+            Ok(info) => Check::ok(NAME, format!("{} {}", info.name, info.version)),
+            Err(error) => {
+                let name = node.runtime_name.as_deref().unwrap_or("found");
+                Check::fail(NAME, format!("{name}: {error}"), "see whether it runs: crictl info")
+            }
         },
     }
 }

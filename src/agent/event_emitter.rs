@@ -1,8 +1,7 @@
-//! What was done to pods → Kubernetes Events, where there is an API server: what changed and why, what was refused, what was
-//! undone.
+//! Emits Kubernetes Events about changes, refusals and undone passes, where there is an API server.
 //!
-//! An Event names who wanted a change, never what made the agent look again: a change that succeeds later is told with the
-//! cause that it began with. A temporary limit has one Event from its first growth to its end.
+//! An Event names the cause of a change, never the reason of a later pass: a change that succeeds later has the cause that
+//! began it. A temporary limit has one Event from its first growth to its end.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +11,10 @@ use tokio::sync::broadcast;
 use crate::kubernetes::events::{EventMessage, EventRecorder, PodReference, Severity};
 use crate::model::{Cause, Change, ChangeRecord, Outcome, Resource, Setting, StepRecord, Target, Withheld};
 
-/// Changes and temporary limits kept in mind. A node has fewer pods.
+/// The most unfinished changes, and the most temporary limits, that the composer remembers. A node has fewer pods.
 const MOST: usize = 1024;
 
-/// Says what the records tell, until there are no more.
+/// Emits an Event for each record that is worth one, until the channel closes.
 pub(super) async fn emit_events(mut records: broadcast::Receiver<Arc<ChangeRecord>>, events: EventRecorder) {
     let mut composer = Composer::default();
     loop {
@@ -31,29 +30,28 @@ pub(super) async fn emit_events(mut records: broadcast::Receiver<Arc<ChangeRecor
     }
 }
 
-/// Whose limit was grown: a pod's UID, a container of it, and which limit.
+/// A temporary limit: the UID of the pod, the container, and the resource.
 type Lent = (String, String, Resource);
 
-/// Makes Events of records, one after the other.
+/// Composes Events from records, one after the other.
 #[derive(Debug, Default)]
 struct Composer {
-    /// What was begun and is not done, by the pods' UIDs.
+    /// The causes of the changes that are not done yet, by the UIDs of the pods.
     unfinished: BTreeMap<String, Cause>,
-    /// The temporary limits, each with the number of the record that began it and the limit before.
+    /// The temporary limits, each with the number of the record that began it, and with the limit before.
     lent: BTreeMap<Lent, (u64, String)>,
 }
 
 impl Composer {
-    /// What a change is worth saying. That nothing was to be done, or is to be done again at once, is worth nothing.
+    /// The Event about a record. A pass without steps, or with a retry at once, has none.
     fn compose(&mut self, record: &ChangeRecord) -> Option<EventMessage> {
         if let Cause::Hook { .. } = &record.cause {
             let Outcome::Hook(end) = &record.outcome else {
                 return None;
             };
-            let severity = if end.how.is_ok() {
-                Severity::Normal
-            } else {
-                Severity::Warning
+            let severity = match end.how {
+                Ok(_) => Severity::Normal,
+                Err(_) => Severity::Warning,
             };
             let message = format!("{}: {}", record.cause, record.outcome.reason().unwrap_or_default());
             return Some(event(record, severity, record.outcome.word(), message, None));
@@ -81,27 +79,26 @@ impl Composer {
             Outcome::Incomplete { .. } => (Severity::Warning, "ResizeIncomplete"),
             Outcome::Unchanged | Outcome::Interrupted { .. } | Outcome::Hook(_) => return None,
         };
-        let what = what(record);
+        let details = details(record);
         let message = match cause {
-            Some(cause) if what.is_empty() => cause.to_string(),
-            Some(cause) => format!("{cause}: {what}"),
-            None => what,
+            Some(cause) if details.is_empty() => cause.to_string(),
+            Some(cause) => format!("{cause}: {details}"),
+            None => details,
         };
         Some(event(record, severity, reason, message, None))
     }
 
-    /// Who or what wanted the change: of one that was tried again, who did at first. None where the agent only looked again.
+    /// The cause of the change; for a retry, the cause that began the change. `None` if the agent only checked the pod.
     fn cause_of(&mut self, record: &ChangeRecord) -> Option<Cause> {
         let uid = &record.pod.uid;
-        let cause = if is_wish(&record.cause) {
-            Some(record.cause.clone())
-        } else {
-            self.unfinished.get(uid).cloned()
+        let cause = match wants_change(&record.cause) {
+            true => Some(record.cause.clone()),
+            false => self.unfinished.get(uid).cloned(),
         };
         let is_tried_again = match &record.outcome {
             Outcome::Applied | Outcome::RuntimeOwed { .. } | Outcome::Unchanged | Outcome::Hook(_) => false,
             Outcome::Withheld(_) | Outcome::Interrupted { .. } => true,
-            // An operator is told no and asks again, or does not; the guard likewise.
+            // The agent does not retry a request of an operator or of the guard.
             Outcome::Refused { .. } | Outcome::RolledBack { .. } | Outcome::Incomplete { .. } => {
                 !matches!(cause, Some(Cause::Operator { .. } | Cause::Guard { .. }))
             }
@@ -117,7 +114,7 @@ impl Composer {
         cause
     }
 
-    /// A temporary limit that grew, or came down.
+    /// The Event about a temporary limit that grew or shrank.
     fn temporary_limit(
         &mut self,
         record: &ChangeRecord,
@@ -148,8 +145,8 @@ impl Composer {
     }
 }
 
-/// Whether somebody or something wanted a change, rather than that the agent looked again.
-const fn is_wish(cause: &Cause) -> bool {
+/// Whether the cause wants a change. The others make the agent check the pod again.
+const fn wants_change(cause: &Cause) -> bool {
     use Cause::{AgentStarted, ApiServerReturned, ContainerStarted, Hook, Kubelet, Retry, Sweep};
     !matches!(
         cause,
@@ -182,25 +179,24 @@ fn done(record: &ChangeRecord) -> impl Iterator<Item = &StepRecord> {
     steps.filter(|step| step.error.is_none() && !step.rollback)
 }
 
-/// A limit before and after a step, as it is shown.
+/// A limit before and after a step, as text.
 fn limits(step: &StepRecord, resource: Resource) -> Option<(String, String)> {
     let Change::File { from, to } = &step.change else {
         return None;
     };
     let shown = |setting: &Setting| match (resource, setting) {
-        (Resource::Memory, Setting::MemoryMax(limit) | Setting::MemoryLimit(limit)) => Some(
-            limit
-                .bounded()
-                .map_or_else(|| "none".to_owned(), |limit| limit.to_string()),
-        ),
+        (Resource::Memory, Setting::MemoryMax(limit) | Setting::MemoryLimit(limit)) => {
+            let bytes = limit.bounded().map(|bytes| bytes.to_string());
+            Some(bytes.unwrap_or_else(|| "none".to_owned()))
+        }
         (Resource::Cpu, Setting::CpuMax(_) | Setting::CfsQuota(_)) => Some(setting.to_string()),
         _ => None,
     };
     shown(from).zip(shown(to))
 }
 
-/// What came in the way, or every file that was changed for good.
-fn what(record: &ChangeRecord) -> String {
+/// The reason of an outcome that does not hold, or else every changed file.
+fn details(record: &ChangeRecord) -> String {
     if !record.outcome.holds() {
         return record.outcome.reason().unwrap_or_default().to_owned();
     }

@@ -1,7 +1,7 @@
-//! One agent for one state directory: the right to write limits, as a lock on a file there.
+//! Locks the state directory, so that one process alone may write limits.
 //!
-//! The kernel gives the lock back when its process ends, however it ends. The file stays, and says who has the lock: a
-//! removed file would let two processes lock two files of one name.
+//! The kernel releases the lock at the end of the process. The file stays and names the process: its removal would let two
+//! processes lock two files of one name.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -14,22 +14,22 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 const FILE_NAME: &str = "vscaled.lock";
-/// Longest text that is read of another's file.
+/// The longest text that the agent reads from the lock file, in bytes.
 const LONGEST_HOLDER: u64 = 512;
-/// How often to try again.
+/// The pause between two attempts.
 const TRY_AGAIN: Duration = Duration::from_millis(100);
 
-/// The lock, until this is dropped.
+/// The lock. The drop releases it.
 #[derive(Debug)]
 pub(super) struct StateLock {
     _file: File,
 }
 
 impl StateLock {
-    /// Takes the lock of the state directory, which is there, in the name of this command. Waits no longer than `patience`
-    /// for another process to end.
+    /// Locks the state directory, which exists, in the name of this command. Waits at most `patience` for the end of another
+    /// process.
     ///
-    /// Errors: another process has it, which is named, or the file cannot be opened, locked or written.
+    /// Errors: another process has the lock, which the message names, or the file cannot be opened, locked or written.
     pub(super) async fn acquire(state_dir: &Path, command: &str, patience: Duration) -> Result<Self> {
         let file = state_dir.join(FILE_NAME);
         let path = &file.display();
@@ -42,7 +42,7 @@ impl StateLock {
             }
         };
         let mut options = OpenOptions::new();
-        // Whoever may open the file may lock it, and keep every agent from starting.
+        // A user who may open the file may lock it, and keep every agent from starting.
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         let mut file = options.open(&file).map_err(failed("open"))?;
         let until = Instant::now() + patience;
@@ -74,26 +74,19 @@ fn holder(mut file: &File) -> io::Result<String> {
     let mut text = String::new();
     file.rewind()?;
     file.take(LONGEST_HOLDER).read_to_string(&mut text)?;
-    let text = text.trim();
-    Ok(if text.is_empty() {
-        "a process that has not said which"
-    } else {
-        text
-    }
-    .to_owned())
+    Ok(match text.trim() {
+        "" => "a process that has not said which".to_owned(),
+        text => text.to_owned(),
+    })
 }
 
-/// In a container every agent has the same process id: the host name is the pod's.
+/// The host name, which is the pod's, tells agents in containers apart: they all have the same process id.
 fn write_holder(file: &mut File, command: &str) -> io::Result<()> {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-    let (pid, since) = (std::process::id(), Timestamp::now());
+    let (pid, host, since) = (std::process::id(), host.trim(), Timestamp::now());
     file.set_len(0)?;
     file.rewind()?;
-    writeln!(
-        file,
-        "vscaled {command}, pid {pid} on {}, since {since:.0}",
-        host.trim()
-    )
+    writeln!(file, "vscaled {command}, pid {pid} on {host}, since {since:.0}")
 }
 
 #[cfg(test)]

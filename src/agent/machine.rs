@@ -1,11 +1,11 @@
-//! What this machine says about itself: how large it is, which groups of users it has.
+//! Reads the size of this machine and its groups of users.
 
 use anyhow::{Context, Result};
 
 use crate::control::Group;
 use crate::model::{Bytes, MilliCpu, ResourceList};
 
-/// Processors online and main memory. What the kernel does not tell is absent.
+/// The processors online and the main memory; absent where the kernel does not tell.
 pub(super) fn capacity() -> ResourceList {
     use nix::unistd::{SysconfVar, sysconf};
     let cpus = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();
@@ -17,10 +17,10 @@ pub(super) fn capacity() -> ResourceList {
     }
 }
 
-/// The group of that name or number, if one is configured. A number needs no name: a container has the host's
-/// groups, and not their names.
+/// The configured group, by name or number. A number needs no name: in a container the numbers of the host's groups hold,
+/// and their names are unknown.
 ///
-/// Errors: no such group is on this machine.
+/// Errors: this machine has no such group.
 pub(super) fn group(key: &str, configured: Option<&str>) -> Result<Option<Group>> {
     let Some(name) = configured else { return Ok(None) };
     let named = || nix::unistd::Group::from_name(name).ok().flatten();

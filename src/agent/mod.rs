@@ -1,23 +1,23 @@
-//! The agent: everything wired together.
+//! The agent: connects the tasks and runs them.
 //!
-//! Tasks, what each takes in and where its results go:
+//! The tasks, with their input and their output:
 //!
-//! - the sources ([`crate::sources`]): files, the API server → what each knows, in watch channels;
+//! - the sources ([`crate::sources`]): files and the API server → the state of each source, in watch channels;
 //! - `source_merge`: all sources → one [`NodeView`](crate::sources::NodeView), to the controller;
-//! - `discovery`: the runtime's events, requests to look → who lives on the node, to the controller;
-//! - the controller (`crate::reconcile`): all of the above, operators' requests, writes by others, the clock → passes;
-//! - passes ([`crate::actuate::reconcile`]), at most one for each pod → what they did, back to the controller;
-//! - watches after a shrink ([`crate::actuate::shrink::watch`]): how a pod fares under lower limits, to the controller;
-//! - `oom`, on a thread of its own: the kernel's log and counters, who lives here, what passes lowered → kills, kept and told;
-//! - `crate::reconcile::store`: what must survive a restart → the state file;
-//! - reporting ([`crate::report`]): kills → the spool, receivers, Events at the API server;
-//! - the audit log ([`crate::observe::audit`]): what passes did, who was refused → its file;
+//! - `discovery`: the runtime's events and requests of the controller → the pods of the node, to the controller;
+//! - the controller (`crate::reconcile`): all of these, operators' requests, writes by others, the clock → passes;
+//! - passes ([`crate::actuate::reconcile`]), at most one for each pod at a time → records, to the controller;
+//! - watches after a shrink ([`crate::actuate::shrink::watch`]): a pod under lower limits → a verdict, to the controller;
+//! - `oom`, on a thread of its own: the kernel's log and counters, the inventory, lowered limits → kills, to the kill log;
+//! - `crate::reconcile::store`: the state of every pod → the state file;
+//! - reporting ([`crate::report`]): kills → the kill log, receivers, Events at the API server;
+//! - the audit log ([`crate::observe::audit`]): changes and refusals → its file;
 //! - the control socket ([`crate::control`]): operators' requests → the controller;
-//! - `event_emitter`: what was done → Kubernetes Events, where there is an API server;
-//! - `crate::reconcile::annotations`: what pods hold besides their specs → an annotation on them, where nothing else at the API server says it;
+//! - `event_emitter`: records → Kubernetes Events, where there is an API server;
+//! - `crate::reconcile::annotations`: applied values → an annotation on each pod whose spec does not have them;
 //! - HTTP: metrics and health.
 //!
-//! The controller owns the state of every pod, so nothing of it is shared and nothing is locked.
+//! The controller alone owns the state of every pod, so no lock protects it.
 
 mod backend;
 mod discovery;

@@ -1,11 +1,11 @@
-//! Puts every value that vscaled wrote back to what the kubelet granted, for whoever takes vscaled off a node.
+//! Puts every value that vscaled wrote back to the values that the kubelet granted, before vscaled leaves a node.
 //!
-//! No agent may run meanwhile, or it would put its own values back: the state directory is locked first. Only pods that are
-//! marked there as written to are written; an annotation, which anybody may write, is no reason to. A pod goes back to its
-//! spec, or to what the kubelet granted before where it has not accepted the spec, through the same pass as ever
+//! No agent may run meanwhile, or it would put its own values back: `restore` locks the state directory first. It writes only
+//! to pods that the state directory marks as written; an annotation, which any user may write, does not count. A pod goes
+//! back to its spec, or to the grant before where the kubelet has not accepted the spec, through the same pass as ever
 //! ([`reconcile`]): parents and children in their order, memory limits lowered as carefully as by an agent, all of a pod or
-//! none of it, the runtime told. What was lowered is watched afterwards, and raised again where it does harm. What stood for
-//! a pod that is restored is forgotten, so that an agent which is started again begins from nothing.
+//! none of it, the runtime included. `restore` watches lowered limits afterwards, and raises them again where they do harm.
+//! It deletes the saved state of every restored pod, so that a new agent begins from nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,8 +18,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::discovery::{Discovery, DiscoveryLinks, UnsavedLimits};
-use super::run::start_audit;
-use super::run::{StateDirectory, connect, start_sources};
+use super::run::{StateDirectory, connect, start_audit, start_sources};
 use super::view;
 use crate::actuate::shrink::{self, Freezer, Lowering, Verdict};
 use crate::actuate::{Concurrency, Job, JobDone, Node, preview, reconcile};
@@ -40,67 +39,69 @@ use crate::reconcile::store::SavedPod;
 use crate::runtime::RuntimeMetrics;
 use crate::sources::NodeView;
 
-/// How long the sources may take.
+/// The longest wait for the sources.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How far `vscaled restore` goes.
+/// The extent of `vscaled restore`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restore {
-    /// Only say which steps it would take.
+    /// Return the steps only.
     Rehearse,
+    /// Do the steps.
     Apply,
-    /// Do it, and stay for a minute to see whether lower memory limits do harm.
+    /// Do the steps, and watch for a minute whether lower memory limits do harm.
     ApplyAndWatch,
 }
 
-/// What became of every pod, or would.
+/// The result of `vscaled restore`.
 #[derive(Debug, serde::Serialize)]
 pub struct Restoration {
-    /// One for each pod that lives here, those that are as their spec says included.
+    /// One for each pod on this node, including pods that are as their specs say.
     pub results: Vec<proto::PodResult>,
-    /// What could not be looked at, and what is left as it is, one sentence each.
+    /// One sentence for each thing that `restore` could not examine, or leaves as it is.
     pub remarks: Vec<String>,
 }
 
-/// Restores every pod, or only says which steps that would take.
+/// Restores every pod, or returns the steps of that.
 ///
-/// Errors: an agent runs, or the node or its sources do not say what the pods should have; nothing was written then.
+/// Errors: an agent runs, or the node or its sources do not tell the values that the pods should have. `restore` has written
+/// nothing then.
 pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
     let state = StateDirectory::open(&config.state_dir, "restore", Duration::ZERO).await?;
     let mut remarks: Vec<String> = state.restored.problem.into_iter().collect();
     let api = connect(config, ApiMetrics::register(&mut registry())).await?;
     let view = read_sources(config, api.clone(), &mut remarks).await?;
     let (node, inventory) = discover(config, state.freezer, &view, &mut remarks).await?;
-    let saved = state.restored.pods;
-    let living = view.pods.iter();
-    let living = living.filter_map(|pod| BoundPod::new(pod, inventory.find(pod)?));
-    let (pods, others): (Vec<_>, Vec<_>) = living.partition(|pod| state.left.contains_key(&pod.live().id.uid));
-    let mut results = Vec::with_capacity(pods.len());
-    if how == Restore::Rehearse {
-        for pod in pods {
-            results.push(rehearsed(&node, job_for(&pod, &saved)).await);
-        }
-        remarks.extend(left_alone(&saved, &view));
-        see_others(&node, &others, &mut results, &mut remarks).await;
-        return Ok(Restoration { results, remarks });
-    }
-
-    let (audit, writer) = start_audit(config).unzip();
+    let found = view.pods.iter();
+    let found = found.filter_map(|pod| BoundPod::new(pod, inventory.find(pod)?));
+    let (pods, others): (Vec<_>, Vec<_>) = found.partition(|pod| state.left.contains_key(&pod.live().id.uid));
+    let audit = match how {
+        Restore::Rehearse => None,
+        Restore::Apply | Restore::ApplyAndWatch => start_audit(config),
+    };
+    let (audit, writer) = audit.unzip();
     let mut restorer = Restorer {
         node,
         audit: audit.unwrap_or_default(),
-        stood: saved,
+        saved: state.restored.pods,
         restored: BTreeSet::new(),
     };
-    let mut lowered = Vec::new();
+    let (mut results, mut lowered) = (Vec::with_capacity(pods.len()), Vec::new());
     for (index, pod) in pods.iter().enumerate() {
-        let (result, lower) = restorer.put_back(pod).await;
+        let job = restorer.job(pod);
+        if how == Restore::Rehearse {
+            results.push(restorer.preview(job).await);
+            continue;
+        }
+        let (result, lower) = restorer.put_back(pod, job).await;
         results.push(result);
         lowered.extend((!lower.is_empty()).then_some((index, lower)));
     }
-    // What was done counts from now on, also if nobody waits for the rest.
-    remarks.extend(left_alone(&restorer.standing(), &view));
-    state.file.save(restorer.standing())?;
+    remarks.extend(left_alone(&restorer.unrestored(), &view));
+    if how != Restore::Rehearse {
+        // This counts from now on, also if the user interrupts the watch.
+        state.file.save(restorer.unrestored())?;
+    }
     if how == Restore::ApplyAndWatch {
         let watched = lowered.into_iter().map(async |(index, lowered)| {
             let live = Arc::clone(pods[index].live());
@@ -114,15 +115,17 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
                 results[index] = restorer.raise_again(&pods[index], &lowered, why).await;
             }
         }
-        state.file.save(restorer.standing())?;
+        state.file.save(restorer.unrestored())?;
     }
     let is_restored = |uid: &str| restorer.restored.contains(uid);
-    state.limit_files.forget_all_but(|uid| !is_restored(uid));
-    if let Some(api) = api.filter(|_| config.applied_annotation) {
+    if how != Restore::Rehearse {
+        state.limit_files.forget_all_but(|uid| !is_restored(uid));
+    }
+    if let Some(api) = api.filter(|_| config.applied_annotation && how != Restore::Rehearse) {
         let restored = pods.iter().filter(|pod| is_restored(&pod.live().id.uid));
         remarks.extend(erase(&api, restored.map(|pod| &**pod.object())).await);
     }
-    see_others(&restorer.node, &others, &mut results, &mut remarks).await;
+    restorer.compare_others(&others, &mut results, &mut remarks).await;
     drop(restorer);
     if let Some(writer) = writer
         && let Err(error) = writer.await
@@ -136,68 +139,99 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
 struct Restorer {
     node: Arc<Node>,
     audit: Audit,
-    /// What stood for pods before.
-    stood: BTreeMap<String, SavedPod>,
-    /// The UIDs of those that are restored.
+    /// The saved state of each pod, by UID.
+    saved: BTreeMap<String, SavedPod>,
+    /// The UIDs of the restored pods.
     restored: BTreeSet<String>,
 }
 
 impl Restorer {
-    /// What stands for those that are not restored.
-    fn standing(&self) -> BTreeMap<String, SavedPod> {
-        let mut standing = self.stood.clone();
-        standing.retain(|uid, _| !self.restored.contains(uid));
-        standing
+    /// The saved state of the pods that are not restored.
+    fn unrestored(&self) -> BTreeMap<String, SavedPod> {
+        let mut saved = self.saved.clone();
+        saved.retain(|uid, _| !self.restored.contains(uid));
+        saved
     }
 
-    /// One pass towards the spec; also which memory limits it lowered.
-    async fn put_back(&mut self, pod: &BoundPod) -> (proto::PodResult, Vec<Lowering>) {
-        let (record, lowered) = self.pass(job_for(pod, &self.stood)).await;
+    fn job(&self, pod: &BoundPod) -> Job {
+        job_for(pod, self.saved.get(&pod.live().id.uid))
+    }
+
+    /// Runs one pass towards the spec; also returns the memory limits that the pass lowered.
+    async fn put_back(&mut self, pod: &BoundPod, job: Job) -> (proto::PodResult, Vec<Lowering>) {
+        let (record, lowered) = self.run_pass(job).await;
         if matches!(record.outcome, Outcome::Applied | Outcome::Unchanged) {
             self.restored.insert(pod.live().id.uid.clone());
         }
         (result(pod.live(), Ok(view::change(&record))), lowered)
     }
 
-    /// Lower limits did harm: they are what they were before, and so is what stands for the pod.
+    /// Sets the limits from before after lower ones did harm, and keeps the saved state of the pod.
     async fn raise_again(&mut self, pod: &BoundPod, lowered: &[Lowering], why: String) -> proto::PodResult {
         let before = lowered.iter().map(|lowering| (lowering.target.clone(), lowering.from));
-        let mut job = job_for(pod, &self.stood);
+        let mut job = self.job(pod);
         job.cause = Cause::Regret { why: why.clone() };
         job.targets.holds = before.collect();
         job.targets.lift_undeclared = false;
-        let (record, _) = self.pass(job).await;
-        let live = pod.live();
-        self.restored.remove(&live.id.uid);
+        let (record, _) = self.run_pass(job).await;
+        self.restored.remove(&pod.live().id.uid);
         let outcome = record.outcome.word();
-        result(
-            live,
-            Err(format!(
-                "its spec's memory limits did harm ({why}); the limits from before: {outcome}"
-            )),
-        )
+        let error = format!("its spec's memory limits did harm ({why}); the limits from before: {outcome}");
+        result(pod.live(), Err(error))
     }
 
-    async fn pass(&self, job: Job) -> (Arc<ChangeRecord>, Vec<Lowering>) {
+    async fn run_pass(&self, job: Job) -> (Arc<ChangeRecord>, Vec<Lowering>) {
         let JobDone { mut record, shrink, .. } = reconcile(Arc::clone(&self.node), Box::new(job)).await;
         record.at = Timestamp::now();
         let record = Arc::new(record);
         self.audit.change(&record);
         (record, shrink.lowered)
     }
+
+    async fn preview(&self, job: Job) -> proto::PodResult {
+        let (cause, live) = (job.cause.clone(), Arc::clone(job.targets.bound.live()));
+        let steps = preview(Arc::clone(&self.node), job).await;
+        result(&live, steps.map(|steps| view::planned(live.id.clone(), &cause, &steps)))
+    }
+
+    /// Compares pods with their specs that vscaled never wrote to, according to the state directory.
+    async fn compare_others(
+        &self,
+        others: &[BoundPod],
+        results: &mut Vec<proto::PodResult>,
+        remarks: &mut Vec<String>,
+    ) {
+        let mut differ = Vec::new();
+        for pod in others {
+            let mut job = job_for(pod, None);
+            job.targets.lift_undeclared = false;
+            let result = self.preview(job).await;
+            if result.change.as_ref().is_some_and(|change| change.steps.is_empty()) {
+                results.push(result);
+            } else {
+                differ.push(pod.live().id.to_string());
+            }
+        }
+        if !differ.is_empty() {
+            remarks.push(format!(
+                "left as they are, because nothing in stateDir says that vscaled wrote to them: {}",
+                differ.join(", ")
+            ));
+        }
+    }
 }
 
-/// What the sources that are configured say, once all of them have spoken.
+/// The view of the configured sources, once every source has one.
 async fn read_sources(config: &Config, api: Option<ApiClient>, remarks: &mut Vec<String>) -> Result<NodeView> {
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
     let source_merge = start_sources(config, api, &stop);
     let (views, _viewed) = watch::channel(Arc::new(NodeView::default()));
-    let (events, mut spoken) = mpsc::channel(8);
+    let (events, mut received) = mpsc::channel(8);
     tokio::spawn(source_merge.run(views, events));
     let mut problems = Vec::new();
     let until = tokio::time::Instant::now() + PATIENCE;
-    while let Ok(Some(event)) = tokio::time::timeout_at(until, spoken.recv()).await {
+    while let Ok(Some(event)) = tokio::time::timeout_at(until, received.recv()).await {
         match event {
             Event::View(view, found) => {
                 remarks.extend(found);
@@ -213,7 +247,7 @@ async fn read_sources(config: &Config, api: Option<ApiClient>, remarks: &mut Vec
     )
 }
 
-/// Looks at the node as an agent would.
+/// Discovers the node as an agent does.
 async fn discover(
     config: &Config,
     freezer: Arc<Freezer>,
@@ -240,9 +274,9 @@ async fn discover(
     Ok((node, found.inventory))
 }
 
-/// A pass towards what the kubelet has granted: the spec, unless it has not accepted that.
-fn job_for(pod: &BoundPod, saved: &BTreeMap<String, SavedPod>) -> Job {
-    let (object, saved) = (pod.object(), saved.get(&pod.live().id.uid));
+/// A pass towards the kubelet's grant: the spec, unless the kubelet has not accepted it.
+fn job_for(pod: &BoundPod, saved: Option<&SavedPod>) -> Job {
+    let object = pod.object();
     let resize = saved.map(|saved| &saved.state.resize);
     let prepared = resize.and_then(|resize| resize.prepared.as_ref().map(|prepared| &prepared.held));
     let accepted = resize.and_then(|resize| resize.accepted.as_ref().map(|accepted| &accepted.held));
@@ -266,43 +300,11 @@ fn job_for(pod: &BoundPod, saved: &BTreeMap<String, SavedPod>) -> Job {
     Job::new(targets, cause)
 }
 
-/// Says of pods that vscaled never wrote to, as far as the state directory knows, whether they are as their specs say.
-async fn see_others(
-    node: &Arc<Node>,
-    others: &[BoundPod],
-    results: &mut Vec<proto::PodResult>,
-    remarks: &mut Vec<String>,
-) {
-    let mut differ = Vec::new();
-    for pod in others {
-        let mut job = job_for(pod, &BTreeMap::new());
-        job.targets.lift_undeclared = false;
-        let seen = rehearsed(node, job).await;
-        if seen.change.as_ref().is_some_and(|change| change.steps.is_empty()) {
-            results.push(seen);
-        } else {
-            differ.push(pod.live().id.to_string());
-        }
-    }
-    if !differ.is_empty() {
-        remarks.push(format!(
-            "left as they are, because nothing in stateDir says that vscaled wrote to them: {}",
-            differ.join(", ")
-        ));
-    }
-}
-
-async fn rehearsed(node: &Arc<Node>, job: Job) -> proto::PodResult {
-    let (cause, live) = (job.cause.clone(), Arc::clone(job.targets.bound.live()));
-    let steps = preview(Arc::clone(node), job).await;
-    result(&live, steps.map(|steps| view::planned(live.id.clone(), &cause, &steps)))
-}
-
 fn result(live: &LivePod, ended: Result<proto::Change, String>) -> proto::PodResult {
     view::result(&live.id, live.containers.keys().cloned().collect(), ended)
 }
 
-/// Pods that something stood for and that no manifest describes: what their specs say, nobody knows here.
+/// A remark for each pod with saved state that no source describes: without its spec, `restore` cannot restore it.
 fn left_alone(saved: &BTreeMap<String, SavedPod>, view: &NodeView) -> Vec<String> {
     let described = |saved: &SavedPod| view.pods.iter().any(|pod| pod.full_name() == saved.pod.to_string());
     let unknown = saved.values().filter(|saved| !described(saved));

@@ -1,4 +1,4 @@
-//! Wires the tasks together, runs until told to stop, and stops in order.
+//! Connects the tasks, runs them until a signal, and stops them in order.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,7 +14,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::backend::{AgentBackend, refused};
+use super::backend::{AgentBackend, record_refusal};
 use super::discovery::{Discovery, DiscoveryLinks, UnsavedLimits};
 use super::event_emitter::emit_events;
 use super::lock::StateLock;
@@ -50,22 +50,22 @@ use crate::runtime::RuntimeMetrics;
 use crate::sources::directory::DirectorySource;
 use crate::sources::kubernetes::KubernetesSource;
 
-/// Events that may wait for the controller.
+/// The most events that may wait for the controller.
 const EVENTS: usize = 1024;
-/// Changes a watcher may fall behind.
+/// The most changes by which a watcher may lag.
 const CHANGES: usize = 1024;
-/// How long the end of the agent waits for the audit log.
+/// The longest wait for the audit log at the end of the agent.
 const AUDIT_GRACE: Duration = Duration::from_secs(5);
-/// How long a new agent waits for the end of the one before: a pod that is deleted by force overlaps with its successor.
+/// The longest wait for the end of an earlier agent: a pod that is deleted by force overlaps with its successor.
 const OTHERS_END: Duration = Duration::from_secs(5);
-/// A controller that gives no sign of life for so long is stuck.
+/// The longest interval between two heartbeats of a healthy controller.
 const STALLED: Duration = Duration::from_secs(30);
 
-/// Runs the agent until SIGTERM or SIGINT. Steps in hand are finished; limits stay as they are.
+/// Runs the agent until SIGTERM or SIGINT. It finishes the steps in progress, and leaves limits as they are.
 ///
-/// Errors: why it cannot start. Nothing has been written then.
+/// Errors: the agent cannot start. It has written nothing then.
 pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Result<()> {
-    let signals = Signals::new().context("cannot receive signals")?;
+    let signals = signals().context("cannot receive signals")?;
     if let Some(file) = arguments.outdated_file() {
         tracing::warn!(file = %file.display(), "the configuration is of vscaled.io/v1alpha1: {MEND_API_VERSION}");
     }
@@ -147,7 +147,7 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
         unsaved: UnsavedLimits::new(left, restored.problem.is_some()),
     });
     tokio::spawn(discovery.run(discovery_asked, events.clone()));
-    tokio::spawn(translate(records.subscribe(), changes.clone()));
+    tokio::spawn(publish_changes(records.subscribe(), changes.clone()));
     if let Some(listener) = http {
         let exposed = Exposed {
             registry,
@@ -159,7 +159,7 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
     }
     let audited = audit.clone();
     let gate = CallGate::new(Limits::default(), stop.clone(), move |caller, call, reason| {
-        refused(&audited, caller, call, None, reason);
+        record_refusal(&audited, caller, call, None, reason);
     });
     let gate = Arc::new(gate);
     let backend = AgentBackend {
@@ -209,7 +209,7 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
 
     let address = address.map(tracing::field::display);
     tracing::info!(version = env!("CARGO_PKG_VERSION"), socket = %config.socket.display(), http = address, "vscaled runs");
-    signals.until_stop(config, &arguments, &events, &log).await;
+    until_stop(signals, config, &arguments, &events, &log).await;
     stop.cancel();
     for (name, ended) in [("controller", controller.await), ("control socket", control.await)] {
         if let Err(error) = ended {
@@ -227,20 +227,20 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
     Ok(())
 }
 
-/// The state directory of the one process that may write limits, and what an earlier one left there.
+/// The state directory of the one process that may write limits, with the state of an earlier process.
 #[derive(Debug)]
 pub(super) struct StateDirectory {
     pub(super) file: StateFile,
     pub(super) freezer: Arc<Freezer>,
     pub(super) restored: Restored,
-    /// The files of lent memory, and what an earlier agent left in them.
+    /// The files of temporary limits, and the limits of an earlier agent.
     pub(super) limit_files: Arc<LimitFiles>,
     pub(super) left: BTreeMap<String, LentLast>,
     pub(super) _lock: StateLock,
 }
 
 impl StateDirectory {
-    /// Locks and reads the directory, and thaws what an earlier agent had frozen when it was killed.
+    /// Locks and reads the directory, and thaws the cgroups that an earlier agent had frozen when it was killed.
     ///
     /// Errors: another process has the lock for longer than `patience`, or the directory cannot be used.
     pub(super) async fn open(directory: &Path, command: &str, patience: Duration) -> Result<Self> {
@@ -250,7 +250,7 @@ impl StateDirectory {
         let shown = directory.display();
         let unusable =
             |error| anyhow!("stateDir: cannot use {shown}: {error}; check that it is writable and has free space");
-        // Before anything that could fail or take its time: somebody may be standing still.
+        // Before any step that could fail or block: processes may be frozen.
         let freezer = Arc::new(Freezer::new(thaw(directory).map_err(unusable)?));
         let (limit_files, left) = LimitFiles::below(directory).map_err(unusable)?;
         Ok(Self {
@@ -264,7 +264,7 @@ impl StateDirectory {
     }
 }
 
-/// Lets go on what an earlier agent had frozen when it was killed, and sees to it that a panic does the same.
+/// Thaws the cgroups that an earlier agent had frozen when it was killed, and makes a panic thaw cgroups too.
 fn thaw(state_dir: &Path) -> io::Result<Markers> {
     let markers = Markers::below(state_dir)?;
     let left = markers.thaw_left_behind();
@@ -278,8 +278,8 @@ fn thaw(state_dir: &Path) -> io::Result<Markers> {
     Ok(markers)
 }
 
-/// Every guarded container has three descriptors on v1 and one on v2, two more of which crun has an inner cgroup: 1024 is
-/// too few for a full node.
+/// Raises the limit of open files. Every guarded container needs three descriptors on v1 and one on v2, and two more if crun
+/// made an inner cgroup: 1024 are too few for a full node.
 fn allow_open_files() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(soft, hard)| {
@@ -294,7 +294,7 @@ fn allow_open_files() {
     }
 }
 
-/// The way to the API server, if it is followed.
+/// The client of the API server, if the configuration has that source.
 pub(super) async fn connect(config: &Config, counted: ApiMetrics) -> Result<Option<ApiClient>> {
     if !config.source.has_cluster() {
         return Ok(None);
@@ -306,7 +306,7 @@ pub(super) async fn connect(config: &Config, counted: ApiMetrics) -> Result<Opti
     Ok(Some(access.connect(counted).await?))
 }
 
-/// Starts the sources that are configured. What the cluster says counts before manifests.
+/// Starts the configured sources. Objects of the cluster win over manifests.
 pub(super) fn start_sources(config: &Config, api: Option<ApiClient>, stop: &CancellationToken) -> SourceMerge {
     let mut sources = Vec::new();
     if let Some(api) = api {
@@ -323,7 +323,7 @@ pub(super) fn start_sources(config: &Config, api: Option<ApiClient>, stop: &Canc
     SourceMerge { sources }
 }
 
-/// Says whenever the API server answers again, until the controller is gone.
+/// Tells the controller whenever the API server answers again.
 async fn report_returns(health: ApiHealth, events: mpsc::Sender<Event>) {
     loop {
         health.returned().await;
@@ -333,16 +333,16 @@ async fn report_returns(health: ApiHealth, events: mpsc::Sender<Event>) {
     }
 }
 
-/// Turns records into what watchers at the socket get.
-async fn translate(
+/// Converts records to changes for the watchers at the socket.
+async fn publish_changes(
     mut records: broadcast::Receiver<Arc<ChangeRecord>>,
     changes: broadcast::Sender<Arc<proto::Change>>,
 ) {
     loop {
         match records.recv().await {
-            // What has no number is not kept either.
+            // A record without a number is not in the history either.
             Ok(record) if changes.receiver_count() == 0 || record.sequence == 0 => {}
-            // A watcher that has just left is fine.
+            // The last watcher may just have left.
             Ok(record) => drop(changes.send(Arc::new(view::change(&record)))),
             Err(broadcast::error::RecvError::Lagged(missed)) => tracing::warn!(missed, "watchers were not told of all"),
             Err(broadcast::error::RecvError::Closed) => return,
@@ -350,49 +350,42 @@ async fn translate(
     }
 }
 
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
+/// SIGTERM, SIGINT and SIGHUP.
+fn signals() -> io::Result<[Signal; 3]> {
+    Ok([
+        signal(SignalKind::terminate())?,
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::hangup())?,
+    ])
 }
 
-impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    /// Reloads on SIGHUP; returns on SIGTERM and SIGINT.
-    async fn until_stop(
-        mut self,
-        mut config: Config,
-        arguments: &RunArguments,
-        events: &mpsc::Sender<Event>,
-        log: &LogFilter,
-    ) {
-        loop {
-            // Cancel-safe: a signal that came is still there.
-            tokio::select! {
-                _ = self.terminate.recv() => return,
-                _ = self.interrupt.recv() => return,
-                _ = self.hangup.recv() => {}
-            }
-            match config.reload(arguments) {
-                Ok(reload) => {
-                    tracing::info!(applied = ?reload.applied, needs_restart = ?reload.needs_restart, "reloaded");
-                    config = reload.config;
-                    if let Err(error) = log.set(&config.log_level) {
-                        tracing::error!(%error, "the log level stays as it was");
-                    }
-                    if events.send(Event::Options(options(&config))).await.is_err() {
-                        return;
-                    }
+/// Reloads on SIGHUP; returns on SIGTERM and SIGINT.
+async fn until_stop(
+    [mut terminate, mut interrupt, mut hangup]: [Signal; 3],
+    mut config: Config,
+    arguments: &RunArguments,
+    events: &mpsc::Sender<Event>,
+    log: &LogFilter,
+) {
+    loop {
+        // Cancel-safe: a signal stays pending.
+        tokio::select! {
+            _ = terminate.recv() => return,
+            _ = interrupt.recv() => return,
+            _ = hangup.recv() => {}
+        }
+        match config.reload(arguments) {
+            Ok(reload) => {
+                tracing::info!(applied = ?reload.applied, needs_restart = ?reload.needs_restart, "reloaded");
+                config = reload.config;
+                if let Err(error) = log.set(&config.log_level) {
+                    tracing::error!(%error, "the log level stays as it was");
                 }
-                Err(error) => tracing::error!(%error, "not reloaded; the earlier configuration stays in force"),
+                if events.send(Event::Options(options(&config))).await.is_err() {
+                    return;
+                }
             }
+            Err(error) => tracing::error!(%error, "not reloaded; the earlier configuration stays in force"),
         }
     }
 }
@@ -414,7 +407,7 @@ fn options(config: &Config) -> Options {
 }
 
 fn guard_settings(config: &Config) -> guard::Settings {
-    // Without knowing how much memory there is, parts of it are nothing: nothing is given out then.
+    // If the size of the memory is unknown, its parts are zero, and the guard gives nothing.
     let all = procfs::Meminfo::current().map_or(0, |meminfo| meminfo.mem_total);
     let all = Bytes::new(all);
     guard::Settings {
@@ -427,7 +420,7 @@ fn guard_settings(config: &Config) -> guard::Settings {
     }
 }
 
-/// Starts the audit log, if one is to be kept.
+/// Starts the audit log, if the configuration has one.
 pub(super) fn start_audit(config: &Config) -> Option<(Audit, JoinHandle<()>)> {
     let options = AuditOptions {
         path: config.audit_file()?,

@@ -1,4 +1,4 @@
-//! The sources that are configured → one view for the controller.
+//! Merges the configured sources into one view for the controller.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use crate::sources::{NodeView, SourceState};
 
 #[derive(Debug)]
 pub(super) struct SourceMerge {
-    /// At least one. What an earlier one describes, a later one does not change.
+    /// The sources, at least one. A later source does not change an object that an earlier one describes.
     pub(super) sources: Vec<watch::Receiver<Arc<SourceState>>>,
 }
 
 impl SourceMerge {
-    /// Passes on what the sources say, until they or the controller end.
+    /// Sends each merged view to the controller, until a source or the controller ends.
     pub(super) async fn run(mut self, views: watch::Sender<Arc<NodeView>>, events: mpsc::Sender<Event>) {
         loop {
-            let (view, problems) = self.together();
+            let (view, problems) = self.merged_view();
             let event = match view.map(Arc::new) {
                 Some(view) => {
                     views.send_replace(Arc::clone(&view));
@@ -31,7 +31,7 @@ impl SourceMerge {
             if events.send(event).await.is_err() {
                 return;
             }
-            // Cancel-safe: a change stays marked until it is looked at.
+            // Cancel-safe: a change stays marked until `merged_view` reads it.
             let changes = self.sources.iter_mut().map(|source| source.changed().boxed());
             if select_all(changes).await.0.is_err() {
                 return;
@@ -39,9 +39,9 @@ impl SourceMerge {
         }
     }
 
-    /// What the sources say together. No view while one of them does not know yet: nothing known is not
-    /// the same as nothing there.
-    fn together(&mut self) -> (Option<NodeView>, Vec<String>) {
+    /// The view of all sources, and their problems. There is no view while a source has none: an object that a source does
+    /// not know yet is not an object that does not exist.
+    fn merged_view(&mut self) -> (Option<NodeView>, Vec<String>) {
         let (mut known, mut problems, mut views) = (true, Vec::new(), Vec::new());
         for source in &mut self.sources {
             let state = source.borrow_and_update();
@@ -53,14 +53,14 @@ impl SourceMerge {
     }
 }
 
-/// What the first view says, and what later ones say of anything else.
+/// The objects of all views. An object of an earlier view wins over the same object of a later one.
 fn merged(views: Vec<NodeView>) -> NodeView {
     let mut all = NodeView::default();
     let mut described = HashSet::new();
     for view in views {
         let mut new = Vec::new();
         all.merge(view, |kind, metadata| {
-            // A pod is known by its UID as well, whatever it is called.
+            // A pod of the same UID is the same pod, also under another name.
             let uid = (kind == "Pod" && !metadata.uid.is_empty()).then(|| format!("UID {}", metadata.uid));
             let names: Vec<_> = uid
                 .into_iter()

@@ -1,16 +1,16 @@
-//! What pods use now, and what is recommended for them: read for who asks, and kept by nobody.
+//! Adds the use and the recommendation of each pod to an answer. The agent keeps neither.
 
 use std::sync::Arc;
 
 use crate::actuate::{Node, PodHandles};
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::control::{ControlError, proto};
-use crate::model::objects::VerticalPodAutoscaler;
+use crate::model::objects::{ContainerRecommendation, VerticalPodAutoscaler};
 use crate::model::{Bytes, CpuQuota, LivePod, MilliCpu, Target, micros};
 use crate::oom::kmsg::monotonic;
 
-/// Adds to each pod what its VPA has and recommends, and what it uses. All lists are in the same order. A pod or container
-/// that ended meanwhile uses nothing.
+/// Adds to each pod the spec and the recommendation of its VPA, and its use. All lists are in the same order. A pod or
+/// container that ended meanwhile has no use.
 pub(super) async fn add(
     mut pods: Vec<proto::Pod>,
     live: Vec<Option<Arc<LivePod>>>,
@@ -70,20 +70,24 @@ fn usage(node: &Node, cgroup: &Cgroup) -> Result<proto::Usage, CgroupError> {
     })
 }
 
-/// Adds the VPA's spec, and what it recommends for each container.
+/// Adds the VPA's spec, and its recommendation for each container.
 fn recommend(pod: &mut proto::Pod, vpa: &VerticalPodAutoscaler) {
     pod.vpa_spec = Some(serde_json::json!(vpa.spec).to_string());
     for container in &mut pod.containers {
-        let mut all = vpa
-            .status
-            .recommendation
-            .iter()
-            .flat_map(|all| &all.container_recommendations);
-        let said = all.find(|said| said.container_name == container.name);
-        container.recommendation = said.map(|said| proto::Recommendation {
-            lower_bound: Some((&said.lower_bound).into()),
-            target: Some((&said.target).into()),
-            upper_bound: Some((&said.upper_bound).into()),
+        let bounds = recommendation(vpa, &container.name);
+        container.recommendation = bounds.map(|bounds| proto::Recommendation {
+            lower_bound: Some((&bounds.lower_bound).into()),
+            target: Some((&bounds.target).into()),
+            upper_bound: Some((&bounds.upper_bound).into()),
         });
     }
+}
+
+/// The recommendation of a VPA for one container.
+pub(super) fn recommendation<'a>(
+    vpa: &'a VerticalPodAutoscaler,
+    container: &str,
+) -> Option<&'a ContainerRecommendation> {
+    let mut all = vpa.status.recommendation.as_ref()?.container_recommendations.iter();
+    all.find(|bounds| bounds.container_name == container)
 }

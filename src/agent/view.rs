@@ -1,4 +1,4 @@
-//! What the controller knows, in the words of the control protocol. Pure.
+//! Converts the state of the controller to messages of the control protocol. Pure.
 
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::{PodState, PodStatus};
 use crate::reconcile::worth::{WorkloadKey, WorkloadWorth, WorthReport};
 
-/// The agent and the node as it found it.
+/// The agent, and the node as discovery found it.
 pub(super) fn agent(node: Option<&Node>, problems: Vec<String>) -> proto::Agent {
     let known = |text: fn(&Node) -> String| node.map(text).unwrap_or_default();
     proto::Agent {
@@ -67,7 +67,12 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
         containers: wanted.iter().map(container).collect(),
         r#override: state.desired.overridden.as_ref().map(overridden),
         labels: metadata.labels.clone(),
-        leases: state.desired.temporary.iter().map(|limit| lent(limit, quiet)).collect(),
+        leases: state
+            .desired
+            .temporary
+            .iter()
+            .map(|limit| lease(limit, quiet))
+            .collect(),
         not_grown: refused
             .map(|(container, why)| format!("container {container}: {why}"))
             .collect(),
@@ -75,24 +80,24 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
     }
 }
 
-/// What a pod can be called, for whoever looks it up.
-pub(super) fn named(state: &PodState) -> proto::Pod {
+/// The names, the UID and the container ids of a pod, by which a caller may name it.
+pub(super) fn identifiers(state: &PodState) -> proto::Pod {
     let uid = state.live.as_ref().map_or(&state.pod.metadata.uid, |live| &live.id.uid);
     let live = state.live.iter().flat_map(|live| live.containers.values());
-    let container = |id| proto::Container {
-        id: Some(id),
+    let container = |id: &String| proto::Container {
+        id: Some(id.clone()),
         ..proto::Container::default()
     };
     proto::Pod {
         namespace: state.pod.metadata.namespace.clone(),
         name: state.pod.metadata.name.clone(),
         uid: uid.clone(),
-        containers: live.map(|live| container(live.id.clone())).collect(),
+        containers: live.map(|live| container(&live.id)).collect(),
         ..proto::Pod::default()
     }
 }
 
-/// What vscaled was worth, by workload and altogether.
+/// The benefit of vscaled, by workload and in total.
 pub(super) fn report(report: &WorthReport) -> proto::ReportReply {
     let worth = |worth: &WorkloadWorth| proto::WorkloadWorth {
         pods: worth.pods,
@@ -119,22 +124,22 @@ pub(super) fn report(report: &WorthReport) -> proto::ReportReply {
     }
 }
 
-fn lent(limit: &TemporaryLimit, quiet: SignedDuration) -> proto::Lease {
+fn lease(limit: &TemporaryLimit, quiet: SignedDuration) -> proto::Lease {
+    let (until, reason) = match &limit.denied {
+        Some(denied) => {
+            let reason = format!("{}; the API server denies it: {}", limit.why, denied.why);
+            (denied.ends, reason)
+        }
+        None => (limit.until(quiet), limit.why.clone()),
+    };
     proto::Lease {
         container: limit.container.clone(),
         resource: limit.resource.to_string(),
         from: limit.resource.quantity(limit.from),
         to: limit.resource.quantity(limit.to),
         since: limit.since.to_string(),
-        until: limit
-            .denied
-            .as_ref()
-            .map_or_else(|| limit.until(quiet), |denied| denied.ends)
-            .to_string(),
-        reason: match &limit.denied {
-            Some(denied) => format!("{}; the API server denies it: {}", limit.why, denied.why),
-            None => limit.why.clone(),
-        },
+        until: until.to_string(),
+        reason,
     }
 }
 
@@ -148,7 +153,7 @@ fn overridden(overridden: &Override) -> proto::Override {
     }
 }
 
-/// Why a pod stands as it does, where the word does not say it.
+/// The reason of a pod's status, where the status alone does not say it.
 pub(super) fn detail(state: &PodState, now: Timestamp) -> String {
     let status = state.status(now);
     let (failed, withheld) = (state.work.has_failed(), state.resize.pending());
@@ -173,19 +178,17 @@ pub(super) fn detail(state: &PodState, now: Timestamp) -> String {
             Some(withheld.map_or(&*state.drift.last_reason, Withheld::reason).to_owned())
         }
         PodStatus::Working => {
-            let why = withheld.map(|withheld| withheld.reason().to_owned());
-            let all = why
-                .into_iter()
-                .chain(Some(grown(state)).filter(|grown| !grown.is_empty()));
-            Some(all.collect::<Vec<_>>().join("; "))
+            let mut all = vec![withheld.map_or("", Withheld::reason).to_owned(), guard_actions(state)];
+            all.retain(|text| !text.is_empty());
+            Some(all.join("; "))
         }
-        PodStatus::NotManaged | PodStatus::InSync => Some(grown(state)),
+        PodStatus::NotManaged | PodStatus::InSync => Some(guard_actions(state)),
     };
     text.unwrap_or_default()
 }
 
-/// What the guard did, or could not do.
-fn grown(state: &PodState) -> String {
+/// The temporary limits of the guard, and the limits that it could not grow.
+fn guard_actions(state: &PodState) -> String {
     let lent = state.desired.temporary.iter().map(|limit| {
         format!(
             "container {} is lent {} of {}",
@@ -202,7 +205,7 @@ fn grown(state: &PodState) -> String {
     lent.chain(refused).collect::<Vec<_>>().join("; ")
 }
 
-/// What happens next, as a sentence.
+/// The next step for a pod, as a sentence.
 pub(super) fn next(state: &PodState, now: Timestamp) -> String {
     if state.live.is_none() {
         return "Nothing until a container of this pod runs on this node.".to_owned();
@@ -285,9 +288,15 @@ pub(super) fn next(state: &PodState, now: Timestamp) -> String {
     "Its values are kept true; a new recommendation changes them at once.".to_owned()
 }
 
-/// One pass, as it went.
+/// A pass that ended.
 pub(super) fn change(record: &ChangeRecord) -> proto::Change {
     let stages = &record.stages;
+    let mut reason = record.outcome.reason().unwrap_or_default().to_owned();
+    if let Outcome::Hook(HookEnd { output, .. }) = &record.outcome
+        && !output.is_empty()
+    {
+        reason += &format!("; it printed: {output}");
+    }
     proto::Change {
         sequence: record.sequence,
         at: record.at.to_string(),
@@ -296,16 +305,7 @@ pub(super) fn change(record: &ChangeRecord) -> proto::Change {
         uid: record.pod.uid.clone(),
         cause: record.cause.to_string(),
         outcome: record.outcome.word().to_owned(),
-        reason: match &record.outcome {
-            Outcome::Hook(HookEnd {
-                how: Ok(how) | Err(how),
-                output,
-                ..
-            }) if !output.is_empty() => {
-                format!("{how}; it printed: {output}")
-            }
-            outcome => outcome.reason().unwrap_or_default().to_owned(),
-        },
+        reason,
         steps: record.steps.iter().map(step).collect(),
         stages: Some(proto::Stages {
             decide_us: micros(stages.decide),
@@ -323,7 +323,7 @@ pub(super) fn change(record: &ChangeRecord) -> proto::Change {
     }
 }
 
-/// What a pass would do.
+/// The steps that a pass would do.
 pub(super) fn planned(pod: PodId, cause: &Cause, steps: &[StepRecord]) -> proto::Change {
     proto::Change {
         at: Timestamp::now().to_string(),
@@ -338,7 +338,7 @@ pub(super) fn planned(pod: PodId, cause: &Cause, steps: &[StepRecord]) -> proto:
     }
 }
 
-/// What became of one of several pods.
+/// The result for one of several pods.
 pub(super) fn result(
     pod: &PodId,
     containers: Vec<String>,
@@ -358,7 +358,7 @@ pub(super) fn result(
     }
 }
 
-/// Who or what asked for a pass.
+/// The actor behind the cause of a pass.
 fn who(cause: &Cause) -> proto::Who {
     let actor = Actor::from(cause);
     let text = |text: Option<&str>| text.unwrap_or_default().to_owned();
@@ -417,9 +417,9 @@ pub(in crate::agent) fn kill(report: &OomReport) -> proto::OomKill {
     }
 }
 
-/// Whether a kill is of the pod a caller means: `namespace/name`, a UID, or the beginning of a container's id. Empty means
-/// every kill. Pods that are gone have no other place where they could be found.
-pub(in crate::agent) fn is_of(report: &OomReport, text: &str) -> bool {
+/// Whether a kill is of the pod that a caller names: by `namespace/name`, a UID, or the beginning of a container's id. An
+/// empty text names every kill. Only the kill itself still names a pod that has gone.
+pub(in crate::agent) fn is_kill_of(report: &OomReport, text: &str) -> bool {
     let (pod, container) = (report.facts.pod.as_ref(), report.facts.container.as_ref());
     text.is_empty()
         || pod.is_some_and(|pod| pod.uid == text || text.split_once('/') == Some((&pod.namespace, &pod.name)))

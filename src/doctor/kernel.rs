@@ -1,4 +1,4 @@
-//! What the kernel allows this process.
+//! The checks of the rights that the kernel gives this process.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Read};
@@ -10,15 +10,15 @@ use nix::sys::inotify::{InitFlags, Inotify};
 use super::Check;
 use crate::oom::kmsg;
 
-/// A full node has so many watches: two hundred and fifty pods, three containers each, on v1 two cgroups for each.
+/// The inotify watches of a full node: 250 pods with three containers each, on v1 with two cgroups for each container.
 const ENOUGH_WATCHES: u64 = 2048;
 
-/// The rights that matter, which root has and others can be given, with their bits (`linux/capability.h`).
+/// The capabilities that the agent needs, with their bits (`linux/capability.h`).
 const CAPABILITIES: [(&str, u32); 3] = [(DAC_OVERRIDE, 1), ("CAP_SYS_ADMIN", 21), ("CAP_SYSLOG", 34)];
-/// With it, files of other users may be written.
+/// The capability to write files of other users.
 pub(super) const DAC_OVERRIDE: &str = "CAP_DAC_OVERRIDE";
 
-/// Those of the capabilities that matter that this process does not have in force.
+/// The needed capabilities that are not effective in this process.
 pub(super) fn missing_capabilities() -> Result<Vec<&'static str>, procfs::ProcError> {
     let status = procfs::process::Process::myself()?.status()?;
     Ok(missing_in(status.capeff))
@@ -29,22 +29,22 @@ fn missing_in(effective: u64) -> Vec<&'static str> {
     missing.map(|(name, _)| *name).collect()
 }
 
-/// Whether the kernel's log can be read, which says what was killed and why, and through what.
+/// Whether this process can read the kernel's log, which names killed processes and reasons, and by which interface.
 pub(super) fn kernel_log() -> Check {
     check_log(read_a_record(), kmsg::probe_syslog)
 }
 
-/// Reads one record through a descriptor of its own: others still see it.
+/// Reads one record through a descriptor of its own, so that other readers still get the record.
 fn read_a_record() -> io::Result<()> {
     let mut log = OpenOptions::new()
         .read(true)
         .custom_flags(O_NONBLOCK)
         .open("/dev/kmsg")?;
-    // Longer than any record (CONSOLE_EXT_LOG_MAX): a shorter read is an error.
+    // As long as the longest record (CONSOLE_EXT_LOG_MAX): a shorter buffer is an error.
     let mut record = [0; 8192];
     match log.read(&mut record) {
         Ok(_) => Ok(()),
-        // Nothing was logged yet, or a record was overwritten while it was read.
+        // The log is empty, or the kernel overwrote the record during the read.
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::BrokenPipe) => Ok(()),
         Err(error) => Err(error),
     }
@@ -66,7 +66,7 @@ fn check_log(device: io::Result<()>, syslog: impl FnOnce() -> anyhow::Result<()>
     }
 }
 
-/// Whether files can be watched, so that changes by others are noticed at once.
+/// Whether this process can watch files, and so notice changes by others at once.
 pub(super) fn inotify() -> Check {
     let limit = |name: &str| {
         let text = fs::read_to_string(format!("/proc/sys/fs/inotify/{name}")).ok()?;

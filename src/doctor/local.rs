@@ -1,4 +1,4 @@
-//! What this process finds on this machine. Blocks for a moment.
+//! The checks of this machine, with the rights of this process. Blocks for a moment.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,10 +12,10 @@ use super::{Check, Locations};
 use crate::cgroup::Hierarchy;
 use crate::model::Resource;
 
-/// Less room than this is nearly none.
+/// The least free space in bytes without a warning.
 const LEAST_ROOM: u64 = 64 << 20;
 
-/// Every check that needs no agent, in the order in which they are shown.
+/// Every check that needs no agent, in the order of the output.
 const CHECKS: &[fn(&Locations) -> Check] = &[
     |_| kernel(),
     cgroups,
@@ -46,28 +46,25 @@ fn kernel() -> Check {
 fn cgroups(locations: &Locations) -> Check {
     match Hierarchy::discover(locations.cgroup_root.as_deref()) {
         Ok(hierarchy) => {
-            let mut mounts: Vec<String> = Resource::ALL
-                .iter()
-                .map(|controller| hierarchy.mount(*controller).display().to_string())
-                .collect();
+            let mut mounts = Resource::ALL
+                .map(|one| hierarchy.mount(one).display().to_string())
+                .to_vec();
             mounts.dedup();
-            Check::ok(
-                "cgroups",
-                format!("{} at {}", hierarchy.version(), mounts.join(" and ")),
-            )
+            let found = format!("{} at {}", hierarchy.version(), mounts.join(" and "));
+            Check::ok("cgroups", found)
         }
         Err(error) => Check::fail("cgroups", error.to_string(), "mount the host's /sys/fs/cgroup here"),
     }
 }
 
-/// Whether limits could be written: by this user, and on this mount.
+/// Whether this user may write limits on this mount.
 fn cgroup_files(locations: &Locations) -> Check {
     const NAME: &str = "cgroup files";
     let Ok(hierarchy) = Hierarchy::discover(locations.cgroup_root.as_deref()) else {
         return Check::fail(NAME, "there are none", "see cgroups");
     };
     for controller in Resource::ALL {
-        // A file, as it is files that are written: the directory at the top is read-only to who has no capability.
+        // A file, as the agent writes files: without capabilities the directory at the top is read-only.
         let file = hierarchy.mount(controller).join("cgroup.procs");
         if let Err(error) = access(&file, AccessFlags::W_OK) {
             let found = format!("{} may not be written: {error}", file.display());
@@ -90,9 +87,9 @@ fn privileges() -> Check {
         Ok(missing) => missing,
         Err(error) => return Check::warn(NAME, format!("uid {uid}, capabilities unknown: {error}"), "mount /proc"),
     };
-    let found = match missing.join(", ") {
-        none if none.is_empty() => format!("uid {uid}, every capability that matters"),
-        names => format!("uid {uid}, without {names}"),
+    let found = match missing.as_slice() {
+        [] => format!("uid {uid}, every capability that matters"),
+        names => format!("uid {uid}, without {}", names.join(", ")),
     };
     if uid == 0 || !missing.contains(&DAC_OVERRIDE) {
         return Check::ok(NAME, found);
@@ -122,7 +119,7 @@ fn audit_log(locations: &Locations) -> Check {
     check
 }
 
-/// A directory that is there, or can be made, with room for a little more.
+/// A writable directory, which exists or can be created, with free space.
 fn usable_directory(name: &str, directory: &Path, consequence: &str) -> Check {
     let shown = directory.display();
     let Some(there) = directory.ancestors().find(|ancestor| ancestor.exists()) else {
@@ -136,11 +133,8 @@ fn usable_directory(name: &str, directory: &Path, consequence: &str) -> Check {
         Ok(info) => info.blocks_available().saturating_mul(info.fragment_size()),
         Err(error) => return Check::warn(name, format!("{shown}: {error}"), consequence),
     };
-    let found = if there == directory {
-        format!("{shown}, {} MiB free", room >> 20)
-    } else {
-        format!("{shown} will be made, {} MiB free", room >> 20)
-    };
+    let will_be_made = if there == directory { "" } else { " will be made" };
+    let found = format!("{shown}{will_be_made}, {} MiB free", room >> 20);
     if room < LEAST_ROOM {
         return Check::warn(name, found, format!("make room, or {consequence}"));
     }

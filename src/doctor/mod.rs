@@ -1,11 +1,10 @@
-//! Looks at the machine for what the agent needs, and says what is missing and how to mend it.
+//! Checks that the machine has all that the agent needs, and says how to mend what is missing.
 //!
-//! In come the places the agent works with ([`Locations`]); out comes one [`Check`] for each thing that was looked at.
-//! The agent examines itself with this ([`local()`] tells what *this process* may do), and `vscalectl doctor` does where no
-//! agent answers. Looking changes nothing: no file is written, and no record of the kernel's log is used up.
+//! In come the paths that the agent uses ([`Locations`]); out comes one [`Check`] for each examined thing. The agent examines
+//! itself so ([`local()`] says what *this process* may do), and so does `vscalectl doctor` where no agent answers. A check
+//! changes nothing: it writes no file, and consumes no record of the kernel's log.
 //!
-//! A new check is one function in the list of its room: `local` for the machine, `agent::doctor` for what only the
-//! agent knows.
+//! A new check is one function: in the list of `local` for the machine, in `agent::doctor` for the agent's knowledge.
 
 mod kernel;
 mod local;
@@ -15,11 +14,11 @@ use std::path::PathBuf;
 pub use crate::control::proto::Check;
 pub use local::local;
 
-/// What to do where no runtime answers.
+/// The advice where no runtime answers.
 pub const MEND_RUNTIME: &str = "start it, and mount its socket's directory here; or name its socket with runtimeSocket, `none` to do without a runtime";
 
 impl Check {
-    /// A check whose requirement is met.
+    /// A met requirement.
     pub fn ok(name: &str, found: impl Into<String>) -> Self {
         Self {
             name: name.to_owned(),
@@ -29,7 +28,7 @@ impl Check {
         }
     }
 
-    /// Less is possible than could be.
+    /// A missing requirement that restricts the agent.
     pub fn warn(name: &str, found: impl Into<String>, mend: impl Into<String>) -> Self {
         Self {
             status: "warn".to_owned(),
@@ -38,7 +37,7 @@ impl Check {
         }
     }
 
-    /// Something essential does not work.
+    /// A missing requirement without which the agent cannot work.
     pub fn fail(name: &str, found: impl Into<String>, mend: impl Into<String>) -> Self {
         Self {
             status: "fail".to_owned(),
@@ -47,19 +46,19 @@ impl Check {
     }
 }
 
-/// The places the agent works with.
+/// The paths that the agent uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Locations {
-    /// Where the cgroup hierarchies are; `None` takes them from the mount table.
+    /// The root of the cgroup hierarchies; `None` means the mount table.
     pub cgroup_root: Option<PathBuf>,
-    /// What must outlive the agent.
+    /// The directory of the state that outlives the agent.
     pub state_dir: PathBuf,
     /// The audit log, if there is one.
     pub audit_file: Option<PathBuf>,
 }
 
 impl Default for Locations {
-    /// Those of an agent that is not told otherwise.
+    /// The paths of an agent with the default configuration.
     fn default() -> Self {
         Self {
             cgroup_root: None,

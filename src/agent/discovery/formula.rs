@@ -1,9 +1,9 @@
-//! Which formula the runtime turns cpu shares into cgroup v2 weights with.
+//! Learns the formula by which the runtime converts cpu shares to cgroup v2 weights.
 //!
-//! No runtime tells, but its containers show: the shares are in the stored spec, the weight it made of them is in the
-//! kernel's file. Only the youngest speak for the runtime of now, since an upgrade of its OCI runtime leaves older
-//! containers as they were. So each container is asked about once, when it is new, and a node on which nothing starts
-//! asks nothing. What was learned stands until a container shows something else.
+//! No runtime reports its formula, but its containers show it: the stored spec has the shares, and the kernel's file has the
+//! weight. Only the youngest containers show the formula of the present OCI runtime, because an upgrade leaves older
+//! containers as they are. So the agent reads the stored spec of each new container once, and none on a node where no
+//! container starts. The learned formula stands until a container shows another one.
 
 use std::cmp::Reverse;
 
@@ -13,25 +13,25 @@ use crate::cgroup::{Cgroup, Hierarchy, PodEntry};
 use crate::model::{CgroupPath, ControlFile, CpuShares, CpuWeight, CriResources, Setting, WeightFormula};
 use crate::runtime::{ContainerRuntime, ListedContainer, weight};
 
-/// How many containers are asked about at once, at most.
+/// The most stored specs that one discovery reads.
 const AT_ONCE: usize = 5;
 
-/// What is known of the formula.
+/// The formula, as far as the agent has learned it.
 #[derive(Debug, Default)]
 pub(super) struct LearnedFormula {
     /// The formula, once a container has shown it or a pass has seen the runtime write a weight.
     pub(super) known: Option<WeightFormula>,
-    /// When the youngest container asked about was made; older ones are not asked about any more.
+    /// The creation time of the youngest examined container. The agent examines younger ones only.
     asked_until: Option<Timestamp>,
 }
 
 impl LearnedFormula {
-    /// The runtime may be another one now: the youngest containers are asked about anew.
+    /// Examines the youngest containers anew: the runtime may have been upgraded.
     pub(super) const fn doubt(&mut self) {
         self.asked_until = None;
     }
 
-    /// Asks about the containers that are new in the list. With a runtime that does not answer, they stay new.
+    /// Examines the new containers in the list. They stay new while the runtime does not answer.
     pub(super) async fn learn(
         &mut self,
         runtime: &dyn ContainerRuntime,
@@ -63,7 +63,7 @@ impl LearnedFormula {
         }
     }
 
-    /// Those not asked about yet, the youngest first.
+    /// The containers that are not examined yet, the youngest first.
     fn new_among<'a>(&self, listed: &'a [ListedContainer]) -> Vec<&'a ListedContainer> {
         let is_new = |container: &&ListedContainer| container.created_at > self.asked_until;
         let mut new: Vec<_> = listed.iter().filter(is_new).collect();
@@ -84,7 +84,7 @@ fn place<'a>(scanned: &'a [PodEntry], id: &str) -> Option<&'a CgroupPath> {
         .map(|container| &container.path)
 }
 
-/// `None` also where the cgroup has gone meanwhile.
+/// The weight of a cgroup; `None` also if the cgroup has gone meanwhile.
 fn weight_at(hierarchy: &Hierarchy, path: &CgroupPath) -> Option<CpuWeight> {
     let settings = Cgroup::open(hierarchy, path).and_then(|cgroup| cgroup.read_all());
     match settings.ok()?.get(ControlFile::CpuWeight)? {

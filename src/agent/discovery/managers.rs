@@ -1,4 +1,4 @@
-//! The policies of the kubelet's CPU and memory managers: as their checkpoints name them, or as the cgroups show.
+//! Reads the policies of the kubelet's CPU and memory managers from their checkpoints, or infers them from cgroups.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -10,15 +10,15 @@ use crate::cgroup::{Hierarchy, PodEntry};
 use crate::decide::StaticManagers;
 use crate::model::{CgroupPath, CgroupVersion, QosClass, Resource};
 
-/// A checkpoint, as far as it matters here.
+/// The needed part of a checkpoint.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Checkpoint {
     policy_name: String,
 }
 
-/// Reads both checkpoints from the kubelet's directory, and looks at the cgroups of Guaranteed pods where the
-/// CPU manager's cannot be read.
+/// Reads both checkpoints from the kubelet's directory, and the cgroups of Guaranteed pods where the CPU manager's
+/// checkpoint does not name a static policy.
 pub(super) fn static_managers(
     kubelet_dir: &Path,
     hierarchy: &Hierarchy,
@@ -46,8 +46,7 @@ pub(super) fn static_managers(
     }
 }
 
-/// Whether a container of a Guaranteed pod has processors of its own: only a static policy gives a container other
-/// ones than its pod has.
+/// Whether a container of a Guaranteed pod has other processors than its pod: only a static policy does that.
 fn assigns_processors(hierarchy: &Hierarchy, scanned: &[PodEntry]) -> bool {
     let mount = hierarchy.mount(Resource::Cpu);
     let mount = match hierarchy.version() {

@@ -1,4 +1,4 @@
-//! Pods whose cgroup was left below their containers, managed or not. Only what has changed since the last look is read.
+//! Finds pods, managed or not, whose memory limit is below those of their containers. Reads changed pods only.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::model::objects::Pod;
 use crate::plan::LowPodLevel;
 use crate::reconcile::inventory::Inventory;
 
-/// What was found of each pod, by UID, and what it was found from.
+/// The result for each pod, by UID, and the objects behind it.
 #[derive(Debug, Default)]
 pub(super) struct PodLevels {
     read: BTreeMap<String, PodLevel>,
@@ -47,7 +47,7 @@ impl PodLevels {
 }
 
 impl PodLevel {
-    /// Whether nothing has changed. A pod that was low is read again: somebody may have raised it.
+    /// Whether the result still holds. A low limit is read again, because another process may have raised it.
     fn is_of(&self, object: &Arc<Pod>, live: &Arc<LivePod>) -> bool {
         self.low.is_none() && *self.live == **live && (Arc::ptr_eq(&self.object, object) || self.object == *object)
     }
@@ -58,7 +58,7 @@ fn read(node: &Node, live: &LivePod, object: &Pod) -> Option<LowPodLevel> {
     match held {
         Ok(held) => LowPodLevel::find(object, &held),
         Err(error) => {
-            // It may just have ended; discovery follows whatever comes next.
+            // The pod may just have ended.
             tracing::debug!(pod = %live.id, %error, "its memory limits cannot be compared");
             None
         }

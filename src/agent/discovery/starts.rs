@@ -1,51 +1,49 @@
-//! Containers that were told to have started, and are not in the runtime's list yet.
+//! Tracks containers whose start the runtime has reported, and which its list still lacks.
 //!
-//! A runtime tells of a start as soon as there is a process, and marks its own record a moment later: containerd's tasks
-//! and its CRI are two things. A list asked for in between lacks the container, and nobody tells of it again. In come
-//! starts, ends and lists; out comes when to ask for another list. Pure: time is an argument.
+//! A runtime reports a start as soon as there is a process, and updates its own record a moment later: containerd's tasks
+//! and its CRI are separate. A list from in between lacks the container, and no further event follows. In come starts, ends
+//! and lists; out comes the time to read the next list. Pure: time is an argument.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How soon to ask again at first; each further time after twice as long.
+/// The first pause. Each further pause is twice as long.
 const FIRST: Duration = Duration::from_millis(10);
-/// How long to ask for: sandboxes have starts, too, and are never in the list.
+/// The longest wait for a container: a sandbox also starts, and is never in the list.
 const GIVE_UP: Duration = Duration::from_secs(5);
 
-/// The starts that no list has confirmed.
+/// The reported starts that no list has confirmed.
 #[derive(Debug, Default)]
 pub(super) struct Starts {
-    told: BTreeMap<String, Instant>,
-    /// How often in a row a list lacked one.
-    asked: u32,
+    reported: BTreeMap<String, Instant>,
+    /// The number of lists in a row that lacked a container.
+    misses: u32,
 }
 
 impl Starts {
-    /// Somebody told of a start.
     pub(super) fn started(&mut self, id: &str, now: Instant) {
-        self.told.insert(id.to_owned(), now);
-        self.asked = 0;
+        self.reported.insert(id.to_owned(), now);
+        self.misses = 0;
     }
 
-    /// Somebody told of an end.
     pub(super) fn ended(&mut self, id: &str) {
-        self.told.remove(id);
+        self.reported.remove(id);
     }
 
-    /// Compares with a list; returns how long to wait before the next one, if there has to be one.
+    /// Removes the listed containers; returns the pause before the next list, if one is needed.
     pub(super) fn next_list<'a>(&mut self, listed: impl Iterator<Item = &'a str>, now: Instant) -> Option<Duration> {
         for id in listed {
-            self.told.remove(id);
+            self.reported.remove(id);
         }
-        self.told.retain(|_, told| now.duration_since(*told) < GIVE_UP);
-        if self.told.is_empty() {
-            self.asked = 0;
+        self.reported.retain(|_, at| now.duration_since(*at) < GIVE_UP);
+        if self.reported.is_empty() {
+            self.misses = 0;
             return None;
         }
-        let wait = FIRST.saturating_mul(1 << self.asked.min(16));
-        self.asked += 1;
+        let wait = FIRST.saturating_mul(1 << self.misses.min(16));
+        self.misses += 1;
         Some(wait)
     }
 }

@@ -255,8 +255,8 @@ async fn a_container_started_after_an_upgrade_shows_the_new_formula() {
     let mut node = MadeUp::new().await;
     node.start('a', 1, LINEAR);
     assert_eq!(node.formula().await, WeightFormula::Linear);
-    node.discovery.note(&lost());
-    node.discovery.note(&RuntimeEvent::Resync);
+    node.discovery.handle(&lost());
+    node.discovery.handle(&RuntimeEvent::Resync);
     assert_eq!(node.formula().await, WeightFormula::Linear);
     node.start('b', 2, QUADRATIC);
     assert_eq!(node.formula().await, WeightFormula::Quadratic);
@@ -272,7 +272,7 @@ async fn after_a_loss_the_containers_are_asked_again_and_until_then_nothing_chan
     let cgroup = format!("kubepods/burstable/pod{UID}/{}", "a".repeat(64));
     write_files(&node.directory.path().join(cgroup), QUADRATIC);
     node.runtime.lock().unwrap().away = true;
-    node.discovery.note(&lost());
+    node.discovery.handle(&lost());
     let (discovered, _) = node.look().await;
     assert!(
         discovered.problems[0].contains("not initialized"),
@@ -297,8 +297,8 @@ async fn a_runtime_that_came_back_says_again_who_it_is() {
 
     node.runtime.lock().unwrap().version = "2.1.0";
     node.runtime.lock().unwrap().driver = CgroupDriver::Systemd;
-    node.discovery.note(&lost());
-    node.discovery.note(&RuntimeEvent::Resync);
+    node.discovery.handle(&lost());
+    node.discovery.handle(&RuntimeEvent::Resync);
     let (discovered, calls) = node.look().await;
     assert_eq!(
         discovered.node.unwrap().runtime_name.as_deref(),
@@ -319,11 +319,11 @@ async fn events_that_came_together_are_one_look() {
     let mut node = MadeUp::new().await;
     let (sender, stream) = EventStream::fed_by_hand(8);
     node.look().await;
-    node.discovery.happenings = Some(stream);
+    node.discovery.runtime_events = Some(stream);
     for event in [lost(), RuntimeEvent::Resync] {
         sender.send(event).unwrap();
     }
-    node.discovery.note_waiting();
+    node.discovery.handle_waiting_events();
     assert!(node.discovery.runtime.as_ref().unwrap().doubted);
-    assert!(next_event(&mut node.discovery.happenings).now_or_never().is_none());
+    assert!(next_event(&mut node.discovery.runtime_events).now_or_never().is_none());
 }

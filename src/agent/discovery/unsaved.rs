@@ -1,4 +1,4 @@
-//! Memory limits that an earlier agent grew and was killed before it saved them: the limit is there, and nothing says why.
+//! Finds memory limits that an earlier agent grew, and could not save before it was killed.
 
 use std::collections::BTreeMap;
 
@@ -8,21 +8,20 @@ use crate::guard::LentLast;
 use crate::model::{Bytes, LivePod, MemoryLimit, Target};
 use crate::reconcile::inventory::Inventory;
 
-/// What the marks of an earlier agent say, until their pods are found.
+/// The limits in the limit files of an earlier agent, until discovery finds their pods.
 #[derive(Debug, Default)]
 pub(in crate::agent) struct UnsavedLimits {
     marked: BTreeMap<String, LentLast>,
 }
 
 impl UnsavedLimits {
-    /// `marked` is what each pod was lent last. An intact state file says of the pods without a temporary limit
-    /// all there is to know.
+    /// `marked` has the last temporary limits of each pod, by UID. An intact state file is complete for pods without one.
     pub(in crate::agent) fn new(mut marked: BTreeMap<String, LentLast>, state_is_lost: bool) -> Self {
         marked.retain(|_, lent| state_is_lost || !lent.is_empty());
         Self { marked }
     }
 
-    /// Which containers of the pods that are found now still hold what they were lent. Each pod is told of once.
+    /// The containers of newly found pods that still have their temporary limits. Each pod is in one result only.
     pub(super) fn find(&mut self, node: &Node, inventory: &Inventory) -> BTreeMap<String, BTreeMap<String, Bytes>> {
         let mut found = BTreeMap::new();
         for live in inventory.pods() {

@@ -1,32 +1,30 @@
-//! Everything about one pod side by side: each amount from the recommendation to what the API reports, and each value at
-//! each level from the spec to the kernel's file (`values`).
+//! Explains one pod: compares each amount from the recommendation to the API's report, and each value at each level from
+//! the spec to the kernel's file (`values`).
 
 mod values;
 
 use jiff::Timestamp;
 
-use super::view;
+use super::{usage, view};
 use crate::actuate::{KnownFrom, Node, hook_problems, stored_specs};
 use crate::control::{ControlError, proto};
-use crate::model::objects::{ContainerRecommendation, Pod};
+use crate::decide::Note;
+use crate::model::objects::Pod;
 use crate::model::{KubeletVersion, NamedRequirements, NodeTraits, Requirements, Resource};
 use crate::plan::hierarchy;
 use crate::reconcile::controller::PodSnapshot;
 
-/// Reads the kernel's files, systemd's properties and the runtime's stored specs, and puts everything side by side.
+/// Reads the kernel's files, systemd's properties and the runtime's stored specs, and compares all values.
 pub(super) async fn explain(snapshot: PodSnapshot) -> Result<proto::ExplainReply, ControlError> {
     let now = Timestamp::now();
     let reason = snapshot.state.decision.reason;
     let in_words = format!("{reason}: {}", reason.meaning());
-    let notes = snapshot.state.decision.notes.iter().map(ToString::to_string);
-    let notes = notes.chain(
-        snapshot
-            .node
-            .as_ref()
-            .and_then(|node| assumed_kubelet(node, &snapshot.state.pod)),
-    );
+    let mut notes = vec![in_words];
+    notes.extend(snapshot.state.decision.notes.iter().map(ToString::to_string));
+    let node = snapshot.node.as_deref();
+    notes.extend(node.and_then(|node| assumed_kubelet(node, &snapshot.state.pod)));
     let mut reply = proto::ExplainReply {
-        notes: std::iter::once(in_words).chain(notes).collect(),
+        notes,
         next: view::next(&snapshot.state, now),
         changes: snapshot.changes.iter().map(|record| view::change(record)).collect(),
         pod: Some(view::pod(&snapshot.state, now, snapshot.quiet)),
@@ -43,7 +41,7 @@ pub(super) async fn explain(snapshot: PodSnapshot) -> Result<proto::ExplainReply
     Ok(reply)
 }
 
-/// Says that the kubelet's version is only assumed, for a pod whose values depend on it.
+/// A note that the agent only assumes the kubelet's version, for a pod whose values depend on it.
 fn assumed_kubelet(node: &Node, pod: &Pod) -> Option<String> {
     let by = |kubelet| {
         let traits = NodeTraits { kubelet, ..node.traits };
@@ -61,28 +59,21 @@ fn assumed_kubelet(node: &Node, pod: &Pod) -> Option<String> {
 
 /// Two rows for each regular container and sidecar.
 fn amounts(snapshot: &PodSnapshot) -> Vec<proto::Amount> {
-    let wanted = snapshot.state.desired.targets(&snapshot.state.pod);
-    let decided = snapshot
-        .state
-        .desired
-        .recommended
-        .as_ref()
-        .map(|recommended| &*recommended.targets);
+    let (pod, desired) = (&snapshot.state.pod, &snapshot.state.desired);
+    let wanted = desired.targets(pod);
+    let decided = desired.recommended.as_ref().map(|recommended| &*recommended.targets);
     let mut rows = Vec::new();
-    for container in snapshot.state.pod.running_containers() {
+    for container in pod.running_containers() {
         let name = container.name.as_str();
-        let status = snapshot.state.pod.container_status(name);
+        let status = pod.container_status(name);
+        let recommended = snapshot.vpa.as_ref().and_then(|vpa| usage::recommendation(vpa, name));
         for resource in Resource::ALL {
-            let recommended = recommendation(snapshot, name);
-            let bound = |pick: fn(&ContainerRecommendation) -> &crate::model::ResourceList| {
-                recommended.and_then(|said| pick(said).text(resource))
-            };
             rows.push(proto::Amount {
                 container: name.to_owned(),
                 resource: resource.to_string(),
-                lower_bound: bound(|said| &said.lower_bound),
-                target: bound(|said| &said.target),
-                upper_bound: bound(|said| &said.upper_bound),
+                lower_bound: recommended.and_then(|bounds| bounds.lower_bound.text(resource)),
+                target: recommended.and_then(|bounds| bounds.target.text(resource)),
+                upper_bound: recommended.and_then(|bounds| bounds.upper_bound.text(resource)),
                 spec: Some(pair(&container.resources, resource)),
                 decided: decided.and_then(|decided| of(decided, name, resource)),
                 wanted: wanted.as_deref().and_then(|wanted| of(wanted, name, resource)),
@@ -95,26 +86,14 @@ fn amounts(snapshot: &PodSnapshot) -> Vec<proto::Amount> {
     rows
 }
 
-fn recommendation<'a>(snapshot: &'a PodSnapshot, name: &str) -> Option<&'a ContainerRecommendation> {
-    let recommendation = snapshot.vpa.as_ref()?.status.recommendation.as_ref()?;
-    let mut said = recommendation.container_recommendations.iter();
-    said.find(|said| said.container_name == name)
-}
-
-/// What the rules did to this amount.
+/// The notes of the decision about this amount.
 fn rules(snapshot: &PodSnapshot, name: &str, resource: Resource) -> Vec<String> {
-    let about = |note: &&crate::decide::Note| {
+    let is_about = |note: &&Note| {
         let (container, of) = note.about();
         of == Some(resource) && container.is_none_or(|container| container == name)
     };
-    snapshot
-        .state
-        .decision
-        .notes
-        .iter()
-        .filter(about)
-        .map(ToString::to_string)
-        .collect()
+    let notes = snapshot.state.decision.notes.iter();
+    notes.filter(is_about).map(ToString::to_string).collect()
 }
 
 fn of(list: &[NamedRequirements], name: &str, resource: Resource) -> Option<proto::RequestAndLimit> {

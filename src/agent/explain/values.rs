@@ -1,4 +1,4 @@
-//! Each value of each level, from the spec to the kernel's file, and why two of them differ.
+//! Compares each value of each level, from the spec to the kernel's file, and explains differences.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,17 +18,18 @@ use crate::plan::shrink::{Holds, Progress};
 use crate::plan::{PodTargets, hierarchy, in_force};
 use crate::reconcile::controller::PodSnapshot;
 
-/// What each level should hold, by whom one asks.
-struct Sides {
+/// The values that each level should have.
+struct Expected {
+    /// The values that follow from the spec alone.
     spec: PodValues,
-    /// What the kubelet reports as in force.
+    /// The values that follow from the resources that the kubelet reports as in force.
     allocated: Option<PodValues>,
     wanted: Option<PodValues>,
-    /// The same, with the limits that are left higher for now.
+    /// The wanted values with the limits that the agent leaves higher for now.
     kept: Option<PodValues>,
 }
 
-/// Blocks: reads files, and asks systemd where it drives the tree.
+/// Blocks: reads files, and calls systemd where it manages the cgroups.
 pub(super) fn values(
     node: &Node,
     snapshot: &PodSnapshot,
@@ -40,32 +41,31 @@ pub(super) fn values(
     let internal = |error: CgroupError| ControlError::Internal(error.to_string());
     let handles = PodHandles::open(&node.hierarchy, live).map_err(internal)?;
     let kernel = handles.read().map_err(internal)?;
-    let sides = sides(node, snapshot, &kernel);
+    let expected = expected(node, snapshot, &kernel);
     let mut values = Vec::new();
     for (target, cgroup) in handles.iter() {
         let Some(held) = kernel.get(&target) else { continue };
         let stored = target.container().and_then(|name| specs.get(name));
         let systemd = properties(node, cgroup.path());
-        // Where nobody has set a burst or a memory.high, there is nothing to say of it.
+        // A burst of zero and a memory.high without a limit are the defaults, and not worth a line.
         let is_set = |setting: &Setting| {
             setting.burst_us() != Some(0) && !matches!(setting, Setting::MemoryHigh(MemoryLimit::Max))
         };
         for setting in held.iter().filter(is_set) {
             let file = setting.file();
-            let seen = Seen {
+            let actual = Actual {
+                path: cgroup.path(),
                 kernel: setting,
-                stored,
+                stored: stored.and_then(|stored| stored_text(stored, file)),
                 systemd: systemd.as_ref().and_then(|settings| settings.get(file)),
             };
-            let mut value = side_by_side(&seen, &target, &sides, snapshot);
-            value.path = cgroup.path().to_string();
-            values.push(value);
+            values.push(compare(actual, &target, &expected, snapshot));
         }
     }
     Ok(values)
 }
 
-fn sides(node: &Node, snapshot: &PodSnapshot, held: &PodTree) -> Sides {
+fn expected(node: &Node, snapshot: &PodSnapshot, held: &PodTree) -> Expected {
     let (state, traits) = (&snapshot.state, &node.traits);
     let created = |targets: &[NamedRequirements]| hierarchy(&state.pod, targets, traits).created();
     let in_force = in_force(&state.pod);
@@ -81,7 +81,7 @@ fn sides(node: &Node, snapshot: &PodSnapshot, held: &PodTree) -> Sides {
             };
             targets.values(held, traits)
         });
-    Sides {
+    Expected {
         spec: created(&[]),
         allocated: (!in_force.is_empty()).then(|| created(&in_force)),
         wanted,
@@ -89,11 +89,7 @@ fn sides(node: &Node, snapshot: &PodSnapshot, held: &PodTree) -> Sides {
     }
 }
 
-fn waits_for_turn(snapshot: &PodSnapshot) -> bool {
-    snapshot.state.shrink.progress(Timestamp::now()) == Some(Progress::Waits)
-}
-
-/// What systemd would write into a cgroup's files.
+/// The settings that systemd would write into a cgroup's files.
 fn properties(node: &Node, path: &CgroupPath) -> Option<Settings> {
     let (systemd, unit) = (node.units.as_ref()?, Unit::of(path)?);
     systemd
@@ -102,80 +98,72 @@ fn properties(node: &Node, path: &CgroupPath) -> Option<Settings> {
         .ok()
 }
 
-struct Seen<'a> {
+/// One value as the kernel, the runtime and systemd have it.
+struct Actual<'a> {
+    path: &'a CgroupPath,
     kernel: Setting,
-    stored: Option<&'a CriResources>,
+    /// The value in the runtime's stored spec.
+    stored: Option<String>,
     systemd: Option<Setting>,
 }
 
-fn side_by_side(seen: &Seen<'_>, target: &Target, sides: &Sides, snapshot: &PodSnapshot) -> proto::Value {
-    let file = seen.kernel.file();
+fn compare(actual: Actual<'_>, target: &Target, expected: &Expected, snapshot: &PodSnapshot) -> proto::Value {
+    let file = actual.kernel.file();
     let of = |state: &PodValues| state.tree.get(target).and_then(|settings| settings.get(file));
     let text = |setting: Option<Setting>| setting.map(|setting| setting.to_string()).unwrap_or_default();
-    let wanted = sides.wanted.as_ref().and_then(of);
-    let stored_wanted = target.container().zip(sides.wanted.as_ref());
-    let stored_wanted = stored_wanted.and_then(|(name, wanted)| wanted.specs.get(name));
-    let stored = seen
-        .stored
-        .and_then(|stored| stored_text(stored, file))
-        .unwrap_or_default();
-    let kept = sides.kept.as_ref().and_then(of);
-    let difference = kernel_difference(seen.kernel, target, [wanted, kept, of(&sides.spec)], snapshot)
+    let wanted = expected.wanted.as_ref().and_then(of);
+    let (kept, spec) = (expected.kept.as_ref().and_then(of), of(&expected.spec));
+    let difference = kernel_difference(actual.kernel, target, [wanted, kept, spec], snapshot)
         .or_else(|| {
-            let wanted = stored_text(stored_wanted?, file)?;
-            runtime_difference(&stored, &wanted, snapshot)
+            let wanted = expected.wanted.as_ref()?.specs.get(target.container()?)?;
+            runtime_difference(actual.stored.as_deref()?, &stored_text(wanted, file)?, snapshot)
         })
-        .or_else(|| systemd_difference(seen.systemd?, wanted?));
+        .or_else(|| systemd_difference(actual.systemd?, wanted?));
     proto::Value {
         level: target.level().to_owned(),
         name: target.container().unwrap_or_default().to_owned(),
-        path: String::new(),
+        path: actual.path.to_string(),
         file: file.name().to_owned(),
-        spec: text(of(&sides.spec)),
-        allocated: text(sides.allocated.as_ref().and_then(of)),
+        spec: text(spec),
+        allocated: text(expected.allocated.as_ref().and_then(of)),
         wanted: text(wanted),
-        kernel: seen.kernel.to_string(),
-        runtime: stored,
-        systemd: seen.systemd.map(|setting| setting.to_string()).unwrap_or_default(),
+        kernel: actual.kernel.to_string(),
+        runtime: actual.stored.unwrap_or_default(),
+        systemd: text(actual.systemd),
         owner: if wanted.is_some() { "vscaled" } else { "kubelet" }.to_owned(),
         difference: difference.unwrap_or_default(),
     }
 }
 
-/// Why the kernel's file does not hold what it should, and what becomes of that.
+/// Explains why the kernel's file does not have the wanted value, and the next step.
 fn kernel_difference(
     held: Setting,
     target: &Target,
     [wanted, kept, spec]: [Option<Setting>; 3],
     snapshot: &PodSnapshot,
 ) -> Option<String> {
-    let state = &snapshot.state;
+    let (state, now) = (&snapshot.state, Timestamp::now());
     let quotas = &state.desired.scope.quotas;
     let is_enforced = |live: &Arc<LivePod>| quotas.enforced(live.cgroup_id(target));
     match (wanted, spec) {
-        (Some(wanted), _) if held != wanted && kept.is_some_and(|kept| held == kept) => {
-            let why = if waits_for_turn(snapshot) {
-                "until it is this pod's turn"
-            } else {
-                "because lowering it was undone"
+        (Some(wanted), _) if held != wanted && Some(held) == kept => {
+            let why = match state.shrink.progress(now) {
+                Some(Progress::Waits) => "until it is this pod's turn",
+                _ => "because lowering it was undone",
             };
             Some(format!(
                 "kept for now, {why}; what comes next says when it is tried again"
             ))
         }
         (Some(wanted), _) if held != wanted => {
-            let writers = &state.drift.writers;
-            Some(match writers.paused(target, held.file(), Timestamp::now()) {
+            let why = view::detail(state, now);
+            Some(match state.drift.writers.paused(target, held.file(), now) {
                 Some(until) => format!("something else keeps changing it; left alone until {until:.0}"),
                 None if state.resize.pending().is_some() => {
-                    let why = view::detail(state, Timestamp::now());
                     format!("the kubelet does not let the pod have what is wanted: {why}")
                 }
                 None => {
-                    let why = match view::detail(state, Timestamp::now()) {
-                        last if last.is_empty() => last,
-                        last => format!(" ({last})"),
-                    };
+                    let why = if why.is_empty() { why } else { format!(" ({why})") };
                     format!("the kernel holds something else than is wanted{why}; the next pass repairs it")
                 }
             })
@@ -190,28 +178,26 @@ fn kernel_difference(
     }
 }
 
-/// Why the runtime has something else stored than the kernel holds.
+/// Explains why the runtime's stored spec differs from the wanted one.
 fn runtime_difference(stored: &str, wanted: &str, snapshot: &PodSnapshot) -> Option<String> {
-    if stored.is_empty() || stored == wanted {
-        return None;
-    }
     let drift = &snapshot.state.drift;
-    let why = if drift.runtime_sync_pending {
-        format!(" ({})", drift.last_reason)
-    } else {
-        String::new()
+    let why = match drift.runtime_sync_pending {
+        true => format!(" ({})", drift.last_reason),
+        false => String::new(),
     };
-    Some(format!(
-        "the runtime has {stored} stored instead of {wanted}{why}: it would write that back when somebody else updates the \
-         container, so it is told again with the next pass"
-    ))
+    (stored != wanted).then(|| {
+        format!(
+            "the runtime has {stored} stored instead of {wanted}{why}: it would write that back when somebody else updates the \
+             container, so it is told again with the next pass"
+        )
+    })
 }
 
-/// Why systemd has something else than the kernel holds. It keeps whole percents of a cpu, rounded up here.
+/// Explains why systemd's property differs from the wanted value. systemd keeps whole percents of a cpu, rounded up here.
 fn systemd_difference(property: Setting, wanted: Setting) -> Option<String> {
     let kept = match wanted {
         Setting::CpuMax(max) => Setting::CpuMax(max.systemd_rounded()),
-        // One property for both files: what it says of one alone means nothing.
+        // One property stands for both files, and says nothing about one alone.
         Setting::CfsQuota(_) | Setting::CfsPeriod(_) => return None,
         other => other,
     };
@@ -220,7 +206,7 @@ fn systemd_difference(property: Setting, wanted: Setting) -> Option<String> {
     })
 }
 
-/// The stored field behind a file, in the runtime's terms.
+/// The field of the stored spec behind a file, in the runtime's terms.
 fn stored_text(stored: &CriResources, file: ControlFile) -> Option<String> {
     match file {
         ControlFile::CpuMax => Some(format!("quota {} period {}", stored.cpu_quota?, stored.cpu_period?)),

@@ -72,11 +72,8 @@ fn kubelet(node: &Node, pods: &[PodState]) -> Check {
     } else {
         "does not resize in place, or no source says; the agent keeps its own record"
     };
-    let from = match node.kubelet_from {
-        KnownFrom::Configured => "configured",
-        KnownFrom::Reported => "as its Node object states",
-        KnownFrom::Inferred => "assumed: no source has the Node object; set kubeletVersion where that is wrong",
-    };
+    let assumed = "assumed: no source has the Node object; set kubeletVersion where that is wrong";
+    let from = known_from(node.kubelet_from, "as its Node object states", assumed);
     Check::ok("kubelet", format!("{mode}; rules of {} ({from})", node.traits.kubelet))
 }
 
@@ -125,11 +122,7 @@ fn problem(text: String) -> Check {
 
 fn driver(node: &Node) -> Check {
     const NAME: &str = "cgroup driver";
-    let from = match node.driver_from {
-        KnownFrom::Configured => "configured",
-        KnownFrom::Reported => "told by the runtime",
-        KnownFrom::Inferred => "by the names in the tree",
-    };
+    let from = known_from(node.driver_from, "told by the runtime", "by the names in the tree");
     match (node.traits.driver, &node.units) {
         (Driver::Cgroupfs, _) => Check::ok(NAME, format!("cgroupfs, {from}")),
         (Driver::Systemd, Some(systemd)) => {
@@ -166,12 +159,20 @@ fn formula(node: &Node) -> Check {
         return Check::ok(NAME, "shares as they are: cgroup v1 has no weights");
     }
     let formula = node.traits.container_weight;
-    let from = match node.formula_from {
-        KnownFrom::Configured => "configured",
-        KnownFrom::Reported => "as a container of the runtime shows",
-        KnownFrom::Inferred => "assumed until a container shows which",
-    };
+    let (reported, inferred) = (
+        "as a container of the runtime shows",
+        "assumed until a container shows which",
+    );
+    let from = known_from(node.formula_from, reported, inferred);
     Check::ok(NAME, format!("{formula}, {from}"))
+}
+
+const fn known_from(from: KnownFrom, reported: &'static str, inferred: &'static str) -> &'static str {
+    match from {
+        KnownFrom::Configured => "configured",
+        KnownFrom::Reported => reported,
+        KnownFrom::Inferred => inferred,
+    }
 }
 
 #[cfg(test)]

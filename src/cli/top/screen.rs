@@ -1,4 +1,4 @@
-//! Connects the terminal, the keys and the agent's answers. The terminal is as it was before, however this ends.
+//! Connects the terminal, the keys and the agent. The terminal gets its earlier state back, also after an error or a panic.
 
 use std::io::{self, stdout};
 use std::panic;
@@ -62,7 +62,7 @@ pub(super) async fn show(client: &mut Client, interval: Duration, mut view: View
             .0
             .draw(|frame| page = draw(frame, &node, &view))
             .context(UNUSABLE)?;
-        // Cancel-safe: what is not taken here comes with the next turn.
+        // Cancel-safe: an input that comes second stays for the next turn.
         tokio::select! {
             event = keys.recv() => match event {
                 Some(Ok(Event::Key(key))) if key.kind != KeyEventKind::Release => {

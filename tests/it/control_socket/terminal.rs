@@ -4,8 +4,10 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 
 use nix::pty::{OpenptyResult, Winsize, openpty};
+use nix::sys::signal::Signal;
 
 use super::agent::Agent;
+use crate::support::terminal::Terminal;
 
 /// Runs `vscalectl` on a terminal of so many columns; returns what it shows.
 fn shown(agent: &Agent, columns: u16, arguments: &[&str], variables: &[(&str, &str)]) -> String {
@@ -109,4 +111,34 @@ fn colours_are_for_terminals_only_and_only_where_they_are_wanted() {
         serde_json::from_str::<serde_json::Value>(&json).is_ok() && !json.contains('\u{1b}'),
         "{json}"
     );
+}
+
+#[test]
+fn the_screen_of_top_follows_keys_changes_and_signals_and_goes_with_the_agent() {
+    let mut agent = Agent::start();
+    let socket = agent.socket.to_str().unwrap().to_owned();
+    let command = agent.command(&["--socket", &socket, "top", "--interval", "100ms"]);
+    let top = || {
+        let screen = Terminal::run(&command, 30, 120);
+        screen.shows(&["shop/web", "shop/db", "2 pods", "sorted by name", "OOM kill"]);
+        screen
+    };
+    let mut screen = top();
+    screen.press("s");
+    screen.shows(&["sorted by cpu"]);
+    agent
+        .run(&["resize", "shop/web", "-c", "app", "--cpu-limit", "1"])
+        .text();
+    screen.until("the change", |text| text.matches("Applied").count() > 1);
+    screen.press("q");
+    assert_eq!(screen.ends().code(), Some(0));
+    screen.is_restored();
+    let mut screen = top();
+    screen.signal(Signal::SIGTERM);
+    assert_eq!(screen.ends().code(), Some(0));
+    screen.is_restored();
+    let mut screen = top();
+    agent.stop();
+    assert_eq!(screen.ends().code(), Some(3));
+    screen.is_restored();
 }

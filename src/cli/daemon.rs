@@ -4,7 +4,7 @@ use anyhow::anyhow;
 use clap::{Args, Parser, Subcommand};
 
 use super::output::{Output, Paint, Tone, clean};
-use super::results::name;
+use super::results::{failed, name};
 use super::{Failure, change};
 use crate::agent::{Restoration, Restore};
 use crate::config::RunArguments;
@@ -64,15 +64,14 @@ impl RestoreArguments {
     ///
     /// Errors: if a pod is not as its spec says, or would not be.
     pub fn show(&self, restoration: &Restoration) -> Result<(), Failure> {
-        let results = &restoration.results;
         self.output
             .print(restoration, |paint| self.render(restoration, paint))?;
-        let failed: Vec<String> = results.iter().filter(|result| !restored(result)).map(name).collect();
-        if failed.is_empty() {
-            return Ok(());
+        match failed(&restoration.results, restored) {
+            Some((pods, names)) => {
+                Err(anyhow!("{pods} cannot be put back now: {names}; mend the reason and run it again").into())
+            }
+            None => Ok(()),
         }
-        let (count, all, names) = (failed.len(), results.len(), failed.join(", "));
-        Err(anyhow!("{count} of {all} pods cannot be put back now: {names}; mend the reason and run it again").into())
     }
 
     fn render(&self, restoration: &Restoration, paint: Paint) -> String {

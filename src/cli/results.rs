@@ -21,13 +21,17 @@ pub(super) fn show(pods: &PodSelection, reply: ChangeReply, output: &Output) -> 
     }
     let results = &reply.results;
     output.print_list("results", results, |paint| render(results, paint))?;
-    let failed = results.iter().filter(|result| !succeeded(result)).map(name);
-    let failed: Vec<String> = failed.collect();
-    if failed.is_empty() {
-        return Ok(None);
+    match failed(results, succeeded) {
+        Some((pods, names)) => Err(anyhow!("{pods} are not as asked: {names}").into()),
+        None => Ok(None),
     }
-    let (count, all, names) = (failed.len(), results.len(), failed.join(", "));
-    Err(anyhow!("{count} of {all} pods are not as asked: {names}").into())
+}
+
+/// The count and the names of the failed pods, if there are any.
+pub(super) fn failed(results: &[PodResult], is_done: impl Fn(&PodResult) -> bool) -> Option<(String, String)> {
+    let failed: Vec<String> = results.iter().filter(|result| !is_done(result)).map(name).collect();
+    let count = format!("{} of {} pods", failed.len(), results.len());
+    (!failed.is_empty()).then(|| (count, failed.join(", ")))
 }
 
 pub(super) fn name(result: &PodResult) -> String {

@@ -1,11 +1,12 @@
-//! One whole line of the kernel → what it says about OOM kills, if anything.
+//! Reads one whole line of the kernel's log: the message about OOM kills in it, if there is one.
 //!
-//! The formats are those of mm/oom_kill.c and mm/memcontrol.c from Linux 5.0 on; of older kernels only the line of the kill
-//! itself is read. A message begins where its line begins: text of a process further on in a line is never taken for one.
+//! The formats are those of mm/oom_kill.c and mm/memcontrol.c from Linux 5.0 on. Of older kernels only the line of the kill
+//! itself is read. A message begins where its line begins: a message further on in a line is text of a process.
 //!
-//! Everything but the keys in lines that name cgroups can be chosen by whoever is being killed. A cgroup's name may hold any character except `/`, a command's name any at all, and neither is quoted. What cannot be
-//! chosen decides: paths begin with `/`, a command has at most 15 bytes, the last `,pid=…,uid=…` is the kernel's, and
-//! the cgroup a task was in is the one whose limit was hit or is below it.
+//! A process chooses its command's name, and a container the names of its cgroups. A cgroup's name may hold any character
+//! except `/`, a command's name any character at all, and the kernel quotes neither. So the parser relies on what no process
+//! can choose: paths begin with `/`, a command has at most 15 bytes, the last `,pid=…,uid=…` is the kernel's, and the
+//! victim's cgroup is the one whose limit was hit or is below that.
 
 use super::kill::Kill;
 use super::record::number;
@@ -14,25 +15,25 @@ use crate::model::{Bytes, CgroupPath};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Message<'a> {
-    /// An allocation by this command failed: the first line of a report. Rate-limited with all of the report.
+    /// An allocation by this command failed: the first line of a report. The kernel's rate limit holds back whole reports.
     Invoked { comm: &'a str },
-    /// How full the cgroup was whose limit was hit: part of the report.
+    /// A line of the report: how full the cgroup was whose limit was hit.
     Usage(LimitUsage),
-    /// The task that allocated, or that lowered a limit: part of the report.
+    /// A line of the report: the task that allocated, or that lowered a limit.
     Cpu { pid: u32, comm: &'a str },
-    /// Who exceeded which limit: the last line of the report.
-    Summary(Summary),
-    /// A process was killed, and what the line of that says. Never rate-limited.
+    /// The last line of the report: a kill with the victim's pid, its cgroup and the limit that was hit.
+    Summary(Box<Kill>),
+    /// A process was killed. The rate limit does not apply to this line.
     Killed(Box<Kill>),
     /// The chosen process was gone before it could be killed.
     Skipped { pid: u32 },
-    /// All processes of this cgroup follow, the chosen one a second time.
+    /// The lines of all processes of this cgroup follow, that of the chosen process a second time.
     Group { cgroup: CgroupPath },
-    /// No process could be killed.
+    /// The kernel found no process to kill.
     NoVictim,
 }
 
-/// How full a cgroup was when its limit was hit, as the kernel logged it (in kibibytes).
+/// Usage and limit of a cgroup when its limit was hit. The kernel logs both in kibibytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitUsage {
     pub usage: Bytes,
@@ -40,20 +41,20 @@ pub struct LimitUsage {
 }
 
 impl<'a> Message<'a> {
-    /// Reads a line; `None` when it has nothing to do with OOM kills.
+    /// Reads a line. Returns `None` when the line has nothing to do with OOM kills.
     pub(super) fn read(text: &'a str) -> Option<Self> {
-        if text.starts_with("oom-kill:constraint=") {
-            return Summary::parse(text).map(Self::Summary);
+        if let Some(rest) = text.strip_prefix("oom-kill:constraint=") {
+            return summary(rest).map(Box::new).map(Self::Summary);
         }
-        let node = text.strip_prefix("Out of memory").map(|rest| (true, rest));
-        let cgroup = || {
-            text.strip_prefix("Memory cgroup out of memory")
-                .map(|rest| (false, rest))
-        };
-        // Before Linux 5.1 the line says nothing of the cause.
-        let unsaid = || text.starts_with("Killed process ").then_some((false, text));
-        if let Some((node, rest)) = node.or_else(cgroup).or_else(unsaid) {
-            return of_cause(node, rest);
+        if let Some(rest) = text.strip_prefix("Out of memory") {
+            return outcome(Limit::Node, rest);
+        }
+        if let Some(rest) = text.strip_prefix("Memory cgroup out of memory") {
+            return outcome(Limit::Unknown, rest);
+        }
+        if text.starts_with("Killed process ") {
+            // Before Linux 5.1 the line does not name the cause.
+            return outcome(Limit::Unknown, text);
         }
         if let Some((comm, _)) = text.rsplit_once(" invoked oom-killer: gfp_mask=") {
             return Some(Self::Invoked { comm });
@@ -79,7 +80,7 @@ impl<'a> Message<'a> {
     }
 }
 
-/// `16384kB, limit 16384kB, failcnt 22`, printed by `mem_cgroup_print_oom_meminfo` on v1 and v2.
+/// `16384kB, limit 16384kB, failcnt 22`: `mem_cgroup_print_oom_meminfo` prints this on v1 and v2.
 fn usage(rest: &str) -> Option<LimitUsage> {
     let (usage, rest) = rest.split_once("kB, limit ")?;
     let (limit, _) = rest.split_once("kB")?;
@@ -89,14 +90,15 @@ fn usage(rest: &str) -> Option<LimitUsage> {
     })
 }
 
-fn of_cause(node: bool, rest: &str) -> Option<Message<'_>> {
+/// What follows the cause in a line.
+fn outcome(limit: Limit, rest: &str) -> Option<Message<'_>> {
     if rest.starts_with(" and no killable processes") {
         return Some(Message::NoVictim);
     }
     let rest = rest.strip_prefix(" (oom_kill_allocating_task)").unwrap_or(rest);
     let rest = rest.strip_prefix(": ").unwrap_or(rest);
     if let Some(rest) = rest.strip_prefix("Killed process ") {
-        return killed(node, rest).map(Box::new).map(Message::Killed);
+        return killed(limit, rest).map(Box::new).map(Message::Killed);
     }
     let (pid, rest) = rest.strip_prefix("OOM victim ")?.split_once(" (")?;
     rest.ends_with(" is already exiting. Skip killing the task")
@@ -104,15 +106,15 @@ fn of_cause(node: bool, rest: &str) -> Option<Message<'_>> {
     Some(Message::Skipped { pid: number(pid)? })
 }
 
-/// `7 (comm) total-vm:…`. The command may hold any of this itself, so its end is searched from the end of the line.
-fn killed(node: bool, rest: &str) -> Option<Kill> {
+/// `7 (comm) total-vm:…`. The command's name may hold all of this, so the parser searches its end from the end of the line.
+fn killed(limit: Limit, rest: &str) -> Option<Kill> {
     let (pid, rest) = rest.split_once(" (")?;
     let (comm, tail) = rest.rsplit_once(") total-vm:")?;
     let (total_vm, tail) = tail.split_once(',').unwrap_or((tail, ""));
     let mut killed = Kill {
         pid: number(pid)?,
         comm: comm.to_owned(),
-        limit: if node { Limit::Node } else { Limit::Unknown },
+        limit,
         memory: ReportedMemory {
             total_vm_bytes: kilobytes(total_vm.strip_suffix("kB")?)?.get(),
             ..ReportedMemory::default()
@@ -137,81 +139,62 @@ fn kilobytes(text: &str) -> Option<Bytes> {
     number::<u64>(text).map(|kb| Bytes::new(kb.saturating_mul(1024)))
 }
 
-/// `TASK_COMM_LEN` without the terminating zero. Characters stand for at least a byte each.
+/// `TASK_COMM_LEN` without the terminating zero, in bytes. Each character stands for at least one byte.
 const LONGEST_COMM: usize = 15;
 
 /// The cgroup whose limit was hit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub enum Limit {
     Cgroup(CgroupPath),
-    /// None: the node, or what a cpuset or memory policy leaves of it, had no memory left.
+    /// No limit: the node had no memory left, or none in the part of it that a cpuset or memory policy allows.
     Node,
-    /// The kernel did not print it (its rate limit is ten in five seconds), or it was lost.
+    /// The kernel held the report back (it prints ten in five seconds), or the log lost it.
     #[default]
     Unknown,
 }
 
-/// `oom-kill:constraint=…`, printed since Linux 5.0 (`dump_oom_summary` in mm/oom_kill.c), unless rate-limited.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Summary {
-    pub(super) pid: u32,
-    pub(super) cgroups: Cgroups,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Cgroups {
-    pub(super) limit: Limit,
-    /// Where the task was. On v1 a task already on its way out is in `/`.
-    pub(super) task: CgroupPath,
-}
-
-/// Whether a text can be the name of a command. `dmesg` shows what cannot be printed as `\xNN`, for a byte each.
+/// Whether a text can be the name of a command. `dmesg` prints `\xNN` in place of each unprintable byte.
 fn is_comm(text: &str) -> bool {
     text.chars().count() <= LONGEST_COMM + 3 * text.matches("\\x").count()
 }
 
-impl Summary {
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        let rest = text.strip_prefix("oom-kill:constraint=")?;
-        let (rest, uid) = rest.rsplit_once(",uid=")?;
-        // Printed with `%d`: users from 2^31 on are negative.
-        number::<u32>(uid.strip_prefix('-').unwrap_or(uid))?;
-        let (rest, pid) = rest.rsplit_once(",pid=")?;
-        let before_comm = rest
-            .match_indices(",task=")
-            .find(|(at, key)| is_comm(&rest[at + key.len()..]))
-            .map(|(at, _)| &rest[..at])?;
-        Some(Self {
-            pid: number(pid)?,
-            cgroups: Cgroups::of_summary(before_comm)?,
-        })
-    }
+/// `CONSTRAINT_…,oom_memcg=/a,task_memcg=/a/b,task=comm,pid=7,uid=0`, printed since Linux 5.0 (`dump_oom_summary` in
+/// mm/oom_kill.c).
+fn summary(text: &str) -> Option<Kill> {
+    let (rest, uid) = text.rsplit_once(",uid=")?;
+    // The kernel prints `%d`: users from 2^31 on are negative.
+    number::<u32>(uid.strip_prefix('-').unwrap_or(uid))?;
+    let (rest, pid) = rest.rsplit_once(",pid=")?;
+    let mut tasks = rest.match_indices(",task=");
+    let (end, _) = tasks.find(|(at, key)| is_comm(&rest[at + key.len()..]))?;
+    let (limit, task) = cgroups(&rest[..end])?;
+    Some(Kill {
+        pid: number(pid)?,
+        limit,
+        task_cgroup: Some(task),
+        ..Kill::default()
+    })
 }
 
-impl Cgroups {
-    /// Reads the part of a summary before the command. The constraint is not read: Linux 5.0 to 5.2 print the wrong one.
-    /// Of all the ways to read a hostile line, the one where the task is below the limit; if there is none (the task moved,
-    /// or is on its way out), the first.
-    fn of_summary(text: &str) -> Option<Self> {
-        let readings = || {
-            text.match_indices(",oom_memcg=").flat_map(move |(at, key)| {
-                let paths = &text[at + key.len()..];
-                paths.match_indices(",task_memcg=").filter_map(move |(at, key)| {
-                    let task = CgroupPath::new(&paths[at + key.len()..]).ok()?;
-                    Some((CgroupPath::new(&paths[..at]).ok()?, task))
-                })
+/// The limit that was hit and the victim's cgroup, from the part of a summary before the command. The parser ignores the
+/// constraint: Linux 5.0 to 5.2 print the wrong one. A hostile line has several readings: the first one with the task below
+/// the limit counts. If no reading has that (the task moved, or is on its way out), the first one counts.
+fn cgroups(text: &str) -> Option<(Limit, CgroupPath)> {
+    let readings = || {
+        text.match_indices(",oom_memcg=").flat_map(move |(at, key)| {
+            let paths = &text[at + key.len()..];
+            paths.match_indices(",task_memcg=").filter_map(move |(at, key)| {
+                let task = CgroupPath::new(&paths[at + key.len()..]).ok()?;
+                Some((CgroupPath::new(&paths[..at]).ok()?, task))
             })
-        };
-        let below = readings().find(|(limit, task)| task.below(limit).is_some());
-        if let Some((limit, task)) = below.or_else(|| readings().next()) {
-            let limit = Limit::Cgroup(limit);
-            return Some(Self { limit, task });
-        }
-        let (_, task) = text.split_once(",global_oom,task_memcg=")?;
-        let task = CgroupPath::new(task).ok()?;
-        let limit = Limit::Node;
-        Some(Self { limit, task })
+        })
+    };
+    let below = readings().find(|(limit, task)| task.below(limit).is_some());
+    if let Some((limit, task)) = below.or_else(|| readings().next()) {
+        return Some((Limit::Cgroup(limit), task));
     }
+    let (_, task) = text.split_once(",global_oom,task_memcg=")?;
+    Some((Limit::Node, CgroupPath::new(task).ok()?))
 }
 
 #[cfg(test)]
@@ -221,17 +204,19 @@ mod tests;
 mod summary_tests {
     use super::*;
 
+    const PREFIX: &str = "oom-kill:constraint=";
+
     fn parse(cgroups: &str, comm: &str) -> Option<(u32, String, String)> {
         let text = format!(
             "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0{cgroups},task={comm},pid=7,uid=0"
         );
-        let Summary { pid, cgroups } = Summary::parse(&text)?;
-        let limit = match cgroups.limit {
+        let kill = summary(text.strip_prefix(PREFIX)?)?;
+        let limit = match kill.limit {
             Limit::Cgroup(path) => path.to_string(),
             Limit::Node => "node".to_owned(),
             Limit::Unknown => "unknown".to_owned(),
         };
-        Some((pid, limit, cgroups.task.to_string()))
+        Some((kill.pid, limit, kill.task_cgroup?.to_string()))
     }
 
     fn read(pid: u32, limit: &str, task: &str) -> Option<(u32, String, String)> {
@@ -283,9 +268,10 @@ mod summary_tests {
 
     #[test]
     fn users_beyond_those_an_int_holds_have_their_kills_explained() {
-        let line = "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a,task=x,pid=7,uid=-2";
-        assert_eq!(Summary::parse(line).unwrap().pid, 7);
-        assert_eq!(Summary::parse(&line.replace("-2", "--2")), None);
+        let line =
+            "CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a,task=x,pid=7,uid=-2";
+        assert_eq!(summary(line).unwrap().pid, 7);
+        assert_eq!(summary(&line.replace("-2", "--2")), None);
     }
 
     #[test]

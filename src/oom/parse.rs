@@ -1,74 +1,51 @@
-//! Whole lines in → [`Event`]s out: the state between the lines of one report, and between reports.
+//! Joins whole lines of the kernel's log into [`Event`]s. Keeps state between the lines of one report, and between reports.
 //!
-//! A kill is what a `Killed process` line says; every other line only explains one. Lines are joined by pid, because
-//! reports of several CPUs may interleave and ten reports in five seconds are all the kernel prints: a kill without a
-//! report of its own must never be explained by another's. What is not certain is left unknown; counters tell the rest.
+//! Each `Killed process` line is a kill; all other lines only explain kills. The parser joins lines by pid, because reports of
+//! several CPUs may interleave. The kernel prints only ten reports in five seconds, so a kill without a report of its own
+//! must never be explained by the report of another. What is not certain stays unknown; the counters tell the rest.
 //!
-//! Of a cgroup that is killed as a whole (`memory.oom.group`) the kernel logs the chosen victim, then the name of the group, then every process in it, the chosen one a second time
-//! (`oom_kill_process`, from Linux 4.19 to at least 7.2). Nothing marks the end. The next kill outside begins with a report,
-//! unless reports are being held back: then a kill after the name may be a stranger's, and is not explained.
+//! For a cgroup that is killed as a whole (`memory.oom.group`) the kernel logs the chosen victim, then the name of the group,
+//! then every process in the group, the chosen one a second time (`oom_kill_process`, from Linux 4.19 to at least 7.2). No line
+//! marks the end. The next kill outside the group begins with a report, unless the kernel holds reports back: then a kill
+//! after the group's name may belong to another cgroup, and stays unexplained.
 //!
-//! [`ReportWindow`] says whether the kernel may be holding reports back right now.
+//! [`ReportWindow`] says whether the kernel may be holding reports back.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use super::kill::{Invoker, Kill};
-use super::message::{Cgroups, LimitUsage, Message, Summary};
+use super::message::Message;
 use super::record::Line;
 use super::within;
 use crate::model::CgroupPath;
 
-/// Pids remembered before those from long ago are forgotten.
+/// The parser remembers this many pids before it forgets the old ones.
 const MANY_PIDS: usize = 1024;
 
-/// What the kernel's log tells.
+/// What lines of the kernel's log tell together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     Kill(Box<Kill>),
-    /// The first victim of a group was logged again after its group.
+    /// The kernel logged the first victim of a group a second time, after the name of the group.
     Again {
         pid: u32,
-        /// The group it was in.
         group: CgroupPath,
     },
 }
 
-/// Joins lines into events. A line can only complete one event, so nothing is ever queued here.
+/// Joins lines into events. A line completes at most one event.
 #[derive(Debug, Default)]
 pub struct Parser {
-    invoker: Option<Dated<Invoker>>,
-    usage: Option<Dated<LimitUsage>>,
-    explanations: HashMap<u32, Dated<Explanation>>,
+    /// The report that the kernel is printing: who invoked the OOM killer, and how full the cgroup was.
+    begun: Kill,
+    /// Complete reports by the pid of the victim, each as the part of a [`Kill`] that it tells.
+    reports: HashMap<u32, Kill>,
     group: Option<Group>,
-    last_kill: Option<Dated<Kill>>,
+    last_kill: Option<Kill>,
+    /// The times of kills by pid.
     killed: HashMap<u32, Option<u64>>,
-    reports: ReportWindow,
+    window: ReportWindow,
     kill_lines: u64,
-}
-
-/// What a report says about the kill that follows.
-#[derive(Debug, Clone)]
-struct Explanation {
-    cgroups: Cgroups,
-    invoker: Option<Invoker>,
-    usage: Option<LimitUsage>,
-}
-
-/// Something with the time of its line.
-#[derive(Debug)]
-struct Dated<T> {
-    at: Option<u64>,
-    what: T,
-}
-
-impl<T> Dated<T> {
-    fn is_recent(&self, now: Option<u64>) -> bool {
-        within(self.at, now)
-    }
-
-    fn if_recent(self, now: Option<u64>) -> Option<T> {
-        self.is_recent(now).then_some(self.what)
-    }
 }
 
 impl Parser {
@@ -76,151 +53,147 @@ impl Parser {
     pub fn push(&mut self, line: &Line) -> Option<Event> {
         let message = Message::read(&line.text)?;
         let at = line.timestamp_us;
-        self.reports.line_at(at);
+        self.window.line_at(at);
         match message {
             Message::Invoked { comm } => {
                 self.group = None;
-                self.usage = None;
                 let comm = comm.to_owned();
-                let what = Invoker { comm, pid: None };
-                self.invoker = Some(Dated { at, what });
+                self.begun = Kill {
+                    invoker: Some(Invoker { comm, pid: None }),
+                    timestamp_us: at,
+                    ..Kill::default()
+                };
             }
             Message::Cpu { pid, comm } => {
-                if let Some(invoker) = self.invoker.as_mut().filter(|invoker| invoker.what.comm == comm) {
-                    invoker.what.pid = Some(pid);
+                if let Some(invoker) = self.begun.invoker.as_mut().filter(|invoker| invoker.comm == comm) {
+                    invoker.pid = Some(pid);
                 }
             }
-            Message::Usage(what) => self.usage = Some(Dated { at, what }),
-            Message::Summary(summary) => self.add_report(at, summary),
+            Message::Usage(usage) => {
+                let invoker = self.take_begun(at).invoker;
+                self.begun = Kill {
+                    invoker,
+                    usage: Some(usage),
+                    timestamp_us: at,
+                    ..Kill::default()
+                };
+            }
+            Message::Summary(report) => self.add_report(at, *report),
             Message::Killed(kill) => return self.kill(line, kill),
-            Message::Skipped { pid } => drop(self.explanations.remove(&pid)),
+            Message::Skipped { pid } => drop(self.reports.remove(&pid)),
             Message::Group { cgroup } => {
-                let chosen = self.last_kill.take().and_then(|kill| kill.if_recent(at));
-                self.group = Some(Group::new(at, cgroup, chosen, self.reports.may_suppress(at)));
+                let chosen = self.last_kill.take().filter(|kill| within(kill.timestamp_us, at));
+                self.group = Some(Group::new(at, cgroup, chosen, self.window.may_suppress(at)));
             }
             Message::NoVictim => self.forget_reports(),
         }
         None
     }
 
-    /// How many lines told of a kill, whether or not it was told before.
+    /// The number of lines that told of a kill, whether or not an earlier line told of the same kill.
     pub const fn kill_lines(&self) -> u64 {
         self.kill_lines
     }
 
-    /// Records were lost: what was told so far must not explain what comes.
+    /// Records were lost: the lines before the loss must not explain the lines after.
     pub fn lost(&mut self) {
         self.forget_reports();
         self.last_kill = None;
-        self.reports.lost();
+        self.window.lost = true;
     }
 
     fn forget_reports(&mut self) {
-        self.invoker = None;
-        self.usage = None;
-        self.explanations.clear();
+        self.begun = Kill::default();
+        self.reports.clear();
         self.group = None;
     }
 
-    fn add_report(&mut self, at: Option<u64>, summary: Summary) {
+    /// Takes the report that the kernel is printing, if its last line is recent.
+    fn take_begun(&mut self, at: Option<u64>) -> Kill {
+        let begun = Some(std::mem::take(&mut self.begun));
+        begun.filter(|begun| within(begun.timestamp_us, at)).unwrap_or_default()
+    }
+
+    fn add_report(&mut self, at: Option<u64>, report: Kill) {
         self.group = None;
-        self.reports.printed(at);
-        self.explanations.retain(|_, explanation| explanation.is_recent(at));
-        let what = Explanation {
-            cgroups: summary.cgroups,
-            invoker: self.invoker.take().and_then(|invoker| invoker.if_recent(at)),
-            usage: self.usage.take().and_then(|usage| usage.if_recent(at)),
+        self.window.report_at(at);
+        self.reports.retain(|_, report| within(report.timestamp_us, at));
+        let Kill { invoker, usage, .. } = self.take_begun(at);
+        let whole = Kill {
+            invoker,
+            usage,
+            timestamp_us: at,
+            ..report
         };
-        self.explanations.insert(summary.pid, Dated { at, what });
+        self.reports.insert(whole.pid, whole);
     }
 
     fn kill(&mut self, line: &Line, mut kill: Box<Kill>) -> Option<Event> {
         self.kill_lines += 1;
         let (pid, at) = (kill.pid, line.timestamp_us);
-        let explanation = self.explanations.remove(&pid);
-        let explanation = explanation.and_then(|explanation| explanation.if_recent(at));
-        if explanation.is_some() || self.group.as_ref().is_some_and(|group| group.is_over(at)) {
+        let report = self.reports.remove(&pid);
+        let report = report.filter(|report| within(report.timestamp_us, at));
+        if report.is_some() || self.group.as_ref().is_some_and(|group| !within(group.last, at)) {
             self.group = None;
         }
-        if let Some(group) = &mut self.group
-            && !group.insert(at, pid)
-        {
-            let group = group.cgroup.clone();
-            return Some(Event::Again { pid, group });
+        if let Some(group) = &mut self.group {
+            group.last = at;
+            if !group.victims.insert(pid) {
+                let group = group.cgroup.clone();
+                return Some(Event::Again { pid, group });
+            }
         }
         let before = self.killed.insert(pid, at);
-        // Without times order alone decides: a process is reported on once, so this one has the pid of an earlier one.
-        let is_new = explanation.is_some() && at.is_none();
+        // Without times, only a report of its own tells a process from an earlier one of that pid.
+        let is_new = report.is_some() && at.is_none();
         if before.is_some_and(|before| within(before, at)) && !is_new {
             return None;
         }
         if self.killed.len() > MANY_PIDS {
             self.killed.retain(|_, before| within(*before, at));
         }
-        let explanation = explanation.or_else(|| {
-            let group = self.group.as_ref()?;
-            let explanation = group.explanation.clone()?;
-            kill.group = Some(group.cgroup.clone());
-            Some(explanation)
-        });
-        if let Some(Explanation {
-            cgroups,
-            invoker,
-            usage,
-        }) = explanation
-        {
-            (kill.limit, kill.task_cgroup) = (cgroups.limit, Some(cgroups.task));
-            (kill.invoker, kill.usage) = (invoker, usage);
+        if let Some(report) = report.or_else(|| self.group.as_ref()?.report.clone()) {
+            (kill.limit, kill.task_cgroup, kill.group) = (report.limit, report.task_cgroup, report.group);
+            (kill.invoker, kill.usage) = (report.invoker, report.usage);
         }
         (kill.seq, kill.timestamp_us) = (line.seq, at);
-        let what = Kill::clone(&kill);
-        self.last_kill = Some(Dated { at, what });
+        self.last_kill = Some(Kill::clone(&kill));
         Some(Event::Kill(kill))
     }
 }
 
-/// The kill of a group, from its name on.
+/// A group that the kernel is killing, from the line with its name on.
 #[derive(Debug)]
 struct Group {
     cgroup: CgroupPath,
     victims: HashSet<u32>,
-    /// What the report of the chosen victim says, if every kill up to the next report belongs here.
-    explanation: Option<Explanation>,
+    /// The report of the chosen victim, if every kill up to the next report belongs to this group.
+    report: Option<Kill>,
+    /// The time of the group's last line.
     last: Option<u64>,
 }
 
 impl Group {
-    /// A group was named after the kill of `chosen`.
-    fn new(at: Option<u64>, cgroup: CgroupPath, chosen: Option<Kill>, may_suppress: bool) -> Self {
-        let task = |kill: &Kill| kill.task_cgroup.clone();
-        let chosen = chosen.filter(|kill| task(kill).is_none_or(|task| task.below(&cgroup).is_some()));
+    /// The kernel named a group after the kill of `chosen`.
+    fn new(last: Option<u64>, cgroup: CgroupPath, chosen: Option<Kill>, may_suppress: bool) -> Self {
+        let is_in = |kill: &Kill| {
+            let task = kill.task_cgroup.as_ref();
+            task.is_none_or(|task| task.below(&cgroup).is_some())
+        };
+        let chosen = chosen.filter(is_in);
         let victims = chosen.iter().map(|kill| kill.pid).collect();
         let reported = chosen.filter(|kill| kill.task_cgroup.is_some() && !may_suppress);
-        let explanation = reported.map(|kill| Explanation {
-            cgroups: Cgroups {
-                limit: kill.limit,
-                task: cgroup.clone(),
-            },
-            invoker: kill.invoker,
-            usage: kill.usage,
+        let report = reported.map(|kill| Kill {
+            task_cgroup: Some(cgroup.clone()),
+            group: Some(cgroup.clone()),
+            ..kill
         });
         Self {
             cgroup,
             victims,
-            explanation,
-            last: at,
+            report,
+            last,
         }
-    }
-
-    /// Adds the next kill. Returns whether it is the first of this process.
-    fn insert(&mut self, at: Option<u64>, pid: u32) -> bool {
-        self.last = at;
-        self.victims.insert(pid)
-    }
-
-    /// Whether a kill at this time is too late to belong here.
-    fn is_over(&self, at: Option<u64>) -> bool {
-        !within(self.last, at)
     }
 }
 
@@ -231,24 +204,18 @@ const BURST: usize = 10;
 #[derive(Debug, Default)]
 struct ReportWindow {
     printed: VecDeque<Option<u64>>,
+    /// Whether any number of reports may have been lost before the next line.
     lost: bool,
 }
 
 impl ReportWindow {
-    /// Records that a report was printed.
-    fn printed(&mut self, at: Option<u64>) {
+    fn report_at(&mut self, at: Option<u64>) {
         self.printed.push_back(at);
         if self.printed.len() > BURST {
             self.printed.pop_front();
         }
     }
 
-    /// Records that any number of reports may have been lost before the next line.
-    const fn lost(&mut self) {
-        self.lost = true;
-    }
-
-    /// Records the time of a line.
     fn line_at(&mut self, at: Option<u64>) {
         if std::mem::take(&mut self.lost) {
             self.printed = VecDeque::from([at; BURST]);

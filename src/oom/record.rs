@@ -1,34 +1,33 @@
 //! One record of `/dev/kmsg`: `<prefix>,<seq>,<µs>,<flags>[,key=value…];<text>`, then dictionary lines.
 //!
-//! The grammar is that of Documentation/ABI/testing/dev-kmsg; escaping is `msg_add_ext_text` in kernel/printk/printk.c.
-//! In come bytes as one `read` returns them, out goes a view of them. Reading never fails on what the text holds: only
-//! the header has a grammar.
+//! The grammar is that of Documentation/ABI/testing/dev-kmsg; `msg_add_ext_text` in kernel/printk/printk.c escapes. In come
+//! the bytes of one `read`, out goes a view of them. Only the header has a grammar: any text can be read.
 
 use std::str::FromStr;
 
-/// The kernel's own facility is 0, so its prefixes (`facility << 3 | level`) are below this. Whatever user space writes
-/// to `/dev/kmsg` gets at least facility 1 (`devkmsg_write`), so this cannot be forged.
+/// The kernel's own facility is 0, so its prefixes (`facility << 3 | level`) are below this. A record that a process writes
+/// to `/dev/kmsg` gets at least facility 1 (`devkmsg_write`), so no process can forge a prefix of the kernel's.
 const FIRST_USER_PREFIX: u32 = 8;
 /// Longer than any header: four numbers and a few short fields.
 const LONGEST_HEADER: usize = 256;
 
-/// A record, borrowed from the buffer it was read into.
+/// A record, borrowed from the buffer of the `read`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
     prefix: u32,
-    /// Its number, counted from boot; readers see every number once, in order.
+    /// Its number, counted from boot. Readers see every number once, in order.
     pub seq: u64,
     /// Microseconds of the kernel's `local_clock()` since boot. Two CPUs may print slightly out of order.
     pub timestamp_us: u64,
-    /// Whether this goes on with a line that another record began.
+    /// Whether this record continues a line that another record began.
     pub fragment: bool,
-    /// The task (`T123`) or CPU (`C1`) that printed it, where the kernel says (CONFIG_PRINTK_CALLER).
+    /// The task (`T123`) or CPU (`C1`) that printed the record, from kernels with CONFIG_PRINTK_CALLER.
     pub caller: Option<&'a str>,
     escaped: &'a [u8],
 }
 
 impl<'a> Record<'a> {
-    /// Reads a record; `None` when the bytes do not begin with a header. A dictionary after the text is left out.
+    /// Reads a record without its dictionary. Returns `None` when the bytes do not begin with a header.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let end = bytes.iter().take(LONGEST_HEADER).position(|byte| *byte == b';')?;
         let header = str::from_utf8(&bytes[..end]).ok()?;
@@ -54,60 +53,52 @@ impl<'a> Record<'a> {
         })
     }
 
-    /// Whether the kernel itself printed this, rather than a process writing to `/dev/kmsg`.
+    /// Whether the kernel itself printed the record: a process may have written it to `/dev/kmsg`.
     pub const fn is_from_kernel(&self) -> bool {
         self.prefix < FIRST_USER_PREFIX
     }
 
-    /// The text with `\xNN` turned back into bytes. What is not UTF-8 then becomes U+FFFD.
+    /// The text, with each `\xNN` turned back into a byte. Bytes that are no UTF-8 become U+FFFD.
     pub fn text(&self) -> String {
         let mut bytes = Vec::with_capacity(self.escaped.len());
         let mut rest = self.escaped;
         while let Some((&byte, after)) = rest.split_first() {
-            match after.split_first_chunk::<3>() {
-                Some((&[b'x', high, low], beyond)) if byte == b'\\' => match hex_pair(high, low) {
-                    Some(decoded) => {
-                        bytes.push(decoded);
-                        rest = beyond;
-                        continue;
-                    }
-                    None => bytes.push(byte),
-                },
-                _ => bytes.push(byte),
-            }
+            let digits = rest.strip_prefix(br"\x").and_then(<[u8]>::split_first_chunk);
+            let escaped = digits.and_then(|(&[high, low], after)| Some((hex_pair(high, low)?, after)));
+            let (byte, after) = escaped.unwrap_or((byte, after));
+            bytes.push(byte);
             rest = after;
         }
         String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
     }
 }
 
-/// A line of the kernel's, or a part of one. Only what the kernel itself wrote becomes a `Line`.
+/// A line of the kernel's, or a part of one. Text that a process wrote never becomes a `Line`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// The record's number, if known.
+    /// The number of the record, where the source numbers records.
     pub seq: Option<u64>,
-    /// Microseconds since boot, if known.
+    /// Microseconds since boot, where the source has times.
     pub timestamp_us: Option<u64>,
-    /// Who printed it, if known.
+    /// The task or CPU that printed the line, where the kernel says.
     pub caller: Option<String>,
-    /// Whether it goes on with an earlier line.
     pub part: Part,
     pub text: String,
 }
 
-/// Where a text stands in its line.
+/// Which part of a line a text is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// It begins a line, and mostly is all of it.
+    /// The beginning of a line, mostly all of it.
     Start,
-    /// It goes on with a line.
+    /// A continuation.
     Continued,
-    /// The source does not say: `dmesg` shows parts as if they were lines.
+    /// Unknown: `dmesg` shows parts as if they were lines.
     Unmarked,
 }
 
 impl Line {
-    /// The line in a record; `None` when user space wrote the record.
+    /// The line in a record. Returns `None` when a process wrote the record.
     pub fn of_record(record: &Record<'_>) -> Option<Self> {
         record.is_from_kernel().then(|| Self {
             seq: Some(record.seq),

@@ -1,15 +1,15 @@
-//! Which kill of the machine something is: an order without a clock.
+//! Numbers the kills of the machine: an order without a clock.
 //!
-//! The kernel kills one process at a time, under `oom_lock`; it counts each in `/proc/vmstat`, then in its cgroup, and then
-//! logs it (`__oom_kill_process`, mm/oom_kill.c). So the line of the machine's n-th kill is the n-th such line ever
-//! logged, and a counter of a cgroup that rose between two reads of the machine's count shows kills with numbers
-//! between these. Both are told here as ranges, which hold however long the kernel was stalled in between.
+//! The kernel kills one process at a time, under `oom_lock`. The kernel counts each kill in `/proc/vmstat`, then in its
+//! cgroup, and then logs the kill (`__oom_kill_process`, mm/oom_kill.c). So the line of the machine's n-th kill is the n-th
+//! such line. A counter of a cgroup that rose between two reads of the machine's count shows kills with numbers between
+//! these. Ranges of numbers express both, and hold however long the kernel stalls between counting and logging.
 
 use std::time::Duration;
 
 use super::join::LATEST;
 
-/// Some of the machine's kills since it began: the first and the last that may be meant.
+/// A range of kills, by their number since boot; both ends belong to the range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Numbers {
     pub first: u64,
@@ -17,13 +17,13 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// Nothing is known of which they are.
+    /// All kills.
     pub const ANY: Self = Self {
         first: 0,
         last: u64::MAX,
     };
 
-    /// Whether a kill may be among both.
+    /// Whether the ranges have a kill in common.
     pub const fn meets(self, other: Self) -> bool {
         self.first <= other.last && other.first <= self.last
     }
@@ -35,16 +35,16 @@ impl Default for Numbers {
     }
 }
 
-/// A line that tells of a kill, as the log was read: which one of those read without a loss.
+/// A position among the lines of kills that the reader read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct KillLine {
-    /// So often lines were lost before. 0 is where nothing is known of the lines before.
+    /// The number of the run, which each loss of lines ends. 0 stands for an unknown position.
     pub run: u32,
-    /// So many such lines were read, this one included.
+    /// The number of such lines up to this one.
     pub line: u64,
 }
 
-/// By how much the numbers of kills are ahead of the lines read in one run.
+/// How far the numbers of kills are ahead of the lines of one run: between `least` and `most`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Offset {
     pub(super) run: u32,
@@ -53,7 +53,7 @@ pub struct Offset {
 }
 
 impl Offset {
-    /// The numbers that the kill of a line of this run may have.
+    /// The possible numbers of the kill in a line. Returns `None` for a line of another run.
     pub const fn numbers(self, line: KillLine) -> Option<Numbers> {
         if line.run != self.run || line.run == 0 {
             return None;
@@ -65,14 +65,14 @@ impl Offset {
     }
 }
 
-/// Counts the lines of kills, and finds out which kills they are.
+/// Counts the lines of kills, and narrows down their [`Offset`].
 #[derive(Debug)]
 pub(super) struct LineNumbers {
     offset: Offset,
     read: u64,
-    /// The machine's count as it was found at the log's end, and when that was found first.
+    /// The machine's count at the last end of the log, and the time at which the reader first found that count.
     count: Option<(u64, Duration)>,
-    /// Whether lines were read since.
+    /// Whether the reader read lines since then.
     news: bool,
 }
 
@@ -97,11 +97,11 @@ impl LineNumbers {
         self.offset
     }
 
-    /// A line was read that was logged at that time.
+    /// Takes a line that the kernel logged at this time.
     pub(super) fn line(&mut self, logged: Duration) -> KillLine {
         self.read += 1;
         self.news = true;
-        // What was counted that long before is in earlier lines.
+        // The kernel has logged everything that it counted so long before: earlier lines tell of those kills.
         if let Some((kills, _)) = self.count.filter(|(_, since)| *since + LATEST < logged) {
             self.at_least(kills + 1);
         }
@@ -111,20 +111,20 @@ impl LineNumbers {
         }
     }
 
-    /// Lines were lost, so the numbers may go on further up.
+    /// Lines were lost, so the numbers may be further ahead.
     pub(super) const fn lost(&mut self) {
         self.offset.run += 1;
         self.offset.most = u64::MAX;
         self.news = true;
     }
 
-    /// Whether it helps to know the machine's count at the log's end.
+    /// Whether the machine's count at the log's end can narrow down the offset.
     pub(super) const fn wants_count(&self) -> bool {
         self.news || self.offset.least != self.offset.most
     }
 
-    /// The log was read to its end after the machine's count was `before`, and before it was `after`. The last kill that
-    /// is counted may not be logged yet.
+    /// The reader reached the log's end after the machine's count was `before`, and before the count was `after`. The kernel
+    /// may still have to log the last kill of the count.
     pub(super) fn at_end(&mut self, before: u64, after: u64, now: Duration) {
         self.news = false;
         if self.count.is_none_or(|(kills, _)| kills != before) {
@@ -132,7 +132,7 @@ impl LineNumbers {
         }
         let most = after.saturating_sub(self.read);
         if self.offset.least > most {
-            // A line that was none of the kernel's, or one that was not read.
+            // A process forged a line, or the reader missed one.
             self.lost();
             self.offset.least = 0;
         }
@@ -140,7 +140,7 @@ impl LineNumbers {
         self.at_least(before.saturating_sub(1));
     }
 
-    /// The line read last is that of this kill, or of a later one.
+    /// The last line tells of this kill or of a later one.
     const fn at_least(&mut self, kill: u64) {
         let least = kill.saturating_sub(self.read);
         if least > self.offset.least {

@@ -1,11 +1,11 @@
-//! Kills and rises that can be each other's → which are.
+//! Pairs kills with rises that they fit.
 //!
-//! What was counted and not logged in time is logged late after all ([`claim`]), or told alone ([`expire`]).
-//! Between counting a kill and logging it, the kernel wakes the victim (`__oom_kill_process` sends its signal in between),
-//! and may run it and others first; a busy hypervisor may run nothing at all. Meanwhile the rest of what belongs together
-//! is decided without the late one: whatever is found here is never certain, but for what the kernel logged with its cgroup.
+//! A rise that the kernel has not logged in time may be logged late ([`claim`]), or is returned alone ([`expire`]). The kernel
+//! sends the signal to the victim between counting and logging (`__oom_kill_process`), and may run the victim and others first; a
+//! busy hypervisor may run nothing at all. The joiner decides the rest of the group without the late kill, so a late kill is
+//! certain only if the kernel logged its cgroup.
 //!
-//! [`matched`] pairs as many as possible, and knows nothing of kills and rises but which of them fit together.
+//! [`matched`] pairs as many as possible, from a table of which kill fits which rise.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -25,32 +25,32 @@ use crate::oom::message::Limit;
 use crate::oom::numbers::Numbers;
 use crate::oom::report::Confidence;
 
-/// A kill in the log, by the time it was logged.
+/// A kill of the log that still has to account for a rise.
 #[derive(Debug)]
 pub(super) struct Logged {
     pub(super) at: LogPlace,
     pub(super) numbers: Numbers,
     pub(super) who: LogState,
-    /// Whether a rise that may have been this one's was given to another kill.
+    /// Whether a rise that this kill may have been in went to another kill.
     pub(super) in_doubt: bool,
 }
 
-/// Whether a kill was told.
+/// Whether the joiner has returned a kill.
 #[derive(Debug)]
 pub(super) enum LogState {
-    /// It was, for this cgroup, and counts for a rise there.
+    /// It has, for this cgroup, and the kill accounts for a rise there.
     Told(CgroupPath),
-    /// It is the second logging of a kill in this group, and counts for a rise there that is no kill.
+    /// This is the second line of a kill in this group. It accounts for a rise there that is no kill.
     Again(CgroupPath),
-    /// It was not: where it happened is not known yet.
+    /// It has not: the cgroup of the kill is unknown.
     Waiting(Arc<Kill>),
 }
 
-/// A counter rose between two reads.
+/// The rise of a counter between two reads.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CounterDelta {
-    /// The cgroup that lost processes: this one, or one below it that no other rise is told of.
+    /// The cgroup of the counter. The kills were in this cgroup, or in one below that has no rise of its own.
     pub cgroup: CgroupPath,
     /// A moment before the first of the two reads.
     #[serde(rename = "afterUs", with = "super::micros")]
@@ -58,23 +58,23 @@ pub struct CounterDelta {
     /// A moment after the second.
     #[serde(rename = "byUs", with = "super::micros")]
     pub by: Duration,
-    /// Which kills of the machine they are among.
+    /// The numbers among which the kills are.
     #[serde(skip)]
     pub numbers: Numbers,
-    /// How much it rose by.
+    /// By how much the counter rose.
     pub kills: NonZeroU64,
-    /// How much of that the kernel says are groups, whose first victims it counts twice; 0 where it does not say.
+    /// How many of these are second counts of a group's first victim; 0 where the kernel does not say.
     #[serde(skip)]
     pub again: u64,
 }
 
 impl CounterDelta {
-    /// Whether all that can be in it was logged before that time.
+    /// Whether the kernel has logged all kills of this rise before `end`.
     fn is_over(&self, end: Duration) -> bool {
         end == Duration::MAX || self.by.saturating_add(LOG_DELAY) < end
     }
 
-    /// What is left of it without these.
+    /// The rest of the rise without these kills.
     pub(super) fn without<'a>(self, logged: impl Iterator<Item = &'a Logged> + Clone) -> Option<Self> {
         let logged_again = logged.clone().filter(|logged| matches!(logged.who, LogState::Again(_)));
         let again = self.again.saturating_sub(count(logged_again));
@@ -93,7 +93,7 @@ impl Logged {
         }
     }
 
-    /// Whether this can be among the kills that were counted there then, if the kernel logged it within this time.
+    /// Whether this kill fits the rise, if the kernel takes up to `delay` to log.
     pub(super) fn may_be_in(&self, rise: &CounterDelta, delay: Duration) -> bool {
         let at = self.at.time;
         let in_time = rise.after <= at.saturating_add(SLACK) && at <= rise.by.saturating_add(delay);
@@ -108,8 +108,8 @@ impl Logged {
             }
     }
 
-    /// Within what time the kernel logged this. Late may be what was told: where it was is certain, and time decides
-    /// nothing but which rise of several. What waits is dealt with as unmatched.
+    /// The delay within which this kill may take a rise. A kill with a known cgroup may be late: time only decides which of
+    /// the cgroup's rises it takes. A late kill without a cgroup is placed by [`claim`].
     const fn delay(&self) -> Duration {
         match self.who {
             LogState::Told(_) | LogState::Again(_) => LATEST,
@@ -118,16 +118,17 @@ impl Logged {
     }
 }
 
+/// The results of deciding groups.
 #[derive(Debug, Default)]
 pub(super) struct Matched {
     pub(super) kills: Vec<OomKill>,
-    /// What was counted without having been logged in time.
+    /// Rises that the kernel has not logged in time.
     pub(super) unmatched: Vec<CounterDelta>,
-    /// What was logged without having been counted just before.
+    /// Kills that fit no rise.
     pub(super) unmatched_logged: Vec<Logged>,
 }
 
-/// Kills and rises that have nothing to do with any others.
+/// Kills and rises that fit each other and no others.
 #[derive(Debug, Default)]
 pub(super) struct MatchGroup {
     pub(super) logged: Vec<Logged>,
@@ -135,7 +136,7 @@ pub(super) struct MatchGroup {
 }
 
 impl MatchGroup {
-    /// Takes kills and rises apart into groups that cannot influence each other.
+    /// Divides kills and rises into groups that cannot influence each other.
     pub(super) fn independent(logged: Vec<Logged>, rises: Vec<CounterDelta>) -> Vec<Self> {
         let alone = |rise| Self {
             rises: vec![rise],
@@ -156,7 +157,7 @@ impl MatchGroup {
         groups
     }
 
-    /// Up to when kills and rises are to be decided now, if they are.
+    /// The time up to which to decide this group now; `None` if it has to wait.
     pub(super) fn due(&self, progress: Progress) -> Option<Duration> {
         if self.is_final(progress) {
             return Some(Duration::MAX);
@@ -166,7 +167,7 @@ impl MatchGroup {
             (began.saturating_add(within) < known).then(|| known.saturating_sub(within / 2))
         };
         let (many, within) = FLOOD;
-        // What a rise may still take from others is not over, and nothing would be decided.
+        // Without a rise that is over there is nothing to decide.
         let is_news = |end: &Duration| self.rises.iter().any(|rise| rise.is_over(*end));
         Some(progress.log.min(progress.counters))
             .filter(|_| self.logged.len() + self.rises.len() > many)
@@ -174,9 +175,9 @@ impl MatchGroup {
             .or_else(|| up_to(progress.log.max(progress.counters), PATIENCE))
     }
 
-    /// Whether nothing that is still to come can belong here: later rises begin after these kills, and later kills were
-    /// logged after these rises, late ones included where less was logged than counted. What is logged so far may be late
-    /// for a rise elsewhere, which waits unmatched: all that were before it are known by then, too.
+    /// Whether the group is complete: rises that come later begin after these kills, and kills that come later were logged after
+    /// these rises. If the group has more counted than logged kills, late kills are considered, too. A kill of this group may
+    /// also be late for a rise elsewhere: that one waits in [`Matched::unmatched`].
     fn is_final(&self, progress: Progress) -> bool {
         let is_all_logged = counted(self.rises.iter()) <= count(self.logged.iter());
         let delay = if is_all_logged { LOG_DELAY } else { LATEST };
@@ -186,7 +187,7 @@ impl MatchGroup {
         self.logged.iter().all(are_known) && self.rises.iter().all(are_over)
     }
 
-    /// The time of the oldest part.
+    /// The time of the oldest kill or rise.
     fn began(&self) -> Duration {
         let logged = self.logged.iter().map(|logged| logged.at.time);
         logged
@@ -195,172 +196,150 @@ impl MatchGroup {
             .unwrap_or(Duration::MAX)
     }
 
-    /// Decides for each kill logged before `end` which rise it was in, but for those whose rise may still be that of later
-    /// ones. Returns what is left undecided.
+    /// Pairs each kill that the kernel logged before `end` with a rise, except where the rise may still belong to later kills.
+    /// Returns the undecided rest.
     pub(super) fn decide(mut self, end: Duration, decided: &mut Matched) -> Self {
         let is_old = |logged: &Logged| logged.at.time < end;
-        let is_over = |rise: &CounterDelta| rise.is_over(end);
-        // What is newer may take a rise in place of its own, which is still to come, so the newest comes last. Of the others,
-        // those that were told come first: a rise of theirs is never left for others.
+        // The newest kills come last: their own rise may be still to come, and they may take another one. Of the others, those
+        // with a known cgroup come first, so that none of their rises is left for a kill without one.
         self.logged.sort_by_key(|logged| {
             let waits = matches!(logged.who, LogState::Waiting(_));
             (!is_old(logged), is_old(logged) && waits, logged.at.time)
         });
-        // So do the rises of inner cgroups: what they counted is not left for those around them.
+        // Rises of inner cgroups come first, so that none of them is left for the cgroups around.
         self.rises
             .sort_by_key(|rise| (Reverse(rise.cgroup.segments().count()), rise.by));
-        let table = |delay: fn(&Logged) -> Duration| -> Compatibility {
-            let row = |logged: &Logged| {
-                let rises = self.rises.iter();
-                rises.map(|rise| logged.may_be_in(rise, delay(logged))).collect()
-            };
-            self.logged.iter().map(row).collect()
+        let fits = |logged: &Logged| {
+            let rises = self.rises.iter();
+            rises.map(|rise| logged.may_be_in(rise, logged.delay())).collect()
         };
-        let possible = table(Logged::delay);
+        let possible: Vec<Vec<bool>> = self.logged.iter().map(fits).collect();
         let held = matched(&possible, self.rises.iter().map(|rise| rise.kills.get()).collect());
-        let is_decided = |logged: &Logged, held: Option<usize>| match held.and_then(|rise| self.rises.get(rise)) {
-            Some(rise) => is_over(rise),
-            None => is_old(logged),
-        };
-        for (at, rise) in self.rises.iter().enumerate().filter(|(_, rise)| is_over(rise)) {
+        let is_over: Vec<bool> = self.rises.iter().map(|rise| rise.is_over(end)).collect();
+        for at in (0..self.rises.len()).filter(|at| is_over[*at]) {
             let holders = self.logged.iter().zip(&held).filter(|(_, held)| **held == Some(at));
-            let left = rise.clone().without(holders.map(|(logged, _)| logged));
+            let left = self.rises[at].clone().without(holders.map(|(logged, _)| logged));
             decided.unmatched.extend(left);
         }
         let is_whole = end == Duration::MAX && !self.logged.iter().any(|logged| logged.in_doubt);
         let places = Places::of(&self, &possible, &held, is_whole);
         let mut lists = Lists::default();
-        for (at, (logged, held)) in self.logged.iter().zip(&held).enumerate() {
-            if let (LogState::Waiting(kill), Some(rise)) = (&logged.who, *held)
-                && is_decided(logged, *held)
-            {
+        let mut fates = Vec::new();
+        for (at, logged) in self.logged.iter().enumerate() {
+            let is_decided = held[at].map_or(is_old(logged), |rise| is_over[rise]);
+            if let (LogState::Waiting(kill), Some(rise), true) = (&logged.who, held[at], is_decided) {
                 decided.kills.push(places.paired((at, kill), rise, &mut lists));
             }
-        }
-        let fates = self.logged.iter().zip(&held).enumerate().map(|(at, (logged, held))| {
             let may_move = |rise: usize| possible[at][rise] && places.are_one(places.nodes[at], rise);
-            let in_doubt = (0..self.rises.len()).any(|rise| is_over(&self.rises[rise]) && may_move(rise));
-            (is_decided(logged, *held), in_doubt)
-        });
-        let fates: Vec<(bool, bool)> = fates.collect();
-        let mut left = Self {
-            logged: Vec::new(),
-            rises: self.rises.into_iter().filter(|rise| !is_over(rise)).collect(),
-        };
-        for ((mut logged, held), (is_decided, in_doubt)) in self.logged.into_iter().zip(held).zip(fates) {
+            let in_doubt = (0..is_over.len()).any(|rise| is_over[rise] && may_move(rise));
+            fates.push((is_decided, in_doubt));
+        }
+        let mut left = Self::default();
+        for (at, (mut logged, (is_decided, in_doubt))) in self.logged.into_iter().zip(fates).enumerate() {
             if !is_decided {
                 logged.in_doubt |= in_doubt;
                 left.logged.push(logged);
-            } else if held.is_none() {
+            } else if held[at].is_none() {
                 decided.unmatched_logged.push(logged);
             }
         }
+        let rises = self.rises.into_iter().zip(is_over);
+        left.rises = rises.filter_map(|(rise, is_over)| (!is_over).then_some(rise)).collect();
         left
     }
 }
 
-/// Which kills can change places in one way of pairing them and still be as many: what all such ways have in common
-/// is certain.
+/// Which kills can change places in one pairing without making it smaller. The facts that all such pairings share are certain.
 ///
-/// A graph of the rises, one node for what no rise is known of, and one for what is still free. An edge leads from where a
-/// kill is to where it may be as well; one that goes there is followed by whoever has to make room. So it can move
-/// only if a way leads back: if both ends are in one strongly connected component.
+/// This is a graph with one node for each rise, one for kills without a rise, and one for free room in rises. An edge leads
+/// from the node of a kill to each other node where the kill may be. A kill that moves there makes another one move on. So a
+/// kill can move only if a way leads back: if both ends are in one strongly connected component.
 struct Places<'g> {
     group: &'g MatchGroup,
     possible: &'g [Vec<bool>],
-    /// Where each kill is: a rise, or the node after the last.
+    /// The node of each kill: a rise, or the node after the last rise.
     nodes: Vec<usize>,
     /// Whether there are kills without a rise.
     are_some_elsewhere: bool,
-    /// Which component each node is in.
+    /// The component of each node.
     components: Vec<usize>,
 }
 
-/// Who may be meant, by cgroup and component: in a flood nearly every kill may be any of the same hundred.
+/// Lists of possible victims, by cgroup and component: in a flood most kills share one list.
 type Lists<'g> = HashMap<(&'g CgroupPath, usize), Arc<[Arc<Kill>]>>;
 
 impl<'g> Places<'g> {
-    /// Where not all is known that may belong to the group, any kill may move.
+    /// In a group that is not whole, any kill may move.
     fn of(group: &'g MatchGroup, possible: &'g [Vec<bool>], held: &[Option<usize>], is_whole: bool) -> Self {
-        let (elsewhere, free) = (group.rises.len(), group.rises.len() + 1);
+        let elsewhere = group.rises.len();
         let nodes: Vec<usize> = held.iter().map(|held| held.unwrap_or(elsewhere)).collect();
-        let are_some_elsewhere = nodes.contains(&elsewhere);
-        let components = if is_whole {
-            Self::components(group, possible, &nodes, are_some_elsewhere)
-        } else {
-            vec![0; free + 1]
-        };
-        Self {
+        let mut places = Self {
             group,
             possible,
+            are_some_elsewhere: nodes.contains(&elsewhere),
             nodes,
-            are_some_elsewhere,
-            components,
+            components: vec![0; elsewhere + 2],
+        };
+        if is_whole {
+            places.find_components();
         }
+        places
     }
 
-    /// The strongly connected components, by node.
-    fn components(group: &MatchGroup, possible: &[Vec<bool>], nodes: &[usize], are_some_elsewhere: bool) -> Vec<usize> {
-        let (elsewhere, free) = (group.rises.len(), group.rises.len() + 1);
-        let mut edges = BTreeSet::new();
-        for ((logged, from), row) in group.logged.iter().zip(nodes).zip(possible) {
-            let others = row.iter().enumerate().filter(|(_, may)| **may);
-            edges.extend(others.map(|(to, _)| (*from, to)));
-            if are_some_elsewhere && matches!(logged.who, LogState::Waiting(_)) {
+    fn find_components(&mut self) {
+        let (elsewhere, free) = (self.group.rises.len(), self.group.rises.len() + 1);
+        let mut edges = BTreeSet::from([(free, free)]);
+        for ((logged, from), row) in self.group.logged.iter().zip(&self.nodes).zip(self.possible) {
+            edges.extend((0..elsewhere).filter(|to| row[*to]).map(|to| (*from, to)));
+            if self.are_some_elsewhere && matches!(logged.who, LogState::Waiting(_)) {
                 edges.insert((*from, elsewhere));
             }
         }
-        for (at, rise) in group.rises.iter().enumerate() {
-            let taken = count(nodes.iter().filter(|node| **node == at));
+        for (at, rise) in self.group.rises.iter().enumerate() {
             edges.insert((free, at));
-            if taken < rise.kills.get() {
+            if count(self.nodes.iter().filter(|node| **node == at)) < rise.kills.get() {
                 edges.insert((at, free));
             }
         }
-        let mut graph = DiGraph::<(), (), usize>::from_edges(edges);
-        while graph.node_count() <= free {
-            graph.add_node(());
-        }
-        let mut components = vec![0; graph.node_count()];
+        let graph = DiGraph::<(), (), usize>::from_edges(edges);
         for (number, component) in kosaraju_scc(&graph).into_iter().enumerate() {
-            component.into_iter().for_each(|node| components[node.index()] = number);
+            for node in component {
+                self.components[node.index()] = number;
+            }
         }
-        components
     }
 
     fn are_one(&self, node: usize, other: usize) -> bool {
         self.components[node] == self.components[other]
     }
 
-    /// The kill that this one is, in that rise.
+    /// The kill in that rise.
     fn paired(&self, (at, kill): (usize, &Arc<Kill>), rise: usize, lists: &mut Lists<'g>) -> OomKill {
-        let (logged, cgroup) = (&self.group.logged[at], &self.group.rises[rise].cgroup);
-        let mut others = self.group.rises.iter().enumerate();
-        let may_be_another = others
-            .any(|(other, there)| there.cgroup != *cgroup && self.possible[at][other] && self.are_one(rise, other));
-        let may_be_elsewhere = self.are_some_elsewhere && self.are_one(rise, self.group.rises.len());
-        let time = logged.at.time;
+        let (logged, rises) = (&self.group.logged[at], &self.group.rises);
+        let cgroup = &rises[rise].cgroup;
+        let may_be_another = (0..rises.len())
+            .any(|other| rises[other].cgroup != *cgroup && self.possible[at][other] && self.are_one(rise, other));
+        let may_be_elsewhere = self.are_some_elsewhere && self.are_one(rise, rises.len());
+        let (record, at) = (kill.seq, logged.at.time);
         if !(may_be_another || may_be_elsewhere || logged.in_doubt) {
             return OomKill::of(
                 Arc::clone(kill),
                 Some(cgroup.clone()),
                 Confidence::OnlyCounterThatRose,
-                time,
+                at,
             );
         }
-        let list = lists
-            .entry((cgroup, self.components[rise]))
-            .or_insert_with(|| self.candidates(rise));
+        let list = lists.entry((cgroup, self.components[rise]));
         OomKill {
             cgroup: Some(cgroup.clone()),
             confidence: Confidence::Ambiguous,
-            processes: Arc::clone(list),
-            record: kill.seq,
-            at: time,
+            processes: Arc::clone(list.or_insert_with(|| self.candidates(rise))),
+            record,
+            at,
         }
     }
 
-    /// The kills that may be in this rise, or in another one of its cgroup that can change places with it.
+    /// The kills that may be in this rise, or in a rise of its cgroup that can change places with this one.
     fn candidates(&self, rise: usize) -> Arc<[Arc<Kill>]> {
         let rises = &self.group.rises;
         let here = |other: &usize| rises[*other].cgroup == rises[rise].cgroup && self.are_one(rise, *other);
@@ -368,10 +347,8 @@ impl<'g> Places<'g> {
         let logged = self.group.logged.iter().zip(&self.nodes).zip(self.possible);
         let candidates = logged.filter_map(|((logged, node), row)| match &logged.who {
             LogState::Waiting(kill) => {
-                let may_be = here
-                    .iter()
-                    .any(|here| node == here || (row[*here] && self.are_one(*node, *here)));
-                may_be.then(|| Arc::clone(kill))
+                let may_be = |here: &usize| node == here || (row[*here] && self.are_one(*node, *here));
+                here.iter().any(may_be).then(|| Arc::clone(kill))
             }
             LogState::Told(_) | LogState::Again(_) => None,
         });
@@ -379,7 +356,7 @@ impl<'g> Places<'g> {
     }
 }
 
-/// How many kills these are.
+/// The number of kills in these rises.
 fn counted<'a>(rises: impl Iterator<Item = &'a CounterDelta>) -> u64 {
     rises.map(|rise| rise.kills.get()).fold(0, u64::saturating_add)
 }
@@ -388,7 +365,7 @@ fn count<T>(items: impl Iterator<Item = T>) -> u64 {
     items.fold(0, |count, _| count + 1)
 }
 
-/// Finds what this was counted in, the innermost first, and takes it off the rises. Returns where that was.
+/// Takes a kill off the innermost rise that it fits. Returns the cgroup of that rise.
 pub(super) fn claim(rises: &mut Vec<CounterDelta>, logged: &Logged) -> Option<CgroupPath> {
     let possible = rises.iter().enumerate();
     let possible = possible.filter(|(_, rise)| logged.may_be_in(rise, LATEST));
@@ -399,7 +376,7 @@ pub(super) fn claim(rises: &mut Vec<CounterDelta>, logged: &Logged) -> Option<Cg
     Some(cgroup)
 }
 
-/// Hands out those that nothing can belong to any more, neither of what is still to come nor of what is undecided.
+/// Takes out the rises that no kill can belong to any more, neither a later nor an undecided one.
 pub(super) fn expire(rises: &mut Vec<CounterDelta>, progress: Progress, undecided: &[Logged]) -> Vec<CounterDelta> {
     let is_over = |rise: &mut CounterDelta| {
         let is_known = rise.by.saturating_add(LATEST) < progress.log;
@@ -409,12 +386,9 @@ pub(super) fn expire(rises: &mut Vec<CounterDelta>, progress: Progress, undecide
     rises.extract_if(.., is_over).collect()
 }
 
-/// For each kill, whether it may be in each of the rises: looked up once, because the answer is asked for again and again.
-type Compatibility = Vec<Vec<bool>>;
-
-/// Pairs as many kills as possible with rises, and of all such ways, one in which the first kills and the first rises have
-/// partners: later rises may be needed by what is still to come. `free` is how many each rise takes. Gives each kill
-/// the index of its rise.
+/// Pairs as many kills as possible with rises. Among all such pairings, takes one in which the first kills and the first rises
+/// have partners: later kills may need the later rises. `possible` says which kill fits which rise, `free` how many kills each
+/// rise takes. Returns the index of each kill's rise.
 fn matched(possible: &[Vec<bool>], mut free: Vec<u64>) -> Vec<Option<usize>> {
     let mut held = vec![None; possible.len()];
     for kill in 0..possible.len() {
@@ -434,7 +408,7 @@ fn matched(possible: &[Vec<bool>], mut free: Vec<u64>) -> Vec<Option<usize>> {
     held
 }
 
-/// Finds a rise before `end` for this kill, others changing places if they must. Whether there is one.
+/// Finds a rise before `end` for this kill; other kills change places if they must. Returns whether there is one.
 fn place(possible: &[Vec<bool>], kill: usize, end: usize, held: &mut [Option<usize>], free: &mut [u64]) -> bool {
     let mut wanted_by: Vec<Option<usize>> = vec![None; free.len()];
     let mut queue = VecDeque::from([kill]);

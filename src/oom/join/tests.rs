@@ -249,12 +249,19 @@ fn a_record_that_comes_after_its_kill_was_told_by_the_counter_alone_is_no_second
             [(Some(&container(1)), Confidence::CounterAlone, None)]
         );
         // An agent that ended here goes on likewise.
-        joiner = Joiner::new(true).with_told_by_counter(joiner.told_by_counter().to_vec());
+        joiner = Joiner {
+            has_log: true,
+            told_by_counter: joiner.told_by_counter,
+            ..Joiner::default()
+        };
         let mut late = if is_named { named(7, 1) } else { unexplained(7) };
         late.seq = Some(40);
         assert_eq!(joiner.logged(place(100), late, None), None);
         assert_eq!(joiner.decide_up_to(all_known(6500)), []);
-        assert_eq!((joiner.take_known(), joiner.is_waiting()), (vec![40], false));
+        assert_eq!(
+            (std::mem::take(&mut joiner.known_records), joiner.is_waiting()),
+            (vec![40], false)
+        );
         // The next kill there is one.
         assert!(joiner.logged(place(6600), named(8, 1), None).is_some());
     }
@@ -327,7 +334,7 @@ fn the_second_counting_of_a_groups_first_victim_is_no_kill_even_if_nothing_was_l
     };
     let mut counters_alone = Joiner::new(false);
     assert_eq!(counters_alone.counted(group_of_four(1)).len(), 4);
-    assert_eq!(counters_alone.take_duplicates(), [container(1)]);
+    assert_eq!(counters_alone.duplicates, [container(1)]);
     for logged_again in [true, false] {
         let mut joiner = Joiner::new(true);
         assert_eq!(joiner.counted(group_of_four(1)), []);
@@ -337,7 +344,7 @@ fn the_second_counting_of_a_groups_first_victim_is_no_kill_even_if_nothing_was_l
         }
         let told = joiner.decide_up_to(all_known(3000));
         assert_eq!(found(&told), [(Some(&container(1)), Confidence::CounterAlone, None); 3]);
-        assert_eq!(joiner.take_duplicates().len(), usize::from(!logged_again));
+        assert_eq!(joiner.duplicates.len(), usize::from(!logged_again));
     }
 }
 

@@ -1,11 +1,10 @@
-//! Attributes kills to containers: all that is known of kills that are not told yet → reports, each kill in one of them, once.
+//! Attributes kills to containers: turns everything known of unreported kills into reports, each kill in one report, once.
 //!
-//! In come what the log says, what the counters show, who lives on the node, and the time; out come reports and, to be
-//! kept with them, the [`Checkpoint`] that says they were told. Until a report is out, nothing of its kill counts as told:
-//! an agent that ends before finds it again. What has to be read from files is behind [`NodeIo`]; apart from that
-//! this is pure.
+//! In come events of the log, rises of counters, the pods on the node, and the time. Out come reports and the [`Checkpoint`]
+//! that counts their kills as reported. A kill counts as reported only from the moment its report is out: the next agent finds
+//! the others again. Files are read through [`NodeIo`]; everything else here is pure.
 //!
-//! A [`PendingKill`] was found and is not told yet, because more of it is to come: the rest of its group, or names.
+//! A [`PendingKill`] waits for the rest of its group or for the name of its pod.
 
 mod events;
 mod release;
@@ -22,70 +21,71 @@ use super::checkpoint::{Checkpoint, Records};
 use super::kill_counters::{CounterScope, KillCounters};
 use super::node::NodeIo;
 use super::own_writes::OwnWrites;
-use super::pod_names::{NodePods, Owner, PodNames};
+use super::pod_names::{Owner, PodNames};
 use crate::model::CgroupPath;
 use crate::oom::clock::Moment;
-use crate::oom::join::{CounterDelta, Joiner, OomKill, Progress};
+use crate::oom::join::{CounterDelta, Joiner, OomKill, Progress, SLACK};
 use crate::oom::kill::Kill;
 use crate::oom::kmsg::{BootId, Numbering};
-use crate::oom::numbers::Offset;
 use crate::oom::report::{Candidates, OomReport, Role};
 
-/// How far the time of a record may be off.
-const SLACK: Duration = Duration::from_millis(50);
-
-/// What is known of a record that waits, beside what it says.
+/// What an unreported record is known by, beside its content.
 #[derive(Debug, Clone)]
 struct RecordFacts {
     wall: Timestamp,
-    /// Whether it was in the log before this agent read it.
+    /// Whether the record was in the log before this agent read the log.
     replayed: bool,
     role: Role,
 }
 
+/// Times of sweeps of the counters, by CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy)]
-struct SweepTimes {
+pub(super) struct SweepTimes {
     /// A moment after the first sweep.
     first_by: Duration,
-    /// A moment before the latest.
-    latest_after: Duration,
+    /// A moment before the latest sweep.
+    pub(super) latest_after: Duration,
 }
 
-/// What is known of kills that are not told yet, and which kills were told.
+/// The unreported kills, and which kills earlier reports told of.
 #[derive(Debug)]
 pub(super) struct Attribution {
     node: String,
-    /// Whether there was an agent before this one. If not, whatever is counted and logged already is none of ours.
+    /// Whether an earlier agent left a checkpoint. Without one, this agent ignores everything from before its start.
     continues: bool,
-    /// What was told. Of counters, what was saved until the tree is known.
-    told: Checkpoint,
+    /// The reported kills. Of counters, the saved counts until the tree is known.
+    pub(super) told: Checkpoint,
+    /// Whether the checkpoint has changed since the last [`Self::next_checkpoint`].
     unsaved: bool,
-    joiner: Joiner,
-    /// The records that wait, by number.
+    pub(super) joiner: Joiner,
+    /// The unreported records, by number.
     waiting: HashMap<u64, RecordFacts>,
-    tree: Option<KillCounters>,
-    swept: Option<SweepTimes>,
-    /// Whether our cgroup namespace hides the upper part of the paths that the kernel logs.
+    pub(super) tree: Option<KillCounters>,
+    pub(super) swept: Option<SweepTimes>,
+    /// Whether the agent's cgroup namespace hides the upper part of the paths that the kernel logs.
     namespaced: bool,
-    names: PodNames,
-    own_writes: OwnWrites,
-    open: Vec<PendingKill>,
-    /// Lists of possible victims that were made of others just now.
+    pub(super) names: PodNames,
+    pub(super) own_writes: OwnWrites,
+    pending: Vec<PendingKill>,
+    /// The candidates made of lists of possible victims in this call: many kills share one list.
     listed: Vec<(Arc<[Arc<Kill>]>, Candidates)>,
-    reports: Vec<OomReport>,
+    /// The finished reports.
+    pub(super) reports: Vec<OomReport>,
 }
 
 impl Attribution {
-    /// Goes on where an earlier agent left off; without one, begins here.
+    /// Continues from the checkpoint of an earlier agent; without one, begins now.
     pub(super) fn new(boot: BootId, node: String, left: Option<Checkpoint>, now: Duration) -> Self {
         let continues = left.is_some();
         let told = left.unwrap_or_else(|| Checkpoint::new(boot, now));
+        let mut joiner = Joiner::new(false);
+        joiner.told_by_counter.clone_from(&told.told_by_counter);
         Self {
             node,
             continues,
-            joiner: Joiner::new(false).with_told_by_counter(told.told_by_counter.clone()),
+            joiner,
             told,
-            // An agent that goes on from here has to know that it does.
+            // The next agent has to know that this one ran.
             unsaved: true,
             waiting: HashMap::new(),
             tree: None,
@@ -93,72 +93,56 @@ impl Attribution {
             namespaced: false,
             names: PodNames::default(),
             own_writes: OwnWrites::default(),
-            open: Vec::new(),
+            pending: Vec::new(),
             listed: Vec::new(),
             reports: Vec::new(),
         }
     }
 
-    /// The record up to which the log was told.
-    pub(super) const fn position(&self) -> Option<u64> {
-        self.told.records.up_to()
-    }
-
-    /// Takes in who lives here.
-    pub(super) fn set_node_pods(&mut self, residents: &NodePods, now: Duration) {
-        self.names.update(residents, now);
-    }
-
-    /// The tree's root, once it is known. `namespaced` says whether the kernel logs longer paths than we see.
-    pub(super) fn set_tree(&mut self, counting: CounterScope, root: &CgroupPath, namespaced: bool) {
-        if self.tree.as_ref().is_some_and(|tree| tree.root() == root) {
+    /// Sets the root of the tree. `namespaced` says whether the kernel logs longer paths than the agent sees.
+    pub(super) fn set_tree(&mut self, scope: CounterScope, root: &CgroupPath, namespaced: bool) {
+        if self.tree.as_ref().is_some_and(|tree| tree.root == *root) {
             return;
         }
         if let Some(old) = self.tree.take() {
             self.told.counters = old.saved();
         }
-        self.tree = Some(KillCounters::new(counting, root.clone(), &self.told.counters));
+        self.tree = Some(KillCounters::new(scope, root.clone(), &self.told.counters));
         self.namespaced = namespaced;
     }
 
-    pub(super) const fn own_writes(&mut self) -> &mut OwnWrites {
-        &mut self.own_writes
-    }
-
-    /// The log can be read, and its records have such numbers.
+    /// The log is open, and numbers its records like this.
     pub(super) fn log_began(&mut self, numbering: Numbering, now: Duration) {
         let known = self.told.records.any();
         if known.is_some_and(|record| Numbering::of(record) != numbering) {
-            // The records of another source: which of these they are is not known. The counters tell of what was before.
+            // The records of the other source cannot be found in this one. The counters tell of the kills until now.
             self.told.records = Records::default();
             self.told.doubted.clear();
             self.told.log_from = now;
             self.unsaved = true;
         }
-        self.joiner.log_began();
+        self.joiner.has_log = true;
     }
 
-    /// The log cannot be read any more. All counters must have been swept since the last record was read.
-    pub(super) fn log_ended(&mut self, now: Moment, around: &impl NodeIo) {
-        for kill in self.joiner.log_ended() {
-            self.open(kill, now, around);
-        }
-        self.listed.clear();
+    /// The log cannot be read any more. The caller has swept all counters since it read the last record.
+    pub(super) fn log_ended(&mut self, now: Moment, files: &impl NodeIo) {
+        let kills = self.joiner.log_ended();
+        self.add_kills(kills, now, files);
     }
 
-    /// Looks at all counters that may have risen, from `before` on. Returns whether one could not be read.
+    /// Reads all counters that may have risen, from `before` on. Returns the error for the first unreadable one.
     pub(super) fn sweep(
         &mut self,
         before: Duration,
-        around: &impl NodeIo,
+        files: &impl NodeIo,
         clock: impl FnOnce() -> Moment,
     ) -> Option<Error> {
         let tree = self.tree.as_mut()?;
         let begins = self.swept.is_none() && !self.continues;
         let sweep = if begins {
-            tree.start_at_current(around, before)
+            tree.start_at_current(files, before)
         } else {
-            tree.sweep(around, before)
+            tree.sweep(files, before)
         };
         let now = clock();
         let by = now.monotonic;
@@ -167,46 +151,47 @@ impl Attribution {
             latest_after: before,
         });
         self.unsaved |= begins;
-        for risen in sweep.rises.into_iter().filter(|_| !begins) {
+        for (cgroup, count) in sweep.rises {
+            let Some(kills) = NonZeroU64::new(count.kills).filter(|_| !begins) else {
+                continue;
+            };
             let told = self.joiner.counted(CounterDelta {
-                cgroup: risen.cgroup,
+                cgroup,
                 after: swept.map_or(Duration::ZERO, |swept| swept.latest_after),
                 by,
                 numbers: sweep.numbers,
-                kills: risen.kills,
-                again: risen.again,
+                kills,
+                again: count.groups.min(count.kills),
             });
-            told.into_iter().for_each(|kill| self.open(kill, now, around));
+            self.add_kills(told, now, files);
         }
         self.apply_join_results();
-        if !self.joiner.has_log() {
-            // What is counted now is told now. When the log can be read, it must not be told from there.
+        if !self.joiner.has_log {
+            // The agent reports these kills now, and must not report them again from the log.
             self.told.log_from = by + SLACK;
         }
         sweep.failed
     }
 
-    /// Which kills the lines of the log are, as far as it is known by now.
-    pub(super) const fn set_offset(&mut self, offset: Option<Offset>) {
-        self.joiner.set_offset(offset);
-    }
-
-    /// Decides what cannot change any more.
-    pub(super) fn decide(&mut self, progress: Progress, now: Moment, around: &impl NodeIo) {
-        for kill in self.joiner.decide_up_to(progress) {
-            self.open(kill, now, around);
-        }
-        self.listed.clear();
+    /// Reports every kill about which nothing can change any more.
+    pub(super) fn decide(&mut self, progress: Progress, now: Moment, files: &impl NodeIo) {
+        let kills = self.joiner.decide_up_to(progress);
+        self.add_kills(kills, now, files);
         self.apply_join_results();
     }
 
-    pub(super) fn apply_join_results(&mut self) {
-        for record in self.joiner.take_known() {
+    fn add_kills(&mut self, kills: Vec<OomKill>, now: Moment, files: &impl NodeIo) {
+        kills.into_iter().for_each(|kill| self.add_kill(kill, now, files));
+        self.listed.clear();
+    }
+
+    fn apply_join_results(&mut self) {
+        for record in self.joiner.known_records.drain(..) {
             self.told.records.mark_told(record);
             self.waiting.remove(&record);
             self.unsaved = true;
         }
-        for group in self.joiner.take_duplicates() {
+        for group in self.joiner.duplicates.drain(..) {
             if let Some(tree) = &mut self.tree {
                 tree.mark_counted_twice(&group);
                 self.unsaved = true;
@@ -214,26 +199,7 @@ impl Attribution {
         }
     }
 
-    /// Whether a kill waits for the counters.
-    pub(super) fn waits_for_counters(&self) -> bool {
-        self.joiner.has_kills_waiting()
-    }
-
-    /// Whether anything waits for the counters or the log.
-    pub(super) fn is_waiting(&self) -> bool {
-        self.joiner.is_waiting()
-    }
-
-    pub(super) const fn has_reports(&self) -> bool {
-        !self.reports.is_empty()
-    }
-
-    /// Hands out what is to be told now.
-    pub(super) fn drain_reports(&mut self) -> Vec<OomReport> {
-        std::mem::take(&mut self.reports)
-    }
-
-    /// What to keep together with everything handed out so far, if there is news for it.
+    /// The checkpoint to store together with all reports so far, if it has changed.
     pub(super) fn next_checkpoint(&mut self) -> Option<Checkpoint> {
         std::mem::take(&mut self.unsaved).then(|| Checkpoint {
             doubted: self.still_doubted(),
@@ -246,11 +212,12 @@ impl Attribution {
         })
     }
 
-    /// The kills that were told by counters alone, without those that are not told yet.
+    /// The rises whose kills were reported without a record.
     fn told_by_counter(&self) -> Vec<CounterDelta> {
-        let mut rises = self.joiner.told_by_counter().to_vec();
-        for open in self.open.iter().filter(|open| open.kill.record.is_none()) {
-            let of = |rise: &CounterDelta| Some(&rise.cgroup) == open.kill.cgroup.as_ref() && rise.by == open.kill.at;
+        let mut rises = self.joiner.told_by_counter.clone();
+        for pending in self.pending.iter().filter(|pending| pending.kill.record.is_none()) {
+            let kill = &pending.kill;
+            let of = |rise: &CounterDelta| Some(&rise.cgroup) == kill.cgroup.as_ref() && rise.by == kill.at;
             if let Some(at) = rises.iter().position(of) {
                 match NonZeroU64::new(rises[at].kills.get() - 1) {
                     Some(left) => rises[at].kills = left,
@@ -261,56 +228,56 @@ impl Attribution {
         rises
     }
 
-    /// The records of kills that are not told, and of which an agent that finds them again must not be more certain.
+    /// The unreported records of uncertain kills: the next agent finds these kills again and must not be more certain.
     fn still_doubted(&self) -> Vec<u64> {
         let doubted = self.told.doubted.iter();
         let unread = doubted.filter(|record| !self.told.records.is_told(**record));
-        let open = self.open.iter().filter(|open| !open.kill.is_certain());
-        let open = open.flat_map(|open| &open.records);
-        let mut doubted: Vec<u64> = unread.chain(open).copied().chain(self.joiner.doubted()).collect();
+        let pending = self.pending.iter().filter(|pending| !pending.kill.is_certain());
+        let pending = pending.flat_map(|pending| &pending.records);
+        let mut doubted: Vec<u64> = unread.chain(pending).copied().chain(self.joiner.doubted()).collect();
         doubted.sort_unstable();
         doubted.dedup();
         doubted
     }
 }
 
-/// How long the report of a kill waits for the agent to learn whose container it is.
+/// A report waits this long for the agent to learn the names of the pod and the container.
 const NAMES_WITHIN: Duration = Duration::from_secs(2);
 
-/// A kill, as far as it is known, with everything it counts for.
+/// A kill before its report, with everything that the report will count as reported.
 #[derive(Debug)]
-pub(super) struct PendingKill {
-    pub(super) kill: OomKill,
-    pub(super) since: Duration,
-    /// What is known when the kill is found: all but its names, its group and who is to blame.
-    pub(super) report: OomReport,
-    pub(super) group: Option<PendingGroup>,
-    /// The records that are told with it.
-    pub(super) records: Vec<u64>,
-    /// The kills that are counted with it, each by its cgroup.
-    pub(super) counted: Vec<CgroupPath>,
-    /// The second countings that are, likewise.
-    pub(super) again: Vec<CgroupPath>,
+struct PendingKill {
+    kill: OomKill,
+    since: Duration,
+    /// The report without names, group and own write.
+    report: OomReport,
+    group: Option<PendingGroup>,
+    /// The records of the kill and of its group.
+    records: Vec<u64>,
+    /// The cgroup of each kill.
+    counted: Vec<CgroupPath>,
+    /// The group of each second count of a first victim.
+    again: Vec<CgroupPath>,
 }
 
-/// The group that a kill is part of.
+/// The group of a kill.
 #[derive(Debug)]
-pub(super) struct PendingGroup {
-    pub(super) cgroup: CgroupPath,
-    pub(super) pids: Vec<u32>,
-    /// When the last of it was logged or found.
-    pub(super) last: Duration,
+struct PendingGroup {
+    cgroup: CgroupPath,
+    pids: Vec<u32>,
+    /// The time of the latest addition.
+    last: Duration,
 }
 
 impl PendingKill {
     /// Whether this is the kill of a group that this cgroup is in.
-    pub(super) fn is_group_of(&self, cgroup: &CgroupPath) -> bool {
+    fn is_group_of(&self, cgroup: &CgroupPath) -> bool {
         let group = self.group.as_ref();
         group.is_some_and(|group| cgroup.below(&group.cgroup).is_some())
     }
 
-    /// Takes in another victim of the group.
-    pub(super) fn add_victim(&mut self, other: OomKill, now: Duration) {
+    /// Adds another victim of the group.
+    fn add_victim(&mut self, other: OomKill, now: Duration) {
         let pid = other.victim().map(|kill| kill.pid);
         if let Some(group) = &mut self.group {
             group.pids.extend(pid);
@@ -320,16 +287,16 @@ impl PendingKill {
         self.counted.extend(other.cgroup);
     }
 
-    /// Whose cgroup lost a process.
-    pub(super) fn owner(&self, names: &PodNames) -> Owner {
-        // Where the kernel shows a task that was already leaving, it was in the cgroup whose limit was hit, or below.
+    /// The pod and container that lost a process.
+    fn owner(&self, names: &PodNames) -> Owner {
+        // A task that was already exiting was in the cgroup whose limit was hit, or below.
         let limit = || self.kill.victim().and_then(|kill| kill.limit.cgroup());
         let cgroup = self.kill.cgroup.as_ref().or_else(limit);
         cgroup.map(|cgroup| names.owner(cgroup)).unwrap_or_default()
     }
 
-    /// Until when to wait for the agent to learn names.
-    pub(super) fn names_due(&self) -> Duration {
+    /// The time at which the report waits for names no longer.
+    fn names_due(&self) -> Duration {
         self.since + NAMES_WITHIN
     }
 }

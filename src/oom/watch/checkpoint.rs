@@ -1,6 +1,6 @@
-//! What is kept over restarts: which kills were told, by record and by counter.
+//! The checkpoint: which kills the agent has reported, by record and by counter. The kill log keeps it over restarts.
 //!
-//! Opaque bytes to whoever keeps them, together with the reports of the kills they count as told.
+//! The kill log stores a checkpoint as opaque bytes, together with the reports of the kills that it counts as reported.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,30 +12,30 @@ use super::kill_counters::SavedCounter;
 use crate::oom::join::CounterDelta;
 use crate::oom::kmsg::BootId;
 
-/// Raised when the meaning of the content changes.
+/// A change to the meaning of the content raises this.
 const VERSION: u32 = 1;
 
-/// Which kills of a boot were told.
+/// The reported kills of a boot.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Checkpoint {
     pub(super) version: u32,
     pub(super) boot: BootId,
-    /// What was logged before this moment of CLOCK_MONOTONIC was told by counters, or is not to be.
+    /// Of records from before this moment of CLOCK_MONOTONIC, the counters have told, or no agent is to tell.
     #[serde(rename = "logFromUs", with = "crate::oom::join::micros")]
     pub(super) log_from: Duration,
     pub(super) records: Records,
-    /// The records among those that wait whose counter may have been taken for another's.
+    /// The unreported records whose rise may have gone to another kill.
     #[serde(default)]
     pub(super) doubted: Vec<u64>,
     pub(super) counters: Vec<SavedCounter>,
-    /// The kills that were told by counters alone and whose records may still come.
+    /// The kills that were reported from counters alone and whose records may still come.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) told_by_counter: Vec<CounterDelta>,
 }
 
 impl Checkpoint {
-    /// Nothing was told of this boot, and what was logged before this moment is not to be.
+    /// A checkpoint without reported kills. No agent is to report what was logged before `log_from`.
     pub(super) fn new(boot: BootId, log_from: Duration) -> Self {
         Self {
             version: VERSION,
@@ -48,7 +48,10 @@ impl Checkpoint {
         }
     }
 
-    /// What was told of this boot. Of another one, nothing was: records and counters began anew.
+    /// The checkpoint in these bytes, if it is of this boot. One of another boot becomes an empty one: records and counters
+    /// begin anew with each boot.
+    ///
+    /// Errors: the bytes are no checkpoint, or one of another version.
     pub(super) fn decode(bytes: &[u8], boot: BootId) -> Result<Self> {
         let unreadable = "the record of which kills were told cannot be read";
         let checkpoint: Self = serde_json::from_slice(bytes).map_err(|error| anyhow!("{unreadable}: {error}"))?;
@@ -64,26 +67,27 @@ impl Checkpoint {
     }
 }
 
-/// The records of one boot that were told. Kills are logged in one order and told in another, since some wait for counters:
-/// kept are the record up to which everything was told and the few beyond it.
+/// The reported records of one boot. The agent reports kills in another order than the kernel logs them, because some wait for
+/// counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Records {
-    /// All up to this one were.
+    /// All records up to this one are reported.
     up_to: Option<u64>,
+    /// The reported records after that one.
     beyond: BTreeSet<u64>,
-    /// Read, and not told yet.
+    /// The records that were read and are not reported yet.
     #[serde(skip)]
     waiting: BTreeSet<u64>,
 }
 
 impl Records {
-    /// The record up to which there is nothing left to tell.
+    /// The record up to which all are reported.
     pub(super) const fn up_to(&self) -> Option<u64> {
         self.up_to
     }
 
-    /// Any record that was told.
+    /// One of the reported records, if there is any.
     pub(super) fn any(&self) -> Option<u64> {
         self.up_to.or_else(|| self.beyond.first().copied())
     }
@@ -92,12 +96,13 @@ impl Records {
         self.up_to.is_some_and(|up_to| record <= up_to) || self.beyond.contains(&record)
     }
 
-    /// A record was read, and says something that is to be told.
+    /// Adds a record that is to be reported.
     pub(super) fn wait(&mut self, record: u64) {
         self.waiting.insert(record);
     }
 
-    /// It was told, or turned out to be nothing to tell. Records are read in order, so none is still to come before it.
+    /// The agent has reported a record, or the record needs no report. The agent reads records in order, so no earlier one is
+    /// still to come.
     pub(super) fn mark_told(&mut self, record: u64) {
         self.waiting.remove(&record);
         self.beyond.insert(record);

@@ -1,9 +1,9 @@
-//! Whether a container stood at its own limit when the kernel enforced its pod's. Pure but for the files behind [`NodeIo`].
+//! Decides whether a container stood at its own limit when the kernel enforced the limit of its pod. Pure except for the files
+//! behind [`NodeIo`].
 //!
-//! A pod's limit is the sum of its containers' limits, and its sandbox uses some of it. So the kernel reaches the pod's limit
-//! a little before that of the container that has no memory left: in a pod of one container always. What a container used at
-//! that moment is what the pod used less what everything else in the pod uses now: only the victim's container has lost
-//! memory since.
+//! A pod's limit is the sum of its containers' limits, and its sandbox uses some memory of it. So a container that uses up its own
+//! limit brings its pod to the pod's limit a little earlier: in a pod of one container always. The container's usage at that
+//! moment is the pod's usage less the usage of everything else in the pod now: only the victim's container has lost memory since.
 
 use super::node::NodeIo;
 use super::pod_names::PodNames;
@@ -11,13 +11,13 @@ use crate::model::CgroupPath;
 use crate::oom::kill::{Kill, Level};
 use crate::oom::report::HitLimit;
 
-/// A container this part of its limit below it stands at it: the kernel charges in batches for each CPU.
+/// A container stands at its limit if at most this fraction of the limit is free: the kernel charges in batches for each CPU.
 const SHARE: u64 = 25;
-/// The least that this is, in bytes.
+/// The same amount in bytes, for small limits.
 const LEAST: u64 = 1 << 20;
 
-/// The limit of the container that lost a process, if the kill at its pod's limit was for want of it. `is_live` says that
-/// the kill happened just now, so that the files still tell what was used.
+/// The limit of the container that lost a process, if the container stood at that limit when the kernel killed at the pod's limit.
+/// `is_live` says that the kill happened just now, so that the files still tell the usage.
 pub(super) fn container_limit(
     kill: &Kill,
     cgroup: &CgroupPath,
@@ -27,7 +27,7 @@ pub(super) fn container_limit(
 ) -> Option<HitLimit> {
     let pod = kill.limit.cgroup().filter(|pod| names.level(pod) == Level::Pod)?;
     let container = container_in(pod, cgroup)?;
-    // A group that is larger than the container takes memory from others, too.
+    // A group that is larger than the container frees memory of other containers, too.
     if kill
         .group
         .as_ref()
@@ -40,7 +40,7 @@ pub(super) fn container_limit(
     let pod_usage = kill.usage.map_or(pod_limit, |usage| usage.usage.get());
     let is_only = names.is_only_container(pod, &container);
     let Some(memory) = files.memory(&container) else {
-        // The runtime has removed its cgroup. What it was is certain where there was nothing else in the pod.
+        // The runtime has removed the container's cgroup. The pod's usage was that of its only container.
         return is_only.then(|| HitLimit {
             cgroup: Some(container.to_string()),
             usage_bytes: Some(pod_usage),
@@ -48,7 +48,7 @@ pub(super) fn container_limit(
         });
     };
     let limit = memory.limit_bytes.filter(|limit| *limit <= pod_limit)?;
-    // What is used long after the kill, or after the pod has ended, says nothing.
+    // The usage long after the kill, or after the end of the pod, tells nothing about the moment of the kill.
     let others = Some(others(pod, &container, names, files)).filter(|_| is_live && files.memory(pod).is_some());
     let used = others.map(|others| pod_usage.saturating_sub(others.usage));
     let stands_at_it = match used.zip(others) {
@@ -70,11 +70,11 @@ fn container_in(pod: &CgroupPath, cgroup: &CgroupPath) -> Option<CgroupPath> {
     pod.child(name).ok()
 }
 
-/// What the other cgroups of a pod use, in bytes.
+/// The usage of the other cgroups of a pod, in bytes.
 #[derive(Clone, Copy, Default)]
 struct Others {
     usage: u64,
-    /// The part of those that are no containers; 0 while containers are not known by name.
+    /// The usage of those that are no containers; 0 while the agent does not know the containers.
     sandbox: u64,
 }
 

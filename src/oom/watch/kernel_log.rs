@@ -1,4 +1,4 @@
-//! The kernel's log as the watcher has it: open, or about to be tried again.
+//! The kernel's log as the watcher holds it: open, or closed until the next attempt.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,17 +6,19 @@ use std::time::Duration;
 use anyhow::{Error, Result};
 
 use crate::oom::kmsg::{KmsgReader, Notice, Numbering};
-use crate::oom::numbers::Offset;
 
-/// A log that cannot be read is tried again after so long.
+/// The time until the next attempt to open a log that cannot be read.
 const TRY_AGAIN: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) struct KernelLog {
     device: PathBuf,
-    reader: Option<KmsgReader>,
-    try_at: Duration,
-    problem: Option<String>,
+    /// `None` while the log is closed.
+    pub(super) reader: Option<KmsgReader>,
+    /// When to try to open a closed log.
+    pub(super) try_at: Duration,
+    /// Why the log is closed, and what to do about it.
+    pub(super) problem: Option<String>,
 }
 
 impl KernelLog {
@@ -29,7 +31,7 @@ impl KernelLog {
         }
     }
 
-    /// Opens the log if it is time to. Returns what its numbers count if it is open now and was not before.
+    /// Opens a closed log if an attempt is due. Returns the numbering of a log that this call opened.
     pub(super) fn open(&mut self, told: Option<u64>, now: Duration) -> Option<Numbering> {
         if self.reader.is_some() || now < self.try_at {
             return None;
@@ -63,7 +65,7 @@ impl KernelLog {
         self.problem = Some(problem);
     }
 
-    /// The next notice, or why the log cannot be read any more. Waits for ever while it is not open. Cancel-safe.
+    /// The next notice, or why the log cannot be read any more. Waits for ever while the log is closed. Cancel-safe.
     pub(super) async fn next(&mut self) -> Result<Notice> {
         match &mut self.reader {
             Some(reader) => reader.next().await,
@@ -71,35 +73,15 @@ impl KernelLog {
         }
     }
 
-    /// The next notice, if there is one already.
+    /// The next notice, if the log holds one now.
     pub(super) fn next_now(&mut self) -> Result<Option<Notice>> {
         self.reader.as_mut().map_or(Ok(None), KmsgReader::next_now)
     }
 
-    /// Something says that there may be news in it.
+    /// Asks for a read of a log that cannot be waited for.
     pub(super) const fn wake(&mut self) {
         if let Some(reader) = &mut self.reader {
             reader.wake();
         }
-    }
-
-    /// Which kills its lines are, while it is open.
-    pub(super) fn offset(&self) -> Option<Offset> {
-        self.reader.as_ref().map(KmsgReader::offset)
-    }
-
-    /// Up to when everything is known, once all that was in the log at first has been told.
-    pub(super) fn read_up_to(&self) -> Option<Duration> {
-        self.reader.as_ref().map_or(Some(Duration::MAX), KmsgReader::read_up_to)
-    }
-
-    /// When to try again to open the log.
-    pub(super) fn try_at(&self) -> Option<Duration> {
-        self.reader.is_none().then_some(self.try_at)
-    }
-
-    /// Why the log is not read, and what to do about it.
-    pub(super) const fn problem(&self) -> Option<&String> {
-        self.problem.as_ref()
     }
 }

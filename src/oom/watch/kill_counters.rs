@@ -1,11 +1,10 @@
-//! How many kills each cgroup's counter shows, and how many of them were told.
+//! Compares how many kills each cgroup's counter shows with how many of them the agent has reported.
 //!
-//! In come a tree of counters and the cgroups of kills that were told; out come rises, each kill in one of them only. What
-//! is counted and not told when the agent ends is a rise when it is back, so what is kept over restarts is what was told.
-//! A cgroup that is not known has had no kill told: it counts from zero. Pure: the tree is an argument.
+//! In come a tree of counters and the cgroups of reported kills; out come rises of counters, each kill in one rise only. A
+//! kill that is counted and not reported when the agent ends is a rise for the next agent, so a checkpoint keeps the reported
+//! counts. An unknown cgroup has no reported kill. Pure: the tree is an argument.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroU64;
 use std::time::Duration;
 
 use anyhow::{Error, Result};
@@ -19,14 +18,15 @@ use crate::oom::numbers::Numbers;
 
 /// A tree of cgroups with counters.
 pub(super) trait CounterTree {
-    /// The counter of a cgroup; `None` if it is gone.
+    /// Reads the counter of a cgroup; `None` if the cgroup is gone.
     fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>>;
-    /// The cgroups directly in one; none if it is gone.
+    /// The cgroups directly in this one; none if this one is gone.
     fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath>;
-    /// How often any process was killed on the machine since it began; `None` where that is not known.
+    /// The number of OOM kills on the machine since boot; `None` where the kernel does not count them.
     fn machine_kills(&self) -> Option<u64>;
 }
 
+/// The kills that a cgroup's counter shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CounterScope {
     /// Kills in the cgroup and everything below, also below cgroups that are gone: v2.
@@ -35,38 +35,30 @@ pub(super) enum CounterScope {
     Local,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Increase {
-    /// Where: the innermost cgroup whose counter shows these kills.
-    pub(super) cgroup: CgroupPath,
-    pub(super) kills: NonZeroU64,
-    /// How many of them are second countings of a group's first victim, where the kernel says.
-    pub(super) again: u64,
-}
-
-/// What one look at all counters found.
+/// The result of one read of all counters.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
-    pub(super) rises: Vec<Increase>,
-    /// Which kills of the machine these are among.
+    /// By how much counters rose, each with the innermost cgroup whose counter shows these kills.
+    pub(super) rises: Vec<(CgroupPath, Count)>,
+    /// The numbers among which all of these kills are.
     pub(super) numbers: Numbers,
-    /// The first counter that could not be read.
+    /// The error for the first unreadable counter.
     pub(super) failed: Option<Error>,
 }
 
-/// Which kills of the machine no counter was read after.
+/// The machine's count of kills, as of the last sweep.
 #[derive(Debug, Default)]
-struct CountedBefore {
-    /// The first of them.
+struct MachineCount {
+    /// The number of the first kill that the next sweep can show.
     first: u64,
-    /// The machine's count, and when it was found first.
+    /// The count, and the time at which a sweep first found this count.
     count: Option<(u64, Duration)>,
 }
 
-impl CountedBefore {
-    /// The machine's count was this then, and all counters were read after. Its last kill may not be in them yet: the
-    /// machine's count is the first to rise.
-    fn read(&mut self, count: Option<u64>, at: Duration) {
+impl MachineCount {
+    /// Takes the machine's count from before a sweep. That sweep may have missed the last kill, because the kernel raises
+    /// the machine's count first.
+    fn sweep_after(&mut self, count: Option<u64>, at: Duration) {
         let known = self.count.filter(|(known, _)| Some(*known) == count);
         self.count = known.or(count.map(|count| (count, at)));
         let is_over = known.is_some_and(|(_, since)| since + LATEST < at);
@@ -74,29 +66,31 @@ impl CountedBefore {
     }
 }
 
-/// `oom_kill` and `oom_group_kill`.
+/// `oom_kill` and `oom_group_kill`: each group's first victim counts as two kills. `groups` is 0 where the kernel does not say.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Count {
-    kills: u64,
-    groups: u64,
+pub(super) struct Count {
+    pub(super) kills: u64,
+    pub(super) groups: u64,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
 struct CounterState {
-    /// Which cgroup; 0 before its counter was read.
+    /// The identity of the cgroup; 0 before the first read of its counter.
     inode: u64,
+    /// The count of the last read.
     seen: Count,
-    /// What was told of it, by whatever evidence.
+    /// The reported part of the count, whether the log or the counter told of the kills.
     told: Count,
-    /// Whether that was in this life of the agent.
+    /// Whether this agent has read the counter.
     read: bool,
-    /// Kills that cgroups in it showed before it did itself: it is read first.
+    /// Kills that counters of cgroups inside showed before this one: the sweep reads this one first.
     ahead: u64,
-    /// When it was found to be gone.
+    /// When a sweep first found the cgroup gone.
     gone: Option<Duration>,
 }
 
-/// A cgroup that is gone is known for so long: kills in it may still be told, each by a number of its own.
+/// The agent remembers a cgroup this long after the cgroup is gone: the agent may still report kills in it, each with a number
+/// of its own.
 const KNOWN_WHEN_GONE: Duration = Duration::from_secs(30);
 
 impl CounterState {
@@ -105,7 +99,7 @@ impl CounterState {
     }
 }
 
-/// One cgroup's account as it is kept over restarts. KillCounters at zero are not.
+/// The reported kills of one cgroup, as a checkpoint keeps them. Cgroups without reported kills are left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SavedCounter {
     cgroup: CgroupPath,
@@ -114,19 +108,18 @@ pub(super) struct SavedCounter {
     told: Count,
 }
 
-/// The kill_counters of a tree.
+/// The counters of a tree.
 #[derive(Debug)]
 pub(super) struct KillCounters {
-    counting: CounterScope,
-    root: CgroupPath,
+    pub(super) scope: CounterScope,
+    pub(super) root: CgroupPath,
     known: BTreeMap<CgroupPath, CounterState>,
-    counted: CountedBefore,
+    machine: MachineCount,
 }
 
 impl KillCounters {
-    /// The kill_counters of `root` and everything below, from what was saved of them. What was saved
-    /// of anything else means nothing.
-    pub(super) fn new(counting: CounterScope, root: CgroupPath, saved: &[SavedCounter]) -> Self {
+    /// The counters of `root` and everything below, with the saved counts of these cgroups.
+    pub(super) fn new(scope: CounterScope, root: CgroupPath, saved: &[SavedCounter]) -> Self {
         let of_tree = saved.iter().filter(|saved| saved.cgroup.below(&root).is_some());
         let state = |saved: &SavedCounter| CounterState {
             inode: saved.inode,
@@ -136,10 +129,10 @@ impl KillCounters {
         };
         let known = of_tree.map(|saved| (saved.cgroup.clone(), state(saved))).collect();
         Self {
-            counting,
+            scope,
             root,
             known,
-            counted: CountedBefore::default(),
+            machine: MachineCount::default(),
         }
     }
 
@@ -153,33 +146,29 @@ impl KillCounters {
         saved.collect()
     }
 
-    pub(super) const fn root(&self) -> &CgroupPath {
-        &self.root
-    }
-
-    /// Takes everything that is counted now as told: it happened before anybody watched.
+    /// Reads all counters, and takes their kills as reported: these happened before any agent watched.
     pub(super) fn start_at_current(&mut self, tree: &impl CounterTree, now: Duration) -> Sweep {
         let sweep = self.sweep(tree, now);
-        for account in self.known.values_mut() {
-            account.told = account.seen;
+        for state in self.known.values_mut() {
+            state.told = state.seen;
         }
         sweep
     }
 
-    /// Looks at all counters that may have risen, at that time. A counter that counts what is below it is read before those below: the
-    /// kernel counts from the inside out, so what it shows they show as well, and the rest was in cgroups that are gone.
+    /// Reads all counters that may have risen. A counter of [`CounterScope::Below`] is read before those below it: the kernel
+    /// counts from the inside out, so the inner counters show all kills of the outer one but those in cgroups that are gone.
     pub(super) fn sweep(&mut self, tree: &impl CounterTree, now: Duration) -> Sweep {
         let mut sweep = Sweep::default();
         let kills = tree.machine_kills();
         let root = self.root.clone();
-        match self.counting {
+        match self.scope {
             CounterScope::Below => drop(self.descend(tree, &root, &mut sweep, now)),
             CounterScope::Local => {
                 let mut there = BTreeSet::new();
                 let mut cgroups = vec![root];
                 while let Some(cgroup) = cgroups.pop() {
                     let risen = self.read(tree, &cgroup, &mut sweep);
-                    sweep.rises.extend(risen.and_then(|count| count.rise(&cgroup)));
+                    sweep.rises.extend(risen.map(|count| (cgroup.clone(), count)));
                     cgroups.extend(tree.children(&cgroup));
                     there.insert(cgroup);
                 }
@@ -188,21 +177,21 @@ impl KillCounters {
             }
         }
         sweep.numbers = Numbers {
-            first: self.counted.first,
+            first: self.machine.first,
             last: tree.machine_kills().unwrap_or(u64::MAX),
         };
         if sweep.failed.is_none() {
-            self.counted.read(kills, now);
+            self.machine.sweep_after(kills, now);
         }
         sweep
     }
 
-    /// A kill in this cgroup was told.
+    /// The agent has reported a kill in this cgroup.
     pub(super) fn mark_told(&mut self, cgroup: &CgroupPath) {
         self.each_counting(cgroup, |told| told.kills += 1);
     }
 
-    /// The second counting of a group's first victim is accounted for.
+    /// The agent has accounted for the second count of a group's first victim.
     pub(super) fn mark_counted_twice(&mut self, group: &CgroupPath) {
         self.each_counting(group, |told| {
             told.kills += 1;
@@ -210,35 +199,31 @@ impl KillCounters {
         });
     }
 
-    /// Which cgroup this is, and how many kills in it were told: a number for the next one that is never used again.
+    /// The inode of a cgroup and the number of reported kills in it: together unique for the next kill.
     pub(super) fn told_in(&self, cgroup: &CgroupPath) -> (u64, u64) {
-        let account = self.known.get(cgroup).copied().unwrap_or_default();
-        (account.inode, account.told.kills)
+        let state = self.known.get(cgroup).copied().unwrap_or_default();
+        (state.inode, state.told.kills)
     }
 
-    /// The cgroup whose counter shows kills in this one.
+    /// The innermost cgroup whose counter shows kills in this one.
     pub(super) fn counted_in(&self, cgroup: &CgroupPath) -> Option<CgroupPath> {
-        match self.counting {
-            CounterScope::Below => self.chain(cgroup).pop(),
-            CounterScope::Local => cgroup.below(&self.root).map(|_| cgroup.clone()),
-        }
+        self.counting(cgroup).pop()
     }
 
     fn each_counting(&mut self, cgroup: &CgroupPath, add: impl Fn(&mut Count)) {
-        let counting = match self.counting {
-            CounterScope::Below => self.chain(cgroup),
-            CounterScope::Local => self.counted_in(cgroup).into_iter().collect(),
-        };
-        for cgroup in counting {
+        for cgroup in self.counting(cgroup) {
             add(&mut self.known.entry(cgroup).or_default().told);
         }
     }
 
-    /// The cgroups from the root inwards whose counters show a kill in this one.
-    fn chain(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {
+    /// The cgroups whose counters show a kill in this one, the outermost first.
+    fn counting(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {
         let Some(below) = cgroup.below(&self.root) else {
             return Vec::new();
         };
+        if self.scope == CounterScope::Local {
+            return vec![cgroup.clone()];
+        }
         let mut chain = vec![self.root.clone()];
         let mut inner = self.root.clone();
         for name in below.split('/').filter(|name| !name.is_empty()) {
@@ -252,13 +237,13 @@ impl KillCounters {
         chain
     }
 
-    /// Whether the cgroups in this one have counters of interest. What containers make in their own is theirs.
+    /// Whether the agent reads the counters of the cgroups in this one. Inside a container it reads none.
     fn has_counters_inside(&self, cgroup: &CgroupPath) -> bool {
         let place = Place::parse_below(&self.root, cgroup);
         matches!(place, Some(Place::Kubepods | Place::Qos(_) | Place::Pod(_)))
     }
 
-    /// Reads one counter; returns by how much it rose.
+    /// Reads one counter. Returns by how much the counter rose, `None` if it did not.
     fn read(&mut self, tree: &impl CounterTree, cgroup: &CgroupPath, sweep: &mut Sweep) -> Option<Count> {
         let reading = match tree.read(cgroup) {
             Ok(reading) => reading?,
@@ -274,25 +259,26 @@ impl KillCounters {
         if now == Count::default() && !self.known.contains_key(cgroup) {
             return None;
         }
-        let account = self.known.entry(cgroup.clone()).or_default();
-        // A counter only rises: otherwise this is another cgroup of that name. What was told and not seen was in this one.
-        if (account.inode != 0 && account.inode != reading.inode) || (account.read && now.kills < account.seen.kills) {
-            let told = account.told.beyond(account.seen);
-            *account = CounterState {
+        let state = self.known.entry(cgroup.clone()).or_default();
+        // A counter never falls: a lower count is that of another cgroup of this name. The kills that were reported and not yet
+        // seen were in this new one.
+        if (state.inode != 0 && state.inode != reading.inode) || (state.read && now.kills < state.seen.kills) {
+            let told = state.told.beyond(state.seen);
+            *state = CounterState {
                 told,
                 ..CounterState::default()
             };
         }
-        (account.inode, account.read, account.gone) = (reading.inode, true, None);
-        let rise = now.beyond(account.seen);
-        account.seen = now;
-        // The kernel counts a kill before it logs it. Told and not counted was somewhere else, whatever the log said.
-        account.told.kills = account.told.kills.min(now.kills);
-        account.told.groups = account.told.groups.min(now.groups);
+        (state.inode, state.read, state.gone) = (reading.inode, true, None);
+        let rise = now.beyond(state.seen);
+        state.seen = now;
+        // The kernel counts a kill before it logs the kill. So a kill that was reported and not counted was in another cgroup.
+        state.told.kills = state.told.kills.min(now.kills);
+        state.told.groups = state.told.groups.min(now.groups);
         (rise.kills > 0).then_some(rise)
     }
 
-    /// Looks at a cgroup, and inside where it shows news; returns by how much it rose.
+    /// Reads the counter of a cgroup and, if it rose, those inside. Returns by how much the counter rose.
     fn descend(
         &mut self,
         tree: &impl CounterTree,
@@ -301,31 +287,28 @@ impl KillCounters {
         now: Duration,
     ) -> Option<Count> {
         let risen = self.read(tree, cgroup, sweep)?;
-        if !self.has_counters_inside(cgroup) {
-            sweep.rises.extend(risen.rise(cgroup));
-            return Some(risen);
-        }
-        let children = tree.children(cgroup);
-        let mut below = Count::default();
-        for child in &children {
-            if let Some(rise) = self.descend(tree, child, sweep, now) {
+        let mut here = risen;
+        if self.has_counters_inside(cgroup) {
+            let children = tree.children(cgroup);
+            let mut below = Count::default();
+            for rise in children
+                .iter()
+                .filter_map(|child| self.descend(tree, child, sweep, now))
+            {
                 below.kills += rise.kills;
                 below.groups += rise.groups;
             }
+            self.forget_children(cgroup, &children, now);
+            let state = self.known.entry(cgroup.clone()).or_default();
+            below.kills += state.ahead;
+            state.ahead = below.kills.saturating_sub(risen.kills);
+            here = risen.beyond(below);
         }
-        self.forget_children(cgroup, &children, now);
-        let account = self.known.entry(cgroup.clone()).or_default();
-        let shown = below.kills + account.ahead;
-        account.ahead = shown.saturating_sub(risen.kills);
-        let here = Count {
-            kills: risen.kills.saturating_sub(shown),
-            groups: risen.groups.saturating_sub(below.groups),
-        };
-        sweep.rises.extend(here.rise(cgroup));
+        sweep.rises.extend((here.kills > 0).then(|| (cgroup.clone(), here)));
         Some(risen)
     }
 
-    /// Forgets cgroups in this one that are gone for long.
+    /// Forgets cgroups in this one that are gone for [`KNOWN_WHEN_GONE`].
     fn forget_children(&mut self, cgroup: &CgroupPath, children: &[CgroupPath], now: Duration) {
         let there: BTreeSet<&str> = children.iter().filter_map(CgroupPath::name).collect();
         self.known.retain(|known, state| {
@@ -342,14 +325,6 @@ impl Count {
             kills: self.kills.saturating_sub(other.kills),
             groups: self.groups.saturating_sub(other.groups),
         }
-    }
-
-    fn rise(self, cgroup: &CgroupPath) -> Option<Increase> {
-        Some(Increase {
-            cgroup: cgroup.clone(),
-            kills: NonZeroU64::new(self.kills)?,
-            again: self.groups.min(self.kills),
-        })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The node's files: counters, limits, `/proc`. All of it is quick, and none of it waits for anything but the kernel.
+//! Reads the node's files: counters, limits, `/proc`. All reads are quick and wait only for the kernel.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -26,33 +26,33 @@ const V1_MEMORY: [&str; 3] = [
     "memory.max_usage_in_bytes",
 ];
 const V2_MEMORY: [&str; 3] = ["memory.max", "memory.current", "memory.peak"];
-/// Limits from here on are none: the kernel prints the most its counter can hold.
+/// Bytes. A limit from here on is no limit: the kernel prints the most that its counter can hold.
 pub(super) const NO_LIMIT: u64 = 1 << 60;
-/// `PROC_PID_INIT_INO` and `PROC_CGROUP_INIT_INO` (include/linux/proc_ns.h): the namespaces the machine began with, which
-/// are those of the kernel's log.
+/// `PROC_PID_INIT_INO` and `PROC_CGROUP_INIT_INO` (include/linux/proc_ns.h): the first namespaces of the machine. Pids and paths
+/// in the kernel's log are those of these namespaces.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 const FIRST_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
 
-/// The node around a kill.
+/// The files that tell more about a kill.
 pub(super) trait NodeIo: CounterTree {
-    /// The limit and the use of a cgroup's memory now, each absent without a limit, and where the kernel has no such file;
-    /// `None` if the cgroup is gone.
+    /// The limit and the usage of a cgroup's memory now. Each is absent without a limit, or where the kernel has no such file.
+    /// Returns `None` if the cgroup is gone.
     fn memory(&self, cgroup: &CgroupPath) -> Option<HitLimit>;
-    /// The cgroup that is killed as a whole when a process in this one is killed for that limit
-    /// (`mem_cgroup_get_oom_group`): the outermost with `memory.oom.group` set, up to the one whose limit it is.
+    /// The cgroup that the kernel kills as a whole when it kills a process in this one for that limit
+    /// (`mem_cgroup_get_oom_group`): the outermost one with `memory.oom.group` set, up to the one with the limit.
     fn group_of(&self, cgroup: &CgroupPath, limit: &Limit) -> Option<CgroupPath>;
-    /// The processes in a cgroup and below it; `None` if it is gone.
+    /// The processes in a cgroup and below; `None` if the cgroup is gone.
     fn processes(&self, cgroup: &CgroupPath) -> Option<Vec<u32>>;
     /// Whether this task is one of the agent's own threads.
     fn is_own_thread(&self, invoker: &Invoker) -> bool;
 }
 
-/// What `/proc` still knew of a victim.
+/// The facts about a victim that `/proc` still knew.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ProcProbe {
-    /// Where it was; `/` says nothing.
+    /// Its cgroup; `/` counts as unknown.
     pub(super) cgroup: Option<CgroupPath>,
-    /// What it was to its container.
+    /// Its role in its container.
     pub(super) role: Role,
 }
 
@@ -63,38 +63,39 @@ impl ProcProbe {
     };
 }
 
-/// The node, as far as its files tell.
+/// The files of this node.
 #[derive(Debug)]
 pub(super) struct NodeFiles {
     tree: Option<Tree>,
-    /// The first processes of containers, by the containers' cgroups.
+    /// The searches for the first processes of containers, by the containers' cgroups.
     init_processes: HashMap<CgroupPath, InitSearch>,
-    /// Whether process ids in the log are those in `/proc`.
+    /// Whether the agent's pid namespace is that of the kernel's log.
     sees_pids: bool,
-    /// Counters that are kept open for the looks that follow, and the cgroups in theirs.
+    /// The open counters for the next sweeps.
     open: RefCell<HashMap<CgroupPath, OpenCounter>>,
 }
 
 #[derive(Debug)]
 struct OpenCounter {
     counter: Counter,
-    /// What is in the cgroup, and how many links its directory has with that. One that is removed and
-    /// another that is made leave the number as it is; but the counter of the first is found gone.
+    /// The cgroups inside, and the number of links of the directory with them. One removed and one new cgroup leave that number
+    /// as it is; then the counter of the removed one is found gone.
     children: Option<(u64, Vec<CgroupPath>)>,
 }
 
-/// Counters kept open at most.
+/// The most counters to keep open.
 const MOST_OPEN: usize = 512;
 
-/// How long a container's first process is searched for: some have none that can be told apart, and a runtime takes
-/// its time to start one.
+/// How long to search for a container's first process: a runtime takes a while to start one, and in some containers no process
+/// can be told apart as the first.
 const INIT_SEARCH_TIME: Duration = Duration::from_secs(60);
 
 /// The search for a container's first process.
 #[derive(Debug, Clone, Copy)]
 enum InitSearch {
     Found(u32),
-    InVain(Duration),
+    /// The search began at this time.
+    Since(Duration),
 }
 
 #[derive(Debug)]
@@ -114,29 +115,28 @@ impl NodeFiles {
         }
     }
 
-    /// No look at the counters follows soon.
+    /// Closes the counters: no sweep follows soon.
     pub(super) fn close_counters(&self) {
         self.open.take();
     }
 
-    /// Whether the paths in the log begin further up than ours.
+    /// Whether the paths in the log begin further up than those that the agent sees.
     pub(super) fn is_namespaced() -> bool {
         !is_namespace("cgroup", FIRST_CGROUP_NAMESPACE)
     }
 
-    /// Takes in where cgroups are and who lives in them now, a moment of CLOCK_MONOTONIC. Returns what the counters of the
-    /// tree count, once it is known.
-    pub(super) fn set_node_pods(&mut self, residents: &NodePods, now: Duration) -> Option<(CounterScope, CgroupPath)> {
-        let (hierarchy, root) = residents.tree.as_ref()?;
+    /// Takes the agent's inventory. Returns the scope of the counters and the root of all pods, once the agent knows them.
+    pub(super) fn set_node_pods(&mut self, node: &NodePods, now: Duration) -> Option<(CounterScope, CgroupPath)> {
+        let (hierarchy, root) = node.tree.as_ref()?;
         let mount = hierarchy.mount(Resource::Memory).to_owned();
-        let (counter, counting) = match hierarchy.version() {
+        let (counter, scope) = match hierarchy.version() {
             CgroupVersion::V1 => (OOM_CONTROL, CounterScope::Local),
             CgroupVersion::V2 if has_local_events(&mount) => (EVENTS, CounterScope::Local),
             CgroupVersion::V2 => (EVENTS, CounterScope::Below),
         };
         let known = std::mem::take(&mut self.init_processes);
-        let containers = residents.pods.iter().flat_map(|pod| pod.containers.values());
-        let search = |path: &CgroupPath| known.get(path).copied().unwrap_or(InitSearch::InVain(now));
+        let containers = node.pods.iter().flat_map(|pod| pod.containers.values());
+        let search = |path: &CgroupPath| known.get(path).copied().unwrap_or(InitSearch::Since(now));
         self.init_processes = containers
             .map(|container| (container.path.clone(), search(&container.path)))
             .collect();
@@ -146,21 +146,21 @@ impl NodeFiles {
             mount,
             counter,
         });
-        Some((counting, root.clone()))
+        Some((scope, root.clone()))
     }
 
-    /// Looks for first processes that are not known yet. Whether any is still worth looking for.
+    /// Searches for the first processes of containers. Returns whether to search again.
     pub(super) fn find_init_processes(&mut self, now: Duration) -> bool {
         let Some(tree) = self.tree.as_ref().filter(|_| self.sees_pids) else {
             return false;
         };
         let mut missing = false;
-        for (path, sought) in &mut self.init_processes {
-            if let InitSearch::InVain(since) = *sought
+        for (path, search) in &mut self.init_processes {
+            if let InitSearch::Since(since) = *search
                 && now.saturating_sub(since) < INIT_SEARCH_TIME
             {
                 match init_process(&tree.mount, path) {
-                    Some(first) => *sought = InitSearch::Found(first),
+                    Some(first) => *search = InitSearch::Found(first),
                     None => missing = true,
                 }
             }
@@ -168,20 +168,20 @@ impl NodeFiles {
         missing
     }
 
-    /// The file of the counter that rises with every kill in the tree, where there is one.
-    pub(super) fn top_counter(&self, root: &CgroupPath) -> Option<PathBuf> {
+    /// The file of the counter of a cgroup, once the agent knows the tree.
+    pub(super) fn counter_file(&self, cgroup: &CgroupPath) -> Option<PathBuf> {
         let tree = self.tree.as_ref()?;
-        Some(root.under(&tree.mount).join(tree.counter))
+        Some(cgroup.under(&tree.mount).join(tree.counter))
     }
 
-    /// Looks what `/proc` still knows of a victim.
+    /// Reads what `/proc` still knows of a victim.
     pub(super) fn probe(&self, kill: &Kill) -> ProcProbe {
         let root = CgroupPath::root();
         let named = kill.task_cgroup.as_ref().filter(|path| **path != root);
         let mut role = named.and_then(|path| self.role_in(path, kill.pid));
         let mut cgroup = None;
         let process = Path::new(PROC).join(kill.pid.to_string());
-        // The process may be gone, and its id another's.
+        // The process may be gone, and another one may have its id.
         let is_there = || read(&process.join("comm")).is_some_and(|comm| comm.trim_end_matches('\n') == kill.comm);
         if self.sees_pids && role.is_none() && is_there() {
             if let (None, Some(tree), Ok(pid)) = (named, &self.tree, kill.pid.try_into()) {
@@ -199,13 +199,13 @@ impl NodeFiles {
         }
     }
 
-    /// What a process in this cgroup is to its container, if that container's first process is known.
+    /// The role of a process in its container, if the agent knows that container's first process.
     fn role_in(&self, cgroup: &CgroupPath, pid: u32) -> Option<Role> {
         let mut outwards = std::iter::successors(Some(cgroup.clone()), CgroupPath::parent);
         match outwards.find_map(|path| self.init_processes.get(&path).copied())? {
             InitSearch::Found(first) if first == pid => Some(Role::Main),
             InitSearch::Found(_) => Some(Role::Child),
-            InitSearch::InVain(_) => None,
+            InitSearch::Since(_) => None,
         }
     }
 
@@ -216,7 +216,6 @@ impl NodeFiles {
 
 impl CounterTree for NodeFiles {
     fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>> {
-        let Some(tree) = &self.tree else { return Ok(None) };
         let mut open = self.open.borrow_mut();
         if let Some(known) = open.get(cgroup) {
             let reading = known.counter.read()?;
@@ -228,7 +227,7 @@ impl CounterTree for NodeFiles {
                 around.children = None;
             }
         }
-        let Some(counter) = Counter::open(cgroup.under(&tree.mount).join(tree.counter))? else {
+        let Some(counter) = self.counter_file(cgroup).map_or(Ok(None), Counter::open)? else {
             return Ok(None);
         };
         let reading = counter.read();
@@ -241,11 +240,10 @@ impl CounterTree for NodeFiles {
 
     fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {
         let Some(tree) = &self.tree else { return Vec::new() };
+        let directory = fs::metadata(cgroup.under(&tree.mount));
+        let links = directory.ok().map(|directory| directory.nlink());
         let mut open = self.open.borrow_mut();
         let mut known = open.get_mut(cgroup).map(|open| &mut open.children);
-        let links = fs::metadata(cgroup.under(&tree.mount))
-            .ok()
-            .map(|directory| directory.nlink());
         if let Some(Some((then, children))) = &known
             && links == Some(*then)
         {
@@ -308,7 +306,7 @@ impl NodeIo for NodeFiles {
     }
 }
 
-/// Whether v2 is mounted so that `memory.events` counts kills in the cgroup alone.
+/// Whether the mount makes `memory.events` of v2 count kills in the cgroup alone.
 fn has_local_events(mount: &Path) -> bool {
     let table = procfs::process::Process::myself().and_then(|me| me.mountinfo());
     let is_local = |mounts: procfs::process::MountInfos| {
@@ -318,14 +316,14 @@ fn has_local_events(mount: &Path) -> bool {
     table.is_ok_and(is_local)
 }
 
-/// The first process of a container with a pid namespace of its own: the one that is process 1 there, and is in no
-/// namespace further in. Neither a container with the host's processes nor one with its pod's has such a one.
+/// The first process of a container: process 1 of the container's own pid namespace, and in no namespace further in. A container
+/// in the pid namespace of its pod or of the host has no such process.
 fn init_process(mount: &Path, container: &CgroupPath) -> Option<u32> {
     let directory = container.under(mount);
     let here = read(&directory.join("cgroup.procs"))?;
     let mut processes = pids(&here);
     if processes.is_empty() {
-        // crun puts them one level further in.
+        // crun puts the processes one level further in.
         processes = pids(&read(&directory.join("container/cgroup.procs"))?);
     }
     let is_first = |pid: &u32| is_init_of_its_namespace(&Path::new(PROC).join(pid.to_string()), *pid);
@@ -347,7 +345,7 @@ fn is_namespace(kind: &str, first: &str) -> bool {
     fs::read_link(Path::new(PROC).join("self/ns").join(kind)).is_ok_and(|link| link.as_os_str() == first)
 }
 
-/// A file of the kernel's; `None` when it is gone, as what it belongs to may be at any time.
+/// The text of a kernel file; `None` when the file is gone, because its cgroup or process may end at any time.
 fn read(path: &Path) -> Option<String> {
     let bytes = fs::read(path).ok()?;
     Some(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))

@@ -1,6 +1,7 @@
-//! The agent's own lowerings of memory limits, and which kills they are blamed for.
+//! Remembers the agent's own writes that lowered memory limits, and blames kills on them.
 //!
-//! In come records of passes; out comes, for a kill, the last time the agent lowered the limit that was hit. Pure.
+//! In come records of passes; out comes, for a kill, the last write that lowered the limit that was hit. Also remembers the
+//! evidence that hooks left behind. Pure.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -12,36 +13,36 @@ use crate::model::{
 use crate::oom::kill::Level;
 use crate::oom::report::{Evidence, OomReport, OwnWrite};
 
-/// A kill within so much time after the agent lowered the limit is blamed on it.
+/// A kill within this time after a write is blamed on the write.
 pub const BLAME_WINDOW: SignedDuration = SignedDuration::from_secs(60);
-/// What a hook left behind is said of kills within so much time after.
+/// A kill within this time after a hook gets the hook's evidence.
 const EVIDENCE_WINDOW: SignedDuration = SignedDuration::from_hours(1);
-/// More than can be lowered in that time.
+/// The most writes to remember; more than the agent makes in that time.
 const MOST: usize = 4096;
 
-/// A limit that was lowered.
+/// A write that lowered a limit.
 #[derive(Debug)]
 struct Lowered {
     pod_uid: String,
     target: Target,
-    /// From when on it may have been in force.
+    /// The earliest time at which the lower limit may have applied.
     from: Timestamp,
     write: OwnWrite,
 }
 
-/// What was done to containers before the kernel killed in them.
+/// The agent's latest writes and hooks.
 #[derive(Debug, Default)]
 pub(super) struct OwnWrites {
     lowered: VecDeque<Lowered>,
-    /// The hooks that were to leave evidence last, by a pod's UID and a container's name.
+    /// The latest hooks that were to leave evidence, by the UID of the pod and the name of the container.
     evidence: BTreeMap<(String, String), AskedEvidence>,
 }
 
-/// When a hook was asked for evidence; when it ended, and what it left behind.
+/// The time at which the agent asked a hook for evidence; the time at which the hook ended, and the evidence.
 type AskedEvidence = (Timestamp, Option<(Timestamp, HookEvidence)>);
 
 impl OwnWrites {
-    /// Takes in what a pass did.
+    /// Takes the record of a pass or a hook.
     pub(super) fn record(&mut self, record: &ChangeRecord) {
         if let Cause::Hook { container, .. } = &record.cause {
             let of = (record.pod.uid.clone(), container.clone());
@@ -49,7 +50,7 @@ impl OwnWrites {
             let known = match &record.outcome {
                 Outcome::Hook(end) => match end.evidence.clone() {
                     Some(left) => Some((earlier.map_or(record.at, |(at, _)| at), Some((record.at, left)))),
-                    // Another hook ended, or this one was not run.
+                    // Another hook ended, or this one did not run.
                     None => earlier.filter(|(_, ended)| ended.is_some()),
                 },
                 _ => Some((record.at, None)),
@@ -96,7 +97,7 @@ impl OwnWrites {
             .map(|lowered| lowered.write.clone())
     }
 
-    /// What a hook left behind in the container of a kill, not long before it, or that it was not done.
+    /// The evidence of a hook in the container of a kill, or that the hook had not ended.
     pub(super) fn evidence(&self, report: &OomReport) -> Option<Evidence> {
         let (pod, container) = (report.facts.pod.as_ref()?, report.facts.container.as_ref()?);
         let (asked, ended) = self.evidence.get(&(pod.uid.clone(), container.name.clone()))?;
@@ -111,23 +112,23 @@ impl OwnWrites {
         })
     }
 
-    /// Forgets what nothing is blamed on any more.
+    /// Forgets writes and evidence that are too old for any kill.
     pub(super) fn forget(&mut self, now: Timestamp) {
-        // A kill is told some seconds after it happened.
+        // The agent reports a kill some seconds after it happened.
         let old = |lowered: &Lowered| now.duration_since(lowered.write.time) > BLAME_WINDOW * 2;
         while self.lowered.front().is_some_and(old) {
             self.lowered.pop_front();
         }
         self.evidence
             .retain(|_, (asked, _)| now.duration_since(*asked) <= EVIDENCE_WINDOW * 2);
-        // A recommendation for all pods at once makes many, and the next one may be days away.
+        // A recommendation for all pods leads to many writes at once, and the next one may be days away.
         if self.lowered.is_empty() {
             self.lowered.shrink_to_fit();
         }
     }
 }
 
-/// In words, what a step lowered; `None` unless it lowered a memory limit.
+/// Describes the memory limit that a step lowered. Returns `None` for any other step.
 fn lowering(step: &StepRecord) -> Option<String> {
     if step.error.is_some() {
         return None;
@@ -135,7 +136,7 @@ fn lowering(step: &StepRecord) -> Option<String> {
     let (name, from, to) = match &step.change {
         Change::Spec { from, to } => (
             "memory_limit_in_bytes",
-            // What had no limit that is known may have been lowered.
+            // An unknown limit counts as none, because the step may have lowered it.
             stored_limit(from).unwrap_or(MemoryLimit::Max),
             stored_limit(to)?,
         ),
@@ -151,7 +152,7 @@ fn lowering(step: &StepRecord) -> Option<String> {
     (to < from).then(|| format!("{name} of {} from {} to {}", step.target, words(from), words(to)))
 }
 
-/// The limit in a runtime's stored spec, where a negative one is none.
+/// The limit in a runtime's stored spec. A negative one stands for no limit.
 fn stored_limit(spec: &CriResources) -> Option<MemoryLimit> {
     let limit = u64::try_from(spec.memory_limit_in_bytes?);
     Some(limit.map_or(MemoryLimit::Max, MemoryLimit::Bytes))

@@ -1,8 +1,8 @@
-//! The names of the pods and containers that cgroups belong to, also of those that are gone lately.
+//! Knows the names of the pods and containers of cgroups, also of those that are gone since a short time.
 //!
-//! In comes the agent's own inventory, again and again; out come names and levels for the paths in the kernel's log. What
-//! the agent knows to be a container's cgroup is that container's, and everything inside is, whatever it is called:
-//! containers choose the names of the cgroups they make. Only then is a path read by its form. Pure.
+//! In comes the agent's inventory, again and again; out come names and levels for the paths in the kernel's log. A cgroup that the
+//! inventory knows as a container's belongs to that container with everything inside, whatever the names there: containers
+//! choose the names of the cgroups they make. Only other paths are read by their form. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,15 +14,14 @@ use crate::model::{CgroupPath, LivePod};
 use crate::oom::kill::{Level, pod_and_container};
 use crate::oom::report::{ReportedContainer, ReportedPod};
 
-/// How long names are kept: a kill may be told after its pod is gone.
+/// How long to remember the names of a pod that is gone: the agent may still report a kill in it.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
-/// Where cgroups are, and the pods on the node, as the agent found them.
+/// The hierarchy of cgroups and the pods on the node: the agent's inventory.
 #[derive(Debug, Clone, Default)]
 pub struct NodePods {
-    /// The mounts and the root of all pods, once they are known.
+    /// The mounts and the root of all pods, once the agent knows them.
     pub tree: Option<(Hierarchy, CgroupPath)>,
-    /// The pods on the node.
     pub pods: Vec<Arc<LivePod>>,
 }
 
@@ -32,14 +31,14 @@ struct KnownCgroup {
     pod: PodId,
     /// `None` for the pod's own cgroup.
     container: Option<ReportedContainer>,
-    /// Since when it is gone.
+    /// The time since which it is gone.
     gone: Option<Duration>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct PodNames {
     root: Option<CgroupPath>,
-    residents: HashMap<CgroupPath, KnownCgroup>,
+    cgroups: HashMap<CgroupPath, KnownCgroup>,
 }
 
 /// The pod and container that a cgroup belongs to.
@@ -47,38 +46,37 @@ pub(super) struct PodNames {
 pub(super) struct Owner {
     pub(super) pod: Option<ReportedPod>,
     pub(super) container: Option<ReportedContainer>,
-    /// Whether names are missing that the agent may still learn.
+    /// Whether the agent may still learn a missing name.
     pub(super) unnamed: bool,
 }
 
 impl PodNames {
     /// Replaces the pods on the node.
-    pub(super) fn update(&mut self, residents: &NodePods, now: Duration) {
-        self.root = residents.tree.as_ref().map(|(_, root)| root.clone());
-        for resident in self.residents.values_mut() {
-            resident.gone.get_or_insert(now);
+    pub(super) fn update(&mut self, node: &NodePods, now: Duration) {
+        self.root = node.tree.as_ref().map(|(_, root)| root.clone());
+        for known in self.cgroups.values_mut() {
+            known.gone.get_or_insert(now);
         }
-        for pod in &residents.pods {
-            let resident = |container| KnownCgroup {
+        for pod in &node.pods {
+            let known = |container| KnownCgroup {
                 pod: pod.id.clone(),
                 container,
                 gone: None,
             };
-            self.residents.insert(pod.path.clone(), resident(None));
+            self.cgroups.insert(pod.path.clone(), known(None));
             for (name, container) in &pod.containers {
-                let of = resident(Some(ReportedContainer {
-                    name: name.clone(),
-                    id: container.id.clone(),
-                }));
-                self.residents.insert(container.path.clone(), of);
+                let (name, id) = (name.clone(), container.id.clone());
+                let known = known(Some(ReportedContainer { name, id }));
+                self.cgroups.insert(container.path.clone(), known);
             }
         }
-        self.residents
-            .retain(|_, resident| resident.gone.is_none_or(|gone| now.saturating_sub(gone) < REMEMBERED));
+        self.cgroups
+            .retain(|_, known| known.gone.is_none_or(|gone| now.saturating_sub(gone) < REMEMBERED));
     }
 
+    /// The pod and container of a cgroup.
     pub(super) fn owner(&self, cgroup: &CgroupPath) -> Owner {
-        let known = self.resident(cgroup);
+        let known = self.known(cgroup);
         let pod = known.map(|known| ReportedPod {
             namespace: known.pod.namespace.clone(),
             name: known.pod.name.clone(),
@@ -116,12 +114,12 @@ impl PodNames {
     }
 
     fn container(&self, cgroup: &CgroupPath) -> Option<&ReportedContainer> {
-        self.residents.get(cgroup)?.container.as_ref()
+        self.cgroups.get(cgroup)?.container.as_ref()
     }
 
-    /// Whether this container, by its name, is the only one of the pod.
+    /// Whether the pod has only this container. Two containers of the same name are one that restarted.
     pub(super) fn is_only_container(&self, pod: &CgroupPath, container: &CgroupPath) -> bool {
-        let cgroups = self.residents.keys();
+        let cgroups = self.cgroups.keys();
         let in_pod = cgroups.filter(|path| path.parent().as_ref() == Some(pod));
         let mut containers = in_pod.filter_map(|path| self.container(path));
         self.container(container)
@@ -130,14 +128,14 @@ impl PodNames {
 
     /// The level of a cgroup whose limit was hit.
     pub(super) fn level(&self, cgroup: &CgroupPath) -> Level {
-        if self.resident(cgroup).is_some_and(|known| known.container.is_some()) {
+        if self.known(cgroup).is_some_and(|known| known.container.is_some()) {
             return Level::Container;
         }
         Level::of(cgroup, self.place(cgroup).as_ref())
     }
 
-    /// What a path stands for. Below the node's own root of all pods the outermost pod in it counts; a path elsewhere is
-    /// nobody's, if that root is known.
+    /// Reads a path by its form. Below the node's root of all pods the outermost pod in the path counts. If the agent knows that
+    /// root, a path elsewhere belongs to no pod.
     fn place(&self, cgroup: &CgroupPath) -> Option<Place> {
         match &self.root {
             Some(root) => Place::parse_below(root, cgroup),
@@ -145,14 +143,14 @@ impl PodNames {
         }
     }
 
-    /// The outermost container that this cgroup belongs to, or else the pod.
-    fn resident(&self, cgroup: &CgroupPath) -> Option<&KnownCgroup> {
+    /// The outermost known container that this cgroup belongs to, or else the pod.
+    fn known(&self, cgroup: &CgroupPath) -> Option<&KnownCgroup> {
         let outwards = std::iter::successors(Some(cgroup.clone()), CgroupPath::parent);
         let mut found = None;
         for path in outwards {
-            match self.residents.get(&path) {
-                Some(resident) if resident.container.is_some() => found = Some(resident),
-                Some(resident) => return found.or(Some(resident)),
+            match self.cgroups.get(&path) {
+                Some(known) if known.container.is_some() => found = Some(known),
+                Some(pod) => return found.or(Some(pod)),
                 None => {}
             }
         }

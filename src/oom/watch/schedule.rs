@@ -1,35 +1,35 @@
-//! When to look at the counters, and at containers that are new. Pure.
+//! Decides when to read the counters, and when to refresh containers. Pure.
 //!
-//! Once a second anyway, and sooner when something asks for it: of kills that are counted apart from each other it is
-//! certain which is which. So looking may take half a second at once, and not more than a fiftieth of the time in the
-//! long run: on a node full of kills the counters only have to agree with the log in the end.
+//! The agent reads the counters once a second, and sooner after a request: kills that it counts apart from each other can be told
+//! apart. Sweeps may take half a second in a row, but in the long run no more than a fiftieth of the time. On a node full of
+//! kills the counters only have to agree with the log in the end.
 
 use std::time::Duration;
 
-/// Between two looks when nothing asks for any.
+/// The time between two sweeps without a request.
 const TICK: Duration = Duration::from_secs(1);
-/// Looking takes one in so many moments at most,
+/// Sweeps take at most one in so many moments, plus their credit.
 const SHARE: u32 = 50;
-/// but for this much that it did not take before.
+/// The most time that sweeps can save up.
 const MOST_CREDIT: Duration = Duration::from_millis(500);
-/// And never follows sooner than this.
+/// The shortest pause between two sweeps.
 const LEAST: Duration = Duration::from_millis(1);
-/// While something is expected, so many looks follow each other as closely: kills come in bursts.
+/// After a sign of a kill, so many sweeps follow with the shortest pause: kills come in bursts.
 const CLOSE: u32 = 16;
 
-/// The next look. Times are of CLOCK_MONOTONIC.
+/// The time of the next sweep. Times are of CLOCK_MONOTONIC.
 #[derive(Debug)]
 pub(super) struct Schedule {
     next: Duration,
     not_before: Duration,
-    /// The time that looking may take without a rest after it, and up to when it is counted.
+    /// The time that a sweep may take without a rest after it, and the moment of that amount.
     credit: (Duration, Duration),
-    /// How long after the next look another one is worth while, if something is expected, and how many are as close.
+    /// While kills are expected: the pause after the next sweep, and how many more pauses are as short.
     again: Option<(Duration, u32)>,
 }
 
 impl Schedule {
-    /// The first look is now.
+    /// The first sweep is now.
     pub(super) const fn new(now: Duration) -> Self {
         Self {
             next: now,
@@ -39,23 +39,24 @@ impl Schedule {
         }
     }
 
-    /// Asks for a look at that time, or as soon after it as may be.
+    /// Requests a sweep at this time, or as soon as possible after it.
     pub(super) fn request(&mut self, at: Duration) {
         self.next = self.next.min(at.max(self.not_before));
     }
 
-    /// Something is about to be counted, nobody knows when: asks for looks as close to each other as may be, and for others
-    /// after them, each after twice as long. The kernel mostly kills at once, but may print a report first, over a slow line.
+    /// The kernel is about to count a kill. Requests sweeps with the shortest pause, and then more sweeps, each after twice the
+    /// pause. The kernel mostly kills at once, but may print a report over a slow console first.
     pub(super) fn expect(&mut self, now: Duration) {
         self.request(now + LEAST);
         self.again = Some((LEAST, CLOSE));
     }
 
-    /// Whether further looks follow soon.
+    /// Whether more sweeps follow soon.
     pub(super) const fn is_expecting(&self) -> bool {
         self.again.is_some()
     }
 
+    /// A sweep took from `from` to `to`.
     pub(super) fn completed(&mut self, from: Duration, to: Duration) {
         let (credit, since) = self.credit;
         let credit = MOST_CREDIT.min(credit + from.saturating_sub(since) / SHARE);
@@ -77,29 +78,28 @@ impl Schedule {
     }
 }
 
-/// When to look at containers that are new: at once when asked, and no more often than is fit.
+/// When to refresh containers: at once after a request, but at most a fiftieth of the time.
 #[derive(Debug, Default)]
 pub(super) struct ContainerRefresh {
     due: Option<Duration>,
     not_before: Duration,
-    /// How often in a row another look was worth while.
+    /// How many refreshes in a row found a container that is not ready.
     again: u32,
 }
 
 impl ContainerRefresh {
-    /// Asks for a look as soon as may be.
+    /// Requests a refresh as soon as possible.
     pub(super) fn request(&mut self, now: Duration) {
         let at = now.max(self.not_before);
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
         self.again = 0;
     }
 
-    /// When it is due, if it is asked for.
     pub(super) const fn due(&self) -> Option<Duration> {
         self.due
     }
 
-    /// A look was taken, and another is worth while or not: in a second, then after twice as long each time.
+    /// A refresh took from `from` to `to`. `again` requests another one: in a second, then after twice the pause each time.
     pub(super) fn completed(&mut self, from: Duration, to: Duration, again: bool) {
         self.not_before = to + rest(to.saturating_sub(from), SHARE);
         self.due = again.then(|| to + TICK * (1 << self.again.min(16)));
@@ -107,7 +107,7 @@ impl ContainerRefresh {
     }
 }
 
-/// How long to rest after work of that long, so that it takes one in about so many moments; never more than a second.
+/// The rest after work of this duration, so that the work takes about one in `share` moments; at most a second.
 pub(super) fn rest(work: Duration, share: u32) -> Duration {
     work.saturating_mul(share).clamp(LEAST, TICK)
 }

@@ -1,15 +1,15 @@
-//! Wakes the watcher when a counter may have risen, or is about to, where the kernel says so. Nothing it says means a kill:
-//! the watcher only sweeps the counters.
+//! Wakes the watcher when the kernel notifies that a counter has risen or may rise soon. A notification does not mean a kill: the
+//! watcher only sweeps the counters.
 //!
-//! On v2 `memory.events` changes and can be watched. It also changes when that of a cgroup below does
-//! (`memcg_memory_event`, include/linux/memcontrol.h), so one watch, on the root of all pods, is told of every kill in any of
-//! them, at most ten milliseconds later. It is also told of every time a limit is reached.
+//! v2: the kernel notifies watches on `memory.events`, also for changes in cgroups below (`memcg_memory_event`,
+//! include/linux/memcontrol.h). So one watch on the root of all pods hears of every kill in them, at most ten milliseconds
+//! later. The watch also hears of every limit that is reached.
 //!
-//! On v1 the kernel raises an eventfd every time memory runs out at the limit of a cgroup it was ordered for, or of one around
-//! that ([`CgroupDir::alarm_at_oom`]). Ordered for every container, one eventfd hears of whatever happens at the limits of
-//! containers, pods, QoS classes and of all pods. It does not hear of the node's memory, nor of limits that containers set
-//! inside their own cgroups. It comes before a kill, for every container below the limit, several times, when nobody can be
-//! killed, and when a container ends.
+//! v1: the kernel raises an eventfd when memory runs out at the limit of a cgroup with an alarm, or of one around it
+//! ([`CgroupDir::alarm_at_oom`]). One eventfd with an alarm for each container hears of the limits of containers, pods, QoS
+//! classes and all pods. It does not hear of the node's memory, nor of limits that containers set inside their own cgroups. The
+//! kernel raises it before a kill, several times, for every container below the limit, also if there is no process to kill, and
+//! when a container ends.
 
 use std::collections::HashMap;
 use std::io;
@@ -27,11 +27,11 @@ use crate::cgroup::{CgroupDir, Hierarchy, Identity};
 use crate::model::CgroupPath;
 use crate::oom::kmsg::async_fd;
 
-/// Once raised, the eventfd is not listened to for so long: a process that cannot be killed raises it again and again. The
-/// kernel spaces out its notices on v2 likewise (`CGROUP_FILE_NOTIFY_MIN_INTV`, kernel/cgroup/cgroup.c).
+/// The watcher ignores the eventfd for this long after a notification: a process that cannot be killed raises the eventfd again
+/// and again. On v2 the kernel waits as long between notifications (`CGROUP_FILE_NOTIFY_MIN_INTV`, kernel/cgroup/cgroup.c).
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Why the watcher was woken.
+/// The meaning of a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WakeUpReason {
     /// A counter changed: v2.
@@ -40,13 +40,13 @@ pub(super) enum WakeUpReason {
     Expected,
 }
 
-/// What the kernel was asked to notify about.
+/// The registrations for notifications.
 #[derive(Debug, Default)]
 pub(super) struct WakeUp {
     events: Option<AsyncFd<Events>>,
     alarm: Option<AsyncFd<EventFd>>,
-    /// The cgroups the alarm was ordered for that are still there. The kernel forgets the others by itself.
-    ordered: HashMap<CgroupPath, Identity>,
+    /// The existing cgroups with an alarm. The kernel itself removes the alarms of the others.
+    registered: HashMap<CgroupPath, Identity>,
     quiet_until: Option<Instant>,
 }
 
@@ -60,9 +60,9 @@ impl AsRawFd for Events {
 }
 
 impl WakeUp {
-    /// Watches this counter (v2), too. The same one again costs nothing.
+    /// Watches a counter (v2). Watching the same one again has no effect.
     ///
-    /// Errors: what the kernel says; then a sweep once a second finds kills.
+    /// Errors: those of the kernel. Then only the sweep once a second finds kills.
     pub(super) fn watch(&mut self, counter: &Path) -> io::Result<()> {
         let events = match self.events.take() {
             Some(events) => events,
@@ -73,9 +73,9 @@ impl WakeUp {
         added.map(drop).map_err(io::Error::from)
     }
 
-    /// Orders the alarm for those of these containers (v1) that it was not ordered for. One that is gone is nobody's loss.
+    /// Sets the alarm for those of these containers (v1) that have none. Ignores a container that is gone.
     ///
-    /// Errors: in words, why not all of them are heard of; then a sweep once a second finds kills there.
+    /// Errors: the first failure, in words. Then only the sweep once a second finds kills in that container.
     pub(super) fn register<'c>(
         &mut self,
         hierarchy: &Hierarchy,
@@ -84,7 +84,7 @@ impl WakeUp {
         let alarm = match self.alarm.take() {
             Some(alarm) => alarm,
             None => {
-                self.ordered.clear();
+                self.registered.clear();
                 EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)
                     .map_err(io::Error::from)
                     .and_then(async_fd)
@@ -92,20 +92,20 @@ impl WakeUp {
             }
         };
         let alarm = self.alarm.insert(alarm);
-        self.ordered
+        self.registered
             .retain(|path, identity| match CgroupDir::open(hierarchy, path) {
                 Ok(dir) => dir.identity() == *identity,
                 Err(error) => !error.is_gone(),
             });
         let mut failed = Ok(());
         for path in containers {
-            if self.ordered.contains_key(path) {
+            if self.registered.contains_key(path) {
                 continue;
             }
-            let ordered = CgroupDir::open(hierarchy, path)
+            let registered = CgroupDir::open(hierarchy, path)
                 .and_then(|dir| dir.alarm_at_oom(alarm.get_ref()).map(|()| dir.identity()));
-            match ordered {
-                Ok(identity) => drop(self.ordered.insert(path.clone(), identity)),
+            match registered {
+                Ok(identity) => drop(self.registered.insert(path.clone(), identity)),
                 Err(error) if error.is_gone() => {}
                 Err(error) => failed = failed.and(Err(error.to_string())),
             }
@@ -113,7 +113,7 @@ impl WakeUp {
         failed
     }
 
-    /// Waits until the kernel notifies. Cancel-safe: what was told stays told until it is read, which does not wait.
+    /// Waits for a notification. Cancel-safe: a notification stays until it is read, and the read does not wait.
     pub(super) async fn notified(&mut self) -> io::Result<WakeUpReason> {
         let (events, alarm, quiet_until) = (&self.events, &self.alarm, self.quiet_until);
         let raised = async {
@@ -132,7 +132,7 @@ impl WakeUp {
             told = raised => {
                 match told {
                     Ok(()) => self.quiet_until = Some(Instant::now() + MIN_INTERVAL),
-                    // The kernel takes back what was ordered for it.
+                    // The kernel removes the alarms of a closed eventfd.
                     Err(_) => self.alarm = None,
                 }
                 told.map(|()| WakeUpReason::Expected)

@@ -1,4 +1,4 @@
-//! The actor: waits for the log, the counters, the pods and the clock, feeds the attribution, and sends what it reports.
+//! The actor: waits for the log, the counters, the pods and the clock, feeds the attribution, and sends its reports.
 
 use std::io;
 use std::path::PathBuf;
@@ -24,19 +24,19 @@ use crate::model::{CgroupVersion, ChangeRecord};
 use crate::oom::clock::{Moment, monotonic};
 use crate::oom::counters::machine_kill_count;
 use crate::oom::join::Progress;
-use crate::oom::kmsg::{BootId, Notice, Origin};
+use crate::oom::kmsg::{BootId, KmsgReader, Notice, Origin};
 use crate::oom::parse::Event;
 use crate::oom::report::OomReport;
 
-/// Notices taken in before anything else is done. What `/proc` knows of a victim does not last.
+/// The watcher handles this many notices in a row: a victim is in `/proc` for a moment only.
 const AT_ONCE: usize = 256;
-/// Kills that wait for counters wait this long for the tree to be found.
+/// Kills wait this long for the agent to find the tree of cgroups.
 const TREE_WITHIN: Duration = Duration::from_secs(30);
-/// How often to look again how far the log can be read while something waits for that, and whether there
-/// is room for a batch.
-const AGAIN: Duration = Duration::from_millis(50);
-/// Deciding what belongs together takes one in so many moments at most: where much does, each line and each look that is new
-/// would have all of it decided again.
+/// While kills or reports wait, the watcher checks this often whether the log is read further and whether there is room for
+/// a batch.
+const CHECK_AGAIN: Duration = Duration::from_millis(50);
+/// Deciding takes at most one in so many moments: in a flood, each line and each sweep leads to a new decision about all kills
+/// of the flood.
 const DECIDING_SHARE: u32 = 10;
 
 /// The state of the actor.
@@ -48,33 +48,23 @@ struct Watcher {
     wake_up: WakeUp,
     schedule: Schedule,
     refresh: ContainerRefresh,
-    sweeps: Sweeps,
-    /// Before that nothing is decided.
+    /// When to stop waiting for the tree of cgroups.
+    tree_due: Duration,
+    /// The machine's counts of kills at the two latest sweeps.
+    machine_kills: [Option<u64>; 2],
+    /// When to decide again.
     decide_from: Duration,
-    /// Whether to send a checkpoint although there is nothing to report.
+    /// Whether to send a checkpoint even without reports.
     ticked: bool,
     problems: Problems,
     links: Links,
 }
 
-/// Nobody takes reports any more.
+/// The receiver of batches is gone.
 #[derive(Debug, PartialEq, Eq)]
 struct Closed;
 
-/// The state of sweeping the counters.
-#[derive(Debug, Default)]
-struct Sweeps {
-    /// What the counters count, once the tree is known.
-    scope: Option<CounterScope>,
-    /// A moment before the latest sweep.
-    latest: Option<Duration>,
-    /// When to stop waiting for the tree to be found.
-    tree_due: Duration,
-    /// How often any process was killed on the machine, as of the two latest sweeps.
-    on_machine: [Option<u64>; 2],
-}
-
-/// What is degraded, in words.
+/// The degraded parts, in words.
 #[derive(Debug, Default)]
 struct Problems {
     checkpoint: Option<String>,
@@ -103,10 +93,8 @@ impl Watcher {
             wake_up: WakeUp::default(),
             schedule: Schedule::new(now),
             refresh: ContainerRefresh::default(),
-            sweeps: Sweeps {
-                tree_due: now + TREE_WITHIN,
-                ..Sweeps::default()
-            },
+            tree_due: now + TREE_WITHIN,
+            machine_kills: [None; 2],
             decide_from: Duration::ZERO,
             ticked: false,
             problems,
@@ -114,22 +102,22 @@ impl Watcher {
         }
     }
 
-    /// Watches until told to stop, or nobody takes reports.
+    /// Watches until the agent stops, or the receiver of batches is gone.
     async fn run(mut self) {
         self.set_node_pods();
         while self.work() != Err(Closed) {
             let wake = self.next_wake().saturating_sub(monotonic());
-            // Cancel-safe: every branch but the last two says so of itself, and those only tell that it is time.
+            // Cancel-safe: the documentation of each branch but the last two says so, and those two carry no value.
             tokio::select! {
                 biased;
                 notice = self.log.next() => self.handle_notices(notice),
-                told = self.wake_up.notified() => self.handle_wake_up(told),
+                reason = self.wake_up.notified() => self.handle_wake_up(reason),
                 changed = self.links.residents.changed() => match changed {
                     Ok(()) => self.set_node_pods(),
                     // The agent is ending.
                     Err(_) => return,
                 },
-                change = next_change(&mut self.links.changes) => self.attribution.own_writes().record(&change),
+                change = next_change(&mut self.links.changes) => self.attribution.own_writes.record(&change),
                 () = tokio::time::sleep(wake) => {}
                 () = self.links.stop.cancelled() => return,
             }
@@ -137,7 +125,7 @@ impl Watcher {
     }
 
     fn handle_notices(&mut self, first: Result<Notice>) {
-        // Of two things that wait, a container that started came before a kill in it.
+        // A container starts before the kernel kills in it, so take the new containers before the kills.
         if self.links.residents.has_changed().unwrap_or(false) {
             self.set_node_pods();
             self.refresh_containers();
@@ -149,7 +137,7 @@ impl Watcher {
             next = if left > 0 { self.log.next_now() } else { Ok(None) };
         }
         if let Err(error) = next {
-            // What was told of the log is in the counters, and must not be told from there.
+            // The counters also show the kills that the log has told of: read them before the log is closed.
             self.sweep();
             let now = Moment::now();
             self.log.close(&error, now.monotonic);
@@ -174,31 +162,31 @@ impl Watcher {
         }
     }
 
-    fn handle_wake_up(&mut self, told: io::Result<WakeUpReason>) {
+    fn handle_wake_up(&mut self, reason: io::Result<WakeUpReason>) {
         let now = monotonic();
-        match told {
+        match reason {
             Ok(WakeUpReason::Expected) => self.schedule.expect(now),
             Ok(WakeUpReason::Counted) | Err(_) => self.schedule.request(now),
         }
-        if let Err(error) = told {
+        if let Err(error) = reason {
             self.problems.wake_up = Some(error.to_string());
         }
     }
 
     fn set_node_pods(&mut self) {
         let residents = Arc::clone(&self.links.residents.borrow_and_update());
-        self.attribution.set_node_pods(&residents, monotonic());
-        let Some((counting, root)) = self.files.set_node_pods(&residents, monotonic()) else {
+        self.attribution.names.update(&residents, monotonic());
+        let Some((scope, root)) = self.files.set_node_pods(&residents, monotonic()) else {
             return;
         };
-        if self.sweeps.scope.replace(counting).is_none() {
+        if self.attribution.tree.is_none() {
             self.schedule.request(monotonic());
         }
-        self.attribution.set_tree(counting, &root, NodeFiles::is_namespaced());
+        self.attribution.set_tree(scope, &root, NodeFiles::is_namespaced());
         self.refresh.request(monotonic());
     }
 
-    /// Does for containers that are new what takes a look at each of them, if it is time to.
+    /// Finds the first processes of new containers and registers wake-ups for them, if a refresh is due.
     fn refresh_containers(&mut self) {
         let from = monotonic();
         if self.refresh.due().is_none_or(|due| due > from) {
@@ -210,7 +198,7 @@ impl Watcher {
         self.refresh.completed(from, monotonic(), again);
     }
 
-    /// Has the kernel say when to look at the counters. Returns what is missing for that, in words.
+    /// Registers for the kernel's notifications about counters. Returns a problem, in words.
     fn register_wake_ups(&mut self, residents: &NodePods) -> Option<String> {
         const OTHERWISE: &str = "kills that the kernel's log does not tell are found within a second";
         let (hierarchy, root) = residents.tree.as_ref()?;
@@ -223,8 +211,9 @@ impl Watcher {
                 format!("the kernel does not say when memory runs out in every container ({error}): {OTHERWISE}")
             });
         }
-        let below = self.sweeps.scope == Some(CounterScope::Below);
-        let counter = self.files.top_counter(root).filter(|_| below)?;
+        let tree = self.attribution.tree.as_ref();
+        tree.filter(|tree| tree.scope == CounterScope::Below)?;
+        let counter = self.files.counter_file(root)?;
         self.wake_up.watch(&counter).err().map(|error| {
             format!(
                 "{} is not watched ({error}; fs.inotify.max_user_watches and max_user_instances): {OTHERWISE}",
@@ -233,56 +222,65 @@ impl Watcher {
         })
     }
 
-    /// Does what is due, and hands on what is to be told.
+    /// Does everything that is due, and sends a batch.
     fn work(&mut self) -> Result<(), Closed> {
         let now = Moment::now();
-        if let Some(numbering) = self.log.open(self.attribution.position(), now.monotonic) {
+        if let Some(numbering) = self.log.open(self.attribution.told.records.up_to(), now.monotonic) {
             self.attribution.log_began(numbering, now.monotonic);
         }
-        if self.attribution.waits_for_counters() {
+        if self.attribution.joiner.has_kills_waiting() {
             self.schedule.request(now.monotonic);
         }
         self.refresh_containers();
         if self.schedule.next() <= now.monotonic {
             self.sweep_if_needed();
-            self.attribution.own_writes().forget(now.wall);
+            self.attribution.own_writes.forget(now.wall);
             self.publish_problems();
             self.ticked = true;
         }
-        if self.attribution.is_waiting() {
-            // How far it is read decides what can be told.
+        if self.attribution.joiner.is_waiting() {
             self.log.wake();
             if let Some(first) = self.log.next_now().transpose() {
                 self.handle_notices(first);
             }
         }
-        let knows_counters = self.sweeps.latest.is_some() || now.monotonic > self.sweeps.tree_due;
-        if let (Some(log), true, true) = (self.log.read_up_to(), knows_counters, self.decide_from <= now.monotonic) {
-            // Where there are no counters, there is nothing to wait for.
-            let counters = self
-                .sweeps
-                .scope
-                .map_or(now.monotonic, |_| self.sweeps.latest.unwrap_or_default());
-            let progress = Progress { log, counters };
-            self.attribution.set_offset(self.log.offset());
-            let from = monotonic();
-            self.attribution.decide(progress, now, &self.files);
-            let to = monotonic();
-            self.decide_from = to + rest(to.saturating_sub(from), DECIDING_SHARE);
+        if self.decide_from <= now.monotonic {
+            self.decide(now);
         }
         self.attribution.release(Moment::now(), &self.files);
         self.send_batch()
     }
 
-    /// Looks at the counters, unless nothing at all was killed on the machine since the look before the last: a kill rises
-    /// the machine's counter a little before its cgroup's.
+    /// Reports the kills that are certain by now, if both sides are known.
+    fn decide(&mut self, now: Moment) {
+        let reader = self.log.reader.as_ref();
+        let counters = match (self.attribution.swept, &self.attribution.tree) {
+            (Some(swept), _) => swept.latest_after,
+            (None, _) if now.monotonic <= self.tree_due => return,
+            (None, Some(_)) => Duration::ZERO,
+            // A node without counters has none to wait for.
+            (None, None) => now.monotonic,
+        };
+        // A closed log tells nothing more.
+        let Some(log) = reader.map_or(Some(Duration::MAX), KmsgReader::read_up_to) else {
+            return;
+        };
+        self.attribution.joiner.offset = reader.map(KmsgReader::offset);
+        let from = monotonic();
+        self.attribution.decide(Progress { log, counters }, now, &self.files);
+        let to = monotonic();
+        self.decide_from = to + rest(to.saturating_sub(from), DECIDING_SHARE);
+    }
+
+    /// Reads the counters, unless the kernel killed no process on the machine since the sweep before the last. The kernel raises
+    /// the machine's counter a little before the cgroup's.
     fn sweep_if_needed(&mut self) {
         let now = monotonic();
         let kills = machine_kill_count();
-        let [before, last] = self.sweeps.on_machine;
-        self.sweeps.on_machine = [last, kills];
+        let [before, last] = self.machine_kills;
+        self.machine_kills = [last, kills];
         let is_quiet = kills.is_some() && [before, last] == [kills; 2];
-        if is_quiet && self.sweeps.latest.is_some() && !self.attribution.waits_for_counters() {
+        if is_quiet && self.attribution.swept.is_some() && !self.attribution.joiner.has_kills_waiting() {
             self.schedule.completed(now, monotonic());
             if !self.schedule.is_expecting() {
                 self.files.close_counters();
@@ -291,7 +289,7 @@ impl Watcher {
         }
         self.sweep();
         if last != kills {
-            // What is killed in one place is often followed by others. The sooner each is looked for, the surer it is which.
+            // Kills come in bursts. Frequent sweeps tell which kill was in which cgroup.
             self.log.wake();
             self.schedule.expect(monotonic());
         }
@@ -299,20 +297,16 @@ impl Watcher {
 
     fn sweep(&mut self) {
         let before = monotonic();
-        if self.sweeps.scope.is_some() {
-            let failed = self.attribution.sweep(before, &self.files, Moment::now);
-            self.sweeps.latest = Some(before);
-            self.problems.counters =
-                failed.map(|error| format!("{error}; kills there are told by the kernel's log only"));
-        }
+        let failed = self.attribution.sweep(before, &self.files, Moment::now);
+        self.problems.counters = failed.map(|error| format!("{error}; kills there are told by the kernel's log only"));
         self.schedule.completed(before, monotonic());
     }
 
-    /// Hands on what is to be told, without waiting: what nobody takes goes with what comes next.
+    /// Sends reports and checkpoint without waiting: if the channel is full, they go with the next batch.
     fn send_batch(&mut self) -> Result<(), Closed> {
-        // What is only a checkpoint is not worth a write of its own at once.
-        let is_checkpoint_due = self.ticked && self.sweeps.latest.is_some();
-        if !self.attribution.has_reports() && !is_checkpoint_due {
+        // A checkpoint without reports is sent once a second at most, because each batch costs a write to disk.
+        let is_checkpoint_due = self.ticked && self.attribution.swept.is_some();
+        if self.attribution.reports.is_empty() && !is_checkpoint_due {
             return Ok(());
         }
         let room = match self.links.batches.try_reserve() {
@@ -323,7 +317,7 @@ impl Watcher {
         self.ticked = false;
         match self.attribution.next_checkpoint().map(|checkpoint| checkpoint.encode()) {
             Some(Ok(checkpoint)) => room.send(Batch {
-                reports: self.attribution.drain_reports(),
+                reports: std::mem::take(&mut self.attribution.reports),
                 checkpoint,
             }),
             Some(Err(error)) => tracing::error!(%error, "which kills were told is not kept"),
@@ -333,28 +327,19 @@ impl Watcher {
     }
 
     fn publish_problems(&self) {
-        let Problems {
-            checkpoint,
-            counters,
-            wake_up,
-        } = &self.problems;
-        let all = [
-            self.log.problem(),
-            checkpoint.as_ref(),
-            counters.as_ref(),
-            wake_up.as_ref(),
-        ];
+        let of = &self.problems;
+        let all = [&self.log.problem, &of.checkpoint, &of.counters, &of.wake_up];
         let all = all.into_iter().flatten().cloned().collect();
         self.links.problems.send_replace(all);
     }
 
     fn next_wake(&self) -> Duration {
-        let waits = self.attribution.is_waiting() || self.attribution.has_reports();
+        let waits = self.attribution.joiner.is_waiting() || !self.attribution.reports.is_empty();
         let now = monotonic();
         let again = Some(self.decide_from).filter(|from| *from > now);
         let due = [
-            waits.then(|| again.unwrap_or(now + AGAIN)),
-            self.log.try_at(),
+            waits.then(|| again.unwrap_or(now + CHECK_AGAIN)),
+            self.log.reader.is_none().then_some(self.log.try_at),
             self.attribution.next_release(now),
             self.refresh.due(),
         ];
@@ -362,8 +347,8 @@ impl Watcher {
     }
 }
 
-/// The next change of the agent's own; none once the agent is ending. Those that were missed
-/// are blamed for nothing. Cancel-safe.
+/// The next change that the agent made. Skips changes that the channel has dropped: no kill is blamed on them. Waits for ever
+/// once the agent is ending. Cancel-safe.
 async fn next_change(changes: &mut broadcast::Receiver<Arc<ChangeRecord>>) -> Arc<ChangeRecord> {
     loop {
         match changes.recv().await {
@@ -374,42 +359,42 @@ async fn next_change(changes: &mut broadcast::Receiver<Arc<ChangeRecord>>) -> Ar
     }
 }
 
-/// What the thread begins with, and what it is connected to.
+/// Configuration and channels of the thread.
 #[derive(Debug)]
 pub struct Links {
     pub kmsg: PathBuf,
     /// The node's name, for reports.
     pub node_name: String,
-    /// What the agent before this one left.
+    /// The checkpoint of the last batch of an earlier agent.
     pub checkpoint: Option<Vec<u8>>,
-    /// Who lives on the node.
+    /// The pods on the node.
     pub residents: watch::Receiver<Arc<NodePods>>,
     pub changes: broadcast::Receiver<Arc<ChangeRecord>>,
-    /// Where reports go. When it is closed, the thread ends.
+    /// The thread ends when this channel closes.
     pub batches: mpsc::Sender<Batch>,
-    /// What is degraded, one sentence each.
+    /// The degraded parts, one sentence each.
     pub problems: watch::Sender<Vec<String>>,
     pub stop: CancellationToken,
 }
 
-/// Reports, and what to keep with them.
+/// Reports and the checkpoint to store with them.
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// The reports, oldest first; none where only the checkpoint is news.
+    /// The reports, oldest first; none if only the checkpoint has changed.
     pub reports: Vec<OomReport>,
-    /// What a later [`start`](start()) goes on from, once these reports are safe.
+    /// [`Links::checkpoint`] of the next agent, once these reports are stored.
     pub checkpoint: Vec<u8>,
 }
 
-/// Starts the thread, which also runs `taker`: whoever takes the batches, so that the way there leads past
-/// nobody else. The thread ends when it was told to and `taker` has ended. A checkpoint that cannot be read is
-/// reported, and watching begins anew.
+/// Starts the thread. Its event loop also runs `receiver`, the receiver of the batches, so that reports wait for no other task.
+/// The thread ends when the agent stops and `receiver` has ended. The watcher reports a checkpoint that cannot be read, and
+/// begins without one.
 ///
-/// Errors: no boot id, so that no kill could be told apart from one of another boot; no thread or event loop.
-pub fn start(links: Links, taker: impl Future<Output = ()> + Send + 'static) -> Result<JoinHandle<()>> {
+/// Errors: the boot has no id, which the ids of kills need; the thread or the event loop cannot start.
+pub fn start(links: Links, receiver: impl Future<Output = ()> + Send + 'static) -> Result<JoinHandle<()>> {
     const NO_THREAD: &str = "cannot start the thread that watches for kills";
     let boot = BootId::current()?;
-    // Whoever takes the batches has a thread of its own: looks at the counters follow each other closely after a kill.
+    // The receiver has a thread of its own, because the watcher is busy with sweeps after a kill.
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
         .thread_name("oom-reports")
@@ -419,9 +404,9 @@ pub fn start(links: Links, taker: impl Future<Output = ()> + Send + 'static) -> 
     let watcher = Watcher::new(boot, links);
     let thread = thread::Builder::new().name("oom".to_owned()).spawn(move || {
         runtime.block_on(async {
-            let taker = tokio::spawn(taker);
+            let receiver = tokio::spawn(receiver);
             watcher.run().await;
-            if let Err(error) = taker.await {
+            if let Err(error) = receiver.await {
                 tracing::error!(%error, "reports of kills were not taken to the end");
             }
         });

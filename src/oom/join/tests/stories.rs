@@ -51,11 +51,11 @@ fn play(happenings: &[Happening], extra: &[(u64, u64)]) -> Vec<OomKill> {
 /// The same where the numbers of kills are known: up to so many less than they are.
 fn play_numbered(happenings: &[Happening], extra: &[(u64, u64)], unsure: Option<u64>) -> Vec<OomKill> {
     let mut joiner = Joiner::new(true);
-    joiner.set_offset(unsure.map(|unsure| Offset {
+    joiner.offset = unsure.map(|unsure| Offset {
         run: 1,
         least: 10 - unsure,
         most: 10,
-    }));
+    });
     let counted_by = |now| 10 + u64::try_from(happenings.iter().filter(|kill| kill.at <= now).count()).unwrap();
     let mut told = Vec::new();
     let mut last_read = [0; 4];

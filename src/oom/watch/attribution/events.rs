@@ -1,4 +1,4 @@
-//! What the log says → kills that are known, each with what its files still say.
+//! Turns events of the log and kills of the joiner into pending kills, each with the values that its files have now.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,59 +15,59 @@ use crate::oom::message::Limit;
 use crate::oom::parse::Event;
 use crate::oom::report::{Candidates, Confidence, HitLimit, KillFacts, OomReport, Role, Victim};
 
-/// In a flood every kill may be any of hundreds; what a report lists must stay something that can be sent and kept.
+/// A report lists this many candidates at most: in a flood each kill may have hundreds.
 pub(super) const MOST_CANDIDATES: usize = 16;
 
 impl Attribution {
-    /// Adds something from the log, and what `/proc` knew of the victim right after.
+    /// Adds an event of the log, and what `/proc` still knew of the victim.
     pub(in crate::oom::watch) fn add_event(
         &mut self,
-        told: LogEvent,
+        log: LogEvent,
         probe: ProcProbe,
         now: Moment,
-        around: &impl NodeIo,
+        files: &impl NodeIo,
     ) {
-        let replayed = told.origin == Origin::Replayed;
-        if self.told.records.is_told(told.seq) || (replayed && told.logged < self.told.log_from) {
+        let replayed = log.origin == Origin::Replayed;
+        if self.told.records.is_told(log.seq) || (replayed && log.logged < self.told.log_from) {
             return;
         }
         let place = LogPlace {
-            time: told.logged,
-            line: told.line,
+            time: log.logged,
+            line: log.line,
         };
-        match told.event {
+        match log.event {
             Event::Kill(mut kill) => {
-                self.told.records.wait(told.seq);
+                self.told.records.wait(log.seq);
                 let facts = RecordFacts {
-                    wall: told.at,
+                    wall: log.at,
                     replayed,
                     role: probe.role,
                 };
-                self.waiting.insert(told.seq, facts);
+                self.waiting.insert(log.seq, facts);
                 self.localize_kill(&mut kill);
                 match self.joiner.logged(place, *kill, probe.cgroup) {
-                    Some(kill) => self.open(kill, now, around),
-                    None if self.told.doubted.contains(&told.seq) => self.joiner.doubt(told.seq),
+                    Some(kill) => self.add_kill(kill, now, files),
+                    None if self.told.doubted.contains(&log.seq) => self.joiner.doubt(log.seq),
                     None => self.apply_join_results(),
                 }
             }
             Event::Again { pid, group } => {
                 let group = self.local_path(group);
                 if let Some(kill) = self.joiner.logged_again(place, pid, &group) {
-                    self.open(kill, now, around);
+                    self.add_kill(kill, now, files);
                 }
-                self.add_duplicate(told.seq, group, now.monotonic);
+                self.add_duplicate(log.seq, group, now.monotonic);
             }
         }
     }
 
-    /// The first victim of a group was logged again.
+    /// The kernel logged the first victim of a group again.
     fn add_duplicate(&mut self, record: u64, cgroup: CgroupPath, now: Duration) {
-        match self.open.iter_mut().find(|open| open.is_group_of(&cgroup)) {
-            Some(open) => {
-                open.records.push(record);
-                open.again.push(cgroup);
-                if let Some(group) = &mut open.group {
+        match self.pending.iter_mut().find(|pending| pending.is_group_of(&cgroup)) {
+            Some(pending) => {
+                pending.records.push(record);
+                pending.again.push(cgroup);
+                if let Some(group) = &mut pending.group {
                     group.last = now;
                 }
             }
@@ -81,10 +81,10 @@ impl Attribution {
         }
     }
 
-    /// A kill was found. Whatever is to be read about it is read now.
-    pub(super) fn open(&mut self, kill: OomKill, now: Moment, around: &impl NodeIo) {
+    /// Adds a kill, and reads the files about it now.
+    pub(super) fn add_kill(&mut self, kill: OomKill, now: Moment, files: &impl NodeIo) {
         let named = kill.victim().and(kill.cgroup.as_ref());
-        let group = named.and_then(|cgroup| self.open.iter_mut().find(|open| open.is_group_of(cgroup)));
+        let group = named.and_then(|cgroup| self.pending.iter_mut().find(|pending| pending.is_group_of(cgroup)));
         if let Some(group) = group {
             group.add_victim(kill, now.monotonic);
             return;
@@ -97,7 +97,7 @@ impl Attribution {
         let victim = kill.victim();
         let container_limit = victim
             .zip(kill.cgroup.as_ref())
-            .and_then(|(victim, cgroup)| container_limit(victim, cgroup, &self.names, around, is_live));
+            .and_then(|(victim, cgroup)| container_limit(victim, cgroup, &self.names, files, is_live));
         let (candidates, more_candidates) = match kill.confidence {
             Confidence::Ambiguous => self.candidates(&kill.processes),
             _ => Default::default(),
@@ -107,7 +107,7 @@ impl Attribution {
             time,
             facts: KillFacts {
                 node: self.node.clone(),
-                limit: victim.map(|kill| hit_limit(kill, around)).unwrap_or_default(),
+                limit: victim.map(|kill| hit_limit(kill, files)).unwrap_or_default(),
                 container_limit,
                 ..KillFacts::default()
             },
@@ -121,10 +121,10 @@ impl Attribution {
             more_candidates,
             while_down,
         };
-        self.open.push(PendingKill {
+        self.pending.push(PendingKill {
             since: now.monotonic,
             report,
-            group: open_group(&kill, now.monotonic, around),
+            group: pending_group(&kill, now.monotonic, files),
             records: kill.record.into_iter().collect(),
             counted: kill.cgroup.iter().cloned().collect(),
             again: Vec::new(),
@@ -132,7 +132,7 @@ impl Attribution {
         });
     }
 
-    /// The first of those who may be meant, and how many more there are.
+    /// The first of the possible victims, and the number of the others.
     fn candidates(&mut self, possible: &Arc<[Arc<Kill>]>) -> (Candidates, u32) {
         let more = u32::try_from(possible.len().saturating_sub(MOST_CANDIDATES)).unwrap_or(u32::MAX);
         let listed = self.listed.iter().find(|(listed, _)| Arc::ptr_eq(listed, possible));
@@ -145,7 +145,7 @@ impl Attribution {
         (candidates, more)
     }
 
-    /// A process as it is reported.
+    /// A process in the form of a report.
     fn as_victim(&self, kill: &Kill) -> Victim {
         let facts = kill.seq.and_then(|record| self.waiting.get(&record));
         Victim {
@@ -158,7 +158,7 @@ impl Attribution {
         }
     }
 
-    /// Makes the paths in a record those that we see.
+    /// Turns the paths in a record into paths that the agent sees.
     fn localize_kill(&self, kill: &mut Kill) {
         kill.task_cgroup = kill.task_cgroup.take().map(|path| self.local_path(path));
         kill.group = kill.group.take().map(|path| self.local_path(path));
@@ -167,8 +167,8 @@ impl Attribution {
         }
     }
 
-    /// In a cgroup namespace (a kubelet in a container: kind) paths begin further down than those in the log. The
-    /// outermost place where the root of all pods may be is where it is: all further in is made by containers.
+    /// In a cgroup namespace (kind runs the kubelet in a container) paths begin further down than in the log. The root of
+    /// all pods is at the outermost place where it can be: containers made everything further in.
     fn local_path(&self, path: CgroupPath) -> CgroupPath {
         let Some(tree) = self.tree.as_ref().filter(|_| self.namespaced) else {
             return path;
@@ -177,15 +177,15 @@ impl Attribution {
         let inner = text
             .match_indices('/')
             .filter_map(|(at, _)| CgroupPath::new(&text[at..]).ok())
-            .find(|inner| inner.below(tree.root()).is_some());
+            .find(|inner| inner.below(&tree.root).is_some());
         inner.unwrap_or(path)
     }
 }
 
-fn open_group(kill: &OomKill, now: Duration, around: &impl NodeIo) -> Option<PendingGroup> {
+fn pending_group(kill: &OomKill, now: Duration, files: &impl NodeIo) -> Option<PendingGroup> {
     let (victim, cgroup) = (kill.victim()?, kill.cgroup.as_ref()?);
     let group = victim.group.clone();
-    let cgroup = group.or_else(|| around.group_of(cgroup, &victim.limit))?;
+    let cgroup = group.or_else(|| files.group_of(cgroup, &victim.limit))?;
     Some(PendingGroup {
         cgroup,
         pids: vec![victim.pid],
@@ -193,12 +193,12 @@ fn open_group(kill: &OomKill, now: Duration, around: &impl NodeIo) -> Option<Pen
     })
 }
 
-/// The limit that was hit: as the kernel logged it, else as the files have it.
-fn hit_limit(kill: &Kill, around: &impl NodeIo) -> HitLimit {
+/// The limit that was hit: from the kernel's log, else from the files.
+fn hit_limit(kill: &Kill, files: &impl NodeIo) -> HitLimit {
     let Some(cgroup) = kill.limit.cgroup() else {
         return HitLimit::default();
     };
-    let memory = around.memory(cgroup).unwrap_or_default();
+    let memory = files.memory(cgroup).unwrap_or_default();
     let logged = kill.usage.map(|usage| usage.limit.get());
     HitLimit {
         cgroup: Some(cgroup.to_string()),

@@ -94,7 +94,7 @@ fn finish(attribution: &mut Attribution, kernel: &Kernel, time: u64) -> Vec<OomR
     };
     attribution.decide(known, at(time + 1000), kernel);
     attribution.release(at(time + 10_000), kernel);
-    attribution.drain_reports()
+    std::mem::take(&mut attribution.reports)
 }
 
 fn checkpoint(attribution: &mut Attribution) -> Vec<u8> {
@@ -111,10 +111,14 @@ fn a_named_kill_in_a_known_container_is_told_at_once() {
     kernel.kill(&container(0, 1));
     live(&mut attribution, &kernel, kill(7, 40, Some(container(0, 1))), 10);
     attribution.release(at(10), &kernel);
-    assert_eq!(attribution.drain_reports(), [], "nobody knows its name yet");
-    attribution.set_node_pods(&residents_with(&container(0, 1)), ms(11));
+    assert_eq!(
+        std::mem::take(&mut attribution.reports),
+        [],
+        "nobody knows its name yet"
+    );
+    attribution.names.update(&residents_with(&container(0, 1)), ms(11));
     attribution.release(at(11), &kernel);
-    let told = attribution.drain_reports();
+    let told = std::mem::take(&mut attribution.reports);
     assert_eq!(told.len(), 1);
     assert_eq!((&*told[0].id, told[0].time), ("b007-log-40", at(10).wall));
     assert_eq!(told[0].facts.container.as_ref().unwrap().name, "app");
@@ -122,7 +126,7 @@ fn a_named_kill_in_a_known_container_is_told_at_once() {
     live(&mut attribution, &kernel, kill(8, 50, Some(container(0, 1))), 20);
     kernel.kill(&container(0, 1));
     attribution.release(at(20), &kernel);
-    assert_eq!(attribution.drain_reports().len(), 1);
+    assert_eq!(std::mem::take(&mut attribution.reports).len(), 1);
     assert_eq!(finish(&mut attribution, &kernel, 30), []);
 }
 
@@ -173,7 +177,7 @@ fn a_clock_that_is_set_back_or_forth_changes_the_times_of_kills_and_nothing_else
         attribution.add_event(event, ProcProbe::NONE, stepped(now), &kernel);
         assert!(attribution.sweep(ms(now + 1), &kernel, || stepped(now + 1)).is_none());
         attribution.release(stepped(now + 20_000), &kernel);
-        let reports = attribution.drain_reports();
+        let reports = std::mem::take(&mut attribution.reports);
         assert_eq!(reports.iter().map(|report| report.time).collect::<Vec<_>>(), [wall]);
         told.extend(reports);
     }
@@ -213,25 +217,33 @@ fn a_group_is_told_once_it_is_whole() {
     kernel.groups.insert(group.clone());
     kernel.processes.insert(group.clone(), vec![7, 8]);
     let mut first = attribution(None, 0);
-    first.set_node_pods(&residents_with(&group), ms(0));
+    first.names.update(&residents_with(&group), ms(0));
     sweep(&mut first, &kernel, 1);
     kernel.kill(&group);
     live(&mut first, &kernel, kill(7, 40, Some(group.clone())), 10);
     first.release(at(10), &kernel);
-    assert_eq!(first.drain_reports(), [], "one of its processes is still there");
+    assert_eq!(
+        std::mem::take(&mut first.reports),
+        [],
+        "one of its processes is still there"
+    );
     kernel.kill(&group);
     kernel.kill(&group);
     kernel.processes.insert(group.clone(), Vec::new());
     live(&mut first, &kernel, kill(8, 42, Some(group.clone())), 12);
     first.release(at(12), &kernel);
-    assert_eq!(first.drain_reports(), [], "a kill was counted that was not logged yet");
+    assert_eq!(
+        std::mem::take(&mut first.reports),
+        [],
+        "a kill was counted that was not logged yet"
+    );
     let again = Event::Again {
         pid: 7,
         group: group.clone(),
     };
     first.add_event(logged(again, 43, 13, Origin::Live), ProcProbe::NONE, at(13), &kernel);
     first.release(at(13), &kernel);
-    let told = first.drain_reports();
+    let told = std::mem::take(&mut first.reports);
     assert_eq!((told.len(), &told[0].group), (1, &vec![7, 8]));
     assert_eq!(finish(&mut first, &kernel, 20), []);
     let saved = checkpoint(&mut first);

@@ -37,14 +37,14 @@ fn kill_counters(counting: CounterScope) -> KillCounters {
 /// What rose, by cgroup.
 fn risen(sweep: Sweep) -> Vec<(CgroupPath, u64)> {
     assert!(sweep.failed.is_none());
-    let rises = sweep.rises.into_iter().map(|rise| (rise.cgroup, rise.kills.get()));
+    let rises = sweep.rises.into_iter().map(|(cgroup, rise)| (cgroup, rise.kills));
     rises.collect()
 }
 
 fn restarted(kill_counters: &KillCounters) -> KillCounters {
     let saved = serde_json::to_string(&kill_counters.saved()).unwrap();
     let saved: Vec<SavedCounter> = serde_json::from_str(&saved).unwrap();
-    KillCounters::new(kill_counters.counting, kill_counters.root.clone(), &saved)
+    KillCounters::new(kill_counters.scope, kill_counters.root.clone(), &saved)
 }
 
 #[test]

@@ -127,7 +127,7 @@ impl Node {
         if !self.has_log {
             return;
         }
-        let told = self.attribution.position();
+        let told = self.attribution.told.records.up_to();
         for (index, record) in self.log.iter().enumerate().skip(self.read).take(most) {
             self.read = index + 1;
             let number = record.kill.seq.unwrap();
@@ -162,7 +162,7 @@ impl Node {
             self.read(usize::MAX);
         }
         // As the watcher does: at least once a second, and at once where a kill waits for it.
-        if self.attribution.waits_for_counters() || self.now - self.swept > 1000 {
+        if self.attribution.joiner.has_kills_waiting() || self.now - self.swept > 1000 {
             self.sweep();
         }
         // Until the old part of the log is read, nothing is decided.
@@ -180,7 +180,7 @@ impl Node {
     /// Takes what is told now, as the watcher does after everything it takes in.
     fn take(&mut self) {
         self.attribution.release(at(self.now), &self.kernel);
-        let reports = self.attribution.drain_reports();
+        let reports = std::mem::take(&mut self.attribution.reports);
         self.uncommitted.extend(reports);
         if let Some(checkpoint) = self.attribution.next_checkpoint() {
             self.unkept = Some(checkpoint.encode().unwrap());

@@ -1,21 +1,21 @@
-//! Parts of lines → whole lines.
+//! Puts lines together that the kernel printed in parts.
 //!
-//! The kernel prints the lines that name cgroups piece by piece (`pr_cont`). Pieces are merged into one record of up to
-//! about 1 KiB, as long as nothing else is printed in between; beyond that they become records of their own, with those of
-//! other CPUs among them. Only these lines ever wait here for their rest: every other line goes through at once, so that
-//! nothing is held back until the kernel prints again. A piece is taken only where the grammar of the line allows it,
-//! because the pieces of a stranger's line look the same when the kernel does not say who printed them.
+//! The kernel prints the lines that name cgroups piece by piece (`pr_cont`). The kernel merges pieces into one record of up to
+//! about 1 KiB, as long as no other CPU prints in between; longer lines become several records, with those of other CPUs
+//! among them. Only these lines ever wait here for their rest. Every other line passes at once, so that no line waits until
+//! the kernel prints again. The assembler takes a piece only where the grammar of the line allows it, because pieces of an
+//! unrelated line look the same when the kernel does not name the caller.
 //!
-//! An incomplete line is dropped, never guessed at.
+//! The assembler drops an incomplete line.
 
 use super::record::{Line, Part};
 use super::within;
 
-/// Far more than the longest line with two paths of PATH_MAX bytes.
+/// Bytes; far more than the longest line with two paths of PATH_MAX bytes.
 const LONGEST_LINE: usize = 16 * 1024;
-/// OOM kills are serialised (`oom_lock`), so even one open line per caller is generous.
+/// The kernel serialises OOM kills (`oom_lock`), so one open line per caller is more than enough.
 const MOST_OPEN: usize = 16;
-/// How the pieces of a summary begin, but for paths and the name of a cpuset.
+/// Pieces of a summary begin with one of these, with a path, or with the name of a cpuset.
 const KEYS: [&str; 6] = [
     ",cpuset=",
     ",mems_allowed=",
@@ -25,13 +25,13 @@ const KEYS: [&str; 6] = [
     ",task=",
 ];
 
-/// Puts the lines that were printed in parts together again.
+/// Holds the lines whose rest is still to come.
 #[derive(Debug, Default)]
 pub struct Assembler {
     open: Vec<(Shape, Line)>,
 }
 
-/// A line that is printed in parts.
+/// A kind of line that the kernel prints in parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shape {
     /// `dump_oom_summary` and `mem_cgroup_print_oom_context`.
@@ -58,9 +58,8 @@ impl Shape {
         }
     }
 
-    /// Whether `next` can be what follows `text`. A piece is one `pr_cont` or several, so it begins with a key, with a
-    /// path, or with the name of a cpuset.
-    fn goes_on(self, text: &str, next: &str) -> bool {
+    /// Whether `next` can follow `text`. A piece is the output of one or several `pr_cont`.
+    fn can_continue(self, text: &str, next: &str) -> bool {
         let is_path = next.starts_with('/') && text.ends_with(['=', ' ']);
         is_path
             || match self {
@@ -71,7 +70,7 @@ impl Shape {
 }
 
 impl Assembler {
-    /// Takes the next line or part. Returns a whole line if this is one or completes one.
+    /// Takes the next line or part. Returns a whole line: this one, or the one that this part completes.
     pub fn push(&mut self, line: Line) -> Option<Line> {
         if let Some(shape) = Shape::begun_by(&line.text) {
             self.close(line.caller.as_deref());
@@ -92,24 +91,24 @@ impl Assembler {
             return shape.is_complete(&open.text).then(|| self.open.remove(at).1);
         }
         if line.text.contains(" invoked oom-killer: ") || line.text.contains("Killed process ") {
-            // The lines before and after those with parts: what is still open lost its end.
+            // These lines stand before and after those with parts: a line that is still open has lost its end.
             self.close(line.caller.as_deref());
         }
         (line.part != Part::Continued).then_some(line)
     }
 
-    /// Forgets everything unfinished: records were lost, and with them perhaps a part in the middle.
+    /// Records were lost, perhaps with parts of the open lines: drops these lines.
     pub fn lost(&mut self) {
         self.open.clear();
     }
 
-    /// The open line that this part goes on with.
+    /// The open line that this part continues.
     fn open_for(&self, part: &Line) -> Option<usize> {
         self.open.iter().position(|(shape, line)| {
             line.caller == part.caller
                 && within(line.timestamp_us, part.timestamp_us)
                 && line.text.len() + part.text.len() <= LONGEST_LINE
-                && shape.goes_on(&line.text, &part.text)
+                && shape.can_continue(&line.text, &part.text)
         })
     }
 

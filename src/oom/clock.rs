@@ -1,7 +1,7 @@
-//! Moments by CLOCK_MONOTONIC and by the wall clock, and the kernel log's clock.
+//! Moments by CLOCK_MONOTONIC and by the wall clock, and the clock of the kernel's log.
 //!
-//! Records carry `local_clock()`: like CLOCK_MONOTONIC it stands still while the machine is suspended, but it is not slewed
-//! by NTP, so the two drift apart (0.6 ms in 12 minutes on one machine).
+//! Records carry `local_clock()`. Like CLOCK_MONOTONIC it stands still while the machine is suspended. NTP slews
+//! CLOCK_MONOTONIC only, so the two drift apart (0.6 ms in 12 minutes on one machine).
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Moment {
         }
     }
 
-    /// What the wall clock showed at another moment, if nobody set it since.
+    /// The time of the wall clock at another moment, as long as no process sets that clock in between.
     pub(super) fn wall_at(&self, monotonic: Duration) -> Timestamp {
         let ago = SignedDuration::try_from(self.monotonic.saturating_sub(monotonic)).unwrap_or_default();
         self.wall.checked_sub(ago).unwrap_or(self.wall)
@@ -38,8 +38,8 @@ impl Moment {
 /// How far CLOCK_MONOTONIC is ahead of the log's clock.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LogClock {
-    /// The smallest difference seen when a record was read as soon as it was there, and when, in microseconds: the delay
-    /// of reading only adds to it.
+    /// The smallest difference among records that the agent read at once, and the time of the latest of them, both in
+    /// microseconds. A delay in reading only adds to the difference.
     least_ahead: Option<(i64, i64)>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct LogClock {
 const SLEW: i64 = 2000;
 
 impl LogClock {
-    /// A record of that time was read as soon as it was there.
+    /// Takes the time of a record that the agent waited for and read at once.
     pub(super) fn observe(&mut self, logged_us: u64, now: Moment) {
         let now = micros(now.monotonic);
         let ahead = now.saturating_sub_unsigned(logged_us);
@@ -57,7 +57,7 @@ impl LogClock {
         self.least_ahead = Some((least, now));
     }
 
-    /// When a record of that time was printed, by CLOCK_MONOTONIC; never later than now.
+    /// Converts the time of a record to CLOCK_MONOTONIC; never later than `now`.
     pub(super) fn monotonic(self, logged_us: u64, now: Moment) -> Duration {
         let ahead = self.least_ahead.map_or(0, |(least, _)| least);
         let logged = ahead.saturating_add_unsigned(logged_us);

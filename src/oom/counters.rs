@@ -1,11 +1,11 @@
-//! How often the kernel killed in a cgroup: `memory.events` (v2), `memory.oom_control` (v1).
+//! Reads how often the kernel killed in a cgroup: `memory.events` (v2), `memory.oom_control` (v1).
 //!
-//! In comes a cgroup's file; out comes a [`Reading`]. Of all the counters only `oom_kill` counts kills: v2's `oom` rises by
-//! any number for one kill, v1's eventfd also fires for innocent children.
+//! In comes a cgroup's file; out comes a [`Reading`]. Only the counter `oom_kill` counts kills: `oom` of v2 rises by any number
+//! for one kill, and the eventfd of v1 also fires for cgroups below in which the kernel does not kill.
 //!
-//! What the levels count differs. v2 `memory.events` counts kills in the cgroup and everything below it, also below
-//! cgroups that are gone since; `memory.events.local` and v1 count those in the cgroup alone. A kill for want of memory on
-//! the node counts like any other. A group kill counts its first victim twice (Linux 5.10 to at least 7.2).
+//! v2 `memory.events` counts kills in the cgroup and everything below it, also below cgroups that are gone since.
+//! `memory.events.local` and v1 count kills in the cgroup alone. A kill because the node has no memory left counts like any
+//! other. A group kill counts its first victim twice (Linux 5.10 to at least 7.2).
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -19,9 +19,9 @@ use nix::libc::{ENODEV, ENOENT};
 pub const EVENTS: &str = "memory.events";
 /// v1 `memory.oom_control`: kills in the cgroup alone.
 pub const OOM_CONTROL: &str = "memory.oom_control";
-/// More than any kernel prints into these files.
+/// Bytes; more than any kernel prints into these files.
 const LONGEST: usize = 4096;
-/// More than kernels print into `/proc/vmstat`, which is summed up anew for each part that is read of it.
+/// Bytes; more than kernels print into `/proc/vmstat`. The kernel sums up the whole file for each `read`.
 const VMSTAT: usize = 16 << 10;
 
 /// The counter of one cgroup, at one moment.
@@ -31,11 +31,11 @@ pub struct Reading {
     pub inode: u64,
     /// `oom_kill`.
     pub kills: u64,
-    /// `oom_group_kill`: so many groups, whose first victims are counted twice. 0 where the kernel does not say.
+    /// `oom_group_kill`: the number of groups, each of whose first victims counts twice. 0 where the kernel does not say.
     pub groups: u64,
 }
 
-/// The counter of one cgroup, open.
+/// The open counter of one cgroup.
 #[derive(Debug)]
 pub struct Counter {
     path: PathBuf,
@@ -44,7 +44,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// Opens [`EVENTS`], `memory.events.local` or [`OOM_CONTROL`] of a cgroup; `None` if the cgroup is gone.
+    /// Opens [`EVENTS`], `memory.events.local` or [`OOM_CONTROL`] of a cgroup. Returns `None` if the cgroup is gone.
     ///
     /// Errors: the file cannot be read.
     pub fn open(path: PathBuf) -> Result<Option<Self>> {
@@ -53,10 +53,10 @@ impl Counter {
         Ok(opened.map(|(inode, file)| Self { path, file, inode }))
     }
 
-    /// Reads the counter; `None` when the cgroup was removed, before or during the read: its last kills show in its
+    /// Reads the counter. Returns `None` when the cgroup was removed before or during the read: its last kills show in its
     /// parents (v2) and in the log. Blocks on the kernel.
     ///
-    /// Errors: the file cannot be read, or is no list of counters with `oom_kill`; each with the file.
+    /// Errors: the file cannot be read, or is no list of counters with `oom_kill`; each error names the file.
     pub fn read(&self) -> Result<Option<Reading>> {
         let (name, inode) = (self.path.display(), self.inode);
         let mut buffer = [0; LONGEST];
@@ -69,12 +69,12 @@ impl Counter {
             match line.split_once(' ').map(|(key, count)| (key, count.parse())) {
                 Some(("oom_kill", Ok(count))) => kills = Some(count),
                 Some(("oom_group_kill", Ok(count))) => groups = count,
-                // A key that is not known here is ignored.
+                // Newer kernels have further keys.
                 Some((_, Ok(_))) => {}
                 Some((_, Err(_))) | None => bail!("{name}: unexpected line {line:?}, a key and a number are expected"),
             }
         }
-        // Since Linux 4.13; nothing was counted yet where v2 has no such line.
+        // v1 has the line since Linux 4.13. On v2 a file without the line counts as zero.
         if kills.is_none() && self.path.ends_with(OOM_CONTROL) {
             bail!("{name}: there is no oom_kill counter: Linux 4.13 or later is needed");
         }
@@ -92,15 +92,15 @@ fn unless_gone<T>(file: &Path, done: io::Result<T>) -> Result<Option<T>> {
 }
 
 impl Reading {
-    /// Reads a counter once: [`Counter::open`] and [`Counter::read`].
+    /// Opens a counter and reads it once.
     ///
-    /// Errors: theirs.
+    /// Errors: those of [`Counter::open`] and [`Counter::read`].
     pub fn of(file: &Path) -> Result<Option<Self>> {
         Counter::open(file.to_owned())?.map_or(Ok(None), |counter| counter.read())
     }
 }
 
-/// How often any process was killed on the machine since it began. Rises before the cgroup's own counter does.
+/// The number of OOM kills on the machine since boot. The kernel raises this count before the count of the cgroup.
 pub fn machine_kill_count() -> Option<u64> {
     let mut text = String::with_capacity(VMSTAT);
     File::open("/proc/vmstat").ok()?.read_to_string(&mut text).ok()?;

@@ -1,4 +1,4 @@
-//! What the log says about one killed process.
+//! One killed process, as the kernel's log describes it.
 
 use crate::cgroup::{ContainerPlace, Place, PodPlace};
 use crate::model::CgroupPath;
@@ -7,36 +7,37 @@ use super::message::{Limit, LimitUsage};
 pub use super::proto::Level;
 use super::report::ReportedMemory;
 
-/// One killed process, as far as the kernel's lines tell.
+/// One killed process, with everything that the kernel's lines say about it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kill {
     /// Its id in the host's pid namespace.
     pub pid: u32,
-    /// The name of its command: at most 15 bytes, of its own choosing, possibly empty.
+    /// The name of its command: at most 15 bytes that the process chose, possibly none.
     pub comm: String,
     pub limit: Limit,
-    /// Where it was; `None` when the kernel did not say. For the other victims of a group kill this is the group: they
-    /// were in it or below.
+    /// Its cgroup; `None` when the kernel did not say. The other victims of a group kill were in the group or below, so they
+    /// have the group here.
     pub task_cgroup: Option<CgroupPath>,
-    /// The cgroup with `memory.oom.group` set that was killed as a whole. In a stream this is known of the first
-    /// victim only later, see [`Event::Again`](super::Event::Again).
+    /// The cgroup with `memory.oom.group` set that the kernel killed as a whole. The log names the group of the first victim
+    /// only after that kill, see [`Event::Again`](super::Event::Again).
     pub group: Option<CgroupPath>,
-    /// How full the cgroup was whose limit was hit; `None` when the kernel did not say, or it was the node.
+    /// Usage and limit of the cgroup whose limit was hit; `None` when the kernel did not say, or the node had no memory left.
     pub usage: Option<LimitUsage>,
     pub memory: ReportedMemory,
     /// `oom_score_adj`, since Linux 5.4.
     pub oom_score_adj: Option<i32>,
     /// Its user, since Linux 5.4.
     pub uid: Option<u32>,
-    /// Whose allocation, or whose lowering of a limit, led to this.
+    /// The task that allocated, or that lowered a limit.
     pub invoker: Option<Invoker>,
-    /// The number of the record of the kill.
+    /// The number of the record with the kill.
     pub seq: Option<u64>,
-    /// Its time, in microseconds of the kernel's clock since boot.
+    /// The time of that record, in microseconds of the kernel's clock since boot.
     pub timestamp_us: Option<u64>,
 }
 
-/// The task that could not have the memory it needed. Writing `memory.max` needs memory, too: that of the cgroup.
+/// The task whose request for memory the kernel could not meet. A task that writes `memory.max` needs memory of that cgroup,
+/// too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invoker {
     pub comm: String,
@@ -45,12 +46,12 @@ pub struct Invoker {
 }
 
 impl Level {
-    /// Every level there is, the unspecified one first.
+    /// All levels, the unspecified one first.
     pub fn all() -> impl Iterator<Item = Self> {
         (0..).map_while(|level| Self::try_from(level).ok())
     }
 
-    /// That of a cgroup which stands for this.
+    /// The level of a cgroup with this place.
     pub(super) fn of(cgroup: &CgroupPath, place: Option<&Place>) -> Self {
         match place {
             _ if *cgroup == CgroupPath::root() => Self::Node,
@@ -64,7 +65,7 @@ impl Level {
 }
 
 impl Limit {
-    /// The level this limit is at.
+    /// The level of this limit.
     pub fn level(&self) -> Level {
         match self {
             Self::Cgroup(path) => Level::of(path, Place::parse(path).as_ref()),
@@ -73,7 +74,7 @@ impl Limit {
         }
     }
 
-    /// The cgroup whose limit it is.
+    /// The cgroup with this limit.
     pub const fn cgroup(&self) -> Option<&CgroupPath> {
         match self {
             Self::Cgroup(path) => Some(path),
@@ -83,8 +84,8 @@ impl Limit {
 }
 
 impl Kill {
-    /// The pod and container the process was in, read from the names of cgroups. Where the kernel shows a task that was
-    /// already leaving (`/`), the cgroup whose limit was hit says as much as it can: the victim was in it or below.
+    /// The pod and container of the process, from the names of cgroups. The kernel shows `/` for a task that was already
+    /// exiting. Then the cgroup whose limit was hit stands in: the victim was in that one or below.
     pub fn victim(&self) -> (Option<PodPlace>, Option<ContainerPlace>) {
         let left = self.task_cgroup.as_ref().is_none_or(|path| *path == CgroupPath::root());
         let path = if left {
@@ -96,7 +97,7 @@ impl Kill {
     }
 }
 
-/// The pod and the container of a cgroup that stands for this.
+/// The pod and the container of a cgroup with this place.
 pub(super) fn pod_and_container(place: Option<Place>) -> (Option<PodPlace>, Option<ContainerPlace>) {
     match place {
         Some(Place::Container(pod, container)) => (Some(pod), Some(container)),

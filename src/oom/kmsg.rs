@@ -1,12 +1,12 @@
-//! `/dev/kmsg`, or syslog(2) where a pod has no such device → [`Notice`]s, read by whoever waits for them.
+//! Reads the kernel's log from `/dev/kmsg`, or through syslog(2) where a pod has no such device, and returns [`Notice`]s.
 //!
-//! If records were overwritten before they could be read, [`Notice::Lost`] says so, and the receiver looks at all counters at
-//! once. What was already in the log when it was opened is told as [`Origin::Replayed`], and not at all up to the
-//! last record that a process told that read it before.
+//! If the kernel overwrote records before the agent read them, the reader returns [`Notice::Lost`], and the receiver reads all
+//! counters at once. Events that were in the log when the reader opened it are [`Origin::Replayed`]. The reader skips
+//! those up to the last record that an earlier agent reported.
 //!
-//! One `read` returns one record; EAGAIN is the end for now, EPIPE says that records were overwritten (the next read
-//! returns the oldest that is left), EINVAL that a record was larger than the buffer and is passed over (`devkmsg_read` in
-//! kernel/printk/printk.c). Opening needs CAP_SYSLOG where `kernel.dmesg_restrict` is 1.
+//! One `read` of the device returns one record. EAGAIN is the end for now. EPIPE says that the kernel overwrote records: the
+//! next read returns the oldest one left. EINVAL says that a record was larger than the buffer and is skipped (`devkmsg_read`
+//! in kernel/printk/printk.c). Opening needs CAP_SYSLOG where `kernel.dmesg_restrict` is 1.
 
 mod device;
 mod syslog;
@@ -33,20 +33,20 @@ use syslog::Syslog;
 use tracker::{Attempt, ReadToEnd, Tracker};
 
 pub const DEVICE: &str = "/dev/kmsg";
-/// The word for the system call in its place.
+/// The word in the configuration for syslog(2).
 pub const SYSLOG: &str = "syslog";
-/// Records read in a row before others get their turn.
+/// The reader reads this many records before it lets other tasks run.
 const AT_ONCE: usize = 1024;
 
-/// Which boot of the machine: `/proc/sys/kernel/random/boot_id`.
+/// The id of a boot of the machine: `/proc/sys/kernel/random/boot_id`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BootId(pub String);
 
 impl BootId {
-    /// That of the running kernel.
+    /// The id of the current boot.
     ///
-    /// Errors: when /proc cannot be read.
+    /// Errors: /proc cannot be read.
     pub fn current() -> Result<Self> {
         let id = procfs::sys::kernel::random::boot_id();
         id.map(Self)
@@ -54,55 +54,51 @@ impl BootId {
     }
 }
 
-/// Whether something was logged while we read.
+/// Whether the kernel logged an event while this agent read the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Origin {
-    /// It was logged just now.
+    /// The event is new.
     Live,
-    /// It was in the log before we had read to its end for the first time.
+    /// The event was in the log before the reader reached the end for the first time.
     Replayed,
 }
 
-/// What the log says, and when.
+/// An event with its record and its time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogEvent {
     pub event: Event,
-    /// The number of the record that completed it: the position to keep once it is dealt with.
+    /// The number of the record that completed the event.
     pub seq: u64,
-    /// Which of the kills in the log it is.
+    /// Which of the kills in the log the event is.
     pub line: KillLine,
-    /// When it was logged, by CLOCK_MONOTONIC: to about a millisecond.
+    /// The time of the record by CLOCK_MONOTONIC, exact to about a millisecond.
     pub logged: Duration,
-    /// When, by the wall clock: exact to the delay of the reader if live, to about a millisecond otherwise, unless
-    /// the machine was suspended since.
+    /// The time of the record by the wall clock. A live one is exact to the delay of the reader, others to about a
+    /// millisecond, unless the machine was suspended since.
     pub at: Timestamp,
-    /// Whether it was logged while this process read.
     pub origin: Origin,
 }
 
-/// What the reader of the log tells.
+/// What the reader returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
     Event(LogEvent),
-    /// Something is missing. Look at all counters.
+    /// A part of the log is missing: read all counters.
     Lost(Loss),
-    /// All that was in the log when it was opened has been told.
+    /// The reader returned everything that was in the log when it opened the log.
     CaughtUp,
 }
 
 /// The part of the log that is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Loss {
-    /// The kernel overwrote records before they were read: this many, if it can be told.
-    Overwritten {
-        /// How many records of any kind.
-        records: u64,
-    },
-    /// A record did not fit into the buffer.
+    /// The kernel overwrote this many records of any kind; 0 if their number is unknown.
+    Overwritten { records: u64 },
+    /// A record was larger than the buffer.
     TooLong,
 }
 
-/// Where the log is read.
+/// A way to read the log.
 #[derive(Debug)]
 enum Source {
     Device(Device),
@@ -110,7 +106,8 @@ enum Source {
 }
 
 impl Source {
-    /// Opens what is configured: the word [`SYSLOG`], a device, or what there is of both where it is [`DEVICE`].
+    /// Opens the configured source: syslog(2) for the word [`SYSLOG`], else the device. If [`DEVICE`] cannot be opened, opens
+    /// syslog(2) instead.
     fn open(configured: &Path) -> Result<Self> {
         if configured == Path::new(SYSLOG) {
             return Syslog::open().map(Self::Syslog);
@@ -125,29 +122,30 @@ impl Source {
     }
 }
 
-/// Whether syslog(2) answers this process. Blocks for a moment.
+/// Checks that syslog(2) answers this process. Blocks for a moment.
 ///
-/// Errors: what to grant.
+/// Errors: the right that the pod needs.
 pub fn probe_syslog() -> Result<()> {
     Syslog::open().map(drop)
 }
 
-/// Reads the kernel's log, and goes on where an earlier process of this boot ended.
+/// Reads the kernel's log from where an earlier agent of this boot ended.
 #[derive(Debug)]
 pub struct KmsgReader {
     source: Source,
     buffer: Box<[u8]>,
     tracker: Tracker,
-    /// What was read and is not taken yet.
+    /// The notices that [`Self::next`] has not returned yet.
     notices: VecDeque<Notice>,
+    /// The latest time at which the reader was at the end of the log.
     read_up_to: Option<Duration>,
 }
 
 impl KmsgReader {
-    /// Opens the log: `device`, or [`SYSLOG`]. Where [`DEVICE`] cannot be opened, syslog(2) is read in its place. Up to
-    /// the record `told` an earlier process of this boot told what it read.
+    /// Opens the log: `device`, or [`SYSLOG`]. If [`DEVICE`] cannot be opened, reads syslog(2) instead. An earlier agent of
+    /// this boot has reported the events up to the record `told`.
     ///
-    /// Errors: what to grant, or, rarely, what else is wrong.
+    /// Errors: the right or the device that the pod needs, or another cause.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -169,31 +167,32 @@ impl KmsgReader {
         }
     }
 
-    /// What the numbers of records count.
+    /// The numbering of this source.
     pub const fn numbering(&self) -> Numbering {
-        self.tracker.numbering()
+        self.tracker.numbering
     }
 
-    /// Something says that there may be news in the log. Needed where the kernel does not tell when there is.
+    /// Asks for a read of syslog(2), which cannot be waited for.
     pub const fn wake(&mut self) {
         if let Source::Syslog(syslog) = &mut self.source {
             syslog.wake();
         }
     }
 
-    /// All that was logged before this moment of CLOCK_MONOTONIC was told; `None` before the log's first end was reached.
+    /// The reader has returned everything that the kernel logged before this moment of CLOCK_MONOTONIC. Returns `None` before
+    /// the reader first reached the end, and while notices wait.
     pub fn read_up_to(&self) -> Option<Duration> {
         self.read_up_to.filter(|_| self.notices.is_empty())
     }
 
-    /// Which kills the lines read last are.
+    /// How far the numbers of kills are ahead of the latest lines.
     pub const fn offset(&self) -> Offset {
-        self.tracker.numbers().offset()
+        self.tracker.numbers.offset()
     }
 
     /// Waits for the next notice. Cancel-safe.
     ///
-    /// Errors: why the log cannot be read any more.
+    /// Errors: the log cannot be read any more, and why.
     pub async fn next(&mut self) -> Result<Notice> {
         loop {
             if let Some(notice) = self.next_now()? {
@@ -203,14 +202,14 @@ impl KmsgReader {
                 Source::Device(device) => device.readable().await?,
                 Source::Syslog(syslog) => syslog.readable().await,
             }
-            // A process may fill the log faster than it can be read.
+            // A process may fill the log faster than the agent reads it.
             tokio::task::yield_now().await;
         }
     }
 
-    /// The next notice, if one is there now.
+    /// The next notice, if the log holds one now.
     ///
-    /// Errors: why the log cannot be read any more.
+    /// Errors: the log cannot be read any more, and why.
     pub fn next_now(&mut self) -> Result<Option<Notice>> {
         for _ in 0..AT_ONCE {
             if !self.notices.is_empty() || !self.read_once()? {
@@ -220,12 +219,12 @@ impl KmsgReader {
         Ok(self.notices.pop_front())
     }
 
-    /// Reads one record. Whether there may be another one now.
+    /// Reads one record. Returns whether the log may hold another one now.
     fn read_once(&mut self) -> Result<bool> {
         let now = Moment::now();
         let attempt = match &mut self.source {
             Source::Device(device) => match device.read(&mut self.buffer)? {
-                Attempt::AtEnd(end) if self.tracker.numbers().wants_count() => {
+                Attempt::AtEnd(end) if self.tracker.numbers.wants_count() => {
                     let before = machine_kill_count();
                     match device.read(&mut self.buffer)? {
                         Attempt::AtEnd(_) => Attempt::AtEnd(ReadToEnd {

@@ -1,4 +1,4 @@
-//! A whole log, from a file or pasted → the kills in it.
+//! Lists the kills in a whole log, which comes from a file or the clipboard.
 
 use std::collections::HashMap;
 
@@ -8,8 +8,8 @@ use super::parse::{Event, Parser};
 use super::record::{Line, Record};
 use super::text;
 
-/// Whether a log holds records of `/dev/kmsg`, and not the output of `dmesg` or `journalctl -k` or a file of syslog's. The
-/// first line with a header decides for all of them: among records, lines without a header are not the kernel's.
+/// Whether a log holds records of `/dev/kmsg`: it may also be the output of `dmesg` or `journalctl -k`, or a file of syslog's.
+/// The first line with a header decides for all lines: among records, a line without a header is not the kernel's.
 fn has_records(log: &[u8]) -> bool {
     let mut lines = log.split(|byte| *byte == b'\n');
     let first = lines.find_map(|line| {
@@ -27,7 +27,7 @@ fn kernel_line(line: &[u8], is_record: bool) -> Option<Line> {
     }
 }
 
-/// Lists the kills in a log, in the order in which they were logged, each process once. Takes any bytes at all.
+/// Lists the kills in a log in the order of their lines, each process once. Accepts any bytes.
 pub fn parse_log(log: &[u8]) -> Vec<Kill> {
     let has_records = has_records(log);
     let (mut assembler, mut parser) = (Assembler::default(), Parser::default());

@@ -1,8 +1,8 @@
-//! OOM kills: which processes the kernel killed, why, and in which containers.
+//! Finds OOM kills: which processes the kernel killed, why, and in which containers.
 //!
-//! The kernel tells in two places. Its log has the detail (who, how large, whose limit) but keeps back all but ten reports
-//! in five seconds; counters in cgroup files ([`counters`]) miss nothing and say nothing but how many. So the counters are
-//! the truth and the log explains it.
+//! The kernel reports kills in two places. Its log has the detail (process, size, limit) but holds back all but ten reports in
+//! five seconds. The counters in cgroup files ([`counters`]) miss no kill and tell only how many there were. So the counters
+//! decide how many kills there were, and the log explains them.
 //!
 //! ```text
 //! /dev/kmsg ─► kmsg ─► Record ─► Line ─► Message ─► Kill ─► LogEvent ─┐
@@ -12,16 +12,16 @@
 //! From a record to a report a kill has eight types:
 //! - [`Record`]: one record of `/dev/kmsg`;
 //! - [`Line`]: a whole line, put together from its parts ([`Assembler`]);
-//! - `Message`: what the line says;
-//! - [`Kill`]: a killed process with what the lines around it explain ([`Parser`]);
-//! - [`kmsg::LogEvent`]: the same with the number of its record and its time;
-//! - [`join::OomKill`]: a kill with its cgroup, and how well that is known;
-//! - `PendingKill`: the same while the rest of its group or the names of its pod are to come;
-//! - [`OomReport`]: what is stored and delivered ([`crate::report`]).
+//! - `Message`: the content of a line;
+//! - [`Kill`]: a killed process with the report about it ([`Parser`]);
+//! - [`kmsg::LogEvent`]: a kill with the number of its record and its time;
+//! - [`join::OomKill`]: a kill with its cgroup and the confidence in that;
+//! - `PendingKill`: a kill that waits for the rest of its group or for the name of its pod;
+//! - [`OomReport`]: the form in which the agent stores and delivers a kill ([`crate::report`]).
 //!
-//! [`watch`] is the actor that does all of this on a node, and keeps what it told apart from what it did not, over
-//! restarts. Everything but that, [`kmsg`] and the reading in [`counters`] is pure. Nothing here may invent a kill, take text
-//! of a process for the kernel's, or explain a kill by another one's report: what is not certain stays unknown.
+//! [`watch`] is the actor that does all of this on a node. It remembers over restarts which kills it has reported. Everything
+//! except [`watch`], [`kmsg`] and the reading in [`counters`] is pure. No code here may invent a kill, take text of a process
+//! for the kernel's, or explain a kill by the report of another kill: what is not certain stays unknown.
 
 mod assemble;
 mod clock;
@@ -52,10 +52,10 @@ pub use report::{
     ReportedPod, Role, Victim,
 };
 
-/// Microseconds between lines that belong together. A report comes in one go, but a serial console slows it down.
+/// Microseconds between lines that belong together. The kernel prints a report in one go, but a serial console slows it down.
 const TOGETHER_US: u64 = 5_000_000;
 
-/// Whether two lines can belong together. Where a time is unknown, order alone decides.
+/// Whether two lines with these times can belong together. Lines without a time can.
 fn within(earlier: Option<u64>, later: Option<u64>) -> bool {
     match (earlier, later) {
         (Some(earlier), Some(later)) => earlier.abs_diff(later) <= TOGETHER_US,

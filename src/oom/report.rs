@@ -1,7 +1,7 @@
-//! One OOM kill as it is told to the world: to the spool, to recommenders, to the API, to people at the socket.
+//! The report of an OOM kill: the form in which the agent stores a kill and delivers it to receivers and to `vscalectl`.
 //!
-//! Plain data that outlives the agent and the cgroups it speaks of, so everything in it is resolved: names instead of
-//! handles, numbers read at the time. What is not known is absent, never guessed.
+//! A report is plain data that outlives the agent and the cgroups of the kill. So it has names instead of handles, and numbers
+//! from the time of the kill. An unknown value is absent, never guessed.
 
 use std::sync::Arc;
 
@@ -14,70 +14,68 @@ pub use super::proto::{
 };
 use crate::model::Bytes;
 
-/// One kill. Told at least once to every receiver; the same kill always under the same [`id`](Self::id).
+/// One kill. Each receiver gets it at least once, always with the same [`id`](Self::id).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OomReport {
-    /// The idempotency key: the same for the same kill across retries and restarts of the agent, on all nodes no other's.
+    /// The idempotency key: the same for this kill across retries and restarts of the agent, and unique among all nodes.
     pub id: String,
-    /// When the kernel killed, by the wall clock; where only a counter tells, when its rise was seen.
+    /// When the kernel killed, by the wall clock. If only a counter tells, when the agent read its rise.
     pub time: Timestamp,
     #[serde(flatten)]
     pub facts: KillFacts,
     /// The cgroup that lost a process, from the root of the hierarchy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cgroup: Option<String>,
-    /// Who was killed, where that is certain.
+    /// The killed process, if it is certain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub victim: Option<Victim>,
-    /// The process ids killed with this one because `memory.oom.group` is set, this one's included.
+    /// The ids of all processes of the group, if the kernel killed a cgroup as a whole (`memory.oom.group`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub group: Vec<u32>,
-    /// The change of the agent's own that lowered the limit within the time this kill is blamed on it.
+    /// The agent's own change that lowered the limit shortly before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own_write: Option<OwnWrite>,
-    /// What a hook of the container left behind shortly before.
+    /// The evidence that a hook of the container left behind shortly before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evidence: Option<Evidence>,
-    /// How the kill is known.
     pub confidence: Confidence,
-    /// Who may have been the victim, where [`Confidence::Ambiguous`].
-    #[serde(default, skip_serializing_if = "is_nobody", with = "shared")]
+    /// The possible victims, with [`Confidence::Ambiguous`].
+    #[serde(default, skip_serializing_if = "<[Victim]>::is_empty", with = "shared")]
     pub candidates: Candidates,
-    /// How many more may have been.
-    #[serde(default, skip_serializing_if = "is_none")]
+    /// The number of possible victims beyond [`Self::candidates`].
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub more_candidates: u32,
-    /// Seen when the agent started: it happened while no agent ran.
+    /// Whether the kill happened while no agent ran.
     #[serde(default)]
     pub while_down: bool,
 }
 
-/// Whose container lost a process, and for want of which limit.
+/// The container that lost a process, and the limit that was hit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KillFacts {
-    /// The node's name; empty if the agent was not told.
+    /// The node's name; empty if the configuration has none.
     pub node: String,
-    /// Whose container lost a process; absent where it belonged to no pod, or no pod is certain.
+    /// The pod of the container that lost a process; absent if there is none, or none is certain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<ReportedPod>,
-    /// The container that lost a process; absent with a victim in a pod's own cgroup, or where it is not certain.
+    /// The container that lost a process; absent if the victim was in a pod's own cgroup, or the container is uncertain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<ReportedContainer>,
     /// The level whose limit the kernel enforced.
     pub level: Level,
-    /// The limit that the kernel enforced and how full it was.
+    /// The limit that the kernel enforced, and the usage.
     #[serde(default)]
     pub limit: HitLimit,
-    /// The container's own limit, where it was hit as well: a container that has used up its limit brings its pod to the
-    /// pod's limit, which the kernel enforces first. Then a kill at the pod's level is for want of this limit.
+    /// The container's own limit, if the container stood at it, too: a container that has used up its limit brings its pod to
+    /// the pod's limit, which the kernel enforces first. Then the container's limit caused the kill at the pod's level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_limit: Option<HitLimit>,
 }
 
 impl KillFacts {
-    /// Whose limit it was for want of which the kernel killed: the container's where it stood at its
-    /// own, else that of [`Self::level`].
+    /// The level of the limit that caused the kill: the container, if it stood at its own limit, else [`Self::level`].
     pub const fn limit_of(&self) -> Level {
         match self.container_limit {
             Some(_) => Level::Container,
@@ -87,7 +85,7 @@ impl KillFacts {
 }
 
 impl ReportedPod {
-    /// Its namespace and name, or its UID where only a cgroup told of it.
+    /// Its namespace and name, or its UID if the agent knows only its cgroup.
     pub fn full_name(&self) -> String {
         match self.name.as_str() {
             "" => self.uid.clone(),
@@ -97,20 +95,16 @@ impl ReportedPod {
 }
 
 impl ReportedMemory {
-    /// What it held of its own, of files and shared, together.
+    /// The sum of its anonymous, file and shared memory.
     pub fn rss(&self) -> Bytes {
         let parts = [self.anon_rss_bytes, self.file_rss_bytes, self.shmem_rss_bytes];
         parts.into_iter().map(Bytes::new).sum()
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde passes it")]
-const fn is_none(count: &u32) -> bool {
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(count: &u32) -> bool {
     *count == 0
-}
-
-fn is_nobody(candidates: &[Victim]) -> bool {
-    candidates.is_empty()
 }
 
 /// The process that the kernel killed.
@@ -119,11 +113,11 @@ fn is_nobody(candidates: &[Victim]) -> bool {
 pub struct Victim {
     /// Its id in the host's pid namespace.
     pub pid: u32,
-    /// Its command: at most 15 bytes of its own choosing, not to be trusted.
+    /// The name of its command: at most 15 bytes that the process chose. Do not trust it.
     pub comm: String,
     /// Whether it was the container's first process.
     pub role: Role,
-    /// What it held; absent where the kernel did not say.
+    /// Its memory; absent if the kernel did not say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<ReportedMemory>,
     /// `oom_score_adj`, since Linux 5.4.
@@ -134,10 +128,10 @@ pub struct Victim {
     pub uid: Option<u32>,
 }
 
-/// Processes that may have been a victim: in a flood many kills have the same.
+/// Possible victims: in a flood many kills share one list.
 pub type Candidates = Arc<[Victim]>;
 
-/// Values that several hold, kept as if one did.
+/// Stores a shared value like an owned one.
 pub(crate) mod shared {
     use std::sync::Arc;
 
@@ -155,10 +149,10 @@ pub(crate) mod shared {
     }
 }
 
-/// A change of the agent's own that a kill is blamed on.
+/// The agent's own change that a kill is blamed on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnWrite {
     pub time: Timestamp,
-    /// Which file, what it held, and what was written, in words.
+    /// The file, its old and its new value, in words.
     pub what: String,
 }

@@ -1,18 +1,18 @@
-//! A kernel log as text: what `dmesg` and `journalctl -k` print.
+//! Reads a kernel log as text: the output of `dmesg`, `journalctl -k` and syslog(2).
 //!
-//! A line may carry a priority (`dmesg -r`), a facility (`dmesg -x`), a syslog header, a time and a caller before the text. A
-//! line whose header names a writer other than the kernel is passed over. A log without such names (plain `dmesg`) cannot be
-//! told from a forgery: only [`Record`](super::record::Record)s can.
+//! A line may carry a priority (`dmesg -r`), a facility (`dmesg -x`), a syslog header, a time and a caller before the text. The
+//! reader skips a line whose header names a writer other than the kernel. A log without such names (plain `dmesg`) may hold
+//! forged lines; in a [`Record`](super::record::Record) a forgery is recognised.
 
 use super::record::{Line, Part, number};
 
-/// What `dmesg -x` calls levels (util-linux `sys-utils/dmesg.c`).
+/// The names of levels in `dmesg -x` (util-linux `sys-utils/dmesg.c`).
 const LEVELS: [&str; 8] = ["emerg", "alert", "crit", "err", "warn", "notice", "info", "debug"];
 /// The words of the longest syslog header: `Fri 2025-11-21 02:53:00 UTC host`.
 const MOST_HEADER_WORDS: usize = 5;
 
-/// The kernel's line without what stands before the text; `None` when the header names another writer. Without
-/// a header, all is text.
+/// The kernel's line without its header. Returns `None` when the header names another writer. A line without a header is all
+/// text.
 pub(super) fn kernel_line(line: &str) -> Option<Line> {
     let rest = after_syslog_header(after_facility(after_priority(line)?)?);
     let (timestamp_us, rest) = after_time(rest).unwrap_or((None, rest));
@@ -31,7 +31,7 @@ pub(super) fn has_header(line: &str) -> bool {
     kernel_line(line).is_none_or(|kernel| kernel.text.len() != line.len())
 }
 
-/// `<3>`; `None` when the priority is not one of the kernel's.
+/// The line after `<3>`. Returns `None` when the priority is not one of the kernel's.
 fn after_priority(line: &str) -> Option<&str> {
     let priority = line.strip_prefix('<').and_then(|rest| rest.split_once('>'));
     match priority.and_then(|(priority, rest)| Some((number::<u32>(priority)?, rest))) {
@@ -40,7 +40,7 @@ fn after_priority(line: &str) -> Option<&str> {
     }
 }
 
-/// `kern  :err   : `; `None` when the facility is not the kernel's.
+/// The line after `kern  :err   : `. Returns `None` when the facility is not the kernel's.
 fn after_facility(line: &str) -> Option<&str> {
     let mut fields = line.splitn(3, ':');
     let (Some(facility), Some(level), Some(rest)) = (fields.next(), fields.next(), fields.next()) else {
@@ -54,8 +54,8 @@ fn after_facility(line: &str) -> Option<&str> {
     }
 }
 
-/// A time, a host and `kernel: `. A line with another identifier stays as it is: its text does not begin where a
-/// message of the kernel would.
+/// The line after a time, a host and `kernel: `. A line with another identifier stays as it is: no message of the kernel
+/// begins where it begins.
 fn after_syslog_header(line: &str) -> &str {
     match line.split_once("kernel: ") {
         Some(("", rest)) => rest,
@@ -69,7 +69,7 @@ fn is_syslog_header(header: &str) -> bool {
     words.len() <= MOST_HEADER_WORDS && !words.iter().any(|word| word.ends_with(':')) && has_clock_time(header)
 }
 
-/// `[  123.456789] `, or a date in its place (`dmesg -T`), which is no time since boot.
+/// The microseconds since boot and the line after `[  123.456789] `. A date in its place (`dmesg -T`) is no time since boot.
 fn after_time(line: &str) -> Option<(Option<u64>, &str)> {
     let (inside, rest) = line.strip_prefix('[')?.split_once(']')?;
     let timestamp_us = micros(inside.trim());
@@ -77,7 +77,7 @@ fn after_time(line: &str) -> Option<(Option<u64>, &str)> {
     is_time.then(|| (timestamp_us, rest.strip_prefix(' ').unwrap_or(rest)))
 }
 
-/// `[ T1234] `, as CONFIG_PRINTK_CALLER adds. It may directly follow the time.
+/// The caller and the line after `[ T1234] `, which CONFIG_PRINTK_CALLER adds after the time.
 fn after_caller(rest: &str) -> (Option<&str>, &str) {
     let caller = || {
         let (inside, rest) = rest.strip_prefix('[')?.split_once(']')?;

@@ -1,4 +1,4 @@
-//! The open device.
+//! The log's device, usually `/dev/kmsg`.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
@@ -14,9 +14,9 @@ use tokio::io::unix::AsyncFd;
 
 use super::tracker::{Attempt, ReadToEnd};
 
-/// `PRINTK_MESSAGE_MAX` is 2 KiB; escaping makes four bytes of one.
+/// Bytes. `PRINTK_MESSAGE_MAX` is 2 KiB; escaping makes four bytes of one.
 pub(super) const BUFFER: usize = 8192;
-/// Each EINVAL passes over a record. This many in a row are not a log.
+/// Each EINVAL skips a record. A file that answers so many times in a row is no log.
 const MOST_REFUSALS: u32 = 1000;
 
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl Device {
                 file,
                 refusals: 0,
             }),
-            // As epoll says of a file that has an end.
+            // epoll refuses a file that has an end.
             Err(error) if error.raw_os_error() == Some(Errno::EPERM as i32) => Err(ended(&path)),
             Err(error) => Err(cannot_open(&path, &error)),
         }
@@ -65,7 +65,7 @@ impl Device {
     pub(super) async fn readable(&mut self) -> Result<()> {
         let readable = async {
             let mut ready = self.file.readable_mut().await?;
-            // The end that was read may be older than this readiness: it is cleared only if there is no record now.
+            // The kernel may have logged since the last read, so clear the readiness only if there is no record now.
             let wanted = PollFd::new(ready.get_inner().as_fd(), PollFlags::POLLIN);
             if poll(&mut [wanted], PollTimeout::ZERO)? == 0 {
                 ready.clear_ready();
@@ -76,7 +76,7 @@ impl Device {
     }
 }
 
-/// Registers a descriptor with the event loop; it is closed with the result.
+/// Registers a descriptor with the event loop, which owns the descriptor from then on.
 pub(in crate::oom) fn async_fd<T: AsRawFd>(descriptor: T) -> io::Result<AsyncFd<T>> {
     #[expect(
         deprecated,
@@ -85,7 +85,7 @@ pub(in crate::oom) fn async_fd<T: AsRawFd>(descriptor: T) -> io::Result<AsyncFd<
     AsyncFd::try_new(descriptor).map_err(io::Error::from)
 }
 
-/// It has an end, which the kernel's log has not.
+/// The error for a file that has an end: the kernel's log has none.
 fn ended(device: &Path) -> Error {
     anyhow!("{} came to its end: it is not the kernel's log", device.display())
 }

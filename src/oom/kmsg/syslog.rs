@@ -1,8 +1,8 @@
-//! The kernel's log through syslog(2), for pods without the device: CAP_SYSLOG is all it takes.
+//! Reads the kernel's log through syslog(2), for pods without the device. The pod needs only CAP_SYSLOG.
 //!
-//! The call copies what the log holds and takes nothing from other readers (`SYSLOG_ACTION_READ_ALL`). It cannot be waited
-//! for, so it is made when something says that there is news ([`Syslog::wake`]), twice a second at most, and only what
-//! is new since the call before is told ([`Unread`]).
+//! The call copies the whole log and takes nothing from other readers (`SYSLOG_ACTION_READ_ALL`). A process cannot wait for
+//! new lines, so the agent calls when a counter may have risen ([`Syslog::wake`]), at most twice a second, and returns only the
+//! lines that are new since the call before ([`Unread`]).
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -20,39 +20,39 @@ use crate::oom::counters::machine_kill_count;
 use crate::oom::record::Line;
 use crate::oom::text;
 
-/// The time between two calls: one takes milliseconds, in which no counter is read.
+/// The time between two calls. A call takes milliseconds, in which the agent reads no counter.
 const BETWEEN_CALLS: Duration = Duration::from_millis(500);
-/// The text of a log is longer than the log: each line of it repeats the time.
+/// Bytes of text for each byte of the log's buffer: the text repeats the time in each line.
 const TEXT_PER_BYTE: usize = 2;
-/// What is read of a log at most, its end.
+/// The most bytes to read, the last ones of the log.
 const MOST_READ: usize = 2 << 20;
-/// The numbers of lines begin here. No record of `/dev/kmsg` has so high a number.
+/// The lowest number of a line. No record of `/dev/kmsg` has so high a number.
 const FIRST_NUMBER: u64 = 1 << 63;
-/// So many bits of a number tell apart kills of one microsecond: some machines have a clock of ten milliseconds.
+/// This many bits of a number tell apart kills with the same time: some machines have a clock of ten milliseconds.
 const ORDINAL_BITS: u32 = 12;
 const LAST_ORDINAL: u64 = (1 << ORDINAL_BITS) - 1;
-/// What each kill has one line with.
+/// Each kill has one line with this text.
 const KILLED: &str = "Killed process ";
 
 pub(super) const REFUSED: &str = "syslog(2) is refused: grant CAP_SYSLOG";
 const NO_TIMES: &str = "the kernel's log has no times: write Y to /sys/module/printk/parameters/time";
 
-/// What the numbers of records count. Those of one source mean nothing in the other.
+/// What numbers of records stand for. A number of one source means nothing in the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Numbering {
     /// Records since boot: `/dev/kmsg`.
     Records,
-    /// Microseconds since boot, and the kills in each: syslog(2), which tells no number.
+    /// Microseconds since boot, and the kills within each: syslog(2), which has no numbers.
     Times,
 }
 
 impl Numbering {
-    /// What this number counts: syslog(2) has the upper half of all numbers.
+    /// The numbering that a number belongs to: syslog(2) has the upper half of all numbers.
     pub const fn of(seq: u64) -> Self {
         if seq < FIRST_NUMBER { Self::Records } else { Self::Times }
     }
 
-    /// What a record of this number is called in the ids of kills.
+    /// The name of this record in the ids of kills.
     pub fn name(seq: u64) -> String {
         let Some(time) = seq.checked_sub(FIRST_NUMBER) else {
             return format!("log-{seq}");
@@ -65,23 +65,23 @@ impl Numbering {
     }
 }
 
-/// The number of a line at that time, up to which so many kills were logged at that time.
+/// The number of a line with this time. `ordinal` kills have this time, up to this line.
 pub(super) const fn number(timestamp_us: u64, ordinal: u64) -> u64 {
     FIRST_NUMBER | (timestamp_us << ORDINAL_BITS) | ordinal
 }
 
-/// One call: what the log holds.
+/// Copies the whole log.
 type ReadAll = Box<dyn FnMut() -> Result<Vec<u8>> + Send>;
 
-/// The log, as read last.
+/// The state of reading the log in calls.
 pub(super) struct Syslog {
     read_all: ReadAll,
     unread: Unread,
-    /// What the last call returned and is not taken yet.
+    /// The results of the last call that [`Self::read`] has not returned yet.
     attempts: VecDeque<Attempt<'static>>,
-    /// The time of the last line, and how many kills were logged at that time up to it.
+    /// The time of the last line, and the number of kills with that time.
     last: (u64, u64),
-    /// Something says that there is news.
+    /// Whether a call is wanted.
     woken: bool,
     called: Instant,
 }
@@ -91,7 +91,7 @@ impl Syslog {
         Self::new(Box::new(read_all))
     }
 
-    /// The same with another log.
+    /// Reads another log, for tests.
     pub(super) fn new(read_all: ReadAll) -> Result<Self> {
         let mut syslog = Self {
             read_all,
@@ -129,7 +129,7 @@ impl Syslog {
         Ok(())
     }
 
-    /// The next line, if there is one.
+    /// The next line, from a new call if one is wanted and due.
     pub(super) fn read(&mut self) -> Result<Attempt<'static>> {
         if self.attempts.is_empty() && self.woken && self.called.elapsed() >= BETWEEN_CALLS {
             self.call()?;
@@ -137,7 +137,7 @@ impl Syslog {
         Ok(self.attempts.pop_front().unwrap_or(Attempt::NotDue))
     }
 
-    /// Waits until it is time for a call. Cancel-safe.
+    /// Waits until a call is wanted and due. Cancel-safe.
     pub(super) async fn readable(&self) {
         if self.woken {
             sleep_until(self.called + BETWEEN_CALLS).await;
@@ -146,7 +146,6 @@ impl Syslog {
         }
     }
 
-    /// Something says that there is news.
     pub(super) const fn wake(&mut self) {
         self.woken = true;
     }
@@ -158,7 +157,7 @@ impl fmt::Debug for Syslog {
     }
 }
 
-/// What the log holds, or the end of it.
+/// Copies the log, or the last [`MOST_READ`] bytes of it.
 fn read_all() -> Result<Vec<u8>> {
     let refused = |error: RMesgError| match error {
         RMesgError::OperationNotPermitted(_) => anyhow!(REFUSED),

@@ -1,4 +1,4 @@
-//! What reading `/dev/kmsg` returned → what to tell. No I/O and no clock: both are arguments.
+//! Turns the results of reads of the log into notices. Pure: results and times are arguments.
 
 use std::time::Duration;
 
@@ -9,49 +9,51 @@ use crate::oom::numbers::{KillLine, LineNumbers};
 use crate::oom::parse::Parser;
 use crate::oom::record::{Line, Record};
 
+/// The result of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Attempt<'a> {
     Record(&'a [u8]),
-    /// A line of a log that is read as text. Its number is its time.
+    /// A line of syslog(2). Its number is its time.
     Line(Line),
-    /// Nothing was read: it is not time to.
+    /// The source did not read: a call is not due, or a signal interrupted the read.
     NotDue,
     AtEnd(ReadToEnd),
-    /// Records were overwritten. The next read returns the oldest that is left.
+    /// The kernel overwrote records. The next read returns the oldest one left.
     Overwritten,
-    /// A record did not fit and is passed over.
+    /// A record was larger than the buffer. The next read returns the one after.
     TooLong,
 }
 
-/// The log was read to its end.
+/// The source reached the end of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ReadToEnd {
-    /// Everything was read that was logged before this moment of CLOCK_MONOTONIC; before this attempt, if there is none.
+    /// The source has returned everything that the kernel logged before this moment of CLOCK_MONOTONIC; `None` stands for
+    /// the moment of this read.
     pub(super) as_of: Option<Duration>,
-    /// How many kills the machine had counted before and after that, if that was asked.
+    /// The machine's count of kills before and after that moment, if the source read it.
     pub(super) kills: Option<(u64, u64)>,
 }
 
-/// Where in the log we are.
+/// The position in the log.
 #[derive(Debug)]
 pub(super) struct Tracker {
-    /// An earlier process told everything up to this record.
+    /// An earlier agent reported everything up to this record.
     told: Option<u64>,
-    numbering: Numbering,
-    /// The number of the record that comes next.
+    pub(super) numbering: Numbering,
+    /// The number of the next record.
     next: Option<u64>,
     origin: Origin,
-    /// Whether the record that comes next was waited for.
+    /// Whether the agent waits for the next record, so that it reads the record at once.
     waited: bool,
     overwritten: bool,
     clock: LogClock,
     assembler: Assembler,
     parser: Parser,
-    numbers: LineNumbers,
+    pub(super) numbers: LineNumbers,
 }
 
 impl Tracker {
-    /// Begins before the log's first record. The number of a record of the other source means nothing.
+    /// Begins before the log's first record. Ignores a `told` that is a number of the other source.
     pub(super) fn new(told: Option<u64>, numbering: Numbering) -> Self {
         Self {
             told: told.filter(|told| Numbering::of(*told) == numbering),
@@ -67,16 +69,7 @@ impl Tracker {
         }
     }
 
-    /// Which kills its lines are.
-    pub(super) const fn numbers(&self) -> &LineNumbers {
-        &self.numbers
-    }
-
-    pub(super) const fn numbering(&self) -> Numbering {
-        self.numbering
-    }
-
-    /// Accounts for what a read returned, at the time it returned.
+    /// Takes the result of a read, and the time at which the read returned.
     pub(super) fn record_read(&mut self, attempt: Attempt<'_>, now: Moment) -> impl Iterator<Item = Notice> + use<> {
         let (loss, notice) = match attempt {
             Attempt::Record(bytes) => match Record::parse(bytes) {
@@ -143,7 +136,7 @@ impl Tracker {
         }))
     }
 
-    /// What was overwritten before this attempt: so many records, as their numbers tell.
+    /// The loss before this read: the kernel overwrote this many records, as far as their numbers tell.
     fn overwritten(&mut self, records: u64) -> Option<Loss> {
         let is_gap = std::mem::take(&mut self.overwritten) || records > 0;
         is_gap.then(|| self.lost(Loss::Overwritten { records }))

@@ -1,24 +1,24 @@
-//! The whole log, again and again → what is new in it each time. Pure.
+//! Finds the new lines in copies of the whole log. Pure.
 
-/// How much of what was read is compared. Times make every line unlike any other.
+/// Bytes at the end of the last copy to find again in the next one. The times make lines unlike each other.
 const COMPARED: usize = 1024;
 
-/// What was read of a log so far.
+/// The end of the last copy.
 #[derive(Debug, Default)]
 pub(super) struct Unread {
     tail: Vec<u8>,
 }
 
-/// The lines that were not read before.
+/// The new lines of a copy.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct New<'t> {
     pub(super) text: &'t [u8],
-    /// Lines were overwritten or cleared away between those read before and these.
+    /// Whether lines between the last copy and these were overwritten or cleared away.
     pub(super) lost: bool,
 }
 
 impl Unread {
-    /// What of this text, all that the log holds now, comes after what was read before.
+    /// The part of a copy that comes after the last copy.
     pub(super) fn after<'t>(&mut self, log: &'t [u8]) -> New<'t> {
         let end = self.end_in(log);
         let new = New {
@@ -32,7 +32,7 @@ impl Unread {
         new
     }
 
-    /// Where in the log what was read before ends. The log may begin in the middle of it.
+    /// Where in this copy the last copy ends. This copy may begin in the middle of [`Self::tail`].
     fn end_in(&self, log: &[u8]) -> Option<usize> {
         let (_, before) = self.tail.split_last()?;
         let last_line = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);

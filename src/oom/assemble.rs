@@ -1,10 +1,10 @@
 //! Puts lines together that the kernel printed in parts.
 //!
-//! The kernel prints the lines that name cgroups piece by piece (`pr_cont`). The kernel merges pieces into one record of up to
-//! about 1 KiB, as long as no other CPU prints in between; longer lines become several records, with those of other CPUs
-//! among them. Only these lines ever wait here for their rest. Every other line passes at once, so that no line waits until
-//! the kernel prints again. The assembler takes a piece only where the grammar of the line allows it, because pieces of an
-//! unrelated line look the same when the kernel does not name the caller.
+//! The kernel prints the lines that name cgroups piece by piece (`pr_cont`). The kernel merges pieces into one record
+//! of up to about 1 KiB, as long as no other CPU prints in between; longer lines become several records, with those of
+//! other CPUs among them. Only these lines ever wait here for their rest. Every other line passes at once, so that no
+//! line waits until the kernel prints again. The assembler takes a piece only where the grammar of the line allows it,
+//! because pieces of an unrelated line look the same when the kernel does not name the caller.
 //!
 //! The assembler drops an incomplete line.
 

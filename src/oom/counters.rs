@@ -1,11 +1,11 @@
 //! Reads how often the kernel killed in a cgroup: `memory.events` (v2), `memory.oom_control` (v1).
 //!
-//! In comes a cgroup's file; out comes a [`Reading`]. Only the counter `oom_kill` counts kills: `oom` of v2 rises by any number
-//! for one kill, and the eventfd of v1 also fires for cgroups below in which the kernel does not kill.
+//! In comes a cgroup's file; out comes a [`Reading`]. Only the counter `oom_kill` counts kills: `oom` of v2 rises by
+//! any number for one kill, and the eventfd of v1 also fires for cgroups below in which the kernel does not kill.
 //!
 //! v2 `memory.events` counts kills in the cgroup and everything below it, also below cgroups that are gone since.
-//! `memory.events.local` and v1 count kills in the cgroup alone. A kill because the node has no memory left counts like any
-//! other. A group kill counts its first victim twice (Linux 5.10 to at least 7.2).
+//! `memory.events.local` and v1 count kills in the cgroup alone. A kill because the node has no memory left counts like
+//! any other. A group kill counts its first victim twice (Linux 5.10 to at least 7.2).
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -31,7 +31,8 @@ pub struct Reading {
     pub inode: u64,
     /// `oom_kill`.
     pub kills: u64,
-    /// `oom_group_kill`: the number of groups, each of whose first victims counts twice. 0 where the kernel does not say.
+    /// `oom_group_kill`: the number of groups, each of whose first victims counts twice. 0 where the kernel does not
+    /// say.
     pub groups: u64,
 }
 
@@ -53,8 +54,8 @@ impl Counter {
         Ok(opened.map(|(inode, file)| Self { path, file, inode }))
     }
 
-    /// Reads the counter. Returns `None` when the cgroup was removed before or during the read: its last kills show in its
-    /// parents (v2) and in the log. Blocks on the kernel.
+    /// Reads the counter. Returns `None` when the cgroup was removed before or during the read: its last kills show in
+    /// its parents (v2) and in the log. Blocks on the kernel.
     ///
     /// Errors: the file cannot be read, or is no list of counters with `oom_kill`; each error names the file.
     pub fn read(&self) -> Result<Option<Reading>> {

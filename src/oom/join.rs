@@ -1,25 +1,25 @@
-//! Matches kills in the log with rises of counters: one [`OomKill`] for each kill. Pure: times are arguments, counted from any
-//! fixed moment.
+//! Matches kills in the log with rises of counters: one [`OomKill`] for each kill. Pure: times are arguments, counted
+//! from any fixed moment.
 //!
-//! In come kills of the log with their time, and rises of containers' counters with the two times of reading. Out comes every
-//! kill once, with the certain facts told apart from the uncertain. A counter tells for certain that a container lost a
-//! process. The log tells which process the kernel killed and why, but often not where. So:
+//! In come kills of the log with their time, and rises of containers' counters with the two times of reading. Out comes
+//! every kill once, with the certain facts told apart from the uncertain. A counter tells for certain that a container
+//! lost a process. The log tells which process the kernel killed and why, but often not where. So:
 //!
-//! * The joiner returns a kill at once if the log names its cgroup, or `/proc` still knew the cgroup. Later this kill accounts
-//!   for one rise of its container.
-//! * A kill without a cgroup, and a rise, wait until the agent knows everything up to their time on both sides ([`Progress`]).
-//!   Then the joiner pairs as many as possible. A kill is certain if it is in rises of the same container in all such
-//!   pairings. Otherwise the container is certain, and the victim is one of several.
+//! * The joiner returns a kill at once if the log names its cgroup, or `/proc` still knew the cgroup. Later this kill
+//!   accounts for one rise of its container.
+//! * A kill without a cgroup, and a rise, wait until the agent knows everything up to their time on both sides
+//!   ([`Progress`]). Then the joiner pairs as many as possible. A kill is certain if it is in rises of the same
+//!   container in all such pairings. Otherwise the container is certain, and the victim is one of several.
 //! * A kill or a rise without a partner waits longer for one, and is returned alone if none comes ([`LATEST`]).
 //!
-//! The kernel counts a kill just before it logs the kill (`__oom_kill_process`), so a kill belongs to the rise between whose
-//! two reads the kernel logged it. Times tell that to a fraction of a second. Numbers ([`super::numbers`]) tell it exactly,
-//! where the agent knows them. The kernel counts and logs the first victim of a group twice; the second time accounts for a
-//! rise, and is no kill.
+//! The kernel counts a kill just before it logs the kill (`__oom_kill_process`), so a kill belongs to the rise between
+//! whose two reads the kernel logged it. Times tell that to a fraction of a second. Numbers ([`super::numbers`]) tell
+//! it exactly, where the agent knows them. The kernel counts and logs the first victim of a group twice; the second
+//! time accounts for a rise, and is no kill.
 //!
-//! No kill may be in two rises: a v2 counter also counts kills below its cgroup, so the caller feeds only the part of a rise
-//! that the counters below do not show. The joiner must never return a kill twice, nor place a victim where it only may have
-//! been.
+//! No kill may be in two rises: a v2 counter also counts kills below its cgroup, so the caller feeds only the part of a
+//! rise that the counters below do not show. The joiner must never return a kill twice, nor place a victim where it
+//! only may have been.
 
 mod match_group;
 
@@ -34,18 +34,18 @@ use match_group::{LogState, Logged, MatchGroup, Matched, claim, expire};
 
 pub use match_group::CounterDelta;
 
-/// The longest time that the kernel usually takes to log a kill after it counted the kill. A stalled virtual machine took
-/// 156 ms.
+/// The longest time that the kernel usually takes to log a kill after it counted the kill. A stalled virtual machine
+/// took 156 ms.
 pub const LOG_DELAY: Duration = Duration::from_millis(250);
 /// The longest time on an overloaded machine. No rise is returned alone before.
 pub const LATEST: Duration = Duration::from_secs(2);
 /// The largest error in the time of a record: the log has another clock than the agent.
 pub(super) const SLACK: Duration = Duration::from_millis(50);
-/// In a flood, kills and rises form one group without an end. The joiner decides a group of this age with what it knows, and
-/// leaves the newer half of this time undecided. One side may be stuck, hence so long.
+/// In a flood, kills and rises form one group without an end. The joiner decides a group of this age with what it
+/// knows, and leaves the newer half of this time undecided. One side may be stuck, hence so long.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The same for a group of more kills and rises than this, at this age by both sides: the time of matching grows faster than
-/// the size of the group.
+/// The same for a group of more kills and rises than this, at this age by both sides: the time of matching grows faster
+/// than the size of the group.
 const FLOOD: (usize, Duration) = (128, Duration::from_secs(1));
 /// The most kills and rises that may wait, for the same reason.
 const MOST_WAITING: usize = 1024;
@@ -68,7 +68,7 @@ pub(super) mod micros {
 /// The place of a kill in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogPlace {
-    /// The time at which the kernel logged the kill.
+    /// The time at which the kernel logged the kill, by CLOCK_MONOTONIC.
     pub time: Duration,
     pub line: KillLine,
 }
@@ -99,13 +99,13 @@ pub struct Joiner {
     rises: Vec<CounterDelta>,
     /// Rises that the kernel has not logged in time.
     unmatched: Vec<CounterDelta>,
-    /// Rises that were returned alone and whose records may still come: such a record is no second kill. A checkpoint has to
-    /// keep these.
-    pub(super) told_by_counter: Vec<CounterDelta>,
+    /// Rises that were returned alone and whose records may still come: such a record is no second kill. A checkpoint
+    /// has to keep these.
+    pub(super) reported_by_counter: Vec<CounterDelta>,
     /// The records that came for them, until the caller takes them.
     pub(super) known_records: Vec<u64>,
-    /// The cgroups of groups whose first victim was counted twice and logged once, one for each time, until the caller takes
-    /// them.
+    /// The cgroups of groups whose first victim was counted twice and logged once, one for each time, until the caller
+    /// takes them.
     pub(super) duplicates: Vec<CgroupPath>,
     /// The progress at the last decision.
     decided: Option<Progress>,
@@ -122,8 +122,8 @@ impl Joiner {
         }
     }
 
-    /// Takes a kill of the log. `found` is the cgroup that `/proc/<pid>/cgroup` showed right after. v1 shows `/` for a process
-    /// that is already exiting, so `/` counts as unknown.
+    /// Takes a kill of the log. `found` is the cgroup that `/proc/<pid>/cgroup` showed right after. v1 shows `/` for a
+    /// process that is already exiting, so `/` counts as unknown.
     pub fn logged(&mut self, at: LogPlace, kill: Kill, found: Option<CgroupPath>) -> Option<OomKill> {
         let known = |path: &CgroupPath| *path != CgroupPath::root();
         let named = kill
@@ -139,22 +139,22 @@ impl Joiner {
                 return None;
             }
         };
-        let told = Logged::new(at, LogState::Told(cgroup.clone()));
-        if claim(&mut self.told_by_counter, &told).is_some() {
+        let placed = Logged::new(at, LogState::Placed(cgroup.clone()));
+        if claim(&mut self.reported_by_counter, &placed).is_some() {
             self.known_records.extend(kill.seq);
             return None;
         }
-        self.logged.push(told);
+        self.logged.push(placed);
         Some(OomKill::of(Arc::new(kill), Some(cgroup), confidence, at.time))
     }
 
     /// Takes the second line of a group's first victim, which the kernel also counted a second time.
     pub fn logged_again(&mut self, at: LogPlace, pid: u32, group: &CgroupPath) -> Option<OomKill> {
         let again = Logged::new(at, LogState::Again(group.clone()));
-        if claim(&mut self.told_by_counter, &again).is_none() {
+        if claim(&mut self.reported_by_counter, &again).is_none() {
             self.logged.push(again);
         }
-        let is_it = |logged: &mut Logged| matches!(&logged.who, LogState::Waiting(kill) if kill.pid == pid);
+        let is_it = |logged: &mut Logged| logged.waiting().is_some_and(|kill| kill.pid == pid);
         let first = self.logged.extract_if(.., is_it).next()?;
         let LogState::Waiting(kill) = first.who else {
             return None;
@@ -180,21 +180,17 @@ impl Joiner {
         self.decide_up_to(Progress::END)
     }
 
-    /// The records of waiting kills whose rise may have gone to another kill. A checkpoint has to keep these, and the next
-    /// agent passes them to [`Self::doubt`].
+    /// The records of waiting kills whose rise may have gone to another kill. A checkpoint has to keep these, and the
+    /// next agent passes them to [`Self::doubt`].
     pub fn doubted(&self) -> Vec<u64> {
         let doubted = self.logged.iter().filter(|logged| logged.in_doubt);
-        let record = |logged: &Logged| match &logged.who {
-            LogState::Waiting(kill) => kill.seq,
-            LogState::Told(_) | LogState::Again(_) => None,
-        };
-        doubted.filter_map(record).collect()
+        doubted.filter_map(|logged| logged.waiting()?.seq).collect()
     }
 
     /// A rise that this waiting kill may have been in went to another kill: the cgroup of this kill stays uncertain.
     pub fn doubt(&mut self, record: u64) {
         for logged in &mut self.logged {
-            logged.in_doubt |= matches!(&logged.who, LogState::Waiting(kill) if kill.seq == Some(record));
+            logged.in_doubt |= logged.waiting().is_some_and(|kill| kill.seq == Some(record));
         }
     }
 
@@ -205,9 +201,7 @@ impl Joiner {
 
     /// Whether a kill waits for the counters.
     pub fn has_kills_waiting(&self) -> bool {
-        self.logged
-            .iter()
-            .any(|logged| matches!(logged.who, LogState::Waiting(_)))
+        self.logged.iter().any(|logged| logged.waiting().is_some())
     }
 
     /// Returns the kills about which nothing can change any more. Does nothing without progress since the last call.
@@ -236,44 +230,45 @@ impl Joiner {
             self.rises.extend(left.rises);
         }
         self.unmatched.extend(matched.unmatched);
-        let mut told = matched.kills;
-        told.extend(self.place_late(matched.unmatched_logged));
+        let mut kills = matched.kills;
+        kills.extend(self.place_late(matched.unmatched_logged));
         let known = if crowded { Progress::END } else { progress };
         for rise in expire(&mut self.unmatched, known, &self.logged) {
-            told.extend(self.alone(&rise));
+            kills.extend(self.alone(&rise));
         }
         let read = if self.has_log { progress.log } else { progress.counters };
         if progress != Progress::END {
             // The agent would have read their records by now.
-            self.told_by_counter
+            self.reported_by_counter
                 .retain(|rise| rise.by.saturating_add(LATEST) >= read);
         }
-        told
+        kills
     }
 
-    /// Places kills without a partner among the rises that were not logged in time. Kills with a known cgroup come first.
+    /// Places kills without a partner among the rises that were not logged in time. Kills with a known cgroup come
+    /// first.
     fn place_late(&mut self, mut unmatched_logged: Vec<Logged>) -> Vec<OomKill> {
-        unmatched_logged.sort_by_key(|logged| matches!(logged.who, LogState::Waiting(_)));
-        let mut told = Vec::new();
+        unmatched_logged.sort_by_key(|logged| logged.waiting().is_some());
+        let mut kills = Vec::new();
         for logged in unmatched_logged {
-            match (claim(&mut self.unmatched, &logged), &logged.who) {
-                (None, _) if self.rises.iter().any(|rise| logged.may_be_in(rise, LATEST)) => self.logged.push(logged),
-                (Some(cgroup), LogState::Waiting(kill)) => {
-                    // The kill in this rise may also be another one that the kernel logs as late.
-                    let kill = Arc::clone(kill);
-                    told.push(OomKill::of(kill, Some(cgroup), Confidence::Ambiguous, logged.at.time));
-                }
-                (None, LogState::Waiting(kill)) if claim(&mut self.told_by_counter, &logged).is_some() => {
-                    self.known_records.extend(kill.seq);
-                }
-                (None, LogState::Waiting(kill)) => {
-                    let kill = Arc::clone(kill);
-                    told.push(OomKill::of(kill, None, Confidence::LogAlone, logged.at.time));
-                }
-                (_, LogState::Told(_) | LogState::Again(_)) => {}
+            let (claimed, at) = (claim(&mut self.unmatched, &logged), logged.at.time);
+            if claimed.is_none() && self.rises.iter().any(|rise| logged.may_be_in(rise, LATEST)) {
+                self.logged.push(logged);
+                continue;
+            }
+            let Some(kill) = logged.waiting().map(Arc::clone) else {
+                continue;
+            };
+            if claimed.is_some() {
+                // The kill in this rise may also be another one that the kernel logs as late.
+                kills.push(OomKill::of(kill, claimed, Confidence::Ambiguous, at));
+            } else if claim(&mut self.reported_by_counter, &logged).is_some() {
+                self.known_records.extend(kill.seq);
+            } else {
+                kills.push(OomKill::of(kill, None, Confidence::LogAlone, at));
             }
         }
-        told
+        kills
     }
 
     /// The kills of a rise without records.
@@ -281,7 +276,7 @@ impl Joiner {
         let total = rise.kills.get();
         let kills = total.saturating_sub(rise.again);
         self.duplicates.extend((kills..total).map(|_| rise.cgroup.clone()));
-        self.told_by_counter.push(rise.clone());
+        self.reported_by_counter.push(rise.clone());
         (0..kills)
             .map(|_| OomKill::counter_alone(rise.cgroup.clone(), rise.by))
             .collect()
@@ -297,15 +292,15 @@ fn container_limit(kill: &Kill) -> Option<CgroupPath> {
 /// A kill with its cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OomKill {
-    /// The cgroup that lost a process: a container, a cgroup in one, or one outside all pods. Its counter has risen, or will.
-    /// `None` with [`Confidence::LogAlone`].
+    /// The cgroup that lost a process: a container, a cgroup in one, or one outside all pods. Its counter has risen, or
+    /// will. `None` with [`Confidence::LogAlone`].
     pub cgroup: Option<CgroupPath>,
     pub confidence: Confidence,
     /// The killed process; with [`Confidence::Ambiguous`] the possible ones, unless the record was lost; none with
     /// [`Confidence::CounterAlone`].
     pub processes: Arc<[Arc<Kill>]>,
-    /// The number of the record that this kill uses up; `None` with [`Confidence::CounterAlone`]. Each record is used up once:
-    /// with several possible processes this is the record of any one of them.
+    /// The number of the record that this kill uses up; `None` with [`Confidence::CounterAlone`]. Each record is used
+    /// up once: with several possible processes this is the record of any one of them.
     pub record: Option<u64>,
     /// The time of the record, or of the read that showed the rise.
     pub at: Duration,

@@ -15,13 +15,14 @@ pub struct Kill {
     /// The name of its command: at most 15 bytes that the process chose, possibly none.
     pub comm: String,
     pub limit: Limit,
-    /// Its cgroup; `None` when the kernel did not say. The other victims of a group kill were in the group or below, so they
-    /// have the group here.
+    /// Its cgroup; `None` when the kernel did not say. The other victims of a group kill were in the group or below, so
+    /// they have the group here.
     pub task_cgroup: Option<CgroupPath>,
-    /// The cgroup with `memory.oom.group` set that the kernel killed as a whole. The log names the group of the first victim
-    /// only after that kill, see [`Event::Again`](super::Event::Again).
+    /// The cgroup with `memory.oom.group` set that the kernel killed as a whole. The log names the group of the first
+    /// victim only after that kill, see [`Event::Again`](super::Event::Again).
     pub group: Option<CgroupPath>,
-    /// Usage and limit of the cgroup whose limit was hit; `None` when the kernel did not say, or the node had no memory left.
+    /// Usage and limit of the cgroup whose limit was hit; `None` when the kernel did not say, or the node had no memory
+    /// left.
     pub usage: Option<LimitUsage>,
     pub memory: ReportedMemory,
     /// `oom_score_adj`, since Linux 5.4.
@@ -36,8 +37,8 @@ pub struct Kill {
     pub timestamp_us: Option<u64>,
 }
 
-/// The task whose request for memory the kernel could not meet. A task that writes `memory.max` needs memory of that cgroup,
-/// too.
+/// The task whose request for memory the kernel could not meet. A task that writes `memory.max` needs memory of that
+/// cgroup, too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invoker {
     pub comm: String,
@@ -84,8 +85,8 @@ impl Limit {
 }
 
 impl Kill {
-    /// The pod and container of the process, from the names of cgroups. The kernel shows `/` for a task that was already
-    /// exiting. Then the cgroup whose limit was hit stands in: the victim was in that one or below.
+    /// The pod and container of the process, from the names of cgroups. The kernel shows `/` for a task that was
+    /// already exiting. Then the cgroup whose limit was hit stands in: the victim was in that one or below.
     pub fn victim(&self) -> (Option<PodPlace>, Option<ContainerPlace>) {
         let left = self.task_cgroup.as_ref().is_none_or(|path| *path == CgroupPath::root());
         let path = if left {

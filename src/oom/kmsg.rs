@@ -1,12 +1,13 @@
-//! Reads the kernel's log from `/dev/kmsg`, or through syslog(2) where a pod has no such device, and returns [`Notice`]s.
+//! Reads the kernel's log from `/dev/kmsg`, or through syslog(2) where a pod has no such device, and returns
+//! [`Notice`]s.
 //!
-//! If the kernel overwrote records before the agent read them, the reader returns [`Notice::Lost`], and the receiver reads all
-//! counters at once. Events that were in the log when the reader opened it are [`Origin::Replayed`]. The reader skips
-//! those up to the last record that an earlier agent reported.
+//! If the kernel overwrote records before the agent read them, the reader returns [`Notice::Lost`], and the receiver
+//! reads all counters at once. Events that were in the log when the reader opened it are [`Origin::Replayed`]. The
+//! reader skips those up to the last record that an earlier agent reported.
 //!
-//! One `read` of the device returns one record. EAGAIN is the end for now. EPIPE says that the kernel overwrote records: the
-//! next read returns the oldest one left. EINVAL says that a record was larger than the buffer and is skipped (`devkmsg_read`
-//! in kernel/printk/printk.c). Opening needs CAP_SYSLOG where `kernel.dmesg_restrict` is 1.
+//! One `read` of the device returns one record. EAGAIN is the end for now. EPIPE says that the kernel overwrote
+//! records: the next read returns the oldest one left. EINVAL says that a record was larger than the buffer and is
+//! skipped (`devkmsg_read` in kernel/printk/printk.c). Opening needs CAP_SYSLOG where `kernel.dmesg_restrict` is 1.
 
 mod device;
 mod syslog;
@@ -24,7 +25,8 @@ use serde::{Deserialize, Serialize};
 use super::clock::Moment;
 pub use super::clock::monotonic;
 use super::counters::machine_kill_count;
-use super::numbers::{KillLine, Offset};
+use super::join::LogPlace;
+use super::numbers::Offset;
 use super::parse::Event;
 pub(super) use device::async_fd;
 use device::{BUFFER, Device};
@@ -69,10 +71,8 @@ pub struct LogEvent {
     pub event: Event,
     /// The number of the record that completed the event.
     pub seq: u64,
-    /// Which of the kills in the log the event is.
-    pub line: KillLine,
-    /// The time of the record by CLOCK_MONOTONIC, exact to about a millisecond.
-    pub logged: Duration,
+    /// The time is exact to about a millisecond.
+    pub place: LogPlace,
     /// The time of the record by the wall clock. A live one is exact to the delay of the reader, others to about a
     /// millisecond, unless the machine was suspended since.
     pub at: Timestamp,
@@ -106,8 +106,8 @@ enum Source {
 }
 
 impl Source {
-    /// Opens the configured source: syslog(2) for the word [`SYSLOG`], else the device. If [`DEVICE`] cannot be opened, opens
-    /// syslog(2) instead.
+    /// Opens the configured source: syslog(2) for the word [`SYSLOG`], else the device. If [`DEVICE`] cannot be opened,
+    /// opens syslog(2) instead.
     fn open(configured: &Path) -> Result<Self> {
         if configured == Path::new(SYSLOG) {
             return Syslog::open().map(Self::Syslog);
@@ -142,18 +142,18 @@ pub struct KmsgReader {
 }
 
 impl KmsgReader {
-    /// Opens the log: `device`, or [`SYSLOG`]. If [`DEVICE`] cannot be opened, reads syslog(2) instead. An earlier agent of
-    /// this boot has reported the events up to the record `told`.
+    /// Opens the log: `device`, or [`SYSLOG`]. If [`DEVICE`] cannot be opened, reads syslog(2) instead. An earlier
+    /// agent of this boot has reported the events up to the record `reported`.
     ///
     /// Errors: the right or the device that the pod needs, or another cause.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn start(device: &Path, told: Option<u64>) -> Result<Self> {
-        Ok(Self::of(Source::open(device)?, told))
+    pub fn start(device: &Path, reported: Option<u64>) -> Result<Self> {
+        Ok(Self::of(Source::open(device)?, reported))
     }
 
-    fn of(source: Source, told: Option<u64>) -> Self {
+    fn of(source: Source, reported: Option<u64>) -> Self {
         let numbering = match source {
             Source::Device(_) => Numbering::Records,
             Source::Syslog(_) => Numbering::Times,
@@ -161,7 +161,7 @@ impl KmsgReader {
         Self {
             source,
             buffer: vec![0; BUFFER].into(),
-            tracker: Tracker::new(told, numbering),
+            tracker: Tracker::new(reported, numbering),
             notices: VecDeque::new(),
             read_up_to: None,
         }
@@ -179,8 +179,8 @@ impl KmsgReader {
         }
     }
 
-    /// The reader has returned everything that the kernel logged before this moment of CLOCK_MONOTONIC. Returns `None` before
-    /// the reader first reached the end, and while notices wait.
+    /// The reader has returned everything that the kernel logged before this moment of CLOCK_MONOTONIC. Returns `None`
+    /// before the reader first reached the end, and while notices wait.
     pub fn read_up_to(&self) -> Option<Duration> {
         self.read_up_to.filter(|_| self.notices.is_empty())
     }

@@ -1,12 +1,12 @@
 //! Reads one whole line of the kernel's log: the message about OOM kills in it, if there is one.
 //!
-//! The formats are those of mm/oom_kill.c and mm/memcontrol.c from Linux 5.0 on. Of older kernels only the line of the kill
-//! itself is read. A message begins where its line begins: a message further on in a line is text of a process.
+//! The formats are those of mm/oom_kill.c and mm/memcontrol.c from Linux 5.0 on. Of older kernels only the line of the
+//! kill itself is read. A message begins where its line begins: a message further on in a line is text of a process.
 //!
-//! A process chooses its command's name, and a container the names of its cgroups. A cgroup's name may hold any character
-//! except `/`, a command's name any character at all, and the kernel quotes neither. So the parser relies on what no process
-//! can choose: paths begin with `/`, a command has at most 15 bytes, the last `,pid=…,uid=…` is the kernel's, and the
-//! victim's cgroup is the one whose limit was hit or is below that.
+//! A process chooses its command's name, and a container the names of its cgroups. A cgroup's name may hold any
+//! character except `/`, a command's name any character at all, and the kernel quotes neither. So the parser relies on
+//! what no process can choose: paths begin with `/`, a command has at most 15 bytes, the last `,pid=…,uid=…` is the
+//! kernel's, and the victim's cgroup is the one whose limit was hit or is below that.
 
 use super::kill::Kill;
 use super::record::number;
@@ -15,7 +15,8 @@ use crate::model::{Bytes, CgroupPath};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Message<'a> {
-    /// An allocation by this command failed: the first line of a report. The kernel's rate limit holds back whole reports.
+    /// An allocation by this command failed: the first line of a report. The kernel's rate limit holds back whole
+    /// reports.
     Invoked { comm: &'a str },
     /// A line of the report: how full the cgroup was whose limit was hit.
     Usage(LimitUsage),
@@ -106,7 +107,8 @@ fn outcome(limit: Limit, rest: &str) -> Option<Message<'_>> {
     Some(Message::Skipped { pid: number(pid)? })
 }
 
-/// `7 (comm) total-vm:…`. The command's name may hold all of this, so the parser searches its end from the end of the line.
+/// `7 (comm) total-vm:…`. The command's name may hold all of this, so the parser searches its end from the end of the
+/// line.
 fn killed(limit: Limit, rest: &str) -> Option<Kill> {
     let (pid, rest) = rest.split_once(" (")?;
     let (comm, tail) = rest.rsplit_once(") total-vm:")?;
@@ -176,9 +178,9 @@ fn summary(text: &str) -> Option<Kill> {
     })
 }
 
-/// The limit that was hit and the victim's cgroup, from the part of a summary before the command. The parser ignores the
-/// constraint: Linux 5.0 to 5.2 print the wrong one. A hostile line has several readings: the first one with the task below
-/// the limit counts. If no reading has that (the task moved, or is on its way out), the first one counts.
+/// The limit that was hit and the victim's cgroup, from the part of a summary before the command. The parser ignores
+/// the constraint: Linux 5.0 to 5.2 print the wrong one. A hostile line has several readings: the first one with the
+/// task below the limit counts. If no reading has that (the task moved, or is on its way out), the first one counts.
 fn cgroups(text: &str) -> Option<(Limit, CgroupPath)> {
     let readings = || {
         text.match_indices(",oom_memcg=").flat_map(move |(at, key)| {

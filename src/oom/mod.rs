@@ -1,8 +1,8 @@
 //! Finds OOM kills: which processes the kernel killed, why, and in which containers.
 //!
-//! The kernel reports kills in two places. Its log has the detail (process, size, limit) but holds back all but ten reports in
-//! five seconds. The counters in cgroup files ([`counters`]) miss no kill and tell only how many there were. So the counters
-//! decide how many kills there were, and the log explains them.
+//! The kernel reports kills in two places. Its log has the detail (process, size, limit) but holds back all but ten
+//! reports in five seconds. The counters in cgroup files ([`counters`]) miss no kill and tell only how many there were.
+//! So the counters decide how many kills there were, and the log explains them.
 //!
 //! ```text
 //! /dev/kmsg ─► kmsg ─► Record ─► Line ─► Message ─► Kill ─► LogEvent ─┐
@@ -19,9 +19,10 @@
 //! - `PendingKill`: a kill that waits for the rest of its group or for the name of its pod;
 //! - [`OomReport`]: the form in which the agent stores and delivers a kill ([`crate::report`]).
 //!
-//! [`watch`] is the actor that does all of this on a node. It remembers over restarts which kills it has reported. Everything
-//! except [`watch`], [`kmsg`] and the reading in [`counters`] is pure. No code here may invent a kill, take text of a process
-//! for the kernel's, or explain a kill by the report of another kill: what is not certain stays unknown.
+//! [`watch`] is the actor that does all of this on a node. It remembers over restarts which kills it has reported.
+//! Everything except [`watch`], [`kmsg`] and the reading in [`counters`] is pure. No code here may invent a kill, take
+//! text of a process for the kernel's, or explain a kill by the report of another kill: what is not certain stays
+//! unknown.
 
 mod assemble;
 mod clock;
@@ -52,7 +53,8 @@ pub use report::{
     ReportedPod, Role, Victim,
 };
 
-/// Microseconds between lines that belong together. The kernel prints a report in one go, but a serial console slows it down.
+/// Microseconds between lines that belong together. The kernel prints a report in one go, but a serial console slows it
+/// down.
 const TOGETHER_US: u64 = 5_000_000;
 
 /// Whether two lines with these times can belong together. Lines without a time can.

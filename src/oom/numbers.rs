@@ -1,9 +1,9 @@
 //! Numbers the kills of the machine: an order without a clock.
 //!
 //! The kernel kills one process at a time, under `oom_lock`. The kernel counts each kill in `/proc/vmstat`, then in its
-//! cgroup, and then logs the kill (`__oom_kill_process`, mm/oom_kill.c). So the line of the machine's n-th kill is the n-th
-//! such line. A counter of a cgroup that rose between two reads of the machine's count shows kills with numbers between
-//! these. Ranges of numbers express both, and hold however long the kernel stalls between counting and logging.
+//! cgroup, and then logs the kill (`__oom_kill_process`, mm/oom_kill.c). So the line of the machine's n-th kill is the
+//! n-th such line. A counter of a cgroup that rose between two reads of the machine's count shows kills with numbers
+//! between these. Ranges of numbers express both, and hold however long the kernel stalls between counting and logging.
 
 use std::time::Duration;
 
@@ -65,31 +65,43 @@ impl Offset {
     }
 }
 
-/// Counts the lines of kills, and narrows down their [`Offset`].
-#[derive(Debug)]
-pub(super) struct LineNumbers {
-    offset: Offset,
-    read: u64,
-    /// The machine's count at the last end of the log, and the time at which the reader first found that count.
-    count: Option<(u64, Duration)>,
-    /// Whether the reader read lines since then.
-    news: bool,
-}
-
-impl Default for LineNumbers {
+impl Default for Offset {
     fn default() -> Self {
-        let offset = Offset {
+        Self {
             run: 1,
             least: 0,
             most: u64::MAX,
-        };
-        Self {
-            offset,
-            read: 0,
-            count: None,
-            news: true,
         }
     }
+}
+
+/// The machine's count of kills, and the time at which the agent first found this count.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct MachineCount(Option<(u64, Duration)>);
+
+impl MachineCount {
+    pub(super) fn update(&mut self, count: Option<u64>, now: Duration) {
+        if self.0.map(|(known, _)| known) != count {
+            self.0 = count.map(|count| (count, now));
+        }
+    }
+
+    /// The count, if the kernel had also logged all of these kills and counted them in their cgroups by then.
+    pub(super) fn complete_at(self, time: Duration) -> Option<u64> {
+        let (count, since) = self.0?;
+        (since + LATEST < time).then_some(count)
+    }
+}
+
+/// Counts the lines of kills, and narrows down their [`Offset`].
+#[derive(Debug, Default)]
+pub(super) struct LineNumbers {
+    offset: Offset,
+    read: u64,
+    /// As of the last end of the log.
+    machine: MachineCount,
+    /// Whether the reader read no line since then.
+    is_at_end: bool,
 }
 
 impl LineNumbers {
@@ -100,9 +112,9 @@ impl LineNumbers {
     /// Takes a line that the kernel logged at this time.
     pub(super) fn line(&mut self, logged: Duration) -> KillLine {
         self.read += 1;
-        self.news = true;
-        // The kernel has logged everything that it counted so long before: earlier lines tell of those kills.
-        if let Some((kills, _)) = self.count.filter(|(_, since)| *since + LATEST < logged) {
+        self.is_at_end = false;
+        if let Some(kills) = self.machine.complete_at(logged) {
+            // Earlier lines tell of all these kills.
             self.at_least(kills + 1);
         }
         KillLine {
@@ -115,21 +127,19 @@ impl LineNumbers {
     pub(super) const fn lost(&mut self) {
         self.offset.run += 1;
         self.offset.most = u64::MAX;
-        self.news = true;
+        self.is_at_end = false;
     }
 
     /// Whether the machine's count at the log's end can narrow down the offset.
     pub(super) const fn wants_count(&self) -> bool {
-        self.news || self.offset.least != self.offset.most
+        !self.is_at_end || self.offset.least != self.offset.most
     }
 
-    /// The reader reached the log's end after the machine's count was `before`, and before the count was `after`. The kernel
-    /// may still have to log the last kill of the count.
+    /// The reader reached the log's end after the machine's count was `before`, and before the count was `after`. The
+    /// kernel may still have to log the last kill of the count.
     pub(super) fn at_end(&mut self, before: u64, after: u64, now: Duration) {
-        self.news = false;
-        if self.count.is_none_or(|(kills, _)| kills != before) {
-            self.count = Some((before, now));
-        }
+        self.is_at_end = true;
+        self.machine.update(Some(before), now);
         let most = after.saturating_sub(self.read);
         if self.offset.least > most {
             // A process forged a line, or the reader missed one.

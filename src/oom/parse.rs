@@ -1,13 +1,15 @@
-//! Joins whole lines of the kernel's log into [`Event`]s. Keeps state between the lines of one report, and between reports.
+//! Joins whole lines of the kernel's log into [`Event`]s. Keeps state between the lines of one report, and between
+//! reports.
 //!
-//! Each `Killed process` line is a kill; all other lines only explain kills. The parser joins lines by pid, because reports of
-//! several CPUs may interleave. The kernel prints only ten reports in five seconds, so a kill without a report of its own
-//! must never be explained by the report of another. What is not certain stays unknown; the counters tell the rest.
+//! Each `Killed process` line is a kill; all other lines only explain kills. The parser joins lines by pid, because
+//! reports of several CPUs may interleave. The kernel prints only ten reports in five seconds, so a kill without a
+//! report of its own must never be explained by the report of another. What is not certain stays unknown; the counters
+//! tell the rest.
 //!
-//! For a cgroup that is killed as a whole (`memory.oom.group`) the kernel logs the chosen victim, then the name of the group,
-//! then every process in the group, the chosen one a second time (`oom_kill_process`, from Linux 4.19 to at least 7.2). No line
-//! marks the end. The next kill outside the group begins with a report, unless the kernel holds reports back: then a kill
-//! after the group's name may belong to another cgroup, and stays unexplained.
+//! For a cgroup that is killed as a whole (`memory.oom.group`) the kernel logs the chosen victim, then the name of the
+//! group, then every process in the group, the chosen one a second time (`oom_kill_process`, from Linux 4.19 to at
+//! least 7.2). No line marks the end. The next kill outside the group begins with a report, unless the kernel holds
+//! reports back: then a kill after the group's name may belong to another cgroup, and stays unexplained.
 //!
 //! [`ReportWindow`] says whether the kernel may be holding reports back.
 
@@ -200,7 +202,8 @@ impl Group {
 /// `DEFINE_RATELIMIT_STATE(oom_rs, 5 * HZ, 10)` in `oom_kill_process`: ten reports in five seconds, for the whole node.
 const BURST: usize = 10;
 
-/// The times of the latest reports. While fewer than ten lie within the last five seconds, each kill comes with a report.
+/// The times of the latest reports. While fewer than ten lie within the last five seconds, each kill comes with a
+/// report.
 #[derive(Debug, Default)]
 struct ReportWindow {
     printed: VecDeque<Option<u64>>,

@@ -1,12 +1,12 @@
 //! One record of `/dev/kmsg`: `<prefix>,<seq>,<µs>,<flags>[,key=value…];<text>`, then dictionary lines.
 //!
-//! The grammar is that of Documentation/ABI/testing/dev-kmsg; `msg_add_ext_text` in kernel/printk/printk.c escapes. In come
-//! the bytes of one `read`, out goes a view of them. Only the header has a grammar: any text can be read.
+//! The grammar is that of Documentation/ABI/testing/dev-kmsg; `msg_add_ext_text` in kernel/printk/printk.c escapes. In
+//! come the bytes of one `read`, out goes a view of them. Only the header has a grammar: any text can be read.
 
 use std::str::FromStr;
 
-/// The kernel's own facility is 0, so its prefixes (`facility << 3 | level`) are below this. A record that a process writes
-/// to `/dev/kmsg` gets at least facility 1 (`devkmsg_write`), so no process can forge a prefix of the kernel's.
+/// The kernel's own facility is 0, so its prefixes (`facility << 3 | level`) are below this. A record that a process
+/// writes to `/dev/kmsg` gets at least facility 1 (`devkmsg_write`), so no process can forge a prefix of the kernel's.
 const FIRST_USER_PREFIX: u32 = 8;
 /// Longer than any header: four numbers and a few short fields.
 const LONGEST_HEADER: usize = 256;

@@ -1,7 +1,8 @@
-//! The report of an OOM kill: the form in which the agent stores a kill and delivers it to receivers and to `vscalectl`.
+//! The report of an OOM kill: the form in which the agent stores a kill and delivers it to receivers and to
+//! `vscalectl`.
 //!
-//! A report is plain data that outlives the agent and the cgroups of the kill. So it has names instead of handles, and numbers
-//! from the time of the kill. An unknown value is absent, never guessed.
+//! A report is plain data that outlives the agent and the cgroups of the kill. So it has names instead of handles, and
+//! numbers from the time of the kill. An unknown value is absent, never guessed.
 
 use std::sync::Arc;
 
@@ -15,10 +16,11 @@ pub use super::proto::{
 use crate::model::Bytes;
 
 /// One kill. Each receiver gets it at least once, always with the same [`id`](Self::id).
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OomReport {
-    /// The idempotency key: the same for this kill across retries and restarts of the agent, and unique among all nodes.
+    /// The idempotency key: the same for this kill across retries and restarts of the agent, and unique among all
+    /// nodes.
     pub id: String,
     /// When the kernel killed, by the wall clock. If only a counter tells, when the agent read its rise.
     pub time: Timestamp,
@@ -60,7 +62,8 @@ pub struct KillFacts {
     /// The pod of the container that lost a process; absent if there is none, or none is certain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<ReportedPod>,
-    /// The container that lost a process; absent if the victim was in a pod's own cgroup, or the container is uncertain.
+    /// The container that lost a process; absent if the victim was in a pod's own cgroup, or the container is
+    /// uncertain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<ReportedContainer>,
     /// The level whose limit the kernel enforced.
@@ -68,8 +71,9 @@ pub struct KillFacts {
     /// The limit that the kernel enforced, and the usage.
     #[serde(default)]
     pub limit: HitLimit,
-    /// The container's own limit, if the container stood at it, too: a container that has used up its limit brings its pod to
-    /// the pod's limit, which the kernel enforces first. Then the container's limit caused the kill at the pod's level.
+    /// The container's own limit, if the container stood at it, too: a container that has used up its limit brings its
+    /// pod to the pod's limit, which the kernel enforces first. Then the container's limit caused the kill at the pod's
+    /// level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_limit: Option<HitLimit>,
 }

@@ -1,8 +1,8 @@
 //! Reads a kernel log as text: the output of `dmesg`, `journalctl -k` and syslog(2).
 //!
-//! A line may carry a priority (`dmesg -r`), a facility (`dmesg -x`), a syslog header, a time and a caller before the text. The
-//! reader skips a line whose header names a writer other than the kernel. A log without such names (plain `dmesg`) may hold
-//! forged lines; in a [`Record`](super::record::Record) a forgery is recognised.
+//! A line may carry a priority (`dmesg -r`), a facility (`dmesg -x`), a syslog header, a time and a caller before the
+//! text. The reader skips a line whose header names a writer other than the kernel. A log without such names (plain
+//! `dmesg`) may hold forged lines; in a [`Record`](super::record::Record) a forgery is recognised.
 
 use super::record::{Line, Part, number};
 
@@ -11,8 +11,8 @@ const LEVELS: [&str; 8] = ["emerg", "alert", "crit", "err", "warn", "notice", "i
 /// The words of the longest syslog header: `Fri 2025-11-21 02:53:00 UTC host`.
 const MOST_HEADER_WORDS: usize = 5;
 
-/// The kernel's line without its header. Returns `None` when the header names another writer. A line without a header is all
-/// text.
+/// The kernel's line without its header. Returns `None` when the header names another writer. A line without a header
+/// is all text.
 pub(super) fn kernel_line(line: &str) -> Option<Line> {
     let rest = after_syslog_header(after_facility(after_priority(line)?)?);
     let (timestamp_us, rest) = after_time(rest).unwrap_or((None, rest));
@@ -54,8 +54,8 @@ fn after_facility(line: &str) -> Option<&str> {
     }
 }
 
-/// The line after a time, a host and `kernel: `. A line with another identifier stays as it is: no message of the kernel
-/// begins where it begins.
+/// The line after a time, a host and `kernel: `. A line with another identifier stays as it is: no message of the
+/// kernel begins where it begins.
 fn after_syslog_header(line: &str) -> &str {
     match line.split_once("kernel: ") {
         Some(("", rest)) => rest,
@@ -69,7 +69,8 @@ fn is_syslog_header(header: &str) -> bool {
     words.len() <= MOST_HEADER_WORDS && !words.iter().any(|word| word.ends_with(':')) && has_clock_time(header)
 }
 
-/// The microseconds since boot and the line after `[  123.456789] `. A date in its place (`dmesg -T`) is no time since boot.
+/// The microseconds since boot and the line after `[  123.456789] `. A date in its place (`dmesg -T`) is no time since
+/// boot.
 fn after_time(line: &str) -> Option<(Option<u64>, &str)> {
     let (inside, rest) = line.strip_prefix('[')?.split_once(']')?;
     let timestamp_us = micros(inside.trim());

@@ -1,9 +1,9 @@
 //! Pairs kills with rises that they fit.
 //!
-//! A rise that the kernel has not logged in time may be logged late ([`claim`]), or is returned alone ([`expire`]). The kernel
-//! sends the signal to the victim between counting and logging (`__oom_kill_process`), and may run the victim and others first; a
-//! busy hypervisor may run nothing at all. The joiner decides the rest of the group without the late kill, so a late kill is
-//! certain only if the kernel logged its cgroup.
+//! A rise that the kernel has not logged in time may be logged late ([`claim`]), or is returned alone ([`expire`]). The
+//! kernel sends the signal to the victim between counting and logging (`__oom_kill_process`), and may run the victim
+//! and others first; a busy hypervisor may run nothing at all. The joiner decides the rest of the group without the
+//! late kill, so a late kill is certain only if the kernel logged its cgroup.
 //!
 //! [`matched`] pairs as many as possible, from a table of which kill fits which rise.
 
@@ -39,7 +39,7 @@ pub(super) struct Logged {
 #[derive(Debug)]
 pub(super) enum LogState {
     /// It has, for this cgroup, and the kill accounts for a rise there.
-    Told(CgroupPath),
+    Placed(CgroupPath),
     /// This is the second line of a kill in this group. It accounts for a rise there that is no kill.
     Again(CgroupPath),
     /// It has not: the cgroup of the kill is unknown.
@@ -93,6 +93,14 @@ impl Logged {
         }
     }
 
+    /// The kill, if its cgroup is unknown.
+    pub(super) const fn waiting(&self) -> Option<&Arc<Kill>> {
+        match &self.who {
+            LogState::Waiting(kill) => Some(kill),
+            LogState::Placed(_) | LogState::Again(_) => None,
+        }
+    }
+
     /// Whether this kill fits the rise, if the kernel takes up to `delay` to log.
     pub(super) fn may_be_in(&self, rise: &CounterDelta, delay: Duration) -> bool {
         let at = self.at.time;
@@ -100,7 +108,7 @@ impl Logged {
         in_time
             && self.numbers.meets(rise.numbers)
             && match &self.who {
-                LogState::Told(cgroup) | LogState::Again(cgroup) => cgroup.below(&rise.cgroup).is_some(),
+                LogState::Placed(cgroup) | LogState::Again(cgroup) => cgroup.below(&rise.cgroup).is_some(),
                 LogState::Waiting(kill) => match &kill.limit {
                     Limit::Cgroup(limit) => rise.cgroup.below(limit).is_some(),
                     Limit::Node | Limit::Unknown => true,
@@ -108,13 +116,10 @@ impl Logged {
             }
     }
 
-    /// The delay within which this kill may take a rise. A kill with a known cgroup may be late: time only decides which of
-    /// the cgroup's rises it takes. A late kill without a cgroup is placed by [`claim`].
+    /// The delay within which this kill may take a rise. A kill with a known cgroup may be late: time only decides
+    /// which of the cgroup's rises it takes. A late kill without a cgroup is placed by [`claim`].
     const fn delay(&self) -> Duration {
-        match self.who {
-            LogState::Told(_) | LogState::Again(_) => LATEST,
-            LogState::Waiting(_) => LOG_DELAY,
-        }
+        if self.waiting().is_some() { LOG_DELAY } else { LATEST }
     }
 }
 
@@ -175,9 +180,9 @@ impl MatchGroup {
             .or_else(|| up_to(progress.log.max(progress.counters), PATIENCE))
     }
 
-    /// Whether the group is complete: rises that come later begin after these kills, and kills that come later were logged after
-    /// these rises. If the group has more counted than logged kills, late kills are considered, too. A kill of this group may
-    /// also be late for a rise elsewhere: that one waits in [`Matched::unmatched`].
+    /// Whether the group is complete: rises that come later begin after these kills, and kills that come later were
+    /// logged after these rises. If the group has more counted than logged kills, late kills are considered, too. A
+    /// kill of this group may also be late for a rise elsewhere: that one waits in [`Matched::unmatched`].
     fn is_final(&self, progress: Progress) -> bool {
         let is_all_logged = counted(self.rises.iter()) <= count(self.logged.iter());
         let delay = if is_all_logged { LOG_DELAY } else { LATEST };
@@ -196,14 +201,14 @@ impl MatchGroup {
             .unwrap_or(Duration::MAX)
     }
 
-    /// Pairs each kill that the kernel logged before `end` with a rise, except where the rise may still belong to later kills.
-    /// Returns the undecided rest.
+    /// Pairs each kill that the kernel logged before `end` with a rise, except where the rise may still belong to later
+    /// kills. Returns the undecided rest.
     pub(super) fn decide(mut self, end: Duration, decided: &mut Matched) -> Self {
         let is_old = |logged: &Logged| logged.at.time < end;
-        // The newest kills come last: their own rise may be still to come, and they may take another one. Of the others, those
-        // with a known cgroup come first, so that none of their rises is left for a kill without one.
+        // The newest kills come last: their own rise may be still to come, and they may take another one. Of the
+        // others, those with a known cgroup come first, so that none of their rises is left for a kill without one.
         self.logged.sort_by_key(|logged| {
-            let waits = matches!(logged.who, LogState::Waiting(_));
+            let waits = logged.waiting().is_some();
             (!is_old(logged), is_old(logged) && waits, logged.at.time)
         });
         // Rises of inner cgroups come first, so that none of them is left for the cgroups around.
@@ -227,7 +232,7 @@ impl MatchGroup {
         let mut fates = Vec::new();
         for (at, logged) in self.logged.iter().enumerate() {
             let is_decided = held[at].map_or(is_old(logged), |rise| is_over[rise]);
-            if let (LogState::Waiting(kill), Some(rise), true) = (&logged.who, held[at], is_decided) {
+            if let (Some(kill), Some(rise), true) = (logged.waiting(), held[at], is_decided) {
                 decided.kills.push(places.paired((at, kill), rise, &mut lists));
             }
             let may_move = |rise: usize| possible[at][rise] && places.are_one(places.nodes[at], rise);
@@ -249,11 +254,12 @@ impl MatchGroup {
     }
 }
 
-/// Which kills can change places in one pairing without making it smaller. The facts that all such pairings share are certain.
+/// Which kills can change places in one pairing without making it smaller. The facts that all such pairings share are
+/// certain.
 ///
-/// This is a graph with one node for each rise, one for kills without a rise, and one for free room in rises. An edge leads
-/// from the node of a kill to each other node where the kill may be. A kill that moves there makes another one move on. So a
-/// kill can move only if a way leads back: if both ends are in one strongly connected component.
+/// This is a graph with one node for each rise, one for kills without a rise, and one for free room in rises. An edge
+/// leads from the node of a kill to each other node where the kill may be. A kill that moves there makes another one
+/// move on. So a kill can move only if a way leads back: if both ends are in one strongly connected component.
 struct Places<'g> {
     group: &'g MatchGroup,
     possible: &'g [Vec<bool>],
@@ -291,7 +297,7 @@ impl<'g> Places<'g> {
         let mut edges = BTreeSet::from([(free, free)]);
         for ((logged, from), row) in self.group.logged.iter().zip(&self.nodes).zip(self.possible) {
             edges.extend((0..elsewhere).filter(|to| row[*to]).map(|to| (*from, to)));
-            if self.are_some_elsewhere && matches!(logged.who, LogState::Waiting(_)) {
+            if self.are_some_elsewhere && logged.waiting().is_some() {
                 edges.insert((*from, elsewhere));
             }
         }
@@ -345,12 +351,9 @@ impl<'g> Places<'g> {
         let here = |other: &usize| rises[*other].cgroup == rises[rise].cgroup && self.are_one(rise, *other);
         let here: Vec<usize> = (0..rises.len()).filter(here).collect();
         let logged = self.group.logged.iter().zip(&self.nodes).zip(self.possible);
-        let candidates = logged.filter_map(|((logged, node), row)| match &logged.who {
-            LogState::Waiting(kill) => {
-                let may_be = |here: &usize| node == here || (row[*here] && self.are_one(*node, *here));
-                here.iter().any(may_be).then(|| Arc::clone(kill))
-            }
-            LogState::Told(_) | LogState::Again(_) => None,
+        let candidates = logged.filter_map(|((logged, node), row)| {
+            let may_be = |here: &usize| node == here || (row[*here] && self.are_one(*node, *here));
+            logged.waiting().filter(|_| here.iter().any(may_be)).cloned()
         });
         candidates.collect()
     }
@@ -386,9 +389,9 @@ pub(super) fn expire(rises: &mut Vec<CounterDelta>, progress: Progress, undecide
     rises.extract_if(.., is_over).collect()
 }
 
-/// Pairs as many kills as possible with rises. Among all such pairings, takes one in which the first kills and the first rises
-/// have partners: later kills may need the later rises. `possible` says which kill fits which rise, `free` how many kills each
-/// rise takes. Returns the index of each kill's rise.
+/// Pairs as many kills as possible with rises. Among all such pairings, takes one in which the first kills and the
+/// first rises have partners: later kills may need the later rises. `possible` says which kill fits which rise, `free`
+/// how many kills each rise takes. Returns the index of each kill's rise.
 fn matched(possible: &[Vec<bool>], mut free: Vec<u64>) -> Vec<Option<usize>> {
     let mut held = vec![None; possible.len()];
     for kill in 0..possible.len() {

@@ -251,7 +251,7 @@ fn a_record_that_comes_after_its_kill_was_told_by_the_counter_alone_is_no_second
         // An agent that ended here goes on likewise.
         joiner = Joiner {
             has_log: true,
-            told_by_counter: joiner.told_by_counter,
+            reported_by_counter: joiner.reported_by_counter,
             ..Joiner::default()
         };
         let mut late = if is_named { named(7, 1) } else { unexplained(7) };

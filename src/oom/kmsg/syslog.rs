@@ -1,8 +1,8 @@
 //! Reads the kernel's log through syslog(2), for pods without the device. The pod needs only CAP_SYSLOG.
 //!
-//! The call copies the whole log and takes nothing from other readers (`SYSLOG_ACTION_READ_ALL`). A process cannot wait for
-//! new lines, so the agent calls when a counter may have risen ([`Syslog::wake`]), at most twice a second, and returns only the
-//! lines that are new since the call before ([`Unread`]).
+//! The call copies the whole log and takes nothing from other readers (`SYSLOG_ACTION_READ_ALL`). A process cannot wait
+//! for new lines, so the agent calls when a counter may have risen ([`Syslog::wake`]), at most twice a second, and
+//! returns only the lines that are new since the call before ([`Unread`]).
 
 use std::collections::VecDeque;
 use std::fmt;

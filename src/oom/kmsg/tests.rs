@@ -344,7 +344,7 @@ async fn a_wall_clock_that_was_set_back_changes_neither_order_nor_age() {
         };
         let notices: Vec<_> = tracker.record_read(attempt, now).collect();
         match &notices[..] {
-            [Notice::Event(event)] => (event.logged.as_millis(), event.at.as_millisecond()),
+            [Notice::Event(event)] => (event.place.time.as_millis(), event.at.as_millisecond()),
             other => panic!("{other:?}"),
         }
     };

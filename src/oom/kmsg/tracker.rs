@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{LogEvent, Loss, Notice, Numbering, Origin};
 use crate::oom::assemble::Assembler;
 use crate::oom::clock::{LogClock, Moment};
+use crate::oom::join::LogPlace;
 use crate::oom::numbers::{KillLine, LineNumbers};
 use crate::oom::parse::Parser;
 use crate::oom::record::{Line, Record};
@@ -27,8 +28,8 @@ pub(super) enum Attempt<'a> {
 /// The source reached the end of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ReadToEnd {
-    /// The source has returned everything that the kernel logged before this moment of CLOCK_MONOTONIC; `None` stands for
-    /// the moment of this read.
+    /// The source has returned everything that the kernel logged before this moment of CLOCK_MONOTONIC; `None` stands
+    /// for the moment of this read.
     pub(super) as_of: Option<Duration>,
     /// The machine's count of kills before and after that moment, if the source read it.
     pub(super) kills: Option<(u64, u64)>,
@@ -38,7 +39,7 @@ pub(super) struct ReadToEnd {
 #[derive(Debug)]
 pub(super) struct Tracker {
     /// An earlier agent reported everything up to this record.
-    told: Option<u64>,
+    reported: Option<u64>,
     pub(super) numbering: Numbering,
     /// The number of the next record.
     next: Option<u64>,
@@ -53,10 +54,10 @@ pub(super) struct Tracker {
 }
 
 impl Tracker {
-    /// Begins before the log's first record. Ignores a `told` that is a number of the other source.
-    pub(super) fn new(told: Option<u64>, numbering: Numbering) -> Self {
+    /// Begins before the log's first record. Ignores a `reported` that is a number of the other source.
+    pub(super) fn new(reported: Option<u64>, numbering: Numbering) -> Self {
         Self {
-            told: told.filter(|told| Numbering::of(*told) == numbering),
+            reported: reported.filter(|record| Numbering::of(*record) == numbering),
             numbering,
             next: None,
             origin: Origin::Replayed,
@@ -119,7 +120,7 @@ impl Tracker {
             KillLine::default()
         };
         let event = event?;
-        if self.origin == Origin::Replayed && self.told.is_some_and(|told| seq <= told) {
+        if self.origin == Origin::Replayed && self.reported.is_some_and(|record| seq <= record) {
             return None;
         }
         let at = match (self.origin, self.numbering) {
@@ -129,8 +130,10 @@ impl Tracker {
         Some(Notice::Event(LogEvent {
             event,
             seq,
-            line: kill,
-            logged,
+            place: LogPlace {
+                time: logged,
+                line: kill,
+            },
             at,
             origin: self.origin,
         }))

@@ -1,8 +1,9 @@
-//! Attributes kills to containers: turns everything known of unreported kills into reports, each kill in one report, once.
+//! Attributes kills to containers: turns everything known of unreported kills into reports, each kill in one report,
+//! once.
 //!
-//! In come events of the log, rises of counters, the pods on the node, and the time. Out come reports and the [`Checkpoint`]
-//! that counts their kills as reported. A kill counts as reported only from the moment its report is out: the next agent finds
-//! the others again. Files are read through [`NodeIo`]; everything else here is pure.
+//! In come events of the log, rises of counters, the pods on the node, and the time. Out come reports and the
+//! [`Checkpoint`] that counts their kills as reported. A kill counts as reported only from the moment its report is
+//! out: the next agent finds the others again. Files are read through [`NodeIo`]; everything else here is pure.
 //!
 //! A [`PendingKill`] waits for the rest of its group or for the name of its pod.
 
@@ -54,7 +55,7 @@ pub(super) struct Attribution {
     /// Whether an earlier agent left a checkpoint. Without one, this agent ignores everything from before its start.
     continues: bool,
     /// The reported kills. Of counters, the saved counts until the tree is known.
-    pub(super) told: Checkpoint,
+    pub(super) checkpoint: Checkpoint,
     /// Whether the checkpoint has changed since the last [`Self::next_checkpoint`].
     unsaved: bool,
     pub(super) joiner: Joiner,
@@ -77,14 +78,14 @@ impl Attribution {
     /// Continues from the checkpoint of an earlier agent; without one, begins now.
     pub(super) fn new(boot: BootId, node: String, left: Option<Checkpoint>, now: Duration) -> Self {
         let continues = left.is_some();
-        let told = left.unwrap_or_else(|| Checkpoint::new(boot, now));
+        let checkpoint = left.unwrap_or_else(|| Checkpoint::new(boot, now));
         let mut joiner = Joiner::new(false);
-        joiner.told_by_counter.clone_from(&told.told_by_counter);
+        joiner.reported_by_counter.clone_from(&checkpoint.reported_by_counter);
         Self {
             node,
             continues,
             joiner,
-            told,
+            checkpoint,
             // The next agent has to know that this one ran.
             unsaved: true,
             waiting: HashMap::new(),
@@ -105,20 +106,20 @@ impl Attribution {
             return;
         }
         if let Some(old) = self.tree.take() {
-            self.told.counters = old.saved();
+            self.checkpoint.counters = old.saved();
         }
-        self.tree = Some(KillCounters::new(scope, root.clone(), &self.told.counters));
+        self.tree = Some(KillCounters::new(scope, root.clone(), &self.checkpoint.counters));
         self.namespaced = namespaced;
     }
 
     /// The log is open, and numbers its records like this.
     pub(super) fn log_began(&mut self, numbering: Numbering, now: Duration) {
-        let known = self.told.records.any();
+        let known = self.checkpoint.records.any();
         if known.is_some_and(|record| Numbering::of(record) != numbering) {
             // The records of the other source cannot be found in this one. The counters tell of the kills until now.
-            self.told.records = Records::default();
-            self.told.doubted.clear();
-            self.told.log_from = now;
+            self.checkpoint.records = Records::default();
+            self.checkpoint.doubted.clear();
+            self.checkpoint.log_from = now;
             self.unsaved = true;
         }
         self.joiner.has_log = true;
@@ -155,7 +156,7 @@ impl Attribution {
             let Some(kills) = NonZeroU64::new(count.kills).filter(|_| !begins) else {
                 continue;
             };
-            let told = self.joiner.counted(CounterDelta {
+            let kills = self.joiner.counted(CounterDelta {
                 cgroup,
                 after: swept.map_or(Duration::ZERO, |swept| swept.latest_after),
                 by,
@@ -163,12 +164,12 @@ impl Attribution {
                 kills,
                 again: count.groups.min(count.kills),
             });
-            self.add_kills(told, now, files);
+            self.add_kills(kills, now, files);
         }
         self.apply_join_results();
         if !self.joiner.has_log {
             // The agent reports these kills now, and must not report them again from the log.
-            self.told.log_from = by + SLACK;
+            self.checkpoint.log_from = by + SLACK;
         }
         sweep.failed
     }
@@ -187,7 +188,7 @@ impl Attribution {
 
     fn apply_join_results(&mut self) {
         for record in self.joiner.known_records.drain(..) {
-            self.told.records.mark_told(record);
+            self.checkpoint.records.mark_reported(record);
             self.waiting.remove(&record);
             self.unsaved = true;
         }
@@ -205,16 +206,16 @@ impl Attribution {
             doubted: self.still_doubted(),
             counters: match &self.tree {
                 Some(tree) => tree.saved(),
-                None => self.told.counters.clone(),
+                None => self.checkpoint.counters.clone(),
             },
-            told_by_counter: self.told_by_counter(),
-            ..self.told.clone()
+            reported_by_counter: self.reported_by_counter(),
+            ..self.checkpoint.clone()
         })
     }
 
     /// The rises whose kills were reported without a record.
-    fn told_by_counter(&self) -> Vec<CounterDelta> {
-        let mut rises = self.joiner.told_by_counter.clone();
+    fn reported_by_counter(&self) -> Vec<CounterDelta> {
+        let mut rises = self.joiner.reported_by_counter.clone();
         for pending in self.pending.iter().filter(|pending| pending.kill.record.is_none()) {
             let kill = &pending.kill;
             let of = |rise: &CounterDelta| Some(&rise.cgroup) == kill.cgroup.as_ref() && rise.by == kill.at;
@@ -230,8 +231,8 @@ impl Attribution {
 
     /// The unreported records of uncertain kills: the next agent finds these kills again and must not be more certain.
     fn still_doubted(&self) -> Vec<u64> {
-        let doubted = self.told.doubted.iter();
-        let unread = doubted.filter(|record| !self.told.records.is_told(**record));
+        let doubted = self.checkpoint.doubted.iter();
+        let unread = doubted.filter(|record| !self.checkpoint.records.is_reported(**record));
         let pending = self.pending.iter().filter(|pending| !pending.kill.is_certain());
         let pending = pending.flat_map(|pending| &pending.records);
         let mut doubted: Vec<u64> = unread.chain(pending).copied().chain(self.joiner.doubted()).collect();

@@ -30,8 +30,8 @@ pub(super) struct Checkpoint {
     pub(super) doubted: Vec<u64>,
     pub(super) counters: Vec<SavedCounter>,
     /// The kills that were reported from counters alone and whose records may still come.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) told_by_counter: Vec<CounterDelta>,
+    #[serde(default, rename = "toldByCounter", skip_serializing_if = "Vec::is_empty")]
+    pub(super) reported_by_counter: Vec<CounterDelta>,
 }
 
 impl Checkpoint {
@@ -44,12 +44,12 @@ impl Checkpoint {
             records: Records::default(),
             doubted: Vec::new(),
             counters: Vec::new(),
-            told_by_counter: Vec::new(),
+            reported_by_counter: Vec::new(),
         }
     }
 
-    /// The checkpoint in these bytes, if it is of this boot. One of another boot becomes an empty one: records and counters
-    /// begin anew with each boot.
+    /// The checkpoint in these bytes, if it is of this boot. One of another boot becomes an empty one: records and
+    /// counters begin anew with each boot.
     ///
     /// Errors: the bytes are no checkpoint, or one of another version.
     pub(super) fn decode(bytes: &[u8], boot: BootId) -> Result<Self> {
@@ -67,8 +67,8 @@ impl Checkpoint {
     }
 }
 
-/// The reported records of one boot. The agent reports kills in another order than the kernel logs them, because some wait for
-/// counters.
+/// The reported records of one boot. The agent reports kills in another order than the kernel logs them, because some
+/// wait for counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Records {
@@ -92,7 +92,7 @@ impl Records {
         self.up_to.or_else(|| self.beyond.first().copied())
     }
 
-    pub(super) fn is_told(&self, record: u64) -> bool {
+    pub(super) fn is_reported(&self, record: u64) -> bool {
         self.up_to.is_some_and(|up_to| record <= up_to) || self.beyond.contains(&record)
     }
 
@@ -101,9 +101,9 @@ impl Records {
         self.waiting.insert(record);
     }
 
-    /// The agent has reported a record, or the record needs no report. The agent reads records in order, so no earlier one is
-    /// still to come.
-    pub(super) fn mark_told(&mut self, record: u64) {
+    /// The agent has reported a record, or the record needs no report. The agent reads records in order, so no earlier
+    /// one is still to come.
+    pub(super) fn mark_reported(&mut self, record: u64) {
         self.waiting.remove(&record);
         self.beyond.insert(record);
         let rest = match self.waiting.first() {
@@ -125,15 +125,17 @@ mod tests {
         for record in [10, 20, 30] {
             records.wait(record);
         }
-        records.mark_told(30);
-        records.mark_told(20);
+        records.mark_reported(30);
+        records.mark_reported(20);
         assert_eq!(records.up_to(), None);
-        assert!(records.is_told(20) && records.is_told(30) && !records.is_told(10) && !records.is_told(25));
+        assert!(
+            records.is_reported(20) && records.is_reported(30) && !records.is_reported(10) && !records.is_reported(25)
+        );
         let text = serde_json::to_string(&records).unwrap();
         let mut again: Records = serde_json::from_str(&text).unwrap();
-        assert!(again.is_told(30) && !again.is_told(10));
+        assert!(again.is_reported(30) && !again.is_reported(10));
         again.wait(10);
-        again.mark_told(10);
+        again.mark_reported(10);
         assert_eq!((again.up_to(), again.beyond.len()), (Some(30), 0));
     }
 }

@@ -1,9 +1,10 @@
-//! Decides whether a container stood at its own limit when the kernel enforced the limit of its pod. Pure except for the files
-//! behind [`NodeIo`].
+//! Decides whether a container stood at its own limit when the kernel enforced the limit of its pod. Pure except for
+//! the files behind [`NodeIo`].
 //!
-//! A pod's limit is the sum of its containers' limits, and its sandbox uses some memory of it. So a container that uses up its own
-//! limit brings its pod to the pod's limit a little earlier: in a pod of one container always. The container's usage at that
-//! moment is the pod's usage less the usage of everything else in the pod now: only the victim's container has lost memory since.
+//! A pod's limit is the sum of its containers' limits, and its sandbox uses some memory of it. So a container that uses
+//! up its own limit brings its pod to the pod's limit a little earlier: in a pod of one container always. The
+//! container's usage at that moment is the pod's usage less the usage of everything else in the pod now: only the
+//! victim's container has lost memory since.
 
 use super::node::NodeIo;
 use super::pod_names::PodNames;
@@ -11,13 +12,14 @@ use crate::model::CgroupPath;
 use crate::oom::kill::{Kill, Level};
 use crate::oom::report::HitLimit;
 
-/// A container stands at its limit if at most this fraction of the limit is free: the kernel charges in batches for each CPU.
+/// A container stands at its limit if at most this fraction of the limit is free: the kernel charges in batches for
+/// each CPU.
 const SHARE: u64 = 25;
 /// The same amount in bytes, for small limits.
 const LEAST: u64 = 1 << 20;
 
-/// The limit of the container that lost a process, if the container stood at that limit when the kernel killed at the pod's limit.
-/// `is_live` says that the kill happened just now, so that the files still tell the usage.
+/// The limit of the container that lost a process, if the container stood at that limit when the kernel killed at the
+/// pod's limit. `is_live` says that the kill happened just now, so that the files still tell the usage.
 pub(super) fn container_limit(
     kill: &Kill,
     cgroup: &CgroupPath,
@@ -49,17 +51,15 @@ pub(super) fn container_limit(
     };
     let limit = memory.limit_bytes.filter(|limit| *limit <= pod_limit)?;
     // The usage long after the kill, or after the end of the pod, tells nothing about the moment of the kill.
-    let others = Some(others(pod, &container, names, files)).filter(|_| is_live && files.memory(pod).is_some());
-    let used = others.map(|others| pod_usage.saturating_sub(others.usage));
-    let stands_at_it = match used.zip(others) {
-        Some((used, others)) => {
-            let missing = others.sandbox.saturating_add(LEAST.max(limit / SHARE));
-            used.saturating_add(missing) >= limit
-        }
-        None => is_only && limit == pod_limit,
-    };
-    stands_at_it.then_some(HitLimit {
-        usage_bytes: used,
+    if !is_live || files.memory(pod).is_none() {
+        let usage_bytes = None;
+        return (is_only && limit == pod_limit).then_some(HitLimit { usage_bytes, ..memory });
+    }
+    let (others, sandbox) = other_usage(pod, &container, names, files);
+    let used = pod_usage.saturating_sub(others);
+    let free = sandbox.saturating_add(LEAST.max(limit / SHARE));
+    (used.saturating_add(free) >= limit).then_some(HitLimit {
+        usage_bytes: Some(used),
         ..memory
     })
 }
@@ -70,25 +70,19 @@ fn container_in(pod: &CgroupPath, cgroup: &CgroupPath) -> Option<CgroupPath> {
     pod.child(name).ok()
 }
 
-/// The usage of the other cgroups of a pod, in bytes.
-#[derive(Clone, Copy, Default)]
-struct Others {
-    usage: u64,
-    /// The usage of those that are no containers; 0 while the agent does not know the containers.
-    sandbox: u64,
-}
-
-fn others(pod: &CgroupPath, container: &CgroupPath, names: &PodNames, files: &impl NodeIo) -> Others {
-    let mut others = Others::default();
+/// The usage in bytes of a pod's other cgroups, and of those among them that are no containers. The latter is 0 while
+/// the agent does not know the containers.
+fn other_usage(pod: &CgroupPath, container: &CgroupPath, names: &PodNames, files: &impl NodeIo) -> (u64, u64) {
+    let (mut all, mut sandbox) = (0_u64, 0_u64);
     for other in files.children(pod).into_iter().filter(|other| other != container) {
         let Some(memory) = files.memory(&other) else { continue };
         let usage = memory.usage_bytes.unwrap_or(0);
-        others.usage = others.usage.saturating_add(usage);
+        all = all.saturating_add(usage);
         if memory.limit_bytes.is_none() && names.is_container(container) && !names.is_container(&other) {
-            others.sandbox = others.sandbox.saturating_add(usage);
+            sandbox = sandbox.saturating_add(usage);
         }
     }
-    others
+    (all, sandbox)
 }
 
 #[cfg(test)]

@@ -32,11 +32,11 @@ impl KernelLog {
     }
 
     /// Opens a closed log if an attempt is due. Returns the numbering of a log that this call opened.
-    pub(super) fn open(&mut self, told: Option<u64>, now: Duration) -> Option<Numbering> {
+    pub(super) fn open(&mut self, reported: Option<u64>, now: Duration) -> Option<Numbering> {
         if self.reader.is_some() || now < self.try_at {
             return None;
         }
-        match KmsgReader::start(&self.device, told) {
+        match KmsgReader::start(&self.device, reported) {
             Ok(reader) => {
                 let numbering = reader.numbering();
                 let through = match numbering {

@@ -1,8 +1,8 @@
 //! Compares how many kills each cgroup's counter shows with how many of them the agent has reported.
 //!
-//! In come a tree of counters and the cgroups of reported kills; out come rises of counters, each kill in one rise only. A
-//! kill that is counted and not reported when the agent ends is a rise for the next agent, so a checkpoint keeps the reported
-//! counts. An unknown cgroup has no reported kill. Pure: the tree is an argument.
+//! In come a tree of counters and the cgroups of reported kills; out come rises of counters, each kill in one rise
+//! only. A kill that is counted and not reported when the agent ends is a rise for the next agent, so a checkpoint
+//! keeps the reported counts. An unknown cgroup has no reported kill. Pure: the tree is an argument.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,8 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::cgroup::Place;
 use crate::model::CgroupPath;
 use crate::oom::counters::Reading;
-use crate::oom::join::LATEST;
-use crate::oom::numbers::Numbers;
+use crate::oom::numbers::{MachineCount, Numbers};
 
 /// A tree of cgroups with counters.
 pub(super) trait CounterTree {
@@ -46,27 +45,8 @@ pub(super) struct Sweep {
     pub(super) failed: Option<Error>,
 }
 
-/// The machine's count of kills, as of the last sweep.
-#[derive(Debug, Default)]
-struct MachineCount {
-    /// The number of the first kill that the next sweep can show.
-    first: u64,
-    /// The count, and the time at which a sweep first found this count.
-    count: Option<(u64, Duration)>,
-}
-
-impl MachineCount {
-    /// Takes the machine's count from before a sweep. That sweep may have missed the last kill, because the kernel raises
-    /// the machine's count first.
-    fn sweep_after(&mut self, count: Option<u64>, at: Duration) {
-        let known = self.count.filter(|(known, _)| Some(*known) == count);
-        self.count = known.or(count.map(|count| (count, at)));
-        let is_over = known.is_some_and(|(_, since)| since + LATEST < at);
-        self.first = count.map_or(0, |count| count + u64::from(is_over));
-    }
-}
-
-/// `oom_kill` and `oom_group_kill`: each group's first victim counts as two kills. `groups` is 0 where the kernel does not say.
+/// `oom_kill` and `oom_group_kill`: each group's first victim counts as two kills. `groups` is 0 where the kernel does
+/// not say.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Count {
     pub(super) kills: u64,
@@ -80,7 +60,7 @@ struct CounterState {
     /// The count of the last read.
     seen: Count,
     /// The reported part of the count, whether the log or the counter told of the kills.
-    told: Count,
+    reported: Count,
     /// Whether this agent has read the counter.
     read: bool,
     /// Kills that counters of cgroups inside showed before this one: the sweep reads this one first.
@@ -89,8 +69,8 @@ struct CounterState {
     gone: Option<Duration>,
 }
 
-/// The agent remembers a cgroup this long after the cgroup is gone: the agent may still report kills in it, each with a number
-/// of its own.
+/// The agent remembers a cgroup this long after the cgroup is gone: the agent may still report kills in it, each with a
+/// number of its own.
 const KNOWN_WHEN_GONE: Duration = Duration::from_secs(30);
 
 impl CounterState {
@@ -105,7 +85,7 @@ pub(super) struct SavedCounter {
     cgroup: CgroupPath,
     inode: u64,
     #[serde(flatten)]
-    told: Count,
+    reported: Count,
 }
 
 /// The counters of a tree.
@@ -114,7 +94,10 @@ pub(super) struct KillCounters {
     pub(super) scope: CounterScope,
     pub(super) root: CgroupPath,
     known: BTreeMap<CgroupPath, CounterState>,
+    /// As of the last sweep.
     machine: MachineCount,
+    /// The number of the first kill that the next sweep can show.
+    first: u64,
 }
 
 impl KillCounters {
@@ -123,8 +106,8 @@ impl KillCounters {
         let of_tree = saved.iter().filter(|saved| saved.cgroup.below(&root).is_some());
         let state = |saved: &SavedCounter| CounterState {
             inode: saved.inode,
-            seen: saved.told,
-            told: saved.told,
+            seen: saved.reported,
+            reported: saved.reported,
             ..CounterState::default()
         };
         let known = of_tree.map(|saved| (saved.cgroup.clone(), state(saved))).collect();
@@ -133,15 +116,19 @@ impl KillCounters {
             root,
             known,
             machine: MachineCount::default(),
+            first: 0,
         }
     }
 
     pub(super) fn saved(&self) -> Vec<SavedCounter> {
-        let told = self.known.iter().filter(|(_, state)| state.told != Count::default());
-        let saved = told.map(|(cgroup, state)| SavedCounter {
+        let reported = self
+            .known
+            .iter()
+            .filter(|(_, state)| state.reported != Count::default());
+        let saved = reported.map(|(cgroup, state)| SavedCounter {
             cgroup: cgroup.clone(),
             inode: state.inode,
-            told: state.told,
+            reported: state.reported,
         });
         saved.collect()
     }
@@ -150,13 +137,14 @@ impl KillCounters {
     pub(super) fn start_at_current(&mut self, tree: &impl CounterTree, now: Duration) -> Sweep {
         let sweep = self.sweep(tree, now);
         for state in self.known.values_mut() {
-            state.told = state.seen;
+            state.reported = state.seen;
         }
         sweep
     }
 
-    /// Reads all counters that may have risen. A counter of [`CounterScope::Below`] is read before those below it: the kernel
-    /// counts from the inside out, so the inner counters show all kills of the outer one but those in cgroups that are gone.
+    /// Reads all counters that may have risen. A counter of [`CounterScope::Below`] is read before those below it: the
+    /// kernel counts from the inside out, so the inner counters show all kills of the outer one but those in cgroups
+    /// that are gone.
     pub(super) fn sweep(&mut self, tree: &impl CounterTree, now: Duration) -> Sweep {
         let mut sweep = Sweep::default();
         let kills = tree.machine_kills();
@@ -177,32 +165,35 @@ impl KillCounters {
             }
         }
         sweep.numbers = Numbers {
-            first: self.machine.first,
+            first: self.first,
             last: tree.machine_kills().unwrap_or(u64::MAX),
         };
         if sweep.failed.is_none() {
-            self.machine.sweep_after(kills, now);
+            self.machine.update(kills, now);
+            // The kernel raises the machine's count first, so this sweep may have missed the last kill.
+            let is_complete = self.machine.complete_at(now).is_some();
+            self.first = kills.map_or(0, |kills| kills + u64::from(is_complete));
         }
         sweep
     }
 
     /// The agent has reported a kill in this cgroup.
-    pub(super) fn mark_told(&mut self, cgroup: &CgroupPath) {
-        self.each_counting(cgroup, |told| told.kills += 1);
+    pub(super) fn mark_reported(&mut self, cgroup: &CgroupPath) {
+        self.each_counting(cgroup, |reported| reported.kills += 1);
     }
 
     /// The agent has accounted for the second count of a group's first victim.
     pub(super) fn mark_counted_twice(&mut self, group: &CgroupPath) {
-        self.each_counting(group, |told| {
-            told.kills += 1;
-            told.groups += 1;
+        self.each_counting(group, |reported| {
+            reported.kills += 1;
+            reported.groups += 1;
         });
     }
 
     /// The inode of a cgroup and the number of reported kills in it: together unique for the next kill.
-    pub(super) fn told_in(&self, cgroup: &CgroupPath) -> (u64, u64) {
+    pub(super) fn reported_in(&self, cgroup: &CgroupPath) -> (u64, u64) {
         let state = self.known.get(cgroup).copied().unwrap_or_default();
-        (state.inode, state.told.kills)
+        (state.inode, state.reported.kills)
     }
 
     /// The innermost cgroup whose counter shows kills in this one.
@@ -212,7 +203,7 @@ impl KillCounters {
 
     fn each_counting(&mut self, cgroup: &CgroupPath, add: impl Fn(&mut Count)) {
         for cgroup in self.counting(cgroup) {
-            add(&mut self.known.entry(cgroup).or_default().told);
+            add(&mut self.known.entry(cgroup).or_default().reported);
         }
     }
 
@@ -260,21 +251,22 @@ impl KillCounters {
             return None;
         }
         let state = self.known.entry(cgroup.clone()).or_default();
-        // A counter never falls: a lower count is that of another cgroup of this name. The kills that were reported and not yet
-        // seen were in this new one.
+        // A counter never falls: a lower count is that of another cgroup of this name. The kills that were reported and
+        // not yet seen were in this new one.
         if (state.inode != 0 && state.inode != reading.inode) || (state.read && now.kills < state.seen.kills) {
-            let told = state.told.beyond(state.seen);
+            let reported = state.reported.beyond(state.seen);
             *state = CounterState {
-                told,
+                reported,
                 ..CounterState::default()
             };
         }
         (state.inode, state.read, state.gone) = (reading.inode, true, None);
         let rise = now.beyond(state.seen);
         state.seen = now;
-        // The kernel counts a kill before it logs the kill. So a kill that was reported and not counted was in another cgroup.
-        state.told.kills = state.told.kills.min(now.kills);
-        state.told.groups = state.told.groups.min(now.groups);
+        // The kernel counts a kill before it logs the kill. So a kill that was reported and not counted was in another
+        // cgroup.
+        state.reported.kills = state.reported.kills.min(now.kills);
+        state.reported.groups = state.reported.groups.min(now.groups);
         (rise.kills > 0).then_some(rise)
     }
 

@@ -8,10 +8,10 @@
 //! the agent's own writes ────────► own_writes ────┘                join ────┘
 //! ```
 //!
-//! In come the node's files, the agent's inventory and its own changes. Out come [`Batch`]es: reports, and the checkpoint from
-//! which a later agent continues. So a kill that happens while no agent runs is reported once, and no kill is reported twice.
-//! The thread waits for no other part of the agent, no disk and no receiver. `attribution` decides; it is pure except for the
-//! few files that it reads through `NodeIo` at the moment of a kill.
+//! In come the node's files, the agent's inventory and its own changes. Out come [`Batch`]es: reports, and the
+//! checkpoint from which a later agent continues. So a kill that happens while no agent runs is reported once, and no
+//! kill is reported twice. The thread waits for no other part of the agent, no disk and no receiver. `attribution`
+//! decides; it is pure except for the few files that it reads through `NodeIo` at the moment of a kill.
 
 mod attribution;
 mod checkpoint;

@@ -28,15 +28,15 @@ const V1_MEMORY: [&str; 3] = [
 const V2_MEMORY: [&str; 3] = ["memory.max", "memory.current", "memory.peak"];
 /// Bytes. A limit from here on is no limit: the kernel prints the most that its counter can hold.
 pub(super) const NO_LIMIT: u64 = 1 << 60;
-/// `PROC_PID_INIT_INO` and `PROC_CGROUP_INIT_INO` (include/linux/proc_ns.h): the first namespaces of the machine. Pids and paths
-/// in the kernel's log are those of these namespaces.
+/// `PROC_PID_INIT_INO` and `PROC_CGROUP_INIT_INO` (include/linux/proc_ns.h): the first namespaces of the machine. Pids
+/// and paths in the kernel's log are those of these namespaces.
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 const FIRST_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
 
 /// The files that tell more about a kill.
 pub(super) trait NodeIo: CounterTree {
-    /// The limit and the usage of a cgroup's memory now. Each is absent without a limit, or where the kernel has no such file.
-    /// Returns `None` if the cgroup is gone.
+    /// The limit and the usage of a cgroup's memory now. Each is absent without a limit, or where the kernel has no
+    /// such file. Returns `None` if the cgroup is gone.
     fn memory(&self, cgroup: &CgroupPath) -> Option<HitLimit>;
     /// The cgroup that the kernel kills as a whole when it kills a process in this one for that limit
     /// (`mem_cgroup_get_oom_group`): the outermost one with `memory.oom.group` set, up to the one with the limit.
@@ -48,19 +48,12 @@ pub(super) trait NodeIo: CounterTree {
 }
 
 /// The facts about a victim that `/proc` still knew.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ProcProbe {
     /// Its cgroup; `/` counts as unknown.
     pub(super) cgroup: Option<CgroupPath>,
     /// Its role in its container.
     pub(super) role: Role,
-}
-
-impl ProcProbe {
-    pub(super) const NONE: Self = Self {
-        cgroup: None,
-        role: Role::Unspecified,
-    };
 }
 
 /// The files of this node.
@@ -78,16 +71,16 @@ pub(super) struct NodeFiles {
 #[derive(Debug)]
 struct OpenCounter {
     counter: Counter,
-    /// The cgroups inside, and the number of links of the directory with them. One removed and one new cgroup leave that number
-    /// as it is; then the counter of the removed one is found gone.
+    /// The cgroups inside, and the number of links of the directory with them. One removed and one new cgroup leave
+    /// that number as it is; then the counter of the removed one is found gone.
     children: Option<(u64, Vec<CgroupPath>)>,
 }
 
 /// The most counters to keep open.
 const MOST_OPEN: usize = 512;
 
-/// How long to search for a container's first process: a runtime takes a while to start one, and in some containers no process
-/// can be told apart as the first.
+/// How long to search for a container's first process: a runtime takes a while to start one, and in some containers no
+/// process can be told apart as the first.
 const INIT_SEARCH_TIME: Duration = Duration::from_secs(60);
 
 /// The search for a container's first process.
@@ -125,7 +118,8 @@ impl NodeFiles {
         !is_namespace("cgroup", FIRST_CGROUP_NAMESPACE)
     }
 
-    /// Takes the agent's inventory. Returns the scope of the counters and the root of all pods, once the agent knows them.
+    /// Takes the agent's inventory. Returns the scope of the counters and the root of all pods, once the agent knows
+    /// them.
     pub(super) fn set_node_pods(&mut self, node: &NodePods, now: Duration) -> Option<(CounterScope, CgroupPath)> {
         let (hierarchy, root) = node.tree.as_ref()?;
         let mount = hierarchy.mount(Resource::Memory).to_owned();
@@ -316,8 +310,8 @@ fn has_local_events(mount: &Path) -> bool {
     table.is_ok_and(is_local)
 }
 
-/// The first process of a container: process 1 of the container's own pid namespace, and in no namespace further in. A container
-/// in the pid namespace of its pod or of the host has no such process.
+/// The first process of a container: process 1 of the container's own pid namespace, and in no namespace further in. A
+/// container in the pid namespace of its pod or of the host has no such process.
 fn init_process(mount: &Path, container: &CgroupPath) -> Option<u32> {
     let directory = container.under(mount);
     let here = read(&directory.join("cgroup.procs"))?;
@@ -363,7 +357,7 @@ mod tests {
             let log =
                 format!("Out of memory: Killed process {pid} (no such name) total-vm:4kB, anon-rss:3kB, file-rss:2kB");
             let [kill] = parse_log(log.as_bytes()).try_into().unwrap();
-            assert_eq!((kill.pid, NodeFiles::new().probe(&kill)), (pid, ProcProbe::NONE));
+            assert_eq!((kill.pid, NodeFiles::new().probe(&kill)), (pid, ProcProbe::default()));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Remembers the agent's own writes that lowered memory limits, and blames kills on them.
 //!
-//! In come records of passes; out comes, for a kill, the last write that lowered the limit that was hit. Also remembers the
-//! evidence that hooks left behind. Pure.
+//! In come records of passes; out comes, for a kill, the last write that lowered the limit that was hit. Also remembers
+//! the evidence that hooks left behind. Pure.
 
 use std::collections::{BTreeMap, VecDeque};
 

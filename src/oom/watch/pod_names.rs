@@ -1,8 +1,8 @@
 //! Knows the names of the pods and containers of cgroups, also of those that are gone since a short time.
 //!
-//! In comes the agent's inventory, again and again; out come names and levels for the paths in the kernel's log. A cgroup that the
-//! inventory knows as a container's belongs to that container with everything inside, whatever the names there: containers
-//! choose the names of the cgroups they make. Only other paths are read by their form. Pure.
+//! In comes the agent's inventory, again and again; out come names and levels for the paths in the kernel's log. A
+//! cgroup that the inventory knows as a container's belongs to that container with everything inside, whatever the
+//! names there: containers choose the names of the cgroups they make. Only other paths are read by their form. Pure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -96,9 +96,8 @@ impl PodNames {
             unnamed: pod.is_none() || container.is_some(),
             pod: pod.or_else(|| {
                 Some(ReportedPod {
-                    namespace: String::new(),
-                    name: String::new(),
                     uid: place.uid.as_str().to_owned(),
+                    ..ReportedPod::default()
                 })
             }),
             container: container.map(|container| ReportedContainer {
@@ -134,8 +133,8 @@ impl PodNames {
         Level::of(cgroup, self.place(cgroup).as_ref())
     }
 
-    /// Reads a path by its form. Below the node's root of all pods the outermost pod in the path counts. If the agent knows that
-    /// root, a path elsewhere belongs to no pod.
+    /// Reads a path by its form. Below the node's root of all pods the outermost pod in the path counts. If the agent
+    /// knows that root, a path elsewhere belongs to no pod.
     fn place(&self, cgroup: &CgroupPath) -> Option<Place> {
         match &self.root {
             Some(root) => Place::parse_below(root, cgroup),

@@ -1,8 +1,8 @@
 //! Decides when to read the counters, and when to refresh containers. Pure.
 //!
-//! The agent reads the counters once a second, and sooner after a request: kills that it counts apart from each other can be told
-//! apart. Sweeps may take half a second in a row, but in the long run no more than a fiftieth of the time. On a node full of
-//! kills the counters only have to agree with the log in the end.
+//! The agent reads the counters once a second, and sooner after a request: kills that it counts apart from each other
+//! can be told apart. Sweeps may take half a second in a row, but in the long run no more than a fiftieth of the time.
+//! On a node full of kills the counters only have to agree with the log in the end.
 
 use std::time::Duration;
 
@@ -44,8 +44,8 @@ impl Schedule {
         self.next = self.next.min(at.max(self.not_before));
     }
 
-    /// The kernel is about to count a kill. Requests sweeps with the shortest pause, and then more sweeps, each after twice the
-    /// pause. The kernel mostly kills at once, but may print a report over a slow console first.
+    /// The kernel is about to count a kill. Requests sweeps with the shortest pause, and then more sweeps, each after
+    /// twice the pause. The kernel mostly kills at once, but may print a report over a slow console first.
     pub(super) fn expect(&mut self, now: Duration) {
         self.request(now + LEAST);
         self.again = Some((LEAST, CLOSE));
@@ -99,7 +99,8 @@ impl ContainerRefresh {
         self.due
     }
 
-    /// A refresh took from `from` to `to`. `again` requests another one: in a second, then after twice the pause each time.
+    /// A refresh took from `from` to `to`. `again` requests another one: in a second, then after twice the pause each
+    /// time.
     pub(super) fn completed(&mut self, from: Duration, to: Duration, again: bool) {
         self.not_before = to + rest(to.saturating_sub(from), SHARE);
         self.due = again.then(|| to + TICK * (1 << self.again.min(16)));

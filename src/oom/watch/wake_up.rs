@@ -1,15 +1,15 @@
-//! Wakes the watcher when the kernel notifies that a counter has risen or may rise soon. A notification does not mean a kill: the
-//! watcher only sweeps the counters.
+//! Wakes the watcher when the kernel notifies that a counter has risen or may rise soon. A notification does not mean a
+//! kill: the watcher only sweeps the counters.
 //!
 //! v2: the kernel notifies watches on `memory.events`, also for changes in cgroups below (`memcg_memory_event`,
-//! include/linux/memcontrol.h). So one watch on the root of all pods hears of every kill in them, at most ten milliseconds
-//! later. The watch also hears of every limit that is reached.
+//! include/linux/memcontrol.h). So one watch on the root of all pods hears of every kill in them, at most ten
+//! milliseconds later. The watch also hears of every limit that is reached.
 //!
 //! v1: the kernel raises an eventfd when memory runs out at the limit of a cgroup with an alarm, or of one around it
-//! ([`CgroupDir::alarm_at_oom`]). One eventfd with an alarm for each container hears of the limits of containers, pods, QoS
-//! classes and all pods. It does not hear of the node's memory, nor of limits that containers set inside their own cgroups. The
-//! kernel raises it before a kill, several times, for every container below the limit, also if there is no process to kill, and
-//! when a container ends.
+//! ([`CgroupDir::alarm_at_oom`]). One eventfd with an alarm for each container hears of the limits of containers, pods,
+//! QoS classes and all pods. It does not hear of the node's memory, nor of limits that containers set inside their own
+//! cgroups. The kernel raises it before a kill, several times, for every container below the limit, also if there is no
+//! process to kill, and when a container ends.
 
 use std::collections::HashMap;
 use std::io;
@@ -27,8 +27,9 @@ use crate::cgroup::{CgroupDir, Hierarchy, Identity};
 use crate::model::CgroupPath;
 use crate::oom::kmsg::async_fd;
 
-/// The watcher ignores the eventfd for this long after a notification: a process that cannot be killed raises the eventfd again
-/// and again. On v2 the kernel waits as long between notifications (`CGROUP_FILE_NOTIFY_MIN_INTV`, kernel/cgroup/cgroup.c).
+/// The watcher ignores the eventfd for this long after a notification: a process that cannot be killed raises the
+/// eventfd again and again. On v2 the kernel waits as long between notifications (`CGROUP_FILE_NOTIFY_MIN_INTV`,
+/// kernel/cgroup/cgroup.c).
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The meaning of a notification.
@@ -123,19 +124,19 @@ impl WakeUp {
             read_when_ready(alarm.as_ref(), |alarm| alarm.read().map(drop)).await
         };
         tokio::select! {
-            told = read_when_ready(events.as_ref(), |events| events.0.read_events().map(drop)) => {
-                if told.is_err() {
+            result = read_when_ready(events.as_ref(), |events| events.0.read_events().map(drop)) => {
+                if result.is_err() {
                     self.events = None;
                 }
-                told.map(|()| WakeUpReason::Counted)
+                result.map(|()| WakeUpReason::Counted)
             }
-            told = raised => {
-                match told {
+            result = raised => {
+                match result {
                     Ok(()) => self.quiet_until = Some(Instant::now() + MIN_INTERVAL),
                     // The kernel removes the alarms of a closed eventfd.
                     Err(_) => self.alarm = None,
                 }
-                told.map(|()| WakeUpReason::Expected)
+                result.map(|()| WakeUpReason::Expected)
             }
         }
     }

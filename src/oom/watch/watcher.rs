@@ -32,11 +32,11 @@ use crate::oom::report::OomReport;
 const AT_ONCE: usize = 256;
 /// Kills wait this long for the agent to find the tree of cgroups.
 const TREE_WITHIN: Duration = Duration::from_secs(30);
-/// While kills or reports wait, the watcher checks this often whether the log is read further and whether there is room for
-/// a batch.
+/// While kills or reports wait, the watcher checks this often whether the log is read further and whether there is room
+/// for a batch.
 const CHECK_AGAIN: Duration = Duration::from_millis(50);
-/// Deciding takes at most one in so many moments: in a flood, each line and each sweep leads to a new decision about all kills
-/// of the flood.
+/// Deciding takes at most one in so many moments: in a flood, each line and each sweep leads to a new decision about
+/// all kills of the flood.
 const DECIDING_SHARE: u32 = 10;
 
 /// The state of the actor.
@@ -59,10 +59,6 @@ struct Watcher {
     problems: Problems,
     links: Links,
 }
-
-/// The receiver of batches is gone.
-#[derive(Debug, PartialEq, Eq)]
-struct Closed;
 
 /// The degraded parts, in words.
 #[derive(Debug, Default)]
@@ -105,7 +101,7 @@ impl Watcher {
     /// Watches until the agent stops, or the receiver of batches is gone.
     async fn run(mut self) {
         self.set_node_pods();
-        while self.work() != Err(Closed) {
+        while self.work() {
             let wake = self.next_wake().saturating_sub(monotonic());
             // Cancel-safe: the documentation of each branch but the last two says so, and those two carry no value.
             tokio::select! {
@@ -150,7 +146,7 @@ impl Watcher {
             Notice::Event(event) => {
                 let probe = match (&event.event, event.origin) {
                     (Event::Kill(kill), Origin::Live) => self.files.probe(kill),
-                    _ => ProcProbe::NONE,
+                    _ => ProcProbe::default(),
                 };
                 self.attribution.add_event(event, probe, Moment::now(), &self.files);
             }
@@ -204,10 +200,8 @@ impl Watcher {
         let (hierarchy, root) = residents.tree.as_ref()?;
         if hierarchy.version() == CgroupVersion::V1 {
             let containers = residents.pods.iter().flat_map(|pod| pod.containers.values());
-            let ordered = self
-                .wake_up
-                .register(hierarchy, containers.map(|container| &container.path));
-            return ordered.err().map(|error| {
+            let paths = containers.map(|container| &container.path);
+            return self.wake_up.register(hierarchy, paths).err().map(|error| {
                 format!("the kernel does not say when memory runs out in every container ({error}): {OTHERWISE}")
             });
         }
@@ -222,10 +216,13 @@ impl Watcher {
         })
     }
 
-    /// Does everything that is due, and sends a batch.
-    fn work(&mut self) -> Result<(), Closed> {
+    /// Does everything that is due, and sends a batch. Returns false when the receiver of batches is gone.
+    fn work(&mut self) -> bool {
         let now = Moment::now();
-        if let Some(numbering) = self.log.open(self.attribution.told.records.up_to(), now.monotonic) {
+        if let Some(numbering) = self
+            .log
+            .open(self.attribution.checkpoint.records.up_to(), now.monotonic)
+        {
             self.attribution.log_began(numbering, now.monotonic);
         }
         if self.attribution.joiner.has_kills_waiting() {
@@ -272,8 +269,8 @@ impl Watcher {
         self.decide_from = to + rest(to.saturating_sub(from), DECIDING_SHARE);
     }
 
-    /// Reads the counters, unless the kernel killed no process on the machine since the sweep before the last. The kernel raises
-    /// the machine's counter a little before the cgroup's.
+    /// Reads the counters, unless the kernel killed no process on the machine since the sweep before the last. The
+    /// kernel raises the machine's counter a little before the cgroup's.
     fn sweep_if_needed(&mut self) {
         let now = monotonic();
         let kills = machine_kill_count();
@@ -302,17 +299,18 @@ impl Watcher {
         self.schedule.completed(before, monotonic());
     }
 
-    /// Sends reports and checkpoint without waiting: if the channel is full, they go with the next batch.
-    fn send_batch(&mut self) -> Result<(), Closed> {
+    /// Sends reports and checkpoint without waiting: if the channel is full, they go with the next batch. Returns false
+    /// when the receiver is gone.
+    fn send_batch(&mut self) -> bool {
         // A checkpoint without reports is sent once a second at most, because each batch costs a write to disk.
         let is_checkpoint_due = self.ticked && self.attribution.swept.is_some();
         if self.attribution.reports.is_empty() && !is_checkpoint_due {
-            return Ok(());
+            return true;
         }
         let room = match self.links.batches.try_reserve() {
             Ok(room) => room,
-            Err(TrySendError::Full(())) => return Ok(()),
-            Err(TrySendError::Closed(())) => return Err(Closed),
+            Err(TrySendError::Full(())) => return true,
+            Err(TrySendError::Closed(())) => return false,
         };
         self.ticked = false;
         match self.attribution.next_checkpoint().map(|checkpoint| checkpoint.encode()) {
@@ -323,7 +321,7 @@ impl Watcher {
             Some(Err(error)) => tracing::error!(%error, "which kills were told is not kept"),
             None => {}
         }
-        Ok(())
+        true
     }
 
     fn publish_problems(&self) {
@@ -347,8 +345,8 @@ impl Watcher {
     }
 }
 
-/// The next change that the agent made. Skips changes that the channel has dropped: no kill is blamed on them. Waits for ever
-/// once the agent is ending. Cancel-safe.
+/// The next change that the agent made. Skips changes that the channel has dropped: no kill is blamed on them. Waits
+/// for ever once the agent is ending. Cancel-safe.
 async fn next_change(changes: &mut broadcast::Receiver<Arc<ChangeRecord>>) -> Arc<ChangeRecord> {
     loop {
         match changes.recv().await {
@@ -386,9 +384,9 @@ pub struct Batch {
     pub checkpoint: Vec<u8>,
 }
 
-/// Starts the thread. Its event loop also runs `receiver`, the receiver of the batches, so that reports wait for no other task.
-/// The thread ends when the agent stops and `receiver` has ended. The watcher reports a checkpoint that cannot be read, and
-/// begins without one.
+/// Starts the thread. Its event loop also runs `receiver`, the receiver of the batches, so that reports wait for no
+/// other task. The thread ends when the agent stops and `receiver` has ended. The watcher reports a checkpoint that
+/// cannot be read, and begins without one.
 ///
 /// Errors: the boot has no id, which the ids of kills need; the thread or the event loop cannot start.
 pub fn start(links: Links, receiver: impl Future<Output = ()> + Send + 'static) -> Result<JoinHandle<()>> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use vscaled::model::CgroupPath;
 use vscaled::oom::counters::Reading;
-use vscaled::oom::join::{CounterDelta, Joiner, LogPlace, OomKill, Progress};
+use vscaled::oom::join::{CounterDelta, Joiner, OomKill, Progress};
 use vscaled::oom::kmsg::{KmsgReader, LogEvent, Notice, monotonic};
 use vscaled::oom::numbers::Numbers;
 use vscaled::oom::{Confidence, Event};
@@ -84,10 +84,9 @@ async fn follow(reader: &mut KmsgReader, counters: &mut Counters<'_>, wanted: us
             match notice.expect("the reader to go on") {
                 Notice::Event(LogEvent {
                     event: Event::Kill(kill),
-                    logged: time,
-                    line,
+                    place,
                     ..
-                }) => told.extend(joiner.logged(LogPlace { time, line }, *kill, None)),
+                }) => told.extend(joiner.logged(place, *kill, None)),
                 Notice::Lost(_) => lost_records = true,
                 Notice::Event(_) | Notice::CaughtUp => {}
             }

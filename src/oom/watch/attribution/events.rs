@@ -8,7 +8,7 @@ use super::super::node::{NO_LIMIT, NodeIo, ProcProbe};
 use super::{Attribution, PendingGroup, PendingKill, RecordFacts};
 use crate::model::CgroupPath;
 use crate::oom::clock::Moment;
-use crate::oom::join::{LogPlace, OomKill};
+use crate::oom::join::OomKill;
 use crate::oom::kill::Kill;
 use crate::oom::kmsg::{LogEvent, Origin};
 use crate::oom::message::Limit;
@@ -28,16 +28,12 @@ impl Attribution {
         files: &impl NodeIo,
     ) {
         let replayed = log.origin == Origin::Replayed;
-        if self.told.records.is_told(log.seq) || (replayed && log.logged < self.told.log_from) {
+        if self.checkpoint.records.is_reported(log.seq) || (replayed && log.place.time < self.checkpoint.log_from) {
             return;
         }
-        let place = LogPlace {
-            time: log.logged,
-            line: log.line,
-        };
         match log.event {
             Event::Kill(mut kill) => {
-                self.told.records.wait(log.seq);
+                self.checkpoint.records.wait(log.seq);
                 let facts = RecordFacts {
                     wall: log.at,
                     replayed,
@@ -45,15 +41,15 @@ impl Attribution {
                 };
                 self.waiting.insert(log.seq, facts);
                 self.localize_kill(&mut kill);
-                match self.joiner.logged(place, *kill, probe.cgroup) {
+                match self.joiner.logged(log.place, *kill, probe.cgroup) {
                     Some(kill) => self.add_kill(kill, now, files),
-                    None if self.told.doubted.contains(&log.seq) => self.joiner.doubt(log.seq),
+                    None if self.checkpoint.doubted.contains(&log.seq) => self.joiner.doubt(log.seq),
                     None => self.apply_join_results(),
                 }
             }
             Event::Again { pid, group } => {
                 let group = self.local_path(group);
-                if let Some(kill) = self.joiner.logged_again(place, pid, &group) {
+                if let Some(kill) = self.joiner.logged_again(log.place, pid, &group) {
                     self.add_kill(kill, now, files);
                 }
                 self.add_duplicate(log.seq, group, now.monotonic);
@@ -72,7 +68,7 @@ impl Attribution {
                 }
             }
             None => {
-                self.told.records.mark_told(record);
+                self.checkpoint.records.mark_reported(record);
                 if let Some(tree) = &mut self.tree {
                     tree.mark_counted_twice(&cgroup);
                 }
@@ -103,7 +99,6 @@ impl Attribution {
             _ => Default::default(),
         };
         let report = OomReport {
-            id: String::new(),
             time,
             facts: KillFacts {
                 node: self.node.clone(),
@@ -113,13 +108,11 @@ impl Attribution {
             },
             cgroup: kill.cgroup.as_ref().map(ToString::to_string),
             victim: victim.map(|kill| self.as_victim(kill)),
-            group: Vec::new(),
-            own_write: None,
-            evidence: None,
             confidence: kill.confidence,
             candidates,
             more_candidates,
             while_down,
+            ..OomReport::default()
         };
         self.pending.push(PendingKill {
             since: now.monotonic,
@@ -167,8 +160,8 @@ impl Attribution {
         }
     }
 
-    /// In a cgroup namespace (kind runs the kubelet in a container) paths begin further down than in the log. The root of
-    /// all pods is at the outermost place where it can be: containers made everything further in.
+    /// In a cgroup namespace (kind runs the kubelet in a container) paths begin further down than in the log. The root
+    /// of all pods is at the outermost place where it can be: containers made everything further in.
     fn local_path(&self, path: CgroupPath) -> CgroupPath {
         let Some(tree) = self.tree.as_ref().filter(|_| self.namespaced) else {
             return path;

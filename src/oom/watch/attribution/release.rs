@@ -49,8 +49,8 @@ impl Attribution {
         named && pending.group.as_ref().is_none_or(whole)
     }
 
-    /// Whether the kernel has killed all of a group: it has logged every process left in the group, and every kill it counted
-    /// there. The kernel counts a victim before it kills the victim, so no process is missing from both.
+    /// Whether the kernel has killed all of a group: it has logged every process left in the group, and every kill it
+    /// counted there. The kernel counts a victim before it kills the victim, so no process is missing from both.
     fn is_group_complete(&self, group: &PendingGroup, now: Duration, files: &impl NodeIo) -> bool {
         let Some(processes) = files.processes(&group.cgroup) else {
             return now >= group.last + GROUP_IS_GONE;
@@ -68,7 +68,7 @@ impl Attribution {
             .pending
             .iter()
             .flat_map(|pending| pending.counted.iter().chain(&pending.again));
-        let known = known.filter(here).fold(tree.told_in(&cgroup).1, |sum, _| sum + 1);
+        let known = known.filter(here).fold(tree.reported_in(&cgroup).1, |sum, _| sum + 1);
         match files.read(&cgroup) {
             Ok(Some(reading)) => reading.kills <= known,
             Ok(None) | Err(_) => now >= group.last + GROUP_IS_GONE,
@@ -98,18 +98,18 @@ impl Attribution {
         self.reports.push(report);
         self.unsaved = true;
         for record in pending.records {
-            self.told.records.mark_told(record);
+            self.checkpoint.records.mark_reported(record);
             self.waiting.remove(&record);
         }
         let Some(tree) = &mut self.tree else { return };
-        pending.counted.iter().for_each(|cgroup| tree.mark_told(cgroup));
+        pending.counted.iter().for_each(|cgroup| tree.mark_reported(cgroup));
         pending.again.iter().for_each(|group| tree.mark_counted_twice(group));
     }
 
-    /// The id of a kill, the same in every agent that finds this kill: the number of its record, unique in this boot; without
-    /// a record, the number of the kill in its cgroup. The id of a boot is unique among all nodes.
+    /// The id of a kill, the same in every agent that finds this kill: the number of its record, unique in this boot;
+    /// without a record, the number of the kill in its cgroup. The id of a boot is unique among all nodes.
     fn id(&self, pending: &PendingKill) -> String {
-        let boot = &self.told.boot.0;
+        let boot = &self.checkpoint.boot.0;
         if let Some(record) = pending.kill.record {
             return format!("{boot}-{}", Numbering::name(record));
         }
@@ -117,7 +117,7 @@ impl Attribution {
         // A cgroup whose counter was never read has no inode here, only a path.
         let path = cgroup.map_or(0, |cgroup| crc32fast::hash(cgroup.as_str().as_bytes()));
         let counted = cgroup.zip(self.tree.as_ref());
-        let (inode, number) = counted.map_or((0, 0), |(cgroup, tree)| tree.told_in(cgroup));
+        let (inode, number) = counted.map_or((0, 0), |(cgroup, tree)| tree.reported_in(cgroup));
         format!("{boot}-count-{path:08x}-{inode}-{}", number + 1)
     }
 }

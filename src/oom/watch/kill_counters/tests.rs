@@ -141,8 +141,8 @@ fn a_kill_told_where_none_was_counted_hides_no_later_one() {
     kernel.make(&container(0, 1));
     let mut kill_counters = kill_counters(CounterScope::Below);
     kernel.kill(&container(0, 1));
-    kill_counters.mark_told(&container(0, 1));
-    kill_counters.mark_told(&container(0, 1));
+    kill_counters.mark_reported(&container(0, 1));
+    kill_counters.mark_reported(&container(0, 1));
     assert_eq!(
         risen(kill_counters.sweep(&kernel, Duration::ZERO)),
         [(container(0, 1), 1)]
@@ -236,7 +236,7 @@ proptest! {
                     (numbers.first..=numbers.last).contains(number) && path.below(&cgroup).is_some()
                 });
                 prop_assert!(u64::try_from(meant.count()).unwrap() >= kills, "{:?}: {} in {}", numbers, kills, cgroup);
-                (0..kills).for_each(|_| kill_counters.mark_told(&cgroup));
+                (0..kills).for_each(|_| kill_counters.mark_reported(&cgroup));
             }
         }
         prop_assert_eq!(shown, killed);

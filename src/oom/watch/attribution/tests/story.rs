@@ -127,7 +127,7 @@ impl Node {
         if !self.has_log {
             return;
         }
-        let told = self.attribution.told.records.up_to();
+        let told = self.attribution.checkpoint.records.up_to();
         for (index, record) in self.log.iter().enumerate().skip(self.read).take(most) {
             self.read = index + 1;
             let number = record.kill.seq.unwrap();
@@ -142,7 +142,7 @@ impl Node {
             let event = Event::Kill(Box::new(record.kill.clone()));
             let told = logged(event, number, record.time, origin);
             self.attribution
-                .add_event(told, ProcProbe::NONE, at(self.now), &self.kernel);
+                .add_event(told, ProcProbe::default(), at(self.now), &self.kernel);
         }
         self.take();
     }

@@ -178,7 +178,7 @@ pub(crate) async fn watcher(scene: &Scene) -> anyhow::Result<Watching> {
             kmsg: "/dev/kmsg".into(),
             node_name: "bench".to_owned(),
             checkpoint: None,
-            residents: pods,
+            pods,
             changes: written,
             batches,
             problems,

@@ -88,7 +88,7 @@ pub(super) fn watch_for_kills(config: &Config, links: OomLinks, registry: &mut R
             kmsg: config.kmsg.clone(),
             node_name: config.node_name.clone(),
             checkpoint: links.recovered.checkpoint,
-            residents: links.residents,
+            pods: links.residents,
             changes: links.records,
             batches,
             problems: problems.clone(),

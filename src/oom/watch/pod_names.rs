@@ -175,7 +175,7 @@ mod tests {
         path(&format!("/kubepods/burstable/pod{UID}/{}", letter.repeat(64)))
     }
 
-    fn residents(pods: Vec<Arc<LivePod>>) -> NodePods {
+    fn node_with(pods: Vec<Arc<LivePod>>) -> NodePods {
         let mounts = tempfile::tempdir().unwrap();
         for name in ["cpu", "memory"] {
             std::fs::create_dir(mounts.path().join(name)).unwrap();
@@ -216,7 +216,7 @@ mod tests {
     #[test]
     fn a_container_cannot_pass_for_another_by_the_cgroups_it_makes() {
         let mut names = PodNames::default();
-        names.update(&residents(vec![web()]), Duration::ZERO);
+        names.update(&node_with(vec![web()]), Duration::ZERO);
         let inner = path(&format!("{}/kubepods/pod{OTHER}/{}", container("a"), "b".repeat(64)));
         assert_eq!(names_of(&names, &inner), ("web".to_owned(), "app".to_owned(), false));
         assert_eq!(names.level(&inner), Level::Container);
@@ -228,7 +228,7 @@ mod tests {
     #[test]
     fn what_is_not_known_yet_has_the_ids_of_its_path_and_may_get_names() {
         let mut names = PodNames::default();
-        names.update(&residents(vec![web()]), Duration::ZERO);
+        names.update(&node_with(vec![web()]), Duration::ZERO);
         let whose = names.owner(&container("b"));
         assert!(whose.unnamed);
         assert_eq!(whose.pod.unwrap().name, "web");
@@ -242,13 +242,13 @@ mod tests {
     #[test]
     fn the_departed_are_remembered_for_a_while() {
         let mut names = PodNames::default();
-        names.update(&residents(vec![web()]), Duration::ZERO);
-        names.update(&residents(Vec::new()), Duration::from_secs(1));
+        names.update(&node_with(vec![web()]), Duration::ZERO);
+        names.update(&node_with(Vec::new()), Duration::from_secs(1));
         assert_eq!(
             names_of(&names, &container("a")),
             ("web".to_owned(), "app".to_owned(), false)
         );
-        names.update(&residents(Vec::new()), REMEMBERED + Duration::from_secs(1));
+        names.update(&node_with(Vec::new()), REMEMBERED + Duration::from_secs(1));
         assert_eq!(names_of(&names, &container("a")), (String::new(), String::new(), true));
     }
 }

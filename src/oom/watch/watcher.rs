@@ -108,7 +108,7 @@ impl Watcher {
                 biased;
                 notice = self.log.next() => self.handle_notices(notice),
                 reason = self.wake_up.notified() => self.handle_wake_up(reason),
-                changed = self.links.residents.changed() => match changed {
+                changed = self.links.pods.changed() => match changed {
                     Ok(()) => self.set_node_pods(),
                     // The agent is ending.
                     Err(_) => return,
@@ -122,7 +122,7 @@ impl Watcher {
 
     fn handle_notices(&mut self, first: Result<Notice>) {
         // A container starts before the kernel kills in it, so take the new containers before the kills.
-        if self.links.residents.has_changed().unwrap_or(false) {
+        if self.links.pods.has_changed().unwrap_or(false) {
             self.set_node_pods();
             self.refresh_containers();
         }
@@ -170,9 +170,9 @@ impl Watcher {
     }
 
     fn set_node_pods(&mut self) {
-        let residents = Arc::clone(&self.links.residents.borrow_and_update());
-        self.attribution.names.update(&residents, monotonic());
-        let Some((scope, root)) = self.files.set_node_pods(&residents, monotonic()) else {
+        let pods = Arc::clone(&self.links.pods.borrow_and_update());
+        self.attribution.names.update(&pods, monotonic());
+        let Some((scope, root)) = self.files.set_node_pods(&pods, monotonic()) else {
             return;
         };
         if self.attribution.tree.is_none() {
@@ -188,18 +188,18 @@ impl Watcher {
         if self.refresh.due().is_none_or(|due| due > from) {
             return;
         }
-        let residents = Arc::clone(&self.links.residents.borrow());
+        let pods = Arc::clone(&self.links.pods.borrow());
         let again = self.files.find_init_processes(from);
-        self.problems.wake_up = self.register_wake_ups(&residents);
+        self.problems.wake_up = self.register_wake_ups(&pods);
         self.refresh.completed(from, monotonic(), again);
     }
 
     /// Registers for the kernel's notifications about counters. Returns a problem, in words.
-    fn register_wake_ups(&mut self, residents: &NodePods) -> Option<String> {
+    fn register_wake_ups(&mut self, node: &NodePods) -> Option<String> {
         const OTHERWISE: &str = "kills that the kernel's log does not tell are found within a second";
-        let (hierarchy, root) = residents.tree.as_ref()?;
+        let (hierarchy, root) = node.tree.as_ref()?;
         if hierarchy.version() == CgroupVersion::V1 {
-            let containers = residents.pods.iter().flat_map(|pod| pod.containers.values());
+            let containers = node.pods.iter().flat_map(|pod| pod.containers.values());
             let paths = containers.map(|container| &container.path);
             return self.wake_up.register(hierarchy, paths).err().map(|error| {
                 format!("the kernel does not say when memory runs out in every container ({error}): {OTHERWISE}")
@@ -366,7 +366,7 @@ pub struct Links {
     /// The checkpoint of the last batch of an earlier agent.
     pub checkpoint: Option<Vec<u8>>,
     /// The pods on the node.
-    pub residents: watch::Receiver<Arc<NodePods>>,
+    pub pods: watch::Receiver<Arc<NodePods>>,
     pub changes: broadcast::Receiver<Arc<ChangeRecord>>,
     /// The thread ends when this channel closes.
     pub batches: mpsc::Sender<Batch>,

@@ -119,7 +119,7 @@ fn a_named_kill_in_a_known_container_is_told_at_once() {
         [],
         "nobody knows its name yet"
     );
-    attribution.names.update(&residents_with(&container(0, 1)), ms(11));
+    attribution.names.update(&node_with(&container(0, 1)), ms(11));
     attribution.release(at(11), &kernel);
     let told = std::mem::take(&mut attribution.reports);
     assert_eq!(told.len(), 1);
@@ -188,7 +188,7 @@ fn a_clock_that_is_set_back_or_forth_changes_the_times_of_kills_and_nothing_else
     assert_eq!(told.len(), 3);
 }
 
-fn residents_with(path: &CgroupPath) -> NodePods {
+fn node_with(path: &CgroupPath) -> NodePods {
     use crate::model::objects::PodId;
     use crate::model::{LiveContainer, LivePod};
     let pod = LivePod {
@@ -220,7 +220,7 @@ fn a_group_is_told_once_it_is_whole() {
     kernel.groups.insert(group.clone());
     kernel.processes.insert(group.clone(), vec![7, 8]);
     let mut first = attribution(None, 0);
-    first.names.update(&residents_with(&group), ms(0));
+    first.names.update(&node_with(&group), ms(0));
     sweep(&mut first, &kernel, 1);
     kernel.kill(&group);
     live(&mut first, &kernel, kill(7, 40, Some(group.clone())), 10);

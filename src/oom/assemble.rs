@@ -233,7 +233,7 @@ mod tests {
                     (true, _) => Part::Continued,
                 };
                 lines.push(line(part, None, text));
-                // Strangers are marked as starting a line.
+                // Unrelated lines have the mark of a start.
                 if at + 1 < parts.len() {
                     lines.extend((0..strangers[at]).map(|_| line(Part::Start, None, "stranger")));
                 }

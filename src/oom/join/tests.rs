@@ -12,7 +12,7 @@ fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// Of which kill the line is, is not known.
+/// A place at this time, in an unknown line.
 fn place(milliseconds: u64) -> LogPlace {
     LogPlace {
         time: ms(milliseconds),
@@ -217,7 +217,7 @@ fn a_counter_without_a_log_and_a_log_without_a_counter_are_both_told() {
 fn what_the_kernel_logs_late_is_no_second_kill() {
     let pod = container(1).parent().unwrap();
     let elsewhere = CgroupPath::new("/kubepods/other").unwrap();
-    // Of the second, only whose limit was hit is known.
+    // The log of the second kill names only the limit that was hit.
     for late in [named(7, 1), kill(7, Limit::Cgroup(pod), None)] {
         let mut joiner = Joiner::new(true);
         for cgroup in [&elsewhere, &container(1)] {
@@ -239,7 +239,7 @@ fn a_record_that_comes_after_its_kill_was_told_by_the_counter_alone_is_no_second
     for is_named in [true, false] {
         let mut joiner = Joiner::new(true);
         assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(1), once())), []);
-        // Nothing of the log is read for five seconds.
+        // The agent reads no record for five seconds.
         let stuck = Progress {
             log: ms(0),
             counters: ms(6000),
@@ -248,7 +248,7 @@ fn a_record_that_comes_after_its_kill_was_told_by_the_counter_alone_is_no_second
             found(&joiner.decide_up_to(stuck)),
             [(Some(&container(1)), Confidence::CounterAlone, None)]
         );
-        // An agent that ended here goes on likewise.
+        // The next agent continues from here.
         joiner = Joiner {
             has_log: true,
             reported_by_counter: joiner.reported_by_counter,
@@ -262,7 +262,7 @@ fn a_record_that_comes_after_its_kill_was_told_by_the_counter_alone_is_no_second
             (std::mem::take(&mut joiner.known_records), joiner.is_waiting()),
             (vec![40], false)
         );
-        // The next kill there is one.
+        // The next kill in that container is a new one.
         assert!(joiner.logged(place(6600), named(8, 1), None).is_some());
     }
 }

@@ -28,7 +28,7 @@ fn summary(pid: u32) -> String {
     )
 }
 
-/// Reads a record of that number, printed at that microsecond, a millisecond later.
+/// Reads a record with this number and this time in milliseconds, a millisecond later.
 fn record(tracker: &mut Tracker, seq: u64, text: &str) -> Vec<Notice> {
     let bytes = format!("3,{seq},{seq}000,-;{text}\n");
     tracker
@@ -45,7 +45,7 @@ fn at_end(tracker: &mut Tracker) -> Vec<Notice> {
         .collect()
 }
 
-/// Number, time, origin and cgroup of a kill.
+/// The number, time, origin and cgroup of a kill.
 fn kill(notice: &Notice) -> Option<(u64, i64, Origin, Option<String>)> {
     match notice {
         Notice::Event(LogEvent {
@@ -183,7 +183,7 @@ async fn a_silent_log_is_waited_for() {
     assert!(reader.read_up_to().unwrap() >= asked, "everything was told by then");
 }
 
-/// A log that is read as text: what it holds now, and how often it was read.
+/// A log of syslog(2): its text now, and the number of calls.
 type Text = Arc<Mutex<(String, usize)>>;
 
 fn reader_of(text: &Text, told: Option<u64>) -> KmsgReader {
@@ -196,13 +196,13 @@ fn reader_of(text: &Text, told: Option<u64>) -> KmsgReader {
     KmsgReader::of(Source::Syslog(Syslog::new(Box::new(read_all)).unwrap()), told)
 }
 
-/// The line of a kill at that millisecond, as `SYSLOG_ACTION_READ_ALL` has it.
+/// The line of a kill at this millisecond in the format of `SYSLOG_ACTION_READ_ALL`.
 fn killed(pid: u32, millisecond: u64) -> String {
     let kill = KILLED.replace("process 7", &format!("process {pid}"));
     format!("<3>[{:5}.{:03}000] {kill}\n", millisecond / 1000, millisecond % 1000)
 }
 
-/// The number of the first kill at that millisecond.
+/// The number of the first kill at this millisecond.
 fn number(millisecond: u64) -> u64 {
     syslog::number(millisecond * 1000, 1)
 }
@@ -225,7 +225,7 @@ async fn kills_that_a_coarse_clock_gives_one_time_have_numbers_and_names_of_thei
     assert!(told.is_sorted_by_key(|(seq, _)| *seq));
 }
 
-/// Everything that is told now.
+/// All notices that the reader returns now.
 fn told_now(reader: &mut KmsgReader) -> Vec<Notice> {
     std::iter::from_fn(|| reader.next_now().unwrap()).collect()
 }
@@ -267,7 +267,7 @@ async fn the_system_call_is_made_twice_a_second_at_most() {
     }
     let calls = u128::try_from(text.lock().unwrap().1).unwrap();
     assert!(2 <= calls && calls <= 1 + began.elapsed().as_millis() / 500, "{calls}");
-    // What is known is as of a call, not of when it is asked about.
+    // The reader knows the log as of the last call.
     let asked = monotonic();
     reader.wake();
     told_now(&mut reader);
@@ -309,7 +309,7 @@ async fn a_refused_call_and_a_log_without_times_say_what_to_do() {
         error.to_string().contains("/sys/module/printk/parameters/time"),
         "{error}"
     );
-    // A right that is taken away ends the reading, and says why.
+    // A call that is refused later ends the reading with the reason.
     let mut calls = 0;
     let refused_later = move || {
         calls += 1;

@@ -55,7 +55,7 @@ fn a_group_found_later_is_added_to_its_first_victim() {
 
 use crate::model::CgroupPath;
 
-/// Pieces that come close to what is looked for.
+/// Pieces that resemble the lines of kills.
 const PIECES: [&str; 21] = [
     "3,1,2,-;",
     "6,2,3,c;",

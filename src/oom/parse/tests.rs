@@ -3,7 +3,7 @@ use crate::oom::{Level, Limit, Part};
 
 const GROUP: &str = "/kubepods/burstable/pod6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77/a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1";
 
-/// Feeds lines, one each millisecond from `start_us`, and returns what they tell.
+/// Feeds lines, one each millisecond from `start_us`, and returns their events.
 fn events_from(parser: &mut Parser, start_us: u64, lines: &[&str]) -> Vec<Event> {
     let line = |(text, at): (&&str, u64)| Line {
         seq: None,

@@ -183,7 +183,7 @@ mod tests {
 
     #[test]
     fn the_only_container_of_a_pod_stands_at_its_own_limit() {
-        // What it used is freed already.
+        // The kernel has already freed its memory.
         assert_eq!(found(&scene(&[(Some(64), 0)]), 64, true), Some(Some(64)));
         assert_eq!(found(&scene(&[(Some(64), 0)]), 64, false), Some(Some(64)));
     }

@@ -332,7 +332,7 @@ mod tests {
         let (since, dump, none) = (since.as_str(), dump.as_str(), "nothing");
         assert_eq!(hook(1000, Outcome::Unchanged), [none, since, since, since, none]);
         assert_eq!(hook(1005, ended(Some(left))), [none, since, dump, dump, none]);
-        // Another hook of the container says nothing about it, and one that was not run leaves nothing.
+        // Another hook of the container changes nothing, and a hook that did not run leaves nothing.
         assert_eq!(hook(1006, ended(None)), [none, since, dump, dump, none]);
         hook(1000, Outcome::Unchanged);
         assert_eq!(hook(1001, ended(None)), [none; 5]);

@@ -131,7 +131,7 @@ mod tests {
         assert_eq!(schedule.next(), ms(102));
         schedule.request(ms(300));
         assert_eq!(schedule.next(), ms(102));
-        // Of the 500 ms that were saved, 499 are left.
+        // 499 of the saved 500 ms are left.
         schedule.completed(ms(102), ms(603));
         schedule.request(ms(604));
         assert_eq!(schedule.next(), ms(603 + 2 * 50));
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(looks[..4], [101, 102, 103, 104]);
         assert_eq!(looks[16..22], [117, 118, 120, 124, 132, 148]);
         assert_eq!(looks[27..], [2140, 3140, 4140], "once a second again");
-        // However often something is expected, looking takes its share of the time at most.
+        // However often a kill is expected, sweeps take at most their share of the time.
         schedule.completed(ms(5000), ms(5505));
         schedule.expect(ms(5511));
         schedule.expect(ms(5512));

@@ -1,4 +1,4 @@
-//! A kernel for tests: cgroups with counters that rise as the kernel's do.
+//! A kernel for tests: cgroups with counters that behave like the kernel's.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,16 +16,16 @@ const UIDS: [&str; 2] = [
     "6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c78",
 ];
 
-/// Cgroups with counters, as a kernel has them.
+/// Cgroups with counters.
 #[derive(Debug, Default)]
 pub(super) struct Kernel {
     counters: RefCell<BTreeMap<CgroupPath, Reading>>,
     /// Whether counters count kills in their own cgroup alone.
     pub(super) local: bool,
     made: u64,
-    /// Where processes were killed, in order.
+    /// The cgroups of all kills, in order.
     pub(super) killed: RefCell<Vec<CgroupPath>>,
-    /// Cgroups that are killed as a whole.
+    /// Cgroups with `memory.oom.group`.
     pub(super) groups: BTreeSet<CgroupPath>,
     pub(super) processes: BTreeMap<CgroupPath, Vec<u32>>,
     pub(super) memory: BTreeMap<CgroupPath, HitLimit>,
@@ -46,7 +46,7 @@ impl Kernel {
         }
     }
 
-    /// In place of a cgroup comes another one, which has its inode.
+    /// Another cgroup with the same inode replaces this one.
     pub(super) fn replace(&mut self, path: &CgroupPath) {
         let counters = self.counters.get_mut();
         if let Some(reading) = counters.get_mut(path) {

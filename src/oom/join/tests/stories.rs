@@ -4,12 +4,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A kill as it happens, and when each side hears of it.
+/// A kill, and when each side learns of it.
 #[derive(Debug, Clone)]
 struct Happening {
     at: u64,
     container: u64,
-    /// How long the kernel takes to log it.
+    /// The milliseconds that the kernel takes to log the kill.
     late: u64,
     log_delay: u64,
     known: Known,
@@ -42,13 +42,13 @@ fn happening(until: u64) -> impl Strategy<Value = Happening> {
     )
 }
 
-/// Plays kills to a joiner and returns what it tells. CounterTree are read each second, each at a moment of its own, and at
-/// `extra` times, as notifications make happen.
+/// Feeds kills to a joiner and returns its results. Each counter is read once a second, at a moment of its own, and at
+/// `extra` times, like after notifications.
 fn play(happenings: &[Happening], extra: &[(u64, u64)]) -> Vec<OomKill> {
     play_numbered(happenings, extra, None)
 }
 
-/// The same where the numbers of kills are known: up to so many less than they are.
+/// The same with numbers of kills, each up to `unsure` too low.
 fn play_numbered(happenings: &[Happening], extra: &[(u64, u64)], unsure: Option<u64>) -> Vec<OomKill> {
     let mut joiner = Joiner::new(true);
     joiner.offset = unsure.map(|unsure| Offset {
@@ -98,7 +98,7 @@ fn play_numbered(happenings: &[Happening], extra: &[(u64, u64)], unsure: Option<
             }
         }
         if now % 50 == 0 {
-            // Each kill is read within 400 ms.
+            // The agent reads each kill within 400 ms.
             let log = ms(now.saturating_sub(400));
             let counters = ms(last_read.into_iter().min().unwrap_or(0));
             told.extend(joiner.decide_up_to(Progress { log, counters }));
@@ -108,7 +108,7 @@ fn play_numbered(happenings: &[Happening], extra: &[(u64, u64)], unsure: Option<
     told
 }
 
-/// Checks that each container lost as many as it did, and that nobody is told to have been where he was not.
+/// Checks the number of kills of each container, and that no victim is placed in another container.
 fn check(happenings: &[Happening], told: &[OomKill]) -> Result<(), TestCaseError> {
     prop_assert_eq!(told.len(), happenings.len(), "{:?}", found(told));
     for number in 0..4 {
@@ -149,7 +149,7 @@ proptest! {
         }
     }
 
-    /// What is logged with its cgroup, that is; of what is not, it would be told wrongly where it was.
+    /// Only kills with a logged cgroup are very late here: late ones without a cgroup could be placed wrongly.
     #[test]
     fn every_kill_is_told_once_however_late_the_kernel_logs_it(
         happenings in proptest::collection::vec((happening(4000), 0..1500_u64), 0..25),
@@ -178,7 +178,7 @@ proptest! {
     }
 }
 
-/// Found by the property above: what hangs together for too long is decided in part, by guesses that later kills rest on.
+/// The property above found this: a group that lasts too long is decided in part, and later kills rest on guesses.
 #[test]
 fn nothing_is_certain_that_rests_on_a_guess() {
     let kill = |at, container, known, is_logged| Happening {
@@ -236,7 +236,7 @@ fn kills_that_are_counted_one_by_one_are_certain_however_close_to_each_other() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(8))]
 
-    /// So many at once that they are decided before all of them can be.
+    /// So many kills that the joiner decides them before it knows all of them.
     #[test]
     fn a_flood_that_is_too_dense_to_wait_for_its_end_is_told_as_it_goes(
         happenings in proptest::collection::vec(happening(4_000), 250..400),

@@ -88,7 +88,7 @@ fn sweep(attribution: &mut Attribution, kernel: &Kernel, time: u64) {
     assert!(attribution.sweep(ms(time), kernel, || at(time)).is_none());
 }
 
-/// Everything that is told once nothing more can come.
+/// All reports, once no more can come.
 fn finish(attribution: &mut Attribution, kernel: &Kernel, time: u64) -> Vec<OomReport> {
     sweep(attribution, kernel, time);
     let known = Progress {
@@ -273,7 +273,7 @@ fn what_the_log_told_is_not_told_from_the_counters_when_the_log_is_lost_and_the_
     let told = finish(&mut attribution, &kernel, 100);
     let known: Vec<Confidence> = told.iter().map(|report| report.confidence).collect();
     assert_eq!(known, [Confidence::Exact, Confidence::CounterAlone]);
-    // The log is back, with all that is in it.
+    // The agent opens the log again and reads it from the beginning.
     attribution.log_began(Numbering::Records, Duration::ZERO);
     let second = Event::Kill(Box::new(kill(8, 41, Some(container(0, 1)))));
     attribution.add_event(

@@ -6,7 +6,7 @@ use proptest::sample::Index;
 use super::super::testing::{Kernel, container, root};
 use super::*;
 
-/// A kernel in which a kill happens whenever a counter is read.
+/// A kernel that kills after each read of a counter.
 struct Busy<'a> {
     kernel: &'a Kernel,
     victims: RefCell<Vec<CgroupPath>>,
@@ -34,7 +34,7 @@ fn kill_counters(counting: CounterScope) -> KillCounters {
     KillCounters::new(counting, root(), &[])
 }
 
-/// What rose, by cgroup.
+/// The rises of a sweep, by cgroup.
 fn risen(sweep: Sweep) -> Vec<(CgroupPath, u64)> {
     assert!(sweep.failed.is_none());
     let rises = sweep.rises.into_iter().map(|(cgroup, rise)| (cgroup, rise.kills));
@@ -172,7 +172,7 @@ fn what_a_container_makes_inside_of_its_own_cgroup_is_its_own() {
     assert_eq!(local.counted_in(&CgroupPath::new("/system.slice").unwrap()), None);
 }
 
-/// What happens between two looks.
+/// An event between two sweeps.
 #[derive(Debug, Clone)]
 enum Happens {
     Kill(Index),

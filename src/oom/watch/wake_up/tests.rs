@@ -3,7 +3,7 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// A tree of plain files, which take orders and do nothing.
+/// A tree of plain files, which accept alarms and have no effect.
 struct Tree {
     directory: tempfile::TempDir,
     hierarchy: Hierarchy,
@@ -33,7 +33,7 @@ impl Tree {
         CgroupPath::new(&format!("/{name}")).unwrap()
     }
 
-    /// What was ordered for it since it was made or this was called last.
+    /// The alarms that were set since the last call.
     fn ordered(&self, name: &str) -> String {
         let file = self.memory(name).join("cgroup.event_control");
         let ordered = fs::read_to_string(&file).unwrap();
@@ -54,7 +54,7 @@ async fn the_alarm_is_ordered_once_for_each_container_and_anew_for_another_of_it
         assert_eq!(numbers.len(), 2, "{order:?}");
     }
     wake_up.register(&tree.hierarchy, containers.iter()).unwrap();
-    // It may be left out for a while, and is the same one when it is back.
+    // A container that is left out for a while keeps its alarm.
     wake_up.register(&tree.hierarchy, containers[..1].iter()).unwrap();
     wake_up.register(&tree.hierarchy, containers.iter()).unwrap();
     assert_eq!((tree.ordered("a"), tree.ordered("b")), (String::new(), String::new()));

@@ -1,5 +1,5 @@
-//! Anything that can happen, in any order, over a real log of kills: no kill is lost, none has two ids, none is blamed on
-//! another container.
+//! Any events in any order, with a real kill log: the agent loses no kill, gives none two ids, and places none in another
+//! container.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,22 +11,22 @@ use super::*;
 use crate::report::log::{Bounds, Commit, KillLog};
 use crate::report::{Destination, Destinations};
 
-/// What happens next.
+/// The next event.
 #[derive(Debug, Clone)]
 enum Happens {
-    /// The kernel kills in one of the containers, and says where, or keeps that back.
+    /// The kernel kills in one of the containers, and logs the cgroup or not.
     Kill {
         container: Index,
         named: bool,
     },
-    /// A container is removed, and another one started in its place. Ids are never used again.
+    /// Another container replaces one. No id is used again.
     Replace(Index),
-    /// The agent reads this much of what was logged meanwhile.
+    /// The agent reads so many records.
     Read(usize),
     Look,
-    /// Time passes, and what is certain by then is told.
+    /// Time passes, and the agent reports what is certain by then.
     Settle(u64),
-    /// What was told is kept.
+    /// The kill log stores the reports.
     Commit,
     /// A receiver gets so many reports, and acknowledges so many of them.
     Deliver(usize, usize),
@@ -34,7 +34,7 @@ enum Happens {
     Restart {
         log: bool,
     },
-    /// The same in the middle of a commit: so much of what the commit writes is in the file.
+    /// The same in the middle of a commit: the file holds only a part of what the commit writes.
     DieCommitting {
         written: Index,
         log: bool,
@@ -55,7 +55,7 @@ fn happens() -> impl Strategy<Value = Happens> {
     ]
 }
 
-/// A record, with when it was logged.
+/// A record and the time at which the kernel logged it.
 #[derive(Debug, Clone)]
 struct Record {
     kill: Kill,
@@ -65,15 +65,15 @@ struct Record {
 struct Node {
     kernel: Kernel,
     log: Vec<Record>,
-    /// How many records the agent has read, in this life of it.
+    /// How many records this agent has read.
     read: usize,
-    /// Records before this were logged before it began.
+    /// The number of records that the kernel logged before this agent began.
     replayed: usize,
     now: u64,
     swept: u64,
     has_log: bool,
     attribution: Attribution,
-    /// Told and not kept.
+    /// Reports that are not stored yet.
     uncommitted: Vec<OomReport>,
     unkept: Option<Vec<u8>>,
     kept: Vec<OomReport>,
@@ -157,15 +157,15 @@ impl Node {
 
     fn decide(&mut self, after: u64) {
         self.now += after;
-        // A log that is not read for long is not waited for. This one is.
+        // The joiner does not wait for a log that is stuck. This one is not.
         if self.has_log && self.log.get(self.read).is_some_and(|next| self.now - next.time > 1000) {
             self.read(usize::MAX);
         }
-        // As the watcher does: at least once a second, and at once where a kill waits for it.
+        // The watcher also sweeps once a second, and at once when a kill waits.
         if self.attribution.joiner.has_kills_waiting() || self.now - self.swept > 1000 {
             self.sweep();
         }
-        // Until the old part of the log is read, nothing is decided.
+        // The watcher decides nothing before it has read the old part of the log.
         if self.read >= self.replayed || !self.has_log {
             let log = self.log.get(self.read).map_or(self.now, |next| next.time - 1);
             let known = Progress {
@@ -177,7 +177,7 @@ impl Node {
         self.take();
     }
 
-    /// Takes what is told now, as the watcher does after everything it takes in.
+    /// Takes the reports. The watcher also does this after every event.
     fn take(&mut self) {
         self.attribution.release(at(self.now), &self.kernel);
         let reports = std::mem::take(&mut self.attribution.reports);
@@ -219,7 +219,7 @@ impl Node {
         self.uncommitted.clear();
         self.unkept = None;
         self.now += 10;
-        // Gives back the lock first.
+        // This gives back the lock of the file.
         self.kills = open(tempfile::tempdir().unwrap().path()).0;
         let (kills, recovered) = open(self.state.path());
         assert_eq!(recovered.problem, None);
@@ -232,7 +232,7 @@ impl Node {
         }
         (self.read, self.replayed) = (0, self.log.len());
         self.swept = 0;
-        // Looked at before anything is decided.
+        // The watcher sweeps before it decides.
         self.sweep();
     }
 
@@ -264,7 +264,7 @@ fn a_kill_in_doubt_stays_so_when_the_agent_ends_after_what_it_may_have_been_was_
     node.kill(&alive, true);
     node.decide(820);
     node.kill(&alive, false);
-    // The first two may be each other: one is told for what both cgroups counted, and the other one a moment later.
+    // The first two kills may change places: one is reported for both rises, and the other one a moment later.
     [2354, 1306, 692].into_iter().for_each(|after| node.decide(after));
     node.commit();
     let told: Vec<&str> = node.kept.iter().map(|report| &*report.id).collect();

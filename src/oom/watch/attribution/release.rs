@@ -44,35 +44,29 @@ impl Attribution {
 
     fn is_complete(&self, pending: &PendingKill, now: Duration, files: &impl NodeIo) -> bool {
         let named = now >= pending.names_due() || !pending.owner(&self.names).unnamed;
-        let whole =
-            |group: &PendingGroup| now >= group.last + GROUP_GOES_ON || self.is_group_complete(group, now, files);
+        let whole = |group: &PendingGroup| {
+            let is_gone = || now >= group.last + GROUP_IS_GONE;
+            now >= group.last + GROUP_GOES_ON || self.is_group_complete(group, files).unwrap_or_else(is_gone)
+        };
         named && pending.group.as_ref().is_none_or(whole)
     }
 
     /// Whether the kernel has killed all of a group: it has logged every process left in the group, and every kill it
-    /// counted there. The kernel counts a victim before it kills the victim, so no process is missing from both.
-    fn is_group_complete(&self, group: &PendingGroup, now: Duration, files: &impl NodeIo) -> bool {
-        let Some(processes) = files.processes(&group.cgroup) else {
-            return now >= group.last + GROUP_IS_GONE;
-        };
+    /// counted there. The kernel counts a victim before it kills the victim, so no process is missing from both. Returns
+    /// `None` if the cgroup or its counter is gone.
+    fn is_group_complete(&self, group: &PendingGroup, files: &impl NodeIo) -> Option<bool> {
+        let processes = files.processes(&group.cgroup)?;
         if !processes.iter().all(|pid| group.pids.contains(pid)) {
-            return false;
+            return Some(false);
         }
-        let tree = self.tree.as_ref();
-        let counted = tree.and_then(|tree| Some((tree, tree.counted_in(&group.cgroup)?)));
-        let Some((tree, cgroup)) = counted else {
-            return now >= group.last + GROUP_IS_GONE;
-        };
+        let tree = self.tree.as_ref()?;
+        let cgroup = tree.counted_in(&group.cgroup)?;
         let here = |path: &&CgroupPath| tree.counted_in(path).as_ref() == Some(&cgroup);
-        let known = self
-            .pending
-            .iter()
-            .flat_map(|pending| pending.counted.iter().chain(&pending.again));
+        let pending = self.pending.iter();
+        let known = pending.flat_map(|pending| pending.counted.iter().chain(&pending.again));
         let known = known.filter(here).fold(tree.reported_in(&cgroup).1, |sum, _| sum + 1);
-        match files.read(&cgroup) {
-            Ok(Some(reading)) => reading.kills <= known,
-            Ok(None) | Err(_) => now >= group.last + GROUP_IS_GONE,
-        }
+        let reading = files.read(&cgroup).ok()??;
+        Some(reading.kills <= known)
     }
 
     /// Finishes the report of a kill, and counts the kill as reported.
@@ -88,12 +82,11 @@ impl Attribution {
         report.evidence = self.own_writes.evidence(&report);
         let invoker = pending.kill.victim().and_then(|kill| kill.invoker.as_ref());
         report.own_write = self.own_writes.blamed(&report).or_else(|| {
-            invoker
-                .filter(|invoker| files.is_own_thread(invoker))
-                .map(|_| OwnWrite {
-                    time: report.time,
-                    what: "the agent was lowering a limit when the kernel killed".to_owned(),
-                })
+            let is_own = invoker.is_some_and(|invoker| files.is_own_thread(invoker));
+            is_own.then(|| OwnWrite {
+                time: report.time,
+                what: "the agent was lowering a limit when the kernel killed".to_owned(),
+            })
         });
         self.reports.push(report);
         self.unsaved = true;

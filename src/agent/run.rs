@@ -125,7 +125,7 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
     let audit = audit.unwrap_or_default();
     let oom_links = OomLinks {
         audit: audit.clone(),
-        reporter: reporter.handle(),
+        reporter: reporter.clone(),
         recovered,
         residents: watched_residents,
         records: records.subscribe(),
@@ -177,7 +177,7 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
     let guard = Guard::start(reported, Arc::clone(&limit_files))
         .inspect_err(|error| tracing::error!(%error, "no guard: no limit is grown in an emergency"))
         .ok();
-    let kill_problems = [oom.problems.clone(), vec![reporting::problems(reporter.handle())]].concat();
+    let kill_problems = [oom.problems.clone(), vec![reporting::problems(reporter.clone())]].concat();
     let controller = Controller::new(
         options(&config),
         NodeFacts {

@@ -1,7 +1,7 @@
 //! The destinations of reports, and sets of them.
 
-/// A destination of reports. Each has acknowledgements of its own, and none waits for another. The order gives the bits on
-/// disk: it never changes, and new ones come last.
+/// A destination of reports. Each acknowledges reports by itself, and none waits for another. The order gives the bits on disk:
+/// it never changes, and new destinations come last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 #[repr(u8)]
@@ -17,12 +17,13 @@ pub enum Destination {
 impl Destination {
     pub const ALL: [Self; 3] = [Self::PodEvents, Self::VpaEvents, Self::Grpc];
 
-    /// Its name in metrics, problems and the status.
+    /// The name in metrics, problems and the status.
     pub fn as_str(self) -> &'static str {
         self.into()
     }
 
-    /// How many reports it may hold unacknowledged. Events are aggregated from what is held, so there it is more.
+    /// How many reports the destination may hold unacknowledged. One Event can tell of many reports that it holds, so there
+    /// it is more.
     pub const fn window(self) -> usize {
         match self {
             Self::Grpc => 64,
@@ -30,7 +31,7 @@ impl Destination {
         }
     }
 
-    /// Its index in an array of one value for each destination.
+    /// The index in an array of one value for each destination.
     pub(super) const fn index(self) -> usize {
         self as usize
     }
@@ -47,50 +48,44 @@ pub struct Destinations(u8);
 impl Destinations {
     pub const NONE: Self = Self(0);
 
-    /// Whether it is in the set.
     pub const fn contains(self, destination: Destination) -> bool {
         self.0 & destination.bit() != 0
     }
 
-    /// Whether nobody is in the set.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Adds a destination to the set.
     pub const fn insert(&mut self, destination: Destination) {
         self.0 |= destination.bit();
     }
 
-    /// Removes a destination from the set.
-    pub const fn remove(&mut self, destination: Destination) {
-        self.0 &= !destination.bit();
+    /// The destinations of this set that are not in the other.
+    pub(super) const fn without(self, others: Self) -> Self {
+        Self(self.0 & !others.0)
     }
 
     pub fn iter(self) -> impl Iterator<Item = Destination> {
-        Destination::ALL
-            .into_iter()
-            .filter(move |destination| self.contains(*destination))
+        let all = Destination::ALL.into_iter();
+        all.filter(move |destination| self.contains(*destination))
     }
 
     pub(super) fn bits(self) -> u32 {
         self.0.into()
     }
 
-    /// From disk; what no destination here means is left out.
+    /// The set with these bits on disk. Leaves out bits that mean no destination here.
     pub(super) fn from_bits(bits: u32) -> Self {
-        Destination::ALL
-            .into_iter()
-            .filter(|destination| bits & u32::from(destination.bit()) != 0)
+        let all = Destination::ALL.into_iter();
+        all.filter(|destination| bits & u32::from(destination.bit()) != 0)
             .collect()
     }
 }
 
 impl FromIterator<Destination> for Destinations {
     fn from_iter<I: IntoIterator<Item = Destination>>(destinations: I) -> Self {
-        let mut set = Self::NONE;
-        destinations.into_iter().for_each(|one| set.insert(one));
-        set
+        let bits = destinations.into_iter().map(Destination::bit);
+        Self(bits.fold(0, |set, bit| set | bit))
     }
 }
 
@@ -100,9 +95,9 @@ mod tests {
 
     #[test]
     fn a_set_holds_what_was_put_in_and_comes_back_from_disk() {
-        let mut set: Destinations = [Destination::Grpc, Destination::PodEvents].into_iter().collect();
+        let set: Destinations = [Destination::Grpc, Destination::PodEvents].into_iter().collect();
         assert_eq!(Destinations::from_bits(set.bits() | 0x40), set);
-        set.remove(Destination::PodEvents);
+        let set = set.without(Destinations::from_iter([Destination::PodEvents]));
         assert_eq!(set.iter().collect::<Vec<_>>(), [Destination::Grpc]);
         assert!(!set.contains(Destination::PodEvents) && !set.is_empty());
     }

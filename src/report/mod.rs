@@ -7,12 +7,12 @@
 //! ```
 //! - [`log`]: the file, its bounds, and what is pending; and the task that owns it, which writes what waits at once, so
 //!   that a burst costs few waits for the disk.
-//! - [`Reporter`]: starts it all; [`ReporterHandle`] stores kills and knows the state of reporting.
-//! - [`Deliver`]: a way to a destination, in a task of its own with a [`ReportQueue`] of its own; a dead one delays nobody.
+//! - [`Reporter`]: starts it all, stores kills, and knows how the destinations are doing.
+//! - [`Deliver`]: a way to a destination, in a task of its own with a [`ReportQueue`] of its own; a dead one delays no other.
 //! - [`grpc`]: delivery over `proto/vscaled/report/v1`.
-//! - [`cluster`]: delivery as Kubernetes Events; [`events`]: which Events a stream of reports comes to. Pure.
+//! - [`cluster`]: delivery as Kubernetes Events; [`events`]: which Events tell of a stream of reports. Pure.
 //!
-//! Nothing here may lose a kill silently, count one twice for the same destination, or wait for a destination while a kill
+//! No part of this loses a kill silently, counts one twice for the same destination, or waits for a destination while a kill
 //! is to be stored.
 
 pub mod cluster;
@@ -30,4 +30,4 @@ pub use crate::oom::proto;
 pub use content::{Aggregate, Report};
 pub use destination::{Destination, Destinations};
 pub use log::LogStatus;
-pub use reporter::{Deliver, Ended, Link, ReportQueue, Reporter, ReporterHandle};
+pub use reporter::{Deliver, Ended, Link, ReportQueue, Reporter};

@@ -3,13 +3,14 @@
 //! Each destination has a [`ReportQueue`]: the next reports come out of the log, and their acknowledgements go into it.
 
 use std::fmt;
+use std::mem::replace;
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
 use tokio::sync::watch;
-use tokio::task::{JoinError, JoinHandle};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 use super::destination::Destination;
 use super::log::task::{self, LogLink, LogTask};
@@ -23,29 +24,22 @@ pub trait Deliver: fmt::Debug + Send + 'static {
     fn destination(&self) -> Destination;
 
     /// Delivers everything in the queue, in order, until the queue has [`Ended`]. Retries failures itself. At the end of the
-    /// agent it is dropped at any await: what is not acknowledged then is delivered again by the next agent.
+    /// agent the reporter drops it at any await: the next agent delivers what is not acknowledged then.
     fn run(self: Box<Self>, queue: ReportQueue) -> BoxFuture<'static, ()>;
 }
 
-/// The running tasks of reporting.
-#[derive(Debug)]
-pub struct Reporter {
-    handle: ReporterHandle,
-    stop: CancellationToken,
-    log: JoinHandle<()>,
-    deliveries: Vec<(Destination, JoinHandle<Option<()>>)>,
-}
-
-/// Stores kills, and knows the state of reporting. Cheap to clone.
+/// The running tasks of reporting: stores kills, and knows how the destinations are doing. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct ReporterHandle {
+pub struct Reporter {
     log: LogLink,
     links: Vec<(Destination, watch::Receiver<Link>)>,
+    stop: CancellationToken,
+    deliveries: TaskTracker,
 }
 
 impl Reporter {
-    /// Starts the task of the log and a task for each destination. Deliveries end with `stop`;
-    /// commits are taken until [`Self::finish`].
+    /// Starts the task of the log and a task for each destination. Deliveries end with `stop`; the log takes commits until
+    /// [`Self::finish`].
     pub fn start(
         log: KillLog,
         destinations: Vec<Box<dyn Deliver>>,
@@ -53,58 +47,39 @@ impl Reporter {
         stop: &CancellationToken,
     ) -> Self {
         let stop = stop.child_token();
-        let (link, log) = task::start(log, metrics.clone());
-        let log = tokio::spawn(log);
-        let (mut links, mut deliveries) = (Vec::new(), Vec::new());
+        let (log, task) = task::start(log, metrics.clone());
+        tokio::spawn(task);
+        let (mut links, deliveries) = (Vec::new(), TaskTracker::new());
         for deliver in destinations {
             let destination = deliver.destination();
-            let (queue, state) = ReportQueue::new(destination, link.clone(), metrics.clone());
-            links.push((destination, state));
-            deliveries.push((
-                destination,
-                tokio::spawn(stop.clone().run_until_cancelled_owned(deliver.run(queue))),
-            ));
+            let (queue, link) = ReportQueue::new(destination, log.clone(), metrics.clone());
+            links.push((destination, link));
+            deliveries.spawn(stop.clone().run_until_cancelled_owned(deliver.run(queue)));
         }
         Self {
-            handle: ReporterHandle { log: link, links },
-            stop,
             log,
+            links,
+            stop,
             deliveries,
         }
-    }
-
-    /// Stores kills, and knows the state of reporting.
-    pub fn handle(&self) -> ReporterHandle {
-        self.handle.clone()
     }
 
     /// Stops the deliveries and waits until the disk has everything; commits after this fail.
     pub async fn finish(self) {
         self.stop.cancel();
-        for (destination, delivery) in self.deliveries {
-            log_failure(destination.as_str(), delivery.await.map(drop));
-        }
-        let finished = self.handle.log.call(|task| task.finishing = true).await;
-        // Why it ended already is told below.
-        finished.unwrap_or(());
-        log_failure("log", self.log.await);
+        self.deliveries.close();
+        self.deliveries.wait().await;
+        self.log.finish().await;
     }
-}
 
-fn log_failure(task: &'static str, ended: Result<(), JoinError>) {
-    if let Err(error) = ended {
-        tracing::error!(task, %error, "reporting did not stop in order");
-    }
-}
-
-impl ReporterHandle {
     /// Stores these kills and the position of the watcher after them, together or not at all, and returns once they survive
-    /// the end of this process ([`Committed::on_disk`]). A kill with the id of a stored one is dropped. Cancelling it does
-    /// not take the kills back.
+    /// the end of this process ([`Committed::on_disk`]). Drops a kill with the id of a stored one. Cancelling it does not take
+    /// the kills back.
     ///
     /// Errors: [`Ended`] after [`Reporter::finish`]: nothing was stored.
     pub async fn commit(&self, reports: Vec<Arc<OomReport>>, checkpoint: Option<Vec<u8>>) -> Result<Committed, Ended> {
-        self.log.call(|task| task.commit(Commit { reports, checkpoint })).await
+        let commit = Commit { reports, checkpoint };
+        self.log.call(|task| task.log.commit(commit)).await
     }
 
     /// The state of the log now.
@@ -120,18 +95,19 @@ impl ReporterHandle {
     /// What is wrong now, one sentence each.
     pub fn problems(&self) -> Vec<String> {
         let log = self.log();
-        let cut_off = self.links().filter_map(|(to, link)| match link {
-            Link::Waiting { error, until } => Some(format!(
-                "{}: {error}; {} reports wait, the next attempt is at {until:.0}",
-                to.as_str(),
-                log.pending_for(to)
-            )),
-            Link::Starting | Link::Connected => None,
-        });
-        log.problem.clone().into_iter().chain(cut_off).collect()
+        let mut problems = Vec::from_iter(log.problem.clone());
+        for (to, link) in self.links() {
+            if let Link::Waiting { error, until } = link {
+                let (name, pending) = (to.as_str(), log.pending_for(to));
+                problems.push(format!(
+                    "{name}: {error}; {pending} reports wait, the next attempt is at {until:.0}"
+                ));
+            }
+        }
+        problems
     }
 
-    /// Waits until problems may have changed. Cancel-safe: the next call notices what changes meanwhile.
+    /// Waits until [`Self::problems`] may have changed. Cancel-safe: the next call notices what changes meanwhile.
     ///
     /// Errors: [`Ended`] once nothing changes any more.
     pub async fn changed(&mut self) -> Result<(), Ended> {
@@ -175,7 +151,7 @@ pub struct ReportQueue {
 }
 
 impl ReportQueue {
-    /// A queue, and the state of its link for others.
+    /// Returns a queue, and the state of its link.
     pub(super) fn new(destination: Destination, log: LogLink, metrics: ReportMetrics) -> (Self, watch::Receiver<Link>) {
         let (link, seen) = watch::channel(Link::Starting);
         metrics.selected(destination);
@@ -191,8 +167,8 @@ impl ReportQueue {
         (queue, seen)
     }
 
-    /// The next reports, oldest first, at most so many; none if there are none now. From now on
-    /// they count as possibly received.
+    /// The next reports, oldest first, at most so many; none if there are none now. From now on the destination may have
+    /// received them.
     pub async fn next(&mut self, most: usize) -> Result<Vec<Pending>, Ended> {
         if most == 0 || self.known.is_some() {
             return Ok(Vec::new());
@@ -223,12 +199,16 @@ impl ReportQueue {
         Ok(())
     }
 
-    /// These were received, and are not needed again.
+    /// The destination has received the reports with these numbers.
     ///
-    /// Errors: [`Ended`]: they will be delivered again, under the same ids.
+    /// Errors: [`Ended`]: the next agent delivers them again, under the same ids.
     pub async fn acknowledge(&self, numbers: Vec<u64>) -> Result<(), Ended> {
-        let destination = self.destination;
-        self.log.send(move |task| task.acknowledge(destination, &numbers)).await
+        let (destination, metrics) = (self.destination, self.metrics.clone());
+        let acknowledge = move |task: &mut LogTask| {
+            let count = task.log.acknowledge(destination, &numbers);
+            metrics.told(destination, ReportOutcome::Acknowledged, count);
+        };
+        self.log.send(acknowledge).await
     }
 
     /// Counts a report that was sent. A number that was sent before counts as sent again.
@@ -249,11 +229,13 @@ impl ReportQueue {
 
     /// Records that the destination can be reached.
     pub fn connected(&self) {
-        self.metrics.link(self.destination, LinkOutcome::Established);
-        self.link.send_replace(Link::Connected);
+        let connect = |link: &mut Link| replace(link, Link::Connected) != Link::Connected;
+        if self.link.send_if_modified(connect) {
+            self.metrics.link(self.destination, LinkOutcome::Established);
+        }
     }
 
-    /// Records that the destination cannot be reached, and is tried again at that time.
+    /// Records that the destination cannot be reached, and that the agent tries again at that time.
     pub fn waiting(&self, error: String, until: Timestamp) {
         self.metrics.link(self.destination, LinkOutcome::Failed);
         self.link.send_replace(Link::Waiting { error, until });

@@ -22,7 +22,7 @@ use crate::model::ChangeRecord;
 use crate::observe::audit::Audit;
 use crate::oom::watch::{Links, NodePods, start};
 use crate::reconcile::controller::Event;
-use crate::report::ReporterHandle;
+use crate::report::Reporter;
 use crate::report::log::Recovered;
 
 pub(super) use published::Kills;
@@ -41,7 +41,7 @@ pub(super) struct OomLinks {
     /// Where they are written down beside changes.
     pub(super) audit: Audit,
     /// Stores kills until they are delivered.
-    pub(super) reporter: ReporterHandle,
+    pub(super) reporter: Reporter,
     /// What an earlier agent left in the log.
     pub(super) recovered: Recovered,
 }

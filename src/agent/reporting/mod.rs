@@ -25,7 +25,7 @@ use crate::report::events::ContainerFacts;
 use crate::report::grpc::{GrpcDelivery, Identity};
 use crate::report::log::{KillLog, Recovered};
 use crate::report::metrics::ReportMetrics;
-use crate::report::{Deliver, Report, Reporter, ReporterHandle};
+use crate::report::{Deliver, Report, Reporter};
 use crate::sources::NodeView;
 
 /// The file that keeps when the VPA recommender was told of which container.
@@ -87,7 +87,7 @@ fn destinations(config: &Config, api: Option<ApiClient>, known: AgentMetadata) -
 }
 
 /// What is wrong with reporting, as it changes.
-pub(super) fn problems(mut reporter: ReporterHandle) -> watch::Receiver<Vec<String>> {
+pub(super) fn problems(mut reporter: Reporter) -> watch::Receiver<Vec<String>> {
     let (sender, problems) = watch::channel(reporter.problems());
     tokio::spawn(async move {
         while reporter.changed().await.is_ok() {

@@ -1,16 +1,19 @@
 //! The files of the version before → the log, once.
 //!
 //! vscaled 0.1 kept what was not acknowledged in `spool/reports.journal`, and the latest kills with the checkpoint in
-//! `oom.journal`. Both are removed when the log has their content on disk. In place of `oom.journal` lies a file that an
-//! agent of the version before does not understand: it says so, and leaves the log alone. Such an agent writes new files of
-//! its own; they are carried over again.
+//! `oom.journal`. The agent removes both when the log has their content on disk. In place of `oom.journal` it leaves a file that
+//! an agent of the version before does not understand: that agent says so, and leaves the log alone. It writes new files of its
+//! own, which the next newer agent carries over again.
 
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
-use super::frame::{self, Header, Tail};
+use anyhow::Result;
+
+use super::file::aside;
+use super::frame::{self, Header};
 use super::state::{Slot, State};
-use super::{IdHash, KillLog, length_of};
+use super::{IdHash, KillLog};
 use crate::oom::OomReport;
 use crate::report::content::Report;
 use crate::report::destination::Destinations;
@@ -21,7 +24,7 @@ const JOURNAL_HEADER: Header = *b"vscoom\x00\x01";
 const JOURNAL: &str = "oom.journal";
 /// In place of the journal, with a version that its reader refuses.
 const JOURNAL_MOVED: &[u8] = b"vscoom\x00\x02kills are in kills.log";
-/// What else is of no use any more.
+/// Files that no agent needs any more.
 const LEFTOVERS: [&str; 5] = [
     "spool/reports.lock",
     "spool/reports.journal.new",
@@ -30,129 +33,114 @@ const LEFTOVERS: [&str; 5] = [
     "oom.journal.new",
 ];
 
-/// A file that the version before left.
+/// What the version before left.
 #[derive(Debug, Default)]
 pub(super) struct Left {
-    path: PathBuf,
-    /// Reports, and the destinations that have not acknowledged them.
+    /// The files, and what is wrong with each.
+    files: Vec<(PathBuf, Option<String>)>,
+    /// Reports, oldest first, and the destinations that have not acknowledged them.
     reports: Vec<(Report, Destinations)>,
     checkpoint: Option<Vec<u8>>,
     known_ids: Vec<u8>,
-    /// Why it was not read to its end.
-    damage: Option<String>,
 }
 
-/// Reads the files in this state directory, the spool first.
-pub(super) fn read(directory: &Path) -> Vec<Left> {
-    let files = [(SPOOL, read_spool as fn(&[u8]) -> Left), (JOURNAL, read_journal)];
-    let read = files.into_iter().filter_map(|(name, read)| {
-        let path = directory.join(name);
-        let bytes = fs::read(&path).inspect_err(|error| {
-            if error.kind() != io::ErrorKind::NotFound {
+impl Left {
+    /// Reads the files in this state directory. Of a kill in both files the spool, which comes first, says who has it.
+    pub(super) fn read(directory: &Path) -> Self {
+        let mut left = Self::default();
+        left.read_file(directory.join(SPOOL), Self::read_spool);
+        left.read_file(directory.join(JOURNAL), Self::read_journal);
+        left.reports.sort_by_key(|(report, _)| report.last());
+        left
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    fn read_file(&mut self, path: PathBuf, read: fn(&mut Self, &[u8]) -> Option<String>) {
+        match fs::read(&path) {
+            Ok(bytes) if bytes == JOURNAL_MOVED => {}
+            Ok(bytes) => {
+                let damage = read(self, &bytes);
+                self.files.push((path, damage));
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
                 tracing::error!(path = %path.display(), %error, "the file of an earlier version cannot be read");
             }
+        }
+    }
+
+    fn read_spool(&mut self, bytes: &[u8]) -> Option<String> {
+        let mut spool = State::new(0, usize::MAX);
+        let (_, damage) = spool.replay(&SPOOL_HEADER, bytes);
+        let slots = spool.slots.into_values();
+        self.reports.extend(slots.map(|slot| (slot.report, slot.pending)));
+        self.known_ids = spool.seen.to_bytes();
+        damage
+    }
+
+    /// Each frame holds lines of JSON: the checkpoint, which is empty if it stays as it was, then kills.
+    fn read_journal(&mut self, bytes: &[u8]) -> Option<String> {
+        let (_, damage) = frame::read(&JOURNAL_HEADER, bytes, |payload| {
+            let mut lines = payload.split(|byte| *byte == b'\n');
+            let checkpoint = lines.next().filter(|checkpoint| !checkpoint.is_empty());
+            let kills: Vec<OomReport> = lines.map(serde_json::from_slice).collect::<Result<_, _>>()?;
+            let kills = kills.into_iter().map(|kill| (kill.into(), Destinations::NONE));
+            self.reports.extend(kills);
+            self.checkpoint = checkpoint.map(<[u8]>::to_vec).or(self.checkpoint.take());
+            Ok(())
         });
-        let bytes = bytes.ok().filter(|bytes| *bytes != JOURNAL_MOVED)?;
-        Some(Left { path, ..read(&bytes) })
-    });
-    read.collect()
-}
+        damage
+    }
 
-fn read_spool(bytes: &[u8]) -> Left {
-    let spool = State::new(0, usize::MAX).replay(&SPOOL_HEADER, bytes);
-    Left {
-        known_ids: spool.state.seen.to_bytes(),
-        reports: spool
-            .state
-            .slots
-            .into_values()
-            .map(|slot| (slot.report, slot.pending))
-            .collect(),
-        damage: spool.damage,
-        ..Left::default()
+    /// Removes the files, whose content the log has on disk, sets those aside that were damaged, and leaves one that an agent
+    /// of the version before does not understand.
+    pub(super) fn retire(&self, directory: &Path) {
+        for (path, damage) in &self.files {
+            let retired = match damage {
+                Some(_) => fs::rename(path, aside(path)),
+                None => fs::remove_file(path),
+            };
+            warn_of(path, retired);
+        }
+        for leftover in LEFTOVERS.map(|name| directory.join(name)) {
+            warn_of(&leftover, fs::remove_file(&leftover));
+        }
+        let spool = directory.join("spool");
+        warn_of(&spool, fs::remove_dir(&spool));
+        let journal = directory.join(JOURNAL);
+        if !journal.exists() {
+            warn_of(&journal, fs::write(&journal, JOURNAL_MOVED));
+        }
     }
-}
-
-/// Each frame holds lines of JSON: the checkpoint, which is empty if it stays as it was, then kills.
-fn read_journal(bytes: &[u8]) -> Left {
-    let mut left = Left::default();
-    let scanned = frame::scan(&JOURNAL_HEADER, bytes);
-    if scanned.tail == Tail::Damaged {
-        left.damage = Some(format!("at byte {}: not what was written", scanned.end));
-    }
-    for payload in scanned.payloads {
-        let at = payload.start;
-        let mut lines = bytes[payload].split(|byte| *byte == b'\n');
-        let checkpoint = lines.next().filter(|checkpoint| !checkpoint.is_empty());
-        let kills: Vec<OomReport> = match lines.map(serde_json::from_slice).collect() {
-            Ok(kills) => kills,
-            Err(error) => {
-                left.damage = Some(format!("at byte {at}: {error}"));
-                break;
-            }
-        };
-        let kills = kills.into_iter().map(|kill| (Report::from(kill), Destinations::NONE));
-        left.reports.extend(kills);
-        left.checkpoint = checkpoint.map(<[u8]>::to_vec).or(left.checkpoint);
-    }
-    left
 }
 
 impl KillLog {
-    /// Takes in what the version before left. What an interrupted attempt has taken in already is known by its id; of a kill
-    /// in both files the spool says who has it.
-    pub(super) fn carry_over(&mut self, files: &[Left]) {
-        let mut reports: Vec<_> = files.iter().flat_map(|left| &left.reports).collect();
-        reports.sort_by_key(|(report, _)| report.last());
-        for (report, pending) in reports {
+    /// Takes in what the version before left. An interrupted attempt has taken in some of it already: the log knows those ids.
+    pub(super) fn carry_over(&mut self, left: &Left) {
+        for (report, pending) in &left.reports {
             if self.state.seen.insert(IdHash::of(&report.id())) {
                 let number = self.state.next_number();
-                let length = serde_json::to_vec(report).map_or(0, |json| length_of(&json));
-                self.state.insert(number, Slot::new(report.clone(), *pending, length));
+                self.state.insert(number, Slot::new(report.clone(), *pending));
             }
         }
-        for left in files {
-            self.state.seen.insert_bytes(&left.known_ids);
-            if let Some(checkpoint) = &left.checkpoint {
-                self.state.checkpoint.clone_from(checkpoint);
-            }
-            if let Some(damage) = &left.damage {
+        self.state.seen.insert_bytes(&left.known_ids);
+        if let Some(checkpoint) = &left.checkpoint {
+            self.state.checkpoint.clone_from(checkpoint);
+        }
+        for (path, damage) in &left.files {
+            if let Some(damage) = damage {
                 self.totals.lost += 1;
-                self.troubles.opening = Some(format!(
+                self.opening = Some(format!(
                     "{} of an earlier version was damaged {damage}; what came before is kept, the file is now {}",
-                    left.path.display(),
-                    set_aside(&left.path).display()
+                    path.display(),
+                    aside(path).display()
                 ));
             }
         }
     }
-}
-
-/// Removes the files, whose content the log has on disk, sets those aside that were damaged, and leaves one that an agent of
-/// the version before does not understand.
-pub(super) fn retire(files: &[Left], directory: &Path) {
-    for Left { path, damage, .. } in files {
-        let retired = match damage {
-            Some(_) => fs::rename(path, set_aside(path)),
-            None => fs::remove_file(path),
-        };
-        warn_of(path, retired);
-    }
-    for leftover in LEFTOVERS.map(|name| directory.join(name)) {
-        warn_of(&leftover, fs::remove_file(&leftover));
-    }
-    let spool = directory.join("spool");
-    warn_of(&spool, fs::remove_dir(&spool));
-    let journal = directory.join(JOURNAL);
-    if !journal.exists() {
-        warn_of(&journal, fs::write(&journal, JOURNAL_MOVED));
-    }
-}
-
-fn set_aside(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".set-aside");
-    name.into()
 }
 
 fn warn_of(path: &Path, result: io::Result<()>) {

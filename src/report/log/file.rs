@@ -1,11 +1,11 @@
 //! The file of the log and the directory around it. All of it blocks.
 //!
-//! Frames are appended; a frame that could not be written whole is cut off again. To drop what is no longer needed, the
-//! rest is written into a new file, which replaces the old one after an fsync. The length kept here is the truth: bytes
-//! beyond it were never promised to anyone.
+//! The agent appends frames, and cuts off again a frame that could not be written whole. To drop what is no longer needed, it
+//! writes the rest into a new file, which replaces the old one after an fsync. The length kept here is the truth: bytes beyond
+//! it were never promised to anyone.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, BufWriter, Read as _};
+use std::io::{self, BufWriter, Read as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -15,22 +15,22 @@ use super::frame::Header;
 use super::wide;
 use crate::files::replace_atomically;
 
-/// The first bytes of the log: the magic and the version of the format. A change that an older agent
-/// would misread raises the version.
+/// The first bytes of the log: [`MAGIC`] and [`VERSION`].
 pub(super) const HEADER: Header = *b"vskills\x01";
-const MAGIC_LENGTH: usize = HEADER.len() - 1;
+const MAGIC: &[u8] = b"vskills";
+/// A change that an older agent would misread raises the version.
+const VERSION: u8 = 1;
 const FILE: &str = "kills.log";
-const SET_ASIDE: &str = "kills.log.set-aside";
 
-/// The log in a directory; not open until it was read.
 #[derive(Debug)]
 pub(super) struct LogFile {
     pub(super) directory: PathBuf,
     path: PathBuf,
-    /// Whether the directory is there and the log in it, if there is one, was read.
+    /// Whether the directory exists and the agent has read the log in it, if there is one.
     pub(super) is_open: bool,
     file: Option<File>,
     pub(super) length: u64,
+    /// Whether a power cut could take a report that was appended.
     pub(super) is_dirty: bool,
 }
 
@@ -46,8 +46,10 @@ impl LogFile {
         }
     }
 
-    /// Creates the directory, private to the agent, and reads the log, if there is one. A log of a newer version is an error
-    /// and stays untouched. The agent has locked the state directory: no other one writes here.
+    /// Creates the directory, private to the agent, and reads the log, if there is one. The agent has locked the state
+    /// directory: no other agent writes here.
+    ///
+    /// Errors: also for a log of a newer version, which stays untouched.
     pub(super) fn open(&mut self) -> Result<Option<Vec<u8>>> {
         let mut directory = DirBuilder::new();
         let created = directory.recursive(true).mode(0o700).create(&self.directory);
@@ -64,41 +66,43 @@ impl LogFile {
         };
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        if let Some(version) = newer_version(&bytes) {
-            let known = HEADER[MAGIC_LENGTH];
-            bail!("a newer vscaled wrote it (format {version}, this one knows up to {known}); it is left alone");
+        if let Some([version, ..]) = bytes.strip_prefix(MAGIC)
+            && *version > VERSION
+        {
+            bail!("a newer vscaled wrote it (format {version}, this one knows up to {VERSION}); it is left alone");
         }
         (self.file, self.length) = (Some(file), wide(bytes.len()));
         Ok(Some(bytes))
     }
 
-    /// Renames the log so that no agent writes it; a log that was set aside earlier is overwritten. After an error
-    /// the log is not open.
+    /// Renames the log so that no agent writes it; overwrites a log that was set aside earlier. After an error the log is not
+    /// open.
     pub(super) fn set_aside(&mut self) -> Result<PathBuf> {
-        let aside = self.directory.join(SET_ASIDE);
+        let aside = aside(&self.path);
         let renamed = fs::rename(&self.path, &aside).inspect_err(|_| self.is_open = false);
         renamed.with_context(|| format!("cannot set aside {}", self.path.display()))?;
         Ok(aside)
     }
 
-    /// Replaces the log, after an fsync, by the header and what `write` writes. After an error either of them may be in place:
-    /// the new one, if only the fsync of the directory failed.
-    pub(super) fn replace(&mut self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> Result<()> {
-        let replaced = replace_atomically(&self.path, |new| {
-            io::Write::write_all(new, &HEADER)?;
-            write(new)
-        });
-        let replaced = replaced.and_then(|file| Ok((file.metadata()?.len(), file)));
+    /// Replaces the log, after an fsync, by the header and these frames.
+    ///
+    /// Errors: either of them may be in place then: the new one, if only the fsync of the directory failed.
+    pub(super) fn replace(&mut self, mut frames: impl Iterator<Item = io::Result<Vec<u8>>>) -> Result<()> {
+        let write = |new: &mut BufWriter<File>| {
+            new.write_all(&HEADER)?;
+            frames.try_for_each(|frame| new.write_all(&frame?))
+        };
+        let replaced = replace_atomically(&self.path, write).and_then(|file| Ok((file.metadata()?.len(), file)));
         let (length, file) = replaced.with_context(|| format!("cannot replace {}", self.path.display()))?;
         (self.file, self.length, self.is_dirty) = (Some(file), length, false);
         Ok(())
     }
 
-    /// Appends a frame. After an error nothing was appended.
+    /// Appends a frame.
+    ///
+    /// Errors: nothing was appended.
     pub(super) fn append(&mut self, frame: &[u8]) -> Result<()> {
-        let Some(file) = &self.file else {
-            bail!("no log of OOM kills is open")
-        };
+        let file = self.file.as_ref().context("no log of OOM kills is open")?;
         if let Err(error) = file.write_all_at(frame, self.length) {
             // Part of it may be there. What cannot be cut off is a torn end: the next append overwrites it.
             if let Err(also) = file.set_len(self.length) {
@@ -107,7 +111,6 @@ impl LogFile {
             return Err(error).with_context(|| format!("cannot write {}", self.path.display()));
         }
         self.length += wide(frame.len());
-        self.is_dirty = true;
         Ok(())
     }
 
@@ -118,7 +121,7 @@ impl LogFile {
         cut.with_context(|| format!("cannot cut off the end of {}", self.path.display()))
     }
 
-    /// Waits until the disk has everything that was appended. Returns whether there was anything to wait for.
+    /// Waits until the disk has every report that was appended. Returns whether there was anything to wait for.
     pub(super) fn sync(&mut self) -> Result<bool> {
         let Some(file) = self.file.as_ref().filter(|_| self.is_dirty) else {
             return Ok(false);
@@ -129,8 +132,8 @@ impl LogFile {
         Ok(true)
     }
 
-    /// Whether the path still leads to this file, so that the next agent finds what is appended: false after another file
-    /// replaced it, or somebody removed it.
+    /// Whether the path still leads to this file, so that the next agent finds what is appended: false after another process
+    /// replaced or removed the file.
     pub(super) fn is_in_place(&self) -> bool {
         let identity = |file: fs::Metadata| (file.dev(), file.ino());
         let there = fs::metadata(&self.path).ok().map(identity);
@@ -139,8 +142,9 @@ impl LogFile {
     }
 }
 
-/// The version in the header of a log that a newer agent wrote.
-fn newer_version(bytes: &[u8]) -> Option<u8> {
-    let version = *bytes.get(MAGIC_LENGTH)?;
-    (bytes[..MAGIC_LENGTH] == HEADER[..MAGIC_LENGTH] && version > HEADER[MAGIC_LENGTH]).then_some(version)
+/// The path to which the agent renames a damaged file.
+pub(super) fn aside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".set-aside");
+    name.into()
 }

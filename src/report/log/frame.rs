@@ -1,96 +1,73 @@
-//! Frames of an append-only file: a mark, a length, a checksum, the payload. Pure.
+//! The format of an append-only file: frames of a mark, a length, a checksum and a payload. Pure.
 //!
-//! [`scan`] distinguishes an end that a crash cut off from damage in the middle: intact frames follow only damage.
-//! A payload that was not written is never returned.
+//! [`read`] tells an end that a crash cut off from damage in the middle: only after damage do intact frames follow. It never
+//! gives a payload that was not written.
 //!
-//! A payload is everything that happens together or not at all: a protobuf message ([`Entry`]) and then the reports as JSON, one after the other. A payload that is not
-//! understood is refused as a whole.
+//! A payload holds what happens together or not at all: a protobuf message ([`Entry`]), then reports as JSON, one after the
+//! other. The agent refuses a payload as a whole if it does not understand a part of it.
 
+use std::io;
 use std::ops::Range;
 
+use anyhow::{Context as _, Result};
 use prost::Message as _;
 
 use crate::report::content::Report;
 
 /// The first bytes of a file: the kind of the file, then the version of its format.
-pub(crate) type Header = [u8; 8];
+pub(super) type Header = [u8; 8];
 
 /// Begins every frame. UTF-8 text, and so a report, cannot contain this mark.
 const MARK: [u8; 4] = [0xF6, b'v', b's', 0xFE];
 
 /// The bytes of a frame besides its payload: mark, length, checksum.
-pub(crate) const OVERHEAD: usize = 12;
+const OVERHEAD: usize = 12;
 
-/// The payload as a frame; `None` for a payload of 4 GiB and more.
-pub(crate) fn frame(payload: &[u8]) -> Option<Vec<u8>> {
-    let length = u32::try_from(payload.len()).ok()?.to_le_bytes();
-    let mut frame = Vec::with_capacity(OVERHEAD + payload.len());
-    frame.extend_from_slice(&MARK);
-    frame.extend_from_slice(&length);
-    frame.extend_from_slice(&checksum(length, payload).to_le_bytes());
-    frame.extend_from_slice(payload);
-    Some(frame)
+/// Puts a payload into a frame.
+///
+/// Errors: the payload has 4 GiB or more.
+pub(super) fn frame(payload: &[u8]) -> io::Result<Vec<u8>> {
+    let length = length_of(payload)?;
+    let sum = checksum(length, payload).to_le_bytes();
+    Ok([&MARK, &length, &sum, payload].concat())
 }
 
-/// The content of a file.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Scanned {
-    /// The places of the payloads before the first byte that is not part of an intact frame.
-    pub(crate) payloads: Vec<Range<usize>>,
-    /// The end of the last intact frame.
-    pub(crate) end: usize,
-    /// What follows the last intact frame.
-    pub(crate) tail: Tail,
+fn length_of(bytes: &[u8]) -> io::Result<[u8; 4]> {
+    let length = u32::try_from(bytes.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
+    Ok(length.to_le_bytes())
 }
 
-/// What follows the last intact frame.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Tail {
-    Clean,
-    /// The beginning of a frame, or the zeros that a file system leaves: the write was interrupted by the end of the
-    /// machine or the agent, before anything was promised about it.
-    Torn,
-    /// Other bytes with intact frames after them, or a file that does not begin with the header.
-    Damaged,
-}
-
-/// Reads a file that begins with this header.
-pub(crate) fn scan(header: &Header, bytes: &[u8]) -> Scanned {
-    let mut scanned = Scanned {
-        payloads: Vec::new(),
-        end: 0,
-        tail: Tail::Clean,
-    };
+/// Gives `take` the payloads of a file with this header, up to the first that is damaged or that `take` refuses.
+///
+/// Returns the end of the last good frame and what is wrong with the rest. Nothing is wrong with a torn end: the beginning of
+/// a frame, or the zeros that a file system leaves, was never promised to anyone.
+pub(super) fn read(
+    header: &Header,
+    bytes: &[u8],
+    mut take: impl FnMut(&[u8]) -> Result<()>,
+) -> (usize, Option<String>) {
     if !bytes.starts_with(header) {
-        scanned.tail = match bytes {
-            [] => Tail::Clean,
-            _ if header.starts_with(bytes) => Tail::Torn,
-            _ => Tail::Damaged,
-        };
-        return scanned;
+        let is_torn = header.starts_with(bytes);
+        return (
+            0,
+            (!is_torn).then(|| "it is no log of the version this agent writes".to_owned()),
+        );
     }
-    scanned.end = header.len();
-    while let Some(payload) = intact(bytes, scanned.end) {
-        scanned.end = payload.end;
-        scanned.payloads.push(payload);
+    let mut end = header.len();
+    while let Some(payload) = intact(bytes, end) {
+        let next = payload.end;
+        if let Err(error) = take(&bytes[payload]) {
+            return (end, Some(format!("at byte {end}: {error:#}")));
+        }
+        end = next;
     }
-    if scanned.end < bytes.len() {
-        let later = scanned.end + 1..bytes.len();
-        scanned.tail = if later.into_iter().any(|at| intact(bytes, at).is_some()) {
-            Tail::Damaged
-        } else {
-            Tail::Torn
-        };
-    }
-    scanned
+    let is_damaged = (end + 1..bytes.len()).any(|at| intact(bytes, at).is_some());
+    (end, is_damaged.then(|| format!("at byte {end}: not what was written")))
 }
 
 /// The payload of the frame that begins at this offset.
 fn intact(bytes: &[u8], at: usize) -> Option<Range<usize>> {
-    let (mark, rest) = bytes.get(at..)?.split_first_chunk::<4>()?;
-    if *mark != MARK {
-        return None;
-    }
+    let rest = bytes.get(at..)?.strip_prefix(&MARK)?;
     let (length, rest) = rest.split_first_chunk::<4>()?;
     let (sum, rest) = rest.split_first_chunk::<4>()?;
     let payload = rest.get(..usize::try_from(u32::from_le_bytes(*length)).ok()?)?;
@@ -111,7 +88,7 @@ pub(super) struct Entry {
     /// The position of the watcher after the kills of this entry and all before.
     #[prost(bytes = "vec", optional, tag = "1")]
     pub(super) checkpoint: Option<Vec<u8>>,
-    /// A number that no report has yet, and no report gets later.
+    /// No report has a higher number, and new reports get higher ones.
     #[prost(uint64, tag = "2")]
     pub(super) last_number: u64,
     /// New reports, by ascending number.
@@ -127,7 +104,7 @@ pub(super) struct Entry {
 /// A report of an entry.
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 pub(super) struct Stored {
-    /// Reports are delivered in the order of their numbers.
+    /// The queues deliver reports in the order of their numbers.
     #[prost(uint64, tag = "1")]
     pub(super) number: u64,
     /// The destinations that have not acknowledged the report.
@@ -146,35 +123,26 @@ pub(super) struct Acknowledged {
     pub(super) numbers: Vec<u64>,
 }
 
-const LENGTH: usize = size_of::<u32>();
-
 impl Entry {
-    /// The frame for this entry and the JSON of its reports, which must be as many and as long as it says; `None` if it
-    /// would be 4 GiB long.
-    pub(super) fn frame(&self, reports: &[Vec<u8>]) -> Option<Vec<u8>> {
+    /// Puts the entry and the JSON of its reports, one after the other, into a frame.
+    ///
+    /// Errors: the frame would have 4 GiB or more.
+    pub(super) fn frame(&self, json: &[u8]) -> io::Result<Vec<u8>> {
         let entry = self.encode_to_vec();
-        let length = u32::try_from(entry.len()).ok()?.to_le_bytes();
-        frame(&[&length, entry.as_slice(), &reports.concat()].concat())
+        frame(&[&length_of(&entry)?, entry.as_slice(), json].concat())
     }
 
-    /// The entry in a payload, and its reports. A newer agent may have written some that are not understood.
-    pub(super) fn read(payload: &[u8]) -> Result<(Self, Vec<Report>), String> {
-        let short = || "an entry is shorter than it says".to_owned();
-        let (length, rest) = payload.split_first_chunk::<LENGTH>().ok_or_else(short)?;
-        let (entry, mut rest) = split(rest, u32::from_le_bytes(*length)).ok_or_else(short)?;
-        let entry = Self::decode(entry).map_err(|_| "an entry is not understood".to_owned())?;
-        let mut reports = Vec::with_capacity(entry.stored.len());
-        for stored in &entry.stored {
-            let (report, after) = split(rest, stored.length).ok_or_else(short)?;
-            reports.push(serde_json::from_slice(report).map_err(|error| error.to_string())?);
-            rest = after;
-        }
+    /// Takes the entry and its reports out of a payload.
+    pub(super) fn read(payload: &[u8]) -> Result<(Self, Vec<Report>)> {
+        const SHORT: &str = "an entry is shorter than it says";
+        let (length, mut rest) = payload.split_first_chunk().context(SHORT)?;
+        let mut next = |length: u32| rest.split_off(..usize::try_from(length)?).context(SHORT);
+        let entry = Self::decode(next(u32::from_le_bytes(*length))?).context("an entry is not understood")?;
+        let reports = entry.stored.iter();
+        let reports = reports.map(|stored| Ok(serde_json::from_slice(next(stored.length)?)?));
+        let reports = reports.collect::<Result<_>>()?;
         Ok((entry, reports))
     }
-}
-
-fn split(bytes: &[u8], at: u32) -> Option<(&[u8], &[u8])> {
-    bytes.split_at_checked(usize::try_from(at).ok()?)
 }
 
 #[cfg(test)]
@@ -194,10 +162,14 @@ mod tests {
         (bytes, ends)
     }
 
-    fn read(bytes: &[u8]) -> (Vec<Vec<u8>>, Tail) {
-        let scanned = scan(&HEADER, bytes);
-        let payloads = scanned.payloads.into_iter().map(|range| bytes[range].to_vec());
-        (payloads.collect(), scanned.tail)
+    /// The payloads, and whether the rest is damaged.
+    fn read_all(bytes: &[u8]) -> (Vec<Vec<u8>>, bool) {
+        let mut payloads = Vec::new();
+        let (_, damage) = read(&HEADER, bytes, |payload| {
+            payloads.push(payload.to_vec());
+            Ok(())
+        });
+        (payloads, damage.is_some())
     }
 
     #[test]
@@ -206,9 +178,11 @@ mod tests {
         let (bytes, ends) = file_of(&payloads);
         for cut in 0..=bytes.len() {
             let whole = ends.iter().filter(|end| **end <= cut).count();
-            let clean = cut == 0 || cut == HEADER.len() || ends.contains(&cut);
-            let tail = if clean { Tail::Clean } else { Tail::Torn };
-            assert_eq!(read(&bytes[..cut]), (payloads[..whole].to_vec(), tail), "cut at {cut}");
+            assert_eq!(
+                read_all(&bytes[..cut]),
+                (payloads[..whole].to_vec(), false),
+                "cut at {cut}"
+            );
         }
     }
 
@@ -216,13 +190,13 @@ mod tests {
     fn zeros_that_a_file_system_left_at_the_end_are_a_torn_end() {
         let (mut bytes, _) = file_of(&[b"one".to_vec()]);
         bytes.extend([0; 4096]);
-        assert_eq!(read(&bytes), (vec![b"one".to_vec()], Tail::Torn));
+        assert_eq!(read_all(&bytes), (vec![b"one".to_vec()], false));
     }
 
     #[test]
     fn another_version_and_any_other_file_is_damage() {
-        assert_eq!(read(b"vskills\x02"), (vec![], Tail::Damaged));
-        assert_eq!(read(b"{\"version\":1}"), (vec![], Tail::Damaged));
+        assert_eq!(read_all(b"vskills\x02"), (vec![], true));
+        assert_eq!(read_all(b"{\"version\":1}"), (vec![], true));
     }
 
     proptest! {
@@ -236,11 +210,10 @@ mod tests {
             let at = at.index(bytes.len());
             bytes[at] ^= 1 << bit;
             let before = if at < HEADER.len() { 0 } else { ends.iter().filter(|end| **end <= at).count() };
-            let (found, tail) = read(&bytes);
+            let (found, is_damaged) = read_all(&bytes);
             prop_assert_eq!(&found[..], &payloads[..before]);
             let last = before + 1 == payloads.len();
-            let expected = if last && at >= HEADER.len() { Tail::Torn } else { Tail::Damaged };
-            prop_assert_eq!(tail, expected);
+            prop_assert_eq!(is_damaged, !last || at < HEADER.len());
         }
 
         #[test]
@@ -248,8 +221,8 @@ mod tests {
             if with_header {
                 bytes.splice(0..0, HEADER);
             }
-            let scanned = scan(&HEADER, &bytes);
-            prop_assert!(scanned.end <= bytes.len());
+            let (end, _) = read(&HEADER, &bytes, |_| Ok(()));
+            prop_assert!(end <= bytes.len());
         }
     }
 }
@@ -286,7 +259,7 @@ mod entry_tests {
                     .collect(),
                 known_ids: vec![1; 32],
             };
-            let frame = entry.frame(&texts).unwrap();
+            let frame = entry.frame(&texts.concat()).unwrap();
             prop_assert_eq!(Entry::read(&frame[OVERHEAD..]).unwrap(), (entry, reports));
         }
 

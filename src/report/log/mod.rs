@@ -1,20 +1,20 @@
-//! The log of kills: one append-only file (`stateDir/kills.log`) of kills, checkpoints of the watcher, and
-//! acknowledgements of destinations.
+//! The log of kills: one append-only file (`stateDir/kills.log`) of kills, checkpoints of the watcher, and acknowledgements
+//! of destinations.
 //!
 //! - Kills and the checkpoint that counts them as told are one frame: after a crash at any byte both are there or neither.
-//!   So the id of a kill is decided once, and durable before the kill is told.
-//! - An entry is written before [`KillLog::commit`] returns, so it survives the agent. [`KillLog::sync`] makes it survive
-//!   the machine; `task` calls it soon, once for many entries. Acknowledgements do not wait for the disk: a lost one costs
-//!   a second delivery of the same id.
+//!   So the agent decides the id of a kill once, and makes it durable before it tells of the kill.
+//! - [`KillLog::commit`] writes an entry before it returns, so the entry survives the agent. [`KillLog::sync`] makes it
+//!   survive the machine; `task` calls it soon, once for many entries. Acknowledgements do not wait for the disk: a lost one
+//!   costs a second delivery of the same id.
 //! - A report stays until every destination has acknowledged it; the latest [`LATEST`] kills stay for operators.
-//! - A torn end is cut off. A file with damage before its end is set aside; what came before the damage is kept. A file of
-//!   a newer version is left alone. The files of the version before are carried over once (`carry_over`).
+//! - The agent cuts off a torn end. It sets a file aside that has damage before its end, and keeps what came before the
+//!   damage. It leaves a file of a newer version alone, and carries the files of the version before over once (`carry_over`).
 //! - Without room ([`Bounds`]) the oldest detail that no destination can have received becomes counts, first for each
 //!   container, then for the node.
-//! - Everything is in memory as well, within the same bounds, and the disk only repeats it: while the disk refuses nothing
-//!   else changes, and everything is written once the disk takes it.
+//! - Memory holds all of the log, within the same bounds, and the disk repeats it: while the disk refuses nothing else
+//!   changes, and the agent writes everything once the disk takes it.
 //!
-//! No report is dropped silently, and none is returned that was not stored.
+//! The log drops no report silently, and returns none that was not stored.
 
 mod carry_over;
 mod file;
@@ -30,8 +30,10 @@ use std::sync::Arc;
 
 use anyhow::Result;
 
+use carry_over::Left;
 use file::{HEADER, LogFile};
 use frame::{Acknowledged, Entry, Stored};
+pub use state::Pending;
 use state::State;
 #[cfg(any(test, fuzzing))]
 pub(crate) use state::fuzz_log;
@@ -42,10 +44,10 @@ use super::destination::{Destination, Destinations};
 use crate::failpoint::failpoint;
 use crate::oom::OomReport;
 
-/// So many of the latest kills are kept for operators.
+/// How many of the latest kills the log keeps for operators.
 pub const LATEST: usize = 256;
-/// A report with longer JSON loses its detail: what may have been received cannot be aggregated, so it
-/// must not fill the log.
+/// A report with longer JSON loses its detail: what may have been received cannot be aggregated, so one report must not fill
+/// the log.
 const LONGEST_REPORT: usize = 8 << 10;
 
 /// How much the log may hold.
@@ -74,17 +76,12 @@ pub struct KillLog {
     selected: Destinations,
     file: LogFile,
     state: State,
-    troubles: Troubles,
     totals: Totals,
-}
-
-#[derive(Debug, Default)]
-struct Troubles {
-    /// Why nothing is written at present.
+    /// Why the log is in memory only.
     fault: Option<String>,
-    /// What happened to the file when it was opened.
+    /// What happened to the file when the agent opened it.
     opening: Option<String>,
-    /// The length of the checkpoint that is too long to keep, in bytes.
+    /// The length in bytes of the checkpoint that is too long to keep.
     long_checkpoint: Option<usize>,
 }
 
@@ -105,7 +102,7 @@ pub struct LogStatus {
     pub reports: usize,
     pub bytes: u64,
     pub totals: Totals,
-    /// What is wrong with it, for people.
+    /// What is wrong with the log, for people.
     pub problem: Option<String>,
     pending_for: [usize; Destination::ALL.len()],
     /// The number of the last report.
@@ -146,41 +143,33 @@ pub struct Commit {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Committed {
     pub stored: usize,
-    /// Reports with the id of an earlier one: they were dropped.
+    /// Reports with the id of an earlier one, which the log dropped.
     pub duplicates: usize,
-    /// Whether it survives this process; if not, it is in memory, and [`KillLog::problem`] says why.
+    /// Whether the commit survives this process; if not, it is in memory, and [`KillLog::problem`] says why.
     pub on_disk: bool,
 }
 
-/// A report that a destination has not acknowledged.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pending {
-    /// Reports are delivered in the order of their numbers, and acknowledged by them.
-    pub number: u64,
-    pub report: Report,
-}
-
 impl KillLog {
-    /// Opens the log in the state directory for these destinations. Never fails: without a usable disk the log is kept in
+    /// Opens the log in the state directory for these destinations. Never fails: without a usable disk it keeps the log in
     /// memory, and [`Self::problem`] says why. Blocks.
     pub fn open(directory: &Path, bounds: Bounds, selected: Destinations) -> (Self, Recovered) {
         let mut log = Self {
             bounds,
             selected,
             file: LogFile::new(directory),
-            state: empty(&bounds),
-            troubles: Troubles::default(),
+            state: State::new(LATEST.min(bounds.max_reports / 4), bounds.max_reports),
             totals: Totals::default(),
+            fault: None,
+            opening: None,
+            long_checkpoint: None,
         };
-        let forgotten = log.recover().unwrap_or_else(|error| {
-            log.troubles.fault = Some(format!("{error:#}"));
-            0
-        });
+        let recovered = log.recover();
+        let forgotten = or_fault(&mut log.fault, recovered).unwrap_or(0);
         log.make_room();
         let status = log.status();
         let recovered = Recovered {
             checkpoint: Some(log.state.checkpoint.clone()).filter(|checkpoint| !checkpoint.is_empty()),
-            latest: log.state.latest().filter_map(Report::kill).cloned().collect(),
+            latest: log.state.latest(),
             pending: selected.iter().map(|one| (one, status.pending_for(one))).collect(),
             forgotten,
             problem: status.problem,
@@ -192,35 +181,32 @@ impl KillLog {
     fn recover(&mut self) -> Result<usize> {
         let mut rewrite = true;
         if let Some(bytes) = self.file.open()? {
-            let replayed = empty(&self.bounds).replay(&HEADER, &bytes);
-            self.state = replayed.state;
-            if let Some(damage) = replayed.damage {
+            let (end, damage) = self.state.replay(&HEADER, &bytes);
+            if let Some(damage) = damage {
                 let aside = self.file.set_aside()?;
                 self.totals.lost += 1;
-                self.troubles.opening = Some(format!(
+                self.opening = Some(format!(
                     "the log of OOM kills was damaged {damage}; what came before is kept, the file is now {}",
                     aside.display()
                 ));
-            } else if replayed.end >= HEADER.len() {
-                self.file.truncate(replayed.end)?;
+            } else if end >= HEADER.len() {
+                self.file.truncate(end)?;
                 rewrite = false;
             }
         }
-        let before = carry_over::read(&self.file.directory);
+        let before = Left::read(&self.file.directory);
         rewrite |= !before.is_empty();
         self.carry_over(&before);
         let forgotten = self.state.forget_all_but(self.selected);
         for destination in self.selected.iter() {
             // Which reports were on the way when the agent ended is not known: the oldest.
-            self.state
-                .send_after(destination, 0, destination.window())
-                .for_each(drop);
+            self.state.send_after(destination, 0, destination.window());
         }
         if rewrite {
             self.rewrite();
         }
         if !self.is_in_memory_only() {
-            carry_over::retire(&before, &self.file.directory);
+            before.retire(&self.file.directory);
         }
         Ok(forgotten)
     }
@@ -232,7 +218,7 @@ impl KillLog {
             checkpoint: commit.checkpoint.and_then(|checkpoint| self.new_checkpoint(checkpoint)),
             ..Entry::default()
         };
-        let (mut reports, mut texts) = (Vec::new(), Vec::new());
+        let (mut reports, mut json) = (Vec::new(), Vec::new());
         for report in commit.reports {
             if !self.state.seen.insert(IdHash::of(&report.id)) {
                 committed.duplicates += 1;
@@ -253,11 +239,11 @@ impl KillLog {
                 length: length_of(&text),
             });
             reports.push(report);
-            texts.push(text);
+            json.extend(text);
         }
         if entry.checkpoint.is_some() || !reports.is_empty() {
             failpoint("kills.seen");
-            self.append(entry, reports, &texts);
+            self.append(entry, reports, &json);
             failpoint("kills.appended");
             self.make_room();
             self.compact();
@@ -266,15 +252,10 @@ impl KillLog {
         committed
     }
 
-    /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on the
-    /// destination may have received them.
+    /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on the destination may
+    /// have received them.
     pub fn next_for(&mut self, destination: Destination, after: u64, most: usize) -> Vec<Pending> {
-        let next = self.state.send_after(destination, after, most);
-        next.map(|(number, report)| Pending {
-            number,
-            report: report.clone(),
-        })
-        .collect()
+        self.state.send_after(destination, after, most)
     }
 
     /// A destination acknowledged these. Returns how many of them were pending for it. Blocks.
@@ -312,40 +293,37 @@ impl KillLog {
         Ok((report, text))
     }
 
-    /// The checkpoint, if it has moved and is not too long to be kept.
+    /// The checkpoint, if it has moved and is not too long to keep.
     fn new_checkpoint(&mut self, checkpoint: Vec<u8>) -> Option<Vec<u8>> {
         let fits = wide(checkpoint.len()) <= self.bounds.max_bytes / 4;
-        self.troubles.long_checkpoint = (!fits).then_some(checkpoint.len());
+        self.long_checkpoint = (!fits).then_some(checkpoint.len());
         (fits && checkpoint != self.state.checkpoint).then_some(checkpoint)
     }
 
-    /// Takes in an entry with its reports and writes it, with everything else where it finds no room behind what is there.
-    fn append(&mut self, entry: Entry, reports: Vec<Report>, texts: &[Vec<u8>]) {
-        let frame = entry
-            .frame(texts)
+    /// Takes in an entry with its reports and appends it; rewrites the file where the entry finds no room.
+    fn append(&mut self, entry: Entry, reports: Vec<Report>, json: &[u8]) {
+        let frame = entry.frame(json).ok();
+        let frame = frame
             .filter(|frame| self.file.is_in_place() && self.file.length + wide(frame.len()) <= self.bounds.max_bytes);
         self.state.apply(entry, reports);
-        if self.is_in_memory_only() {
-            return;
-        }
-        let Some(frame) = frame else {
-            return self.rewrite();
-        };
-        if let Err(error) = self.file.append(&frame) {
-            self.troubles.fault = Some(format!("{error:#}"));
+        match frame {
+            _ if self.is_in_memory_only() => {}
+            Some(frame) => {
+                let appended = or_fault(&mut self.fault, self.file.append(&frame));
+                self.file.is_dirty |= appended.is_some() && !json.is_empty();
+            }
+            None => self.rewrite(),
         }
     }
 
-    /// Waits until the disk has everything that was written. Blocks.
+    /// Waits until the disk has every report. Blocks.
     pub fn sync(&mut self) {
-        match self.file.sync() {
-            Ok(waited) => self.totals.syncs += u64::from(waited),
-            // The kernel forgets which pages it could not write (fsync(2)): only a new file can be trusted.
-            Err(error) => self.troubles.fault = Some(format!("{error:#}")),
-        }
+        // The kernel forgets which pages it could not write (fsync(2)): after an error only a new file can be trusted.
+        let waited = or_fault(&mut self.fault, self.file.sync());
+        self.totals.syncs += u64::from(waited == Some(true));
     }
 
-    /// Whether a power cut could still take something that [`Self::sync`] would save.
+    /// Whether a power cut could take a report that [`Self::sync`] would save.
     pub const fn is_dirty(&self) -> bool {
         self.file.is_dirty
     }
@@ -353,19 +331,19 @@ impl KillLog {
     /// Tries to write what is only in memory. Returns whether everything is on disk. Blocks.
     pub fn restore(&mut self) -> bool {
         if self.is_in_memory_only() {
-            match self.open_again() {
-                Ok(()) => self.rewrite(),
-                Err(error) => self.troubles.fault = Some(format!("{error:#}")),
+            let opened = self.open_again();
+            if or_fault(&mut self.fault, opened).is_some() {
+                self.rewrite();
             }
         }
         !self.is_in_memory_only()
     }
 
-    /// Opens the log if that was not possible before. One that is there was not read at the start, and is not overwritten.
+    /// Opens the log if that was not possible before. Does not overwrite a log that the agent has not read at its start.
     fn open_again(&mut self) -> Result<()> {
         if !self.file.is_open && self.file.open()?.is_some() {
             let aside = self.file.set_aside()?;
-            self.troubles.opening = Some(format!(
+            self.opening = Some(format!(
                 "a log of OOM kills turned up after the start, too late to be read; it is now {}",
                 aside.display()
             ));
@@ -375,24 +353,23 @@ impl KillLog {
 
     /// What is wrong, for people.
     pub fn problem(&self) -> Option<String> {
-        let fault = self.troubles.fault.as_ref().map(|fault| {
+        let fault = self.fault.as_ref().map(|fault| {
             format!(
                 "OOM reports are kept in memory only, {} of them are not delivered: {fault}; check that stateDir is writable \
                  and has free space",
                 self.pending()
             )
         });
-        let long = self.troubles.long_checkpoint.map(|length| {
+        let long = self.long_checkpoint.map(|length| {
             format!("the position in the log of OOM kills takes {length} bytes and is not kept; raise spoolMaxBytes")
         });
-        let all = [fault, self.troubles.opening.clone(), long];
-        let all: Vec<_> = all.into_iter().flatten().collect();
-        (!all.is_empty()).then(|| all.join("; "))
+        let problems: Vec<_> = [fault, self.opening.clone(), long].into_iter().flatten().collect();
+        (!problems.is_empty()).then(|| problems.join("; "))
     }
 
-    /// Whether nothing is written at present.
+    /// Whether the agent has stopped writing the log.
     pub const fn is_in_memory_only(&self) -> bool {
-        self.troubles.fault.is_some()
+        self.fault.is_some()
     }
 
     /// The number of reports that some destination has not acknowledged.
@@ -416,8 +393,9 @@ impl KillLog {
     }
 }
 
-fn empty(bounds: &Bounds) -> State {
-    State::new(LATEST.min(bounds.max_reports / 4), bounds.max_reports)
+/// Makes an error the fault for which the log is in memory only.
+fn or_fault<T>(fault: &mut Option<String>, result: Result<T>) -> Option<T> {
+    result.inspect_err(|error| *fault = Some(format!("{error:#}"))).ok()
 }
 
 /// Reports of 4 GiB are cut down long before.

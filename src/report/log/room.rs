@@ -1,15 +1,14 @@
-//! Keeps the log within its bounds: aggregates the oldest detail, and drops what is acknowledged from the file.
+//! Keeps the log within its bounds: aggregates the oldest detail, and drops from the file what every destination has.
 //!
-//! Where there is no room for all of the detail of reports they become counts ([`aggregate`]). The sum of the counts stays the same for every destination: no kill is dropped, and none is counted for a destination
-//! that has acknowledged it.
+//! Where the reports take too much room they become counts. The sum of the counts stays the same for every destination: the
+//! log drops no kill, and counts none for a destination that has acknowledged it.
 
 use std::collections::BTreeMap;
-use std::io::{self, Write as _};
 
-use super::state::Slot;
-use super::{KillLog, length_of, wide};
-use crate::report::content::{Aggregate, Report};
-use crate::report::destination::Destinations;
+use super::state::{Slot, State};
+use super::{KillLog, wide};
+use crate::oom::KillFacts;
+use crate::report::content::Report;
 
 /// A shorter file is not worth rewriting.
 const SMALL: u64 = 4 << 20;
@@ -17,7 +16,7 @@ const SMALL: u64 = 4 << 20;
 impl KillLog {
     /// Aggregates, if there is more than the bounds allow, until a quarter of the room is free: first the older half of
     /// the reports that no destination can have received, by container, then all of them, then by node. If that is not
-    /// enough, reports that a destination may have received are aggregated, too, and it may be told of them twice.
+    /// enough, the log also aggregates reports that a destination may have received, and may tell it of them twice.
     pub(super) fn make_room(&mut self) {
         if self.fits(1, 1) {
             return;
@@ -29,7 +28,9 @@ impl KillLog {
             (Grain::Node, true, 1),
         ];
         for (grain, all, divisor) in stages {
-            self.aggregate(grain, all, divisor);
+            let mut numbers = self.state.aggregatable(all);
+            numbers.truncate(numbers.len().div_ceil(divisor));
+            self.totals.folded += self.state.aggregate(&numbers, grain, all);
             if self.fits(3, 4) {
                 break;
             }
@@ -50,29 +51,7 @@ impl KillLog {
             && within(wide(status.reports), wide(self.bounds.max_reports.max(4)))
     }
 
-    fn aggregate(&mut self, grain: Grain, all: bool, divisor: usize) {
-        let mut numbers = self.state.aggregatable(all);
-        numbers.truncate(numbers.len().div_ceil(divisor));
-        let slots = numbers
-            .iter()
-            .filter_map(|number| Some((*number, self.state.slots.get(number)?)));
-        let reports = slots.map(|(number, slot)| (number, slot.pending, slot.report.clone()));
-        let (changed, unchanged): (Vec<_>, Vec<_>) = aggregate(reports, grain).into_iter().partition(|one| one.changed);
-        numbers.retain(|number| unchanged.binary_search_by_key(number, |one| one.number).is_err());
-        for number in numbers {
-            let removed = self.state.slots.remove(&number);
-            self.totals.folded += u64::from(removed.is_some_and(|slot| slot.is_kill()));
-        }
-        for one in changed {
-            // A destination that may have received one of the reports has asked for those after its number already.
-            let number = if all { self.state.next_number() } else { one.number };
-            // A length that cannot be known counts for nothing.
-            let length = serde_json::to_vec(&one.report).map_or(0, |json| length_of(&json));
-            self.state.insert(number, Slot::new(one.report, one.pending, length));
-        }
-    }
-
-    /// Rewrites a file that is mostly about reports nobody needs any more.
+    /// Rewrites a file that is mostly about reports that no destination needs any more.
     pub(super) fn compact(&mut self) {
         let small = SMALL.min(self.bounds.max_bytes / 4);
         if self.is_in_memory_only() || self.file.length <= small {
@@ -85,22 +64,14 @@ impl KillLog {
         }
     }
 
-    /// Writes everything that is needed into a new file, which replaces the old one. If that fails, nothing more
-    /// is written until [`KillLog::restore`] succeeds.
+    /// Writes everything that is needed into a new file, which replaces the old one. If that fails, the log writes nothing
+    /// more until [`KillLog::restore`] succeeds.
     pub(super) fn rewrite(&mut self) {
-        if !self.file.is_open {
-            return;
+        if self.file.is_open {
+            let replaced = self.file.replace(self.state.frames());
+            self.fault = replaced.err().map(|error| format!("{error:#}"));
+            self.totals.syncs += u64::from(self.fault.is_none());
         }
-        let state = &self.state;
-        let replaced = self.file.replace(|new| {
-            for entry in state.entries() {
-                let (entry, texts) = entry?;
-                new.write_all(&entry.frame(&texts).ok_or(io::ErrorKind::FileTooLarge)?)?;
-            }
-            Ok(())
-        });
-        self.troubles.fault = replaced.err().map(|error| format!("{error:#}"));
-        self.totals.syncs += u64::from(self.troubles.fault.is_none());
     }
 }
 
@@ -112,66 +83,48 @@ enum Grain {
     Node,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-struct Aggregated {
-    /// The number of its oldest report.
-    number: u64,
-    pending: Destinations,
-    /// A report that shares its count with no other keeps its detail.
-    report: Report,
-    changed: bool,
-}
-
-/// Reports that are pending for different destinations never share a count.
-type Key = (Destinations, Option<[String; 6]>);
-
-/// Aggregates reports with their numbers, which must ascend.
-fn aggregate(reports: impl IntoIterator<Item = (u64, Destinations, Report)>, grain: Grain) -> Vec<Aggregated> {
-    let mut groups: BTreeMap<Key, Aggregated> = BTreeMap::new();
-    for (number, pending, report) in reports {
-        let key = (pending, (grain == Grain::Container).then(|| container_of(&report)));
-        let group = match groups.remove(&key) {
-            None => Aggregated {
-                number,
-                pending,
-                report,
-                changed: false,
-            },
-            Some(group) => {
-                let mut sum = at_grain(group.report, grain);
-                sum.add(at_grain(report, grain));
-                Aggregated {
-                    report: Report::Aggregate(Box::new(sum)),
-                    changed: true,
-                    ..group
-                }
+impl State {
+    /// Aggregates those of the reports with these numbers, which ascend, that share a count; a report that shares its count
+    /// with no other keeps its detail. Returns how many kills lost theirs.
+    ///
+    /// A count takes the number of its oldest report, or a new number: a destination that may have received one of the reports
+    /// asks for those after it.
+    fn aggregate(&mut self, numbers: &[u64], grain: Grain, renumber: bool) -> u64 {
+        // Reports that are pending for different destinations never share a count.
+        let mut groups: BTreeMap<_, Vec<u64>> = BTreeMap::new();
+        for number in numbers {
+            if let Some(slot) = self.slots.get(number) {
+                let container = (grain == Grain::Container).then(|| container_of(slot.report.facts()));
+                groups.entry((slot.pending, container)).or_default().push(*number);
             }
-        };
-        groups.insert(key, group);
+        }
+        let mut folded = 0;
+        for ((pending, _), group) in groups.into_iter().filter(|(_, group)| group.len() > 1) {
+            let number = if renumber { self.next_number() } else { group[0] };
+            let reports = group.iter().filter_map(|number| self.slots.remove(number));
+            let counts = reports.map(|slot| {
+                folded += u64::from(slot.report.kill().is_some());
+                let count = slot.report.into_aggregate();
+                if grain == Grain::Node { count.of_node() } else { count }
+            });
+            let sum = counts.reduce(|mut sum, younger| {
+                sum.add(younger);
+                sum
+            });
+            if let Some(sum) = sum {
+                self.insert(number, Slot::new(Report::Aggregate(Box::new(sum)), pending));
+            }
+        }
+        folded
     }
-    let mut aggregated: Vec<_> = groups.into_values().collect();
-    aggregated.sort_by_key(|one| one.number);
-    aggregated
 }
 
-fn at_grain(report: Report, grain: Grain) -> Aggregate {
-    match grain {
-        Grain::Container => report.into_aggregate(),
-        Grain::Node => report.into_aggregate().of_node(),
-    }
-}
-
-fn container_of(report: &Report) -> [String; 6] {
-    let facts = report.facts();
-    let (pod, container) = (facts.pod.as_ref(), facts.container.as_ref());
-    [
-        pod.map_or(String::new(), |pod| pod.uid.clone()),
-        pod.map_or(String::new(), |pod| pod.namespace.clone()),
-        pod.map_or(String::new(), |pod| pod.name.clone()),
-        container.map_or(String::new(), |container| container.name.clone()),
-        facts.level.to_string(),
-        facts.limit_of().to_string(),
-    ]
+fn container_of(facts: &KillFacts) -> [String; 6] {
+    let pod = facts.pod.clone().unwrap_or_default();
+    let container = facts.container.clone().unwrap_or_default().name;
+    let levels = [facts.level, facts.limit_of()].map(|level| level.to_string());
+    let [level, limit_of] = levels;
+    [pod.uid, pod.namespace, pod.name, container, level, limit_of]
 }
 
 #[cfg(test)]
@@ -179,10 +132,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::report::destination::Destinations;
     use crate::report::testing::{arbitrary_kill, kill_of};
 
-    fn grpc() -> Destinations {
-        Destinations::from_bits(4)
+    /// Reports that are pending for these destinations, numbered from 1.
+    fn state(reports: impl IntoIterator<Item = (u32, Report)>) -> State {
+        let mut state = State::new(0, 99);
+        for (number, (pending, report)) in (1..).zip(reports) {
+            state.insert(number, Slot::new(report, Destinations::from_bits(pending)));
+        }
+        state
+    }
+
+    /// Aggregates everything.
+    fn aggregate(state: &mut State, grain: Grain) -> u64 {
+        state.aggregate(&state.aggregatable(true), grain, false)
     }
 
     #[test]
@@ -191,35 +155,33 @@ mod tests {
         for number in 1..=3 {
             let mut kill = kill_of("web", number);
             kill.facts.limit.usage_bytes = Some(100 - number);
-            reports.push((number, grpc(), kill.into()));
+            reports.push((4, kill.into()));
         }
-        reports.push((4, grpc(), kill_of("other", 4).into()));
-        let kept = aggregate(reports, Grain::Container);
+        reports.push((4, kill_of("other", 4).into()));
+        let mut state = state(reports);
+        assert_eq!(aggregate(&mut state, Grain::Container), 3);
+        let kept: Vec<_> = state.slots.iter().collect();
         assert_eq!(kept.len(), 2);
-        let Report::Aggregate(sum) = &kept[0].report else {
+        let (1, Report::Aggregate(sum)) = (*kept[0].0, &kept[0].1.report) else {
             panic!("not aggregated: {kept:?}")
         };
-        assert_eq!((kept[0].number, sum.count, kept[0].changed), (1, 3, true));
+        assert_eq!(sum.count, 3);
         assert_eq!(sum.facts.limit.usage_bytes, Some(99));
         assert_eq!(sum.facts.pod.as_ref().unwrap().name, "web");
         assert!(
-            matches!(kept[1].report, Report::Kill(_)),
+            matches!(kept[1].1.report, Report::Kill(_)),
             "a single one keeps its detail"
         );
     }
 
     #[test]
     fn a_count_of_the_node_does_not_claim_to_be_about_one_pod() {
-        let kills = [(1, "web"), (2, "other")].map(|(number, pod)| (number, grpc(), kill_of(pod, number).into()));
-        let kept = aggregate(kills, Grain::Node);
-        assert_eq!(kept.len(), 1);
-        assert_eq!(
-            {
-                let facts = kept[0].report.facts();
-                (kept[0].report.count(), &facts.pod, &facts.container)
-            },
-            (2, &None, &None)
-        );
+        let mut state = state([(1, "web"), (2, "other")].map(|(number, pod)| (4, kill_of(pod, number).into())));
+        aggregate(&mut state, Grain::Node);
+        assert_eq!(state.slots.len(), 1);
+        let report = &state.slots[&1].report;
+        let facts = report.facts();
+        assert_eq!((report.count(), &facts.pod, &facts.container), (2, &None, &None));
     }
 
     proptest! {
@@ -235,20 +197,18 @@ mod tests {
             for (_, pending) in &kills {
                 Destinations::from_bits(*pending).iter().for_each(|one| before[one.index()] += 1);
             }
-            let numbered = (1..).zip(&kills);
-            let reports = numbered.map(|(number, (kill, to))| (number, Destinations::from_bits(*to), kill.clone().into()));
-            let mut kept = aggregate(reports, if coarse { Grain::Node } else { Grain::Container });
+            let mut state = state(kills.iter().map(|(kill, to)| (*to, kill.clone().into())));
+            aggregate(&mut state, if coarse { Grain::Node } else { Grain::Container });
             if twice {
-                kept = aggregate(kept.into_iter().map(|one| (one.number, one.pending, one.report)), Grain::Node);
-                prop_assert!(kept.len() <= 7);
+                aggregate(&mut state, Grain::Node);
+                prop_assert!(state.slots.len() <= 7);
             }
             let mut after = [0u64; 3];
-            for one in &kept {
-                one.pending.iter().for_each(|to| after[to.index()] += one.report.count());
-                prop_assert!(one.report.first() <= one.report.last());
+            for slot in state.slots.values() {
+                slot.pending.iter().for_each(|to| after[to.index()] += slot.report.count());
+                prop_assert!(slot.report.first() <= slot.report.last());
             }
             prop_assert_eq!(before, after);
-            prop_assert!(kept.windows(2).all(|pair| pair[0].number < pair[1].number));
         }
     }
 }

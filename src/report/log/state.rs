@@ -1,60 +1,57 @@
 //! What the log holds: reports and who has not acknowledged them, the ids stored lately, the last checkpoint. Pure.
 //!
-//! [`State::apply`] takes one entry in, whether it is being written or was read from a file, so that both come to the same
-//! state. A report stays while a destination has not acknowledged it, or while it is one of the latest kills, which
-//! operators list. Reports have numbers that only ascend.
+//! [`State::apply`] takes in an entry that the log writes, and one that it reads from a file, so both lead to the same state.
+//! A report stays while a destination has not acknowledged it, or while it is one of the latest kills, which operators list.
+//! Numbers of reports only ascend.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::io;
 use std::ops::Bound;
+use std::sync::Arc;
 
-use super::frame::{self, Acknowledged, Entry, Header, OVERHEAD, Stored, Tail};
+use super::frame::{self, Acknowledged, Entry, Header, Stored};
+use super::length_of;
+use crate::oom::OomReport;
 use crate::report::content::Report;
 use crate::report::destination::{Destination, Destinations};
-
-/// The reports of one entry of a rewritten log; more are spread over several.
-const ENTRY_REPORTS: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) slots: BTreeMap<u64, Slot>,
-    /// The numbers of the latest kills, ascending.
-    latest: VecDeque<u64>,
+    /// How many of the latest kills stay though every destination has them.
     most_latest: usize,
     pub(super) last_number: u64,
     pub(super) seen: SeenIds,
-    /// The last one; empty while there was none.
+    /// The last checkpoint; empty while there was none.
     pub(super) checkpoint: Vec<u8>,
 }
 
 /// A report of the log.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Slot {
     pub(super) report: Report,
     /// The destinations that have not acknowledged the report.
     pub(super) pending: Destinations,
-    /// The destinations that may have received the report without an acknowledgement. To aggregate it would tell
-    /// them of its kill twice.
-    pub(super) in_flight: Destinations,
+    /// The destinations that may have received the report without an acknowledgement. To aggregate the report would count
+    /// its kill for them twice.
+    in_flight: Destinations,
     /// The length of its JSON in bytes.
     pub(super) length: u32,
 }
 
-/// The bytes of a log, read.
-#[derive(Debug)]
-pub(super) struct Replayed {
-    pub(super) state: State,
-    /// The end of the last good entry; what follows is worthless.
-    pub(super) end: usize,
-    /// What is wrong with the rest, unless it is a torn end.
-    pub(super) damage: Option<String>,
+/// A report that a destination has not acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pending {
+    /// Queues deliver reports in the order of their numbers, and acknowledge them by number.
+    pub number: u64,
+    pub report: Report,
 }
 
 impl State {
-    /// Keeps so many of the latest kills whatever was acknowledged, and knows so many ids.
+    /// Keeps so many of the latest kills and remembers so many ids.
     pub(super) fn new(most_latest: usize, most_ids: usize) -> Self {
         Self {
             slots: BTreeMap::new(),
-            latest: VecDeque::new(),
             most_latest,
             last_number: 0,
             seen: SeenIds::new(most_ids),
@@ -62,32 +59,14 @@ impl State {
         }
     }
 
-    /// Reads a log with this header into an empty state. Everything up to the first damage counts, nothing after it.
-    pub(super) fn replay(mut self, header: &Header, bytes: &[u8]) -> Replayed {
-        let scanned = frame::scan(header, bytes);
-        let damage = match (scanned.tail, scanned.end) {
-            (Tail::Clean | Tail::Torn, _) => None,
-            (Tail::Damaged, 0) => Some("it is no log of the version this agent writes".to_owned()),
-            (Tail::Damaged, at) => Some(format!("at byte {at}: not what was written")),
-        };
-        for payload in scanned.payloads {
-            let end = payload.start - OVERHEAD;
-            match Entry::read(&bytes[payload]) {
-                Ok((entry, reports)) => self.apply(entry, reports),
-                Err(reason) => {
-                    return Replayed {
-                        state: self,
-                        end,
-                        damage: Some(format!("at byte {end}: {reason}")),
-                    };
-                }
-            }
-        }
-        Replayed {
-            state: self,
-            end: scanned.end,
-            damage,
-        }
+    /// Takes in a log with this header up to the first damage. Returns the end of the last good entry and what is wrong
+    /// with the rest, as [`frame::read`] does.
+    pub(super) fn replay(&mut self, header: &Header, bytes: &[u8]) -> (usize, Option<String>) {
+        frame::read(header, bytes, |payload| {
+            let (entry, reports) = Entry::read(payload)?;
+            self.apply(entry, reports);
+            Ok(())
+        })
     }
 
     /// Takes in an entry and its reports.
@@ -97,43 +76,40 @@ impl State {
         for (stored, report) in entry.stored.iter().zip(reports) {
             self.seen.insert(IdHash::of(&report.id()));
             let pending = Destinations::from_bits(stored.pending);
-            self.insert(stored.number, Slot::new(report, pending, stored.length));
+            self.insert(stored.number, Slot::with_length(report, pending, stored.length));
         }
-        for Acknowledged { destinations, numbers } in &entry.acknowledged {
-            let destinations = Destinations::from_bits(*destinations);
+        for Acknowledged { destinations, numbers } in entry.acknowledged {
+            let destinations = Destinations::from_bits(destinations);
             numbers
-                .iter()
-                .for_each(|number| self.acknowledge(destinations, *number));
+                .into_iter()
+                .for_each(|number| self.acknowledge(destinations, number));
         }
         if let Some(checkpoint) = entry.checkpoint {
             self.checkpoint = checkpoint;
         }
     }
 
-    /// The entries that make this state, each with the JSON of its reports.
-    pub(super) fn entries(&self) -> impl Iterator<Item = serde_json::Result<(Entry, Vec<Vec<u8>>)>> {
+    /// The frames of a file that holds this state and nothing else.
+    pub(super) fn frames(&self) -> impl Iterator<Item = io::Result<Vec<u8>>> {
         let head = Entry {
             checkpoint: Some(self.checkpoint.clone()).filter(|checkpoint| !checkpoint.is_empty()),
             last_number: self.last_number,
             known_ids: self.seen.to_bytes(),
             ..Entry::default()
         };
-        let slots: Vec<_> = self.slots.iter().collect();
-        let chunks: Vec<_> = slots.chunks(ENTRY_REPORTS).map(<[_]>::to_vec).collect();
-        let rest = chunks.into_iter().map(|chunk| {
-            let texts = chunk.iter().map(|(_, slot)| serde_json::to_vec(&slot.report));
-            let stored = chunk.iter().map(|(number, slot)| Stored {
-                number: **number,
+        let reports = self.slots.iter().map(|(number, slot)| {
+            let stored = Stored {
+                number: *number,
                 pending: slot.pending.bits(),
                 length: slot.length,
-            });
+            };
             let entry = Entry {
-                stored: stored.collect(),
+                stored: vec![stored],
                 ..Entry::default()
             };
-            Ok((entry, texts.collect::<Result<_, _>>()?))
+            entry.frame(&serde_json::to_vec(&slot.report)?)
         });
-        std::iter::once(Ok((head, Vec::new()))).chain(rest)
+        std::iter::once(head.frame(&[])).chain(reports)
     }
 
     /// A number that no report has yet.
@@ -144,91 +120,91 @@ impl State {
 
     pub(super) fn insert(&mut self, number: u64, slot: Slot) {
         self.last_number = self.last_number.max(number);
-        if slot.is_kill() {
-            self.latest.push_back(number);
-        }
         self.slots.insert(number, slot);
-        if self.latest.len() > self.most_latest
-            && let Some(oldest) = self.latest.pop_front()
-        {
-            self.remove_unless_needed(oldest);
-        }
         self.remove_unless_needed(number);
+        // With a new kill another one stops being one of the latest.
+        let replaced = self.kills().nth(self.most_latest).map(|(number, _)| number);
+        replaced
+            .into_iter()
+            .for_each(|number| self.remove_unless_needed(number));
+    }
+
+    /// The kills whose detail is left, with their numbers, youngest first.
+    fn kills(&self) -> impl Iterator<Item = (u64, &Arc<OomReport>)> {
+        let youngest_first = self.slots.iter().rev();
+        youngest_first.filter_map(|(number, slot)| Some((*number, slot.report.kill()?)))
+    }
+
+    /// The latest kills, oldest first.
+    pub(super) fn latest(&self) -> Vec<Arc<OomReport>> {
+        let mut latest: Vec<_> = self.kills().take(self.most_latest).collect();
+        latest.reverse();
+        latest.into_iter().map(|(_, kill)| Arc::clone(kill)).collect()
+    }
+
+    /// The number of the oldest of the latest kills.
+    fn oldest_latest(&self) -> u64 {
+        let oldest = self.kills().take(self.most_latest).last();
+        oldest.map_or(u64::MAX, |(number, _)| number)
     }
 
     fn remove_unless_needed(&mut self, number: u64) {
-        let acknowledged = self.slots.get(&number).is_some_and(|slot| slot.pending.is_empty());
-        if acknowledged && !self.is_latest(number) {
+        if let Some(slot) = self.slots.get(&number)
+            && slot.pending.is_empty()
+            && (slot.report.kill().is_none() || number < self.oldest_latest())
+        {
             self.slots.remove(&number);
         }
-    }
-
-    fn is_latest(&self, number: u64) -> bool {
-        self.latest.binary_search(&number).is_ok()
     }
 
     /// Removes these destinations from those that need the report.
     pub(super) fn acknowledge(&mut self, destinations: Destinations, number: u64) {
         if let Some(slot) = self.slots.get_mut(&number) {
-            for one in destinations.iter() {
-                slot.pending.remove(one);
-                slot.in_flight.remove(one);
-            }
+            slot.pending = slot.pending.without(destinations);
+            slot.in_flight = slot.in_flight.without(destinations);
             self.remove_unless_needed(number);
         }
     }
 
     /// Gives up the deliveries to destinations that are not selected any more. Returns how many reports have no other.
     pub(super) fn forget_all_but(&mut self, selected: Destinations) -> usize {
-        let others: Destinations = Destination::ALL
-            .into_iter()
-            .filter(|one| !selected.contains(*one))
-            .collect();
         let before = self.pending().count();
         let numbers: Vec<u64> = self.slots.keys().copied().collect();
+        let others = Destinations::from_iter(Destination::ALL).without(selected);
         numbers.into_iter().for_each(|number| self.acknowledge(others, number));
         before - self.pending().count()
     }
 
     /// Whether a destination has not acknowledged the report.
     pub(super) fn is_pending(&self, destination: Destination, number: u64) -> bool {
-        self.slots
-            .get(&number)
-            .is_some_and(|slot| slot.pending.contains(destination))
+        let slot = self.slots.get(&number);
+        slot.is_some_and(|slot| slot.pending.contains(destination))
     }
 
-    /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on
-    /// it may have received them.
-    pub(super) fn send_after(
-        &mut self,
-        destination: Destination,
-        after: u64,
-        most: usize,
-    ) -> impl Iterator<Item = (u64, &Report)> {
-        self.slots
-            .range_mut((Bound::Excluded(after), Bound::Unbounded))
-            .filter(move |(_, slot)| slot.pending.contains(destination))
-            .take(most)
-            .map(move |(number, slot)| {
-                slot.in_flight.insert(destination);
-                (*number, &slot.report)
-            })
+    /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on the destination may
+    /// have received them.
+    pub(super) fn send_after(&mut self, destination: Destination, after: u64, most: usize) -> Vec<Pending> {
+        let later = self.slots.range_mut((Bound::Excluded(after), Bound::Unbounded));
+        let pending = later.filter(|(_, slot)| slot.pending.contains(destination));
+        let sent = pending.take(most).map(|(number, slot)| {
+            slot.in_flight.insert(destination);
+            Pending {
+                number: *number,
+                report: slot.report.clone(),
+            }
+        });
+        sent.collect()
     }
 
     /// The pending reports whose detail may be given up, oldest first: those that no destination can have received and
     /// that are not among the latest kills; or all of them.
     pub(super) fn aggregatable(&self, all: bool) -> Vec<u64> {
-        let may_be = |number: u64, slot: &Slot| {
-            !slot.pending.is_empty() && (all || (slot.in_flight.is_empty() && !self.is_latest(number)))
-        };
-        let found = self.slots.iter().filter(|(number, slot)| may_be(**number, slot));
+        let oldest_latest = self.oldest_latest();
+        let pending = self.slots.iter().filter(|(_, slot)| !slot.pending.is_empty());
+        let found = pending.filter(|(number, slot)| {
+            all || (slot.in_flight.is_empty() && (slot.report.kill().is_none() || **number < oldest_latest))
+        });
         found.map(|(number, _)| *number).collect()
-    }
-
-    /// The latest kills, oldest first.
-    pub(super) fn latest(&self) -> impl Iterator<Item = &Report> {
-        let slots = self.latest.iter().filter_map(|number| self.slots.get(number));
-        slots.map(|slot| &slot.report)
     }
 
     /// The reports that some destination has not acknowledged.
@@ -239,7 +215,13 @@ impl State {
 
 impl Slot {
     /// A report that no destination has received yet.
-    pub(super) const fn new(report: Report, pending: Destinations, length: u32) -> Self {
+    pub(super) fn new(report: Report, pending: Destinations) -> Self {
+        // A length that cannot be known counts for nothing.
+        let length = serde_json::to_vec(&report).map_or(0, |json| length_of(&json));
+        Self::with_length(report, pending, length)
+    }
+
+    const fn with_length(report: Report, pending: Destinations, length: u32) -> Self {
         Self {
             report,
             pending,
@@ -247,22 +229,18 @@ impl Slot {
             length,
         }
     }
-
-    pub(super) const fn is_kill(&self) -> bool {
-        matches!(self.report, Report::Kill(_))
-    }
 }
 
 /// A target of the fuzzer: a log of kills.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz_log(bytes: &[u8]) {
     let header = bytes.first_chunk().copied().unwrap_or_default();
-    let replayed = State::new(64, 64).replay(&header, bytes);
-    assert!(replayed.end <= bytes.len());
+    let (end, _) = State::new(64, 64).replay(&header, bytes);
+    assert!(end <= bytes.len());
 }
 
-/// FNV-1a of 128 bits of an id (<https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>). It is on disk and in the
-/// names of Events, so it never changes.
+/// FNV-1a of 128 bits of an id (<https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>). Files on disk and names
+/// of Events contain it, so it never changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, derive_more::LowerHex)]
 #[lower_hex("{_0:032x}")]
 pub(crate) struct IdHash(u128);
@@ -332,7 +310,7 @@ mod tests {
         let mut state = State::new(most_latest, 9);
         for (number, pending) in (1..).zip(pending) {
             let kill = kill_of("web", number).into();
-            state.insert(number, Slot::new(kill, Destinations::from_bits(*pending), 10));
+            state.insert(number, Slot::new(kill, Destinations::from_bits(*pending)));
         }
         state
     }
@@ -346,8 +324,8 @@ mod tests {
         let mut state = state(0, &[5]);
         state.acknowledge(Destinations::from_iter([Destination::PodEvents]), 1);
         assert!(state.is_pending(Destination::Grpc, 1) && !state.is_pending(Destination::PodEvents, 1));
-        assert_eq!(state.send_after(Destination::PodEvents, 0, 9).count(), 0);
-        assert_eq!(state.send_after(Destination::Grpc, 0, 9).count(), 1);
+        assert_eq!(state.send_after(Destination::PodEvents, 0, 9), []);
+        assert_eq!(state.send_after(Destination::Grpc, 0, 9).len(), 1);
         state.acknowledge(Destinations::from_bits(7), 1);
         assert_eq!(numbers(&state), [0; 0]);
     }
@@ -358,13 +336,13 @@ mod tests {
         assert_eq!(numbers(&state), [1, 2, 3]);
         state.acknowledge(Destinations::from_bits(4), 1);
         assert_eq!(numbers(&state), [2, 3]);
-        assert_eq!((state.latest().count(), state.pending().count()), (2, 0));
+        assert_eq!((state.latest().len(), state.pending().count()), (2, 0));
     }
 
     #[test]
     fn what_a_destination_may_have_received_is_not_aggregated() {
         let mut state = state(1, &[4, 4, 4, 4]);
-        assert_eq!(state.send_after(Destination::Grpc, 1, 1).count(), 1);
+        assert_eq!(state.send_after(Destination::Grpc, 1, 1).len(), 1);
         assert_eq!(state.aggregatable(false), [1, 3]);
         assert_eq!(state.aggregatable(true), [1, 2, 3, 4]);
     }

@@ -1,16 +1,15 @@
-//! The task that owns the log: what commits, acknowledges and asks comes in as work; answers go out.
+//! The task that owns the log. In comes work: commits, acknowledgements, questions; out go answers and the log's status.
 //!
-//! The log blocks, so it works on a thread for blocking calls, on as many pieces of work at once as wait. The disk is waited
-//! for after the first new report and then at most every [`SYNC_EVERY`]: a burst of kills costs one or two waits, and a power
-//! cut can take what was stored since. A disk that refuses is tried again every [`RETRY_EVERY`].
+//! The log blocks, so the task does all work that waits at once on a thread for blocking calls. It waits for the disk after
+//! the first new report and then at most every [`SYNC_EVERY`]: a burst of kills costs one or two waits, and a power cut can
+//! take what was stored since. It tries a disk that refuses again every [`RETRY_EVERY`].
 
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
 
-use super::{Commit, Committed, KillLog, LogStatus};
-use crate::report::destination::Destination;
-use crate::report::metrics::{ReportMetrics, ReportOutcome};
+use super::{KillLog, LogStatus};
+use crate::report::metrics::ReportMetrics;
 use crate::report::reporter::Ended;
 
 /// The shortest time between two waits for the disk.
@@ -21,9 +20,9 @@ const RETRY_EVERY: Duration = Duration::from_secs(5);
 const WAITING: usize = 1024;
 const BATCH: usize = 512;
 
-type Work = Box<dyn FnOnce(&mut LogTask) -> Answer + Send>;
+type Work = Box<dyn FnOnce(&mut LogTask) + Send>;
 /// Gives a caller what its work returned.
-type Answer = Box<dyn FnOnce()>;
+type Answer = Box<dyn FnOnce() + Send>;
 
 /// The way to the task.
 #[derive(Debug, Clone)]
@@ -32,17 +31,16 @@ pub(in crate::report) struct LogLink {
     pub(in crate::report) status: watch::Receiver<LogStatus>,
 }
 
-#[derive(Debug)]
 pub(in crate::report) struct LogTask {
     pub(in crate::report) log: KillLog,
     metrics: ReportMetrics,
     status: watch::Sender<LogStatus>,
-    /// New reports were stored since the last wait for the disk.
-    unsynced: bool,
-    last_sync: Option<Instant>,
-    last_retry: Instant,
+    /// What callers get once the status shows their work.
+    answers: Vec<Answer>,
+    next_sync: Instant,
+    next_retry: Instant,
     /// Whether the task ends once the disk has everything.
-    pub(in crate::report) finishing: bool,
+    finishing: bool,
 }
 
 impl LogLink {
@@ -52,43 +50,46 @@ impl LogLink {
         work: impl FnOnce(&mut LogTask) -> T + Send + 'static,
     ) -> Result<T, Ended> {
         let (reply, answer) = oneshot::channel();
-        let work = move |task: &mut LogTask| -> Answer {
+        let work = move |task: &mut LogTask| {
             let result = work(task);
             // A caller that does not wait for the answer does not need it.
-            Box::new(move || drop(reply.send(result)))
+            task.answers.push(Box::new(move || drop(reply.send(result))));
         };
-        self.work.send(Box::new(work)).await.map_err(|_| Ended)?;
+        self.send(work).await?;
         answer.await.map_err(|_| Ended)
     }
 
     /// Has the task do this, and does not wait until it is done.
     pub(in crate::report) async fn send(&self, work: impl FnOnce(&mut LogTask) + Send + 'static) -> Result<(), Ended> {
-        let work = move |task: &mut LogTask| -> Answer {
-            work(task);
-            Box::new(|| ())
-        };
         self.work.send(Box::new(work)).await.map_err(|_| Ended)
+    }
+
+    /// Ends the task, and waits until the disk has everything.
+    pub(in crate::report) async fn finish(&self) {
+        // An error: the task has ended already.
+        self.send(|task| task.finishing = true).await.unwrap_or(());
+        self.work.closed().await;
     }
 }
 
 /// The task; it ends once it is [`LogTask::finishing`], or when every link to it is gone.
 pub(in crate::report) fn start(log: KillLog, metrics: ReportMetrics) -> (LogLink, impl Future<Output = ()>) {
     let (work, inbox) = mpsc::channel(WAITING);
-    let (status, status_seen) = watch::channel(log.status());
-    let link = LogLink {
-        work,
-        status: status_seen,
-    };
+    let (status, status_seen) = watch::channel(LogStatus::default());
     let task = LogTask {
         log,
         metrics,
         status,
-        unsynced: false,
-        last_sync: None,
-        last_retry: Instant::now(),
+        answers: Vec::new(),
+        next_sync: Instant::now(),
+        next_retry: Instant::now() + RETRY_EVERY,
         finishing: false,
     };
     task.publish_status();
+    let link = LogLink {
+        work,
+        status: status_seen,
+    };
     (link, task.run(inbox))
 }
 
@@ -96,11 +97,11 @@ impl LogTask {
     async fn run(mut self, mut inbox: mpsc::Receiver<Work>) {
         while !self.finishing {
             let mut batch = Vec::new();
-            let deadline = self.deadline();
+            let next = [self.sync_due(), self.retry_due()].into_iter().flatten().min();
             // Cancel-safe: work that was not received is still in the channel.
             tokio::select! {
                 received = inbox.recv_many(&mut batch, BATCH) => self.finishing = received == 0,
-                () = until(deadline) => {}
+                () = until(next) => {}
             }
             self = match tokio::task::spawn_blocking(move || self.execute(batch)).await {
                 Ok(task) => task,
@@ -114,38 +115,23 @@ impl LogTask {
 
     /// Does this work and whatever else is due. Blocks.
     fn execute(mut self, batch: Vec<Work>) -> Self {
-        let answers: Vec<Answer> = batch.into_iter().map(|work| work(&mut self)).collect();
-        // A caller that has the answer sees it in the status, too. The status is counted anew: once for all of them.
+        batch.into_iter().for_each(|work| work(&mut self));
+        // To count the status takes a while: once for all of the work.
         self.publish_status();
-        answers.into_iter().for_each(|answer| answer());
-        let now = Instant::now();
-        if self.log.is_in_memory_only() && (self.finishing || now >= self.last_retry + RETRY_EVERY) {
-            self.last_retry = now;
+        self.answers.drain(..).for_each(|answer| answer());
+        if self.is_time(self.retry_due()) {
+            self.next_retry = Instant::now() + RETRY_EVERY;
             if self.log.restore() {
                 tracing::info!("OOM reports are kept on disk again");
             }
             self.publish_status();
         }
-        if self.sync_due().is_some_and(|due| self.finishing || now >= due) {
+        if self.is_time(self.sync_due()) {
             self.log.sync();
-            self.unsynced = false;
-            self.last_sync = Some(Instant::now());
+            self.next_sync = Instant::now() + SYNC_EVERY;
             self.publish_status();
         }
         self
-    }
-
-    /// See [`KillLog::commit`].
-    pub(in crate::report) fn commit(&mut self, commit: Commit) -> Committed {
-        let committed = self.log.commit(commit);
-        self.unsynced |= committed.stored > 0;
-        committed
-    }
-
-    /// See [`KillLog::acknowledge`].
-    pub(in crate::report) fn acknowledge(&mut self, destination: Destination, numbers: &[u64]) {
-        let count = self.log.acknowledge(destination, numbers);
-        self.metrics.told(destination, ReportOutcome::Acknowledged, count);
     }
 
     fn publish_status(&self) {
@@ -154,15 +140,16 @@ impl LogTask {
         self.status.send_replace(status);
     }
 
-    fn sync_due(&self) -> Option<Instant> {
-        let waiting = self.unsynced && self.log.is_dirty();
-        waiting.then(|| self.last_sync.map_or_else(Instant::now, |last| last + SYNC_EVERY))
+    fn retry_due(&self) -> Option<Instant> {
+        self.log.is_in_memory_only().then_some(self.next_retry)
     }
 
-    /// When there is something to do without a command.
-    fn deadline(&self) -> Option<Instant> {
-        let retry = self.log.is_in_memory_only().then(|| self.last_retry + RETRY_EVERY);
-        [self.sync_due(), retry].into_iter().flatten().min()
+    fn sync_due(&self) -> Option<Instant> {
+        self.log.is_dirty().then_some(self.next_sync)
+    }
+
+    fn is_time(&self, due: Option<Instant>) -> bool {
+        due.is_some_and(|due| self.finishing || Instant::now() >= due)
     }
 }
 

@@ -13,14 +13,13 @@ use vscaled::oom::{
 use vscaled::report::grpc::{GrpcDelivery, GrpcOptions, Identity, TlsFiles};
 use vscaled::report::log::{Bounds, KillLog, Recovered};
 use vscaled::report::metrics::ReportMetrics;
-use vscaled::report::{Deliver, Destinations, Link, Reporter, ReporterHandle};
+use vscaled::report::{Deliver, Destinations, Link, Reporter};
 
 use super::receiver::eventually;
 
 /// A running reporter.
 pub(crate) struct Station {
-    reporter: Reporter,
-    pub(super) handle: ReporterHandle,
+    pub(super) handle: Reporter,
     pub(super) recovered: Recovered,
     registry: Registry,
     stop: CancellationToken,
@@ -59,8 +58,7 @@ impl Station {
         let stop = CancellationToken::new();
         let reporter = Reporter::start(log, destinations, &metrics, &stop);
         Self {
-            handle: reporter.handle(),
-            reporter,
+            handle: reporter,
             recovered,
             registry,
             stop,
@@ -117,7 +115,7 @@ impl Station {
 
     pub(crate) async fn finish(self) {
         self.stop.cancel();
-        self.reporter.finish().await;
+        self.handle.finish().await;
     }
 }
 

@@ -28,11 +28,13 @@ fn states() -> [(Option<Vec<u8>>, Vec<String>); 5] {
 
 /// The ends of the entries.
 fn ends(log: &[u8]) -> Vec<usize> {
-    frame::scan(&HEADER, log)
-        .payloads
-        .iter()
-        .map(|payload| payload.end)
-        .collect()
+    let mut ends = Vec::new();
+    frame::read(&HEADER, log, |payload| {
+        let begin = ends.last().copied().unwrap_or(HEADER.len());
+        ends.push(begin + frame::frame(payload)?.len());
+        Ok(())
+    });
+    ends
 }
 
 fn opened(bytes: &[u8]) -> (tempfile::TempDir, Recovered, Vec<String>) {
@@ -105,7 +107,7 @@ fn a_report_of_a_newer_agent_is_not_guessed_at() {
         ..Entry::default()
     };
     let mut bytes = HEADER.to_vec();
-    bytes.extend(head.frame(&[br#"{"rumour":"weird"}"#.to_vec()]).unwrap());
+    bytes.extend(head.frame(br#"{"rumour":"weird"}"#).unwrap());
     let (_directory, recovered, found) = opened(&bytes);
     assert_eq!(found, [""; 0]);
     assert!(recovered.problem.unwrap().contains("set-aside"));

@@ -1,11 +1,11 @@
 //! Delivery as Kubernetes Events: reports → Events at the API server, as [`events`](super::events) plans them.
 //!
-//! In come the reports of a [`ReportQueue`] and [`PodMetadata`]; out go Events, each acknowledged once
-//! the API server has it. While it is away, or refuses for want of a right, everything waits in the spool, and the link's
-//! state says what is missing. What it will never take on a pod (its namespace is gone, or a quota is used up) is told
-//! about the node instead, so that it is told at all.
+//! In come the reports of a [`ReportQueue`] and [`PodMetadata`]; out go Events. The delivery acknowledges the reports of an Event
+//! once the API server has it. While the API server is away, or a right is missing, everything waits in the log, and the link's
+//! state says what is missing. Where the API server will never take an Event on a pod (the pod's namespace is gone, or a quota
+//! is used up), the Event is about the node instead.
 //!
-//! A `Plan` says what becomes of them: Events for people, or Events for a VPA recommender.
+//! An [`EventPlan`] makes Events for people, or Events for a VPA recommender.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -19,6 +19,7 @@ use jiff::Timestamp;
 use crate::files::replace_atomically;
 use crate::kubernetes::events::{NamedEvent, PodReference, Posted, Subject, post};
 use crate::kubernetes::{ApiClient, ApiError, Problem};
+use crate::oom::KillFacts;
 use crate::pace::Backoff;
 use crate::report::content::Report;
 use crate::report::destination::Destination;
@@ -30,48 +31,22 @@ use crate::report::log::task::until;
 use crate::report::metrics::ReportOutcome;
 use crate::report::reporter::{Deliver, Ended, ReportQueue};
 
-/// What the agent knows besides the reports, at the moment it is asked.
+/// What the agent knows now besides the reports.
 pub trait PodMetadata: fmt::Debug + Send + Sync {
-    /// Waits until the pods of the node are known for the first time. An agent that begins while the API server is
-    /// away knows nobody by name.
+    /// Waits until the pods of the node are known for the first time. An agent that begins while the API server is away knows
+    /// no pod by name.
     fn wait_until_known(&self) -> BoxFuture<'static, ()>;
 
-    /// The names of the pod with this UID in its cgroup's name, and of its container with this id.
-    fn names(&self, uid: &str, container: &str) -> Option<Names>;
+    /// Fills in the names of pod and container that were not known at the kill: the pod by the UID in its cgroup's name, the
+    /// container by its id.
+    fn complete_names(&self, facts: &mut KillFacts);
 
     /// Gives a pod the UID it has at the API server (for a static pod its mirror pod's) and finds out whether the container
     /// is an init container. A pod that is not known stays as it is.
     fn resolve(&self, reference: &mut PodReference);
 
-    /// What a VPA recommender would have to know of the report's container.
+    /// The facts about the report's container that decide whether a VPA recommender needs an Event.
     fn container_facts(&self, report: &Report) -> ContainerFacts;
-}
-
-/// What a pod and its container are called.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Names {
-    pub namespace: String,
-    pub pod: String,
-    /// The container's name; none if it is not known.
-    pub container: Option<String>,
-}
-
-/// With names in place of those that were not known when the kill was seen.
-fn named(mut pending: Pending, metadata: &dyn PodMetadata) -> Pending {
-    let facts = pending.report.facts_mut();
-    let (Some(pod), container) = (&mut facts.pod, &mut facts.container) else {
-        return pending;
-    };
-    let nameless = pod.name.is_empty() || container.as_ref().is_some_and(|container| container.name.is_empty());
-    let id = container.as_ref().map_or("", |container| &container.id);
-    if nameless && let Some(names) = metadata.names(&pod.uid, id) {
-        pod.namespace = names.namespace;
-        pod.name = names.pod;
-        if let (Some(container), Some(name)) = (container, names.container) {
-            container.name = name;
-        }
-    }
-    pending
 }
 
 /// The wait after the first failure, about.
@@ -85,39 +60,18 @@ pub struct EventDelivery {
     client: ApiClient,
     node: String,
     metadata: Arc<dyn PodMetadata>,
-    plan: Plan,
+    plan: EventPlan,
     backoff: Backoff,
-    connected: bool,
 }
 
 impl EventDelivery {
-    /// Tells people, by Events on pods.
-    pub fn for_people(client: ApiClient, node: &str, metadata: Arc<dyn PodMetadata>) -> Self {
-        let most = Destination::PodEvents.window();
-        let events = PodEvents::new(Rates::default(), most, Instant::now());
-        Self::new(client, node, metadata, Plan::People(events))
-    }
-
-    /// Tells an unmodified VPA recommender, by Events in the shape that it reads. The file `memory`, whose directory is there,
-    /// keeps what it was told. Blocks.
-    pub fn for_recommender(
-        client: ApiClient,
-        node: &str,
-        metadata: Arc<dyn PodMetadata>,
-        windows: VpaWindows,
-        memory: PathBuf,
-    ) -> Self {
-        Self::new(client, node, metadata, Plan::for_recommender(windows, memory))
-    }
-
-    fn new(client: ApiClient, node: &str, metadata: Arc<dyn PodMetadata>, plan: Plan) -> Self {
+    pub fn new(client: ApiClient, node: &str, metadata: Arc<dyn PodMetadata>, plan: EventPlan) -> Self {
         Self {
             client,
             node: node.to_owned(),
             metadata,
             plan,
             backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
-            connected: false,
         }
     }
 }
@@ -139,9 +93,9 @@ impl EventDelivery {
         loop {
             self.fill(queue).await?;
             match self.plan.next(self.metadata.as_ref()) {
-                Some(Next::Send(event)) => self.send(queue, &event).await?,
-                Some(Next::Withhold(number)) => withhold(queue, vec![number]).await?,
-                // Cancel-safe, all of them: nothing is in hand.
+                Some(Ok(event)) => self.send(queue, &event).await?,
+                Some(Err(number)) => withhold(queue, vec![number]).await?,
+                // Cancel-safe, all of them: none has taken anything from the queue yet.
                 None => tokio::select! {
                     more = queue.more() => more?,
                     () = until(self.plan.ready_at()) => {}
@@ -150,14 +104,15 @@ impl EventDelivery {
         }
     }
 
-    /// Takes in what there is, as far as there is room.
+    /// Takes reports out of the queue, as far as there is room.
     async fn fill(&mut self, queue: &mut ReportQueue) -> Result<(), Ended> {
         let plan = &mut self.plan;
         let room = plan.destination().window().saturating_sub(plan.waiting());
         let mut withheld = Vec::new();
-        for pending in queue.next(room).await? {
+        for mut pending in queue.next(room).await? {
             let number = pending.number;
-            if plan.offer(named(pending, self.metadata.as_ref())).is_err() {
+            self.metadata.complete_names(pending.report.facts_mut());
+            if plan.offer(pending).is_err() {
                 withheld.push(number);
             }
         }
@@ -170,14 +125,14 @@ impl EventDelivery {
         let all = numbers.len() == planned.reports.len();
         queue.acknowledge(numbers).await?;
         if !all {
-            // An earlier agent told of some. Everything that is still pending is taken in again.
+            // An Event of an earlier agent covers some. The plan takes in again everything that is still pending.
             self.plan.start_over();
             queue.start_over();
         }
         Ok(())
     }
 
-    /// Tries until the API server has the Event or will never take it. Returns the numbers of the reports that are dealt with.
+    /// Tries until the API server has the Event or will never take it. Returns the numbers of the reports to acknowledge.
     /// Cancelling it is harmless: the next agent posts the Event again, under the same name.
     async fn post(&mut self, queue: &ReportQueue, planned: &PlannedEvent) -> Vec<u64> {
         let mut event = planned.event.clone();
@@ -196,17 +151,14 @@ impl EventDelivery {
                 self.wait(queue, error).await;
                 continue;
             }
-            // It did answer.
             self.backoff.reset();
-            if !std::mem::replace(&mut self.connected, true) {
-                queue.connected();
-            }
+            queue.connected();
             let error = match posted {
                 Ok(Posted::Created) => return planned.numbers(),
-                Ok(Posted::Existed { count }) => return planned.told_by(count),
+                Ok(Posted::Existed { count }) => return planned.covered_by(count),
                 Err(error) => error,
             };
-            // On the node it would mean nothing to a recommender.
+            // An Event on the node would mean nothing to a recommender.
             if event.subject == Subject::Node || self.destination() == Destination::VpaEvents {
                 tracing::error!(event = event.name, "an Event is given up: {error}");
                 queue.count(ReportOutcome::Refused, planned.reports.len());
@@ -218,11 +170,9 @@ impl EventDelivery {
     }
 
     async fn wait(&mut self, queue: &ReportQueue, error: &ApiError) {
-        self.connected = false;
         let wait = self.backoff.next(error.problem.retry_after());
         tracing::warn!(%error, ?wait, "Events about OOM kills are not delivered; they are kept");
-        queue.waiting(error.to_string(), Timestamp::now() + wait);
-        tokio::time::sleep(wait).await;
+        queue.wait(error.to_string(), wait).await;
     }
 }
 
@@ -234,7 +184,7 @@ async fn withhold(queue: &ReportQueue, numbers: Vec<u64>) -> Result<(), Ended> {
     queue.acknowledge(numbers).await
 }
 
-/// The same where the API server takes no Event about the pod.
+/// The same Event, about the node: the API server takes none about the pod.
 fn about_node(event: NamedEvent) -> NamedEvent {
     let whose = match &event.subject {
         Subject::Node => String::new(),
@@ -250,8 +200,8 @@ fn about_node(event: NamedEvent) -> NamedEvent {
     }
 }
 
-/// Whether the same Event will be refused however often it is sent. Rights that lack and credentials that have expired
-/// can be mended, and what cannot be read may have come from something in between.
+/// Whether the API server will refuse the Event however often the agent sends it. Operators can mend missing rights and expired
+/// credentials, and a proxy may have sent an answer that cannot be read.
 const fn is_permanent(problem: &Problem) -> bool {
     match problem {
         Problem::Refused(status) => !matches!(status.code, 401 | 409 | 429 | 500..),
@@ -259,33 +209,26 @@ const fn is_permanent(problem: &Problem) -> bool {
     }
 }
 
-/// How long the kubelet has to say in the pod's status what became of a container: the recommender reads that, too, and
-/// must not count a kill twice. The kubelet looks at its containers every second (`genericPlegRelistPeriod`) and writes the
+/// How long the kubelet has to write the end of a container into the pod's status: the recommender reads that, too, and must
+/// not count a kill twice. The kubelet looks at its containers every second (`genericPlegRelistPeriod`) and writes the
 /// status at once, unless the API server makes it wait.
 const SETTLE: Duration = Duration::from_secs(10);
 
-/// The next thing to do.
-enum Next {
-    Send(Box<PlannedEvent>),
-    /// No Event tells of the report with this number.
-    Withhold(u64),
-}
-
-/// Reports of one destination, on their way into Events.
+/// Makes Events of the reports of one destination.
 #[derive(Debug)]
-enum Plan {
+pub enum EventPlan {
     People(PodEvents),
-    Recommender(VpaPlan),
+    Recommender(RecommenderPlan),
 }
 
-/// Reports for a VPA recommender, each until it can be known what became of its container.
+/// Reports for a VPA recommender, each until the kubelet has had time to write the pod's status.
 #[derive(Debug)]
-struct VpaPlan {
+pub struct RecommenderPlan {
     events: VpaEvents,
     /// Reports with the moment at which each is decided, which ascends.
     waiting: VecDeque<(Instant, Pending)>,
-    /// Where it is kept when the recommender was told of which container, so that windows outlive the agent: a list in
-    /// JSON, replaced whole. To lose it costs one Event too many for each container.
+    /// The file that keeps when each container had its last Event, so that windows outlive the agent: a list in JSON, replaced
+    /// whole. To lose the file costs one Event too many for each container.
     memory: PathBuf,
 }
 
@@ -293,9 +236,16 @@ fn log_withheld(pending: &Pending, why: Withheld) {
     tracing::debug!(id = %pending.report.id(), ?why, "the VPA recommender is not told");
 }
 
-impl Plan {
-    /// Goes on with what the file `memory` has. Blocks.
-    fn for_recommender(windows: VpaWindows, memory: PathBuf) -> Self {
+impl EventPlan {
+    /// Events on pods, for people.
+    pub fn for_people() -> Self {
+        let most = Destination::PodEvents.window();
+        Self::People(PodEvents::new(Rates::default(), most, Instant::now()))
+    }
+
+    /// Events in the shape that an unmodified VPA recommender reads. Resumes the windows that the file `memory` keeps, in a
+    /// directory that exists. Blocks.
+    pub fn for_recommender(windows: VpaWindows, memory: PathBuf) -> Self {
         let read = match fs::read(&memory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             read => read.and_then(|text| Ok(serde_json::from_slice::<Vec<LastTold>>(&text)?)),
@@ -304,7 +254,7 @@ impl Plan {
             tracing::warn!(path = %memory.display(), %error, "what the VPA recommender was told before is not known");
             Vec::new()
         });
-        Self::Recommender(VpaPlan {
+        Self::Recommender(RecommenderPlan {
             events: VpaEvents::new(windows, told),
             waiting: VecDeque::new(),
             memory,
@@ -318,7 +268,9 @@ impl Plan {
         }
     }
 
-    /// Takes a report in. Errors: why no Event will tell of it, which is logged.
+    /// Takes a report in.
+    ///
+    /// Errors: why no Event will tell of the report, which is logged.
     fn offer(&mut self, pending: Pending) -> Result<(), Withheld> {
         match self {
             Self::People(events) => events.offer(pending),
@@ -331,7 +283,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The reports that were taken in and are in no Event yet.
+    /// How many of the reports taken in are in no Event yet.
     fn waiting(&self) -> usize {
         match self {
             Self::People(events) => events.waiting(),
@@ -339,7 +291,7 @@ impl Plan {
         }
     }
 
-    /// When [`Self::next`] has something, if nothing more is offered.
+    /// When [`Self::next`] has something, if no more reports come.
     fn ready_at(&self) -> Option<Instant> {
         match self {
             Self::People(events) => events.ready_at(),
@@ -347,28 +299,27 @@ impl Plan {
         }
     }
 
-    fn next(&mut self, metadata: &dyn PodMetadata) -> Option<Next> {
+    /// The next Event that may be sent now, or the number of a report that no Event tells of.
+    fn next(&mut self, metadata: &dyn PodMetadata) -> Option<Result<PlannedEvent, u64>> {
         let now = Instant::now();
         if self.ready_at()? > now {
             return None;
         }
         match self {
-            Self::People(events) => events.next(now).map(Box::new).map(Next::Send),
+            Self::People(events) => events.next(now).map(Ok),
             Self::Recommender(plan) => {
                 let (_, pending) = plan.waiting.pop_front()?;
                 let facts = metadata.container_facts(&pending.report);
-                Some(match plan.events.decide(&pending, facts, Timestamp::now()) {
-                    Ok(event) => Next::Send(Box::new(event)),
-                    Err(why) => {
-                        log_withheld(&pending, why);
-                        Next::Withhold(pending.number)
-                    }
-                })
+                let planned = plan.events.decide(&pending, facts, Timestamp::now());
+                Some(planned.map_err(|why| {
+                    log_withheld(&pending, why);
+                    pending.number
+                }))
             }
         }
     }
 
-    /// Forgets what waits, which is offered again.
+    /// Forgets the reports that wait.
     fn start_over(&mut self) {
         match self {
             Self::People(events) => events.start_over(),
@@ -376,9 +327,9 @@ impl Plan {
         }
     }
 
-    /// Keeps what was sent, where that outlives the agent.
+    /// Writes down when each container had its last Event.
     async fn keep(&self) {
-        let Self::Recommender(VpaPlan { events, memory, .. }) = self else {
+        let Self::Recommender(RecommenderPlan { events, memory, .. }) = self else {
             return;
         };
         let (told, path) = (events.told().to_vec(), memory.clone());
@@ -400,9 +351,9 @@ mod tests {
     async fn what_was_told_is_known_again_and_what_is_not_understood_is_forgotten() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("vpa-events.json");
-        let open = || match Plan::for_recommender(VpaWindows::default(), path.clone()) {
-            Plan::Recommender(plan) => plan,
-            Plan::People(_) => unreachable!(),
+        let open = || match EventPlan::for_recommender(VpaWindows::default(), path.clone()) {
+            EventPlan::Recommender(plan) => plan,
+            EventPlan::People(_) => unreachable!(),
         };
         let pending = Pending {
             number: 1,
@@ -417,9 +368,12 @@ mod tests {
         let mut plan = open();
         plan.events.decide(&pending, facts, Timestamp::now()).unwrap();
         let told = plan.events.told().to_vec();
-        Plan::Recommender(plan).keep().await;
+        EventPlan::Recommender(plan).keep().await;
         assert_eq!(open().events.told(), told);
-        assert_eq!(Plan::Recommender(open()).offer(pending), Err(Withheld::WithinWindow));
+        assert_eq!(
+            EventPlan::Recommender(open()).offer(pending),
+            Err(Withheld::WithinWindow)
+        );
         fs::write(&path, "[{").unwrap();
         assert_eq!(open().events.told(), []);
     }

@@ -1,4 +1,4 @@
-//! What is delivered: one kill in detail, or, where the room for detail was used up, the count of several.
+//! The content of a report: one kill in detail, or, where the log had no room for the detail, the count of several.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub enum Report {
     Aggregate(Box<Aggregate>),
 }
 
-/// Kills whose detail is gone: the room for it was used up, or one took too much of it.
+/// Kills whose detail is gone: the log had no room for it, or one kill took too much of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Aggregate {
@@ -29,14 +29,14 @@ pub struct Aggregate {
     pub last: Timestamp,
     /// How many there were; at least 1.
     pub count: u64,
-    /// What is the same for all: pod, container (the id is the last one's) and level; the limit at the last of them, the
-    /// highest usage and the highest peak; the container's own limit, likewise, where all of them were for want of it.
+    /// The pod, container (with the id of the last one) and level of all of them; the limit at the last of them, the highest
+    /// usage and the highest peak; the same of the container's own limit, where all of them hit that.
     #[serde(flatten)]
     pub facts: KillFacts,
 }
 
 impl Report {
-    /// The idempotency key: the same for the same report across retries and restarts, on all nodes no other's.
+    /// The idempotency key: the same for the same report across retries and restarts; no other report on any node has it.
     pub fn id(&self) -> Cow<'_, str> {
         match self {
             Self::Kill(kill) => Cow::Borrowed(&kill.id),
@@ -45,7 +45,7 @@ impl Report {
         }
     }
 
-    /// How many kills it tells of.
+    /// How many kills the report is about.
     pub const fn count(&self) -> u64 {
         match self {
             Self::Kill(_) => 1,
@@ -53,7 +53,7 @@ impl Report {
         }
     }
 
-    /// When the kill, or the first of them, was.
+    /// The time of the kill, or of the first of them.
     pub fn first(&self) -> Timestamp {
         match self {
             Self::Kill(kill) => kill.time,
@@ -61,7 +61,7 @@ impl Report {
         }
     }
 
-    /// When the kill, or the last of them, was.
+    /// The time of the kill, or of the last of them.
     pub fn last(&self) -> Timestamp {
         match self {
             Self::Kill(kill) => kill.time,
@@ -69,7 +69,7 @@ impl Report {
         }
     }
 
-    /// Whose container it was, where that is certain, and for want of which limit.
+    /// The container, where it is certain, and the limit that was hit.
     pub fn facts(&self) -> &KillFacts {
         match self {
             Self::Kill(kill) => &kill.facts,
@@ -77,7 +77,6 @@ impl Report {
         }
     }
 
-    /// The same, to complete names.
     pub(super) fn facts_mut(&mut self) -> &mut KillFacts {
         match self {
             Self::Kill(kill) => &mut Arc::make_mut(kill).facts,
@@ -137,7 +136,7 @@ impl Aggregate {
         }
     }
 
-    /// The count as one of the whole node.
+    /// The same count, for the whole node.
     pub(super) fn of_node(self) -> Self {
         let facts = KillFacts {
             node: self.facts.node,
@@ -157,7 +156,7 @@ fn add_limit(limit: &mut HitLimit, younger: HitLimit, is_last: bool) {
 }
 
 impl From<&Report> for proto::Report {
-    /// Without a sequence: that belongs to a stream.
+    /// Without a sequence, which belongs to a stream.
     fn from(report: &Report) -> Self {
         let facts = report.facts();
         let common = Self {
@@ -198,14 +197,13 @@ impl From<&Report> for proto::Report {
 }
 
 fn time(time: Timestamp) -> prost_types::Timestamp {
-    // jiff's nanoseconds have the sign of its seconds; the protocol's are never negative.
-    let nanos = time.subsec_nanosecond();
-    let (seconds, nanos) = if nanos < 0 {
-        (time.as_second() - 1, nanos + 1_000_000_000)
-    } else {
-        (time.as_second(), nanos)
+    let mut time = prost_types::Timestamp {
+        seconds: time.as_second(),
+        nanos: time.subsec_nanosecond(),
     };
-    prost_types::Timestamp { seconds, nanos }
+    // jiff's nanoseconds have the sign of its seconds; the protocol's are never negative.
+    time.normalize();
+    time
 }
 
 fn victim(victim: &Victim) -> proto::Victim {

@@ -26,7 +26,7 @@ labels! {
     }
 }
 
-/// Reports of OOM kills on their way.
+/// The metrics of the log and of the deliveries.
 #[derive(Debug, Clone)]
 pub struct ReportMetrics {
     reports: Counters<2>,
@@ -39,7 +39,7 @@ pub struct ReportMetrics {
 }
 
 impl ReportMetrics {
-    /// Registers the families. A destination has series from when it is [`Self::selected`].
+    /// Registers the families. A destination has series after [`Self::selected`].
     pub fn register(registry: &mut Registry) -> Self {
         let totals = [
             (
@@ -70,7 +70,7 @@ impl ReportMetrics {
     /// Begins the series of a destination.
     pub fn selected(&self, destination: Destination) {
         for outcome in ReportOutcome::ALL {
-            self.told(destination, *outcome, 0);
+            self.count(destination, *outcome, 0);
         }
         for outcome in LinkOutcome::ALL {
             drop(self.links.get_or_create(&outcome_of(destination, outcome.as_str())));
@@ -78,15 +78,14 @@ impl ReportMetrics {
         drop(self.connected(destination));
     }
 
-    /// Counts reports for a destination by what became of them.
-    pub fn told(&self, destination: Destination, outcome: ReportOutcome, count: usize) {
+    pub fn count(&self, destination: Destination, outcome: ReportOutcome, count: usize) {
         let reports = self
             .reports
             .get_or_create_owned(&outcome_of(destination, outcome.as_str()));
         reports.inc_by(u64::try_from(count).unwrap_or(u64::MAX));
     }
 
-    /// Counts an attempt to reach the destination.
+    /// Counts an attempt to reach the destination, and shows its outcome.
     pub fn link(&self, destination: Destination, outcome: LinkOutcome) {
         self.links
             .get_or_create(&outcome_of(destination, outcome.as_str()))
@@ -100,7 +99,7 @@ impl ReportMetrics {
             .get_or_create_owned(&[("destination", destination.as_str())])
     }
 
-    /// Shows the state of the spool.
+    /// Shows the state of the log.
     pub fn spool(&self, status: &LogStatus) {
         self.pending.set(gauge(status.reports));
         self.bytes.set(i64::try_from(status.bytes).unwrap_or(i64::MAX));

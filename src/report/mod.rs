@@ -5,7 +5,7 @@
 //!                               ▲     queue ─► cluster ─► the API server
 //!                               └── acknowledgements ◄──┘
 //! ```
-//! - [`log`]: the file, its bounds, and what is pending; and the task that owns it, which writes what waits at once, so
+//! - [`log`]: the file, its bounds, and the pending reports; and the task that owns it, which writes many entries at once, so
 //!   that a burst costs few waits for the disk.
 //! - [`Reporter`]: starts it all, stores kills, and knows how the destinations are doing.
 //! - [`Deliver`]: a way to a destination, in a task of its own with a [`ReportQueue`] of its own; a dead one delays no other.

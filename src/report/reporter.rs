@@ -5,6 +5,7 @@
 use std::fmt;
 use std::mem::replace;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
@@ -92,7 +93,7 @@ impl Reporter {
         self.links.iter().map(|(to, link)| (*to, link.borrow().clone()))
     }
 
-    /// What is wrong now, one sentence each.
+    /// Present problems, one sentence each.
     pub fn problems(&self) -> Vec<String> {
         let log = self.log();
         let mut problems = Vec::from_iter(log.problem.clone());
@@ -107,7 +108,7 @@ impl Reporter {
         problems
     }
 
-    /// Waits until [`Self::problems`] may have changed. Cancel-safe: the next call notices what changes meanwhile.
+    /// Waits until [`Self::problems`] may have changed. Cancel-safe: the next call notices changes in between.
     ///
     /// Errors: [`Ended`] once nothing changes any more.
     pub async fn changed(&mut self) -> Result<(), Ended> {
@@ -118,7 +119,7 @@ impl Reporter {
     }
 }
 
-/// The agent is ending; the reports that are left are in the log.
+/// The agent is ending; the log has the reports that are left.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("reporting has ended")]
 pub struct Ended;
@@ -173,7 +174,7 @@ impl ReportQueue {
         if most == 0 || self.known.is_some() {
             return Ok(Vec::new());
         }
-        // What is stored after this wakes `more`.
+        // A report that the log stores after this wakes `more`.
         let known = self.log.status.borrow().last_number;
         let (destination, after) = (self.destination, self.after);
         let next = move |task: &mut LogTask| task.log.next_for(destination, after, most);
@@ -206,7 +207,7 @@ impl ReportQueue {
         let (destination, metrics) = (self.destination, self.metrics.clone());
         let acknowledge = move |task: &mut LogTask| {
             let count = task.log.acknowledge(destination, &numbers);
-            metrics.told(destination, ReportOutcome::Acknowledged, count);
+            metrics.count(destination, ReportOutcome::Acknowledged, count);
         };
         self.log.send(acknowledge).await
     }
@@ -219,12 +220,12 @@ impl ReportQueue {
             ReportOutcome::SentAgain
         };
         self.highest = self.highest.max(number);
-        self.metrics.told(self.destination, outcome, 1);
+        self.metrics.count(self.destination, outcome, 1);
     }
 
     /// Counts so many reports with this outcome.
     pub fn count(&self, outcome: ReportOutcome, reports: usize) {
-        self.metrics.told(self.destination, outcome, reports);
+        self.metrics.count(self.destination, outcome, reports);
     }
 
     /// Records that the destination can be reached.
@@ -235,9 +236,11 @@ impl ReportQueue {
         }
     }
 
-    /// Records that the destination cannot be reached, and that the agent tries again at that time.
-    pub fn waiting(&self, error: String, until: Timestamp) {
+    /// Records that the destination cannot be reached, and waits for so long.
+    pub async fn wait(&self, error: String, pause: Duration) {
         self.metrics.link(self.destination, LinkOutcome::Failed);
+        let until = Timestamp::now() + pause;
         self.link.send_replace(Link::Waiting { error, until });
+        tokio::time::sleep(pause).await;
     }
 }

@@ -1,8 +1,7 @@
 //! OOM kills, from the watcher ([`crate::oom::watch`]) to the log and to operators.
 //!
-//! The thread of the watcher finds kills and hands them to the [`recorder`], on the same thread. The recorder stores them in
-//! the log ([`crate::report::log`]) with the checkpoint that counts them as told, then publishes them: in the list for
-//! operators, to watchers at the socket, in metrics, in the log of the agent and in the audit log.
+//! The thread of the watcher finds kills and runs the [`recorder`], which stores them in the log ([`crate::report::log`]) with
+//! the checkpoint after them, then publishes them ([`published`]).
 
 pub(crate) mod published;
 mod recorder;
@@ -27,10 +26,10 @@ use crate::report::log::Recovered;
 
 pub(super) use published::Kills;
 
-/// Batches that may wait for the recorder; what does not fit waits with the watcher.
+/// So many batches may wait for the recorder; kills that do not fit wait with the watcher.
 const BATCHES: usize = 64;
 
-/// What it is connected to.
+/// The channels and handles that watching for kills needs.
 #[derive(Debug)]
 pub(super) struct OomLinks {
     pub(super) residents: watch::Receiver<Arc<NodePods>>,
@@ -38,15 +37,13 @@ pub(super) struct OomLinks {
     pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
     pub(super) events: mpsc::Sender<Event>,
     pub(super) stop: CancellationToken,
-    /// Where they are written down beside changes.
     pub(super) audit: Audit,
-    /// Stores kills until they are delivered.
     pub(super) reporter: Reporter,
     /// What an earlier agent left in the log.
     pub(super) recovered: Recovered,
 }
 
-/// What others see of it.
+/// The running watcher, as the rest of the agent sees it.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) kills: Kills,
@@ -55,7 +52,7 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Waits for the end of the thread, which must have been told to stop.
+    /// Waits for the end of the thread. The caller has cancelled [`OomLinks::stop`].
     pub(super) async fn finish(self) {
         let Some(thread) = self.thread else { return };
         match tokio::task::spawn_blocking(move || thread.join()).await {
@@ -66,7 +63,7 @@ impl Watched {
     }
 }
 
-/// Starts to watch. An agent that cannot watch still does everything else, and says so.
+/// Starts to watch for kills. An agent that cannot watch does everything else, and says so.
 pub(super) fn watch_for_kills(config: &Config, links: OomLinks, registry: &mut Registry) -> Watched {
     let (batches, taken) = mpsc::channel(BATCHES);
     let (problems, watcher_problems) = watch::channel(Vec::new());

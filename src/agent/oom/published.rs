@@ -1,5 +1,5 @@
-//! Who is told of kills on this node: the list for operators, watchers at the socket, the metrics, the log, the audit log, and
-//! the controller of those that are blamed on limits that a pass lowered.
+//! Publishes kills on this node: in the list for operators, to watchers at the socket, in the metrics, the log and the audit
+//! log, and to the controller those that are blamed on limits that a pass lowered.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -32,14 +32,12 @@ pub(super) struct Published {
     kills: watch::Sender<VecDeque<Arc<OomReport>>>,
     changes: broadcast::Sender<Arc<proto::Change>>,
     events: mpsc::Sender<Event>,
-    metrics: KillMetrics,
+    pub(super) metrics: KillMetrics,
     audit: Audit,
-    /// When each series was last of use.
-    series: HashMap<KillLabels, Instant>,
 }
 
 impl Published {
-    /// Begins with what an earlier agent told, which is not told again.
+    /// Begins with the kills that an earlier agent published, and publishes none of them again.
     pub(super) fn new(
         metrics: KillMetrics,
         changes: broadcast::Sender<Arc<proto::Change>>,
@@ -54,7 +52,6 @@ impl Published {
             events,
             metrics,
             audit,
-            series: HashMap::new(),
         };
         (published, list)
     }
@@ -62,19 +59,19 @@ impl Published {
     pub(super) fn publish(&mut self, report: Arc<OomReport>, now: Instant) {
         log(&report);
         self.audit.kill(&report);
-        self.count(&report, now);
+        self.metrics.killed(&report, now);
         if self.changes.receiver_count() > 0 {
             let change = proto::Change {
                 at: report.time.to_string(),
                 kill: Some(view::kill(&report)),
                 ..proto::Change::default()
             };
-            // A watcher that has just left is fine.
+            // An error: the last watcher has just left.
             drop(self.changes.send(Arc::new(change)));
         }
         if report.own_write.is_some() {
             let (events, report) = (self.events.clone(), Arc::clone(&report));
-            // The controller may take its time: nothing here waits for it.
+            // The controller may be slow: nothing here waits for it.
             tokio::spawn(async move { events.send(Event::Killed(report)).await });
         }
         self.kills.send_modify(|kills| {
@@ -83,41 +80,6 @@ impl Published {
             }
             kills.push_back(report);
         });
-    }
-
-    fn count(&mut self, report: &OomReport, now: Instant) {
-        let labels = labels_of(report);
-        self.metrics.killed(&labels, report.facts.limit_of());
-        self.series.insert(labels, now);
-        if self.series.len() > MOST_SERIES {
-            let oldest = self.series.iter().min_by_key(|(_, used)| **used);
-            if let Some(oldest) = oldest.map(|(labels, _)| labels.clone()) {
-                self.forget(&oldest);
-            }
-        }
-    }
-
-    /// Drops the series of pods that have been gone for a while.
-    pub(super) fn tidy(&mut self, pods: &[Arc<LivePod>], now: Instant) {
-        for (labels, used) in &mut self.series {
-            let [(_, namespace), (_, name), ..] = labels;
-            let lives = |pod: &Arc<LivePod>| pod.id.namespace == *namespace && pod.id.name == *name;
-            // Kills outside of pods have a few series that stay.
-            if name.is_empty() || pods.iter().any(lives) {
-                *used = now;
-            }
-        }
-        let old = self
-            .series
-            .iter()
-            .filter(|(_, used)| now.duration_since(**used) > SERIES_STAY);
-        let old: Vec<KillLabels> = old.map(|(labels, _)| labels.clone()).collect();
-        old.iter().for_each(|labels| self.forget(labels));
-    }
-
-    fn forget(&mut self, labels: &KillLabels) {
-        self.series.remove(labels);
-        self.metrics.forget(labels);
     }
 }
 
@@ -134,18 +96,16 @@ fn log(report: &OomReport) {
 }
 
 /// The namespace, pod and container of the victim, empty where not known, and a level.
-pub(crate) type KillLabels = [(&'static str, String); 4];
+type KillLabels = [(&'static str, String); 4];
 
-/// The labels of a reported kill: the level is the one whose limit the kernel enforced.
-pub(crate) fn labels_of(report: &OomReport) -> KillLabels {
-    let (pod, container) = (report.facts.pod.as_ref(), report.facts.container.as_ref());
+/// The labels of a kill: the level is the one whose limit the kernel enforced.
+fn labels_of(report: &OomReport) -> KillLabels {
+    let pod = report.facts.pod.clone().unwrap_or_default();
+    let container = report.facts.container.clone().unwrap_or_default();
     [
-        ("namespace", pod.map(|pod| pod.namespace.clone()).unwrap_or_default()),
-        ("pod", pod.map(|pod| pod.name.clone()).unwrap_or_default()),
-        (
-            "container",
-            container.map(|container| container.name.clone()).unwrap_or_default(),
-        ),
+        ("namespace", pod.namespace),
+        ("pod", pod.name),
+        ("container", container.name),
         ("level", report.facts.level.to_string()),
     ]
 }
@@ -156,33 +116,60 @@ fn by_limit(labels: &KillLabels, limit_of: Level) -> KillLabels {
     [namespace, pod, container, ("limit_of", limit_of.to_string())]
 }
 
-/// Kills by the kernel for want of memory. Unlike every other family these have names from outside in their labels: the
-/// component that counts has to forget series again.
-#[derive(Debug, Clone)]
+/// Counts the kernel's kills for want of memory. The labels contain names of pods, so series have to end with their pods.
+#[derive(Debug)]
 pub(crate) struct KillMetrics {
     kills: Family<KillLabels, Counter>,
     by_limit: Family<KillLabels, Counter>,
+    /// When each series last had a kill or a living pod.
+    series: HashMap<KillLabels, Instant>,
 }
 
 impl KillMetrics {
-    /// Registers the family, which begins empty.
+    /// Registers the families, without a series.
     pub(crate) fn register(registry: &mut Registry) -> Self {
         let help = "Kills by the kernel for want of memory, by whose process it was and the level whose limit the kernel enforced; a group killed as a whole is one";
         let by_limit = "The same kills by whose limit it was: a container's where it stood at its own, though the kernel enforced its pod's";
         Self {
             kills: register(registry, "oom_kills", help, Family::default()),
             by_limit: register(registry, "oom_kills_by_limit", by_limit, Family::default()),
+            series: HashMap::new(),
         }
     }
 
-    /// Counts a kill, and begins its series.
-    pub(crate) fn killed(&self, labels: &KillLabels, limit_of: Level) {
-        self.kills.get_or_create(labels).inc();
-        self.by_limit.get_or_create(&by_limit(labels, limit_of)).inc();
+    /// Counts a kill.
+    pub(crate) fn killed(&mut self, report: &OomReport, now: Instant) {
+        let labels = labels_of(report);
+        self.kills.get_or_create(&labels).inc();
+        let limit_of = report.facts.limit_of();
+        self.by_limit.get_or_create(&by_limit(&labels, limit_of)).inc();
+        self.series.insert(labels, now);
+        if self.series.len() > MOST_SERIES {
+            let oldest = self.series.iter().min_by_key(|(_, used)| **used);
+            if let Some(oldest) = oldest.map(|(labels, _)| labels.clone()) {
+                self.end_series(&oldest);
+            }
+        }
     }
 
-    /// Ends a series, with what was counted.
-    pub(crate) fn forget(&self, labels: &KillLabels) {
+    /// Ends the series of pods that have been gone for [`SERIES_STAY`].
+    pub(super) fn end_old_series(&mut self, pods: &[Arc<LivePod>], now: Instant) {
+        let mut old = Vec::new();
+        for (labels, used) in &mut self.series {
+            let [(_, namespace), (_, name), ..] = labels;
+            let lives = |pod: &Arc<LivePod>| pod.id.namespace == *namespace && pod.id.name == *name;
+            // Kills outside of pods have a few series that stay.
+            if name.is_empty() || pods.iter().any(lives) {
+                *used = now;
+            } else if now.duration_since(*used) > SERIES_STAY {
+                old.push(labels.clone());
+            }
+        }
+        old.iter().for_each(|labels| self.end_series(labels));
+    }
+
+    fn end_series(&mut self, labels: &KillLabels) {
+        self.series.remove(labels);
         self.kills.remove(labels);
         for level in Level::all() {
             self.by_limit.remove(&by_limit(labels, level));
@@ -264,7 +251,9 @@ pub(super) mod tests {
         assert_eq!(ids(&kills).len(), LATEST);
         assert!(!ids(&kills).contains(&"old".to_owned()));
         let series = |published: &mut Published, minutes: u64, live: &[Arc<LivePod>]| {
-            published.tidy(live, start + Duration::from_secs(60 * minutes));
+            published
+                .metrics
+                .end_old_series(live, start + Duration::from_secs(60 * minutes));
             let mut text = String::new();
             prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
             let series = text.lines().filter(|line| line.starts_with("vscaled_oom_kills_total"));
@@ -275,7 +264,7 @@ pub(super) mod tests {
         assert_eq!(series(&mut published, 20, &[]), 1);
         assert_eq!(series(&mut published, 22, &[]), 0);
         (0..=MOST_SERIES).for_each(|number| published.publish(Arc::new(report(&number.to_string())), start));
-        assert_eq!(published.series.len(), MOST_SERIES);
+        assert_eq!(published.metrics.series.len(), MOST_SERIES);
     }
 }
 
@@ -289,8 +278,7 @@ mod metrics_tests {
     #[test]
     fn a_series_goes_away_with_what_it_counted() {
         let mut registry = Registry::with_prefix("test");
-        let kills = KillMetrics::register(&mut registry);
-        let labels = |pod: &str| labels_of(&kill_of(pod, 1));
+        let mut kills = KillMetrics::register(&mut registry);
         let counted = |pod: &str| {
             let mut text = String::new();
             encode(&mut text, &registry).unwrap();
@@ -299,10 +287,10 @@ mod metrics_tests {
             ))
         };
         for pod in ["web", "db"] {
-            kills.killed(&labels(pod), Level::Container);
+            kills.killed(&kill_of(pod, 1), Instant::now());
         }
         assert!(counted("web") && counted("db"));
-        kills.forget(&labels("web"));
+        kills.end_series(&labels_of(&kill_of("web", 1)));
         assert!(!counted("web") && counted("db"));
     }
 }

@@ -1,7 +1,7 @@
 //! Stores kills in the log, then publishes them.
 //!
-//! A kill is published when the log has it, or when the disk takes longer than [`PATIENCE`]: a disk that hangs delays what
-//! operators see by a second at most. The log itself bounds what it keeps in memory while the disk refuses.
+//! The recorder publishes a kill when the log has it, or when the disk takes longer than [`PATIENCE`]: a disk that hangs delays
+//! what operators see by a second at most. The log itself bounds what it keeps in memory while the disk refuses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,17 +16,17 @@ use crate::oom::watch::{Batch, NodePods};
 use crate::report::Ended;
 use crate::report::log::Committed;
 
-/// How long a disk may take before kills are published all the same.
+/// How long a disk may take before the recorder publishes kills that are not stored.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 /// The time between two searches for metric series of pods that are gone.
 const TIDY: Duration = Duration::from_secs(60);
-/// Kills that wait for a disk that hangs at most. The oldest go first; they are published already.
+/// At most so many kills wait for a disk that hangs. The oldest go first; they are published already.
 const MOST_WAITING: usize = 4096;
 
-/// Commits kills with the checkpoint that counts them as told.
+/// Commits kills with the checkpoint after them.
 pub(super) type Commit = BoxFuture<'static, Result<Committed, Ended>>;
 
-/// Takes batches from the watcher. `S` begins a commit.
+/// Stores and publishes the batches of the watcher. `S` begins a commit.
 pub(super) struct Recorder<S> {
     store: S,
     patience: Duration,
@@ -35,11 +35,11 @@ pub(super) struct Recorder<S> {
     problem: watch::Sender<Vec<String>>,
 }
 
-/// What the next commit stores.
+/// The content of the next commit.
 #[derive(Default)]
 struct Waiting {
     reports: Vec<Arc<OomReport>>,
-    /// So many of the reports, the first ones, are published already.
+    /// How many of the reports, from the first on, are published already.
     published: usize,
     checkpoint: Option<Vec<u8>>,
 }
@@ -69,7 +69,7 @@ impl<S: Fn(Vec<Arc<OomReport>>, Vec<u8>) -> Commit> Recorder<S> {
         (recorder, problems)
     }
 
-    /// Works until the watcher has ended and everything is stored, or the disk takes too long.
+    /// Runs until the watcher has ended and everything is stored, or the disk takes too long.
     pub(super) async fn run(mut self, mut batches: mpsc::Receiver<Batch>) {
         let mut tidy = interval(TIDY);
         let mut waiting = Waiting::default();
@@ -82,7 +82,10 @@ impl<S: Fn(Vec<Arc<OomReport>>, Vec<u8>) -> Commit> Recorder<S> {
             else {
                 // Cancel-safe: neither takes anything unless it returns.
                 tokio::select! {
-                    _ = tidy.tick() => self.published.tidy(&self.residents.borrow().pods, Instant::now().into_std()),
+                    _ = tidy.tick() => {
+                        let now = Instant::now().into_std();
+                        self.published.metrics.end_old_series(&self.residents.borrow().pods, now);
+                    }
                     batch = batches.recv() => match batch {
                         Some(batch) => waiting.add(batch),
                         None => return,
@@ -118,7 +121,7 @@ impl<S: Fn(Vec<Arc<OomReport>>, Vec<u8>) -> Commit> Recorder<S> {
         }
     }
 
-    /// Waits for a commit that takes too long, and publishes what comes meanwhile; `None` once the watcher has ended.
+    /// Waits for a commit that takes too long, and publishes the kills that come meanwhile; `None` once the watcher has ended.
     async fn wait_for_disk(
         &mut self,
         commit: &mut Commit,
@@ -128,7 +131,7 @@ impl<S: Fn(Vec<Arc<OomReport>>, Vec<u8>) -> Commit> Recorder<S> {
         loop {
             // Cancel-safe: `recv` takes nothing unless it returns, and the commit stays where it is.
             tokio::select! {
-                // The commit first: one that is done at last must be noticed before the end of the batches is.
+                // The commit first: the recorder must notice that it is done before the end of the batches.
                 biased;
                 stored = &mut *commit => return Some(stored),
                 batch = batches.recv() => waiting.add(batch?),

@@ -1,7 +1,7 @@
-//! What of reporting the configuration asks for, started.
+//! Starts the receivers that the configuration names.
 //!
-//! [`AgentMetadata`] is what the agent knows of the pods and containers that reports are about: the sources' view, and who
-//! lives on the node.
+//! [`AgentMetadata`] is what the agent knows of the pods and containers that reports are about: the view of the sources, and
+//! the inventory.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use crate::decide::{self, Index};
 use crate::kubernetes::ApiClient;
 use crate::kubernetes::events::PodReference;
 use crate::model::Resource;
-use crate::model::objects::{Pod, PodId, VerticalPodAutoscaler, pod_of_uid};
-use crate::oom::ReportedContainer;
+use crate::model::objects::{Pod, VerticalPodAutoscaler, pod_of_uid};
 use crate::oom::kmsg::BootId;
 use crate::oom::watch::NodePods;
-use crate::report::cluster::{EventDelivery, Names, PodMetadata};
-use crate::report::events::ContainerFacts;
-use crate::report::grpc::{GrpcDelivery, Identity};
+use crate::oom::{KillFacts, ReportedContainer};
+use crate::report::cluster::{EventDelivery, EventPlan, PodMetadata};
+use crate::report::events::{ContainerFacts, pod_id};
+use crate::report::grpc::GrpcDelivery;
 use crate::report::log::{KillLog, Recovered};
 use crate::report::metrics::ReportMetrics;
 use crate::report::{Deliver, Report, Reporter};
@@ -31,9 +31,8 @@ use crate::sources::NodeView;
 /// The file that keeps when the VPA recommender was told of which container.
 const VPA_EVENTS: &str = "vpa-events.json";
 
-/// Opens the log of kills and starts to deliver what is pending in it, also to the API server if there is a way to
-/// one. Returns what an earlier agent left: the watcher goes on from its checkpoint. Blocks for as long as it
-/// takes to read the log.
+/// Opens the kill log and starts to deliver what is pending in it, also to the API server if there is one. Returns what an
+/// earlier agent left: the watcher resumes from its checkpoint. Blocks while it reads the log.
 pub(super) fn start(
     config: &Config,
     api: Option<ApiClient>,
@@ -67,26 +66,22 @@ pub(super) fn start(
 fn destinations(config: &Config, api: Option<ApiClient>, known: AgentMetadata) -> Vec<Box<dyn Deliver>> {
     let mut destinations: Vec<Box<dyn Deliver>> = Vec::new();
     if let Some(options) = config.report.grpc() {
-        let identity = Identity {
-            node: config.node_name.clone(),
-            boot_id: BootId::current().map(|boot| boot.0).unwrap_or_default(),
-        };
-        destinations.push(Box::new(GrpcDelivery::new(options, identity)));
+        let boot_id = BootId::current().map(|boot| boot.0).unwrap_or_default();
+        destinations.push(Box::new(GrpcDelivery::new(options, config.node_name.clone(), boot_id)));
     }
     let Some(api) = api else { return destinations };
-    let (node, known) = (config.node_name.as_str(), Arc::new(known));
+    let (node, known): (_, Arc<dyn PodMetadata>) = (config.node_name.as_str(), Arc::new(known));
     if let Some(windows) = config.report.vpa_events() {
-        let (known, memory) = (Arc::clone(&known), config.state_dir.join(VPA_EVENTS));
-        let delivery = EventDelivery::for_recommender(api.clone(), node, known, windows, memory);
-        destinations.push(Box::new(delivery));
+        let plan = EventPlan::for_recommender(windows, config.state_dir.join(VPA_EVENTS));
+        destinations.push(Box::new(EventDelivery::new(api.clone(), node, known.clone(), plan)));
     }
     if config.report.pod_events() {
-        destinations.push(Box::new(EventDelivery::for_people(api, node, known)));
+        destinations.push(Box::new(EventDelivery::new(api, node, known, EventPlan::for_people())));
     }
     destinations
 }
 
-/// What is wrong with reporting, as it changes.
+/// Watches what is wrong with reporting.
 pub(super) fn problems(mut reporter: Reporter) -> watch::Receiver<Vec<String>> {
     let (sender, problems) = watch::channel(reporter.problems());
     tokio::spawn(async move {
@@ -97,7 +92,7 @@ pub(super) fn problems(mut reporter: Reporter) -> watch::Receiver<Vec<String>> {
     problems
 }
 
-/// Where it is looked up.
+/// Knows pods and containers by the view and the inventory.
 #[derive(Debug)]
 pub(in crate::agent) struct AgentMetadata {
     pub(in crate::agent) view: watch::Receiver<Arc<NodeView>>,
@@ -106,21 +101,28 @@ pub(in crate::agent) struct AgentMetadata {
 
 impl PodMetadata for AgentMetadata {
     fn wait_until_known(&self) -> BoxFuture<'static, ()> {
-        // Of all clones none has looked at anything but what was there at the start, which is nothing.
+        // No clone has seen more than the view at the start, which is empty.
         let mut view = self.view.clone();
-        // There are no views any more where the agent is ending.
+        // An error: the agent is ending, and there are no more views.
         async move { view.changed().await.unwrap_or(()) }.boxed()
     }
 
-    fn names(&self, uid: &str, container: &str) -> Option<Names> {
+    fn complete_names(&self, facts: &mut KillFacts) {
+        let (Some(pod), container) = (&mut facts.pod, &mut facts.container) else {
+            return;
+        };
         let view = Arc::clone(&self.view.borrow());
-        let pod = pod_of_uid(&view.pods, uid)?;
-        let this = pod.statuses().find(|status| status.bare_id() == Some(container));
-        Some(Names {
-            namespace: pod.metadata.namespace.clone(),
-            pod: pod.metadata.name.clone(),
-            container: this.map(|status| status.name.clone()),
-        })
+        let is_nameless = pod.name.is_empty() || container.as_ref().is_some_and(|container| container.name.is_empty());
+        let Some(known) = pod_of_uid(&view.pods, &pod.uid).filter(|_| is_nameless) else {
+            return;
+        };
+        pod.namespace.clone_from(&known.metadata.namespace);
+        pod.name.clone_from(&known.metadata.name);
+        if let Some(container) = container
+            && let Some(status) = known.statuses().find(|status| status.bare_id() == Some(&container.id))
+        {
+            container.name.clone_from(&status.name);
+        }
     }
 
     fn resolve(&self, reference: &mut PodReference) {
@@ -138,11 +140,7 @@ impl PodMetadata for AgentMetadata {
         let (Some(pod), Some(container)) = (&report.facts().pod, &report.facts().container) else {
             return ContainerFacts::default();
         };
-        let id = PodId {
-            uid: pod.uid.clone(),
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
-        };
+        let id = pod_id(pod);
         let Some(pod) = view.pods.iter().find(|pod| pod.describes(&id)) else {
             return ContainerFacts::default();
         };
@@ -165,7 +163,7 @@ fn controlling<'a>(view: &'a NodeView, pod: &Pod) -> Option<&'a VerticalPodAutos
     vpas.find(|vpa| vpa.metadata.name == name && vpa.metadata.namespace == *namespace)
 }
 
-/// Whether the recommendation for a container's memory is held down, by `maxAllowed` or by the recommender's own limit.
+/// Whether `maxAllowed` or the recommender's own limit holds down the recommendation for a container's memory.
 fn is_pinned(vpa: &VerticalPodAutoscaler, container: &str) -> bool {
     let recommended = vpa.status.recommendation.as_ref();
     let mut recommended = recommended.into_iter().flat_map(|all| &all.container_recommendations);
@@ -179,7 +177,7 @@ fn is_pinned(vpa: &VerticalPodAutoscaler, container: &str) -> bool {
     recommended.uncapped_target.amount(Resource::Memory) > memory || max.is_some_and(|max| max > 0 && memory >= max)
 }
 
-/// Whether the container that had the kill runs on, by the pod's status and by what lives here.
+/// Whether the container that had the kill runs on, by the pod's status and by the inventory.
 fn survived(pod: &Pod, container: &ReportedContainer, residents: &NodePods) -> Option<bool> {
     let status = pod.container_status(&container.name)?;
     let id = status.bare_id()?;
@@ -196,6 +194,7 @@ fn survived(pod: &Pod, container: &ReportedContainer, residents: &NodePods) -> O
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::objects::PodId;
     use crate::model::{CgroupPath, LiveContainer, LivePod};
     use crate::report::testing::kill_of;
     use crate::sources::parse_manifests;
@@ -280,10 +279,17 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
     #[test]
     fn a_container_is_known_by_its_id() {
         let known = known(&running(), true);
-        let names = known.names("uid-of-web", "id-of-web").unwrap();
-        assert_eq!((names.pod.as_str(), names.container.as_deref()), ("web", Some("app")));
-        assert_eq!(known.names("uid-of-web", "another").unwrap().container, None);
-        assert_eq!(known.names("another", "id-of-web"), None);
+        let names = |uid: &str, id: &str| {
+            let mut facts = kill_of("web", 1).facts;
+            let (pod, container) = (facts.pod.as_mut().unwrap(), facts.container.as_mut().unwrap());
+            (pod.uid, pod.name) = (uid.to_owned(), String::new());
+            (container.id, container.name) = (id.to_owned(), String::new());
+            known.complete_names(&mut facts);
+            (facts.pod.unwrap().name, facts.container.unwrap().name)
+        };
+        assert_eq!(names("uid-of-web", "id-of-web"), ("web".to_owned(), "app".to_owned()));
+        assert_eq!(names("uid-of-web", "another"), ("web".to_owned(), String::new()));
+        assert_eq!(names("another", "id-of-web"), (String::new(), String::new()));
     }
 
     #[test]

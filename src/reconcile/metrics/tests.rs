@@ -3,19 +3,19 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use jiff::Timestamp;
 use prometheus_client::encoding::text::encode;
 
 use super::*;
-use crate::agent::oom::published::{KillMetrics, labels_of};
+use crate::agent::oom::published::KillMetrics;
 use crate::decide::PodDecision;
 use crate::kubernetes::Verb;
 use crate::kubernetes::metrics::{ApiMetrics, EventMetrics};
 use crate::model::ResourceList;
 use crate::model::objects::Pod;
 use crate::observe::metrics::registry;
-use crate::oom::Level;
 use crate::reconcile::worth::Worth;
 use crate::report::metrics::{LinkOutcome, ReportMetrics, ReportOutcome};
 use crate::report::testing::kill_of;
@@ -68,11 +68,10 @@ fn scrape() -> String {
     let mut follows = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
     follows.desired.before = Some(ResourceList::default());
     Worth::register(&mut registry).show(std::iter::once(&follows), Timestamp::now());
-    let kill = labels_of(&kill_of("web", 1));
-    KillMetrics::register(&mut registry).killed(&kill, Level::Container);
+    KillMetrics::register(&mut registry).killed(&kill_of("web", 1), Instant::now());
     let reports = ReportMetrics::register(&mut registry);
     reports.selected(Destination::Grpc);
-    reports.told(Destination::Grpc, ReportOutcome::Acknowledged, 3);
+    reports.count(Destination::Grpc, ReportOutcome::Acknowledged, 3);
     reports.link(Destination::Grpc, LinkOutcome::Established);
     let mut spool = LogStatus::default();
     spool.reports = 7;

@@ -1,16 +1,16 @@
-//! Which Kubernetes Events a stream of reports comes to. Pure: time is an argument, and nothing is sent from here.
+//! Plans the Kubernetes Events for a stream of reports. Pure: time is an argument, and nothing here sends anything.
 //!
-//! In come reports as a queue gives them; out come [`PlannedEvent`]s, each saying which reports it tells of, so that they
-//! are acknowledged once the API server has it.
+//! In come reports as a queue gives them; out come [`PlannedEvent`]s, each with the reports that it covers, which the delivery
+//! acknowledges once the API server has the Event.
 //!
 //! - [`PodEvents`]: for people. An Event for each kill, on its pod; where kills come faster than a pod or the node may send
-//!   Events, one Event tells of many, and says how many.
+//!   Events, one Event covers many, and says how many.
 //! - [`VpaEvents`]: for an unmodified VPA recommender. It learns of a kill from the pod's status or from an Event in the
-//!   shape of an eviction (`recommender/input/oom/observer.go`); the latter is sent only for what the former will not tell.
+//!   shape of an eviction (`recommender/input/oom/observer.go`); the plan has such an Event only where the status tells nothing.
 //!
-//! An Event's name is made from the id of the first report that it tells: sending it again finds that it exists. An agent
-//! that ended before it could note what it had sent may come to another plan for the same reports, and more of them; the
-//! Event that exists says how many kills it told ([`PlannedEvent::told_by`]).
+//! The id of the first report gives an Event its name, so a second post finds that the Event exists. An agent that ended before
+//! it acknowledged the reports may be followed by one with another plan for them and more; the count of the Event that exists
+//! says how many kills it covered ([`PlannedEvent::covered_by`]).
 
 mod pods;
 #[cfg(test)]
@@ -24,41 +24,41 @@ pub use vpa::{ContainerFacts, LastTold, VpaEvents, VpaWindows, Withheld};
 use super::log::{IdHash, Pending};
 use crate::kubernetes::events::{NamedEvent, PodReference, Subject, name};
 use crate::model::objects::PodId;
-use crate::oom::KillFacts;
+use crate::oom::{KillFacts, ReportedPod};
 
 /// An Event to be created.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedEvent {
-    /// The Event. A pod in it has the UID of its cgroup's name.
+    /// A pod in it has the UID of its cgroup's name.
     pub event: NamedEvent,
-    /// The reports it tells of, oldest first: to be acknowledged once it exists.
+    /// Oldest first.
     pub reports: Vec<CoveredReport>,
 }
 
-/// A report that an Event tells of.
+/// A report that an Event covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CoveredReport {
-    /// Its number in the log.
+    /// The number in the log.
     pub number: u64,
-    /// How many kills it is about.
+    /// How many kills the report is about.
     pub count: u64,
 }
 
 impl PlannedEvent {
-    /// The numbers of all reports it tells of.
+    /// The numbers of all reports that the Event covers.
     pub fn numbers(&self) -> Vec<u64> {
-        self.reports.iter().map(|told| told.number).collect()
+        self.reports.iter().map(|report| report.number).collect()
     }
 
-    /// The numbers of the reports that an Event of this name has told of which tells of so many kills: the oldest ones,
+    /// The numbers of the reports that an existing Event of this name covers, if it counts so many kills: the oldest ones,
     /// and at least the first, whose name it has.
-    pub fn told_by(&self, count: u64) -> Vec<u64> {
+    pub fn covered_by(&self, count: u64) -> Vec<u64> {
         let mut kills = 0u64;
-        let told = self.reports.iter().enumerate().take_while(|(place, told)| {
-            kills = kills.saturating_add(told.count);
-            *place == 0 || kills <= count
+        let covered = self.reports.iter().enumerate().take_while(|(index, report)| {
+            kills = kills.saturating_add(report.count);
+            *index == 0 || kills <= count
         });
-        told.map(|(_, told)| told.number).collect()
+        covered.map(|(_, report)| report.number).collect()
     }
 }
 
@@ -71,20 +71,25 @@ impl From<&Pending> for CoveredReport {
     }
 }
 
-/// The name of the Event that tells first of the report with this id.
+/// The name of an Event whose first report has this id.
 fn name_of(stem: &str, id: &str) -> String {
     name(stem, &format!("{:x}", IdHash::of(id)))
 }
 
-/// What an Event about such kills can be about.
+/// A reported pod, as the rest of the agent names it.
+pub(crate) fn pod_id(pod: &ReportedPod) -> PodId {
+    PodId {
+        namespace: pod.namespace.clone(),
+        name: pod.name.clone(),
+        uid: pod.uid.clone(),
+    }
+}
+
+/// The object of an Event about such kills.
 fn subject(facts: &KillFacts) -> Subject {
     match &facts.pod {
         Some(pod) if !pod.name.is_empty() && !pod.namespace.is_empty() => Subject::Pod(PodReference {
-            pod: PodId {
-                namespace: pod.namespace.clone(),
-                name: pod.name.clone(),
-                uid: pod.uid.clone(),
-            },
+            pod: pod_id(pod),
             container: facts
                 .container
                 .as_ref()

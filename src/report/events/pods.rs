@@ -10,7 +10,7 @@ use crate::rate_limiter::{Rate, RateLimiter};
 use crate::report::content::Report;
 use crate::report::log::Pending;
 
-/// How many Events may be sent.
+/// How many Events the agent may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rates {
     /// About one pod. Both hold: the first spaces what comes at once, the second what does not end.
@@ -19,9 +19,9 @@ pub struct Rates {
 }
 
 impl Default for Rates {
-    /// About a pod ten at once, so that the first of a flood are told as they come; the rest of a short one five seconds
-    /// later; and one a minute of a flood that goes on. What is told so quickly, twenty, is below what client-go lets a
-    /// source say about an object at once (`EventSourceObjectSpamFilter`: 25). From a node about one a second.
+    /// About a pod ten at once, so that the first kills of a flood have an Event each; then one in five seconds, and one a
+    /// minute of a flood that goes on. The first twenty are fewer than the Events that client-go lets a source send about an
+    /// object at once (`EventSourceObjectSpamFilter`: 25). From a node about one a second.
     fn default() -> Self {
         Self {
             pod: [
@@ -42,20 +42,20 @@ impl Default for Rates {
     }
 }
 
-/// What waits to be told in Events.
+/// The reports that wait for an Event.
 #[derive(Debug)]
 pub struct PodEvents {
     rates: Rates,
-    /// As many reports may wait.
+    /// So many reports may wait.
     most: usize,
     node: RateLimiter,
-    /// Those that are not full, by the pod's UID.
+    /// The limiters that are not full, by the pod's UID.
     pods: BTreeMap<String, [RateLimiter; 2]>,
-    /// In the order in which their first report came.
+    /// In the order of their first reports.
     groups: VecDeque<Group>,
 }
 
-/// Reports that one Event will tell.
+/// Reports that one Event will cover.
 #[derive(Debug)]
 struct Group {
     subject: Subject,
@@ -67,8 +67,8 @@ struct Group {
 }
 
 impl PodEvents {
-    /// Nothing waits. Once `most` reports do, those that are most of them are told in one Event whatever their pod's rate
-    /// is, so that a flood in one pod does not keep the others' from being taken in.
+    /// Once `most` reports wait, the largest group has an Event whatever its pod's rate is, so that a flood in one pod does not
+    /// keep out the reports of others.
     pub const fn new(rates: Rates, most: usize, now: Instant) -> Self {
         Self {
             rates,
@@ -79,7 +79,7 @@ impl PodEvents {
         }
     }
 
-    /// Takes a report in. It is told with those of the same container and level that wait already.
+    /// Takes a report in. One Event covers all that wait with the same container and levels.
     pub fn offer(&mut self, pending: Pending) {
         let facts = pending.report.facts();
         let (subject, levels) = (subject(facts), [facts.level, facts.limit_of()]);
@@ -96,12 +96,12 @@ impl PodEvents {
         }
     }
 
-    /// Forgets what waits. What was sent still counts against the rates.
+    /// Forgets the reports that wait. Events that were sent still count against the rates.
     pub fn start_over(&mut self) {
         self.groups.clear();
     }
 
-    /// The next Event that may be sent now, if one may. One that was given counts as sent.
+    /// The next Event that may be sent now, which counts as sent.
     pub fn next(&mut self, now: Instant) -> Option<PlannedEvent> {
         self.pods
             .retain(|_, both| !both.iter().all(|limiter| limiter.is_full(now)));
@@ -118,7 +118,7 @@ impl PodEvents {
         Some(group.event())
     }
 
-    /// When [`Self::next`] has something, if nothing more is offered: in the past if now, never if nothing waits.
+    /// When [`Self::next`] has an Event, if no more reports come: in the past if now, never if none waits.
     pub fn ready_at(&self) -> Option<Instant> {
         let first = self.groups.iter().map(|group| self.pod_ready(group)).min()?;
         let node = self.node.ready_at();
@@ -129,7 +129,7 @@ impl PodEvents {
         self.groups.iter().map(|group| group.reports.len()).sum()
     }
 
-    /// The place of the group that is told next, if one may be.
+    /// The index of the group that may have the next Event.
     fn next_group(&self, now: Instant) -> Option<usize> {
         if self.is_full() {
             let sizes = self.groups.iter().map(|group| group.reports.len()).enumerate();

@@ -428,9 +428,9 @@ fn an_event_for_the_same_first_report_has_the_same_name_and_says_which_reports_i
     let (sent, again) = (plan(2..=4), plan(2..=9));
     assert_eq!(sent.event.name, again.event.name);
     assert_ne!(sent.event.name, plan(3..=4).event.name);
-    assert_eq!(again.told_by(sent.event.count), [2, 3, 4]);
-    assert_eq!(again.told_by(0), [2], "its name tells of the first at least");
-    assert_eq!(again.told_by(again.event.count), again.numbers());
+    assert_eq!(again.covered_by(sent.event.count), [2, 3, 4]);
+    assert_eq!(again.covered_by(0), [2], "its name tells of the first at least");
+    assert_eq!(again.covered_by(again.event.count), again.numbers());
 }
 
 #[test]

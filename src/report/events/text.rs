@@ -1,10 +1,10 @@
-//! What Events say, for people. Pure.
+//! The messages of Events, for people. Pure.
 
 use crate::model::Bytes;
 use crate::oom::{HitLimit, KillFacts, Level, OomReport, Role};
 use crate::report::content::{Aggregate, Report};
 
-/// A report in a sentence or two.
+/// Describes a report in a sentence or two.
 pub(super) fn message(report: &Report) -> String {
     match report {
         Report::Kill(kill) => of_kill(kill, &cause(report.facts())),

@@ -2,8 +2,8 @@
 //!
 //! The recommender takes a new Event with the reason Evicted on a pod, with three annotations, for a sample of memory
 //! (`parseEvictionEvent` in `recommender/input/oom/observer.go`), and adds its own margin. From the status of a pod it
-//! learns of containers that ended with OOMKilled: those are not told here, or they would count twice. Users see an
-//! eviction that is none, so this is for those who ask for it, and sparse.
+//! learns of containers that ended with OOMKilled: an Event about those would count them twice. Users see an eviction that
+//! is none, so the agent makes such Events only where the configuration asks for them, and few.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use crate::oom::{Confidence, HitLimit, Level, OomReport, ReportedContainer, Repo
 use crate::report::content::Report;
 use crate::report::log::Pending;
 
-/// Containers that are remembered; the one whose Event is oldest gives way.
+/// How many containers are remembered; the one whose Event is oldest gives way.
 const REMEMBERED: usize = 4096;
 
 /// The least time between two Events about one container.
@@ -22,7 +22,7 @@ const REMEMBERED: usize = 4096;
 pub struct VpaWindows {
     /// Usually. The recommender looks once a minute.
     pub usual: SignedDuration,
-    /// While the recommendation is held down by maxAllowed: every further Event would inflate what it would be without.
+    /// While maxAllowed holds down the recommendation: every further Event would raise what it would be without maxAllowed.
     pub pinned: SignedDuration,
 }
 
@@ -36,41 +36,41 @@ impl Default for VpaWindows {
     }
 }
 
-/// What is known of a container besides the report.
+/// What the agent knows of a container besides the report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ContainerFacts {
-    /// Whether it is one of the pod's regular containers: the recommender knows no others.
+    /// Whether it is one of the pod's regular containers: the recommender knows only those.
     pub regular: bool,
-    /// Whether a VPA controls its pod: nobody else would read the Event.
+    /// Whether a VPA controls the pod: without one the Event has no reader.
     pub vpa: bool,
-    /// Whether its recommendation is held down by maxAllowed.
+    /// Whether maxAllowed holds down the container's recommendation.
     pub pinned: bool,
-    /// Whether the container that had the kill is seen to run on after it; unknown before its status was seen.
+    /// Whether the container runs on after the kill; unknown before the agent saw the container's status.
     pub survived: Option<bool>,
 }
 
-/// Why the recommender is not told.
+/// Why there is no Event for the recommender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Withheld {
-    /// The container is not known by name, or is none of the pod's regular ones.
+    /// The container's name is unknown, or it is none of the pod's regular containers.
     NoContainer,
     /// No VPA controls the pod.
     NoVpa,
-    /// Another limit than its own was reached: more memory for it would not have helped.
+    /// Another limit than the container's was reached: a higher one would not have helped.
     NotItsLimit,
-    /// It is not certain that it lost a process.
+    /// It is not certain that this container lost a process.
     Uncertain,
-    /// The container ended with it, or may have: its status tells.
+    /// The container ended with the kill, or may have: the pod's status tells.
     InStatus,
-    /// How much it would have needed is not known.
+    /// It is unknown how much memory the container would have needed.
     NoUsage,
-    /// The recommender was told of this container a short while ago.
+    /// The container had an Event a short while ago.
     WithinWindow,
-    /// The same, and it cannot recommend more anyway.
+    /// The same, and the recommender cannot recommend more anyway.
     Pinned,
 }
 
-/// When the recommender was told of a container last. Windows outlive the agent, so this is kept.
+/// When a container last had an Event for the recommender. A file keeps it, so that windows outlive the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastTold {
     pub pod: String,
@@ -79,7 +79,7 @@ pub struct LastTold {
     pub at: Timestamp,
 }
 
-/// What the recommender was told lately.
+/// Makes Events for the recommender, and remembers the latest of each container.
 #[derive(Debug)]
 pub struct VpaEvents {
     windows: VpaWindows,
@@ -87,31 +87,28 @@ pub struct VpaEvents {
 }
 
 impl VpaEvents {
-    /// Begins with what an earlier agent told.
+    /// Begins with the Events of an earlier agent.
     pub fn new(windows: VpaWindows, mut before: Vec<LastTold>) -> Self {
         before.truncate(REMEMBERED);
         Self { windows, told: before }
     }
 
-    /// What was told lately, to be kept.
+    /// The latest Events, to be kept.
     pub fn told(&self) -> &[LastTold] {
         &self.told
     }
 
-    /// Whether it is worth waiting for what becomes of the container.
+    /// Whether to wait for what becomes of the container.
     ///
-    /// Errors: Why the recommender will not be told of the report, whatever becomes of the container.
+    /// Errors: why there will be no Event, whatever becomes of the container.
     pub fn screen(&self, report: &Report, now: Timestamp) -> Result<(), Withheld> {
         let (pod, container, _) = eligible(report)?;
-        match self.since(pod, container, now) {
-            Some(since) if since < self.windows.usual => Err(Withheld::WithinWindow),
-            Some(_) | None => Ok(()),
-        }
+        self.check_window(&LastTold::new(pod, container, now), false)
     }
 
-    /// The Event about a report, once it is known what became of the container. It counts as sent from now on.
+    /// The Event about a report, once the agent knows what became of the container. It counts as sent from now on.
     ///
-    /// Errors: Why there is none; the report is dealt with.
+    /// Errors: why there is none.
     pub fn decide(
         &mut self,
         pending: &Pending,
@@ -126,10 +123,10 @@ impl VpaEvents {
         if !facts.vpa {
             return Err(Withheld::NoVpa);
         }
-        if in_status(report, facts.survived) {
+        if is_in_status(report, facts.survived) {
             return Err(Withheld::InStatus);
         }
-        self.spend(pod, container, facts.pinned, now)?;
+        self.use_window(LastTold::new(pod, container, now), facts.pinned)?;
         let message = format!(
             "vscaled tells the VPA recommender of an OOM kill in container {}; nothing was evicted. {}",
             container.name,
@@ -155,40 +152,30 @@ impl VpaEvents {
         })
     }
 
-    /// How long ago the recommender was told of a container. Not at all long if the clock was set back since: a window
-    /// that begins then may last too long by one window, and not for as long as the clock was wrong.
-    fn since(&self, pod: &ReportedPod, container: &ReportedContainer, now: Timestamp) -> Option<SignedDuration> {
-        let mut told = self.told.iter();
-        let last = told.find(|last| last.pod == pod.uid && last.container == container.name)?;
-        Some(now.duration_since(last.at).max(SignedDuration::ZERO))
-    }
-
-    /// Makes an Event about a container now the last one, if it may have another.
-    fn spend(
-        &mut self,
-        pod: &ReportedPod,
-        container: &ReportedContainer,
-        pinned: bool,
-        now: Timestamp,
-    ) -> Result<(), Withheld> {
-        let longest = self.windows.usual.max(self.windows.pinned);
-        self.told.iter_mut().for_each(|last| last.at = now.min(last.at));
-        self.told.retain(|last| now.duration_since(last.at) < longest);
+    /// Refuses an Event within the window of the last one about its container.
+    fn check_window(&self, event: &LastTold, pinned: bool) -> Result<(), Withheld> {
         let (window, why) = if pinned {
-            (longest, Withheld::Pinned)
+            (self.windows.usual.max(self.windows.pinned), Withheld::Pinned)
         } else {
             (self.windows.usual, Withheld::WithinWindow)
         };
-        if self.since(pod, container, now).is_some_and(|since| since < window) {
-            return Err(why);
+        let is_within = |last: &LastTold| last.is_of_same(event) && event.at.duration_since(last.at) < window;
+        if self.told.iter().any(is_within) {
+            Err(why)
+        } else {
+            Ok(())
         }
-        self.told
-            .retain(|last| last.pod != pod.uid || last.container != container.name);
-        self.told.push(LastTold {
-            pod: pod.uid.clone(),
-            container: container.name.clone(),
-            at: now,
-        });
+    }
+
+    /// Remembers an Event that is sent now, if its container may have one.
+    fn use_window(&mut self, event: LastTold, pinned: bool) -> Result<(), Withheld> {
+        let longest = self.windows.usual.max(self.windows.pinned);
+        // A clock that was set back costs one window, and not the time by which it was wrong.
+        self.told.iter_mut().for_each(|last| last.at = last.at.min(event.at));
+        self.told.retain(|last| event.at.duration_since(last.at) < longest);
+        self.check_window(&event, pinned)?;
+        self.told.retain(|last| !last.is_of_same(&event));
+        self.told.push(event);
         // The oldest come first.
         let excess = self.told.len().saturating_sub(REMEMBERED);
         self.told.drain(..excess);
@@ -196,7 +183,18 @@ impl VpaEvents {
     }
 }
 
-/// The pod, the container and the usage in bytes of which the recommender is told, if the report is for it at all.
+impl LastTold {
+    fn new(pod: &ReportedPod, container: &ReportedContainer, at: Timestamp) -> Self {
+        let (pod, container) = (pod.uid.clone(), container.name.clone());
+        Self { pod, container, at }
+    }
+
+    fn is_of_same(&self, other: &Self) -> bool {
+        self.pod == other.pod && self.container == other.container
+    }
+}
+
+/// The pod, the container and the usage in bytes for the Event, if the recommender needs one at all.
 fn eligible(report: &Report) -> Result<(&ReportedPod, &ReportedContainer, u64), Withheld> {
     let facts = report.facts();
     let (Some(pod), Some(container)) = (&facts.pod, &facts.container) else {
@@ -220,23 +218,17 @@ fn eligible(report: &Report) -> Result<(&ReportedPod, &ReportedContainer, u64), 
     Ok((pod, container, usage))
 }
 
-/// Whether the pod's status tells of it: the container ended, or that it did not end is not known.
-fn in_status(report: &Report, survived: Option<bool>) -> bool {
-    if survived == Some(false) {
-        return true;
-    }
-    match report {
-        Report::Kill(kill) => match kill.victim.as_ref().map(|victim| victim.role) {
-            Some(Role::Main) => true,
-            Some(Role::Child) => survived.is_none() && died_as_a_whole(kill),
-            Some(Role::Unspecified) | None => survived.is_none(),
-        },
-        Report::Aggregate(_) => survived.is_none(),
-    }
+/// Whether the pod's status tells of an eligible report: the container ended, or may have.
+fn is_in_status(report: &Report, survived: Option<bool>) -> bool {
+    let may_have_ended = || match report.kill() {
+        Some(kill) if kill.victim.as_ref().is_some_and(|victim| victim.role == Role::Child) => died_as_a_whole(kill),
+        Some(_) | None => true,
+    };
+    survived.map_or_else(may_have_ended, |survived| !survived)
 }
 
-/// Whether all of the container was killed with this process. A group below the container's own cgroup (and crun's inner
-/// one) is one that the container made itself, and need not hold its main process.
+/// Whether the kernel killed all of the container with this process. The container made a group below its own cgroup (and
+/// crun's inner one) itself, and such a group need not hold its main process.
 fn died_as_a_whole(kill: &OomReport) -> bool {
     let inside = kill
         .facts
@@ -250,7 +242,7 @@ fn died_as_a_whole(kill: &OomReport) -> bool {
     !kill.group.is_empty() && matches!(inside, None | Some("" | "container"))
 }
 
-/// What the container would have needed at least, in bytes. The recommender adds its own margin.
+/// How many bytes the container would have needed at least. The recommender adds its own margin.
 fn usage(limit: &HitLimit) -> Option<u64> {
     limit.limit_bytes.max(limit.usage_bytes).or(limit.peak_bytes)
 }

@@ -1,17 +1,15 @@
-//! Connects, talks, waits, and connects again.
+//! Connects to the receiver, delivers until the stream ends, waits, and connects again.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
 use futures::future::{BoxFuture, FutureExt};
-use jiff::Timestamp;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint as Target};
 
 use super::PROTOCOL_VERSION;
-use super::endpoint::Endpoint;
-use super::endpoint::TlsFiles;
+use super::endpoint::{Endpoint, TlsFiles};
 use super::in_words;
 use super::session::Session;
 use crate::pace::Backoff;
@@ -21,48 +19,46 @@ use crate::report::reporter::{Deliver, Ended, ReportQueue};
 
 /// How long connecting may take, TLS included.
 const CONNECT: Duration = Duration::from_secs(10);
-/// A connection on which nothing came for so long is asked whether it is alive. Servers in Go cut off who asks more often
-/// than every five minutes (`keepalive.EnforcementPolicy`). With reports on the way, acknowledgements are waited for.
+/// The agent pings a connection on which nothing came for so long. Servers in Go cut off a client that pings more often than
+/// every five minutes (`keepalive.EnforcementPolicy`). With reports on the way, the agent waits for acknowledgements anyway.
 const PING_AFTER: Duration = Duration::from_secs(6 * 60);
-/// And must answer within this.
+/// The receiver must answer a ping within this.
 const PING_ANSWER: Duration = Duration::from_secs(20);
-/// The kernel asks the other kernel more often, which no server minds.
+/// TCP probes are more frequent: no server minds them.
 const PROBE_AFTER: Duration = Duration::from_secs(30);
 /// The wait after the first failure.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 
-/// What is known of the receiver.
+/// The receiver, and how to treat it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrpcOptions {
     pub endpoint: Endpoint,
-    /// How it proves who it is, and the agent who it is; used with [`Endpoint::Tls`] only.
+    /// Used with [`Endpoint::Tls`] only.
     pub tls: TlsFiles,
     /// The longest wait between attempts to connect.
     pub longest_wait: Duration,
-    /// How long it may acknowledge nothing before it is taken for stuck.
+    /// A receiver that acknowledges nothing for so long is stuck.
     pub patience: Duration,
-}
-
-/// Who the agent says it is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Identity {
-    /// The node's name; may be empty.
-    pub node: String,
-    /// This boot of the kernel.
-    pub boot_id: String,
 }
 
 /// Delivers to a receiver of `vscaled.report.v1`.
 #[derive(Debug)]
 pub struct GrpcDelivery {
     options: GrpcOptions,
-    identity: Identity,
+    hello: Hello,
 }
 
 impl GrpcDelivery {
-    /// To that receiver, from this agent.
-    pub const fn new(options: GrpcOptions, identity: Identity) -> Self {
-        Self { options, identity }
+    /// Delivers in the name of this node, which may be empty, in this boot of its kernel.
+    pub fn new(options: GrpcOptions, node: String, boot_id: String) -> Self {
+        let hello = Hello {
+            version: PROTOCOL_VERSION,
+            node,
+            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
+            boot_id,
+            window: u32::try_from(Destination::Grpc.window()).unwrap_or(u32::MAX),
+        };
+        Self { options, hello }
     }
 
     async fn deliver(self, mut queue: ReportQueue) {
@@ -74,14 +70,13 @@ impl GrpcDelivery {
             }
             let (error, wait) = (format!("{error:#}"), backoff.next(None));
             tracing::warn!(error, ?wait, "OOM reports are not delivered; they are kept");
-            queue.waiting(error, Timestamp::now() + wait);
-            tokio::time::sleep(wait).await;
+            queue.wait(error, wait).await;
         }
     }
 
     async fn once(&self, queue: &mut ReportQueue, backoff: &mut Backoff) -> Result<Infallible> {
         let endpoint = self.options.endpoint.to_string();
-        // The timeout of connecting does not cover TLS with a peer that says nothing.
+        // The timeout of connecting does not cover TLS with a peer that sends nothing.
         let channel = match timeout(CONNECT, self.connect()).await {
             Ok(connected) => connected?,
             Err(_) => bail!("cannot connect to {endpoint}: no answer within {CONNECT:?}"),
@@ -89,18 +84,8 @@ impl GrpcDelivery {
         tracing::info!(endpoint, "connected to the receiver of OOM reports");
         queue.connected();
         Session::new(queue, endpoint, self.options.patience, backoff)
-            .run(channel, self.hello())
+            .run(channel, self.hello.clone())
             .await
-    }
-
-    fn hello(&self) -> Hello {
-        Hello {
-            version: PROTOCOL_VERSION,
-            node: self.identity.node.clone(),
-            agent_version: env!("CARGO_PKG_VERSION").to_owned(),
-            boot_id: self.identity.boot_id.clone(),
-            window: u32::try_from(Destination::Grpc.window()).unwrap_or(u32::MAX),
-        }
     }
 
     async fn connect(&self) -> Result<Channel> {

@@ -1,4 +1,4 @@
-//! Where a receiver is, and the certificates and keys for it, which are read from files when a connection is made.
+//! The address of a receiver, and the files of certificates and keys, which the agent reads for each connection.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -24,7 +24,7 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// Whether what is sent can be read, and acknowledgements be forged, by others than those on this node.
+    /// Whether others than the processes on this node can read reports and forge acknowledgements.
     pub fn is_exposed(&self) -> bool {
         match self {
             Self::Tls(_) | Self::Unix(_) => false,
@@ -47,17 +47,12 @@ impl FromStr for Endpoint {
             return usable.then(|| Self::Unix(path.into())).ok_or(NO_ENDPOINT);
         }
         let uri: Uri = text.parse().map_err(|_| NO_ENDPOINT)?;
-        let only_address = matches!(uri.path(), "" | "/") && uri.query().is_none();
-        let named = uri.host().is_some_and(|host| !host.is_empty()) && uri.port_u16().is_some();
-        let anonymous = uri
-            .authority()
-            .is_some_and(|authority| !authority.as_str().contains('@'));
-        if !(only_address && named && anonymous) {
-            return Err(NO_ENDPOINT);
-        }
+        let authority = uri.authority().ok_or(NO_ENDPOINT)?;
+        let has_port = !authority.host().is_empty() && authority.port_u16().is_some();
+        let has_more = authority.as_str().contains('@') || uri.path().len() > 1 || uri.query().is_some();
         match uri.scheme_str() {
-            Some("https") => Ok(Self::Tls(uri)),
-            Some("http") => Ok(Self::Plain(uri)),
+            Some("https") if has_port && !has_more => Ok(Self::Tls(uri)),
+            Some("http") if has_port && !has_more => Ok(Self::Plain(uri)),
             Some(_) | None => Err(NO_ENDPOINT),
         }
     }
@@ -75,19 +70,19 @@ impl fmt::Display for Endpoint {
 /// A file of certificates is not near this.
 const LONGEST_FILE: u64 = 1 << 20;
 
-/// How the receiver's certificate is judged, and which one the agent shows.
+/// How the agent checks the receiver's certificate, and which one it shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// Whose signatures are believed, in PEM; none believes the system's authorities.
+    /// The authorities that may sign the receiver's certificate, in PEM; the system's if absent.
     pub ca: Option<PathBuf>,
     /// The agent's own certificate and its key, in PEM, for receivers that ask for one.
     pub identity: Option<(PathBuf, PathBuf)>,
-    /// The name the receiver's certificate must have, if not the one in the address.
+    /// The name that the receiver's certificate must have, if not the one in the address.
     pub server_name: Option<String>,
 }
 
 impl TlsFiles {
-    /// What is in the files now.
+    /// Reads the files.
     pub(super) async fn read(&self) -> Result<ClientTlsConfig> {
         let mut tls = ClientTlsConfig::new();
         tls = match &self.ca {
@@ -112,12 +107,11 @@ async fn read(file: &Path, what: &str) -> Result<Vec<u8>> {
         bail!("{}: {} bytes are too many for it", file.display(), metadata.len());
     }
     let content = tokio::fs::read(file).await.with_context(name)?;
-    // Without one, rustls would complain about the peer's certificate instead of about this file.
-    let found = String::from_utf8_lossy(&content).lines().any(|line| {
-        line.strip_prefix("-----BEGIN ")
-            .is_some_and(|line| line.trim_end().trim_end_matches('-').ends_with(what))
-    });
-    if !found {
+    // Without a block, rustls would complain about the peer's certificate instead of about this file.
+    let end = format!("{what}-----");
+    let text = String::from_utf8_lossy(&content);
+    let mut lines = text.lines().map(str::trim_end);
+    if !lines.any(|line| line.starts_with("-----BEGIN ") && line.ends_with(&end)) {
         bail!("{}: it holds no PEM block \"{what}\"", file.display());
     }
     Ok(content)

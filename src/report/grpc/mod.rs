@@ -1,10 +1,10 @@
 //! Reports to a receiver of `vscaled.report.v1`: out go reports, in come acknowledgements.
 //!
-//! One connection with one stream at a time. Certificates are read anew for each connection, so replaced files take effect
-//! with the next one. A receiver that is away, that hangs, that refuses or that talks nonsense is left alone for a while,
-//! longer each time, and says why in one short sentence; its reports stay in the spool.
+//! There is one connection with one stream at a time. The agent reads certificates anew for each connection, so replaced files
+//! take effect with the next one. After a receiver is away, hangs, refuses or breaks the protocol, the agent waits, longer each
+//! time, and says why in one short sentence; the reports stay in the log.
 //!
-//! What a receiver sends is not trusted: it can settle what was sent to it on this stream, and nothing else.
+//! The agent does not trust a receiver: it can acknowledge what this stream sent to it, and nothing else.
 
 mod client;
 mod endpoint;
@@ -12,16 +12,16 @@ mod session;
 
 use std::error::Error;
 
-pub use client::{GrpcDelivery, GrpcOptions, Identity};
+pub use client::{GrpcDelivery, GrpcOptions};
 pub use endpoint::{Endpoint, TlsFiles};
 
 /// The version of the protocol, in `Hello.version`.
 pub const PROTOCOL_VERSION: u32 = 1;
 
-/// What a receiver says is shown up to this many characters.
+/// The agent shows so many characters of a receiver's text.
 const LONGEST: usize = 300;
 
-/// An error with its causes, bounded and printable: part of it may come from the other end.
+/// An error with its causes, bounded and printable: the receiver may have written part of it.
 fn in_words(error: &dyn Error) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();
@@ -35,7 +35,7 @@ fn in_words(error: &dyn Error) -> String {
     bounded(&words)
 }
 
-/// Text of the other end: without control characters, and not too long.
+/// Text of the receiver: without control characters, and not too long.
 fn bounded(text: &str) -> String {
     let mut clean: String = text
         .chars()

@@ -1,15 +1,13 @@
-//! One stream to a receiver, from the hello to its end.
-//! A [`Window`] holds what is on the way on it.
+//! One stream to a receiver, from the hello to its end. A [`Window`] holds the reports on the way.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use futures::{StreamExt, TryFutureExt};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Status;
 use tonic::transport::Channel;
@@ -25,16 +23,17 @@ use crate::report::reporter::ReportQueue;
 
 /// An acknowledgement of a whole window by long ids is far from this.
 const LONGEST_ACK: usize = 256 << 10;
-/// A receiver may be confused this often, and once more for each report that it acknowledges.
+/// A receiver may send so many acknowledgements for reports that it was not sent, and one more for each report that it
+/// acknowledges.
 const TOLERATED: usize = 1000;
 
-/// A stream, and what is on the way on it.
+/// A stream, and the reports on the way.
 #[derive(Debug)]
 pub(super) struct Session<'a> {
     queue: &'a mut ReportQueue,
     endpoint: String,
     patience: Duration,
-    /// Begins anew with an acknowledgement: the receiver works, in principle.
+    /// An acknowledgement resets it: the receiver works.
     backoff: &'a mut Backoff,
     window: Window,
     acknowledged: usize,
@@ -42,7 +41,7 @@ pub(super) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    /// Takes a receiver that acknowledges nothing for as long as `patience` for stuck.
+    /// A receiver that acknowledges nothing for as long as `patience` is stuck.
     pub(super) fn new(
         queue: &'a mut ReportQueue,
         endpoint: String,
@@ -61,24 +60,24 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Talks to the receiver until one end has had enough.
+    /// Delivers until the stream ends.
     ///
-    /// Errors: what is wrong with the receiver, or [`crate::report::Ended`].
+    /// Errors: always: why the stream ended, or [`crate::report::Ended`].
     pub(super) async fn run(mut self, channel: Channel, hello: Hello) -> Result<Infallible> {
         // A whole window and the hello: sending never waits.
         let (out, outgoing) = mpsc::channel(Destination::Grpc.window() + 1);
         let mut client = ReportReceiverClient::new(channel).max_decoding_message_size(LONGEST_ACK);
-        // Many a server answers the call only with its first acknowledgement: reports must not wait for that.
+        // Many servers answer the call only with their first acknowledgement: reports must not wait for that.
         let acks = client
             .deliver(ReceiverStream::new(outgoing))
             .map_ok(tonic::Response::into_inner)
             .try_flatten_stream();
         let mut acks = pin!(acks);
-        self.put(&out, Message::Hello(hello))?;
+        self.send(&out, Message::Hello(hello))?;
         loop {
             self.send_more(&out).await?;
             let deadline = self.window.deadline(self.patience);
-            // Cancel-safe, all of them: what was not taken is still there.
+            // Cancel-safe, all of them: an acknowledgement or report that was not taken is still there.
             tokio::select! {
                 ack = acks.next() => match ack {
                     Some(Ok(ack)) => self.acknowledged(&ack).await?,
@@ -86,7 +85,7 @@ impl<'a> Session<'a> {
                     None => return Err(self.ended()),
                 },
                 more = self.queue.more() => more?,
-                () = until(deadline.map(Instant::into_std)) => bail!(
+                () = until(deadline) => bail!(
                     "{} has not acknowledged any of {} reports for {:?}",
                     self.endpoint, self.window.len(), self.patience
                 ),
@@ -94,18 +93,18 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Sends what there is, as far as the window allows.
+    /// Sends reports, as far as the window allows.
     async fn send_more(&mut self, out: &mpsc::Sender<AgentMessage>) -> Result<()> {
         for pending in self.queue.next(self.window.room()).await? {
             let mut report = Report::from(&pending.report);
             report.sequence = self.window.send(pending.number, report.id.clone(), Instant::now());
-            self.put(out, Message::Report(report))?;
+            self.send(out, Message::Report(report))?;
             self.queue.sent(pending.number);
         }
         Ok(())
     }
 
-    fn put(&self, out: &mpsc::Sender<AgentMessage>, message: Message) -> Result<()> {
+    fn send(&self, out: &mpsc::Sender<AgentMessage>, message: Message) -> Result<()> {
         let message = AgentMessage { message: Some(message) };
         out.try_send(message).map_err(|_| self.ended())
     }
@@ -152,8 +151,8 @@ struct Window {
     limit: usize,
     last_sequence: u64,
     sent: VecDeque<Sent>,
-    /// When there was last something to be glad of: an acknowledgement, or nothing to wait for.
-    good: Instant,
+    /// When the receiver last acknowledged something, or had nothing to acknowledge.
+    progress: Instant,
 }
 
 #[derive(Debug)]
@@ -165,27 +164,26 @@ struct Sent {
 
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Acknowledged {
-    /// The numbers in the spool of what was received.
+    /// The numbers in the log of the reports that were acknowledged.
     numbers: Vec<u64>,
-    /// How many of the things acknowledged are not on the way.
+    /// How many acknowledgements are for reports that are not on the way.
     strange: usize,
 }
 
 impl Window {
-    /// For a stream that begins now.
     const fn new(limit: usize, now: Instant) -> Self {
         Self {
             limit,
             last_sequence: 0,
             sent: VecDeque::new(),
-            good: now,
+            progress: now,
         }
     }
 
-    /// A report is being sent; returns its sequence.
+    /// Adds a report that is being sent. Returns its sequence.
     fn send(&mut self, number: u64, id: String, now: Instant) -> u64 {
         if self.sent.is_empty() {
-            self.good = now;
+            self.progress = now;
         }
         self.last_sequence += 1;
         let sequence = self.last_sequence;
@@ -193,32 +191,30 @@ impl Window {
         sequence
     }
 
-    /// The receiver has acknowledged something.
+    /// Takes the reports out that the receiver has acknowledged.
     fn acknowledge(&mut self, ack: &Ack, now: Instant) -> Acknowledged {
         let mut acknowledged = Acknowledged::default();
+        let Acknowledged { numbers, strange } = &mut acknowledged;
         if ack.up_to > self.last_sequence {
-            acknowledged.strange += 1;
+            *strange += 1;
         } else {
             let count = self.sent.partition_point(|sent| sent.sequence <= ack.up_to);
-            acknowledged
-                .numbers
-                .extend(self.sent.drain(..count).map(|sent| sent.number));
+            numbers.extend(self.sent.drain(..count).map(|sent| sent.number));
         }
         for id in &ack.ids {
-            match self.sent.iter().position(|sent| sent.id == *id) {
-                Some(at) => acknowledged
-                    .numbers
-                    .extend(self.sent.remove(at).map(|sent| sent.number)),
-                None => acknowledged.strange += 1,
+            let at = self.sent.iter().position(|sent| sent.id == *id);
+            match at.and_then(|at| self.sent.remove(at)) {
+                Some(sent) => numbers.push(sent.number),
+                None => *strange += 1,
             }
         }
         if !acknowledged.numbers.is_empty() {
-            self.good = now;
+            self.progress = now;
         }
         acknowledged
     }
 
-    /// How many more may be sent now. Nothing until half the window is free, so that they are fetched many at a time.
+    /// How many more may be sent now. None until half the window is free, so that the log gives many at a time.
     fn room(&self) -> usize {
         if self.sent.len() <= self.limit / 2 {
             self.limit - self.sent.len()
@@ -227,14 +223,13 @@ impl Window {
         }
     }
 
-    /// How many are on the way.
     fn len(&self) -> usize {
         self.sent.len()
     }
 
-    /// When a receiver that acknowledges nothing is taken for stuck; never with nothing on the way.
+    /// When a receiver that acknowledges nothing is stuck; never with nothing on the way.
     fn deadline(&self, patience: Duration) -> Option<Instant> {
-        (!self.sent.is_empty()).then(|| self.good + patience)
+        (!self.sent.is_empty()).then(|| self.progress + patience)
     }
 }
 

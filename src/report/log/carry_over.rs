@@ -1,6 +1,6 @@
-//! The files of the version before → the log, once.
+//! Carries the files of the version before over into the log, once.
 //!
-//! vscaled 0.1 kept what was not acknowledged in `spool/reports.journal`, and the latest kills with the checkpoint in
+//! vscaled 0.1 kept the reports that were not acknowledged in `spool/reports.journal`, and the latest kills with the checkpoint in
 //! `oom.journal`. The agent removes both when the log has their content on disk. In place of `oom.journal` it leaves a file that
 //! an agent of the version before does not understand: that agent says so, and leaves the log alone. It writes new files of its
 //! own, which the next newer agent carries over again.
@@ -33,10 +33,10 @@ const LEFTOVERS: [&str; 5] = [
     "oom.journal.new",
 ];
 
-/// What the version before left.
+/// The files that the version before left, and what they hold.
 #[derive(Debug, Default)]
-pub(super) struct Left {
-    /// The files, and what is wrong with each.
+pub(super) struct EarlierFiles {
+    /// The files, and the damage of each.
     files: Vec<(PathBuf, Option<String>)>,
     /// Reports, oldest first, and the destinations that have not acknowledged them.
     reports: Vec<(Report, Destinations)>,
@@ -44,14 +44,14 @@ pub(super) struct Left {
     known_ids: Vec<u8>,
 }
 
-impl Left {
-    /// Reads the files in this state directory. Of a kill in both files the spool, which comes first, says who has it.
+impl EarlierFiles {
+    /// Reads the files in this state directory. The spool comes first: of a kill in both files it knows the acknowledgements.
     pub(super) fn read(directory: &Path) -> Self {
-        let mut left = Self::default();
-        left.read_file(directory.join(SPOOL), Self::read_spool);
-        left.read_file(directory.join(JOURNAL), Self::read_journal);
-        left.reports.sort_by_key(|(report, _)| report.last());
-        left
+        let mut files = Self::default();
+        files.read_file(directory.join(SPOOL), Self::read_spool);
+        files.read_file(directory.join(JOURNAL), Self::read_journal);
+        files.reports.sort_by_key(|(report, _)| report.last());
+        files
     }
 
     pub(super) const fn is_empty(&self) -> bool {
@@ -95,8 +95,8 @@ impl Left {
         damage
     }
 
-    /// Removes the files, whose content the log has on disk, sets those aside that were damaged, and leaves one that an agent
-    /// of the version before does not understand.
+    /// Removes the files, after the log has their content on disk, sets damaged ones aside, and leaves a file that an agent of
+    /// the version before does not understand.
     pub(super) fn retire(&self, directory: &Path) {
         for (path, damage) in &self.files {
             let retired = match damage {
@@ -118,19 +118,19 @@ impl Left {
 }
 
 impl KillLog {
-    /// Takes in what the version before left. An interrupted attempt has taken in some of it already: the log knows those ids.
-    pub(super) fn carry_over(&mut self, left: &Left) {
-        for (report, pending) in &left.reports {
+    /// Takes in the content of earlier files. The log knows the ids of what an interrupted attempt has taken in.
+    pub(super) fn carry_over(&mut self, earlier: &EarlierFiles) {
+        for (report, pending) in &earlier.reports {
             if self.state.seen.insert(IdHash::of(&report.id())) {
                 let number = self.state.next_number();
                 self.state.insert(number, Slot::new(report.clone(), *pending));
             }
         }
-        self.state.seen.insert_bytes(&left.known_ids);
-        if let Some(checkpoint) = &left.checkpoint {
+        self.state.seen.insert_bytes(&earlier.known_ids);
+        if let Some(checkpoint) = &earlier.checkpoint {
             self.state.checkpoint.clone_from(checkpoint);
         }
-        for (path, damage) in &left.files {
+        for (path, damage) in &earlier.files {
             if let Some(damage) = damage {
                 self.totals.lost += 1;
                 self.opening = Some(format!(

@@ -1,8 +1,7 @@
 //! The file of the log and the directory around it. All of it blocks.
 //!
-//! The agent appends frames, and cuts off again a frame that could not be written whole. To drop what is no longer needed, it
-//! writes the rest into a new file, which replaces the old one after an fsync. The length kept here is the truth: bytes beyond
-//! it were never promised to anyone.
+//! The agent appends frames, and cuts off a frame that the disk did not take whole. To drop reports, it writes the others into
+//! a new file, which replaces the old one after an fsync. [`LogFile::length`] is the truth: no caller relies on bytes beyond it.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufWriter, Read as _, Write as _};
@@ -86,7 +85,7 @@ impl LogFile {
 
     /// Replaces the log, after an fsync, by the header and these frames.
     ///
-    /// Errors: either of them may be in place then: the new one, if only the fsync of the directory failed.
+    /// Errors: the old file is in place, or the new one, if only the fsync of the directory failed.
     pub(super) fn replace(&mut self, mut frames: impl Iterator<Item = io::Result<Vec<u8>>>) -> Result<()> {
         let write = |new: &mut BufWriter<File>| {
             new.write_all(&HEADER)?;
@@ -104,7 +103,7 @@ impl LogFile {
     pub(super) fn append(&mut self, frame: &[u8]) -> Result<()> {
         let file = self.file.as_ref().context("no log of OOM kills is open")?;
         if let Err(error) = file.write_all_at(frame, self.length) {
-            // Part of it may be there. What cannot be cut off is a torn end: the next append overwrites it.
+            // Part of the frame may be there. If it stays, it is a torn end, and the next append overwrites it.
             if let Err(also) = file.set_len(self.length) {
                 tracing::warn!(path = %self.path.display(), error = %also, "half a write could not be taken back");
             }
@@ -132,8 +131,8 @@ impl LogFile {
         Ok(true)
     }
 
-    /// Whether the path still leads to this file, so that the next agent finds what is appended: false after another process
-    /// replaced or removed the file.
+    /// Whether the path still leads to this file, so that the next agent finds new frames: false after another process replaced
+    /// or removed the file.
     pub(super) fn is_in_place(&self) -> bool {
         let identity = |file: fs::Metadata| (file.dev(), file.ino());
         let there = fs::metadata(&self.path).ok().map(identity);

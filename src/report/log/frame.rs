@@ -3,8 +3,8 @@
 //! [`read`] tells an end that a crash cut off from damage in the middle: only after damage do intact frames follow. It never
 //! gives a payload that was not written.
 //!
-//! A payload holds what happens together or not at all: a protobuf message ([`Entry`]), then reports as JSON, one after the
-//! other. The agent refuses a payload as a whole if it does not understand a part of it.
+//! A payload is one step of the log: a protobuf message ([`Entry`]), then reports as JSON, one after the other. The agent
+//! refuses a payload as a whole if it does not understand a part of it.
 
 use std::io;
 use std::ops::Range;
@@ -39,8 +39,8 @@ fn length_of(bytes: &[u8]) -> io::Result<[u8; 4]> {
 
 /// Gives `take` the payloads of a file with this header, up to the first that is damaged or that `take` refuses.
 ///
-/// Returns the end of the last good frame and what is wrong with the rest. Nothing is wrong with a torn end: the beginning of
-/// a frame, or the zeros that a file system leaves, was never promised to anyone.
+/// Returns the end of the last good frame and the damage of the rest. A torn end is no damage: it is the beginning of a frame, or
+/// the zeros that a file system leaves, and no commit has returned for it.
 pub(super) fn read(
     header: &Header,
     bytes: &[u8],

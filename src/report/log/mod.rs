@@ -1,14 +1,14 @@
 //! The log of kills: one append-only file (`stateDir/kills.log`) of kills, checkpoints of the watcher, and acknowledgements
 //! of destinations.
 //!
-//! - Kills and the checkpoint that counts them as told are one frame: after a crash at any byte both are there or neither.
-//!   So the agent decides the id of a kill once, and makes it durable before it tells of the kill.
+//! - One frame holds kills and the checkpoint after them: after a crash at any byte both are there or neither. So the agent
+//!   decides the id of a kill once, and makes the id durable before it publishes the kill.
 //! - [`KillLog::commit`] writes an entry before it returns, so the entry survives the agent. [`KillLog::sync`] makes it
 //!   survive the machine; `task` calls it soon, once for many entries. Acknowledgements do not wait for the disk: a lost one
 //!   costs a second delivery of the same id.
 //! - A report stays until every destination has acknowledged it; the latest [`LATEST`] kills stay for operators.
-//! - The agent cuts off a torn end. It sets a file aside that has damage before its end, and keeps what came before the
-//!   damage. It leaves a file of a newer version alone, and carries the files of the version before over once (`carry_over`).
+//! - The agent cuts off a torn end. It sets aside a file with damage before its end, and keeps the entries before the damage.
+//!   It leaves a file of a newer version alone, and carries the files of the version before over once (`carry_over`).
 //! - Without room ([`Bounds`]) the oldest detail that no destination can have received becomes counts, first for each
 //!   container, then for the node.
 //! - Memory holds all of the log, within the same bounds, and the disk repeats it: while the disk refuses nothing else
@@ -25,12 +25,13 @@ pub(super) mod task;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Result;
 
-use carry_over::Left;
+use carry_over::EarlierFiles;
 use file::{HEADER, LogFile};
 use frame::{Acknowledged, Entry, Stored};
 pub use state::Pending;
@@ -46,8 +47,8 @@ use crate::oom::OomReport;
 
 /// How many of the latest kills the log keeps for operators.
 pub const LATEST: usize = 256;
-/// A report with longer JSON loses its detail: what may have been received cannot be aggregated, so one report must not fill
-/// the log.
+/// A report with longer JSON loses its detail. A report that a destination may have received cannot become a count, so one
+/// report must not fill the log.
 const LONGEST_REPORT: usize = 8 << 10;
 
 /// How much the log may hold.
@@ -102,7 +103,7 @@ pub struct LogStatus {
     pub reports: usize,
     pub bytes: u64,
     pub totals: Totals,
-    /// What is wrong with the log, for people.
+    /// A sentence for people, if anything is wrong.
     pub problem: Option<String>,
     pending_for: [usize; Destination::ALL.len()],
     /// The number of the last report.
@@ -125,13 +126,13 @@ pub struct Recovered {
     pub latest: Vec<Arc<OomReport>>,
     /// How many reports each selected destination has not acknowledged.
     pub pending: Vec<(Destination, usize)>,
-    /// How many reports were given up, because their destinations are not selected any more.
+    /// How many reports have no selected destination any more.
     pub forgotten: usize,
-    /// What is wrong, for people.
+    /// A sentence for people, if anything is wrong.
     pub problem: Option<String>,
 }
 
-/// What is stored together or not at all.
+/// Kills and a checkpoint that the log stores together or not at all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Commit {
     pub reports: Vec<Arc<OomReport>>,
@@ -145,7 +146,7 @@ pub struct Committed {
     pub stored: usize,
     /// Reports with the id of an earlier one, which the log dropped.
     pub duplicates: usize,
-    /// Whether the commit survives this process; if not, it is in memory, and [`KillLog::problem`] says why.
+    /// Whether the disk has the commit; if not, memory has it, and [`KillLog::problem`] says why.
     pub on_disk: bool,
 }
 
@@ -177,7 +178,7 @@ impl KillLog {
         (log, recovered)
     }
 
-    /// Reads the log and what the version before left. Returns how many reports were given up.
+    /// Reads the log and the files of the version before. Returns how many reports have no selected destination any more.
     fn recover(&mut self) -> Result<usize> {
         let mut rewrite = true;
         if let Some(bytes) = self.file.open()? {
@@ -194,19 +195,19 @@ impl KillLog {
                 rewrite = false;
             }
         }
-        let before = Left::read(&self.file.directory);
-        rewrite |= !before.is_empty();
-        self.carry_over(&before);
+        let earlier = EarlierFiles::read(&self.file.directory);
+        rewrite |= !earlier.is_empty();
+        self.carry_over(&earlier);
         let forgotten = self.state.forget_all_but(self.selected);
         for destination in self.selected.iter() {
-            // Which reports were on the way when the agent ended is not known: the oldest.
+            // The reports that were on the way when the agent ended are among the oldest.
             self.state.send_after(destination, 0, destination.window());
         }
         if rewrite {
             self.rewrite();
         }
         if !self.is_in_memory_only() {
-            before.retire(&self.file.directory);
+            earlier.retire(&self.file.directory);
         }
         Ok(forgotten)
     }
@@ -258,17 +259,17 @@ impl KillLog {
         self.state.send_after(destination, after, most)
     }
 
-    /// A destination acknowledged these. Returns how many of them were pending for it. Blocks.
+    /// A destination acknowledges the reports with these numbers. Returns how many were pending for it. Blocks.
     pub fn acknowledge(&mut self, destination: Destination, numbers: &[u64]) -> usize {
-        let mut numbers = numbers.to_vec();
-        numbers.sort_unstable();
-        numbers.dedup();
-        numbers.retain(|number| self.state.is_pending(destination, *number));
+        let numbers = numbers.iter().copied();
+        let numbers: BTreeSet<u64> = numbers
+            .filter(|number| self.state.is_pending(destination, *number))
+            .collect();
         let count = numbers.len();
         if count > 0 {
             let acknowledged = Acknowledged {
                 destinations: Destinations::from_iter([destination]).bits(),
-                numbers,
+                numbers: Vec::from_iter(numbers),
             };
             let entry = Entry {
                 acknowledged: vec![acknowledged],
@@ -328,7 +329,7 @@ impl KillLog {
         self.file.is_dirty
     }
 
-    /// Tries to write what is only in memory. Returns whether everything is on disk. Blocks.
+    /// Writes the log, if it is in memory only. Returns whether the disk has everything. Blocks.
     pub fn restore(&mut self) -> bool {
         if self.is_in_memory_only() {
             let opened = self.open_again();
@@ -351,7 +352,7 @@ impl KillLog {
         Ok(())
     }
 
-    /// What is wrong, for people.
+    /// A sentence for people, if anything is wrong.
     pub fn problem(&self) -> Option<String> {
         let fault = self.fault.as_ref().map(|fault| {
             format!(
@@ -367,7 +368,7 @@ impl KillLog {
         (!problems.is_empty()).then(|| problems.join("; "))
     }
 
-    /// Whether the agent has stopped writing the log.
+    /// Whether the disk lacks entries, and gets no more.
     pub const fn is_in_memory_only(&self) -> bool {
         self.fault.is_some()
     }

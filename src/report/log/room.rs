@@ -1,4 +1,5 @@
-//! Keeps the log within its bounds: aggregates the oldest detail, and drops from the file what every destination has.
+//! Keeps the log within its bounds: makes counts of the oldest reports, and drops from the file those that every destination
+//! has.
 //!
 //! Where the reports take too much room they become counts. The sum of the counts stays the same for every destination: the
 //! log drops no kill, and counts none for a destination that has acknowledged it.
@@ -43,7 +44,7 @@ impl KillLog {
         self.rewrite();
     }
 
-    /// Whether what is not acknowledged takes at most this part of the room for it.
+    /// Whether the reports that are not acknowledged take at most this part of their room.
     fn fits(&self, numerator: u64, denominator: u64) -> bool {
         let status = self.status();
         let within = |taken: u64, room: u64| taken <= room / denominator * numerator;
@@ -64,8 +65,8 @@ impl KillLog {
         }
     }
 
-    /// Writes everything that is needed into a new file, which replaces the old one. If that fails, the log writes nothing
-    /// more until [`KillLog::restore`] succeeds.
+    /// Writes the state into a new file, which replaces the old one. If that fails, the log writes nothing more until
+    /// [`KillLog::restore`] succeeds.
     pub(super) fn rewrite(&mut self) {
         if self.file.is_open {
             let replaced = self.file.replace(self.state.frames());

@@ -1,4 +1,5 @@
-//! What the log holds: reports and who has not acknowledged them, the ids stored lately, the last checkpoint. Pure.
+//! The content of the log: reports and the destinations that have not acknowledged them, the ids stored lately, the last
+//! checkpoint. Pure.
 //!
 //! [`State::apply`] takes in an entry that the log writes, and one that it reads from a file, so both lead to the same state.
 //! A report stays while a destination has not acknowledged it, or while it is one of the latest kills, which operators list.
@@ -22,7 +23,7 @@ pub(super) struct State {
     most_latest: usize,
     pub(super) last_number: u64,
     pub(super) seen: SeenIds,
-    /// The last checkpoint; empty while there was none.
+    /// The last checkpoint; empty before the first.
     pub(super) checkpoint: Vec<u8>,
 }
 
@@ -59,8 +60,8 @@ impl State {
         }
     }
 
-    /// Takes in a log with this header up to the first damage. Returns the end of the last good entry and what is wrong
-    /// with the rest, as [`frame::read`] does.
+    /// Takes in a log with this header up to the first damage. Returns the end of the last good entry and the damage of the
+    /// rest, as [`frame::read`] does.
     pub(super) fn replay(&mut self, header: &Header, bytes: &[u8]) -> (usize, Option<String>) {
         frame::read(header, bytes, |payload| {
             let (entry, reports) = Entry::read(payload)?;
@@ -166,7 +167,7 @@ impl State {
         }
     }
 
-    /// Gives up the deliveries to destinations that are not selected any more. Returns how many reports have no other.
+    /// Gives up the deliveries to all other destinations. Returns how many reports have no selected one.
     pub(super) fn forget_all_but(&mut self, selected: Destinations) -> usize {
         let before = self.pending().count();
         let numbers: Vec<u64> = self.slots.keys().copied().collect();
@@ -196,8 +197,8 @@ impl State {
         sent.collect()
     }
 
-    /// The pending reports whose detail may be given up, oldest first: those that no destination can have received and
-    /// that are not among the latest kills; or all of them.
+    /// The pending reports that may become counts, oldest first: those that no destination can have received and that are not
+    /// among the latest kills; or all of them.
     pub(super) fn aggregatable(&self, all: bool) -> Vec<u64> {
         let oldest_latest = self.oldest_latest();
         let pending = self.slots.iter().filter(|(_, slot)| !slot.pending.is_empty());
@@ -216,7 +217,7 @@ impl State {
 impl Slot {
     /// A report that no destination has received yet.
     pub(super) fn new(report: Report, pending: Destinations) -> Self {
-        // A length that cannot be known counts for nothing.
+        // A report without JSON takes no room.
         let length = serde_json::to_vec(&report).map_or(0, |json| length_of(&json));
         Self::with_length(report, pending, length)
     }

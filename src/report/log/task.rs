@@ -2,7 +2,7 @@
 //!
 //! The log blocks, so the task does all work that waits at once on a thread for blocking calls. It waits for the disk after
 //! the first new report and then at most every [`SYNC_EVERY`]: a burst of kills costs one or two waits, and a power cut can
-//! take what was stored since. It tries a disk that refuses again every [`RETRY_EVERY`].
+//! take the reports since the last one. It tries a disk that refuses again every [`RETRY_EVERY`].
 
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,14 @@ use crate::report::reporter::Ended;
 
 /// The shortest time between two waits for the disk.
 const SYNC_EVERY: Duration = Duration::from_millis(500);
-/// The time between two attempts to write what the disk did not take.
+/// The time between two attempts to write to a disk that refuses.
 const RETRY_EVERY: Duration = Duration::from_secs(5);
 /// Pieces of work that may wait; senders of more wait themselves.
 const WAITING: usize = 1024;
 const BATCH: usize = 512;
 
 type Work = Box<dyn FnOnce(&mut LogTask) + Send>;
-/// Gives a caller what its work returned.
+/// Gives a caller the result of its work.
 type Answer = Box<dyn FnOnce() + Send>;
 
 /// The way to the task.
@@ -35,7 +35,7 @@ pub(in crate::report) struct LogTask {
     pub(in crate::report) log: KillLog,
     metrics: ReportMetrics,
     status: watch::Sender<LogStatus>,
-    /// What callers get once the status shows their work.
+    /// The answers to callers, which go out once the status shows their work.
     answers: Vec<Answer>,
     next_sync: Instant,
     next_retry: Instant,
@@ -44,7 +44,7 @@ pub(in crate::report) struct LogTask {
 }
 
 impl LogLink {
-    /// Has the task do this, and waits for what it returns. Cancelling it does not take the work back.
+    /// Has the task do this work, and waits for its result. Cancelling the call does not take the work back.
     pub(in crate::report) async fn call<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut LogTask) -> T + Send + 'static,
@@ -52,14 +52,14 @@ impl LogLink {
         let (reply, answer) = oneshot::channel();
         let work = move |task: &mut LogTask| {
             let result = work(task);
-            // A caller that does not wait for the answer does not need it.
+            // An error: the caller has stopped waiting for the answer.
             task.answers.push(Box::new(move || drop(reply.send(result))));
         };
         self.send(work).await?;
         answer.await.map_err(|_| Ended)
     }
 
-    /// Has the task do this, and does not wait until it is done.
+    /// Has the task do this work, and does not wait for it.
     pub(in crate::report) async fn send(&self, work: impl FnOnce(&mut LogTask) + Send + 'static) -> Result<(), Ended> {
         self.work.send(Box::new(work)).await.map_err(|_| Ended)
     }
@@ -72,7 +72,7 @@ impl LogLink {
     }
 }
 
-/// The task; it ends once it is [`LogTask::finishing`], or when every link to it is gone.
+/// The task ends after [`LogLink::finish`], or when every link to it is gone.
 pub(in crate::report) fn start(log: KillLog, metrics: ReportMetrics) -> (LogLink, impl Future<Output = ()>) {
     let (work, inbox) = mpsc::channel(WAITING);
     let (status, status_seen) = watch::channel(LogStatus::default());

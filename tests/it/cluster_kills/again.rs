@@ -10,7 +10,8 @@ use vscaled::kubernetes::Access;
 use vscaled::kubernetes::events::PodReference;
 use vscaled::kubernetes::metrics::ApiMetrics;
 use vscaled::observe::metrics::registry;
-use vscaled::report::cluster::{EventDelivery, Names, PodMetadata};
+use vscaled::oom::KillFacts;
+use vscaled::report::cluster::{EventDelivery, EventPlan, PodMetadata};
 use vscaled::report::events::ContainerFacts;
 use vscaled::report::log::{Bounds, Commit, KillLog};
 use vscaled::report::{Deliver, Destination, Destinations, Report};
@@ -27,9 +28,7 @@ impl PodMetadata for Nothing {
         std::future::ready(()).boxed()
     }
 
-    fn names(&self, _: &str, _: &str) -> Option<Names> {
-        None
-    }
+    fn complete_names(&self, _: &mut KillFacts) {}
 
     fn resolve(&self, _: &mut PodReference) {}
 
@@ -54,7 +53,12 @@ fn keep(directory: &Path, numbers: std::ops::RangeInclusive<u64>) {
 async fn deliver(cluster: &ApiServer, directory: &Path) {
     let access = Access::Kubeconfig(cluster.kubeconfig(User::Admin));
     let client = access.connect(ApiMetrics::register(&mut registry())).await.unwrap();
-    let delivery: Box<dyn Deliver> = Box::new(EventDelivery::for_people(client, "node-1", Arc::new(Nothing)));
+    let delivery: Box<dyn Deliver> = Box::new(EventDelivery::new(
+        client,
+        "node-1",
+        Arc::new(Nothing),
+        EventPlan::for_people(),
+    ));
     let station = Station::with(directory, Bounds::default(), vec![delivery]);
     station.settled().await;
     station.finish().await;

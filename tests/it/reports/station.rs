@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use vscaled::oom::{
     Candidates, Confidence, HitLimit, KillFacts, Level, OomReport, ReportedContainer, ReportedPod, Role, Victim,
 };
-use vscaled::report::grpc::{GrpcDelivery, GrpcOptions, Identity, TlsFiles};
+use vscaled::report::grpc::{GrpcDelivery, GrpcOptions, TlsFiles};
 use vscaled::report::log::{Bounds, KillLog, Recovered};
 use vscaled::report::metrics::ReportMetrics;
 use vscaled::report::{Deliver, Destinations, Link, Reporter};
@@ -37,11 +37,7 @@ pub(super) fn options(address: &str) -> GrpcOptions {
 
 /// Delivers there.
 pub(super) fn grpc(options: GrpcOptions) -> Box<dyn Deliver> {
-    let identity = Identity {
-        node: "node-1".to_owned(),
-        boot_id: "boot-1".to_owned(),
-    };
-    Box::new(GrpcDelivery::new(options, identity))
+    Box::new(GrpcDelivery::new(options, "node-1".to_owned(), "boot-1".to_owned()))
 }
 
 impl Station {

@@ -65,6 +65,7 @@ pub struct EventDelivery {
 }
 
 impl EventDelivery {
+    /// Delivers the Events of a plan in the name of a node.
     pub fn new(client: ApiClient, node: &str, metadata: Arc<dyn PodMetadata>, plan: EventPlan) -> Self {
         Self {
             client,

@@ -48,6 +48,7 @@ pub struct Destinations(u8);
 impl Destinations {
     pub const NONE: Self = Self(0);
 
+    /// Whether the destination is in the set.
     pub const fn contains(self, destination: Destination) -> bool {
         self.0 & destination.bit() != 0
     }
@@ -56,6 +57,7 @@ impl Destinations {
         self.0 == 0
     }
 
+    /// Adds a destination to the set.
     pub const fn insert(&mut self, destination: Destination) {
         self.0 |= destination.bit();
     }

@@ -78,6 +78,7 @@ impl ReportMetrics {
         drop(self.connected(destination));
     }
 
+    /// Counts reports for a destination with this outcome.
     pub fn count(&self, destination: Destination, outcome: ReportOutcome, count: usize) {
         let reports = self
             .reports

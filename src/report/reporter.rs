@@ -48,13 +48,21 @@ impl Reporter {
         stop: &CancellationToken,
     ) -> Self {
         let stop = stop.child_token();
-        let (log, task) = task::start(log, metrics.clone());
-        tokio::spawn(task);
+        let log = task::start(log, metrics.clone());
         let (mut links, deliveries) = (Vec::new(), TaskTracker::new());
         for deliver in destinations {
             let destination = deliver.destination();
-            let (queue, link) = ReportQueue::new(destination, log.clone(), metrics.clone());
-            links.push((destination, link));
+            metrics.selected(destination);
+            let queue = ReportQueue {
+                destination,
+                log: log.clone(),
+                link: watch::Sender::new(Link::Starting),
+                metrics: metrics.clone(),
+                highest: 0,
+                after: 0,
+                known: None,
+            };
+            links.push((destination, queue.link.subscribe()));
             deliveries.spawn(stop.clone().run_until_cancelled_owned(deliver.run(queue)));
         }
         Self {
@@ -152,22 +160,6 @@ pub struct ReportQueue {
 }
 
 impl ReportQueue {
-    /// Returns a queue, and the state of its link.
-    pub(super) fn new(destination: Destination, log: LogLink, metrics: ReportMetrics) -> (Self, watch::Receiver<Link>) {
-        let (link, seen) = watch::channel(Link::Starting);
-        metrics.selected(destination);
-        let queue = Self {
-            destination,
-            log,
-            link,
-            metrics,
-            highest: 0,
-            after: 0,
-            known: None,
-        };
-        (queue, seen)
-    }
-
     /// The next reports, oldest first, at most so many; none if there are none now. From now on the destination may have
     /// received them.
     pub async fn next(&mut self, most: usize) -> Result<Vec<Pending>, Ended> {

@@ -67,19 +67,27 @@ impl Watched {
 pub(super) fn watch_for_kills(config: &Config, links: OomLinks, registry: &mut Registry) -> Watched {
     let (batches, taken) = mpsc::channel(BATCHES);
     let (problems, watcher_problems) = watch::channel(Vec::new());
-    let (published, kills) = Published::new(
-        KillMetrics::register(registry),
-        links.changes,
-        links.events,
-        links.audit,
-        links.recovered.latest,
-    );
+    let published = Published {
+        kills: watch::Sender::new(links.recovered.latest.into()),
+        changes: links.changes,
+        events: links.events,
+        metrics: KillMetrics::register(registry),
+        audit: links.audit,
+    };
+    let kills = published.kills.subscribe();
     let reporter = links.reporter;
     let store = move |reports, checkpoint| {
         let reporter = reporter.clone();
         async move { reporter.commit(reports, Some(checkpoint)).await }.boxed()
     };
-    let (recorder, recorder_problems) = Recorder::new(store, PATIENCE, published, links.residents.clone());
+    let recorder = Recorder {
+        store,
+        patience: PATIENCE,
+        published,
+        residents: links.residents.clone(),
+        problem: watch::Sender::default(),
+    };
+    let recorder_problems = recorder.problem.subscribe();
     let watching = start(
         Links {
             kmsg: config.kmsg.clone(),

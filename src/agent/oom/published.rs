@@ -29,33 +29,15 @@ const MOST_SERIES: usize = 2000;
 
 #[derive(Debug)]
 pub(super) struct Published {
-    kills: watch::Sender<VecDeque<Arc<OomReport>>>,
-    changes: broadcast::Sender<Arc<proto::Change>>,
-    events: mpsc::Sender<Event>,
+    /// The latest kills, also those that an earlier agent published.
+    pub(super) kills: watch::Sender<VecDeque<Arc<OomReport>>>,
+    pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
+    pub(super) events: mpsc::Sender<Event>,
     pub(super) metrics: KillMetrics,
-    audit: Audit,
+    pub(super) audit: Audit,
 }
 
 impl Published {
-    /// Begins with the kills that an earlier agent published, and publishes none of them again.
-    pub(super) fn new(
-        metrics: KillMetrics,
-        changes: broadcast::Sender<Arc<proto::Change>>,
-        events: mpsc::Sender<Event>,
-        audit: Audit,
-        before: Vec<Arc<OomReport>>,
-    ) -> (Self, Kills) {
-        let (kills, list) = watch::channel(before.into());
-        let published = Self {
-            kills,
-            changes,
-            events,
-            metrics,
-            audit,
-        };
-        (published, list)
-    }
-
     pub(super) fn publish(&mut self, report: Arc<OomReport>, now: Instant) {
         log(&report);
         self.audit.kill(&report);
@@ -238,14 +220,14 @@ pub(super) mod tests {
     #[test]
     fn the_list_and_the_series_are_bounded_and_series_go_with_their_pods() {
         let mut registry = registry();
-        let (changes, _) = broadcast::channel(1);
-        let (mut published, kills) = Published::new(
-            KillMetrics::register(&mut registry),
-            changes,
-            mpsc::channel(1).0,
-            Audit::default(),
-            vec![Arc::new(report("old"))],
-        );
+        let mut published = Published {
+            kills: watch::Sender::new(VecDeque::from([Arc::new(report("old"))])),
+            changes: broadcast::Sender::new(1),
+            events: mpsc::channel(1).0,
+            metrics: KillMetrics::register(&mut registry),
+            audit: Audit::default(),
+        };
+        let kills = published.kills.subscribe();
         let start = Instant::now();
         (0..LATEST).for_each(|number| published.publish(Arc::new(report(&number.to_string())), start));
         assert_eq!(ids(&kills).len(), LATEST);

@@ -28,11 +28,11 @@ pub(super) type Commit = BoxFuture<'static, Result<Committed, Ended>>;
 
 /// Stores and publishes the batches of the watcher. `S` begins a commit.
 pub(super) struct Recorder<S> {
-    store: S,
-    patience: Duration,
-    published: Published,
-    residents: watch::Receiver<Arc<NodePods>>,
-    problem: watch::Sender<Vec<String>>,
+    pub(super) store: S,
+    pub(super) patience: Duration,
+    pub(super) published: Published,
+    pub(super) residents: watch::Receiver<Arc<NodePods>>,
+    pub(super) problem: watch::Sender<Vec<String>>,
 }
 
 /// The content of the next commit.
@@ -52,23 +52,6 @@ impl Waiting {
 }
 
 impl<S: Fn(Vec<Arc<OomReport>>, Vec<u8>) -> Commit> Recorder<S> {
-    pub(super) fn new(
-        store: S,
-        patience: Duration,
-        published: Published,
-        residents: watch::Receiver<Arc<NodePods>>,
-    ) -> (Self, watch::Receiver<Vec<String>>) {
-        let (problem, problems) = watch::channel(Vec::new());
-        let recorder = Self {
-            store,
-            patience,
-            published,
-            residents,
-            problem,
-        };
-        (recorder, problems)
-    }
-
     /// Runs until the watcher has ended and everything is stored, or the disk takes too long.
     pub(super) async fn run(mut self, mut batches: mpsc::Receiver<Batch>) {
         let mut tidy = interval(TIDY);
@@ -199,13 +182,14 @@ mod tests {
     async fn a_kill_is_stored_before_it_is_published_and_published_even_if_the_disk_hangs() {
         let disk = Disk::default();
         let (changes, mut told) = broadcast::channel(16);
-        let (published, kills) = Published::new(
-            KillMetrics::register(&mut registry()),
+        let published = Published {
+            kills: watch::Sender::default(),
             changes,
-            mpsc::channel(1).0,
-            Audit::default(),
-            Vec::new(),
-        );
+            events: mpsc::channel(1).0,
+            metrics: KillMetrics::register(&mut registry()),
+            audit: Audit::default(),
+        };
+        let kills = published.kills.subscribe();
         let (_residents, residents) = watch::channel(Arc::new(NodePods {
             tree: None,
             pods: Vec::new(),
@@ -214,7 +198,14 @@ mod tests {
             let disk = disk.clone();
             move |reports: Vec<Arc<OomReport>>, checkpoint| disk.store(&reports, checkpoint)
         };
-        let (recorder, problems) = Recorder::new(store, Duration::from_millis(20), published, residents);
+        let recorder = Recorder {
+            store,
+            patience: Duration::from_millis(20),
+            published,
+            residents,
+            problem: watch::Sender::default(),
+        };
+        let problems = recorder.problem.subscribe();
         let (batches, taken) = mpsc::channel(1);
         let recorder = tokio::spawn(recorder.run(taken));
         let mut next = async |id: &str| {

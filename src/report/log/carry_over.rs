@@ -123,7 +123,7 @@ impl KillLog {
         for (report, pending) in &earlier.reports {
             if self.state.seen.insert(IdHash::of(&report.id())) {
                 let number = self.state.next_number();
-                self.state.insert(number, Slot::new(report.clone(), *pending));
+                self.state.insert(number, Slot::measured(report.clone(), *pending));
             }
         }
         self.state.seen.insert_bytes(&earlier.known_ids);

@@ -21,7 +21,7 @@ const MAGIC: &[u8] = b"vskills";
 const VERSION: u8 = 1;
 const FILE: &str = "kills.log";
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LogFile {
     pub(super) directory: PathBuf,
     path: PathBuf,
@@ -38,10 +38,7 @@ impl LogFile {
         Self {
             directory: directory.to_owned(),
             path: directory.join(FILE),
-            is_open: false,
-            file: None,
-            length: 0,
-            is_dirty: false,
+            ..Self::default()
         }
     }
 

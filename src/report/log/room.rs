@@ -113,7 +113,7 @@ impl State {
                 sum
             });
             if let Some(sum) = sum {
-                self.insert(number, Slot::new(Report::Aggregate(Box::new(sum)), pending));
+                self.insert(number, Slot::measured(Report::Aggregate(Box::new(sum)), pending));
             }
         }
         folded
@@ -140,7 +140,7 @@ mod tests {
     fn state(reports: impl IntoIterator<Item = (u32, Report)>) -> State {
         let mut state = State::new(0, 99);
         for (number, (pending, report)) in (1..).zip(reports) {
-            state.insert(number, Slot::new(report, Destinations::from_bits(pending)));
+            state.insert(number, Slot::measured(report, Destinations::from_bits(pending)));
         }
         state
     }

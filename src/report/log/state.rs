@@ -77,7 +77,7 @@ impl State {
         for (stored, report) in entry.stored.iter().zip(reports) {
             self.seen.insert(IdHash::of(&report.id()));
             let pending = Destinations::from_bits(stored.pending);
-            self.insert(stored.number, Slot::with_length(report, pending, stored.length));
+            self.insert(stored.number, Slot::new(report, pending, stored.length));
         }
         for Acknowledged { destinations, numbers } in entry.acknowledged {
             let destinations = Destinations::from_bits(destinations);
@@ -215,14 +215,14 @@ impl State {
 }
 
 impl Slot {
-    /// A report that no destination has received yet.
-    pub(super) fn new(report: Report, pending: Destinations) -> Self {
+    /// Measures a report that no destination has received yet.
+    pub(super) fn measured(report: Report, pending: Destinations) -> Self {
         // A report without JSON takes no room.
         let length = serde_json::to_vec(&report).map_or(0, |json| length_of(&json));
-        Self::with_length(report, pending, length)
+        Self::new(report, pending, length)
     }
 
-    const fn with_length(report: Report, pending: Destinations, length: u32) -> Self {
+    const fn new(report: Report, pending: Destinations, length: u32) -> Self {
         Self {
             report,
             pending,
@@ -311,7 +311,7 @@ mod tests {
         let mut state = State::new(most_latest, 9);
         for (number, pending) in (1..).zip(pending) {
             let kill = kill_of("web", number).into();
-            state.insert(number, Slot::new(kill, Destinations::from_bits(*pending)));
+            state.insert(number, Slot::measured(kill, Destinations::from_bits(*pending)));
         }
         state
     }

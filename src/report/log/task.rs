@@ -72,8 +72,8 @@ impl LogLink {
     }
 }
 
-/// The task ends after [`LogLink::finish`], or when every link to it is gone.
-pub(in crate::report) fn start(log: KillLog, metrics: ReportMetrics) -> (LogLink, impl Future<Output = ()>) {
+/// Starts the task. It ends after [`LogLink::finish`], or when every link to it is gone.
+pub(in crate::report) fn start(log: KillLog, metrics: ReportMetrics) -> LogLink {
     let (work, inbox) = mpsc::channel(WAITING);
     let (status, status_seen) = watch::channel(LogStatus::default());
     let task = LogTask {
@@ -86,11 +86,11 @@ pub(in crate::report) fn start(log: KillLog, metrics: ReportMetrics) -> (LogLink
         finishing: false,
     };
     task.publish_status();
-    let link = LogLink {
+    tokio::spawn(task.run(inbox));
+    LogLink {
         work,
         status: status_seen,
-    };
-    (link, task.run(inbox))
+    }
 }
 
 impl LogTask {

@@ -1,4 +1,4 @@
-//! The layers of the configuration: what flags, variables and a file give for each key, as text, and where each text stood.
+//! The layers of the configuration: the text that flags, variables and a file give for each key, and the place of each text.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use anyhow::{Error, Result, anyhow};
-use clap::builder::{Resettable, ValueParser};
+use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
@@ -14,10 +14,10 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 use serde_saphyr::{Span, Spanned};
 
-use super::parse::list;
+use super::parse::{list, members};
 use super::{API_VERSION, API_VERSION_BEFORE, Config, KIND};
 
-/// The heading in `--help` of the keys that a reload applies to a running agent.
+/// The heading in `--help` of the keys that a reload applies.
 pub(super) const LIVE: &str = "Settings that SIGHUP applies";
 
 /// Every key, in the order of [`Config`]'s fields.
@@ -31,11 +31,11 @@ pub struct Key {
     pub name: String,
     /// The environment variable that gives it.
     pub env: String,
-    /// The value where no layer gives one.
+    /// The value of the key without any layer.
     pub default: String,
     /// Whether a reload changes it in a running agent.
     pub live: bool,
-    /// The meaning, as help and documentation give it.
+    /// The text in help and documentation.
     pub meaning: String,
 }
 
@@ -44,26 +44,25 @@ impl Key {
         let field = arg.get_id().to_string();
         let mut words = field.split('_');
         let first = words.next().unwrap_or_default().to_owned();
-        let text = |text: Option<&std::ffi::OsStr>| text.unwrap_or_default().to_string_lossy().into_owned();
+        let prefix = if field == "node_name" { "" } else { "VSCALED_" };
+        let default = arg.get_default_values().first();
         Self {
             name: words.fold(first, |name, word| name + &word[..1].to_uppercase() + &word[1..]),
-            env: text(arg.get_env()),
-            default: text(arg.get_default_values().first().map(AsRef::as_ref)),
+            env: format!("{prefix}{}", field.to_uppercase()),
+            default: default
+                .map(|text| text.to_string_lossy().into_owned())
+                .unwrap_or_default(),
             live: arg.get_help_heading() == Some(LIVE),
-            // clap leaves the last full stop out.
+            // clap drops the final full stop.
             meaning: arg.get_help().map(|help| format!("{help}.")).unwrap_or_default(),
             field,
         }
     }
 
-    /// A text as JSON: a number, true or false, or a list where the default is one.
+    /// A text as JSON: a number or a boolean where the default is one, a list where the default has several members.
     fn json(&self, text: &str) -> Value {
         if self.default.contains(',') {
-            return text
-                .split(',')
-                .map(str::trim)
-                .filter(|member| !member.is_empty())
-                .collect();
+            return members(text).collect();
         }
         let scalar = |text: &str| {
             serde_json::from_str(text)
@@ -81,17 +80,17 @@ impl Key {
     }
 }
 
-/// A value as text: one parser refuses a value in the same words wherever it was given. A list is its members joined by commas.
+/// A value as text, so that one parser refuses a value in the same words whatever its place. Commas join the members of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Given {
+pub(super) struct PlacedText {
     text: String,
-    /// Where it was given, in the words of a refusal.
+    /// The place of the text, in the words of a refusal.
     place: String,
 }
 
-/// What one layer gives, or all of them together, by field.
+/// The values of one layer, or of all layers together, by field.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Layer(BTreeMap<String, Given>);
+pub struct Layer(BTreeMap<String, PlacedText>);
 
 /// The arguments of `vscaled run`.
 #[derive(Debug, Clone, Args)]
@@ -102,25 +101,24 @@ pub struct RunArguments {
     /// Print the resulting configuration as JSON, which is also YAML, and exit.
     #[arg(long)]
     pub print_config: bool,
-    /// The keys that flags and variables give.
+    /// The values of flags and variables.
     #[command(flatten)]
     pub settings: Layer,
 }
 
 impl RunArguments {
-    /// The configuration file, if it is there and of the `apiVersion` before the current one.
+    /// The path of the configuration file, if the file has the `apiVersion` before the current one.
     pub fn outdated_file(&self) -> Option<&Path> {
         let path = self.config.as_deref()?;
         let document: Value = serde_saphyr::from_str(&fs::read_to_string(path).ok()?).ok()?;
         (document["apiVersion"] == API_VERSION_BEFORE).then_some(path)
     }
 
-    /// What the layers give for each key; a reload reads the file again. Flags and environment do not
-    /// change while a process runs.
+    /// Merges the layers. A reload reads the file again; flags and environment do not change while a process runs.
     pub(super) fn resolve(&self) -> Result<Layer> {
         let default = |key: &Key| {
             let (text, place) = (key.default.clone(), "the default".to_owned());
-            (key.field.clone(), Given { text, place })
+            (key.field.clone(), PlacedText { text, place })
         };
         let mut given: BTreeMap<_, _> = KEYS.iter().map(default).collect();
         if let Some(file) = &self.config {
@@ -131,20 +129,20 @@ impl RunArguments {
     }
 }
 
-/// The arguments that `Config` derives, without the environment: [`Layer`] says what that gave.
+/// The arguments that [`Config`] derives. [`Layer`] adds the variables.
 fn definition() -> Command {
     Config::augment_args(Command::new("vscaled").no_binary_name(true))
 }
 
-/// Flags and variables as texts: their values are parsed with those of the file.
+/// Takes flags and variables as texts, because [`Layer::parse`] parses the values of all layers.
 impl Args for Layer {
     fn augment_args(command: Command) -> Command {
         let settings = definition();
-        let texts = settings.get_arguments().map(|arg| {
-            let empty = arg.get_default_values().iter().all(|value| value.is_empty());
+        let texts = settings.get_arguments().zip(KEYS.iter()).map(|(arg, key)| {
             arg.clone()
+                .env(key.env.as_str())
                 .value_parser(ValueParser::string())
-                .hide_default_value(empty)
+                .hide_default_value(key.default.is_empty())
         });
         command.args(texts)
     }
@@ -163,7 +161,7 @@ impl FromArgMatches for Layer {
                 _ => return None,
             };
             let text = matches.get_one::<String>(&key.field)?.clone();
-            Some((key.field.clone(), Given { text, place }))
+            Some((key.field.clone(), PlacedText { text, place }))
         });
         Ok(Self(given.collect()))
     }
@@ -174,29 +172,31 @@ impl FromArgMatches for Layer {
     }
 }
 
+/// Writes the document of a configuration file.
 impl Serialize for Layer {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_map(self.texts().map(|(key, text)| (&key.name, key.json(text))))
+        let head = [("apiVersion", API_VERSION.into()), ("kind", KIND.into())];
+        let keys = self.texts().map(|(key, text)| (key.name.as_str(), key.json(text)));
+        serializer.collect_map(head.into_iter().chain(keys))
     }
 }
 
 impl Layer {
-    /// Every key that is given, with its value, in the order of [`KEYS`].
+    /// Every key with a value, in the order of [`KEYS`].
     fn texts(&self) -> impl Iterator<Item = (&Key, &String)> {
         let text = |key: &'static Key| Some((key, &self.0.get(&key.field)?.text));
         KEYS.iter().filter_map(text)
     }
 
     pub(super) fn parse(&self) -> Result<Config> {
-        let command = definition().mut_args(|arg| arg.env(Resettable::Reset));
         let flags = self.texts().map(|(key, text)| format!("{}={text}", key.flag()));
-        command
+        definition()
             .try_get_matches_from(flags)
             .and_then(|matches| Config::from_arg_matches(&matches))
             .map_err(|error| self.refused_by(&error))
     }
 
-    /// These values with those of some keys from others.
+    /// These values, with the values of some keys replaced by those of `others`.
     pub(super) fn with<'a>(&self, others: &Self, keys: impl IntoIterator<Item = &'a Key>) -> Self {
         let mut changed = self.clone();
         for Key { field, .. } in keys {
@@ -207,22 +207,23 @@ impl Layer {
         changed
     }
 
-    /// Whether a key is written alike in both.
-    pub(super) fn agrees(&self, other: &Self, key: &Key) -> bool {
+    /// Whether both layers give a key the same text.
+    pub(super) fn has_same_text(&self, other: &Self, key: &Key) -> bool {
         let text = |layer: &Self| layer.0.get(&key.field).map(|given| given.text.clone());
         text(self) == text(other)
     }
 
-    /// The refusal of the value given for a field.
+    /// The refusal of a field's value.
     pub(super) fn refused(&self, field: &str, allowed: &str) -> Option<Error> {
         let key = KEYS.iter().find(|key| key.field == field)?;
-        let (name, Given { text, place }) = (&key.name, self.0.get(field)?);
+        let (name, PlacedText { text, place }) = (&key.name, self.0.get(field)?);
         Some(anyhow!(
             "{name}: {text:?} from {place} is refused: it must be {allowed}"
         ))
     }
 
-    /// clap names the argument as usage does (`--workers <WORKERS>`); the source of its error is the parser's.
+    /// The refusal behind an error of clap, which names the argument as in its usage (`--workers <WORKERS>`) and has the parser's
+    /// error as its source.
     fn refused_by(&self, error: &clap::Error) -> Error {
         let refused = match (error.get(ContextKind::InvalidArg), std::error::Error::source(error)) {
             (Some(ContextValue::String(argument)), Some(allowed)) => {
@@ -242,24 +243,23 @@ fn read_file(path: &Path) -> Result<Layer> {
     parse_file(&text, path).map_err(|message| anyhow!("{shown}: {message}"))
 }
 
-/// One document of our kind; any key may be absent or null.
+/// Parses the one document of a configuration file. Any key may be absent or null.
 fn parse_file(text: &str, path: &Path) -> Result<Layer, String> {
     let options = || serde_saphyr::options! { strict_booleans: true, with_snippet: false };
     let document: Value = serde_saphyr::from_str_with_options(text, options()).map_err(|error| error.to_string())?;
+    let Value::Object(keys) = document else {
+        return Err(format!(
+            "a mapping with apiVersion: {API_VERSION} and kind: {KIND} is expected"
+        ));
+    };
     for (key, expected) in [("apiVersion", API_VERSION), ("kind", KIND)] {
-        match document.as_object().map(|keys| keys.get(key)) {
-            Some(Some(Value::String(found))) if found == expected => {}
-            Some(Some(Value::String(found))) if key == "apiVersion" && found == API_VERSION_BEFORE => {}
-            Some(Some(found)) => return Err(format!("{key}: {found} is refused: it must be {expected}")),
-            Some(None) => return Err(format!("{key}: required, and must be {expected}")),
-            None => {
-                return Err(format!(
-                    "a mapping with apiVersion: {API_VERSION} and kind: {KIND} is expected"
-                ));
-            }
+        match keys.get(key) {
+            Some(found) if *found == expected || (key == "apiVersion" && *found == API_VERSION_BEFORE) => {}
+            Some(found) => return Err(format!("{key}: {found} is refused: it must be {expected}")),
+            None => return Err(format!("{key}: required, and must be {expected}")),
         }
     }
-    // Once more, now that this is a mapping, for the lines.
+    // A second parse gives the lines, which only a mapping has.
     let values: BTreeMap<String, Spanned<Value>> =
         serde_saphyr::from_str_with_options(text, options()).map_err(|error| error.to_string())?;
     let mut layer = Layer::default();
@@ -276,7 +276,7 @@ fn parse_file(text: &str, path: &Path) -> Result<Layer, String> {
         let place = format!("{}:{line}", path.display());
         layer
             .0
-            .extend(text.map(|text| (key.field.clone(), Given { text, place })));
+            .extend(text.map(|text| (key.field.clone(), PlacedText { text, place })));
     }
     Ok(layer)
 }
@@ -287,8 +287,8 @@ fn written(text: &str, span: Span) -> Option<&str> {
     text.get(start..)?.get(..usize::try_from(span.byte_len()?).ok()?)
 }
 
-/// A value of the file as a flag would have it; none for null. A number is `written` as in the file: 1.30
-/// is another version than 1.3.
+/// The text of a flag that gives the same value; none for null. `written` is the text in the file, which a number keeps: 1.30 is
+/// another version than 1.3.
 fn text_of(value: Value, written: Option<&str>) -> Result<Option<String>, &'static str> {
     let member = |value: Value| value.as_str().map(str::to_owned);
     let text = match value {

@@ -1,11 +1,11 @@
 //! The configuration of `vscaled run`: flags, environment and a file → one validated [`Config`].
 //!
-//! A key is one field of [`Config`] (`settings`). Each layer gives texts, each with the place where it stood (`layers`): a flag goes
-//! before the environment, which goes before the file, which goes before the default. The texts that win are parsed once
-//! (`parse`), and a refusal names the key, the value, what is allowed and where the value was given. On SIGHUP the file
-//! is read again ([`Config::reload`]): live keys take effect, other keys keep their value and are reported.
+//! A key is one field of [`Config`] (`settings`). Each layer gives texts with their places (`layers`): a flag overrides the
+//! environment, the environment overrides the file, the file overrides the default. The resulting texts are parsed once
+//! (`parse`). A refusal names the key, the value, the allowed values and the place. On SIGHUP the agent reads the file again
+//! ([`Config::reload`]): live keys take effect, other keys keep their value and are reported.
 //!
-//! Nothing here touches what the paths name, and nothing outside reads a flag or a variable.
+//! This module opens no path of the configuration, and no other module reads a flag or a variable.
 
 mod layers;
 mod parse;
@@ -18,7 +18,6 @@ mod values;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use serde::Serialize;
 
 pub use layers::{KEYS, Key, Layer, RunArguments};
 pub use report::ReportConfig;
@@ -34,16 +33,16 @@ pub const EXIT_BAD_CONFIGURATION: u8 = 64;
 /// The `apiVersion` of a configuration file.
 pub const API_VERSION: &str = "vscaled.io/v1";
 
-/// The one before, which is read all the same: it has the same keys.
+/// The `apiVersion` before the current one. Files with it have the same keys and are still read.
 const API_VERSION_BEFORE: &str = "vscaled.io/v1alpha1";
 
-/// What to do about a file of the version before.
+/// The advice for a file of the version before.
 pub const MEND_API_VERSION: &str = "write `apiVersion: vscaled.io/v1` in it; the keys are the same";
 
 /// The `kind` of a configuration file.
 pub const KIND: &str = "AgentConfiguration";
 
-/// What `nodeName` must be with an API server.
+/// The allowed values of `nodeName` with an API server.
 const NODE_NAME: &str =
     "a name of at most 253 lower case letters, digits, `-` and `.`, the node's own, with this source";
 
@@ -58,29 +57,17 @@ pub struct Reload {
     pub needs_restart: Vec<String>,
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Document<'a> {
-    api_version: &'static str,
-    kind: &'static str,
-    #[serde(flatten)]
-    keys: &'a Layer,
-}
-
 impl Config {
     /// Reads and checks all layers.
     ///
-    /// # Errors
-    /// A file that cannot be read, or the first value that is refused: the key, the value, where it was
-    /// given, and what is allowed.
+    /// Errors: the file cannot be read, or a value is refused. The error names the key, the value, the place and the allowed values.
     pub fn load(arguments: &RunArguments) -> Result<Self> {
         Self::parse(arguments.resolve()?)
     }
 
-    /// Reads all layers again. The whole result must be usable, keys that are not
-    /// live included; otherwise nothing changes.
+    /// Reads all layers again. Every key must have an allowed value, live or not; otherwise nothing changes.
     ///
-    /// Errors: the same as those of [`Self::load`].
+    /// Errors: as [`Self::load`].
     pub fn reload(&self, arguments: &RunArguments) -> Result<Reload> {
         let wanted = Self::load(arguments)?;
         let config = Self::parse(self.given.with(&wanted.given, KEYS.iter().filter(|key| key.live)))?;
@@ -111,19 +98,14 @@ impl Config {
         }
     }
 
-    /// The configuration as JSON, which is also YAML: given back as a file it yields the same configuration.
+    /// The configuration as JSON, which is also YAML. As a configuration file it gives the same configuration.
     ///
-    /// Errors: what serde says.
+    /// Errors: as serde.
     pub fn to_json(&self) -> Result<String> {
-        let document = Document {
-            api_version: API_VERSION,
-            kind: KIND,
-            keys: &self.given,
-        };
-        Ok(serde_json::to_string_pretty(&document)? + "\n")
+        Ok(serde_json::to_string_pretty(&self.given)? + "\n")
     }
 
-    /// Where the cgroup hierarchies are, unless the mount table says so itself.
+    /// The mount point of the cgroup hierarchies, where it is not the usual one.
     pub fn custom_cgroup_root(&self) -> Option<&Path> {
         Some(&*self.cgroup_root).filter(|root| *root != Path::new("/sys/fs/cgroup"))
     }
@@ -152,7 +134,7 @@ impl Config {
         Ok(config)
     }
 
-    /// The names of the keys that have different values; `60s` is the same as `1m`.
+    /// The names of the keys with different values. `60s` and `1m` are the same value.
     fn difference(&self, other: &Self) -> Vec<String> {
         let own = Self {
             given: Layer::default(),
@@ -160,7 +142,7 @@ impl Config {
         };
         let differs = |key: &&Key| {
             let changed = || self.given.with(&other.given, [*key]).parse().ok();
-            !self.given.agrees(&other.given, key) && changed().as_ref() != Some(&own)
+            !self.given.has_same_text(&other.given, key) && changed().as_ref() != Some(&own)
         };
         KEYS.iter().filter(differs).map(|key| key.name.clone()).collect()
     }

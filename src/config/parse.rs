@@ -1,4 +1,4 @@
-//! Parsers of single values: text → value, or what is allowed instead, in words. Pure.
+//! Parsers of single values: text → value, or the allowed values in words. Pure.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -14,7 +14,7 @@ use super::values::{List, Optional, PathSetting};
 use crate::model::objects::UpdateMode;
 use crate::model::{Bytes, CgroupPath};
 
-/// The error is what would be allowed.
+/// The error names the allowed values.
 type Parsed<T> = Result<T, String>;
 
 pub(super) const ADDRESS: &str = "an IP address and a port such as 127.0.0.1:9464";
@@ -22,7 +22,7 @@ pub(super) const BOOLEAN: &str = "false or true";
 pub(super) const ENDPOINT: &str = "https://host:port, http://host:port or unix:///path";
 pub(super) const SHARE: &str = "an amount of memory such as 512Mi, or a percentage from 0% to 100%";
 
-/// What clap takes as a parser of values.
+/// A parser that clap takes.
 pub(super) trait Parser<T>: Fn(&str) -> Parsed<T> + Clone + Send + Sync + 'static {}
 
 impl<T, F: Fn(&str) -> Parsed<T> + Clone + Send + Sync + 'static> Parser<T> for F {}
@@ -34,12 +34,12 @@ fn parser<T: 'static>(allowed: &'static str, parse: fn(&str) -> Option<T>) -> im
     move |text: &str| parse(text).ok_or_else(|| allowed.to_owned())
 }
 
-/// The text that `T` parses by itself.
+/// A value in the notation of its `FromStr`.
 pub(super) fn read<T: FromStr + 'static>(allowed: &'static str) -> impl Parser<T> {
     parser(allowed, |text| text.parse().ok())
 }
 
-/// The word that serde has for a variant of `T`.
+/// A variant of `T` under its name in serde.
 pub(super) fn named<T: DeserializeOwned + 'static>(allowed: &'static str) -> impl Parser<T> {
     parser(allowed, |text| T::deserialize(StrDeserializer::<Error>::new(text)).ok())
 }
@@ -68,19 +68,26 @@ pub(super) fn auto_none_or(parse: impl Parser<PathBuf>) -> impl Parser<PathSetti
     }
 }
 
-/// A DNS subdomain (RFC 1123), which nodes and receivers have as a name; or empty.
-pub(super) fn host_name(text: &str) -> Parsed<String> {
-    let label = |label: &str| {
-        let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-        !label.is_empty() && !label.starts_with('-') && !label.ends_with('-') && label.bytes().all(inner)
-    };
-    if text.is_empty() || (text.len() <= 253 && text.split('.').all(label)) {
-        return Ok(text.to_owned());
-    }
-    Err("empty, or a name of at most 253 lower case letters, digits, `-` and `.`".to_owned())
+/// The name of a node or a receiver: a DNS subdomain (RFC 1123), or empty.
+pub(super) fn host_name() -> impl Parser<String> {
+    parser(
+        "empty, or a name of at most 253 lower case letters, digits, `-` and `.`",
+        |text| {
+            let label = |label: &str| {
+                !label.is_empty() && !label.starts_with('-') && !label.ends_with('-') && label.bytes().all(is_in_label)
+            };
+            let allowed = text.is_empty() || (text.len() <= 253 && text.split('.').all(label));
+            allowed.then(|| text.to_owned())
+        },
+    )
 }
 
-/// A name that groupadd(8) accepts, or a number. Whether the group exists, only the machine knows.
+/// Whether a byte may stand in a DNS label (RFC 1123).
+const fn is_in_label(byte: u8) -> bool {
+    byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-'
+}
+
+/// A name that groupadd(8) accepts, or a number. The parser does not look the group up.
 pub(super) fn group() -> impl Parser<String> {
     parser("the name or number of a group", |text| {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.@$".contains(&byte);
@@ -92,7 +99,7 @@ pub(super) fn absolute_path() -> impl Parser<PathBuf> {
     parser("an absolute path", absolute)
 }
 
-/// The kernel's log: a device, or the word for the system call.
+/// The kernel's log: a device, or `syslog` for the system call.
 pub(super) fn kernel_log() -> impl Parser<PathBuf> {
     parser("an absolute path or `syslog`", |text| {
         let word = (text == "syslog").then(|| PathBuf::from(text));
@@ -107,7 +114,7 @@ pub(super) fn socket_path() -> impl Parser<PathBuf> {
     }
 }
 
-/// A socket's path, or the same as the kubelet writes an endpoint: `unix:///run/crio/crio.sock`.
+/// A socket's path, or an endpoint in the kubelet's notation: `unix:///run/crio/crio.sock`.
 pub(super) fn endpoint_path() -> impl Parser<PathBuf> {
     let parse = socket_path();
     move |text: &str| parse(text.strip_prefix("unix://").unwrap_or(text))
@@ -143,7 +150,7 @@ where
     }
 }
 
-/// A duration in Kubernetes' and jiff's notation: `90s`, `1h30m`, `100ms`. So are the bounds.
+/// A duration in the notation of Kubernetes and jiff: `90s`, `1h30m`, `100ms`. The bounds have the same notation.
 pub(super) fn duration<T>(least: &'static str, most: &'static str) -> impl Parser<T>
 where
     T: TryFrom<SignedDuration> + 'static,
@@ -158,31 +165,37 @@ where
     }
 }
 
-pub(super) fn update_modes(text: &str) -> Parsed<List<UpdateMode>> {
-    let allowed = "a list, which may be empty, of Recreate, Auto, InPlaceOrRecreate or InPlace";
-    let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
-    let mode = |name| {
-        named(allowed)(name).and_then(|mode: UpdateMode| {
-            let is_allowed = mode.updates_running_pods();
-            is_allowed.then_some(mode).ok_or_else(|| allowed.to_owned())
-        })
-    };
-    names.map(mode).collect()
+/// The members of a comma-separated list.
+pub(super) fn members(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim).filter(|member| !member.is_empty())
 }
 
-pub(super) fn namespaces(text: &str) -> Parsed<List<String>> {
-    let names = text.split(',').map(str::trim).filter(|name| !name.is_empty());
-    let letter = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
-    let name = |name: &str| {
-        let is_name = name.len() <= 63 && name.chars().all(letter);
-        let allowed = "a list, which may be empty, of names of at most 63 lower case letters, digits and `-`";
-        is_name.then(|| name.to_owned()).ok_or_else(|| allowed.to_owned())
-    };
-    names.map(name).collect()
+pub(super) fn update_modes() -> impl Parser<List<UpdateMode>> {
+    parser(
+        "a list, which may be empty, of Recreate, Auto, InPlaceOrRecreate or InPlace",
+        |text| {
+            let mode = |name| {
+                named("")(name)
+                    .ok()
+                    .filter(|mode: &UpdateMode| mode.updates_running_pods())
+            };
+            members(text).map(mode).collect()
+        },
+    )
 }
 
-/// Levels and `target=level` directives. To `EnvFilter`, a lone word that is no level is a target, which silences everything
-/// else: such a word is taken for a misspelt level.
+pub(super) fn namespaces() -> impl Parser<List<String>> {
+    let allowed = "a list, which may be empty, of names of at most 63 lower case letters, digits and `-`";
+    parser(allowed, |text| {
+        let is_name = |name: &&str| name.len() <= 63 && name.bytes().all(is_in_label);
+        members(text)
+            .map(|name| Some(name).filter(is_name).map(str::to_owned))
+            .collect()
+    })
+}
+
+/// Levels and `target=level` directives. `EnvFilter` takes a lone word that is no level for a target, which silences everything
+/// else; this parser takes such a word for a misspelt level.
 pub(super) fn log_filter(text: &str) -> Parsed<String> {
     const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
     let directive = |text: &str| text.contains('=') || LEVELS.contains(&text.trim());

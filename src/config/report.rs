@@ -1,4 +1,4 @@
-//! The keys about reports of OOM kills, and what they mean together.
+//! The keys about reports of OOM kills, and the options that follow from them.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,58 +17,50 @@ use crate::report::log::Bounds;
 #[derive(Debug, Clone, PartialEq, clap::Args)]
 pub struct ReportConfig {
     /// The receiver of OOM reports: https://host:port, http://host:port or unix:///path; empty reports to none.
-    #[arg(long, env = "VSCALED_REPORT_GRPC_ENDPOINT", default_value = "")]
-    #[arg(value_parser = or_empty(read::<Endpoint>(ENDPOINT)))]
+    #[arg(long, default_value = "", value_parser = or_empty(read::<Endpoint>(ENDPOINT)))]
     pub report_grpc_endpoint: Optional<Endpoint>,
     /// The authorities (PEM) that may sign the receiver's certificate; empty believes the system's.
-    #[arg(long, env = "VSCALED_REPORT_GRPC_CA_FILE", default_value = "", value_parser = or_empty(absolute_path()))]
+    #[arg(long, default_value = "", value_parser = or_empty(absolute_path()))]
     pub report_grpc_ca_file: Optional<PathBuf>,
     /// The agent's certificate (PEM) for receivers that ask for one; empty shows none.
-    #[arg(long, env = "VSCALED_REPORT_GRPC_CERT_FILE", default_value = "", value_parser = or_empty(absolute_path()))]
+    #[arg(long, default_value = "", value_parser = or_empty(absolute_path()))]
     pub report_grpc_cert_file: Optional<PathBuf>,
     /// The key (PEM) of that certificate.
-    #[arg(long, env = "VSCALED_REPORT_GRPC_KEY_FILE", default_value = "", value_parser = or_empty(absolute_path()))]
+    #[arg(long, default_value = "", value_parser = or_empty(absolute_path()))]
     pub report_grpc_key_file: Optional<PathBuf>,
     /// The name in the receiver's certificate; empty is the host of its endpoint.
-    #[arg(long, env = "VSCALED_REPORT_GRPC_SERVER_NAME", default_value = "", value_parser = host_name)]
+    #[arg(long, default_value = "", value_parser = host_name())]
     pub report_grpc_server_name: String,
     /// With `true`, http:// is allowed to other machines: anybody on the way can read reports and acknowledge them.
-    #[arg(long, env = "VSCALED_REPORT_GRPC_PLAINTEXT", default_value = "false")]
-    #[arg(value_parser = read::<bool>(BOOLEAN), action = Set)]
+    #[arg(long, default_value = "false", value_parser = read::<bool>(BOOLEAN), action = Set)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub report_grpc_plaintext: bool,
     /// The longest wait between attempts to reach the receiver (10ms to 1h).
-    #[arg(long, env = "VSCALED_REPORT_GRPC_MAX_BACKOFF", default_value = "1m")]
-    #[arg(value_parser = duration::<Duration>("10ms", "1h"))]
+    #[arg(long, default_value = "1m", value_parser = duration::<Duration>("10ms", "1h"))]
     pub report_grpc_max_backoff: Duration,
     /// How long the receiver may acknowledge nothing before it is taken for stuck (100ms to 1h).
-    #[arg(long, env = "VSCALED_REPORT_GRPC_ACK_TIMEOUT", default_value = "30s")]
-    #[arg(value_parser = duration::<Duration>("100ms", "1h"))]
+    #[arg(long, default_value = "30s", value_parser = duration::<Duration>("100ms", "1h"))]
     pub report_grpc_ack_timeout: Duration,
     /// Whether OOM kills become Events on their pods: `true` needs an API server, `auto` is true where there is one, or `false`.
-    #[arg(long, env = "VSCALED_REPORT_POD_EVENTS", default_value = "auto")]
-    #[arg(value_parser = or_auto(read::<bool>(BOOLEAN)))]
+    #[arg(long, default_value = "auto", value_parser = or_auto(read::<bool>(BOOLEAN)))]
     pub report_pod_events: Optional<bool>,
     /// With `true`, an unmodified VPA recommender is told of OOM kills by Events that look like evictions; needs an API server.
-    #[arg(long, env = "VSCALED_REPORT_VPA_EVENTS", default_value = "false")]
-    #[arg(value_parser = read::<bool>(BOOLEAN), action = Set)]
+    #[arg(long, default_value = "false", value_parser = read::<bool>(BOOLEAN), action = Set)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub report_vpa_events: bool,
     /// The least time between two such Events about one container (1m to 24h).
-    #[arg(long, env = "VSCALED_REPORT_VPA_EVENTS_WINDOW", default_value = "10m")]
-    #[arg(value_parser = duration::<SignedDuration>("1m", "24h"))]
+    #[arg(long, default_value = "10m", value_parser = duration::<SignedDuration>("1m", "24h"))]
     pub report_vpa_events_window: SignedDuration,
     /// The room on disk for OOM reports that are not acknowledged (4Mi to 256Mi); beyond half of it the oldest are only counted.
-    #[arg(long, env = "VSCALED_SPOOL_MAX_BYTES", default_value = "16Mi", value_parser = bytes(4 << 20..=256 << 20))]
+    #[arg(long, default_value = "16Mi", value_parser = bytes(4 << 20..=256 << 20))]
     pub spool_max_bytes: Bytes,
     /// How many such reports there may be (2000 to 100000); beyond it the oldest are only counted.
-    #[arg(long, env = "VSCALED_SPOOL_MAX_REPORTS", default_value = "10000")]
-    #[arg(value_parser = number::<usize>(2000..=100_000))]
+    #[arg(long, default_value = "10000", value_parser = number::<usize>(2000..=100_000))]
     pub spool_max_reports: usize,
 }
 
 impl ReportConfig {
-    /// The first key that the others contradict, by field name, and what is allowed instead.
+    /// The field of the first key that contradicts the others, and its allowed values.
     pub(super) fn contradiction(&self, source: Source) -> Option<(&'static str, &'static str)> {
         let exposed = self.report_grpc_endpoint.as_ref().is_some_and(Endpoint::is_exposed);
         if exposed && !self.report_grpc_plaintext {
@@ -77,12 +69,12 @@ impl ReportConfig {
                 "https:// to another machine, unless reportGrpcPlaintext is true",
             ));
         }
-        let no_events = "not true with this source: Events need an API server";
-        if self.report_pod_events == Some(true) && !source.has_cluster() {
-            return Some(("report_pod_events", no_events));
-        }
-        if self.report_vpa_events && !source.has_cluster() {
-            return Some(("report_vpa_events", no_events));
+        let events = [
+            ("report_pod_events", self.report_pod_events == Some(true)),
+            ("report_vpa_events", self.report_vpa_events),
+        ];
+        if let Some((field, _)) = events.iter().find(|(_, is_set)| *is_set && !source.has_cluster()) {
+            return Some((field, "not true with this source: Events need an API server"));
         }
         match (&self.report_grpc_cert_file, &self.report_grpc_key_file) {
             (Some(_), None) => Some(("report_grpc_key_file", "given with reportGrpcCertFile")),
@@ -91,7 +83,7 @@ impl ReportConfig {
         }
     }
 
-    /// The receiver to report to, if there is one.
+    /// The gRPC receiver, if there is one.
     pub fn grpc(&self) -> Option<GrpcOptions> {
         let identity = self
             .report_grpc_cert_file

@@ -1,5 +1,6 @@
-//! Every key of the configuration. A field is the one definition of its key: the doc comment is what help and
-//! docs/configuration.md say, the attributes give flag, variable, default, allowed values, and whether a reload applies the key.
+//! Every key of the configuration. A field is the one definition of its key: its name gives the flag, the variable and the name in
+//! the file, its doc comment is the text of help and docs/configuration.md, and its attributes give default, allowed values and
+//! whether a reload applies the key.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -23,185 +24,154 @@ use crate::observe::log::LogFormat;
 #[derive(Debug, Clone, PartialEq, clap::Args)]
 pub struct Config {
     /// The name of this node in the cluster; may be empty with the directory source alone.
-    #[arg(long, env = "NODE_NAME", default_value = "", value_parser = host_name)]
+    #[arg(long, default_value = "", value_parser = host_name())]
     pub node_name: String,
     /// Where pods and VPAs come from: `directory`, `kubernetes` (the API server), `kubelet` (the API server, and the node's
     /// kubelet for pods) or `both` (directory and API server); what both describe is as the API server says.
-    #[arg(long, env = "VSCALED_SOURCE", default_value = "directory")]
-    #[arg(value_parser = named::<Source>("directory, kubernetes, kubelet or both"))]
+    #[arg(long, default_value = "directory", value_parser = named::<Source>("directory, kubernetes, kubelet or both"))]
     pub source: Source,
     /// The socket at which the kubelet tells of its pods (feature gate PodInfoAPI), for the source `kubelet`.
-    #[arg(
-        long,
-        env = "VSCALED_KUBELET_SOCKET",
-        default_value = "/var/lib/kubelet/pods/kubelet.sock"
-    )]
-    #[arg(value_parser = socket_path())]
+    #[arg(long, default_value = "/var/lib/kubelet/pods/kubelet.sock", value_parser = socket_path())]
     pub kubelet_socket: PathBuf,
     /// The file that says how to reach the API server; empty uses the service account of the pod that vscaled runs in.
-    #[arg(long, env = "VSCALED_KUBECONFIG", default_value = "", value_parser = or_empty(absolute_path()))]
+    #[arg(long, default_value = "", value_parser = or_empty(absolute_path()))]
     pub kubeconfig: Optional<PathBuf>,
     /// The directory of manifests (*.yaml, *.yml, *.json) that the directory source follows.
-    #[arg(long, env = "VSCALED_MANIFESTS", default_value = "/etc/vscaled/manifests", value_parser = absolute_path())]
+    #[arg(long, default_value = "/etc/vscaled/manifests", value_parser = absolute_path())]
     pub manifests: PathBuf,
     /// The directory for what must outlive the agent: overrides and records.
-    #[arg(long, env = "VSCALED_STATE_DIR", default_value = "/var/lib/vscaled", value_parser = absolute_path())]
+    #[arg(long, default_value = "/var/lib/vscaled", value_parser = absolute_path())]
     pub state_dir: PathBuf,
     /// The unix socket that vscalectl talks to.
-    #[arg(long, env = "VSCALED_SOCKET", default_value = "/run/vscaled/vscaled.sock", value_parser = socket_path())]
+    #[arg(long, default_value = "/run/vscaled/vscaled.sock", value_parser = socket_path())]
     pub socket: PathBuf,
     /// The group, by name or number, whose members may make every call at the socket, as root may; empty is none.
-    #[arg(long, env = "VSCALED_OPERATOR_GROUP", default_value = "", value_parser = or_empty(group()))]
+    #[arg(long, default_value = "", value_parser = or_empty(group()))]
     pub operator_group: Optional<String>,
     /// The group whose members may make the calls at the socket that change nothing; empty is none.
-    #[arg(long, env = "VSCALED_READER_GROUP", default_value = "", value_parser = or_empty(group()))]
+    #[arg(long, default_value = "", value_parser = or_empty(group()))]
     pub reader_group: Optional<String>,
     /// The file that keeps who changed what, one line of JSON for each value: `auto` is audit.jsonl in stateDir, `none` keeps
     /// nothing, else a path.
-    #[arg(long, env = "VSCALED_AUDIT_LOG", default_value = "auto", value_parser = auto_none_or(absolute_path()))]
+    #[arg(long, default_value = "auto", value_parser = auto_none_or(absolute_path()))]
     pub audit_log: PathSetting,
     /// How large the file of the audit log becomes before it is rotated (4Ki to 1Gi).
-    #[arg(long, env = "VSCALED_AUDIT_LOG_SIZE", default_value = "10Mi", value_parser = bytes(4 << 10..=1 << 30))]
+    #[arg(long, default_value = "10Mi", value_parser = bytes(4 << 10..=1 << 30))]
     pub audit_log_size: Bytes,
     /// How many files of the audit log are kept, the current one included (1 to 100).
-    #[arg(long, env = "VSCALED_AUDIT_LOG_FILES", default_value = "5", value_parser = number::<usize>(1..=100))]
+    #[arg(long, default_value = "5", value_parser = number::<usize>(1..=100))]
     pub audit_log_files: usize,
     /// Address and port of /metrics, /healthz and /readyz; empty serves no HTTP.
-    #[arg(long, env = "VSCALED_HTTP_ADDRESS", default_value = "127.0.0.1:9464")]
-    #[arg(value_parser = or_empty(read::<SocketAddr>(ADDRESS)))]
+    #[arg(long, default_value = "127.0.0.1:9464", value_parser = or_empty(read::<SocketAddr>(ADDRESS)))]
     pub http_address: Optional<SocketAddr>,
     /// The container runtime's CRI socket: `auto` looks in the usual places, `none` works without a runtime, else a path.
-    #[arg(long, env = "VSCALED_RUNTIME_SOCKET", default_value = "auto", value_parser = auto_none_or(endpoint_path()))]
+    #[arg(long, default_value = "auto", value_parser = auto_none_or(endpoint_path()))]
     pub runtime_socket: PathSetting,
     /// Where the cgroup hierarchies are mounted.
-    #[arg(long, env = "VSCALED_CGROUP_ROOT", default_value = "/sys/fs/cgroup", value_parser = absolute_path())]
+    #[arg(long, default_value = "/sys/fs/cgroup", value_parser = absolute_path())]
     pub cgroup_root: PathBuf,
     /// The kubelet's top cgroup below cgroupRoot, such as /kubelet/kubepods; `auto` looks for it.
-    #[arg(long, env = "VSCALED_KUBEPODS", default_value = "auto", value_parser = or_auto(cgroup_path()))]
+    #[arg(long, default_value = "auto", value_parser = or_auto(cgroup_path()))]
     pub kubepods: Optional<CgroupPath>,
     /// Where the kubelet keeps the checkpoints of its CPU and memory managers, as far as vscaled may read them: what a static
     /// policy assigns is never resized.
-    #[arg(long, env = "VSCALED_KUBELET_DIR", default_value = "/var/lib/kubelet", value_parser = absolute_path())]
+    #[arg(long, default_value = "/var/lib/kubelet", value_parser = absolute_path())]
     pub kubelet_dir: PathBuf,
     /// Who creates cgroups: `cgroupfs` or `systemd`; `auto` asks the runtime, then looks at what exists.
-    #[arg(long, env = "VSCALED_CGROUP_DRIVER", default_value = "auto")]
-    #[arg(value_parser = or_auto(named::<Driver>("cgroupfs or systemd")))]
+    #[arg(long, default_value = "auto", value_parser = or_auto(named::<Driver>("cgroupfs or systemd")))]
     pub cgroup_driver: Optional<Driver>,
     /// How the runtime turns cpu shares into cpu.weight: `linear` or `quadratic`; `auto` finds out from its version.
-    #[arg(long, env = "VSCALED_WEIGHT_FORMULA", default_value = "auto")]
-    #[arg(value_parser = or_auto(named::<WeightFormula>("linear or quadratic")))]
+    #[arg(long, default_value = "auto", value_parser = or_auto(named::<WeightFormula>("linear or quadratic")))]
     pub weight_formula: Optional<WeightFormula>,
     /// The kubelet whose rules the pod level follows, such as 1.36; `auto` takes what the Node object states, else the newest
     /// known.
-    #[arg(long, env = "VSCALED_KUBELET_VERSION", default_value = "auto")]
-    #[arg(value_parser = or_auto(read::<KubeletVersion>("a version such as 1.36")))]
+    #[arg(long, default_value = "auto", value_parser = or_auto(read::<KubeletVersion>("a version such as 1.36")))]
     pub kubelet_version: Optional<KubeletVersion>,
     /// The kernel's log, which tells whom it killed for want of memory: a device, or `syslog` for the system call, which is also
     /// used where /dev/kmsg cannot be opened. Counters tell how many where neither can be read.
-    #[arg(long, env = "VSCALED_KMSG", default_value = "/dev/kmsg", value_parser = kernel_log())]
+    #[arg(long, default_value = "/dev/kmsg", value_parser = kernel_log())]
     pub kmsg: PathBuf,
     /// The update modes of VPAs that are acted on; with none, only VPAs that the annotation vscaled.io/act names.
-    #[arg(
-        long,
-        env = "VSCALED_UPDATE_MODES",
-        default_value = "Recreate,Auto,InPlaceOrRecreate,InPlace"
-    )]
-    #[arg(value_parser = update_modes, help_heading = LIVE)]
+    #[arg(long, default_value = "Recreate,Auto,InPlaceOrRecreate,InPlace")]
+    #[arg(value_parser = update_modes(), help_heading = LIVE)]
     pub update_modes: List<UpdateMode>,
     /// The recommender whose VPAs are acted on, `default` for those that name none; empty acts on all.
-    #[arg(long, env = "VSCALED_RECOMMENDER", default_value = "")]
-    #[arg(value_parser = or_empty(read::<String>("any text")), help_heading = LIVE)]
+    #[arg(long, default_value = "", value_parser = or_empty(read::<String>("any text")), help_heading = LIVE)]
     pub recommender: Optional<String>,
     /// The age from which a pod is also changed when its requests lie within the recommended bounds (0s to 87600h).
-    #[arg(long, env = "VSCALED_IN_PLACE_LIFETIME_THRESHOLD", default_value = "12h")]
-    #[arg(value_parser = duration::<SignedDuration>("0s", "87600h"), help_heading = LIVE)]
+    #[arg(long, default_value = "12h", value_parser = duration::<SignedDuration>("0s", "87600h"), help_heading = LIVE)]
     pub in_place_lifetime_threshold: SignedDuration,
     /// The relative difference from the target from which such a pod is changed (0 to 1).
-    #[arg(long, env = "VSCALED_UPDATE_THRESHOLD", default_value = "0.1")]
-    #[arg(value_parser = number::<f64>(0.0..=1.0), help_heading = LIVE)]
+    #[arg(long, default_value = "0.1", value_parser = number::<f64>(0.0..=1.0), help_heading = LIVE)]
     pub update_threshold: f64,
     /// How soon after its start a container's kill for memory makes its pod due at once (0s to 24h).
-    #[arg(long, env = "VSCALED_QUICK_OOM_THRESHOLD", default_value = "10m")]
-    #[arg(value_parser = duration::<SignedDuration>("0s", "24h"), help_heading = LIVE)]
+    #[arg(long, default_value = "10m", value_parser = duration::<SignedDuration>("0s", "24h"), help_heading = LIVE)]
     pub quick_oom_threshold: SignedDuration,
     /// The time between two looks at the node and at every value whose changes the kernel does not tell (1s to 1h).
-    #[arg(long, env = "VSCALED_SWEEP_INTERVAL", default_value = "30s")]
-    #[arg(value_parser = duration::<Duration>("1s", "1h"), help_heading = LIVE)]
+    #[arg(long, default_value = "30s", value_parser = duration::<Duration>("1s", "1h"), help_heading = LIVE)]
     pub sweep_interval: Duration,
     /// How long the container runtime may take for one update (100ms to 5m); calls that only read get 2s at most.
-    #[arg(long, env = "VSCALED_RUNTIME_TIMEOUT", default_value = "10s")]
-    #[arg(value_parser = duration::<Duration>("100ms", "5m"))]
+    #[arg(long, default_value = "10s", value_parser = duration::<Duration>("100ms", "5m"))]
     pub runtime_timeout: Duration,
     /// How many pods are worked on at the same time (1 to 64).
-    #[arg(long, env = "VSCALED_WORKERS", default_value = "4", value_parser = number::<usize>(1..=64))]
+    #[arg(long, default_value = "4", value_parser = number::<usize>(1..=64))]
     pub workers: usize,
     /// Where reports of OOM kills go.
     #[command(flatten)]
     pub report: ReportConfig,
     /// With `true`, grow memory limits that are about to be reached and cpu limits that throttle all the time, within what a VPA
     /// allows and the node can hold.
-    #[arg(long, env = "VSCALED_GUARD", default_value = "true")]
-    #[arg(value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
+    #[arg(long, default_value = "true", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
     pub guard: bool,
     /// Available memory that is never given out in an emergency: an amount such as 512Mi, or a part of the node's memory such as
     /// 5%.
-    #[arg(long, env = "VSCALED_GUARD_RESERVE", default_value = "5%")]
-    #[arg(value_parser = read::<Share>(SHARE), help_heading = LIVE)]
+    #[arg(long, default_value = "5%", value_parser = read::<Share>(SHARE), help_heading = LIVE)]
     pub guard_reserve: Share,
     /// By how much the limits of one pod may grow in an emergency within an hour: an amount, or a part of the node's memory.
-    #[arg(long, env = "VSCALED_GUARD_POD_BUDGET", default_value = "25%")]
-    #[arg(value_parser = read::<Share>(SHARE), help_heading = LIVE)]
+    #[arg(long, default_value = "25%", value_parser = read::<Share>(SHARE), help_heading = LIVE)]
     pub guard_pod_budget: Share,
     /// By how much the limits of all pods together may grow in an emergency within an hour: an amount, or a part of the node's
     /// memory.
-    #[arg(long, env = "VSCALED_GUARD_NODE_BUDGET", default_value = "50%")]
-    #[arg(value_parser = read::<Share>(SHARE), help_heading = LIVE)]
+    #[arg(long, default_value = "50%", value_parser = read::<Share>(SHARE), help_heading = LIVE)]
     pub guard_node_budget: Share,
     /// How long a container that was lent memory or cpu has to be quiet before what it does not need is taken back (1s to 24h).
-    #[arg(long, env = "VSCALED_GUARD_QUIET_PERIOD", default_value = "10m")]
-    #[arg(value_parser = duration::<Duration>("1s", "24h"), help_heading = LIVE)]
+    #[arg(long, default_value = "10m", value_parser = duration::<Duration>("1s", "24h"), help_heading = LIVE)]
     pub guard_quiet_period: Duration,
     /// With `true`, pods are told of their memory limits as their annotations vscaled.io/before-shrink, vscaled.io/after-grow and
     /// vscaled.io/on-memory-pressure say.
-    #[arg(long, env = "VSCALED_HOOKS", default_value = "true")]
-    #[arg(value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
+    #[arg(long, default_value = "true", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub hooks: bool,
     /// The namespaces, separated by commas, whose pods are told nothing whatever their annotations say.
-    #[arg(long, env = "VSCALED_HOOKS_FORBIDDEN_NAMESPACES", default_value = "")]
-    #[arg(value_parser = namespaces, help_heading = LIVE)]
+    #[arg(long, default_value = "", value_parser = namespaces(), help_heading = LIVE)]
     pub hooks_forbidden_namespaces: List<String>,
     /// With `true`, pods whose kubelet does not resize in place say what is applied to them in the annotation
     /// vscaled.io/applied; needs an API server.
-    #[arg(long, env = "VSCALED_APPLIED_ANNOTATION", default_value = "true")]
-    #[arg(value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
+    #[arg(long, default_value = "true", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub applied_annotation: bool,
     /// With `true`, raise the memory limit of a pod's cgroup that a kubelet left below the pod's containers
     /// (kubernetes/kubernetes#138760), also where no VPA manages the pod.
-    #[arg(long, env = "VSCALED_REPAIR_POD_LEVEL", default_value = "false")]
-    #[arg(value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
+    #[arg(long, default_value = "false", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub repair_pod_level: bool,
     /// Whether a kubelet that resizes in place is asked for what its node has no room for now, so that it defers the resize and a
     /// scheduler can make room: `never`, `always`, or `priority`, where pods of lower priority request enough. What the node
     /// could not hold without any other pod is never asked for.
-    #[arg(long, env = "VSCALED_ASK_WHEN_FULL", default_value = "never")]
+    #[arg(long, default_value = "never")]
     #[arg(value_parser = named::<AskWhenFull>("never, always or priority"), help_heading = LIVE)]
     pub ask_when_full: AskWhenFull,
     /// How log lines look: `text` or `json`; `auto` is text on a terminal and JSON elsewhere.
-    #[arg(long, env = "VSCALED_LOG_FORMAT", default_value = "auto")]
-    #[arg(value_parser = named::<LogFormat>("auto, text or json"))]
+    #[arg(long, default_value = "auto", value_parser = named::<LogFormat>("auto, text or json"))]
     pub log_format: LogFormat,
     /// What is logged: a level, or directives such as `info,vscaled::plan=debug`.
-    #[arg(long, env = "VSCALED_LOG_LEVEL", default_value = "info", value_parser = log_filter, help_heading = LIVE)]
+    #[arg(long, default_value = "info", value_parser = log_filter, help_heading = LIVE)]
     pub log_level: String,
     /// With `true`, decide and plan and report, but never write.
-    #[arg(long, env = "VSCALED_OBSERVE_ONLY", default_value = "false")]
-    #[arg(value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
+    #[arg(long, default_value = "false", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub observe_only: bool,
-    /// The texts the values above were parsed from, for printing and for a reload.
+    /// The texts of the values above, for printing and for a reload.
     #[arg(skip)]
     pub(super) given: Layer,
 }

@@ -1,4 +1,4 @@
-//! The types and words that only the configuration has.
+//! The types that only the configuration has.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -7,10 +7,10 @@ use serde::Deserialize;
 
 use crate::model::Bytes;
 
-/// An `Option` in which clap sees one value, whose parser decides: an `Option` by its own name means an absent flag.
+/// An `Option` that the value's parser makes. clap takes the name `Option` for a flag that may be absent.
 pub(super) type Optional<T> = Option<T>;
 
-/// A `Vec` in which clap sees one value: a `Vec` by its own name means a flag given several times.
+/// A `Vec` that the value's parser makes. clap takes the name `Vec` for a flag that may be repeated.
 pub(super) type List<T> = Vec<T>;
 
 /// Where pods and VPAs come from.
@@ -28,18 +28,18 @@ pub enum Source {
 }
 
 impl Source {
-    /// Whether the directory of manifests is followed.
+    /// Whether the agent follows the directory of manifests.
     pub const fn has_directory(self) -> bool {
         matches!(self, Self::Directory | Self::Both)
     }
 
-    /// Whether the API server is followed.
+    /// Whether the agent follows the API server.
     pub const fn has_cluster(self) -> bool {
         !matches!(self, Self::Directory)
     }
 }
 
-/// The path of something the agent may find by itself, or do without.
+/// A path that the agent may find by itself, or do without.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PathSetting {
     /// The agent finds it by itself.

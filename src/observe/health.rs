@@ -1,4 +1,4 @@
-//! Is the agent alive, is it ready: a heartbeat that grows old, and latches that somebody still holds.
+//! Liveness and readiness: the age of a heartbeat, and latches that components hold.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// A sign of life. Whoever must not stall beats; whoever watches asks for the age of the last beat.
+/// A heartbeat. The controller beats, and `/healthz` asks for the age of the last beat.
 #[derive(Debug, Clone)]
 pub struct Heartbeat {
     last: watch::Sender<Instant>,
@@ -14,7 +14,7 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// A heart that beats now, and must beat again before `limit` has passed. Also an idle owner must beat.
+    /// A heartbeat that begins now and must repeat within `limit`, also while its owner is idle.
     pub fn new(limit: Duration) -> Self {
         let last = watch::Sender::new(Instant::now());
         Self { last, limit }
@@ -25,9 +25,9 @@ impl Heartbeat {
         self.last.send_replace(Instant::now());
     }
 
-    /// Whether the last beat is young enough.
+    /// Checks that the last beat is recent.
     ///
-    /// Errors: How old it is, for people.
+    /// Errors: the age of the last beat, as a message.
     pub fn check(&self) -> Result<(), String> {
         let age = self.last.borrow().elapsed();
         if age <= self.limit {
@@ -40,24 +40,24 @@ impl Heartbeat {
     }
 }
 
-/// Ready when every latch is gone. All latches are made before anybody asks.
+/// Ready when every latch is dropped. All latches exist before the first request.
 #[derive(Debug, Default)]
 pub struct Readiness(Vec<(&'static str, Weak<()>)>);
 
-/// Holds readiness back while it, or a clone of it, exists.
+/// Holds readiness back while it or a clone of it exists.
 #[derive(Debug, Clone)]
 #[must_use = "readiness is held back only while the latch exists"]
 pub struct Latch(#[expect(dead_code, reason = "counted, never read")] Arc<()>);
 
 impl Readiness {
-    /// A latch; `name` says what is waited for.
+    /// A latch; `name` is the component or object that the agent waits for.
     pub fn latch(&mut self, name: &'static str) -> Latch {
         let held = Arc::new(());
         self.0.push((name, Arc::downgrade(&held)));
         Latch(held)
     }
 
-    /// What is still waited for; nothing when ready.
+    /// The names of the held latches; empty when ready.
     pub fn waiting_for(&self) -> Vec<&'static str> {
         let held = |latch: &Weak<()>| latch.strong_count() > 0;
         self.0

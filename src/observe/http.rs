@@ -4,9 +4,9 @@
 //! |---|---|
 //! | `/metrics` | OpenMetrics text |
 //! | `/healthz` | 200, or 503 with the reason when the heartbeat has stalled |
-//! | `/readyz` | 200, or 503 with what is waited for |
+//! | `/readyz` | 200, or 503 with the names of the held latches |
 //!
-//! Reads only, knows no caller and wants no authentication: bound to loopback unless the configuration says otherwise.
+//! The server only reads and authenticates no caller. It listens on loopback unless the configuration says otherwise.
 
 use std::io;
 use std::net::SocketAddr;
@@ -29,40 +29,40 @@ use super::health::{Heartbeat, Readiness};
 /// The content type of OpenMetrics 1.0 text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// How long answers that are under way may take once the agent ends.
+/// How long the server finishes answers after `stop`.
 const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
-/// The state that the server shows.
+/// The state that the server exposes.
 #[derive(Debug)]
 pub struct Exposed {
     /// The metrics of every component.
     pub registry: Registry,
-    /// The sign of life behind `/healthz`.
+    /// The heartbeat behind `/healthz`.
     pub heartbeat: Heartbeat,
     /// The latches that `/readyz` waits for.
     pub readiness: Readiness,
 }
 
-/// Listens; nothing is answered before [`serve`]. Port 0 takes any free one.
+/// Listens. The server answers nothing before [`serve`]. Port 0 takes any free port.
 ///
-/// Errors: when the address is taken or not this machine's.
+/// Errors: the address is in use, or is no address of this machine.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
     let listening = TcpListener::bind(address).await;
     listening.map_err(|error| anyhow!("httpAddress {address}: cannot listen: {error}"))
 }
 
-/// Answers until `stop`, and then a moment longer to those who have asked already.
+/// Answers until `stop`, and finishes answers under way for [`LAST_ANSWERS`].
 ///
-/// Errors: when the socket fails for good.
+/// Errors: the socket fails for good.
 pub async fn serve(listener: TcpListener, exposed: Exposed, stop: CancellationToken) -> io::Result<()> {
     let server = axum::serve(listener, router(exposed)).with_graceful_shutdown(stop.clone().cancelled_owned());
-    // A caller that never finishes its request must not keep the agent.
+    // A caller that never finishes its request must not delay the end of the agent.
     let too_late = async {
         stop.cancelled().await;
         tokio::time::sleep(LAST_ANSWERS).await;
     };
     tokio::select! {
-        // Cancel-safe: what is lost is an answer nobody waited long enough for.
+        // Cancel-safe: the caller loses an answer that took too long.
         outcome = server => outcome,
         () = too_late => Ok(()),
     }

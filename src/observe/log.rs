@@ -1,4 +1,4 @@
-//! Log lines on stderr: text for people at a terminal, JSON for everything else, and a filter that can change.
+//! Log lines on stderr: text on a terminal, JSON elsewhere, and a filter that can change.
 
 use std::io::{self, IsTerminal as _};
 
@@ -18,20 +18,20 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 pub enum LogFormat {
     /// Text on a terminal, JSON elsewhere.
     Auto,
-    /// Lines that people read at a terminal.
+    /// Lines for people.
     Text,
     /// One JSON object in each line.
     Json,
 }
 
-/// A handle that changes the level of the log.
+/// A handle that changes the filter of the log.
 #[derive(Debug, Clone)]
 pub struct LogFilter(reload::Handle<EnvFilter, Registry>);
 
 impl LogFilter {
-    /// Logs what `level` says from now on.
+    /// Replaces the filter.
     ///
-    /// Errors: The text is no filter; the old one stays.
+    /// Errors: `level` is no filter; the old filter stays.
     pub fn set(&self, level: &str) -> Result<()> {
         Ok(self.0.reload(filter(level)?)?)
     }
@@ -39,7 +39,7 @@ impl LogFilter {
 
 /// Sets up logging for this process, once.
 ///
-/// Errors: The level is no filter, or logging was set up before.
+/// Errors: `level` is no filter, or logging was set up before.
 pub fn init(format: LogFormat, level: &str) -> Result<LogFilter> {
     let terminal = io::stderr().is_terminal();
     let (subscriber, filter) = subscriber(format, terminal, filter(level)?, io::stderr);

@@ -1,8 +1,8 @@
-//! What the agent shows of itself: metrics, health, log lines.
+//! The agent's metrics, health, log and audit log.
 //!
-//! In come counts, durations and heartbeats from the components that own them; out go OpenMetrics text, `/healthz` and
-//! `/readyz` over HTTP ([`http`]), log lines on stderr ([`log`]), and who changed what, for good ([`audit`]). Nothing here
-//! influences what the agent does: a scrape that fails, or a log nobody reads, costs nothing but itself.
+//! Counts, durations and heartbeats come in from the components that own them. OpenMetrics text, `/healthz` and `/readyz`
+//! go out over HTTP ([`http`]), log lines to stderr ([`log`]), and a durable record of every change to a file ([`audit`]).
+//! Nothing here influences what the agent does.
 
 pub mod audit;
 pub mod health;

@@ -1,10 +1,10 @@
-//! A file of lines that never grows beyond its bounds.
+//! A rotated file of lines with bounded size.
 //!
-//! In come lines; out they go behind what is there, each whole and on a line of its own. A file that would become too
-//! long is renamed (`audit.jsonl` → `audit.jsonl.1` → `audit.jsonl.2` …) and the last one removed. Blocks.
+//! Each line is appended whole. A file that would become too long is renamed (`audit.jsonl` → `audit.jsonl.1` →
+//! `audit.jsonl.2` …) and the oldest is removed. Blocks.
 //!
-//! What was written survives the end of this process at once, and that of the machine from the next [`RotatedFile::sync`]
-//! on; a file that is left, for whatever reason, is synced first.
+//! An appended line survives the end of the process at once, and a power cut after the next [`RotatedFile::sync`]. A file
+//! is synced before another takes its place.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -16,7 +16,7 @@ use anyhow::{Error, anyhow};
 use super::AuditOptions;
 use crate::files;
 
-/// The file that is written, and those that were.
+/// The current file and its rotated predecessors.
 #[derive(Debug)]
 pub(super) struct RotatedFile {
     options: AuditOptions,
@@ -27,16 +27,16 @@ pub(super) struct RotatedFile {
 struct Open {
     file: File,
     bytes: u64,
-    /// Which file it is: somebody else may rotate it, too.
+    /// Device and inode, which another process may change by rotating the file.
     inode: (u64, u64),
-    /// Whether the disk may not have everything.
+    /// Whether the disk may lack lines.
     unsynced: bool,
-    /// Whether part of a line may be at its end: opening it anew finds that out.
+    /// Whether the file may end with part of a line. Opening the file again mends that.
     torn: bool,
 }
 
 impl Open {
-    /// Waits until the disk has everything.
+    /// Waits until the disk has all lines.
     fn sync(&mut self) -> io::Result<()> {
         if self.unsynced {
             self.file.sync_data()?;
@@ -51,7 +51,8 @@ impl RotatedFile {
         Self { options, open: None }
     }
 
-    /// Appends lines, each of which ends in a newline; returns how many were written, and why not all.
+    /// Appends lines, each of which ends with a newline. Returns the number of written lines, and the error that stopped
+    /// it.
     pub(super) fn append(&mut self, lines: &[String]) -> (usize, Option<Error>) {
         for (index, line) in lines.iter().enumerate() {
             if let Err(error) = self.append_one(line) {
@@ -61,9 +62,9 @@ impl RotatedFile {
         (lines.len(), None)
     }
 
-    /// Waits until the disk has everything that was appended.
+    /// Waits until the disk has all lines.
     ///
-    /// Errors: A power cut may take what was appended since the last success.
+    /// Errors: a power cut may lose the lines since the last success.
     pub(super) fn sync(&mut self) -> Result<(), Error> {
         let synced = self.open.as_mut().map_or(Ok(()), Open::sync);
         synced.map_err(|error| self.failed("sync", &error))
@@ -86,7 +87,7 @@ impl RotatedFile {
         written.map_err(|error| self.failed("write", &error))
     }
 
-    /// The file at the path, opened anew unless it is still the one that is open.
+    /// Opens the file at the path, unless it is open.
     fn current(&mut self) -> Result<Open, Error> {
         let there = fs::symlink_metadata(&self.options.path).map(|there| (there.dev(), there.ino()));
         match (self.open.take(), there) {
@@ -123,7 +124,7 @@ impl RotatedFile {
                 bytes += 1;
             }
         }
-        // The names of this file and of those rotated before.
+        // The directory holds the names of this file and of the rotated ones.
         files::sync_directory_of(path)?;
         Ok(Open {
             file,
@@ -134,7 +135,7 @@ impl RotatedFile {
         })
     }
 
-    /// Renames the files, so that there is none at the path. The oldest is overwritten by the one before it.
+    /// Renames the files, so that the path is free. The second oldest replaces the oldest.
     fn rotate(&self) -> Result<(), Error> {
         let moved = |from: PathBuf, to: PathBuf| match fs::rename(&from, &to) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.failed("rotate", &error)),

@@ -1,5 +1,5 @@
-//! Refusals and kills, without floods of them: who is turned away a thousand times a second, or a pod whose processes are
-//! killed all the time, must not push everything else out of the log. Pure: time is an argument.
+//! Bounds the lines of refusals and kills, so that a caller with a thousand refusals a second, or a pod with endless kills,
+//! does not push other lines out of the log. Pure: time is an argument.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
-use super::line::{of_kill, of_more_kills, of_refusal};
+use super::line::{Line, of_kill};
 use crate::oom::OomReport;
 
-/// What exceeds its lines is counted for so long.
+/// The period in which events beyond the bound are counted.
 const WINDOW: SignedDuration = SignedDuration::from_secs(super::WINDOW.as_secs().cast_signed());
-/// Kills with a line of their own in each window.
+/// The number of kills with a line of their own in each period.
 const KILLS: u32 = 60;
-/// No more kinds of refusals are remembered: beyond, all that were counted are written down at once.
-const MOST: usize = 1024;
+/// The most topics in memory. Beyond, the counts are written at once.
+const MOST_TOPICS: usize = 1024;
 
-/// Somebody was turned away, or asked for something and was refused.
+/// A refused caller or a refused request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Refusal {
@@ -29,47 +29,47 @@ pub struct Refusal {
     pub pid: i32,
     /// The call that was refused.
     pub call: &'static str,
-    /// About which pod, if the caller may ask about pods at all.
+    /// The pod of the request, if the caller may name pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// What the caller was told.
+    /// The answer to the caller.
     pub reason: String,
 }
 
-/// What can come in floods.
+/// An event that may come in floods.
 #[derive(Debug)]
-pub(super) enum Frequent {
+pub(super) enum FloodEvent {
     Refusal(Refusal),
     Kill(Arc<OomReport>),
 }
 
-/// Refusals of the same call to the same user about the same pod share a window; all kills share one.
+/// The same refusals of one user share a bound, and all kills share one.
 type Topic = Option<(u32, &'static str, Option<String>)>;
 
 #[derive(Debug)]
 struct Counted {
     since: Timestamp,
     written: u32,
-    /// The latest of those not written down yet, and how many they are.
-    more: Option<(Frequent, u64)>,
+    /// The latest event without a line, and the number of such events.
+    more: Option<(FloodEvent, u64)>,
 }
 
-/// What came in the last while.
+/// The topics of the last period.
 #[derive(Debug, Default)]
 pub(super) struct Floods {
     seen: HashMap<Topic, Counted>,
 }
 
 impl Floods {
-    /// The lines to write now that this has happened.
-    pub(super) fn record(&mut self, event: Frequent, now: Timestamp) -> Vec<String> {
+    /// Counts an event; returns the lines to write now.
+    pub(super) fn record(&mut self, event: FloodEvent, now: Timestamp) -> Vec<String> {
         let mut lines = self.take_expired(now);
-        if self.seen.len() >= MOST {
+        if self.seen.len() >= MOST_TOPICS {
             lines.extend(self.take_all(now));
         }
         let (topic, most) = match &event {
-            Frequent::Refusal(refusal) => (Some((refusal.uid, refusal.call, refusal.pod.clone())), 1),
-            Frequent::Kill(_) => (None, KILLS),
+            FloodEvent::Refusal(refusal) => (Some((refusal.uid, refusal.call, refusal.pod.clone())), 1),
+            FloodEvent::Kill(_) => (None, KILLS),
         };
         let counted = self.seen.entry(topic).or_insert(Counted {
             since: now,
@@ -79,8 +79,8 @@ impl Floods {
         if counted.written < most {
             counted.written += 1;
             lines.push(match &event {
-                Frequent::Refusal(refusal) => of_refusal(refusal, 1),
-                Frequent::Kill(kill) => of_kill(kill),
+                FloodEvent::Refusal(refusal) => Line::Refusal { refusal, times: 1 }.text(),
+                FloodEvent::Kill(kill) => of_kill(kill),
             });
         } else {
             let times = counted.more.take().map_or(1, |(_, times)| times + 1);
@@ -89,7 +89,7 @@ impl Floods {
         lines
     }
 
-    /// What was counted in windows that are over. A clock that was set back ends them, too.
+    /// The lines for topics whose period is over. Setting the clock back ends a period, too.
     pub(super) fn take_expired(&mut self, now: Timestamp) -> Vec<String> {
         self.take_if(now, |counted| now.duration_since(counted.since).abs() >= WINDOW)
     }
@@ -102,8 +102,15 @@ impl Floods {
         let ended = self.seen.extract_if(|_, counted| is_over(counted));
         let more = ended.filter_map(|(_, counted)| counted.more);
         more.map(|(latest, times)| match latest {
-            Frequent::Refusal(refusal) => of_refusal(&refusal, times),
-            Frequent::Kill(_) => of_more_kills(now, times),
+            FloodEvent::Refusal(refusal) => {
+                let refusal = &refusal;
+                Line::Refusal { refusal, times }.text()
+            }
+            FloodEvent::Kill(_) => Line::MoreKills {
+                time: now,
+                kills: times,
+            }
+            .text(),
         })
         .collect()
     }
@@ -118,8 +125,8 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn refusal(uid: u32, second: i64) -> Frequent {
-        Frequent::Refusal(Refusal {
+    fn refusal(uid: u32, second: i64) -> FloodEvent {
+        FloodEvent::Refusal(Refusal {
             time: at(second),
             uid,
             pid: 7,
@@ -129,8 +136,8 @@ mod tests {
         })
     }
 
-    fn kill(number: u64) -> Frequent {
-        Frequent::Kill(Arc::new(kill_of("web", number)))
+    fn kill(number: u64) -> FloodEvent {
+        FloodEvent::Kill(Arc::new(kill_of("web", number)))
     }
 
     #[test]
@@ -160,7 +167,7 @@ mod tests {
         for uid in 0..5000 {
             floods.record(refusal(uid, 0), at(0));
             floods.record(refusal(uid, 0), at(0));
-            assert!(floods.seen.len() <= MOST);
+            assert!(floods.seen.len() <= MOST_TOPICS);
         }
     }
 

@@ -8,26 +8,26 @@ use crate::model::objects::PodId;
 use crate::model::{Cause, ChangeRecord, ControlFile, StepRecord, micros};
 use crate::oom::{Confidence, Level, OomReport, ReportedPod};
 
-/// Whose wish a change was; what does not apply is absent.
+/// The author of a change. Fields that do not apply are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Actor<'a> {
-    /// `vpa`; `operator`; `guard`, which grew a limit that was about to be reached, or ends what it lent; or `agent`, which
-    /// keeps true, or takes back, what somebody wished before.
+    /// `vpa`; `operator`; `guard`, for temporary limits and their end; or `agent`, which keeps or reverts an earlier
+    /// change.
     pub kind: &'static str,
     /// The name of the VPA.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<&'a str>,
-    /// Which version of it; empty where its source has none.
+    /// The version of the VPA; empty if its source has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<&'a str>,
-    /// The user id of the operator who called.
+    /// The user id of the operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// The process id of the caller.
+    /// The process id of the operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
-    /// The reason that the caller gave.
+    /// The operator's reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'a str>,
 }
@@ -65,35 +65,35 @@ impl<'a> From<&'a Cause> for Actor<'a> {
 
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
-enum Line<'a> {
-    /// One value that was written, or a pass that wrote none because it was refused.
+pub(super) enum Line<'a> {
+    /// One written value, or a pass that was refused and wrote none.
     Change {
         time: Timestamp,
-        /// The number of the pass, as in `vscalectl history`: values with the same one were changed together.
+        /// The number of the pass, as in `vscalectl history`. Values with the same number were changed together.
         change: u64,
         pod: &'a PodId,
         who: Actor<'a>,
         why: String,
         #[serde(flatten)]
         what: Option<&'a WrittenValue<'a>>,
-        /// How the whole pass ended.
+        /// The outcome of the whole pass.
         outcome: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
         reason: Option<&'a str>,
-        /// From the decision until every value was read back.
+        /// From the decision until every value was read back, in microseconds.
         verified_us: u64,
     },
-    /// A caller who was turned away, or whose wish was refused.
+    /// A refused caller or request.
     Refusal {
         #[serde(flatten)]
         refusal: &'a Refusal,
-        /// How often it was said.
+        /// The number of equal refusals.
         times: u64,
     },
-    /// The kernel killed for want of memory.
+    /// A kill for lack of memory.
     Kill {
         time: Timestamp,
-        /// The same as wherever else this kill is told.
+        /// The id of the kill, as all receivers have it.
         id: &'a str,
         #[serde(skip_serializing_if = "Option::is_none")]
         pod: Option<&'a ReportedPod>,
@@ -107,21 +107,21 @@ enum Line<'a> {
         pid: Option<u32>,
         confidence: Confidence,
     },
-    /// Kills that were too many to have lines of their own.
+    /// Kills without lines of their own.
     MoreKills { time: Timestamp, kills: u64 },
     /// Lines that are missing before this one.
     Lost { time: Timestamp, lines: u64 },
 }
 
-/// One value that was written.
+/// One written value.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct WrittenValue<'a> {
+pub(super) struct WrittenValue<'a> {
     via: String,
     level: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     container: Option<&'a str>,
-    /// Absent where one call sets several values: they are then named beside their amounts.
+    /// Absent if one call sets several values, whose names then stand beside their amounts.
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<&'static str>,
     old: String,
@@ -129,7 +129,7 @@ struct WrittenValue<'a> {
     took_us: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
-    /// Whether this undid an earlier value of the same pass.
+    /// Whether the step undid an earlier value of the same pass.
     rollback: bool,
 }
 
@@ -150,10 +150,10 @@ impl<'a> From<&'a StepRecord> for WrittenValue<'a> {
     }
 }
 
-/// One line for each value a pass wrote; one for all of a pass that wrote none.
+/// One line for each written value, or one line for a pass that wrote none.
 pub(super) fn of_change(record: &ChangeRecord) -> Vec<String> {
     let line = |what: Option<&WrittenValue<'_>>| {
-        text(&Line::Change {
+        Line::Change {
             time: record.at,
             change: record.sequence,
             pod: &record.pod,
@@ -163,7 +163,8 @@ pub(super) fn of_change(record: &ChangeRecord) -> Vec<String> {
             outcome: record.outcome.word(),
             reason: record.outcome.reason(),
             verified_us: micros(record.stages.verified),
-        })
+        }
+        .text()
     };
     if record.steps.is_empty() {
         return vec![line(None)];
@@ -175,14 +176,10 @@ pub(super) fn of_change(record: &ChangeRecord) -> Vec<String> {
         .collect()
 }
 
-pub(super) fn of_refusal(refusal: &Refusal, times: u64) -> String {
-    text(&Line::Refusal { refusal, times })
-}
-
-/// Without what the victim called itself.
+/// The line of a kill, without the process's own name.
 pub(super) fn of_kill(report: &OomReport) -> String {
     let facts = &report.facts;
-    text(&Line::Kill {
+    Line::Kill {
         time: report.time,
         id: &report.id,
         pod: facts.pod.as_ref(),
@@ -192,20 +189,14 @@ pub(super) fn of_kill(report: &OomReport) -> String {
         limit_bytes: facts.limit.limit_bytes,
         pid: report.victim.as_ref().map(|victim| victim.pid),
         confidence: report.confidence,
-    })
+    }
+    .text()
 }
 
-pub(super) fn of_more_kills(time: Timestamp, kills: u64) -> String {
-    text(&Line::MoreKills { time, kills })
-}
-
-pub(super) fn of_loss(time: Timestamp, lines: u64) -> String {
-    text(&Line::Lost { time, lines })
-}
-
-fn text(line: &Line<'_>) -> String {
-    // Texts and numbers under names always become JSON; should that ever fail, it is said rather than hidden.
-    let text =
-        serde_json::to_string(line).unwrap_or_else(|error| format!("{{\"event\":\"broken\",\"error\":\"{error}\"}}"));
-    text + "\n"
+impl Line<'_> {
+    pub(super) fn text(&self) -> String {
+        // Texts and numbers under names always become JSON. An error would stand in the log in place of the line.
+        let text = serde_json::to_string(self);
+        text.unwrap_or_else(|error| format!("{{\"event\":\"broken\",\"error\":\"{error}\"}}")) + "\n"
+    }
 }

@@ -1,15 +1,15 @@
-//! The audit log: who changed what, why, and how it ended; who was turned away; and what the kernel killed.
+//! The audit log: changes with their cause and outcome, refused callers, and kills.
 //!
-//! In come finished passes ([`ChangeRecord`]), refusals and kills; out goes one line of JSON for each value written, in a file
-//! of its own that is rotated ([`file`](self)), so that it outlives both the agent's memory and the log. It holds names,
-//! amounts and what operators gave as reasons, and nothing else that comes out of pods.
+//! Finished passes ([`ChangeRecord`]), refusals and kills come in. One line of JSON for each written value goes out, to a
+//! rotated file ([`file`](self)) that outlives the agent. Lines hold names, amounts and the reasons of operators, and no
+//! other text from pods.
 //!
-//! A line is in the file moments after its pass, and on the disk at most [`AuditOptions::sync_within`] later, when a file is full,
-//! and when the agent ends. A crash of the agent loses nothing that was written; a power cut may take the last seconds.
-//! Syncing each line would make every resize on the node a wait of everybody for the disk's journal.
+//! A line is in the file moments after its pass. It is on the disk after at most [`AuditOptions::sync_within`], when a file
+//! is full, and when the agent ends. A crash of the agent loses no written line; a power cut may lose those of the last
+//! seconds. A sync for each line would make every pass on the node wait for the disk's journal.
 //!
-//! Nobody waits for it. Where the disk is full or slow, lines are dropped and counted, the agent reports that as a
-//! problem, and the count is the first line written once there is room again.
+//! No task waits for the audit log. When the disk is full or slow, the log drops and counts lines, the agent reports a
+//! problem, and the count becomes the first line that fits again.
 
 mod file;
 mod floods;
@@ -26,42 +26,43 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use self::file::RotatedFile;
-use self::floods::{Floods, Frequent};
+use self::floods::{FloodEvent, Floods};
+use self::line::Line;
 use crate::model::ChangeRecord;
 use crate::oom::OomReport;
 
 pub use floods::Refusal;
 pub use line::Actor;
 
-/// Events that may wait for the disk.
+/// The capacity of the queue of events.
 const WAITING: usize = 4096;
 /// The most events in one write.
 const AT_ONCE: usize = 256;
-/// How long a line may wait to be synced, where nothing else is asked for.
+/// The usual longest time from a line to its sync.
 pub const DURABLE_WITHIN: Duration = Duration::from_secs(5);
-/// How often refusals that were counted are written down.
+/// The period in which repeated refusals are counted.
 const WINDOW: Duration = Duration::from_secs(60);
 
-/// Where the audit log is and how large it may become: `files` files of at most `bytes` each.
+/// The place and the bounds of the audit log: at most `files` files of at most `bytes` each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditOptions {
-    /// The file that is written; rotated ones have `.1`, `.2` and so on behind the name.
+    /// The current file. Rotated files have the suffixes `.1`, `.2` and so on.
     pub path: PathBuf,
-    /// Most bytes in one file. A single line may be longer.
+    /// The most bytes of one file. A single line may be longer.
     pub bytes: u64,
-    /// Files kept, the one that is written included.
+    /// The number of files, the current one included.
     pub files: usize,
-    /// How long a line may wait until it is synced with others. Each sync makes the disk's journal wait for the disk.
+    /// The longest time from a line to its sync. Each sync makes the disk's journal wait for the disk.
     pub sync_within: Duration,
 }
 
 #[derive(Debug)]
 enum Event {
     Change(Arc<ChangeRecord>),
-    Frequent(Frequent),
+    FloodEvent(FloodEvent),
 }
 
-/// Where to leave what is to be written down. Cloned freely; without a file everything is dropped.
+/// The handle of the audit log. Cheap to clone. The default handle has no file and drops everything.
 #[derive(Debug, Clone, Default)]
 pub struct Audit {
     events: Option<SyncSender<Event>>,
@@ -70,7 +71,7 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Starts the thread that writes. It ends once every clone of the handle is dropped and everything is written.
+    /// Starts the thread that writes. The thread ends once every handle is dropped and every line is written.
     #[must_use]
     pub fn start(options: AuditOptions) -> (Self, JoinHandle<()>) {
         let (events, waiting) = sync_channel(WAITING);
@@ -92,22 +93,22 @@ impl Audit {
         (audit, tokio::task::spawn_blocking(move || writer.run(&waiting)))
     }
 
-    /// Writes down what a pass did.
+    /// Records a finished pass.
     pub fn change(&self, record: &Arc<ChangeRecord>) {
         self.enqueue(|| Event::Change(Arc::clone(record)));
     }
 
-    /// Writes down that somebody was turned away. The same refusal again and again is counted, not repeated.
+    /// Records a refused caller. Counts repetitions instead of writing them.
     pub fn refused(&self, refusal: Refusal) {
-        self.enqueue(|| Event::Frequent(Frequent::Refusal(refusal)));
+        self.enqueue(|| Event::FloodEvent(FloodEvent::Refusal(refusal)));
     }
 
-    /// Writes down that the kernel killed for want of memory. Of very many kills some are only counted.
+    /// Records a kill. Only counts kills beyond a rate.
     pub fn kill(&self, report: &Arc<OomReport>) {
-        self.enqueue(|| Event::Frequent(Frequent::Kill(Arc::clone(report))));
+        self.enqueue(|| Event::FloodEvent(FloodEvent::Kill(Arc::clone(report))));
     }
 
-    /// Why not everything is written down, if so.
+    /// The reason why lines are missing, if any are.
     pub fn problem(&self) -> Option<String> {
         self.problem.as_ref().and_then(|problem| problem.borrow().clone())
     }
@@ -121,15 +122,15 @@ impl Audit {
     }
 }
 
-/// The thread behind the handles.
+/// The thread that writes.
 #[derive(Debug)]
 struct Writer {
     file: RotatedFile,
-    /// Lines that could not be written so far.
+    /// The number of lines that could not be written.
     lost: u64,
-    /// Events that found no room to wait.
+    /// The number of events that did not fit into the queue.
     dropped: Arc<AtomicU64>,
-    /// When what was written last is to be synced; none where all of it is.
+    /// When the unsynced lines are due; none if the disk has every line.
     sync_due: Option<Instant>,
     sync_within: Duration,
     problems: watch::Sender<Option<String>>,
@@ -149,7 +150,7 @@ impl Writer {
             for event in first.into_iter().chain(waiting.try_iter().take(AT_ONCE)) {
                 match event {
                     Event::Change(record) => lines.extend(line::of_change(&record)),
-                    Event::Frequent(event) => lines.extend(floods.record(event, now)),
+                    Event::FloodEvent(event) => lines.extend(floods.record(event, now)),
                 }
             }
             lines.extend(if open {
@@ -164,15 +165,15 @@ impl Writer {
         }
     }
 
-    /// Writes these lines after the count of those that were lost before, as far as the disk takes them,
-    /// and syncs what is due.
+    /// Writes these lines as far as the disk takes them, after the count of lost lines, and syncs if that is due.
     fn write(&mut self, mut lines: Vec<String>, last: bool) {
         self.lost += self.dropped.swap(0, Ordering::Relaxed);
         let missing = self.lost;
         if missing > 0 {
-            lines.insert(0, line::of_loss(Timestamp::now(), missing));
+            let time = Timestamp::now();
+            lines.insert(0, Line::Lost { time, lines: missing }.text());
         }
-        // Where something failed, nothing is taken for mended before the disk says so.
+        // After a failure, only a successful sync ends the problem.
         let sync = last || self.problems.borrow().is_some() || self.sync_due.is_some_and(|due| due <= Instant::now());
         if lines.is_empty() && !sync {
             return;
@@ -180,7 +181,7 @@ impl Writer {
         let (written, error) = self.file.append(&lines);
         let synced = if sync { self.file.sync() } else { Ok(()) };
         let error = error.or(synced.err()).map(|error| error.to_string());
-        // The count itself is no loss: it is made anew each time.
+        // The line with the count is no loss: the next write makes it anew.
         let counted = usize::from(missing > 0);
         let unwritten = lines.len().saturating_sub(written.max(counted));
         self.lost = if written > 0 { 0 } else { missing };

@@ -1,9 +1,10 @@
-//! What metrics have in common. Each component registers the families it owns with prometheus-client when the agent starts,
-//! whatever is configured, and counts through methods of its own (`metrics` in `agent`, `kubernetes` and `report`).
-//! docs/metrics.md lists every family; tests compare the list with what is served.
+//! Shared code for metrics. Each component registers its families with prometheus-client when the agent starts, for any
+//! configuration, and counts through methods of its own (`metrics` in `agent`, `kubernetes` and `report`). docs/metrics.md
+//! lists every family, and tests compare the list with the served families.
 //!
-//! The values of labels are known in advance (`labels!`), so the number of series is bounded. Only the families of kills and
-//! of workloads have names from outside in their labels, and end series again. Metrics of the process are read from `/proc/self` at each scrape.
+//! The values of labels are known in advance (`labels!`), so the number of series is bounded. Only the families of kills
+//! and of workloads have external names in their labels, and they drop series again. Each scrape reads the metrics of the
+//! process from `/proc/self`.
 
 #[cfg(test)]
 mod tests;
@@ -22,14 +23,14 @@ use prometheus_client::metrics::{MetricType, TypedMetric};
 use prometheus_client::registry::{Registry, Unit};
 use tokio::runtime::Handle;
 
-/// 50 µs to 60 s: a pass over one pod through files takes a fraction of a millisecond, one that waits for a runtime or
-/// for the kernel to reclaim memory takes seconds.
+/// 50 µs to 60 s. A pass over one pod takes a fraction of a millisecond through files, and seconds when it waits for a
+/// runtime or for the kernel's reclaim.
 const BUCKETS: [f64; 19] = [
     0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
     10.0, 30.0, 60.0,
 ];
 
-/// The labels of one series, each name with its value.
+/// The labels of one series: names and values.
 pub type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// A family of counters with `N` labels.
@@ -41,12 +42,12 @@ pub type Gauges<const N: usize> = Family<Labels<N>, Gauge>;
 /// A family of histograms of [`seconds`] with `N` labels.
 pub type Histograms<const N: usize> = Family<Labels<N>, Histogram, fn() -> Histogram>;
 
-/// A histogram of durations. The buckets are the same everywhere, so that stages can be compared.
+/// A histogram of durations. All have the same buckets, so that stages can be compared.
 pub fn seconds() -> Histogram {
     Histogram::new(BUCKETS)
 }
 
-/// Registers a metric or a family of metrics, and returns its handle. A unit comes last in a name: `_seconds` or `_bytes`.
+/// Registers a metric or a family and returns its handle. A name ends with its unit: `_seconds` or `_bytes`.
 pub fn register<M>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M
 where
     M: EncodeMetric + Clone + fmt::Debug + Send + Sync + 'static,
@@ -60,7 +61,7 @@ where
     metric
 }
 
-/// Registers a family and begins these series: a rate shows the first event as a difference from zero, not from nothing.
+/// Registers a family and begins these series at zero, so that a rate counts the first event.
 pub fn family<M, const N: usize>(
     registry: &mut Registry,
     name: &str,
@@ -77,7 +78,7 @@ where
     family
 }
 
-/// A metric whose name and type are served also while it has no series: no query meets an unknown name.
+/// Serves name and type of a metric also while it has no series, so that no query meets an unknown name.
 #[derive(Debug)]
 struct Shown<M>(M);
 
@@ -91,7 +92,7 @@ impl<M: EncodeMetric> EncodeMetric for Shown<M> {
     }
 }
 
-/// Enums of label values that are known in advance, all of them; docs/metrics.md says what each means.
+/// Declares enums of label values. docs/metrics.md gives the meaning of each value.
 macro_rules! labels {
     ($($(#[$about:meta])* $vis:vis enum $name:ident { $($variant:ident = $text:literal,)* })*) => {$(
         $(#[$about])*
@@ -101,16 +102,16 @@ macro_rules! labels {
         }
 
         impl $name {
-            /// All values of this label.
+            /// All values of the label.
             $vis const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// The series of a family with this label alone.
+            /// The series of a family with only this label.
             #[allow(dead_code, reason = "not every label is the only one of its family")]
             $vis fn series(label: &'static str) -> impl Iterator<Item = $crate::observe::metrics::Labels<1>> {
                 Self::ALL.iter().map(move |value| [(label, value.as_str())])
             }
 
-            /// The text that series have for this value.
+            /// The value in the series.
             $vis const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)*
@@ -122,12 +123,12 @@ macro_rules! labels {
 
 pub(crate) use labels;
 
-/// A gauge's value for a number of things.
+/// A count as the value of a gauge.
 pub fn gauge(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// A registry whose names begin with `vscaled_`, with the metrics of the process as a whole.
+/// A registry with the prefix `vscaled_` and the metrics of the process.
 pub fn registry() -> Registry {
     let mut registry = Registry::with_prefix("vscaled");
     let build = register(
@@ -148,7 +149,7 @@ impl Collector for ProcessCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let [cpu, resident, fds, start] = match usage() {
             Ok(usage) => usage,
-            // The other metrics are worth having without these.
+            // The other metrics are useful without these.
             Err(error) => {
                 tracing::warn!(%error, "the agent's own use cannot be read");
                 return Ok(());
@@ -160,7 +161,7 @@ impl Collector for ProcessCollector {
         };
         let cpu = ConstCounter::new(cpu);
         show("process_cpu", "Processor time the agent has used", &seconds, &cpu)?;
-        // None outside of a runtime: nothing serves metrics there.
+        // No tokio runtime means no tasks: unit tests encode metrics outside of one.
         let tasks = Handle::try_current().map_or(0, |runtime| runtime.metrics().num_alive_tasks());
         let gauges = [
             ("process_resident_memory", "Memory the agent occupies", &bytes, resident),
@@ -183,7 +184,7 @@ impl Collector for ProcessCollector {
     }
 }
 
-/// Seconds of processor time, bytes of memory, descriptors, and the second of the start.
+/// Processor time in seconds, memory in bytes, descriptors, and the start in seconds since 1970.
 fn usage() -> ProcResult<[f64; 4]> {
     let process = Process::myself()?;
     let stat = process.stat()?;

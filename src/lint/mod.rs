@@ -1,7 +1,7 @@
-//! Memory settings inside containers that a resize in place cannot reach. Pure.
+//! Memory settings inside containers that a resize in place does not reach. Pure.
 //!
-//! A container's [`MemorySetting`]s come in; out go [`Finding`]s for people, and the [`limit_floor`] below which a memory
-//! limit must not go. What a runtime does with a setting is in `docs/runtimes.md`.
+//! A container's [`MemorySetting`]s come in. [`Finding`]s for people go out, and the [`limit_floor`] of the memory limit.
+//! `docs/runtimes.md` describes what each runtime does with a setting.
 
 mod value;
 
@@ -13,25 +13,25 @@ use crate::model::objects::{Container, MemoryOption, MemorySetting};
 use crate::model::{Bytes, Resource};
 use value::{Amount, LEAST_HEAP, amount, with_wrong_unit};
 
-/// Beside its heap a process needs code, stacks and buffers: a tenth of the heap,
+/// Memory beside the heap for code, stacks and buffers: a tenth of the heap,
 const MARGIN_DIVISOR: u64 = 10;
-/// and at least so much. The sum is rounded up to whole MiB.
+/// and at least this. The sum is rounded up to whole MiB.
 const LEAST_MARGIN: u64 = 64 << 20;
 
-/// What is wrong with a setting.
+/// The rule that a setting breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::Display, strum::IntoStaticStr, strum::VariantArray)]
 pub enum LintRule {
-    /// The heap has a size of its own: a higher limit does not enlarge it.
+    /// The setting fixes the heap: a higher limit does not enlarge it.
     FixedHeap,
-    /// The heap never gets smaller than this.
+    /// The setting keeps the heap from shrinking below its value.
     FixedInitialHeap,
-    /// The fixed heap fills the limit.
+    /// The fixed heap is as large as the limit or larger.
     HeapFillsLimit,
-    /// The size follows from the limit, but only when the process starts.
+    /// The runtime computes the size from the limit once, when the process starts.
     ReadAtStart,
-    /// The runtime does not take the value.
+    /// The runtime does not accept the value.
     UnreadableValue,
-    /// The runtime takes the value for less than it can run with: its unit is missing.
+    /// The value lacks its unit, so the runtime gets less than it needs to run.
     HeapTooSmall,
 }
 
@@ -46,18 +46,18 @@ impl LintRule {
     }
 }
 
-/// How bad a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, strum::Display, strum::IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum LintSeverity {
-    /// A resize does less than it seems to.
+    /// A resize has less effect than expected.
     Warning,
-    /// The container does not start, or is killed before it has what it was given.
+    /// The container does not start, or is killed before it uses its limit.
     Error,
 }
 
-/// A setting that a resize cannot reach. Displays as a sentence for people.
+/// A setting that a resize does not reach. Displays as a sentence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
     pub container: String,
@@ -67,7 +67,7 @@ pub struct Finding {
     limit: Option<Bytes>,
 }
 
-/// What there is to say about a container's settings, in the order in which its runtime reads them.
+/// The findings about a container's settings, in the order in which its runtime reads them.
 pub fn findings(container: &Container) -> Vec<Finding> {
     let limit = container.resources.limits.memory.filter(|limit| limit.get() > 0);
     let settings = counting(container);
@@ -76,7 +76,7 @@ pub fn findings(container: &Container) -> Vec<Finding> {
         let fills = |heap: Bytes| limit.is_some_and(|limit| heap >= limit);
         let rule = match amount {
             Amount::Unset => return None,
-            // The restart reads the setting again.
+            // A restart reads the setting again.
             Amount::ShareAtStart | Amount::KnownAtStart if container.restarts_for(Resource::Memory) => return None,
             Amount::ShareAtStart | Amount::KnownAtStart => LintRule::ReadAtStart,
             Amount::Unreadable => LintRule::UnreadableValue,
@@ -96,7 +96,7 @@ pub fn findings(container: &Container) -> Vec<Finding> {
     found.collect()
 }
 
-/// The memory limit below which a full heap of fixed size is killed: the largest such heap and a margin.
+/// The memory limit below which the kernel kills a full heap of fixed size: the largest such heap and a margin.
 pub fn limit_floor(container: &Container) -> Option<Bytes> {
     let fixed = counting(container).filter_map(|setting| match amount(setting) {
         Amount::Fixed(heap) => Some(with_margin(heap)),
@@ -105,7 +105,7 @@ pub fn limit_floor(container: &Container) -> Option<Bytes> {
     fixed.max()
 }
 
-/// A size in bytes switches a share of the limit off, in HotSpot and in .NET.
+/// The settings that take effect: in HotSpot and .NET, a size in bytes disables a share of the limit.
 fn counting(container: &Container) -> impl Iterator<Item = &MemorySetting> {
     let settings = &container.memory_settings;
     let has = |options: &[MemoryOption]| {
@@ -134,7 +134,7 @@ const fn is_initial(option: MemoryOption) -> bool {
     )
 }
 
-/// What the option sizes, and how that can follow the limit.
+/// The memory that an option sizes, and how its size can follow the limit.
 const fn heap_of(option: MemoryOption) -> (&'static str, &'static str) {
     use MemoryOption as Option;
     match option {
@@ -159,7 +159,7 @@ const fn heap_of(option: MemoryOption) -> (&'static str, &'static str) {
     }
 }
 
-/// What the runtime does with a value that it cannot read, and what to write instead.
+/// The runtime's reaction to an unreadable value, and the values that it reads.
 const fn after_unreadable(option: MemoryOption) -> &'static str {
     use MemoryOption as Option;
     match option {

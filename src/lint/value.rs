@@ -1,29 +1,29 @@
-//! The value of a memory setting, in the notation of the runtime that reads it.
+//! The value of a memory setting, in the notation of its runtime.
 
 use crate::model::Bytes;
 use crate::model::objects::{MemoryOption, MemorySetting};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Amount {
-    /// So many bytes, whatever the limit.
+    /// A number of bytes for any limit.
     Fixed(Bytes),
     /// A share of the limit that the process finds when it starts.
     ShareAtStart,
-    /// Known only when the container starts.
+    /// A value that is known only when the container starts.
     KnownAtStart,
-    /// The runtime does not take it.
+    /// The runtime does not accept the value.
     Unreadable,
     Unset,
 }
 
-/// No runtime has room for its own start in a heap below this.
+/// The smallest heap in which any runtime can start.
 pub(super) const LEAST_HEAP: Bytes = Bytes::new(1 << 20);
 
 pub(super) fn amount(setting: &MemorySetting) -> Amount {
     amount_of(setting.option, &setting.value)
 }
 
-/// What the kubelet fills in at the start, where its size shows that the unit is wrong.
+/// The amount that the kubelet fills in at the start, if its size shows a wrong unit.
 pub(super) fn with_wrong_unit(setting: &MemorySetting, limit: Option<Bytes>) -> Option<Amount> {
     let amount = amount_of(setting.option, setting.filled_in.as_deref()?);
     let is_wrong = match amount {
@@ -57,7 +57,7 @@ fn amount_of(option: MemoryOption, text: &str) -> Amount {
     }
 }
 
-/// Zero stands for a runtime's own default.
+/// Zero selects the runtime's default.
 fn fixed(bytes: Option<u64>) -> Amount {
     match bytes {
         Some(0) => Amount::Unset,
@@ -66,7 +66,7 @@ fn fixed(bytes: Option<u64>) -> Amount {
     }
 }
 
-/// Digits and nothing else: `from_str_radix` takes a sign too.
+/// Digits only: `from_str_radix` also accepts a sign.
 fn digits(text: &str, radix: u32) -> Option<u64> {
     let plain = text.chars().all(|character| character.is_digit(radix));
     u64::from_str_radix(text, radix).ok().filter(|_| plain)

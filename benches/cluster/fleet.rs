@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use tokio::sync::Notify;
-use vscaled::kubernetes::{ApiClient, Followed, Follower, Place, Timing, follow};
+use vscaled::kubernetes::{ApiClient, Followed, Follower, ListScope, Timing, follow};
 use vscaled::model::Resource;
 use vscaled::model::objects::{HorizontalPodAutoscaler, LimitRange, Pod, VerticalPodAutoscaler};
 
@@ -83,11 +83,11 @@ pub(crate) struct Everything {
 
 impl Node for Everything {
     fn start(client: ApiClient, name: &str) -> Self {
-        let everywhere = || Place {
+        let everywhere = || ListScope {
             namespace: None,
             field_selector: String::new(),
         };
-        let here = Place {
+        let here = ListScope {
             field_selector: format!("spec.nodeName={name}"),
             ..everywhere()
         };

@@ -1,48 +1,43 @@
-//! Annotations of one pod: a value each, or none → a patch of the pod's `status` subresource, and what became of it.
+//! Annotations of one pod → a patch of the pod's `status` subresource, and its outcome.
 //!
-//! The status, because that is what the annotations tell of, and because whoever may patch it may still not change what a
-//! pod runs: the API server takes over annotations from such a patch, and leaves the spec as it is.
+//! The API server takes annotations from a patch of the status and leaves the spec as it is. So the right to patch the status does
+//! not allow the agent to change what a pod runs.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::call::{Call, Kind, Verb};
+use super::call::Call;
 use super::client::ApiClient;
 use super::error::ApiError;
 use crate::model::objects::PodId;
 
-const PODS: Kind = Kind::new("", "v1", "pods");
-
-/// Annotations by their names, and what each is to be; none removes it.
+/// The wanted annotations by name; none removes an annotation.
 pub type Annotations = BTreeMap<String, Option<String>>;
 
 /// The outcome of writing a pod's annotations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Annotated {
     Done,
-    /// There is no such pod any more.
+    /// The pod does not exist any more.
     Gone,
 }
 
 impl ApiClient {
-    /// Sets annotations of the pod with this UID, or removes them, all at once. Another pod of the name is left alone.
+    /// Sets and removes annotations of the pod with this UID in one patch. Does not change another pod of the same name.
     ///
-    /// Errors: [`ApiError`]; the annotations are then as they were, or the answer was lost.
+    /// Errors: [`ApiError`]; the annotations are unchanged, or the answer was lost.
     pub async fn annotate(&self, pod: &PodId, annotations: &Annotations) -> Result<Annotated, ApiError> {
-        let mut call = Call::new(Verb::Patch, PODS)
-            .within(Some(&pod.namespace))
-            .named(&pod.name);
-        call.subresource = Some("status");
+        let call = Call::patch_pod(&pod.namespace, &pod.name, "status");
         match self.send::<Value>(&call, &body(&pod.uid, annotations)).await {
             Ok(_) => Ok(Annotated::Done),
-            Err(error) if error.problem.names_nobody() => Ok(Annotated::Gone),
+            Err(error) if error.problem.names_no_pod() => Ok(Annotated::Gone),
             Err(error) => Err(error),
         }
     }
 }
 
-/// The UID makes it a patch for this pod and no other of its name. Null removes.
+/// The UID restricts the patch to this pod. Null removes an annotation.
 fn body(uid: &str, annotations: &Annotations) -> Value {
     json!({"metadata": {"uid": uid, "annotations": annotations}})
 }

@@ -1,4 +1,4 @@
-//! One request to the API server, as data: verb, kind, place, parameters → method, path and query. Pure.
+//! One request to the API server as data: verb, kind, scope and parameters → method, path and query. Pure.
 
 use std::fmt;
 
@@ -23,21 +23,19 @@ impl Kind {
     }
 }
 
-/// What is asked for, in the words of RBAC.
+/// A verb of RBAC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr)]
 #[strum(serialize_all = "lowercase")]
 pub enum Verb {
     Get,
-    /// All objects of a place.
     List,
     Watch,
     Create,
-    /// A change of an object.
     Patch,
 }
 
 impl Verb {
-    /// As RBAC and metrics name it.
+    /// The name in RBAC and in metrics.
     pub fn as_str(self) -> &'static str {
         self.into()
     }
@@ -56,17 +54,17 @@ impl Verb {
 pub struct Call {
     pub verb: Verb,
     pub kind: Kind,
-    /// In which namespace; none for all of them, and for kinds that have no namespace.
+    /// None for all namespaces, and for cluster-scoped kinds.
     pub namespace: Option<String>,
     /// The object's name, for verbs about one object.
     pub name: Option<String>,
-    /// A subresource of it, such as `resize`.
+    /// A subresource of the object, such as `resize`.
     pub subresource: Option<&'static str>,
     pub query: Vec<(&'static str, String)>,
 }
 
 impl Call {
-    /// A request about a kind in all namespaces.
+    /// A request for a kind in all namespaces.
     #[must_use]
     pub const fn new(verb: Verb, kind: Kind) -> Self {
         Self {
@@ -79,21 +77,31 @@ impl Call {
         }
     }
 
-    /// The same in one namespace, or in all of them.
+    /// A patch of a pod's subresource.
+    pub(super) fn patch_pod(namespace: &str, name: &str, subresource: &'static str) -> Self {
+        Self {
+            subresource: Some(subresource),
+            ..Self::new(Verb::Patch, Kind::new("", "v1", "pods"))
+                .within(Some(namespace))
+                .named(name)
+        }
+    }
+
+    /// The same request in one namespace, or in all namespaces.
     #[must_use]
     pub fn within(mut self, namespace: Option<&str>) -> Self {
         self.namespace = namespace.map(str::to_owned);
         self
     }
 
-    /// The same about one object.
+    /// The same request for one object.
     #[must_use]
     pub fn named(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
     }
 
-    /// The same call with one more query parameter.
+    /// The same request with one more query parameter.
     #[must_use]
     pub fn with(mut self, parameter: &'static str, value: impl Into<String>) -> Self {
         self.query.push((parameter, value.into()));
@@ -133,7 +141,7 @@ impl Call {
     }
 }
 
-/// For people: `list pods`, `get replicasets shop/web`.
+/// `list pods`, `get replicasets shop/web`.
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.verb.as_str(), self.resource())?;
@@ -146,7 +154,7 @@ impl fmt::Display for Call {
     }
 }
 
-/// Percent-encodes all but what RFC 3986 calls unreserved.
+/// Percent-encodes all but the unreserved characters of RFC 3986.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,7 +1,7 @@
-//! Where the API server is and who calls it: a service account in a pod, or a kubeconfig → an [`ApiClient`].
+//! The service account of a pod, or a kubeconfig → an [`ApiClient`].
 //!
-//! The transport is put together here rather than by kube's builder, for HTTP/2: a node's watches share connections, and
-//! pings notice within seconds that it has gone silent. kube reads the configuration and keeps the credentials fresh.
+//! kube reads the configuration and renews the credentials. This module builds the transport, because kube's builder has no HTTP/2:
+//! here the watches of a node share connections, and pings detect a silent API server within seconds.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,44 +20,44 @@ use tower::{BoxError, ServiceBuilder};
 use super::client::{ApiClient, CALLS_AT_ONCE};
 use crate::kubernetes::metrics::ApiMetrics;
 
-/// How long a connection may take to be made.
+/// The longest duration of a TCP connect.
 const CONNECT: Duration = Duration::from_secs(10);
-/// How often the other end is asked whether it is still there.
+/// The interval of HTTP/2 pings and TCP keepalive.
 const PING: Duration = Duration::from_secs(10);
-/// How long it may take to say so.
+/// The longest wait for the answer to a ping.
 const PONG: Duration = Duration::from_secs(10);
 
-/// How long the connection for calls is kept for the next one; the API server itself closes it after 90 seconds.
+/// The idle time after which the connection for calls is closed. The API server itself closes it after 90 seconds.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// Connections that watches may be spread over. All but the first stay unused on a node that has few namespaces.
+/// The most connections for watches. A node with few namespaces uses only the first.
 const WATCH_CONNECTIONS: usize = 8;
 
 /// TLS or the credentials cannot be set up.
 const NO_CREDENTIALS: &str = "no API server";
 
-/// How the API server is found.
+/// The source of the API server's address and credentials.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Access {
-    /// As the service account of the pod this runs in.
+    /// The service account of the agent's pod.
     InCluster,
-    /// As the current context of this kubeconfig says.
+    /// The current context of this kubeconfig.
     Kubeconfig(PathBuf),
 }
 
 impl Access {
-    /// A client. Nothing is sent yet.
+    /// Makes a client. Sends nothing yet.
     ///
-    /// Errors: configuration or credentials cannot be read.
-    pub async fn connect(&self, counted: ApiMetrics) -> Result<ApiClient> {
+    /// Errors: the configuration or the credentials cannot be read.
+    pub async fn connect(&self, metrics: ApiMetrics) -> Result<ApiClient> {
         let mut config = self.config().await?;
         let agent = concat!("vscaled/", env!("CARGO_PKG_VERSION"));
         config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
-        // Calls have a connection of their own: a server that allows few streams on one may be full of watches.
+        // Calls have a connection of their own, because watches may use all streams that the server allows on theirs.
         let connector = connector(&config)?;
         let calls = transport(&config, connector.clone(), Some(IDLE))?;
         let watches = (0..WATCH_CONNECTIONS).map(|_| transport(&config, connector.clone(), None));
-        Ok(ApiClient::new(calls, watches.collect::<Result<Vec<_>, _>>()?, counted))
+        Ok(ApiClient::new(calls, watches.collect::<Result<Vec<_>, _>>()?, metrics))
     }
 
     async fn config(&self) -> Result<kube::Config> {
@@ -83,7 +83,7 @@ fn connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector>> {
     tcp.enforce_http(false);
     tcp.set_connect_timeout(Some(CONNECT));
     tcp.set_keepalive(Some(PING));
-    // A request's body leaves after its head: otherwise it would wait for the head to be acknowledged, which takes 40 ms.
+    // Without this, the body of a request waits 40 ms for the acknowledgement of its head.
     tcp.set_nodelay(true);
     let tls = config.rustls_client_config().context(NO_CREDENTIALS)?;
     Ok(HttpsConnectorBuilder::new()
@@ -93,8 +93,8 @@ fn connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector>> {
         .wrap_connector(tcp))
 }
 
-/// One connection, made when it is needed and again when it is lost, and closed when nothing has been begun on it for so
-/// long. Where HTTP/2 is not spoken, one for each of what is under way at once.
+/// A client with one connection, made on demand and closed after `idle`. Without HTTP/2, every request under way has a connection
+/// of its own.
 fn transport(
     config: &kube::Config,
     connector: HttpsConnector<HttpConnector>,

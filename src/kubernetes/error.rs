@@ -1,4 +1,4 @@
-//! What can go wrong with a call, in words that say what to do about it.
+//! The errors of a call, with messages that name the remedy.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::call::Call;
 
-/// A call that came to nothing.
+/// A failed call.
 #[derive(Debug, thiserror::Error)]
 #[error("{call}: {problem}")]
 pub struct ApiError {
@@ -25,34 +25,34 @@ impl ApiError {
     }
 }
 
-/// Why a call came to nothing.
+/// The reason why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Problem {
     #[error("the API server did not answer within {} s", .0.as_secs())]
     Timeout(Duration),
-    /// There is no connection, or it broke.
+    /// The connection cannot be made, or broke.
     #[error("the API server cannot be reached: {0}")]
     Unreachable(String),
-    /// 403 by RBAC; the rule as it must be written, and where it must hold.
+    /// 403 by RBAC: the missing rule as YAML, and its scope.
     #[error("forbidden (403): the role lacks the rule {0}")]
     Forbidden(String),
-    /// Any other no: of a rule, an admission webhook, a quota, or an API server that cannot answer now.
+    /// Any other refusal: by validation, an admission webhook, a quota, or an API server that cannot answer now.
     #[error("{0}")]
     Refused(Status),
-    /// The answer is not what this API answers with.
+    /// The answer is not in the format of this API.
     #[error("the answer cannot be read: {0}")]
     Unreadable(String),
 }
 
-/// The parts of a `metav1.Status` that matter.
+/// The parts of a `metav1.Status` that the agent reads.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Status {
     pub code: u16,
-    /// The API's word for it.
+    /// The API's machine-readable reason, such as `Invalid`.
     pub reason: String,
     pub message: String,
-    /// How long the API server wants to be left alone.
+    /// The wait that the API server asks for (`Retry-After`).
     #[serde(skip)]
     pub retry_after: Option<Duration>,
 }
@@ -79,8 +79,7 @@ impl fmt::Display for Status {
 }
 
 impl Status {
-    /// The status in an answer's body, or what there is of it: not everybody between here and the
-    /// API server speaks its language.
+    /// The status in an answer's body, or the beginning of a proxy's text.
     pub(super) fn read(code: StatusCode, body: &[u8], retry_after: Option<Duration>) -> Self {
         const ENOUGH: usize = 300;
         let status = serde_json::from_slice::<Self>(body).unwrap_or_else(|_| Self {
@@ -94,17 +93,17 @@ impl Status {
         }
     }
 
-    /// Whether a rule says no to what is asked for, and will say so again.
+    /// Whether a rule denies the request and will deny it again.
     pub const fn is_denial(&self) -> bool {
         !matches!(self.code, 401 | 404 | 409 | 410 | 429 | 500..)
     }
 }
 
 impl Problem {
-    /// What a status says about a call.
+    /// The problem that a status describes.
     pub(super) fn of(status: Status, call: &Call) -> Self {
         let message = &status.message;
-        // Admission says 403 as well, and its words may be anything; only authorisers speak of what a user cannot do
+        // Admission plugins answer 403 with arbitrary messages. Only authorisers write what a user cannot do
         // (`forbiddenMessage`, apiserver `pkg/endpoints/handlers/responsewriters`).
         if status.code != 403 || !(message.contains(": User \"") && message.contains("\" cannot ")) {
             return Self::Refused(status);
@@ -119,7 +118,7 @@ impl Problem {
         ))
     }
 
-    /// The HTTP status of the answer, where there was one.
+    /// The HTTP status of the answer, if there was an answer.
     pub const fn status(&self) -> Option<u16> {
         match self {
             Self::Forbidden(_) => Some(403),
@@ -128,28 +127,28 @@ impl Problem {
         }
     }
 
-    /// Whether the same call may succeed later without anybody changing anything.
+    /// Whether the same call may succeed later with unchanged rules and objects.
     pub const fn is_retryable(&self) -> bool {
         matches!(self, Self::Timeout(_) | Self::Unreachable(_)) || matches!(self.status(), Some(429 | 500..))
     }
 
-    /// Whether nothing that could answer for the API server did: gateways say 502 and 504, an API server that starts or ends 503.
+    /// Whether the API server did not answer: gateways answer 502 and 504 in its place, and it answers 503 while it starts or ends.
     pub(super) const fn is_silence(&self) -> bool {
         matches!(self, Self::Timeout(_) | Self::Unreachable(_)) || matches!(self.status(), Some(502..=504))
     }
 
-    /// Whether a patch that names an object by its UID found none: it is gone, and perhaps another has its name.
-    pub fn names_nobody(&self) -> bool {
+    /// Whether a patch with a UID found no such pod: the pod is gone, and another may have its name.
+    pub fn names_no_pod(&self) -> bool {
         let Self::Refused(status) = self else { return false };
         match status.code {
             404 => !status.message.contains("could not find the requested resource"),
-            // In capitals: what it quotes besides, such as names, has none.
+            // In capitals, which quoted names cannot contain.
             409 => status.message.contains("UID"),
             _ => status.is_denial() && status.message.contains("metadata.uid"),
         }
     }
 
-    /// How long the API server wants to be left alone, if it says so where waiting helps.
+    /// The wait that the API server asks for, if the problem is retryable.
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
             Self::Refused(status) if self.is_retryable() => status.retry_after,
@@ -157,7 +156,7 @@ impl Problem {
         }
     }
 
-    /// The value of the metric's label `code`: the HTTP status, or a word where there was none.
+    /// The value of the metric's label `code`: the HTTP status, or a word if there was no answer.
     pub(super) fn code(&self) -> String {
         match self {
             Self::Timeout(_) => "timeout".to_owned(),
@@ -214,9 +213,9 @@ mod tests {
     #[test]
     fn a_conflict_over_a_pod_is_not_another_pod_whatever_its_name() {
         let modified = "Operation cannot be fulfilled on pods \"druid-0\": the object has been modified";
-        assert!(!problem(409, modified).names_nobody());
+        assert!(!problem(409, modified).names_no_pod());
         let other = "Precondition failed: UID in precondition: a, UID in object meta: b";
-        assert!(problem(409, other).names_nobody());
+        assert!(problem(409, other).names_no_pod());
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Targets of the fuzzer: what the API server and the kubelet send.
+//! Targets of the fuzzer: the inputs from the API server and from the kubelet.
 
 use super::follow;
-use super::object::decode;
-use super::pieces::{Layout, Piece, Splitter};
+use super::object::Decoded;
+use super::splitter::{Layout, RawObject, Splitter};
 use crate::model::objects::{Pod, VerticalPodAutoscaler};
 
 /// The bytes of a list or of a watch.
@@ -11,9 +11,12 @@ pub(crate) fn watch(bytes: &[u8]) {
         let mut splitter = Splitter::new(layout);
         splitter.push(bytes);
         while let Some(piece) = splitter.next() {
-            if let Piece::Object(text) = piece {
+            if let RawObject::Object(text) = piece {
                 let text = String::from_utf8_lossy(&text);
-                drop((decode::<Pod>(&text), decode::<VerticalPodAutoscaler>(&text)));
+                drop((
+                    Decoded::<Pod>::parse(&text),
+                    Decoded::<VerticalPodAutoscaler>::parse(&text),
+                ));
             }
         }
     }

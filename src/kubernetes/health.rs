@@ -1,7 +1,7 @@
-//! Whether the API server answers: in come the ends of all calls, out goes since when it is away, for those who would wait for it.
+//! Whether the API server answers: the outcomes of all calls → the start of an outage, for callers that would wait.
 //!
-//! A call without an answer says that it is away, any answer says that it is back. While it is away, and when a stream of it
-//! breaks, one probe after another asks whether it is ready, so that nobody else has to find out by waiting.
+//! A call without an answer begins an outage, any answer ends it. During an outage, and after a stream breaks, the client probes
+//! `/readyz`, so that no call has to wait for a deadline to find out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use tokio::sync::{Notify, watch};
 
 use super::error::Problem;
 
-/// Nothing waits longer for an API server that is known to be away.
+/// The longest wait of a call during an outage.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// An API server that does not answer.
+/// An outage of the API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Away {
-    /// None before the first answer.
+    /// None if the API server has never answered.
     since: Option<Timestamp>,
     why: String,
 }
@@ -31,32 +31,32 @@ impl std::fmt::Display for Away {
     }
 }
 
-/// What is known of it, shared by all who call.
+/// The health of the API server. Clones share one state.
 #[derive(Debug, Clone, Default)]
 pub struct ApiHealth(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     away: watch::Sender<Option<Away>>,
-    doubted: Notify,
+    suspected: Notify,
 }
 
 impl ApiHealth {
-    /// Why nobody should wait for it now.
+    /// The outage, if there is one now.
     #[must_use]
     pub fn away(&self) -> Option<Away> {
         self.0.away.borrow().clone()
     }
 
-    /// Waits until it answers again after having been away.
+    /// Waits for an outage and then for its end.
     pub async fn returned(&self) {
         let mut away = self.0.away.subscribe();
-        // The sender lives as long as this.
+        // The sender lives as long as `self`.
         drop(away.wait_for(Option::is_some).await);
         drop(away.wait_for(Option::is_none).await);
     }
 
-    /// Takes in how a call ended.
+    /// Begins or ends an outage by the outcome of a call.
     pub fn observe<T>(&self, outcome: &Result<T, Problem>) {
         let why = outcome
             .as_ref()
@@ -64,7 +64,7 @@ impl ApiHealth {
             .filter(|problem| problem.is_silence())
             .map(ToString::to_string);
         self.0.away.send_if_modified(|away| match why {
-            // It has been away since the first of them.
+            // The outage began with the first failed call.
             Some(_) if away.as_ref().is_some_and(|away| away.since.is_some()) => false,
             Some(why) => {
                 let since = Some(Timestamp::now());
@@ -75,8 +75,8 @@ impl ApiHealth {
         });
     }
 
-    /// It has not been heard of yet.
-    pub(super) fn begin(&self) {
+    /// Begins with an outage that the first answer ends.
+    pub(super) fn begin_unknown(&self) {
         let away = Away {
             since: None,
             why: String::new(),
@@ -84,23 +84,23 @@ impl ApiHealth {
         self.0.away.send_replace(Some(away));
     }
 
-    /// A stream of it broke: perhaps it is away.
-    pub(super) fn doubt(&self) {
-        self.0.doubted.notify_one();
+    /// Notes that a stream broke, which may be the beginning of an outage.
+    pub(super) fn suspect_outage(&self) {
+        self.0.suspected.notify_one();
     }
 
-    /// Waits until it is away, or may be.
-    pub(super) async fn doubtful(&self) {
+    /// Waits for an outage, or for a broken stream.
+    pub(super) async fn outage_suspected(&self) {
         let mut away = self.0.away.subscribe();
-        // Cancel-safe: a doubt is kept until it is waited for.
+        // Cancel-safe: `Notify` keeps one notification.
         tokio::select! {
             _ = away.wait_for(Option::is_some) => {}
-            () = self.0.doubted.notified() => {}
+            () = self.0.suspected.notified() => {}
         }
     }
 
-    /// Waits until it has been away for so long that nobody should wait any longer.
-    pub(super) async fn stays_away(&self) {
+    /// Waits for an outage that lasts longer than [`PATIENCE`].
+    pub(super) async fn lasting_outage(&self) {
         let mut away = self.0.away.subscribe();
         loop {
             drop(away.wait_for(Option::is_some).await);
@@ -143,7 +143,7 @@ mod tests {
     #[tokio::test]
     async fn who_waits_is_sent_away_once_the_absence_lasts() {
         let health = ApiHealth::default();
-        let mut ends = Box::pin(health.stays_away());
+        let mut ends = Box::pin(health.lasting_outage());
         health.observe(&unreachable());
         assert!(futures::poll!(&mut ends).is_pending());
         health.observe(&Ok(()));
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn an_api_server_that_was_never_heard_of_is_away() {
         let health = ApiHealth::default();
-        health.begin();
+        health.begin_unknown();
         assert!(health.away().unwrap().to_string().contains("has not answered since"));
         health.observe(&unreachable());
         assert!(health.away().unwrap().to_string().contains("refused"));

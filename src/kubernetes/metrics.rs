@@ -1,4 +1,4 @@
-//! Metrics of the way to the API server.
+//! Metrics of calls to the API server, of watches and of Events.
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
@@ -17,8 +17,8 @@ labels! {
         Failed = "failed",
     }
 
-    /// What became of a message that was to be an Event: written in one, new or again; in none because there were too many;
-    /// or refused, or too many were waiting.
+    /// The outcome of a message for an Event: written, in a new Event or in a changed one; held back by a rate limit; or lost,
+    /// because the API server refused it or the queue was full.
     pub(super) enum EventOutcome {
         Written = "written",
         HeldBack = "held_back",
@@ -26,7 +26,7 @@ labels! {
     }
 }
 
-/// Answers of the API server.
+/// Counts of calls and of ended watches.
 #[derive(Debug, Clone)]
 pub struct ApiMetrics {
     calls: Family<CallLabels, Counter>,
@@ -41,7 +41,7 @@ struct CallLabels {
 }
 
 impl ApiMetrics {
-    /// Registers the families, which begin empty.
+    /// Registers the families without series.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let watches = "Watches of the API server that ended, by how";
@@ -51,14 +51,14 @@ impl ApiMetrics {
         }
     }
 
-    /// Counts a call; `code` is the HTTP status of the answer, or a word where there was none.
+    /// Counts a call. `code` is the HTTP status of the answer, or a word if there was no answer.
     pub fn called(&self, verb: Verb, resource: String, code: String) {
         let verb = verb.as_str();
         let labels = CallLabels { verb, resource, code };
         self.calls.get_or_create(&labels).inc();
     }
 
-    /// Begins the series of a watch, so that ends of such watches show from zero.
+    /// Begins the series of a resource's watches at zero.
     pub fn watching(&self, resource: &'static str) {
         for end in WatchEnd::ALL {
             drop(self.watches.get_or_create(&watch(resource, *end)));
@@ -75,7 +75,7 @@ const fn watch(resource: &'static str, end: WatchEnd) -> [(&'static str, &'stati
     [("resource", resource), ("end", end.as_str())]
 }
 
-/// Kubernetes Events, by what became of them.
+/// Counts of Kubernetes Events by outcome.
 #[derive(Debug, Clone)]
 pub struct EventMetrics(Counters<1>);
 

@@ -1,13 +1,11 @@
-//! The API server: how to reach it, what may be asked of it, what its answers mean.
+//! The API server: calls, watches, and the meaning of the answers.
 //!
-//! In come [`Call`]s, out go answers or [`ApiError`]s that say what to do: which RBAC rule is missing, how long to wait.
-//! [`ApiClient`] reads the configuration and credentials through kube; lists and watches are followed here
-//! ([`follow()`]) and not by kube's watcher, because a watch begun again every five minutes would be most of what a node at
-//! rest asks for, and because one object that cannot be read must not hide the others.
+//! [`Call`]s come in, answers or [`ApiError`]s go out. An error names the missing RBAC rule, or the wait before the next attempt.
+//! [`Access`] reads configuration and credentials through kube. [`follow()`] replaces kube's watcher, which begins each watch again
+//! after five minutes at the latest, and whose list fails as a whole when one object cannot be read (docs/api-server.md).
+//! [`events`] bounds the number of Events about pods.
 //!
-//! What is to be said about pods goes through [`events`]: few Events, however much happens.
-//!
-//! Nothing here decides anything, and nothing is retried without a pause.
+//! This module decides nothing, and repeats nothing without a pause.
 
 mod annotate;
 mod call;
@@ -21,15 +19,15 @@ pub(crate) mod fuzz;
 mod health;
 pub mod metrics;
 mod object;
-mod pieces;
 mod resize;
+mod splitter;
 
 pub use annotate::{Annotated, Annotations};
 pub use call::{Call, Kind, Verb};
-pub use client::{ApiClient, Turn};
+pub use client::{ApiClient, CallPermit};
 pub use connect::Access;
 pub use error::{ApiError, Problem, Status};
-pub use follow::{Followed, Follower, Place, Timing, follow, follow_kubelet, kubelet_proto};
+pub use follow::{Followed, Follower, ListScope, Timing, follow, follow_kubelet, kubelet_proto};
 pub use health::{ApiHealth, Away};
 pub use object::{Key, Object, Share, strip_nulls};
 pub use resize::ApiResizer;

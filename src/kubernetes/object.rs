@@ -1,66 +1,73 @@
-//! JSON of one object → the object, slim. Pure.
+//! The JSON of one object → the slim object. Pure.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::call::Kind;
-use super::pieces::{LEFT_OUT, LONGEST_STRING};
+use super::splitter::{LARGEST_OBJECT, LEFT_OUT, LONGEST_STRING, RawObject};
 use crate::model::objects::ObjectMeta;
 
 /// A kind of object that can be followed.
 pub trait Object: DeserializeOwned + Serialize + PartialEq + Default + Send + Sync + 'static {
-    /// Where the API server serves it, newest version first.
+    /// The group, versions and plural name at the API server, newest version first.
     const KINDS: &'static [Kind];
 
-    /// Whether the object's version is kept, because it is named as the reason of what follows. Every write is then a
-    /// change of the object, and news.
+    /// Whether `resourceVersion` is kept, because records cite it. Every write of the object is then a change of its state.
     const IS_CITED: bool = false;
+
+    /// The kind's plural name, which is the same in all versions.
+    fn plural() -> &'static str {
+        Self::KINDS.first().map_or("", |kind| kind.plural)
+    }
 
     fn metadata(&self) -> &ObjectMeta;
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta;
 
-    /// What makes the object unusable: field and reason.
+    /// Checks the object.
     ///
-    /// Errors: a sentence.
+    /// Errors: the field and the reason why the object cannot be used.
     fn check(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Whether the object's labels are kept.
+    /// Whether labels are kept.
     const KEEPS_LABELS: bool = false;
 
-    /// What the objects of one namespace may fill.
+    /// The bounds for the objects of one namespace.
     const SHARE: Share;
 
-    /// Whether an annotation is kept.
+    /// Whether the agent reads an annotation. Others are dropped.
     fn reads(&self, _annotation: &str) -> bool {
         false
     }
 
-    /// Gives back memory that nobody here needs.
+    /// Returns unused memory.
     fn slim(&mut self) {}
 }
 
-/// Bounds for the objects of one kind in one namespace: whoever may create objects there must not fill an agent's memory.
+/// Bounds for the objects of one kind in one namespace, so that a tenant cannot fill the agent's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Share {
     pub objects: usize,
-    /// What they may take together, in bytes of JSON of what is kept of them.
+    /// The total size of the kept objects, in bytes of JSON.
     pub bytes: usize,
 }
 
-/// What is kept of one object may take so many bytes of JSON.
+/// The complaint about a text without a name.
+const NO_OBJECT: &str = "it has no name, or is no object";
+
+/// The largest size of a kept object, in bytes of JSON.
 pub(super) const LARGEST_KEPT: usize = 64 << 10;
 
-/// The labels of one object may take so many bytes.
+/// The largest size of one object's labels, in bytes.
 const LARGEST_LABELS: usize = 16 << 10;
 
-/// A longer complaint quotes a value that is not worth quoting whole.
+/// The longest complaint, in bytes. Longer ones quote a long value.
 const LONGEST_COMPLAINT: usize = 400;
 
-/// Namespace and name. Cluster-scoped objects have the namespace of an object that gives none.
+/// Namespace and name. The namespace of cluster-scoped objects is that of an object without one.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 #[display("{namespace}/{name}")]
 pub struct Key {
@@ -68,20 +75,20 @@ pub struct Key {
     pub name: String,
 }
 
-/// What every object has, whatever else it holds.
+/// The part that every object has.
 #[derive(Debug, Deserialize)]
 struct Named {
     metadata: ObjectMeta,
 }
 
-/// One object as it came.
+/// The outcome of decoding an object.
 #[derive(Debug)]
 pub(super) struct Decoded<T> {
     pub(super) key: Key,
     pub(super) resource_version: String,
-    /// The object and its size in bytes of JSON, or why it cannot be used.
+    /// The object and its size in bytes of JSON, or the reason why it cannot be used.
     pub(super) object: Result<(T, usize), String>,
-    /// What was left out of it although the agent reads it.
+    /// The parts that the agent reads and that are too long to keep.
     pub(super) left_out: Option<String>,
 }
 
@@ -94,42 +101,78 @@ impl Key {
     }
 }
 
-/// Reads an object. None if it has no name: it is no object at all.
-pub(super) fn decode<T: Object>(text: &str) -> Option<Decoded<T>> {
-    let mut object = match serde_json::from_str::<T>(text).or_else(|_| decode_leniently(text)) {
-        Ok(object) => object,
-        Err(why) => {
-            let Named { metadata } = serde_json::from_str(text).ok()?;
-            return Some(Decoded {
-                key: Key::of(&metadata),
-                resource_version: metadata.resource_version,
-                object: Err(shortened(why)),
-                left_out: None,
-            });
+impl<T: Object> Decoded<T> {
+    /// Decodes an object of an answer.
+    pub(super) fn of(piece: &RawObject) -> Self {
+        match piece {
+            RawObject::Object(text) => match std::str::from_utf8(text) {
+                Ok(text) => Self::parse(text),
+                Err(_) => Self::nameless(text, NO_OBJECT.to_owned()),
+            },
+            RawObject::TooLarge(beginning) => {
+                let why = format!("larger than {LARGEST_OBJECT} bytes, its long strings left out");
+                Self::nameless(beginning, why)
+            }
         }
-    };
-    let left_out = keep_what_is_read(&mut object);
-    let resource_version = object.metadata().resource_version.clone();
-    if !T::IS_CITED {
-        object.metadata_mut().resource_version = String::new();
     }
-    let key = Key::of(object.metadata());
-    object.slim();
-    let object = object.check().and_then(|()| match size(&object) {
-        size @ ..=LARGEST_KEPT => Ok((object, size)),
-        size => Err(format!(
-            "what is read of it takes {size} bytes; at most {LARGEST_KEPT} are kept"
-        )),
-    });
-    Some(Decoded {
-        key,
-        resource_version,
-        object: object.map_err(shortened),
-        left_out,
-    })
+
+    /// Decodes the JSON of an object.
+    pub(super) fn parse(text: &str) -> Self {
+        let mut object = match serde_json::from_str::<T>(text).or_else(|_| decode_leniently(text)) {
+            Ok(object) => object,
+            Err(why) => {
+                let Ok(Named { metadata }) = serde_json::from_str(text) else {
+                    return Self::nameless(text.as_bytes(), NO_OBJECT.to_owned());
+                };
+                return Self {
+                    key: Key::of(&metadata),
+                    resource_version: metadata.resource_version,
+                    object: Err(shortened(why)),
+                    left_out: None,
+                };
+            }
+        };
+        let left_out = keep_what_is_read(&mut object);
+        let resource_version = object.metadata().resource_version.clone();
+        if !T::IS_CITED {
+            object.metadata_mut().resource_version = String::new();
+        }
+        let key = Key::of(object.metadata());
+        object.slim();
+        let object = object.check().and_then(|()| match size(&object) {
+            size @ ..=LARGEST_KEPT => Ok((object, size)),
+            size => Err(format!(
+                "what is read of it takes {size} bytes; at most {LARGEST_KEPT} are kept"
+            )),
+        });
+        Self {
+            key,
+            resource_version,
+            object: object.map_err(shortened),
+            left_out,
+        }
+    }
+
+    /// A text without a readable name. Its key is the first text that looks like a name.
+    fn nameless(text: &[u8], why: String) -> Self {
+        let text = String::from_utf8_lossy(text);
+        let field = |name: &str| {
+            let (_, rest) = text.split_once(&format!("\"{name}\":\""))?;
+            Some(rest.split('"').next().unwrap_or_default().chars().take(253).collect())
+        };
+        Self {
+            key: Key {
+                namespace: field("namespace").unwrap_or_default(),
+                name: field("name").unwrap_or_else(|| "?".to_owned()),
+            },
+            resource_version: String::new(),
+            object: Err(why),
+            left_out: None,
+        }
+    }
 }
 
-/// Drops annotations and labels that the agent does not read; returns which of the others are too long to be kept.
+/// Drops annotations and labels that the agent does not read. Returns which of the others are too long to keep.
 fn keep_what_is_read<T: Object>(object: &mut T) -> Option<String> {
     let mut complaints = Vec::new();
     let mut annotations = std::mem::take(&mut object.metadata_mut().annotations);
@@ -167,7 +210,7 @@ fn shortened(complaint: String) -> String {
     complaint.chars().take(LONGEST_COMPLAINT).chain(['…']).collect()
 }
 
-/// What an object takes in bytes of JSON.
+/// The size of an object in bytes of JSON.
 fn size<T: Serialize>(object: &T) -> usize {
     struct Counter(usize);
     impl std::io::Write for Counter {
@@ -181,18 +224,18 @@ fn size<T: Serialize>(object: &T) -> usize {
         }
     }
     let mut counter = Counter(0);
-    // Serializing plain data into a counter cannot fail; what did would be too large to keep.
+    // Serializing plain data into a counter cannot fail. An object that did would count as too large.
     serde_json::to_writer(&mut counter, object).map_or(usize::MAX, |()| counter.0)
 }
 
-/// The long way, for objects with nulls, which mean "absent" to the API server, and for a word about what is wrong.
+/// The slow way, for objects with explicit nulls, and for an error with a path.
 fn decode_leniently<T: Object>(text: &str) -> Result<T, String> {
     let mut value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     strip_nulls(&mut value);
     serde_path_to_error::deserialize(value).map_err(|error| format!("{}: {}", error.path(), error.inner()))
 }
 
-/// An explicit null means "absent" to the API server.
+/// Removes explicit nulls, which mean "absent" to the API server.
 pub fn strip_nulls(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -214,7 +257,7 @@ mod tests {
         let text = r#"{"metadata":{"name":"web","namespace":"shop","uid":"u","resourceVersion":"7","annotations":
             {"kubectl.kubernetes.io/last-applied-configuration":"{}","vscaled.io/ignore":"true"}},
             "spec":{"containers":[{"name":"app"}]}}"#;
-        let decoded = decode::<Pod>(text).unwrap();
+        let decoded = Decoded::<Pod>::parse(text);
         let (pod, _) = decoded.object.unwrap();
         assert_eq!(
             (decoded.key.to_string().as_str(), decoded.resource_version.as_str()),
@@ -228,7 +271,7 @@ mod tests {
     fn which_version_of_a_vpa_it_was_is_kept_for_those_who_ask_who_did_that() {
         let text =
             r#"{"metadata":{"name":"web","resourceVersion":"4711"},"spec":{"targetRef":{"kind":"Job","name":"x"}}}"#;
-        let decoded = decode::<VerticalPodAutoscaler>(text).unwrap();
+        let decoded = Decoded::<VerticalPodAutoscaler>::parse(text);
         assert_eq!(decoded.resource_version, "4711");
         assert_eq!(decoded.object.unwrap().0.metadata.resource_version, "4711");
     }
@@ -236,7 +279,7 @@ mod tests {
     #[test]
     fn nulls_are_absent() {
         let text = r#"{"metadata":{"name":"web","labels":null},"spec":{"targetRef":{"kind":"Job","name":"x"},"resourcePolicy":{"containerPolicies":null}}}"#;
-        let vpa = decode::<VerticalPodAutoscaler>(text).unwrap().object.unwrap().0;
+        let vpa = Decoded::<VerticalPodAutoscaler>::parse(text).object.unwrap().0;
         assert_eq!(vpa.metadata.name, "web");
     }
 
@@ -244,7 +287,7 @@ mod tests {
     fn an_object_that_cannot_be_read_keeps_its_name_and_says_why() {
         let text = r#"{"metadata":{"name":"web","namespace":"shop","resourceVersion":"8"},"status":{"recommendation":
             {"containerRecommendations":[{"containerName":"app","target":{"cpu":"a lot"}}]}}}"#;
-        let decoded = decode::<VerticalPodAutoscaler>(text).unwrap();
+        let decoded = Decoded::<VerticalPodAutoscaler>::parse(text);
         assert_eq!(decoded.key.to_string(), "shop/web");
         let why = decoded.object.unwrap_err();
         assert!(
@@ -264,7 +307,7 @@ mod tests {
             )
         };
         let pod = format!(r#"{{{},"spec":{{"containers":[{{"name":"app"}}]}}}}"#, metadata(""));
-        let (pod, _) = decode::<Pod>(&pod).unwrap().object.unwrap();
+        let (pod, _) = Decoded::<Pod>::parse(&pod).object.unwrap();
         let names: Vec<_> = pod.metadata.annotations.keys().map(String::as_str).collect();
         let read = [
             "kubernetes.io/config.mirror",
@@ -278,7 +321,7 @@ mod tests {
             r#"{{{},"spec":{{"targetRef":{{"kind":"Job","name":"x"}}}}}}"#,
             metadata("")
         );
-        let (vpa, _) = decode::<VerticalPodAutoscaler>(&vpa).unwrap().object.unwrap();
+        let (vpa, _) = Decoded::<VerticalPodAutoscaler>::parse(&vpa).object.unwrap();
         assert_eq!(vpa.metadata.annotations.keys().collect::<Vec<_>>(), ["vscaled.io/act"]);
         assert_eq!(vpa.metadata.labels.len(), 0);
     }
@@ -288,7 +331,7 @@ mod tests {
         let text = format!(
             r#"{{"metadata":{{"name":"web","annotations":{{"vscaled.io/ignore":"{LEFT_OUT}","other":"{LEFT_OUT}"}}}}}}"#
         );
-        let decoded = decode::<Pod>(&text).unwrap();
+        let decoded = Decoded::<Pod>::parse(&text);
         let complaint = decoded.left_out.unwrap();
         assert!(
             complaint.starts_with("metadata.annotations[vscaled.io/ignore]: longer than"),
@@ -304,7 +347,7 @@ mod tests {
             .map(|number| format!(r#""a-label-of-many-{number}":"x""#))
             .collect();
         let text = format!(r#"{{"metadata":{{"name":"web","labels":{{{}}}}}}}"#, labels.join(","));
-        let decoded = decode::<Pod>(&text).unwrap();
+        let decoded = Decoded::<Pod>::parse(&text);
         assert!(decoded.left_out.unwrap().starts_with("metadata.labels: "));
         assert_eq!(decoded.object.unwrap().0.metadata.labels.len(), 0);
 
@@ -313,7 +356,7 @@ mod tests {
             r#"{{"metadata":{{"name":"web"}},"spec":{{"targetRef":{{"kind":"Job","name":"x"}},
             "resourcePolicy":{{"containerPolicies":[{policies}]}}}}}}"#
         );
-        let why = decode::<VerticalPodAutoscaler>(&text).unwrap().object.unwrap_err();
+        let why = Decoded::<VerticalPodAutoscaler>::parse(&text).object.unwrap_err();
         assert!(why.contains("at most 65536 are kept"), "{why}");
     }
 }

@@ -1,13 +1,13 @@
-//! The `resize` subresource of pods: changes to requests and limits → a patch, and what the API server says to it.
+//! The `resize` subresource of pods: changes to requests and limits → a patch, and the API server's answer.
 //!
-//! Whether the API server knows it is found out by asking, not by version: the first patch is made as a dry run before.
+//! A dry run before the first patch shows whether the API server has the subresource; its version does not.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Map, Value, json};
 
-use super::call::{Call, Kind, Verb};
+use super::call::Call;
 use super::client::ApiClient;
 use super::error::{ApiError, Problem, Status};
 use crate::actuate::{PodResizer, ResizeError};
@@ -15,18 +15,16 @@ use crate::model::objects::Pod;
 use crate::model::{Change, Requirements, Resource, ResourceList, Step, Target};
 use crate::plan::resize;
 
-const PODS: Kind = Kind::new("", "v1", "pods");
-
-/// Asks an API server for resizes.
+/// Patches the `resize` subresource of pods.
 #[derive(Debug)]
 pub struct ApiResizer {
     client: ApiClient,
-    /// It has accepted one, dry or not.
+    /// Whether the API server has accepted a patch, dry or not.
     proven: AtomicBool,
 }
 
 impl ApiResizer {
-    /// Asks through this client. Nothing is sent yet.
+    /// A resizer that uses this client. Sends nothing yet.
     #[must_use]
     pub const fn new(client: ApiClient) -> Self {
         Self {
@@ -36,13 +34,13 @@ impl ApiResizer {
     }
 
     async fn patch(&self, call: &Call, body: &Value) -> Result<Pod, ApiError> {
-        // Many may want to be the first. Those whose turn comes later know what came of it.
-        let turn = self.client.turn(call).await?;
+        // Passes that wait here for a permit may find the dry run done.
+        let permit = self.client.permit(call).await?;
         if !self.proven.load(Ordering::Relaxed) {
-            turn.send::<Pod>(&call.clone().with("dryRun", "All"), body).await?;
+            permit.send::<Pod>(&call.clone().with("dryRun", "All"), body).await?;
             self.proven.store(true, Ordering::Relaxed);
         }
-        turn.send(call, body).await
+        permit.send(call, body).await
     }
 }
 
@@ -50,7 +48,7 @@ impl ApiResizer {
 impl PodResizer for ApiResizer {
     async fn resize(&self, pod: &Pod, version: &str, changes: &[Step]) -> Result<Pod, ResizeError> {
         let accepted = self.patch(&resize_call(pod), &body(pod, version, changes)).await;
-        let accepted = accepted.map_err(refusal)?;
+        let accepted = accepted.map_err(resize_error)?;
         match resize::altered(&accepted, changes) {
             Some(altered) => Err(ResizeError::Altered(altered)),
             None => Ok(accepted),
@@ -59,7 +57,7 @@ impl PodResizer for ApiResizer {
 
     async fn read(&self, pod: &Pod) -> Result<Pod, ResizeError> {
         let call = resize_call(pod).with("dryRun", "All");
-        self.client.send(&call, &body(pod, "", &[])).await.map_err(refusal)
+        self.client.send(&call, &body(pod, "", &[])).await.map_err(resize_error)
     }
 
     fn away(&self) -> Option<String> {
@@ -76,37 +74,31 @@ impl PodResizer for ApiResizer {
 }
 
 fn resize_call(pod: &Pod) -> Call {
-    Call {
-        subresource: Some("resize"),
-        ..Call::new(Verb::Patch, PODS)
-            .within(Some(&pod.metadata.namespace))
-            .named(&pod.metadata.name)
-    }
+    Call::patch_pod(&pod.metadata.namespace, &pod.metadata.name, "resize")
 }
 
-/// A strategic merge patch: containers are merged by name, lists of amounts by resource. The UID makes it one for this pod
-/// and no other of its name. Without a resource version, nobody else's write is in its way.
+/// A strategic merge patch, which merges containers by name and amounts by resource. The UID restricts the patch to this pod among
+/// pods of the same name. Without a resource version, the patch also succeeds after another client's write.
 fn body(pod: &Pod, version: &str, changes: &[Step]) -> Value {
     let is_init = |name: &str| pod.spec.init_containers.iter().any(|container| container.name == name);
-    let changed = |init: bool| {
-        let changed = changes.iter().filter_map(|step| match (&step.target, &step.change) {
-            (Target::Container(name), Change::Resize { to, .. }) if is_init(name) == init => {
-                Some(json!({"name": name, "resources": resources(to)}))
-            }
-            _ => None,
-        });
-        changed.collect::<Vec<_>>()
-    };
-    let mut body = json!({"metadata": {"uid": pod.metadata.uid}, "spec": {"containers": changed(false)}});
+    let mut spec = json!({"containers": []});
     for step in changes {
-        if let (Target::Pod, Change::Resize { to, .. }) = (&step.target, &step.change) {
-            body["spec"]["resources"] = resources(to);
+        let Change::Resize { to, .. } = &step.change else {
+            continue;
+        };
+        match &step.target {
+            Target::Pod => spec["resources"] = resources(to),
+            Target::Container(name) => {
+                let list = if is_init(name) { "initContainers" } else { "containers" };
+                let container = json!({"name": name, "resources": resources(to)});
+                match spec[list].as_array_mut() {
+                    Some(containers) => containers.push(container),
+                    None => spec[list] = json!([container]),
+                }
+            }
         }
     }
-    let sidecars = changed(true);
-    if !sidecars.is_empty() {
-        body["spec"]["initContainers"] = sidecars.into();
-    }
+    let mut body = json!({"metadata": {"uid": pod.metadata.uid}, "spec": spec});
     if !version.is_empty() {
         body["metadata"]["resourceVersion"] = version.into();
     }
@@ -124,13 +116,13 @@ fn amounts(list: ResourceList) -> Map<String, Value> {
     set.collect()
 }
 
-/// What follows from an error. Words are all there is to tell some of them apart: 404 is a pod that is gone or a path
-/// nobody serves, 422 is another pod (the UID cannot change) or a rule.
-fn refusal(error: ApiError) -> ResizeError {
+/// Turns an API error into the reaction of the pass. Only the message distinguishes some errors: 404 is a missing pod or a
+/// missing path, 422 is another pod (the UID is immutable) or a rule.
+fn resize_error(error: ApiError) -> ResizeError {
     let reason = error.to_string();
     let retry_after = error.problem.retry_after();
     match error.problem {
-        problem if problem.names_nobody() => ResizeError::Gone(reason),
+        problem if problem.names_no_pod() => ResizeError::Gone(reason),
         Problem::Refused(Status {
             code: 404 | 405,
             message,
@@ -190,7 +182,7 @@ mod tests {
     }
 
     fn refused(problem: Problem) -> ResizeError {
-        refusal(ApiError {
+        resize_error(ApiError {
             call: "patch pods/resize shop/web".to_owned(),
             problem,
         })

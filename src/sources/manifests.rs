@@ -1,8 +1,8 @@
 //! Kubernetes manifests in YAML or JSON text → [`NodeView`].
 //!
-//! Several documents in one text, `List` kinds unfolded, nulls treated as absent like the API server does. Kinds that
-//! play no part are skipped with a warning; anything else that cannot be read is an error that names the origin of the
-//! text, the document and the field. A text is read whole or not at all.
+//! A text holds one or more documents; `List` kinds are unfolded, and nulls count as absent, as in the API server. Unused
+//! kinds are skipped with a warning. Any other unusable object is an error with the origin of the text, the document and
+//! the field, and then nothing of the text is used.
 
 use std::sync::Arc;
 
@@ -15,28 +15,28 @@ use super::workload::{self, Workload};
 use crate::kubernetes::strip_nulls;
 use crate::model::objects::OwnerKind;
 
-/// The objects that a text describes.
+/// The objects of a text.
 #[derive(Debug, Default)]
 pub struct Manifests {
-    /// The objects that play a part.
+    /// The objects that the agent uses.
     pub view: NodeView,
-    /// What was passed over, one sentence each.
+    /// One sentence for each skipped object.
     pub warnings: Vec<String>,
 }
 
-/// A text that cannot be used.
+/// An unusable text.
 #[derive(Debug, thiserror::Error)]
 #[error("{origin}: {message}")]
 pub struct ManifestError {
     /// The file, or `-` for standard input.
     pub origin: String,
-    /// What is wrong and what is allowed, with document, object and field where there are any.
+    /// The problem and the allowed values, with document, object and field where there are any.
     pub message: String,
 }
 
-/// Reads a text of one or more documents. `origin` is the file's name, for messages.
+/// Reads a text of one or more documents. `origin` names the file in messages.
 ///
-/// Errors: [`ManifestError`] on the first document that cannot be used.
+/// Errors: [`ManifestError`] for the first unusable document.
 pub fn parse_manifests(origin: &str, text: &str) -> Result<Manifests, ManifestError> {
     let mut manifests = Manifests::default();
     for_each_object(origin, text, |document, kind, object| {
@@ -45,7 +45,7 @@ pub fn parse_manifests(origin: &str, text: &str) -> Result<Manifests, ManifestEr
     Ok(manifests)
 }
 
-/// Hands every object of a text over with its kind, members of lists one by one.
+/// Calls `read` with every object of a text and its kind. Unfolds lists.
 pub(super) fn for_each_object(
     origin: &str,
     text: &str,
@@ -63,7 +63,7 @@ pub(super) fn for_each_object(
     Ok(())
 }
 
-/// `name: n` is a name, not a boolean; a node's worth of pods fits into one file, a hostile file costs bounded memory.
+/// `name: n` is a name, not a boolean. The budget admits the pods of a full node and bounds the memory for a hostile file.
 fn yaml_options() -> serde_saphyr::Options {
     let budget = serde_saphyr::budget! { max_documents: 20_000, max_nodes: 4_000_000, max_events: 16_000_000 };
     serde_saphyr::options! { strict_booleans: true, with_snippet: false, budget: budget }
@@ -91,7 +91,7 @@ impl Manifests {
     }
 }
 
-/// One document of a text, for messages.
+/// The position of an object, for messages.
 pub(super) struct ManifestDocument<'a> {
     origin: &'a str,
     /// Counted from 1.
@@ -117,7 +117,7 @@ impl ManifestDocument<'_> {
         let Some(Value::Array(items)) = object.get_mut("items").map(Value::take) else {
             return Err(self.unusable(": a list without items"));
         };
-        // The API server leaves the kind of items out where the list's own kind says it.
+        // The API server omits the kind of the items of a typed list.
         let of = kind.strip_suffix("List").filter(|of| !of.is_empty());
         items.into_iter().try_for_each(|mut item| {
             if let (Some(of), Value::Object(fields)) = (of, &mut item) {
@@ -127,12 +127,12 @@ impl ManifestDocument<'_> {
         })
     }
 
-    /// A warning that the object plays no part.
+    /// The warning about an unused object.
     pub(super) fn ignored(&self, object: &Value) -> String {
         self.unusable(&format!(": {} ignored", describe(object))).to_string()
     }
 
-    /// Decodes a document and checks it; either error names the object and the field.
+    /// Decodes and checks an object. Errors name the object and the field.
     pub(super) fn typed<T: DeserializeOwned>(
         &self,
         object: Value,
@@ -146,7 +146,7 @@ impl ManifestDocument<'_> {
         Ok(decoded)
     }
 
-    /// An error about this document, whose number the message continues.
+    /// An error about this document.
     fn unusable(&self, message: &str) -> ManifestError {
         ManifestError {
             origin: self.origin.to_owned(),
@@ -155,7 +155,7 @@ impl ManifestDocument<'_> {
     }
 }
 
-/// Kind and name of a document, as far as it has them.
+/// Kind and name of an object, as far as it has them.
 fn describe(document: &Value) -> String {
     let text = |pointer| {
         let text = document.pointer(pointer).and_then(Value::as_str)?;

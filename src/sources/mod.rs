@@ -1,7 +1,8 @@
-//! Where facts come from: manifests in files, a watched directory, the API server. Each source ends in one [`NodeView`].
+//! The sources of pods and recommendations: manifests in files, a watched directory, the API server. Each yields a
+//! [`NodeView`].
 //!
-//! A source never decides and never acts. What it cannot read it reports by file, document and field, and it goes on
-//! with the last state it could read.
+//! A source never decides and never acts. It reports unreadable input by file, document and field, and keeps the last
+//! readable state.
 
 pub mod directory;
 pub mod kubernetes;
@@ -20,7 +21,7 @@ use tokio::sync::watch;
 use crate::model::KubeletVersion;
 use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, ObjectMeta, Owner, Pod, VerticalPodAutoscaler};
 
-/// Everything known about what the node's pods should have, at one moment.
+/// The known pods and objects of the node at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct NodeView {
     /// The pods that are bound to this node.
@@ -33,60 +34,55 @@ pub struct NodeView {
     pub limit_ranges: Vec<LimitRange>,
     /// The HorizontalPodAutoscalers in their namespaces.
     pub hpas: Vec<HorizontalPodAutoscaler>,
-    /// The node itself, if known.
+    /// The Node object, if known.
     pub node: Option<Node>,
 }
 
 impl NodeView {
-    /// The kubelet's version as the Node object states it.
+    /// The kubelet's version in the Node object.
     pub fn kubelet_version(&self) -> Option<KubeletVersion> {
         self.node.as_ref()?.status.node_info.kubelet_version.parse().ok()
     }
 
-    /// Adds what another view knows, as far as `counts` says so of an object's kind and metadata. This view's node stays.
+    /// Adds the objects of another view for whose kind and metadata `counts` returns true. This view's node stays.
     pub fn merge(&mut self, other: Self, mut counts: impl FnMut(&str, &ObjectMeta) -> bool) {
-        // Taken apart, so that a new kind of object is not forgotten here.
+        // Destructured, so that the compiler asks for every kind of object.
         let Self {
-            pods,
-            owners,
-            vpas,
-            limit_ranges,
-            hpas,
+            mut pods,
+            mut owners,
+            mut vpas,
+            mut limit_ranges,
+            mut hpas,
             node,
         } = other;
-        self.pods
-            .extend(pods.into_iter().filter(|pod| counts("Pod", &pod.metadata)));
-        let owners = owners.into_iter();
-        self.owners
-            .extend(owners.filter(|owner| counts(&format!("{:?}", owner.kind), &owner.metadata)));
-        self.vpas.extend(
-            vpas.into_iter()
-                .filter(|vpa| counts("VerticalPodAutoscaler", &vpa.metadata)),
-        );
-        let limit_ranges = limit_ranges.into_iter();
-        self.limit_ranges
-            .extend(limit_ranges.filter(|range| counts("LimitRange", &range.metadata)));
-        let hpas = hpas.into_iter();
-        self.hpas
-            .extend(hpas.filter(|hpa| counts("HorizontalPodAutoscaler", &hpa.metadata)));
+        pods.retain(|pod| counts("Pod", &pod.metadata));
+        owners.retain(|owner| counts(&format!("{:?}", owner.kind), &owner.metadata));
+        vpas.retain(|vpa| counts("VerticalPodAutoscaler", &vpa.metadata));
+        limit_ranges.retain(|range| counts("LimitRange", &range.metadata));
+        hpas.retain(|hpa| counts("HorizontalPodAutoscaler", &hpa.metadata));
         let node = node.filter(|node| counts("Node", &node.metadata));
+        self.pods.append(&mut pods);
+        self.owners.append(&mut owners);
+        self.vpas.append(&mut vpas);
+        self.limit_ranges.append(&mut limit_ranges);
+        self.hpas.append(&mut hpas);
         self.node = self.node.take().or(node);
     }
 }
 
-/// What a source knows, and what it could not use.
+/// The state of a source.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SourceState {
     /// The objects that matter on this node.
     pub view: NodeView,
-    /// What cannot be read, followed or used, until it can.
+    /// Unreadable, unusable or unfollowed input.
     pub problems: Vec<String>,
-    /// Counts the states of the view; 0 until all that concerns the node's pods is known for the first time.
+    /// The number of the view; 0 until all objects that concern the node's pods are known.
     pub generation: u64,
 }
 
 impl SourceState {
-    /// Publishes what differs from the last state. Without a view, the last one stays.
+    /// Publishes a state that differs from the last. Without a view, the last view stays.
     fn publish(states: &watch::Sender<Arc<Self>>, view: Option<NodeView>, problems: Vec<String>) {
         states.send_if_modified(|state| {
             let news = view.filter(|view| state.generation == 0 || *view != state.view);

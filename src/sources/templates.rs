@@ -1,4 +1,4 @@
-//! Kubernetes manifests → the pods that they describe, also as templates of workloads. Reads texts like `manifests`.
+//! Kubernetes manifests → the pod templates of workloads, and pods. Reads the same texts as `manifests`.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use super::manifests::{ManifestDocument, ManifestError, for_each_object};
 use super::validate::check_pod;
 use crate::model::objects::{ObjectMeta, OwnerKind, Pod, PodSpec};
 
-/// The spec that pods of a workload begin with.
+/// The pod spec of a workload.
 #[derive(Debug)]
 pub struct PodTemplate {
     pub namespace: String,
@@ -16,11 +16,11 @@ pub struct PodTemplate {
     pub spec: PodSpec,
 }
 
-/// What a text holds.
+/// The pod templates of a text.
 #[derive(Debug, Default)]
 pub struct PodTemplates {
     pub templates: Vec<PodTemplate>,
-    /// Objects with a template of a kind that is not known, one sentence each.
+    /// One sentence for each object of an unknown kind with a template.
     pub warnings: Vec<String>,
 }
 
@@ -37,7 +37,7 @@ struct TemplatedWorkload {
 #[serde(rename_all = "camelCase", default)]
 struct WorkloadSpec {
     template: Template<PodSpec>,
-    /// Of a CronJob.
+    /// Only in a CronJob.
     job_template: Box<Option<Template<WorkloadSpec>>>,
 }
 
@@ -47,9 +47,9 @@ struct Template<T> {
     spec: T,
 }
 
-/// Reads a text of one or more documents. `origin` is the file's name, for messages.
+/// Reads a text of one or more documents. `origin` names the file in messages.
 ///
-/// Errors: [`ManifestError`] on the first document that cannot be used.
+/// Errors: [`ManifestError`] for the first unusable document.
 pub fn parse_pod_templates(origin: &str, text: &str) -> Result<PodTemplates, ManifestError> {
     let mut found = PodTemplates::default();
     for_each_object(origin, text, |document, kind, object| found.add(document, kind, object))?;
@@ -91,7 +91,7 @@ impl PodTemplates {
     }
 }
 
-/// Gives an object that has only a `generateName` a name that begins with it, as the API server does; returns that prefix.
+/// Gives an object with only a `generateName` a name with this prefix, as the API server does. Returns the prefix.
 fn name_what_is_to_be_named(object: &mut Value) -> Option<String> {
     let metadata = object.get_mut("metadata")?.as_object_mut()?;
     if metadata.contains_key("name") {

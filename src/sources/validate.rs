@@ -1,4 +1,4 @@
-//! What the API server would have refused: checked here because a file has no API server in front of it.
+//! The checks of the API server that the agent repeats for objects from files.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 use crate::model::Requirements;
 use crate::model::objects::{Container, Pod, StartupBoost, VerticalPodAutoscaler};
 
-/// The length of names that stand between dots: of namespaces and containers.
+/// The longest name of a namespace or a container (RFC 1123 label).
 const LONGEST_LABEL: usize = 63;
 
-/// The name is one that the API server gives out, and so is the namespace, if there is one.
+/// Checks name and namespace of an object.
 pub(super) fn check_names(document: &Value) -> Result<(), String> {
     for (pointer, field, longest, dots) in [
         ("/metadata/name", "metadata.name", 253, true),
@@ -25,7 +25,7 @@ pub(super) fn check_names(document: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// What names consist of (RFC 1123): they stand in paths, log lines and Events.
+/// Checks a name (RFC 1123). Names become parts of paths, log lines and Events.
 fn check_format(field: &str, name: &str, longest: usize, dots: bool) -> Result<(), String> {
     let allowed = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-') || (dots && byte == b'.');
     let message = if name.is_empty() {
@@ -40,7 +40,7 @@ fn check_format(field: &str, name: &str, longest: usize, dots: bool) -> Result<(
     Err(format!("{field}: {message}"))
 }
 
-/// Containers have names of their own, and requests no larger than limits.
+/// Checks that container names are unique and that no request exceeds its limit.
 pub(super) fn check_pod(pod: &Pod) -> Result<(), String> {
     if pod.spec.containers.is_empty() {
         return Err("spec.containers: at least one is required".to_owned());
@@ -75,7 +75,7 @@ fn check_requirements(path: &str, Requirements { requests, limits }: &Requiremen
     }
 }
 
-/// A VPA names its workload, its bounds are not inverted, and its startup boosts are such as its API takes.
+/// Checks the target, the bounds and the startup boosts of a VPA.
 pub(super) fn check_vpa(vpa: &VerticalPodAutoscaler) -> Result<(), String> {
     let target = vpa.spec.target_ref.as_ref();
     if target.is_none_or(|target| target.kind.is_empty() || target.name.is_empty()) {
@@ -100,7 +100,7 @@ pub(super) fn check_vpa(vpa: &VerticalPodAutoscaler) -> Result<(), String> {
     Ok(())
 }
 
-/// As the rules of VPA's own definition have it (`StartupBoost`, autoscaler `pkg/apis/autoscaling.k8s.io/v1`).
+/// The rules of VPA's own definition (`StartupBoost`, autoscaler `pkg/apis/autoscaling.k8s.io/v1`).
 fn check_boost(path: &str, boost: Option<&StartupBoost>) -> Result<(), String> {
     let Some(cpu) = boost.and_then(|boost| boost.cpu.as_ref()) else {
         return Ok(());

@@ -1,11 +1,11 @@
-//! A workload's JSON, of whichever kind → an [`Owner`].
+//! The JSON of a workload of any kind → an [`Owner`].
 
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::model::objects::{LabelSelector, ObjectMeta, Owner, OwnerKind};
 
-/// A workload as far as it matters here.
+/// The parts of a workload that the agent reads.
 #[derive(Debug, Deserialize)]
 pub(super) struct Workload {
     metadata: ObjectMeta,
@@ -48,7 +48,7 @@ impl Workload {
     }
 }
 
-/// Two kinds say in other words which pods are theirs; afterwards all say it in the same.
+/// Rewrites the selectors of CronJobs and ReplicationControllers in the notation of the other kinds.
 pub(super) fn in_one_notation(kind: OwnerKind, workload: &mut Value) {
     let labels = match kind {
         OwnerKind::CronJob => workload

@@ -1,11 +1,10 @@
 //! Kubernetes Events at the API server.
 //!
-//! [`EventRecorder::record`] never waits: a task of its own creates an Event for each new message, raises the count of one
-//! that repeats, and counts floods (`limits`), so that a node writes a bounded number of Events. While the API server is away
-//! the task waits; messages that no longer fit are counted, not kept.
+//! [`EventRecorder::record`] never waits. A task creates an Event for each new message, raises the count of a repeated one, and
+//! bounds the Events of a node (`limits`). During an outage of the API server the task waits; the queue drops and counts messages
+//! beyond its capacity.
 //!
-//! [`post()`] creates every Event, also those that must not be lost: one attempt, whose failure the caller sees, under a name
-//! that makes a second attempt harmless.
+//! [`post()`] makes one attempt to create an Event and returns its failure. The Event's name makes a second attempt harmless.
 
 mod limits;
 mod post;
@@ -24,7 +23,8 @@ pub use post::{NamedEvent, Posted, Subject, name, post};
 
 const EVENTS: Kind = Kind::new("", "v1", "events");
 
-const WAITING: usize = 256;
+/// The capacity of the queue of messages.
+const QUEUE: usize = 256;
 
 /// A pod, or one of its containers.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -32,12 +32,12 @@ pub struct PodReference {
     /// The pod, by the UID it has at the API server.
     pub pod: PodId,
     pub container: Option<String>,
-    /// Whether it is an init container.
+    /// Whether the container is an init container.
     pub init: bool,
 }
 
 impl PodReference {
-    /// Where the container stands in the pod's object, such as `spec.containers{app}`.
+    /// The container's place in the pod's object, such as `spec.containers{app}`.
     pub fn field_path(&self) -> Option<String> {
         let list = if self.init { "initContainers" } else { "containers" };
         self.container.as_ref().map(|name| format!("spec.{list}{{{name}}}"))
@@ -51,42 +51,43 @@ pub enum Severity {
     Warning,
 }
 
-/// What happened to a pod.
+/// A message about a pod.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventMessage {
     pub about: PodReference,
     pub severity: Severity,
-    /// Why, in one word for machines, such as `Resized`.
+    /// The machine-readable reason, such as `Resized`.
     pub reason: &'static str,
     pub message: String,
-    /// What it continues, if anything: messages that continue the same share an Event, which has the newest text.
+    /// Messages with the same value share an Event, which has the newest text.
     pub continues: Option<String>,
 }
 
-/// Records what happens as Events. Cheap to clone.
+/// The sending end of the task that writes Events. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct EventRecorder {
     sender: mpsc::Sender<EventMessage>,
-    counted: EventMetrics,
+    metrics: EventMetrics,
 }
 
 impl EventRecorder {
-    /// Starts the task that writes Events in the name of a node, until `stop`.
+    /// Starts the task, which writes Events in the name of a node until `stop`.
     ///
-    /// Panics: Outside of a tokio runtime.
+    /// # Panics
+    /// Outside of a tokio runtime.
     #[must_use]
-    pub fn start(client: ApiClient, node: &str, counted: EventMetrics, stop: CancellationToken) -> Self {
-        let (sender, receiver) = mpsc::channel(WAITING);
-        let writer = Writer::new(client, node.to_owned(), counted.clone());
-        // Cancel-safe: an Event that was not written counts as not recorded.
+    pub fn start(client: ApiClient, node: &str, metrics: EventMetrics, stop: CancellationToken) -> Self {
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        let writer = Writer::new(client, node.to_owned(), metrics.clone());
+        // Cancel-safe: an unwritten Event counts as not recorded.
         tokio::spawn(stop.run_until_cancelled_owned(writer.run(receiver)));
-        Self { sender, counted }
+        Self { sender, metrics }
     }
 
-    /// Records a message, or counts it as lost when too many wait already.
+    /// Queues a message, or counts it as lost when the queue is full.
     pub fn record(&self, message: EventMessage) {
         if self.sender.try_send(message).is_err() {
-            self.counted.count(EventOutcome::Lost, 1);
+            self.metrics.count(EventOutcome::Lost, 1);
         }
     }
 }

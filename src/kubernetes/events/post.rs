@@ -1,5 +1,5 @@
-//! One attempt to create an Event. The caller repeats it after a failure: the Event's name makes that harmless, because an
-//! Event that exists already is left as it is.
+//! One attempt to create an Event. The caller repeats it after a failure. An Event that exists already stays as it is, so the
+//! Event's name makes a second attempt harmless.
 
 use jiff::{Timestamp, Unit};
 use serde_json::{Value, json};
@@ -9,17 +9,17 @@ use crate::kubernetes::call::{Call, Verb};
 use crate::kubernetes::client::ApiClient;
 use crate::kubernetes::error::ApiError;
 
-/// Where Events about what has no namespace live.
+/// The namespace of Events about cluster-scoped objects.
 const OF_NO_NAMESPACE: &str = "default";
 
-/// An Event with a name that stands for what it tells of.
+/// An Event whose name identifies what it reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedEvent {
-    /// Its name; the same for the same thing.
+    /// The same name for the same occurrence.
     pub name: String,
     pub subject: Subject,
     pub severity: Severity,
-    /// Why, in one word for machines.
+    /// The machine-readable reason.
     pub reason: &'static str,
     pub message: String,
     pub first: Timestamp,
@@ -29,17 +29,17 @@ pub struct NamedEvent {
     pub annotations: Vec<(&'static str, String)>,
 }
 
-/// What an Event is about.
+/// The object of an Event.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Subject {
     /// A pod, or one of its containers. The Event lives in its namespace.
     Pod(PodReference),
-    /// The node in whose name Events are written.
+    /// The node of the agent.
     Node,
 }
 
 impl Subject {
-    /// Where an Event about it lives.
+    /// The namespace of an Event about the subject.
     pub fn namespace(&self) -> &str {
         match self {
             Self::Pod(reference) => &reference.pod.namespace,
@@ -54,14 +54,14 @@ pub enum Posted {
     Created,
     /// An Event of that name existed already.
     Existed {
-        /// Its count, at least 1.
+        /// The count of the existing Event, at least 1.
         count: u64,
     },
 }
 
-/// Writes one Event in the name of a node.
+/// Creates one Event in the name of a node.
 ///
-/// Errors: [`ApiError`] when it may not have been written.
+/// Errors: [`ApiError`] when the API server may not have the Event.
 pub async fn post(client: &ApiClient, node: &str, event: &NamedEvent) -> Result<Posted, ApiError> {
     let namespace = event.subject.namespace();
     let create = Call::new(Verb::Create, EVENTS).within(Some(namespace));
@@ -77,13 +77,13 @@ pub async fn post(client: &ApiClient, node: &str, event: &NamedEvent) -> Result<
     }
 }
 
-/// The API server's own limit of a message, in bytes.
+/// The API server's limit of a message in bytes.
 const LONGEST_MESSAGE: usize = 1024;
 
 const COMPONENT: &str = "vscaled";
 
 impl NamedEvent {
-    /// The Event as it goes to the API server in the name of a node.
+    /// The Event as JSON, in the name of a node.
     #[must_use]
     pub fn body(&self, node: &str) -> Value {
         let namespace = self.subject.namespace();
@@ -125,25 +125,24 @@ fn involved(node: &str, subject: &Subject) -> Value {
             }
             object
         }
-        // As the kubelet speaks of its node: the name stands for the UID.
+        // The kubelet's Events about its node have the name as UID, too.
         Subject::Node => json!({"apiVersion": "v1", "kind": "Node", "name": node, "uid": node}),
     }
 }
 
-/// A change of an Event that has happened again.
+/// The patch of an Event for a repeated message.
 pub(super) fn repeated(message: &str, count: u32, now: Timestamp) -> Value {
     json!({"count": count, "lastTimestamp": seconds(now), "message": shortened(message)})
 }
 
-/// The name of an Event: that of a pod and what tells the Event from others, as far as 253 bytes have room for both
-/// (RFC 1123 subdomain).
+/// The name of an Event: the name of a pod and a distinguishing suffix, cut to 253 bytes (RFC 1123 subdomain).
 #[must_use]
 pub fn name(stem: &str, suffix: &str) -> String {
     let room = 252_usize.saturating_sub(suffix.len());
     format!("{}.{suffix}", cut(stem, room).trim_end_matches(['-', '.']))
 }
 
-/// The beginning of a text, at most so many bytes.
+/// The longest beginning of a text with at most `most` bytes.
 fn cut(text: &str, most: usize) -> &str {
     let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {
@@ -157,7 +156,7 @@ fn seconds(time: Timestamp) -> String {
     time.round(Unit::Second).unwrap_or(time).to_string()
 }
 
-/// A message as short as it must be, and printable: a command's name is the process's own choice.
+/// Cuts a message to the API server's limit and replaces control characters, which the name of a process may contain.
 fn shortened(message: &str) -> String {
     const MARK: &str = " …";
     let message = message.replace(char::is_control, "\u{fffd}");

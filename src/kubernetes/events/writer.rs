@@ -20,19 +20,19 @@ pub(super) struct Writer {
     client: ApiClient,
     node: String,
     limits: Limits,
-    counted: EventMetrics,
-    /// Tells this writer's Events from those of one before it.
-    run: Timestamp,
+    metrics: EventMetrics,
+    /// The start of this writer, which its Events have in their names.
+    started: Timestamp,
 }
 
 impl Writer {
-    pub(super) fn new(client: ApiClient, node: String, counted: EventMetrics) -> Self {
+    pub(super) fn new(client: ApiClient, node: String, metrics: EventMetrics) -> Self {
         Self {
             client,
             node,
             limits: Limits::new(Instant::now().into_std()),
-            counted,
-            run: Timestamp::now(),
+            metrics,
+            started: Timestamp::now(),
         }
     }
 
@@ -42,7 +42,7 @@ impl Writer {
         let now = || Instant::now().into_std();
         loop {
             let due = self.limits.next_due(now()).unwrap_or(LONG);
-            // Cancel-safe: `recv` loses nothing, the other only tells the time.
+            // Cancel-safe: `recv` loses no message.
             let new = tokio::select! {
                 message = messages.recv() => match message {
                     Some(message) => self.limits.record(message, now()),
@@ -50,29 +50,29 @@ impl Writer {
                 },
                 () = sleep(due) => None,
             };
-            // Also after a message: messages without a pause must not put off what is due.
+            // Also after a message, so that a stream of messages does not delay due changes.
             if let Some(write) = new.or_else(|| self.limits.due(now())) {
                 self.write(&write).await;
             }
             let held_back = self.limits.take_held_back();
-            self.counted.count(EventOutcome::HeldBack, held_back);
+            self.metrics.count(EventOutcome::HeldBack, held_back);
         }
     }
 
-    /// Writes one Event, however long the API server is away. What it refuses is given up.
+    /// Writes one Event, and waits for the end of an outage. Drops an Event that the API server refuses.
     async fn write(&self, write: &Write) {
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
         loop {
             let error = match self.attempt(write).await {
                 Ok(()) => {
                     failpoint("event.posted");
-                    return self.counted.count(EventOutcome::Written, 1);
+                    return self.metrics.count(EventOutcome::Written, 1);
                 }
                 Err(error) => error,
             };
             if !error.problem.is_retryable() {
                 tracing::warn!("an Event was not written: {error}");
-                return self.counted.count(EventOutcome::Lost, 1);
+                return self.metrics.count(EventOutcome::Lost, 1);
             }
             tracing::debug!("an Event waits: {error}");
             sleep(backoff.next(error.problem.retry_after())).await;
@@ -89,7 +89,7 @@ impl Writer {
             let patch = post::repeated(&message.message, *count, now);
             match self.client.send::<Value>(&call, &patch).await {
                 Ok(_) => return Ok(()),
-                // The API server has forgotten it.
+                // The API server has forgotten the Event.
                 Err(error) if error.problem.status() == Some(404) => {}
                 Err(error) => return Err(error),
             }
@@ -105,12 +105,12 @@ impl Writer {
             count: (*count).into(),
             annotations: Vec::new(),
         };
-        // An Event that exists is one of an attempt before this one.
+        // An existing Event is from an earlier attempt.
         post(&self.client, &self.node, &event).await.map(drop)
     }
 
     fn name(&self, message: &EventMessage, ticket: Ticket) -> String {
-        let number = self.run.as_nanosecond() + i128::from(ticket);
+        let number = self.started.as_nanosecond() + i128::from(ticket);
         post::name(&message.about.pod.name, &format!("{number:x}"))
     }
 }

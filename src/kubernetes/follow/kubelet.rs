@@ -1,8 +1,9 @@
-//! The pods of the node as its kubelet tells them (KEP-4188): without a watch at the API server, and new ones also while that
-//! is away.
+//! The pods of the node as its kubelet reports them (KEP-4188): without a watch at the API server, and with new pods also
+//! during an outage of the API server.
 //!
-//! Each event holds a whole pod in the API's protobuf encoding. It becomes JSON as the API server has it, so that one reader
-//! holds both to the same bounds. Every connection begins with all pods there are; what was known before stays until then.
+//! Each event holds a whole pod in the API's protobuf encoding. The agent turns it into the JSON of the API server, so that
+//! both are decoded with the same bounds. Every connection begins with all pods; the known pods stay until that list is
+//! complete.
 
 #[cfg(test)]
 mod tests;
@@ -17,54 +18,52 @@ use tokio::time::{sleep, timeout};
 use tonic::Status;
 use tonic::transport::Endpoint;
 
-use super::state::unreadable;
-use super::{Follower, Known, Timing};
-use crate::kubernetes::object::{Decoded, decode};
-use crate::kubernetes::pieces::Piece;
+use super::{Follower, SharedList, Timing};
+use crate::kubernetes::object::Decoded;
 use crate::model::objects::{Pod, annotation};
 use crate::pace::Backoff;
 use crate::proto::kubelet::pods_client::PodsClient;
 use crate::proto::kubelet::{EventType, WatchPodsEvent, WatchPodsRequest, core};
 
-/// A kubelet that does not go on with its pods for so long does not answer.
+/// The longest silence of a kubelet that answers, while it connects and while it sends the initial pods.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How often a silent kubelet is asked whether it is still there.
+/// The interval of HTTP/2 pings.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
-/// A kubelet is back within seconds of its restart.
+/// The longest pause between attempts. A kubelet restarts within seconds.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// On every pod that the kubelet has: where from. The kubelet overwrites what an object says of it (`updatePodsFunc`, kubernetes
-/// `pkg/kubelet/config`).
+/// The annotation with a pod's source, which every pod of the kubelet has. The kubelet overwrites the value in the object
+/// (`updatePodsFunc`, kubernetes `pkg/kubelet/config`).
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 
-/// Follows the pods that have not ended at the kubelet's socket, and tells `changed` as [`super::follow`] does.
+/// Follows the pods that have not ended at the kubelet's socket, and notifies `changed` as [`super::follow`] does.
 ///
 /// # Panics
 /// Outside of a tokio runtime.
 pub fn follow_kubelet(socket: PathBuf, timing: Timing, changed: Arc<Notify>) -> Follower<Pod> {
     let about = "pods of the kubelet".to_owned();
-    Follower::of(about, changed, |known| run(socket, timing, known))
+    Follower::of(about, changed, |shared| run(socket, timing, shared))
 }
 
-async fn run(socket: PathBuf, timing: Timing, known: Arc<Known<Pod>>) {
+async fn run(socket: PathBuf, timing: Timing, shared: Arc<SharedList<Pod>>) {
     let mut backoff = Backoff::new(timing.first_pause, LONGEST_PAUSE);
     loop {
-        if let Err(status) = watch(&socket, &known, &mut backoff).await {
+        if let Err(status) = watch(&socket, &shared, &mut backoff).await {
             let why = match status.message() {
                 "" => status.code().description(),
                 message => message,
             };
             let socket = socket.display();
-            known.trouble(&format!("the kubelet tells no pods at {socket}: {why}"), false);
+            shared.trouble(&format!("the kubelet tells no pods at {socket}: {why}"), false);
         }
         sleep(backoff.next(None)).await;
     }
 }
 
-/// Takes over all pods, then what changes. Ends when all are to be told again because there is room for more.
-async fn watch(socket: &Path, known: &Known<Pod>, backoff: &mut Backoff) -> Result<(), Status> {
+/// Applies the initial pods, then every change. Returns when there is room for pods that were left out.
+async fn watch(socket: &Path, shared: &SharedList<Pod>, backoff: &mut Backoff) -> Result<(), Status> {
     let silent = |_| Status::deadline_exceeded(format!("it has said nothing for {PATIENCE:?}"));
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))
         .map_err(|error| Status::invalid_argument(error.to_string()))?
@@ -75,7 +74,7 @@ async fn watch(socket: &Path, known: &Known<Pod>, backoff: &mut Backoff) -> Resu
     let mut client = PodsClient::new(channel.map_err(unreachable)?);
     let begun = timeout(PATIENCE, client.watch_pods(WatchPodsRequest {})).await;
     let mut events = begun.map_err(silent)??.into_inner();
-    known.with(super::Followed::begin_list);
+    shared.with(super::Followed::begin_list);
     let mut news = false;
     loop {
         let event = timeout(PATIENCE, events.message()).await.map_err(silent)??;
@@ -83,15 +82,15 @@ async fn watch(socket: &Path, known: &Known<Pod>, backoff: &mut Backoff) -> Resu
         if event.r#type() == EventType::InitialSyncComplete {
             break;
         }
-        news |= apply(known, &event)?;
+        news |= apply(shared, &event)?;
     }
-    news |= known.with(super::Followed::end_list);
+    news |= shared.with(super::Followed::end_list);
     backoff.reset();
-    known.publish(news);
-    while !known.with(|known| known.has_room) {
+    shared.publish(news);
+    while !shared.with(|followed| followed.has_room) {
         let event = events.message().await?.ok_or_else(ended)?;
-        if apply(known, &event)? {
-            known.publish(true);
+        if apply(shared, &event)? {
+            shared.publish(true);
         }
     }
     Ok(())
@@ -101,10 +100,10 @@ fn ended() -> Status {
     Status::unavailable("it ended the watch")
 }
 
-/// Takes over one event; returns whether it changed what is known.
-fn apply(known: &Known<Pod>, event: &WatchPodsEvent) -> Result<bool, Status> {
+/// Applies one event; returns whether the known pods changed.
+fn apply(shared: &SharedList<Pod>, event: &WatchPodsEvent) -> Result<bool, Status> {
     let decoded = decode_pod(&event.pod);
-    // Pods that have ended hold nothing any more, as with the API server.
+    // Pods that have ended use no resources; the watch at the API server omits them, too.
     let has_ended = |(pod, _): &(Pod, usize)| matches!(pod.status.phase.as_str(), "Succeeded" | "Failed");
     let is_gone = match event.r#type() {
         EventType::Added | EventType::Modified => decoded.object.as_ref().is_ok_and(has_ended),
@@ -116,19 +115,20 @@ fn apply(known: &Known<Pod>, event: &WatchPodsEvent) -> Result<bool, Status> {
             )));
         }
     };
-    Ok(known.with(|known| {
+    Ok(shared.with(|followed| {
         if !is_gone {
-            return known.put(decoded, event.r#type() == EventType::Added);
+            return followed.store(decoded, event.r#type() == EventType::Added);
         }
-        // The kubelet may still have a pod whose name another has by now.
+        // The kubelet may still report a pod whose name a newer pod has.
         let uid = decoded.object.as_ref().map(|(pod, _)| pod.metadata.uid.as_str());
-        let of_name = known.object(&decoded.key).map(|pod| pod.metadata.uid.as_str());
+        let of_name = followed.object(&decoded.key).map(|pod| pod.metadata.uid.as_str());
         let is_other = of_name.is_some_and(|of_name| uid.is_ok_and(|uid| uid != of_name));
-        !is_other && known.remove(&decoded.key)
+        !is_other && followed.remove(&decoded.key)
     }))
 }
 
-/// Reads a pod. A static pod gets the annotation that its mirror pod has at the API server: it cannot be resized there.
+/// Decodes a pod. A static pod gets the annotation of its mirror pod, so that the agent does not resize it at the API
+/// server.
 pub(in crate::kubernetes) fn decode_pod(bytes: &[u8]) -> Decoded<Pod> {
     let text = core::Pod::decode(bytes).ok().and_then(|mut pod| {
         let metadata = pod.metadata.as_mut()?;
@@ -142,6 +142,5 @@ pub(in crate::kubernetes) fn decode_pod(bytes: &[u8]) -> Decoded<Pod> {
         }
         serde_json::to_string(&pod).ok()
     });
-    let text = text.unwrap_or_default();
-    decode(&text).unwrap_or_else(|| unreadable(&Piece::Object(text.into_bytes())))
+    Decoded::parse(&text.unwrap_or_default())
 }

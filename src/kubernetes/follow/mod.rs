@@ -1,12 +1,12 @@
-//! One list at the API server, followed: a kind and a place → what is there now, for everybody to look at.
+//! One followed list: a kind and a scope → the current objects.
 //!
-//! One task for each list. It lists once, from the API server's own cache, then watches, and lists again only when the
-//! API server has forgotten what came since (410). A watch that is silent for too long is begun again where it stood. While
-//! the API server is away, what was last seen stays; each failure lengthens the pause before the next attempt, scattered so
-//! that a cluster's agents do not come back together.
+//! One task follows each list. It lists once from the API server's cache, then watches, and lists again only after the API
+//! server has forgotten the changes since (410). It begins a watch that is silent for too long again where it stood. During
+//! an outage the last objects stay. Each failure lengthens the pause before the next attempt; the pauses are scattered, so
+//! that the agents of a cluster do not come back together.
 //!
-//! An object that cannot be read is named, keeps its last good state, and hides no other. The objects of a namespace fill no
-//! more than their [`Share`](super::Share); how many were left out is named.
+//! An object that cannot be decoded is reported, keeps its last usable state, and does not affect the others. The objects
+//! of a namespace take at most their [`Share`](super::Share); the number of objects left out is reported.
 
 mod kubelet;
 mod state;
@@ -30,31 +30,31 @@ pub(super) use kubelet::decode_pod;
 pub use kubelet::follow_kubelet;
 pub use state::Followed;
 
-/// Which objects of a kind.
+/// The scope of a list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Place {
-    /// Those of one namespace; none for all.
+pub struct ListScope {
+    /// None for all namespaces.
     pub namespace: Option<String>,
-    /// Those a field selector selects; empty for all.
+    /// Empty for all objects.
     pub field_selector: String,
 }
 
-/// How long things may take.
+/// The durations of following a list. All are scattered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// How long a watch lasts before it is begun again, about. The API server spreads its load by it.
+    /// The duration of a watch. The API server distributes its load by the ends of watches.
     pub watch: Duration,
-    /// How long a watch may be silent on which bookmarks have come before: they come every minute.
+    /// The longest silence of a watch with bookmarks, which come every minute.
     pub silence: Duration,
-    /// How long a watch may be silent on which no bookmark has come: none come for kinds of which nothing ever changed.
+    /// The longest silence of a watch without bookmarks: none come for kinds of which no object ever changed.
     pub long_silence: Duration,
-    /// The first pause after a failure, about.
+    /// The first pause after a failure.
     pub first_pause: Duration,
-    /// The longest pause after failures, about.
+    /// The longest pause after failures.
     pub longest_pause: Duration,
-    /// How long after room was made for objects that were left out the list is read again, about.
+    /// The time from new room for objects that were left out to the next list.
     pub room: Duration,
-    /// The time after which a kind that the API server does not know is asked for again, about.
+    /// The time until the next list of a kind that the API server does not serve.
     pub unknown: Duration,
 }
 
@@ -72,33 +72,33 @@ impl Default for Timing {
     }
 }
 
-/// A list that is followed for as long as this exists.
+/// A list that a task follows until this handle is dropped.
 #[derive(Debug)]
 pub struct Follower<T> {
-    known: Arc<Known<T>>,
+    shared: Arc<SharedList<T>>,
     _task: AbortOnDropHandle<()>,
 }
 
-/// What the task knows, shared with those who look.
+/// The state that the task and the handle share.
 #[derive(Debug)]
-struct Known<T> {
+struct SharedList<T> {
     followed: Mutex<Followed<T>>,
-    /// The list, for people.
+    /// The name of the list in logs.
     about: String,
     changed: Arc<Notify>,
 }
 
-impl<T> Known<T> {
+impl<T> SharedList<T> {
     fn with<R>(&self, act: impl FnOnce(&mut Followed<T>) -> R) -> R {
-        // Whole between any two objects, whatever happened in between.
+        // The state is consistent between any two objects, so a panic elsewhere does not spoil it.
         act(&mut self.followed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Says that what is known is up to date.
+    /// Notes that the state is current.
     fn publish(&self, news: bool) {
-        let mended = self.with(|known| {
-            known.refused = false;
-            known.trouble.take()
+        let mended = self.with(|followed| {
+            followed.refused = false;
+            followed.trouble.take()
         });
         if mended.is_some() {
             tracing::info!(list = %self.about, "followed again");
@@ -108,9 +108,9 @@ impl<T> Known<T> {
         }
     }
 
-    /// Says that what is known may be old.
+    /// Notes that the state may be outdated.
     fn trouble(&self, trouble: &str, news: bool) {
-        let before = self.with(|known| known.trouble.replace(trouble.to_owned()));
+        let before = self.with(|followed| followed.trouble.replace(trouble.to_owned()));
         let other = before.as_deref() != Some(trouble);
         if other {
             tracing::warn!(list = %self.about, "{trouble}");
@@ -122,40 +122,39 @@ impl<T> Known<T> {
 }
 
 impl<T: Default> Follower<T> {
-    /// A follower that is kept up to date by a task.
-    fn of<F>(about: String, changed: Arc<Notify>, task: impl FnOnce(Arc<Known<T>>) -> F) -> Self
+    /// Spawns the task and makes its handle.
+    fn of<F>(about: String, changed: Arc<Notify>, task: impl FnOnce(Arc<SharedList<T>>) -> F) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let known = Arc::new(Known {
+        let shared = Arc::new(SharedList {
             followed: Mutex::default(),
             about,
             changed,
         });
         Self {
-            // Cancel-safe: what is dropped is a connection and a place in a list.
-            _task: AbortOnDropHandle::new(tokio::spawn(task(Arc::clone(&known)))),
-            known,
+            // Cancel-safe: a dropped task loses only its connection and its position in the list.
+            _task: AbortOnDropHandle::new(tokio::spawn(task(Arc::clone(&shared)))),
+            shared,
         }
     }
 }
 
 impl<T> Follower<T> {
-    /// Reads the list as it is now. Nothing changes it meanwhile.
+    /// Reads the state. The lock is held meanwhile.
     pub fn read<R>(&self, read: impl FnOnce(&Followed<T>) -> R) -> R {
-        self.known.with(|known| read(known))
+        self.shared.with(|followed| read(followed))
     }
 }
 
-/// Follows a list, and tells `changed` whenever what is there, or whether that is known, changes.
+/// Follows a list, and notifies `changed` whenever its objects or its trouble change.
 ///
 /// # Panics
 /// Outside of a tokio runtime.
-pub fn follow<T: Object>(client: ApiClient, place: Place, timing: Timing, changed: Arc<Notify>) -> Follower<T> {
-    let kind = T::KINDS.first().map_or("", |kind| kind.plural);
-    let about = match &place.namespace {
-        Some(namespace) => format!("{kind} in {namespace}"),
-        None => kind.to_owned(),
+pub fn follow<T: Object>(client: ApiClient, scope: ListScope, timing: Timing, changed: Arc<Notify>) -> Follower<T> {
+    let about = match &scope.namespace {
+        Some(namespace) => format!("{} in {namespace}", T::plural()),
+        None => T::plural().to_owned(),
     };
-    Follower::of(about, changed, |known| Task::new(client, place, timing, known).run())
+    Follower::of(about, changed, |shared| Task::new(client, scope, timing, shared).run())
 }

@@ -1,4 +1,4 @@
-//! What is known of a list, and what each object of a list or of a watch does to it. Pure.
+//! The state of a followed list, and the effect of each listed or watched object on it. Pure.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -9,40 +9,40 @@ use serde_json::value::RawValue;
 
 use crate::kubernetes::call::Call;
 use crate::kubernetes::error::Problem;
-use crate::kubernetes::object::{Decoded, Key, Object, decode};
-use crate::kubernetes::pieces::{LARGEST_OBJECT, Piece};
+use crate::kubernetes::object::{Decoded, Key, Object};
+use crate::kubernetes::splitter::RawObject;
 
-/// What is known of a list.
+/// The state of a followed list.
 #[derive(Debug, Default)]
 pub struct Followed<T> {
-    known_objects: BTreeMap<Key, Kept<T>>,
-    /// How many objects have no place in their namespace's share, by namespace.
+    known_objects: BTreeMap<Key, ObjectState<T>>,
+    /// The number of objects beyond their namespace's share, by namespace.
     left_out: BTreeMap<String, usize>,
-    /// Counts the times that the list was begun.
+    /// The number of lists begun.
     lists: u64,
-    /// Whether objects that were left out may have a place since: the next list tells.
+    /// Whether objects that were left out may have room by now; the next list shows.
     pub(super) has_room: bool,
-    /// Whether the list was ever seen whole.
+    /// Whether one list was complete.
     pub known: bool,
-    /// Why it cannot be followed now; what is known may be old.
+    /// The reason why the list cannot be followed now. The objects may be outdated.
     pub trouble: Option<String>,
-    /// Whether that lasts until somebody changes something: a rule is missing, credentials are wrong.
+    /// Whether the trouble lasts until a change of rules or credentials.
     pub refused: bool,
 }
 
-/// What is known of one object.
+/// The state of one object.
 #[derive(Debug, Default)]
-struct Kept<T> {
+struct ObjectState<T> {
     object: Option<Arc<T>>,
-    /// What that takes of its namespace's share.
+    /// The part of the namespace's share that the object takes.
     bytes: usize,
-    /// What is wrong with its latest state.
+    /// The reason why the object's latest state cannot be used.
     complaint: Option<String>,
-    /// The list that it was seen in or after.
+    /// The number of the latest list that had begun when the object was seen.
     list: u64,
 }
 
-/// What a list says beside its objects, and what a bookmark says.
+/// The text of a list beside its objects, and the object of a bookmark.
 #[derive(Debug, Deserialize)]
 struct Envelope {
     metadata: EnvelopeMeta,
@@ -64,43 +64,43 @@ struct Line<'a> {
     object: &'a RawValue,
 }
 
-/// The annotation of the bookmark that ends what was there when a watch began (KEP-3157).
-const INITIAL_END: &str = "k8s.io/initial-events-end";
+/// The annotation of the bookmark that ends the initial list of a watch (KEP-3157).
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// What a line of a watch was.
+/// The effect of a line of a watch.
 #[derive(Debug)]
 pub(super) enum WatchResult {
-    /// An object changed; the watch now stands at this version.
+    /// An object changed. The watch now stands at this version.
     Change {
-        /// The version; empty where it cannot be read.
+        /// Empty if the version cannot be read.
         version: String,
-        /// Whether that changed what is known.
+        /// Whether the state changed.
         news: bool,
     },
     /// Nothing changed up to this version.
     Bookmark(String),
-    /// The list with which the watch began is whole, and this is its version.
+    /// The initial list of the watch is complete, and this is its version.
     ListEnd(String),
 }
 
 impl<T: Object> Followed<T> {
-    /// The object of that name, in its last good state.
+    /// An object by name, in its last usable state.
     pub(super) fn object(&self, key: &Key) -> Option<&Arc<T>> {
         self.known_objects.get(key)?.object.as_ref()
     }
 
-    /// The objects, in their last good state.
+    /// The objects in their last usable state.
     pub fn objects(&self) -> impl Iterator<Item = &Arc<T>> {
         self.known_objects.values().filter_map(|kept| kept.object.as_ref())
     }
 
-    /// What is wrong with objects, and how many were left out.
+    /// The objects that cannot be used, and the numbers of those left out.
     pub fn problems(&self) -> impl Iterator<Item = String> {
-        let about = |(key, kept): (&Key, &Kept<T>)| Some(format!("{key}: {}", kept.complaint.as_ref()?));
-        let plural = T::KINDS.first().map_or("", |kind| kind.plural);
-        let left_out = self.left_out.iter().map(move |(namespace, count)| {
+        let about = |(key, kept): (&Key, &ObjectState<T>)| Some(format!("{key}: {}", kept.complaint.as_ref()?));
+        let left_out = self.left_out.iter().map(|(namespace, count)| {
             format!(
-                "{namespace}: {count} {plural} are left out, for a namespace may have {} of {} KiB together",
+                "{namespace}: {count} {} are left out, for a namespace may have {} of {} KiB together",
+                T::plural(),
                 T::SHARE.objects,
                 T::SHARE.bytes >> 10,
             )
@@ -108,60 +108,53 @@ impl<T: Object> Followed<T> {
         left_out.chain(self.known_objects.iter().filter_map(about))
     }
 
-    /// A list begins: what is not seen until its end is gone.
+    /// Begins a list. [`Self::end_list`] removes the objects that the list does not contain.
     pub(super) fn begin_list(&mut self) {
         self.lists += 1;
         self.has_room = false;
         self.left_out.clear();
     }
 
-    /// Takes in an object of a list. Returns whether that changed what is known.
-    pub(super) fn list_object(&mut self, piece: &Piece) -> bool {
-        let decoded = match piece {
-            Piece::Object(text) => std::str::from_utf8(text).ok().and_then(decode::<T>),
-            Piece::TooLarge(_) => None,
-        };
-        self.put(decoded.unwrap_or_else(|| unreadable(piece)), true)
+    /// Applies an object of a list. Returns whether the state changed.
+    pub(super) fn list_object(&mut self, object: &RawObject) -> bool {
+        self.store(Decoded::of(object), true)
     }
 
-    /// The list is whole. Returns whether that changed what is known.
+    /// Ends a complete list. Returns whether the state changed.
     pub(super) fn end_list(&mut self) -> bool {
-        let gone = |kept: &Kept<T>| kept.list < self.lists;
-        let gone: Vec<Key> = (self.known_objects.iter().filter(|(_, kept)| gone(kept)))
-            .map(|(key, _)| key.clone())
-            .collect();
+        let gone = self.known_objects.iter().filter(|(_, kept)| kept.list < self.lists);
+        let gone: Vec<Key> = gone.map(|(key, _)| key.clone()).collect();
         for key in &gone {
             self.remove(key);
         }
         !std::mem::replace(&mut self.known, true) || !gone.is_empty()
     }
 
-    /// The version of a list, from what it says beside its objects.
+    /// The version of a list, from the text beside its objects.
     pub(super) fn version(envelope: &[u8]) -> Result<String, String> {
         let envelope: Envelope = serde_json::from_slice(envelope).map_err(|error| error.to_string())?;
         Ok(envelope.metadata.resource_version)
     }
 
-    /// Takes in a line of the watch that a call began.
+    /// Applies a line of the watch that `call` began.
     ///
-    /// Errors: what the API server says, or [`Problem::Unreadable`].
-    pub(super) fn apply(&mut self, line: &Piece, call: &Call) -> Result<WatchResult, Problem> {
-        let Piece::Object(text) = line else {
+    /// Errors: the API server's error, or [`Problem::Unreadable`].
+    pub(super) fn apply(&mut self, line: &RawObject, call: &Call) -> Result<WatchResult, Problem> {
+        let RawObject::Object(text) = line else {
             return Ok(WatchResult::Change {
                 version: String::new(),
-                news: self.put(unreadable(line), false),
+                news: self.store(Decoded::of(line), false),
             });
         };
         let nonsense = |error: serde_json::Error| Problem::Unreadable(error.to_string());
         let Line { kind, object } = serde_json::from_slice(text).map_err(nonsense)?;
         match kind.as_str() {
             "ADDED" | "MODIFIED" | "DELETED" => {
-                let decoded = decode::<T>(object.get());
-                let decoded = decoded.unwrap_or_else(|| unreadable(&Piece::Object(object.get().into())));
+                let decoded = Decoded::parse(object.get());
                 let version = decoded.resource_version.clone();
                 let news = match kind.as_str() {
                     "DELETED" => self.remove(&decoded.key),
-                    kind => self.put(decoded, kind == "ADDED"),
+                    kind => self.store(decoded, kind == "ADDED"),
                 };
                 Ok(WatchResult::Change { version, news })
             }
@@ -169,14 +162,14 @@ impl<T: Object> Followed<T> {
                 let Envelope { metadata } = serde_json::from_str(object.get()).map_err(nonsense)?;
                 let ends_list = metadata
                     .annotations
-                    .get(INITIAL_END)
+                    .get(INITIAL_EVENTS_END)
                     .is_some_and(|value| value == "true");
-                let bookmark = if ends_list {
-                    WatchResult::ListEnd
+                let version = metadata.resource_version;
+                Ok(if ends_list {
+                    WatchResult::ListEnd(version)
                 } else {
-                    WatchResult::Bookmark
-                };
-                Ok(bookmark(metadata.resource_version))
+                    WatchResult::Bookmark(version)
+                })
             }
             "ERROR" => {
                 let status = serde_json::from_str(object.get()).map_err(nonsense)?;
@@ -186,23 +179,21 @@ impl<T: Object> Followed<T> {
         }
     }
 
-    /// How many other objects the namespace of this one has here, and how many bytes they take.
+    /// The number and the bytes of the other objects in the key's namespace.
     fn others(&self, key: &Key) -> (usize, usize) {
         let first = Key {
             namespace: key.namespace.clone(),
             name: String::new(),
         };
-        let namespace = self.known_objects.range(first..).map_while(|(other, kept)| {
-            let is_neighbour = other.namespace == key.namespace;
-            is_neighbour.then_some(if other == key { (0, 0) } else { (1, kept.bytes) })
-        });
-        namespace.fold((0, 0), |(objects, bytes), (object, size)| {
-            (objects + object, bytes + size)
-        })
+        let namespace = self.known_objects.range(first..);
+        namespace
+            .take_while(|(other, _)| other.namespace == key.namespace)
+            .filter(|(other, _)| *other != key)
+            .fold((0, 0), |(objects, bytes), (_, kept)| (objects + 1, bytes + kept.bytes))
     }
 
-    /// Takes over an object's state, or why it is unusable. An object that another of its name followed is not its state.
-    pub(super) fn put(&mut self, decoded: Decoded<T>, is_new: bool) -> bool {
+    /// Stores an object's state, or the reason why it cannot be used.
+    pub(super) fn store(&mut self, decoded: Decoded<T>, is_new: bool) -> bool {
         let Decoded {
             key, object, left_out, ..
         } = decoded;
@@ -218,7 +209,7 @@ impl<T: Object> Followed<T> {
                 *count += usize::from(is_new || first);
                 return first;
             }
-            Entry::Vacant(entry) => entry.insert(Kept::default()),
+            Entry::Vacant(entry) => entry.insert(ObjectState::default()),
         };
         kept.list = self.lists;
         let (complaint, changed) = match object {
@@ -245,7 +236,7 @@ impl<T: Object> Followed<T> {
         changed || news
     }
 
-    /// Forgets an object; returns whether it was known.
+    /// Removes an object; returns whether it was known.
     pub(super) fn remove(&mut self, key: &Key) -> bool {
         let was_known = self.known_objects.remove(key).is_some();
         if let Some(count) = self.left_out.get_mut(&key.namespace) {
@@ -261,29 +252,4 @@ impl<T: Object> Followed<T> {
 
 fn old(why: &str) -> String {
     format!("{why}; its last usable state counts, if there was one")
-}
-
-/// An object whose text cannot be kept or says no name. Its name is what looks like one, for people.
-pub(super) fn unreadable<T>(piece: &Piece) -> Decoded<T> {
-    let (text, why) = match piece {
-        Piece::Object(text) => (text, "it has no name, or is no object".to_owned()),
-        Piece::TooLarge(text) => (
-            text,
-            format!("larger than {LARGEST_OBJECT} bytes, its long strings left out"),
-        ),
-    };
-    let text = String::from_utf8_lossy(text);
-    let field = |name: &str| {
-        let (_, rest) = text.split_once(&format!("\"{name}\":\""))?;
-        Some(rest.split('"').next().unwrap_or_default().chars().take(253).collect())
-    };
-    Decoded {
-        key: Key {
-            namespace: field("namespace").unwrap_or_default(),
-            name: field("name").unwrap_or_else(|| "?".to_owned()),
-        },
-        resource_version: String::new(),
-        object: Err(why),
-        left_out: None,
-    }
 }

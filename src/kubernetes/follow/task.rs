@@ -1,7 +1,7 @@
-//! The task behind a [`super::Follower`]: list, watch, and again.
+//! The task behind a [`super::Follower`]: it lists, watches, and repeats.
 //!
-//! Where the API server offers it, the list is the beginning of the watch, object by object (`sendInitialEvents`, KEP-3157):
-//! neither side ever holds it whole as text. One that does not offer it says so once for all lists.
+//! Where the API server offers it, the watch begins with the list, object by object (`sendInitialEvents`, KEP-3157): then
+//! neither side holds the list as one text. An API server that does not offer it refuses once for all lists.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,88 +9,86 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::state::{Followed, WatchResult};
-use super::{Known, Place, Timing};
+use super::{ListScope, SharedList, Timing};
 use crate::kubernetes::call::{Call, Kind, Verb};
-use crate::kubernetes::client::{ApiClient, Pieces};
+use crate::kubernetes::client::{ApiClient, ObjectStream};
 use crate::kubernetes::error::{ApiError, Problem};
 use crate::kubernetes::metrics::WatchEnd;
 use crate::kubernetes::object::Object;
 use crate::pace::{Backoff, scattered};
 
-/// A watch that ends sooner did not end because its time was over.
+/// A watch that ends sooner did not reach its `timeoutSeconds`.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// An API server that does not go on with a list for so long does not know that it was asked for one.
+/// The longest silence of an API server within a list.
 const LIST_SILENCE: Duration = Duration::from_secs(20);
 
 pub(super) struct Task<T> {
     client: ApiClient,
-    place: Place,
+    scope: ListScope,
     timing: Timing,
     backoff: Backoff,
-    /// Which of the kind's versions the API server serves; an index of [`Object::KINDS`].
+    /// The served version of the kind, as an index of [`Object::KINDS`].
     served: usize,
-    /// The newest version seen, which no later list may fall behind.
+    /// The newest version seen. No later list may be older.
     version: Option<String>,
-    /// Whether the list is to be read before it is watched.
+    /// Whether the next round begins with a list.
     must_list: bool,
-    /// A list was read, and its watch has not begun yet.
+    /// Whether a list is complete and its watch has not begun.
     listed: bool,
-    known: Arc<Known<T>>,
+    shared: Arc<SharedList<T>>,
 }
 
 /// A watch that has begun.
-type Watching = (Call, Pieces<'static>);
+type Watching = (Call, ObjectStream<'static>);
 
 impl<T: Object> Task<T> {
-    pub(super) fn new(client: ApiClient, place: Place, timing: Timing, known: Arc<Known<T>>) -> Self {
+    pub(super) fn new(client: ApiClient, scope: ListScope, timing: Timing, shared: Arc<SharedList<T>>) -> Self {
         Self {
             client,
-            place,
+            scope,
             timing,
             backoff: Backoff::new(timing.first_pause, timing.longest_pause),
             served: 0,
             version: None,
             must_list: true,
             listed: false,
-            known,
+            shared,
         }
     }
 
     pub(super) async fn run(mut self) {
-        self.client.counted.watching(Self::plural());
+        self.client.metrics.watching(T::plural());
         loop {
             let Some(kind) = T::KINDS.get(self.served).copied() else {
                 self.not_served().await;
                 continue;
             };
-            let streamed = if self.must_list {
+            let mut streamed = None;
+            if std::mem::take(&mut self.must_list) {
                 match self.list(kind).await {
-                    Ok(streamed) => streamed,
+                    Ok(watching) => streamed = watching,
                     Err(error) => {
                         self.not_listed(&error).await;
                         continue;
                     }
                 }
-            } else {
-                None
-            };
-            self.must_list = false;
+            }
             let begun = Instant::now();
             let end = match self.watch(kind, streamed).await {
                 Err(error) if error.problem.status() == Some(410) => Ok(WatchEnd::Forgotten),
                 end => end,
             };
             let counted = *end.as_ref().unwrap_or(&WatchEnd::Failed);
-            self.client.counted.watched(Self::plural(), counted);
+            self.client.metrics.watched(T::plural(), counted);
             match end {
                 Ok(WatchEnd::Forgotten) => {
                     self.must_list = true;
-                    // Many agents forget together: when the API server was restarted.
+                    // After a restart of the API server, the watches of many agents are forgotten together.
                     sleep(scattered(self.timing.first_pause)).await;
                 }
                 Ok(_) if begun.elapsed() >= SHORT => {}
-                // Somebody ends watches as soon as they begin.
+                // A proxy may end watches as soon as they begin.
                 Ok(_) => sleep(self.backoff.next(None)).await,
                 Err(error) => {
                     self.must_list = !error.problem.is_retryable();
@@ -100,10 +98,10 @@ impl<T: Object> Task<T> {
         }
     }
 
-    /// Gets to know the list; where the API server streams it, its watch has begun.
+    /// Lists the objects. Returns the watch that begins with the list, where the API server offers it.
     async fn list(&mut self, kind: Kind) -> Result<Option<Watching>, ApiError> {
-        // Not older than what was seen already, and from the API server's cache: a list "as of now" would read every
-        // object of the kind from etcd, whatever the selector.
+        // Not older than the objects seen, and from the API server's cache: an API server reads a list "as of now" from
+        // etcd, every object of the kind, whatever the selector.
         let version = self.version.clone().unwrap_or_else(|| "0".to_owned());
         if self.client.streams_lists() {
             let call = self
@@ -111,30 +109,27 @@ impl<T: Object> Task<T> {
                 .with("sendInitialEvents", "true")
                 .with("resourceVersionMatch", "NotOlderThan");
             match self.client.watch(&call).await {
-                Ok(mut pieces) => {
-                    let arrived = self.known.arrive(&mut pieces, &call).await;
+                Ok(mut stream) => {
+                    let arrived = self.shared.apply_initial_list(&mut stream, &call).await;
                     if let Some((version, news)) = arrived.map_err(|problem| ApiError::of(&call, problem))? {
                         self.listed(version, news);
                         self.begun();
-                        return Ok(Some((call, pieces)));
+                        return Ok(Some((call, stream)));
                     }
                     self.client.streams_no_lists();
                 }
-                // The list says which rule is missing.
+                // The list's error names the missing rule.
                 Err(error) => match error.problem.status() {
                     Some(403) => {}
-                    // Before Kubernetes 1.27, and where its feature gate is off, `sendInitialEvents` or what goes with it
+                    // Before Kubernetes 1.27, and without the feature gate, `sendInitialEvents` or `resourceVersionMatch`
                     // is an invalid option.
                     Some(400 | 422) => self.client.streams_no_lists(),
                     _ => return Err(error),
                 },
             }
         }
-        let call = self
-            .selecting(Call::new(Verb::List, kind))
-            .with("resourceVersion", version);
-        let client = self.client.clone();
-        let list = self.known.take_list(client.list(&call).await?).await;
+        let call = self.call(Verb::List, kind).with("resourceVersion", version);
+        let list = self.shared.apply_list(self.client.list(&call).await?).await;
         let (version, news) = list.map_err(|problem| ApiError::of(&call, problem))?;
         self.listed(version, news);
         Ok(None)
@@ -143,11 +138,11 @@ impl<T: Object> Task<T> {
     fn listed(&mut self, version: String, news: bool) {
         self.version = Some(version);
         self.listed = true;
-        self.known.publish(news);
+        self.shared.publish(news);
     }
 
-    /// The watch has begun. Only that makes a list a success: what may be listed and not watched must not
-    /// be listed all the time.
+    /// Ends the pauses after a list once its watch has begun: without the right to watch, the task must not list without a
+    /// pause.
     fn begun(&mut self) {
         if std::mem::take(&mut self.listed) {
             self.backoff.reset();
@@ -155,24 +150,24 @@ impl<T: Object> Task<T> {
     }
 
     async fn not_listed(&mut self, error: &ApiError) {
+        self.must_list = true;
         match error.problem.status() {
-            // An older version of the kind may be served.
+            // The API server may serve an older version of the kind.
             Some(404) => return self.served += 1,
-            // The version cannot be had: it is too old, or newer than an etcd that was restored from a backup.
+            // The version is too old, or newer than an etcd that was restored from a backup.
             Some(410 | 504) => self.version = None,
             _ => {}
         }
         self.failed(error).await;
     }
 
-    /// No version of the kind is served: there are no such objects until it is. But those that are known are not
-    /// gone, or the watch would have said so: an API server that is starting does not serve everything yet, and
-    /// others may answer in its place.
+    /// Handles a kind that the API server serves in no version: the list is empty. Known objects stay, because their
+    /// removal would have been a watch event: an API server that starts does not serve every kind yet, and a proxy may
+    /// answer in its place.
     async fn not_served(&mut self) {
         self.must_list = true;
         self.served = 0;
-        let names = Self::plural();
-        let (news, none) = self.known.with(|followed| {
+        let (news, none) = self.shared.with(|followed| {
             let news = !std::mem::replace(&mut followed.known, true);
             (news, followed.objects().next().is_none())
         });
@@ -182,67 +177,58 @@ impl<T: Object> Task<T> {
         } else {
             ("what was known of them before counts", self.backoff.next(None))
         };
-        self.known
-            .trouble(&format!("the API server knows no {names}: {what}"), news);
+        self.shared
+            .trouble(&format!("the API server knows no {}: {what}", T::plural()), news);
         sleep(pause).await;
     }
 
-    /// Watches from where the list or the last watch ended, until the watch ends.
+    /// Watches from the version of the list or of the last watch, until the watch ends.
     async fn watch(&mut self, kind: Kind, streamed: Option<Watching>) -> Result<WatchEnd, ApiError> {
-        let (call, pieces) = match streamed {
+        let (call, stream) = match streamed {
             Some(watching) => watching,
             None => {
                 let call = self.watching(kind, self.version.clone().unwrap_or_default());
-                let pieces = self.client.watch(&call).await?;
+                let stream = self.client.watch(&call).await?;
                 self.begun();
-                self.known.publish(false);
-                (call, pieces)
+                self.shared.publish(false);
+                (call, stream)
             }
         };
-        let end = self.listen(&call, pieces).await;
+        let end = self.follow_watch(&call, stream).await;
         end.map_err(|problem| ApiError::of(&call, problem))
     }
 
-    async fn listen(&mut self, call: &Call, mut pieces: Pieces<'_>) -> Result<WatchEnd, Problem> {
-        let mut bookmarks_come = false;
-        // When to list again because objects that were left out may have a place now.
+    async fn follow_watch(&mut self, call: &Call, mut stream: ObjectStream<'_>) -> Result<WatchEnd, Problem> {
+        let (mut silence, mut at_silence) = (self.timing.long_silence, WatchEnd::Over);
+        // The time of the next list, once there may be room for objects that were left out.
         let mut list_at = None;
         loop {
-            let patience = if bookmarks_come {
-                self.timing.silence
-            } else {
-                self.timing.long_silence
-            };
-            if list_at.is_none() && self.known.with(|known| known.has_room) {
+            if list_at.is_none() && self.shared.with(|followed| followed.has_room) {
                 list_at = Some(Instant::now() + scattered(self.timing.room));
             }
-            let patience = Instant::now() + scattered(patience).max(patience);
-            let line = match timeout_at(list_at.map_or(patience, |at| patience.min(at)), pieces.next()).await {
+            let patience = Instant::now() + scattered(silence).max(silence);
+            let line = match timeout_at(list_at.map_or(patience, |at| patience.min(at)), stream.next()).await {
                 Ok(Ok(Some(line))) => line,
                 Ok(Ok(None)) => return Ok(WatchEnd::Over),
                 Ok(Err(problem)) => return Err(problem),
                 Err(_) if list_at.is_some_and(|at| at <= Instant::now()) => return Ok(WatchEnd::Forgotten),
                 Err(_) => {
                     tracing::debug!(%call, "nothing was heard for long: watching anew");
-                    return Ok(if bookmarks_come {
-                        WatchEnd::Silent
-                    } else {
-                        WatchEnd::Over
-                    });
+                    return Ok(at_silence);
                 }
             };
-            match self.known.with(|known| known.apply(&line, call))? {
+            match self.shared.with(|followed| followed.apply(&line, call))? {
                 WatchResult::Change { version, news } => {
                     if !version.is_empty() {
                         self.version = Some(version);
                     }
                     self.backoff.reset();
-                    self.known.publish(news);
+                    self.shared.publish(news);
                 }
                 WatchResult::Bookmark(version) | WatchResult::ListEnd(version) => {
                     self.version = Some(version);
                     self.backoff.reset();
-                    bookmarks_come = true;
+                    (silence, at_silence) = (self.timing.silence, WatchEnd::Silent);
                 }
             }
         }
@@ -250,77 +236,75 @@ impl<T: Object> Task<T> {
 
     fn watching(&self, kind: Kind, version: String) -> Call {
         let lasting = scattered(self.timing.watch).max(Duration::from_secs(1));
-        self.selecting(Call::new(Verb::Watch, kind))
+        self.call(Verb::Watch, kind)
             .with("allowWatchBookmarks", "true")
             .with("resourceVersion", version)
             .with("timeoutSeconds", lasting.as_secs().to_string())
     }
 
-    fn selecting(&self, call: Call) -> Call {
-        let call = call.within(self.place.namespace.as_deref());
-        if self.place.field_selector.is_empty() {
-            call
-        } else {
-            call.with("fieldSelector", self.place.field_selector.clone())
+    fn call(&self, verb: Verb, kind: Kind) -> Call {
+        let call = Call::new(verb, kind).within(self.scope.namespace.as_deref());
+        match self.scope.field_selector.as_str() {
+            "" => call,
+            selector => call.with("fieldSelector", selector),
         }
     }
 
-    /// Says that what is known may be old, and waits.
+    /// Notes the trouble, and waits.
     async fn failed(&mut self, error: &ApiError) {
         let pause = self.backoff.next(error.problem.retry_after());
         let refused = !error.problem.is_retryable();
         let news = self
-            .known
-            .with(|known| std::mem::replace(&mut known.refused, refused) != refused);
-        self.known.trouble(&error.to_string(), news);
+            .shared
+            .with(|followed| std::mem::replace(&mut followed.refused, refused) != refused);
+        self.shared.trouble(&error.to_string(), news);
         let health = &self.client.health;
-        // Cancel-safe: both only wait.
+        // Cancel-safe: both branches only wait.
         tokio::select! {
             () = sleep(pause) => {}
-            () = health.stays_away() => {}
+            () = health.lasting_outage() => {}
         }
-        // While it is away one probe finds out when it is back, and not each watch with a connection. Then nobody is left
-        // waiting for as long as the outage lasted.
+        // During an outage one probe waits for the API server, and not a connection of each watch. After the outage no
+        // watch continues the long pause of its backoff.
         if health.away().is_some() {
             drop(timeout(self.timing.longest_pause, health.returned()).await);
             sleep(scattered(self.timing.first_pause)).await;
         }
     }
-
-    /// The kind's name in any of its versions.
-    fn plural() -> &'static str {
-        T::KINDS.first().map_or("", |kind| kind.plural)
-    }
 }
 
-impl<T: Object> Known<T> {
-    /// Takes in a list, object by object; returns its version and whether anything changed.
-    async fn take_list(&self, mut pieces: Pieces<'_>) -> Result<(String, bool), Problem> {
+impl<T: Object> SharedList<T> {
+    /// Applies a list, object by object. Returns its version and whether the state changed.
+    async fn apply_list(&self, mut stream: ObjectStream<'_>) -> Result<(String, bool), Problem> {
         let mut news = false;
         self.with(Followed::begin_list);
-        while let Some(piece) = timeout(LIST_SILENCE, pieces.next())
+        while let Some(object) = timeout(LIST_SILENCE, stream.next())
             .await
             .map_err(|_| Problem::Timeout(LIST_SILENCE))??
         {
-            news |= self.with(|known| known.list_object(&piece));
+            news |= self.with(|followed| followed.list_object(&object));
         }
-        let version = Followed::<T>::version(pieces.envelope()?).map_err(Problem::Unreadable)?;
+        let version = Followed::<T>::version(stream.envelope()?).map_err(Problem::Unreadable)?;
         news |= self.with(Followed::end_list);
         Ok((version, news))
     }
 
-    /// Takes in the list at the beginning of a watch; returns its version and whether anything changed, or none if the API
-    /// server does not tell it there.
-    async fn arrive(&self, pieces: &mut Pieces<'_>, call: &Call) -> Result<Option<(String, bool)>, Problem> {
+    /// Applies the initial list of a watch. Returns its version and whether the state changed, or none if the API server
+    /// sends no such list.
+    async fn apply_initial_list(
+        &self,
+        stream: &mut ObjectStream<'_>,
+        call: &Call,
+    ) -> Result<Option<(String, bool)>, Problem> {
         let mut changed = false;
         self.with(Followed::begin_list);
         loop {
-            let Ok(line) = timeout(LIST_SILENCE, pieces.next()).await else {
+            let Ok(line) = timeout(LIST_SILENCE, stream.next()).await else {
                 return Ok(None);
             };
             let cut_short = || Problem::Unreadable("the list ended before it was whole".to_owned());
             let line = line?.ok_or_else(cut_short)?;
-            match self.with(|known| known.apply(&line, call))? {
+            match self.with(|followed| followed.apply(&line, call))? {
                 WatchResult::Change { news, .. } => changed |= news,
                 WatchResult::ListEnd(version) => {
                     changed |= self.with(Followed::end_list);

@@ -1,13 +1,12 @@
-//! A watched directory of manifests → the latest [`SourceState`].
+//! A directory of manifests → the latest [`SourceState`].
 //!
-//! One task, [`DirectorySource::run`]: it waits for the kernel to tell of a change (`notify`), lets a burst pass, reads
-//! what changed and puts the files together (`read`), and publishes the result over a `watch` channel if it
-//! differs from the last. From rename to published state a few milliseconds pass.
+//! One task, [`DirectorySource::run`], waits for a change (`notify`), waits for the end of a burst, reads the files
+//! (`read`), and publishes a state that differs from the last. A renamed file is published within milliseconds.
 //!
-//! What cannot be read never takes anything away: a file that is broken, too large or half written keeps its last good
-//! content, and a directory that is missing keeps the last state, each with a problem until it is mended. Only a
-//! file's removal removes its objects. Without notifications (no inotify, events lost, a file system that has none) the
-//! directory is read at intervals.
+//! An unreadable file never removes objects: a file that is broken, too large or half written keeps its last usable
+//! content, and a missing directory keeps the last state, each with a problem until it is mended. Only the removal of a
+//! file removes its objects. Without notifications (no inotify, lost events, a file system without them) the task reads the
+//! directory at intervals.
 
 mod notify;
 mod read;
@@ -29,43 +28,43 @@ use super::{NodeView, SourceState};
 use notify::Notifier;
 use read::Reader;
 
-/// How long nothing must happen before the directory is read.
+/// How long the directory must be quiet before it is read.
 const QUIET: Duration = Duration::from_millis(1);
 
-/// How often waiting or reading is repeated for something that happened meanwhile, before things are taken as they are.
+/// The most repetitions of waiting or reading while changes continue.
 const MAX_ROUNDS: usize = 10;
 
-/// The time between readings when the kernel tells nothing.
+/// The interval of reads without notifications.
 const POLL: Duration = Duration::from_secs(1);
 
-/// The time between readings beside notifications: what lies behind a symbolic link changes without one.
+/// The interval of reads beside notifications: a change behind a symbolic link causes none.
 const SAFETY: Duration = Duration::from_secs(30);
 
-/// Something in the directory that cannot be used.
+/// A problem with the directory or a file.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 #[display("{}: {message}", path.display())]
 struct Problem {
     /// The file, or the directory itself.
     path: PathBuf,
-    /// What is wrong, with document and field where there is one, and what counts instead.
+    /// The problem, with document and field where there is one.
     message: String,
 }
 
-/// Follows a directory of manifests: `*.yaml`, `*.yml` and `*.json`, hidden files aside, not recursive.
+/// Follows a directory of manifests: `*.yaml`, `*.yml` and `*.json`, without hidden files and subdirectories.
 #[derive(Debug)]
 pub struct DirectorySource {
-    /// Reading blocks, so it happens on another thread.
+    /// Reading blocks, so it runs on another thread.
     reader: Arc<Mutex<Reader>>,
-    /// None where inotify cannot be had.
+    /// None without inotify.
     notifier: Option<Notifier>,
     sender: watch::Sender<Arc<SourceState>>,
-    /// Whether something happened during the last reading.
-    overtaken: bool,
+    /// Whether something changed during the last read.
+    changed_meanwhile: bool,
     poll: Duration,
 }
 
 impl DirectorySource {
-    /// A source for the node of that name (empty if not known), and where its states appear. Nothing is read before
+    /// Makes a source for the node of that name (empty if unknown), and the receiver of its states. Reads nothing before
     /// [`Self::run`].
     ///
     /// # Panics
@@ -82,7 +81,7 @@ impl DirectorySource {
             reader: Arc::new(Mutex::new(Reader::new(directory, node_name.to_owned()))),
             notifier,
             sender,
-            overtaken: false,
+            changed_meanwhile: false,
             poll: POLL,
         };
         (source, receiver)
@@ -99,18 +98,18 @@ impl DirectorySource {
         }
     }
 
-    /// Reads, and reads again what changed meanwhile, so that what is published was there all at one time.
+    /// Reads until nothing changes meanwhile, so that a state holds files that existed together.
     async fn read_until_settled(&mut self) {
         let mut findings = None;
         for _ in 0..MAX_ROUNDS {
-            self.quiet().await;
+            self.wait_until_quiet().await;
             let writing = self.notifier.as_mut().map(|notifier| {
                 notifier.arm();
                 notifier.being_written(Instant::now())
             });
             findings = self.read(writing.unwrap_or_default()).await.or(findings);
-            self.overtaken = self.drain();
-            if !self.overtaken {
+            self.changed_meanwhile = self.drain();
+            if !self.changed_meanwhile {
                 break;
             }
         }
@@ -119,7 +118,7 @@ impl DirectorySource {
         }
     }
 
-    async fn quiet(&mut self) {
+    async fn wait_until_quiet(&mut self) {
         for _ in 0..MAX_ROUNDS {
             sleep(QUIET).await;
             if !self.drain() {
@@ -128,11 +127,11 @@ impl DirectorySource {
         }
     }
 
-    /// What the files say, if any of them says something new. Files that are `writing` are left for later.
+    /// The combined files, if any of them changed. Skips the files in `writing`.
     async fn read(&self, writing: HashSet<OsString>) -> Option<(NodeView, Vec<Problem>)> {
         let reader = Arc::clone(&self.reader);
         let reading = tokio::task::spawn_blocking(move || {
-            // A reader is whole between any two files, whatever happened in between.
+            // The reader is consistent between any two files, so a panic does not spoil it.
             let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
             reader.read(&writing).then(|| reader.combined())
         });
@@ -154,9 +153,9 @@ impl DirectorySource {
         SourceState::publish(&self.sender, Some(view), texts);
     }
 
-    /// Waits until there may be something new. Cancel-safe.
+    /// Waits for a possible change. Cancel-safe.
     async fn changed(&mut self) {
-        if self.overtaken {
+        if self.changed_meanwhile {
             return;
         }
         let Some(notifier) = &mut self.notifier else {
@@ -170,7 +169,7 @@ impl DirectorySource {
         }
     }
 
-    /// Whether something happened that was not waited for.
+    /// Takes waiting notifications; returns whether there was a relevant one.
     fn drain(&mut self) -> bool {
         match self.notifier.as_mut().map(Notifier::drain) {
             Some(Ok(happened)) => happened,

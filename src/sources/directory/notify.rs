@@ -1,6 +1,6 @@
-//! inotify on the directory, and on its name in its parent: a directory that is deleted, made again or replaced as a symbolic
-//! link is noticed. A file that is written in place is known from its first change to its closing, and left alone in between,
-//! for a moment at least: half a manifest may be a valid one.
+//! inotify on the directory, and on its name in its parent, so that a directory that is deleted, recreated or replaced by a
+//! symbolic link is noticed. A file written in place counts as being written from its first change until it is closed, or
+//! until its writer pauses: half a manifest may be a valid one.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-/// More than a writer pauses between two writes of one manifest.
+/// More than the pause between two writes of one manifest.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Changes of names: a file or directory appears, disappears, or is replaced.
@@ -39,13 +39,13 @@ pub(super) struct Notifier {
     watched: Option<WatchDescriptor>,
     /// The watch on the parent; none for the root directory.
     parent: Option<WatchDescriptor>,
-    /// When each file that is being written was last changed.
+    /// The time of the last change of each file that is being written.
     writing: HashMap<OsString, Instant>,
-    /// How long a file whose writer pauses is left alone.
+    /// The pause of a writer after which its file is read.
     pub(super) patience: Duration,
 }
 
-/// nix's inotify has no `AsRawFd`, which [`AsyncFd`] wants.
+/// nix's inotify has no `AsRawFd`, which [`AsyncFd`] needs.
 #[derive(Debug)]
 struct Instance(Inotify);
 
@@ -56,9 +56,9 @@ impl AsRawFd for Instance {
 }
 
 impl Notifier {
-    /// Opens inotify; nothing is watched before [`Self::arm`].
+    /// Opens inotify. Watches nothing before [`Self::arm`].
     ///
-    /// Errors: EMFILE when `fs.inotify.max_user_instances` are in use by this user.
+    /// Errors: EMFILE when this user has `fs.inotify.max_user_instances`.
     pub(super) fn new(directory: &Path) -> io::Result<Self> {
         let inotify = Instance(Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?);
         #[expect(
@@ -76,7 +76,7 @@ impl Notifier {
         })
     }
 
-    /// Watches what is at the directory's path now. Must come before reading it, so that no change falls in between.
+    /// Watches the present inode at the directory's path. Must precede reading, so that no change falls in between.
     pub(super) fn arm(&mut self) {
         if let Some(parent) = self.directory.parent() {
             self.parent = self.watch(parent, NAMES, self.parent);
@@ -84,18 +84,18 @@ impl Notifier {
         self.watched = self.watch(&self.directory, NAMES | CONTENT, self.watched);
     }
 
-    /// Watches a path instead of what was watched before. A path that is watched already keeps its watch.
+    /// Replaces a watch. A path that is watched already keeps its watch.
     fn watch(&self, path: &Path, mask: AddWatchFlags, before: Option<WatchDescriptor>) -> Option<WatchDescriptor> {
         let inotify = &self.inotify.get_ref().0;
         let descriptor = inotify.add_watch(path, mask);
         if let Err(errno) = descriptor
             && before.is_some()
-            // The reader reports what is missing.
+            // The reader reports a missing directory.
             && ![Errno::ENOENT, Errno::ENOTDIR].contains(&errno)
         {
             tracing::warn!(path = %path.display(), %errno, "cannot be watched: reading at intervals");
         }
-        // EINVAL: the kernel has already dropped the watch, with the inode.
+        // EINVAL: the kernel has dropped the watch with its inode.
         if let Some(before) = before.filter(|before| descriptor != Ok(*before))
             && let Err(errno) = inotify.rm_watch(before)
             && errno != Errno::EINVAL
@@ -110,10 +110,9 @@ impl Notifier {
         self.watched.is_some()
     }
 
-    /// Waits for a change that is worth reading the directory for. Cancel-safe: nothing is awaited between
-    /// reading events and noting them.
+    /// Waits for a relevant change. Cancel-safe: there is no await between reading events and noting them.
     ///
-    /// Errors: the error of inotify, which is not used again.
+    /// Errors: inotify failed and is of no further use.
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         while !self.drain()? {
             self.inotify.readable().await?.clear_ready();
@@ -121,9 +120,9 @@ impl Notifier {
         Ok(())
     }
 
-    /// Reads the events that are there, without waiting. Whether any of them is worth reading the directory for.
+    /// Reads waiting events; returns whether one of them is relevant.
     ///
-    /// Errors: the error of inotify, which is not used again.
+    /// Errors: inotify failed and is of no further use.
     pub(super) fn drain(&mut self) -> io::Result<bool> {
         let mut changed = false;
         loop {
@@ -143,12 +142,12 @@ impl Notifier {
         self.writing.keys().cloned().collect()
     }
 
-    /// When the next of them will have paused for too long.
+    /// When the next writer will have paused for too long.
     pub(super) fn patience_ends(&self) -> Option<Instant> {
         self.writing.values().min().map(|changed| *changed + self.patience)
     }
 
-    /// Whether an event is worth reading the directory for.
+    /// Notes an event; returns whether it is relevant.
     fn note(&mut self, event: &InotifyEvent) -> bool {
         let has = |flag| event.mask.contains(flag);
         if has(AddWatchFlags::IN_Q_OVERFLOW) {
@@ -162,12 +161,12 @@ impl Notifier {
             self.watched = None;
         }
         match &event.name {
-            // The file's closing comes as an event, too.
+            // An event for the close of the file follows.
             Some(name) if has(AddWatchFlags::IN_MODIFY) => {
                 self.writing.insert(name.clone(), Instant::now());
                 return false;
             }
-            // Permissions say nothing about a writer.
+            // A change of permissions says nothing about a writer.
             Some(name) if !has(AddWatchFlags::IN_ATTRIB) => drop(self.writing.remove(name)),
             Some(_) | None => {}
         }

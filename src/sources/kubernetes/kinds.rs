@@ -1,4 +1,4 @@
-//! Where the API server serves the kinds that matter here, and what is kept of their objects.
+//! The kinds that the agent follows: their versions at the API server, and the parts that the agent keeps.
 
 use crate::kubernetes::{Kind, Object, Share};
 use crate::model::objects::{
@@ -41,12 +41,12 @@ macro_rules! followed {
     )*};
 }
 
-// The shares are many times what a namespace of a well-run cluster has, and small beside the agent's memory limit.
+// The shares are many times the objects of a well-run namespace, and small beside the agent's memory limit.
 followed! {
     Pod: &[Kind::new("", "v1", "pods")], at most 1000 of 4096 KiB, labels true, reads reads_of_pod, slim Pod::shrink_to_fit;
     Node: &[Kind::new("", "v1", "nodes")], at most 1 of 64 KiB;
     LimitRange: &[Kind::new("", "v1", "limitranges")], at most 100 of 256 KiB;
-    // v2 came with 1.23; before, v2beta2 had the same shape.
+    // v2 came with Kubernetes 1.23. v2beta2 has the same shape.
     HorizontalPodAutoscaler: &[
         Kind::new("autoscaling", "v2", "horizontalpodautoscalers"),
         Kind::new("autoscaling", "v2beta2", "horizontalpodautoscalers"),
@@ -70,7 +70,7 @@ fn reads_of_vpa(_: &VerticalPodAutoscaler, name: &str) -> bool {
     [annotation::ACT, annotation::CANARY, annotation::CANARY_BAKE].contains(&name)
 }
 
-/// Where workloads of a kind are served, newest version first.
+/// The versions of a workload kind at the API server, newest first.
 pub(super) fn workloads(kind: OwnerKind) -> Vec<Kind> {
     match kind {
         OwnerKind::Deployment => vec![Kind::new("apps", "v1", "deployments")],
@@ -78,7 +78,7 @@ pub(super) fn workloads(kind: OwnerKind) -> Vec<Kind> {
         OwnerKind::StatefulSet => vec![Kind::new("apps", "v1", "statefulsets")],
         OwnerKind::DaemonSet => vec![Kind::new("apps", "v1", "daemonsets")],
         OwnerKind::Job => vec![Kind::new("batch", "v1", "jobs")],
-        // v1 came with 1.21.
+        // v1 came with Kubernetes 1.21.
         OwnerKind::CronJob => vec![
             Kind::new("batch", "v1", "cronjobs"),
             Kind::new("batch", "v1beta1", "cronjobs"),

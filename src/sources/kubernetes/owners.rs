@@ -1,7 +1,7 @@
-//! The workloads above local pods: asked for one by one when a pod first needs them, and kept. Pure, apart from [`fetch`].
+//! The workloads above local pods, read one by one and kept. Pure, apart from [`fetch`].
 //!
-//! Not watched: an owner's owner and its selector hardly ever change while its pods live, and every node would be told of
-//! every change of every workload. What is kept is asked for again after a while, and when a pod names another UID.
+//! The agent does not watch workloads: owners and selectors hardly ever change while pods live, and every node would
+//! receive every change of every workload. The agent reads a workload again after a day, and when a pod names another UID.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::model::objects::{ObjectMeta, Owner, OwnerKind, OwnerReference};
 use crate::pace::{Backoff, scattered};
 use crate::sources::workload::{self, Workload};
 
-/// Nothing is owned over more levels than this; only a circle goes on for ever.
-const HIGHEST: usize = 8;
+/// The most levels of owners. Only a cycle has more.
+const MOST_LEVELS: usize = 8;
 
-/// A workload, as those it owns name it.
+/// A workload as an owner reference names it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct OwnerKey {
     pub(super) namespace: String,
@@ -27,11 +27,11 @@ pub(super) struct OwnerKey {
     pub(super) uid: String,
 }
 
-/// How long a workload counts as known before it is asked for again, about. Two for each pod of a full node must not
-/// make a request a minute.
-const STALE: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long a workload counts as current. Scattered. The two workloads above each pod of a full node must not cost a
+/// request a minute.
+const REFRESH_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What is known of the workloads above pods, and when each is asked for next.
+/// The workloads above pods, and the time of the next request for each.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     timing: Timing,
@@ -40,9 +40,9 @@ pub(super) struct Owners {
 
 #[derive(Debug)]
 struct Slot {
-    /// The latest answer, in which none is that there is no such workload (any more).
+    /// The latest answer. The inner none means that the workload does not exist.
     answer: Option<Option<Owner>>,
-    /// None while an answer is awaited.
+    /// None while a request is under way.
     due: Option<Instant>,
     backoff: Backoff,
     problem: Option<ApiError>,
@@ -56,9 +56,9 @@ impl Owners {
         }
     }
 
-    /// Climbs from an object to its topmost well-known workload, if there is one. Keys passed on the way are noted.
+    /// Climbs from an object to its topmost well-known workload, if there is one. Adds the keys on the way to `passed`.
     ///
-    /// Errors: the workload that is not known yet.
+    /// Errors: the first unknown workload.
     pub(super) fn climb(
         &self,
         from: &ObjectMeta,
@@ -66,7 +66,7 @@ impl Owners {
     ) -> Result<Option<(OwnerKind, String)>, OwnerKey> {
         let mut top = None;
         let mut next = key_of_controller(from);
-        for _ in 0..HIGHEST {
+        for _ in 0..MOST_LEVELS {
             let Some(key) = next else { break };
             let Some(answer) = self.slots.get(&key).and_then(|slot| slot.answer.as_ref()) else {
                 return Err(key);
@@ -79,12 +79,12 @@ impl Owners {
         Ok(top)
     }
 
-    /// Takes in an answer; after a failure, the workload is asked for again.
+    /// Stores an answer. After a failure, a backoff delays the next request.
     pub(super) fn store(&mut self, key: OwnerKey, answer: Result<Option<Owner>, ApiError>, now: Instant) {
         let slot = self.slot(key, now);
         match answer {
             Ok(owner) => {
-                slot.due = Some(now + scattered(STALE));
+                slot.due = Some(now + scattered(REFRESH_AFTER));
                 slot.backoff.reset();
                 (slot.answer, slot.problem) = (Some(owner), None);
             }
@@ -96,7 +96,8 @@ impl Owners {
         }
     }
 
-    /// Takes what is to be asked for now: what is needed, and what was passed and is stale. Forgets what is neither.
+    /// Takes the keys to request now: unknown ones, and passed ones that are stale. Forgets the workloads that are in
+    /// neither set.
     pub(super) fn take_due(
         &mut self,
         needed: &BTreeSet<OwnerKey>,
@@ -128,13 +129,13 @@ impl Owners {
         })
     }
 
-    /// Whether asking for a workload is in vain until somebody changes something.
+    /// Whether requests for a workload are refused until a change of rules or credentials.
     pub(super) fn is_refused(&self, key: &OwnerKey) -> bool {
         let problem = self.slots.get(key).and_then(|slot| slot.problem.as_ref());
         problem.is_some_and(|error| !error.problem.is_retryable())
     }
 
-    /// When something should next be asked for.
+    /// The time of the next request.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.slots.values().filter_map(|slot| slot.due).min()
     }
@@ -148,7 +149,7 @@ impl Owners {
     }
 }
 
-/// The controller of an object, if it is of a well-known kind; of several the last, as upstream.
+/// The controller of an object, if its kind is well-known.
 fn key_of_controller(metadata: &ObjectMeta) -> Option<OwnerKey> {
     let reference = controller(metadata)?;
     Some(OwnerKey {
@@ -159,18 +160,18 @@ fn key_of_controller(metadata: &ObjectMeta) -> Option<OwnerKey> {
     })
 }
 
-/// The managing controller of an object.
+/// The managing controller of an object; of several the last, as upstream.
 pub(super) fn controller(metadata: &ObjectMeta) -> Option<&OwnerReference> {
     let mut references = metadata.owner_references.iter().rev();
     references.find(|reference| reference.controller == Some(true))
 }
 
-/// Asks for a workload. None if there is none of this UID.
+/// Requests a workload. None if no workload has this UID.
 pub(super) async fn fetch(client: &ApiClient, key: &OwnerKey) -> Result<Option<Owner>, ApiError> {
     let mut missing = None;
     for kind in kinds::workloads(key.kind) {
         let call = Call::new(Verb::Get, kind).within(Some(&key.namespace)).named(&key.name);
-        // The API server's cache will do, unless it has not heard of the workload yet.
+        // First from the API server's cache, which may lack a new workload.
         for call in [call.clone().with("resourceVersion", "0"), call] {
             match client.read::<Value>(&call).await {
                 Ok(value) => return owner(&call, key, value),
@@ -194,6 +195,6 @@ fn owner(call: &Call, key: &OwnerKey, mut value: Value) -> Result<Option<Owner>,
     owner.metadata.resource_version.clear();
     owner.metadata.annotations.clear();
     owner.metadata.labels.clear();
-    // A namesake that came later owns none of these pods.
+    // A later workload of the same name does not own these pods.
     Ok(Some(owner).filter(|owner| owner.metadata.uid == key.uid))
 }

@@ -1,7 +1,7 @@
-//! What is known of the cluster → what the agent may go by. Pure.
+//! The known objects → whether a pod may enter the view. Pure.
 //!
-//! A pod is told of only once everything that decides about it is known: whether its namespace has VPAs, who owns it, and
-//! what bounds its workload. Half of that would look like an answer: "no VPA" lets go of what stands.
+//! A pod waits until all objects that decide about it are known: the VPAs of its namespace, its owners, and the bounds of
+//! its workload. With only some of them the decision would be wrong: "no VPA" reverts the pod's limits.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,37 +9,37 @@ use std::sync::Arc;
 use super::owners::{OwnerKey, Owners, controller};
 use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, OwnerKind, Pod, VerticalPodAutoscaler};
 
-/// What is known about one namespace.
+/// The known objects of one namespace.
 #[derive(Debug, Default)]
 pub(super) struct Namespace {
-    /// None while the list is not known.
+    /// None while the list is unknown.
     pub(super) vpas: Option<Vec<Arc<VerticalPodAutoscaler>>>,
-    /// Whether a list is refused: waiting for it is in vain until somebody changes something.
+    /// Whether a list is refused until a change of rules or credentials.
     pub(super) refused: bool,
-    /// None while one of the lists is not known.
+    /// None while one of the lists is unknown.
     pub(super) bounds: Option<Bounds>,
 }
 
-/// What bounds the decisions in a namespace.
+/// The objects that bound the decisions in a namespace.
 type Bounds = (Vec<Arc<LimitRange>>, Vec<Arc<HorizontalPodAutoscaler>>);
 
-/// What one look found to be missing.
+/// The objects that the pods of one view need.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Missing {
-    /// Workloads above pods that are here.
+    /// Known workloads above local pods.
     pub(super) passed: BTreeSet<OwnerKey>,
-    /// Workloads above pods to be asked for.
+    /// Unknown workloads above local pods.
     pub(super) owners: BTreeSet<OwnerKey>,
-    /// Namespaces of which it is to be known what bounds them.
+    /// Namespaces whose bounds are unknown.
     pub(super) bounds: BTreeSet<String>,
 }
 
-/// Whether VPAs can concern a pod at all: a workload stands above it. Static pods belong to their node.
+/// Whether a VPA can target a pod: a workload owns it. The Node owns static pods.
 pub(super) fn may_have_vpa(pod: &Pod) -> bool {
     controller(&pod.metadata).is_some_and(|owner| owner.kind != "Node")
 }
 
-/// Whether everything that decides about a pod is known, as far as it can be. Notes what is missing.
+/// Whether all objects that decide about a pod are known, as far as they can be. Adds the missing ones to `missing`.
 pub(super) fn is_known(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners, missing: &mut Missing) -> bool {
     if !may_have_vpa(pod) {
         return true;

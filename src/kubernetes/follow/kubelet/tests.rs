@@ -8,8 +8,8 @@ const RECORDED: &[u8] = include_bytes!("../../../../tests/data/pod-protobuf/pod.
 /// The same pod as JSON, of the same API server.
 const AS_JSON: &str = include_str!("../../../../tests/data/pod-protobuf/pod.json");
 
-fn known() -> Known<Pod> {
-    Known {
+fn known() -> SharedList<Pod> {
+    SharedList {
         followed: std::sync::Mutex::default(),
         about: "pods".to_owned(),
         changed: Arc::default(),
@@ -36,14 +36,14 @@ fn event(kind: EventType, pod: &core::Pod) -> WatchPodsEvent {
     }
 }
 
-fn uids(known: &Known<Pod>) -> Vec<String> {
-    known.with(|known| known.objects().map(|pod| pod.metadata.uid.clone()).collect())
+fn uids(known: &SharedList<Pod>) -> Vec<String> {
+    known.with(|followed| followed.objects().map(|pod| pod.metadata.uid.clone()).collect())
 }
 
 #[test]
 fn a_recorded_pod_is_the_same_in_both_encodings() {
     let (from_kubelet, _) = decode_pod(RECORDED).object.unwrap();
-    let (from_api, _) = decode::<Pod>(AS_JSON).unwrap().object.unwrap();
+    let (from_api, _) = Decoded::<Pod>::parse(AS_JSON).object.unwrap();
     assert_eq!(from_kubelet, from_api);
     // It says enough for that to mean something.
     let app = &from_kubelet.spec.containers[0];
@@ -141,7 +141,7 @@ fn what_is_no_pod_is_named_and_hides_no_other() {
     assert!(apply(&known, &garbled).unwrap());
     apply(&known, &event(EventType::Added, &pod("web", "u"))).unwrap();
     assert_eq!(uids(&known), ["u"]);
-    let problems: Vec<_> = known.with(|known: &mut Followed<Pod>| known.problems().collect());
+    let problems: Vec<_> = known.with(|followed: &mut Followed<Pod>| followed.problems().collect());
     assert!(problems[0].contains("it has no name"), "{problems:?}");
 }
 

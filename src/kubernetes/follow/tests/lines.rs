@@ -7,10 +7,10 @@ use super::{Thing, bookmark, line, thing, thing_in};
 use crate::kubernetes::call::{Call, Verb};
 use crate::kubernetes::error::Problem;
 use crate::kubernetes::object::{LARGEST_KEPT, Object};
-use crate::kubernetes::pieces::{LARGEST_OBJECT, Piece};
+use crate::kubernetes::splitter::{LARGEST_OBJECT, RawObject};
 
-fn piece(text: &str) -> Piece {
-    Piece::Object(text.as_bytes().to_vec())
+fn piece(text: &str) -> RawObject {
+    RawObject::Object(text.as_bytes().to_vec())
 }
 
 fn sizes(known: &Followed<Thing>) -> Vec<(&str, u32)> {
@@ -40,7 +40,7 @@ fn problems(known: &Followed<Thing>) -> Vec<String> {
     known.problems().collect()
 }
 
-fn hear(known: &mut Followed<Thing>, line: &Piece) -> Result<WatchResult, Problem> {
+fn hear(known: &mut Followed<Thing>, line: &RawObject) -> Result<WatchResult, Problem> {
     known.apply(line, &Call::new(Verb::Watch, Thing::KINDS[0]))
 }
 
@@ -126,7 +126,7 @@ fn an_object_that_says_no_name_or_is_too_large_is_named_as_far_as_it_can_be_and_
     let mut known = listed(&[]);
     assert!(news(&mut known, "ADDED", "{}"));
     let beginning = line("ADDED", &thing("fat", 8, 1)).into_bytes();
-    let heard = hear(&mut known, &Piece::TooLarge(beginning)).unwrap();
+    let heard = hear(&mut known, &RawObject::TooLarge(beginning)).unwrap();
     assert!(matches!(&heard, WatchResult::Change { news: true, .. }), "{heard:?}");
     assert!(news(&mut known, "ADDED", &thing("x", 9, 1)));
     let why = problems(&known);

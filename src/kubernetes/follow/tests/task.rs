@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::super::{Followed, Follower, Place, Timing, follow};
+use super::super::{Followed, Follower, ListScope, Timing, follow};
 use super::{Thing, bookmark, line, list, thing};
 use crate::kubernetes::client::ApiClient;
 use crate::kubernetes::metrics::ApiMetrics;
@@ -81,14 +81,14 @@ impl Script {
         let (client, registry) = self.client();
         client.streams_no_lists();
         (
-            follow(client, Place::default(), BRISK, Arc::new(Notify::new())),
+            follow(client, ListScope::default(), BRISK, Arc::new(Notify::new())),
             registry,
         )
     }
 
     /// Where nothing is known of the API server.
     pub(super) fn follow_anew(&self) -> Follower<Thing> {
-        follow(self.client().0, Place::default(), BRISK, Arc::new(Notify::new()))
+        follow(self.client().0, ListScope::default(), BRISK, Arc::new(Notify::new()))
     }
 
     fn client(&self) -> (ApiClient, Registry) {

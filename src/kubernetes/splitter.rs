@@ -1,59 +1,58 @@
-//! The bytes of an answer, as they arrive → its objects, one at a time. Pure.
+//! The bytes of an answer as they arrive → its objects, one at a time. Pure.
 //!
-//! Whatever the answer holds, no more than one object is kept, no object above [`LARGEST_OBJECT`], and of a string above
-//! [`LONGEST_STRING`] only the word that one stood there ([`LEFT_OUT`]): the agent reads nothing that long. So fat
-//! annotations, whole lists and the fields nobody reads never fill the memory.
+//! The splitter keeps one object at a time and none above [`LARGEST_OBJECT`]. It replaces a string above [`LONGEST_STRING`]
+//! by [`LEFT_OUT`], because the agent reads no string of that length. So long annotations, whole lists and unread fields
+//! never fill the memory.
 
 use std::collections::VecDeque;
 
-/// The longest string that is kept, in bytes of JSON.
+/// The longest string that the splitter keeps, in bytes of JSON.
 pub(super) const LONGEST_STRING: usize = 8 << 10;
 
-/// What stands for a longer one.
+/// The text in place of a longer string.
 pub(super) const LEFT_OUT: &str = "(left out: longer than 8192 bytes)";
 
-/// The largest object that is read, in bytes of JSON and without its long strings. etcd stores
-/// 1.5 MiB, long strings included.
+/// The largest object that the splitter keeps, in bytes of JSON without its long strings. etcd stores 1.5 MiB with them.
 pub(super) const LARGEST_OBJECT: usize = 1 << 20;
 
-/// What of a list is not its objects: kind and version, a hundred bytes.
+/// The largest text of a list beside its objects. Kind and version take a hundred bytes.
 const LARGEST_ENVELOPE: usize = 64 << 10;
 
-/// What an answer is made of.
+/// The layout of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     /// Objects one after the other: a watch, or one object.
     Objects,
-    /// Objects in an array of a single object: a list.
+    /// Objects in the array of an enclosing object: a list.
     List,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Piece {
-    /// All that is kept of it.
+pub(super) enum RawObject {
+    /// The whole object without its long strings.
     Object(Vec<u8>),
-    /// It is too large; this is its beginning.
+    /// The beginning of an object above [`LARGEST_OBJECT`].
     TooLarge(Vec<u8>),
 }
 
 #[derive(Debug)]
 pub(super) struct Splitter {
     layout: Layout,
-    /// The text around a list's objects.
+    /// The text beside a list's objects.
     envelope: Vec<u8>,
-    /// The object that is being read.
+    /// The object under way.
     object: Option<Vec<u8>>,
     is_too_large: bool,
     depth: usize,
     is_among_items: bool,
     string: Option<Text>,
-    ready: VecDeque<Piece>,
+    ready: VecDeque<RawObject>,
 }
 
-/// The string that is being read.
+/// The string under way.
 #[derive(Debug)]
 struct Text {
-    /// Where its text begins in what is kept.
+    /// The position of the string in the kept text.
     begins: usize,
     length: usize,
     is_escaped: bool,
@@ -79,11 +78,11 @@ impl Splitter {
         }
     }
 
-    pub(super) fn next(&mut self) -> Option<Piece> {
+    pub(super) fn next(&mut self) -> Option<RawObject> {
         self.ready.pop_front()
     }
 
-    /// What remains once all objects are taken out, and whether the answer ended where an object did.
+    /// The text beside the objects, and whether the answer ended at the end of an object.
     pub(super) fn rest(&self) -> (&[u8], bool) {
         (&self.envelope, self.depth == 0 && self.string.is_none())
     }
@@ -141,13 +140,13 @@ impl Splitter {
                 {
                     object.shrink_to_fit();
                     self.ready.push_back(if self.is_too_large {
-                        Piece::TooLarge(object)
+                        RawObject::TooLarge(object)
                     } else {
-                        Piece::Object(object)
+                        RawObject::Object(object)
                     });
                 }
             }
-            // The commas between items that are taken out.
+            // Drops the commas between the items of a list.
             _ if self.object.is_none() && self.is_among_items && self.depth == 2 => {}
             _ => self.keep(&[byte]),
         }
@@ -179,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    fn split(layout: Layout, text: &str, chunk: usize) -> (Vec<Piece>, String, bool) {
+    fn split(layout: Layout, text: &str, chunk: usize) -> (Vec<RawObject>, String, bool) {
         let mut splitter = Splitter::new(layout);
         text.as_bytes().chunks(chunk).for_each(|chunk| splitter.push(chunk));
         let pieces = std::iter::from_fn(|| splitter.next()).collect();
@@ -187,10 +186,10 @@ mod tests {
         (pieces, String::from_utf8(rest.to_vec()).unwrap(), whole)
     }
 
-    fn objects(pieces: Vec<Piece>) -> Vec<Value> {
+    fn objects(pieces: Vec<RawObject>) -> Vec<Value> {
         let read = |piece| match piece {
-            Piece::Object(text) => serde_json::from_slice(&text).unwrap(),
-            Piece::TooLarge(_) => panic!("{piece:?}"),
+            RawObject::Object(text) => serde_json::from_slice(&text).unwrap(),
+            RawObject::TooLarge(_) => panic!("{piece:?}"),
         };
         pieces.into_iter().map(read).collect()
     }
@@ -271,11 +270,11 @@ mod tests {
         let list = json!({"items": [{"a": 1}, large, {"b": 2}]});
         let (pieces, _, whole) = split(Layout::List, &list.to_string(), 4096);
         assert!(whole && pieces.len() == 3);
-        let Piece::TooLarge(beginning) = &pieces[1] else {
+        let RawObject::TooLarge(beginning) = &pieces[1] else {
             panic!("{pieces:?}");
         };
         assert!(beginning.len() <= LONGEST_STRING);
-        assert_eq!(pieces[2], Piece::Object(br#"{"b":2}"#.to_vec()));
+        assert_eq!(pieces[2], RawObject::Object(br#"{"b":2}"#.to_vec()));
     }
 
     #[test]

@@ -1,14 +1,13 @@
-//! Compiles the protocol buffers below `proto/` with protox (pure Rust), so that our own protocols need no `protoc`.
+//! Compiles the protocol buffers below `proto/` with protox (pure Rust), so the build needs no `protoc`.
 
 use std::path::Path;
 
 use tonic_prost_build::Builder;
 
-/// One protocol of ours.
 struct Protocol {
     /// The file, relative to `proto/`.
     file: &'static str,
-    /// Whether a server may leave calls out, answering "unimplemented": useful where servers are only fakes in tests.
+    /// Whether a server may omit calls and answer "unimplemented". The fake servers of tests need this.
     partial_servers: bool,
 }
 
@@ -37,11 +36,11 @@ const PROTOCOLS: [Protocol; 5] = [
 
 /// The protobuf package of the control protocol.
 const CONTROL: &str = ".vscaled.control.v1";
-/// The package of reports, whose messages for a pod, a container, a limit and memory are those of the whole crate.
+/// The package of reports. The whole crate uses its messages for pods, containers, limits and memory.
 const REPORT: &str = ".vscaled.report.v1";
-/// The package of the kubelet's pods. They become JSON as the API server has it, which is what is read of both.
+/// The package of the kubelet's pods. The agent converts them to the API server's JSON, which it reads from both.
 const CORE: &str = ".k8s.core.v1";
-/// Attributes that make that JSON, by message or field.
+/// Attributes for that JSON, by message or field.
 const CORE_ATTRIBUTES: [(&str, &str); 6] = [
     ("Time", "into = \"Option<jiff::Timestamp>\""),
     ("Quantity", "transparent"),
@@ -53,7 +52,7 @@ const CORE_ATTRIBUTES: [(&str, &str); 6] = [
     ),
     ("PodStatus.qos_class", "skip_serializing_if = \"String::is_empty\""),
 ];
-/// What is left out where it is unset.
+/// Fields that JSON omits where they are unset.
 const OPTIONAL: [&str; 23] = [
     ".vscaled.control.v1.Amounts",
     ".vscaled.control.v1.RequestAndLimit",
@@ -79,7 +78,7 @@ const OPTIONAL: [&str; 23] = [
     ".vscaled.report.v1.Victim.oom_score_adj",
     ".vscaled.report.v1.Victim.uid",
 ];
-/// The messages that `vscalectl oom sink` prints; of these the first five are also kept on disk.
+/// The messages that `vscalectl oom sink` prints. The first five are also stored on disk.
 const PRINTED: [&str; 8] = [
     "Pod",
     "Container",
@@ -90,13 +89,13 @@ const PRINTED: [&str; 8] = [
     "OwnWrite",
     "Report",
 ];
-/// Printed and kept as one word; an unspecified one is unknown.
+/// Enumerations that JSON shows as one word; an unspecified value is "unknown".
 const ENUMERATIONS: [(&str, &str); 3] = [
     ("Level", "LEVEL_UNSPECIFIED"),
     ("Role", "ROLE_UNSPECIFIED"),
     ("Confidence", "CONFIDENCE_UNSPECIFIED"),
 ];
-/// Fields that are printed in another way than they are sent: enumerations as words, times as in RFC 3339.
+/// Fields with a conversion in JSON: enumerations as words, times as in RFC 3339.
 const CONVERTED: [(&str, &str); 7] = [
     ("Report.time", "time"),
     ("Report.first_time", "time"),
@@ -127,15 +126,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
         });
         printed_reports(builder)
-            // Labels are printed in the same order every time.
+            // A sorted map prints labels in the same order every time.
             .btree_map(CONTROL)
             .generate_default_stubs(protocol.partial_servers)
-            // The command line prints replies as JSON and YAML: field names in camelCase, unset amounts left out.
+            // The command line prints replies as JSON and YAML: field names in camelCase, without unset amounts.
             .type_attribute(
                 CONTROL,
                 "#[derive(serde::Serialize)] #[serde(rename_all = \"camelCase\")]",
             )
-            // Its own protocol, which comes later, generates what it defines.
+            // The protocol of reports, which is compiled later, generates these types itself.
             .extern_path(
                 if protocol.file.contains("report") {
                     ".none"
@@ -149,7 +148,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Reports as JSON.
+/// Adds attributes that convert reports to JSON.
 fn printed_reports(mut builder: Builder) -> Builder {
     for (number, message) in PRINTED.into_iter().enumerate() {
         let deserialize = if number < 5 { ", serde::Deserialize" } else { "" };

@@ -1,6 +1,8 @@
-//! What reads bytes from outside, one function each: for the fuzzer (`scripts/fuzz`) and for the replay of its corpora.
+//! The parsers of outside input, one function each: for the fuzzer (`scripts/fuzz`) and for the replay of its
+//! corpora.
 //!
-//! A target panics when what it calls does, or when a property does not hold. It is built for tests and for the fuzzer only.
+//! A target panics when the parser panics, or when a property does not hold. This file is built for tests and for the
+//! fuzzer only.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -15,10 +17,10 @@ use crate::model::{CgroupPath, ControlFile, Setting};
 use crate::plan::hook::{Hook, Moment};
 use crate::{cgroup, lint, oom, reconcile, report, runtime, sources};
 
-/// A target: takes any bytes at all.
+/// A target accepts any bytes.
 pub type Target = fn(&[u8]);
 
-/// Every target by its name, which is also its corpus below `tests/data/fuzz`.
+/// Every target by its name, which is also the name of its corpus below `tests/data/fuzz`.
 pub const TARGETS: [(&str, Target); 11] = [
     ("kernel_log", kernel_log),
     ("cgroup_files", cgroup_files),
@@ -40,7 +42,7 @@ fn kernel_log(bytes: &[u8]) {
     }
 }
 
-/// A value that was read is printed so that it reads the same.
+/// A parsed value prints a text that parses to the same value.
 fn cgroup_files(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     for file in ControlFile::V1.iter().chain(ControlFile::V2) {
@@ -87,7 +89,7 @@ fn annotations(bytes: &[u8]) {
     }
 }
 
-/// A request at the control socket, and what people select with.
+/// A request at the control socket, and label selectors.
 fn control(bytes: &[u8]) {
     if let Ok(request) = crate::control::proto::ResizeRequest::decode(bytes) {
         assert_eq!(
@@ -98,7 +100,7 @@ fn control(bytes: &[u8]) {
     drop(Selector::from_str(&String::from_utf8_lossy(bytes)));
 }
 
-/// The state file and the log of kills, whatever a disk made of them.
+/// The state file and the kill log, with any damage.
 fn files(bytes: &[u8]) {
     reconcile::store::fuzz_state(bytes);
     report::log::fuzz_log(bytes);
@@ -114,7 +116,7 @@ mod tests {
 
     use super::*;
 
-    /// Changes of each input that are tried.
+    /// The number of variations of each input.
     const CHANGES: usize = 64;
 
     #[test]

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::stage::Stage;
 
-/// What to do where only a container is at hand.
+/// The advice for a machine that offers only a container.
 const IN_A_CONTAINER: &str =
     "run the demo on the machine itself, or in a container started with --privileged --cgroupns=host";
 
@@ -79,7 +79,7 @@ impl Pod {
         Ok(fs::read_to_string(file)?.trim().parse()?)
     }
 
-    /// What every file with a planned value holds now.
+    /// The current content of every file with a planned value.
     pub(crate) fn read(&self) -> Result<BTreeMap<PathBuf, String>> {
         let read = |path: &PathBuf| Ok((path.clone(), fs::read_to_string(path)?));
         self.files.iter().map(read).collect()
@@ -100,14 +100,15 @@ impl Pod {
             .map(|(name, path)| (name, path.to_string_lossy().into_owned()));
         let below_mount =
             |(name, path): (_, String)| (name, path[path.find("/vscaled-demo-").unwrap_or(0)..].to_owned());
-        // A container's path begins with its pod's, and a whole one ends with the one below the mount.
+        // A container's path begins with its pod's, and a whole path ends with the one below the mount.
         let paths = whole.clone().map(below_mount).chain(whole).collect::<Vec<_>>();
         let replace = |text: String, (name, path): &(&String, String)| text.replace(path, &format!("…/{name}"));
         paths.iter().rev().fold(text.to_owned(), replace)
     }
 }
 
-/// Checks that the top cgroup of v2 hands the controllers down. The demo does not change that setting of the machine.
+/// Checks that the root cgroup of v2 enables the controllers for its children. The demo does not change that setting
+/// of the machine.
 pub(crate) fn check_delegation(mount: &Path) -> Result<()> {
     let file = mount.join("cgroup.subtree_control");
     let Ok(enabled) = fs::read_to_string(&file) else {
@@ -126,7 +127,7 @@ pub(crate) fn check_delegation(mount: &Path) -> Result<()> {
     )
 }
 
-/// Makes a cgroup below `root` with those in between. Parents hand the controllers down.
+/// Creates a cgroup below `root` and its parents. Parents enable the controllers for their children.
 fn make_with_parents(root: &Path, path: &str) -> Result<PathBuf> {
     let mut directory = root.to_owned();
     for name in path.split('/').filter(|name| !name.is_empty()) {

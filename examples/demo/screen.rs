@@ -35,12 +35,12 @@ impl Screen {
         self.put("0", INDENT, text)
     }
 
-    /// Prints what was checked and found true.
+    /// Prints the result of a check.
     pub(crate) fn confirm(&mut self, text: &str) -> Result<()> {
         self.put("32", INDENT, text)
     }
 
-    /// Prints what a command printed.
+    /// Prints the output of a command.
     pub(crate) fn output(&mut self, text: &str) -> Result<()> {
         self.put("0", 0, text)
     }

@@ -1,7 +1,8 @@
-//! Everything the demo makes, and its removal.
+//! Everything that the demo creates, and its removal.
 //!
-//! All names are `vscaled-demo-PID`, and nothing without such a name is touched. The demo holds a lock on each directory
-//! of that name while it runs. After `kill -9` the kernel ends the processes, and the next demo removes what is unlocked.
+//! All names are `vscaled-demo-PID`, and the demo touches nothing without such a name. While it runs, the demo holds
+//! a lock on each directory of that name. After `kill -9` the kernel ends the processes, and the next demo removes
+//! the unlocked directories.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::ErrorKind;
@@ -26,12 +27,12 @@ const PREFIX: &str = "vscaled-demo-";
 const BASE: &str = "/run";
 /// Longest wait for the end of a process, and for a cgroup to become empty.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How often to try again.
+/// The interval between retries.
 pub(crate) const AGAIN: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
 pub(crate) struct Stage {
-    /// Where cgroups are: once, or once for each controller.
+    /// The cgroup mounts: one, or one for each controller.
     pub(crate) mounts: Vec<PathBuf>,
     pub(crate) name: String,
     directory: PathBuf,
@@ -43,7 +44,7 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    /// Makes the directory and the top cgroups, and removes what killed demos left.
+    /// Creates the directory and the top cgroups, and removes those of killed demos.
     pub(crate) fn new(screen: &mut Screen) -> Result<Self> {
         let hierarchy = Hierarchy::discover(None)?;
         let mut mounts = Resource::ALL
@@ -84,7 +85,7 @@ impl Stage {
         if self.mounts.len() > 1 { "v1" } else { "v2" }
     }
 
-    /// Puts a manifest in its place at once, so that no reader finds half of it.
+    /// Writes a manifest atomically, so that no reader finds half of it.
     pub(crate) fn put_manifest(&self, name: &str, text: &str) -> Result<PathBuf> {
         let (hidden, shown) = (self.path("manifests/.new"), self.path("manifests").join(name));
         fs::write(&hidden, text)?;
@@ -103,10 +104,10 @@ impl Stage {
         Ok(())
     }
 
-    /// How many blocks each process has checked since its start.
+    /// The number of blocks that each process has checked since its start.
     ///
     /// # Errors
-    /// When one has ended. Until it is waited for, the kernel gives its number to no other process.
+    /// If a process has ended. The kernel does not reuse its pid before the demo waits for it.
     pub(crate) fn blocks_checked(&mut self) -> Result<Vec<u64>> {
         let directory = &self.directory;
         let checked = |(container, child): &mut (&'static str, Child)| {
@@ -210,7 +211,7 @@ impl Stage {
         }
     }
 
-    /// Ends every process, removes everything, and says what is gone.
+    /// Ends every process, removes everything, and returns a description of it.
     pub(crate) fn clear(&mut self) -> Result<String> {
         let stopped = self.stop_agent();
         let (workers, mut cgroups) = (self.workers.len(), 0);
@@ -238,7 +239,7 @@ impl Drop for Stage {
     }
 }
 
-/// Removes what killed demos left beside `root`: directories with a demo's name that no running demo has locked.
+/// Removes the directories of killed demos beside `root`: those with a demo's name that no running demo has locked.
 fn remove_abandoned(root: &Path, screen: &mut Screen) -> Result<()> {
     for entry in fs::read_dir(root.parent().unwrap_or(root))? {
         let path = entry?.path();
@@ -278,7 +279,7 @@ fn remove(path: &Path) -> Result<usize> {
     Ok(removed)
 }
 
-/// A program in the directory above this one: cargo puts examples one below the programs.
+/// A program in the directory above this one: cargo puts examples one level below the programs.
 pub(crate) fn program(name: &str) -> Result<PathBuf> {
     let program = std::env::current_exe()?.with_file_name("..").join(name);
     ensure!(
@@ -289,7 +290,7 @@ pub(crate) fn program(name: &str) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// This program with a hidden command, in a process group of its own: the terminal's Ctrl-C is the demo's alone.
+/// This program with a hidden command, in its own process group: the terminal's Ctrl-C reaches only the demo.
 fn own_command(name: &str) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(name).arg(std::process::id().to_string());

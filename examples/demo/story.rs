@@ -1,4 +1,4 @@
-//! What the demo shows, in order. Every chapter checks what it claims; the first false claim ends the demo.
+//! The chapters of the demo, in order. Every chapter checks its claims; the first false claim ends the demo.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -13,25 +13,25 @@ use super::screen::{Screen, took};
 use super::stage::{AGAIN, Stage, program};
 
 const POD: &str = "shop/web-0";
-/// The container that most is done to.
+/// The container of most chapters.
 const APP: &str = "app";
 const MIB: u64 = 1 << 20;
-/// How much memory each container's process holds.
+/// The memory that each container's process holds.
 const HOLDS: [(&str, u64); 3] = [(APP, 40 * MIB), ("cache", 24 * MIB), ("logs", 4 * MIB)];
 /// Longest wait for anything; slow machines are slow.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long work is counted for its pace.
+/// The time over which the pace of work is measured.
 const PACE: Duration = Duration::from_millis(600);
 /// Longest time between the end of a process's connections and its own end.
 const SOON: Duration = Duration::from_secs(2);
 
-/// The demo under way.
+/// The state of a running demo.
 struct Story<'a> {
     stage: &'a mut Stage,
     screen: &'a mut Screen,
     pod: Pod,
     watch: Watch,
-    /// How many blocks a second each process checked lately.
+    /// The blocks per second that each process checked in the last measurement.
     paces: Vec<f64>,
 }
 
@@ -39,7 +39,7 @@ struct Story<'a> {
 pub(crate) async fn show(stage: &mut Stage, screen: &mut Screen) -> Result<Pod> {
     let shown = chapters(stage, screen).await;
     if shown.as_ref().is_err_and(|error| !super::is_closed_pipe(error)) {
-        // Where vscaled has ended, that is the reason for every other failure.
+        // If vscaled has ended, that is the reason for every other failure.
         let began = Instant::now();
         while began.elapsed() < SOON {
             stage.check_agent()?;
@@ -147,7 +147,7 @@ impl Story<'_> {
         self.still_the_same().await
     }
 
-    /// Another program writes a value that vscaled keeps.
+    /// Another program writes a value that vscaled controls.
     async fn drift(&mut self) -> Result<()> {
         self.screen
             .chapter("Something else writes into a file that vscaled keeps")?;
@@ -234,7 +234,7 @@ impl Story<'_> {
         Ok(change)
     }
 
-    /// Shows that the processes are the ones that were started, and how their pace changed.
+    /// Shows that the started processes still run, and how their pace changed.
     async fn still_the_same(&mut self) -> Result<()> {
         let old = std::mem::replace(&mut self.paces, paces(self.stage).await?);
         let pids: Vec<String> = self
@@ -256,7 +256,7 @@ impl Story<'_> {
     }
 }
 
-/// How many blocks a second each process checks. Waits for [`PACE`], and until each has worked.
+/// The blocks per second that each process checks. Waits for [`PACE`], and until each process has worked.
 async fn paces(stage: &mut Stage) -> Result<Vec<f64>> {
     let (before, began) = (stage.blocks_checked()?, Instant::now());
     loop {

@@ -1,8 +1,8 @@
-//! A container's process, which has something to lose.
+//! A container's process, which proves that a resize loses no work.
 //!
-//! Enters its cgroups, fills some memory, and then computes checksums over the memory, block by block. A block with
-//! another checksum than before ends the process. A file holds the number of blocks checked: a process that was
-//! restarted, or whose memory was lost, would begin at zero.
+//! The process enters its cgroups, fills some memory, and then computes checksums over the memory, block by block. A
+//! block with another checksum than before ends the process. A file holds the number of blocks checked: a process
+//! that restarted, or lost its memory, would begin at zero.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hasher};
@@ -27,10 +27,9 @@ pub(crate) struct Arguments {
     enter: Vec<PathBuf>,
 }
 
-/// Works until it is killed.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     for directory in &arguments.enter {
-        // 0 is the writer; entering first makes all memory count there.
+        // 0 stands for the writer. The process enters first, so the cgroup is charged for all its memory.
         fs::write(directory.join("cgroup.procs"), "0")
             .with_context(|| format!("cannot enter {}", directory.display()))?;
     }

@@ -1,9 +1,10 @@
-// A program whose heap has grown and that makes garbage all the time, as a server does.
+// A program with a grown heap that produces garbage all the time, as a server does.
 //
 //   java -XX:+UseG1GC -cp /app Cache 200          as the first process of a container
 //
-// It needs nothing of its own: its pod says  vscaled.io/before-shrink: '["jcmd", "1", "GC.run"]'. Whenever the file /app/grow is there,
-// it takes so many MiB once more, drops them, and removes the file.
+// The program needs no code for resizes: its pod has the annotation
+// vscaled.io/before-shrink: '["jcmd", "1", "GC.run"]'. For tests, when the file /app/grow exists, the program allocates the
+// same amount again, drops it, and removes the file.
 import java.io.File;
 import java.util.ArrayList;
 

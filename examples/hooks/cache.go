@@ -1,11 +1,11 @@
-// A program that takes what its memory limit allows, and whose limit is set while it runs.
+// A program that uses as much memory as its Go memory limit permits, and accepts new limits while it runs.
 //
-//	cache 256            as the first process of a container, with a memory limit of so many MiB
+//	cache 256            as the first process of a container, with a memory limit of 256 MiB
 //	cache limit BYTES    as the hook of the same container
 //
-// Its pod says  vscaled.io/before-shrink: '["/app/cache", "limit", "{new:75%}"]'  and the same for vscaled.io/after-grow. Go reads
-// GOMEMLIMIT once, so the new limit has to come from the program itself: here over a socket. Whenever the file /app/grow is
-// there, it removes it once it has taken what it may again.
+// Its pod has the annotation vscaled.io/before-shrink: '["/app/cache", "limit", "{new:75%}"]', and the same value for
+// vscaled.io/after-grow. Go reads GOMEMLIMIT only at the start, so the program must set the new limit itself: the hook sends it
+// over a socket. For tests, when the file /app/grow exists, the program allocates up to its limit again and removes the file.
 package main
 
 import (
@@ -58,7 +58,7 @@ func main() {
 	}
 }
 
-// Sets each limit that comes, gives back what is not needed, and answers.
+// Sets each received limit, returns unused memory to the kernel, and answers.
 func listen(listener net.Listener) {
 	for {
 		caller, err := listener.Accept()

@@ -1,10 +1,10 @@
-// A program with a cache that it can do without, and that makes garbage all the time.
+// A program with a cache that it can drop, which produces garbage all the time.
 //
 //   node --expose-gc cache.js 200      as the first process of a container
 //
-// Its pod says  vscaled.io/before-shrink: 'signal: SIGUSR2'. The size of Node's old space is that of its start, so all that can
-// be done is to drop what is cached and to collect it now. Whenever the file /app/grow is there, it caches so many MiB anew and
-// removes the file.
+// Its pod has the annotation vscaled.io/before-shrink: 'signal: SIGUSR2'. Node cannot change the maximum size of its old space
+// after the start, so the program drops its cache and runs the garbage collector. For tests, when the file /app/grow exists, the
+// program fills its cache again and removes the file.
 const fs = require('fs');
 
 const mebibytes = Number(process.argv[2]);
@@ -12,7 +12,7 @@ let cache = [];
 let garbage;
 
 function fill() {
-  // Strings in the heap: buffers would lie outside of it.
+  // Strings are in the heap; buffers would be outside of it.
   cache = [];
   for (let i = 0; i < mebibytes * 8; i++) cache.push(Array.from({ length: 16384 }, () => i));
 }
@@ -21,7 +21,7 @@ process.on('SIGUSR2', () => {
   cache = [];
   garbage = undefined;
   global.gc();
-  // The second collection gives back what the first has emptied.
+  // The second collection returns the pages that the first one has emptied.
   global.gc();
 });
 

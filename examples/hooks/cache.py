@@ -1,9 +1,10 @@
-"""A program with a cache that it can do without.
+"""A program with a cache that it can drop.
 
     python3 cache.py 200      as the first process of a container
 
-Its pod says  vscaled.io/before-shrink: 'signal: SIGUSR1'. Python frees what nobody refers to at once, but the C library keeps
-much of it: malloc_trim gives it back. Whenever the file /app/grow is there, it caches so many MiB anew and removes the file.
+Its pod has the annotation vscaled.io/before-shrink: 'signal: SIGUSR1'. Python frees unreferenced objects at once, but the C
+library keeps much of their memory: malloc_trim returns it to the kernel. For tests, when the file /app/grow exists, the program
+fills its cache again and removes the file.
 """
 
 import ctypes
@@ -19,7 +20,7 @@ size = 4000
 
 
 def fill():
-    # Small objects, which the C library keeps in its arenas; large ones go back by themselves.
+    # The C library keeps small objects in its arenas; it returns large ones to the kernel at once.
     cache.extend(b"x" * size for _ in range(mebibytes * 256))
 
 

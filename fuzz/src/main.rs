@@ -1,5 +1,5 @@
-//! The fuzzer: throws bytes at the target that VSCALED_FUZZ_TARGET names, guided by what they reach. `scripts/fuzz` builds and
-//! runs it.
+//! The fuzzer: gives arbitrary bytes to the target in VSCALED_FUZZ_TARGET, guided by coverage. `scripts/fuzz` builds
+//! and runs it.
 
 #![no_main]
 

@@ -1,7 +1,8 @@
-//! `vscaled-notify`: runs a program as the first process of a container would, and tells it when the container's limits change.
+//! `vscaled-notify`: runs a program as the first process of a container, and notifies it of changes of the
+//! container's limits.
 //!
-//! It needs nothing of the agent: the kernel announces every write of a cgroup's files (inotify), by whomever. It is small,
-//! because it is copied into images of others.
+//! The helper needs no agent: the kernel reports every write of a cgroup's files (inotify), by any process. The
+//! helper is small, because users copy it into their images.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -26,7 +27,7 @@ Runs PROGRAM, hands it every signal and ends as it does. When the memory or cpu 
 SIGNAL (such as SIGHUP), or COMMAND is run. {memory} and {cpu} in its arguments, and VSCALED_MEMORY_MAX and VSCALED_CPU_MAX in
 its environment, are what memory.max and cpu.max hold (cgroup v1: memory.limit_in_bytes and cpu.cfs_quota_us).";
 
-/// What begins the command line of a child that has still to become its program, with the signals let through again.
+/// The first argument of a child that has not executed its program yet, and restores the signal mask before.
 const BECOME: &str = "--become";
 
 /// The files of memory and cpu limits: of cgroup v2, and of v1.
@@ -35,19 +36,19 @@ const FILES: [[&str; 2]; 2] = [
     ["cpu.max", "cpu/cpu.cfs_quota_us"],
 ];
 
-/// What is done when a limit changes.
+/// The reaction to a change of limits.
 enum Telling {
     Signal(Signal),
     Command(Vec<OsString>),
 }
 
-/// The program, what is watched for it, and the command that tells of it now.
+/// The program, its watched files, and the running command.
 struct Watched {
     program: Pid,
     telling: Telling,
     limits: [String; 2],
     command: Option<Pid>,
-    /// Whether limits have changed since the command began.
+    /// Whether limits have changed since the command started.
     is_outdated: bool,
 }
 
@@ -71,7 +72,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// What to do on a change, and the program with its arguments.
+/// The reaction to a change, and the program with its arguments.
 fn read_arguments(arguments: &[OsString]) -> Option<(Telling, &[OsString])> {
     let end = arguments.iter().position(|argument| argument == "--")?;
     let (ours, program) = (&arguments[..end], &arguments[end + 1..]);
@@ -83,9 +84,9 @@ fn read_arguments(arguments: &[OsString]) -> Option<(Telling, &[OsString])> {
     (!program.is_empty()).then_some((telling, program))
 }
 
-/// Runs until the program ends; returns its exit status, as a shell has it.
+/// Runs until the program ends; returns its exit status as a shell does.
 fn run(telling: Telling, program: &[OsString]) -> nix::Result<u8> {
-    // Before there is a child: none of its signals is lost.
+    // Blocks signals before the program starts, so that none of its signals is lost.
     let all = SigSet::all();
     all.thread_block()?;
     let signals = SignalFd::with_flags(&all, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
@@ -115,7 +116,7 @@ fn run(telling: Telling, program: &[OsString]) -> nix::Result<u8> {
         while let Some(signal) = signals.read_signal()? {
             match Signal::try_from(i32::try_from(signal.ssi_signo).unwrap_or_default()) {
                 Ok(Signal::SIGCHLD) | Err(_) => {}
-                // It may have ended a moment ago.
+                // The program may have ended a moment ago.
                 Ok(signal) => kill(watched.program, signal).unwrap_or_default(),
             }
         }
@@ -130,7 +131,7 @@ fn run(telling: Telling, program: &[OsString]) -> nix::Result<u8> {
 }
 
 impl Watched {
-    /// Takes in whoever has ended, also processes that were left behind; returns the program's status if it was among them.
+    /// Reaps ended processes, including orphans. Returns the program's exit status if it is among them.
     fn reap(&mut self) -> nix::Result<Option<u8>> {
         loop {
             let (pid, status) = match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
@@ -154,7 +155,7 @@ impl Watched {
         }
     }
 
-    /// Tells of limits that have changed; one command after the other, each of the latest limits.
+    /// Notifies of changed limits. Commands run one after the other, each with the latest limits.
     fn tell(&mut self) {
         if !self.is_outdated || self.command.is_some() {
             return;
@@ -182,14 +183,14 @@ impl Watched {
     }
 }
 
-/// The first line of a file; nothing where it cannot be read.
+/// The first line of a file; empty if it cannot be read.
 fn read_limit(file: Option<&Path>) -> String {
     let text = file.and_then(|file| fs::read_to_string(file).ok());
     text.unwrap_or_default().trim().to_owned()
 }
 
-/// Starts a program with these variables added to its environment. Signals are blocked here, and children inherit that: so the
-/// child is this program, which lets them through and becomes the other one.
+/// Starts a program with additional environment variables. Signals are blocked in this process, and children inherit
+/// that: therefore the child is this program, which unblocks them and then executes the other one.
 fn spawn(program: &[OsString], variables: &[(&str, &str)]) -> nix::Result<Pid> {
     let child = Command::new("/proc/self/exe")
         .arg(BECOME)
@@ -200,7 +201,7 @@ fn spawn(program: &[OsString], variables: &[(&str, &str)]) -> nix::Result<Pid> {
     Ok(Pid::from_raw(child.id().cast_signed()))
 }
 
-/// Only returns where the program cannot be started, with the status that shells have for that.
+/// Returns only if the program cannot be started, with the status that shells use for that.
 fn become_program(program: &OsStr, arguments: &[OsString]) -> ExitCode {
     if let Err(error) = SigSet::empty().thread_set_mask() {
         eprintln!("vscaled-notify: {error}");

@@ -1,4 +1,4 @@
-//! How long the mathematics takes for one pod of three containers: from a recommendation to the ordered steps.
+//! The time of the pure functions for one pod of three containers, from a recommendation to the ordered steps.
 //!
 //!     cargo bench --bench decide_plan [-- --quick]
 
@@ -38,7 +38,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs everything often, each part timed by itself; the first tenth only warms up.
+/// Repeats the computation, and times each part by itself. The first tenth only warms up.
 fn measure(view: &NodeView, pod: &Pod, traits: &NodeTraits, runs: usize) -> anyhow::Result<Table> {
     let (now, options) = (Timestamp::now(), Options::default());
     let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
@@ -71,7 +71,7 @@ fn measure(view: &NodeView, pod: &Pod, traits: &NodeTraits, runs: usize) -> anyh
     Ok(table)
 }
 
-/// A pod of a Deployment, and the VPA of that.
+/// A pod of a Deployment, and its VPA.
 fn manifests() -> String {
     let owner = |kind, name| json!([{"apiVersion": "apps/v1", "kind": kind, "name": name, "controller": true}]);
     let container = |name: &str| {

@@ -1,10 +1,10 @@
-//! Memory limits that come down under real language runtimes, to 60 % of what they hold, with hooks and without: what succeeds,
-//! how soon, who is killed, what is freed.
+//! Shrinks of memory limits under real language runtimes, to 60 % of the memory that they hold, with hooks and
+//! without: successes, durations, kills, freed memory.
 //!
 //!     cargo bench --bench runtimes [-- [--quick] [--tries COUNT] [--hooks-only] [--agent PROGRAM] [RUNTIME...]]      as root
 //!
-//! The programs of `examples/hooks` run in containers of a private containerd, make garbage all the time, and take what they held
-//! before again after each try. Prints and never judges.
+//! The programs of `examples/hooks` run in containers of a private containerd, produce garbage all the time, and
+//! allocate their earlier memory again after each try. The benchmark prints results and judges none.
 
 #[path = "common/mod.rs"]
 #[allow(dead_code, reason = "shared by benchmarks of which none needs all of it")]
@@ -33,39 +33,39 @@ use support::amounts::Amounts;
 use support::runtimes::{Held, Language};
 use vscaled::control::proto;
 
-/// With room for what the programs hold at most.
+/// Enough for the programs' highest use.
 const FULL: Amounts = Amounts::doubled(1000, 192);
-/// A try is over after so long.
+/// A try ends after this time.
 const PATIENCE: Duration = Duration::from_secs(15);
-/// So long after a limit came down a kill is still one of the try, and the limit may be raised again for what it does.
+/// After a shrink, a kill within this time still belongs to the try, and the agent may undo the shrink because of it.
 const AFTER: Duration = Duration::from_secs(1);
 const WAIT: (&str, &str) = ("vscaled.io/before-shrink-wait", "10s");
 const MIB: u64 = 1 << 20;
 const POD: &str = "test/web";
 
-/// How much to measure.
+/// The extent of the measurement.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// A tenth of it.
+    /// A tenth of the measurement.
     #[arg(long)]
     quick: bool,
-    /// How often each limit is lowered.
+    /// The number of shrinks of each limit.
     #[arg(long, default_value_t = 200)]
     tries: usize,
-    /// Not without hooks.
+    /// No measurement without hooks.
     #[arg(long)]
     hooks_only: bool,
-    /// The agent to measure, instead of the one that was built with this.
+    /// The agent to measure, instead of the one of this build.
     #[arg(long)]
     agent: Option<PathBuf>,
-    /// What cargo passes to every benchmark.
+    /// The flag that cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
-    /// Which runtimes; all but nginx and Python by default.
+    /// The runtimes; all but nginx and Python by default.
     runtimes: Vec<String>,
 }
 
-/// What became of the tries.
+/// The results of the tries.
 #[derive(Debug, Default)]
 struct Results {
     stood: common::Samples,
@@ -134,9 +134,7 @@ fn print(language: Language, hooks: bool, tries: usize, mut results: Results) ->
     })
 }
 
-/// Lowers the limit of one program so often.
-///
-/// Errors: a sentence, where the runtime is missing.
+/// Lowers the limit of one program this many times. The error is a sentence that names the missing runtime.
 async fn measure(language: Language, hooks: bool, tries: usize, agent: Option<&PathBuf>) -> Result<Results, String> {
     let mut held = Held::new(language, FULL).await?;
     if let Some(agent) = agent {
@@ -161,9 +159,10 @@ async fn measure(language: Language, hooks: bool, tries: usize, agent: Option<&P
     Ok(results)
 }
 
-/// Gives the program its memory back, has it told of that if it wants to be, and has it take that.
+/// Raises the limit again, runs the program's hook if there is one, and waits until the program has allocated its
+/// memory.
 async fn grow(held: &mut Held, is_told: bool) {
-    // A limit that stayed does not grow.
+    // A limit that was not lowered does not grow.
     let is_told = is_told && held.limit() < FULL.memory * 2 * MIB;
     held.recommend(FULL);
     held.agent
@@ -203,7 +202,7 @@ async fn shrink(held: &mut Held, results: &mut Results) {
         tokio::time::sleep(Duration::from_millis(10)).await;
         if began.elapsed() > Duration::from_millis(100) {
             let history = held.agent.history().await;
-            // The guard says of its own that a limit which is to come down is not grown.
+            // The guard reports separately that it does not raise a limit whose shrink is due.
             let mut of_try = history.iter().filter(|change| change.sequence > seen);
             refused = of_try.any(|change| change.outcome == "Refused" && change.cause.starts_with("recommendation"));
         }
@@ -228,7 +227,7 @@ async fn shrink(held: &mut Held, results: &mut Results) {
     }
 }
 
-/// Whether the agent raised the limit again for what it did. It would leave it alone for minutes: an operator's word ends that.
+/// Whether the agent undid the shrink. It would not try again for minutes: an operator's request ends that wait.
 async fn was_undone(held: &Held) -> bool {
     let explained = held.agent.client().await.explain(POD.to_owned()).await;
     if !explained.is_ok_and(|reply| reply.next.contains("is tried again at")) {

@@ -14,23 +14,23 @@ use super::objects::{Shape, node_name};
 use crate::support::cluster::{ApiServer, User};
 use crate::support::fleet::{Calls, Local};
 
-/// How long all nodes may take for anything.
+/// The longest wait for all nodes together.
 const PATIENCE: Duration = Duration::from_secs(900);
 
 /// One node, as the API server sees it.
 pub(crate) trait Node: Sized {
-    /// Whether it waits for the API server by itself, or is told when that is back.
+    /// Whether the node waits for the API server by itself. Otherwise [`Fleet::is_ready`] informs it.
     const WAITS: bool = true;
 
-    /// Begins to follow what it follows.
+    /// Starts to follow the node's objects.
     fn start(client: ApiClient, name: &str) -> Self;
-    /// How many pods it knows.
+    /// The number of pods that the node knows.
     fn pods(&self) -> usize;
-    /// Of its namespaces' VPAs, how many recommend so much cpu.
+    /// The number of VPAs in these namespaces that recommend this much cpu.
     fn recommended(&self, namespaces: &[String], millis: u64) -> usize;
 }
 
-/// What the agent does.
+/// The behaviour of the agent.
 impl Node for Local {
     fn start(client: ApiClient, name: &str) -> Self {
         Self::start(client, name, Timing::default())
@@ -48,8 +48,8 @@ impl Node for Local {
     }
 }
 
-/// The agent without the scatter by which agents come back one after the other: all learn in the same moment that the API
-/// server is ready, and begin their watches within 30 ms.
+/// The agent without the random delays after an outage: all agents learn at the same moment that the API server is
+/// ready, and start their watches within 30 ms.
 #[derive(Debug)]
 pub(crate) struct Hasty(Local);
 
@@ -73,7 +73,7 @@ impl Node for Hasty {
     }
 }
 
-/// What an agent with informers does.
+/// The behaviour of an agent with informers.
 #[derive(Debug)]
 pub(crate) struct Everything {
     pods: Follower<Pod>,
@@ -122,7 +122,7 @@ fn recommends(vpa: &VerticalPodAutoscaler, millis: u64) -> bool {
         .any(|container| container.target.get(Resource::Cpu) == Some(millis))
 }
 
-/// All nodes, each with the client it calls by.
+/// All nodes with their clients.
 #[derive(Debug)]
 pub(crate) struct Fleet<N> {
     nodes: Vec<N>,
@@ -130,8 +130,8 @@ pub(crate) struct Fleet<N> {
 }
 
 impl<N: Node> Fleet<N> {
-    /// Starts so many at once, as a DaemonSet's rollout does, and the next when those know their pods, one of which belongs to
-    /// what runs everywhere.
+    /// Starts nodes in waves, like the rollout of a DaemonSet. The next wave starts when all nodes of the last one
+    /// know their pods, one of which belongs to the workload on every node.
     pub(crate) async fn start(cluster: &ApiServer, shape: &Shape, wave: usize, calls: &Calls) -> anyhow::Result<Self> {
         let mut fleet = Self {
             nodes: Vec::new(),
@@ -159,7 +159,7 @@ impl<N: Node> Fleet<N> {
             .await
     }
 
-    /// Waits until each node knows that its VPAs recommend so much cpu.
+    /// Waits until each node knows that its VPAs recommend this much cpu.
     pub(crate) async fn heard(&self, shape: &Shape, millis: u64) -> anyhow::Result<()> {
         self.until(0..self.nodes.len(), "know their VPAs", |number, node| {
             let namespaces: Vec<_> = shape.namespaces_of(number).collect();
@@ -168,7 +168,7 @@ impl<N: Node> Fleet<N> {
         .await
     }
 
-    /// Waits until each node knows that the VPA of this namespace recommends so much cpu.
+    /// Waits until each node knows that the VPA of this namespace recommends this much cpu.
     pub(crate) async fn heard_of(&self, namespace: &str, millis: u64) -> anyhow::Result<()> {
         let namespaces = [namespace.to_owned()];
         self.until(0..self.nodes.len(), "know one VPA", |_, node| {
@@ -177,7 +177,7 @@ impl<N: Node> Fleet<N> {
         .await
     }
 
-    /// Tells those that do not wait for it by themselves that the API server is ready.
+    /// Informs the nodes that do not wait by themselves that the API server is ready.
     pub(crate) fn is_ready(&self) {
         if !N::WAITS {
             for client in &self.clients {

@@ -1,15 +1,16 @@
-//! What thousands of nodes cost one API server: real agents' sources against a real kube-apiserver with etcd.
+//! The cost of thousands of nodes at one API server: the sources of real agents with a real kube-apiserver and etcd.
 //!
 //!     scripts/bench fleet      needs scripts/kube-parts
 //!     cargo bench --bench cluster [-- [--quick] [--nodes N] [--pods N] [--namespaces N] [--kinds KIND,...] [--wave N] [--outage SECONDS]]
 //!
-//! Each node is the agent's own [`KubernetesSource`] with its own connections and the rights it is deployed with. Beside it,
-//! against the same API server: the same without the scatter by which agents come back one after the other (`hasty`), and a node
-//! that watches every VPA, LimitRange and HorizontalPodAutoscaler of the cluster, as agents with informers do (`everything`). For
-//! each: starting as a DaemonSet's rollout does, being at rest, a recommender's round over all VPAs, one VPA that concerns every
-//! node and what all nodes do then, pods and VPAs that come and go, and the API server killed and started again under all of them.
+//! Each node is the agent's own [`KubernetesSource`] with its own connections and the deployed rights. Two other
+//! kinds of nodes run with the same API server for comparison: the agent without the random delays after an outage
+//! (`hasty`), and a node that watches every VPA, LimitRange and HorizontalPodAutoscaler of the cluster, like agents
+//! with informers (`everything`). For each kind, the benchmark measures the start as in a DaemonSet's rollout, rest,
+//! a recommender's round over all VPAs, one VPA that concerns every node with the reaction of all nodes, pods and
+//! VPAs that come and go, and a kill and restart of the API server under all nodes.
 //!
-//! Prints and never judges.
+//! The benchmark prints results and judges none.
 //!
 //! [`KubernetesSource`]: vscaled::sources::kubernetes::KubernetesSource
 
@@ -47,38 +48,38 @@ use support::cluster::ApiServer;
 use support::fleet::{Calls, Local};
 use vscaled::pace::spread_window;
 
-/// How often the API server is started again while nodes come back.
+/// The maximum number of restarts of the API server while nodes reconnect.
 const MOST_TRIES: usize = 10;
-/// How long it may take to be ready, and all watches to begin after that.
+/// The longest time until the API server is ready, and until all watches have started after that.
 const RETURN: Duration = Duration::from_secs(600);
-/// Descriptors: two connections of each node, at the API server as well, which inherits this.
+/// Descriptors: two connections of each node, also for the API server, which inherits this limit.
 const DESCRIPTORS: u64 = 200_000;
 
-/// How much to measure.
+/// The extent of the measurement.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Fewer nodes and shorter measurements.
     #[arg(long)]
     quick: bool,
-    /// How many nodes.
+    /// The number of nodes.
     #[arg(long)]
     nodes: Option<usize>,
-    /// How many pods there are on each, beside the one of what runs everywhere.
+    /// The number of pods on each node, besides the pod of the workload on every node.
     #[arg(long, default_value_t = 5)]
     pods: usize,
-    /// How many namespaces there are; half as many as nodes by default.
+    /// The number of namespaces; half the number of nodes by default.
     #[arg(long)]
     namespaces: Option<usize>,
-    /// What runs on the nodes.
+    /// The kinds of nodes.
     #[arg(long, value_delimiter = ',', default_value = "local,hasty,everything")]
     kinds: Vec<Kind>,
-    /// How many nodes start at once; the next when those know their pods.
+    /// The number of nodes that start at once. The next wave starts when they know their pods.
     #[arg(long, default_value_t = 500)]
     wave: usize,
-    /// How long the API server is away, in seconds.
+    /// The length of the API server's outage in seconds.
     #[arg(long, default_value_t = 10)]
     outage: u64,
-    /// What cargo passes to every benchmark.
+    /// The flag that cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -90,7 +91,7 @@ enum Kind {
     Everything,
 }
 
-/// How long things last, and how many nodes start at once.
+/// Durations, and the number of nodes that start at once.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     rest: Duration,
@@ -102,7 +103,7 @@ struct Plan {
 async fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    // Only root may raise the bound.
+    // Only root may raise the hard limit.
     let most = if setrlimit(Resource::RLIMIT_NOFILE, DESCRIPTORS, DESCRIPTORS).is_ok() {
         DESCRIPTORS
     } else {
@@ -138,7 +139,7 @@ async fn main() -> anyhow::Result<()> {
         if let Err(error) = measured {
             kept.note(format!("{kind:?} came to no end: {error:#}"));
         }
-        // Until the API server has noticed that they are gone.
+        // Waits until the API server has noticed that the nodes are gone.
         if !cluster.is_launched() {
             cluster.launch();
         }
@@ -147,7 +148,7 @@ async fn main() -> anyhow::Result<()> {
     kept.print(&title)
 }
 
-/// What was measured.
+/// The results.
 #[derive(Default)]
 struct Kept {
     phases: Vec<Value>,
@@ -210,7 +211,7 @@ async fn measure<N: Node>(
     returned
 }
 
-/// All but the outage. Returns the nodes, and the counts when all had begun.
+/// Measures everything except the outage. Returns the nodes, and the counts after the start.
 async fn follow<N: Node>(
     name: &'static str,
     cluster: &ApiServer,
@@ -256,7 +257,7 @@ async fn follow<N: Node>(
     Ok((fleet, running))
 }
 
-/// The API server is killed, stays away, and is started under all nodes.
+/// Kills the API server, and starts it again after a while under all nodes.
 #[expect(clippy::too_many_arguments, reason = "what a phase needs, of one that is apart")]
 async fn come_back<N: Node>(
     name: &'static str,

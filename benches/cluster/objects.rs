@@ -14,10 +14,10 @@ use crate::support::cluster::{ApiServer, User};
 use crate::support::fleet::Calls;
 
 const AT_ONCE: usize = 32;
-/// The namespace of what has a pod on each node.
+/// The namespace of the workload with a pod on each node.
 pub(crate) const EVERYWHERE: &str = "everywhere";
 
-/// How many of what there are. Pod number `p` of node `n` is in namespace `(n + p) % namespaces`.
+/// The numbers of objects. Pod number `p` of node `n` is in namespace `(n + p) % namespaces`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) nodes: usize,
@@ -44,7 +44,7 @@ impl Shape {
         (0..self.pods.min(self.namespaces)).map(move |pod| namespace((node + pod) % self.namespaces))
     }
 
-    /// Makes all objects. In each namespace, all pods belong to one Deployment with one VPA.
+    /// Creates all objects. In each namespace, all pods belong to one Deployment with one VPA.
     pub(crate) async fn create(&self, cluster: &ApiServer) -> anyhow::Result<()> {
         cluster.grant("deploy/base");
         let client = Calls::new().client(cluster, User::Admin).await;
@@ -86,7 +86,7 @@ impl Shape {
         Ok(owners)
     }
 
-    /// The call that makes a pod. The last one of each node belongs to what runs everywhere.
+    /// The call that creates a pod. The last pod of each node belongs to the workload on every node.
     fn pod(&self, node: usize, number: usize, owners: &HashMap<String, Value>) -> (Call, Value) {
         let name = if number == self.pods {
             EVERYWHERE.to_owned()
@@ -97,7 +97,7 @@ impl Shape {
         (call, pod(node, number, &owners[&name]))
     }
 
-    /// On so many nodes the first pod goes, and another comes, and as many VPAs recommend something else. Returns how many nodes.
+    /// Replaces the first pod on some nodes, and changes as many VPAs. Returns the number of nodes.
     pub(crate) async fn churn(&self, cluster: &ApiServer, nodes: usize) -> anyhow::Result<usize> {
         let client = Calls::new().client(cluster, User::Admin).await;
         let chosen: Vec<_> = (0..self.nodes).step_by((self.nodes / nodes).max(1)).collect();
@@ -120,13 +120,13 @@ impl Shape {
         Ok(chosen.len())
     }
 
-    /// A new target for the VPA that each node has a pod of.
+    /// Sets a new target of the VPA that concerns every node.
     pub(crate) async fn recommend_everywhere(&self, cluster: &ApiServer) -> anyhow::Result<u64> {
         let client = Calls::new().client(cluster, User::Admin).await;
         recommend_in(cluster, &client, EVERYWHERE).await
     }
 
-    /// A recommender's round: a new target for each VPA. Returns the amount of cpu it gave to all.
+    /// A recommender's round: sets a new target of each VPA. Returns the recommended cpu, which is the same for all.
     pub(crate) async fn recommend(&self, cluster: &ApiServer) -> anyhow::Result<u64> {
         let client = Calls::new().client(cluster, User::Admin).await;
         let mut highest = 0;
@@ -153,7 +153,7 @@ async fn target(client: &ApiClient, namespace: &str) -> anyhow::Result<(Value, u
     Ok((vpa, millis))
 }
 
-/// Another target for one VPA; returns it.
+/// Sets another target of one VPA and returns it.
 async fn recommend_in(cluster: &ApiServer, client: &ApiClient, namespace: &str) -> anyhow::Result<u64> {
     let millis = target(client, namespace).await?.1 + 1;
     recommend(cluster, client, namespace, millis).await?;
@@ -181,7 +181,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// The herd: each node posts one Event, as an agent does when it has resized a pod, at its place in a window.
+/// A simultaneous action: each node posts one Event, as an agent does after a resize, at its place in a time window.
 pub(crate) async fn herd(clients: &[ApiClient], window: Duration) -> Herd {
     let started = Instant::now();
     let mut posts = JoinSet::new();
@@ -208,7 +208,7 @@ pub(crate) async fn herd(clients: &[ApiClient], window: Duration) -> Herd {
     herd
 }
 
-/// What became of one action of each node.
+/// The results of one action of each node.
 #[derive(Debug, Default)]
 pub(crate) struct Herd {
     seconds: Vec<usize>,
@@ -217,7 +217,7 @@ pub(crate) struct Herd {
 }
 
 impl Herd {
-    /// For who reads the results by machine.
+    /// A row of machine-readable results.
     pub(crate) fn row(&self, kind: &str, window: Duration) -> Value {
         json!({
             "kind": kind, "window_seconds": window.as_secs(), "posts": self.took.len(), "seconds": self.seconds.len(),
@@ -226,7 +226,7 @@ impl Herd {
         })
     }
 
-    /// How long so many percent took at most.
+    /// The duration that this percentage did not exceed.
     fn took(&self, percent: usize) -> Duration {
         let place = self.took.len() * percent / 101;
         self.took.get(place).copied().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Phases of a measurement: what each cost, and the busiest second in it.
+//! Phases of a measurement: the cost of each, and its busiest second.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -11,11 +11,11 @@ use super::server::{Agents, Load, Server, connections};
 use crate::support::cluster::ApiServer;
 use crate::support::fleet::Calls;
 
-/// How often calls are counted.
+/// The interval between counts.
 const COUNTED: Duration = Duration::from_millis(100);
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Calls, those of them that were refused or broken off, and connections.
+/// Calls, refused or broken calls, and connections.
 pub(crate) type Counts = [u64; 3];
 
 /// Measures one phase after the other.
@@ -26,12 +26,12 @@ pub(crate) struct Phases {
     sampler: Sampler,
     begun: Instant,
     from: Load,
-    /// Each phase that has ended.
+    /// The results of all completed phases.
     pub(crate) rows: Vec<Value>,
 }
 
 impl Phases {
-    /// Begins the first.
+    /// Starts the first phase.
     pub(crate) fn of(kind: &'static str, nodes: f64, calls: &Arc<Calls>, cluster: &ApiServer) -> anyhow::Result<Self> {
         Ok(Self {
             kind,
@@ -44,18 +44,18 @@ impl Phases {
         })
     }
 
-    /// The counts when the phase began.
+    /// The counts at the start of the phase.
     pub(crate) const fn begun_with(&self) -> &Load {
         &self.from
     }
 
-    /// Forgets what the API server has counted so far: it was started again.
+    /// Resets the API server's counts after a restart.
     pub(crate) fn server_restarted(&mut self) {
         self.from.server = Server::default();
     }
 
-    /// Ends a phase, prints it and begins the next. Returns the counts until now, and of each second the calls, those refused
-    /// and the connections.
+    /// Ends a phase, prints it and starts the next. Returns the counts until now, and for each second the calls,
+    /// refused calls and connections.
     pub(crate) fn end(&mut self, what: &str, cluster: &ApiServer) -> anyhow::Result<(Load, Vec<Counts>)> {
         let took = self.begun.elapsed();
         let now = Load::now(cluster, &self.calls)?;
@@ -96,7 +96,7 @@ impl Phases {
     }
 }
 
-/// The titles of what [`Phases::end`] prints.
+/// Prints the column titles of [`Phases::end`].
 pub(crate) fn print_titles() {
     println!(
         "  {:<42} {:>7} {:>9} {:>8} {:>9} {:>8} {:>9} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8} {:>7} {:>7}",
@@ -118,7 +118,7 @@ pub(crate) fn print_titles() {
     );
 }
 
-/// Counts in a thread of its own, which a busy runtime does not delay.
+/// Counts in its own thread, which a busy runtime does not delay.
 struct Sampler {
     stop: CancellationToken,
     samples: Arc<Mutex<Vec<(Instant, Counts)>>>,
@@ -144,7 +144,7 @@ impl Sampler {
         }
     }
 
-    /// The samples since they were last taken, from the last of those on.
+    /// Takes the samples since the last call, beginning with the last one of that call.
     fn take(&self) -> Vec<(Instant, Counts)> {
         let mut samples = self.samples.lock().unwrap_or_else(PoisonError::into_inner);
         let last = samples.last().copied();
@@ -163,11 +163,11 @@ impl Drop for Sampler {
     }
 }
 
-/// The most in any second.
+/// The highest counts in any second.
 pub(crate) fn busiest(samples: &[(Instant, Counts)]) -> Counts {
     let mut most = Counts::default();
     for (index, (at, before)) in samples.iter().enumerate() {
-        // The last of those within a second: a window that is too short shows too little, never too much.
+        // The last sample within a second: a window that is too short gives a count that is too low, never too high.
         let within = samples[index..].iter().take_while(|(later, _)| *later - *at <= SECOND);
         if let Some((_, after)) = within.last() {
             for (most, (after, before)) in most.iter_mut().zip(after.iter().zip(before)) {
@@ -178,7 +178,7 @@ pub(crate) fn busiest(samples: &[(Instant, Counts)]) -> Counts {
     most
 }
 
-/// What came in each second.
+/// The counts of each second.
 pub(crate) fn each_second(samples: &[(Instant, Counts)]) -> Vec<Counts> {
     let mut seconds: Vec<Counts> = Vec::new();
     let Some((begun, _)) = samples.first() else {

@@ -1,4 +1,4 @@
-//! What is counted: by the API server of its own work, by the agents of their calls, by the kernel of connections.
+//! Counters: the API server's own work, the agents' calls, and the kernel's connections.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use nix::time::{ClockId, clock_gettime};
 use crate::support::cluster::ApiServer;
 use crate::support::fleet::Calls;
 
-/// What nodes follow and read.
+/// The kinds that nodes follow and read.
 const KINDS: [(&str, &str); 6] = [
     ("pods", "Pod"),
     ("nodes", "Node"),
@@ -16,7 +16,7 @@ const KINDS: [(&str, &str); 6] = [
     ("horizontalpodautoscalers", "HorizontalPodAutoscaler"),
     ("deployments", "Deployment"),
 ];
-/// How often a busy API server is asked for its metrics.
+/// The number of attempts to read the metrics of a busy API server.
 const TRIES: usize = 60;
 
 /// Counts since the start of the API server and of this process.
@@ -26,32 +26,32 @@ pub(crate) struct Load {
     pub(crate) agents: Agents,
 }
 
-/// The API server's own counts since it was started.
+/// The API server's own counts since its start.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Server {
-    /// Gets, lists, and watches that were begun.
+    /// Gets, lists, and started watches.
     pub(crate) requests: f64,
     /// Events on watches.
     pub(crate) events: f64,
-    /// Of these events, and of the answers to gets and lists.
+    /// Bytes of these events, and of the answers to gets and lists.
     pub(crate) bytes: f64,
     pub(crate) cpu_seconds: f64,
-    /// What it occupies.
+    /// Memory in use.
     pub(crate) memory: f64,
-    /// Watches that are open.
+    /// Open watches.
     pub(crate) watchers: f64,
 }
 
-/// What this process counts, which is all agents.
+/// The counts of this process, which has all agents.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Agents {
     pub(crate) calls: u64,
-    /// Of the calls, those that were refused or broken off.
+    /// Calls that were refused or broke off.
     pub(crate) refused: u64,
-    /// Connections that were accepted on this machine, whoever's.
+    /// Accepted connections on this machine, of all processes.
     pub(crate) connections: u64,
     pub(crate) cpu_seconds: f64,
-    /// What it occupies.
+    /// Memory in use.
     pub(crate) memory: f64,
 }
 
@@ -63,7 +63,7 @@ impl Load {
         })
     }
 
-    /// What came since; what is occupied as it is now.
+    /// The difference of the counts. Memory is not a difference.
     pub(crate) fn since(&self, from: &Self) -> Self {
         let (server, agents) = (&self.server, &self.agents);
         Self {
@@ -108,7 +108,7 @@ impl Server {
         });
         let answered = sum("apiserver_response_sizes_sum", &|line| is_read(line, &["GET", "LIST"]));
         Ok(Self {
-            // A watch is counted as a request when it ends.
+            // The API server counts a watch as a request when the watch ends.
             requests: requested + watchers,
             events: sum("apiserver_watch_events_total", &is_kind),
             bytes: sum("apiserver_watch_events_sizes_sum", &is_kind) + answered,
@@ -133,12 +133,12 @@ impl Agents {
     }
 }
 
-/// How many connections this machine has accepted.
+/// The number of connections that this machine has accepted.
 pub(crate) fn connections() -> anyhow::Result<u64> {
     Ok(procfs::net::snmp()?.tcp_passive_opens)
 }
 
-/// The API server's metrics; one that is busy is asked again.
+/// The API server's metrics. A busy API server gets several requests.
 fn metrics(cluster: &ApiServer) -> anyhow::Result<String> {
     let mut complaint = String::new();
     for _ in 0..TRIES {
@@ -151,13 +151,13 @@ fn metrics(cluster: &ApiServer) -> anyhow::Result<String> {
     anyhow::bail!("the API server gives no metrics: {complaint}")
 }
 
-/// Waits until no agent's watch is open; what is left are the API server's own.
+/// Waits until no agent's watch is open; the remaining watches are the API server's own.
 pub(crate) fn all_gone(cluster: &ApiServer, patience: Duration) -> anyhow::Result<()> {
     let started = Instant::now();
     let mut before = f64::MAX;
     loop {
         let now = Server::now(cluster)?.watchers;
-        // It notices within seconds, one after the other.
+        // The API server notices closed connections within seconds, one after the other.
         if now >= before || started.elapsed() > patience {
             return Ok(());
         }
@@ -166,7 +166,7 @@ pub(crate) fn all_gone(cluster: &ApiServer, patience: Duration) -> anyhow::Resul
     }
 }
 
-/// Waits until as many watches are open as before; returns whether they came.
+/// Waits until as many watches are open as before. Returns whether that happened.
 pub(crate) async fn all_back(cluster: &ApiServer, watchers: f64, patience: Duration) -> anyhow::Result<bool> {
     let started = Instant::now();
     while tokio::task::block_in_place(|| Server::now(cluster))?.watchers < watchers {

@@ -1,6 +1,6 @@
-//! What the benchmarks share: samples with their percentiles, and tables of them.
+//! Shared parts of the benchmarks: samples with percentiles, and tables of them.
 //!
-//! Benchmarks print and never judge: a time on somebody's machine is not a test.
+//! Benchmarks print results and judge none: a time on one machine is not a test.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use procfs::Current as _;
 use serde_json::{Value, json};
 
-/// Durations of one thing, taken many times.
+/// Durations of repeated measurements.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Samples(Vec<Duration>);
 
@@ -42,7 +42,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Of one `part` of the measurements: a word that stays, for who reads the results by machine.
+    /// `part` names the measurement in machine-readable results and must not change.
     pub(crate) fn new(part: &'static str, title: impl Into<String>) -> Self {
         Self {
             part,
@@ -95,12 +95,12 @@ impl Figures {
         }
     }
 
-    /// Every row has the same names.
+    /// Adds a row. Every row has the same names.
     pub(crate) fn row(&mut self, row: impl IntoIterator<Item = (&'static str, Value)>) {
         self.rows.push(row.into_iter().collect());
     }
 
-    /// Prints the rows with their names above, and keeps them.
+    /// Prints the rows below their names, and keeps them.
     pub(crate) fn print(self) -> anyhow::Result<()> {
         let names = self
             .rows
@@ -142,22 +142,22 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// Where results are kept as well, a line of JSON for each table: the file that this variable names.
+/// The environment variable with the file for machine-readable results, one line of JSON for each table.
 const RESULTS: &str = "VSCALED_BENCH_RESULTS";
 
-/// Keeps a table for who reads the results by machine.
+/// Appends a table to the machine-readable results.
 pub(crate) fn keep(part: &str, title: &str, rows: &[Value]) -> anyhow::Result<()> {
     let Some(path) = std::env::var_os(RESULTS).filter(|path| !path.is_empty()) else {
         return Ok(());
     };
     let mut file = OpenOptions::new().create(true).append(true).open(path)?;
-    // Of one minute, to the hundredth as the kernel has it.
+    // The load of one minute, in hundredths as in the kernel.
     let load = (f64::from(procfs::LoadAverage::current()?.one) * 100.0).round() / 100.0;
     let line = json!({"part": part, "title": title, "load": load, "rows": rows});
     Ok(writeln!(file, "{line}")?)
 }
 
-/// Three digits at least, in the unit that fits.
+/// At least three digits, in the unit that fits.
 pub(crate) fn shown(duration: Duration) -> String {
     let micros = duration.as_secs_f64() * 1e6;
     if micros < 1000.0 {

@@ -1,5 +1,5 @@
-//! How close a growth came to its limit, and what the kernel and the guard say of the moment in which a guarded process was
-//! killed.
+//! The distance of a growth from its limit, and the facts from the kernel and the guard about the moment in which a
+//! guarded process was killed.
 
 use std::fmt::{self, Write as _};
 use std::fs::{self, File, OpenOptions};
@@ -12,7 +12,7 @@ use nix::time::{ClockId, clock_gettime};
 
 use crate::scene::Scene;
 
-/// Files of a cgroup that say what memory it has, had, and was refused: of v2, then of v1.
+/// Files with a cgroup's current, earlier and refused memory: of v2, then of v1.
 const FILES: [&str; 12] = [
     "memory.events",
     "memory.events.local",
@@ -27,7 +27,7 @@ const FILES: [&str; 12] = [
     "memory.limit_in_bytes",
     "memory.failcnt",
 ];
-/// Lines of `memory.stat` that say where memory went.
+/// Lines of `memory.stat` about the distribution of memory.
 const STAT: [&str; 12] = [
     "anon",
     "file",
@@ -42,24 +42,24 @@ const STAT: [&str; 12] = [
     "pgscan",
     "pgsteal",
 ];
-/// Lines of the agent's log that are shown: those about its last looks.
+/// The number of log lines to show about the guard's last reads.
 const LOOKS: usize = 40;
 
-/// How close it was, by the guard's own looks.
+/// The distance from the limit, according to the guard's reads.
 #[derive(Debug, Default)]
 pub(crate) struct Margin {
-    /// How much later than it was due the latest look was.
+    /// The largest delay of a read.
     late: Duration,
-    /// The longest time that acting was taken to last.
+    /// The longest expected time to act.
     act: Duration,
-    /// The fastest growth that was seen.
+    /// The fastest growth.
     rate: u64,
-    /// The least that was left to the limit at a look.
+    /// The least memory left up to the limit at a read.
     room: u64,
 }
 
 impl Margin {
-    /// That of a container, from the agent's log.
+    /// Reads the margin of a container from the agent's log.
     pub(crate) fn of(log: &str) -> Self {
         let number = |line: &str, name: &str| -> u64 {
             let value = line
@@ -79,7 +79,7 @@ impl Margin {
             margin.act = margin.act.max(Duration::from_micros(act));
             margin.rate = margin.rate.max(rate);
             margin.room = margin.room.min(limit.saturating_sub(used));
-            // What rests is looked at later than that.
+            // The guard reads an idle container later than that.
             due = if wait < 10_000 { at + wait } else { u64::MAX };
         }
         margin
@@ -100,7 +100,7 @@ impl fmt::Display for Margin {
     }
 }
 
-/// The kernel's log from a moment on.
+/// The kernel's log since a moment.
 pub(crate) struct KernelLog(File);
 
 impl KernelLog {
@@ -113,7 +113,7 @@ impl KernelLog {
         Ok(Self(file))
     }
 
-    /// Everything that is known of the first pod's container, which was just killed.
+    /// All facts about the first pod's container, which was just killed.
     pub(crate) fn account(&mut self, scene: &Scene) -> anyhow::Result<String> {
         let mut text = String::new();
         let pod = &scene.pods[0];
@@ -129,7 +129,7 @@ impl KernelLog {
                 writeln!(text, "    {level} {file}: {}", lines.join(", "))?;
             }
         }
-        // The kernel's clock and that of the agent's log.
+        // The kernel's clock and the clock of the agent's log.
         let [real, boot] = [ClockId::CLOCK_REALTIME, ClockId::CLOCK_MONOTONIC].map(clock_gettime);
         let offset = real?.num_microseconds() - boot?.num_microseconds();
         for (micros, line) in self.lines() {
@@ -144,10 +144,10 @@ impl KernelLog {
         Ok(text)
     }
 
-    /// Lines about the kill, with their microseconds since the kernel started.
+    /// Lines about the kill, with their time in microseconds since boot.
     fn lines(&mut self) -> Vec<(i64, String)> {
         let (mut lines, mut record) = (Vec::new(), [0; 8192]);
-        // One record for each read; an error is the end of what there is.
+        // One record for each read; an error marks the end of the log.
         while let Ok(length) = self.0.read(&mut record) {
             let text = String::from_utf8_lossy(&record[..length]).into_owned();
             let Some((head, line)) = text.split_once(';') else {

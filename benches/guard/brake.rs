@@ -1,7 +1,7 @@
-//! What a `memory.high` below the limit would add (cgroup v2 only): a process that passes it is made to wait.
+//! The effect of a `memory.high` below the limit (cgroup v2 only): the kernel delays a process that exceeds it.
 //!
-//! Nothing of the agent takes part. A hand as late as an agent on a busy machine might be grows the limit so long after use
-//! has passed nine tenths of it; until then the process has only the kernel.
+//! The agent does not take part. A thread raises the limit with a delay after use has passed nine tenths of the
+//! limit, as an agent on a busy machine might. Until then only the kernel slows the process down.
 
 pub(crate) mod steady;
 
@@ -15,24 +15,24 @@ use anyhow::{Context, ensure};
 use vscaled::model::{CgroupVersion, MemoryLimit};
 
 use crate::scene::APP;
-use crate::support::allocator::{Allocator, Appetite, End};
+use crate::support::allocator::{Allocation, Allocator, End};
 use crate::support::bare::{BareNode, BarePod};
 
 const MIB: u64 = 1 << 20;
-/// The limit of the container.
+/// The limit of the container in MiB.
 const LIMIT: u64 = 128;
-/// What the process takes in all; the hand makes room for it.
+/// The process's total in MiB. The thread raises the limit for it.
 const UNTIL: u64 = 256;
-/// Where `memory.high` is, in percent of the limit.
+/// The position of `memory.high` in percent of the limit.
 const BRAKES: [Option<u64>; 4] = [None, Some(95), Some(90), Some(80)];
-/// How late the hand is.
+/// The delays of the thread.
 const LATE: [Duration; 4] = [
     Duration::from_millis(10),
     Duration::from_millis(50),
     Duration::from_millis(200),
     Duration::from_secs(1),
 ];
-/// A brake that nobody lets go is watched for so long.
+/// The time for which a brake without a thread is watched.
 const LEFT_BEHIND: Duration = Duration::from_secs(20);
 
 pub(crate) async fn measure(runs: usize) -> anyhow::Result<()> {
@@ -45,7 +45,7 @@ pub(crate) async fn measure(runs: usize) -> anyhow::Result<()> {
     cache(runs.min(5))
 }
 
-/// A pod whose own limit does not matter, with a container of 128 MiB and perhaps a brake.
+/// A pod with a high limit of its own, and a container of 128 MiB, possibly with a brake.
 struct Braked {
     node: BareNode,
     pod: BarePod,
@@ -77,12 +77,12 @@ impl Braked {
     }
 
     fn process(&self) -> Allocator {
-        let appetite = Appetite { rate: 0, until: UNTIL };
-        Allocator::start(self.node.cgroups(), &self.pod.containers["app"].cgroup, appetite)
+        let allocation = Allocation { rate: 0, until: UNTIL };
+        Allocator::start(self.node.cgroups(), &self.pod.containers["app"].cgroup, allocation)
     }
 }
 
-/// Kills and lost time with a hand that is late.
+/// Kills and lost time with a late thread.
 fn time_bought(runs: usize) -> anyhow::Result<()> {
     println!(
         "\na process takes {UNTIL} MiB as fast as it can; its limit of {LIMIT} MiB is grown so late after nine tenths of it, {runs} runs each"
@@ -118,7 +118,7 @@ fn time_bought(runs: usize) -> anyhow::Result<()> {
 fn grown_late(braked: &Braked, late: Duration) -> anyhow::Result<End> {
     let mut process = braked.process();
     while process.lives() && braked.usage()? < LIMIT * MIB / 10 * 9 {
-        // The brake may keep it below for ever.
+        // The brake may keep the use below the limit forever.
         if process.taken() >= UNTIL || held_back(braked)? {
             break;
         }
@@ -130,14 +130,14 @@ fn grown_late(braked: &Braked, late: Duration) -> anyhow::Result<End> {
     Ok(process.wait())
 }
 
-/// Whether the brake has acted.
+/// Whether the brake has delayed the process.
 fn held_back(braked: &Braked) -> anyhow::Result<bool> {
     let events = fs::read_to_string(braked.directory.join("memory.events"))?;
     let high = events.lines().find_map(|line| line.strip_prefix("high "));
     Ok(high.context("memory.events has no `high`")?.parse::<u64>()? > 0)
 }
 
-/// What becomes of a process whose brake nobody lets go.
+/// The progress of a process whose brake stays.
 fn left_behind() -> anyhow::Result<()> {
     println!("\nthe same with nobody there, after {LEFT_BEHIND:?}");
     for brake in BRAKES {
@@ -162,7 +162,7 @@ fn left_behind() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What it costs those who only read files.
+/// The cost for processes that only read files.
 fn cache(runs: usize) -> anyhow::Result<()> {
     let file = tempfile::Builder::new()
         .prefix("vscaled-bench-")

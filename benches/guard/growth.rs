@@ -1,4 +1,4 @@
-//! A process takes memory at a steady rate.
+//! A process that allocates memory at a steady rate.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use crate::account::{KernelLog, Margin};
 use crate::common::Figures;
 use crate::scene::Scene;
-use crate::support::allocator::{Allocator, Appetite, End};
+use crate::support::allocator::{Allocation, Allocator, End};
 
-/// Mebibytes per second; zero is as fast as it can.
+/// MiB per second; zero means as fast as possible.
 const RATES: [u64; 4] = [50, 200, 500, 0];
-/// For how many milliseconds an agent is stopped.
+/// The times in milliseconds for which an agent is stopped.
 const STOPS: [u64; 6] = [0, 10, 25, 50, 100, 200];
-/// What a process takes meanwhile.
+/// The MiB that a process allocates meanwhile.
 const LATE_UNTIL: u64 = 1024;
 
 pub(crate) async fn measure(rate: Option<u64>, runs: usize) -> anyhow::Result<()> {
@@ -37,7 +37,7 @@ pub(crate) async fn measure(rate: Option<u64>, runs: usize) -> anyhow::Result<()
             ("lent_unused_mib", Value::Null),
             ("seconds", json!(free.as_secs_f64())),
         ]);
-        // Without the guard nothing varies.
+        // Without the guard the results do not vary.
         for (guard, runs) in [(false, runs.min(3)), (true, runs)] {
             figures.row(rounds(rate, until, guard, runs).await?);
         }
@@ -45,7 +45,7 @@ pub(crate) async fn measure(rate: Option<u64>, runs: usize) -> anyhow::Result<()
     figures.print()
 }
 
-/// Amounts are medians.
+/// Runs one rate several times. Amounts are medians.
 async fn rounds(rate: u64, until: u64, guard: bool, runs: usize) -> anyhow::Result<[(&'static str, Value); 8]> {
     let (mut killed, mut highest, mut growths, mut unused, mut took) = (0, None, Vec::new(), Vec::new(), Vec::new());
     for _ in 0..runs {
@@ -88,7 +88,7 @@ async fn rounds(rate: u64, until: u64, guard: bool, runs: usize) -> anyhow::Resu
     ])
 }
 
-/// An agent that gets no processor for so long, again and again: what it can be late by.
+/// An agent that gets no processor for this time, again and again: its possible delay.
 pub(crate) async fn late(runs: usize) -> anyhow::Result<()> {
     println!(
         "\none process as fast as it can from 128 MiB to {LATE_UNTIL} MiB, the agent stopped half of the time, {runs} runs each"
@@ -133,7 +133,7 @@ pub(crate) async fn late(runs: usize) -> anyhow::Result<()> {
     figures.print()
 }
 
-/// How long the same takes without any limit.
+/// The duration of the same growth without any limit.
 async fn unlimited(rate: u64, until: u64) -> Duration {
     let scene = Scene::start(1, false).await;
     let pod = &scene.pods[0];
@@ -151,7 +151,7 @@ fn start(scene: &Scene, rate: u64, until: u64) -> Allocator {
     Allocator::start(
         scene.node.cgroups(),
         &scene.pods[0].containers["app"].cgroup,
-        Appetite { rate, until },
+        Allocation { rate, until },
     )
 }
 

@@ -1,7 +1,8 @@
-//! The agent killed at random moments of what the guard does, and started again: what is wrong then.
+//! Errors after the agent is killed at random moments of the guard's work and started again.
 //!
-//! Each time with a pod, or three, of its own, so that there is something to lend. A moment is random within the time that
-//! the guard has to act in. What a process may not do without an agent, being killed at its limit, is not wrong.
+//! Each time has its own pod, or three, so that the guard has a reason to act. The moment is random within the time
+//! that the guard has for its action. A kill at the limit is not an error, because it would also happen without an
+//! agent.
 
 use std::fs;
 use std::time::Duration;
@@ -10,33 +11,33 @@ use vscaled::control::proto;
 use vscaled::model::{CgroupPath, CgroupVersion, CpuQuota, MemoryLimit};
 
 use crate::scene::Scene;
-use crate::support::allocator::{Allocator, Appetite, End};
+use crate::support::allocator::{Allocation, Allocator, End};
 use crate::support::amounts::Amounts;
 use crate::support::bare::BarePod;
 
-/// A process takes so much, from a limit of 128 MiB.
-const GROWTH: Appetite = Appetite { rate: 200, until: 300 };
-/// Each of two processes would take so much, and all pods together may have [`TOGETHER`].
-const RACE: Appetite = Appetite { rate: 200, until: 1000 };
+/// A process allocates this much, from a limit of 128 MiB.
+const GROWTH: Allocation = Allocation { rate: 200, until: 300 };
+/// Each of two processes tries to allocate this much, and all pods together may have [`TOGETHER`].
+const RACE: Allocation = Allocation { rate: 200, until: 1000 };
 const TOGETHER: u64 = 700;
-/// Of so many kills one is amid cpu lending, which takes ten seconds to begin.
+/// One in this many kills happens during temporary cpu limits, which take ten seconds to begin.
 const CPU: usize = 8;
 
-/// What a container has that is lent cpu: a limit that one process comes to on any machine.
+/// The amounts of a container that gets a temporary cpu limit: one process reaches this limit on any machine.
 const HELD_BACK: Amounts = Amounts::doubled(50, 64);
 
-/// What was found.
+/// The results.
 #[derive(Default)]
 struct Tally {
     kills: usize,
-    /// When the agent was killed, it had lent something.
+    /// The agent had given a temporary limit when it was killed.
     lent: usize,
     wrong: Vec<String>,
 }
 
 pub(crate) async fn measure(kills: usize) -> anyhow::Result<()> {
     println!("\nthe agent killed at random moments and started again");
-    let mut random = Random(u64::from(std::process::id()));
+    let mut random = fastrand::Rng::new();
     let cpu = kills / CPU;
     let race = (kills - cpu) / 2;
     for (name, count) in [("growth", kills - cpu - race), ("race", race), ("cpu", cpu)] {
@@ -62,15 +63,15 @@ pub(crate) async fn measure(kills: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One process runs towards its limit; after the kill another does, and must get there.
-async fn growth(tally: &mut Tally, random: &mut Random) {
+/// One process grows towards its limit. After the kill another does, and must succeed.
+async fn growth(tally: &mut Tally, random: &mut fastrand::Rng) {
     let mut scene = Scene::start(1, true).await;
     let first = takes(&scene, 0, GROWTH);
-    tokio::time::sleep(random.below(Duration::from_millis(1600))).await;
+    tokio::time::sleep(Duration::from_millis(1600).mul_f64(random.f64())).await;
     scene.agent.kill();
-    tally.look(&scene);
+    tally.check_values(&scene);
     scene.agent.start().await;
-    scene.lives().await;
+    scene.all_pods_run().await;
     drop(first);
     let mut second = takes(&scene, 0, GROWTH);
     if let End::Killed(taken) = second.wait() {
@@ -81,21 +82,21 @@ async fn growth(tally: &mut Tally, random: &mut Random) {
     tally.settles(&scene).await;
 }
 
-/// Two processes run for the last memory while a third keeps what it has.
-async fn races(tally: &mut Tally, random: &mut Random) {
+/// Two processes compete for the last memory while a third keeps its own.
+async fn races(tally: &mut Tally, random: &mut fastrand::Rng) {
     let mut scene = Scene::start(3, true).await;
     let kubepods = scene.node.kubepods();
     let limit = MemoryLimit::Bytes(TOGETHER << 20);
     scene.node.cgroups().limit_memory(&kubepods, limit);
-    let mut still = takes(&scene, 2, Appetite { rate: 400, until: 100 });
+    let mut still = takes(&scene, 2, Allocation { rate: 400, until: 100 });
     still.wait();
     let racers = [takes(&scene, 0, RACE), takes(&scene, 1, RACE)];
-    tokio::time::sleep(random.below(Duration::from_millis(2500))).await;
+    tokio::time::sleep(Duration::from_millis(2500).mul_f64(random.f64())).await;
     scene.agent.kill();
-    tally.look(&scene);
+    tally.check_values(&scene);
     scene.agent.start().await;
-    scene.lives().await;
-    // The racers go on, as far as they are let.
+    scene.all_pods_run().await;
+    // The processes continue, as far as the limits permit.
     tokio::time::sleep(Duration::from_millis(1500)).await;
     if !still.lives() {
         tally.wrong.push("a bystander died".to_owned());
@@ -110,22 +111,22 @@ async fn races(tally: &mut Tally, random: &mut Random) {
     tally.settles(&scene).await;
 }
 
-/// A process is throttled until it is lent cpu.
-async fn throttled(tally: &mut Tally, random: &mut Random) {
+/// A process is throttled until it gets a temporary cpu limit.
+async fn throttled(tally: &mut Tally, random: &mut fastrand::Rng) {
     let mut scene = Scene::of(1, true, HELD_BACK).await;
     let cgroup = scene.pods[0].containers["app"].cgroup.clone();
     scene.node.spawn(&cgroup, "while :; do :; done");
-    tokio::time::sleep(Duration::from_millis(9500) + random.below(Duration::from_secs(3))).await;
+    tokio::time::sleep(Duration::from_millis(9500) + Duration::from_secs(3).mul_f64(random.f64())).await;
     scene.agent.kill();
-    tally.look(&scene);
+    tally.check_values(&scene);
     scene.agent.start().await;
-    scene.lives().await;
+    scene.all_pods_run().await;
     tally.settles(&scene).await;
 }
 
 impl Tally {
-    /// Looks at what a killed agent has left: every level in order, whatever was being done.
-    fn look(&mut self, scene: &Scene) {
+    /// Checks the values that a killed agent has left: every level is in order at any moment.
+    fn check_values(&mut self, scene: &Scene) {
         let mut lent = false;
         for pod in &scene.pods {
             let held = scene.node.held(pod);
@@ -141,10 +142,10 @@ impl Tally {
         self.lent += usize::from(lent);
     }
 
-    /// Waits until the agent is content, and looks whether the files hold what stands.
+    /// Waits until the agent reports every pod as InSync, and checks that the files hold the values in force.
     async fn settles(&mut self, scene: &Scene) {
         for pod in &scene.pods {
-            // Not managed: what it has is recommended, and nothing is lent.
+            // NotManaged: the current values are recommended, and there is no temporary limit.
             let content = |found: &proto::Pod| ["InSync", "NotManaged"].contains(&found.state.as_str());
             let found = async || scene.agent.pod(pod.name).await.filter(content);
             let found = scene.agent.until("the pod to be in order", found).await;
@@ -177,8 +178,8 @@ impl Tally {
 }
 
 impl Scene {
-    /// Waits until the agent knows that all pods live, and guards them.
-    async fn lives(&self) {
+    /// Waits until the agent knows that all pods run, and guards them.
+    async fn all_pods_run(&self) {
         for pod in &self.pods {
             let live = async || self.agent.pod(pod.name).await.filter(has_ids);
             self.agent.until("the pod to live", live).await;
@@ -190,20 +191,20 @@ fn has_ids(pod: &proto::Pod) -> bool {
     pod.containers.iter().all(|container| container.id.is_some())
 }
 
-fn takes(scene: &Scene, pod: usize, appetite: Appetite) -> Allocator {
+fn takes(scene: &Scene, pod: usize, allocation: Allocation) -> Allocator {
     Allocator::start(
         scene.node.cgroups(),
         &scene.pods[pod].containers["app"].cgroup,
-        appetite,
+        allocation,
     )
 }
 
-/// The cpu limit without a loan, in thousandths.
+/// The cpu limit without a temporary limit, in millicores.
 fn decided(pod: &BarePod) -> u64 {
     pod.containers["app"].amounts.cpu_limit.unwrap_or(u64::MAX)
 }
 
-/// A cpu limit in thousandths.
+/// A cpu limit in millicores.
 fn milli(settings: &vscaled::model::Settings) -> u64 {
     match settings.cpu_max().map(|max| (max.quota, max.period_us)) {
         Some((CpuQuota::Micros(quota), period_us)) => quota * 1000 / period_us,
@@ -220,7 +221,7 @@ fn is_frozen(scene: &Scene, pod: &BarePod) -> bool {
     })
 }
 
-/// How often a cgroup's own memory limit was hit.
+/// The number of times that a cgroup's own memory limit was hit.
 fn hits(scene: &Scene, cgroup: &CgroupPath) -> u64 {
     let tree = scene.node.cgroups();
     let file = match tree.version() {
@@ -237,18 +238,4 @@ fn hits(scene: &Scene, cgroup: &CgroupPath) -> u64 {
             .or_else(|| Some(line).filter(|_| !line.contains(' ')))
     });
     number.and_then(|number| number.trim().parse().ok()).unwrap_or(u64::MAX)
-}
-
-/// Random moments, from a number that is another one in each run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, longest: Duration) -> Duration {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        let part = u32::try_from(self.0 >> 33).unwrap_or(u32::MAX);
-        longest.mul_f64(f64::from(part) / f64::from(u32::MAX >> 1))
-    }
 }

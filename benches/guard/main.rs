@@ -1,17 +1,19 @@
-//! What the guard saves and what it costs, measured on the built daemon with processes that really take memory.
+//! The benefit and the cost of the guard, measured on the built daemon with processes that really allocate memory.
 //!
 //!     cargo bench --bench guard [-- [--quick] [--kills COUNT] [--rate MIB] [--runs COUNT] [PART...]]      as root
 //!
 //! Parts, all of them by default:
-//! - `growth`: a process takes memory from a limit of 128 MiB on, at several rates, with the guard and without; of one that is
-//!   killed although it is guarded, what the kernel and the guard say of that moment;
-//! - `late`: the same as fast as it can, while the agent gets no processor for some time, again and again;
-//! - `rest`: processor time of the agent while 250 guarded containers do nothing;
-//! - `killed`: the agent killed at random moments of growths, of races for the last memory, and of cpu lending;
-//! - `brake`: cgroup v2 only: what a `memory.high` below the limit would add;
-//! - `steady`: cgroup v2 only: what it would cost a process that works between it and the limit.
+//! - `growth`: a process allocates memory from a limit of 128 MiB on, at several rates, with the guard and without;
+//!   for a process that is killed although it is guarded, the facts from the kernel and the guard about that moment;
+//! - `late`: the same at full speed, while the agent gets no processor for some time, again and again;
+//! - `rest`: processor time of the agent while 250 guarded containers are idle;
+//! - `killed`: the agent killed at random moments of growths, of races for the last memory, and of temporary cpu
+//!   limits;
+//! - `brake`: cgroup v2 only: the effect of a `memory.high` below the limit;
+//! - `steady`: cgroup v2 only: its cost for a process that works between it and the limit.
 //!
-//! Prints and never judges. Everything is made below cgroups and temporary directories of its own and removed again.
+//! The benchmark prints results and judges none. It creates everything below its own cgroups and temporary
+//! directories, and removes it again.
 
 mod account;
 mod brake;
@@ -38,25 +40,25 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
-/// How much to measure.
+/// The extent of the measurement.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Fewer and shorter measurements.
     #[arg(long)]
     quick: bool,
-    /// How often the agent is killed; a tenth of it with --quick.
+    /// The number of times that the agent is killed; a tenth of it with --quick.
     #[arg(long, default_value_t = 130)]
     kills: usize,
-    /// One rate of growth alone, in mebibytes per second; zero is as fast as it can.
+    /// A single rate of growth, in mebibytes per second; zero is as fast as possible.
     #[arg(long)]
     rate: Option<u64>,
-    /// How often each growth is measured.
+    /// The number of measurements of each growth.
     #[arg(long)]
     runs: Option<usize>,
-    /// What cargo passes to every benchmark.
+    /// The flag that cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
-    /// What to measure; everything by default.
+    /// The parts to measure; everything by default.
     parts: Vec<Part>,
 }
 
@@ -72,8 +74,8 @@ enum Part {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
-    // Started as a process that takes memory, it does nothing else.
-    support::allocator::obey();
+    // As the allocating process, the program does nothing else.
+    support::allocator::run_if_instructed();
     let arguments = Arguments::parse();
     let wanted = |part| arguments.parts.is_empty() || arguments.parts.contains(&part);
     let runs = arguments.runs.unwrap_or(if arguments.quick { 3 } else { 20 });

@@ -1,4 +1,4 @@
-//! What guarding costs while nothing happens.
+//! The cost of the guard while all containers are idle.
 
 use std::time::{Duration, Instant};
 
@@ -7,24 +7,24 @@ use serde_json::json;
 
 use crate::common::Figures;
 use crate::scene::Scene;
-use crate::support::allocator::{Allocator, Appetite};
+use crate::support::allocator::{Allocation, Allocator};
 
-/// What starting leaves to be done (alarms among it) is over by then.
+/// The time until the work of the start, such as setting alarms, is done.
 const SETTLE: Duration = Duration::from_secs(15);
 
 pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()> {
     let mut figures = Figures::new("guard-rest", format!("at rest with {pods} containers, over {period:?}"));
     for (guard, held) in [(false, 0), (true, 0), (true, 60), (true, 114)] {
         let scene = Scene::start(pods, guard).await;
-        // Some of them hold memory, which they do not touch any more: 114 MiB and a process's own are above the last
-        // fixed alarm, and below where any growth is answered.
+        // Some containers hold memory that they do not touch any more: 114 MiB and a process's own are above the last
+        // fixed alarm, and below the level at which the guard reacts to growth.
         let holders: Vec<Allocator> = scene
             .pods
             .iter()
             .take(if held > 0 { 20 } else { 0 })
             .map(|pod| {
-                let appetite = Appetite { rate: 4, until: held };
-                Allocator::start(scene.node.cgroups(), &pod.containers["app"].cgroup, appetite)
+                let allocation = Allocation { rate: 4, until: held };
+                Allocator::start(scene.node.cgroups(), &pod.containers["app"].cgroup, allocation)
             })
             .collect();
         tokio::time::sleep(SETTLE + Duration::from_secs(held / 4)).await;
@@ -46,7 +46,7 @@ pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()>
     figures.print()
 }
 
-/// In user and kernel mode, all threads, to the nanosecond where the kernel has it.
+/// In user and kernel mode, of all threads, in nanoseconds where the kernel has them.
 fn processor_time(process: &Process) -> anyhow::Result<Duration> {
     let mut nanos = 0;
     for task in process.tasks()? {
@@ -56,7 +56,7 @@ fn processor_time(process: &Process) -> anyhow::Result<Duration> {
     Ok(Duration::from_nanos(nanos))
 }
 
-/// How often any thread has waited and come back.
+/// The number of times that any thread has waited and continued.
 fn wakes(process: &Process) -> anyhow::Result<u64> {
     let mut wakes = 0;
     for task in process.tasks()? {

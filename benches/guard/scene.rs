@@ -1,4 +1,4 @@
-//! A guarded pod, and the agent that guards it or does not.
+//! A pod, and an agent with the guard or without.
 
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;
@@ -7,7 +7,7 @@ use crate::support::bare::{BareNode, BarePod};
 /// A limit of 128 MiB.
 pub(crate) const APP: Amounts = Amounts::doubled(1000, 64);
 
-/// Dropping it ends and removes everything.
+/// Dropping the value ends and removes everything.
 #[derive(Debug)]
 pub(crate) struct Scene {
     pub(crate) agent: Agent,
@@ -16,12 +16,12 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// So many pods of one container that a VPA lets grow to 4 GiB, known to a running agent.
+    /// Pods of one container that a VPA lets grow to 4 GiB, known to a running agent.
     pub(crate) async fn start(pods: usize, guard: bool) -> Self {
         Self::of(pods, guard, APP).await
     }
 
-    /// The same with other amounts.
+    /// Like [`Self::start`], with other amounts.
     pub(crate) async fn of(pods: usize, guard: bool, app: Amounts) -> Self {
         let mut node = BareNode::new();
         let kubepods = node.kubepods();
@@ -54,7 +54,7 @@ impl Scene {
         Self { agent, node, pods }
     }
 
-    /// The memory limit of the first pod's container, in mebibytes.
+    /// The memory limit of the first pod's container in MiB.
     pub(crate) fn limit(&self) -> u64 {
         match self.node.held(&self.pods[0])["app"].memory_limit() {
             Some(vscaled::model::MemoryLimit::Bytes(bytes)) => bytes >> 20,
@@ -63,7 +63,7 @@ impl Scene {
     }
 }
 
-/// What it has is recommended, and four times as much cpu allowed.
+/// Recommends the current values, and permits four times as much cpu.
 fn vpa(name: &str, app: Amounts) -> String {
     let amounts = format!("{{cpu: {}m, memory: {}Mi}}", app.cpu, app.memory);
     let cpu = format!("{}m", 4 * app.cpu);

@@ -1,4 +1,4 @@
-//! More kills than the kernel explains, for as long as it takes.
+//! More kills than the kernel logs, over a longer time.
 
 use std::sync::PoisonError;
 use std::time::{Duration, Instant};
@@ -7,21 +7,21 @@ use procfs::process::Process;
 use serde_json::{Value, json};
 
 use crate::common::{Figures, Samples, Table};
-use crate::scene::{Learnt, Scene, Watching, at_the_socket, rereader};
+use crate::scene::{Observations, Scene, Watching, at_the_socket, rereader};
 use crate::stamps::Stamps;
 use crate::support::agent::Agent;
 use crate::victim::Victims;
 
 const EACH_SECOND: u32 = 75;
 const PODS: usize = 100;
-/// What is told late is told by then.
+/// The time until late reports have arrived.
 const AFTERWARDS: Duration = Duration::from_secs(5);
 
 pub(crate) async fn measure(period: Duration) -> anyhow::Result<()> {
     let scene = Scene::new(PODS);
     let agent = scene.agent().await;
     let told = at_the_socket(&scene, &agent).await?;
-    // What starting leaves to be done is over by then.
+    // The time until the work of the start is done.
     tokio::time::sleep(AFTERWARDS).await;
     let before = Cost::of(&agent)?;
     let (pids, took, stamps, most) = flood(&scene, Some(&agent), period).await?;
@@ -46,7 +46,7 @@ pub(crate) async fn measure(period: Duration) -> anyhow::Result<()> {
             stamps.explained
         ),
     );
-    let agents = told.learner.with(|learnt| told_of(learnt, &pids));
+    let agents = told.observer.with(|seen| reported_of(seen, &pids));
     figures.row(agents.into_iter().chain([
         (
             "core_percent",
@@ -62,7 +62,7 @@ pub(crate) async fn measure(period: Duration) -> anyhow::Result<()> {
     table.row("reading the log again each second", samples(&again, &pids, &stamps));
     table.print()?;
     let used = *used.lock().unwrap_or_else(PoisonError::into_inner);
-    let again = again.learner.with(|learnt| found_again(learnt, &pids));
+    let again = again.observer.with(|seen| found_again(seen, &pids));
     figures.row(again.into_iter().chain([
         ("core_percent", json!(used.as_secs_f64() / took.as_secs_f64() * 100.0)),
         ("anonymous_mib_before", Value::Null),
@@ -71,21 +71,21 @@ pub(crate) async fn measure(period: Duration) -> anyhow::Result<()> {
     figures.print()
 }
 
-fn told_of(learnt: &Learnt, pids: &[u32]) -> [(&'static str, Value); 6] {
-    let named = pids.iter().filter(|pid| learnt.by_process.contains_key(pid)).count();
+fn reported_of(seen: &Observations, pids: &[u32]) -> [(&'static str, Value); 6] {
+    let named = pids.iter().filter(|pid| seen.by_process.contains_key(pid)).count();
     [
         ("by", json!("agent")),
         ("kills", json!(pids.len())),
-        ("told", json!(learnt.kills.len())),
-        ("with_container", json!(learnt.placed)),
+        ("told", json!(seen.kills.len())),
+        ("with_container", json!(seen.placed)),
         ("with_process", json!(named)),
-        ("told_twice", json!(learnt.twice)),
+        ("told_twice", json!(seen.twice)),
     ]
 }
 
-fn found_again(learnt: &Learnt, pids: &[u32]) -> [(&'static str, Value); 6] {
-    let found = pids.iter().filter(|pid| learnt.by_process.contains_key(pid)).count();
-    let explained = pids.iter().filter(|pid| learnt.explained.contains(pid)).count();
+fn found_again(seen: &Observations, pids: &[u32]) -> [(&'static str, Value); 6] {
+    let found = pids.iter().filter(|pid| seen.by_process.contains_key(pid)).count();
+    let explained = pids.iter().filter(|pid| seen.explained.contains(pid)).count();
     [
         ("by", json!("reading the log again")),
         ("kills", json!(pids.len())),
@@ -97,14 +97,14 @@ fn found_again(learnt: &Learnt, pids: &[u32]) -> [(&'static str, Value); 6] {
 }
 
 fn samples(watching: &Watching, pids: &[u32], stamps: &Stamps) -> Samples {
-    watching.learner.with(|learnt| {
-        let time = |pid: &u32| stamps.since(*pid, *learnt.by_process.get(pid)?);
+    watching.observer.with(|seen| {
+        let time = |pid: &u32| stamps.since(*pid, *seen.by_process.get(pid)?);
         pids.iter().filter_map(time).collect()
     })
 }
 
-/// Gets processes killed at a steady rate; their ids, how long that took, when they were killed, and the most anonymous
-/// memory of the agent, in kilobytes.
+/// Kills processes at a steady rate. Returns their pids, the total time, the time of each kill, and the agent's
+/// highest anonymous memory in kilobytes.
 async fn flood(
     scene: &Scene,
     agent: Option<&Agent>,
@@ -138,11 +138,11 @@ async fn flood(
     Ok((pids, took, stamps, most))
 }
 
-/// What the agent used so far.
+/// The resources that the agent has used so far.
 struct Cost {
-    /// All threads, those that ended included.
+    /// Of all threads, including ended ones.
     processor: Duration,
-    /// Kilobytes.
+    /// In kilobytes.
     anonymous: u64,
 }
 

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::common::{Samples, Table};
-use crate::scene::{Learner, Scene, at_the_socket, rereader, watcher};
+use crate::scene::{Observer, Scene, at_the_socket, rereader, watcher};
 use crate::stamps::Stamps;
 use crate::victim::Victims;
 
-/// The kernel explains ten kills in five seconds.
+/// The kernel logs ten kills in five seconds.
 const PAUSE: Duration = Duration::from_millis(600);
-/// Who has not learnt of a kill by then will not.
+/// An observer that has not seen a kill by then will not.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PODS: usize = 100;
 
@@ -22,14 +22,14 @@ pub(crate) async fn measure(kills: usize) -> anyhow::Result<()> {
     let watching = watcher(&scene).await?;
     table.row(
         "the watcher has handed it to the reporter",
-        times(&scene, &watching.learner, kills).await?,
+        times(&scene, &watching.observer, kills).await?,
     );
     drop(watching);
     let agent = scene.agent().await;
     let watching = at_the_socket(&scene, &agent).await?;
     table.row(
         "the agent has kept it and told its socket",
-        times(&scene, &watching.learner, kills).await?,
+        times(&scene, &watching.observer, kills).await?,
     );
     drop((watching, agent));
     for (name, pause) in [
@@ -37,12 +37,12 @@ pub(crate) async fn measure(kills: usize) -> anyhow::Result<()> {
         ("reading the log again each second", Duration::from_secs(1)),
     ] {
         let (watching, _) = rereader(pause);
-        table.row(name, times(&scene, &watching.learner, kills).await?);
+        table.row(name, times(&scene, &watching.observer, kills).await?);
     }
     table.print()
 }
 
-async fn times(scene: &Scene, learner: &Learner, kills: usize) -> anyhow::Result<Samples> {
+async fn times(scene: &Scene, observer: &Observer, kills: usize) -> anyhow::Result<Samples> {
     let mut stamps = Stamps::new()?;
     let mut victims = Victims::in_all(scene.node.cgroups(), &scene.cgroups())?;
     let mut samples = Samples::default();
@@ -51,7 +51,7 @@ async fn times(scene: &Scene, learner: &Learner, kills: usize) -> anyhow::Result
         tokio::time::sleep(PAUSE).await;
         let learnt = async {
             loop {
-                if let Some(moment) = learner.with(|learnt| learnt.by_process.get(&pid).copied()) {
+                if let Some(moment) = observer.with(|seen| seen.by_process.get(&pid).copied()) {
                     return moment;
                 }
                 tokio::time::sleep(Duration::from_millis(10)).await;

@@ -1,4 +1,4 @@
-//! The kernel's log, read from its beginning or from where it was left.
+//! The kernel's log, read from its beginning or from a position.
 
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, Read as _, Seek as _, SeekFrom};
@@ -9,23 +9,23 @@ use nix::fcntl::OFlag;
 
 const DEVICE: &str = "/dev/kmsg";
 
-/// What a record says that is of use here.
+/// The relevant content of a record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Said {
+pub(crate) enum Content {
     /// This process was killed.
     Killed(u32),
     /// This process was killed, and the record names its cgroup.
     Explained(u32),
-    /// Something that was written there by a process.
+    /// A process wrote this text.
     Written(String),
 }
 
-/// A record's number, the kernel's stamp, and what it says.
+/// A record's sequence number, the kernel's timestamp, and the content.
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) number: u64,
     pub(crate) stamp: Duration,
-    pub(crate) said: Said,
+    pub(crate) content: Content,
 }
 
 /// The open log.
@@ -36,7 +36,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// Opens it at its oldest record.
+    /// Opens the log at its oldest record.
     pub(crate) fn from_the_beginning() -> anyhow::Result<Self> {
         let mut options = OpenOptions::new();
         let file = options.read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(DEVICE)?;
@@ -46,26 +46,26 @@ impl Log {
         })
     }
 
-    /// Opens it behind its latest record.
+    /// Opens the log after its latest record.
     pub(crate) fn from_now_on() -> anyhow::Result<Self> {
         let mut log = Self::from_the_beginning()?;
         log.file.seek(SeekFrom::End(0))?;
         Ok(log)
     }
 
-    /// Writes a line into it.
+    /// Writes a line into the log.
     pub(crate) fn write(line: &str) -> anyhow::Result<()> {
         Ok(std::fs::write(DEVICE, line)?)
     }
 
-    /// Everything of use that is there now and was not read yet.
+    /// Reads all relevant records up to now.
     pub(crate) fn read(&mut self) -> anyhow::Result<Vec<Record>> {
         let mut records = Vec::new();
         loop {
             match self.file.read(&mut self.buffer) {
                 Ok(length) => records.extend(record(&String::from_utf8_lossy(&self.buffer[..length]))),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(records),
-                // EPIPE: what was to be read next is overwritten; the next read gets the oldest that is left.
+                // EPIPE: the kernel has overwritten the next record; the next read gets the oldest one that is left.
                 Err(error) if error.kind() == ErrorKind::BrokenPipe => {}
                 Err(error) => return Err(error.into()),
             }
@@ -80,13 +80,13 @@ fn record(text: &str) -> Option<Record> {
     let number = fields.next()?.parse().ok()?;
     let stamp = Duration::from_micros(fields.next()?.parse().ok()?);
     let line = text.lines().next()?;
-    let said = if priority >= 8 {
-        Said::Written(line.to_owned())
+    let content = if priority >= 8 {
+        Content::Written(line.to_owned())
     } else if let Some((_, killed)) = line.split_once("Killed process ") {
-        Said::Killed(killed.split(' ').next()?.parse().ok()?)
+        Content::Killed(killed.split(' ').next()?.parse().ok()?)
     } else {
         let (_, pid) = line.strip_prefix("oom-kill:")?.rsplit_once(",pid=")?;
-        Said::Explained(pid.split(',').next()?.parse().ok()?)
+        Content::Explained(pid.split(',').next()?.parse().ok()?)
     };
-    Some(Record { number, stamp, said })
+    Some(Record { number, stamp, content })
 }

@@ -1,14 +1,16 @@
-//! How long after a kill for want of memory who knows of it, and what knowing costs, measured with real kills.
+//! The delay until observers know of a kill, and the cost of observation, measured with real kills.
 //!
 //!     cargo bench --bench oom [-- [--quick] [PART...]]      as root
 //!
 //! Parts, all of them by default:
-//! - `idle`: one kill at a time, so seldom that the kernel explains each: from the kernel's own stamp until the watcher has
-//!   handed on its report, until the agent has told it at its socket, and until it is found by reading the log again;
-//! - `flood`: 75 kills a second, of which the kernel explains two: what is told, what that costs in processor time and
-//!   memory, and what reading the log again each second finds and costs.
+//! - `idle`: one kill at a time, so rarely that the kernel logs each: from the kernel's timestamp until the watcher
+//!   has passed on its report, until the agent has reported it at its socket, and until a repeated read of the log
+//!   finds it;
+//! - `flood`: 75 kills a second, of which the kernel logs two: the reported kills, their cost in processor time and
+//!   memory, and the results and the cost of a complete read of the log every second.
 //!
-//! Prints and never judges. Everything is made below cgroups and temporary directories of its own and removed again.
+//! The benchmark prints results and judges none. It creates everything below its own cgroups and temporary
+//! directories, and removes it again.
 
 #[path = "../common/mod.rs"]
 #[allow(dead_code, reason = "shared by benchmarks of which none needs all of it")]
@@ -37,16 +39,16 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
-/// How much to measure.
+/// The extent of the measurement.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Fewer kills, and a shorter flood.
     #[arg(long)]
     quick: bool,
-    /// What cargo passes to every benchmark.
+    /// The flag that cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
-    /// What to measure; everything by default.
+    /// The parts to measure; everything by default.
     parts: Vec<Part>,
 }
 
@@ -58,8 +60,8 @@ enum Part {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
-    // Started as a process that is to be killed, it does nothing else.
-    victim::obey()?;
+    // As a victim process, the program does nothing else.
+    victim::run_if_instructed()?;
     let arguments = Arguments::parse();
     let wanted = |part| arguments.parts.is_empty() || arguments.parts.contains(&part);
     machine::print()?;

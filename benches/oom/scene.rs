@@ -1,4 +1,4 @@
-//! Pods whose containers may have next to no memory, and those who are to learn of kills in them.
+//! Pods whose containers have very low memory limits, and the observers of kills in them.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +12,7 @@ use vscaled::model::{CgroupPath, LiveContainer, LivePod};
 use vscaled::oom::kmsg::monotonic;
 use vscaled::oom::watch::{Links, NodePods, start};
 
-use crate::log::{Log, Said};
+use crate::log::{Content, Log};
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;
 use crate::support::bare::{BareNode, BarePod};
@@ -20,7 +20,7 @@ use crate::support::bare::{BareNode, BarePod};
 /// A limit of 4 MiB.
 const SMALL: Amounts = Amounts::doubled(1000, 2);
 
-/// The pods. Dropping them ends and removes everything.
+/// The pods. Dropping the value ends and removes everything.
 #[derive(Debug)]
 pub(crate) struct Scene {
     pub(crate) node: BareNode,
@@ -28,7 +28,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// So many pods of one container.
+    /// Creates pods of one container.
     pub(crate) fn new(pods: usize) -> Self {
         let mut node = BareNode::new();
         let pods = (0..pods)
@@ -48,7 +48,7 @@ impl Scene {
             .collect()
     }
 
-    /// An agent that knows the pods and watches.
+    /// An agent that knows the pods and watches for kills.
     pub(crate) async fn agent(&self) -> Agent {
         let mut agent = Agent::new(&self.node.kubepods());
         for pod in &self.pods {
@@ -65,7 +65,7 @@ impl Scene {
         agent
     }
 
-    /// The pods as the watcher gets them from the rest of the agent.
+    /// The pods in the form in which the agent gives them to the watcher.
     fn residents(&self) -> anyhow::Result<NodePods> {
         let live = |pod: &BarePod| {
             let container = |(name, one): (&&str, &crate::support::bare::BareContainer)| {
@@ -92,49 +92,49 @@ impl Scene {
     }
 }
 
-/// When somebody learnt of which process's kill, on CLOCK_MONOTONIC, and in how many kills of ours.
+/// The time at which an observer learned of each process's kill, on CLOCK_MONOTONIC, and counts of the kills.
 #[derive(Debug, Default)]
-pub(crate) struct Learnt {
+pub(crate) struct Observations {
     pub(crate) by_process: HashMap<u32, Duration>,
     /// Kills, by their ids.
     pub(crate) kills: HashSet<String>,
-    /// Kills that were told more than once.
+    /// Kills with more than one report.
     pub(crate) twice: usize,
-    /// Kills with the container they happened in.
+    /// Kills with a known container.
     pub(crate) placed: usize,
-    /// Processes whose cgroup the kernel named.
+    /// Processes whose cgroup the kernel logged.
     pub(crate) explained: HashSet<u32>,
 }
 
-/// The same, while somebody is learning.
+/// The same, shared with a running observer.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Learner(Arc<Mutex<Learnt>>);
+pub(crate) struct Observer(Arc<Mutex<Observations>>);
 
-impl Learner {
-    pub(crate) fn with<T>(&self, use_it: impl FnOnce(&mut Learnt) -> T) -> T {
+impl Observer {
+    pub(crate) fn with<T>(&self, use_it: impl FnOnce(&mut Observations) -> T) -> T {
         use_it(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn told(&self, id: String, pid: Option<u32>, container: bool) {
+    fn record_kill(&self, id: String, pid: Option<u32>, container: bool) {
         let now = monotonic();
-        self.with(|learnt| {
-            learnt.placed += usize::from(container);
-            learnt.twice += usize::from(!learnt.kills.insert(id));
+        self.with(|seen| {
+            seen.placed += usize::from(container);
+            seen.twice += usize::from(!seen.kills.insert(id));
             if let Some(pid) = pid {
-                learnt.by_process.insert(pid, now);
+                seen.by_process.insert(pid, now);
             }
         });
     }
 }
 
-/// Somebody who learns of kills. Dropping it ends that.
+/// A running observer. Dropping the value ends it.
 #[derive(Debug)]
 pub(crate) struct Watching {
-    pub(crate) learner: Learner,
+    pub(crate) observer: Observer,
     _end: End,
 }
 
-/// What ends the learning.
+/// The handle that ends the observer.
 #[derive(Debug)]
 #[expect(dead_code, reason = "held for what dropping it does")]
 enum End {
@@ -147,7 +147,7 @@ enum End {
     Socket(tokio::task::JoinHandle<anyhow::Result<()>>),
 }
 
-/// The watcher alone, in this process: what it hands to the reporter.
+/// The watcher alone, in this process: its output to the reporter.
 pub(crate) async fn watcher(scene: &Scene) -> anyhow::Result<Watching> {
     let tree = scene.node.kubepods();
     let (residents, pods) = watch::channel(Arc::new(scene.residents()?));
@@ -155,8 +155,8 @@ pub(crate) async fn watcher(scene: &Scene) -> anyhow::Result<Watching> {
     let (batches, mut taken) = mpsc::channel::<vscaled::oom::watch::Batch>(64);
     let (problems, _) = watch::channel(Vec::new());
     let stop = CancellationToken::new();
-    let learner = Learner::default();
-    let (learning, (ready, is_ready)) = (learner.clone(), tokio::sync::oneshot::channel());
+    let observer = Observer::default();
+    let (recorder, (ready, is_ready)) = (observer.clone(), tokio::sync::oneshot::channel());
     let taker = async move {
         let mut ready = Some(ready);
         while let Some(batch) = taken.recv().await {
@@ -164,10 +164,10 @@ pub(crate) async fn watcher(scene: &Scene) -> anyhow::Result<Watching> {
                 let ours = report.cgroup.as_deref().and_then(|path| CgroupPath::new(path).ok());
                 if ours.is_some_and(|path| path.below(&tree).is_some()) {
                     let pid = report.victim.as_ref().map(|victim| victim.pid);
-                    learning.told(report.id, pid, report.facts.container.is_some());
+                    recorder.record_kill(report.id, pid, report.facts.container.is_some());
                 }
             }
-            // The first batch says that everything from before is read.
+            // The first batch means that everything from before has been read.
             if let Some(ready) = ready.take() {
                 ready.send(()).unwrap_or_default();
             }
@@ -188,15 +188,15 @@ pub(crate) async fn watcher(scene: &Scene) -> anyhow::Result<Watching> {
     )?;
     is_ready.await?;
     let _end = End::Watcher(stop.drop_guard(), residents, changes);
-    Ok(Watching { learner, _end })
+    Ok(Watching { observer, _end })
 }
 
-/// Somebody at the agent's socket.
+/// A client at the agent's socket.
 pub(crate) async fn at_the_socket(scene: &Scene, agent: &Agent) -> anyhow::Result<Watching> {
     let mut watch = agent.client().await.watch().await?;
     let tree = scene.node.kubepods();
-    let learner = Learner::default();
-    let learning = learner.clone();
+    let observer = Observer::default();
+    let recorder = observer.clone();
     let task = tokio::spawn(async move {
         loop {
             let change = watch.next().await?;
@@ -204,21 +204,21 @@ pub(crate) async fn at_the_socket(scene: &Scene, agent: &Agent) -> anyhow::Resul
             let Some(kill) = change.kill else { continue };
             let ours = kill.cgroup.as_deref().and_then(|path| CgroupPath::new(path).ok());
             if ours.is_some_and(|path| path.below(&tree).is_some()) {
-                learning.told(kill.id, kill.victim.map(|victim| victim.pid), kill.container.is_some());
+                recorder.record_kill(kill.id, kill.victim.map(|victim| victim.pid), kill.container.is_some());
             }
         }
     });
     let _end = End::Socket(task);
-    Ok(Watching { learner, _end })
+    Ok(Watching { observer, _end })
 }
 
-/// Somebody who reads all of the log again, pausing so long in between; `dmesg` reads it the same way. Also the processor
-/// time that takes, so far.
+/// A reader that reads the whole log again and again with a pause, as `dmesg` does. Also returns the processor time
+/// of the reads so far.
 pub(crate) fn rereader(pause: Duration) -> (Watching, Arc<Mutex<Duration>>) {
-    let learner = Learner::default();
+    let observer = Observer::default();
     let stop = CancellationToken::new();
     let used = Arc::new(Mutex::new(Duration::ZERO));
-    let (learning, stopped, using) = (learner.clone(), stop.clone(), Arc::clone(&used));
+    let (recorder, stopped, using) = (observer.clone(), stop.clone(), Arc::clone(&used));
     std::thread::spawn(move || {
         let mut next = 0;
         while !stopped.is_cancelled() {
@@ -226,12 +226,12 @@ pub(crate) fn rereader(pause: Duration) -> (Watching, Arc<Mutex<Duration>>) {
                 Ok(records) => {
                     let end = records.iter().map(|record| record.number + 1).max();
                     for record in records.into_iter().filter(|record| record.number >= next) {
-                        match record.said {
-                            Said::Killed(pid) => learning.told(record.number.to_string(), Some(pid), false),
-                            Said::Explained(pid) => learning.with(|learnt| {
-                                learnt.explained.insert(pid);
+                        match record.content {
+                            Content::Killed(pid) => recorder.record_kill(record.number.to_string(), Some(pid), false),
+                            Content::Explained(pid) => recorder.with(|seen| {
+                                seen.explained.insert(pid);
                             }),
-                            Said::Written(_) => {}
+                            Content::Written(_) => {}
                         }
                     }
                     next = next.max(end.unwrap_or(0));
@@ -245,5 +245,5 @@ pub(crate) fn rereader(pause: Duration) -> (Watching, Arc<Mutex<Duration>>) {
         }
     });
     let _end = End::Reader(stop.drop_guard());
-    (Watching { learner, _end }, used)
+    (Watching { observer, _end }, used)
 }

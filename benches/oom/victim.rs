@@ -1,6 +1,7 @@
-//! Processes that are killed at once: this very program, started again with orders in its environment.
+//! Processes that are killed at once. Each is this program itself, started again with instructions in an environment
+//! variable.
 //!
-//! They are started by a shell that is in their cgroup already. Moving each of them there would make the whole machine wait.
+//! A shell that is already in their cgroup starts them. Moving each of them there would block the whole machine.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -11,19 +12,19 @@ use vscaled::model::CgroupPath;
 
 use crate::support::tree::CgroupTree;
 
-/// The variable that says that there are orders.
-const ORDERS: &str = "VSCALED_BENCH_VICTIM";
+/// The environment variable with the instructions.
+const INSTRUCTIONS: &str = "VSCALED_BENCH_VICTIM";
 /// More than any container of this benchmark may have.
 const TOO_MUCH: usize = 64 << 20;
 /// A kernel that has not killed by then will not.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What starts them, one in each cgroup. Dropping it ends that.
+/// The shells that start the processes, one in each cgroup. Dropping the value ends them.
 #[derive(Debug)]
 pub(crate) struct Victims {
     starters: Vec<Starter>,
     started: usize,
-    /// What the counters said before.
+    /// The counters before the kills.
     before: u64,
 }
 
@@ -46,7 +47,7 @@ impl Victims {
         })
     }
 
-    /// Starts the next one; returns its process.
+    /// Starts the next process and returns its pid.
     pub(crate) fn start(&mut self) -> anyhow::Result<u32> {
         let next = self.started % self.starters.len();
         self.started += 1;
@@ -57,7 +58,7 @@ impl Victims {
         pid.trim().parse().context("the shell has ended; is there swap?")
     }
 
-    /// Waits until the kernel has killed all of them.
+    /// Waits until the kernel has killed all processes.
     pub(crate) async fn all_killed(&self, tree: &CgroupTree, cgroups: &[CgroupPath]) -> anyhow::Result<()> {
         let start = Instant::now();
         loop {
@@ -86,7 +87,7 @@ impl Starter {
             .arg("-ec")
             .arg(format!("{} while read -r _; do \"$0\" & echo $!; done", enter.concat()))
             .arg(std::env::current_exe()?)
-            .env(ORDERS, "")
+            .env(INSTRUCTIONS, "")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
@@ -109,9 +110,9 @@ impl Drop for Starter {
     }
 }
 
-/// Does what the environment orders, and never returns then.
-pub(crate) fn obey() -> anyhow::Result<()> {
-    if std::env::var_os(ORDERS).is_none() {
+/// Runs the instructions in the environment, and does not return then.
+pub(crate) fn run_if_instructed() -> anyhow::Result<()> {
+    if std::env::var_os(INSTRUCTIONS).is_none() {
         return Ok(());
     }
     let held = std::hint::black_box(vec![1_u8; TOO_MUCH]);

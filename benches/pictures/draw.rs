@@ -1,4 +1,4 @@
-//! Pictures of results, as SVG: the same results give the same text.
+//! Charts of results, as SVG: equal results give equal text.
 
 use serde_json::Value;
 
@@ -12,7 +12,6 @@ const STYLE: &str = "text{font:13px sans-serif;fill:#24292f}.title{font-size:15p
     .ours{fill:#1f6feb}.other{fill:#8c959f}.line{stroke:#1f6feb;fill:none;stroke-width:2}.axis{stroke:#8c959f}\
     @media(prefers-color-scheme:dark){text{fill:#e6edf3}.small{fill:#9198a1}}";
 
-/// One bar.
 struct Bar {
     label: String,
     value: f64,
@@ -20,7 +19,7 @@ struct Bar {
     ours: bool,
 }
 
-/// Every picture for which there are results, with the name of its file.
+/// Every chart with results, and the name of its file.
 pub(crate) fn pictures(results: &Value) -> Vec<(&'static str, String)> {
     let all = [
         ("resize.svg", resize(results)),
@@ -35,7 +34,7 @@ pub(crate) fn pictures(results: &Value) -> Vec<(&'static str, String)> {
         .collect()
 }
 
-/// The tables of one part, in their order.
+/// The tables of one part, in order.
 fn tables<'a>(results: &'a Value, part: &str) -> impl DoubleEndedIterator<Item = &'a Value> {
     let all = results["tables"].as_array().map(Vec::as_slice).unwrap_or_default();
     all.iter().filter(move |table| table["part"] == part)
@@ -178,7 +177,7 @@ fn rest(results: &Value) -> Option<String> {
     (rows.len() > 1).then(|| Picture::curves(title, &head(results, "rest"), &curves))
 }
 
-/// The exponent `e` of `y = c * x^e` that fits the points best: least squares of the logarithms.
+/// The exponent `e` of the best fit of `y = c * x^e`: least squares of the logarithms.
 pub(crate) fn exponent(points: &[(f64, f64)]) -> f64 {
     let count = points.len() as f64;
     let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / count;
@@ -198,7 +197,7 @@ fn time(micros: f64) -> String {
 }
 
 impl Bar {
-    /// A time of our own, or of another beside ours.
+    /// The label of vscaled's own time, or of another one with its ratio.
     fn beside(label: &str, value: f64, ours: Option<f64>) -> Self {
         let times = ours.map(|ours| format!(", {:.0} times as long", value / ours));
         Self {
@@ -247,7 +246,7 @@ impl Picture {
     fn bars(title: &str, conditions: &str, bars: &[Bar], scale: Scale) -> String {
         let values = || bars.iter().map(|bar| bar.value);
         let most = values().fold(f64::MIN_POSITIVE, f64::max);
-        // A logarithmic bar begins at half of the power of ten below the least value.
+        // A logarithmic bar begins at half of the power of ten below the smallest value.
         let begin = 10_f64.powf(values().fold(f64::MAX, f64::min).max(f64::MIN_POSITIVE).log10().floor());
         let mut picture = Self::begin(title, conditions, HEAD + ROW * bars.len() as f64 + 6.0);
         for (bar, row) in bars.iter().zip(0_u32..) {
@@ -267,7 +266,7 @@ impl Picture {
         picture.end()
     }
 
-    /// One plot for each curve, side by side, with the line that fits.
+    /// One plot for each curve, side by side, with the fitted line.
     fn curves(title: &str, conditions: &str, curves: &[(&str, Vec<(f64, f64)>)]) -> String {
         let (top, height) = (HEAD + 24.0, 150.0);
         let mut picture = Self::begin(title, conditions, top + height + 30.0);
@@ -279,7 +278,7 @@ impl Picture {
                 (logs().fold(f64::MAX, f64::min), logs().fold(f64::MIN, f64::max))
             };
             let ((x0, x1), (y0, y1)) = (bounds(|point| point.0), bounds(|point| point.1));
-            // Both axes have the same scale, so that the slope is what it looks like.
+            // Both axes have the same scale, so the visible slope is the exponent.
             let scale = ((right - left) / (x1 - x0)).min((height - 30.0) / (y1 - y0).max(0.1));
             let place = |(x, y): (f64, f64)| (left + (x - x0) * scale, top + height - 20.0 - (y - y0) * scale);
             let slope = exponent(points);

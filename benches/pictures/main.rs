@@ -1,8 +1,8 @@
-//! Makes a document of the results of other benchmarks, and pictures of that.
+//! Combines the results of other benchmarks into a document, and draws charts from it.
 //!
 //!     cargo bench --bench pictures -- LINES RESULTS.json [DIRECTORY]
 //!
-//! `LINES` is what the benchmarks kept (`VSCALED_BENCH_RESULTS`): a line of JSON for each table.
+//! `LINES` is the file that the benchmarks wrote (`VSCALED_BENCH_RESULTS`): a line of JSON for each table.
 
 mod draw;
 #[path = "../resize/machine.rs"]
@@ -20,12 +20,12 @@ use serde_json::{Value, json};
 struct Arguments {
     lines: PathBuf,
     results: PathBuf,
-    /// Where the pictures go; none are made without it.
+    /// The directory for the charts; without it there are none.
     pictures: Option<PathBuf>,
-    /// What was measured: a commit.
+    /// The measured commit.
     #[arg(long)]
     commit: Option<String>,
-    /// What cargo passes to every benchmark.
+    /// The flag that cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -37,7 +37,7 @@ fn main() -> anyhow::Result<()> {
     let results = json!({
         "at": Timestamp::now().round(jiff::Unit::Second)?,
         "commit": arguments.commit,
-        // Who built the kernel is of no interest.
+        // The kernel's builder is irrelevant.
         "machine": {
             "cores": thread::available_parallelism()?,
             "processor": machine::processor()?,

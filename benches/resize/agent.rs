@@ -1,4 +1,4 @@
-//! A daemon of our own: the built `vscaled` on a temporary directory, watched at its socket.
+//! A daemon for the benchmark: the built `vscaled` with a temporary directory, observed at its socket.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use vscaled::model::CgroupPath;
 /// Longest wait for anything that is not measured.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The running daemon. Dropping it ends it; what it wrote stays in the cgroups.
+/// The running daemon. Dropping the value ends it; the written values stay in the cgroups.
 #[derive(Debug)]
 pub(crate) struct Agent {
     process: Child,
@@ -24,7 +24,7 @@ pub(crate) struct Agent {
 }
 
 impl Agent {
-    /// Starts the daemon on manifests of pods, and waits until it has found `pods` of them alive.
+    /// Starts the daemon with manifests of pods, and waits until it has found `pods` of them running.
     pub(crate) async fn start(
         kubepods: &CgroupPath,
         runtime: Option<&Path>,
@@ -69,7 +69,7 @@ impl Agent {
         })
     }
 
-    /// Puts a manifest into the directory whole, as anybody should: written beside, then renamed.
+    /// Writes a manifest atomically: to a file beside it, which is then renamed.
     pub(crate) fn put(&self, name: &str, text: &str) -> anyhow::Result<()> {
         let partial = self.directory.path().join("partial");
         fs::write(&partial, text)?;
@@ -77,7 +77,7 @@ impl Agent {
         Ok(())
     }
 
-    /// The end of what the agent had to say.
+    /// The end of the agent's log.
     fn log(&self) -> String {
         let log = fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
@@ -95,7 +95,7 @@ impl Agent {
                 .await
                 .with_context(|| format!("no change within {PATIENCE:?}; the agent's log:\n{}", self.log()))??;
             ensure!(change.missed == 0, "{} changes were missed", change.missed);
-            // Somebody else's: nothing of ours runs short of memory.
+            // A kill of another process: the benchmark's pods do not run short of memory.
             if change.kill.is_some() {
                 continue;
             }
@@ -123,7 +123,7 @@ impl Drop for Agent {
     }
 }
 
-/// A daemon that did not become ready.
+/// A daemon that did not become ready, and is killed.
 struct Kill(Option<Child>);
 
 impl Drop for Kill {
@@ -146,7 +146,7 @@ fn end(process: &mut Child) {
     }
 }
 
-/// Waits for the socket, and for so many pods with all of their containers.
+/// Waits for the socket, and for this many pods with all of their containers.
 async fn ready(socket: &Path, pods: usize) -> anyhow::Result<Watch> {
     let started = Instant::now();
     loop {

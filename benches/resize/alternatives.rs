@@ -1,5 +1,5 @@
-//! What one would call without vscaled, on the same containers: each call changes all three of them, one after the
-//! other, in cpu shares, cpu quota and memory limit. None of these touches the pod's own cgroup or reads anything back.
+//! The calls that replace vscaled, on the same containers. Each call changes all three containers, one after the
+//! other, in cpu shares, cpu quota and memory limit. None of them touches the pod's own cgroup or reads a value back.
 
 use std::process::Command;
 use std::time::Instant;
@@ -17,10 +17,10 @@ use crate::support::pods::Pod;
 
 /// The containerd namespace in which its CRI keeps containers.
 const NAMESPACE: &str = "k8s.io";
-/// How containerd names the message it expects, which is JSON (containerd `pkg/oci`, `typeurl`).
+/// containerd's name for the expected message, which is JSON (containerd `pkg/oci`, `typeurl`).
 const RESOURCES: &str = "types.containerd.io/opencontainers/runtime-spec/1/LinuxResources";
 
-/// What a container is to hold in one round.
+/// The values of a container in one round.
 #[derive(Debug, Clone, Copy)]
 struct Amounts {
     shares: i64,
@@ -31,7 +31,7 @@ struct Amounts {
 impl Amounts {
     const PERIOD: i64 = 100_000;
 
-    /// Never the same twice running, and below the pod's limits as the agent left them.
+    /// Never the same in two consecutive rounds, and below the pod's limits from the agent's last pass.
     const fn of(round: usize) -> Self {
         let factor = if round.is_multiple_of(2) { 1 } else { 2 };
         Self {
@@ -42,7 +42,7 @@ impl Amounts {
     }
 }
 
-/// Every alternative, so many times each, in turn.
+/// Runs the alternatives in turn, this many times each.
 pub(crate) async fn measure(
     containerd: &Containerd,
     pod: &Pod,
@@ -52,7 +52,7 @@ pub(crate) async fn measure(
     let tasks = containerd_client::Client::from_path(containerd.socket()).await?.tasks();
     let kubelet = containerd.kubelet();
     for round in 0..rounds {
-        // Each finds what the one before left, which differs.
+        // Each call finds the values of the previous one, which differ.
         let amounts = |of: usize| Amounts::of(3 * round + of);
         let start = Instant::now();
         for container in &pod.containers {
@@ -85,14 +85,14 @@ fn runc_update(containerd: &Containerd, id: &str, amounts: Amounts) -> Command {
     let mut command = Command::new("runc");
     command
         .arg("--root")
-        // Where the containerd of the tests keeps what runc knows.
+        // The directory of runc's state in the tests' containerd.
         .arg(containerd.socket().with_file_name("oci").join(NAMESPACE))
         .arg("update")
         .args(["--cpu-share", &amounts.shares.to_string()])
         .args(["--cpu-quota", &amounts.quota.to_string()])
         .args(["--cpu-period", &Amounts::PERIOD.to_string()])
         .args(["--memory", &amounts.memory.to_string()])
-        // CRI has set it as high as the memory limit, which the kernel would refuse to raise above it.
+        // CRI has set the swap limit to the memory limit, and the kernel refuses to raise the memory limit above it.
         .args(["--memory-swap", &amounts.memory.to_string()])
         .arg(id);
     command

@@ -1,8 +1,7 @@
 //! From a VPA's status at the API server to every level of the pod, where the kubelet resizes in place.
 //!
-//! The API server and the kubelet are the tests' own (`support::apimodel`); watches, patches and cgroups are real, and the
-//! kubelet takes 310 ms, as one was measured to do by itself. Waits for the kubelet between two rounds, so that each
-//! finds everything settled.
+//! The API server and the kubelet are the tests' models (`support::apimodel`). Watches, patches and cgroups are real,
+//! and the kubelet takes 310 ms, like a measured real one. The benchmark waits for the kubelet between two rounds.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +18,7 @@ use crate::support::bare::BareNode;
 pub(crate) const NODE: &str = "node-1";
 const NAME: &str = "web-1";
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000081";
-/// Until a kubelet of 1.36 with containerd had written a cgroup (docs/performance.md).
+/// The time until a kubelet of 1.36 with containerd had written a cgroup (docs/performance.md).
 const KUBELET: Duration = Duration::from_millis(310);
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -44,7 +43,7 @@ pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
     agent.reaches(NAME, "NotManaged").await;
 
     let (mut verified, mut inside, mut asked) = (Samples::default(), Samples::default(), Samples::default());
-    // The first one is preceded by a dry run.
+    // A dry run precedes the first patch.
     for round in 0..=rounds {
         let target = if round % 2 == 0 {
             Amounts::doubled(200, 100)
@@ -128,7 +127,7 @@ fn resources(amounts: Amounts) -> Value {
     })
 }
 
-/// What all pods belong to.
+/// The owner of all pods.
 pub(crate) fn owner() -> Value {
     let selector = json!({"selector": {"matchLabels": {"app": "web"}}});
     json!({"metadata": {"name": "web", "namespace": "test", "uid": "o"}, "spec": selector})
@@ -153,7 +152,7 @@ pub(crate) fn object(name: &str, uid: &str, id: &str, amounts: Amounts) -> Value
     })
 }
 
-/// The VPA of all of them.
+/// The VPA of all pods.
 pub(crate) fn vpa(amounts: Amounts) -> Value {
     let target = &resources(amounts)["requests"];
     let recommended = json!([{"containerName": "app", "target": target, "lowerBound": target, "upperBound": target}]);

@@ -1,7 +1,7 @@
-//! What the agent costs while nothing happens, where pods and VPAs come from an API server.
+//! The cost of an idle agent whose pods and VPAs come from an API server.
 //!
-//! The API server is the tests' own, like that of `api`; the pods are as long as real ones, most of which the agent has
-//! no use for.
+//! The API server is the tests' model, as in `api`. The pods are as large as real ones, although the agent ignores
+//! most of their fields.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,14 +17,15 @@ use crate::support::amounts::Amounts;
 use crate::support::apimodel::ApiModel;
 use crate::support::tree::CgroupTree;
 
-/// What the kubelet took over, one recommendation after the other: an agent that has never worked is no agent at rest.
+/// The amounts of earlier recommendations, all applied: an agent without earlier work does not represent an idle
+/// agent.
 const AMOUNTS: [Amounts; 4] = [
     Amounts::doubled(100, 64),
     Amounts::doubled(80, 48),
     Amounts::doubled(60, 40),
     Amounts::doubled(120, 96),
 ];
-/// Without a call for so long, nothing is owed to the API server any more.
+/// Without a call for this time, no work at the API server is pending.
 const SILENCE: Duration = Duration::from_secs(30);
 const AT_FIRST: Amounts = Amounts::doubled(50, 32);
 
@@ -65,7 +66,7 @@ pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()>
             agent.reaches(&format!("web-{pod}"), "InSync").await;
         }
     }
-    // Until no limit that came down is watched any more.
+    // Waits until no shrink is watched any more.
     tokio::time::sleep(WATCH_PERIOD + SETTLE).await;
     // Events about so many changes are spread over minutes.
     let mut calls = api.all_calls();
@@ -84,7 +85,7 @@ pub(crate) async fn measure(pods: usize, period: Duration) -> anyhow::Result<()>
     Ok(())
 }
 
-/// Which calls were made, and how often.
+/// The calls since then, with their numbers.
 fn since(before: &BTreeMap<String, usize>, now: &BTreeMap<String, usize>) -> String {
     let made = now.iter().filter_map(|(call, count)| {
         let more = count - before.get(call).copied().unwrap_or_default();
@@ -98,7 +99,7 @@ fn since(before: &BTreeMap<String, usize>, now: &BTreeMap<String, usize>) -> Str
     }
 }
 
-/// With what real pods are full of: their template's environment and mounts, and who set which field.
+/// Adds the usual content of real pods: the template's environment and mounts, and managed fields.
 fn lengthened(mut pod: Value) -> Value {
     let environment =
         (0..20).map(|number| json!({"name": format!("SETTING_{number}"), "value": "a value like many others"}));

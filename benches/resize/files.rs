@@ -38,7 +38,7 @@ pub(crate) fn cgroups(workload: &Workload) -> (CgroupTree, CgroupPath) {
     (tree, kubepods)
 }
 
-/// So many rounds after those that warm up.
+/// Runs this many rounds after the warm-up.
 pub(crate) async fn run(agent: &mut Agent, workload: &Workload, rounds: usize) -> anyhow::Result<Vec<Round>> {
     let mut done = Vec::with_capacity(rounds);
     for round in 0..rounds + WARM_UP {

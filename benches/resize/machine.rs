@@ -1,4 +1,4 @@
-//! What the numbers were taken on.
+//! The machine of the measurement.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ pub(crate) fn print() -> anyhow::Result<()> {
     print_load()
 }
 
-/// What the processor calls itself.
+/// The model name of the processor.
 pub(crate) fn processor() -> anyhow::Result<String> {
     let information = fs::read_to_string("/proc/cpuinfo")?;
     let model = information
@@ -30,13 +30,13 @@ pub(crate) fn kernel() -> anyhow::Result<String> {
     Ok(fs::read_to_string("/proc/sys/kernel/osrelease")?.trim().to_owned())
 }
 
-/// What else keeps the processors busy: numbers taken beside other work are worse.
+/// Prints the machine's load: measurements beside other work are worse.
 pub(crate) fn print_load() -> anyhow::Result<()> {
     println!("load average: {}", fs::read_to_string("/proc/loadavg")?.trim());
     Ok(())
 }
 
-/// The version that the memory and cpu controllers have here.
+/// The cgroup version of the memory and cpu controllers.
 pub(crate) fn version() -> anyhow::Result<&'static str> {
     Ok(match Hierarchy::discover(None)?.version() {
         CgroupVersion::V1 => "v1",

@@ -1,21 +1,21 @@
-//! How long it takes from a decision until the kernel holds it, measured on the built daemon with real cgroups.
+//! The time from a decision until the kernel holds the values, measured on the built daemon with real cgroups.
 //!
 //!     cargo bench --bench resize [-- [--quick] [--containers COUNT,...] [PART...]]      as root
 //!
 //! Parts, all of them by default:
 //! - `files`: one pod of three containers, through cgroup files alone;
-//! - `api`: one pod whose kubelet resizes in place, from a VPA's status at an API server of the benchmark's own;
+//! - `api`: one pod whose kubelet resizes in place, from a VPA's status at the benchmark's own API server;
 //! - `legacy`: one pod of three containers whose kubelet cannot, from a VPA's status at a real kube-apiserver (needs
-//!   `scripts/kube-parts`), and on the same node the pod made again instead;
+//!   `scripts/kube-parts`), and for comparison the pod created again on the same node;
 //! - `crowd`: 50 and then 250 pods changed by one recommendation;
-//! - `rest`: memory, processor time and descriptors of the agent that looks after 250, 500 and 1,000 containers when nothing
-//!   happens;
-//! - `api-rest`: the same of an agent that follows 250 pods at an API server, and how often it calls there;
-//! - `runtime`: one pod of three containers of a real containerd, and on the same containers what one would call instead:
-//!   `runc update`, containerd's task service, CRI.
+//! - `rest`: memory, processor time and descriptors of an idle agent with 250, 500 and 1,000 containers;
+//! - `api-rest`: the same of an agent that follows 250 pods at an API server, and the number of its calls there;
+//! - `runtime`: one pod of three containers of a real containerd, and on the same containers the calls that replace
+//!   vscaled: `runc update`, containerd's task service, CRI.
 //!
-//! Everything is made below a cgroup and a temporary directory of its own and removed again. Times inside the agent are
-//! its own (`Stages` of each change, as `vscalectl watch` gets them); all others are taken here.
+//! The benchmark creates everything below its own cgroup and temporary directory, and removes it again. Times inside
+//! the agent are the agent's own (`Stages` of each change, as in `vscalectl watch`). The benchmark takes all other
+//! times itself.
 
 mod agent;
 mod alternatives;
@@ -48,19 +48,19 @@ use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
 
-/// How much to measure.
+/// The extent of the measurement.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Fewer and shorter measurements: about a minute in all.
     #[arg(long)]
     quick: bool,
-    /// How many containers an agent at rest has, one measurement after the other; the first of them with --quick.
+    /// The numbers of containers of an idle agent, one measurement each; only the first with --quick.
     #[arg(long, value_delimiter = ',', num_args = 1, default_value = "250,500,1000")]
     containers: Vec<usize>,
-    /// What cargo passes to every benchmark.
+    /// The flag that cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
-    /// What to measure; everything by default.
+    /// The parts to measure; everything by default.
     parts: Vec<Part>,
 }
 

@@ -1,4 +1,4 @@
-//! What the agent costs while nothing happens.
+//! The cost of an idle agent.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -15,13 +15,14 @@ use crate::files::{cgroups, run};
 use crate::machine;
 use crate::workload::Workload;
 
-/// Recommendations that are followed before: an agent that has never worked is no agent at rest.
+/// The number of recommendations before the measurement: an agent without earlier work does not represent an idle
+/// agent.
 const WORK: usize = 4;
-/// What the last pass leaves to be done is over by then: looking at its own writes, saving, and setting the guard's alarms
-/// anew, of which the kernel takes some fifty a second. The last recommendation raises limits, so nothing is watched.
+/// The time until the last pass's later work is done: reading its own writes, saving, and setting the guard's alarms,
+/// of which the kernel accepts about fifty a second. The last recommendation raises limits, so no shrink is watched.
 pub(crate) const SETTLE: Duration = Duration::from_secs(30);
 
-/// Measures an agent for so many containers, one after the other.
+/// Measures an agent for each of these numbers of containers, one after the other.
 pub(crate) async fn measure(containers: &[usize], period: Duration) -> anyhow::Result<()> {
     let mut rows = Vec::new();
     for containers in containers {
@@ -54,7 +55,7 @@ async fn one(containers: usize, period: Duration) -> anyhow::Result<Rest> {
     let process = Process::new(i32::try_from(agent.pid())?)?;
     let fresh = Memory::of(&process)?;
     run(&mut agent, &workload, WORK).await?;
-    // The kernel takes some ten milliseconds for each of a container's alarms.
+    // The kernel takes about ten milliseconds for each of a container's alarms.
     tokio::time::sleep(SETTLE + Duration::from_millis(50) * u32::try_from(containers)?).await;
     println!("\nat rest with {containers} containers");
     machine::print_load()?;
@@ -64,7 +65,7 @@ async fn one(containers: usize, period: Duration) -> anyhow::Result<Rest> {
     Ok(rest)
 }
 
-/// What a process takes that rests.
+/// The resources of an idle process.
 pub(crate) struct Rest {
     memory: Memory,
     /// In percent of a core.
@@ -72,7 +73,7 @@ pub(crate) struct Rest {
     open: Open,
 }
 
-/// Measures and prints what a process that rests takes, and prints what it took when it was `fresh`.
+/// Measures and prints the resources of an idle process, and prints its memory right after the start (`fresh`).
 pub(crate) async fn measure_rest(process: &Process, period: Duration, fresh: &Memory) -> anyhow::Result<Rest> {
     let (start, before) = (Instant::now(), processor_time(process)?);
     tokio::time::sleep(period).await;
@@ -119,7 +120,7 @@ fn mebibytes(kilobytes: u64) -> String {
     format!("{}.{} MiB", tenths / 10, tenths % 10)
 }
 
-/// What a process holds open.
+/// The open descriptors of a process.
 #[derive(Default)]
 struct Open {
     cgroups: usize,
@@ -164,7 +165,7 @@ impl Open {
     }
 }
 
-/// In user and kernel mode, all threads, also those that have ended.
+/// In user and kernel mode, of all threads, including ended ones.
 fn processor_time(process: &Process) -> anyhow::Result<Duration> {
     Ok(clock_getcpuclockid(Pid::from_raw(process.pid))?.now()?.into())
 }

@@ -1,4 +1,4 @@
-//! Rounds of one recommendation each, and what is known of each afterwards.
+//! Rounds of one recommendation each, with their results.
 
 use std::time::{Duration, Instant};
 
@@ -13,9 +13,9 @@ use crate::workload::Workload;
 /// One recommendation for all pods, from its file to the last pod that holds it.
 #[derive(Debug)]
 pub(crate) struct Round {
-    /// When the file was renamed into the directory.
+    /// The time when the file was renamed into the directory.
     dropped: Timestamp,
-    /// From then until this process was told of the last change.
+    /// From then until this process received the last change.
     pub(crate) told: Duration,
     /// Whether all limits are higher than in the round before; lower otherwise.
     pub(crate) raised: bool,
@@ -23,7 +23,7 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// Drops the recommendation in and waits until every pod was changed.
+    /// Writes the recommendation and waits until every pod was changed.
     pub(crate) async fn run(agent: &mut Agent, workload: &Workload, round: usize) -> anyhow::Result<Self> {
         let text = workload.recommendation(round);
         let (dropped, start) = (Timestamp::now(), Instant::now());
@@ -59,7 +59,7 @@ impl Round {
         Ok(self.first_decision()?.duration_since(self.dropped).unsigned_abs())
     }
 
-    /// A change carries the moment of its end; it began as long before as its stages took.
+    /// A change carries the time of its end. Its start is earlier by the duration of its stages.
     fn first_decision(&self) -> anyhow::Result<Timestamp> {
         let took = |stages: &Stages| stages.verified_us + stages.runtime_us;
         let begins = self
@@ -75,10 +75,10 @@ impl Round {
     }
 }
 
-/// Picks one stage, in microseconds.
+/// Selects one stage, in microseconds.
 type StageOf = fn(&Stages) -> u64;
 
-/// The rows every measurement of the agent has.
+/// The common rows of all measurements of the agent.
 pub(crate) fn stage_rows(table: &mut Table, rounds: &[Round]) {
     let stages: [(&str, StageOf); 5] = [
         ("decision → all levels verified", |stages| stages.verified_us),
@@ -95,7 +95,7 @@ pub(crate) fn stage_rows(table: &mut Table, rounds: &[Round]) {
     }
 }
 
-/// The rows about what lies before the decision and after the last change.
+/// The rows about the time before the decision and after the last change.
 pub(crate) fn round_rows(table: &mut Table, rounds: &[Round]) -> anyhow::Result<()> {
     let decided: anyhow::Result<Samples> = rounds.iter().map(Round::decided).collect();
     table.row("file renamed → decision", decided?);

@@ -1,4 +1,4 @@
-//! One pod of three containers of a real containerd: the agent, and then what one would call instead.
+//! One pod of three containers of a real containerd: the agent, and then the calls that replace it.
 
 use vscaled::model::MemoryLimit;
 use vscaled::runtime::proto::LinuxContainerResources;
@@ -82,7 +82,7 @@ async fn with_agent(containerd: &Containerd, rounds: usize) -> anyhow::Result<Ve
     run(&mut agent, &workload, rounds).await
 }
 
-/// As the manifests have it, so that the first pass finds nothing odd.
+/// The same values as in the manifests, so that the first pass finds no difference.
 fn pod() -> PodSpec {
     let container = |name| ContainerSpec {
         name,

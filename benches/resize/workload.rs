@@ -1,10 +1,10 @@
-//! Pods of one ReplicaSet and the VPA that recommends for all of them: as manifests, and as cgroups without processes.
+//! Pods of one ReplicaSet and their VPA: as manifests, and as cgroups without processes.
 
 use serde_json::{Value, json};
 
 use crate::support::tree::CgroupTree;
 
-/// What requests are multiplied by, one recommendation after the other: up and down, never twice the same.
+/// The factors of the requests, one for each recommendation: up and down, never the same twice.
 const FACTORS: [u32; 4] = [2, 4, 3, 6];
 /// Requests before the first recommendation; limits are twice as high.
 const CPU_MILLI: u32 = 50;
@@ -28,7 +28,7 @@ impl Workload {
         }
     }
 
-    /// Makes the cgroups of all pods and containers below `kubepods`.
+    /// Creates the cgroups of all pods and containers below `kubepods`.
     pub(crate) fn make_cgroups(&self, tree: &CgroupTree) {
         for (pod, uid) in self.uids.iter().enumerate() {
             for container in 0..self.containers.len() {
@@ -37,7 +37,7 @@ impl Workload {
         }
     }
 
-    /// The pods and their owner. Their status names the containers for an agent that has no runtime to ask.
+    /// The pods and their owner. The status has the containers' ids, because the agent has no runtime.
     pub(crate) fn pods(&self) -> String {
         let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web", "namespace": "test"},
             "spec": {"selector": {"matchLabels": {"app": "web"}}}});
@@ -69,8 +69,8 @@ impl Workload {
         FACTORS[round % FACTORS.len()] > before
     }
 
-    /// The VPA with the recommendation of that round. Each lies outside of the bounds of the one before, so that all are
-    /// acted on at once.
+    /// The VPA with the recommendation of that round. Each recommendation is outside of the bounds of the one before,
+    /// so the agent acts at once.
     pub(crate) fn recommendation(&self, round: usize) -> String {
         let factor = FACTORS[round % FACTORS.len()];
         let (cpu, memory) = (CPU_MILLI * factor, MEMORY_MI * factor);
@@ -88,7 +88,7 @@ impl Workload {
     }
 }
 
-/// A container id as runtimes make them, of 64 hexadecimal digits.
+/// A container id like those of runtimes, of 64 hexadecimal digits.
 fn id(pod: usize, container: usize) -> String {
     format!("{pod:032x}{container:032x}")
 }

@@ -1,4 +1,4 @@
-//! How long processes stand still.
+//! The time for which processes are frozen.
 
 use std::time::{Duration, Instant};
 
@@ -7,9 +7,9 @@ use vscaled::actuate::shrink::{Freezer, Markers, lower};
 use vscaled::cgroup::{Cgroup, Hierarchy};
 
 use crate::common::{Samples, Table};
-use crate::scene::{Numbers, ROOMY, Scene, limit};
+use crate::scene::{ROOMY, Scene, limit, numbers};
 
-/// The most all processes together use, in MiB; no limit that is tried is lower.
+/// The highest use of all processes together in MiB; no limit in this part is lower.
 const MOST: u64 = 64;
 
 pub(crate) fn measure(tries: usize) -> anyhow::Result<()> {
@@ -36,10 +36,10 @@ fn run(scene: &Scene, tries: usize) -> anyhow::Result<(Samples, Samples, usize)>
     let freezer = Freezer::new(Markers::below(markers.path())?);
     let memory = |mebibytes| limit(cgroup.outer().version(), mebibytes);
     let (mut took, mut freezes, mut refused) = (Samples::default(), Samples::default(), 0);
-    let mut numbers = Numbers::new();
+    let mut numbers = numbers();
     for _ in 0..tries {
-        std::thread::sleep(Duration::from_micros(numbers.below(10_000)));
-        let wanted = MOST + 6 + numbers.below(ROOMY - MOST - 10);
+        std::thread::sleep(Duration::from_micros(numbers.u64(..10_000)));
+        let wanted = MOST + 6 + numbers.u64(..ROOMY - MOST - 10);
         let mut lowered = Vec::new();
         let start = Instant::now();
         match lower(&cgroup, memory(wanted), &freezer, &mut lowered) {

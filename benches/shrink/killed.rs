@@ -3,24 +3,24 @@
 use std::time::{Duration, Instant};
 
 use crate::common::{Samples, Table};
-use crate::scene::{Numbers, ROOMY, Scene};
+use crate::scene::{ROOMY, Scene, numbers};
 
-/// The most the process uses, in MiB.
+/// The highest use of the process in MiB.
 const MOST: u64 = 40;
 
 pub(crate) async fn measure(kills: usize) -> anyhow::Result<()> {
     let scene = Scene::churning(MOST, 1);
     let mut agent = scene.agent().await;
-    let mut numbers = Numbers::new();
+    let mut numbers = numbers();
     let (mut frozen, mut answered, mut stood) = (0, 0, Samples::default());
     for _ in 0..kills {
-        let wanted = MOST + 10 + numbers.below(ROOMY - MOST - 20);
+        let wanted = MOST + 10 + numbers.u64(..ROOMY - MOST - 20);
         let mut client = agent.client().await;
         let (lower, limit) = (scene.limit(wanted), scene.limit(ROOMY));
         agent.resize(limit).await?;
-        // Answered or not: the agent is gone before.
+        // With or without an answer: the agent is killed before.
         let asked = tokio::spawn(async move { client.resize(lower).await.is_ok() });
-        tokio::time::sleep(Duration::from_micros(numbers.below(30_000))).await;
+        tokio::time::sleep(Duration::from_micros(numbers.u64(..30_000))).await;
         agent.kill();
         let (dead, was_frozen) = (Instant::now(), scene.is_frozen());
         agent.launch();

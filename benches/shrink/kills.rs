@@ -10,16 +10,16 @@ use vscaled::model::{Bytes, Resource};
 use vscaled::plan::shrink::{RECLAIM_STEP, Reclaim, slack};
 
 use crate::common::{Figures, Samples, Table};
-use crate::scene::{Numbers, ROOMY, Scene, limit};
+use crate::scene::{ROOMY, Scene, limit, numbers, share_of};
 
-/// The most the process uses, in MiB: some limits that are tried lie below, some above.
+/// The highest use of the process in MiB: some limits are below, some above.
 const MOST: u64 = 120;
 
-/// What came of one way.
+/// The results of one way.
 #[derive(Default)]
 struct Tally {
     done: usize,
-    /// Limits below the most the process uses, among them.
+    /// The number of limits below the process's highest use.
     too_low: usize,
     kills: u64,
     took: Samples,
@@ -77,7 +77,7 @@ impl Tally {
     }
 }
 
-/// By writing the file, with or without comparing what is in use before and after.
+/// Writes the file, with or without a comparison of the use before and after.
 fn by_hand(tries: usize, checked: bool) -> anyhow::Result<Tally> {
     let mut scene = Scene::churning(MOST, 1);
     let cgroup = Cgroup::open(&Hierarchy::discover(None)?, &scene.app())?;
@@ -86,11 +86,11 @@ fn by_hand(tries: usize, checked: bool) -> anyhow::Result<Tally> {
         .outer()
         .directory(Resource::Memory)
         .join(memory(ROOMY).file().name());
-    let (mut tally, mut numbers) = (Tally::default(), Numbers::new());
+    let (mut tally, mut numbers) = (Tally::default(), numbers());
     for _ in 0..tries {
         scene.revive();
-        std::thread::sleep(Duration::from_micros(numbers.below(10_000)));
-        let wanted = numbers.share_of(ROOMY);
+        std::thread::sleep(Duration::from_micros(numbers.u64(..10_000)));
+        let wanted = share_of(&mut numbers, ROOMY);
         let start = Instant::now();
         let done = if checked {
             cgroup.write(memory(wanted)).is_ok()
@@ -105,14 +105,14 @@ fn by_hand(tries: usize, checked: bool) -> anyhow::Result<Tally> {
     Ok(tally)
 }
 
-/// Whether the processes run while the limit is written.
+/// Whether the processes run during the write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     Running,
     Frozen,
 }
 
-/// By the agent's own write, or by all of it except the freezer.
+/// The agent's own write, with or without the freezer.
 fn by_lowering(tries: usize, way: Way) -> anyhow::Result<Tally> {
     let mut scene = Scene::churning(MOST, 1);
     let cgroup = Cgroup::open(&Hierarchy::discover(None)?, &scene.app())?;
@@ -122,11 +122,11 @@ fn by_lowering(tries: usize, way: Way) -> anyhow::Result<Tally> {
     let state = std::env::temp_dir().join(format!("shrink-{}", std::process::id()));
     fs::create_dir_all(&state)?;
     let freezer = Freezer::new(Markers::below(&state)?);
-    let (mut tally, mut numbers) = (Tally::default(), Numbers::new());
+    let (mut tally, mut numbers) = (Tally::default(), numbers());
     for _ in 0..tries {
         scene.revive();
-        std::thread::sleep(Duration::from_micros(numbers.below(10_000)));
-        let wanted = numbers.share_of(ROOMY);
+        std::thread::sleep(Duration::from_micros(numbers.u64(..10_000)));
+        let wanted = share_of(&mut numbers, ROOMY);
         let start = Instant::now();
         let done = match way {
             Way::Running => lower_running(&cgroup, wanted)?,
@@ -141,7 +141,7 @@ fn by_lowering(tries: usize, way: Way) -> anyhow::Result<Tally> {
     Ok(tally)
 }
 
-/// Lowers a limit as [`lower`] does on v2, without freezing: reclaims, compares what is in use, and writes.
+/// Lowers a limit as [`lower`] does on v2, without freezing: reclaims, compares the use, and writes.
 fn lower_running(cgroup: &Cgroup, wanted: u64) -> anyhow::Result<bool> {
     let (outer, bytes) = (cgroup.outer(), Bytes::new(wanted << 20));
     let highest = bytes.saturating_sub(slack(bytes));
@@ -159,15 +159,15 @@ fn lower_running(cgroup: &Cgroup, wanted: u64) -> anyhow::Result<bool> {
     Ok(false)
 }
 
-/// By asking the agent, which leaves the limit where it is until it is asked for another.
+/// Requests the limit from the agent, which keeps a limit until the next request.
 async fn by_agent(tries: usize) -> anyhow::Result<Tally> {
     let mut scene = Scene::churning(MOST, 1);
     let agent = scene.agent().await;
-    let (mut tally, mut numbers) = (Tally::default(), Numbers::new());
+    let (mut tally, mut numbers) = (Tally::default(), numbers());
     for _ in 0..tries {
         scene.revive();
-        tokio::time::sleep(Duration::from_micros(numbers.below(10_000))).await;
-        let wanted = numbers.share_of(ROOMY);
+        tokio::time::sleep(Duration::from_micros(numbers.u64(..10_000))).await;
+        let wanted = share_of(&mut numbers, ROOMY);
         let change = agent.resize(scene.limit(wanted)).await?;
         let stages = change.stages.unwrap_or_default();
         let done = change.outcome == "Applied";

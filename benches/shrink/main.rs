@@ -1,13 +1,13 @@
-//! Memory limits that come down under a process that takes and gives back memory as fast as it can: who is killed, what
-//! succeeds, how long anybody stands still.
+//! Shrinks of memory limits under a process that allocates and frees memory as fast as possible: kills, successes,
+//! and the time for which processes are frozen.
 //!
 //!     cargo bench --bench shrink [-- [--quick] [--tries COUNT] [--kills COUNT] [PART...]]      as root
 //!
 //! Parts, all of them by default:
-//! - `kills`: from 200 MiB to limits below and above what the process uses, by a plain write, by a write with a look before
-//!   and after it, by vscaled's write with and without its freezer, and by the whole agent;
-//! - `freeze`: one limit lowered again and again above what is used: how long that takes, and how long one and eight
-//!   processes stand still for it;
+//! - `kills`: from 200 MiB to limits below and above the process's use, by a plain write, by a write with a check
+//!   before and after it, by vscaled's write with and without its freezer, and by the whole agent;
+//! - `freeze`: one limit lowered again and again above the use: the duration, and the time for which one and eight
+//!   processes are frozen;
 //! - `killed`: the agent killed at random moments of shrinks.
 
 #[path = "../common/mod.rs"]
@@ -33,22 +33,22 @@ mod support;
 
 use clap::{Parser, ValueEnum};
 
-/// How much to measure.
+/// The extent of the measurement.
 #[derive(Debug, Parser)]
 struct Arguments {
-    /// A tenth of it.
+    /// A tenth of the measurement.
     #[arg(long)]
     quick: bool,
-    /// How often a limit is lowered; 1,000 times by default.
+    /// The number of shrinks; 1,000 by default.
     #[arg(long)]
     tries: Option<usize>,
-    /// How often the agent is killed; a fifth of all tries by default.
+    /// The number of times that the agent is killed; a fifth of all tries by default.
     #[arg(long)]
     kills: Option<usize>,
-    /// What cargo passes to every benchmark.
+    /// The flag that cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
-    /// What to measure; everything by default.
+    /// The parts to measure; everything by default.
     parts: Vec<Part>,
 }
 

@@ -1,4 +1,4 @@
-//! One container with a process in it that never rests.
+//! One container with a process that allocates and frees memory all the time.
 
 use std::fs;
 use std::thread::sleep;
@@ -13,20 +13,20 @@ use crate::support::bare::{BareNode, BarePod};
 use crate::support::churn;
 
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000061";
-/// The limit everything starts from, in MiB.
+/// The initial limit in MiB.
 pub(crate) const ROOMY: u64 = 200;
 
 /// A pod of one container.
 pub(crate) struct Scene {
     node: BareNode,
     pod: BarePod,
-    /// What each process uses at most, in MiB.
+    /// The highest use of each process in MiB.
     most: u64,
     processes: usize,
 }
 
 impl Scene {
-    /// With processes that use up to `most` MiB each.
+    /// Starts processes that use up to `most` MiB each.
     pub(crate) fn churning(most: u64, processes: usize) -> Self {
         let mut node = BareNode::new();
         node.kubepods();
@@ -44,12 +44,12 @@ impl Scene {
             processes,
         };
         scene.revive();
-        // Until they have used the most they will.
+        // Waits until the processes have reached their highest use.
         sleep(Duration::from_secs(3));
         scene
     }
 
-    /// Starts those again that were killed: whoever is killed makes room, and then nobody else is.
+    /// Restarts killed processes: a killed process frees memory, and then no other is killed.
     pub(crate) fn revive(&mut self) {
         let killed = self.processes - self.running();
         for _ in 0..killed {
@@ -60,7 +60,7 @@ impl Scene {
         }
     }
 
-    /// How many of the processes run.
+    /// The number of running processes.
     fn running(&self) -> usize {
         let directory = &self.node.cgroups().directories(&self.app())[0];
         let pids = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
@@ -101,7 +101,7 @@ impl Scene {
         })
     }
 
-    /// A request for this limit of the container's.
+    /// A request for this limit of the container.
     pub(crate) fn limit(&self, mebibytes: u64) -> proto::ResizeRequest {
         proto::ResizeRequest {
             pod: self.pod.full_name(),
@@ -120,7 +120,7 @@ impl Scene {
     }
 }
 
-/// The version's file for a memory limit, with this many MiB.
+/// A memory limit of this many MiB in the version's file.
 pub(crate) const fn limit(version: CgroupVersion, mebibytes: u64) -> Setting {
     let limit = MemoryLimit::Bytes(mebibytes << 20);
     match version {
@@ -129,25 +129,12 @@ pub(crate) const fn limit(version: CgroupVersion, mebibytes: u64) -> Setting {
     }
 }
 
-/// The same numbers in every run.
-pub(crate) struct Numbers(u64);
+/// Pseudo-random numbers, the same in every run.
+pub(crate) fn numbers() -> fastrand::Rng {
+    fastrand::Rng::with_seed(1)
+}
 
-impl Numbers {
-    pub(crate) const fn new() -> Self {
-        Self(1)
-    }
-
-    /// One below `bound`.
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-
-    /// Between three tenths and nineteen twentieths of an amount.
-    pub(crate) fn share_of(&mut self, amount: u64) -> u64 {
-        amount * (30 + self.below(66)) / 100
-    }
+/// Between three tenths and nineteen twentieths of an amount.
+pub(crate) fn share_of(numbers: &mut fastrand::Rng, amount: u64) -> u64 {
+    amount * numbers.u64(30..96) / 100
 }

@@ -1,7 +1,7 @@
-//! Promise: `deploy/overlays/admission-policy` lets an agent make the writes that it makes, to pods of its own node and to
-//! Events that it signs itself, and no other; everybody else is unaffected.
+//! Promise: `deploy/overlays/admission-policy` permits the writes that an agent makes to pods of its own node and to
+//! Events that it signs, and no other write of an agent. Other users are unaffected.
 //!
-//! The policies' expressions are read from the YAML that ships and run by an interpreter of CEL ([`Policy`]).
+//! The tests read the shipped YAML and evaluate the expressions with a CEL interpreter ([`Policy`]).
 
 use std::fs;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::support::policy::{AGENT, Policy, Request};
 
 impl Request<'_> {
-    /// Why the policy of what it is about refuses it, one message for each validation that does.
+    /// The messages of all validations that refuse the request.
     fn refusals(&self) -> Vec<String> {
         let events = [&self.before, &self.after]
             .iter()
@@ -19,7 +19,7 @@ impl Request<'_> {
     }
 }
 
-/// A pod of node-1, and nothing changed.
+/// An unchanged pod of node-1.
 fn request(subresource: &'static str) -> Request<'static> {
     let pod = json!({
         "metadata": {
@@ -232,7 +232,7 @@ fn it_is_bound_and_about_the_account_and_the_rights_that_ship() {
     );
 }
 
-/// An Event of node-1's agent, made anew.
+/// A new Event of node-1's agent.
 fn event() -> Request<'static> {
     let event = json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {"name": "web.1", "namespace": "shop"},
@@ -251,8 +251,8 @@ fn event() -> Request<'static> {
     }
 }
 
-/// The same, told once more.
-fn told_again() -> Request<'static> {
+/// The same Event, repeated.
+fn repeated_event() -> Request<'static> {
     let made = event();
     Request {
         operation: "UPDATE",
@@ -268,7 +268,7 @@ fn an_agent_writes_events_in_its_own_name() {
         json!({"offending_containers": "app", "offending_containers_usage": "1", "starved_resource": "memory"});
     for allowed in [
         event(),
-        told_again(),
+        repeated_event(),
         event().with("/involvedObject", node),
         event()
             .with("/reason", json!("Evicted"))
@@ -299,9 +299,9 @@ fn events_in_another_name_are_refused() {
         ..event()
     };
     let unbound = || Request { node: None, ..event() };
-    let mut others = told_again();
+    let mut others = repeated_event();
     others.before["source"] = json!({"component": "kubelet", "host": "node-1"});
-    let mut taken_over = told_again();
+    let mut taken_over = repeated_event();
     taken_over.before["reportingInstance"] = json!("node-2");
     let of_node = |name: &str| json!({"apiVersion": "v1", "kind": "Node", "name": name, "uid": name});
     for (request, why) in [
@@ -332,11 +332,11 @@ fn events_in_another_name_are_refused() {
         (event().with("/metadata/labels", json!({"x": "y"})), "labels"),
         (event().with("/metadata/finalizers", json!(["x/y"])), "labels"),
         (
-            told_again().with("/involvedObject/name", json!("bank")),
+            repeated_event().with("/involvedObject/name", json!("bank")),
             "changes only how often",
         ),
         (
-            told_again().with("/reason", json!("OOMKilled")),
+            repeated_event().with("/reason", json!("OOMKilled")),
             "changes only how often",
         ),
     ] {

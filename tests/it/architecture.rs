@@ -1,7 +1,8 @@
-//! The shape of the crate: which module may know which, what the pure ones must never touch, and how long a file gets.
+//! Rules for the crate: which modules each module may use, what the pure modules must not use, and how long a file
+//! may be.
 //!
-//! Decisions and plans are worth property-testing only because they are mathematics: no I/O, no clock, no async. One
-//! import would end that quietly, so it fails here instead.
+//! Property tests of `decide` and `plan` need pure functions: no I/O, no clock, no async. One import would break that
+//! unnoticed, so these tests fail on it.
 
 mod documentation;
 mod overview;
@@ -15,12 +16,12 @@ use std::path::{Path, PathBuf};
 
 use source::{Mention, mentions, words};
 
-/// A module directly below `src/`, and what its code, tests aside, may reach for.
+/// A module directly below `src/`, and the modules that its code outside of tests may use.
 struct Module {
     name: &'static str,
-    /// The other modules of the crate it may name.
+    /// The other modules of the crate that this module may name.
     knows: &'static [&'static str],
-    /// Pure: plain data in, plain data out.
+    /// Whether the module is pure: plain data in, plain data out.
     pure: bool,
 }
 
@@ -40,7 +41,7 @@ const fn effects(name: &'static str, knows: &'static [&'static str]) -> Module {
     }
 }
 
-/// Every module, from the vocabulary upwards: each knows only modules that stand before it. A new one is placed here first.
+/// All modules in order of dependency: a module uses only modules before it. Add a new module here first.
 const MODULES: &[Module] = &[
     pure("model", &[]),
     effects("proto", &[]),
@@ -143,7 +144,7 @@ const MODULES: &[Module] = &[
     effects("bin", &["cli"]),
 ];
 
-/// The dependencies that are mathematics or plain data; every other crate in Cargo.toml is taken to have effects.
+/// The dependencies without effects. Every other crate in Cargo.toml counts as having effects.
 const PURE_CRATES: &[&str] = &[
     "crc32fast",
     "derive_more",
@@ -155,13 +156,13 @@ const PURE_CRATES: &[&str] = &[
     "thiserror",
 ];
 
-/// The parts of the standard library that reach the outside.
+/// The modules of the standard library with effects.
 const EFFECTS_IN_STD: &[&str] = &["env", "fs", "io", "net", "os", "process", "thread"];
 
-/// Words that no pure code needs, wherever they stand.
+/// Words that no pure code needs, in any position.
 const EFFECT_WORDS: &[&str] = &["async", "await", "print", "println", "eprint", "eprintln"];
 
-/// A longer file is hard to read in one sitting.
+/// The maximum number of lines of a file.
 const LONGEST_FILE: usize = 600;
 
 #[test]
@@ -284,7 +285,7 @@ fn effects_are_recognised() {
     }
 }
 
-/// Why a path has no place in pure code, if it has none.
+/// The reason why pure code must not name a path, if there is one.
 fn effect(path: &[String], impure_crates: &[String]) -> Option<&'static str> {
     let first = path.first()?;
     match path.get(1) {
@@ -295,7 +296,7 @@ fn effect(path: &[String], impure_crates: &[String]) -> Option<&'static str> {
     }
 }
 
-/// The dependencies in Cargo.toml that pure code must not name, spelt as in code.
+/// The dependencies in Cargo.toml that pure code must not name, spelled as in code.
 fn impure_crates() -> Vec<String> {
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let section = manifest
@@ -330,13 +331,13 @@ fn is_module(name: &str) -> bool {
     MODULES.iter().any(|module| module.name == name)
 }
 
-/// The module below `src/` that a file belongs to.
+/// The module below `src/` of a file.
 fn module_of(file: &Path) -> Option<&'static Module> {
     let name = file.iter().nth(1)?.to_str()?.trim_end_matches(".rs");
     MODULES.iter().find(|module| module.name == name)
 }
 
-/// A file's path within the crate: `["plan", "steps"]` for `src/plan/steps.rs`.
+/// The module path of a file: `["plan", "steps"]` for `src/plan/steps.rs`.
 fn module_path(file: &Path) -> Vec<String> {
     let mut path: Vec<_> = file
         .iter()
@@ -351,7 +352,7 @@ fn module_path(file: &Path) -> Vec<String> {
     path
 }
 
-/// What a file holds besides tests.
+/// The code of a file without its tests.
 fn code_of(file: &Path) -> String {
     if is_test(file) {
         return String::new();
@@ -363,7 +364,7 @@ fn code_of(file: &Path) -> String {
     }
 }
 
-/// `tests.rs`, `some_tests.rs` and everything below a directory `tests`.
+/// Whether the file is `tests.rs`, `some_tests.rs` or below a directory `tests`.
 fn is_test(file: &Path) -> bool {
     file.iter().any(|part| {
         part.to_str()
@@ -371,7 +372,7 @@ fn is_test(file: &Path) -> bool {
     })
 }
 
-/// All Rust files below a directory of the project, relative to its root, in order.
+/// All Rust files below a directory of the project, sorted, relative to the root.
 fn rust_files(directory: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut directories = vec![PathBuf::from(directory)];

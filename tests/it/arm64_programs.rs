@@ -1,12 +1,12 @@
-//! The programs for arm64 answer as this machine's own do, run on arm64 or by qemu. Only what is pure: qemu emulates the processor,
-//! not the kernel.
+//! The programs for arm64 print the same as this machine's programs. They run on arm64 or under qemu. Only pure
+//! commands are tested, because qemu emulates the processor and not the kernel.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::support::{skipped, vscalectl};
 
-/// A pod whose VPA wants more, with a runtime that takes its heap from a flag.
+/// A pod whose VPA recommends more, with a runtime that reads its heap size from a flag.
 const MANIFESTS: &str = "
 apiVersion: v1
 kind: Pod
@@ -40,7 +40,7 @@ status:
     - {containerName: app, target: {cpu: 200m, memory: 1Gi}, lowerBound: {cpu: 150m, memory: 512Mi}}
 ";
 
-/// Where scripts/image puts the programs.
+/// The directory into which scripts/image writes the programs.
 fn programs() -> PathBuf {
     let told = std::env::var_os("VSCALED_ARM64_PROGRAMS");
     told.map_or_else(
@@ -49,7 +49,7 @@ fn programs() -> PathBuf {
     )
 }
 
-/// What runs them here.
+/// The emulator that runs the programs on this machine.
 fn emulator() -> Option<&'static str> {
     let runs = |program: &&str| {
         let asked = Command::new(program).arg("--version").stdout(Stdio::null()).status();

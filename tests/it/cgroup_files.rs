@@ -1,9 +1,8 @@
-//! Promise: what vscaled writes into a cgroup is what the kernel then holds, or an error says why not, and no cgroup but
-//! the one that was opened is touched.
+//! Promise: after a write by vscaled the cgroup holds the written value, or an error gives the reason. vscaled
+//! touches only the cgroup that it opened.
 //!
-//! Modules named `kernel_*` need root and a real kernel. They use what the machine has, v1 or v2, so that the same binary
-//! tests both: on the host, and in the v2 lab. A test of one version's own behaviour says
-//! loudly that it is skipped on the other.
+//! Modules named `kernel_*` need root and a real kernel. The same binary tests the machine's cgroup version on the
+//! host and in the v2 lab. A test of one version reports that it is skipped on the other.
 
 mod kernel_lifetime;
 mod kernel_places;

@@ -1,8 +1,8 @@
-//! Promise: a VPA's status at a real API server becomes the kernel's values on the node, with the rights the agent is
-//! deployed with, and stays so while the API server is away.
+//! Promise: a VPA's status at a real API server becomes the kernel's values on the node, with the deployed rights,
+//! and the values stay during an outage of the API server.
 //!
-//! Pods are objects at the API server and bare cgroups with live processes, put together by the API server's own UIDs;
-//! there is no kubelet here.
+//! Pods are objects at the API server and bare cgroups with live processes, matched by the UIDs of the API server.
+//! There is no kubelet.
 
 mod boost;
 mod follows;
@@ -19,12 +19,12 @@ use crate::support::amounts::Amounts;
 use crate::support::bare::{BareNode, BarePod};
 use crate::support::cluster::{ApiServer, NODE, User, objects};
 
-/// What the container has at first.
+/// The container's initial amounts.
 const APP: Amounts = Amounts::doubled(100, 64);
 const AT_FIRST: [(&str, Amounts); 1] = [("app", APP)];
 pub(crate) const LARGER: [(&str, Amounts); 1] = [("app", Amounts::doubled(300, 128))];
 
-/// A pod below a ReplicaSet below a Deployment, and an agent that does not run yet.
+/// A Deployment with its ReplicaSet and pod, and an agent that does not run yet.
 pub(crate) struct Scene {
     pub(crate) agent: Agent,
     pub(crate) node: BareNode,
@@ -33,7 +33,7 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// None where there is no API server to test with.
+    /// Returns `None` without an API server to test with.
     pub(crate) fn new(test: &str) -> Option<Self> {
         let cluster = ApiServer::start(test)?;
         objects::prepare(&cluster);
@@ -53,7 +53,7 @@ impl Scene {
         })
     }
 
-    /// A pod of a ReplicaSet: bound to the node, and running there.
+    /// A pod of a ReplicaSet, bound to the node, with processes on it.
     pub(crate) fn pod(cluster: &ApiServer, node: &mut BareNode, name: &'static str) -> BarePod {
         let mut object = json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -77,7 +77,7 @@ impl Scene {
         pod
     }
 
-    /// With the agent running, which knows the pod and leaves it alone.
+    /// Starts the agent, which knows the pod and does not change it.
     async fn started(test: &str) -> Option<Self> {
         let mut scene = Self::new(test)?;
         scene.agent.start().await;
@@ -85,18 +85,18 @@ impl Scene {
         Some(scene)
     }
 
-    /// Makes a VPA for the Deployment, with nothing to say yet.
+    /// Creates a VPA for the Deployment, without a recommendation.
     pub(crate) fn make_vpa(&self, mode: &str) {
         self.cluster.apply(&objects::vpa(mode));
     }
 
-    /// Has the recommender speak.
+    /// Writes a recommendation as the recommender does.
     pub(crate) fn recommend(&self, targets: &[(&str, Amounts)]) {
         let status = objects::recommendation(targets);
         self.cluster.put_status(objects::VPAS, "web", &status);
     }
 
-    /// Waits until every level holds these values and the agent is content.
+    /// Waits until every level holds these values and the agent reports InSync.
     pub(crate) async fn settles(&self, containers: &[(&str, Amounts)]) {
         let wanted = format!("every level to hold {containers:?}");
         let holds = || self.node.holds(&self.pod, containers);

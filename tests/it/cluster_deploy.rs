@@ -1,5 +1,5 @@
-//! Promise: what `deploy/` has for a cluster is what a cluster takes, from the oldest kubectl on, and the agent works with
-//! no more rights than it gives.
+//! Promise: a cluster accepts the manifests of `deploy/`, from the oldest supported kubectl on, and the agent works
+//! with only the rights that they grant.
 
 mod agent_in_a_pod;
 mod chart;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use crate::support::image::output;
 
-/// Everything that is applied with `kubectl apply -k` and has the agent in it.
+/// All directories for `kubectl apply -k` that contain the agent.
 const OVERLAYS: [&str; 12] = [
     "deploy/base",
     "deploy/overlays/admission-policy",
@@ -29,13 +29,13 @@ const OVERLAYS: [&str; 12] = [
     "deploy/observability",
 ];
 
-/// What a kubectl makes of a directory with a kustomization.
+/// The output of `kubectl kustomize` for a directory.
 fn rendered(kubectl: &Path, directory: &str) -> String {
     let absolute = format!("{}/{directory}", env!("CARGO_MANIFEST_DIR"));
     output(Command::new(kubectl).args(["kustomize", &absolute]))
 }
 
-/// The objects in YAML.
+/// Parses all objects in YAML.
 fn objects(text: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(text).unwrap()
 }
@@ -48,9 +48,9 @@ fn the<'o>(kind: &str, objects: &'o [Value]) -> &'o Value {
     object
 }
 
-/// Every container mounts what is a volume of the pod, and every annotation for a container names one: the API server refuses
-/// the pod otherwise.
-fn names_what_is_there(objects: &[Value], case: &str) {
+/// Checks that every volume mount and every annotation for a container names an existing volume or container.
+/// Otherwise the API server refuses the pod.
+fn check_names(objects: &[Value], case: &str) {
     let template = &the("DaemonSet", objects)["spec"]["template"];
     let names = |list: &Value| -> BTreeSet<String> {
         let items = list.as_array().into_iter().flatten();
@@ -76,7 +76,7 @@ fn names_what_is_there(objects: &[Value], case: &str) {
     }
 }
 
-/// The same with lists of objects sorted. Volumes, their mounts and variables mean the same in any order.
+/// Sorts lists of objects. The order of volumes, mounts and variables has no meaning.
 fn unordered(value: Value) -> Value {
     match value {
         Value::Array(items) => {

@@ -1,5 +1,5 @@
-//! Promise: what is said about a pod becomes Events at a real API server, with the rights the agent is deployed with, one
-//! for what repeats, and none that says again what was said.
+//! Promise: messages about a pod become Events at a real API server, with the deployed rights. A repeated message
+//! increases the count of one Event, and the agent writes no message twice.
 
 mod guard;
 
@@ -62,7 +62,7 @@ async fn connect(kubeconfig: &Path) -> ApiClient {
         .unwrap()
 }
 
-/// The Events there are, once there are so many.
+/// Waits for this many Events and returns them.
 async fn events(cluster: &ApiServer, count: usize) -> Vec<Value> {
     loop {
         let list = cluster.get("/api/v1/namespaces/default/events");
@@ -92,7 +92,7 @@ async fn events_are_made_once_and_counted() {
     let written = loop {
         match post(&client, "node-1", &kill_event(3)).await {
             Ok(posted) => break posted,
-            // The API server takes a moment to heed new rules.
+            // The API server takes a moment to apply new rules.
             Err(error) => assert!(error.to_string().contains("lacks the rule"), "{error}"),
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

@@ -1,5 +1,5 @@
-//! Promise: what a fleet costs the API server grows with the nodes and with nothing else, and after an outage all of them come
-//! back; and what `scripts/bench fleet` measures with thousands is what an agent asks for.
+//! Promise: a fleet's requests to the API server grow with the number of nodes only, and all agents recover from an
+//! outage. The driver of `scripts/bench fleet` with its thousands of agents sends the same requests as a real agent.
 
 #[path = "../../benches/cluster/fleet.rs"]
 #[allow(dead_code, reason = "the driver of the benchmark, of which this needs a part")]
@@ -26,8 +26,9 @@ use server::Server;
 use crate::support::cluster::ApiServer;
 use crate::support::fleet::{Calls, Local};
 
-/// A list and a watch: of the node's pods, of itself, and of VPAs, LimitRanges and HorizontalPodAutoscalers in two namespaces; a
-/// call for each workload; those by which it learns that this API server begins no watch with a list; and one whether it is ready.
+/// A list and a watch of the node's pods, of the node, and of VPAs, LimitRanges and HorizontalPodAutoscalers in two
+/// namespaces; a call for each workload; the calls that find out that this API server does not support streaming
+/// lists; and one readiness probe.
 const AT_THE_START: u64 = 2 * (2 + 2 * 3) + 2 + 4 + 1;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -90,7 +91,7 @@ async fn nodes_that_are_told_that_the_api_server_is_ready_come_back_at_once() {
     tokio::task::block_in_place(|| {
         cluster.stop();
         assert!(!cluster.is_launched());
-        // Until their own next attempts are seconds away.
+        // Waits until the agents' next attempts are seconds away.
         std::thread::sleep(Duration::from_secs(5));
         cluster.launch();
     });

@@ -1,6 +1,6 @@
-//! Promise: every kill for want of memory becomes an Event on its pod at a real API server, also of those that happen while
-//! the API server is away or the agent is killed, in a bounded number of Events however many there are; and if asked for, an
-//! unmodified VPA recommender is told of those that it would not learn of.
+//! Promise: every kill becomes an Event on its pod at a real API server, also a kill during an outage of the API
+//! server or of the agent. The number of Events is bounded. If configured, the agent reports the kills that an
+//! unmodified VPA recommender would otherwise miss.
 
 mod again;
 mod outages;
@@ -15,13 +15,13 @@ use crate::support::bare::BarePod;
 use crate::support::cluster::objects;
 use crate::support::victims::{TOO_MUCH, victim, was_killed};
 
-/// A pod at an API server and on a node that watches for kills.
+/// A pod at an API server and on a node whose kills the agent watches.
 struct Scene {
     cluster: Cluster,
 }
 
 impl Scene {
-    /// None where there is no API server to test with.
+    /// Returns `None` without an API server to test with.
     fn new(test: &str) -> Option<Self> {
         let scene = Self {
             cluster: Cluster::new(test)?,
@@ -30,7 +30,7 @@ impl Scene {
         Some(scene)
     }
 
-    /// With the agent running and watching.
+    /// Starts the agent, which watches for kills.
     async fn started(test: &str) -> Option<Self> {
         let mut scene = Self::new(test)?;
         scene.start().await;
@@ -44,14 +44,14 @@ impl Scene {
         agent.wait_for("the agent to watch", || agent.watches_kills()).await;
     }
 
-    /// Has only the container's memory limit count: what is in the pod's own cgroup counts, too.
+    /// Raises the pod's own memory limit, so that only the container's limit has an effect.
     fn free(&self, pod: &BarePod) {
         let cgroups = self.cluster.node.cgroups();
         cgroups.limit_memory(&pod.cgroup, MemoryLimit::Bytes(4 << 30));
         cgroups.free_cpu([&pod.cgroup, &pod.containers["app"].cgroup]);
     }
 
-    /// Has so many processes of a pod's container killed.
+    /// Makes the kernel kill this many processes of the pod's container.
     fn kill(&self, pod: &BarePod, count: usize) {
         let cgroup = &pod.containers["app"].cgroup;
         let start = |_| victim(self.cluster.node.cgroups(), cgroup, TOO_MUCH);
@@ -59,7 +59,7 @@ impl Scene {
         victims.into_iter().for_each(was_killed);
     }
 
-    /// The Events about a pod with this reason that there are now.
+    /// The current Events about a pod with this reason.
     fn events(&self, pod: &BarePod, reason: &str) -> Vec<Value> {
         let mut list = self.cluster.cluster.get(objects::EVENTS);
         let Value::Array(events) = list["items"].take() else {
@@ -69,8 +69,8 @@ impl Scene {
         events.into_iter().filter(ours).collect()
     }
 
-    /// The Events about the kills in a pod, once they tell of so many, and of no more.
-    async fn tells(&self, pod: &BarePod, kills: u64) -> Vec<Value> {
+    /// Waits until the Events about a pod report exactly this many kills, and returns them.
+    async fn wait_for_kill_events(&self, pod: &BarePod, kills: u64) -> Vec<Value> {
         let told = |events: &[Value]| events.iter().filter_map(|event| event["count"].as_u64()).sum::<u64>();
         let enough = async || Some(self.events(pod, "OOMKilled")).filter(|events| told(events) >= kills);
         let what = format!("Events of {kills} kills");
@@ -79,8 +79,8 @@ impl Scene {
         events
     }
 
-    /// Waits until nothing waits to be told any more.
-    async fn is_content(&self) {
+    /// Waits until no report is pending.
+    async fn has_no_pending_report(&self) {
         let agent = &self.cluster.agent;
         let content = async || agent.get().await.agent.filter(|agent| agent.problems.is_empty());
         agent.until("no problem to be left", content).await;

@@ -1,8 +1,8 @@
-//! Promise: on a node whose kubelet cannot resize (1.20), what a VPA recommends is what the kernel and the runtime hold,
-//! whatever the kubelet, its containers, the API server and the agent itself go through meanwhile.
+//! Promise: on a node whose kubelet cannot resize (1.20), the kernel and the runtime hold the values that a VPA
+//! recommends, through restarts of the kubelet, the containers, the API server and the agent.
 //!
-//! Everything is real: etcd, kube-apiserver, a kubelet, containerd, and the agent with its service account's own token and
-//! the rights it is deployed with.
+//! Everything is real: etcd, kube-apiserver, a kubelet, containerd, and the agent with a token of its service account
+//! and the deployed rights.
 
 mod applied;
 mod changes;
@@ -29,10 +29,10 @@ const AT_FIRST: [(&str, Amounts); 2] = [("app", APP), ("side", SIDE)];
 pub(crate) const LARGER: [(&str, Amounts); 2] =
     [("app", Amounts::doubled(300, 128)), ("side", Amounts::doubled(80, 48))];
 const SMALLER: [(&str, Amounts); 2] = [("app", Amounts::doubled(60, 40)), ("side", Amounts::doubled(40, 24))];
-/// Less for all containers together than one of them has at first.
+/// Both containers together get less than one of them has at first.
 const LEAST: [(&str, Amounts); 2] = [("app", Amounts::doubled(50, 40)), ("side", Amounts::doubled(30, 24))];
 
-/// A node with a pod of a Deployment, and an agent that does not run yet. Dropped in this order.
+/// A node with a pod of a Deployment, and an agent that does not run yet. Fields are dropped in this order.
 pub(crate) struct Scene {
     pub(crate) agent: Agent,
     kubelet: Kubelet,
@@ -55,12 +55,12 @@ struct Container {
 }
 
 impl Scene {
-    /// None where there are no parts to make a cluster of.
+    /// Returns `None` without the programs of a cluster.
     pub(crate) async fn new(test: &str) -> Option<Self> {
         Self::configured(test, &json!({})).await
     }
 
-    /// With these fields in the kubelet's configuration.
+    /// `kubelet` adds fields to the kubelet's configuration.
     pub(crate) async fn configured(test: &str, kubelet: &Value) -> Option<Self> {
         let cluster = ApiServer::start(test)?;
         let Node {
@@ -81,7 +81,7 @@ impl Scene {
         Some(scene)
     }
 
-    /// With the agent running, which knows the pod and leaves it alone.
+    /// Starts the agent, which knows the pod and does not change it.
     async fn started(test: &str) -> Option<Self> {
         let mut scene = Self::new(test).await?;
         scene.agent.start().await;
@@ -89,7 +89,7 @@ impl Scene {
         Some(scene)
     }
 
-    /// With the agent having done what a VPA recommends.
+    /// Starts the agent and waits until it has applied a recommendation.
     async fn resized(test: &str) -> Option<Self> {
         let scene = Self::started(test).await?;
         scene.cluster.apply(&objects::vpa("InPlaceOrRecreate"));
@@ -98,18 +98,18 @@ impl Scene {
         Some(scene)
     }
 
-    /// Makes a pod that is bound to the node.
+    /// Creates a pod that is bound to the node.
     fn make_pod(&self, name: &str, owners: &Value, containers: &[(&str, Amounts)]) {
         self.cluster.apply(&objects::pod(name, owners, containers));
     }
 
-    /// Has the recommender speak, with the tool that people use.
+    /// Writes a recommendation with kubectl.
     pub(crate) fn recommend(&self, targets: &[(&str, Amounts)]) {
         self.cluster
             .put_status(objects::VPAS, "web", &objects::recommendation(targets));
     }
 
-    /// Waits until all containers of a pod run, as the API server has it from the kubelet.
+    /// Waits until all containers of a pod run, according to the pod's status.
     pub(crate) async fn runs(&self, name: &str) -> Running {
         let what = format!("pod {name} to run");
         self.agent.until(&what, async || self.running(name)).await
@@ -164,12 +164,12 @@ impl Scene {
         holds(&pod.cgroup, together.admitting(specs, cgroups.version())) && containers.iter().all(each)
     }
 
-    /// Ends a container's first process.
+    /// Kills a container's first process.
     fn kill(&self, container: &Container) {
         kill(Pid::from_raw(self.containerd.pid(&container.id)), Signal::SIGKILL).unwrap();
     }
 
-    /// Waits until every level of a pod holds these values and the agent is content.
+    /// Waits until every level of a pod holds these values and the agent reports InSync.
     async fn settles(&self, name: &str, containers: &[(&str, Amounts)]) -> Running {
         let pod = self.runs(name).await;
         let wanted = format!("every level of {name} to hold {containers:?}");

@@ -1,8 +1,8 @@
-//! Promise: at the node's socket, root and the configured groups see, change and undo what the agent does, each as far as
-//! it may; nobody else does, and no caller keeps others waiting.
+//! Promise: at the node's socket, root and the configured groups can read, change and undo the agent's actions, each
+//! within its rights. Other users get no access, and no caller blocks others.
 //!
-//! The real server and the real `vscalectl` talk over a real socket; only the agent behind it follows a script. Run as
-//! root: other users are real users here.
+//! The real server and the real `vscalectl` use a real socket; only the agent behind the server follows a script. The
+//! tests run as root, so other users are real users.
 
 mod abuse;
 mod access;

@@ -1,4 +1,4 @@
-//! `vscalectl decide` as people and scripts see it: its table, its messages, its exit codes.
+//! `vscalectl decide` for people and scripts: table, messages, exit codes.
 
 use std::fs;
 use std::process::{Command, Output};

@@ -1,5 +1,5 @@
-//! `vscalectl decide` decides as upstream's updater does: the conformance cases below `tests/data/vpa-decisions`, made
-//! from upstream's own tests (their README says how), go through the built program one by one.
+//! `vscalectl decide` decides as upstream's updater does. The conformance cases below `tests/data/vpa-decisions` come
+//! from upstream's own tests (see their README). The built program runs each of them.
 
 mod compare;
 
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::support::vscalectl;
 
-/// The time at which all cases are decided.
+/// The time of all decisions.
 const NOW: &str = "2026-03-01T12:00:00Z";
 
 #[derive(Deserialize)]
@@ -54,7 +54,7 @@ fn with_times(manifests: &str) -> String {
     text
 }
 
-/// `-1h30m` as a duration.
+/// Parses a duration such as `-1h30m`.
 fn offset_of(text: &str) -> SignedDuration {
     let (sign, mut rest) = match text.split_at_checked(1) {
         None => return SignedDuration::ZERO,
@@ -75,7 +75,7 @@ fn offset_of(text: &str) -> SignedDuration {
     SignedDuration::from_secs(sign * seconds)
 }
 
-/// What is wrong with the answer to a case; nothing if it is right.
+/// The differences between the answer to a case and the expectation; empty if the answer is right.
 fn run(case: &Case) -> Vec<String> {
     let output = vscalectl(
         &["decide", "-f", "-", "-o", "json", "--now", NOW],

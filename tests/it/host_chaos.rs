@@ -1,16 +1,18 @@
-//! Promise: whatever happens, and whenever the agent is killed, in the end every container has what was last decided or granted
-//! for it, nothing stands still, nobody else's values were touched, and every kill was told once.
+//! Promise: after any sequence of faults, and wherever the agent is killed, every container has the values that were
+//! last decided or granted for it. No operation hangs, values of other owners stay untouched, and the agent reports
+//! every kill once.
 //!
-//! The real agent against live cgroups and a live containerd, with a generator that draws what happens from a seed:
-//! recommendations, operators, foreign writers, pods and containers that come and go, an API server, a kubelet and a runtime that
-//! refuse, lie, hang and go away, a full disk, a clock that is moved, processes that take memory and are lent it, kills for want
-//! of memory, and an agent that is killed at random moments or at a named point inside an operation. Every few seconds all of
-//! that stops, and everything has to become right.
+//! The real agent runs with live cgroups and a live containerd. A seeded generator draws the events: recommendations,
+//! operators, foreign writers, pods and containers that start and end, an API server, a kubelet and a runtime that
+//! refuse, give wrong answers, hang and restart, a full disk, a moved clock, processes that allocate memory and get
+//! temporary limits, kills, and an agent that is killed at random moments or at a failpoint. Every few seconds all
+//! faults stop, and the system must become right.
 //!
-//! `VSCALED_CHAOS_SEED` and `VSCALED_CHAOS_SECONDS` choose the seed and how long it runs; `scripts/chaos` runs many. A run that
-//! fails prints both with all that happened. The same seed draws the same; only the kernel's scheduling is not repeated. With
-//! `VSCALED_CHAOS_PACE` things happen so many times slower: the guest of `scripts/v2lab` has one processor, on which an agent needs
-//! seconds to start. That takes minutes for each seed, so that `scripts/test` runs this on this machine's cgroup version alone.
+//! `VSCALED_CHAOS_SEED` and `VSCALED_CHAOS_SECONDS` set the seed and the duration; `scripts/chaos` runs many seeds. A
+//! failing run prints both with a list of its events. The same seed draws the same events; only the kernel's
+//! scheduling differs. `VSCALED_CHAOS_PACE` slows the events down by a factor: the guest of `scripts/v2lab` has one
+//! processor, on which an agent needs seconds to start. A run there takes minutes for each seed, so `scripts/test`
+//! runs this test on this machine's cgroup version only.
 
 mod action;
 mod checks;
@@ -26,9 +28,9 @@ use std::time::Duration;
 use action::Action;
 use world::World;
 
-/// How long it runs, in seconds, unless told otherwise.
+/// The default duration in seconds.
 const SECONDS: u64 = 8;
-/// How long things go wrong before they have to become right.
+/// The duration of the faults before the system must become right.
 const ROUND: Duration = Duration::from_secs(7);
 
 fn number(variable: &str) -> Option<u64> {
@@ -62,12 +64,12 @@ async fn runs(seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let pace = u32::try_from(number("VSCALED_CHAOS_PACE").unwrap_or(1)).unwrap();
     while world.runs_for() < Duration::from_secs(seconds) {
-        world.an_operator_is_sure(&mut random).await;
+        world.set_certain_override(&mut random).await;
         let end = world.runs_for() + ROUND * pace;
         while world.runs_for() < end {
             let action = Action::draw(&mut random);
             let pause = Duration::from_micros(random.u64(..120_000));
-            world.goes_on(action).await;
+            world.execute(action).await;
             tokio::time::sleep(pause * pace).await;
         }
         world.becomes_right().await;

@@ -1,5 +1,5 @@
-//! Promise: the log says what was done to which pod and why, is readable where people read it and JSON everywhere else,
-//! and says nothing while nothing happens.
+//! Promise: the log says which pod was changed, how and why. The format is readable on a terminal and JSON otherwise.
+//! An idle agent logs nothing.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -38,7 +38,7 @@ async fn every_write_is_a_json_line_that_names_pod_and_cause() {
     let steps: Vec<&Value> = lines.iter().filter(|line| line["message"] == "step").collect();
     assert!(!steps.is_empty(), "{log}");
     for step in steps {
-        // A field that has a name of the record's own would take its place.
+        // A field with the name of a standard field would replace it.
         assert_eq!(
             (&step["level"], &step["span"]["pod"]),
             (&"INFO".into(), &"test/web".into()),
@@ -67,7 +67,7 @@ async fn nothing_is_logged_while_nothing_happens() {
         .wait_for("the recommended values", || node.holds(&pod, &LARGER))
         .await;
     agent.reaches("web", "InSync").await;
-    // The kernel's log is everybody's: others may run out of memory meanwhile.
+    // The whole machine shares the kernel's log, so other processes may be killed meanwhile.
     let lines = || -> Vec<String> {
         let log = agent.log();
         let ours = log
@@ -76,7 +76,7 @@ async fn nothing_is_logged_while_nothing_happens() {
         ours.map(str::to_owned).collect()
     };
     let settled = lines();
-    // Sweeps, heartbeats, questions at the socket: what happens all the time is no news.
+    // Periodic passes, heartbeats and calls at the socket happen all the time, so the agent does not log them.
     for _ in 0..10 {
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(agent.pod("web").await.is_some());
@@ -99,7 +99,7 @@ fn at_a_terminal_lines_are_text() {
         path("socket"),
         node.kubepods(),
     );
-    // The terminal is one that script(1) of util-linux makes.
+    // script(1) of util-linux provides the terminal.
     let mut terminal = Command::new("script")
         .args(["--quiet", "--command", &agent, "/dev/null"])
         .stdin(Stdio::null())

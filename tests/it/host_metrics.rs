@@ -1,5 +1,5 @@
-//! Promise: the metrics of a running agent are those that are documented, say what happened, and do not grow with the
-//! node; a real Prometheus can ask everything the dashboard asks.
+//! Promise: a running agent serves the documented metrics, their values match the events, and their number does not
+//! grow with the node. A real Prometheus can run every query of the dashboard.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::support::prometheus::Prometheus;
 
 const AT_FIRST: [(&str, Amounts); 1] = [("app", Amounts::doubled(100, 64))];
 
-/// An agent that serves metrics, and pods it looks after.
+/// An agent that serves metrics, and its pods.
 struct Scene {
     agent: Agent,
     metrics: SocketAddr,
@@ -42,7 +42,7 @@ impl Scene {
         }
     }
 
-    /// Has every pod follow a recommendation.
+    /// Gives every pod a recommendation.
     async fn resize(&self, cpu: u64) {
         let target = [("app", Amounts::doubled(cpu, 96))];
         for pod in &self.pods {
@@ -63,7 +63,7 @@ impl Scene {
     }
 }
 
-/// What the agent answered.
+/// The text of a scrape.
 struct Scrape(String);
 
 impl Scrape {
@@ -81,7 +81,7 @@ impl Scrape {
             .collect()
     }
 
-    /// Every series: its name, its labels' text, its value.
+    /// Every series: name, labels, value.
     fn series(&self) -> impl Iterator<Item = (&str, &str, f64)> {
         let samples = self.0.lines().filter(|line| !line.starts_with('#'));
         samples.map(|line| {
@@ -140,7 +140,7 @@ async fn everything_that_alerts_and_dashboard_select_is_in_a_scrape() {
     let scrape = scene.scrape();
     let (served, series) = (scrape.families(), scrape.series().collect::<Vec<_>>());
     let parts = ["_bucket", "_sum", "_count"];
-    // What the kubelet serves is in no scrape of ours; the test of the dashboard has it.
+    // The kubelet's metrics are in no scrape of the agent; the dashboard's test covers them.
     let of_ours = |expression: &String| !expression.contains("kubelet_");
     for expression in delivered::expressions().into_iter().filter(of_ours) {
         for Selector { name, matchers } in selectors(&expression) {
@@ -168,7 +168,7 @@ async fn everything_that_alerts_and_dashboard_select_is_in_a_scrape() {
                     "{label}: {expression}"
                 );
                 let exactly = format!("{label}=\"{value}\"");
-                // Where nobody has an API server or a receiver, nothing is counted about them.
+                // Without an API server or a receiver, the agent has no metrics about them.
                 assert!(
                     comparison != "=" || ours.is_empty() || ours.iter().any(|(_, labels, _)| labels.contains(&exactly)),
                     "no series has {exactly}: {expression}"
@@ -249,9 +249,9 @@ async fn series_do_not_grow_with_the_node() {
             scrape
                 .series()
                 .map(|(name, labels, _)| format!("{name}{labels}"))
-                // That each workload has its own is what these are for.
+                // These metrics exist once for each workload by design.
                 .filter(|series| !series.starts_with("vscaled_workload_"))
-                // Whether a pass came by that had nothing to do is a matter of time, not of pods.
+                // Passes without changes depend on time, not on the number of pods.
                 .filter(|series| !series.contains("outcome=\"unchanged\""))
                 .collect::<BTreeSet<_>>(),
         );
@@ -277,7 +277,7 @@ async fn prometheus_answers_every_query_of_the_dashboard() {
             && samples("rate(kubelet_container_requested_resizes_total[1m])") == 2
     });
 
-    // Nothing writes to these cgroups but the agent, it talks to no runtime, API server or receiver, and nothing is killed.
+    // Only the agent writes to these cgroups. It has no runtime, API server or receiver, and no process is killed.
     let empty = [
         "Drift repairs",
         "Calls by outcome",

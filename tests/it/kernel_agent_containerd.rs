@@ -1,9 +1,9 @@
-//! Promise: with a real container runtime, the kernel's values and the runtime's stored spec agree with what was decided,
-//! whether or not the runtime is there when it is decided; and no container notices. What the kernel kills in containers is
-//! told for them.
+//! Promise: with a real container runtime, the kernel's values and the runtime's stored spec match the decision,
+//! whether or not the runtime was available at the time of the decision. The containers notice nothing. The agent
+//! reports kills in containers with their names.
 //!
-//! The real agent against a private containerd with runc, and pods made through CRI as a kubelet makes them, on cgroup v1
-//! or v2. The manifests name no container ids: who is who, the agent learns from the runtime.
+//! The real agent runs with a private containerd and runc, and with pods created through CRI as a kubelet creates
+//! them, on cgroup v1 or v2. The manifests have no container ids: the agent reads those from the runtime.
 
 mod containers;
 mod hooks;
@@ -33,23 +33,23 @@ const APP: Amounts = Amounts::doubled(100, 64);
 const SIDE: Amounts = Amounts::doubled(50, 32);
 const IDLE: &str = "while true; do sleep 1000; done";
 
-/// A pod of two containers in a containerd, and an agent that does not run yet. Dropped in this order.
+/// A pod of two containers in a containerd, and an agent that does not run yet. Fields are dropped in this order.
 struct Scene {
     agent: Agent,
     containerd: Containerd,
     spec: PodSpec,
     pod: Pod,
-    /// What describes the pod.
+    /// The pod's manifest.
     manifest: String,
 }
 
 impl Scene {
-    /// `app` runs a script.
+    /// The container `app` runs a script.
     async fn new(script: &'static str) -> Self {
         Self::of(&[("app", script, APP), ("side", IDLE, SIDE)]).await
     }
 
-    /// With these containers, what they run, and what they have.
+    /// A pod with these containers, scripts and amounts.
     async fn of(containers: &[(&'static str, &'static str, Amounts)]) -> Self {
         let containerd = Containerd::start(OciRuntime::Runc).await;
         let container = |&(name, script, amounts): &(_, _, Amounts)| ContainerSpec {
@@ -72,7 +72,7 @@ impl Scene {
         let kubepods = containerd.cgroups().make("kubepods");
         let agent = Agent::new(&kubepods)
             .with("--runtime-socket", containerd.socket())
-            // What its containers show is to be found out.
+            // The agent finds out the formula from the containers' values.
             .with("--weight-formula", "auto");
         let described: Vec<_> = containers.iter().map(|of| (of.0, of.2, None)).collect();
         let manifest = pod_manifest("web", UID, &described);
@@ -86,7 +86,7 @@ impl Scene {
         }
     }
 
-    /// With the agent running, which knows the pod and leaves it alone.
+    /// Starts the agent, which knows the pod and does not change it.
     async fn started(script: &'static str) -> Self {
         let mut scene = Self::new(script).await;
         scene.agent.start().await;
@@ -94,7 +94,7 @@ impl Scene {
         scene
     }
 
-    /// Waits until the agent knows both containers by their ids.
+    /// Waits until the agent knows the ids of both containers.
     async fn knows_all(&self) {
         let known = async || {
             let pod = self.agent.pod("web").await?;
@@ -122,7 +122,7 @@ impl Scene {
             && holds(&self.pod.containers[1].cgroup, side)
     }
 
-    /// Waits until every level holds these values, the runtime has stored them, and the agent is content.
+    /// Waits until every level holds these values, the runtime has stored them, and the agent reports InSync.
     async fn settles(&self, app: Amounts, side: Amounts) {
         self.agent
             .wait_for(&format!("every level to hold {app:?} and {side:?}"), || {
@@ -130,27 +130,30 @@ impl Scene {
             })
             .await;
         self.agent.reaches("web", "InSync").await;
-        assert_eq!((self.stored(0).await, self.stored(1).await), (spec(app), spec(side)));
+        assert_eq!(
+            (self.stored(0).await, self.stored(1).await),
+            (app.stored(), side.stored())
+        );
         assert!(self.holds(app, side), "telling the runtime changed the files");
     }
 
-    /// One container's process, and what the runtime says of it besides its resources.
+    /// One container's process and its status from the runtime without resources.
     async fn life(&self, index: usize) -> (i32, ContainerStatus) {
         let id = &self.pod.containers[index].id;
         let mut status = self.containerd.life(id).await;
         status.resources = None;
-        // containerd notes a kill of any process here, whether the container goes on or not.
+        // containerd sets this reason after a kill of any process, even if the container still runs.
         status.reason.clear();
         (self.containerd.pid(id), status)
     }
 
-    /// What the runtime has stored about one container.
+    /// The resources of one container in the runtime's record.
     async fn stored(&self, index: usize) -> CriResources {
         let cri = Cri::new(&self.containerd.socket(), patient()).unwrap();
         cri.stored(&self.pod.containers[index].id).await.unwrap().unwrap()
     }
 
-    /// Updates a container through CRI, as somebody else.
+    /// Updates a container through CRI, as a foreign writer.
     async fn update(&self, index: usize, change: CriResources) {
         let cri = Cri::new(&self.containerd.socket(), patient()).unwrap();
         cri.update(&self.pod.containers[index].id, &change).await.unwrap();
@@ -162,16 +165,5 @@ const fn patient() -> Deadlines {
     Deadlines {
         read: Duration::from_secs(20),
         update: Duration::from_secs(60),
-    }
-}
-
-/// What the runtime stores for these amounts.
-fn spec(amounts: Amounts) -> CriResources {
-    let cri = amounts.cri();
-    CriResources {
-        cpu_shares: Some(cri.cpu_shares),
-        cpu_quota: Some(cri.cpu_quota),
-        cpu_period: Some(cri.cpu_period),
-        memory_limit_in_bytes: Some(cri.memory_limit_in_bytes),
     }
 }

@@ -1,8 +1,8 @@
-//! Promise: a recommendation becomes the kernel's values at every level of a running pod, stays so whatever else happens
-//! on the node, and what cannot be done is refused with the reason and leaves every value as it was.
+//! Promise: a recommendation becomes the kernel's values at every level of a running pod, and stays so whatever else
+//! happens on the node. An impossible change is refused with a reason and leaves every value unchanged.
 //!
-//! The real agent against bare cgroups with live processes in them, v1 or v2, whichever the machine has. It looks at
-//! nothing by itself (sweeps are hours apart), unless a test is about that.
+//! The real agent runs with bare cgroups and live processes, on cgroup v1 or v2. Periodic passes are hours apart,
+//! unless a test is about them.
 
 mod agent_restarts;
 mod bursts;
@@ -39,7 +39,7 @@ use crate::support::victims::holding;
 
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000011";
 
-/// What the containers of [`Scene::new`] have at first.
+/// The initial amounts of the containers of [`Scene::new`].
 const APP: Amounts = Amounts::doubled(100, 64);
 const SIDE: Amounts = Amounts::doubled(50, 32);
 const AT_FIRST: [(&str, Amounts); 2] = [("app", APP), ("side", SIDE)];
@@ -69,7 +69,7 @@ impl Scene {
         Self { agent, node, pod }
     }
 
-    /// With the agent running, which knows the pod and leaves it alone.
+    /// Starts the agent, which knows the pod and does not change it.
     async fn started() -> Self {
         let mut scene = Self::new();
         scene.agent.start().await;
@@ -77,7 +77,7 @@ impl Scene {
         scene
     }
 
-    /// With a recommendation in force.
+    /// Starts the agent and waits until it has applied a recommendation.
     async fn managed(targets: &[(&'static str, Amounts)]) -> Self {
         let scene = Self::started().await;
         scene.recommend(targets);
@@ -93,20 +93,20 @@ impl Scene {
         self.node.holds(&self.pod, containers)
     }
 
-    /// Waits until every level holds these values and the agent is content.
+    /// Waits until every level holds these values and the agent reports InSync.
     async fn settles(&self, containers: &[(&str, Amounts)]) {
         let wanted = format!("every level to hold {containers:?}");
         self.agent.wait_for(&wanted, || self.holds(containers)).await;
         self.agent.reaches("web", "InSync").await;
     }
 
-    /// Waits until the state file says something.
+    /// Waits until the state file contains a text.
     async fn saves(&self, text: &str) {
         let saved = || fs::read_to_string(self.agent.state_file()).is_ok_and(|state| state.contains(text));
         self.agent.wait_for(&format!("{text} to be saved"), saved).await;
     }
 
-    /// A request to set values of the container `app`.
+    /// A request to override the limits of the container `app`.
     fn by_hand(&self, limits: proto::Amounts) -> proto::ResizeRequest {
         proto::ResizeRequest {
             reason: "a test".to_owned(),
@@ -114,7 +114,7 @@ impl Scene {
         }
     }
 
-    /// With a container without limits, and what it holds.
+    /// A scene with a container without limits, and the current values.
     async fn unlimited() -> (Self, BTreeMap<&'static str, Settings>) {
         let mut scene = Self::of(&UNLIMITED);
         scene.agent.start().await;
@@ -123,7 +123,7 @@ impl Scene {
         (scene, held)
     }
 
-    /// Has the container `app` use this many MiB.
+    /// Makes the container `app` use this many MiB.
     async fn occupy(&mut self, mebibytes: u64) {
         let bytes = mebibytes << 20;
         let cgroup = self.pod.containers["app"].cgroup.clone();
@@ -133,7 +133,6 @@ impl Scene {
     }
 }
 
-/// A cpu limit alone.
 fn cpu(text: &str) -> proto::Amounts {
     proto::Amounts {
         cpu: Some(text.to_owned()),
@@ -141,7 +140,6 @@ fn cpu(text: &str) -> proto::Amounts {
     }
 }
 
-/// A memory limit alone.
 fn memory(text: &str) -> proto::Amounts {
     proto::Amounts {
         cpu: None,

@@ -1,9 +1,9 @@
-//! Promise: the agent tells of every kill for want of memory once, for the container it happened in, with whose limit was
-//! hit and who was killed as far as that is certain; also of those that happen while it does not run.
+//! Promise: the agent reports every kill once, for the right container, with the limit that was hit and the killed
+//! process as far as they are certain, also a kill during a restart of the agent.
 //!
-//! The real agent against bare cgroups in which real processes are killed by the kernel, v1 or v2, whichever the machine
-//! has. Others on the machine may be killed meanwhile, and may use up what the kernel logs in five seconds: then less is
-//! known of a kill, and never something wrong.
+//! The real agent runs with bare cgroups, in which the kernel kills real processes, on cgroup v1 or v2. Other
+//! processes on the machine may be killed too, and may use up the kernel's log limit of five seconds. Then the report
+//! has fewer facts, and never a wrong one.
 
 mod bursts;
 mod by_syslog;
@@ -27,9 +27,9 @@ use crate::support::bare::{BareNode, BarePod};
 use crate::support::victims::{TOO_MUCH, victim, was_killed};
 
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000051";
-/// What containers have: 16 MiB at most.
+/// The containers' amounts: 16 MiB at most.
 const SMALL: Amounts = Amounts::doubled(1000, 8);
-/// The kernel explains ten kills in five seconds for the whole machine, where others may be killed, too.
+/// The kernel logs ten kills in five seconds for the whole machine, where other processes may be killed too.
 const ATTEMPTS: usize = 16;
 
 /// A pod, and an agent that does not run yet.
@@ -47,12 +47,12 @@ impl Scene {
         let agent = Agent::new(&kubepods);
         agent.write("pod.yaml", &pod.manifest());
         let scene = Self { agent, node, pod };
-        // Out of the way: what is in the pod's own cgroup counts, too.
+        // The pod's limit must not be reached: memory of the pod's own cgroup counts too.
         scene.limit_pod(4096);
         scene
     }
 
-    /// With the agent running and watching.
+    /// Starts the agent, which watches for kills.
     async fn started(containers: &[(&'static str, Amounts)]) -> Self {
         let mut scene = Self::of(containers);
         scene.start().await;
@@ -76,12 +76,12 @@ impl Scene {
         self.node.cgroups().limit_memory(&self.pod.cgroup, limit);
     }
 
-    /// Starts a shell command in a cgroup that is going to be killed.
+    /// Starts a shell command that the kernel will kill, in a cgroup.
     fn victim(&self, cgroup: &CgroupPath, command: &str) -> Child {
         victim(self.node.cgroups(), cgroup, command)
     }
 
-    /// Has a process killed in a container; returns its id.
+    /// Makes the kernel kill a process in a container, and returns its pid.
     fn kill_one(&self, container: &str) -> u32 {
         let child = self.victim(&self.cgroup(container), TOO_MUCH);
         let pid = child.id();
@@ -89,10 +89,10 @@ impl Scene {
         pid
     }
 
-    /// What was told of pods in this tree, oldest first.
-    async fn told(&self) -> Vec<OomKill> {
+    /// The reported kills in pods of this tree, oldest first.
+    async fn reported_kills(&self) -> Vec<OomKill> {
         let reply = self.agent.client().await.oom_list(String::new()).await.unwrap();
-        // Other tests have trees of their own.
+        // Other tests have their own trees.
         let ours = |kill: &OomKill| {
             let tree = self.node.kubepods();
             let path = |text: &Option<String>| text.as_deref().and_then(|text| CgroupPath::new(text).ok());
@@ -101,37 +101,38 @@ impl Scene {
         reply.kills.into_iter().filter(ours).collect()
     }
 
-    /// Waits until so many kills were told.
-    async fn tells(&self, count: usize) -> Vec<OomKill> {
-        let told = async || Some(self.told().await).filter(|told| told.len() >= count);
+    /// Waits until the agent has reported this many kills.
+    async fn wait_for_kills(&self, count: usize) -> Vec<OomKill> {
+        let told = async || Some(self.reported_kills().await).filter(|told| told.len() >= count);
         let told = self.agent.until(&format!("{count} kills to be told"), told).await;
         let lines = || told.iter().map(line).collect::<Vec<_>>().join("\n");
         assert_eq!(told.len(), count, "told were:\n{}", lines());
         told
     }
 
-    /// Gets processes killed until the kernel explains one of the kills, which is the only one each time.
+    /// Repeats a kill until the kernel logs it. Each attempt kills one process.
     async fn explained(&self, kill: impl FnMut() -> u32) -> OomKill {
         self.explained_of(1, kill).await
     }
 
-    /// The same where one call of `kill` may have the kernel kill up to `most` processes; the pid is that of the first.
+    /// Like [`Self::explained`], where one call of `kill` makes the kernel kill up to `most` processes; the pid is
+    /// that of the first.
     async fn explained_of(&self, most: usize, mut kill: impl FnMut() -> u32) -> OomKill {
         for _ in 0..ATTEMPTS {
-            let before = self.told().await.len();
+            let before = self.reported_kills().await.len();
             let pid = kill();
             let told = self.agent.until("the kill to be told", async || {
                 let reply = self.agent.client().await.oom_list(String::new()).await.unwrap();
-                // Whose it was nobody knows, if the cgroup is gone and the kernel explained nothing.
+                // If the cgroup is gone and the kernel logged nothing, the container is unknown.
                 let by_pid = |kill: &OomKill| kill.victim.as_ref().is_some_and(|victim| victim.pid == pid);
                 let told = reply.kills.iter().rfind(|kill| by_pid(kill)).cloned();
                 let unexplained = |kill: &OomKill| kill.victim.is_none();
-                told.or(self.told().await.into_iter().skip(before).find(unexplained))
+                told.or(self.reported_kills().await.into_iter().skip(before).find(unexplained))
             });
             let told = told.await;
             if told.level != "unknown" {
                 assert_eq!(told.victim.as_ref().unwrap().pid, pid, "{told:#?}");
-                let kills = self.told().await.len() - before;
+                let kills = self.reported_kills().await.len() - before;
                 assert!((1..=most).contains(&kills), "{kills} kills");
                 return told;
             }
@@ -141,7 +142,7 @@ impl Scene {
     }
 }
 
-/// A kill in a line: many of them are easier to compare.
+/// A kill as one line, which is easy to compare.
 fn line(kill: &OomKill) -> String {
     let victim = kill
         .victim

@@ -1,5 +1,4 @@
-//! The runtime client against a real containerd, its runc or crun, and the kernel's own files. The same tests hold on
-//! cgroup v1 and v2.
+//! The runtime client with a real containerd, runc or crun, and the kernel's files, on cgroup v1 and v2.
 
 mod host_client;
 mod oci_version;
@@ -43,7 +42,7 @@ fn pod() -> PodSpec {
     }
 }
 
-/// A node on a slow guest kernel needs more than a real one.
+/// A slow guest kernel needs more time than a real one.
 fn patient() -> Deadlines {
     Deadlines {
         read: Duration::from_secs(20),
@@ -78,7 +77,7 @@ async fn memory_alone_changes(containerd: &Containerd, pod: &Pod) {
             .collect::<Vec<_>>()
     };
     assert_eq!(cpu(&after), cpu(&before));
-    // The burst is there since Linux 5.14.
+    // The burst exists since Linux 5.14.
     let older = cpu(&after)
         .iter()
         .filter(|setting| setting.burst_us().is_none())
@@ -115,12 +114,12 @@ async fn with_crun_it_is_the_same() {
             memory_alone_changes(&containerd, &pod).await;
             shares_become_what_the_formula_says(&containerd, &pod, OciRuntime::Crun).await;
         }
-        // The one kind of host on which crun runs nothing at all.
+        // The only kind of host on which crun runs no container.
         Err(status) => assert!(mounts::is_hybrid() && status.message().contains("hybrid"), "{status}"),
     }
 }
 
-/// What `runc --version` or `crun --version` says, as an operator would look it up.
+/// The output of `runc --version` or `crun --version`.
 fn version_text(program: &str) -> String {
     let mut command = std::process::Command::new(program);
     crate::support::image::output(command.arg("--version"))

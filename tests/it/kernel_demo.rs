@@ -1,6 +1,6 @@
-//! `examples/demo`, from its beginning to whatever end it comes to: nothing of it stays behind.
+//! `examples/demo`, with every kind of ending: nothing stays behind.
 //!
-//! Runs the real thing on this machine's cgroups, or on the lab's. Needs root.
+//! The tests run the real demo on cgroups of this machine or of the lab, and need root.
 
 mod host_ends;
 
@@ -15,15 +15,15 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use vscaled::cgroup::Hierarchy;
 
-/// A demo that was started. Dropping it in a failed test lets it clean up.
+/// A started demo. Dropping the value in a failed test lets the demo clean up.
 struct Demo {
     child: Child,
-    /// Closed when it is `None`.
+    /// Closed when `None`.
     output: Option<BufReader<ChildStdout>>,
     _alone: MutexGuard<'static, ()>,
 }
 
-/// How a demo ended.
+/// The exit status and the output of a demo.
 struct Ended {
     pid: u32,
     status: ExitStatus,
@@ -32,7 +32,7 @@ struct Ended {
 }
 
 impl Demo {
-    /// One at a time: each removes what an earlier one left.
+    /// Runs one demo at a time, because each removes the remains of an earlier one.
     fn start(arguments: &[&str]) -> Self {
         static ALONE: Mutex<()> = Mutex::new(());
         assert!(nix::unistd::geteuid().is_root(), "the demo needs root");
@@ -53,7 +53,7 @@ impl Demo {
         }
     }
 
-    /// Reads on to the line that holds a text.
+    /// Reads up to the line that contains a text.
     fn read_to(&mut self, text: &str) -> String {
         let mut read = String::new();
         loop {
@@ -111,7 +111,7 @@ impl Ended {
     }
 }
 
-/// The daemon and the workers of a demo, known by its directory among their arguments.
+/// The daemon and the workers of a demo, found by the demo's directory in their arguments.
 fn processes(demo: u32) -> Vec<(u32, String)> {
     let directory = format!("/vscaled-demo-{demo}/");
     let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
@@ -123,7 +123,7 @@ fn processes(demo: u32) -> Vec<(u32, String)> {
         .collect()
 }
 
-/// Everything that is there of a demo.
+/// Everything that exists of a demo.
 fn remains(demo: u32) -> Vec<String> {
     let hierarchy = Hierarchy::discover(None).unwrap();
     let mounts = Resource::ALL.map(|controller| hierarchy.mount(controller).to_owned());
@@ -142,7 +142,7 @@ fn the_demo_shows_everything_and_removes_everything() {
     let ended = Demo::start(&[]).end();
     assert!(ended.status.success(), "{}\n{}", ended.output, ended.errors);
     assert_eq!(ended.errors, "");
-    // Where lines are broken depends on the values.
+    // The positions of line breaks depend on the values.
     let text: String = ended.output.split_whitespace().collect::<Vec<_>>().join(" ");
     for shown in [
         "app: cpu request 400m becomes 250m: the VPA's maxAllowed",

@@ -1,7 +1,9 @@
-//! Promise: a container whose use runs towards its memory limit is given more before the kernel kills, within what its VPA
-//! allows and the node can hold; it is lent, kept true, said, and taken back. Whoever leaks dies, and the reason is said once.
+//! Promise: a container whose memory use is about to reach its limit gets a temporary limit before the kernel kills,
+//! within the VPA's maximum and the node's capacity. The agent keeps the temporary limit in force, reports it, and
+//! ends it. A leaking container is killed at the maximum, and the agent reports the reason once.
 //!
-//! The real agent against bare cgroups with processes that really take memory; needs root; the same on cgroup v1 and v2.
+//! The real agent runs with bare cgroups and processes that allocate memory. Needs root; the same on cgroup v1 and
+//! v2.
 
 mod bounds;
 mod cpu;
@@ -16,7 +18,7 @@ use vscaled::control::proto;
 use vscaled::model::{CgroupPath, MemoryLimit, Settings};
 
 use crate::support::agent::Agent;
-use crate::support::allocator::{Allocator, Appetite};
+use crate::support::allocator::{Allocation, Allocator};
 use crate::support::amounts::Amounts;
 use crate::support::bare::{BareNode, BarePod};
 
@@ -32,14 +34,14 @@ struct Scene {
 }
 
 impl Scene {
-    /// With this as `maxAllowed`.
+    /// `max_allowed` is the VPA's `maxAllowed`.
     fn new(max_allowed: &str) -> Self {
         let scene = Self::of(APP);
         scene.agent.write("vpa.yaml", &vpa("web", max_allowed, 64));
         scene
     }
 
-    /// With these amounts, and no VPA yet.
+    /// A scene with these amounts and without a VPA.
     fn of(amounts: Amounts) -> Self {
         let mut node = BareNode::new();
         let kubepods = node.kubepods();
@@ -52,7 +54,7 @@ impl Scene {
         Self { agent, node, pod }
     }
 
-    /// The same with a container beside, whose cgroup is returned, and this done to the manifest.
+    /// Like [`Self::new`], with a second container, whose cgroup is returned. `change` edits the manifest.
     fn of_two(change: impl FnOnce(String) -> String) -> (Self, CgroupPath) {
         let mut node = BareNode::new();
         let kubepods = node.kubepods();
@@ -67,13 +69,13 @@ impl Scene {
         (Self { agent, node, pod }, side)
     }
 
-    /// Gives the pod's cgroup this limit.
+    /// Sets the memory limit of the pod's cgroup.
     fn lift_pod(&self, mebibytes: u64) {
         let limit = MemoryLimit::Bytes(mebibytes << 20);
         self.node.cgroups().limit_memory(&self.pod.cgroup, limit);
     }
 
-    /// No pass has lowered a memory limit.
+    /// Checks that no pass has lowered a memory limit.
     async fn was_never_lowered(&self) {
         let changes = self.agent.history().await;
         for step in changes.iter().flat_map(|change| &change.steps) {
@@ -83,13 +85,13 @@ impl Scene {
         }
     }
 
-    /// With the agent running and guarding.
+    /// Starts the agent with its guard.
     async fn guarded(max_allowed: &str) -> Self {
         Self::new(max_allowed).started().await
     }
 
-    /// The same, where loans that are not needed end after so long.
-    async fn lending_for(quiet_period: &str) -> Self {
+    /// Like [`Self::guarded`], where unused temporary limits end after this period.
+    async fn guarded_for(quiet_period: &str) -> Self {
         let mut scene = Self::new("4Gi");
         scene.agent.set("--guard-quiet-period", quiet_period);
         scene.started().await
@@ -101,17 +103,17 @@ impl Scene {
         self
     }
 
-    /// Waits until a pod is known to live: from then on it is guarded.
+    /// Waits until the agent knows that a pod runs. From then on the guard watches it.
     async fn guards(&self, name: &str) {
         let lives = async || self.agent.pod(name).await.filter(|pod| pod.containers[0].id.is_some());
         self.agent.until("the pod to live", lives).await;
     }
 
     fn takes(&self, rate: u64, until: u64) -> Allocator {
-        takes(&self.node, &self.pod, Appetite { rate, until })
+        takes(&self.node, &self.pod, Allocation { rate, until })
     }
 
-    /// A request to set the memory limit by hand.
+    /// A request to override the memory limit.
     fn by_hand(&self, memory: &str) -> proto::ResizeRequest {
         self.pod.limits_by_hand(proto::Amounts {
             cpu: None,
@@ -123,23 +125,23 @@ impl Scene {
         self.node.cgroups().oom_kills(&self.pod.containers["app"].cgroup)
     }
 
-    /// The container's memory limit in mebibytes.
+    /// The container's memory limit in MiB.
     fn limit(&self) -> u64 {
         mebibytes(&self.node.held(&self.pod)["app"])
     }
 
-    /// The pod's.
+    /// The pod's memory limit in MiB.
     fn pod_limit(&self) -> u64 {
         mebibytes(&self.node.held(&self.pod)["pod"])
     }
 
-    /// What was lent to the container, once it was.
-    async fn lease(&self) -> proto::Lease {
+    /// Waits for the container's temporary limit.
+    async fn temporary_limit(&self) -> proto::Lease {
         let lent = async || self.agent.pod("web").await?.leases.first().cloned();
         self.agent.until("a loan", lent).await
     }
 
-    /// What the guard did, oldest first.
+    /// The guard's changes, oldest first.
     async fn by_the_guard(&self) -> Vec<proto::Change> {
         let mut changes = self.agent.history().await;
         changes.retain(|change| change.cause.starts_with("guard:"));
@@ -147,8 +149,8 @@ impl Scene {
     }
 }
 
-fn takes(node: &BareNode, pod: &BarePod, appetite: Appetite) -> Allocator {
-    Allocator::start(node.cgroups(), &pod.containers["app"].cgroup, appetite)
+fn takes(node: &BareNode, pod: &BarePod, allocation: Allocation) -> Allocator {
+    Allocator::start(node.cgroups(), &pod.containers["app"].cgroup, allocation)
 }
 
 fn mebibytes(settings: &Settings) -> u64 {
@@ -158,7 +160,7 @@ fn mebibytes(settings: &Settings) -> u64 {
     }
 }
 
-/// A VPA that recommends this request of memory, and lets it grow.
+/// A VPA that recommends this memory request and permits growth.
 fn vpa(name: &str, max_allowed: &str, request: u64) -> String {
     let amounts = format!("{{cpu: 1000m, memory: {request}Mi}}");
     format!(
@@ -177,7 +179,7 @@ status:
     )
 }
 
-/// Mebibytes that a test may let one process take: two gibibytes, or what a small machine has.
+/// The MiB that one process of a test may allocate: two GiB, or the capacity of a small machine.
 fn plenty() -> u64 {
     let available = procfs::Meminfo::current().unwrap().mem_available.unwrap() >> 20;
     (available / 3).min(2048)
@@ -185,7 +187,7 @@ fn plenty() -> u64 {
 
 use procfs::Current;
 
-/// A cgroup's directory with its memory files.
+/// The directory with a cgroup's memory files.
 fn memory_directory(node: &BareNode, below: &CgroupPath) -> PathBuf {
     let directories = node.cgroups().directories(below);
     let memory = directories

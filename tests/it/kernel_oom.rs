@@ -1,5 +1,5 @@
-//! Promise: a real kill by the kernel is told as it happens, with the right process, cgroup and level, and the counters of
-//! its cgroups rise by it. Needs root; the same on cgroup v1 and v2.
+//! Promise: a real kill is reported at once, with the right process, cgroup and level, and the counters of its
+//! cgroups rise. Needs root; the same on cgroup v1 and v2.
 
 mod alarm;
 mod burst;
@@ -14,12 +14,12 @@ use vscaled::oom::{Event, Kill, Level, Limit};
 
 use pod::{CONTAINER, POD_UID, TestPod};
 
-/// A kernel that does not tell for so long will not.
+/// A kernel that has not logged a kill within this time will not do so.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The kernel prints ten reports in five seconds for the whole machine, where others may be killed too.
+/// The kernel logs ten kills in five seconds for the whole machine, where other processes may be killed too.
 const ATTEMPTS: usize = 16;
 
-/// The next kill of this process, with the number of its record.
+/// The next kill of this process, with the sequence number of its record.
 async fn told(reader: &mut KmsgReader, pid: u32) -> (Kill, u64, Origin) {
     let next_kill = async {
         loop {
@@ -44,7 +44,7 @@ async fn caught_up(told: Option<u64>) -> KmsgReader {
     reader
 }
 
-/// Gets a process killed until the kernel prints a report with it.
+/// Repeats a kill until the kernel logs it.
 async fn explained_kill(reader: &mut KmsgReader, pod: &TestPod) -> (Kill, u64, u64) {
     for kills in 1..=ATTEMPTS {
         let pid = pod.exceed();

@@ -1,9 +1,9 @@
-//! Promise: where the kubelet resizes in place, the pod spec at the API server is the truth. What is recommended is asked
-//! for there, the kernel has it at once if the node has room, and when the kubelet says no every level is as before and
-//! the reason is there to read.
+//! Promise: where the kubelet resizes in place, the pod spec at the API server is authoritative. The agent patches
+//! recommendations there and writes them to the kernel at once if the node has capacity. If the kubelet refuses,
+//! every level has its earlier values, and the agent reports the reason.
 //!
-//! The real agent and real cgroups; the API server and the kubelet are made up (`apimodel`), because those that can be had
-//! here know no resizing in place.
+//! The agent and the cgroups are real. The API server and the kubelet are models (`apimodel`), because the ones of
+//! `scripts/kube-parts` do not support in-place resize.
 
 mod host_answers;
 mod host_boost;
@@ -29,7 +29,7 @@ use vscaled::control::proto::{Change, Pod, ResizeRequest};
 
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;
-use crate::support::apimodel::{ApiModel, Verdict, objects};
+use crate::support::apimodel::{ApiModel, ResizeResult, objects};
 use crate::support::bare::{BareNode, BarePod};
 use crate::support::cluster::objects::resources;
 
@@ -42,7 +42,7 @@ const AT_FIRST: [(&str, Amounts); 1] = [("app", APP)];
 const LARGER: [(&str, Amounts); 1] = [("app", Amounts::doubled(300, 128))];
 const SMALLER: [(&str, Amounts); 1] = [("app", Amounts::doubled(200, 96))];
 
-/// Why a kubelet defers a resize.
+/// The message with which a kubelet defers a resize.
 const FULL: &str = "Node didn't have enough resource: cpu";
 
 /// A pod of a Deployment, and an agent.
@@ -59,7 +59,7 @@ impl Scene {
         Self::of(APP).await
     }
 
-    /// The same, with a container that has these amounts and a VPA that recommends them.
+    /// Like [`Self::new`], with a container that has these amounts and a VPA that recommends them.
     async fn of(at_first: Amounts) -> Self {
         let mut node = BareNode::new();
         let kubepods = node.kubepods();
@@ -78,7 +78,7 @@ impl Scene {
         scene
     }
 
-    /// The agent knows the pod and leaves it alone.
+    /// Starts the agent, which knows the pod and does not change it.
     async fn started() -> Self {
         let mut scene = Self::new().await;
         scene.start().await;
@@ -90,7 +90,7 @@ impl Scene {
         self.agent.reaches(NAME, "NotManaged").await;
     }
 
-    /// The agent has resized the pod once, and the kubelet has followed.
+    /// Waits until the agent has resized the pod once and the kubelet has followed.
     async fn managed() -> Self {
         let scene = Self::started().await;
         scene.recommend(&SMALLER);
@@ -99,16 +99,16 @@ impl Scene {
         scene
     }
 
-    /// The kubelet has deferred a larger resize for want of room, and the agent says so.
+    /// Waits until the kubelet has deferred a larger resize for lack of capacity, and the agent reports that.
     async fn deferred() -> Self {
         let scene = Self::managed().await;
-        scene.kubelet_says(Verdict::Deferred(FULL));
+        scene.set_resize_result(ResizeResult::Deferred(FULL));
         scene.recommend(&LARGER);
-        scene.says("Deferred", FULL).await;
+        scene.reaches_with_detail("Deferred", FULL).await;
         scene
     }
 
-    /// The kubelet writes the same cgroups, as it does in real life.
+    /// Makes the kubelet write the same cgroups, as a real kubelet does.
     fn kubelet_writes(&self) {
         let version = self.node.cgroups().version();
         let cgroups = [&self.pod.cgroup, &self.pod.containers["app"].cgroup].map(Clone::clone);
@@ -131,7 +131,8 @@ impl Scene {
         self.api.put("verticalpodautoscalers", vpa(targets));
     }
 
-    /// The same, with upper bounds far above; the agent has heard of it. Pods come on a watch of their own.
+    /// Like [`Self::recommend`], with upper bounds far above the targets. Waits until the agent has received it,
+    /// because pods arrive on a separate watch.
     async fn recommend_widely(&self, targets: &[(&str, Amounts)]) {
         let mut wide = vpa(targets);
         wide["status"]["recommendation"]["containerRecommendations"][0]["upperBound"] =
@@ -145,9 +146,9 @@ impl Scene {
         self.agent.until("the bounds to be heard of", heard).await;
     }
 
-    /// Waits until the agent has heard how large the node is, in the words in which it refuses more. Nodes come on a watch
-    /// of their own.
-    async fn hears(&self, size: &str) {
+    /// Waits until the agent knows the node's capacity, which its refusal of a larger request contains. Nodes arrive
+    /// on a separate watch.
+    async fn knows_capacity(&self, size: &str) {
         let request = || ResizeRequest {
             dry_run: true,
             ..host_others::limits(&self.pod, Some("640"), None)
@@ -157,8 +158,8 @@ impl Scene {
         self.agent.until("the node's size to be heard of", heard).await;
     }
 
-    fn kubelet_says(&self, verdict: Verdict) {
-        self.api.kubelet(|kubelet| kubelet.verdict = verdict);
+    fn set_resize_result(&self, result: ResizeResult) {
+        self.api.kubelet(|kubelet| kubelet.result = result);
     }
 
     fn holds(&self, containers: &[(&str, Amounts)]) -> bool {
@@ -170,13 +171,13 @@ impl Scene {
         self.agent.wait_for(&wanted, || self.holds(containers)).await;
     }
 
-    /// Waits until every level holds these values and the agent is content.
+    /// Waits until every level holds these values and the agent reports InSync.
     async fn settles(&self, containers: &[(&str, Amounts)]) {
         self.holds_soon(containers).await;
         self.agent.reaches(NAME, "InSync").await;
     }
 
-    /// Waits until the kubelet says that the pod has these amounts.
+    /// Waits until the kubelet reports these amounts in the pod's status.
     async fn confirmed(&self, containers: &[(&str, Amounts)]) {
         let wanted = resources(containers[0].1);
         let confirmed = || {
@@ -196,8 +197,8 @@ impl Scene {
         self.object()["spec"]["containers"][0]["resources"].clone()
     }
 
-    /// Waits until the pod is in a state whose detail says this.
-    async fn says(&self, state: &str, words: &str) -> Pod {
+    /// Waits until the pod is in a state whose detail contains these words.
+    async fn reaches_with_detail(&self, state: &str, words: &str) -> Pod {
         let said = async || {
             self.agent
                 .pod(NAME)

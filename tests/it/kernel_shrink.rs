@@ -1,7 +1,7 @@
-//! Promise: a lower memory limit kills nobody, whatever the container does meanwhile; what cannot be lowered is refused
-//! with the numbers; what should not have been is undone; and whatever happens to the agent, nothing stays frozen.
+//! Promise: a lower memory limit kills no process, whatever the container does meanwhile. An impossible limit is
+//! refused with numbers, a failed shrink is undone, and no cgroup stays frozen, whatever happens to the agent.
 //!
-//! The real agent against bare cgroups with processes in them that take and give back memory, v1 or v2.
+//! The real agent runs with bare cgroups whose processes allocate and free memory, on v1 or v2.
 
 mod cache;
 mod churning;
@@ -24,10 +24,10 @@ use crate::support::bare::{BareNode, BarePod};
 use crate::support::cached::Cached;
 
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000051";
-/// The limit that everything starts from, in MiB.
+/// The initial limit in MiB.
 const ROOMY: u64 = 200;
 
-/// A container that asks for little and may have much more.
+/// A container with small requests and this limit in MiB.
 const fn roomy(limit: u64) -> Amounts {
     Amounts {
         cpu: 100,
@@ -49,7 +49,7 @@ impl Scene {
         Self::with(ROOMY).await
     }
 
-    /// With a container whose spec has this limit in MiB.
+    /// A scene with a container whose spec has this limit in MiB.
     async fn with(limit: u64) -> Self {
         let mut node = BareNode::new();
         let kubepods = node.kubepods();
@@ -67,7 +67,7 @@ impl Scene {
         self.node.spawn(&cgroup, command)
     }
 
-    /// Has the container hold 150 MiB of page cache.
+    /// Makes the container hold 150 MiB of page cache.
     async fn caches(&mut self) -> Cached {
         let cgroup = self.app();
         Cached::by(&mut self.node, &cgroup, &self.agent).await
@@ -89,7 +89,7 @@ impl Scene {
         self.agent.resize(self.limit(mebibytes)).await.unwrap()
     }
 
-    /// The limits of the container and the pod, in MiB.
+    /// The limits of the container and the pod in MiB.
     fn limits(&self) -> [u64; 2] {
         let held = self.node.held(&self.pod);
         ["app", "pod"].map(|level| match held[level].memory_limit() {
@@ -102,13 +102,13 @@ impl Scene {
         self.node.cgroups().memory_usage(&self.app())
     }
 
-    /// How many processes of the pod were killed for want of memory.
+    /// The number of kills in the pod.
     fn kills(&self) -> u64 {
         let cgroups = self.node.cgroups();
         cgroups.oom_kills(&self.app()).max(cgroups.oom_kills(&self.pod.cgroup))
     }
 
-    /// Whether any of the pod's cgroups is frozen, or is to be.
+    /// Whether a cgroup of the pod is frozen or being frozen.
     fn is_frozen(&self) -> bool {
         [self.app(), self.pod.cgroup.clone()].iter().any(|cgroup| {
             let directories = self.node.cgroups().directories(cgroup);
@@ -119,31 +119,16 @@ impl Scene {
         })
     }
 
-    /// What the agent keeps about frozen cgroups.
+    /// The number of the agent's records of frozen cgroups.
     fn markers(&self) -> usize {
         let directory = self.agent.state_file().with_file_name("frozen");
         fs::read_dir(directory).unwrap().count()
     }
 }
 
-/// Numbers that look random, the same ones for the same seed.
-struct Random(u64);
-
-impl Random {
-    /// Seeded by the clock; the seed is printed.
-    fn new() -> Self {
-        let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let seed = u64::from(since.unwrap().subsec_nanos());
-        println!("seed {seed}");
-        Self(seed)
-    }
-
-    /// One below `bound`.
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
+/// A random generator whose seed is printed.
+fn random() -> fastrand::Rng {
+    let random = fastrand::Rng::new();
+    println!("seed {}", random.get_seed());
+    random
 }

@@ -1,6 +1,6 @@
-//! Promise: `vscalectl top` shows what pods use beside what they may, as it changes, and gives the terminal back.
+//! Promise: `vscalectl top` shows the use and the limits of pods as they change, and restores the terminal.
 //!
-//! The real agent against bare cgroups with processes that really use something, on a pseudo-terminal; needs root; the same on
+//! The real agent runs with bare cgroups whose processes use resources, on a pseudo-terminal. Needs root; the same on
 //! cgroup v1 and v2.
 
 use std::fs;
@@ -20,7 +20,7 @@ use crate::support::victims::{TOO_MUCH, holding, victim, was_killed};
 /// Limits of a fifth of a processor and of 128 MiB.
 const APP: Amounts = Amounts::doubled(100, 64);
 
-/// Two pods of which one is followed, and an agent that knows them.
+/// Two pods, one of them with a VPA, and an agent that knows them.
 struct Scene {
     agent: Agent,
     pod: BarePod,
@@ -28,12 +28,13 @@ struct Scene {
     _accounting: Vec<Accounting>,
 }
 
-/// A cgroup of v1's accounting where that is mounted apart from the cpu controller, as no kubelet's is.
+/// A cgroup of v1's cpuacct controller, where that is mounted apart from the cpu controller, unlike on a kubelet's
+/// node.
 struct Accounting(PathBuf);
 
 impl Drop for Accounting {
     fn drop(&mut self) {
-        // Its processes have ended, and their end takes a moment to be seen.
+        // The processes have ended, and the kernel takes a moment to remove them from the cgroup.
         for _ in 0..100 {
             if fs::remove_dir(&self.0).is_ok() {
                 return;
@@ -96,7 +97,7 @@ impl Scene {
     }
 }
 
-/// Whether a line of the screen begins so.
+/// Whether a line of the screen begins with a text.
 fn has_line(text: &str, begin: &str) -> bool {
     text.lines().any(|line| line.starts_with(begin))
 }
@@ -134,7 +135,7 @@ async fn it_shows_use_limits_throttling_changes_and_kills_as_they_happen() {
         .node
         .spawn(&scene.pod.containers["app"].cgroup, &holding(50 << 20));
     scene.is_busy();
-    // The limit is three tenths of a processor at first, which a loop would take whole.
+    // The limit is three tenths of a processor at first, which a busy loop uses up.
     top.until("use and throttling", |text| {
         let line = text.lines().find(|line| line.starts_with("  app"));
         let words: Vec<&str> = line.unwrap_or_default().split_whitespace().collect();
@@ -144,14 +145,14 @@ async fn it_shows_use_limits_throttling_changes_and_kills_as_they_happen() {
             .filter_map(|word| word.strip_suffix('%')?.parse::<u64>().ok());
         used("m/") && used("Mi/192Mi") && throttled.max() > Some(10)
     });
-    // Down to the container, which comes fourth: its numbers stand below.
+    // Moves down to the container in the fourth row; its numbers are shown below.
     top.press("jjj");
     top.shows(&[
         "test/web app",
         "request 100m  target 150m  bounds 120m..600m  limit",
         "bounds 80Mi..1Gi",
     ]);
-    // The guard lends it more.
+    // The guard gives a temporary limit.
     top.shows(&["(temporary) until 2", "1 temporary limits"]);
     let change = scene
         .agent
@@ -186,7 +187,7 @@ async fn keys_sort_filter_and_help() {
     top.until("the filter", |text| {
         has_line(text, "test/db") && !has_line(text, "test/web")
     });
-    // What follows an Escape at once is one key with it.
+    // A terminal treats a character right after an Escape as part of one key.
     top.press("\u{1b}");
     top.until("all pods", |text| {
         has_line(text, "test/db") && has_line(text, "test/web")

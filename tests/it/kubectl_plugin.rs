@@ -1,8 +1,8 @@
-//! Promise: `kubectl vscale` runs vscalectl where a pod runs, with the arguments it was given, and says what to do where
+//! Promise: `kubectl vscale` runs vscalectl on the node of a pod, with the given arguments, and says what to do when
 //! it cannot.
 //!
-//! A script stands in for kubectl and writes down how it was called: this is about which calls are made, not about what a
-//! cluster answers.
+//! A script stands in for kubectl and writes down its calls: the tests check which calls are made, not what a cluster
+//! answers.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -10,16 +10,16 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-/// What the script answers, in the form the plugin asks for.
+/// The script's answers, in the format that the plugin requests.
 #[derive(Clone, Copy)]
 struct Cluster {
-    /// Namespace/name and node of the pod that is asked for.
+    /// Namespace/name and node of the requested pod.
     pod: Option<&'static str>,
-    /// The UID of vscaled's DaemonSet; empty where there is none.
+    /// The UID of vscaled's DaemonSet; empty if there is none.
     daemon_set: &'static str,
     /// Name and node of each pod with vscaled's label, and API version, kind, UID and name of its controller.
     agents: &'static [&'static str],
-    /// How a command in the agent's pod ends.
+    /// The exit code of a command in the agent's pod.
     ends_with: u8,
 }
 
@@ -30,7 +30,7 @@ const ONE_NODE: Cluster = Cluster {
     ends_with: 0,
 };
 
-/// Every argument in brackets, every call on a line.
+/// Writes one line for each call, with every argument in brackets.
 const KUBECTL: &str = r#"#!/bin/sh
 { for argument; do printf '[%s]' "$argument"; done; printf '\n'; } >>"$CALLS"
 case " $* " in

@@ -1,5 +1,5 @@
-//! Every value that real kubelets wrote at pod and container level, before and after resizes, is computed here as well:
-//! the recordings are below `tests/data/kubelet-cgroups`, their README says how they were made.
+//! vscaled computes every value that real kubelets wrote at pod and container level, before and after resizes. The
+//! recordings are below `tests/data/kubelet-cgroups`; their README says how to make them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -60,7 +60,7 @@ fn recordings() -> Vec<Recording> {
 }
 
 impl Recording {
-    /// What the recorded node was like: containerd, cgroupfs, a runtime of before the new weights.
+    /// The traits of the recorded node: containerd, cgroupfs, a runtime from before the new weight formula.
     fn traits(&self) -> NodeTraits {
         NodeTraits {
             version: self.cgroup,
@@ -72,14 +72,14 @@ impl Recording {
         }
     }
 
-    /// Of the recorded files, the ones vscaled writes.
+    /// The recorded files that vscaled writes.
     fn ours(&self, recorded: &Files) -> Files {
-        // No kubelet of these gives a `memory.high`.
+        // These kubelets do not write `memory.high`.
         let known = |name: &&String| ControlFile::named(name).is_some_and(|file| file != ControlFile::MemoryHigh);
         let ours: Files = recorded.iter().filter(|(name, _)| known(name)).map(own).collect();
         let all = match self.cgroup {
-            CgroupVersion::V1 => ControlFile::V1.len() - 2, // nobody limited swap or gave a burst
-            CgroupVersion::V2 => ControlFile::V2.len() - 2, // nobody gave a burst or a `memory.high`
+            CgroupVersion::V1 => ControlFile::V1.len() - 2, // no writer set swap or a burst
+            CgroupVersion::V2 => ControlFile::V2.len() - 2, // no writer set a burst or `memory.high`
         };
         assert_eq!(ours.len(), all, "{ours:?}");
         ours
@@ -128,7 +128,7 @@ impl Case {
         manifest
     }
 
-    /// What the patched containers are to have.
+    /// The targets of the patched containers.
     fn targets(&self) -> Vec<NamedRequirements> {
         serde_json::from_value::<Pod>(self.patched())
             .unwrap()

@@ -1,4 +1,4 @@
-//! `vscalectl lint` as pipelines see it: what it reads, its JSON and table, its exit codes.
+//! `vscalectl lint` in pipelines: its input, its JSON and table, its exit codes.
 
 use std::process::Output;
 

@@ -1,4 +1,4 @@
-//! Promises made to users, one file each, against real parts wherever they can be had.
+//! Promises to users, one file each, tested with real components where possible.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,

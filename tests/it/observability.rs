@@ -1,4 +1,4 @@
-//! Promise: what is delivered for Prometheus and Grafana asks only for metrics that the agent has, and alerts when it
+//! Promise: the files for Prometheus and Grafana use only metrics that the agent has, and the alerts fire when they
 //! should.
 
 pub(crate) mod dashboard;
@@ -7,9 +7,9 @@ pub(crate) mod selectors;
 
 use std::collections::BTreeSet;
 
-/// A family of metrics, as docs/metrics.md lists it.
+/// A family of metrics in docs/metrics.md.
 pub(crate) struct Family {
-    /// The name of its samples; those of a histogram have further endings.
+    /// The name of the samples; samples of a histogram have suffixes.
     pub(crate) name: &'static str,
     pub(crate) kind: &'static str,
     pub(crate) labels: Vec<&'static str>,
@@ -31,7 +31,7 @@ pub(crate) fn documented() -> Vec<Family> {
     families
 }
 
-/// Every name a query may use: of samples, as a scrape has them.
+/// Every sample name that a query may use.
 pub(crate) fn sample_names() -> BTreeSet<String> {
     let names = documented().into_iter().flat_map(|family| match family.kind {
         "histogram" => ["_bucket", "_sum", "_count"]

@@ -1,7 +1,7 @@
-//! Promise: every kill in a kernel's log is found once, with the cgroup whose limit was hit where the kernel said so, and
-//! nothing else is ever taken for a kill, whatever the log holds.
+//! Promise: the parser finds every kill in a kernel's log once, with the cgroup whose limit was hit if the kernel
+//! logged it, and takes no other text for a kill.
 //!
-//! The recordings are real (see `tests/data/kmsg/README.md`). What they hold was written down here by reading them.
+//! The recordings are real (see `tests/data/kmsg/README.md`). The expectations were written by hand.
 
 mod expected;
 mod properties;
@@ -24,7 +24,7 @@ fn path(cgroup: Option<&CgroupPath>) -> Option<&str> {
     cgroup.map(CgroupPath::as_str)
 }
 
-/// What is told of where a kill happened.
+/// The pid and the cgroups of a kill.
 fn explanation(kill: &Kill) -> (u32, &str, Option<&str>, Option<&str>) {
     let (limit, task) = (path(kill.limit.cgroup()), path(kill.task_cgroup.as_ref()));
     (kill.pid, &kill.comm, limit, task)
@@ -88,7 +88,7 @@ fn a_kill_has_the_amounts_the_kernel_printed() {
     assert_eq!((&*invoker.comm, invoker.pid), ("grower-b", Some(6390)));
 }
 
-/// The same log as `dmesg` would print it.
+/// The same log in the format of `dmesg`.
 fn as_dmesg(records: &[u8], header: impl Fn(u64) -> String) -> String {
     let mut text = String::new();
     for record in records
@@ -112,7 +112,8 @@ fn a_pasted_log_tells_the_same_as_its_records() {
         |us| format!("Nov 21 02:53:{:02} node-1 kernel: ", us / 1_000_000 % 60),
         |_| String::new(),
     ];
-    // Hostile commands hold what dmesg shows as it escapes it, forgeries what plain dmesg shows as the kernel's.
+    // Hostile commands contain texts that dmesg escapes; forgeries contain texts that plain dmesg prints like the
+    // kernel's.
     for expected in expected::all()
         .iter()
         .filter(|expected| !expected.file.starts_with("s3b") && !expected.file.starts_with("s7"))

@@ -1,4 +1,4 @@
-//! The pictures of measurements: drawn from their results alone, and those in docs/performance are those of the results there.
+//! The charts of measurements are drawn from results alone, and those in docs/performance match the results there.
 
 use std::fs;
 use std::path::Path;

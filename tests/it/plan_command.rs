@@ -1,4 +1,4 @@
-//! `vscalectl plan` says in advance what a decision makes of a pod's cgroups, and in which steps.
+//! `vscalectl plan` prints in advance how a decision changes a pod's cgroups, and in which steps.
 
 use std::process::Output;
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::support::vscalectl;
 
-/// A Deployment's pod whose VPA wants more cpu and less memory, and one that nobody looks after.
+/// A Deployment's pod whose VPA recommends more cpu and less memory, and a pod without a VPA.
 const MANIFESTS: &str = r#"
 apiVersion: apps/v1
 kind: ReplicaSet
@@ -199,7 +199,7 @@ fn unusable_flags_and_input_are_refused_with_what_is_wrong() {
 
 #[test]
 fn a_result_that_the_v1_kernel_refuses_is_refused_with_both_bounds() {
-    // The pod-level limit is below what the kubelet reports to be in force, and the API server would not have it.
+    // The pod-level limit is below the value that the kubelet reports in force, and the API server would refuse it.
     let manifest = r#"
 kind: Pod
 metadata: { name: web }

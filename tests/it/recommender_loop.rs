@@ -1,7 +1,8 @@
-//! Promise: an unmodified VPA recommender, as its source reads Events, learns of a kill by the one Event that vscaled makes for
-//! it, once, and of no other; its target then rises above what was not enough.
+//! Promise: an unmodified VPA recommender learns of a kill from the one Event that vscaled writes for it, once, and
+//! of no other kill. Its target then rises above the amount that was not enough.
 //!
-//! `tests/data/recommender` holds Events of vscaled's as a real API server had them.
+//! The model of the recommender follows its source. `tests/data/recommender` has Events of vscaled from a real API
+//! server.
 
 use std::path::Path;
 
@@ -39,7 +40,7 @@ fn recorded(name: &str) -> Vec<Value> {
     serde_json::from_value(list["items"].take()).unwrap()
 }
 
-/// The Event that tells the recommender of this kill, as the API server has it; none if none is made.
+/// The Event that reports this kill to the recommender, as the API server stores it; `None` if vscaled writes none.
 fn event_of(
     events: &mut VpaEvents,
     number: u64,
@@ -116,7 +117,7 @@ fn the_same_kill_told_again_and_the_same_events_watched_again_raise_nothing() {
     let mut again = VpaEvents::new(VpaWindows::default(), Vec::new());
     let event = event_of(&mut events, 1, Level::Container, None, at(0)).unwrap();
     let name = |event: &Value| event["metadata"]["name"].clone();
-    // An agent that ended before it noted that it had sent it: the API server has an Event of that name already.
+    // An agent that ended before it recorded the delivery: the API server already has an Event of that name.
     assert_eq!(
         name(&event),
         name(&event_of(&mut again, 1, Level::Container, None, at(0)).unwrap())
@@ -124,7 +125,7 @@ fn the_same_kill_told_again_and_the_same_events_watched_again_raise_nothing() {
     let mut recommender = Recommender::knowing(&[app()]);
     recommender.watched("ADDED", &event);
     let before = recommender.containers.clone();
-    // The watch begins anew after a break, and brings everything the API server still has.
+    // The watch restarts after a break and sends everything that the API server still has.
     recommender.watch_begins(&[event]);
     assert_eq!(recommender.containers, before);
 }
@@ -160,13 +161,14 @@ fn an_event_counts_by_the_api_servers_time_so_that_a_late_one_is_not_too_old() {
     let mut events = VpaEvents::new(VpaWindows::default(), Vec::new());
     let mut recommender = Recommender::knowing(&[app()]);
     recommender.measured(&app(), at(0), LIMIT / 2);
-    // The API server was away for two days; the kill was at its beginning, the Event is made at its end.
+    // The API server was unavailable for two days. The kill was at the beginning, and the agent writes the Event at
+    // the end.
     let two_days = 2 * 24 * 60;
     recommender.measured(&app(), at(two_days), LIMIT / 2);
     let mut late = event_of(&mut events, 1, Level::Container, None, at(two_days)).unwrap();
     recommender.watched("ADDED", &late);
     assert_eq!(recommender.containers[&app()].oom, LIMIT + (100 << 20));
-    // By the time of the kill it would have been dropped.
+    // With the time of the kill, the recommender would have dropped the Event.
     let mut strict = Recommender::knowing(&[app()]);
     strict.measured(&app(), at(two_days), LIMIT / 2);
     late["metadata"]["creationTimestamp"] = json!(at(0).to_string());

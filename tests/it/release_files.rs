@@ -1,4 +1,4 @@
-//! Promise: what a release consists of is complete, says what is in it, and is the same whoever makes it again.
+//! Promise: a release is complete, documents its contents, and is reproducible.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -43,7 +43,7 @@ fn write_program(file: &Path, runs: &str) {
     fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
-/// The blob that a descriptor describes: of the length and the digest that it says.
+/// The blob of a descriptor, with the length and the digest that it gives.
 fn blob(layout: &Path, descriptor: &Value) -> PathBuf {
     let digest = descriptor["digest"].as_str().unwrap().strip_prefix("sha256:").unwrap();
     let file = layout.join("blobs/sha256").join(digest);
@@ -125,7 +125,7 @@ fn the_same_files_make_the_same_image_whoever_packs_them_when() {
     assert_eq!(digests[0], digests[1]);
 }
 
-/// The files that scripts/package makes of programs that stand in for released ones.
+/// The files that scripts/package makes, with substitutes for the released programs.
 fn packages(umask: &str) -> TempDir {
     let programs = tempfile::tempdir().unwrap();
     let bin = programs.path().join(architecture());
@@ -245,7 +245,7 @@ fn the_release_workflow_runs_pinned_actions_and_scripts_that_there_are() {
     assert_eq!(workflow["permissions"], json!({}));
     let steps = |job: &str| workflow["jobs"][job]["steps"].as_array().unwrap().clone();
     let build = steps("build");
-    // What compiles other people's code may write nothing.
+    // A job that compiles code of dependencies has no right to write.
     assert_eq!(workflow["jobs"]["build"]["permissions"], json!({"contents": "read"}));
     assert_eq!(build[0]["with"]["persist-credentials"], false);
     let mut scripts = BTreeSet::new();

@@ -1,5 +1,5 @@
-//! Reports of OOM kills reach every receiver: through real gRPC over loopback, unix sockets and TLS, through receivers that
-//! misbehave, disks that refuse, and agents that are killed.
+//! Reports of OOM kills reach every receiver over real gRPC on loopback, unix sockets and TLS, despite misbehaving
+//! receivers, failing disks and killed agents.
 
 mod crash;
 mod delivery;

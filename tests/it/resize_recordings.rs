@@ -1,5 +1,5 @@
-//! Promise: the API server and the kubelet that the tests of resizing have made up answer as real ones did. The recording is
-//! `tests/data/kubelet-resize-watch`, its README says how it was made.
+//! Promise: the models of the API server and the kubelet in the resize tests answer as real ones did.
+//! `tests/data/kubelet-resize-watch` has the recording; its README says how to make it.
 
 use std::fs;
 use std::path::Path;
@@ -30,7 +30,7 @@ struct Scenario {
 struct Action {
     patch: Option<Value>,
     did: Option<String>,
-    /// A container that was killed: its end is no stage of a resize, which the recording shows.
+    /// A killed container. Its end is not a stage of a resize, although the recording shows it.
     killed: Option<String>,
     code: Option<u16>,
     answer: Option<Value>,
@@ -41,8 +41,9 @@ struct Seen {
     pod: Value,
 }
 
-/// Where a resize stands: the spec's generation and the one that the status is about, the conditions about the resize, and
-/// whether allocated and actual resources of the container are the spec's, and those of the pod as a whole if it has any.
+/// The progress of a resize: the spec's generation, the status's observed generation, the resize conditions, and
+/// whether the allocated and actual resources equal the spec's, for the container and for the pod as a whole if it
+/// has any.
 type Stage = (i64, i64, Vec<(String, String, String)>, bool, bool);
 
 fn stage(generation: &Value, pod: &Value) -> Stage {
@@ -74,7 +75,7 @@ fn distinct(stages: impl Iterator<Item = Stage>) -> Vec<Stage> {
     all
 }
 
-/// The model with the pod as it was before, and what stood beside it.
+/// The model with the pod and the other objects before the resize.
 async fn before(scenario: &Scenario) -> ApiModel {
     let api = ApiModel::start(NODE, &json!({"cpu": "1", "memory": "2Gi"})).await;
     let mut pod = scenario.before.clone();
@@ -108,7 +109,7 @@ async fn before(scenario: &Scenario) -> ApiModel {
     api
 }
 
-/// Every stage that the pod has gone through, once its kubelet is done.
+/// Every stage of the pod until its kubelet has finished.
 async fn settled(api: &ApiModel, name: &str, last: Option<&Stage>, generation: i64) -> Vec<Stage> {
     loop {
         let states = api.states("pods", name);
@@ -163,7 +164,7 @@ async fn replay(scenario: &Scenario) {
             }
         }
     }
-    // Two requests in a row: how far the kubelet was with the first is a matter of its pace.
+    // Two requests in a row: the progress of the first depends on the kubelet's speed.
     let recorded = match scenario
         .actions
         .iter()

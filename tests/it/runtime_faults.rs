@@ -1,5 +1,5 @@
-//! A runtime that is away, hangs, is something else, or answers nonsense: each is told apart, names the call and the
-//! socket, and hides nothing else.
+//! A runtime that is unavailable, hangs, is another kind of server, or gives invalid answers: vscaled distinguishes
+//! these errors, names the call and the socket, and hides no other error.
 
 pub(crate) mod fake;
 
@@ -35,7 +35,7 @@ fn client(socket: &Socket) -> Cri {
     Cri::new(&socket.path(), Deadlines::default()).unwrap()
 }
 
-/// The only error of looking at this socket.
+/// The only error of a discovery at this socket.
 async fn found(socket: &Socket) -> RuntimeError {
     let error = discover(Some(&socket.path()), Deadlines::default()).await.unwrap_err();
     let path = socket.path().display().to_string();
@@ -206,7 +206,7 @@ async fn next(events: &mut EventStream) -> RuntimeEvent {
         .expect("a runtime is followed for ever")
 }
 
-/// The next event about a container; whatever else comes before does not matter.
+/// Skips other events until the next one about a container.
 async fn next_of_a_container(events: &mut EventStream) -> RuntimeEvent {
     loop {
         let event = next(events).await;
@@ -252,7 +252,7 @@ async fn without_any_events_the_differences_of_lists_are_told() {
             })
             .events();
         assert_eq!(next(&mut events).await, RuntimeEvent::Resync);
-        // Containers come until one of them is new to a poll, which tells that polling has begun.
+        // New containers appear until polling detects one of them, which proves that polling has started.
         let mut made = 0;
         let event = loop {
             made += 1;

@@ -1,4 +1,5 @@
-//! Promise: shells complete `vscalectl`, and both programs have manual pages, made from the same definitions as `--help`.
+//! Promise: shells complete `vscalectl`, and both programs have manual pages, generated from the same definitions as
+//! `--help`.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,12 +17,12 @@ fn vscalectl(arguments: &[&str]) -> Output {
     output
 }
 
-/// What bash would offer for the last of these words.
+/// The completions that bash offers for the last of these words.
 fn offered(words: &[&str]) -> BTreeSet<String> {
     let directory = TempDir::new().unwrap();
     let script = directory.path().join("completions");
     fs::write(&script, vscalectl(&["completions", "bash"]).stdout).unwrap();
-    // What bash itself does when somebody presses the tabulator: it calls the registered function with the words.
+    // As bash does after the tabulator key: it calls the registered function with the words.
     let ask = r#"
         source "$1"; shift
         COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
@@ -52,7 +53,7 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     ];
     for (program, arguments) in programs {
         let (reader, writer) = std::io::pipe().unwrap();
-        // Whoever read has gone before the first byte.
+        // The reader has gone before the first byte.
         drop(reader);
         let output = Command::new(program)
             .args(arguments)
@@ -93,7 +94,7 @@ fn scripts_for_the_other_shells_name_every_command() {
     }
 }
 
-/// The commands that `--help` lists.
+/// The commands in `--help`.
 fn commands() -> Vec<String> {
     let help = String::from_utf8(vscalectl(&["--help"]).stdout).unwrap();
     let listed = help.split("Commands:\n").nth(1).unwrap().split("\n\n").next().unwrap();

@@ -1,5 +1,5 @@
-//! Promise: on a node whose cgroups systemd makes, what vscaled sets is in systemd's own record too, so that systemd does
-//! not undo it; and systemd's answers, or their absence, are told as what they are.
+//! Promise: on a node whose cgroups systemd creates, systemd's records have vscaled's values too, so systemd does not
+//! revert them. vscaled reports systemd's errors, and its absence, with their cause.
 
 pub(crate) mod fake_bus;
 mod systemd_real;

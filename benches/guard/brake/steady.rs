@@ -1,7 +1,7 @@
-//! What a brake costs a process that legally works between `memory.high` and its limit.
+//! The cost of a brake for a process that legally works between `memory.high` and its limit.
 //!
-//! The process holds a working set, and in each turn gives a part of it back and takes it again, touching every page: it
-//! never comes to the limit. It writes how long each turn took.
+//! The process holds a working set. In each turn it frees a part and allocates it again, and touches every page. It
+//! never reaches the limit. It writes the duration of each turn.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -15,9 +15,9 @@ use crate::support::bare::BareNode;
 
 /// Working sets in percent of the limit.
 const SETS: [u64; 3] = [85, 93, 96];
-/// For how long each works.
+/// The duration of the work on each.
 const PERIOD: Duration = Duration::from_secs(8);
-/// How much is given back and taken again in a turn, in MiB.
+/// The MiB that a turn frees and allocates again.
 const TURN: u64 = 4;
 
 pub(crate) fn measure() -> anyhow::Result<()> {
@@ -63,7 +63,7 @@ fn work(brake: Option<u64>, mebibytes: u64) -> anyhow::Result<Worked> {
     braked
         .node
         .spawn(&cgroup, &script(mebibytes, &file.display().to_string()));
-    // Getting there may be what the brake holds up.
+    // The brake may delay the process on its way to the working set.
     let started = Instant::now();
     while !file.exists() && started.elapsed() < PERIOD {
         std::thread::sleep(Duration::from_millis(10));
@@ -82,7 +82,7 @@ fn work(brake: Option<u64>, mebibytes: u64) -> anyhow::Result<Worked> {
     })
 }
 
-/// Perl, which gives memory of that size back to the kernel as soon as it is freed.
+/// Perl, which returns memory of that size to the kernel as soon as it is freed.
 fn script(mebibytes: u64, file: &str) -> String {
     let kept = mebibytes.saturating_sub(2 * TURN + 8);
     format!(
@@ -92,9 +92,9 @@ fn script(mebibytes: u64, file: &str) -> String {
     )
 }
 
-/// How many turns were made, and the longest of them; the whole time where there was none.
+/// The number of turns, and the longest of them; the whole time if there was none.
 fn turns(text: &str, time: Duration) -> (u64, Duration) {
-    // The last line may not be whole.
+    // The last line may be incomplete.
     let whole = text
         .split_inclusive('\n')
         .filter_map(|line| line.strip_suffix('\n')?.parse().ok());

@@ -1,4 +1,4 @@
-//! The cgroups of one pod: when they come to hold what they should, without looking at them all the time.
+//! The cgroups of one pod, with an efficient wait for their values.
 
 use std::io;
 
@@ -7,10 +7,10 @@ use tokio::io::unix::AsyncFd;
 use vscaled::cgroup::{Cgroup, CgroupDir, Hierarchy, Watch};
 use vscaled::model::{CgroupPath, Setting, Settings};
 
-/// Every cgroup that a change concerns.
+/// All cgroups of the pod.
 #[derive(Debug)]
 pub(super) struct Levels {
-    /// Tells of everybody's writes as they happen.
+    /// Reports writes of any process as they happen.
     writes: AsyncFd<Watch>,
     cgroups: Vec<CgroupDir>,
 }
@@ -30,11 +30,11 @@ impl Levels {
         })
     }
 
-    /// Waits until each level holds what it should; `wanted` is in the order in which they were opened.
+    /// Waits until each level holds its values; `wanted` is in the order of opening.
     pub(super) async fn hold(&mut self, wanted: &[Settings]) -> anyhow::Result<()> {
         let mut missing: Vec<_> = self.cgroups.iter().zip(wanted).collect();
         loop {
-            // One look for one write: whoever looks more often takes the processor from those that write.
+            // Reads once for each write: reading more often takes processor time from the writers.
             while let Some((cgroup, wanted)) = missing.last() {
                 let held = cgroup.read_all()?;
                 let holds = |wanted: Setting| held.get(wanted.file()) == Some(wanted);

@@ -1,11 +1,11 @@
 //! From a VPA's status at the API server to every level of the pod, where the kubelet cannot resize.
 //!
-//! Everything is real: etcd and kube-apiserver, a kubelet that knows nothing of resizing (1.20), containerd, and the agent
-//! with the rights it is deployed with. One pod of three containers; the clock starts when the recommender's PATCH of the
-//! VPA's status is sent.
+//! Everything is real: etcd and kube-apiserver, a kubelet without in-place resize (1.20), containerd, and the agent
+//! with its deployed rights. One pod of three containers; the clock starts when the recommender's PATCH of the VPA's
+//! status is sent.
 //!
-//! Beside it, what one would do without: delete the pod and make it again with other values. That is the kubelet's part
-//! alone, for there is no updater to wait a minute for, no scheduler and no webhook.
+//! For comparison, the same change without vscaled: delete the pod and create it again with other values. This
+//! measures the kubelet's part alone, without an updater's wait of a minute, a scheduler and a webhook.
 
 mod levels;
 mod recreate;
@@ -25,15 +25,15 @@ const WARM_UP: usize = 4;
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What containers have at first.
+/// The initial amounts of the containers.
 const AT_FIRST: Amounts = amounts(1);
 
-/// So many times as much as at first.
+/// The initial amounts multiplied by a factor.
 const fn amounts(factor: u64) -> Amounts {
     Amounts::doubled(50 * factor, 32 * factor)
 }
 
-/// What containers are to have, one recommendation after the other: up and down, never twice the same.
+/// The recommended amounts of each round: up and down, never the same twice.
 const fn recommended(round: usize) -> Amounts {
     const AMOUNTS: [Amounts; 4] = [amounts(2), amounts(4), amounts(3), amounts(6)];
     AMOUNTS[round % AMOUNTS.len()]
@@ -51,7 +51,7 @@ pub(crate) async fn measure(rounds: usize, recreated: usize) -> anyhow::Result<(
         let round = Round::run(&scene, &mut levels, &mut changes, recommended(number)).await?;
         scene.agent.reaches(POD, "InSync").await;
         done.push(round);
-        // Never in step with anybody's timer.
+        // A random delay, so that rounds do not align with a timer.
         tokio::time::sleep(Duration::from_millis(150 + fastrand::u64(..150))).await;
     }
     let last = Instant::now();

@@ -1,4 +1,4 @@
-//! The same without resizing: the pod goes, and another comes with the new values.
+//! The same change without in-place resize: the pod is deleted, and another is created with the new values.
 
 use std::time::Instant;
 
@@ -9,8 +9,8 @@ use super::recommended;
 use super::scene::{POD, Scene};
 use crate::common::Samples;
 
-/// Deletes the pod without any grace and makes it again, so many times; until the containers run, which start with what
-/// they are to hold. The agent must not run.
+/// Deletes the pod without a grace period and creates it again, this many times. Measures the time until the
+/// containers run with their final values. The agent must not run.
 pub(super) async fn measure(scene: &Scene, times: usize) -> anyhow::Result<Samples> {
     let mut samples = Samples::default();
     let mut name = POD.to_owned();

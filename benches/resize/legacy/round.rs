@@ -1,4 +1,4 @@
-//! One recommendation, and when it arrived where.
+//! One recommendation, with the times of its stages.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -16,12 +16,12 @@ use super::{AT_FIRST, PATIENCE};
 use crate::support::amounts::Amounts;
 use crate::support::cluster::objects;
 
-/// All but the last count from the sending of the PATCH.
+/// All times except the last are counted from the sending of the PATCH.
 #[derive(Debug)]
 pub(super) struct Round {
     /// The API server answered the PATCH.
     pub(super) answered: Duration,
-    /// Another watcher of the VPA was told.
+    /// Another watcher of the VPA received the change.
     pub(super) heard: Duration,
     /// The agent had decided, by its own record.
     pub(super) decided: Duration,
@@ -29,14 +29,14 @@ pub(super) struct Round {
     pub(super) held: Duration,
     /// The agent had read every level back, by its own record.
     pub(super) verified: Duration,
-    /// The runtime was told as well, and the agent said so at its socket.
+    /// The runtime had the new values too, and the agent reported that at its socket.
     pub(super) told: Duration,
     /// From the decision until every level was read back.
     pub(super) inside: Duration,
 }
 
 impl Round {
-    /// Has the recommender speak, and waits for everything that follows.
+    /// Writes a recommendation, and waits for all stages.
     pub(super) async fn run(
         scene: &Scene,
         levels: &mut Levels,
@@ -81,7 +81,7 @@ impl Round {
             Duration::from_micros(stages.verified_us),
             Duration::from_micros(stages.runtime_us),
         );
-        // A change carries the moment of its end.
+        // A change carries the time of its end.
         let verified = change
             .at
             .parse::<Timestamp>()?

@@ -24,7 +24,7 @@ pub(super) const CONTAINERS: [&str; 3] = ["app", "proxy", "logs"];
 
 type Objects = kube::Api<DynamicObject>;
 
-/// Dropped in this order.
+/// Fields are dropped in this order.
 pub(super) struct Scene {
     pub(super) agent: Agent,
     pub(super) pods: Objects,
@@ -40,7 +40,7 @@ pub(super) struct Scene {
 pub(super) type Running = Vec<CgroupPath>;
 
 impl Scene {
-    /// With the agent running and a VPA that has nothing to say yet. None where there are no parts to make a cluster of.
+    /// Starts the agent, with a VPA without a recommendation. Returns `None` without the programs of a cluster.
     pub(super) async fn new() -> anyhow::Result<Option<Self>> {
         let Some(cluster) = ApiServer::start("legacy") else {
             return Ok(None);
@@ -75,7 +75,7 @@ impl Scene {
         Ok(Some(scene))
     }
 
-    /// Makes a pod that is bound to the node.
+    /// Creates a pod that is bound to the node.
     pub(super) async fn make_pod(&self, name: &str, amounts: Amounts) -> anyhow::Result<()> {
         let pod = objects::pod(name, &self.owners, &CONTAINERS.map(|name| (name, amounts)));
         self.pods
@@ -84,7 +84,7 @@ impl Scene {
         Ok(())
     }
 
-    /// Waits until all containers of a pod run, as the API server has it from the kubelet.
+    /// Waits until all containers of a pod run, according to the pod's status.
     pub(super) async fn runs(&self, name: &str) -> anyhow::Result<Running> {
         let started = Instant::now();
         loop {
@@ -112,8 +112,8 @@ impl Scene {
         Ok((running.len() == 1 + CONTAINERS.len()).then_some(running))
     }
 
-    /// What the cgroups of a pod hold, in the order of [`Running`], whose containers have `amounts` and had others in their
-    /// specs.
+    /// The values of a pod's cgroups, in the order of [`Running`], when its containers have `amounts` and their specs
+    /// have `spec`.
     pub(super) fn wanted(&self, amounts: Amounts, spec: Amounts) -> Vec<Settings> {
         let version = self.containerd.cgroups().version();
         let pod = Amounts::sum(CONTAINERS.map(|_| amounts)).admitting([spec], version);
@@ -123,7 +123,7 @@ impl Scene {
             .collect()
     }
 
-    /// Whether a pod's annotation says that its containers have this.
+    /// Whether a pod's annotation reports these amounts of its containers.
     pub(super) async fn says(&self, name: &str, amounts: Amounts) -> anyhow::Result<bool> {
         let pod = self.pods.get(name).await?;
         let said = pod
@@ -136,8 +136,8 @@ impl Scene {
     }
 }
 
-/// Somebody else at the API server, with a connection of its own. Like client-go it sends each request's body without waiting
-/// for the head to be acknowledged; kube's own builder does not.
+/// Another client of the API server, with its own connection. Like client-go it sends each request's body without a
+/// wait for the acknowledgement of the head; kube's own builder waits.
 async fn client(cluster: &ApiServer) -> anyhow::Result<kube::Client> {
     let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig(User::Admin))?;
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;

@@ -1,9 +1,9 @@
-//! Public types and functions say what they are for. The compiler's `missing_docs` would also ask for a line on every
-//! field, variant and getter, where name and type say it.
+//! Public types and functions have documentation. The compiler's `missing_docs` would also require a line for every
+//! field, variant and getter, whose name and type are enough.
 
 use super::{code_of, is_test, root, rust_files};
 
-/// The keywords of the items, after `pub` and `const` or `async`.
+/// The keywords of the documented items, after `pub` and `const` or `async`.
 const DOCUMENTED: [&str; 5] = ["fn", "struct", "enum", "trait", "type"];
 
 #[test]
@@ -30,7 +30,7 @@ fn what_lacks_documentation_is_found() {
     assert_eq!(undocumented(&lines(getters)), [0_usize; 0]);
 }
 
-/// The lines with a public item that no documentation stands before.
+/// The lines of public items without documentation.
 fn undocumented(lines: &[&str]) -> Vec<usize> {
     let is_silent = |index: &usize| is_public_item(lines[*index]) && !is_documented(&lines[..*index]);
     (0..lines.len()).filter(is_silent).collect()
@@ -48,7 +48,7 @@ fn is_public_item(line: &str) -> bool {
     is_item && !is_getter(item)
 }
 
-/// Takes nothing but `self`.
+/// Whether a function takes nothing but `self`.
 fn is_getter(item: &str) -> bool {
     item.contains("fn ") && (item.contains("(&self) ->") || item.contains("(self) ->"))
 }
@@ -78,7 +78,7 @@ fn named(text: &str) -> impl Iterator<Item = &str> {
     quoted.filter(|name| name.contains("::") && !name.contains(['/', ' ', '(']))
 }
 
-/// A row of a table of `docs/support.md` is a combination: it was run, by a test that the row names, or it never was.
+/// A row of a table of `docs/support.md` is a combination. The row names the test that ran it, or says that none did.
 #[test]
 fn every_combination_names_its_test_or_was_never_run() {
     let text = std::fs::read_to_string(root().join("docs/support.md")).unwrap();

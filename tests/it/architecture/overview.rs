@@ -1,6 +1,7 @@
-//! ARCHITECTURE.md names files, types and functions. Each of them exists, so the page cannot grow old unnoticed.
+//! ARCHITECTURE.md names files, types and functions. Each of them must exist, so the page stays current.
 //!
-//! Read are the words in backticks: a path below one of the project's directories, a type, `Type::item`, `module::item`.
+//! The test reads the words in backticks: a path below a directory of the project, a type, `Type::item`,
+//! `module::item`.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +13,7 @@ const DIRECTORIES: [&str; 8] = [
     "benches", "deploy", "docs", "examples", "proto", "scripts", "src", "tests",
 ];
 
-/// What opens a block in which a type's items stand.
+/// The keywords of blocks with a type's items.
 const BLOCKS: [&str; 4] = ["enum", "impl", "struct", "trait"];
 
 #[test]
@@ -60,7 +61,7 @@ fn what_does_not_exist_is_noticed() {
     }
 }
 
-/// Whether a name stands for something; true for what is no name of the project, such as a kernel's file.
+/// Whether a name exists; true for names outside the project, such as a kernel's file.
 fn exists(name: &str, code: &[(String, String)]) -> bool {
     if DIRECTORIES.contains(&name.split('/').next().unwrap_or_default()) && name.contains('/') {
         return root().join(name).exists();
@@ -84,7 +85,7 @@ fn is_below(file: &str, module: &str) -> bool {
         .is_some_and(|part| part.to_string_lossy().trim_end_matches(".rs") == module)
 }
 
-/// Whether there is a type or a function of that name.
+/// Whether the code declares a type or a function of that name.
 fn declares(code: &str, name: &str) -> bool {
     if !code.contains(name) {
         return false;
@@ -95,7 +96,7 @@ fn declares(code: &str, name: &str) -> bool {
         .any(|pair| matches!(pair[0], "fn" | "struct" | "enum" | "trait" | "type") && pair[1] == name)
 }
 
-/// Whether a block of the type holds a function or a variant of that name.
+/// Whether a block of the type has a function or a variant of that name.
 fn has_item(code: &str, owner: &str, item: &str) -> bool {
     if !code.contains(item) {
         return false;
@@ -117,7 +118,7 @@ fn has_item(code: &str, owner: &str, item: &str) -> bool {
     })
 }
 
-/// The keyword of the block that these lines open, if it is one of the type.
+/// The keyword of the block that these lines open, if it belongs to the type.
 fn header(lines: &[&str], owner: &str) -> Option<&'static str> {
     let first = lines.first()?;
     let keyword = BLOCKS

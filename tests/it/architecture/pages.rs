@@ -1,5 +1,5 @@
-//! What people read holds together: each link of a page leads to a file and a heading that there are, and each page stands once
-//! in docs/SUMMARY.md, the table of contents from which `scripts/docs` builds the site.
+//! The pages are consistent: every link leads to an existing file and heading, and every page is listed once in
+//! docs/SUMMARY.md, the table of contents from which `scripts/docs` builds the site.
 //!
 //! Pages are the Markdown files at the root of the project and below docs/.
 
@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::root;
 
-/// What `scripts/docs` copies into the site besides pages.
+/// The files and directories that `scripts/docs` copies into the site besides pages.
 const COPIED: [&str; 4] = ["docs", "deploy", "proto", "LICENSE"];
 
 #[test]
@@ -96,7 +96,7 @@ fn links_are_read_and_followed_as_sites_do() {
     );
 }
 
-/// What is wrong with a link of a page, if anything is. Other sites are not asked.
+/// The fault of a page's link, if there is one. Links to other sites are not checked.
 fn fault(page: &Path, link: &str) -> Option<&'static str> {
     if link.starts_with("https://") {
         return None;
@@ -119,7 +119,7 @@ fn fault(page: &Path, link: &str) -> Option<&'static str> {
     }
 }
 
-/// The file that a link of a page is about, from the root.
+/// The file of a page's link, relative to the root.
 fn resolved(page: &Path, link: &str) -> PathBuf {
     let target = link.split('#').next().unwrap_or_default();
     if target.is_empty() {
@@ -143,7 +143,7 @@ fn links(text: &str) -> Vec<String> {
     targets.map(str::to_owned).collect()
 }
 
-/// The names by which a page's headings are linked to, as GitHub and mdBook make them.
+/// The anchors of a page's headings, as GitHub and mdBook generate them.
 fn anchors(text: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
     for heading in without_blocks(text).lines().filter(|line| line.starts_with('#')) {

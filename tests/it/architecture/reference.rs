@@ -1,8 +1,8 @@
-//! The tables in docs/rbac.md and docs/protocol.md say what the manifests and the protocol files say: they are made from those.
+//! The tables in docs/rbac.md and docs/protocol.md are generated from the manifests and the protocol files.
 //! docs/events.md has the reason of every Event.
 //!
-//! `VSCALED_WRITE_DOCS=1 cargo test --test it reference` writes them anew. docs/configuration.md and docs/metrics.md are held to
-//! account where keys and metrics are defined.
+//! `VSCALED_WRITE_DOCS=1 cargo test --test it reference` regenerates them. The tests of `config` and of the metrics
+//! check docs/configuration.md and docs/metrics.md.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::{code_of, root, rust_files};
 
-/// Between these lines stands what is generated.
+/// The generated part of a page is between these lines.
 const BEGIN: &str = "<!-- generated: VSCALED_WRITE_DOCS=1 cargo test --test it reference -->";
 const END: &str = "<!-- end of what is generated -->";
 
@@ -122,7 +122,7 @@ impl Rule {
     }
 }
 
-/// The rules of deploy/base/rbac.yaml. A parser of YAML leaves out comments, so those are found by their lines.
+/// The rules of deploy/base/rbac.yaml. A YAML parser drops comments, so a line-based search finds them.
 fn rules() -> Vec<Rule> {
     let text = fs::read_to_string(root().join("deploy/base/rbac.yaml")).unwrap();
     let objects: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
@@ -142,7 +142,7 @@ fn rules() -> Vec<Rule> {
     assert_eq!(rules.len(), comments.len());
     let mut previous = String::new();
     let with_comment = rules.iter().zip(comments).map(|(rule, comment)| {
-        // A comment stands before the first of several rules.
+        // One comment may precede several rules.
         if !comment.is_empty() {
             previous = comment;
         }
@@ -157,7 +157,7 @@ fn rules() -> Vec<Rule> {
     with_comment.collect()
 }
 
-/// Does to the resources of a rule what an overlay does.
+/// Applies an overlay's patch to the resources of a rule.
 fn patch(resources: &mut Vec<String>, overlay: &str) {
     let path = format!("deploy/overlays/{overlay}/rights.yaml");
     let steps: Vec<Value> = serde_saphyr::from_str(&fs::read_to_string(root().join(path)).unwrap()).unwrap();
@@ -178,7 +178,7 @@ fn quoted(words: &[String]) -> String {
     quoted.join(", ")
 }
 
-/// A service, message or enumeration under way.
+/// The kind of the current block.
 #[derive(Clone, Copy, PartialEq)]
 enum Block {
     Service,
@@ -196,7 +196,7 @@ impl Block {
     }
 }
 
-/// The lines of a reference of a protocol file: a heading, the comment and a table for each block.
+/// The reference of a protocol file as lines: a heading, the comment and a table for each block.
 fn described(text: &str) -> Vec<String> {
     let (mut lines, mut comment) = (Vec::new(), Vec::new());
     let mut block = None;
@@ -234,7 +234,7 @@ fn described(text: &str) -> Vec<String> {
     lines
 }
 
-/// The row of a call, a field or a value; none for lines that are neither.
+/// The row of a call, a field or a value; `None` for other lines.
 fn row(block: Block, line: &str, comment: &str) -> Option<String> {
     if block == Block::Service {
         let (name, rest) = line.strip_prefix("rpc ")?.split_once('(')?;

@@ -1,20 +1,20 @@
-//! Just enough of Rust's grammar to list the paths a file names: in goes source text, out come paths such as
-//! `crate::plan::Step`, with grouped imports taken apart and `self` and `super` resolved. Comments and literals are not
-//! code. Paths built by macros are not seen.
+//! A minimal parser of Rust that lists the paths in a file. The input is source text. The output are paths such as
+//! `crate::plan::Step`, with grouped imports expanded and `self` and `super` resolved.
+//!
+//! Comments and literals are not code. Paths from macros are not found.
 
 use std::iter::Peekable;
 use std::str::CharIndices;
 
-/// A path somewhere in a file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Mention {
     /// Counted from 1.
     pub(super) line: usize,
-    /// Its segments; the first is a crate's name, `crate`, or whatever is in scope.
+    /// The segments; the first is a crate's name, `crate`, or a name in scope.
     pub(super) path: Vec<String>,
 }
 
-/// The paths named in `code`, which stands in the module `module` of the crate.
+/// The paths in `code`, which belongs to the module `module` of the crate.
 pub(super) fn mentions(code: &str, module: &[String]) -> Vec<Mention> {
     let tokens: Vec<_> = tokens(code).collect();
     let mut found = Vec::new();
@@ -41,7 +41,7 @@ pub(super) fn words(code: &str) -> impl Iterator<Item = (usize, &str)> {
         .map(|token| (token.line, token.text))
 }
 
-/// Takes the path that begins at `at`, below `prefix`, and returns where it ends.
+/// Reads the path that begins at `at`, below `prefix`, and returns its end.
 fn take_path(tokens: &[Token<'_>], mut at: usize, prefix: &[String], found: &mut Vec<Mention>) -> usize {
     let line = tokens[at].line;
     let mut path = prefix.to_vec();
@@ -151,13 +151,13 @@ fn tokens(code: &str) -> impl Iterator<Item = Token<'_>> {
     })
 }
 
-/// Drops the next `bytes` bytes, which end at a character's border.
+/// Drops the next `bytes` bytes, which end at a character boundary.
 fn skip(rest: &mut Peekable<CharIndices<'_>>, bytes: usize) {
     let Some(&(start, _)) = rest.peek() else { return };
     while rest.next_if(|(at, _)| *at < start + bytes).is_some() {}
 }
 
-/// The length of a string literal after its opening quote, its closing one included.
+/// The length of a string literal after its opening quote, including the closing one.
 fn string_length(text: &str) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices() {
@@ -178,7 +178,7 @@ fn raw_string_length(text: &str) -> Option<usize> {
     Some(hashes + 1 + body.find(&end)? + end.len())
 }
 
-/// The length of a character literal after its opening quote; nothing for a lifetime.
+/// The length of a character literal after its opening quote; zero for a lifetime.
 fn character_length(text: &str) -> usize {
     let mut characters = text.char_indices();
     match characters.next() {

@@ -1,11 +1,11 @@
-//! What the name of a test module says about the kernel that its tests need.
+//! The name of a test module says which kernel its tests need.
 
 use std::fs;
 use std::path::Path;
 
 use super::{root, rust_files};
 
-/// Helpers that make cgroups of a real kernel, which takes root.
+/// Helpers that create cgroups of a real kernel, which needs root.
 const MAKE_CGROUPS: &[&str] = &["support::bare", "support::containerd", "support::tree"];
 
 /// The kinds of test modules that run as root.

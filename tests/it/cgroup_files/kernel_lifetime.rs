@@ -1,4 +1,4 @@
-//! A cgroup that is removed, or removed and made again, is never written.
+//! vscaled never writes to a cgroup that was removed, or removed and created again.
 
 use vscaled::cgroup::{CgroupDir, Reason, State};
 

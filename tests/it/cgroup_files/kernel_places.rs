@@ -1,4 +1,4 @@
-//! Pods, containers and processes are found where they are.
+//! vscaled finds the cgroups of pods, containers and processes.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What only v1 does.
+//! Behaviour of cgroup v1 only.
 
 use std::fs;
 
@@ -31,7 +31,7 @@ fn a_childs_quota_may_not_exceed_its_parents() {
         pod.write(quota(20_000)).unwrap_err().reason,
         Reason::Invalid { wanted: quota(20_000) }
     );
-    // The period alone changes the share as well.
+    // A new period alone changes the share as well.
     let period = Setting::CfsPeriod(50_000);
     assert_eq!(
         child.write(period).unwrap_err().reason,

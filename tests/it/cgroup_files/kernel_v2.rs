@@ -1,4 +1,4 @@
-//! What only v2 does.
+//! Behaviour of cgroup v2 only.
 
 use vscaled::cgroup::Reason;
 use vscaled::model::CgroupVersion::V2;

@@ -1,4 +1,4 @@
-//! Writes by anybody are noticed without polling.
+//! vscaled notices writes by any process without polling.
 
 use std::fs;
 use std::process::Command;
@@ -96,7 +96,7 @@ fn too_many_notices_become_one_to_check_everything() {
         .trim()
         .parse()
         .unwrap();
-    // Equal neighbours are merged by the kernel, so two files take turns.
+    // The kernel merges equal consecutive notifications, so two files alternate.
     let settings: Vec<_> = cgroup.read_all().unwrap().iter().take(2).collect();
     for turn in 0..=limit {
         assert!(cgroup.write(settings[turn % 2]).is_ok());

@@ -1,4 +1,4 @@
-//! What a write does, on v1 and v2 alike.
+//! The effects of a write, on v1 and v2.
 
 use std::process::{Child, Command, Stdio};
 
@@ -9,7 +9,7 @@ use vscaled::model::{CgroupVersion, ControlFile, CpuMax, CpuQuota, MemoryLimit, 
 use super::tree::{Tree, wait_for};
 use crate::support::skipped;
 
-/// The version's file for a memory limit, with this limit.
+/// A memory limit in the version's file.
 pub(super) fn memory(version: CgroupVersion, limit: MemoryLimit) -> Setting {
     match version {
         CgroupVersion::V1 => Setting::MemoryLimit(limit),
@@ -17,7 +17,7 @@ pub(super) fn memory(version: CgroupVersion, limit: MemoryLimit) -> Setting {
     }
 }
 
-/// The version's file for a quota, with this one in a period of 100 ms.
+/// A quota for a period of 100 ms in the version's file.
 pub(super) fn quota(version: CgroupVersion, micros: u64) -> Setting {
     let quota = CpuQuota::Micros(micros);
     match version {
@@ -62,7 +62,7 @@ fn what_is_written_is_read_back_with_the_kernels_rounding() {
         cgroup.read_all().unwrap().cpu_max().unwrap().quota,
         CpuQuota::Micros(17_500)
     );
-    // Shorter values than what the file held, and no bound again.
+    // Values shorter than the file's previous content, and "no limit" again.
     assert!(cgroup.write(quota(version, 1_000)).is_ok());
     let unbounded = cgroup.write(memory(version, MemoryLimit::Max)).unwrap();
     assert_eq!(unbounded, memory(version, MemoryLimit::Max));
@@ -148,7 +148,7 @@ fn a_file_of_the_other_version_is_not_written() {
     assert!(matches!(error.reason, Reason::WrongVersion(_)), "{error}");
 }
 
-/// The machine's hierarchies once more, read-only, in a mount namespace that lives as long as this does.
+/// The machine's hierarchies mounted read-only in a mount namespace, for the lifetime of this value.
 struct ReadOnlyMounts {
     holder: Child,
     root: TempDir,

@@ -1,4 +1,4 @@
-//! Cgroups of a test's own, removed with everything in them when the test ends.
+//! A test's own cgroups, removed with all their processes when the test ends.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use vscaled::model::{CgroupPath, CgroupVersion, ControlFile, Resource};
 
 use crate::support::skipped;
 
-/// A cgroup `/vscaled-test-<pid>-<label>` in every hierarchy, and what the test makes below it.
+/// A cgroup `/vscaled-test-<pid>-<label>` in every hierarchy, and the cgroups that the test creates below it.
 pub(super) struct Tree {
     pub(super) hierarchy: Hierarchy,
     pub(super) path: CgroupPath,
@@ -19,7 +19,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// Makes the cgroup; `None`, with the reason printed, where that is impossible.
+    /// Creates the cgroup; prints the reason and returns `None` if that is impossible.
     pub(super) fn new(label: &str) -> Option<Self> {
         if !nix::unistd::geteuid().is_root() {
             skipped(label, "needs root to make cgroups");
@@ -36,7 +36,7 @@ impl Tree {
         Some(tree)
     }
 
-    /// The same, only where the machine's cgroups are of that version.
+    /// Like [`Self::new`], only if the machine's cgroups are of that version.
     pub(super) fn of_version(label: &str, version: CgroupVersion) -> Option<Self> {
         let found = Hierarchy::discover(None).expect("a machine with cgroups").version();
         if found != version {
@@ -46,7 +46,7 @@ impl Tree {
         Self::new(label)
     }
 
-    /// Makes a cgroup below the test's own, and those in between.
+    /// Creates a cgroup below the test's own, and its parents.
     pub(super) fn below(&self, below: &str) -> CgroupPath {
         let mut path = self.path.clone();
         for name in below.split('/') {
@@ -80,7 +80,7 @@ impl Tree {
         Cgroup::open(&self.hierarchy, path).unwrap()
     }
 
-    /// A control file's path, for writing to it behind vscaled's back.
+    /// The path of a control file, for writes by the test.
     pub(super) fn file(&self, path: &CgroupPath, file: ControlFile) -> PathBuf {
         path.under(self.hierarchy.mount(file.resource())).join(file.name())
     }
@@ -108,7 +108,7 @@ impl Tree {
         pid
     }
 
-    /// Keeps this many bytes of memory in use in a cgroup: `tail` holds them until somebody reads its pipe.
+    /// Keeps this many bytes of memory in use in a cgroup: `tail` holds them until its pipe is read.
     pub(super) fn occupy(&mut self, path: &CgroupPath, bytes: u64) {
         self.run(
             path,
@@ -120,7 +120,7 @@ impl Tree {
         });
     }
 
-    /// How many processes are in a cgroup.
+    /// The number of processes in a cgroup.
     pub(super) fn population(&self, path: &CgroupPath) -> usize {
         processes(&path.under(self.hierarchy.mount(Resource::Memory))).len()
     }
@@ -167,7 +167,7 @@ fn subdirectories(directory: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
 }
 
-/// Kills what is in a cgroup and below it: only ever called on the test's own.
+/// Kills the processes in a cgroup and below it: only for the test's own cgroup.
 fn empty(directory: &Path) {
     for inner in subdirectories(directory) {
         empty(&inner);

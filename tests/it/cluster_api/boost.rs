@@ -1,5 +1,5 @@
-//! Startup boosts on a node whose kubelet does not resize in place: the spec keeps the boost, and so does the pod its
-//! annotation.
+//! Startup boosts where the kubelet does not resize in place: the spec keeps the boosted values, and the pod keeps
+//! its annotation.
 
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
@@ -65,7 +65,7 @@ async fn a_boost_ends_in_the_kernel_and_stays_ended() {
     assert!(scene.object()["metadata"]["annotations"].get(ANNOTATION).is_some());
     assert!(scene.node.all_run(&scene.pod));
 
-    // The spec still has the boost, and what it says is not what counts.
+    // The spec still has the boosted values. The agent ignores them.
     scene.agent.kill();
     scene.agent.start().await;
     scene.settles(&BEFORE).await;

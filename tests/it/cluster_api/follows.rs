@@ -1,4 +1,4 @@
-//! What the API server says is done.
+//! The agent follows changes at the API server.
 
 use super::{AT_FIRST, LARGER, Scene};
 use crate::support::cluster::objects;

@@ -1,4 +1,4 @@
-//! What is counted about the API server, as Prometheus and the dashboard see it.
+//! Metrics about the API server, as Prometheus and the dashboard use them.
 
 use super::Scene;
 use crate::observability::dashboard;

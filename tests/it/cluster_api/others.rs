@@ -1,4 +1,4 @@
-//! Others act on the same pods.
+//! Other writers act on the same pods.
 
 use serde_json::json;
 
@@ -56,7 +56,7 @@ async fn an_updater_that_resizes_the_same_pods_is_named() {
         .reports(&["updater", "VPA test/web", scene.pod.name, "vscaled.io/act"])
         .await;
 
-    // As it says: the VPA is the agent's alone then.
+    // As the message says. Afterwards only the agent acts on the VPA.
     let mut vpa = crate::support::cluster::objects::vpa("Off");
     vpa["metadata"]["annotations"] = json!({"vscaled.io/act": "true"});
     scene.cluster.apply(&vpa);

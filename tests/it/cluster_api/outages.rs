@@ -1,4 +1,4 @@
-//! The API server goes away and comes back.
+//! Outages of the API server.
 
 use vscaled::control::proto;
 
@@ -18,7 +18,7 @@ async fn what_was_decided_is_enforced_while_the_api_server_is_away_and_what_is_n
 
     scene.cluster.stop();
     scene.agent.reports(&["cannot be reached"]).await;
-    // Somebody puts the old values back: they do not stay.
+    // A foreign writer restores the old values, and the agent corrects them.
     let container = scene.pod.containers["app"].cgroup.clone();
     let before = AT_FIRST[0].1.settings(scene.node.cgroups().version());
     scene.node.put(&container, &before);
@@ -40,7 +40,7 @@ async fn an_api_server_that_hangs_is_noticed_and_followed_again_when_it_answers(
     scene.recommend(&LARGER);
     scene.settles(&LARGER).await;
     scene.cluster.hang(true);
-    // Nobody answers the connection's pings any more.
+    // No process answers the pings of the connection any more.
     scene.agent.reports(&["cannot be reached", "more like it"]).await;
     scene.cluster.hang(false);
     scene.recommend(&OTHER);
@@ -89,7 +89,7 @@ async fn limits_are_set_and_released_by_hand_while_the_api_server_is_away() {
         }
         scene.settles(&LARGER).await;
     }
-    // What stands when the server comes back is in force until it is released.
+    // The override that exists when the API server returns stays in force until it is released.
     scene.agent.resize(request(None)).await.unwrap();
     scene.cluster.launch();
     let content = async || scene.agent.get().await.agent.filter(|agent| agent.problems.is_empty());

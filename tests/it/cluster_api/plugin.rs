@@ -1,8 +1,8 @@
-//! `kubectl vscale` with the real kubectl, from a pod's name at a real API server to vscalectl's answer from the agent.
+//! `kubectl vscale` with the real kubectl, from a pod's name at a real API server to the agent's answer to vscalectl.
 //!
-//! There is no kubelet, and `kubectl exec` ends at one. So a script stands between the plugin and kubectl: it runs what is to
-//! be executed in the agent's pod here, where the agent is, and hands every other call on. One test leaves exec to kubectl and
-//! sees it get as far as the node.
+//! `kubectl exec` needs a kubelet, and these tests have none. A script between the plugin and kubectl runs the
+//! command of an exec on this machine, next to the agent, and forwards every other call to kubectl. One test uses the
+//! real exec and checks that the request reaches the node.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,7 +14,7 @@ use serde_json::json;
 use super::{NODE, Scene};
 use crate::support::cluster::User;
 
-/// How somebody's command ended.
+/// The result of a command.
 #[derive(Debug)]
 struct Ran {
     code: Option<i32>,
@@ -22,7 +22,8 @@ struct Ran {
     complaint: String,
 }
 
-/// Runs what comes after `--` of an exec, after noting what came before; everything else is kubectl's.
+/// For an exec, writes down the arguments before `--` and runs the command after it. Forwards every other call to
+/// kubectl.
 const KUBECTL: &str = r#"#!/bin/sh
 case " $* " in
   *' exec '*)
@@ -35,8 +36,8 @@ exec "$KUBECTL" "$@"
 "#;
 
 impl Scene {
-    /// The agent's DaemonSet and its pods on two nodes, of which the one on the other node has not started; and pods that
-    /// tenants gave the agent's label, in the agent's namespace and in another.
+    /// Adds the agent's DaemonSet and its pods on two nodes, of which the pod on the other node has not started. Adds
+    /// pods of tenants with the agent's label, in the agent's namespace and in another.
     fn with_agents_pods(self) -> Self {
         let labels = json!({"app.kubernetes.io/name": "vscaled"});
         let template = json!({
@@ -79,7 +80,7 @@ impl Scene {
         self.plugin_in(directory.path(), directory.path(), user, arguments)
     }
 
-    /// With the kubectl of this directory, which may write into the other.
+    /// Runs the plugin with the kubectl of one directory, which may write into `home`.
     fn plugin_in(&self, kubectl: &Path, home: &Path, user: User, arguments: &[&str]) -> Ran {
         let vscalectl = Path::new(env!("CARGO_BIN_EXE_vscalectl")).parent().unwrap();
         let system = std::env::var("PATH").unwrap();
@@ -140,7 +141,7 @@ async fn the_agent_on_the_pods_node_answers() {
     let pod = scene.agent.pod("web-5c4f-x").await.unwrap();
     assert_eq!(pod.r#override.unwrap().reason, "a load test; $HOME");
 
-    // Only one of the agent's pods runs, so there is no question which node is meant.
+    // Only one of the agent's pods runs, so the node is unambiguous.
     let ran = scene.plugin(User::Admin, &["get", "overrides"]);
     assert!(ran.code == Some(0) && ran.out.contains("test/web-5c4f-x"), "{ran:?}");
     let ran = scene.plugin(User::Admin, &["explain", "test/nothing"]);
@@ -184,12 +185,13 @@ async fn somebody_who_may_look_in_two_namespaces_only_needs_no_option() {
         }));
     }
     let explain = ["explain", "test/web-5c4f-x"];
-    // The API server takes a moment to heed new rules.
+    // The API server takes a moment to apply new rules.
     let may = async || Some(scene.plugin(User::OnCall, &explain)).filter(|ran| ran.code == Some(0));
     let ran = scene.agent.until("the rules to be heeded", may).await;
     assert!(ran.out.contains("test/web-5c4f-x"), "{ran:?}");
 
-    // The real exec: kubectl takes the arguments, the API server lets this user execute, and looks for the node's kubelet.
+    // The real exec: kubectl accepts the arguments, the API server authorizes this user, and then looks for the
+    // node's kubelet.
     let home = tempfile::tempdir().unwrap();
     let kubectl = scene.cluster.kubectl_program();
     let ran = scene.plugin_in(kubectl.parent().unwrap(), home.path(), User::OnCall, &explain);

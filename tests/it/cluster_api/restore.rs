@@ -1,4 +1,4 @@
-//! Taking vscaled off a node of a cluster: what the specs say is what the API server says.
+//! Removing vscaled from a node of a cluster restores the values of the specs at the API server.
 
 use super::{AT_FIRST, LARGER, Scene};
 
@@ -25,7 +25,7 @@ async fn values_go_back_to_what_the_api_server_has_as_the_spec() {
     assert!(scene.node.holds(&scene.pod, &AT_FIRST), "{shown}");
     assert!(scene.node.all_run(&scene.pod));
 
-    // The VPA still says what it said: nobody acts on it any more.
+    // The VPA still has its recommendation, and no agent acts on it.
     let (code, shown, _) = scene.agent.restore(&[]);
     assert!(
         code == Some(0) && shown.contains("test/web-5c4f-x: as its spec says"),

@@ -1,6 +1,6 @@
-//! The pod of the DaemonSet, run by a real kubelet: user, capabilities, seccomp, mounts, probes, service account and
-//! configuration are those that are delivered. What differs is where things are on this machine, and that there is no
-//! network for pods.
+//! A real kubelet runs the DaemonSet's pod with the shipped user, capabilities, seccomp profile, mounts, probes,
+//! service account and configuration. The tests change only paths of this machine and the network, because there is
+//! no pod network.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -71,7 +71,7 @@ async fn the_kernels_log_is_read_where_the_overlay_gives_access_to_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn kubectl_vscale_shows_top_on_a_terminal_and_without_one() {
     const NAME: &str = "cluster_deploy::agent_in_a_pod::kubectl_vscale_shows_top";
-    // The API server comes to this address of the machine, with its own certificate alone.
+    // The API server serves on this address of the machine with its own certificate.
     let Some(node) = Node::configured(NAME, &json!({"address": "0.0.0.0"})).await else {
         return;
     };
@@ -93,7 +93,7 @@ async fn kubectl_vscale_shows_top_on_a_terminal_and_without_one() {
     );
 
     let mut top = Terminal::run(&node.kubectl_vscale(&["--node", NODE, "top"]), 30, 150);
-    // The limits that are recommended, and the size of the terminal here.
+    // The screen shows the recommended limits, and has the size of this terminal.
     top.shows(&[&format!("test/{WEB}"), "  app", "  side", "/256Mi", "InSync"]);
     assert!(top.is_taken());
     top.press("/web\r");
@@ -105,7 +105,7 @@ async fn kubectl_vscale_shows_top_on_a_terminal_and_without_one() {
     top.is_restored();
 }
 
-/// A node with a pod to be resized, and what the agent's pod finds on it.
+/// A node with a pod to resize, and the paths that the agent's pod needs.
 struct Node {
     scene: Scene,
     http: u16,
@@ -117,7 +117,7 @@ impl Node {
         Self::configured(test, &json!({})).await
     }
 
-    /// With these fields in the kubelet's configuration.
+    /// `kubelet` adds fields to the kubelet's configuration.
     async fn configured(test: &str, kubelet: &Value) -> Option<Self> {
         let scene = Scene::configured(test, kubelet).await?;
         scene
@@ -135,12 +135,12 @@ impl Node {
         })
     }
 
-    /// Applies what an overlay consists of, and makes its pod for this node, as the controller of DaemonSets does.
+    /// Applies an overlay and creates its pod for this node, as the DaemonSet controller does.
     fn deploy(&self, overlay: &str) {
         let cluster = &self.scene.cluster;
         let text = rendered(&cluster.kubectl_program(), overlay);
         cluster.kubectl(&["apply", "--filename=-"], &text);
-        // As the controllers of a cluster have it in every namespace.
+        // A cluster's controllers create this object in every namespace.
         cluster.apply(&json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"name": "kube-root-ca.crt", "namespace": "vscaled"},
@@ -160,10 +160,10 @@ impl Node {
         cluster.apply(&pod);
     }
 
-    /// Says where things are here.
+    /// Adapts a pod spec to the paths of this machine.
     fn settle_in(&self, spec: &mut Value) {
         spec["nodeName"] = json!(NODE);
-        // There is no network for pods here, so the host's, and on it nothing but loopback.
+        // There is no pod network, so the pod uses the host's network, and only loopback.
         spec["hostNetwork"] = json!(true);
         let socket = self.scene.containerd.socket();
         for volume in spec["volumes"].as_array_mut().unwrap() {
@@ -175,7 +175,7 @@ impl Node {
             fs::create_dir_all(&place).unwrap();
             volume["hostPath"]["path"] = json!(place);
         }
-        // The admission plugin for service accounts, which adds this, is not there.
+        // The admission plugin for service accounts, which adds this volume, does not run.
         spec["volumes"]
             .as_array_mut()
             .unwrap()
@@ -192,7 +192,7 @@ impl Node {
         for probe in ["readinessProbe", "livenessProbe"] {
             agent[probe]["httpGet"]["host"] = json!("127.0.0.1");
         }
-        // The tests' pods are not below the top of the tree, and there is no service network.
+        // The tests' pods are not below the root cgroup, and there is no service network.
         let kubepods = self
             .scene
             .containerd
@@ -213,7 +213,7 @@ impl Node {
         }
     }
 
-    /// Waits until the kubelet's probe finds the agent ready, and a recommendation is what the containers have.
+    /// Waits until the kubelet's probe reports the agent ready, and the containers have a recommendation.
     async fn resizes(&self) {
         let scene = &self.scene;
         let ready = || {
@@ -228,12 +228,12 @@ impl Node {
         self.until("the recommended values", || scene.holds(&web, &LARGER))
             .await;
         self.until("everything but the explanation of kills to be in order", || {
-            self.is_content()
+            self.has_nothing_pending()
         })
         .await;
     }
 
-    /// Whether the kubelet has found an address at which others reach it.
+    /// Whether the kubelet reports an address of the node.
     fn has_address(&self) -> bool {
         let addresses = "--output=jsonpath={.status.addresses[?(@.type==\"InternalIP\")].address}";
         !self
@@ -243,7 +243,7 @@ impl Node {
             .is_empty()
     }
 
-    /// `kubectl vscale` with the real kubectl, as an administrator of the cluster runs it.
+    /// `kubectl vscale` with the real kubectl, run by a cluster administrator.
     fn kubectl_vscale(&self, arguments: &[&str]) -> Command {
         let (cluster, kubectl) = (&self.scene.cluster, self.scene.cluster.kubectl_program());
         let (path, system) = (kubectl.parent().unwrap().display(), std::env::var("PATH").unwrap());
@@ -257,7 +257,7 @@ impl Node {
         command
     }
 
-    /// The socket lies in a directory of the node that only root can enter.
+    /// Checks that the socket is in a directory of the node that only root can enter.
     fn answers_on_the_node(&self) {
         let directory = self.places.path().join("control");
         assert_eq!(fs::metadata(&directory).unwrap().permissions().mode() & 0o7777, 0o700);
@@ -269,20 +269,20 @@ impl Node {
         assert!(answer.status.success(), "{answer:?}");
     }
 
-    /// Whether the agent finds nothing degraded, the runtime was told, and no pod waits.
-    fn is_content(&self) -> bool {
+    /// Whether the agent reports no problem, no runtime sync is pending, and no pod waits.
+    fn has_nothing_pending(&self) -> bool {
         ["node", "manifests", "state"]
             .iter()
             .all(|with| self.problems(with) == Some(0))
             && self.metric(r#"vscaled_pods{state="owed"}"#) == Some(0)
     }
 
-    /// How much is degraded with something.
+    /// The number of problems of one kind.
     fn problems(&self, with: &str) -> Option<u64> {
         self.metric(&format!("vscaled_problems{{with=\"{with}\"}}"))
     }
 
-    /// A metric, by its name and labels as they are served.
+    /// The value of a metric, by its name and labels as served.
     fn metric(&self, name: &str) -> Option<u64> {
         let (_, text) = http::get(([127, 0, 0, 1], self.http).into(), "/metrics")?;
         text.lines()
@@ -292,7 +292,7 @@ impl Node {
             .ok()
     }
 
-    /// Waits until something holds.
+    /// Waits until a condition holds.
     async fn until(&self, what: &str, holds: impl Fn() -> bool) {
         let started = Instant::now();
         while !holds() {
@@ -317,7 +317,7 @@ impl Node {
         Some(id.trim_start_matches("containerd://").to_owned())
     }
 
-    /// The capabilities that are in effect in the agent's process, a bit for each.
+    /// The effective capabilities of the agent's process, as a bit mask.
     fn capabilities(&self) -> u64 {
         let pid = self.scene.containerd.pid(&self.container().unwrap());
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -325,7 +325,7 @@ impl Node {
         u64::from_str_radix(line.trim(), 16).unwrap()
     }
 
-    /// What the agent said, as the kubelet keeps it.
+    /// The agent's log, as the kubelet stores it.
     fn log(&self) -> String {
         let find = "cat /var/log/pods/vscaled_vscaled-x_*/agent/*.log 2>&1 || true";
         output(self.scene.containerd.beside("sh").args(["-c", find]))

@@ -1,5 +1,5 @@
-//! The Helm chart deploys what the kustomizations deploy, refuses values that mean nothing, and takes over from charts of
-//! earlier versions.
+//! The Helm chart deploys the same objects as the kustomizations, refuses meaningless values, and upgrades earlier
+//! chart versions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,14 +9,14 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{OVERLAYS, names_what_is_there, objects, rendered, the, unordered};
+use super::{OVERLAYS, check_names, objects, rendered, the, unordered};
 use crate::support::cluster::{ApiServer, User, parts};
 use crate::support::image::output;
 use crate::support::skipped;
 
 const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/helm");
 
-/// The values that ask for what an overlay has.
+/// The chart values for each overlay.
 const VALUES: [(&str, &[&str]); 12] = [
     ("deploy/base", &[]),
     ("deploy/overlays/admission-policy", &["admissionPolicy=true"]),
@@ -39,7 +39,7 @@ struct Helm {
 }
 
 impl Helm {
-    /// None, after saying so in the name of the test, where helm or kubectl is missing.
+    /// Without helm or kubectl, reports `test` as skipped and returns `None`.
     fn new(test: &str) -> Option<Self> {
         let parts = parts(test)?;
         if !parts.join("helm").exists() {
@@ -56,15 +56,15 @@ impl Helm {
         command
     }
 
-    /// The objects that a chart deploys as release `vscaled` in namespace `default`, and its hooks.
+    /// The objects and hooks that a chart deploys as release `vscaled` in namespace `default`.
     fn template(&self, chart: &str, values: &[&str]) -> Vec<Value> {
-        // The version of the API server that takes what the overlays have.
+        // The oldest API server that accepts the overlays.
         let mut command = self.command(&["template", "vscaled", chart, "--kube-version=1.20.0"]);
         set(&mut command, values);
         objects(&output(&mut command))
     }
 
-    /// Why helm renders nothing with this value.
+    /// The reason why helm refuses a value.
     fn refusal(&self, value: &str) -> String {
         let mut command = self.command(&["template", "vscaled", CHART, "--set", value]);
         let output = command.output().unwrap();
@@ -79,8 +79,8 @@ fn set(command: &mut Command, values: &[&str]) {
     }
 }
 
-/// The objects by kind and name, in a form in which equal ones are equal. With kustomize the ConfigMap's name has a hash; with the
-/// chart an annotation of the pods has one.
+/// The objects by kind and name, in a comparable form: kustomize puts a hash into the ConfigMap's name, the chart
+/// into an annotation of the pods.
 fn comparable(objects: Vec<Value>) -> BTreeMap<String, Value> {
     let config = the("ConfigMap", &objects)["metadata"]["name"]
         .as_str()
@@ -117,7 +117,7 @@ fn values_deploy_the_same_objects_as_the_overlays() {
     let base = objects(&rendered(&kubectl, "deploy/base"));
     for (directory, values) in VALUES {
         let mut wanted = objects(&rendered(&kubectl, directory));
-        // This one goes beside the agents.
+        // The observability objects are applied beside the agents.
         if directory == "deploy/observability" {
             wanted.extend(base.clone());
         }
@@ -144,7 +144,7 @@ fn values_combine_as_overlays_do() {
     if let Some(cluster) = &cluster {
         cluster.kubectl(&["apply", "--filename=deploy/base/namespace.yaml"], "");
     }
-    // Every combination of the values that change the pods; restoring includes observing.
+    // All combinations of the values that change the pods; restoring includes observing.
     for bits in 0..8 {
         let [crio, kernel_log, kubelet_pods] = [1, 2, 4].map(|bit| bits & bit != 0);
         for (cgroup, mode) in ["auto", "v1", "v2"]
@@ -178,7 +178,7 @@ fn values_combine_as_overlays_do() {
                 &format!("restore={}", mode == "restore"),
             ];
             let rendered = helm.template(CHART, &values);
-            names_what_is_there(&rendered, &case);
+            check_names(&rendered, &case);
             if let Some(cluster) = &cluster {
                 let set = the("DaemonSet", &rendered).to_string();
                 cluster.kubectl(&["apply", "--server-side", "--dry-run=server", "--filename=-"], &set);
@@ -295,7 +295,7 @@ fn every_value_reaches_the_pods() {
     );
     let annotations = &template["metadata"]["annotations"];
     assert_eq!(annotations["team"], "shop");
-    // The overlay's own stays.
+    // The overlay's own value stays.
     assert_eq!(
         annotations["container.apparmor.security.beta.kubernetes.io/agent"],
         "unconfined"
@@ -335,7 +335,7 @@ fn a_changed_configuration_is_one_that_the_agent_accepts_and_rolls_the_agents() 
     let printed: Value = serde_json::from_str(&output(&mut run)).unwrap();
     assert_eq!(printed["observeOnly"], true);
     assert_eq!(printed["updateModes"], json!([]));
-    // What deploy/base says otherwise.
+    // The values of deploy/base otherwise.
     assert_eq!(printed["source"], "kubernetes");
     assert_eq!(printed["httpAddress"], "0.0.0.0:9464");
 }
@@ -382,7 +382,7 @@ fn the_chart_is_complete_and_of_the_agents_version() {
     let mut known = keys(&schema["properties"]);
     assert!(known.remove("global"), "Helm passes this to every chart");
     assert_eq!(keys(&values), known);
-    // The files of the directory are links; the package has copies.
+    // The directory has links to the files; the package has copies.
     let mut package = helm.command(&["package", CHART, "--destination"]);
     output(package.arg(helm.home.path()));
     let package = concat!("vscaled-", env!("CARGO_PKG_VERSION"), ".tgz");
@@ -392,7 +392,7 @@ fn the_chart_is_complete_and_of_the_agents_version() {
     assert_eq!(packaged, helm.template(CHART, &values));
 }
 
-/// The first chart there was, as it was packaged.
+/// The first released chart, as it was packaged.
 const FIRST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/charts/vscaled-0.1.0.tgz");
 
 #[test]
@@ -442,8 +442,8 @@ fn a_release_of_the_first_chart_is_upgraded_rolled_back_and_removed() {
     assert!(!left.contains("/vscaled"), "{left}");
 }
 
-/// Whether an object in the cluster has every field that a manifest has, and no more in its lists, which server-side apply
-/// keeps in an order of its own.
+/// Whether a cluster's object has every field of a manifest, and equal lists. Server-side apply keeps lists in its
+/// own order.
 fn has(found: &Value, wanted: &Value) -> bool {
     match (found, wanted) {
         (Value::Object(found), Value::Object(wanted)) => wanted

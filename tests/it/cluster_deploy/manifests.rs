@@ -1,4 +1,4 @@
-//! What the manifests say: to the API server, and to who reads them for what they allow.
+//! The manifests: for the API server, and for readers who check which rights they grant.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,15 +7,15 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{OVERLAYS, names_what_is_there, objects, rendered, the, unordered};
+use super::{OVERLAYS, check_names, objects, rendered, the, unordered};
 use crate::support::cluster::{ApiServer, User, parts};
 use crate::support::image::output;
 use crate::support::skipped;
 
-/// The one that gives up what the others keep.
+/// The overlay with more privileges than the others.
 const PRIVILEGED: &str = "deploy/overlays/kernel-log";
 
-/// The agents of an overlay, by the kubectl of the parts of a cluster.
+/// The overlays with their agents, rendered by the kubectl of `scripts/kube-parts`.
 fn with_agents(kubectl: &Path) -> Vec<(&'static str, Vec<Value>)> {
     OVERLAYS
         .into_iter()
@@ -33,7 +33,7 @@ fn containers(spec: &Value) -> Vec<&Value> {
     of("initContainers").chain(of("containers")).collect()
 }
 
-/// A kind of the Prometheus operator, of which no more is known than that it is there.
+/// A CustomResourceDefinition for a kind of the Prometheus operator, without a schema.
 fn kind_of_the_operator(plural: &str, kind: &str) -> Value {
     let anything = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     json!({
@@ -58,11 +58,11 @@ fn every_overlay_is_accepted_by_a_real_api_server() {
         let crd = format!("crd/{plural}.monitoring.coreos.com");
         cluster.kubectl(&["wait", "--for=condition=Established", "--timeout=120s", &crd], "");
     }
-    // Server-side apply knows every field, and refuses those that there are not.
+    // Server-side apply knows every field and refuses unknown ones.
     let dry_run = ["apply", "--server-side", "--dry-run=server", "--filename=-"];
     for directory in OVERLAYS {
         let mut all = objects(&rendered(&cluster.kubectl_program(), directory));
-        // They came with 1.26, and this API server is older. admission_policy.rs has their fields checked.
+        // Policies exist since 1.26, and this API server is older. admission_policy.rs checks their fields.
         all.retain(|object| {
             !object["kind"]
                 .as_str()
@@ -91,7 +91,7 @@ fn an_old_and_a_new_kubectl_make_the_same_of_it() {
     if !version.is_ok_and(|said| String::from_utf8_lossy(&said.stdout).contains("Kustomize Version")) {
         return skipped(NAME, "no kubectl in PATH that says which kustomize it has");
     }
-    // The name of the configuration ends in a hash, which they compute differently.
+    // The name of the ConfigMap ends in a hash, which both versions compute differently.
     let comparable = |kubectl: &Path, directory: &str| {
         let text = rendered(kubectl, directory);
         let all = objects(&text);
@@ -114,7 +114,7 @@ fn no_agent_has_more_rights_than_its_overlay_says() {
         return;
     };
     for (directory, objects) in with_agents(&parts.join("kubectl")) {
-        names_what_is_there(&objects, directory);
+        check_names(&objects, directory);
         let spec = pod_spec(&objects);
         let gives_up = directory == PRIVILEGED;
         assert_eq!(spec["hostPID"] == true, gives_up, "{directory}");
@@ -132,7 +132,7 @@ fn no_agent_has_more_rights_than_its_overlay_says() {
             assert_eq!(context["privileged"], gives_up, "{directory}");
             assert_eq!(context["allowPrivilegeEscalation"], gives_up, "{directory}");
             assert_eq!(context["readOnlyRootFilesystem"], true, "{directory}");
-            // What puts limits back reads no log.
+            // The container that restores limits reads no log.
             let capabilities = match container["name"].as_str() {
                 Some("restore") => json!({"drop": ["ALL"]}),
                 _ => json!({"drop": ["ALL"], "add": ["SYSLOG"]}),
@@ -148,7 +148,7 @@ fn no_agent_has_more_rights_than_its_overlay_says() {
     }
 }
 
-/// What the agent may write: each resource with a verb.
+/// The agent's rights to write, as pairs of resource and verb.
 fn written(objects: &[Value]) -> BTreeSet<(String, String)> {
     let texts = |list: &Value| -> Vec<String> { serde_json::from_value(list.clone()).unwrap() };
     let rules = the("ClusterRole", objects)["rules"].as_array().unwrap();
@@ -163,7 +163,7 @@ fn written(objects: &[Value]) -> BTreeSet<(String, String)> {
         .collect()
 }
 
-/// Events, and patches of these.
+/// The right to write Events, and to patch these resources.
 fn written_with(patched: &[&str]) -> BTreeSet<(String, String)> {
     let events = [("events", "create"), ("events", "patch")];
     let all = patched.iter().map(|resource| (*resource, "patch")).chain(events);
@@ -183,7 +183,7 @@ fn what_restores_works_as_what_it_undoes() {
     for same in ["image", "resources", "volumeMounts"] {
         assert_eq!(restore[same], agent[same], "{same}");
     }
-    // But for the right to read the kernel's log.
+    // Equal except for the right to read the kernel's log.
     let mut context = agent["securityContext"].clone();
     context["capabilities"] = json!({"drop": ["ALL"]});
     assert_eq!(restore["securityContext"], context);
@@ -237,7 +237,7 @@ fn every_configuration_is_one_that_the_agent_accepts() {
     }
 }
 
-/// Every place the configuration names is below something that the container mounts.
+/// Checks that every path in the configuration is below a mount of the container.
 fn lies_in_mounts(overlay: &str, agent: &Value, config: &Value) {
     let mounts: Vec<_> = agent["volumeMounts"]
         .as_array()
@@ -251,11 +251,11 @@ fn lies_in_mounts(overlay: &str, agent: &Value, config: &Value) {
         .chain(kubelet)
     {
         let path = Path::new(match config[key].as_str().unwrap() {
-            // It is looked for where the manifests mount its directory.
+            // The agent searches for the socket in the directory that the manifests mount.
             "auto" => vscaled::runtime::WELL_KNOWN_SOCKETS[0],
             path => path,
         });
-        // On cgroup v1 its hierarchies are mounted below.
+        // On cgroup v1 the hierarchies are mounted below.
         let held =
             |mount: &&str| path.starts_with(mount) || (key == "cgroupRoot" && Path::new(mount).starts_with(path));
         assert!(mounts.iter().any(held), "{overlay}: {key} {}", path.display());
@@ -267,7 +267,7 @@ fn restoring_a_node_with_cri_o_has_what_its_agent_has() {
     let Some(parts) = parts("cluster_deploy::manifests::restoring_a_node_with_cri_o") else {
         return;
     };
-    // Combined as docs/install.md says, in a copy: kustomize takes patches from its own directory only.
+    // Combines overlays as docs/install.md says, in a copy: kustomize accepts patches from its own directory only.
     let copy = tempfile::tempdir().unwrap();
     let deploy = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy");
     output(Command::new("cp").args(["-r", deploy]).arg(copy.path()));
@@ -287,7 +287,7 @@ fn restoring_a_node_with_cri_o_has_what_its_agent_has() {
     assert_eq!(spec["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
     let all = containers(spec);
     assert_eq!(all.len(), 2, "restore and agent");
-    // Both find the socket in the directory that is mounted for both.
+    // Both containers find the socket in a directory that both mount.
     for container in all {
         let mounts = container["volumeMounts"].as_array().unwrap();
         let runtime = mounts.iter().find(|mount| mount["name"] == "runtime").unwrap();

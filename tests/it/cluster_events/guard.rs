@@ -1,16 +1,16 @@
-//! What the guard did and could not do is said on the pod.
+//! Events about the guard's temporary limits and refusals.
 
 use serde_json::{Value, json};
 
 use crate::cluster_api::Scene;
-use crate::support::allocator::{Allocator, Appetite, End};
+use crate::support::allocator::{Allocation, Allocator, End};
 use crate::support::amounts::Amounts;
 use crate::support::cluster::objects;
 
-/// One for the temporary limit, one for the refusal, and what else there is to say.
+/// One Event for the temporary limit, one for the refusal, and other Events of the pod.
 const AT_MOST: usize = 4;
 
-/// The Events about a pod that the guard is the cause of.
+/// The Events about a pod that the guard caused.
 fn by_the_guard(scene: &Scene) -> Vec<Value> {
     let list = scene.cluster.get(objects::EVENTS);
     let events = list["items"].as_array().unwrap().iter();
@@ -44,20 +44,20 @@ async fn a_growth_and_a_refused_one_become_events_with_their_reasons() {
         scene.agent.set(flag, value);
     }
     scene.agent.start().await;
-    // What it has is recommended: it is guarded as soon as it is known to live.
+    // The pod already has the recommended values, so the guard watches it as soon as the agent knows that it runs.
     let lives = async || {
         let pod = scene.agent.pod(scene.pod.name).await?;
         pod.containers[0].id.clone()
     };
     scene.agent.until("the pod to live", lives).await;
 
-    // A leak: it is grown as far as the VPA allows, and then it dies.
-    let appetite = Appetite {
+    // A leak: the guard raises the limit up to the VPA's maximum, and then the process is killed.
+    let allocation = Allocation {
         rate: 40,
         until: 1 << 20,
     };
     let cgroup = &scene.pod.containers["app"].cgroup;
-    let end = Allocator::start(scene.node.cgroups(), cgroup, appetite).wait();
+    let end = Allocator::start(scene.node.cgroups(), cgroup, allocation).wait();
     assert!(matches!(end, End::Killed(taken) if taken > 128), "{end:?}");
 
     let said = async || {

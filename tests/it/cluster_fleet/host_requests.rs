@@ -1,4 +1,4 @@
-//! The driver asks for what an agent asks for.
+//! The fleet driver sends the same requests as an agent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -40,7 +40,7 @@ async fn what_the_driver_of_the_fleet_asks_for_is_what_an_agent_follows() {
     agent
         .wait_for(&format!("an agent to ask for {by_the_driver:?}"), same)
         .await;
-    // And for nothing else after that.
+    // No other requests follow.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(followed(&api), by_the_driver);
 }
@@ -54,12 +54,12 @@ async fn cluster(pod: &BarePod) -> ApiModel {
     api
 }
 
-/// How often each kind was listed and watched; and each workload read.
+/// The number of lists and watches of each kind, and of reads of each workload.
 fn followed(api: &ApiModel) -> BTreeMap<String, usize> {
     let mut calls = api.all_calls();
     calls.retain(|call, _| {
         let (verb, resource) = call.split_once(' ').unwrap_or_default();
-        // An agent reads an object once more before it writes it.
+        // An agent reads an object again before it writes to it.
         ["list", "watch"].contains(&verb) || (verb == "get" && resource != "pods")
     });
     calls

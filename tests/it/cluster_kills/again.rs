@@ -1,4 +1,4 @@
-//! An agent that lost its notes of what it had told.
+//! An agent that lost its record of acknowledgements.
 
 use std::fs;
 use std::path::Path;
@@ -19,7 +19,7 @@ use vscaled::report::{Deliver, Destination, Destinations, Report};
 use crate::reports::station::{Station, kill};
 use crate::support::cluster::{ApiServer, User};
 
-/// Knows nothing but what reports say.
+/// A cluster without any objects.
 #[derive(Debug)]
 struct Nothing;
 
@@ -37,7 +37,7 @@ impl PodMetadata for Nothing {
     }
 }
 
-/// Has kills kept in a log, and nobody told.
+/// Writes kills to a kill log without acknowledgements.
 fn keep(directory: &Path, numbers: std::ops::RangeInclusive<u64>) {
     let (mut log, _) = KillLog::open(
         directory,
@@ -71,7 +71,7 @@ async fn what_an_event_told_already_is_left_out_of_the_next_one() {
     cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}));
     let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     keep(first.path(), 1..=5);
-    // As the disk was before anything was delivered.
+    // The disk's state before any delivery.
     let journal = "kills.log";
     fs::copy(first.path().join(journal), second.path().join(journal)).unwrap();
     deliver(&cluster, first.path()).await;

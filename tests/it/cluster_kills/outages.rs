@@ -1,4 +1,4 @@
-//! The API server goes away, and the agent is killed meanwhile.
+//! Outages of the API server during which the agent is killed.
 
 use super::Scene;
 use crate::cluster_api::LARGER;
@@ -11,7 +11,7 @@ async fn what_is_killed_while_the_api_server_is_away_is_told_once_it_is_back() {
         return;
     };
     scene.kill(&scene.cluster.pod, 3);
-    scene.tells(&scene.cluster.pod, 3).await;
+    scene.wait_for_kill_events(&scene.cluster.pod, 3).await;
     scene.cluster.cluster.stop();
     scene.kill(&scene.cluster.pod, 30);
     scene
@@ -20,11 +20,11 @@ async fn what_is_killed_while_the_api_server_is_away_is_told_once_it_is_back() {
         .reports(&["pod-events", "cannot be reached", "reports wait"])
         .await;
     scene.cluster.cluster.launch();
-    let events = scene.tells(&scene.cluster.pod, 33).await;
+    let events = scene.wait_for_kill_events(&scene.cluster.pod, 33).await;
     assert!(events.len() <= 13, "{events:#?}");
     scene.kill(&scene.cluster.pod, 1);
-    scene.tells(&scene.cluster.pod, 34).await;
-    scene.is_content().await;
+    scene.wait_for_kill_events(&scene.cluster.pod, 34).await;
+    scene.has_no_pending_report().await;
 }
 
 #[tokio::test]
@@ -37,14 +37,14 @@ async fn an_agent_that_is_killed_in_the_middle_tells_nothing_twice() {
     let some = async || (!scene.events(&scene.cluster.pod, "OOMKilled").is_empty()).then_some(());
     scene.cluster.agent.until("the first Event", some).await;
     scene.cluster.agent.kill();
-    // Seen by the next agent, which begins while nobody answers.
+    // The next agent, which starts during the outage, detects these kills.
     scene.kill(&scene.cluster.pod, 4);
     scene.cluster.cluster.stop();
     scene.cluster.agent.start().await;
     scene.cluster.cluster.launch();
-    scene.tells(&scene.cluster.pod, 9).await;
+    scene.wait_for_kill_events(&scene.cluster.pod, 9).await;
     scene.kill(&scene.cluster.pod, 1);
-    scene.tells(&scene.cluster.pod, 10).await;
+    scene.wait_for_kill_events(&scene.cluster.pod, 10).await;
 }
 
 #[tokio::test]
@@ -55,7 +55,7 @@ async fn an_agent_that_starts_while_nobody_answers_names_the_pods_that_it_change
     };
     scene.cluster.make_vpa("InPlaceOrRecreate");
     scene.cluster.recommend(&LARGER);
-    // Where the kubelet enforces no cpu limit, the agent enforces none either.
+    // Where the kubelet does not enforce cpu limits, the agent does not either.
     let unbounded = LARGER.map(|(name, amounts)| {
         (
             name,

@@ -14,7 +14,7 @@ async fn a_kill_is_an_event_on_its_pod_with_the_container_and_the_victim() {
     };
     let pod = &scene.cluster.pod;
     scene.kill(pod, 1);
-    let event = scene.tells(pod, 1).await.remove(0);
+    let event = scene.wait_for_kill_events(pod, 1).await.remove(0);
     assert_eq!(
         event["involvedObject"],
         json!({"apiVersion": "v1", "kind": "Pod", "namespace": "test", "name": pod.name, "uid": pod.uid,
@@ -32,7 +32,7 @@ async fn a_kill_is_an_event_on_its_pod_with_the_container_and_the_victim() {
         .await
         .unwrap();
     let message = event["message"].as_str().unwrap();
-    // The kernel explains few kills, and others on the machine may have used that up.
+    // The kernel logs few kills in a period, and other processes on the machine may have used up the limit.
     let killed = match &told.kills[0].victim {
         Some(victim) => format!("The kernel killed \"sh\" (pid {})", victim.pid),
         None => "The kernel killed a process: ".to_owned(),
@@ -58,7 +58,7 @@ async fn a_flood_is_told_whole_in_few_events() {
     let pod = &scene.cluster.pod;
     let begun = std::time::Instant::now();
     scene.kill(pod, 40);
-    let events = scene.tells(pod, 40).await;
+    let events = scene.wait_for_kill_events(pod, 40).await;
     let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap();
     let allowed = (11 + seconds / 5).min(21 + seconds / 60);
     assert!(
@@ -70,7 +70,7 @@ async fn a_flood_is_told_whole_in_few_events() {
         .map(|event| event["metadata"]["name"].to_string())
         .collect();
     assert_eq!(names.len(), events.len());
-    scene.is_content().await;
+    scene.has_no_pending_report().await;
 }
 
 #[tokio::test]
@@ -92,14 +92,14 @@ async fn a_right_that_is_missing_is_named_and_nothing_is_lost_meanwhile() {
         .reports(&["pod-events", "lacks the rule", rule])
         .await;
     let checks = scene.cluster.agent.client().await.doctor().await.unwrap().checks;
-    // How long it waits changes meanwhile.
+    // The waiting time in the message changes.
     assert!(
         checks.iter().any(|check| check.found.contains(rule)),
         "{problem}: {checks:#?}"
     );
     scene.cluster.cluster.kubectl(&["apply", "--filename=-"], &rules);
-    scene.tells(pod, 2).await;
-    scene.is_content().await;
+    scene.wait_for_kill_events(pod, 2).await;
+    scene.has_no_pending_report().await;
 }
 
 #[tokio::test]
@@ -108,7 +108,7 @@ async fn a_kill_in_a_namespace_that_is_gone_is_told_about_the_node() {
         return;
     };
     let cluster = &scene.cluster.cluster;
-    // Nobody here finishes that: it is being terminated for ever, and nothing new is taken.
+    // The namespace stays in Terminating, and the API server accepts no new objects in it.
     cluster.kubectl(&["delete", "namespace", "test", "--wait=false"], "");
     let probe = ["--namespace=test", "create", "configmap", "probe", "--dry-run=server"];
     let refused = || cluster.try_kubectl(User::Admin, &probe, "").is_err();
@@ -119,7 +119,7 @@ async fn a_kill_in_a_namespace_that_is_gone_is_told_about_the_node() {
         .await;
     let pod = &scene.cluster.pod;
     scene.kill(pod, 1);
-    // Others on the machine may be killed meanwhile, outside of any pod of this node.
+    // The kernel may kill other processes on the machine, outside of this node's pods.
     let words = format!("Pod test/{}, container app: The kernel killed", pod.name);
     let ours = |event: &Value| event["message"].as_str().unwrap().starts_with(&words);
     let about_node = async || {
@@ -136,5 +136,5 @@ async fn a_kill_in_a_namespace_that_is_gone_is_told_about_the_node() {
         event["involvedObject"],
         json!({"apiVersion": "v1", "kind": "Node", "name": "node-1", "uid": "node-1"})
     );
-    scene.is_content().await;
+    scene.has_no_pending_report().await;
 }

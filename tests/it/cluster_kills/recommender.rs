@@ -12,7 +12,7 @@ use crate::support::amounts::Amounts;
 use crate::support::http;
 use crate::support::recommender::Recommender;
 
-/// A VPA that only recommends, so that nothing here is resized.
+/// A scene with a VPA that only recommends, so that the agent resizes nothing.
 fn with_vpa(test: &str) -> Option<Scene> {
     let mut scene = Scene::new(test)?;
     scene.cluster.make_vpa("Off");
@@ -23,7 +23,7 @@ fn with_vpa(test: &str) -> Option<Scene> {
     Some(scene)
 }
 
-/// How many reports were withheld from the recommender, of this pod or not: others on the machine may be killed meanwhile.
+/// The number of reports withheld from the recommender, of any pod: other processes on the machine may be killed too.
 fn counted(scene: &Scene) -> Option<u64> {
     let log = scene.cluster.agent.log();
     let (_, rest) = log.split_once(" http=")?;
@@ -34,7 +34,7 @@ fn counted(scene: &Scene) -> Option<u64> {
     value.parse().ok()
 }
 
-/// Why kills in the pod were withheld from the recommender, as the agent's log says it of each.
+/// The reasons in the agent's log why it withheld kills of the pod from the recommender.
 async fn withheld(scene: &Scene) -> Vec<&'static str> {
     let agent = &scene.cluster.agent;
     let reply = agent.client().await.oom_list(scene.cluster.pod.uid.to_owned()).await;
@@ -48,7 +48,7 @@ async fn withheld(scene: &Scene) -> Vec<&'static str> {
     why.map(|why| why.unwrap_or("another reason")).collect()
 }
 
-/// Waits until one kill in the pod was withheld.
+/// Waits until the agent has withheld one kill of the pod.
 async fn withholds(scene: &Scene, why: &str) {
     let some = async || Some(withheld(scene).await).filter(|withheld| !withheld.is_empty());
     let agent = &scene.cluster.agent;
@@ -81,16 +81,16 @@ async fn the_recommender_is_told_of_a_container_that_runs_on_and_once_in_its_win
     );
     withholds(&scene, "WithinWindow").await;
 
-    // The window outlives the agent.
+    // The window survives a restart of the agent.
     scene.cluster.agent.stop();
     scene.start().await;
     scene.kill(&scene.cluster.pod, 1);
-    scene.tells(&scene.cluster.pod, 3).await;
+    scene.wait_for_kill_events(&scene.cluster.pod, 3).await;
     let gone = scene.events(&scene.cluster.pod, "Evicted");
     assert_eq!(gone.len(), 1, "{gone:#?}");
 }
 
-/// Keeps the Events about the pod as a fixture of `recommender_loop`, if asked to.
+/// Writes the Events about the pod to a fixture of `recommender_loop`, if an environment variable requests it.
 fn record(scene: &Scene, name: &str) {
     if std::env::var_os("VSCALED_RECORD_EVENTS").is_some() {
         let pod = &scene.cluster.pod;
@@ -123,7 +123,7 @@ async fn the_recommender_is_told_of_a_pod_of_one_container_whose_limit_the_kerne
     scene.start().await;
     let pod = &scene.cluster.pod;
     let told = async || {
-        // The kernel explains ten kills in five seconds, on the whole machine.
+        // The kernel logs ten kills in five seconds for the whole machine.
         if scene.events(pod, "Evicted").is_empty() {
             scene.kill(pod, 1);
             tokio::time::sleep(Duration::from_secs(12)).await;
@@ -155,7 +155,7 @@ async fn what_a_pods_status_tells_is_not_told_again() {
     scene.start().await;
     let pod = &scene.cluster.pod;
     scene.kill(pod, 1);
-    // As the kubelet says it, when the container has ended with the kill.
+    // The status that the kubelet writes when the container has ended with the kill.
     let id = format!("containerd://{}", pod.containers["app"].id);
     scene.cluster.cluster.put_status(
         "/api/v1/namespaces/test/pods",
@@ -167,5 +167,5 @@ async fn what_a_pods_status_tells_is_not_told_again() {
     );
     withholds(&scene, "InStatus").await;
     assert_eq!(scene.events(pod, "Evicted"), [Value::Null; 0]);
-    scene.tells(pod, 1).await;
+    scene.wait_for_kill_events(pod, 1).await;
 }

@@ -1,4 +1,4 @@
-//! Operators see with kubectl what the API server does not know otherwise: what is applied to a pod.
+//! kubectl shows operators which values are applied to a pod.
 
 use std::collections::BTreeMap;
 
@@ -11,30 +11,30 @@ use crate::support::cluster::{User, objects};
 const ANNOTATION: &str = "vscaled.io/applied";
 
 impl Scene {
-    /// The pod as the API server has it.
+    /// The pod at the API server.
     fn shown(&self, name: &str) -> Value {
         self.cluster.get(&format!("{}/{name}", objects::PODS))
     }
 
-    fn says(&self, name: &str) -> Option<Value> {
+    fn annotation(&self, name: &str) -> Option<Value> {
         let said = &self.shown(name)["metadata"]["annotations"][ANNOTATION];
         said.as_str().map(|said| serde_json::from_str(said).unwrap())
     }
 
-    async fn comes_to_say(&self, name: &str, containers: &[(&str, Amounts)]) {
+    async fn is_annotated_with(&self, name: &str, containers: &[(&str, Amounts)]) {
         let resources = containers
             .iter()
             .map(|(name, amounts)| (*name, objects::resources(*amounts)));
         let wanted = json!(resources.collect::<BTreeMap<_, _>>());
         let what = format!("{name} to say {wanted}");
         self.agent
-            .wait_for(&what, || self.says(name).as_ref() == Some(&wanted))
+            .wait_for(&what, || self.annotation(name).as_ref() == Some(&wanted))
             .await;
     }
 
-    async fn comes_to_say_nothing(&self, name: &str) {
+    async fn has_no_annotation(&self, name: &str) {
         let what = format!("{name} to say nothing");
-        self.agent.wait_for(&what, || self.says(name).is_none()).await;
+        self.agent.wait_for(&what, || self.annotation(name).is_none()).await;
     }
 }
 
@@ -43,25 +43,25 @@ async fn a_pod_says_what_is_applied_to_it_for_as_long_as_anything_is() {
     let Some(scene) = Scene::resized("cluster_kubelet::applied::a_pod_says").await else {
         return;
     };
-    scene.comes_to_say(WEB, &LARGER).await;
+    scene.is_annotated_with(WEB, &LARGER).await;
     scene.recommend(&SMALLER);
-    scene.comes_to_say(WEB, &SMALLER).await;
+    scene.is_annotated_with(WEB, &SMALLER).await;
     let shown = scene.shown(WEB);
 
-    // Somebody tidies up.
+    // A user removes the annotation.
     let annotation = format!("{ANNOTATION}-");
     let annotate = ["--namespace=test", "annotate", "pod", WEB, annotation.as_str()];
     scene.cluster.kubectl(&annotate, "");
-    scene.comes_to_say(WEB, &SMALLER).await;
+    scene.is_annotated_with(WEB, &SMALLER).await;
 
-    // Nothing else was changed.
+    // The agent changed nothing else.
     let again = scene.shown(WEB);
     assert_eq!(again["spec"], shown["spec"]);
     assert_eq!(again["metadata"]["labels"], shown["metadata"]["labels"]);
 
     let delete = ["--namespace=test", "delete", "verticalpodautoscaler", "web"];
     scene.cluster.kubectl(&delete, "");
-    scene.comes_to_say_nothing(WEB).await;
+    scene.has_no_annotation(WEB).await;
     let problems = scene.agent.get().await.agent.unwrap().problems;
     assert!(problems.is_empty(), "{problems:#?}");
 }
@@ -71,11 +71,11 @@ async fn a_pod_that_was_restored_says_nothing() {
     let Some(mut scene) = Scene::resized("cluster_kubelet::applied::a_pod_that_was_restored").await else {
         return;
     };
-    scene.comes_to_say(WEB, &LARGER).await;
+    scene.is_annotated_with(WEB, &LARGER).await;
     scene.agent.stop();
     let (code, shown, error) = scene.agent.restore(&["--yes", "--no-watch"]);
     assert_eq!(code, Some(0), "{shown}{error}");
-    assert_eq!(scene.says(WEB), None);
+    assert_eq!(scene.annotation(WEB), None);
 }
 
 #[tokio::test]
@@ -105,7 +105,7 @@ async fn an_agent_without_the_right_says_which_rule_is_missing_and_resizes_all_t
     scene.recommend(&LARGER);
     scene.settles(WEB, &LARGER).await;
     scene.agent.reports(&[ANNOTATION, "pods/status", "patch"]).await;
-    assert_eq!(scene.says(WEB), None);
+    assert_eq!(scene.annotation(WEB), None);
 
     scene.cluster.grant(objects::LEGACY);
     scene.recommend(&SMALLER);

@@ -1,4 +1,4 @@
-//! What a VPA says is done, and stays.
+//! The agent applies a VPA's recommendations, and the values stay.
 
 use serde_json::json;
 use vscaled::control::proto;
@@ -65,7 +65,7 @@ async fn a_container_that_the_kubelet_starts_again_has_the_decided_values() {
     let Some(scene) = Scene::resized("cluster_kubelet::changes::a_container_that_starts_again").await else {
         return;
     };
-    // The kubelet starts it with what the spec says, whether that is less or more than the whole pod has.
+    // The kubelet starts the container with the values of the spec, which are below or above those of the whole pod.
     for decided in [&LARGER, &LEAST] {
         scene.recommend(decided);
         let before = scene.settles(WEB, decided).await;

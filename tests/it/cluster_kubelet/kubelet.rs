@@ -1,4 +1,4 @@
-//! The kubelet goes about its own business.
+//! The kubelet's own actions on cgroups.
 
 use serde_json::json;
 use vscaled::model::{CpuShares, Setting, Settings};
@@ -18,7 +18,7 @@ async fn neither_a_kubelets_restart_nor_its_upkeep_of_cgroups_undoes_anything() 
     scene.settles(WEB, &SMALLER).await;
     scene.kubelet.launch(&scene.containerd);
 
-    // A new pod shows that the kubelet works again, and has it bring the cgroups of its classes up to date.
+    // A new pod proves that the kubelet works again, and makes it update the cgroups of the QoS classes.
     scene.make_pod("bare", &json!([]), &AT_FIRST);
     scene.runs("bare").await;
     let burstable = before.cgroup.parent().unwrap();
@@ -57,7 +57,7 @@ async fn a_pod_that_is_deleted_in_the_middle_of_changes_leaves_nothing_behind_fo
     let gone = scene.runs(WEB).await;
     let delete = ["--namespace=test", "delete", "pod", WEB, "--wait=false"];
     scene.cluster.kubectl(&delete, "");
-    // Some of these come before the containers have ended, some in between, some after.
+    // Some of these changes happen before the containers end, some in between, some after.
     for step in 0..8 {
         let app = Amounts::doubled(200 + 10 * step, 90 + step);
         scene.recommend(&[("app", app), LARGER[1]]);

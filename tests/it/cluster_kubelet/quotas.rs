@@ -1,4 +1,4 @@
-//! What the kubelet does not enforce, the agent does not either.
+//! The agent does not enforce cpu limits that the kubelet does not enforce.
 
 use serde_json::json;
 
@@ -6,7 +6,7 @@ use super::{AT_FIRST, LARGER, SMALLER, Scene, WEB};
 use crate::support::amounts::Amounts;
 use crate::support::cluster::objects;
 
-/// The same without a bound on processor time.
+/// The same amounts without a cpu limit.
 fn unbounded(containers: [(&'static str, Amounts); 2]) -> [(&'static str, Amounts); 2] {
     containers.map(|(name, amounts)| {
         let unbounded = Amounts {
@@ -42,7 +42,7 @@ async fn no_quota_is_written_where_the_kubelet_enforces_none() {
         scene.settles(WEB, &unbounded(targets)).await;
     }
     let passes = scene.agent.history().await.len();
-    // Long enough to look again twice.
+    // Long enough for two periodic passes.
     tokio::time::sleep(std::time::Duration::from_millis(2500)).await;
     assert_eq!(scene.agent.history().await.len(), passes, "nothing is drift");
 }

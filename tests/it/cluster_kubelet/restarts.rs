@@ -1,9 +1,9 @@
-//! The agent ends and begins again, with and without an API server to tell it anything.
+//! Restarts of the agent, with and without an API server.
 
 use super::{AT_FIRST, LARGER, SMALLER, Scene, WEB};
 
 impl Scene {
-    /// Puts the values that the pod began with into one container's cgroup.
+    /// Writes the initial values into one container's cgroup.
     async fn disturb(&self) {
         let pod = self.runs(WEB).await;
         let app = pod.cgroup.child(&pod.containers["app"].id).unwrap();
@@ -49,7 +49,8 @@ async fn what_was_decided_is_enforced_by_an_agent_that_starts_while_the_api_serv
         .agent
         .wait_for("the values to be put back", || scene.holds(&pod, &LARGER))
         .await;
-    // Also for a container that nobody at the API server has heard of yet: the kubelet goes on without one as well.
+    // Also for a container that is not in the status at the API server yet: the kubelet starts containers during an
+    // outage too.
     scene.kill(&pod.containers["app"]);
     let new = async || {
         let containers = scene.agent.pod(WEB).await?.containers;

@@ -1,4 +1,4 @@
-//! Callers that send too much, nonsense, or nothing.
+//! Callers that send too much data, invalid data, or no data.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -11,7 +11,7 @@ use vscaled::control::{Client, Limits};
 
 use super::agent::Agent;
 
-/// What every HTTP/2 client says first, and an empty settings frame.
+/// The connection preface of every HTTP/2 client, and an empty settings frame.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
 
@@ -23,7 +23,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(future)
 }
 
-/// Both ends of every connection are this process's.
+/// Raises the limit of open files: both ends of every connection belong to this process.
 fn allow_open_files() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
@@ -50,7 +50,7 @@ fn callers_that_say_nothing_do_not_keep_others_out() {
         .map(|number| {
             let mut stream = UnixStream::connect(&agent.socket).unwrap();
             let greeting = &greetings[number % greetings.len()];
-            // The server may have let go of this one already.
+            // The server may have closed this connection already.
             assert!(!matches!(stream.write_all(greeting), Err(error) if error.kind() != ErrorKind::BrokenPipe));
             stream
         })
@@ -101,7 +101,7 @@ fn watchers_have_places_of_their_own() {
     });
 }
 
-/// Nonsense at every depth: no HTTP/2 at all, frames of any type and length, headers that decode to nothing.
+/// Invalid input at every layer: no HTTP/2 at all, frames of any type and length, headers that decode to nothing.
 fn nonsense() -> impl Strategy<Value = Vec<u8>> {
     let noise = || proptest::collection::vec(any::<u8>(), 0..400);
     let frame = (any::<u8>(), any::<u8>(), 0_u8..4, noise()).prop_map(|(kind, flags, stream, payload)| {
@@ -117,7 +117,7 @@ fn nonsense() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// A header field that is written out in full (RFC 7541, 6.2.2); short ones only.
+/// A literal header field (RFC 7541, 6.2.2); short ones only.
 fn field(name: &str, value: &str) -> Vec<u8> {
     let length = |text: &str| u8::try_from(text.len()).unwrap();
     assert!(name.len() < 127 && value.len() < 127);
@@ -130,7 +130,7 @@ fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
     [&head[..], payload].concat()
 }
 
-/// A call that is in order as far as HTTP/2 and gRPC are concerned, and whose message is anything at all.
+/// A call with valid HTTP/2 and gRPC framing and an arbitrary message.
 fn call(method: &str, message: &[u8]) -> Vec<u8> {
     let path = format!("/vscaled.control.v1.Control/{method}");
     let fields = [
@@ -156,7 +156,7 @@ fn call(method: &str, message: &[u8]) -> Vec<u8> {
 fn messages_that_mean_nothing_are_refused_and_change_nothing() {
     let agent = Agent::start();
     let methods = ["Get", "Explain", "Resize", "Release", "History", "Doctor", "Nothing"];
-    // Half of it begins like a field of a request: a number, a kind of value, a length.
+    // Half of the inputs begin like a field of a request: a number, a wire type, a length.
     let field_like = (1_u8..9, 0_u8..6, proptest::collection::vec(any::<u8>(), 0..60))
         .prop_map(|(number, wire, rest)| [vec![number << 3 | wire], rest].concat());
     let message = prop_oneof![proptest::collection::vec(any::<u8>(), 0..200), field_like];
@@ -218,7 +218,7 @@ fn nonsense_is_survived() {
     });
     let outcome = runner.run(&nonsense(), |bytes| {
         let mut stream = UnixStream::connect(&agent.socket)?;
-        // The server may hang up at any byte.
+        // The server may close the connection at any byte.
         if stream.write_all(&bytes).is_ok() && stream.shutdown(Shutdown::Write).is_ok() {
             let mut answer = Vec::new();
             stream.read_to_end(&mut answer).ok();

@@ -1,4 +1,4 @@
-//! Who may call, as real users in real groups.
+//! Access rights of real users in real groups.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -10,7 +10,7 @@ use vscaled::control::{Access, Group, Limits};
 use super::agent::{Agent, Answer};
 
 const NOBODY: u32 = 65534;
-/// Numbers suffice: the kernel knows no names.
+/// A number is enough: the kernel has no names of groups.
 const OPERATORS: u32 = 54_321;
 const READERS: u32 = 54_322;
 
@@ -41,7 +41,8 @@ fn agent_with_groups() -> Agent {
     Agent::open_to(Limits::default(), access)
 }
 
-/// Runs `vscalectl` as the user nobody, who is in these groups besides its own and may read and execute the copy made.
+/// Runs `vscalectl` as the user nobody with these supplementary groups. The user may read and execute a copy of the
+/// program.
 fn as_nobody(agent: &Agent, groups: &[u32], arguments: &[&str]) -> Answer {
     let program = readable_copy(agent.directory());
     let groups = match groups {
@@ -65,7 +66,8 @@ fn as_nobody(agent: &Agent, groups: &[u32], arguments: &[&str]) -> Answer {
 fn readable_copy(directory: &Path) -> PathBuf {
     let copy = directory.join("vscalectl");
     if !copy.exists() {
-        // By another process: what a fork of this one holds open for writing cannot be executed.
+        // A separate process makes the copy: a file that a fork of this process holds open for writing cannot be
+        // executed.
         let program = env!("CARGO_BIN_EXE_vscalectl");
         let copied = Command::new("install").args(["-m", "755", program]).arg(&copy).status();
         assert!(copied.unwrap().success());
@@ -122,7 +124,7 @@ fn the_file_of_one_group_is_closed_to_others_and_says_whose_it_is() {
             .contains("may be used by root and members of the group daemon only"),
         "{answer:?}"
     );
-    // The kernel turned them away: the agent never heard of it.
+    // The kernel refused the connection, so the agent saw no call.
     assert!(agent.script.turned_away.lock().unwrap().is_empty());
 }
 

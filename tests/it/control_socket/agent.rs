@@ -30,7 +30,7 @@ impl Agent {
         Self::open_to(limits, Access::default())
     }
 
-    /// An agent that others than root may call.
+    /// A server that users other than root may call.
     pub(super) fn open_to(limits: Limits, access: Access) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("run/vscaled.sock");
@@ -81,7 +81,7 @@ impl Agent {
         self.directory.path()
     }
 
-    /// `vscalectl` with these arguments, not yet started.
+    /// `vscalectl` with these arguments, not started yet.
     pub(super) fn command(&self, arguments: &[&str]) -> Command {
         vscalectl(&self.socket, arguments)
     }
@@ -90,7 +90,7 @@ impl Agent {
         Answer::from(self.command(arguments).output().unwrap())
     }
 
-    /// Tells the server to stop and waits for its end.
+    /// Stops the server and waits until it has ended.
     pub(super) fn stop(&mut self) {
         self.stop.cancel();
         if let Some(server) = self.server.take() {
@@ -118,7 +118,7 @@ pub(super) fn vscalectl(socket: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// What a command printed and how it ended.
+/// The output and the exit code of a command.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) code: Option<i32>,

@@ -1,4 +1,4 @@
-//! What works, what does not, and what to do about it.
+//! `vscalectl doctor`: checks, their results, and what to do about them.
 
 use super::agent::{Agent, Answer, vscalectl};
 
@@ -28,7 +28,7 @@ fn without_an_agent_the_machine_is_examined_all_the_same() {
     let directory = tempfile::tempdir().unwrap();
     let missing = directory.path().join("missing.sock");
     let answer = Answer::from(vscalectl(&missing, &["doctor"]).output().unwrap());
-    // Three where only the agent is missing, one where this machine has other faults.
+    // Exit code 3 where only the agent is missing, 1 where this machine has other problems.
     assert!(matches!(answer.code, Some(1 | 3)), "{answer:?}");
     for word in [
         "fail  agent",

@@ -1,4 +1,4 @@
-//! How the socket comes, changes hands and goes.
+//! Creation, replacement and removal of the socket.
 
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::Stdio;
@@ -73,7 +73,7 @@ fn stopping_waits_for_nobody_who_does_not_listen() {
         .unwrap();
     let mut client = runtime.block_on(Client::connect(&agent.socket)).unwrap();
     runtime.block_on(client.get()).unwrap();
-    // From here on nothing drives the connection.
+    // From here on, no task drives the connection.
     agent.stop();
 }
 

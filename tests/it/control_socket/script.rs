@@ -1,4 +1,4 @@
-//! What the agent behind the real socket says and does.
+//! The scripted agent behind the real socket.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -17,13 +17,13 @@ use vscaled::control::{
 };
 use vscaled::report::proto as report;
 
-/// Knows two pods. The container's name decides how a resize ends.
+/// An agent with two pods. The name of a container decides the result of a resize.
 pub(super) struct Script {
     pub(super) changes: broadcast::Sender<Arc<Change>>,
     pub(super) resized: Mutex<Vec<(Caller, ResizeRequest)>>,
-    /// Who was turned away, and from what.
+    /// The refused callers, with the call and the reason.
     pub(super) turned_away: Mutex<Vec<(Caller, &'static str, String)>>,
-    /// A resize of container `slow` ends when this is cancelled.
+    /// A resize of container `slow` ends when this token is cancelled.
     pub(super) release_slow: CancellationToken,
 }
 
@@ -85,7 +85,7 @@ impl Script {
         };
         let change = change(outcome, if outcome == "Applied" { "" } else { "as the script says" });
         if outcome == "Applied" {
-            // Nobody watching is fine.
+            // A change without watchers is fine.
             self.changes.send(Arc::new(change.clone())).ok();
         }
         Ok(ChangeReply {
@@ -148,7 +148,7 @@ impl Script {
     }
 }
 
-/// The script behind the gate of a server.
+/// The script behind the access check of a server.
 #[derive(Clone)]
 pub(super) struct Gated {
     pub(super) script: Arc<Script>,
@@ -215,7 +215,7 @@ impl Control for Gated {
     }
 }
 
-/// One workload that requests less than before.
+/// A report with one workload that requests less than before.
 fn report() -> ReportReply {
     let amounts = |cpu: &str, memory: &str| Amounts {
         cpu: Some(cpu.to_owned()),
@@ -247,7 +247,7 @@ fn report() -> ReportReply {
     }
 }
 
-/// One pod that was changed, and one that was not.
+/// Results of one changed pod and one unchanged pod.
 fn results() -> Vec<PodResult> {
     let result = |name: &str, change: Option<Change>, error: &str| PodResult {
         namespace: "shop".to_owned(),

@@ -1,4 +1,4 @@
-//! What people see on a terminal: colours, and lines that fit. The terminal is a real one, a pseudo-terminal's end.
+//! Output on a terminal: colours, and lines that fit. The terminal is a real pseudo-terminal.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use super::agent::Agent;
 use crate::support::terminal::Terminal;
 
-/// Runs `vscalectl` on a terminal of so many columns; returns what it shows.
+/// Runs `vscalectl` on a terminal with this many columns, and returns its output.
 fn shown(agent: &Agent, columns: u16, arguments: &[&str], variables: &[(&str, &str)]) -> String {
     let size = Winsize {
         ws_row: 50,
@@ -33,7 +33,7 @@ fn shown(agent: &Agent, columns: u16, arguments: &[&str], variables: &[(&str, &s
         match master.read(&mut part) {
             Ok(0) => break,
             Ok(read) => screen.extend_from_slice(&part[..read]),
-            // The other end is closed.
+            // The program has closed its end.
             Err(error) if error.raw_os_error() == Some(nix::libc::EIO) => break,
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             Err(error) => panic!("{error}"),
@@ -43,7 +43,7 @@ fn shown(agent: &Agent, columns: u16, arguments: &[&str], variables: &[(&str, &s
     String::from_utf8(screen).unwrap().replace("\r\n", "\n")
 }
 
-/// Without the colours.
+/// Removes the colours.
 fn plain(text: &str) -> String {
     let mut in_sequence = false;
     let visible = text.chars().filter(|&character| {

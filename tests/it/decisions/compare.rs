@@ -1,9 +1,9 @@
-//! How an answer is compared with what a case expects, by the rules of the cases' README.
+//! Compares an answer with the expectation of a case, by the rules of the cases' README.
 
 use serde_json::{Map, Value};
 use vscaled::model::quantity::Quantity;
 
-/// Everything in which the answer differs from the expectation.
+/// All differences between the answer and the expectation.
 pub(crate) fn differences(expect: &Value, got: &Value) -> Vec<String> {
     let (Some(wanted), Some(listed)) = (expect["pods"].as_array(), got["pods"].as_array()) else {
         return vec!["no list of pods".to_owned()];
@@ -35,7 +35,7 @@ fn identity(pod: &Value) -> String {
 }
 
 fn compare_pod(want: &Value, got: &Value, found: &mut Vec<String>) {
-    // A key that is missing in the expectation is left open there.
+    // A missing key in the expectation permits any value.
     if want.get("vpa").is_some_and(|vpa| *vpa != got["vpa"]) {
         found.push(format!("vpa: want {}, got {}", want["vpa"], got["vpa"]));
     }
@@ -84,7 +84,7 @@ fn compare_container(want: &Value, got: &Value, found: &mut Vec<String>) {
     }
 }
 
-/// Amounts are compared by value; unset differs from every value.
+/// Amounts are compared by value; an unset amount differs from every value.
 fn quantity(value: Option<&Value>) -> Option<Quantity> {
     value
         .filter(|value| !value.is_null())

@@ -1,11 +1,12 @@
-//! What may happen, and how often. Drawn from the random numbers alone, whatever came of what happened before.
+//! The possible events and their frequency. The random numbers alone decide; results of earlier events have no
+//! influence.
 
 use std::time::Duration;
 
 use super::pods::NAMES;
 use crate::support::apimodel::Effect;
 
-/// Named points at which the agent may be killed.
+/// The failpoints at which the agent may be killed.
 pub(super) const FAILPOINTS: [&str; 21] = [
     "event.posted",
     "file.filled",
@@ -30,7 +31,7 @@ pub(super) const FAILPOINTS: [&str; 21] = [
     "step.written",
 ];
 
-/// Those that an agent comes to on any kernel: they are drawn more often.
+/// The failpoints that an agent reaches on any kernel. They are drawn more often.
 const OFTEN: [&str; 12] = [
     "event.posted",
     "file.filled",
@@ -46,17 +47,17 @@ const OFTEN: [&str; 12] = [
     "step.written",
 ];
 
-/// Thousandths of a cpu and mebibytes.
+/// Millicores and MiB.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Size {
     pub(super) cpu: u64,
     pub(super) memory: u64,
 }
 
-/// Where the next agent ends by itself: at which point, and the how manieth time that it gets there.
+/// The failpoint at which the next agent kills itself, and on which visit (counted from one).
 pub(super) type Failpoint = Option<(&'static str, u32)>;
 
-/// One thing that happens. Pods and containers are numbers.
+/// One event. Pods and containers are numbers.
 #[derive(Debug)]
 pub(super) enum Action {
     Recommend {
@@ -67,35 +68,35 @@ pub(super) enum Action {
         pod: usize,
         container: usize,
     },
-    /// Another pod takes the name of this one; in some cases while no agent runs.
+    /// A new pod takes the name of this one; in some cases while no agent runs.
     ReplacePod {
         pod: usize,
         unseen: bool,
     },
-    /// Somebody else writes cpu (or memory) limits.
+    /// A foreign writer changes cpu (or memory) limits.
     Foreign {
         pod: usize,
         container: usize,
         memory: bool,
         amount: u64,
     },
-    /// So many calls go wrong.
+    /// This number of calls fails.
     Fault {
         verb: &'static str,
         resource: &'static str,
         times: u32,
         effect: Effect,
     },
-    /// The way to the API server is cut, or silent.
+    /// The link to the API server is cut, or silent.
     Outage {
         silent: bool,
         lasts: Duration,
     },
-    /// The API server forgets the past.
+    /// The API server forgets old versions.
     Compact,
-    /// What the kubelet says of resizes for a while.
+    /// The kubelet's answer to resizes for a while.
     Kubelet {
-        mood: Mood,
+        fault: KubeletFault,
         lasts: Duration,
     },
     Resize {
@@ -111,11 +112,11 @@ pub(super) enum Action {
     FullDisk {
         lasts: Duration,
     },
-    /// The kernel kills a process for want of memory.
+    /// The kernel kills a process.
     Kill {
         container: usize,
     },
-    /// A process takes so many mebibytes, at so many in a second.
+    /// A process allocates this many MiB, at a rate in MiB per second.
     Grow {
         until: u64,
         rate: u64,
@@ -125,27 +126,27 @@ pub(super) enum Action {
         hangs: bool,
         lasts: Duration,
     },
-    /// The agent's wall clock jumps: so many seconds off from now on.
+    /// The agent's wall clock jumps to this many seconds off the right time.
     Clock {
         seconds: i64,
     },
-    /// Lines of others in the kernel's log.
+    /// Other processes write lines into the kernel's log.
     Noise {
         lines: u32,
     },
-    /// The agent is killed, and started again.
+    /// The agent is killed and started again.
     Crash {
         down: Duration,
         next: Failpoint,
     },
-    /// The agent is told to end, and started again.
+    /// The agent is stopped and started again.
     Stop {
         next: Failpoint,
     },
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Mood {
+pub(super) enum KubeletFault {
     Asleep,
     Deferred,
     Infeasible,
@@ -187,7 +188,12 @@ impl Action {
             },
             575..590 => Self::Compact,
             590..640 => Self::Kubelet {
-                mood: [Mood::Asleep, Mood::Deferred, Mood::Infeasible, Mood::Failing][random.usize(..4)],
+                fault: [
+                    KubeletFault::Asleep,
+                    KubeletFault::Deferred,
+                    KubeletFault::Infeasible,
+                    KubeletFault::Failing,
+                ][random.usize(..4)],
                 lasts: millis(random, 1500),
             },
             640..670 => Self::Grow {
@@ -273,7 +279,7 @@ fn fault(random: &mut fastrand::Rng) -> Action {
     }
 }
 
-/// In a quarter of all cases none: the agent runs until it is killed from outside.
+/// In a quarter of all cases there is no failpoint, and the agent runs until the test kills it.
 fn failpoint(random: &mut fastrand::Rng) -> Failpoint {
     let (which, point) = (random.u32(..4), random.usize(..FAILPOINTS.len() * OFTEN.len()));
     let name = match which {

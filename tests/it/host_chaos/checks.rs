@@ -1,4 +1,4 @@
-//! What must hold once nothing goes wrong any more.
+//! The conditions that must hold after all faults have ended.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,25 +7,25 @@ use std::time::{Duration, Instant};
 use vscaled::model::CgroupPath;
 
 use super::action::{Action, Size};
-use super::pods::{CONTAINERS, LENT, Sizes};
+use super::pods::{CONTAINERS, GUARDED, Sizes};
 use super::world::World;
 use crate::support::amounts::Amounts;
 
-/// How long everything may take to become right: longer than an agent waits for an answer that never comes.
+/// The longest time until everything is right: longer than an agent waits for an answer that never comes.
 const PATIENCE: Duration = Duration::from_secs(75);
-/// Tasks of connections, of which now there are more and now fewer.
+/// The number of connections varies, and so does the number of their tasks.
 const CONNECTIONS: f64 = 8.0;
 
 impl World {
-    /// Stops all that goes wrong, waits until everything is right, and checks what must never have happened.
+    /// Stops all faults, waits until everything is right, and checks for effects that must never happen.
     pub(super) async fn becomes_right(&mut self) {
-        self.all_is_well().await;
+        self.end_all_faults().await;
         let mut waited = Instant::now();
         while self.count_kills() {
             assert!(waited.elapsed() < PATIENCE, "a victim was not killed");
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        // While it goes on, what is lent may be on its way between the kernel and the spec.
+        // While a process grows, a temporary limit may be in the kernel and not yet in the spec.
         self.end_growth();
         for number in 0..self.overrides.len() {
             let answered = self.overrides[number].answered(true).await;
@@ -34,11 +34,11 @@ impl World {
         }
         waited = Instant::now();
         self.agent.answers().await;
-        // By itself, without another decision.
+        // The agent must get there without a new decision.
         self.eventually(waited, "what was granted", Self::holds_what_was_granted)
             .await;
         self.note("holds what was granted");
-        self.loans_are_recorded().await;
+        self.temporary_limits_are_recorded().await;
         self.saves_again().await;
         self.forgets_what_was_not_saved();
         let random = |number: u64| Size {
@@ -54,13 +54,13 @@ impl World {
         self.eventually(waited, "what was decided", Self::holds_what_was_decided)
             .await;
         self.note("holds what was decided");
-        self.the_runtime_was_told().await;
-        self.loans_are_recorded().await;
+        self.runtime_has_stored_resources().await;
+        self.temporary_limits_are_recorded().await;
         self.overrides_are_recorded().await;
         self.eventually(waited, "nothing to stand still", Self::nothing_is_frozen)
             .await;
         self.check_untouched();
-        self.kills_were_told().await;
+        self.kills_were_reported().await;
         let log = self.agent.log();
         assert!(!log.contains("panicked"), "the agent panicked");
     }
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// The kernel holds what the specs have, and the kubelet has said so.
+    /// Checks that the kernel holds the values of the specs, and that the kubelet has reported them.
     pub(super) fn holds_what_was_granted(&self) -> Result<(), String> {
         self.slots.iter().try_for_each(|slot| {
             let spec = slot.spec(&self.api);
@@ -88,14 +88,14 @@ impl World {
         })
     }
 
-    /// The specs have what is recommended, with what operators set over it.
+    /// Checks that the specs have the recommended values, with the operators' overrides.
     fn holds_what_was_decided(&self) -> Result<(), String> {
         self.holds_what_was_granted()?;
         for (slot, overrides) in self.slots.iter().zip(&self.overrides) {
             let mut recommended = decided(slot.recommended);
             let spec = slot.spec(&self.api);
-            if slot.number == LENT {
-                // What it is lent is looked at elsewhere.
+            if slot.number == GUARDED {
+                // Another check covers the temporary limit.
                 let app = recommended.get_mut(CONTAINERS[0]).unwrap();
                 app.memory_limit = spec[CONTAINERS[0]].memory_limit;
             }
@@ -107,9 +107,9 @@ impl World {
         Ok(())
     }
 
-    /// The agent knows of an override where there is one, and is content.
+    /// Checks that the agent knows the existing overrides and reports InSync.
     async fn overrides_are_recorded(&mut self) {
-        for number in (0..self.slots.len()).filter(|number| *number != LENT) {
+        for number in (0..self.slots.len()).filter(|number| *number != GUARDED) {
             let slot = &self.slots[number];
             let spec = slot.spec(&self.api);
             let may_be = self.overrides[number].over(&decided(slot.recommended));
@@ -147,7 +147,7 @@ impl World {
         }
     }
 
-    /// The disk has what it did not take before.
+    /// Checks that the agent saves the state that the full disk refused.
     async fn saves_again(&self) {
         let saves = async || {
             let problems = self.agent.get().await.agent?.problems;
@@ -156,8 +156,8 @@ impl World {
         self.agent.until("the disk to be used again", saves).await;
     }
 
-    /// Every kill has reached the receiver, and none twice.
-    async fn kills_were_told(&mut self) {
+    /// Checks that every kill has reached the receiver exactly once.
+    async fn kills_were_reported(&mut self) {
         let since = Instant::now();
         let (mut told, mut ids) = self.told();
         while told < self.kills {
@@ -172,7 +172,7 @@ impl World {
         assert_eq!(told, self.kills, "kills were told: {ids:#?}");
     }
 
-    /// How many kills in these pods the receiver has been told, by their ids.
+    /// The number of kills in these pods at the receiver, and their ids.
     fn told(&self) -> (usize, BTreeSet<String>) {
         let kubepods = self.node.kubepods();
         let got = self.receiver.got.lock().unwrap();
@@ -190,7 +190,7 @@ impl World {
         (count, ids)
     }
 
-    /// All that one agent goes through leaves nothing open.
+    /// Checks that the end of one agent's lifetime leaves nothing open.
     pub(super) async fn leaves_nothing_open(&mut self, random: &mut fastrand::Rng, lasts: Duration) {
         self.crash("at random");
         self.becomes_right().await;
@@ -200,7 +200,7 @@ impl World {
         while self.runs_for() < end {
             match Action::draw(random) {
                 Action::Crash { .. } | Action::Stop { .. } => {}
-                action => self.goes_on(action).await,
+                action => self.execute(action).await,
             }
             tokio::time::sleep(Duration::from_micros(random.u64(..120_000))).await;
         }
@@ -231,11 +231,11 @@ impl World {
         }
     }
 
-    /// One more kill is told once.
+    /// Checks that one more kill is reported once.
     pub(super) async fn ends(&mut self) {
         self.kill_one_now();
         self.becomes_right().await;
-        self.loans_end().await;
+        self.temporary_limits_end().await;
         let all: u32 = self.crashes.values().sum();
         println!(
             "killed {all} times: {:?}; {} kills for want of memory",
@@ -249,8 +249,8 @@ fn decided(recommended: [Size; 2]) -> Sizes {
     CONTAINERS.into_iter().zip(amounts).collect()
 }
 
-/// How many there are of the rest depends on which pods were looked at lately: files of cgroups, and what the kernel tells of them
-/// by.
+/// Whether the number of such descriptors is fixed. Cgroup files and their notifications depend on the pods of recent
+/// passes.
 fn is_counted(descriptor: &str) -> bool {
     !descriptor.starts_with("/sys/fs/cgroup/") && descriptor != "anon_inode:[eventfd]"
 }

@@ -1,5 +1,5 @@
-//! The agent's wall clock, and nobody else's: libfaketime stands between the agent and the C library. The clock by which
-//! the kernel and the agent measure time that passes is not touched, as where somebody sets a machine's time.
+//! The agent's wall clock alone: libfaketime sits between the agent and the C library. Monotonic clocks stay right,
+//! as when an administrator sets a machine's time.
 
 use std::ffi::OsString;
 use std::fs;
@@ -7,10 +7,10 @@ use std::path::Path;
 
 use tempfile::NamedTempFile;
 
-/// Where Debian installs it.
+/// The path in Debian's package.
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 
-/// How far the agent's clock is off.
+/// The offset of the agent's clock.
 pub(super) struct Clock {
     offset: NamedTempFile,
     pub(super) is_right: bool,
@@ -26,7 +26,7 @@ impl Clock {
         clock
     }
 
-    /// What the agent is started with; nothing where its clock cannot be moved.
+    /// The environment variables of the agent; empty where libfaketime is missing.
     pub(super) fn variables(&self) -> Vec<(&'static str, OsString)> {
         if !Path::new(LIBRARY).exists() {
             eprintln!("the clock is not moved: {LIBRARY} is missing; scripts/setup test installs it");
@@ -41,7 +41,7 @@ impl Clock {
         ]
     }
 
-    /// The clock jumps to so many seconds from the right time.
+    /// Moves the clock to this many seconds off the right time.
     pub(super) fn jump(&mut self, seconds: i64) {
         fs::write(self.offset.path(), format!("{seconds:+}")).unwrap();
         self.is_right = seconds == 0;

@@ -1,4 +1,4 @@
-//! Operators: what they asked for, and what therefore may stand.
+//! Operators, their requests, and the overrides that may be in force as a result.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -9,23 +9,23 @@ use vscaled::control::{Client, proto};
 use super::pods::Sizes;
 use crate::support::amounts::Amounts;
 
-/// How long an operator tries to reach an agent.
+/// The longest time for which an operator tries to reach an agent.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Outcomes after which what was asked for stands.
+/// Outcomes after which the override is in force.
 const KEPT: [&str; 3] = ["Applied", "Unchanged", "RuntimeOwed"];
 
-/// Limits of the container `app` that an operator set.
+/// Limits of the container `app` in an override.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Limits {
     pub(super) cpu: Option<u64>,
     pub(super) memory: Option<u64>,
 }
 
-/// What an override may be now: one of these, the latest last. One alone is certain.
+/// The overrides that may be in force, the latest last. A single one is certain.
 #[derive(Debug)]
 pub(super) struct Overrides {
     may_be: Vec<MayBe>,
-    /// Until when all of them have ended that end by themselves.
+    /// The end of the last override with a time limit.
     end: Option<Instant>,
     call: Option<Call>,
 }
@@ -44,18 +44,18 @@ const NOTHING: MayBe = MayBe {
 #[derive(Debug)]
 struct Call {
     wanted: Option<Limits>,
-    /// What may stand once it is done.
+    /// The overrides that may be in force after the call.
     then: Vec<MayBe>,
     ttl: Option<Duration>,
     answer: JoinHandle<Answer>,
 }
 
-/// What became of a call.
+/// The result of a call.
 #[derive(Debug)]
 enum Answer {
-    /// No agent was there.
+    /// No agent answered.
     NotAsked(String),
-    /// Refused, or broken off: nobody knows how far it came.
+    /// The call was refused or broke off, so its effect is unknown.
     Failed(String),
     Ended(Box<proto::Change>),
 }
@@ -77,7 +77,7 @@ impl Overrides {
         self.call.is_some()
     }
 
-    /// Asks for limits until a time, or for their end.
+    /// Requests limits until a time, or their end.
     pub(super) fn ask(&mut self, socket: PathBuf, pod: String, limits: Option<Limits>, ttl: Option<Duration>) {
         let then = self.after(limits, ttl.is_some());
         self.may_be.retain(|one| !then.contains(one));
@@ -91,7 +91,8 @@ impl Overrides {
         });
     }
 
-    /// What an earlier override has set stays where the next one says nothing, unless it has ended meanwhile.
+    /// The overrides that may follow. A new override keeps the earlier one's limits where it sets none, unless the
+    /// earlier one has ended.
     fn after(&self, limits: Option<Limits>, ends: bool) -> Vec<MayBe> {
         let Some(Limits { cpu, memory }) = limits else {
             return vec![NOTHING];
@@ -114,7 +115,7 @@ impl Overrides {
         then
     }
 
-    /// Takes in an answer if there is one, or waits for it. Returns what is worth telling.
+    /// Handles an answer if there is one, or waits for it. Returns a line for the log.
     pub(super) async fn answered(&mut self, wait: bool) -> Option<String> {
         let call = self.call.take_if(|call| wait || call.answer.is_finished())?;
         let answer = call.answer.await.unwrap();
@@ -135,7 +136,7 @@ impl Overrides {
         })
     }
 
-    /// Waits until nothing ends by itself any more.
+    /// Waits until all overrides with a time limit have ended.
     pub(super) async fn end_by_themselves(&mut self) {
         if let Some(end) = self.end.take() {
             tokio::time::sleep_until(end.into()).await;
@@ -145,7 +146,7 @@ impl Overrides {
         }
     }
 
-    /// What the spec may be when the override may be one of these.
+    /// The specs that are possible under the possible overrides.
     pub(super) fn over(&self, recommended: &Sizes) -> Vec<(bool, Sizes)> {
         let with = |limits: &Option<Limits>| {
             let mut sizes = recommended.clone();
@@ -165,7 +166,7 @@ impl Overrides {
         all.map(|limits| (limits.is_some(), with(limits))).collect()
     }
 
-    /// This one it is, by its number.
+    /// Keeps only the override of this number.
     pub(super) fn settle(&mut self, number: usize) {
         self.may_be = vec![self.may_be[number]];
     }

@@ -1,4 +1,4 @@
-//! The pods, as the API server and the kernel have them, and the kubelet that makes and writes them.
+//! The pods at the API server and in the kernel, and the kubelet that creates and writes them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,38 +15,39 @@ use crate::support::bare::{BareNode, BarePod};
 
 pub(super) const NODE: &str = "node-1";
 pub(super) const CONTAINERS: [&str; 2] = ["app", "side"];
-/// The pod in which processes are killed for want of memory: its memory limits stay. A limit that was lowered before a kill
-/// is put back, for good reason.
-pub(super) const PREY: usize = 2;
-/// The pod whose override is certain: what an operator sets there is answered, nobody asks for anything else, and the pod stays.
-pub(super) const SURE: usize = 1;
-/// The pod that a container runtime has made: it stays, its containers are started again. Its memory limits stay: on cgroup v1
-/// runc limits swap as well, which the kubelet here, other than a real one, would have to know when it writes more memory.
+/// The pod in which the kernel kills processes. Its memory limits do not change, because the agent rightly undoes a
+/// shrink that precedes a kill.
+pub(super) const KILLED: usize = 2;
+/// The pod whose override is certain: an operator gets an answer, sends no other request, and the pod is never
+/// replaced.
+pub(super) const CERTAIN: usize = 1;
+/// The pod of the container runtime. The pod stays, and its containers restart. Its memory limits do not change: on
+/// cgroup v1 runc limits swap too, and this kubelet, unlike a real one, does not raise the swap limit first.
 pub(super) const REAL: usize = 3;
-/// The pod that the guard may lend memory. Its recommended memory stays, and nobody else asks for other limits: what it has
-/// is what is recommended, or what it is lent.
-pub(super) const LENT: usize = 4;
+/// The pod that may get temporary memory limits. Its recommended memory does not change, and operators do not touch
+/// it, so the limit is the recommended or the temporary one.
+pub(super) const GUARDED: usize = 4;
 pub(super) const NAMES: [&str; 5] = ["web", "db", "prey", "real", "lent"];
-/// What a pod's containers have at first.
+/// The initial amounts of each container.
 pub(super) const AT_FIRST: Size = Size { cpu: 150, memory: 64 };
 
-/// What containers have or should have.
+/// The amounts of containers, by name.
 pub(super) type Sizes = BTreeMap<&'static str, Amounts>;
 
-/// One pod after the other of the same name.
+/// A sequence of pods with the same name.
 #[derive(Debug)]
 pub(super) struct Slot {
     pub(super) number: usize,
     pub(super) pod: BarePod,
-    /// The how manieth pod of the name this is.
+    /// The number of this pod in the sequence.
     pub(super) incarnation: u32,
     pub(super) recommended: [Size; 2],
-    /// What somebody else wrote since the last recommendation.
+    /// The number of foreign writes since the last recommendation.
     pub(super) foreign: u32,
 }
 
 impl Slot {
-    /// All of them, with the one that a container runtime has made.
+    /// All pods, with the pod of the container runtime.
     pub(super) fn all(node: &mut BareNode, api: &ApiModel, real: &BarePod) -> Vec<Self> {
         announce(api, real);
         let slots = NAMES.into_iter().enumerate().map(|(number, name)| {
@@ -78,7 +79,7 @@ impl Slot {
 
     pub(super) fn recommend(&mut self, api: &ApiModel, sizes: [Size; 2]) {
         self.recommended = sizes.map(|size| match self.number {
-            PREY | REAL | LENT => Size {
+            KILLED | REAL | GUARDED => Size {
                 memory: AT_FIRST.memory,
                 ..size
             },
@@ -88,16 +89,16 @@ impl Slot {
         api.put("verticalpodautoscalers", vpa(self.pod.name, self.recommended));
     }
 
-    /// The kubelet starts a container again with what it has granted.
+    /// The kubelet restarts a container with the granted amounts.
     pub(super) fn restart(&mut self, node: &mut BareNode, api: &ApiModel, container: &'static str) {
         node.cgroups().remove(&self.pod.containers[container].cgroup);
         node.reap();
         let granted = self.granted(api, container);
-        node.run_container(&mut self.pod, container, little(granted));
+        node.run_container(&mut self.pod, container, start_amounts(granted));
         self.restarted(node, api, container, granted);
     }
 
-    /// What the kubelet has granted a container.
+    /// The amounts that the kubelet has granted a container.
     pub(super) fn granted(&self, api: &ApiModel, container: &str) -> Amounts {
         let object = api.get("pods", &self.pod.full_name()).unwrap();
         let statuses = object["status"]["containerStatuses"].as_array().unwrap();
@@ -105,9 +106,9 @@ impl Slot {
         Amounts::of(&serde_json::from_value(status["resources"].clone()).unwrap())
     }
 
-    /// A container was started again: it gets what was granted, and the API server is told.
+    /// Handles a restarted container: writes the granted amounts and updates the pod's status.
     pub(super) fn restarted(&self, node: &BareNode, api: &ApiModel, container: &'static str, granted: Amounts) {
-        // What the pod's cgroup does not allow for now is left to the next who writes, as a kubelet leaves it.
+        // The next writer completes values that the pod's cgroup does not permit now, as with a real kubelet.
         let cgroup = &self.pod.containers[container].cgroup;
         for setting in granted.settings(node.cgroups().version()).iter() {
             node.cgroups().try_put(cgroup, setting);
@@ -121,7 +122,7 @@ impl Slot {
         });
     }
 
-    /// The pod goes, and another of the name comes.
+    /// Removes the pod and creates another with the same name.
     pub(super) fn replace(&mut self, node: &mut BareNode, api: &ApiModel) {
         api.remove("pods", &self.pod.full_name());
         node.cgroups().remove(&self.pod.cgroup);
@@ -131,7 +132,7 @@ impl Slot {
         self.pod = run(node, api, self.pod.name, self.number, self.incarnation, AT_FIRST);
     }
 
-    /// What its spec has.
+    /// The amounts in the spec.
     pub(super) fn spec(&self, api: &ApiModel) -> Sizes {
         let object = api.get("pods", &self.pod.full_name()).unwrap();
         let containers = object["spec"]["containers"].as_array().unwrap().iter();
@@ -144,7 +145,7 @@ impl Slot {
             .collect()
     }
 
-    /// Whether the kubelet says that the pod has what its spec has.
+    /// Whether the kubelet reports that the pod has the amounts of its spec.
     pub(super) fn is_confirmed(&self, api: &ApiModel) -> bool {
         let object = api.get("pods", &self.pod.full_name()).unwrap();
         let spec = object["spec"]["containers"].as_array().unwrap().iter();
@@ -157,15 +158,15 @@ impl Slot {
     }
 }
 
-/// What a container is started with: less cpu than any pod's cgroup allows for.
-pub(super) fn little(granted: Amounts) -> Amounts {
+/// The amounts at a container's start: less cpu than any pod's cgroup permits.
+pub(super) fn start_amounts(granted: Amounts) -> Amounts {
     Amounts {
         cpu_limit: Some(10),
         ..granted
     }
 }
 
-/// Values of every level of a pod that nobody is to touch.
+/// A pod that no writer may change at any level.
 pub(super) fn bystander(node: &mut BareNode, api: &ApiModel) -> BarePod {
     run(node, api, "bystander", 9, 0, Size { cpu: 170, memory: 70 })
 }
@@ -185,18 +186,17 @@ fn run(
     pod
 }
 
-/// The API server is told of a pod.
 fn announce(api: &ApiModel, pod: &BarePod) {
     let replica_set = format!("{}-rs", pod.name);
     api.put("pods", objects::running_pod(pod, pod.name, &replica_set, NODE));
 }
 
-/// How the kubelet writes: a pod before its containers where it grows, and after them where it shrinks.
+/// Writes like the kubelet: the pod before its containers when it grows, and after them when it shrinks.
 pub(super) fn kubelet_writes(node: &BareNode, api: &ApiModel) {
     let (kubepods, version) = (node.kubepods(), node.cgroups().version());
     let hierarchy = Hierarchy::discover(None).unwrap();
     let write = move |cgroup: &CgroupPath, settings: &Settings| {
-        // What is gone meanwhile, or holds more than that, is left for the next time.
+        // A cgroup that is gone, or whose containers hold more, waits for the next sync.
         let Ok(cgroup) = CgroupDir::open(&hierarchy, cgroup) else {
             return;
         };
@@ -233,7 +233,7 @@ fn vpa(name: &str, sizes: [Size; 2]) -> Value {
         name,
         &std::array::from_fn::<_, 2, _>(|index| (CONTAINERS[index], targets[index])),
     );
-    if name == NAMES[LENT] {
+    if name == NAMES[GUARDED] {
         let policy = json!({"containerName": "*", "maxAllowed": {"memory": "1Gi"}});
         vpa["spec"]["resourcePolicy"] = json!({"containerPolicies": [policy]});
     }

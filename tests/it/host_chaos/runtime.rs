@@ -1,4 +1,4 @@
-//! A containerd with one of the pods in it, which crashes and hangs.
+//! A containerd with one of the pods, which crashes and hangs.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 use vscaled::model::{CriResources, MemoryLimit};
 use vscaled::runtime::{ContainerRuntime, Cri, Deadlines};
 
-use super::pods::{AT_FIRST, CONTAINERS, NAMES, REAL, little};
+use super::pods::{AT_FIRST, CONTAINERS, NAMES, REAL, start_amounts};
 use super::world::World;
 use crate::support::amounts::Amounts;
 use crate::support::bare::{BareContainer, BareNode, BarePod};
 use crate::support::containerd::{Containerd, OciRuntime};
 use crate::support::pods::{ContainerSpec, Pod, PodSpec};
 
-/// How long until the runtime was told what was granted.
+/// The longest time until the runtime has the granted resources.
 const PATIENCE: Duration = Duration::from_secs(75);
 const UID: &str = "0a1b2c3d-0000-4000-8000-0000000000c1";
 const DEADLINES: Deadlines = Deadlines {
@@ -21,14 +21,14 @@ const DEADLINES: Deadlines = Deadlines {
     update: Duration::from_secs(60),
 };
 
-/// The runtime, and its pod.
+/// The runtime and its pod.
 pub(super) struct Runtime {
     containerd: Containerd,
     spec: PodSpec,
     pod: Pod,
-    /// How many containers were started again.
+    /// The number of container restarts.
     attempts: u32,
-    /// Until when it is away, and whether it hangs.
+    /// The end of the outage, and whether the runtime hangs.
     away: Option<(Instant, bool)>,
 }
 
@@ -64,7 +64,7 @@ impl Runtime {
         }
     }
 
-    /// A node for other pods beside its own.
+    /// A node for the other pods beside this one.
     pub(super) fn node(&self) -> BareNode {
         BareNode::beside(self.containerd.cgroups())
     }
@@ -73,7 +73,7 @@ impl Runtime {
         self.containerd.socket()
     }
 
-    /// Its pod, as others are.
+    /// The runtime's pod in the form of the other pods.
     pub(super) fn pod(&self) -> BarePod {
         let amounts = Amounts::doubled(AT_FIRST.cpu, AT_FIRST.memory);
         let containers = (0..CONTAINERS.len()).map(|index| (CONTAINERS[index], self.container(index, amounts)));
@@ -95,8 +95,8 @@ impl Runtime {
         }
     }
 
-    /// It crashes, or hangs, for so long.
-    pub(super) fn goes_away(&mut self, hangs: bool, lasts: Duration) {
+    /// Crashes or hangs the runtime for this time.
+    pub(super) fn start_outage(&mut self, hangs: bool, lasts: Duration) {
         if self.away.is_some() {
             return;
         }
@@ -108,8 +108,8 @@ impl Runtime {
         self.away = Some((Instant::now() + lasts, hangs));
     }
 
-    /// It comes back if it is due by then; without a moment in any case.
-    pub(super) async fn comes_back(&mut self, now: Option<Instant>) {
+    /// Ends an outage that is due at this time; with `None`, any outage.
+    pub(super) async fn end_outage(&mut self, now: Option<Instant>) {
         let due = |(at, _): &mut (Instant, bool)| now.is_none_or(|now| *at <= now);
         match self.away.take_if(due) {
             Some((_, true)) => self.containerd.hang(false),
@@ -118,7 +118,7 @@ impl Runtime {
         }
     }
 
-    /// What it has stored of a container of its pod.
+    /// The stored resources of a container of the pod.
     async fn stored(&self, index: usize) -> Result<CriResources, String> {
         let cri = Cri::new(&self.socket(), DEADLINES).map_err(|error| error.to_string())?;
         let stored = cri.stored(&self.pod.containers[index].id).await;
@@ -129,7 +129,7 @@ impl Runtime {
 }
 
 impl World {
-    /// A container of the runtime's pod ends, and the kubelet has it started again, if the runtime is there.
+    /// Ends a container of the runtime's pod. The kubelet restarts it if the runtime is available.
     pub(super) async fn restart_real(&mut self, index: usize) {
         let runtime = &mut self.runtime;
         if runtime.away.is_some() {
@@ -139,7 +139,7 @@ impl World {
         let granted = slot.granted(&self.api, name);
         runtime.containerd.end(&runtime.pod.containers[index]).await;
         runtime.attempts += 1;
-        runtime.spec.containers[index].resources = little(granted).cri();
+        runtime.spec.containers[index].resources = start_amounts(granted).cri();
         let Runtime {
             containerd,
             spec,
@@ -152,14 +152,14 @@ impl World {
         slot.restarted(&self.node, &self.api, name, granted);
     }
 
-    /// What the runtime would write again is what the spec has.
-    pub(super) async fn the_runtime_was_told(&self) {
+    /// Checks that the runtime has stored the resources of the spec.
+    pub(super) async fn runtime_has_stored_resources(&self) {
         let since = Instant::now();
         loop {
             let spec = self.slots[REAL].spec(&self.api);
             let mut differs = Vec::new();
             for (index, name) in CONTAINERS.into_iter().enumerate() {
-                let (stored, wanted) = (self.runtime.stored(index).await, of_runtime(spec[name]));
+                let (stored, wanted) = (self.runtime.stored(index).await, spec[name].stored());
                 if stored.as_ref() != Ok(&wanted) {
                     differs.push(format!("{name}: {stored:?} instead of {wanted:?}"));
                 }
@@ -173,16 +173,5 @@ impl World {
             );
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-    }
-}
-
-/// What the runtime stores for these amounts.
-fn of_runtime(amounts: Amounts) -> CriResources {
-    let cri = amounts.cri();
-    CriResources {
-        cpu_shares: Some(cri.cpu_shares),
-        cpu_quota: Some(cri.cpu_quota),
-        cpu_period: Some(cri.cpu_period),
-        memory_limit_in_bytes: Some(cri.memory_limit_in_bytes),
     }
 }

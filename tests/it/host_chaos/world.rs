@@ -1,4 +1,4 @@
-//! Everything there is, and how what happens is done to it.
+//! The complete scene, and the execution of events.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,39 +10,39 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use vscaled::model::{CgroupPath, Settings};
 
-use super::action::{Action, Failpoint, Mood};
+use super::action::{Action, Failpoint, KubeletFault};
 use super::clock::Clock;
 use super::operators::{Limits, Overrides};
-use super::pods::{CONTAINERS, LENT, NODE, PREY, REAL, SURE, Slot, bystander, kubelet_writes};
+use super::pods::{CERTAIN, CONTAINERS, GUARDED, KILLED, NODE, REAL, Slot, bystander, kubelet_writes};
 use super::runtime::Runtime;
 use crate::reports::receiver::{Manner, Receiver};
 use crate::support::agent::Agent;
 use crate::support::allocator::Allocator;
 use crate::support::amounts::Amounts;
-use crate::support::apimodel::{ApiModel, Fault, Link, Verdict};
+use crate::support::apimodel::{ApiModel, Fault, Link, ResizeResult};
 use crate::support::bare::{BareNode, BarePod};
 use crate::support::http;
 use crate::support::mounts::unmount_below;
 use crate::support::victims::{holding, victim};
 
-/// The kernel explains ten kills in five seconds for the whole machine.
+/// The kernel logs ten kills in five seconds for the whole machine.
 const BETWEEN_KILLS: Duration = Duration::from_millis(700);
-/// Somebody who writes a value three times is left alone.
+/// The agent stops correcting a foreign writer after three writes.
 const FOREIGN_WRITES: u32 = 2;
-/// How long an agent has to come to the point at which it ends.
+/// The longest time for an agent to reach its failpoint.
 const TO_THE_POINT: Duration = Duration::from_millis(1000);
-/// More memory than any limit allows, in bytes.
+/// More memory than any limit permits, in bytes.
 const TOO_MUCH: u64 = 512 << 20;
-/// Of the disk of the state directory, in KiB.
+/// The size of the state directory's disk in KiB.
 const DISK: usize = 2048;
 
 pub(super) struct World {
-    // What the disk holds is used until the agent has ended; what is mounted goes first all the same.
+    // The agent uses the disk until it has ended; still, the mount is dropped first.
     pub(super) disk: Disk,
     pub(super) agent: Agent,
     pub(super) api: ApiModel,
     pub(super) receiver: Receiver,
-    /// Who takes memory in the pod that is lent some, and how many the kernel had killed there before.
+    /// The process in the pod with temporary limits, and the number of kills there before its start.
     pub(super) growth: Option<(Allocator, u64)>,
     pub(super) node: BareNode,
     pub(super) runtime: Runtime,
@@ -50,21 +50,21 @@ pub(super) struct World {
     pub(super) slots: Vec<Slot>,
     pub(super) overrides: Vec<Overrides>,
     bystander: BarePod,
-    /// What nobody has a reason to write.
+    /// The values that no writer has a reason to change.
     untouched: BTreeMap<CgroupPath, Settings>,
     victims: Vec<(Child, usize)>,
     last_kill: Option<Instant>,
     pub(super) kills: usize,
     pub(super) crashes: BTreeMap<&'static str, u32>,
-    /// Where the agent that runs ends by itself.
+    /// The failpoint of the running agent.
     armed: Failpoint,
     link_returns: Option<Instant>,
     kubelet_recovers: Option<Instant>,
     began: Instant,
     launched: Instant,
-    /// Whether the disk was full, and the agent has not said since that it has saved everything.
+    /// Whether the disk was full, and the agent has not yet reported a complete save.
     unsaved: bool,
-    /// Whether an agent was killed that could not save what it had decided.
+    /// Whether an agent was killed before it could save its decisions.
     forgot: bool,
 }
 
@@ -134,7 +134,7 @@ impl World {
         world.agent.start().await;
         let watches = || world.agent.watches_kills();
         world.agent.wait_for("the agent to watch", watches).await;
-        world.untouched = world.look_at_untouched();
+        world.untouched = world.read_untouched();
         world
     }
 
@@ -142,12 +142,12 @@ impl World {
         self.began.elapsed()
     }
 
-    /// Prints what happens; shown when the test fails.
+    /// Prints an event; the output appears when the test fails.
     pub(super) fn note(&self, line: &str) {
         println!("{:9.3} {line}", self.runs_for().as_secs_f64());
     }
 
-    fn look_at_untouched(&self) -> BTreeMap<CgroupPath, Settings> {
+    fn read_untouched(&self) -> BTreeMap<CgroupPath, Settings> {
         let kubepods = self.node.kubepods();
         let containers = self
             .bystander
@@ -164,28 +164,30 @@ impl World {
 
     pub(super) fn check_untouched(&self) {
         assert_eq!(
-            self.look_at_untouched(),
+            self.read_untouched(),
             self.untouched,
             "nobody has a reason to write these"
         );
     }
 
-    /// Does one thing, where it can be done.
-    pub(super) async fn goes_on(&mut self, action: Action) {
-        self.look_around().await;
+    /// Executes one event if it is possible.
+    pub(super) async fn execute(&mut self, action: Action) {
+        self.end_due_faults().await;
         self.note(&format!("{action:?}"));
         match action {
             Action::Recommend { pod, sizes } => self.slots[pod].recommend(&self.api, sizes),
             Action::RestartContainer { pod: REAL, container } => self.restart_real(container).await,
             Action::RestartContainer { pod, container } if !self.is_dying(pod, container) => {
-                if pod == LENT {
+                if pod == GUARDED {
                     self.end_growth();
                 }
                 self.slots[pod].restart(&mut self.node, &self.api, CONTAINERS[container]);
             }
-            Action::ReplacePod { pod: SURE | REAL, .. } => {}
+            Action::ReplacePod {
+                pod: CERTAIN | REAL, ..
+            } => {}
             Action::ReplacePod { pod, unseen } if !self.is_dying(pod, 0) && !self.is_dying(pod, 1) => {
-                // Nobody knows for which of both an answer is that is still to come.
+                // With two calls in progress, the test could not tell which one an answer belongs to.
                 if !self.overrides[pod].is_waiting() {
                     if unseen {
                         self.crash("at random");
@@ -202,7 +204,12 @@ impl World {
                 container,
                 memory,
                 amount,
-            } => self.foreign_writes(pod, container, memory && ![PREY, REAL, LENT].contains(&pod), amount),
+            } => self.foreign_writes(
+                pod,
+                container,
+                memory && ![KILLED, REAL, GUARDED].contains(&pod),
+                amount,
+            ),
             Action::Fault {
                 verb,
                 resource,
@@ -219,19 +226,22 @@ impl World {
                 self.link_returns = Some(Instant::now() + lasts);
             }
             Action::Compact => self.api.compact(),
-            Action::Kubelet { mood, lasts } => self.kubelet_is(mood, lasts),
-            Action::Resize { pod: SURE | LENT, .. } | Action::Release { pod: SURE | LENT } => {}
+            Action::Kubelet { fault, lasts } => self.set_kubelet_fault(fault, lasts),
+            Action::Resize {
+                pod: CERTAIN | GUARDED, ..
+            }
+            | Action::Release { pod: CERTAIN | GUARDED } => {}
             Action::Grow { until, rate } => self.grow(until, rate),
-            Action::Runtime { hangs, lasts } => self.runtime.goes_away(hangs, lasts),
+            Action::Runtime { hangs, lasts } => self.runtime.start_outage(hangs, lasts),
             Action::Clock { seconds } => self.clock.jump(seconds),
             Action::Resize { pod, cpu, memory, ttl } => {
-                let memory = memory.filter(|_| ![PREY, REAL].contains(&pod));
+                let memory = memory.filter(|_| ![KILLED, REAL].contains(&pod));
                 if cpu.is_some() || memory.is_some() {
                     self.operator_asks(pod, Some(Limits { cpu, memory }), ttl);
                 }
             }
             Action::Release { pod } => self.operator_asks(pod, None, None),
-            // Nothing stands for certain that cannot be saved.
+            // With a full disk, an override in progress may not be saved.
             Action::FullDisk { lasts } if !self.overrides.iter().any(Overrides::is_waiting) => {
                 self.disk.fill(lasts);
                 self.unsaved = true;
@@ -239,7 +249,7 @@ impl World {
             Action::FullDisk { .. } => {}
             Action::Kill { container } => self.kill_one(container),
             Action::Noise { lines } => noise(lines),
-            // One that is to end at a point gets time to come to it.
+            // An agent with a failpoint gets time to reach it.
             Action::Crash { .. } if self.armed.is_some() && self.launched.elapsed() < TO_THE_POINT => {}
             Action::Crash { down, next } => {
                 self.crash("at random");
@@ -248,7 +258,7 @@ impl World {
             }
             Action::Stop { next } => {
                 if self.agent.is_launched() {
-                    // One that has only just begun does not know yet what it is told.
+                    // An agent that has only just started may end with an error.
                     let status = self.agent.end_somehow();
                     self.forgot |= self.unsaved;
                     self.note(&format!("told to stop: {status}"));
@@ -260,15 +270,15 @@ impl World {
     }
 
     fn replace(&mut self, pod: usize) {
-        if pod == LENT {
+        if pod == GUARDED {
             self.end_growth();
         }
         self.slots[pod].replace(&mut self.node, &self.api);
         self.overrides[pod] = Overrides::none();
     }
 
-    /// An agent that was killed while it could not save anything knows no more which limits in the specs were the pods' own: new
-    /// pods take the place of those.
+    /// Replaces the pods whose original limits are unknown: an agent that was killed before a save does not know
+    /// which limits in the specs are the pods' own.
     pub(super) fn forgets_what_was_not_saved(&mut self) {
         self.unsaved = false;
         if std::mem::take(&mut self.forgot) {
@@ -278,8 +288,8 @@ impl World {
         }
     }
 
-    /// Notices what came to its end.
-    pub(super) async fn look_around(&mut self) {
+    /// Ends faults that are due, and notices processes that ended.
+    pub(super) async fn end_due_faults(&mut self) {
         let now = Instant::now();
         if self.link_returns.take_if(|at| *at <= now).is_some() {
             self.api.link(Link::Up);
@@ -287,7 +297,7 @@ impl World {
         if self.kubelet_recovers.take_if(|at| *at <= now).is_some() {
             self.kubelet_is_well();
         }
-        self.runtime.comes_back(Some(now)).await;
+        self.runtime.end_outage(Some(now)).await;
         self.disk.empty_when_due(now);
         self.count_kills();
         for number in 0..self.overrides.len() {
@@ -324,7 +334,7 @@ impl World {
         self.agent.launch();
     }
 
-    /// Descriptors of the agent: sockets, and all others.
+    /// Descriptors of the agent: the number of sockets, and all others.
     pub(super) fn descriptors(&self) -> (usize, Vec<String>) {
         let entries = fs::read_dir(format!("/proc/{}/fd", self.agent.pid())).unwrap();
         let targets = entries.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
@@ -333,7 +343,7 @@ impl World {
         (sockets.len(), others)
     }
 
-    /// How many tasks the agent has.
+    /// The number of the agent's tasks.
     pub(super) async fn tasks(&self) -> f64 {
         let said = || {
             let log = self.agent.log();
@@ -348,18 +358,18 @@ impl World {
         self.agent.until("the agent's metrics", async || said()).await
     }
 
-    /// Everything is well from now on.
-    pub(super) async fn all_is_well(&mut self) {
+    /// Ends all faults.
+    pub(super) async fn end_all_faults(&mut self) {
         self.note("all is well");
         self.api.mend();
-        // Calls that hang are given up.
+        // Gives up calls that hang.
         self.api.link(Link::Cut);
         self.api.link(Link::Up);
         self.link_returns = None;
         self.kubelet_is_well();
         self.kubelet_recovers = None;
         self.disk.empty();
-        self.runtime.comes_back(None).await;
+        self.runtime.end_outage(None).await;
         self.clock.jump(0);
         if self.armed.is_some() {
             self.crash("at random");
@@ -372,22 +382,24 @@ impl World {
     fn kubelet_is_well(&self) {
         self.api.kubelet(|kubelet| {
             kubelet.asleep = false;
-            kubelet.verdict = Verdict::ByRoom;
+            kubelet.result = ResizeResult::ByRoom;
         });
     }
 
-    fn kubelet_is(&mut self, mood: Mood, lasts: Duration) {
-        self.api.kubelet(|kubelet| match mood {
-            Mood::Asleep => kubelet.asleep = true,
-            Mood::Deferred => kubelet.verdict = Verdict::Deferred("Node didn't have enough resource: cpu"),
-            Mood::Infeasible => kubelet.verdict = Verdict::Infeasible("Node didn't have enough capacity: cpu"),
-            Mood::Failing => kubelet.verdict = Verdict::Error("failed to actuate"),
+    fn set_kubelet_fault(&mut self, fault: KubeletFault, lasts: Duration) {
+        self.api.kubelet(|kubelet| match fault {
+            KubeletFault::Asleep => kubelet.asleep = true,
+            KubeletFault::Deferred => kubelet.result = ResizeResult::Deferred("Node didn't have enough resource: cpu"),
+            KubeletFault::Infeasible => {
+                kubelet.result = ResizeResult::Infeasible("Node didn't have enough capacity: cpu");
+            }
+            KubeletFault::Failing => kubelet.result = ResizeResult::Error("failed to actuate"),
         });
         self.kubelet_recovers = Some(Instant::now() + lasts);
     }
 
     fn operator_asks(&mut self, pod: usize, wanted: Option<Limits>, ttl: Option<Duration>) {
-        // An end is a time of day: where the clock is wrong, it is another moment.
+        // The end of an override is a time of day, so it is another moment where the clock is wrong.
         let ttl = ttl.filter(|_| self.clock.is_right);
         if !self.overrides[pod].is_waiting() && self.disk.is_well() {
             let name = self.slots[pod].pod.full_name();
@@ -395,16 +407,19 @@ impl World {
         }
     }
 
-    /// Sets limits that are in force, and stay: nobody else asks for any of this pod.
-    pub(super) async fn an_operator_is_sure(&mut self, random: &mut fastrand::Rng) {
+    /// Sets limits that stay in force, because no operator sends other requests for this pod.
+    pub(super) async fn set_certain_override(&mut self, random: &mut fastrand::Rng) {
         let limits = Limits {
             cpu: Some(random.u64(850..1200)),
             memory: Some(random.u64(200..300)),
         };
-        self.operator_asks(SURE, Some(limits), None);
-        let answered = self.overrides[SURE].answered(true).await;
-        self.note_answer(SURE, answered);
-        assert!(self.overrides[SURE].is_certain(), "not in force although all is well");
+        self.operator_asks(CERTAIN, Some(limits), None);
+        let answered = self.overrides[CERTAIN].answered(true).await;
+        self.note_answer(CERTAIN, answered);
+        assert!(
+            self.overrides[CERTAIN].is_certain(),
+            "not in force although all is well"
+        );
     }
 
     fn foreign_writes(&mut self, pod: usize, container: usize, memory: bool, amount: u64) {
@@ -431,13 +446,13 @@ impl World {
     }
 
     fn is_dying(&self, pod: usize, container: usize) -> bool {
-        pod == PREY && self.victims.iter().any(|(_, other)| *other == container)
+        pod == KILLED && self.victims.iter().any(|(_, other)| *other == container)
     }
 
     fn kill_one(&mut self, container: usize) {
         if self.last_kill.is_none_or(|last| last.elapsed() > BETWEEN_KILLS) {
             self.last_kill = Some(Instant::now());
-            let cgroup = &self.slots[PREY].pod.containers[CONTAINERS[container]].cgroup;
+            let cgroup = &self.slots[KILLED].pod.containers[CONTAINERS[container]].cgroup;
             let child = victim(self.node.cgroups(), cgroup, &holding(TOO_MUCH));
             self.victims.push((child, container));
         }
@@ -448,7 +463,7 @@ impl World {
         self.kill_one(0);
     }
 
-    /// Those that are dead were killed by the kernel. Returns whether others are still to die.
+    /// Counts dead processes as kills. Returns whether other processes still live.
     pub(super) fn count_kills(&mut self) -> bool {
         let before = self.victims.len();
         self.victims.retain_mut(|(child, _)| match child.try_wait().unwrap() {
@@ -481,7 +496,7 @@ impl Disk {
         }
     }
 
-    /// Whether it has room.
+    /// Whether the disk has room.
     pub(super) const fn is_well(&self) -> bool {
         self.full_until.is_none()
     }
@@ -491,7 +506,7 @@ impl Disk {
     }
 
     fn fill(&mut self, lasts: Duration) {
-        // As much as there is room for.
+        // Fills the remaining room.
         let filled = fs::write(self.ballast(), vec![0; DISK << 10]);
         assert_eq!(filled.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
         self.full_until = Some(Instant::now() + lasts);
@@ -516,7 +531,7 @@ impl Drop for Disk {
     }
 }
 
-/// The kernel takes only some lines from one who has its log open.
+/// Writes lines into the kernel's log, which accepts only some lines from each open file.
 fn noise(lines: u32) {
     for line in 0..lines {
         fs::write("/dev/kmsg", format!("<6>vscaled-test: line {line} of {lines}")).unwrap();

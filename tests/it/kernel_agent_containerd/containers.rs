@@ -1,4 +1,4 @@
-//! Containers end and start while they are resized.
+//! Containers end and start during a resize.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ async fn a_container_that_starts_again_has_the_decided_values_at_once() {
         kill(Pid::from_raw(ended), Signal::SIGKILL).unwrap();
         scene.containerd.restart(&mut scene.pod, &scene.spec, 0, attempt).await;
         assert_ne!(scene.pod.containers[0].pid, ended);
-        // Sweeps are an hour apart: it is the runtime's word that tells.
+        // Periodic passes are an hour apart, so the agent must react to the runtime's event.
         scene.settles(TARGET, SIDE).await;
         scene.knows_all().await;
     }
@@ -36,7 +36,7 @@ async fn a_container_that_starts_again_has_the_decided_values_at_once() {
 async fn a_container_that_dies_in_the_middle_does_not_keep_the_other_from_its_values() {
     let mut scene = Scene::started(IDLE).await;
     for attempt in 1..6 {
-        // The kill falls before, between and after the steps of one of these.
+        // The kill happens before, between and after the steps of one of these passes.
         for step in 0..6 {
             let value = u64::from(200 + 10 * step + attempt);
             scene.recommend(Amounts::doubled(value, 90), Amounts::doubled(value / 4, 30));

@@ -1,4 +1,4 @@
-//! Containers are told of their limits by commands of their own, and whatever these do, the limits follow.
+//! The commands of hooks inform containers of their limits. The limits change whatever the commands do.
 
 use std::fs;
 
@@ -6,14 +6,14 @@ use vscaled::control::proto::Change;
 
 use super::{APP, Amounts, IDLE, SIDE, Scene};
 
-/// Holds 80 MB until somebody asks for it.
+/// Holds 80 MB until the file /free exists.
 const HOLDS: &str = "(head -c 80000000 /dev/zero; while [ ! -e /free ]; do sleep 0.1; done) | tail -c 80000000 >/dev/null; \
      while true; do sleep 1000; done";
 pub(super) const LOWER: Amounts = Amounts::doubled(100, 32);
 pub(super) const HIGHER: Amounts = Amounts::doubled(100, 96);
 
 impl Scene {
-    /// Gives the pod these annotations.
+    /// Annotates the pod.
     pub(super) fn annotate(&self, annotations: &[(&str, &str)]) {
         let text: Vec<_> = annotations
             .iter()
@@ -27,12 +27,12 @@ impl Scene {
         self.agent.write("pod.yaml", &annotated);
     }
 
-    /// A file of the first container.
+    /// A file in the first container.
     pub(super) fn file(&self, name: &str) -> Option<String> {
         fs::read_to_string(format!("/proc/{}/root/{name}", self.pod.containers[0].pid)).ok()
     }
 
-    /// How hooks ended, once so many have.
+    /// The results of hooks, when there are this many.
     pub(super) async fn hooks(&self, count: usize) -> Vec<Change> {
         let ended = async || {
             let mut history = self.agent.history().await;
@@ -42,7 +42,7 @@ impl Scene {
         self.agent.until("hooks to end", ended).await
     }
 
-    /// The command lines of what runs in the first container, its first process left out.
+    /// The command lines of the processes in the first container, without the first process.
     pub(super) fn others(&self) -> Vec<String> {
         self.others_in(0)
     }
@@ -84,7 +84,7 @@ async fn what_has_grown_is_told_with_the_limits_before_and_after() {
         format!("{} {} {}\n", mib(128), mib(192), mib(96))
     );
     scene.settles(HIGHER, SIDE).await;
-    // What comes down is nobody's business here.
+    // The shrink that follows has no hook.
     scene.recommend(APP, SIDE);
     scene.settles(APP, SIDE).await;
     assert_eq!(scene.hooks(1).await.len(), 1);

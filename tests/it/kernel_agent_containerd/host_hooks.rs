@@ -1,5 +1,5 @@
-//! Hooks that fail, wait or compete, and signals. What a cgroup v2 kernel decides of hooks is beside this ([`super::hooks`]); these
-//! run many programs in containers, which takes too long in the lab.
+//! Hooks that fail, wait or compete, and signals. The results that depend on a cgroup v2 kernel are in
+//! [`super::hooks`]. These tests run many programs in containers, which takes too long in the lab.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -98,7 +98,7 @@ async fn whatever_a_hook_does_an_operator_growth_and_a_shrink_go_their_way() {
             ("vscaled.io/before-shrink-wait", "3s"),
         ]);
         let asked = Instant::now();
-        // While the hook runs, an operator comes between, then growth, and at last the shrink has its way.
+        // While the hook runs, an operator intervenes, then the limit grows, and at last the shrink succeeds.
         scene.recommend(LOWER, SIDE);
         let begun = async || {
             let is_running = !scene.others().iter().all(|line| line.starts_with("sleep 100"));
@@ -226,7 +226,7 @@ async fn neither_an_operator_nor_growth_waits_for_a_hook() {
         SIDE,
     );
     scene.agent.wait_for("the hook to run", runs).await;
-    // The rest of the same recommendation is there already.
+    // The rest of the same recommendation is applied already.
     let meanwhile = Amounts {
         cpu: 150,
         cpu_limit: Some(300),
@@ -249,7 +249,7 @@ async fn neither_an_operator_nor_growth_waits_for_a_hook() {
     scene.recommend(HIGHER, SIDE);
     scene.settles(HIGHER, SIDE).await;
     assert!(runs(), "it runs all the while");
-    // No other hook runs beside it, and an agent that ends takes it along.
+    // No other hook runs at the same time, and an agent that ends kills the hook.
     scene.recommend(LOWER, SIDE);
     let announced = async || (scene.agent.pod("web").await?.state == "Working").then_some(());
     scene.agent.until("the lower limit to be announced", announced).await;

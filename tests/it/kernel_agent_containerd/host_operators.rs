@@ -1,10 +1,10 @@
-//! What operators set by hand reaches the runtime, and what they take back leaves it.
+//! Overrides reach the runtime, and their end does too.
 
 use vscaled::control::proto;
 
-use super::{APP, Amounts, IDLE, SIDE, Scene, spec};
+use super::{APP, Amounts, IDLE, SIDE, Scene};
 
-/// A request to set limits by hand.
+/// A request for an override of limits.
 pub(super) fn limits(container: &str, cpu: Option<&str>, memory: Option<&str>) -> proto::ResizeRequest {
     let amounts = proto::Amounts {
         cpu: cpu.map(str::to_owned),
@@ -37,13 +37,13 @@ async fn an_override_is_told_to_the_runtime_and_taken_back_there() {
         memory_limit: Some(256),
         ..APP
     };
-    // Both are there when the answer is.
+    // Kernel and runtime have the values before the call returns.
     assert!(scene.holds(by_hand, SIDE));
-    assert_eq!(scene.stored(0).await, spec(by_hand));
+    assert_eq!(scene.stored(0).await, by_hand.stored());
     let change = scene.agent.release("test/web").await.unwrap();
     assert_eq!(change.outcome, "Applied", "{change:#?}");
     assert!(scene.holds(APP, SIDE));
-    assert_eq!(scene.stored(0).await, spec(APP));
+    assert_eq!(scene.stored(0).await, APP.stored());
     scene.agent.reaches("web", "NotManaged").await;
 }
 

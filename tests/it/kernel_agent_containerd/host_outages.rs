@@ -1,14 +1,14 @@
-//! A runtime that is away, or was never there: the kernel has the values at once, and the runtime gets them when it is
-//! back, without anybody asking.
+//! A runtime that is unavailable, or never existed: the kernel has the values at once, and the runtime gets them when
+//! it returns, without a request.
 
-use super::{APP, Amounts, IDLE, SIDE, Scene, spec};
+use super::{APP, Amounts, IDLE, SIDE, Scene};
 use crate::support::amounts::pod_manifest;
 
 const TARGET: Amounts = Amounts::doubled(250, 96);
 
-/// What the runtime has stored, once that is this.
+/// Waits until the runtime has stored these amounts.
 async fn stores(scene: &Scene, amounts: Amounts) {
-    let stored = async || (scene.stored(0).await == spec(amounts)).then_some(());
+    let stored = async || (scene.stored(0).await == amounts.stored()).then_some(());
     scene
         .agent
         .until(&format!("the runtime to store {amounts:?}"), stored)
@@ -27,7 +27,7 @@ async fn while_the_runtime_is_away_files_change_and_it_is_told_when_it_is_back()
     assert!(pod.detail.contains(&socket), "{}", pod.detail);
     scene.agent.reports(&[&socket]).await;
 
-    // More changes on top of what is owed.
+    // More changes while a runtime sync is pending.
     let next = Amounts::doubled(300, 100);
     scene.recommend(next, SIDE);
     let holds = || scene.holds(next, SIDE);
@@ -67,7 +67,7 @@ async fn an_agent_that_starts_before_its_runtime_knows_the_pod_from_its_manifest
     scene
         .agent
         .write("pod.yaml", &pod_manifest("web", super::UID, &containers));
-    // The formula cannot be seen without the runtime.
+    // The agent cannot detect the formula without the runtime.
     scene.agent.set("--weight-formula", "linear");
     scene.agent.start().await;
     scene.recommend(TARGET, SIDE);
@@ -85,7 +85,7 @@ async fn an_agent_that_restarts_checks_what_the_runtime_has_stored() {
     scene.containerd.stop();
     scene.recommend(TARGET, SIDE);
     scene.agent.reaches("web", "Owed").await;
-    // Nobody remembers what is owed.
+    // The next agent does not know that a runtime sync is pending.
     scene.agent.kill();
     scene.containerd.launch().await;
     scene.agent.start().await;

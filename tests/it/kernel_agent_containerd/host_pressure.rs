@@ -1,5 +1,5 @@
-//! A container that is about to reach a limit which cannot grow leaves evidence, and whatever becomes of that, nothing else
-//! changes.
+//! A container that is about to reach a limit which cannot grow leaves evidence. Nothing else changes, whatever the
+//! hook does.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use vscaled::model::MemoryLimit;
 use super::{APP, Amounts, Scene, UID};
 
 const ANNOTATION: &str = "vscaled.io/on-memory-pressure.app";
-/// Takes 80 megabytes and then ten a second once it is told to, until it is told to give all of it back.
+/// Allocates 80 MB and then 10 MB per second after /go exists, and frees everything on request.
 pub(super) const GROWS: &str = "while [ ! -e /go ]; do sleep 0.05; done; \
      (head -c 80000000 /dev/zero; while [ ! -e /free ]; do head -c 1000000 /dev/zero; sleep 0.1; done) | tail -c 900000000 >/dev/null; \
      while true; do sleep 1000; done";
-/// The same, and nobody survives when it is killed.
+/// Like [`GROWS`], but the container ends after the kill.
 const DIES: &str = "while [ ! -e /go ]; do sleep 0.05; done; \
      (head -c 80000000 /dev/zero; while :; do head -c 1000000 /dev/zero; sleep 0.1; done) | tail -c 900000000 >/dev/null; exit 7";
 
@@ -23,7 +23,7 @@ fn shell(script: &str) -> String {
 }
 
 impl Scene {
-    /// With this hook, and a VPA that lets `app` have 256 MiB.
+    /// A scene with this hook and a VPA that lets `app` have 256 MiB.
     async fn pressed(script: &'static str, annotations: &[(&str, &str)]) -> Self {
         let scene = Self::started(script).await;
         scene.annotate(annotations);
@@ -35,7 +35,7 @@ impl Scene {
         self.lets_grow_from(APP);
     }
 
-    /// Recommends this, and lets `app` have up to 256 MiB.
+    /// Recommends these amounts, and lets `app` have up to 256 MiB.
     pub(super) fn lets_grow_from(&self, app: Amounts) {
         let amounts = format!("{{cpu: {}m, memory: {}Mi}}", app.cpu, app.memory);
         self.agent.write(
@@ -57,7 +57,7 @@ status:
         );
     }
 
-    /// The memory limit of `app` in mebibytes.
+    /// The memory limit of `app` in MiB.
     pub(super) fn app_limit(&self) -> u64 {
         let settings = self.containerd.cgroups().settings(&self.pod.containers[0].cgroup);
         match settings.memory_limit() {
@@ -66,7 +66,7 @@ status:
         }
     }
 
-    /// How evidence was left, once it was.
+    /// Waits for the result of the evidence hook.
     async fn evidence(&self) -> Change {
         self.hooks(1).await.remove(0)
     }
@@ -154,7 +154,7 @@ async fn a_kill_while_the_hook_runs_says_that_it_had_not_ended() {
     let asked: jiff::Timestamp = evidence.time.parse().unwrap();
     let killed: jiff::Timestamp = kill.time.parse().unwrap();
     assert!(before < asked && asked < killed, "{before} {asked} {killed}");
-    // That it began is no change: nothing of it is in the history before it ends.
+    // The start of a hook is not a change, so the history has only its end.
     let told = scene.evidence().await;
     assert_eq!(
         (told.outcome.as_str(), scene.hooks(1).await.len()),
@@ -178,7 +178,7 @@ async fn evidence_that_fails_is_told_as_that() {
             "allowed is a command, as a JSON array",
         ),
     ];
-    // Each waits for memory to be taken at its pace: all of them at once.
+    // Each case waits for memory that grows at its own pace, so all run at once.
     join_all(cases.map(async |(hook, why)| {
         let annotations = [
             (ANNOTATION, hook.as_str()),
@@ -248,7 +248,7 @@ async fn an_agent_that_is_killed_meanwhile_is_followed_by_one_that_takes_the_loa
         .wait_for("the hook to run", || scene.file("told").is_some())
         .await;
     assert_eq!(scene.app_limit(), 256);
-    // It is not quiet while evidence is left, however little is in use.
+    // The limit does not end while the hook runs, however little memory is in use.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(scene.app_limit(), 256);
     scene.agent.kill();

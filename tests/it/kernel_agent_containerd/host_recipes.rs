@@ -1,4 +1,4 @@
-//! The recipes of `docs/hooks.md`, with the runtimes that this machine has: what they are for happens.
+//! The recipes of `docs/hooks.md` with the runtimes of this machine have the documented effect.
 
 use crate::support::amounts::Amounts;
 use crate::support::runtimes::{Held, Language};
@@ -7,7 +7,7 @@ const FULL: Amounts = Amounts::doubled(1000, 192);
 const LOWER: Amounts = Amounts::doubled(1000, 96);
 const HIGHER: Amounts = Amounts::doubled(1000, 256);
 
-/// The program, running and known to an agent; none where the runtime is missing, which is said.
+/// The running program and an agent that knows it; prints the reason and returns `None` where the runtime is missing.
 async fn held(language: Language) -> Option<Held> {
     match Held::new(language, FULL).await {
         Ok(mut held) => {
@@ -26,7 +26,7 @@ async fn held(language: Language) -> Option<Held> {
     }
 }
 
-/// The hook's run that the history shows first.
+/// The first run of the hook in the history.
 async fn told(held: &Held) -> String {
     let told = async || {
         let history = held.agent.history().await;
@@ -36,8 +36,8 @@ async fn told(held: &Held) -> String {
     held.agent.until("the hook to end", told).await
 }
 
-/// A program that holds more than the lower limit is below it once it was told.
-async fn is_told_and_lowered(language: Language) {
+/// Checks that a program which holds more than the lower limit is below it after the hook.
+async fn runs_hook_and_shrinks(language: Language) {
     let Some(held) = held(language).await else { return };
     let before = held.usage();
     assert!(before > 192 << 20, "{} holds {} MiB", language.name(), before >> 20);
@@ -61,27 +61,27 @@ async fn is_told_and_lowered(language: Language) {
 
 #[tokio::test]
 async fn hotspot_with_g1_gives_back_what_a_full_collection_frees() {
-    is_told_and_lowered(Language::HotspotG1).await;
+    runs_hook_and_shrinks(Language::HotspotG1).await;
 }
 
 #[tokio::test]
 async fn hotspot_with_zgc_follows_a_soft_limit() {
-    is_told_and_lowered(Language::HotspotZ).await;
+    runs_hook_and_shrinks(Language::HotspotZ).await;
 }
 
 #[tokio::test]
 async fn a_go_program_sets_its_memory_limit() {
-    is_told_and_lowered(Language::Go).await;
+    runs_hook_and_shrinks(Language::Go).await;
 }
 
 #[tokio::test]
 async fn a_node_program_drops_its_cache() {
-    is_told_and_lowered(Language::Node).await;
+    runs_hook_and_shrinks(Language::Node).await;
 }
 
 #[tokio::test]
 async fn a_python_program_drops_its_cache() {
-    is_told_and_lowered(Language::Python).await;
+    runs_hook_and_shrinks(Language::Python).await;
 }
 
 #[tokio::test]

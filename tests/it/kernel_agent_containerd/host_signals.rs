@@ -1,5 +1,5 @@
-//! Signals where the runtime has no call for them, as CRI-O has none: the agent sends them where it sees the process, and where it
-//! does not, it says so before any is due.
+//! Signals where the runtime has no call for them, such as CRI-O. The agent sends the signal where it can see the
+//! process, and otherwise reports that before a signal is due.
 
 use tonic::codegen::BoxStream;
 use tonic::transport::{Channel, Server};
@@ -16,7 +16,7 @@ use super::hooks::HIGHER;
 use super::{SIDE, Scene};
 use crate::runtime_faults::fake::Socket;
 
-/// The CRI of a containerd, without anything else that containerd answers at its socket.
+/// Only the CRI of a containerd, without its other services.
 struct OnlyCri(RuntimeServiceClient<Channel>);
 
 type Answer<T> = Result<Response<T>, Status>;
@@ -56,7 +56,7 @@ impl RuntimeService for OnlyCri {
 }
 
 impl Scene {
-    /// A pod with hooks, behind a runtime that has no call for signals.
+    /// A pod with hooks, behind a runtime without a call for signals.
     async fn without_calls_for_signals() -> (Self, Socket) {
         let mut scene = Self::new("trap 'echo told >/told' HUP; while true; do sleep 0.1; done").await;
         let cri = RuntimeServiceServer::new(OnlyCri(scene.containerd.kubelet()));
@@ -70,8 +70,8 @@ impl Scene {
         (scene, socket)
     }
 
-    /// What is said of hooks: of the pod, and of the node.
-    async fn said_of_hooks(&self) -> (Vec<String>, Option<String>) {
+    /// The agent's messages about hooks: for the pod, and for the node.
+    async fn hook_messages(&self) -> (Vec<String>, Option<String>) {
         let mut client = self.agent.client().await;
         let mut notes = client.explain("test/web".to_owned()).await.unwrap().notes;
         notes.retain(|note| note.starts_with("hook "));
@@ -89,7 +89,7 @@ async fn a_signal_that_cannot_be_sent_is_told_before_it_is_due() {
     scene.agent = scene.agent.wrapped(&as_in_the_base_daemon_set, "exec \"$@\"");
     scene.agent.start().await;
     scene.knows_all().await;
-    let (notes, check) = scene.said_of_hooks().await;
+    let (notes, check) = scene.hook_messages().await;
     let [signal, app, side] = <[String; 3]>::try_from(notes).unwrap();
     assert!(
         signal.starts_with("hook after-grow in container app: its signal cannot be sent: process "),
@@ -104,7 +104,7 @@ async fn a_signal_that_cannot_be_sent_is_told_before_it_is_due() {
         check.starts_with("warn: 3 would not be run, such as test/web hook "),
         "{check}"
     );
-    // It is as it was told.
+    // Everything is as the message said.
     scene.recommend(HIGHER, SIDE);
     let told = scene.hooks(1).await.remove(0);
     assert!(
@@ -120,7 +120,7 @@ async fn the_agent_sends_a_signal_itself_where_it_sees_the_process() {
     scene.annotate(&[("vscaled.io/after-grow", "signal: SIGHUP")]);
     scene.agent.start().await;
     scene.knows_all().await;
-    assert_eq!(scene.said_of_hooks().await, (Vec::new(), None));
+    assert_eq!(scene.hook_messages().await, (Vec::new(), None));
     scene.recommend(HIGHER, SIDE);
     let told = scene.hooks(1).await.remove(0);
     assert!(
@@ -143,7 +143,7 @@ async fn a_signal_that_can_be_sent_is_no_news_and_to_try_it_sends_none() {
         .await;
     let (first, _) = scene.life(0).await;
     std::fs::remove_file(format!("/proc/{first}/root/told")).unwrap();
-    assert_eq!(scene.said_of_hooks().await, (Vec::new(), None));
+    assert_eq!(scene.hook_messages().await, (Vec::new(), None));
     assert!(scene.file("told").is_none() && scene.life(0).await.0 == first);
 }
 
@@ -160,7 +160,7 @@ async fn without_a_runtime_no_hook_is_run_and_that_is_told() {
     scene.annotate(&[("vscaled.io/before-shrink.app", r#"["true"]"#)]);
     scene.agent.start().await;
     scene.knows_all().await;
-    let (notes, check) = scene.said_of_hooks().await;
+    let (notes, check) = scene.hook_messages().await;
     let why = "hook before-shrink in container app: there is no container runtime to run it";
     assert_eq!(notes, [why]);
     assert_eq!(check, Some(format!("warn: 1 would not be run, such as test/web {why}")));

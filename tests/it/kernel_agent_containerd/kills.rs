@@ -1,4 +1,4 @@
-//! Kills for want of memory in containers of a real runtime, with their own pid namespaces and the runtime's own cgroups.
+//! Kills in containers of a real runtime, with their own pid namespaces and the runtime's cgroups.
 
 use std::fs;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use vscaled::control::proto::OomKill;
 
 use super::{Scene, UID};
 
-/// Waits to be told, then has a child take more than there is; goes on when that is killed.
+/// Waits for /go, then starts a child that allocates more than the limit, and continues after the kill.
 const CHILD_TAKES_TOO_MUCH: &str = "while true; do \
      while ! [ -e /go ]; do sleep 0.05; done; rm /go; \
      (x=x; while :; do x=$x$x; done); \
      done";
-/// The same, but takes it itself.
+/// Waits for /go, then allocates more than the limit itself.
 const TAKES_TOO_MUCH: &str = "while ! [ -e /go ]; do sleep 0.05; done; x=x; while :; do x=$x$x; done";
-/// The kernel explains ten kills in five seconds for the whole machine, where others may be killed, too.
+/// The kernel logs ten kills in five seconds for the whole machine, where other processes may be killed too.
 const ATTEMPTS: u32 = 16;
 const LIMIT: u64 = 128 << 20;
 
 impl Scene {
-    /// With the agent watching for kills.
+    /// Starts the agent, which watches for kills.
     async fn watching(script: &'static str) -> Self {
         let scene = Self::started(script).await;
         let watches = || scene.agent.watches_kills();
@@ -27,14 +27,14 @@ impl Scene {
         scene
     }
 
-    /// Has `app` do what it waits to do, as fast as it can.
+    /// Starts the allocation in `app`.
     pub(super) fn go(&self) {
         let app = &self.pod.containers[0];
         self.containerd.cgroups().free_cpu([&self.pod.cgroup, &app.cgroup]);
         fs::write(format!("/proc/{}/root/go", app.pid), "").unwrap();
     }
 
-    /// Has `app` do what it waits to do, and waits until one more kill is told of the pod.
+    /// Starts the allocation in `app`, and waits until the agent reports one more kill of the pod.
     async fn next_kill(&self) -> OomKill {
         let before = self.kills().await.len();
         self.go();
@@ -44,7 +44,8 @@ impl Scene {
         kills.pop().unwrap()
     }
 
-    /// What was told of the pod, oldest first. Another test may use its UID at the same time, in a tree of its own.
+    /// The reported kills of the pod, oldest first. Another test may use the same UID at the same time, in its own
+    /// tree.
     async fn kills(&self) -> Vec<OomKill> {
         let reply = self.agent.client().await.oom_list(UID.to_owned()).await.unwrap();
         let tree = self.pod.cgroup.to_string();
@@ -52,7 +53,7 @@ impl Scene {
         reply.kills.into_iter().filter(ours).collect()
     }
 
-    /// Checks everything that is certain of a kill in `app`; returns whether the kernel explained it.
+    /// Checks all certain facts about a kill in `app`. Returns whether the kernel logged it.
     fn is_of_app(&self, kill: &OomKill, role: &str) -> bool {
         let app = &self.pod.containers[0];
         let (pod, container) = (kill.pod.as_ref().unwrap(), kill.container.as_ref().unwrap());

@@ -1,4 +1,4 @@
-//! `vscaled-notify` as the first process of a container: its program learns of new limits, without any agent.
+//! `vscaled-notify` as the first process of a container: its program learns of new limits without an agent.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -14,7 +14,7 @@ use super::{APP, Amounts, Scene};
 const RUNS: &str = "while [ ! -e /ready ]; do sleep 0.05; done; \
      exec /notify --run /bin/sh -c 'echo {memory} {cpu} $VSCALED_MEMORY_MAX $VSCALED_CPU_MAX >/told' -- /bin/sh /program";
 const SIGNALS: &str = "while [ ! -e /ready ]; do sleep 0.05; done; exec /notify --signal SIGUSR1 -- /bin/sh /program";
-/// Leaves orphans behind, notes signals, and ends with a status of its own.
+/// Leaves orphans, records signals, and ends with its own exit status.
 const PROGRAM: &str = "trap 'echo HUP >/hup' HUP; trap 'echo told >/told' USR1; trap 'exit 42' TERM
 echo $$ >/pid
 i=0; while [ $i -lt 5 ]; do (sleep 0.2 &); i=$((i + 1)); done
@@ -26,7 +26,7 @@ const OTHER: Amounts = Amounts {
     ..APP
 };
 
-/// The helper where cargo leaves it, if it was built, linked statically.
+/// The statically linked helper in cargo's directory, if it was built.
 fn helper() -> Option<PathBuf> {
     let helper = Path::new(env!("CARGO_BIN_EXE_vscaled")).with_file_name("vscaled-notify");
     helper.exists().then_some(helper)
@@ -37,7 +37,7 @@ impl Scene {
         format!("/proc/{}/root/{name}", self.pod.containers[0].pid)
     }
 
-    /// Hands the container its programs, and waits until they run.
+    /// Copies the programs into the container, and waits until they run.
     async fn notified(script: &'static str) -> Option<Self> {
         let Some(helper) = helper() else {
             eprintln!("SKIPPED kernel_agent_containerd::notify: no vscaled-notify is built: scripts/test build does");
@@ -63,7 +63,7 @@ impl Scene {
             .free_cpu([&self.pod.cgroup, &self.pod.containers[0].cgroup]);
     }
 
-    /// Writes the first container's limits, as anybody might.
+    /// Writes the first container's limits, as any process may.
     fn give(&self, amounts: Amounts) {
         let cgroups = self.containerd.cgroups();
         for setting in amounts.settings(cgroups.version()).iter() {
@@ -75,7 +75,7 @@ impl Scene {
         kill(Pid::from_raw(self.pod.containers[0].pid), signal).unwrap();
     }
 
-    /// Kills what the helper runs.
+    /// Kills the helper's program.
     fn kill_program(&self) {
         let cgroups = self.containerd.cgroups();
         let directory = cgroups.directories(&self.pod.containers[0].cgroup).remove(0);
@@ -88,7 +88,7 @@ impl Scene {
         kill(Pid::from_raw(pid.parse().unwrap()), Signal::SIGKILL).unwrap();
     }
 
-    /// The processes of the first container that have ended and were not taken in.
+    /// The number of zombies in the first container.
     fn zombies(&self) -> usize {
         let cgroups = self.containerd.cgroups();
         let directory = cgroups.directories(&self.pod.containers[0].cgroup).remove(0);
@@ -102,7 +102,7 @@ impl Scene {
         pids.lines().filter(is_zombie).count()
     }
 
-    /// The status that the container ended with, once it has.
+    /// Waits for the exit code of the container.
     async fn exit_code(&self) -> i32 {
         let id = &self.pod.containers[0].id;
         let ended = async || {
@@ -141,7 +141,7 @@ async fn a_command_is_run_with_the_new_limits_and_orphans_signals_and_the_status
         .agent
         .wait_for("the signal to be handed on", || scene.file("hup").is_some())
         .await;
-    // As a runtime stops a container.
+    // A runtime stops a container like this.
     scene.signal(Signal::SIGTERM);
     assert_eq!(scene.exit_code().await, 42);
 }

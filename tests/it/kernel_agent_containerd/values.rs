@@ -1,4 +1,4 @@
-//! What is decided reaches the kernel and the runtime, and the containers go on.
+//! Decisions reach the kernel and the runtime, and the containers continue.
 
 use std::fs;
 
@@ -47,7 +47,7 @@ async fn the_runtime_is_told_what_changes_and_nothing_else() {
 
 #[tokio::test]
 async fn a_busy_process_is_resized_twenty_times_and_never_notices() {
-    // Allocates and computes all the time, and counts how often it got through.
+    // Allocates and computes all the time, and counts its rounds.
     let scene = Scene::started(
         "i=0; while true; do \
          head -c 6000000 /dev/zero | tail -c 6000000 | md5sum >/dev/null || exit 1; \
@@ -119,7 +119,7 @@ async fn somebody_who_keeps_telling_the_runtime_otherwise_is_left_alone() {
     };
     for _ in 0..2 {
         scene.update(0, foreign).await;
-        let corrected = async || (scene.stored(0).await == super::spec(app)).then_some(());
+        let corrected = async || (scene.stored(0).await == app.stored()).then_some(());
         scene.agent.until("the runtime to be corrected", corrected).await;
         scene.settles(app, SIDE).await;
     }
@@ -127,7 +127,8 @@ async fn somebody_who_keeps_telling_the_runtime_otherwise_is_left_alone() {
     scene.agent.reaches("web", "Foreign").await;
     let left = scene.containerd.cgroups().settings(&scene.pod.containers[0].cgroup);
 
-    // Another value of the container is repaired, and neither the file nor the runtime's record of this one is touched.
+    // The agent corrects another value of the container. Neither the file nor the runtime's record of this value
+    // changes.
     let cgroups = scene.containerd.cgroups();
     let tighter = Amounts::doubled(250, 70).settings(cgroups.version());
     let memory = tighter.iter().find(|setting| setting.memory().is_some()).unwrap();

@@ -1,4 +1,4 @@
-//! The agent may end at any moment, and what it left is completed by the next one.
+//! The agent may end at any moment, and the next agent completes its work.
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::support::agent::Agent;
 
 const FIRST: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
 
-/// Nothing above the pod that contains it, at whatever moment.
+/// Whether no cgroup has a value above that of the pod that contains it, at any moment.
 fn ordered(scene: &Scene) -> bool {
     let held = scene.node.held(&scene.pod);
     let pod = &held["pod"];
@@ -21,7 +21,7 @@ fn ordered(scene: &Scene) -> bool {
     })
 }
 
-/// What the state file holds; it is there and whole.
+/// The state file, which exists and is complete.
 fn state(scene: &Scene) -> Value {
     let text = fs::read(scene.agent.state_file()).unwrap();
     serde_json::from_slice(&text).unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&text)))
@@ -85,7 +85,7 @@ async fn a_state_file_that_is_not_understood_is_set_aside_and_reported() {
     let whole = fs::read(scene.agent.state_file()).unwrap();
     fs::write(scene.agent.state_file(), &whole[..whole.len() / 2]).unwrap();
     scene.agent.start().await;
-    // Still said after the file was written anew.
+    // The record survives the next save of the file.
     scene.settles(&FIRST).await;
     scene.saves("\"web\"").await;
     let problem = scene.agent.reports(&["state file", "not understood"]).await;
@@ -99,7 +99,7 @@ async fn values_of_which_the_state_file_is_lost_do_not_stay_in_the_cgroups() {
     let mut scene = Scene::started().await;
     let uid = "0a1b2c3d-0000-4000-8000-000000000019";
     let untouched = scene.node.run("beside", uid, &[("app", FIRST[0].1)]);
-    // Somebody else's values, which the agent has never written.
+    // Values of a foreign writer, which the agent has never written.
     let theirs = Settings::from_iter([match scene.node.cgroups().version() {
         CgroupVersion::V1 => Setting::MemoryLimit(MemoryLimit::Bytes(700 << 20)),
         CgroupVersion::V2 => Setting::MemoryMax(MemoryLimit::Bytes(700 << 20)),

@@ -1,4 +1,4 @@
-//! A burst that somebody gave to a cgroup stays the part of its quota that it was.
+//! A cpu burst that a foreign writer sets keeps its proportion to the quota.
 
 use vscaled::model::{CgroupVersion, CpuQuota, Setting};
 
@@ -8,7 +8,7 @@ use crate::support::skipped;
 const SMALLER: [(&str, Amounts); 2] = [("app", Amounts::doubled(40, 64)), ("side", Amounts::doubled(20, 32))];
 const LARGER: [(&str, Amounts); 2] = [("app", Amounts::doubled(400, 64)), ("side", Amounts::doubled(200, 32))];
 
-/// Gives bursts, in microseconds, to the pod, to `app` and to `side`; whether this kernel has them.
+/// Sets bursts of the pod, of `app` and of `side`, in microseconds. Returns whether the kernel supports bursts.
 pub(super) fn give(scene: &Scene, bursts: [u64; 3]) -> bool {
     if held(scene).is_none() {
         skipped("bursts", "this kernel has none (Linux 5.14 and later)");
@@ -26,14 +26,14 @@ pub(super) fn give(scene: &Scene, bursts: [u64; 3]) -> bool {
     true
 }
 
-/// The bursts of the pod, of `app` and of `side`, where there are any.
+/// The bursts of the pod, of `app` and of `side`, if the kernel supports them.
 pub(super) fn held(scene: &Scene) -> Option<[u64; 3]> {
     let held = scene.node.held(&scene.pod);
     let burst = |name| held[name].burst()?.burst_us();
     Some([burst("pod")?, burst("app")?, burst("side")?])
 }
 
-/// What bursts of half of the pod's quota, all of the app's and none of the side's are at these amounts.
+/// Bursts of half of the pod's quota, all of the app's and none of the side's, at these amounts.
 fn in_proportion(scene: &Scene) -> [u64; 3] {
     let held = scene.node.held(&scene.pod);
     let quota = |name| match held[name].cpu_max().unwrap().quota {
@@ -50,7 +50,7 @@ async fn a_burst_follows_its_quota_up_and_down_at_both_levels() {
         return;
     }
     assert_eq!(held(&scene), Some(in_proportion(&scene)));
-    // Below the burst that is there, which the kernel refuses.
+    // The target quota is below the current burst, which the kernel refuses.
     for targets in [&SMALLER, &LARGER, &AT_FIRST] {
         scene.recommend(targets);
         scene.settles(targets).await;

@@ -1,4 +1,5 @@
-//! Cgroups come and go under the agent's hands. What it writes to is what it opened, never what has its path.
+//! Cgroups disappear and reappear during a pass. The agent writes to the cgroup that it opened, never to a new one
+//! with the same path.
 
 use vscaled::cgroup::{CgroupDir, Hierarchy, State};
 
@@ -39,7 +40,7 @@ async fn a_cgroup_made_again_at_the_same_path_is_another_one() {
     scene.node.cgroups().remove(&container.cgroup);
     scene.node.run_container_as(&mut scene.pod, "app", &container.id, APP);
     assert_eq!(old.state().unwrap(), State::Recreated);
-    // Nothing tells of it but the next pass.
+    // Only the next pass detects the change.
     let change = scene.agent.resize(scene.by_hand(cpu("1"))).await.unwrap();
     assert_eq!(change.outcome, "Applied", "{change:#?}");
     let app = Amounts {
@@ -72,7 +73,7 @@ async fn a_container_that_is_gone_does_not_hold_up_the_others() {
 async fn a_pod_that_is_removed_in_the_middle_is_no_longer_there() {
     let mut scene = Scene::managed(&TARGET).await;
     for round in 0..5 {
-        // The removal falls before, into or after the pass.
+        // The removal happens before, during or after the pass.
         scene.recommend(&[("app", Amounts::doubled(300 + round, 128)), ("side", SIDE)]);
         tokio::time::sleep(std::time::Duration::from_millis(round * 8)).await;
         scene.node.cgroups().remove(&scene.pod.cgroup);

@@ -19,7 +19,7 @@ async fn a_recommendation_grows_every_level_and_no_process_notices() {
         (history[0].outcome.as_str(), history[0].cause.as_str()),
         ("Applied", "recommendation of VPA web (OutOfBounds)")
     );
-    // The parent first, in every file.
+    // In every file the parent comes first.
     let mut files: Vec<_> = history[0].steps.iter().map(|step| step.file.as_str()).collect();
     files.sort_unstable();
     files.dedup();
@@ -55,7 +55,7 @@ async fn a_stream_of_recommendations_ends_in_the_last_one() {
     for step in 0..40 {
         let app = Amounts::doubled(100 + 7 * step, 40 + step);
         scene.recommend(&[("app", app), ("side", SIDE)]);
-        // Sometimes the agent is in the middle of the one before, and sometimes not.
+        // In some rounds the agent is in the middle of the previous pass.
         tokio::time::sleep(std::time::Duration::from_millis(step % 7 * 5)).await;
     }
     let last = [("app", Amounts::doubled(777, 99)), ("side", SIDE)];

@@ -1,4 +1,4 @@
-//! The agent as in a pod: root without any capability, in a cgroup namespace of its own, with the node's hierarchy mounted
+//! The agent as in a pod: root without any capability, in its own cgroup namespace, with the node's hierarchy mounted
 //! beside the pod's.
 
 use super::Scene;
@@ -7,7 +7,7 @@ use crate::support::amounts::Amounts;
 const LARGER: [(&str, Amounts); 2] = [("app", Amounts::doubled(300, 128)), ("side", Amounts::doubled(80, 48))];
 const SMALLER: [(&str, Amounts); 2] = [("app", Amounts::doubled(40, 24)), ("side", Amounts::doubled(20, 16))];
 
-/// Mounts the hierarchies where nothing else mounts them, and gives everything up that root has and others have not.
+/// Mounts the hierarchies at paths of their own, and drops all capabilities of root.
 const AS_IN_A_POD: &str = r#"
 mount -t tmpfs vscaled-test /mnt
 mkdir /mnt/cgroup

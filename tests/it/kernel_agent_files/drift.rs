@@ -1,4 +1,4 @@
-//! What others change is repaired; a fight is not fought.
+//! The agent corrects changes of foreign writers, and gives up on a repeated one.
 
 use vscaled::control::proto::Change;
 use vscaled::model::{ControlFile, CpuShares, CpuWeight, Setting};
@@ -7,7 +7,7 @@ use super::{Amounts, SIDE, Scene};
 
 const TARGET: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
 
-/// The file of weights of the container `app`, which anybody may set to anything at any time.
+/// The cpu weight file of the container `app`, which accepts any value at any time.
 fn weight(scene: &Scene, foreign: u64) -> Setting {
     let file = Amounts::doubled(200, 96)
         .settings(scene.node.cgroups().version())
@@ -66,7 +66,7 @@ async fn somebody_who_keeps_changing_a_value_back_is_reported_and_left_alone() {
         pod.detail
     );
 
-    // Many more writes: nothing of it is fought, and it is not said again.
+    // After many more writes, the agent neither corrects nor reports again.
     for value in 2..40 {
         scene.node.cgroups().put(cgroup, weight(&scene, value));
         tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -80,7 +80,7 @@ async fn somebody_who_keeps_changing_a_value_back_is_reported_and_left_alone() {
         "said again and again"
     );
 
-    // Everything else is still looked after, and the foreign value stays.
+    // The agent still manages all other values, and the foreign value stays.
     let larger = Amounts::doubled(900, 512).settings(scene.node.cgroups().version());
     scene.node.put(&scene.pod.cgroup, &larger);
     let pod_amounts = Amounts::sum(TARGET.map(|(_, amounts)| amounts));
@@ -120,7 +120,7 @@ async fn what_no_notification_told_is_found_by_the_sweep() {
     scene.agent.start().await;
     scene.recommend(&TARGET);
     scene.settles(&TARGET).await;
-    // A container nobody announced: its cgroup appears after its name.
+    // A container without an announcement: its cgroup appears after its name.
     let id = format!("{:064x}", 77);
     let node = &mut scene.node;
     let manifest = scene.pod.manifest();
@@ -137,7 +137,7 @@ async fn values_of_a_pod_that_nobody_asked_about_are_left_alone() {
     let larger = Amounts::doubled(900, 512).settings(scene.node.cgroups().version());
     scene.node.put(&scene.pod.cgroup, &larger);
     let before = scene.node.held(&scene.pod);
-    // Whatever the agent would do about it, it has done once it has dealt with something later.
+    // A change with a later notification proves that the agent has handled this one.
     let uid = "0a1b2c3d-0000-4000-8000-000000000012";
     let later = scene.node.run("later", uid, &super::AT_FIRST);
     scene.agent.write("later.yaml", &later.manifest());

@@ -1,4 +1,4 @@
-//! Who may call a live agent, and what it writes down of those who may not.
+//! Access rights at a running agent, and the audit records of refused callers.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
@@ -14,12 +14,13 @@ const NOBODY: u32 = 65534;
 const OPERATORS: &str = "54321";
 const READERS: &str = "54322";
 
-/// `vscalectl` as the user nobody with one group besides its own.
+/// `vscalectl` as the user nobody with one supplementary group.
 fn command_of_nobody(scene: &Scene, group: &str, line: &str) -> Command {
     let directory = scene.agent.path();
     let program = directory.join("vscalectl");
     if !program.exists() {
-        // By another process: what a fork of this one holds open for writing cannot be executed.
+        // A separate process makes the copy: a file that a fork of this process holds open for writing cannot be
+        // executed.
         let mut install = Command::new("install");
         install
             .args(["-m", "755", env!("CARGO_BIN_EXE_vscalectl")])
@@ -42,14 +43,14 @@ fn command_of_nobody(scene: &Scene, group: &str, line: &str) -> Command {
     command
 }
 
-/// The same as root.
+/// `vscalectl` as root.
 fn command_of_root(scene: &Scene, line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vscalectl"));
     command.args(line.split(' ')).arg("--socket").arg(scene.agent.socket());
     command
 }
 
-/// How it ended and what it complained of.
+/// The exit code and standard error.
 fn run(mut command: Command) -> (Option<i32>, String) {
     let output = command.output().unwrap();
     (output.status.code(), String::from_utf8(output.stderr).unwrap())
@@ -139,7 +140,7 @@ async fn every_command_is_answered_for_those_who_may_and_for_nobody_else() {
     }
     for line in READS.iter().chain(&CHANGES).chain(&["watch"]) {
         let (code, error) = as_nobody(&scene, "7", line);
-        // Doctor looks around itself where no agent would tell it, so what it may not ask is a failure like any other.
+        // Doctor runs its own checks where no agent answers, so a refused call counts as a failed check.
         assert!(
             code == Some(1) && error.contains("may not call vscaled"),
             "{line}: {code:?} {error}"
@@ -165,7 +166,7 @@ async fn every_command_is_answered_for_those_who_may_and_for_nobody_else() {
     }
 }
 
-/// The first line that a command without end prints, while something happens again and again.
+/// The first line of a command that does not end, while `happen` runs again and again.
 fn first_line_of(mut command: Command, happen: impl Fn()) -> String {
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());

@@ -1,4 +1,4 @@
-//! Whatever is wrong with what people write is said by name, and what was right before stays in force.
+//! The agent names every error in manifests, and the last valid manifest stays in force.
 
 use super::{AT_FIRST, Amounts, SIDE, Scene, UID, cpu, vpa_manifest};
 
@@ -45,7 +45,7 @@ async fn a_pod_that_could_not_be_is_named_and_stays_as_it_was() {
         scene.agent.reports(&words).await;
         assert!(scene.holds(&TARGET), "{to}");
     }
-    // What was good is still what counts.
+    // The last valid recommendation stays in force.
     scene.recommend(&NEXT);
     scene.agent.wait_for("the values", || scene.holds(&NEXT)).await;
     scene.agent.write("pod.yaml", &good);
@@ -66,7 +66,7 @@ async fn a_manifest_of_an_earlier_pod_of_the_name_takes_nothing_from_the_one_tha
         scene.recommend(&target);
         scene.settles(&[("app", app(target[0].1)), target[1]]).await;
     }
-    // Also not where both are known before anybody has looked who lives.
+    // The same where both are known before the first discovery.
     scene.agent.stop();
     scene.agent.start().await;
     scene.settles(&[("app", app(TARGET[0].1)), TARGET[1]]).await;

@@ -1,4 +1,4 @@
-//! What operators do at the socket of a live agent, by the commands they type.
+//! Commands of operators at the socket of a running agent.
 
 use std::fs;
 use std::process::Command;
@@ -12,7 +12,7 @@ use crate::support::http::get;
 const UID_DB: &str = "0a1b2c3d-0000-4000-8000-000000000012";
 pub(super) const DB: (&str, Amounts) = ("db", Amounts::doubled(100, 64));
 
-/// What a command printed, and how it ended.
+/// The output and the exit code of a command.
 #[derive(Debug)]
 struct Answer {
     code: Option<i32>,
@@ -36,7 +36,7 @@ impl Answer {
 }
 
 impl Scene {
-    /// Runs `vscalectl` against this scene's agent.
+    /// Runs `vscalectl` with this scene's agent.
     async fn type_in(&self, line: &str) -> Answer {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vscalectl"));
         command
@@ -46,7 +46,7 @@ impl Scene {
         tokio::task::spawn_blocking(|| Answer::of(command)).await.unwrap()
     }
 
-    /// A second pod beside the first.
+    /// Adds a second pod.
     pub(super) async fn with_database(&mut self) -> BarePod {
         let db = self.node.run("db", UID_DB, &[DB]);
         self.agent.write("db.yaml", &db.manifest());
@@ -60,7 +60,7 @@ impl Scene {
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Waits until the audit log has a line for which this holds.
+    /// Waits until the audit log has a line that meets a condition.
     async fn audits(&self, what: &str, holds: impl Fn(&Value) -> bool) -> Value {
         self.agent
             .until(what, async || self.audited().into_iter().find(&holds))
@@ -91,7 +91,7 @@ async fn what_the_node_cannot_hold_is_refused_with_the_numbers() {
         (&json!(0), &json!("resize"), &json!("test/web"))
     );
 
-    // What the Node object says counts for more than what the machine has.
+    // The capacity in the Node object takes precedence over the machine's.
     scene.agent.write(
         "node.yaml",
         "kind: Node\nmetadata: {name: this-node}\nstatus: {allocatable: {cpu: \"1\", memory: 256Mi}}",
@@ -105,7 +105,7 @@ async fn what_the_node_cannot_hold_is_refused_with_the_numbers() {
             (answer.code == Some(1)).then_some(answer)
         })
         .await;
-    // 230 for the one container, 32 for the other, of 256.
+    // 230 for one container, 32 for the other, of 256.
     assert!(
         answer
             .err
@@ -298,7 +298,7 @@ async fn a_limit_stops_above_a_fixed_heap_and_every_command_says_so() {
     scene.agent.set("--http-address", "127.0.0.1:0");
     scene.agent.start().await;
     scene.agent.reaches("web", "NotManaged").await;
-    // The limit is 128 MiB and 32 are recommended; the heap and its margin take 96.
+    // The limit is 128 MiB and the recommendation 32 MiB; the heap and its margin take 96 MiB.
     scene.recommend(&[("app", Amounts::doubled(100, 16)), ("side", SIDE)]);
     scene
         .settles(&[("app", Amounts::doubled(100, 48)), ("side", SIDE)])

@@ -1,4 +1,4 @@
-//! What operators set by hand wins until it ends, and then nothing of it remains.
+//! An override takes precedence until it ends, and then nothing of it remains.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const ONE_CPU: Amounts = Amounts {
     ..super::APP
 };
 
-/// The recommendation with a memory limit set by hand.
+/// The recommendation with an override of the memory limit.
 fn recommended_with_memory(memory_limit: u64) -> [(&'static str, Amounts); 2] {
     let app = Amounts {
         memory_limit: Some(memory_limit),
@@ -35,7 +35,7 @@ async fn an_override_wins_over_recommendations_until_it_is_released() {
     let pod = scene.agent.reaches("web", "InSync").await;
     assert_eq!(pod.r#override.unwrap().reason, "a test");
 
-    // A recommendation meanwhile changes what the override does not set.
+    // A new recommendation changes the values that the override does not set.
     let next = Amounts::doubled(250, 120);
     scene.recommend(&[("app", next), ("side", SIDE)]);
     let both = Amounts {
@@ -101,7 +101,7 @@ async fn an_override_survives_the_agent_and_so_does_its_end() {
     scene.agent.stop();
     assert!(scene.holds(&recommended_with_memory(512)), "stopping changed limits");
 
-    // While nobody looks, somebody changes a value.
+    // A foreign writer changes a value while no agent runs.
     let foreign = Amounts::doubled(900, 700).settings(scene.node.cgroups().version());
     scene.node.put(&scene.pod.cgroup, &foreign);
     scene.agent.start().await;
@@ -133,7 +133,7 @@ async fn of_resizes_at_once_each_is_answered_and_the_last_wins() {
             "{change:#?}"
         );
     }
-    // Each change starts from where the one before it ended, and none is lost.
+    // Each change starts from the result of the previous one, and none is lost.
     let history = scene.agent.history().await;
     let quota = |change: &vscaled::control::proto::Change| {
         let of_app = |step: &&vscaled::control::proto::Step| step.level == "container" && step.name == "app";

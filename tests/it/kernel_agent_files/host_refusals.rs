@@ -1,4 +1,4 @@
-//! What the agent refuses, or only rehearses, by its own rules: every value stays as it was.
+//! Refusals by the agent's own rules, and dry runs, leave every value unchanged.
 
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ async fn while_it_only_observes_it_decides_and_writes_nothing() {
     let planned = scene.agent.resize(rehearsal).await.unwrap();
     assert_eq!(planned.outcome, "Planned");
     assert!(!planned.steps.is_empty());
-    // Two sweeps' time in which nothing happens.
+    // Nothing happens during two periodic passes.
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(scene.holds(&AT_FIRST));
     assert!(scene.agent.history().await.is_empty());
@@ -131,7 +131,7 @@ async fn a_shorter_sweep_interval_counts_from_the_reload_on() {
     scene.agent.set("--config", &file);
     scene.agent.start().await;
     scene.agent.reaches("web", "NotManaged").await;
-    // Nobody tells of it but a sweep.
+    // Only a periodic pass detects this.
     for container in scene.pod.containers.values() {
         scene.node.cgroups().remove(&container.cgroup);
     }

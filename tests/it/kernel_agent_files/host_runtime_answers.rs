@@ -1,6 +1,6 @@
-//! A runtime that refuses, answers nonsense, or writes something else than it was told.
+//! A runtime that refuses, gives invalid answers, or writes other values than requested.
 //!
-//! Made up, because no real one does so on demand; the cgroups and the processes are real.
+//! The runtime is a fake, because no real one does so on demand. The cgroups and the processes are real.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -18,39 +18,39 @@ use crate::runtime_faults::fake::Socket;
 
 const TARGET: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", Amounts::doubled(60, 40))];
 
-/// How the runtime takes an update.
+/// The runtime's reaction to an update.
 #[derive(Debug, Clone)]
-enum Mood {
+enum Behaviour {
     /// Stores it.
     Fair,
-    /// Refuses it for this container.
+    /// Refuses updates of this container.
     Refuses(&'static str),
-    /// Is asked about one container and speaks of another, so it never comes to an update.
+    /// Answers about another container than the requested one, so the agent never sends an update.
     Confused,
-    /// Refuses it for `side`; when `app` is told of, whoever waits for this file gets to work, until this one says so many
-    /// bytes.
+    /// Refuses updates of `side`. On an update of `app`, creates the first file, on which a process starts to
+    /// allocate, and waits until the second file reports this many bytes.
     Busy(PathBuf, PathBuf, u64),
-    /// Stores it, and once writes this into a file.
+    /// Stores the update, and once writes this text into a file.
     Writes(PathBuf, &'static str),
 }
 
-/// A runtime that knows the scene's containers: their names and what is stored, by id.
+/// A runtime that knows the scene's containers: their names and stored resources, by id.
 #[derive(Debug, Clone)]
 struct OddRuntime {
     containers: Arc<Mutex<BTreeMap<String, (&'static str, proto::LinuxContainerResources)>>>,
-    mood: Arc<Mutex<Mood>>,
-    /// Whether it was told a memory limit below what was in use, which a real one would have written.
+    behaviour: Arc<Mutex<Behaviour>>,
+    /// Whether an update set a memory limit below the current use, which a real runtime would have written.
     kills: Arc<Mutex<bool>>,
 }
 
 impl OddRuntime {
-    /// Starts it and the agent.
-    async fn start(scene: &mut Scene, mood: Mood) -> (Self, Socket) {
+    /// Starts the runtime and the agent.
+    async fn start(scene: &mut Scene, behaviour: Behaviour) -> (Self, Socket) {
         let containers = scene.pod.containers.iter();
         let containers = containers.map(|(name, container)| (container.id.clone(), (*name, container.amounts.cri())));
         let runtime = Self {
             containers: Arc::new(Mutex::new(containers.collect())),
-            mood: Arc::new(Mutex::new(mood)),
+            behaviour: Arc::new(Mutex::new(behaviour)),
             kills: Arc::default(),
         };
         let service = RuntimeServiceServer::new(runtime.clone());
@@ -61,15 +61,15 @@ impl OddRuntime {
         (runtime, socket)
     }
 
-    fn feels(&self, mood: Mood) {
-        *self.mood.lock().unwrap() = mood;
+    fn set_behaviour(&self, behaviour: Behaviour) {
+        *self.behaviour.lock().unwrap() = behaviour;
     }
 
-    fn mood(&self) -> Mood {
-        self.mood.lock().unwrap().clone()
+    fn behaviour(&self) -> Behaviour {
+        self.behaviour.lock().unwrap().clone()
     }
 
-    /// Whether this is what is stored.
+    /// Whether the runtime has stored these amounts.
     fn stores(&self, wanted: &[(&str, Amounts)]) -> bool {
         let containers = self.containers.lock().unwrap();
         let stored = |name: &str| {
@@ -82,7 +82,7 @@ impl OddRuntime {
     }
 }
 
-/// What a file says is in use.
+/// The memory use in a file.
 fn in_use(file: &Path) -> u64 {
     fs::read_to_string(file).unwrap().trim().parse().unwrap()
 }
@@ -135,7 +135,7 @@ impl RuntimeService for OddRuntime {
         let id = request.into_inner().container_id;
         let containers = self.containers.lock().unwrap();
         let (name, stored) = containers.get(&id).ok_or_else(|| Status::not_found(id.clone()))?;
-        let confused = matches!(self.mood(), Mood::Confused);
+        let confused = matches!(self.behaviour(), Behaviour::Confused);
         let status = proto::ContainerStatus {
             id: if confused { "another".to_owned() } else { id },
             state: proto::ContainerState::ContainerRunning.into(),
@@ -156,14 +156,14 @@ impl RuntimeService for OddRuntime {
         let request = request.into_inner();
         let mut containers = self.containers.lock().unwrap();
         let (name, stored) = containers.get_mut(&request.container_id).unwrap();
-        match self.mood() {
-            Mood::Refuses(refused) if refused == *name => return Err(Status::unknown("not in the mood")),
-            Mood::Writes(file, text) => {
-                self.feels(Mood::Fair);
+        match self.behaviour() {
+            Behaviour::Refuses(refused) if refused == *name => return Err(Status::unknown("not in the mood")),
+            Behaviour::Writes(file, text) => {
+                self.set_behaviour(Behaviour::Fair);
                 fs::write(file, text).unwrap();
             }
-            Mood::Busy(..) if *name == "side" => return Err(Status::unknown("not in the mood")),
-            Mood::Busy(go, usage, until) => {
+            Behaviour::Busy(..) if *name == "side" => return Err(Status::unknown("not in the mood")),
+            Behaviour::Busy(go, usage, until) => {
                 fs::write(go, "").unwrap();
                 let deadline = Instant::now() + Duration::from_secs(60);
                 while in_use(&usage) < until && Instant::now() < deadline {
@@ -173,10 +173,10 @@ impl RuntimeService for OddRuntime {
                 let kills = limit > 0 && limit.cast_unsigned() < in_use(&usage);
                 *self.kills.lock().unwrap() |= kills;
             }
-            Mood::Fair | Mood::Refuses(_) | Mood::Confused => {}
+            Behaviour::Fair | Behaviour::Refuses(_) | Behaviour::Confused => {}
         }
         let told = request.linux.unwrap();
-        // Zero is "not specified".
+        // Zero means "not specified".
         for (field, value) in [
             (&mut stored.cpu_shares, told.cpu_shares),
             (&mut stored.cpu_quota, told.cpu_quota),
@@ -195,12 +195,12 @@ impl RuntimeService for OddRuntime {
 async fn what_the_runtime_refuses_is_undone_everywhere() {
     let mut scene = Scene::new();
     let with_bursts = bursts::give(&scene, [10_001, 20_000, 0]);
-    let (runtime, _socket) = OddRuntime::start(&mut scene, Mood::Refuses("side")).await;
-    // The app's spec is told first, and has to be taken back.
+    let (runtime, _socket) = OddRuntime::start(&mut scene, Behaviour::Refuses("side")).await;
+    // The app's update comes first, and the agent has to undo it.
     scene.recommend(&TARGET);
     let pod = scene.agent.reaches("web", "Refused").await;
     assert!(pod.detail.contains("not in the mood"), "{}", pod.detail);
-    // It is tried again now and then, so it may be in the middle of that.
+    // The agent retries now and then, so a retry may be in progress.
     let undone = || scene.holds(&AT_FIRST) && runtime.stores(&AT_FIRST);
     scene.agent.wait_for("everything to be undone", undone).await;
 
@@ -219,7 +219,7 @@ async fn what_the_runtime_refuses_is_undone_everywhere() {
         "its own undoing was taken for a reason to try again: {history:#?}"
     );
 
-    runtime.feels(Mood::Fair);
+    runtime.set_behaviour(Behaviour::Fair);
     scene.settles(&TARGET).await;
     assert!(runtime.stores(&TARGET));
 }
@@ -240,8 +240,8 @@ async fn what_is_in_use_by_then_is_not_taken_back_through_the_runtime() {
         go.display()
     );
     scene.node.spawn(&cgroup, &format!("exec perl -e '{program}'"));
-    // More than the 128 MiB that the app has at first.
-    let (runtime, _socket) = OddRuntime::start(&mut scene, Mood::Busy(go, usage, 150 << 20)).await;
+    // More than the app's initial 128 MiB.
+    let (runtime, _socket) = OddRuntime::start(&mut scene, Behaviour::Busy(go, usage, 150 << 20)).await;
     scene.recommend(&TARGET);
     let incomplete = async || {
         let history = scene.agent.history().await;
@@ -257,7 +257,7 @@ async fn what_is_in_use_by_then_is_not_taken_back_through_the_runtime() {
 #[tokio::test]
 async fn an_answer_that_makes_no_sense_is_reported_and_owed() {
     let mut scene = Scene::new();
-    let (runtime, socket) = OddRuntime::start(&mut scene, Mood::Confused).await;
+    let (runtime, socket) = OddRuntime::start(&mut scene, Behaviour::Confused).await;
     scene.recommend(&TARGET);
     let holds = || scene.holds(&TARGET);
     scene.agent.wait_for("the files to hold the values", holds).await;
@@ -268,7 +268,7 @@ async fn an_answer_that_makes_no_sense_is_reported_and_owed() {
         "{}",
         pod.detail
     );
-    runtime.feels(Mood::Fair);
+    runtime.set_behaviour(Behaviour::Fair);
     scene.settles(&TARGET).await;
     assert!(runtime.stores(&TARGET));
 }
@@ -282,12 +282,12 @@ async fn what_the_runtime_writes_beside_what_it_was_told_is_found_and_repaired()
         .find(|file| file.contains("weight") || file.contains("shares"))
         .unwrap();
     let directory = &scene.node.cgroups().directories(&scene.pod.containers["app"].cgroup)[0];
-    let mood = Mood::Writes(directory.join(weight), "77");
-    let (runtime, _socket) = OddRuntime::start(&mut scene, mood).await;
+    let behaviour = Behaviour::Writes(directory.join(weight), "77");
+    let (runtime, _socket) = OddRuntime::start(&mut scene, behaviour).await;
     let target = [TARGET[0], ("side", SIDE)];
     scene.recommend(&target);
     scene.settles(&target).await;
-    assert!(matches!(runtime.mood(), Mood::Fair), "never meddled");
+    assert!(matches!(runtime.behaviour(), Behaviour::Fair), "never meddled");
     assert!(runtime.stores(&target));
     let history = scene.agent.history().await;
     assert!(
@@ -299,7 +299,7 @@ async fn what_the_runtime_writes_beside_what_it_was_told_is_found_and_repaired()
 #[tokio::test]
 async fn a_container_that_the_runtime_never_had_is_nothing_to_tell_it_of() {
     let mut scene = Scene::new();
-    let (runtime, _socket) = OddRuntime::start(&mut scene, Mood::Fair).await;
+    let (runtime, _socket) = OddRuntime::start(&mut scene, Behaviour::Fair).await;
     runtime.containers.lock().unwrap().clear();
     scene.recommend(&TARGET);
     scene.settles(&TARGET).await;

@@ -1,5 +1,4 @@
-//! Something is at the runtime's socket that does not help: the files are written all the same, and what the runtime was
-//! not told is owed.
+//! No usable runtime is at the socket: the agent writes the files all the same, and a runtime sync stays pending.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -9,7 +8,7 @@ use super::{Amounts, SIDE, Scene, cpu};
 
 const TARGET: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
 
-/// Changes something with this at the socket's place, and returns what the agent says is wrong.
+/// Makes a change with this file at the socket's path, and returns the agent's problem.
 async fn change_with(scene: &mut Scene, socket: &Path) -> String {
     scene.agent.set("--runtime-socket", socket);
     scene.agent.set("--runtime-timeout", "1s");

@@ -1,5 +1,5 @@
-//! What a tenant writes in a namespace of their own changes nobody else's pod: neither annotations and owners that make
-//! their pod look like the victim's mirror, nor its name, nor the ids of its containers in a status.
+//! A tenant's objects change no pod of others: neither annotations and owners that imitate the victim's mirror pod,
+//! nor its name, nor the ids of its containers in a status.
 
 use vscaled::control::proto;
 
@@ -11,7 +11,7 @@ const OWN: &str = "0a1b2c3d-0000-4000-8000-000000000012";
 const WANTED: [(&str, Amounts); 1] = [("app", Amounts::doubled(20, 16))];
 const NODE: &str = "{apiVersion: v1, kind: Node, name: node-1, uid: n, controller: true}";
 
-/// A pod of the tenant's, of this name and UID, with more metadata, that has a VPA of its own.
+/// A pod of the tenant with this name, UID and additional metadata, and with its own VPA.
 fn tenants(name: &str, uid: &str, container: &str, metadata: &str) -> String {
     let pod = pod_manifest(name, uid, &[("app", Amounts::doubled(100, 64), Some(container))]);
     let pod = pod.replace(&format!("uid: {uid}\n"), &format!("uid: {uid}\n  {metadata}\n"));
@@ -22,7 +22,7 @@ fn set_of(name: &str) -> String {
     format!("{{apiVersion: apps/v1, kind: StatefulSet, name: {name}, uid: set, controller: true}}")
 }
 
-/// The manifest with other owners.
+/// Replaces the owners in the manifest.
 fn owned_by(manifest: &str, owners: &str) -> String {
     let line = |line: &str| match line.trim_start().starts_with("ownerReferences:") {
         true => format!("  ownerReferences: {owners}\n"),
@@ -37,7 +37,7 @@ async fn nothing_in_a_tenants_metadata_resizes_another_namespaces_pod() {
     let own = scene.node.run("own", OWN, &[("app", Amounts::doubled(100, 64))]);
     let theirs = scene.pod.containers["app"].id.clone();
     let annotated = |name: &str| format!("annotations: {{kubernetes.io/config.{name}: {UID}}}");
-    // Runs itself, and has what its own VPA says.
+    // The pod runs and has the values of its own VPA.
     let runs = tenants("own", OWN, &own.containers["app"].id, &annotated("hash"));
     scene.agent.write("a-own.yaml", &runs);
     let other = |digit: u8| format!("0a1b2c3d-0000-4000-8000-0000000000{digit}");
@@ -71,7 +71,7 @@ async fn nothing_in_a_tenants_metadata_resizes_another_namespaces_pod() {
         assert!(refused.is_err(), "{name}: {refused:?}");
     }
 
-    // The victim is found, and nobody else's, by its UID and by its own VPA.
+    // The agent finds only the victim by its UID, and applies the victim's own VPA.
     let wanted = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
     assert!(scene.node.holds(&scene.pod, &AT_FIRST));
     scene.recommend(&wanted);
@@ -85,7 +85,7 @@ async fn nothing_in_a_tenants_metadata_resizes_another_namespaces_pod() {
         let pod = format!("{}/{}", change.namespace, change.name);
         assert!(["test/web", "tenant/own"].contains(&pod.as_str()), "{pod}");
     }
-    // What was saved is saved for those that run, too.
+    // The state file has only running pods.
     let saved = std::fs::read_to_string(scene.agent.state_file()).unwrap();
     for name in ["hash", "mirror", "late", "forged", "both"] {
         assert!(!saved.contains(&format!("\"name\":\"{name}\"")), "{saved}");
@@ -107,7 +107,7 @@ async fn a_mirror_pod_is_the_static_pod_that_its_annotation_names() {
     scene.agent.resize(scene.by_hand(memory("256Mi"))).await.unwrap();
 }
 
-/// How often a tenant writes everything anew.
+/// The number of times that the tenant rewrites all objects.
 const ROUNDS: u64 = 20;
 
 #[tokio::test]
@@ -136,12 +136,12 @@ async fn whatever_stands_in_a_tenants_namespace_no_write_leaves_their_own_pods()
         let vpas = (0..3).map(|_| tenant.vpa()).collect::<Vec<_>>();
         let workloads = ["StatefulSet", "Deployment", "ReplicaSet"].map(|kind| tenant.workload(kind));
         let all = pods.iter().chain(&vpas).chain(&workloads);
-        // A file before the others' and one after them.
+        // One file sorts before the others' files and one after them.
         for (index, object) in all.enumerate() {
             let file = if index % 2 == 0 { "a" } else { "z" };
             scene.agent.write(&format!("{file}-{index}.yaml"), &object.to_string());
         }
-        // What its own VPA says is done for the probe, so everything above has been seen.
+        // The probe has the values of its own VPA, so the agent has read everything before it.
         let wanted = [("app", Amounts::doubled(50 + 10 * (round % 7), 32 + 8 * (round % 5)))];
         scene
             .agent

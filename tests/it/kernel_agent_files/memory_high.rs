@@ -1,4 +1,4 @@
-//! A `memory.high` that something else gave to a cgroup stays the part of its limit that it was.
+//! A `memory.high` that a foreign writer sets keeps its proportion to the limit.
 
 use vscaled::model::{CgroupVersion, MemoryLimit, Setting};
 
@@ -41,7 +41,7 @@ async fn a_memory_high_follows_its_limit_and_is_given_to_no_other_cgroup() {
         scene.recommend(targets);
         scene.settles(targets).await;
         let (high, limit) = held(&scene);
-        // The first one was rounded, and a limit may be five times as large as another.
+        // The first value was rounded, and a limit may be five times as large as another.
         let off = bytes(high).abs_diff(nine_tenths(limit));
         assert!(off <= 8 * page.get(), "{targets:?}: {high:?} of {limit:?}");
     }

@@ -1,20 +1,21 @@
 //! A kubelet that resizes a pod while a container does not run leaves the pod's cgroup below its containers
-//! (kubernetes/kubernetes#138760): that is found on every pod, and ended where the configuration says so.
+//! (kubernetes/kubernetes#138760). The agent reports this for every pod, and corrects it where the configuration says
+//! so.
 
 use vscaled::control::proto;
 use vscaled::model::{CgroupVersion, MemoryLimit, Setting};
 
 use super::{Amounts, SIDE, Scene};
-use crate::support::allocator::{Allocator, Appetite, End};
+use crate::support::allocator::{Allocation, Allocator, End};
 
-/// What the spec says after somebody's resize.
+/// The spec after a resize by a user.
 const RESIZED: [(&str, Amounts); 2] = [("app", Amounts::doubled(100, 256)), ("side", SIDE)];
-/// What the pod's cgroup had before, and has still.
+/// The old limit, which the pod's cgroup still has.
 const OLD: MemoryLimit = MemoryLimit::Bytes(96 << 20);
-/// More than the pod's cgroup allows, less than the container's does.
-const APPETITE: Appetite = Appetite { rate: 0, until: 160 };
+/// More than the pod's cgroup permits, less than the container's does.
+const ALLOCATION: Allocation = Allocation { rate: 0, until: 160 };
 
-/// The container was started again with its new limit, in a pod that still has the old one.
+/// Restarts the container with its new limit, in a pod with the old one.
 fn left_below(scene: &Scene) {
     scene.node.cgroups().put(
         &scene.pod.cgroup,
@@ -25,16 +26,16 @@ fn left_below(scene: &Scene) {
     );
 }
 
-/// What becomes of a process in the container that needs what its limit allows.
+/// The end of a process in the container that needs the container's whole limit.
 fn grows(scene: &Scene) -> End {
-    Allocator::start(scene.node.cgroups(), &scene.pod.containers["app"].cgroup, APPETITE).wait()
+    Allocator::start(scene.node.cgroups(), &scene.pod.containers["app"].cgroup, ALLOCATION).wait()
 }
 
 fn pod_limit(scene: &Scene) -> Option<MemoryLimit> {
     scene.node.held(&scene.pod)["pod"].memory_limit()
 }
 
-/// The only change of the pod that was recorded.
+/// The only recorded change of the pod.
 async fn only_change(scene: &Scene) -> proto::Change {
     scene
         .agent
@@ -77,7 +78,7 @@ async fn the_loop_of_kills_in_a_pod_left_below_its_containers_ends() {
         matches!(grows(&scene), End::Killed(_)),
         "the kernel lets it have more than its pod"
     );
-    // Its kubelet starts it again.
+    // The kubelet restarts the container.
     scene.node.run_container(&mut scene.pod, "app", RESIZED[0].1);
     scene.agent.write("pod.yaml", &scene.pod.manifest());
     let raised = || pod_limit(&scene) == Some(MemoryLimit::Bytes(576 << 20));

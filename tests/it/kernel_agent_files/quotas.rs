@@ -1,4 +1,5 @@
-//! Cpu quotas are the kubelet's to enforce or not: none is written where it enforces none, and its period stays.
+//! The kubelet decides whether cpu quotas are enforced: the agent writes no quota where the kubelet has none, and
+//! keeps the period.
 
 use vscaled::model::{CgroupVersion, CpuMax, CpuQuota, MemoryLimit, Setting, Settings};
 
@@ -28,7 +29,7 @@ fn held(scene: &Scene) -> [CpuMax; 3] {
     ["pod", "app", "side"].map(|name| held[name].cpu_max().unwrap())
 }
 
-/// Takes every quota away, as a kubelet does with `cpuCFSQuota: false`.
+/// Removes every quota, like a kubelet with `cpuCFSQuota: false`.
 fn without_quotas(scene: &Scene) {
     let unbounded = files(scene.node.cgroups().version(), max(CpuQuota::Max));
     for container in scene.pod.containers.values() {
@@ -52,7 +53,7 @@ async fn no_quota_is_written_where_the_kubelet_enforces_none() {
     scene.recommend(&TARGET);
     has_memory(&scene, 192).await;
     assert_eq!(held(&scene), [max(CpuQuota::Max); 3]);
-    // What was learned outlives the agent, and cpu is still shared as recommended.
+    // The next agent knows that the kubelet enforces no quotas, and applies the recommended cpu weights.
     scene.agent.stop();
     scene.agent.start().await;
     scene.recommend(&[("app", Amounts::doubled(300, 128)), ("side", SIDE)]);
@@ -63,7 +64,8 @@ async fn no_quota_is_written_where_the_kubelet_enforces_none() {
     assert!(of_shares.count() > 0);
 }
 
-/// A container with processors of its own has no quota, nor has its pod; others of the pod do.
+/// A container with exclusive processors has no quota, and its pod has none either; other containers of the pod have
+/// one.
 #[tokio::test]
 async fn what_is_bounded_beside_an_unbounded_container_is_resized() {
     let mut scene = Scene::new();
@@ -101,7 +103,7 @@ async fn another_period_is_kept() {
         let containers = ["app", "side"].map(|name| scene.pod.containers[name].cgroup.clone());
         containers.into_iter().chain([scene.pod.cgroup.clone()])
     };
-    // First nothing is bounded, so that no quota is above its pod's in between.
+    // Removes all quotas first, so that none is above its pod's in between.
     for cgroup in cgroups() {
         scene.node.put(&cgroup, &files(version, halved(CpuQuota::Max)));
     }
@@ -114,7 +116,7 @@ async fn another_period_is_kept() {
     has_memory(&scene, 192).await;
     // 400m and 100m.
     assert_eq!(held(&scene), [25_000, 20_000, 5_000].map(half));
-    // Somebody changes a quota and leaves the period.
+    // A foreign writer changes a quota and leaves the period.
     scene
         .node
         .put(&scene.pod.containers["app"].cgroup, &files(version, half(15_000)));
@@ -125,7 +127,7 @@ async fn another_period_is_kept() {
 #[tokio::test]
 async fn a_vpa_of_memory_alone_never_changes_a_cpu_file() {
     let mut scene = Scene::new();
-    // Another agent has given the container more than its spec says.
+    // Another agent has given the container more than its spec has.
     let foreign = Amounts::doubled(90, 64).settings(scene.node.cgroups().version());
     scene.node.put(&scene.pod.containers["app"].cgroup, &foreign);
     let cpu = |scene: &Scene| {

@@ -1,4 +1,4 @@
-//! What cannot be done is refused with the reason, and every value stays as it was.
+//! The agent refuses impossible changes with a reason, and every value stays unchanged.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ async fn a_limit_below_what_is_in_use_is_refused_with_both_numbers() {
     scene.occupy(100).await;
     let before = scene.node.held(&scene.pod);
 
-    // More cpu and a larger second container in the same breath: all or nothing.
+    // More cpu and a larger second container in one recommendation: all or nothing.
     let tight = [("app", Amounts::doubled(300, 32)), ("side", Amounts::doubled(90, 64))];
     scene.recommend(&tight);
     let pod = scene.agent.reaches("web", "Refused").await;
@@ -37,7 +37,7 @@ async fn a_limit_below_what_is_in_use_is_refused_with_both_numbers() {
     assert!(scene.agent.pod("web").await.unwrap().r#override.is_none());
     assert!(scene.node.all_run(&scene.pod));
 
-    // What is refused is tried again when something else is wanted.
+    // The agent retries a refused change when another change follows.
     let fitting = [("app", Amounts::doubled(300, 80)), ("side", Amounts::doubled(90, 64))];
     scene.recommend(&fitting);
     scene.settles(&fitting).await;
@@ -49,7 +49,7 @@ async fn why_a_limit_was_refused_is_still_said_when_the_guard_cannot_raise_it_ei
     scene.occupy(100).await;
     scene.recommend(&[("app", Amounts::doubled(300, 32)), ("side", SIDE)]);
     scene.agent.reaches("web", "Refused").await;
-    // Towards the limit that stands, which is above what the VPA allows by now.
+    // The memory use approaches the current limit, which is above the VPA's new maximum.
     scene.occupy(70).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     let pod = scene.agent.pod("web").await.unwrap();

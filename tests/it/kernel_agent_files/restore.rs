@@ -1,4 +1,4 @@
-//! Taking vscaled off a node: every value goes back to what the pods' specs say.
+//! Removing vscaled from a node: every value returns to that of the pod's spec.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ async fn values_go_back_to_the_spec_after_they_were_shown() {
         "{shown}"
     );
 
-    // The override is forgotten, too: an agent that comes back begins from nothing.
+    // The override is gone too: a new agent starts without any.
     scene.agent.remove("vpa.yaml");
     scene.agent.start().await;
     scene.agent.reaches("web", "NotManaged").await;
@@ -85,7 +85,7 @@ async fn a_limit_that_does_harm_goes_up_again() {
     let mut scene = Scene::started().await;
     let cgroup = scene.pod.containers["app"].cgroup.clone();
     let bytes = 118_u64 << 20;
-    // Begins to grow once the spec's limit of 128 MiB is there, up to just below it.
+    // The process starts to allocate when the spec's limit of 128 MiB is in force, up to just below it.
     let start = scene.agent.path().join("grow");
     let grow = format!(
         "while ! test -e {}; do sleep 0.01; done; {}",
@@ -101,7 +101,8 @@ async fn a_limit_that_does_harm_goes_up_again() {
         while cgroups.settings(&cgroup).memory_limit() != Some(MemoryLimit::Bytes(128 << 20)) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        // After the pass, so that it is the watch that sees it; and fast, so that it sees it within its minute.
+        // The process starts after the pass, so that the shrink watch detects it, and allocates fast, within the
+        // watch's minute.
         std::thread::sleep(Duration::from_millis(500));
         cgroups.free_cpu([&scene.pod.cgroup, &cgroup]);
         std::fs::write(start, "").unwrap();
@@ -128,7 +129,7 @@ async fn only_pods_that_vscaled_wrote_to_are_written() {
     let mut scene = Scene::new();
     let other = scene.node.run("other", OTHER, &AT_FIRST);
     scene.agent.write("other.yaml", &other.manifest());
-    // Its kubelet has other ideas of weights and quotas than vscaled.
+    // This pod's kubelet uses other weights and quotas than vscaled.
     let version = scene.node.cgroups().version();
     let theirs = Amounts::doubled(130, 80).settings(version);
     scene.node.put(&other.cgroup, &theirs);
@@ -136,7 +137,7 @@ async fn only_pods_that_vscaled_wrote_to_are_written() {
     scene.agent.start().await;
     scene.recommend(&RECOMMENDED);
     scene.settles(&RECOMMENDED).await;
-    // Nobody asks for anything any more, and what was written stays, also through a restart.
+    // After the VPA is gone, the written values stay, also through a restart.
     scene.agent.remove("vpa.yaml");
     scene.agent.reaches("web", "NotManaged").await;
     scene.agent.stop();

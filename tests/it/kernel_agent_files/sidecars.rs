@@ -1,4 +1,4 @@
-//! A native sidecar is resized like a regular container, also one that is started anew in the middle.
+//! A native sidecar is resized like a regular container, also one that restarts during the resize.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::support::bare::BarePod;
 
 const TARGET: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", Amounts::doubled(80, 64))];
 
-/// The manifest of a pod whose `side` is an init container that is always restarted.
+/// The manifest of a pod whose `side` is an init container with restartPolicy Always.
 fn manifest(pod: &BarePod) -> String {
     let [app, side] = ["app", "side"].map(|name| &pod.containers[name]);
     let regular = pod_manifest(pod.name, pod.uid, &[("app", app.amounts, Some(&app.id))]);
@@ -49,7 +49,7 @@ async fn a_sidecar_gets_what_is_recommended_for_it() {
 async fn a_sidecar_that_restarts_in_the_middle_ends_with_what_is_recommended() {
     let mut scene = started().await;
     for round in 0..5 {
-        // The restart falls before, into or after the pass.
+        // The restart happens before, during or after the pass.
         let targets = [
             ("app", Amounts::doubled(200 + round, 96)),
             ("side", Amounts::doubled(80 + round, 64)),

@@ -1,10 +1,10 @@
-//! A container that may write its own cgroups (KEP-5474) sets limits below its own: those are its own business.
+//! A container with writable cgroups (KEP-5474) sets limits below its own, and the agent leaves those alone.
 
 use vscaled::model::{CgroupPath, MemoryLimit};
 
 use super::{AT_FIRST, ROOMY, Scene};
 
-/// Sets the memory limit of a cgroup that the container made, in MiB.
+/// Sets the memory limit of a cgroup that the container created, in MiB.
 fn limit(scene: &Scene, cgroup: &CgroupPath, mebibytes: u64) {
     scene
         .node
@@ -19,7 +19,7 @@ async fn limits_below_a_containers_own_are_left_alone() {
     let below = |name: &str| format!("kubepods/burstable/pod{}/{id}/{name}", scene.pod.uid);
     let own = &scene.pod.containers["app"].cgroup;
     scene.node.cgroups().move_below(own, "container");
-    // What crun calls its own inner cgroup, and what systemd in a container makes.
+    // The names of crun's inner cgroup, and of systemd's in a container.
     let nested = ["container", "init.scope"].map(|name| scene.node.cgroups().make(&below(name)));
     for cgroup in &nested {
         limit(&scene, cgroup, 24);

@@ -1,4 +1,4 @@
-//! More kills at once than the kernel explains.
+//! More kills at once than the kernel logs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ pub(super) fn containers() -> Vec<(&'static str, Amounts)> {
     CONTAINERS.map(|name| (name, SMALL)).to_vec()
 }
 
-/// Checks that each of these victims was told once, for its container, and none of them for another one.
+/// Checks that each of these victims was reported once, for its own container.
 pub(super) fn check(told: &[OomKill], victims: &BTreeMap<u32, &'static str>) {
     let mut ids: Vec<&str> = told.iter().map(|kill| kill.id.as_str()).collect();
     ids.sort_unstable();
@@ -49,6 +49,6 @@ async fn fifty_kills_at_once_are_all_told_each_for_its_container() {
     let burst = start_burst(&scene);
     let victims: BTreeMap<u32, &str> = burst.iter().map(|(name, child)| (child.id(), *name)).collect();
     burst.into_iter().for_each(|(_, child)| was_killed(child));
-    let told = scene.tells(victims.len()).await;
+    let told = scene.wait_for_kills(victims.len()).await;
     check(&told, &victims);
 }

@@ -28,7 +28,7 @@ async fn a_kill_is_told_with_everything_the_kernel_says() {
     assert!(jiff::Timestamp::now().duration_since(at).as_secs() < 60);
 }
 
-/// A pod with one container each.
+/// Pods with one container each.
 const PODS: [(&str, &str); 10] = [
     ("a", "0a1b2c3d-0000-4000-8000-000000000061"),
     ("b", "0a1b2c3d-0000-4000-8000-000000000062"),
@@ -56,19 +56,20 @@ async fn fifty_kills_at_once_in_ten_pods_are_told_each_once_and_nearly_all_with_
     for pod in &pods {
         scene.agent.reaches(pod.name, "NotManaged").await;
     }
-    // A kill that was counted two seconds ago is logged (`LATEST`): only then is it known which kill each line is.
+    // A kill that was counted two seconds ago is logged (`LATEST`). Only then does each line belong to a certain
+    // kill.
     tokio::time::sleep(Duration::from_millis(2200)).await;
     let in_turn = (0..5).flat_map(|_| &pods);
     let kill = |pod: &BarePod| (pod.name, scene.victim(&pod.containers[pod.name].cgroup, TOO_MUCH));
     let burst: Vec<_> = in_turn.map(kill).collect();
     let victims: BTreeMap<u32, &str> = burst.iter().map(|(name, child)| (child.id(), *name)).collect();
     burst.into_iter().for_each(|(_, child)| was_killed(child));
-    let told = scene.tells(victims.len()).await;
+    let told = scene.wait_for_kills(victims.len()).await;
     check(&told, &victims);
     let with_process = |kill: &&OomKill| kill.victim.is_some() || !kill.candidates.is_empty();
     let known = told.iter().filter(with_process).count();
     assert!(known >= 45, "{known} of {} with a process", told.len());
-    // Of those that are counted between the same two looks at the counters it is not certain which is which.
+    // Kills between the same two reads of the counters are ambiguous.
     let certain = told.iter().filter(|kill| kill.victim.is_some()).count();
     println!("of {certain} of {} it is certain which process it was", told.len());
     assert!(certain >= 30, "of {certain} it is certain which process it was");
@@ -78,11 +79,11 @@ async fn fifty_kills_at_once_in_ten_pods_are_told_each_once_and_nearly_all_with_
 async fn what_happens_while_no_agent_runs_is_told_once_and_nothing_twice() {
     let mut scene = started(&[("app", SMALL)]).await;
     scene.kill_one("app");
-    let before = scene.tells(1).await;
+    let before = scene.wait_for_kills(1).await;
     scene.agent.stop();
     scene.kill_one("app");
     scene.start().await;
-    let after = scene.tells(2).await;
+    let after = scene.wait_for_kills(2).await;
     assert_eq!(after[0].id, before[0].id);
     assert!(after[1].while_down, "{after:#?}");
 }
@@ -94,9 +95,9 @@ async fn a_container_that_takes_the_place_of_another_amid_kills_is_told_of() {
     let app = scene.cgroup("app");
     for round in 0..4 {
         scene.kill_one("app");
-        let told = scene.tells(2 * round + 1).await;
+        let told = scene.wait_for_kills(2 * round + 1).await;
         assert_eq!(container(&told[2 * round]), "app", "{told:#?}");
-        // Another one with its name, which counts from zero: the pod has as many as before.
+        // A new cgroup of the same name counts from zero.
         cgroups.remove(&app);
         cgroups.make(&format!(
             "kubepods/burstable/pod{UID}/{}",
@@ -104,7 +105,7 @@ async fn a_container_that_takes_the_place_of_another_amid_kills_is_told_of() {
         ));
         cgroups.limit_memory(&app, MemoryLimit::Bytes(16 << 20));
         scene.kill_one("app");
-        let told = scene.tells(2 * round + 2).await;
+        let told = scene.wait_for_kills(2 * round + 2).await;
         assert_eq!(container(&told[2 * round + 1]), "app", "{told:#?}");
     }
 }
@@ -113,14 +114,14 @@ async fn a_container_that_takes_the_place_of_another_amid_kills_is_told_of() {
 async fn an_agent_that_finds_the_other_source_tells_nothing_again_and_goes_on() {
     let mut scene = started(&[("app", SMALL)]).await;
     scene.kill_one("app");
-    scene.tells(1).await;
+    scene.wait_for_kills(1).await;
     for source in ["/dev/kmsg", "syslog"] {
         scene.agent.stop();
         scene.agent.set("--kmsg", source);
         scene.start().await;
-        let before = scene.told().await.len();
+        let before = scene.reported_kills().await.len();
         let kill = scene.explained(|| scene.kill_one("app")).await;
         assert_eq!(kill.id.contains("-time-"), source == "syslog", "{kill:#?}");
-        assert!(scene.told().await.len() > before);
+        assert!(scene.reported_kills().await.len() > before);
     }
 }

@@ -1,4 +1,4 @@
-//! Kills at a receiver of reports, at the far end of everything: kernel, watcher, spool, gRPC.
+//! Kills at a receiver of reports, end to end: kernel, watcher, kill log, gRPC.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::bursts::{containers, start_burst};
 use super::*;
 use crate::reports::sink::Sink;
 
-/// The ids of the kills that a sink printed, each as often as it did.
+/// The ids of the kills that a sink printed, with repetitions.
 fn ids(lines: &[String]) -> Vec<String> {
     let id = |line: &String| {
         let report: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -26,16 +26,21 @@ async fn every_kill_of_a_burst_reaches_the_receiver_though_the_agent_is_killed_m
     scene.agent.set("--report-grpc-endpoint", &sink.address);
     scene.start().await;
     let burst = start_burst(&scene);
-    let enough = async || (scene.told().await.len() >= 5).then_some(());
+    let enough = async || (scene.reported_kills().await.len() >= 5).then_some(());
     scene.agent.until("some kills to be told", enough).await;
     scene.agent.kill();
     let count = burst.len();
     burst.into_iter().for_each(|(_, child)| was_killed(child));
     scene.start().await;
-    let told: BTreeSet<String> = scene.tells(count).await.into_iter().map(|kill| kill.id).collect();
+    let told: BTreeSet<String> = scene
+        .wait_for_kills(count)
+        .await
+        .into_iter()
+        .map(|kill| kill.id)
+        .collect();
 
-    // One that was sent and not acknowledged when the agent was killed is sent again, under its id. Others on the machine
-    // may be killed meanwhile and are told, too.
+    // The agent resends a report that was not acknowledged when it was killed, with the same id. Other processes on
+    // the machine may be killed too, and the agent reports them.
     let received = sink.until(|lines| {
         let received: BTreeSet<String> = ids(lines).into_iter().collect();
         told.is_subset(&received)

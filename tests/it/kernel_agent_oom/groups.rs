@@ -1,4 +1,4 @@
-//! A container that is killed as a whole (`memory.oom.group`), as every container of a newer kubelet on v2.
+//! A container that is killed as a whole (`memory.oom.group`), like every container of a newer kubelet on v2.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,7 @@ async fn a_group_of_four_is_one_kill_with_four_processes() {
     for kernel_log in [true, false] {
         let mut scene = Scene::of(&[("app", SMALL)]);
         if scene.node.cgroups().version() == CgroupVersion::V1 {
-            // Straight to the file descriptor: the harness keeps what the print macros write.
+            // Writes to the file descriptor, because the test harness captures the output of the print macros.
             writeln!(std::io::stderr(), "SKIPPED oom-group: cgroup v1 has no groups").unwrap();
             return;
         }
@@ -30,7 +30,7 @@ async fn a_group_of_four_is_one_kill_with_four_processes() {
         let victim = scene.victim(&cgroup, TOO_MUCH);
         group.insert(victim.id());
         was_killed(victim);
-        let told = scene.tells(if kernel_log { 1 } else { group.len() }).await;
+        let told = scene.wait_for_kills(if kernel_log { 1 } else { group.len() }).await;
         if kernel_log && told[0].level != "unknown" {
             assert_eq!(
                 told[0].group.iter().copied().collect::<BTreeSet<_>>(),
@@ -39,13 +39,13 @@ async fn a_group_of_four_is_one_kill_with_four_processes() {
             );
             assert_eq!(told[0].group.len(), group.len());
         }
-        // Whatever else there was to tell of the group would be told before this.
+        // A later report of the group would arrive before this one.
         let other = scene
             .node
             .cgroups()
             .make(&format!("kubepods/burstable/pod{UID}/{:064x}", 99));
         scene.node.cgroups().limit_memory(&other, MemoryLimit::Bytes(16 << 20));
         was_killed(scene.victim(&other, TOO_MUCH));
-        scene.tells(told.len() + 1).await;
+        scene.wait_for_kills(told.len() + 1).await;
     }
 }

@@ -1,4 +1,4 @@
-//! One kill at a time: whose limit was hit, and what the victim was.
+//! One kill at a time: the limit that was hit, and the role of the victim.
 
 use super::*;
 use crate::support::victims::holding;
@@ -28,10 +28,12 @@ async fn a_container_over_its_own_limit_is_told_with_everything_the_kernel_says(
 async fn a_pod_over_its_limit_is_told_as_that_whichever_container_pays_for_it() {
     let scene = Scene::started(&[("a", Amounts::doubled(1000, 64)), ("b", Amounts::doubled(1000, 64))]).await;
     scene.limit_pod(48);
-    // The largest process is killed: the one in A holds 28 MiB, while the one in B asks for the rest and more.
+    // The kernel kills the largest process: the one in A holds 28 MiB, while the one in B allocates the rest and
+    // more.
     let kill = scene
-        // On a busy machine the kernel frees the memory of the first late, and kills the second as well. The test cannot spare it:
-        // a score below zero needs CAP_SYS_RESOURCE, which root does not have everywhere.
+        // On a busy machine the kernel frees the memory of the first process late, and kills the second as well. The
+        // test cannot protect the second: a negative score needs CAP_SYS_RESOURCE, which root does not have
+        // everywhere.
         .explained_of(2, || {
             let holder = scene.victim(&scene.cgroup("a"), &holding(28 << 20));
             let pid = holder.id();
@@ -58,7 +60,7 @@ fn wait_for_usage(node: &BareNode, cgroup: &CgroupPath, bytes: u64) {
     panic!("{cgroup} never used {bytes} bytes");
 }
 
-/// A container with a pid namespace of its own, as runtimes make them.
+/// Runs a container in its own pid namespace, as runtimes do.
 const CONTAINED: &str = "exec unshare --pid --fork --kill-child";
 
 #[tokio::test]
@@ -84,8 +86,8 @@ async fn the_first_process_of_a_container_is_told_as_that() {
     scene.node.spawn(&cgroup, &first);
     scene.start().await;
     std::fs::write(&go, "").unwrap();
-    let kill = scene.tells(1).await.pop().unwrap();
-    // Unless the kernel did not say whom it killed.
+    let kill = scene.wait_for_kills(1).await.pop().unwrap();
+    // Except where the kernel did not log the victim.
     if let Some(victim) = kill.victim {
         assert_eq!((&*victim.comm, &*victim.role), ("sh", "main"));
     }

@@ -5,20 +5,20 @@ use std::collections::BTreeMap;
 use super::bursts::{check, containers, start_burst};
 use super::*;
 
-// The agent that is told to stop waits for its callers, who must be able to leave meanwhile.
+// A stopping agent waits for its callers, so they must be able to leave meanwhile.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kill_while_no_agent_runs_is_told_once_when_there_is_one_again() {
     let mut scene = Scene::started(&[("app", SMALL)]).await;
     scene.kill_one("app");
-    let before = scene.tells(1).await;
+    let before = scene.wait_for_kills(1).await;
     for (kills, stop) in (2..).zip([Agent::stop, Agent::kill]) {
         stop(&mut scene.agent);
         scene.kill_one("app");
         scene.start().await;
-        scene.tells(kills).await;
+        scene.wait_for_kills(kills).await;
     }
     scene.kill_one("app");
-    let told = scene.tells(4).await;
+    let told = scene.wait_for_kills(4).await;
     assert_eq!(told[0], before[0]);
     let while_down: Vec<bool> = told.iter().map(|kill| kill.while_down).collect();
     assert_eq!(while_down, [false, true, true, false]);
@@ -30,7 +30,7 @@ async fn an_agent_that_starts_for_the_first_time_tells_of_nothing_that_was_befor
     scene.kill_one("app");
     scene.start().await;
     let pid = scene.kill_one("app");
-    let told = scene.tells(1).await.pop().unwrap();
+    let told = scene.wait_for_kills(1).await.pop().unwrap();
     assert!(!told.while_down);
     assert!(told.victim.is_none_or(|victim| victim.pid == pid));
 }
@@ -46,16 +46,16 @@ async fn an_agent_killed_amid_a_burst_loses_nothing_and_tells_nothing_twice() {
         scene
             .agent
             .until("some kills to be told", async || {
-                (scene.told().await.len() >= enough).then_some(())
+                (scene.reported_kills().await.len() >= enough).then_some(())
             })
             .await;
         scene.agent.kill();
         burst.into_iter().for_each(|(_, child)| was_killed(child));
         scene.start().await;
     }
-    check(&scene.tells(victims.len()).await, &victims);
-    // Whatever was told again would have been by now.
+    check(&scene.wait_for_kills(victims.len()).await, &victims);
+    // A repeated report would arrive before this one.
     let last = scene.kill_one("a");
     victims.insert(last, "a");
-    check(&scene.tells(victims.len()).await, &victims);
+    check(&scene.wait_for_kills(victims.len()).await, &victims);
 }

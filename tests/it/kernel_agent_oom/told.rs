@@ -1,4 +1,4 @@
-//! Where kills are told: to watchers at the socket, in the metrics, by `vscalectl`, in the audit log.
+//! Reports of kills: to watchers at the socket, in the metrics, in `vscalectl`, in the audit log.
 
 use std::net::TcpListener;
 use std::process::{Command, Output};
@@ -17,13 +17,13 @@ fn vscalectl(scene: &Scene, arguments: &[&str]) -> Output {
 #[tokio::test]
 async fn a_kill_reaches_watchers_metrics_the_command_line_and_the_audit_log() {
     let mut scene = Scene::of(&[("app", SMALL)]);
-    // Free a moment ago, and nobody else on this machine is told of it.
+    // The port was free a moment ago, and no other process on this machine knows it.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     scene.agent.set("--http-address", address.to_string());
     scene.start().await;
     let mut watch = scene.agent.client().await.watch().await.unwrap();
     scene.kill_one("app");
-    let told = scene.tells(1).await.pop().unwrap();
+    let told = scene.wait_for_kills(1).await.pop().unwrap();
     let watched = loop {
         let change = watch.next().await.unwrap();
         if let Some(kill) = change.kill.filter(|kill| kill.id == told.id) {

@@ -1,4 +1,4 @@
-//! Kills of which something is missing: the log, the container, a truthful name.
+//! Kills with incomplete facts: without a log, without a container, or with a false name.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,7 +20,7 @@ async fn without_the_kernels_log_counters_alone_tell_of_every_kill_and_the_agent
     scene.kill_one("a");
     scene.kill_one("b");
     scene.kill_one("b");
-    let told = scene.tells(3).await;
+    let told = scene.wait_for_kills(3).await;
     let mut places: Vec<&str> = told.iter().map(container).collect();
     places.sort_unstable();
     assert_eq!(places, ["a", "b", "b"]);
@@ -39,7 +39,7 @@ async fn without_the_kernels_log_many_kills_are_told_as_soon_as_the_kernel_hints
     for (count, (name, _)) in (1..).zip(containers().iter().cycle().take(ONE_BY_ONE)) {
         scene.kill_one(name);
         let ended = Timestamp::now();
-        let kill = scene.tells(count).await.pop().unwrap();
+        let kill = scene.wait_for_kills(count).await.pop().unwrap();
         assert_eq!((container(&kill), &*kill.confidence), (*name, "counter-alone"));
         let counted: Timestamp = kill.time.parse().unwrap();
         waits.push(counted.duration_since(ended).as_millis());
@@ -52,7 +52,7 @@ async fn without_the_kernels_log_many_kills_are_told_as_soon_as_the_kernel_hints
     let burst = start_burst(&scene);
     let victims: BTreeMap<u32, &str> = burst.iter().map(|(name, child)| (child.id(), *name)).collect();
     burst.into_iter().for_each(|(_, child)| was_killed(child));
-    let told = scene.tells(ONE_BY_ONE + victims.len()).await;
+    let told = scene.wait_for_kills(ONE_BY_ONE + victims.len()).await;
     check(&told[ONE_BY_ONE..], &victims);
     assert!(told.iter().all(|kill| kill.confidence == "counter-alone"));
 }
@@ -111,6 +111,6 @@ async fn what_processes_write_into_the_log_is_no_kill() {
         fs::write("/dev/kmsg", line).unwrap();
     }
     let pid = scene.kill_one("app");
-    let told = scene.tells(1).await.pop().unwrap();
+    let told = scene.wait_for_kills(1).await.pop().unwrap();
     assert!(told.victim.is_none_or(|victim| victim.pid == pid));
 }

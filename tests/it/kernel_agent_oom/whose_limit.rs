@@ -1,4 +1,4 @@
-//! A pod at its limit because one of its containers is at its own: told as that container's.
+//! A pod at its limit because one of its containers is at its own: the report names that container.
 
 use std::fs;
 
@@ -41,7 +41,7 @@ async fn started(others: &[&'static str], as_a_group: bool) -> Scene {
     scene
 }
 
-/// Has a process killed in `app` when the pod has so much for it.
+/// Makes the kernel kill a process in `app` when the pod has this much memory for it.
 async fn killed_with(scene: &Scene, others: &[&str], bytes: u64) -> (OomKill, u64) {
     let used = |cgroup: &CgroupPath| scene.node.cgroups().memory_usage(cgroup);
     let limit = others.iter().map(|name| used(&scene.cgroup(name))).sum::<u64>() + bytes;
@@ -61,7 +61,7 @@ async fn a_container_at_its_own_limit_in_a_pod_of_one_two_or_three_is_told_as_th
             let (kill, limit) = killed_with(&scene, others, 16 << 20).await;
             assert_eq!((container(&kill), &*kill.limit_of), ("app", "container"), "{kill:#?}");
             let own = match &*kill.level {
-                // What the others use changes a little, and so does which limit is reached first.
+                // The memory use of the others changes a little, and so does the limit that is reached first.
                 "container" if !others.is_empty() => kill.limit.as_ref(),
                 level => {
                     assert_eq!(level, "pod");

@@ -1,4 +1,4 @@
-//! What the runtime client reads and hears from containerd.
+//! The runtime client's reads and events with containerd.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use vscaled::runtime::{EventStream, Happened, Problem, RuntimeEvent, discover};
 
 use super::*;
 
-/// The next event that is told about, whatever comes in between. Waits so long only where it never comes.
+/// Skips other events until the expected one arrives. Only a failing test waits this long.
 async fn expect(events: &mut EventStream, wanted: &RuntimeEvent) {
     let found = async {
         while let Some(event) = events.next().await {
@@ -36,7 +36,7 @@ async fn containers_are_listed_by_name_and_each_tells_its_stored_resources() {
     let pod = containerd.run(&pod()).await;
     let (cri, info) = discover(Some(&containerd.socket()), patient()).await.unwrap();
     assert_eq!((info.name.as_str(), info.kind), ("containerd", RuntimeKind::Containerd));
-    // containerd tells from 2.0 on; an older one must not be taken for systemd's.
+    // containerd reports the driver from 2.0 on; an older one must not be taken for systemd's.
     assert!(matches!(info.cgroup_driver, None | Some(Driver::Cgroupfs)), "{info:?}");
 
     let pods = cri.list_pods().await.unwrap();

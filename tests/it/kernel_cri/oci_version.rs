@@ -1,11 +1,11 @@
-//! The formula that an OCI runtime's own version promises, to compare with what its containers show.
+//! The weight formula that follows from an OCI runtime's version, for comparison with the values of its containers.
 
 use vscaled::model::WeightFormula;
 
-/// The formula of an OCI runtime, from what `runc --version` or `crun --version` prints.
+/// The formula of an OCI runtime, from the output of `runc --version` or `crun --version`.
 ///
-/// Quadratic since runc 1.3.2 (opencontainers/cgroups 0.0.4) and crun 1.23. `None` for other runtimes and for
-/// text that names no version.
+/// Quadratic since runc 1.3.2 (opencontainers/cgroups 0.0.4) and crun 1.23. `None` for other runtimes and for text
+/// without a version.
 pub(super) fn of_oci_runtime(version_text: &str) -> Option<WeightFormula> {
     let mut words = version_text.lines().next()?.split_whitespace();
     let first_quadratic = match words.next()? {
@@ -21,7 +21,7 @@ pub(super) fn of_oci_runtime(version_text: &str) -> Option<WeightFormula> {
     })
 }
 
-/// `1.3.2`, `1.23`, and what distributions make of it: `1.1.5+ds1`, `1.3.0-rc.1`. A missing part is zero.
+/// Parses `1.3.2`, `1.23`, and versions of distributions: `1.1.5+ds1`, `1.3.0-rc.1`. A missing part is zero.
 fn version_number(word: &str) -> Option<[u64; 3]> {
     let plain = word.split(['+', '-', '~']).next()?;
     let mut parts = plain.split('.').map(str::parse::<u64>);

@@ -47,7 +47,7 @@ fn a_demo_that_goes_on_ends_well_with_an_interrupt() {
     let mut demo = Demo::start(&["--keep"]);
     let shown = demo.read_to("vpa.yaml");
     assert!(shown.contains("export VSCALED_SOCKET=/"), "{shown}");
-    // What is to be typed works as it stands there, in a shell that knows nothing else.
+    // The suggested commands work as printed, in a shell without further settings.
     let lines = shown.lines().map(str::trim);
     let typed: Vec<_> = lines
         .filter(|line| line.starts_with("export ") || *line == "vscalectl get" || line.starts_with("vscalectl explain"))

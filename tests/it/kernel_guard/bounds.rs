@@ -1,11 +1,11 @@
-//! What is not lent, and what is said about it.
+//! Limits that the guard does not raise, and its messages about them.
 
 use std::fs;
 
 use vscaled::model::{CgroupVersion, MemoryLimit};
 
 use super::{APP, Scene, memory_directory, takes, vpa};
-use crate::support::allocator::{Allocator, Appetite, End};
+use crate::support::allocator::{Allocation, Allocator, End};
 
 #[tokio::test]
 async fn a_leak_ends_at_max_allowed_and_is_explained_once() {
@@ -59,7 +59,7 @@ async fn a_ceiling_that_no_limit_can_be_exactly_is_reached_and_explained_once() 
     assert_eq!(vain, 0, "{changes:#?}");
 }
 
-/// `spec.resources` bound all containers together. Another one uses 60 MiB of the 256.
+/// `spec.resources` limits all containers together. Another container uses 60 MiB of the 256.
 #[tokio::test]
 async fn no_growth_lifts_a_pod_above_its_own_limit() {
     let (mut scene, side) = Scene::of_two(|manifest| {
@@ -71,7 +71,7 @@ async fn no_growth_lifts_a_pod_above_its_own_limit() {
     scene.lift_pod(256);
     scene.agent.start().await;
     scene.guards("web").await;
-    let mut beside = Allocator::start(scene.node.cgroups(), &side, Appetite { rate: 100, until: 60 });
+    let mut beside = Allocator::start(scene.node.cgroups(), &side, Allocation { rate: 100, until: 60 });
     assert!(matches!(beside.wait(), End::Satisfied(_)));
     let end = scene.takes(100, 1 << 20).wait();
     assert!(matches!(end, End::Killed(taken) if taken > 128), "{end:?}");
@@ -91,7 +91,7 @@ async fn no_growth_lifts_a_pod_above_its_own_limit() {
     scene.was_never_lowered().await;
 }
 
-/// An init container that needs more than all others gives the pod its limit.
+/// An init container that needs more than all others determines the pod's limit.
 #[tokio::test]
 async fn a_pod_limit_that_is_large_enough_is_not_lifted() {
     let (mut scene, _) = Scene::of_two(|manifest| {
@@ -121,7 +121,7 @@ async fn a_runaway_ends_at_its_pods_budget() {
     let end = scene.takes(40, 1 << 20).wait();
     assert!(matches!(end, End::Killed(taken) if taken > 128), "{end:?}");
     let limit = scene.limit();
-    // What is left of the budget is less than the least growth, a 32nd of the limit, in whole mebibytes.
+    // The rest of the budget is smaller than the smallest growth, a 32nd of the limit, in whole MiB.
     assert!(limit <= 228 && 228 - limit <= limit / 32 + 1, "{limit} MiB");
     let refused = async || {
         let changes = scene.by_the_guard().await;
@@ -131,7 +131,8 @@ async fn a_runaway_ends_at_its_pods_budget() {
     assert!(refused.reason.contains("guardPodBudget"), "{}", refused.reason);
 }
 
-/// All pods together may have 700 MiB. One sits on 100 MiB and must not notice that two others run for the rest.
+/// All pods together may have 700 MiB. One pod holds 100 MiB and must not be affected while two others compete for
+/// the rest.
 #[tokio::test]
 async fn two_pods_that_race_for_the_last_memory_do_not_take_down_the_node() {
     let mut scene = Scene::new("4Gi");
@@ -154,12 +155,12 @@ async fn two_pods_that_race_for_the_last_memory_do_not_take_down_the_node() {
     for name in ["web", "api", "still"] {
         scene.guards(name).await;
     }
-    let mut still = takes(&scene.node, &pods[1], Appetite { rate: 100, until: 100 });
+    let mut still = takes(&scene.node, &pods[1], Allocation { rate: 100, until: 100 });
     assert!(matches!(still.wait(), End::Satisfied(_)));
-    let appetite = Appetite { rate: 100, until: 1000 };
+    let allocation = Allocation { rate: 100, until: 1000 };
     let mut racers = [
-        takes(&scene.node, &scene.pod, appetite),
-        takes(&scene.node, &pods[0], appetite),
+        takes(&scene.node, &scene.pod, allocation),
+        takes(&scene.node, &pods[0], allocation),
     ];
     let ends = racers.each_mut().map(Allocator::wait);
     println!("{ends:?}");
@@ -168,7 +169,7 @@ async fn two_pods_that_race_for_the_last_memory_do_not_take_down_the_node() {
         "there is not enough for both: {ends:?}"
     );
     assert!(still.lives(), "a bystander died");
-    // The limit of all pods was never hit: nobody was killed for it but those who ran.
+    // The limit of all pods was never hit: only the competing processes were killed.
     let root = memory_directory(&scene.node, &kubepods);
     let hit = match scene.node.cgroups().version() {
         CgroupVersion::V1 => fs::read_to_string(root.join("memory.failcnt"))

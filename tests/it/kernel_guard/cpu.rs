@@ -1,11 +1,11 @@
-//! A container that is held back by its cpu limit for long enough is lent more of it, and gives it back.
+//! A container that is throttled for long enough gets a temporary cpu limit, and loses it again.
 
 use vscaled::control::proto;
 use vscaled::model::CpuQuota;
 
 use super::{Scene, vpa};
 
-/// The quota of the container in thousandths of a cpu.
+/// The container's quota in millicores.
 fn quota(scene: &Scene) -> u64 {
     let max = scene.node.held(&scene.pod)["app"].cpu_max().expect("a quota is there");
     match max.quota {
@@ -21,7 +21,7 @@ fn on_cpu(pod: proto::Pod) -> Option<proto::Lease> {
 #[tokio::test]
 async fn a_container_that_is_throttled_all_the_time_is_lent_cpu_until_it_is_not() {
     let mut scene = Scene::of(crate::support::amounts::Amounts::doubled(50, 64));
-    // The recommendation is what it has: nothing is to be resized for it.
+    // The recommendation equals the current values, so no resize is due.
     let recommended = vpa("web", "4Gi", 64).replace("cpu: 1000m", "cpu: 50m");
     let allowed = recommended.replace("maxAllowed: {memory: 4Gi}", "maxAllowed: {memory: 4Gi, cpu: 180m}");
     scene.agent.write("vpa.yaml", &allowed);

@@ -1,4 +1,4 @@
-//! What is held open for a container does not grow with what was ever done for it.
+//! The number of open descriptors for a container does not grow with the number of changes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,13 +11,13 @@ use crate::support::amounts::Amounts;
 use crate::support::bare::{BareNode, BarePod};
 
 const PODS: usize = 60;
-/// A recommendation of more than they have.
+/// A recommendation of more than the current values.
 const LARGER: Amounts = Amounts::doubled(1000, 96);
 
-/// What the agent's descriptors lead to.
+/// The targets of the agent's descriptors.
 fn descriptors(agent: &Agent) -> Vec<PathBuf> {
     let entries = fs::read_dir(format!("/proc/{}/fd", agent.pid())).unwrap();
-    // One may be closed meanwhile.
+    // A descriptor may be closed meanwhile.
     entries
         .filter_map(|entry| fs::read_link(entry.unwrap().path()).ok())
         .collect()
@@ -49,7 +49,7 @@ async fn a_container_that_was_resized_and_is_guarded_takes_four_descriptors_at_m
             .all(|pod| mebibytes(&node.held(pod)["app"]) == 2 * LARGER.memory)
     );
     let is_eventfd = |path: &PathBuf| path.ends_with("anon_inode:[eventfd]");
-    // On v1, one for each container's alarms.
+    // On v1, one descriptor for each container's alarms.
     let alarms = match node.cgroups().version() {
         CgroupVersion::V1 => PODS,
         CgroupVersion::V2 => 0,

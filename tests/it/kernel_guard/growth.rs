@@ -1,4 +1,4 @@
-//! A process runs towards its limit.
+//! A process whose memory use grows towards the limit.
 
 use super::{Scene, plenty};
 use crate::support::allocator::End;
@@ -17,7 +17,7 @@ async fn a_process_that_takes_two_hundred_mebibytes_a_second_is_not_killed() {
     assert_eq!(scene.kills(), 0);
     assert!(scene.limit() >= until && scene.limit() <= 4096);
     assert!(scene.pod_limit() >= scene.limit());
-    let lease = scene.lease().await;
+    let lease = scene.temporary_limit().await;
     assert_eq!((lease.container.as_str(), lease.from.as_str()), ("app", "128Mi"));
     let changes = scene.by_the_guard().await;
     println!("{} growths to {} MiB for {until} MiB", changes.len(), scene.limit());
@@ -33,7 +33,7 @@ async fn a_process_that_begins_to_take_memory_after_a_long_rest_close_to_the_lim
     let scene = Scene::guarded("4Gi").await;
     let mut resting = scene.takes(20, 112);
     assert!(matches!(resting.wait(), End::Satisfied(_)));
-    // Long enough to be left alone, with alarms where there are any.
+    // Long enough for the guard to classify the container as idle, with alarms where the kernel has them.
     std::thread::sleep(std::time::Duration::from_secs(4));
     assert_eq!(scene.limit(), 128, "{}", scene.agent.log());
     let mut sudden = scene.takes(200, plenty() / 2);

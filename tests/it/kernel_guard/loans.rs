@@ -1,4 +1,4 @@
-//! What was lent stands until it is recommended or not needed.
+//! A temporary limit stays until it is recommended or no longer needed.
 
 use super::{Scene, vpa};
 use crate::support::allocator::End;
@@ -8,8 +8,8 @@ async fn a_loan_ends_when_the_recommendation_has_caught_up() {
     let scene = Scene::guarded("4Gi").await;
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
-    scene.lease().await;
-    // Twice as much as limit: more than was lent.
+    scene.temporary_limit().await;
+    // A limit of twice the request: more than the temporary limit.
     scene.agent.write("vpa.yaml", &vpa("web", "4Gi", 600));
     scene
         .agent
@@ -22,10 +22,10 @@ async fn a_loan_ends_when_the_recommendation_has_caught_up() {
 
 #[tokio::test]
 async fn a_loan_that_is_not_needed_any_more_is_taken_back() {
-    let scene = Scene::lending_for("2s").await;
+    let scene = Scene::guarded_for("2s").await;
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
-    let lent = scene.lease().await;
+    let lent = scene.temporary_limit().await;
     assert!(process.lives());
     drop(process);
     let back = || scene.limit() == 128 && scene.pod_limit() == 128;
@@ -51,10 +51,10 @@ async fn a_loan_that_is_not_needed_any_more_is_taken_back() {
 
 #[tokio::test]
 async fn a_loan_is_taken_back_also_when_nobody_lets_it_grow_any_more() {
-    let scene = Scene::lending_for("2s").await;
+    let scene = Scene::guarded_for("2s").await;
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
-    scene.lease().await;
+    scene.temporary_limit().await;
     scene.agent.remove("vpa.yaml");
     let alone = async || scene.agent.pod("web").await.filter(|pod| pod.vpa.is_none());
     let pod = scene.agent.until("the VPA to be gone", alone).await;
@@ -66,17 +66,18 @@ async fn a_loan_is_taken_back_also_when_nobody_lets_it_grow_any_more() {
 
 #[tokio::test]
 async fn a_loan_that_is_needed_stays_as_far_as_it_is() {
-    let scene = Scene::lending_for("1s").await;
+    let scene = Scene::guarded_for("1s").await;
     let mut process = scene.takes(400, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
-    // At this rate much more is lent than is needed in the end. What is in use shall be seven eighths of the limit, and a loan that
-    // is up to a quarter larger stays: with the pages of the process itself, 290 MiB where looks come late.
+    // At this rate the guard gives much more than the container needs in the end. The memory in use shall be seven
+    // eighths of the limit, and a temporary limit that is up to a quarter larger stays: with the pages of the process
+    // itself, 290 MiB where the guard reads late.
     let lowered = || (200..=290).contains(&scene.limit());
     scene.agent.wait_for("the loan to be lowered", lowered).await;
     std::thread::sleep(std::time::Duration::from_secs(3));
     assert!(lowered() && process.lives() && scene.kills() == 0);
     assert_eq!(scene.agent.pod("web").await.unwrap().leases.len(), 1);
-    // It uses 200 MiB and had a limit of 128: without the loan it would have been killed, once.
+    // The container uses 200 MiB and had a limit of 128: without the temporary limit, one kill would have happened.
     let report = scene.agent.client().await.report(None).await.unwrap();
     assert_eq!(report.total.unwrap().avoided_kills, 1);
 }
@@ -86,12 +87,12 @@ async fn what_an_operator_sets_takes_the_place_of_a_loan() {
     let scene = Scene::guarded("4Gi").await;
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
-    scene.lease().await;
+    scene.temporary_limit().await;
     let change = scene.agent.resize(scene.by_hand("1Gi")).await.unwrap();
     assert_eq!(change.outcome, "Applied", "{change:#?}");
     assert_eq!(scene.limit(), 1024);
     assert!(scene.agent.pod("web").await.unwrap().leases.is_empty());
-    // Lower than what was lent before, and more than is in use.
+    // Lower than the temporary limit before, and more than is in use.
     scene.agent.resize(scene.by_hand("230Mi")).await.unwrap();
     assert_eq!(scene.limit(), 230);
     assert!(process.lives() && scene.kills() == 0);

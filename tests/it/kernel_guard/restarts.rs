@@ -12,13 +12,13 @@ async fn a_loan_survives_a_restart() {
     let mut scene = Scene::guarded("4Gi").await;
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
-    let before = scene.lease().await;
+    let before = scene.temporary_limit().await;
     scene.agent.reaches("web", "InSync").await;
     scene.agent.stop();
     let limit = scene.limit();
     scene.agent.start().await;
     scene.agent.reaches("web", "InSync").await;
-    assert_eq!((scene.lease().await, scene.limit()), (before, limit));
+    assert_eq!((scene.temporary_limit().await, scene.limit()), (before, limit));
     assert!(process.lives() && scene.kills() == 0);
 }
 
@@ -38,9 +38,9 @@ async fn killed_at_any_moment_it_leaves_limits_that_hold_and_go_on_growing() {
         let mut process = scene.takes(150, 400);
         std::thread::sleep(Duration::from_micros((random >> 33) % 2_500_000));
         scene.agent.kill();
-        // Whatever was written is in order: the pod above its container.
+        // The written values are in order: the pod's limit is not below its container's.
         assert!(scene.pod_limit() >= scene.limit(), "round {round}");
-        // Nobody guards it for a moment: it may die, as it would have without an agent.
+        // Without a guard the process may be killed, as it would have been without an agent.
         scene.agent.start().await;
         scene.guards("web").await;
         drop(process);
@@ -67,14 +67,14 @@ async fn what_an_agent_lent_that_was_killed_before_it_noted_it_is_known_to_the_n
     let before = (scene.limit(), scene.pod_limit());
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
-    scene.lease().await;
+    scene.temporary_limit().await;
     scene.agent.kill();
     let lent = (scene.limit(), scene.pod_limit());
     assert!(lent > before);
-    // As if it had not come to write that down.
+    // As if the agent had ended before it saved that.
     std::fs::remove_file(scene.agent.state_file()).unwrap();
     scene.agent.start().await;
-    let lease = scene.lease().await;
+    let lease = scene.temporary_limit().await;
     assert!(lease.reason.contains("killed before it noted"), "{lease:?}");
     scene.agent.reaches("web", "InSync").await;
     assert!((scene.limit(), scene.pod_limit()) <= lent && scene.limit() >= 200);
@@ -92,7 +92,7 @@ async fn a_limit_that_somebody_raised_while_no_agent_ran_is_no_loan() {
     let before = (scene.limit(), scene.pod_limit());
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
-    scene.lease().await;
+    scene.temporary_limit().await;
     scene.agent.kill();
     drop(process);
     std::fs::remove_file(scene.agent.state_file()).unwrap();

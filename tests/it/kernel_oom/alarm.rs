@@ -1,4 +1,4 @@
-//! What the kernel says before it kills: v1's alarm.
+//! The kernel's notification before a kill: v1's alarm.
 
 use std::os::fd::AsFd;
 
@@ -10,7 +10,7 @@ use vscaled::cgroup::{CgroupDir, CgroupError, Hierarchy, Reason};
 use super::pod::TestPod;
 use super::*;
 
-/// Waits until the alarm is raised, and takes it down.
+/// Waits until the alarm fires, and resets it.
 fn is_raised(told: &EventFd) -> bool {
     let patience = PollTimeout::try_from(PATIENCE).unwrap();
     let raised = poll(&mut [PollFd::new(told.as_fd(), PollFlags::POLLIN)], patience).unwrap();

@@ -1,4 +1,4 @@
-//! More kills at once than the kernel explains: all of them are told, each for the container it happened in.
+//! More kills at once than the kernel logs: all of them are reported, each for its own container.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -20,7 +20,7 @@ const PODS: usize = 4;
 const KILLS_EACH: usize = 8;
 const SWEEP: Duration = Duration::from_millis(200);
 
-/// The counters of the pods' containers, and a moment before each was last read.
+/// The counters of the pods' containers, with a time shortly before each last read.
 struct Counters<'a> {
     pods: &'a [TestPod],
     known: Vec<(Reading, Duration)>,
@@ -61,14 +61,14 @@ impl<'a> Counters<'a> {
     }
 }
 
-/// What is told of a burst.
+/// The reports of a burst.
 struct Told {
     kills: Vec<OomKill>,
-    /// Whether records were lost: the lab's kernel has a small log and one CPU.
+    /// Whether records were lost: the lab's kernel has a small log and one processor.
     lost_records: bool,
 }
 
-/// Follows both sides until `wanted` kills are told and nothing is left to tell.
+/// Reads log and counters until `wanted` kills are reported and nothing is pending.
 async fn follow(reader: &mut KmsgReader, counters: &mut Counters<'_>, wanted: usize) -> Told {
     let mut joiner = Joiner::new(true);
     let mut told = Vec::new();
@@ -115,7 +115,7 @@ async fn every_kill_of_a_burst_is_told_once_for_its_container() {
         .await
         .expect("all kills to be told");
     started.into_iter().for_each(|(_, child)| was_killed(child));
-    // Others on this machine may be killed meanwhile; what is known of them is that it is not in these containers.
+    // Other processes on this machine may be killed too. Their reports name none of these containers.
     let is_ours = |kill: &&OomKill| {
         kill.cgroup
             .as_ref()

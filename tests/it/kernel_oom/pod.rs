@@ -1,4 +1,4 @@
-//! A pod's cgroups of the test's own, and processes that use more memory than they may.
+//! A test's own pod cgroups, and processes that use more memory than their limit.
 
 use std::fs;
 use std::path::PathBuf;
@@ -42,7 +42,7 @@ impl TestPod {
         }
     }
 
-    /// Whether this is cgroup v2, whose counters include what is below.
+    /// Whether this is cgroup v2, whose counters include child cgroups.
     pub(super) fn counts_hierarchically(&self) -> bool {
         self.tree.version() == CgroupVersion::V2
     }
@@ -79,12 +79,11 @@ impl TestPod {
         Command::new("sh").args(["-c", &script]).spawn().unwrap()
     }
 
-    /// Makes the container's cgroup again.
+    /// Creates the container's cgroup again.
     pub(super) fn make_container(&self) {
         assert_eq!(self.tree.make(&below()), self.container);
     }
 
-    /// Removes the container's cgroup.
     pub(super) fn remove_container(&self) {
         fs::remove_dir(self.directory(&self.container)).unwrap();
     }

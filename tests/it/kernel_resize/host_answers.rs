@@ -1,10 +1,10 @@
-//! What the kubelet answers, and what becomes of it.
+//! The kubelet's answers to resizes, and the agent's reactions.
 
 use std::time::Duration;
 
 use serde_json::json;
 
-use super::{APP, AT_FIRST, Amounts, FULL, LARGER, NODE, SMALLER, Scene, Verdict, resources};
+use super::{APP, AT_FIRST, Amounts, FULL, LARGER, NODE, ResizeResult, SMALLER, Scene, resources};
 
 #[tokio::test]
 async fn a_recommendation_is_asked_for_at_the_api_server_and_is_there_before_the_kubelet() {
@@ -27,14 +27,14 @@ async fn a_recommendation_is_asked_for_at_the_api_server_and_is_there_before_the
     assert_eq!(scene.api.calls("patch pods/resize"), 1);
     assert_eq!(scene.api.calls("dry-run pods/resize"), 1);
 
-    // The kubelet arrives at the same values, and nobody takes that for a change by somebody else.
+    // The kubelet computes the same values, and the agent does not report its writes as foreign.
     scene.api.kubelet(|kubelet| kubelet.asleep = false);
     scene.confirmed(&LARGER).await;
     scene.settles(&LARGER).await;
     assert!(scene.node.all_run(&scene.pod));
     assert_eq!(scene.api.calls("patch pods/resize"), 1);
 
-    // So is less, at every level.
+    // The same for lower values, at every level.
     scene.api.kubelet(|kubelet| kubelet.asleep = true);
     scene.recommend(&SMALLER);
     scene.settles(&SMALLER).await;
@@ -65,7 +65,7 @@ async fn nothing_is_asked_while_nothing_happens() {
     scene.recommend(&LARGER);
     scene.settles(&LARGER).await;
     scene.confirmed(&LARGER).await;
-    // Events may still be on their way, and all that is cleared up afterwards.
+    // Events may still be queued, and the cleanup follows them.
     let silence = async || {
         let before = scene.api.all_calls();
         tokio::time::sleep(QUIET).await;
@@ -89,7 +89,7 @@ async fn a_resize_the_kubelet_defers_is_taken_back_and_done_when_it_says_so() {
         "the kubelet is still asked for it"
     );
 
-    scene.kubelet_says(Verdict::ByRoom);
+    scene.set_resize_result(ResizeResult::ByRoom);
     scene.settles(&LARGER).await;
     scene.confirmed(&LARGER).await;
 }
@@ -97,7 +97,7 @@ async fn a_resize_the_kubelet_defers_is_taken_back_and_done_when_it_says_so() {
 #[tokio::test]
 async fn a_smaller_recommendation_replaces_a_deferred_one_at_once() {
     let scene = Scene::deferred().await;
-    scene.kubelet_says(Verdict::ByRoom);
+    scene.set_resize_result(ResizeResult::ByRoom);
     scene.api.kubelet(|kubelet| kubelet.asleep = true);
     let between = [("app", Amounts::doubled(220, 100))];
     scene.recommend(&between);
@@ -110,7 +110,7 @@ async fn a_smaller_recommendation_replaces_a_deferred_one_at_once() {
 #[tokio::test]
 async fn a_smaller_recommendation_replaces_a_deferred_one_that_its_bounds_would_allow() {
     let scene = Scene::deferred().await;
-    scene.kubelet_says(Verdict::ByRoom);
+    scene.set_resize_result(ResizeResult::ByRoom);
     scene.api.kubelet(|kubelet| kubelet.asleep = true);
     let between = [("app", Amounts::doubled(220, 100))];
     scene.recommend_widely(&between).await;
@@ -122,12 +122,12 @@ async fn a_smaller_recommendation_replaces_a_deferred_one_that_its_bounds_would_
 async fn what_the_kubelet_can_never_do_is_taken_back_and_said() {
     let scene = Scene::managed().await;
     let why = "In-place resize of Guaranteed pods on static cpu policy";
-    scene.kubelet_says(Verdict::Infeasible(why));
+    scene.set_resize_result(ResizeResult::Infeasible(why));
     scene.recommend(&LARGER);
-    scene.says("Infeasible", why).await;
+    scene.reaches_with_detail("Infeasible", why).await;
     scene.holds_soon(&SMALLER).await;
     let patches = scene.api.calls("patch pods/resize");
-    scene.kubelet_says(Verdict::ByRoom);
+    scene.set_resize_result(ResizeResult::ByRoom);
     scene.recommend(&AT_FIRST);
     scene.settles(&AT_FIRST).await;
     assert_eq!(
@@ -141,18 +141,18 @@ async fn what_the_kubelet_can_never_do_is_taken_back_and_said() {
 async fn what_the_kubelet_could_not_write_is_taken_back_until_it_can() {
     let scene = Scene::managed().await;
     let why = "cannot decrease memory limits: attempting to set below current usage";
-    scene.kubelet_says(Verdict::Error(why));
+    scene.set_resize_result(ResizeResult::Error(why));
     scene.recommend(&LARGER);
     scene.passes("ResizeError").await;
-    scene.says("Refused", why).await;
+    scene.reaches_with_detail("Refused", why).await;
     scene.holds_soon(&SMALLER).await;
-    // It tries again and again, and nothing goes back and forth meanwhile.
+    // The kubelet retries again and again, and no values change meanwhile.
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(scene.holds(&SMALLER));
     let history = scene.agent.history().await;
     let failures = history.iter().filter(|change| change.outcome == "ResizeError").count();
     assert_eq!(failures, 1, "{history:#?}");
-    scene.kubelet_says(Verdict::ByRoom);
+    scene.set_resize_result(ResizeResult::ByRoom);
     scene.settles(&LARGER).await;
     scene.confirmed(&LARGER).await;
 }
@@ -163,9 +163,9 @@ async fn what_the_node_has_no_room_for_is_not_asked_for_until_it_has() {
     let patches = scene.api.calls("patch pods/resize");
     let huge = [("app", Amounts::doubled(3900, 128))];
     scene.api.allocatable(NODE, &json!({"cpu": "2", "memory": "8Gi"}));
-    scene.hears("there is 2 (allocatable)").await;
+    scene.knows_capacity("there is 2 (allocatable)").await;
     scene.recommend(&huge);
-    let pod = scene.says("Refused", "no room").await;
+    let pod = scene.reaches_with_detail("Refused", "no room").await;
     for number in ["3900m of cpu", "2 of 2 are left"] {
         assert!(pod.detail.contains(number), "{}", pod.detail);
     }
@@ -191,11 +191,11 @@ async fn a_full_node_is_asked_where_pods_of_lower_priority_could_make_room() {
         other["status"]["containerStatuses"][0]["resources"] = requests;
         other["status"]["containerStatuses"][0]["allocatedResources"] = json!({"cpu": "3800m", "memory": "64Mi"});
         scene.api.put("pods", other);
-        scene.kubelet_says(Verdict::Deferred(FULL));
+        scene.set_resize_result(ResizeResult::Deferred(FULL));
         scene.start().await;
         scene.agent.reaches("other", "NotRunning").await;
         scene.recommend(&huge);
-        scene.says(state, words).await;
+        scene.reaches_with_detail(state, words).await;
         let patched = scene.spec() == resources(huge[0].1);
         assert_eq!(patched, state == "Deferred", "the spec says what is asked for");
         assert!(scene.holds(&AT_FIRST), "nothing is written before there is room");
@@ -206,7 +206,7 @@ async fn a_full_node_is_asked_where_pods_of_lower_priority_could_make_room() {
 async fn without_knowing_the_nodes_room_the_kubelet_goes_first() {
     let scene = Scene::managed().await;
     scene.api.remove("nodes", NODE);
-    scene.hears("(all this machine has)").await;
+    scene.knows_capacity("(all this machine has)").await;
     scene.api.kubelet(|kubelet| kubelet.asleep = true);
     scene.recommend(&LARGER);
     scene.passes("Unanswered").await;
@@ -218,7 +218,7 @@ async fn without_knowing_the_nodes_room_the_kubelet_goes_first() {
 #[tokio::test]
 async fn a_pods_limit_that_the_kubelet_left_behind_is_repaired() {
     let mut scene = Scene::managed().await;
-    // A container that is down while the kubelet resizes counts for nothing there: its pod's limit stays as it was.
+    // The kubelet ignores a container that does not run during a resize: the pod's limit stays unchanged.
     let before = vscaled::model::Settings::from_iter(
         APP.settings(scene.node.cgroups().version())
             .iter()
@@ -226,7 +226,7 @@ async fn a_pods_limit_that_the_kubelet_left_behind_is_repaired() {
     );
     scene.node.put(&scene.pod.cgroup, &before);
     scene.settles(&SMALLER).await;
-    // And when the agent was away meanwhile.
+    // The same for an agent that did not run during the resize.
     scene.agent.stop();
     scene.node.put(&scene.pod.cgroup, &before);
     scene.agent.start().await;

@@ -7,15 +7,16 @@ use super::{Amounts, NAME, Scene, resources};
 use crate::support::apimodel::{Effect, Fault};
 
 const ANNOTATION: &str = "vpaCpuStartupBoost/app";
-/// As the webhook made it, as it was before, and as it is recommended.
+/// The webhook's amounts, the amounts before, and the recommended amounts.
 const BOOSTED: Amounts = Amounts::doubled(1000, 64);
 const BEFORE: Amounts = Amounts::doubled(100, 64);
 const WANTED: Amounts = Amounts::doubled(200, 96);
-/// What is recommended, but for the boost.
+/// The recommended amounts with the boosted cpu.
 const BOOSTED_WANTED: [(&str, Amounts); 1] = [("app", Amounts::doubled(1000, 96))];
 
 impl Scene {
-    /// A pod that starts, with ten times the cpu it had; its boost goes on for so long once it is ready. No agent runs yet.
+    /// A starting pod with ten times its cpu; the boost continues for some seconds after the pod is ready. No agent
+    /// runs yet.
     async fn boosted(seconds: i64) -> Self {
         let scene = Self::of(BOOSTED).await;
         scene.api.change("pods", NAME, |pod| {
@@ -31,7 +32,7 @@ impl Scene {
         });
     }
 
-    /// What is recommended changes, and the VPA says the same as before.
+    /// Changes the recommendation, with the same boost in the VPA.
     fn wants(&self, wanted: Amounts) {
         let list = &resources(wanted)["requests"];
         self.api.change("verticalpodautoscalers", "web", |vpa| {
@@ -59,7 +60,7 @@ impl Scene {
             .await;
     }
 
-    /// Waits until `vscalectl explain` says this.
+    /// Waits until `vscalectl explain` prints these words.
     async fn explains(&self, words: &str) {
         let explained = async || {
             let name = format!("test/{NAME}");
@@ -98,7 +99,7 @@ async fn a_boost_is_taken_back_at_every_level_once_the_pod_is_ready() {
     );
     assert_eq!(scene.api.calls("patch pods/resize"), 2);
     assert_eq!(scene.api.calls("patch pods"), 0, "only subresources are written");
-    // Without its annotation it is a pod like any other.
+    // Without its annotation, the agent treats the pod like any other.
     let larger = Amounts::doubled(300, 96);
     scene.wants(larger);
     scene.settles(&[("app", larger)]).await;

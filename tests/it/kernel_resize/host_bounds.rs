@@ -1,11 +1,11 @@
-//! What tenants write does not fill the agent's memory.
+//! Tenants' objects do not fill the agent's memory.
 
 use procfs::process::Process;
 use serde_json::{Value, json};
 
 use super::{AT_FIRST, SMALLER, Scene, vpa};
 
-/// More than what 300 slim VPAs take, and less than a tenth of what fat ones do.
+/// More than 300 small VPAs take, and less than a tenth of what large ones would take.
 const SOME_KIB: u64 = 24 << 10;
 
 /// A VPA of another workload.
@@ -17,7 +17,7 @@ fn another(number: usize, notes: &str) -> Value {
     vpa
 }
 
-/// The most that the agent has had resident.
+/// The highest resident memory of the agent.
 fn peak_kib(scene: &Scene) -> u64 {
     Process::new(scene.agent.pid())
         .unwrap()

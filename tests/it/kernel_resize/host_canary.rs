@@ -1,4 +1,4 @@
-//! A changed recommendation goes to a share of the pods first, and to the rest when it has baked without trouble.
+//! A changed recommendation goes to a share of the pods first, and to the rest after a time without trouble.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use super::{Amounts, LARGER, NODE, SMALLER, Scene, vpa};
 const OTHERS: usize = 20;
 
 impl Scene {
-    /// Until when this pod waits, in the words of `explain`.
+    /// The time until which this pod waits, as `explain` prints it.
     async fn waits_until(&self, pod: &str) -> Option<Timestamp> {
         let reply = self.agent.client().await.explain(pod.to_owned()).await.ok()?;
         let notes = reply.notes.iter();
@@ -58,14 +58,14 @@ async fn a_share_of_the_pods_has_it_first_and_the_rest_when_nobody_is_in_trouble
     let (canaries, until) = (have(SMALLER), waiting[0].1);
     assert!(waiting.iter().all(|(pod, _)| !canaries.contains(pod)));
 
-    // The next agent knows since when they wait, and who goes first.
+    // The next agent knows the start of the wait, and which pods go first.
     scene.agent.stop();
     scene.agent.start().await;
     let again = async || scene.waits_until(&waiting[0].0).await;
     let kept = scene.agent.until("the same pod to wait", again).await;
     assert_eq!((kept, waits(&scene).await.len()), (until, waiting.len()));
 
-    // One of the first restarts: the time begins again.
+    // One of the first pods restarts, so the waiting time begins again.
     let mut pod = scene.api.get("pods", &canaries[0]).unwrap();
     let end = Timestamp::now();
     pod["status"]["containerStatuses"][0]["lastState"] = json!({"terminated": {"reason": "Error", "exitCode": 1, "startedAt": "2026-01-01T00:00:00Z",
@@ -107,7 +107,7 @@ async fn an_annotation_that_is_not_understood_is_told_once_with_what_is_allowed(
         );
         told["message"].as_str().unwrap().to_owned()
     };
-    // Whoever may write the VPA may write any text; nothing needs to be due.
+    // A user with the right to write the VPA may write any text, whether or not a resize is due.
     let hostile = format!("ten\n\u{1b}[2J\u{202e}{}", "9".repeat(3_000));
     recommend(&hostile, "1m", &SMALLER);
     let message = told("[vscaled.io/canary]").await;
@@ -119,7 +119,7 @@ async fn an_annotation_that_is_not_understood_is_told_once_with_what_is_allowed(
         "{message}"
     );
     assert!(message.len() < 300, "{message}");
-    // It is not said again with each recommendation, and none is followed.
+    // The agent does not repeat the message with each recommendation, and applies none.
     recommend(&hostile, "1m", &LARGER);
     recommend("100%", "200h", &LARGER);
     let message = told("[vscaled.io/canary-bake]").await;
@@ -130,7 +130,7 @@ async fn an_annotation_that_is_not_understood_is_told_once_with_what_is_allowed(
     assert!(scene.holds(&SMALLER));
     recommend("100%", "1m", &LARGER);
     scene.settles(&LARGER).await;
-    // So is the other annotation of a VPA, after which its mode counts.
+    // The same for the other annotation of a VPA, which removes its mode.
     let mut vpa = vpa(&LARGER);
     vpa["metadata"]["annotations"] = json!({"vscaled.io/act": "yes"});
     scene.api.put("verticalpodautoscalers", vpa);

@@ -1,4 +1,4 @@
-//! An API server that says no, or nothing, or not yet.
+//! An API server that refuses, does not answer, or answers late.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ async fn a_missing_rule_is_named_and_nothing_is_written() {
     scene.api.fault(patches(None, Effect::Forbidden));
     scene.recommend(&LARGER);
     let rule = "{apiGroups: [\"\"], resources: [pods/resize], verbs: [patch]}";
-    scene.says("Refused", rule).await;
+    scene.reaches_with_detail("Refused", rule).await;
     assert!(scene.holds(&AT_FIRST));
     scene.api.mend();
     scene.settles(&LARGER).await;
@@ -55,7 +55,7 @@ async fn a_webhook_that_denies_is_quoted_and_nothing_is_written() {
         .api
         .fault(patches(None, Effect::Says(400, "BadRequest", message, None)));
     scene.recommend(&LARGER);
-    scene.says("Refused", "ask finance").await;
+    scene.reaches_with_detail("Refused", "ask finance").await;
     assert!(scene.holds(&SMALLER));
 }
 
@@ -80,7 +80,7 @@ async fn an_api_server_that_asks_for_a_pause_gets_it() {
         .fault(patches(Some(1), Effect::Says(429, "TooManyRequests", "later", Some(3))));
     let from = std::time::Instant::now();
     scene.recommend(&LARGER);
-    scene.says("Refused", "429").await;
+    scene.reaches_with_detail("Refused", "429").await;
     scene.settles(&LARGER).await;
     assert!(from.elapsed() >= Duration::from_secs(3), "after {:?}", from.elapsed());
     assert_eq!(scene.api.calls("patch pods/resize"), asked + 2);
@@ -91,7 +91,7 @@ async fn a_slow_api_server_keeps_nobody_else_waiting() {
     let scene = Scene::managed().await;
     scene.api.fault(patches(Some(1), Effect::Slow(Duration::from_secs(2))));
     scene.recommend(&LARGER);
-    // Meanwhile whoever asks is answered, and what is held is held.
+    // Meanwhile the agent answers calls, and the current values stay.
     scene.agent.reaches(NAME, "Working").await;
     assert!(scene.holds(&SMALLER));
     scene.settles(&LARGER).await;

@@ -1,4 +1,4 @@
-//! An agent that is killed between two steps of a resize: the next one knows what was its own.
+//! An agent that is killed between two steps of a resize: the next one knows which requests were its own.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ impl Scene {
         self.api.fault(patches(Some(1), effect));
     }
 
-    /// Kills the agent, and starts the next one at an API server that is well.
+    /// Kills the agent, and starts the next one with an API server without faults.
     async fn is_killed(&mut self) {
         self.agent.kill();
         self.api.mend();
@@ -51,7 +51,7 @@ async fn before_the_answer_it_knows_its_own_request_again() {
     let text = std::fs::read_to_string(scene.agent.state_file()).unwrap();
     let state: Value = serde_json::from_str(&text).unwrap();
     let standing = &state["pods"][UID]["standing"];
-    // Once a watch has brought the spec back, the request is known to have been carried out.
+    // Once a watch has delivered the spec, the agent knows that the request was applied.
     let mut known = ["asking", "asked"]
         .map(|noted| &standing[noted]["targets"][0])
         .into_iter();
@@ -62,7 +62,7 @@ async fn before_the_answer_it_knows_its_own_request_again() {
     scene.settles(&LARGER).await;
     assert_eq!(scene.api.calls(PATCH), patches, "asked again for what was there");
     assert!(!scene.agent.log().contains(THEIRS), "{}", scene.agent.log());
-    // What was its own is known from what is not.
+    // The next change shows which amounts the agent recognizes as its own.
     scene.recommend_widely(&LARGER).await;
     let theirs = Amounts::doubled(310, 130);
     scene
@@ -149,7 +149,7 @@ async fn what_stood_is_kept_however_long_the_api_server_takes_to_say_anything() 
     let answering = scene.api.hold_answers(&["list", "watch"], "pods", None);
     scene.agent.set("--sweep-interval", "1s");
     scene.agent.start().await;
-    // It looks around meanwhile.
+    // The agent runs a pass meanwhile.
     tokio::time::sleep(Duration::from_millis(2500)).await;
     answering.cancel();
     let pod = scene.agent.reaches(NAME, "InSync").await;

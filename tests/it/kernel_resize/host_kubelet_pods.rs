@@ -1,4 +1,5 @@
-//! Pods come from the kubelet's socket: the API server is not asked for them, and a new one is known also while it is away.
+//! Pods come from the kubelet's socket: the agent does not request them from the API server, and knows a new pod
+//! during an outage.
 
 use serde_json::json;
 
@@ -14,7 +15,7 @@ const UIDS: [&str; 2] = [
 ];
 
 impl Scene {
-    /// An agent whose pods come from the kubelet.
+    /// An agent that reads its pods from the kubelet.
     async fn by_the_kubelet() -> (Self, PodsSocket) {
         let mut scene = Self::new().await;
         let mut socket = scene.api.pods_socket();
@@ -25,7 +26,7 @@ impl Scene {
         (scene, socket)
     }
 
-    /// Another pod that runs.
+    /// Starts another pod.
     fn runs_another(&mut self, name: &'static str, uid: &'static str) -> BarePod {
         self.node.run(name, uid, &AT_FIRST)
     }
@@ -105,7 +106,7 @@ async fn a_pod_of_the_same_name_outlives_the_word_that_the_one_before_is_gone() 
     ending["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     scene.api.put("pods", ending.clone());
     scene.agent.reaches(OTHER, "NotManaged").await;
-    // The kubelet has both until the first has ended; the API server has forgotten it.
+    // The kubelet has both pods until the first has ended; the API server has forgotten it.
     socket.put_own(ending);
     let after = scene.runs_another(OTHER, UIDS[1]);
     scene.api.put("pods", object(&after, "web-5c4f"));

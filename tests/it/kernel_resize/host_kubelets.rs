@@ -1,4 +1,5 @@
-//! What is known of the node's kubelet: its version, and whether it resizes in place, before a pod's status shows it.
+//! The agent's facts about the node's kubelet: its version, and whether it resizes in place, before a pod's status
+//! shows that.
 
 use std::time::Duration;
 
@@ -15,14 +16,14 @@ const QUOTA: &str = "pods \"web-5c4f-x\" is forbidden: exceeded quota: q, reques
                      limits.memory=128Mi, limited: limits.memory=150Mi";
 
 impl Scene {
-    /// The Node object states this kubelet from now on.
+    /// Sets the kubelet's version in the Node object.
     fn kubelet_is(&self, version: &str) {
         self.api.change("nodes", NODE, |node| {
             node["status"]["nodeInfo"] = json!({"kubeletVersion": version});
         });
     }
 
-    /// The pod's status does not have its containers' resources, and its container runs for so long.
+    /// Removes the containers' resources from the pod's status, and sets the time since the container's start.
     fn unreported(&self, for_seconds: i64) {
         let started = Timestamp::now() - SignedDuration::from_secs(for_seconds);
         self.api.change("pods", NAME, |pod| {
@@ -33,7 +34,7 @@ impl Scene {
         });
     }
 
-    /// The kubelet reports what the container has: what its spec says.
+    /// The kubelet reports the container's resources, equal to its spec.
     fn reported(&self) {
         self.api.change("pods", NAME, |pod| {
             let has = pod["spec"]["containers"][0]["resources"].clone();
@@ -42,7 +43,8 @@ impl Scene {
         });
     }
 
-    /// A pod of this kubelet without resources in its status, whose container runs for so long, and a recommendation.
+    /// A pod of this kubelet without resources in its status, with this time since the container's start, and a
+    /// recommendation.
     async fn unreported_by(version: &str, for_seconds: i64) -> Self {
         let mut scene = Self::new().await;
         scene.kubelet_is(version);
@@ -64,7 +66,7 @@ impl Scene {
 #[tokio::test]
 async fn the_nodes_kubelet_says_whose_rules_a_pods_values_follow() {
     let mut scene = Scene::new().await;
-    // A limit-less init container leaves the pod's limit undeclared for kubelets from 1.27 on.
+    // An init container without limits leaves the pod's limit undeclared for kubelets from 1.27 on.
     scene.unreported(3600);
     scene.api.change("pods", NAME, |pod| {
         pod["spec"]["initContainers"] = json!([{"name": "init", "image": "none", "resources": {}}]);
@@ -77,7 +79,7 @@ async fn the_nodes_kubelet_says_whose_rules_a_pods_values_follow() {
     let before = MemoryLimit::Bytes(APP.memory_limit.unwrap() << 20);
     assert_eq!(scene.pod_limit(), Some(before), "an undeclared limit is left as it is");
 
-    // Another kubelet on the same node: every pod is planned anew, and nobody asks for it.
+    // Another kubelet on the same node: the agent plans every pod again without a request.
     scene.kubelet_is("v1.20.2");
     let follows = || scene.pod_limit() == Some(MemoryLimit::Bytes(256 << 20));
     scene.agent.wait_for("the pod to follow its container", follows).await;
@@ -92,7 +94,9 @@ async fn the_nodes_kubelet_says_whose_rules_a_pods_values_follow() {
 #[tokio::test]
 async fn a_new_pod_of_a_kubelet_that_resizes_waits_until_its_status_shows_it() {
     let scene = Scene::unreported_by("v1.36.2", 1).await;
-    scene.says("Working", "waits until its kubelet (1.36) reports").await;
+    scene
+        .reaches_with_detail("Working", "waits until its kubelet (1.36) reports")
+        .await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert!(scene.holds(&AT_FIRST), "the kubelet was bypassed");
     assert_eq!(scene.calls(), [0, 0]);
@@ -114,7 +118,9 @@ async fn a_pod_whose_neighbour_is_resized_by_the_kubelet_waits_as_well() {
     scene.unreported(1);
     scene.start().await;
     scene.recommend(&LARGER);
-    scene.says("Working", "waits until its kubelet reports").await;
+    scene
+        .reaches_with_detail("Working", "waits until its kubelet reports")
+        .await;
     assert!(scene.holds(&AT_FIRST));
     scene.reported();
     scene.settles(&LARGER).await;
@@ -123,7 +129,7 @@ async fn a_pod_whose_neighbour_is_resized_by_the_kubelet_waits_as_well() {
 
 #[tokio::test]
 async fn a_kubelet_whose_gate_is_off_is_not_waited_for_for_ever() {
-    // It runs for longer than any kubelet takes to report it.
+    // The container runs for longer than any kubelet takes to report it.
     let scene = Scene::unreported_by("v1.34.3", 3600).await;
     scene.settles(&LARGER).await;
     assert_eq!((scene.spec(), scene.calls()), (resources(AT_FIRST[0].1), [0, 0]));
@@ -133,7 +139,7 @@ async fn a_kubelet_whose_gate_is_off_is_not_waited_for_for_ever() {
 async fn a_wait_for_a_kubelet_whose_gate_may_be_off_ends_by_itself() {
     let scene = Scene::unreported_by("v1.33.0", 55).await;
     scene
-        .says(
+        .reaches_with_detail(
             "Working",
             "a kubelet that reports none by then has resizing in place switched off",
         )
@@ -147,12 +153,12 @@ async fn a_wait_for_a_kubelet_whose_gate_may_be_off_ends_by_itself() {
 async fn what_was_written_without_asking_is_undone_when_a_quota_denies_it() {
     let scene = Scene::unreported_by("v1.34.3", 3600).await;
     scene.settles(&LARGER).await;
-    // Somebody switched the gate on.
+    // An administrator turns the feature gate on.
     scene
         .api
         .fault(patches(None, Effect::Says(403, "Forbidden", QUOTA, None)));
     scene.reported();
-    scene.says("Refused", "exceeded quota").await;
+    scene.reaches_with_detail("Refused", "exceeded quota").await;
     scene.holds_soon(&AT_FIRST).await;
     let denied = scene.passes("Refused").await;
     assert!(denied.reason.contains("exceeded quota"), "{denied:#?}");
@@ -218,7 +224,7 @@ async fn what_needs_no_restart_is_applied_and_the_rest_is_said() {
     let explained = scene.agent.client().await.explain(scene.pod.full_name()).await.unwrap();
     let named = |note: &String| note.contains("app: memory is left as it is: its resizePolicy restarts the container");
     assert!(explained.notes.iter().any(named), "{:#?}", explained.notes);
-    // A memory request that stays out of its bounds is no reason to follow every other cpu recommendation.
+    // A memory request that stays out of its bounds does not make the agent apply every other cpu recommendation.
     let patched = scene.calls();
     let near = super::Amounts {
         cpu: LARGER[0].1.cpu - 5,

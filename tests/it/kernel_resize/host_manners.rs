@@ -1,4 +1,4 @@
-//! What a recommendation that concerns many pods costs the API server.
+//! The cost at the API server of a recommendation that concerns many pods.
 
 use serde_json::json;
 use vscaled::control::proto;
@@ -11,10 +11,10 @@ use crate::support::http;
 
 /// Pods besides the scene's.
 const OTHERS: usize = 24;
-/// What docs/api-server.md says.
+/// The number in docs/api-server.md.
 const AT_ONCE: usize = 10;
 
-/// Another pod of the workload; returns its container's cgroup.
+/// Creates another pod of the workload and returns its container's cgroup.
 pub(super) fn another(scene: &Scene, number: usize) -> CgroupPath {
     let (uid, id) = (
         format!("0a1b2c3d-0000-4000-8000-{number:012x}"),
@@ -94,15 +94,15 @@ async fn the_report_says_what_pods_requested_before_and_what_they_request_now() 
         said.contains("100m → 300m  ") && said.contains("64Mi → 128Mi  "),
         "{said}"
     );
-    // What did not happen counts from the agent's start; what was requested before is kept.
+    // Avoided actions count from the agent's start; earlier requests are kept.
     scene.agent.stop();
     scene.agent.start().await;
     scene.agent.reaches(NAME, "InSync").await;
     assert_eq!(report(&scene).await, (1, requested, (0, 0, 0)));
 }
 
-/// Two workloads with one and with two containers each follow two recommendations. An updater that evicts would have started
-/// all three containers again at least once.
+/// Two workloads with one and with two containers each follow two recommendations. An updater that evicts would have
+/// restarted all three containers at least once.
 #[tokio::test]
 async fn restarts_avoided_count_each_container_once_in_its_pods_life() {
     const PAIR: &str = "0a1b2c3d-0000-4000-8000-000000000072";
@@ -140,13 +140,13 @@ async fn restarts_avoided_count_each_container_once_in_its_pods_life() {
     assert_eq!(avoided(&scene, 4).await, truth, "they were replaced already");
     let (_, metrics) = http::get(scene.agent.http_address().await, "/metrics").unwrap();
     assert!(metrics.contains("\nvscaled_avoided_restarts_total 3\n"), "{metrics}");
-    // Two minutes later by workload.
+    // The values by workload follow after two minutes.
     for workload in ["web", "db"] {
         let labels = format!("{{namespace=\"test\",workload=\"Deployment/{workload}\"}}");
         let line = format!("\nvscaled_workload_avoided_restarts_total{labels} 0\n");
         assert!(metrics.contains(&line), "{metrics}");
     }
-    // Nor does the next agent count them again.
+    // The next agent does not count them again either.
     scene.agent.stop();
     scene.agent.start().await;
     scene.agent.reaches(NAME, "InSync").await;
@@ -156,7 +156,7 @@ async fn restarts_avoided_count_each_container_once_in_its_pods_life() {
     assert_eq!(avoided(&scene, 2).await, (none, 0));
 }
 
-/// The recommender writes every minute what it thinks; the target rises by a third within the hour, and wavers.
+/// The recommender writes its status every minute; the target rises by a third within the hour, and fluctuates.
 #[tokio::test]
 async fn an_ordinary_hour_of_recommendations_makes_a_handful_of_events() {
     let scene = Scene::managed().await;

@@ -1,16 +1,18 @@
-//! Restarts, deletions, and others who resize the same pod.
+//! Restarts, deletions, and other writers that resize the same pod.
 
 use serde_json::json;
 use vscaled::control::proto;
 
-use super::{AT_FIRST, Amounts, BarePod, FULL, LARGER, NAME, NODE, SMALLER, Scene, UID, Verdict, object, resources};
+use super::{
+    AT_FIRST, Amounts, BarePod, FULL, LARGER, NAME, NODE, ResizeResult, SMALLER, Scene, UID, object, resources,
+};
 
 #[tokio::test]
 async fn an_agent_restarted_while_a_resize_is_pending_goes_on_where_it_was() {
     let mut scene = Scene::deferred().await;
     scene.holds_soon(&SMALLER).await;
     let patches = scene.api.calls("patch pods/resize");
-    // What it asked for is saved after it has asked.
+    // The agent saves its request after it has sent it.
     let saved = || {
         let text = std::fs::read_to_string(scene.agent.state_file()).unwrap_or_default();
         let state: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
@@ -19,9 +21,9 @@ async fn an_agent_restarted_while_a_resize_is_pending_goes_on_where_it_was() {
     scene.agent.wait_for("what was asked for to be saved", saved).await;
     scene.agent.kill();
     scene.agent.start().await;
-    scene.says("Deferred", FULL).await;
+    scene.reaches_with_detail("Deferred", FULL).await;
     assert!(scene.holds(&SMALLER), "what is deferred is not held");
-    scene.kubelet_says(Verdict::ByRoom);
+    scene.set_resize_result(ResizeResult::ByRoom);
     scene.settles(&LARGER).await;
     assert_eq!(
         scene.api.calls("patch pods/resize"),
@@ -37,7 +39,7 @@ async fn an_agent_that_was_away_when_the_kubelet_said_no_takes_back_what_it_wrot
     scene.recommend(&LARGER);
     scene.settles(&LARGER).await;
     scene.agent.stop();
-    scene.kubelet_says(Verdict::Deferred(FULL));
+    scene.set_resize_result(ResizeResult::Deferred(FULL));
     scene.api.kubelet(|kubelet| kubelet.asleep = false);
     let deferred = || scene.object()["status"]["conditions"][0]["reason"] == "Deferred";
     while !deferred() {
@@ -45,7 +47,7 @@ async fn an_agent_that_was_away_when_the_kubelet_said_no_takes_back_what_it_wrot
     }
     assert!(scene.holds(&LARGER));
     scene.agent.start().await;
-    scene.says("Deferred", FULL).await;
+    scene.reaches_with_detail("Deferred", FULL).await;
     scene.holds_soon(&SMALLER).await;
 }
 
@@ -61,7 +63,7 @@ async fn a_pod_deleted_in_the_middle_of_a_resize_is_forgotten() {
 #[tokio::test]
 async fn another_pod_that_took_the_name_is_not_resized_in_its_place() {
     let scene = Scene::managed().await;
-    // The agent has not heard of it yet: the UID in the patch keeps it from being taken for the other.
+    // The agent has not received the new pod yet: the UID in the patch keeps the patch from the new pod.
     scene.api.fault(crate::support::apimodel::Fault {
         verb: "watch",
         resource: "pods",
@@ -80,7 +82,7 @@ async fn another_pod_that_took_the_name_is_not_resized_in_its_place() {
 #[tokio::test]
 async fn what_somebody_else_writes_into_the_spec_stands() {
     let scene = Scene::managed().await;
-    // Within what the VPA recommends: nobody has a reason to change it back.
+    // Within the VPA's bounds, so no one has a reason to revert it.
     let theirs = Amounts::doubled(210, 100);
     scene.recommend_widely(&SMALLER).await;
     scene
@@ -126,7 +128,7 @@ async fn an_operators_values_that_would_restart_a_container_are_refused() {
     assert_eq!(scene.spec(), resources(AT_FIRST[0].1));
     let calls = ["dry-run pods/resize", "patch pods/resize"].map(|call| scene.api.calls(call));
     assert_eq!(calls, [0, 0]);
-    // What restarts nothing is done as ever.
+    // The agent still applies changes without a restart.
     scene
         .agent
         .resize(limits(&scene.pod, Some("500m"), None))
@@ -157,7 +159,7 @@ async fn an_operators_values_outlast_the_coming_of_a_namespaces_first_vpa() {
         .resize(limits(&scene.pod, Some("500m"), None))
         .await
         .unwrap();
-    // From now on it takes knowing the pod's owners to decide about it, and the API server takes its time.
+    // From here on, a decision needs the pod's owners, and the API server answers late.
     let answering = scene.api.hold_answers(&["get"], "replicasets", None);
     scene.recommend(&AT_FIRST);
     let asked = || scene.api.calls("get replicasets") > 0;
@@ -182,9 +184,9 @@ async fn what_is_recommended_and_not_granted_takes_no_room_from_an_operator() {
     scene.api.put("pods", bare);
     scene.agent.reaches("beside", "NotManaged").await;
     scene.api.allocatable(NODE, &json!({"cpu": "2", "memory": "8Gi"}));
-    scene.hears("there is 2 (allocatable)").await;
+    scene.knows_capacity("there is 2 (allocatable)").await;
     scene.recommend(&[("app", Amounts::doubled(3900, 128))]);
-    scene.says("Refused", "no room").await;
+    scene.reaches_with_detail("Refused", "no room").await;
 
     let rehearse = async |cpu: &str| {
         let mut request = limits(&beside, Some("2"), None);

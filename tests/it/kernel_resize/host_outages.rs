@@ -1,5 +1,5 @@
-//! The API server is away while an operator changes limits: the kernel has them at once, the spec follows, and what somebody
-//! else has put there meanwhile counts.
+//! An operator changes limits during an outage of the API server: the kernel has them at once, the spec follows, and
+//! changes by others in the meantime take precedence.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const LATER: &str = "the spec follows later";
 const LOST: &str = "what was set while the API server was away is lost";
 
 impl Scene {
-    /// A pod that was resized once, and an agent that knows that the API server is away.
+    /// A pod that was resized once, and an agent that knows that the API server is unavailable.
     async fn cut_off() -> Self {
         let scene = Self::managed().await;
         scene.cut().await;
@@ -47,7 +47,7 @@ impl Scene {
         }
     }
 
-    /// Sets limits, and sees that the kernel has them and the spec has not.
+    /// Sets an override, and checks that the kernel has it and the spec does not.
     async fn set_by_hand(&self) {
         let change = self.agent.resize(self.request(None)).await.unwrap();
         assert_eq!(change.outcome, "SpecLater", "{change:#?}");
@@ -63,7 +63,7 @@ impl Scene {
             .await;
     }
 
-    async fn is_told_as_lost(&self, why: &str) {
+    async fn is_reported_lost(&self, why: &str) {
         let told = async || {
             let history = self.agent.history().await;
             history
@@ -80,9 +80,10 @@ impl Scene {
 async fn limits_set_in_an_outage_are_in_force_at_once_and_in_the_spec_afterwards() {
     let scene = Scene::cut_off().await;
     scene.set_by_hand().await;
-    let pod = scene.says("Owed", LATER).await;
+    let pod = scene.reaches_with_detail("Owed", LATER).await;
     assert!(pod.r#override.is_some());
-    // Somebody puts the old values back: they do not stay, and that is no news from the API server.
+    // A foreign writer restores the old values. The agent corrects them, and does not treat them as a change from the
+    // API server.
     let container = scene.pod.containers["app"].cgroup.clone();
     let before = SMALLER[0].1.settings(scene.node.cgroups().version());
     scene.node.put(&container, &before);
@@ -126,7 +127,7 @@ async fn limits_from_before_an_outage_that_are_released_in_it_go_back_at_once() 
     scene.cut().await;
     let change = scene.agent.release(&scene.pod.full_name()).await.unwrap();
     assert_eq!(change.outcome, "SpecLater", "{change:#?}");
-    // The pod's level has room for a container that the kubelet starts again meanwhile.
+    // The pod's level permits a container that the kubelet restarts meanwhile.
     let container = &scene.pod.containers["app"].cgroup;
     assert!(scene.node.cgroup_holds(container, SMALLER[0].1));
     assert_eq!(scene.spec(), resources(BY_HAND[0].1));
@@ -145,7 +146,9 @@ async fn what_somebody_else_puts_into_the_spec_meanwhile_wins() {
     let containers = json!([{"name": "app", "resources": resources(theirs)}]);
     scene.api.resize(NAME, &containers).unwrap();
     scene.mend();
-    scene.is_told_as_lost("somebody else changed the pod's resources").await;
+    scene
+        .is_reported_lost("somebody else changed the pod's resources")
+        .await;
     scene.confirmed(&[("app", theirs)]).await;
     scene.holds_soon(&[("app", theirs)]).await;
     assert_eq!(scene.spec(), resources(theirs));
@@ -160,7 +163,7 @@ async fn what_the_api_server_denies_afterwards_is_taken_back() {
         .api
         .fault(patches(None, Effect::Says(400, "BadRequest", denial, None)));
     scene.mend();
-    scene.is_told_as_lost("ask finance").await;
+    scene.is_reported_lost("ask finance").await;
     scene.api.mend();
     scene.settles(&SMALLER).await;
     assert_eq!(scene.spec(), resources(SMALLER[0].1));
@@ -172,12 +175,12 @@ async fn an_agent_killed_in_the_outage_is_followed_by_one_that_holds_the_same() 
     scene.set_by_hand().await;
     scene.agent.kill();
     scene.agent.start().await;
-    scene.says("Owed", LATER).await;
+    scene.reaches_with_detail("Owed", LATER).await;
     assert!(scene.holds(&BY_HAND));
     scene.mend();
     scene.has_spec(BY_HAND[0].1).await;
     scene.settles(&BY_HAND).await;
-    // The way back is known as well.
+    // The agent knows the way back as well.
     scene.cut().await;
     scene.agent.release(&scene.pod.full_name()).await.unwrap();
     scene.agent.kill();
@@ -202,7 +205,7 @@ async fn an_api_server_that_is_silent_keeps_no_operator_waiting() {
 #[tokio::test]
 async fn a_request_that_was_carried_out_unanswered_is_taken_back_when_it_was_released_meanwhile() {
     let scene = Scene::managed().await;
-    // What the API server does is not heard of, neither by its answer nor by a watch.
+    // The agent learns of the change neither from the answer nor from a watch.
     for (verb, resource, effect) in [
         ("patch", "pods/resize", Effect::Mute),
         ("watch", "pods", Effect::Stalls),

@@ -1,9 +1,10 @@
-//! Taking vscaled off a node whose kubelet resizes in place: what the kubelet granted counts, not what the spec asks for.
+//! Removing vscaled from a node whose kubelet resizes in place restores the granted amounts, not the requested ones
+//! of the spec.
 
 use serde_json::json;
 
 use super::{AT_FIRST, Amounts, FULL, LARGER, NAME, SMALLER, Scene, UID, resources};
-use crate::support::apimodel::Verdict;
+use crate::support::apimodel::ResizeResult;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_spec_that_the_kubelet_has_put_off_is_not_written() {
@@ -23,7 +24,7 @@ async fn a_pod_that_vscaled_did_not_write_to_is_left_alone_whatever_its_annotati
     scene.api.change("pods", NAME, |pod| {
         pod["metadata"]["annotations"]["vscaled.io/applied"] = applied.clone().into();
     });
-    scene.kubelet_says(Verdict::Infeasible(FULL));
+    scene.set_resize_result(ResizeResult::Infeasible(FULL));
     scene
         .api
         .resize(NAME, &json!([{"name": "app", "resources": resources(LARGER[0].1)}]))

@@ -1,4 +1,4 @@
-//! What thousands of nodes learn at the same moment they do not all do at the same moment.
+//! Thousands of nodes that receive the same change at the same moment do not all act at that moment.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use vscaled::pace::{place_in, spread_window};
 
 use super::{LARGER, NAME, NODE, SMALLER, Scene, UID, host_others, workload};
 
-/// A workload with a pod on each of so many nodes.
+/// A workload with a pod on each of these nodes.
 const NODES: u64 = 15_001;
 
 async fn of_many_nodes() -> (Scene, Duration) {

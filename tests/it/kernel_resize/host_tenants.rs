@@ -1,4 +1,4 @@
-//! A tenant's pod that claims to be another's: no PATCH and no write leaves the tenant's own pods.
+//! A tenant's pod that claims to be another's: no PATCH and no write reaches a pod of others.
 
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ async fn no_patch_goes_to_a_pod_of_another_namespace() {
         }
         scene.api.put("pods", object);
     }
-    // The kubelet of the model would write the victim's cgroups for whichever pod it sees.
+    // The kubelet model would write the victim's cgroups for any pod with this UID.
     scene.api.kubelet(|kubelet| kubelet.writes = None);
     let before = (scene.object(), scene.node.held(&scene.pod));
     scene.agent.start().await;
@@ -58,7 +58,7 @@ async fn no_patch_goes_to_a_pod_of_another_namespace() {
     assert_eq!(scene.node.held(&scene.pod), before.1);
     assert_eq!(scene.object()["metadata"], before.0["metadata"], "nothing was patched");
     assert_eq!(scene.spec(), resources(AT_FIRST[0].1));
-    // It has what its own VPA says, as ever.
+    // The pod has the values of its own VPA.
     let wanted: [(&str, Amounts); 1] = [("app", Amounts::doubled(200, 96))];
     scene.recommend(&wanted);
     scene.settles(&wanted).await;
@@ -75,10 +75,10 @@ async fn no_patch_goes_to_a_pod_of_another_namespace() {
     );
 }
 
-/// How often a tenant writes everything anew.
+/// The number of times that the tenant rewrites all objects.
 const ROUNDS: u64 = 20;
 
-/// This object in the tenant's namespace.
+/// Moves an object into the tenant's namespace.
 fn tenants(mut object: Value) -> Value {
     object["metadata"]["namespace"] = NAMESPACE.into();
     object
@@ -88,7 +88,7 @@ fn tenants(mut object: Value) -> Value {
 async fn whatever_stands_in_a_tenants_namespace_no_patch_write_or_event_leaves_their_own_pods() {
     let mut scene = Scene::new().await;
     let own = scene.node.run("own", OWN, &AT_FIRST);
-    // The tenant's pod that runs has a workload and a VPA of its own; the forged ones are of Deployment `web`.
+    // The tenant's running pod has its own workload and VPA; the forged ones belong to Deployment `web`.
     scene.api.put("pods", tenants(object(&own, "own-1")));
     scene.api.put("replicasets", tenants(workload("own-1", None)));
     scene.api.put("deployments", tenants(workload("web", None)));
@@ -115,7 +115,7 @@ async fn whatever_stands_in_a_tenants_namespace_no_patch_write_or_event_leaves_t
         let marker = format!("round-{round}");
         scene.api.put("pods", of_round(last, &marker, &uid(99)));
         scene.agent.reaches(&marker, "NotRunning").await;
-        // What its own VPA says is done for the pod that runs, so everything above has been seen.
+        // The running pod has the values of its own VPA, so the agent has read everything before it.
         let wanted = [("app", ours)];
         let mut for_own = tenants(vpa(&wanted));
         for_own["metadata"]["name"] = "z-own".into();
@@ -156,12 +156,12 @@ async fn whatever_stands_in_a_tenants_namespace_no_patch_write_or_event_leaves_t
         };
         assert_eq!(policy.refusals(&made), Vec::<String>::new(), "{event}");
     }
-    // And the victim has what its own VPA says, as ever.
+    // The victim has the values of its own VPA.
     scene.recommend(&LARGER);
     scene.holds_soon(&LARGER).await;
 }
 
-/// A pod of this name and UID that does not run, after which the agent has heard of all that was written before it.
+/// A pod of this name and UID that does not run. Once the agent reports it, the agent has read everything before it.
 fn of_round(mut pod: Value, name: &str, uid: &str) -> Value {
     pod["metadata"]["name"] = name.into();
     pod["metadata"]["uid"] = uid.into();

@@ -1,4 +1,4 @@
-//! What newer kubelets resize in place as well: sidecars, and the resources of the pod as a whole.
+//! Further objects that newer kubelets resize in place: sidecars, and the resources of the pod as a whole.
 
 use serde_json::{Value, json};
 use vscaled::model::MemoryLimit;

@@ -1,4 +1,4 @@
-//! Lower memory limits, and limits that grow in an emergency, beside a kubelet that writes them, too.
+//! Shrinks, and limits that grow in an emergency, beside a kubelet that writes them too.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,8 +10,8 @@ use vscaled::model::{CgroupPath, CgroupVersion, MemoryLimit, Settings};
 
 use super::host_faults::patches;
 use super::{Amounts, NAME, Scene, resources, vpa};
-use crate::support::allocator::{Allocator, Appetite, End};
-use crate::support::apimodel::{Effect, Verdict};
+use crate::support::allocator::{Allocation, Allocator, End};
+use crate::support::apimodel::{Effect, ResizeResult};
 use crate::support::cached::Cached;
 
 /// A limit of 200 MiB.
@@ -19,16 +19,16 @@ const ROOMY: Amounts = Amounts::doubled(100, 100);
 /// A limit of 80 MiB.
 const TIGHT: Amounts = Amounts::doubled(100, 40);
 
-/// What may be lent memory: a limit of 128 MiB.
-const LENDER: Amounts = Amounts::doubled(1000, 64);
+/// A limit of 128 MiB, for containers with temporary limits.
+const GUARDED: Amounts = Amounts::doubled(1000, 64);
 
-/// What the kubelet found when it came to write: what was in use, and the limit.
+/// The memory use and the limit that the kubelet found before it wrote.
 type Found = Arc<Mutex<Option<(u64, MemoryLimit)>>>;
 
 impl Scene {
-    /// A pod whose container is lent memory when it needs it, until it has been quiet for so long.
-    async fn lending(quiet: &str) -> Self {
-        let mut scene = Self::of(LENDER).await;
+    /// A pod whose container gets a temporary memory limit when it needs one, until this quiet period has passed.
+    async fn guarded_for(quiet: &str) -> Self {
+        let mut scene = Self::of(GUARDED).await;
         for (flag, value) in [
             ("--guard-reserve", "100Mi"),
             ("--guard-pod-budget", "100%"),
@@ -37,7 +37,7 @@ impl Scene {
         ] {
             scene.agent.set(flag, value);
         }
-        let mut lets_grow = vpa(&[("app", LENDER)]);
+        let mut lets_grow = vpa(&[("app", GUARDED)]);
         lets_grow["spec"]["resourcePolicy"] =
             json!({"containerPolicies": [{"containerName": "*", "maxAllowed": {"memory": "4Gi"}}]});
         scene.api.put("verticalpodautoscalers", lets_grow);
@@ -55,7 +55,7 @@ impl Scene {
         self.node.cgroups().oom_kills(&self.app())
     }
 
-    /// The container's limit, in MiB.
+    /// The container's limit in MiB.
     fn limit(&self) -> u64 {
         match self.node.held(&self.pod)["app"].memory_limit() {
             Some(MemoryLimit::Bytes(bytes)) => bytes >> 20,
@@ -63,7 +63,7 @@ impl Scene {
         }
     }
 
-    /// The limit that the spec has, in MiB.
+    /// The limit in the spec in MiB.
     fn asked(&self) -> u64 {
         let spec = serde_json::from_value(self.spec()).unwrap();
         Amounts::of(&spec).memory_limit.unwrap()
@@ -75,10 +75,10 @@ impl Scene {
     }
 
     fn takes(&self, rate: u64, until: u64) -> Allocator {
-        Allocator::start(self.node.cgroups(), &self.app(), Appetite { rate, until })
+        Allocator::start(self.node.cgroups(), &self.app(), Allocation { rate, until })
     }
 
-    /// Waits until the kubelet says that the pod has what its spec has.
+    /// Waits until the kubelet reports that the pod has the amounts of its spec.
     async fn agrees(&self) {
         let agrees = || {
             let pod = self.object();
@@ -88,8 +88,8 @@ impl Scene {
         self.agent.wait_for("the kubelet to agree", agrees).await;
     }
 
-    /// The kubelet looks before it writes.
-    fn kubelet_looks(&self) -> Found {
+    /// Makes the kubelet read use and limit before it writes.
+    fn kubelet_reads_first(&self) -> Found {
         let found = Found::default();
         let (noted, app) = (Arc::clone(&found), self.app());
         let hierarchy = Hierarchy::discover(None).unwrap();
@@ -111,7 +111,7 @@ async fn a_lower_limit_is_there_before_the_kubelet_comes_to_write_it() {
     let mut scene = Scene::of(ROOMY).await;
     scene.start().await;
     let _cached = scene.caches().await;
-    let found = scene.kubelet_looks();
+    let found = scene.kubelet_reads_first();
     scene.api.kubelet(|kubelet| kubelet.asleep = true);
     scene.recommend(&[("app", TIGHT)]);
     scene.settles(&[("app", TIGHT)]).await;
@@ -133,11 +133,11 @@ async fn room_is_made_before_anybody_is_asked_and_no_limit_is_touched_when_they_
         .api
         .fault(patches(None, Effect::Says(400, "BadRequest", "ask finance", None)));
     scene.recommend(&[("app", TIGHT)]);
-    scene.says("Refused", "ask finance").await;
+    scene.reaches_with_detail("Refused", "ask finance").await;
     assert!(scene.holds(&[("app", ROOMY)]));
     assert_eq!(scene.spec(), resources(ROOMY));
     if scene.node.cgroups().version() == CgroupVersion::V2 {
-        // v1 can only be made to reclaim by the write itself, and kills nobody by it.
+        // v1 reclaims only through the write itself, which kills no process.
         assert!(scene.node.cgroups().memory_usage(&scene.app()) < 80 << 20);
     }
     scene.api.mend();
@@ -152,7 +152,7 @@ async fn a_limit_below_what_is_in_use_is_not_asked_for() {
     let mut process = scene.takes(0, 150);
     assert!(matches!(process.wait(), End::Satisfied(_)));
     scene.recommend(&[("app", TIGHT)]);
-    scene.says("Refused", "not shrinkable now").await;
+    scene.reaches_with_detail("Refused", "not shrinkable now").await;
     assert!(scene.holds(&[("app", ROOMY)]));
     assert_eq!(scene.spec(), resources(ROOMY));
     let calls = ["dry-run pods/resize", "patch pods/resize"].map(|call| scene.api.calls(call));
@@ -169,17 +169,17 @@ async fn a_limit_the_kubelet_could_not_lower_is_kept_low_and_has_room_until_it_c
     scene.recommend(&[("app", TIGHT)]);
     scene.settles(&[("app", TIGHT)]).await;
     let why = "cannot decrease memory limits: attempting to set below current usage";
-    scene.kubelet_says(Verdict::Error(why));
+    scene.set_resize_result(ResizeResult::Error(why));
     scene.api.kubelet(|kubelet| kubelet.asleep = false);
     scene.passes("ResizeError").await;
-    scene.says("Refused", why).await;
+    scene.reaches_with_detail("Refused", why).await;
     assert!(scene.holds(&[("app", TIGHT)]), "what keeps use below it was taken away");
     if scene.node.cgroups().version() == CgroupVersion::V2 {
-        // On v1 the kernel cannot be asked.
+        // On v1 the agent cannot request reclaim.
         let roomy = || scene.node.cgroups().memory_usage(&scene.app()) <= 76 << 20;
         scene.agent.wait_for("room for the kubelet", roomy).await;
     }
-    scene.kubelet_says(Verdict::ByRoom);
+    scene.set_resize_result(ResizeResult::ByRoom);
     scene.confirmed(&[("app", TIGHT)]).await;
     scene.settles(&[("app", TIGHT)]).await;
     assert_eq!(scene.kills(), 0);
@@ -190,20 +190,20 @@ async fn what_turns_out_not_to_be_possible_after_it_was_accepted_is_taken_back_b
     let mut scene = Scene::of(ROOMY).await;
     scene.agent.set("--guard", "false");
     scene.start().await;
-    let found = scene.kubelet_looks();
+    let found = scene.kubelet_reads_first();
     scene.api.kubelet(|kubelet| kubelet.asleep = true);
-    // There is room when it is asked, and none any more when the answer comes.
+    // There is room when the agent sends the patch, and none when the answer arrives.
     let answer = scene.api.hold_answers(&["patch"], "pods/resize", Some(2));
     scene.recommend(&[("app", TIGHT)]);
     let asked = || scene.api.calls("dry-run pods/resize") == 1;
     scene.agent.wait_for("the API server to be asked", asked).await;
-    // Soon enough: a call that nobody answers for 20 s counts as an API server that is away.
+    // Soon enough: a call without an answer for 20 s counts as an unavailable API server.
     let mut process = scene.takes(0, 100);
     assert!(matches!(process.wait(), End::Satisfied(_)));
     answer.cancel();
     let taken_back = || scene.api.calls("patch pods/resize") >= 2 && scene.spec() == resources(ROOMY);
     scene.agent.wait_for("the request to be taken back", taken_back).await;
-    scene.says("Refused", "not shrinkable now").await;
+    scene.reaches_with_detail("Refused", "not shrinkable now").await;
     assert!(scene.holds(&[("app", ROOMY)]));
     scene.api.kubelet(|kubelet| kubelet.asleep = false);
     scene.confirmed(&[("app", ROOMY)]).await;
@@ -221,12 +221,14 @@ async fn a_shrink_that_hurts_is_undone_at_the_api_server_as_well() {
     scene.recommend(&[("app", TIGHT)]);
     scene.settles(&[("app", TIGHT)]).await;
     scene.confirmed(&[("app", TIGHT)]).await;
-    // What stands in the way of death does not wait for an API server.
+    // An urgent limit does not wait for an API server.
     scene.api.fault(patches(Some(1), Effect::Slow(Duration::from_secs(10))));
     let mut process = scene.takes(20, 120);
     let taken = || process.taken() == 120;
     scene.agent.wait_for("the process to have everything", taken).await;
-    scene.says("Refused", "a lower memory limit was undone").await;
+    scene
+        .reaches_with_detail("Refused", "a lower memory limit was undone")
+        .await;
     scene
         .agent
         .wait_for("the spec to follow", || scene.asked() == 200)
@@ -246,7 +248,7 @@ async fn a_shrink_is_watched_also_where_the_kubelet_was_faster() {
     scene.recommend(&[("app", TIGHT)]);
     let asked = || scene.api.calls("dry-run pods/resize") == 1;
     scene.agent.wait_for("the API server to be asked", asked).await;
-    // As a kubelet writes it that hears of the new spec before the agent has its answer.
+    // A kubelet that receives the new spec before the agent has its answer writes this.
     let version = scene.node.cgroups().version();
     for cgroup in [scene.app(), scene.pod.cgroup.clone()] {
         let lower = TIGHT.settings(version);
@@ -264,12 +266,12 @@ async fn a_shrink_is_watched_also_where_the_kubelet_was_faster() {
 
 #[tokio::test]
 async fn a_lent_limit_that_somebody_lowers_is_repaired_also_before_it_is_asked_for() {
-    let scene = Scene::lending("10min").await;
+    let scene = Scene::guarded_for("10min").await;
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
     drop(process);
-    // Whatever was asked for in between, as a kubelet would write it that comes late.
-    let before = LENDER.settings(scene.node.cgroups().version());
+    // A late kubelet writes the values of a request in between.
+    let before = GUARDED.settings(scene.node.cgroups().version());
     let before = before.iter().filter(|setting| setting.memory().is_some());
     scene.node.put(&scene.app(), &Settings::from_iter(before));
     scene
@@ -280,7 +282,7 @@ async fn a_lent_limit_that_somebody_lowers_is_repaired_also_before_it_is_asked_f
 
 #[tokio::test]
 async fn what_is_lent_in_an_emergency_is_asked_for_once_it_is_over_and_given_back() {
-    let scene = Scene::lending("8s").await;
+    let scene = Scene::guarded_for("8s").await;
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
     let lent = || scene.asked() > 200 && scene.asked() == scene.limit();
@@ -294,14 +296,14 @@ async fn what_is_lent_in_an_emergency_is_asked_for_once_it_is_over_and_given_bac
     let back = || scene.asked() == 128 && scene.limit() == 128;
     scene.agent.wait_for("the loan to end", back).await;
     scene.agrees().await;
-    assert_eq!(scene.spec(), resources(LENDER));
+    assert_eq!(scene.spec(), resources(GUARDED));
     scene.agent.reaches(NAME, "NotManaged").await;
 }
 
 #[tokio::test]
 async fn a_loan_that_a_quota_denies_ends_although_it_is_used_and_is_not_given_again() {
     const QUOTA: &str = "pods \"web-5c4f-x\" is forbidden: exceeded quota: q, requested: limits.memory=150Mi";
-    let mut scene = Scene::lending("3s").await;
+    let mut scene = Scene::guarded_for("3s").await;
     scene
         .api
         .fault(patches(None, Effect::Says(403, "Forbidden", QUOTA, None)));
@@ -332,7 +334,7 @@ async fn a_loan_that_a_quota_denies_ends_although_it_is_used_and_is_not_given_ag
         .await;
     assert!(process.lives() && scene.kills() == 0 && scene.limit() <= lent);
 
-    // As soon as less is in use the limit comes down, and the next burst is on the tenant's own.
+    // The limit comes down as soon as less is in use, and the tenant risks the next burst.
     drop(process);
     let back = || scene.limit() == 128;
     scene.agent.wait_for("the limit to come down", back).await;
@@ -341,7 +343,7 @@ async fn a_loan_that_a_quota_denies_ends_although_it_is_used_and_is_not_given_ag
     assert!(!matches!(process.wait(), End::Satisfied(_)), "lent again");
     assert_eq!(scene.limit(), 128);
 
-    // Nor does an agent that was restarted lend it.
+    // A restarted agent gives no temporary limit either.
     scene.agent.kill();
     scene.agent.start().await;
     let knows = async || {

@@ -1,4 +1,4 @@
-//! Page cache stands in no limit's way, unless it is needed.
+//! Page cache prevents no shrink, unless the container needs it.
 
 use super::{ROOMY, Scene};
 

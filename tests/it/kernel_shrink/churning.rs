@@ -1,10 +1,10 @@
-//! A container whose use of memory goes up and down all the time.
+//! A container whose memory use rises and falls all the time.
 
-use super::{ROOMY, Random, Scene};
+use super::{ROOMY, Scene, random};
 use crate::support::churn;
 
 const TRIES: u64 = 100;
-/// The most the container uses, in MiB.
+/// The container's highest use in MiB.
 const MOST: u64 = 120;
 
 #[tokio::test]
@@ -16,11 +16,11 @@ async fn no_shrink_kills_under_a_churning_allocator() {
     let peaked =
         || cgroups.settings(&scene.app()).memory_limit().is_some() && cgroups.memory_usage(&scene.app()) > high / 2;
     scene.agent.wait_for("memory to be taken", peaked).await;
-    let mut random = Random::new();
+    let mut random = random();
     let (mut done, mut refused) = (0, 0);
     for _ in 0..TRIES {
         // Three tenths to nineteen twentieths.
-        let wanted = ROOMY * (30 + random.below(66)) / 100;
+        let wanted = ROOMY * random.u64(30..96) / 100;
         let change = scene.resize(wanted).await;
         match change.outcome.as_str() {
             "Applied" => done += 1,

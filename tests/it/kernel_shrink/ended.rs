@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-use super::{ROOMY, Random, Scene};
+use super::{ROOMY, Scene, random};
 use crate::support::amounts::vpa_manifest;
 use crate::support::churn;
 
 use super::roomy;
 
-/// How often the agent is killed.
+/// The number of times that the agent is killed.
 const KILLS: u64 = 50;
-/// And how often it is told to stop.
+/// The number of times that the agent is stopped.
 const STOPS: u64 = 15;
 
 impl Scene {
-    /// With somebody in it for whom limits go up and down. The limit follows the request: `ROOMY` is 25 times as much.
+    /// A scene with a process, whose limits rise and fall. The limit follows the request: `ROOMY` is 25 times as
+    /// much.
     async fn busy() -> Self {
         let mut scene = Self::started().await;
         scene.spawn(&churn::command(2, 40));
@@ -23,7 +24,7 @@ impl Scene {
             .agent
             .wait_for("the recommendation", || scene.limits() == [ROOMY, ROOMY])
             .await;
-        // What it was never seen to use, it would be growth to use.
+        // Otherwise a later rise to the highest use would count as growth.
         scene
             .agent
             .wait_for("the most that is used", || scene.usage() > 39 << 20)
@@ -41,15 +42,15 @@ impl Scene {
             .write("vpa.yaml", &vpa_manifest("web", "web", &[("app", target)]));
     }
 
-    /// Lower limits and higher ones, as fast as they come, for some milliseconds.
-    async fn stir(&self, random: &mut Random) {
+    /// Sends lower and higher limits without pauses, for some milliseconds.
+    async fn change_limits(&self, random: &mut fastrand::Rng) {
         for _ in 0..3 {
-            self.recommend(3 + random.below(5));
-            tokio::time::sleep(Duration::from_micros(random.below(40_000))).await;
+            self.recommend(random.u64(3..8));
+            tokio::time::sleep(Duration::from_micros(random.u64(..40_000))).await;
         }
     }
 
-    /// Everything is right again: nothing frozen, nobody killed, the limits those of the last recommendation.
+    /// Checks that no cgroup is frozen, no process was killed, and the limits are those of the last recommendation.
     async fn recovers(&self, round: u64) {
         self.agent.wait_for("everything to go on", || !self.is_frozen()).await;
         assert_eq!(self.kills(), 0, "round {round}");
@@ -61,10 +62,10 @@ impl Scene {
 #[tokio::test]
 async fn killed_at_any_moment_of_a_shrink_it_leaves_nothing_frozen_for_longer_than_until_its_next_start() {
     let mut scene = Scene::busy().await;
-    let mut random = Random::new();
+    let mut random = random();
     let mut frozen = 0;
     for round in 0..KILLS {
-        scene.stir(&mut random).await;
+        scene.change_limits(&mut random).await;
         scene.agent.kill();
         frozen += u64::from(scene.is_frozen());
         scene.agent.launch();
@@ -85,9 +86,9 @@ async fn killed_at_any_moment_of_a_shrink_it_leaves_nothing_frozen_for_longer_th
 #[tokio::test]
 async fn told_to_stop_at_any_moment_of_a_shrink_it_leaves_nothing_frozen() {
     let mut scene = Scene::busy().await;
-    let mut random = Random::new();
+    let mut random = random();
     for round in 0..STOPS {
-        scene.stir(&mut random).await;
+        scene.change_limits(&mut random).await;
         scene.agent.stop();
         assert_eq!(
             (scene.is_frozen(), scene.markers(), scene.kills()),

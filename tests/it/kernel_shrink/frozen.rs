@@ -1,4 +1,4 @@
-//! Freezers of others.
+//! Freezers of other programs.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use vscaled::model::CgroupVersion;
 use super::{ROOMY, Scene};
 use crate::support::skipped;
 
-/// The freezer of a container; `None`, with the reason printed, where there is none to share.
+/// The freezer of a container; prints the reason and returns `None` where the agent cannot share one.
 fn freezer(scene: &Scene, name: &str) -> Option<PathBuf> {
     if scene.node.cgroups().version() == CgroupVersion::V1 {
         skipped(name, "on cgroup v1 nothing is frozen for a shrink");

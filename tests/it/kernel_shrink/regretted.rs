@@ -1,4 +1,4 @@
-//! A shrink that should not have been.
+//! Failed shrinks.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use vscaled::control::proto;
 
 use super::{ROOMY, Scene, roomy};
 
-/// Has the container grow to this many MiB, a mebibyte at a time, and stay there.
+/// Makes the container grow to this many MiB, one at a time, and stay there.
 fn grow(scene: &mut Scene, mebibytes: u64) {
     let program = format!(
         "my @x; for (1..{mebibytes}) {{ push @x, \"a\" x (1 << 20); select(undef, undef, undef, 0.05) }} sleep 1000"
@@ -14,7 +14,7 @@ fn grow(scene: &mut Scene, mebibytes: u64) {
     scene.spawn(&format!("exec perl -e '{program}'"));
 }
 
-/// What is said about the container's memory limit.
+/// The agent's explanation of the container's memory limit.
 async fn explained(scene: &Scene) -> (proto::ExplainReply, proto::Value) {
     let reply = scene.agent.client().await.explain(scene.pod.full_name()).await.unwrap();
     let files = ["memory.max", "memory.limit_in_bytes"];
@@ -64,7 +64,7 @@ async fn a_shrink_that_hurts_is_undone_in_time_and_remembered() {
     scene.agent.reaches("web", "Refused").await;
     assert_eq!(scene.limits(), [ROOMY, ROOMY]);
 
-    // An operator's word ends it, and is judged by what is in use now.
+    // An operator's request ends the waiting time, and the current use decides about it.
     let change = scene.resize(50).await;
     assert_eq!(change.outcome, "Refused", "{change:#?}");
     assert!(change.reason.contains("not shrinkable now"), "{change:#?}");
@@ -109,14 +109,14 @@ async fn a_shrink_is_watched_on_when_another_container_of_the_pod_starts_again()
     assert_eq!(scene.kills(), 0);
 }
 
-/// How often it is killed before that is explained: the kernel does so for ten kills in five seconds on the whole machine,
-/// where others may be killed, too.
+/// The number of kills until the kernel logs one: it logs ten kills in five seconds for the whole machine, where
+/// other processes may be killed too.
 const ATTEMPTS: usize = 16;
-/// How long that is waited for each time.
+/// The longest wait for each log entry.
 const EXPLAINED: Duration = Duration::from_secs(10);
 
 impl Scene {
-    /// A container of the pod starts, and the agent knows.
+    /// Starts a container of the pod, and waits until the agent knows it.
     async fn starts(&mut self, name: &'static str) {
         self.node.run_container(&mut self.pod, name, roomy(50));
         self.agent.write("pod.yaml", &self.pod.manifest());
@@ -134,7 +134,7 @@ impl Scene {
         pod.is_some_and(|pod| pod.detail.contains("a lower memory limit was undone"))
     }
 
-    /// Waits for the kill to be explained, and undone for that; whether it was.
+    /// Waits until the agent attributes the kill and undoes the shrink. Returns whether that happened.
     async fn explains(&self) -> bool {
         let died = Instant::now();
         while !self.has_undone().await {
@@ -146,8 +146,8 @@ impl Scene {
         true
     }
 
-    /// The container ends with the process that was killed, and its cgroup before anybody could read there why. Another
-    /// follows, with the limit of its spec at first.
+    /// Ends the container with the killed process and removes its cgroup before the agent can read the reason there.
+    /// A new container follows, with the limit of its spec at first.
     async fn dies_as_a_whole(&mut self) {
         self.spawn("exec perl -e '$x = \"a\" x (100 << 20); sleep 1000'");
         while self.kills() == 0 && !self.has_undone().await {
@@ -167,7 +167,7 @@ async fn a_shrink_that_killed_a_whole_container_is_undone_for_the_one_that_follo
         assert!(attempt <= ATTEMPTS, "killed {ATTEMPTS} times, and nothing was undone");
         let low = || scene.limits() == [40, 40] || scene.limits() == [ROOMY, ROOMY];
         scene.agent.wait_for("the container to have a limit", low).await;
-        // It is looked at ten times a second by now.
+        // By now the agent reads the cgroup ten times a second.
         tokio::time::sleep(Duration::from_millis(2500)).await;
         scene.dies_as_a_whole().await;
         if scene.explains().await {

@@ -1,4 +1,4 @@
-//! Room made for somebody else's write.
+//! Room for a write by the kubelet.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use vscaled::sources::parse_manifests;
 use super::{ROOMY, Scene};
 use crate::support::bare::{BareNode, BarePod};
 
-/// A pass that is to make the container's limit so many MiB, as the part that talks to a kubelet would ask for it.
+/// A pass that lowers the container's limit to this many MiB, as the code that patches the spec would start it.
 pub(super) fn job(of: &BarePod, mebibytes: u64) -> Job {
     let view = parse_manifests("pod.yaml", &of.manifest()).unwrap().view;
     let pod = Arc::clone(&view.pods[0]);
@@ -81,7 +81,7 @@ pub(super) fn node(bare: &BareNode, state: &TempDir) -> Node {
     }
 }
 
-/// An API server that says no, once there is room for what it is asked for.
+/// An API server that refuses the patch after the agent has made room for it.
 #[derive(Debug, Default)]
 struct Refusing {
     asked: AtomicBool,
@@ -106,7 +106,7 @@ impl PodResizer for Refusing {
     }
 }
 
-/// The same, through an API server.
+/// The same pass through an API server.
 fn patching(mut job: Job, resizer: &Arc<Refusing>) -> Box<Job> {
     let facts = ResizeFacts {
         accepted: None,
@@ -146,9 +146,9 @@ async fn room_is_made_for_a_kubelet_and_no_limit_is_touched() {
     );
     assert_eq!(scene.node.held(&scene.pod), before);
     match node.traits.version {
-        // The kubelet compares with everything in use, the cache included.
+        // The kubelet compares the limit with all memory in use, including page cache.
         CgroupVersion::V2 => assert!(scene.usage() < 64 << 20),
-        // v1 can only be made to reclaim by the write itself.
+        // v1 reclaims only through the write itself.
         CgroupVersion::V1 => assert!(scene.usage() > 64 << 20),
     }
 

@@ -1,4 +1,4 @@
-//! Pods of one workload have their limits lowered a few at a time, and no more once one has suffered from it.
+//! Shrinks of a workload's pods run a few at a time, and stop after one has failed.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use crate::support::amounts::{Amounts, vpa_manifest};
 use crate::support::bare::{BareNode, BarePod};
 
 const NAMES: [&str; 5] = ["web-0", "web-1", "web-2", "web-3", "web-4"];
-/// How many come down at the same time.
+/// The number of shrinks at the same time.
 const AT_ONCE: usize = 3;
 /// In MiB.
 const BEFORE: u64 = 200;
@@ -78,7 +78,7 @@ impl Replicas {
         self.pods.iter().filter(|pod| self.is_lowered(pod)).count()
     }
 
-    /// What comes next for a pod that has its limit still.
+    /// The next action for a pod that still has its limit.
     async fn next_of_another(&self) -> String {
         let waiting = self.pods.iter().find(|pod| !self.is_lowered(pod)).unwrap();
         let reply = self.agent.client().await.explain(waiting.full_name()).await.unwrap();
@@ -122,12 +122,12 @@ async fn the_first_that_suffers_stops_those_that_wait() {
     replicas.node.spawn(&cgroup, &format!("exec perl -e '{grows}'"));
     let name = replicas.pods[suffers].name;
     replicas.agent.reaches(name, "Refused").await;
-    // The agent says so before its pass writes the limit.
+    // The agent reports this before its pass writes the limit.
     replicas
         .agent
         .wait_for("its limit to be back", || !replicas.is_lowered(&replicas.pods[suffers]))
         .await;
-    // Longer than the others are watched.
+    // Longer than the watch after a shrink.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(75) {
         assert!(replicas.lowered() < AT_ONCE);

@@ -1,4 +1,4 @@
-//! What fails in the middle leaves every limit where it was.
+//! A failure in the middle of a shrink leaves every limit unchanged.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::support::bare::BareNode;
 use crate::support::skipped;
 use crate::systemd_units::fake_bus::ended_systemd;
 
-/// Makes the pod's cgroup one that would be systemd's.
+/// A pod UID that makes the pod's cgroup look like a systemd slice.
 const UID: &str = "0123.slice";
 
-/// A node whose cgroups are systemd's.
+/// A node with systemd's cgroups.
 fn of_slices(bare: &BareNode, state: &TempDir) -> Node {
     let node = node(bare, state);
     Node {
@@ -79,7 +79,7 @@ async fn a_slices_longer_period_is_kept_and_its_quota_comes_down_to_what_is_want
     );
 }
 
-/// A runtime that forgets every container once it was asked about it.
+/// A runtime that forgets every container after the first call about it.
 #[derive(Debug)]
 struct Forgetful;
 

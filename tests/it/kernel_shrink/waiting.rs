@@ -1,4 +1,4 @@
-//! Nobody waits for a shrink that takes its time.
+//! A slow shrink blocks no other operation.
 
 use super::{ROOMY, Scene, roomy};
 use crate::support::churn;
@@ -14,7 +14,7 @@ async fn another_pod_is_resized_while_one_is_still_looked_at() {
     scene.agent.write("other.yaml", &other.manifest());
     scene.agent.start().await;
     scene.agent.reaches("other", "NotManaged").await;
-    // Once it used more than it is to have.
+    // The container used more than its new limit before.
     scene.spawn(&churn::command(90, 90));
     scene
         .agent

@@ -2,12 +2,12 @@
 
 use serde_json::Value;
 
-/// The dashboard as it is delivered.
+/// The shipped dashboard.
 pub(crate) fn read() -> Value {
     serde_json::from_str(include_str!("../../../deploy/observability/dashboard.json")).unwrap()
 }
 
-/// The panels that show something and the variables, each title with its queries.
+/// The panels with data and the variables, each title with its queries.
 pub(crate) fn queries() -> Vec<(String, String)> {
     let text = |value: &Value| value.as_str().unwrap().to_owned();
     let dashboard = read();
@@ -16,9 +16,9 @@ pub(crate) fn queries() -> Vec<(String, String)> {
         let targets = panel["targets"].as_array().unwrap().iter();
         targets.map(|target| (text(&panel["title"]), text(&target["expr"])))
     });
-    // What the variables are filled with is asked for, too.
+    // The queries of the variables.
     let variables = dashboard["templating"]["list"].as_array().unwrap().iter();
-    // Those with a price hold a number.
+    // Variables for prices hold a number.
     let asked = variables.filter_map(|variable| Some((text(&variable["label"]), variable["query"]["query"].as_str()?)));
     let series = |query: &str| {
         query
@@ -34,7 +34,7 @@ pub(crate) fn queries() -> Vec<(String, String)> {
         .collect()
 }
 
-/// A query as Grafana would send it with everything selected.
+/// A query as Grafana sends it with all values selected.
 pub(crate) fn filled_in(query: &str) -> String {
     query
         .replace("$__rate_interval", "1m")

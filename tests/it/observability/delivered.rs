@@ -1,4 +1,4 @@
-//! The files in deploy/observability, by themselves.
+//! The files in deploy/observability.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -11,7 +11,7 @@ use super::{dashboard, sample_names};
 const ALERTS: &str = include_str!("../../../deploy/observability/alerts.yaml");
 const OPERATOR: &str = include_str!("../../../deploy/observability/operator.yaml");
 
-/// Every expression that is delivered: those of the alerts, and those of the dashboard.
+/// All expressions of the alerts and of the dashboard.
 pub(crate) fn expressions() -> Vec<String> {
     let alerts: Value = serde_saphyr::from_str(ALERTS).unwrap();
     let rules = alerts["groups"][0]["rules"].as_array().unwrap();

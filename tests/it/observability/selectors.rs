@@ -1,6 +1,6 @@
-//! What queries select, read from their text.
+//! A minimal parser for the selectors in queries.
 
-/// A metric that a query uses, and how it narrows it down.
+/// A metric in a query, with its label matchers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Selector {
     pub(crate) name: String,
@@ -15,7 +15,7 @@ pub(crate) struct Matcher {
     pub(crate) value: String,
 }
 
-/// Every use of one of our metrics in an expression.
+/// All uses of vscaled's metrics in an expression.
 pub(crate) fn selectors(expression: &str) -> Vec<Selector> {
     let mut found = Vec::new();
     let mut rest = expression;
@@ -43,7 +43,7 @@ fn matcher(text: &str) -> Matcher {
     }
 }
 
-/// The labels an expression groups by.
+/// The labels by which an expression groups.
 pub(crate) fn groupings(expression: &str) -> Vec<&str> {
     let groups = expression.split("by (").skip(1);
     groups

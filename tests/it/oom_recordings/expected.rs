@@ -1,16 +1,15 @@
-//! What each recording holds, in the order in which it was logged.
+//! The kills in each recording, in the order of the log.
 
 mod bursts;
 
 use vscaled::oom::Level;
 
-/// A recording and its kills.
 pub(super) struct Recording {
     pub(super) file: &'static str,
     pub(super) kills: Vec<Kill>,
 }
 
-/// A kill, as a person reads it in the recording.
+/// A kill, as read in the recording by a person.
 #[derive(Clone)]
 pub(super) struct Kill {
     pid: u32,
@@ -45,7 +44,7 @@ fn scope(id: &str) -> String {
     format!("{}/cri-containerd-{id}.scope", slice())
 }
 
-/// A kill in a cgroup that is no pod's or container's.
+/// A kill in a cgroup outside of pods and containers.
 fn elsewhere(pid: u32, comm: &'static str, cgroup: &str) -> Kill {
     Kill {
         pid,
@@ -58,7 +57,7 @@ fn elsewhere(pid: u32, comm: &'static str, cgroup: &str) -> Kill {
     }
 }
 
-/// A kill whose report the kernel kept back.
+/// A kill without a report from the kernel.
 fn unexplained(pid: u32, comm: &'static str) -> Kill {
     let mut kill = elsewhere(pid, comm, "");
     (kill.limit, kill.task, kill.level) = (None, None, Level::Unspecified);
@@ -75,7 +74,7 @@ fn in_a(pid: u32, comm: &'static str) -> Kill {
     }
 }
 
-/// A kill in container A for the limit of its pod.
+/// A kill in container A because of the limit of its pod.
 fn in_a_for_pod(pid: u32, comm: &'static str) -> Kill {
     Kill {
         limit: Some(slice()),
@@ -84,7 +83,8 @@ fn in_a_for_pod(pid: u32, comm: &'static str) -> Kill {
     }
 }
 
-/// The guests' kills for want of memory on the node: container B, then the process in the root cgroup that took it.
+/// The guests' kills because the node had no memory left: container B, then the process in the root cgroup that used
+/// it.
 fn node(pids: [u32; 2]) -> Vec<Kill> {
     let [bystander, hog] = pids;
     let bystander = Kill {
@@ -195,7 +195,7 @@ fn hostile_commands() -> Vec<Kill> {
         .to_vec()
 }
 
-/// A container of a node that is itself a container (kind), and a cgroup the victim was in below it.
+/// A container of a node that is itself a container (kind), with the victim in a cgroup below it.
 fn nested(pid: u32, below: &str) -> Kill {
     let slice = POD.replace('-', "_");
     let limit = format!(

@@ -1,5 +1,5 @@
-//! Recordings cut, damaged and interleaved at random: no kill is invented, none is blamed on a cgroup the kernel did not
-//! name for it.
+//! Recordings that are cut, damaged and interleaved at random: the parser invents no kill, and attributes none to a
+//! cgroup that the kernel did not log for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use vscaled::oom::parse_log;
 
 use super::{expected, explanation, recording};
 
-/// The pids of the kernel's own `Killed process` lines, found without any of the code under test.
+/// The pids of the kernel's own `Killed process` lines, found without the code under test.
 fn pids_killed(log: &[u8]) -> BTreeSet<u32> {
     let text = String::from_utf8_lossy(log);
     let pid = |line: &str| {
@@ -25,12 +25,12 @@ fn files() -> Vec<&'static str> {
     expected::all().into_iter().map(|expected| expected.file).collect()
 }
 
-/// Recordings whose kills may be torn apart by others: the kernel itself never interleaves the kill of a group.
+/// Recordings whose kills may be interleaved: the kernel never interleaves the kill of a group.
 fn files_without_groups() -> Vec<&'static str> {
     files().into_iter().filter(|file| !file.contains("oom-group")).collect()
 }
 
-/// Where the recordings say that a command of that name and pid was killed.
+/// The cgroups in the recordings for each killed pid and command.
 type Places = BTreeMap<(u32, String), BTreeSet<(Option<String>, Option<String>)>>;
 
 fn places() -> Places {

@@ -1,5 +1,5 @@
-//! An agent that is killed while it stores: nothing that was stored is lost, nothing is there twice, and the checkpoint
-//! goes with the kills.
+//! An agent that is killed while it stores kills: no stored kill is lost or duplicated, and the checkpoint matches
+//! the kills.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -10,9 +10,9 @@ use vscaled::report::{Destination, Destinations};
 
 use super::station::kill;
 
-/// Says to this program, run again, where to store.
+/// The directory for this program when it runs as the agent.
 const DIRECTORY: &str = "VSCALED_TEST_SPOOL";
-/// The number to begin with.
+/// The first number to store.
 const FROM: &str = "VSCALED_TEST_SPOOL_FROM";
 
 fn small() -> Bounds {
@@ -26,7 +26,7 @@ fn open(directory: &Path) -> (KillLog, vscaled::report::log::Recovered) {
     KillLog::open(directory, small(), Destinations::from_iter([Destination::Grpc]))
 }
 
-/// The agent of the test below, in a process of its own; run among the other tests, it has nothing to do.
+/// The agent of the test below, in its own process. Without the variable, this test does nothing.
 #[test]
 fn helper_that_stores_until_it_is_killed() {
     let (Some(directory), Ok(from)) = (std::env::var_os(DIRECTORY), std::env::var(FROM)) else {
@@ -51,7 +51,7 @@ fn helper_that_stores_until_it_is_killed() {
     }
 }
 
-/// A process that is killed at the latest when this is dropped.
+/// A process that is killed at the latest when the value is dropped.
 struct Agent {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
@@ -71,10 +71,10 @@ impl Agent {
         Self { child, lines }
     }
 
-    /// The next number it says it has stored.
+    /// The next number that the process reports as stored.
     fn stored(&mut self) -> Option<u64> {
         for line in self.lines.by_ref() {
-            // A line may be cut off by the end of the process.
+            // The end of the process may cut a line off.
             let line = line.ok()?;
             if let Some((_, number)) = line.split_once("stored ") {
                 return number.parse().ok();
@@ -86,7 +86,7 @@ impl Agent {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // It may have ended by itself, which the test sees.
+        // The process may have ended by itself, which the test checks.
         self.child.kill().ok();
         self.child.wait().unwrap();
     }
@@ -99,7 +99,7 @@ fn an_agent_killed_at_any_moment_loses_nothing_it_has_stored_and_tells_nothing_t
     for round in 0..12 {
         let mut agent = Agent::start(directory.path(), from);
         let mut said = 0;
-        // So many that the log is folded and rewritten again and again, and killed in the middle of that, too.
+        // Enough kills to rewrite the log again and again, so that some kills of the agent happen during a rewrite.
         for _ in 0..300 + 37 * round {
             said = agent.stored().expect("it stores until it is killed");
         }
@@ -116,7 +116,7 @@ fn an_agent_killed_at_any_moment_loses_nothing_it_has_stored_and_tells_nothing_t
         assert!(pending.len() <= 400);
         let count: u64 = pending.iter().map(|pending| pending.report.count()).sum();
         assert_eq!(count, checkpoint, "kills and checkpoint go together");
-        // The newest are there in detail and in order, each once.
+        // The newest reports are complete and in order, each once.
         let detailed: Vec<u64> = pending
             .iter()
             .filter(|pending| pending.report.count() == 1)

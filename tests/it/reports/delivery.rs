@@ -1,4 +1,4 @@
-//! Receivers that work, come and go.
+//! Receivers that work, disconnect and return.
 
 use futures::future::{BoxFuture, FutureExt};
 use vscaled::report::log::Bounds;
@@ -89,7 +89,7 @@ async fn what_an_agent_could_not_deliver_its_successor_does() {
     station.finish().await;
 }
 
-/// Takes nothing, ever.
+/// A receiver that accepts nothing.
 #[derive(Debug)]
 struct Dead;
 
@@ -130,7 +130,7 @@ async fn a_destination_that_is_dead_delays_neither_the_others_nor_who_stores() {
         .map(|report| report.count)
         .sum();
     assert_eq!(told, 3000);
-    // What nobody takes is kept within the bounds.
+    // The log keeps undelivered reports within its bounds.
     let log = station.handle.log();
     assert!(log.reports <= 1000 && log.reports == log.pending_for(Destination::PodEvents));
     assert!(log.totals.folded > 0);

@@ -1,4 +1,4 @@
-//! A whole agent that reports.
+//! A complete agent that reports kills.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use super::sink::Sink;
 use super::station::kill;
 use crate::support::agent::Agent;
 
-/// What an agent that ended before had not delivered.
+/// Writes a kill log as an earlier agent leaves it before delivery.
 fn leave(state: &Path) {
     let grpc = Destinations::from_iter([Destination::Grpc]);
     let (mut log, _) = KillLog::open(state, Bounds::default(), grpc);
@@ -38,7 +38,7 @@ async fn an_agent_delivers_what_an_earlier_one_left() {
     eventually("the log to be empty", || {
         let grpc = Destinations::from_iter([Destination::Grpc]);
         agent.log().contains("connected to the receiver") && {
-            // Whoever has the lock reads a copy.
+            // The agent holds the lock, so the test reads a copy.
             let copy = tempfile::tempdir().unwrap();
             let journal = agent.state_directory().join("kills.log");
             std::fs::copy(journal, copy.path().join("kills.log")).unwrap();

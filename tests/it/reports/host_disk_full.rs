@@ -1,4 +1,4 @@
-//! A disk without room: a file system of a few pages, full to the brim.
+//! A full disk: a file system of a few pages.
 
 use std::fs;
 use std::process::Command;
@@ -10,7 +10,7 @@ use vscaled::report::{Destination, Destinations};
 use super::station::kill;
 use crate::support::mounts::unmount_below;
 
-/// A file system of so many KiB, unmounted when this is dropped.
+/// A file system of this many KiB, unmounted when the value is dropped.
 struct Disk(TempDir);
 
 impl Disk {

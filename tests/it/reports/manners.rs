@@ -1,4 +1,4 @@
-//! Receivers that misbehave: bounded, explained, and nothing lost.
+//! Misbehaving receivers: bounded effects, a clear reason, and no lost report.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use vscaled::report::grpc::GrpcOptions;
 use super::receiver::{Manner, Receiver, eventually};
 use super::station::{Station, ids, options};
 
-/// Misbehaves first, then a good receiver takes its place: every report must arrive there.
+/// Replaces a misbehaving receiver by a good one, which must get every report. Returns the reason of the failure.
 async fn recovers(first: Manner, hasty: bool) -> String {
     let directory = tempfile::tempdir().unwrap();
     let receiver = Receiver::start(first).await;
@@ -83,14 +83,14 @@ async fn acknowledging_twice_and_what_was_never_sent_does_no_harm() {
     station.finish().await;
 }
 
-/// Whatever is no gRPC server.
-async fn stranger(greeting: &'static [u8]) -> (String, AbortOnDropHandle<()>) {
+/// A server that does not speak gRPC.
+async fn no_grpc_server(greeting: &'static [u8]) -> (String, AbortOnDropHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let serving = tokio::spawn(async move {
         loop {
             let (mut stream, _) = listener.accept().await.unwrap();
-            // Who has hung up meanwhile does not read it.
+            // A client that has disconnected does not read the greeting.
             stream.write_all(greeting).await.ok();
         }
     });
@@ -105,7 +105,7 @@ async fn what_talks_garbage_or_hangs_up_at_once_is_no_receiver() {
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
         b"\x00\x01\x02\xff\xfe garbage",
     ] {
-        let (address, _serving) = stranger(greeting).await;
+        let (address, _serving) = no_grpc_server(greeting).await;
         let station = Station::start(&directory, options(&address));
         station.kill(1..=3).await;
         let error = station.failure().await;

@@ -1,4 +1,4 @@
-//! A receiver behind a real server, that can be told to misbehave.
+//! A receiver behind a real server, which can misbehave.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -15,29 +15,29 @@ use vscaled::report::proto::agent_message::Message;
 use vscaled::report::proto::report_receiver_server::{ReportReceiver, ReportReceiverServer};
 use vscaled::report::proto::{Ack, AgentMessage, Hello, Report};
 
-/// How it answers a report.
+/// The way in which a receiver answers reports.
 #[derive(Debug, Clone)]
 pub(crate) enum Manner {
     /// Acknowledges each by its sequence.
     BySequence,
     /// Acknowledges each by its id.
     ById,
-    /// Never says anything.
+    /// Never answers.
     Silent,
-    /// Acknowledges each twice, with what was never sent besides.
+    /// Acknowledges each twice, together with reports that were never sent.
     TwiceAndStrange,
-    /// Acknowledges nothing but what was never sent, again and again.
+    /// Acknowledges only reports that were never sent, again and again.
     OnlyStrange,
-    /// Ends the stream with this after so many reports.
+    /// Ends the stream with this status after this many reports.
     EndAfter(usize, Result<(), Status>),
 }
 
-/// A receiver, and what it has got.
+/// A receiver and its received reports.
 #[derive(Debug)]
 pub(crate) struct Receiver {
     pub(crate) got: Arc<Mutex<Got>>,
     pub(crate) address: String,
-    /// Takes the whole server down, its connections included.
+    /// Dropping the task ends the whole server with its connections.
     server: AbortOnDropHandle<()>,
     cut: CancellationToken,
 }
@@ -56,7 +56,7 @@ struct Service {
 }
 
 impl Receiver {
-    /// On a free port of this machine.
+    /// Starts a receiver on a free port of this machine.
     pub(crate) async fn start(manner: Manner) -> Self {
         Self::at("127.0.0.1:0", manner, None).await
     }
@@ -94,7 +94,7 @@ impl Receiver {
         }
     }
 
-    /// Goes away without a word, and leaves its port to another.
+    /// Ends without a status, and frees the port for another receiver.
     pub(crate) async fn vanish(self) -> (String, Got) {
         self.cut.cancel();
         self.server.abort();
@@ -103,13 +103,13 @@ impl Receiver {
         (address, got)
     }
 
-    /// The ids it has got, in the order in which they came.
+    /// The received ids, in order of arrival.
     pub(crate) fn ids(&self) -> Vec<String> {
         let got = self.got.lock().unwrap();
         got.reports.iter().map(|report| report.id.clone()).collect()
     }
 
-    /// Waits until it has got so many reports.
+    /// Waits for this many reports.
     pub(crate) async fn wait_for(&self, count: usize) {
         eventually(&format!("{count} reports"), || {
             self.got.lock().unwrap().reports.len() >= count
@@ -118,7 +118,7 @@ impl Receiver {
     }
 }
 
-/// A port that was in use a moment ago may be so still.
+/// Retries, because a port that was in use a moment ago may still be.
 async fn bind(address: &str) -> TcpListener {
     for _ in 0..500 {
         match TcpListener::bind(address).await {
@@ -129,7 +129,7 @@ async fn bind(address: &str) -> TcpListener {
     panic!("cannot listen at {address}")
 }
 
-/// Waits for something that must happen, but not for ever.
+/// Waits for a condition that must become true, with a time limit.
 pub(crate) async fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     let waited = tokio::time::timeout(Duration::from_secs(60), async {
         while !happened() {
@@ -201,7 +201,7 @@ impl ReportReceiver for Service {
     }
 }
 
-/// A directory with a place for a socket.
+/// The path for a socket in a directory.
 pub(crate) fn socket_in(directory: &tempfile::TempDir) -> PathBuf {
     directory.path().join("receiver.sock")
 }

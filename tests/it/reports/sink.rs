@@ -1,4 +1,4 @@
-//! `vscalectl oom sink`, as somebody who writes a receiver uses it.
+//! `vscalectl oom sink`, as authors of receivers use it.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStderr, Command, Stdio};
@@ -11,10 +11,9 @@ use super::receiver::socket_in;
 use super::station::{Station, options};
 use super::tls::Authority;
 
-/// Longer than anything takes; only keeps a test that fails from hanging.
+/// The longest wait for anything; only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A running sink.
 pub(crate) struct Sink {
     child: Child,
     pub(crate) address: String,
@@ -37,7 +36,7 @@ impl Sink {
         errors.read_line(&mut line).unwrap();
         let (printed, lines) = channel();
         let output = BufReader::new(child.stdout.take().unwrap());
-        // Ends with the sink, or once nobody wants to know any more.
+        // Ends with the sink, or when the receiver of the lines is dropped.
         std::thread::spawn(move || {
             output
                 .lines()
@@ -54,7 +53,7 @@ impl Sink {
         }
     }
 
-    /// What it has printed, once that is enough.
+    /// Waits until the printed lines are enough, and returns them.
     pub(crate) fn until(&mut self, enough: impl Fn(&[String]) -> bool) -> Vec<String> {
         let deadline = Instant::now() + PATIENCE;
         while !enough(&self.printed) {
@@ -66,7 +65,7 @@ impl Sink {
         self.printed.clone()
     }
 
-    /// What it has printed so far, once it is interrupted.
+    /// Interrupts the sink, and returns all printed lines.
     pub(super) fn interrupt(mut self) -> (Vec<String>, bool) {
         let pid = nix::unistd::Pid::from_raw(self.child.id().try_into().unwrap());
         nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGINT).unwrap();
@@ -77,7 +76,7 @@ impl Sink {
 
 impl Drop for Sink {
     fn drop(&mut self) {
-        // It has ended by itself if the test went well.
+        // The sink has ended by itself if the test succeeded.
         self.child.kill().ok();
         self.child.wait().ok();
     }
@@ -127,7 +126,7 @@ async fn it_listens_at_a_unix_socket_marks_what_came_before_and_cleans_up() {
     let socket = socket_in(&directory);
     let sink = Sink::start(&["--listen", &format!("unix://{}", socket.display())]);
     told(&sink, TlsFiles::default()).await;
-    // Another agent, or one that lost its state: the same ids again.
+    // Another agent, or one that lost its state, sends the same ids again.
     told(&sink, TlsFiles::default()).await;
     let (lines, success) = sink.interrupt();
     assert!(success && !socket.exists());

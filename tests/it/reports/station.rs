@@ -1,4 +1,4 @@
-//! The reporting half of an agent, in a directory of its own.
+//! The reporting part of an agent, in its own directory.
 
 use std::path::Path;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) struct Station {
     stop: CancellationToken,
 }
 
-/// A receiver at that address, with little patience.
+/// A receiver at an address, with short timeouts.
 pub(super) fn options(address: &str) -> GrpcOptions {
     GrpcOptions {
         endpoint: address.parse().unwrap(),
@@ -35,13 +35,13 @@ pub(super) fn options(address: &str) -> GrpcOptions {
     }
 }
 
-/// Delivers there.
+/// A gRPC destination.
 pub(super) fn grpc(options: GrpcOptions) -> Box<dyn Deliver> {
     Box::new(GrpcDelivery::new(options, "node-1".to_owned(), "boot-1".to_owned()))
 }
 
 impl Station {
-    /// In that directory, to that receiver.
+    /// Starts a reporter in a directory, with one receiver.
     pub(super) fn start(directory: &TempDir, options: GrpcOptions) -> Self {
         Self::with(directory.path(), Bounds::default(), vec![grpc(options)])
     }
@@ -61,7 +61,7 @@ impl Station {
         }
     }
 
-    /// Stores kills with these numbers, all at once.
+    /// Stores kills with these numbers in one batch.
     pub(super) async fn kill(&self, numbers: std::ops::RangeInclusive<u64>) {
         let checkpoint = numbers.end().to_string().into_bytes();
         let committed = self
@@ -71,12 +71,12 @@ impl Station {
         assert!(committed.unwrap().on_disk);
     }
 
-    /// Waits until nothing is pending.
+    /// Waits until no report is pending.
     pub(crate) async fn settled(&self) {
         eventually("everything acknowledged", || self.handle.log().reports == 0).await;
     }
 
-    /// Waits until the first destination has failed, and says why.
+    /// Waits until the first destination has failed, and returns the reason.
     pub(super) async fn failure(&self) -> String {
         let mut found = String::new();
         eventually("a failure", || match self.link() {
@@ -90,18 +90,18 @@ impl Station {
         found
     }
 
-    /// Whether the first destination can be reached.
+    /// The state of the connection to the first destination.
     pub(super) fn link(&self) -> Link {
         self.handle.links().next().unwrap().1
     }
 
-    /// The reports that the first destination has not acknowledged.
+    /// The number of reports without an acknowledgement from the first destination.
     pub(super) fn pending(&self) -> usize {
         let (first, _) = self.handle.links().next().unwrap();
         self.handle.log().pending_for(first)
     }
 
-    /// The value of a metric, with its labels.
+    /// The value of a metric, by its name and labels.
     pub(super) fn metric(&self, name: &str) -> u64 {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
@@ -120,7 +120,7 @@ pub(super) fn ids(numbers: std::ops::RangeInclusive<u64>) -> Vec<String> {
     numbers.map(|number| format!("kill-{number}")).collect()
 }
 
-/// One kill.
+/// A kill with this number.
 pub(crate) fn kill(number: u64) -> OomReport {
     OomReport {
         id: format!("kill-{number}"),

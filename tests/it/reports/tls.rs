@@ -1,4 +1,4 @@
-//! Certificates: good, wrong, expired, missing, replaced.
+//! Certificates: valid, wrong, expired, missing, replaced.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use vscaled::report::grpc::{GrpcOptions, TlsFiles};
 use super::receiver::{Manner, Receiver};
 use super::station::{Station, ids, options};
 
-/// An authority, and files with what it has signed.
+/// An authority, and files with its certificates.
 pub(super) struct Authority {
     directory: TempDir,
     issuer: CertifiedIssuer<'static, KeyPair>,
@@ -43,7 +43,7 @@ impl Authority {
         self.issuer.pem()
     }
 
-    /// A certificate for a name, valid or not any more.
+    /// A certificate for a name, valid or expired.
     pub(super) fn sign(&self, name: &str, expired: bool) -> Signed {
         let mut params = CertificateParams::new([name.to_owned()]).unwrap();
         if expired {
@@ -58,7 +58,6 @@ impl Authority {
         }
     }
 
-    /// A file with that content.
     pub(super) fn file(&self, name: &str, content: &str) -> PathBuf {
         let path = self.directory.path().join(name);
         fs::write(&path, content).unwrap();
@@ -73,7 +72,7 @@ impl Authority {
         )
     }
 
-    /// Believes this authority, and shows a certificate if there is one.
+    /// Trusts this authority, and presents a certificate if there is one.
     pub(super) fn believed(&self, identity: Option<(PathBuf, PathBuf)>) -> TlsFiles {
         TlsFiles {
             ca: Some(self.file("ca.crt", &self.pem())),
@@ -107,7 +106,7 @@ async fn arrives(receiver: &Receiver, tls: TlsFiles) {
     station.finish().await;
 }
 
-/// Why nothing arrives. Nothing is lost for it.
+/// Waits for the reason why no report arrives, and checks that none is lost.
 async fn refused(receiver: &Receiver, tls: TlsFiles) -> String {
     let directory = tempfile::tempdir().unwrap();
     let station = Station::start(&directory, to(receiver, tls));
@@ -136,8 +135,9 @@ async fn a_receiver_may_ask_for_the_agents_certificate() {
     arrives(&receiver, authority.believed(Some(identity))).await;
 }
 
-/// Whether the error is this one, or all that can be known of it: a receiver judges the agent's certificate after the
-/// agent took the connection for good, and when it hangs up, what the agent writes may fail before its reason is read.
+/// Whether the error contains the word, or is a broken connection: a receiver checks the agent's certificate after
+/// the agent considers the connection established. When the receiver disconnects, the agent's write may fail before
+/// the agent reads the reason.
 fn says(error: &str, word: &str) -> bool {
     let error = error.to_lowercase();
     [word, "broken pipe", "connection reset"]

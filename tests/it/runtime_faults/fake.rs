@@ -1,4 +1,4 @@
-//! A made-up runtime behind a real unix socket, for answers no real one gives on demand.
+//! A fake runtime behind a real unix socket, for answers that no real one gives on demand.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -20,26 +20,26 @@ use vscaled::runtime::proto::{
     VersionResponse,
 };
 
-/// What its event stream does.
+/// The behaviour of the event stream.
 #[derive(Debug, Clone)]
 pub(super) enum Events {
     /// The call does not exist.
     Unimplemented,
-    /// It ends at once, as CRI-O's does with pod events disabled.
+    /// The stream ends at once, as CRI-O's does with pod events disabled.
     EndAtOnce,
-    /// These, and then silence.
+    /// The stream sends these events, and then nothing.
     These(Vec<ContainerEventResponse>),
 }
 
-/// A runtime that answers what it is told to; every other call is unimplemented.
+/// A runtime with configured answers; every other call is unimplemented.
 #[derive(Debug, Clone)]
 pub(super) struct FakeRuntime {
     pub(super) name: &'static str,
     pub(super) containers: Arc<Mutex<Vec<Container>>>,
-    /// Which id statuses are about; `None`: the one asked for.
+    /// The id in the answers about statuses; `None` means the requested one.
     pub(super) status_about: Option<&'static str>,
     pub(super) events: Events,
-    /// Which calls about containers it has got.
+    /// The received calls about containers.
     pub(super) calls: Arc<Mutex<Vec<&'static str>>>,
 }
 
@@ -106,7 +106,7 @@ impl RuntimeService for FakeRuntime {
     }
 }
 
-/// What a kubelet labels a container with.
+/// The labels that a kubelet gives a container.
 fn labels() -> HashMap<String, String> {
     let labels = [
         ("io.kubernetes.pod.name", "web-0"),
@@ -117,7 +117,7 @@ fn labels() -> HashMap<String, String> {
     labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
 }
 
-/// A container of a pod, as a list shows it.
+/// A container of a pod, as in a list.
 pub(super) fn container(id: &str) -> Container {
     Container {
         id: id.to_owned(),
@@ -128,16 +128,16 @@ pub(super) fn container(id: &str) -> Container {
     }
 }
 
-/// A socket of a test's own, and whoever serves it until this is dropped.
+/// A test's own socket, with its server until the value is dropped.
 #[derive(Debug)]
 pub(crate) struct Socket {
     directory: TempDir,
-    /// `None` where nobody serves.
+    /// `None` without a server.
     _server: Option<AbortOnDropHandle<()>>,
 }
 
 impl Socket {
-    /// A place for a socket; nobody is there.
+    /// A path for a socket without a server.
     pub(crate) fn nowhere() -> Self {
         Self {
             directory: TempDir::new().unwrap(),
@@ -160,7 +160,7 @@ impl Socket {
         Self::serving(Server::builder().add_service(RuntimeServiceServer::new(runtime)))
     }
 
-    /// Gives every connection to a function.
+    /// Calls a function for every connection.
     pub(super) fn with<F>(answer: impl Fn(tokio::net::UnixStream) -> F + Send + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,

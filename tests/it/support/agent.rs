@@ -1,4 +1,4 @@
-//! A `vscaled` of the test's own: its directories, its socket, its log, and its end.
+//! A `vscaled` process of one test: its directories, its socket, its log and its end.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -13,26 +13,27 @@ use tempfile::TempDir;
 use vscaled::control::{Client, ClientError, proto};
 use vscaled::model::CgroupPath;
 
-/// How long anything may take that is waited for. Only what never happens takes so long.
+/// The longest wait for anything. Only a failing test waits this long.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// An agent, running or not. Dropping it kills the process and removes its files; if a test fails, its log is printed.
+/// An agent, running or not. Dropping the value kills the process and removes its files. If a test fails, the log is
+/// printed.
 #[derive(Debug)]
 pub(crate) struct Agent {
     process: Option<Child>,
-    /// What runs the agent, if anything does: a program and its arguments that end in running what follows them.
+    /// The program that runs the agent, with its arguments. The agent's own command line is appended.
     wrapper: Vec<OsString>,
     arguments: Vec<OsString>,
-    /// Where it ends by itself.
+    /// The failpoint at which the agent kills itself.
     failpoint: Option<String>,
-    /// Variables of its environment.
+    /// Additional environment variables.
     variables: Vec<(&'static str, OsString)>,
     directory: TempDir,
 }
 
 impl Agent {
-    /// An agent for the pods below a cgroup, not started yet. It talks to no runtime and never looks again by itself
-    /// unless told otherwise: what it does then, it does because it was notified.
+    /// Makes an agent for the pods below a cgroup, and does not start it. Unless the test sets other options, the
+    /// agent has no runtime and does no periodic passes: each pass follows a notification.
     pub(crate) fn new(kubepods: &CgroupPath) -> Self {
         let directory = tempfile::Builder::new()
             .prefix("vscaled-")
@@ -62,13 +63,13 @@ impl Agent {
             .with("--sweep-interval", "1h")
     }
 
-    /// Sets an option, in place of an earlier value.
+    /// Sets an option and replaces an earlier value.
     pub(crate) fn with(mut self, flag: &str, value: impl AsRef<OsStr>) -> Self {
         self.set(flag, value);
         self
     }
 
-    /// The same.
+    /// Like [`Self::with`], for an agent that is already in use.
     pub(crate) fn set(&mut self, flag: &str, value: impl AsRef<OsStr>) {
         let mut argument = OsString::from(format!("{flag}="));
         let before = argument.clone();
@@ -78,14 +79,14 @@ impl Agent {
         self.arguments.push(argument);
     }
 
-    /// Leaves an option to the configuration file.
+    /// Removes an option, so that the configuration file decides.
     pub(crate) fn unset(&mut self, flag: &str) {
         let before = format!("{flag}=");
         self.arguments
             .retain(|other| !other.as_encoded_bytes().starts_with(before.as_bytes()));
     }
 
-    /// Runs the agent by a shell script that ends in `exec "$@"`.
+    /// Runs the agent through a shell script that ends in `exec "$@"`.
     pub(crate) fn wrapped(mut self, program: &[&str], script: &str) -> Self {
         self.wrapper = program
             .iter()
@@ -95,13 +96,13 @@ impl Agent {
         self
     }
 
-    /// Starts it and waits until it answers.
+    /// Starts the agent and waits until the socket answers.
     pub(crate) async fn start(&mut self) {
         self.launch();
         self.answers().await;
     }
 
-    /// Waits until it answers.
+    /// Waits until the socket answers.
     pub(crate) async fn answers(&self) {
         self.until("the agent to answer", async || {
             Client::connect(&self.socket()).await.ok()?.get().await.ok()
@@ -109,7 +110,7 @@ impl Agent {
         .await;
     }
 
-    /// Starts it and waits for nothing.
+    /// Starts the agent without waiting.
     pub(crate) fn launch(&mut self) {
         assert!(self.process.is_none(), "the agent runs already");
         let log = File::options().create(true).append(true).open(self.log_file()).unwrap();
@@ -133,51 +134,50 @@ impl Agent {
         self.process = Some(process);
     }
 
-    /// Sets variables of its environment.
+    /// Sets environment variables.
     pub(crate) fn with_variables(mut self, variables: Vec<(&'static str, OsString)>) -> Self {
         self.variables.extend(variables);
         self
     }
 
-    /// Has the next one kill itself at a named point, or not.
+    /// Makes the next process kill itself at a failpoint, or not.
     pub(crate) fn arm(&mut self, failpoint: Option<String>) {
         self.failpoint = failpoint;
     }
 
-    /// How it ended by itself, if it did.
+    /// The exit status of an agent that ended by itself.
     pub(crate) fn has_ended(&mut self) -> Option<ExitStatus> {
         self.process.as_mut()?.try_wait().unwrap()
     }
 
-    /// Whether it was started and not ended.
+    /// Whether the agent was started and not stopped.
     pub(crate) const fn is_launched(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Its process.
     pub(crate) fn pid(&self) -> i32 {
         self.process.as_ref().expect("the agent runs").id().cast_signed()
     }
 
-    /// Asks it to stop, and waits until it has.
+    /// Sends SIGTERM and waits for a clean exit.
     pub(crate) fn stop(&mut self) {
         let status = self.end(Signal::SIGTERM);
         assert!(status.success(), "{status}\n{}", self.log());
     }
 
-    /// The same, also when it ends otherwise than well.
+    /// Sends SIGTERM and waits for the exit, with any status.
     pub(crate) fn end_somehow(&mut self) -> ExitStatus {
         self.end(Signal::SIGTERM)
     }
 
-    /// Kills it, as a crash would, if it has not ended by itself.
+    /// Kills the agent as a crash would, if it still runs.
     pub(crate) fn kill(&mut self) {
         let mut process = self.process.take().expect("the agent runs");
         process.kill().unwrap();
         process.wait().unwrap();
     }
 
-    /// Has it read its configuration again.
+    /// Makes the agent read its configuration again (SIGHUP).
     pub(crate) fn reload(&self) {
         kill(Pid::from_raw(self.pid()), Signal::SIGHUP).unwrap();
     }
@@ -188,14 +188,14 @@ impl Agent {
         process.wait().unwrap()
     }
 
-    /// Puts a file in the directory it follows, whole or not at all.
+    /// Writes a file into the manifest directory atomically.
     pub(crate) fn write(&self, name: &str, text: &str) {
         let beside = self.directory.path().join("manifest.new");
         fs::write(&beside, text).unwrap();
         fs::rename(beside, self.manifests().join(name)).unwrap();
     }
 
-    /// Takes a file out of that directory.
+    /// Removes a file from the manifest directory.
     pub(crate) fn remove(&self, name: &str) {
         fs::remove_file(self.manifests().join(name)).unwrap();
     }
@@ -211,31 +211,31 @@ impl Agent {
         self.client().await.get().await.unwrap()
     }
 
-    /// One pod as the agent sees it, by its name.
+    /// Returns one pod, found by name, as the agent reports it.
     pub(crate) async fn pod(&self, name: &str) -> Option<proto::Pod> {
         self.get().await.pods.into_iter().find(|pod| pod.name == name)
     }
 
-    /// Waits until the agent says that a pod is in a state.
+    /// Waits until the agent reports a state of a pod.
     pub(crate) async fn reaches(&self, name: &str, state: &str) -> proto::Pod {
         let wanted = format!("pod {name} to be {state}");
         self.until(&wanted, async || self.pod(name).await.filter(|pod| pod.state == state))
             .await
     }
 
-    /// Waits until the agent reports a problem that says all of this.
+    /// Waits until the agent reports a problem that contains all these words.
     pub(crate) async fn reports(&self, words: &[&str]) -> String {
         let says = |problem: &String| words.iter().all(|word| problem.contains(word));
         let problem = async || self.get().await.agent?.problems.into_iter().find(says);
         self.until(&format!("a problem with {words:?}"), problem).await
     }
 
-    /// Everything that was done, oldest first.
+    /// Returns all changes, oldest first.
     pub(crate) async fn history(&self) -> Vec<proto::Change> {
         self.client().await.history(String::new()).await.unwrap().changes
     }
 
-    /// Sets values of one container by hand.
+    /// Sends an override for one container.
     pub(crate) async fn resize(&self, request: proto::ResizeRequest) -> Result<proto::Change, ClientError> {
         let reply = self.client().await.resize(request).await?;
         Ok(reply.change.expect("an answer has a change"))
@@ -250,7 +250,7 @@ impl Agent {
         Ok(reply.change.expect("an answer has a change"))
     }
 
-    /// Where it says that it serves metrics.
+    /// The address at which the agent serves metrics, from its log.
     pub(crate) async fn http_address(&self) -> SocketAddr {
         let said = |log: &str| {
             let (_, rest) = log.split_once(" http=")?;
@@ -260,7 +260,7 @@ impl Agent {
             .await
     }
 
-    /// Waits until something is there. What it costs to look is spent a third of the time at most: a look may be a program.
+    /// Waits until `look` returns a value. At most a third of the time is spent in `look`, which may start a program.
     pub(crate) async fn until<T>(&self, what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
         let started = Instant::now();
         loop {
@@ -274,7 +274,7 @@ impl Agent {
         }
     }
 
-    /// Waits until something holds.
+    /// Waits until a condition holds.
     pub(crate) async fn wait_for(&self, what: &str, holds: impl Fn() -> bool) {
         self.until(what, async || holds().then_some(())).await;
     }
@@ -283,7 +283,7 @@ impl Agent {
         self.state_directory().join("state.json")
     }
 
-    /// Runs `vscaled restore` with the agent's configuration; its exit code, what it prints and what it complains of.
+    /// Runs `vscaled restore` with the agent's configuration. Returns exit code, standard output and standard error.
     pub(crate) fn restore(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vscaled"));
         command.arg("restore").args(&self.arguments).args(arguments);
@@ -292,12 +292,12 @@ impl Agent {
         (status.code(), text(stdout), text(stderr))
     }
 
-    /// What it is told on the command line.
+    /// The command line.
     pub(crate) fn arguments(&self) -> &[OsString] {
         &self.arguments
     }
 
-    /// Whether the log of kills has a checkpoint: the agent has looked at all counters.
+    /// Whether the kill log has a checkpoint, that is, whether the agent has read all counters.
     pub(crate) fn watches_kills(&self) -> bool {
         let log = fs::read(self.state_directory().join("kills.log")).unwrap_or_default();
         log.windows(11).any(|bytes| bytes == b"\"counters\":")

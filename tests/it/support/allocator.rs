@@ -1,4 +1,5 @@
-//! A process that takes memory at a steady rate: this very program, started again with orders in its environment.
+//! A process that allocates memory at a steady rate. The process is the test program itself, started again with
+//! instructions in an environment variable.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -11,20 +12,19 @@ use vscaled::model::CgroupPath;
 
 use super::tree::CgroupTree;
 
-/// The variable with the orders: the cgroups to enter, what to take, and where to say how much was taken.
-const ORDERS: &str = "VSCALED_TEST_ALLOCATE";
+/// The variable with the instructions: the cgroups to enter, the amount to allocate, and the file for the progress.
+const INSTRUCTIONS: &str = "VSCALED_TEST_ALLOCATE";
 const MIB: usize = 1 << 20;
 
-/// What to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Appetite {
-    /// Mebibytes in each second; zero is as fast as it can.
+pub(crate) struct Allocation {
+    /// MiB per second; zero means as fast as possible.
     pub(crate) rate: u64,
-    /// Mebibytes in all.
+    /// MiB in total.
     pub(crate) until: u64,
 }
 
-/// The process. Dropping it ends it.
+/// Dropping the value ends the process.
 #[derive(Debug)]
 pub(crate) struct Allocator {
     child: Child,
@@ -34,21 +34,20 @@ pub(crate) struct Allocator {
     _directory: tempfile::TempDir,
 }
 
-/// So much time may be made up for: sleeping takes a little longer than asked for.
-const MADE_UP: Duration = Duration::from_millis(20);
+/// The longest delay that the process catches up. Sleeping takes a little longer than requested.
+const MAX_CATCH_UP: Duration = Duration::from_millis(20);
 
-/// How it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It took everything, in this time, and still lives.
+    /// The process allocated everything within this time, and still runs.
     Satisfied(Duration),
-    /// It was killed when it had taken so many mebibytes.
+    /// The kernel killed the process after this many MiB.
     Killed(u64),
 }
 
 impl Allocator {
-    /// Starts it in a cgroup.
-    pub(crate) fn start(tree: &CgroupTree, cgroup: &CgroupPath, appetite: Appetite) -> Self {
+    /// Starts the process in a cgroup.
+    pub(crate) fn start(tree: &CgroupTree, cgroup: &CgroupPath, allocation: Allocation) -> Self {
         let directory = tempfile::Builder::new()
             .prefix("vscaled-")
             .tempdir_in(super::scratch())
@@ -62,8 +61,8 @@ impl Allocator {
             .collect();
         let orders = format!(
             "{} {} {} {}",
-            appetite.rate,
-            appetite.until,
+            allocation.rate,
+            allocation.until,
             progress.display(),
             cgroups.join(":")
         );
@@ -73,7 +72,7 @@ impl Allocator {
                 "support::allocator::it_takes_what_it_is_told_to",
                 "--nocapture",
             ])
-            .env(ORDERS, orders)
+            .env(INSTRUCTIONS, orders)
             .process_group(0)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -83,24 +82,23 @@ impl Allocator {
         Self {
             child,
             started: Instant::now(),
-            until: appetite.until,
+            until: allocation.until,
             progress,
             _directory: directory,
         }
     }
 
-    /// Mebibytes taken so far.
+    /// MiB allocated so far.
     pub(crate) fn taken(&self) -> u64 {
         let text = fs::read_to_string(&self.progress).unwrap();
         text.lines().next().and_then(|line| line.parse().ok()).unwrap_or(0)
     }
 
-    /// Whether it lives.
     pub(crate) fn lives(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
 
-    /// Waits until it has everything, or was killed.
+    /// Waits until the process has allocated everything or was killed.
     pub(crate) fn wait(&mut self) -> End {
         loop {
             if !self.lives() {
@@ -122,26 +120,28 @@ impl Drop for Allocator {
     }
 }
 
-/// Does what the environment orders, and never returns then.
-pub(crate) fn obey() {
-    let Ok(orders) = std::env::var(ORDERS) else { return };
+/// Runs the allocation if the environment has instructions, and does not return then.
+pub(crate) fn run_if_instructed() {
+    let Ok(orders) = std::env::var(INSTRUCTIONS) else {
+        return;
+    };
     let words: Vec<&str> = orders.splitn(4, ' ').collect();
     let [rate, until, progress, cgroups] = words[..] else {
         panic!("unusable orders: {orders}")
     };
     for cgroup in cgroups.split(':') {
-        // 0 is the writer; entering first makes all memory count there.
+        // 0 stands for the writer. The process enters first, so the cgroup is charged for all its memory.
         fs::write(Path::new(cgroup).join("cgroup.procs"), "0").unwrap();
     }
-    let appetite = Appetite {
+    let allocation = Allocation {
         rate: rate.parse().unwrap(),
         until: until.parse().unwrap(),
     };
     let file = File::options().write(true).open(progress).unwrap();
-    let held = take(appetite, |taken| {
+    let held = take(allocation, |taken| {
         file.write_all_at(progress_line(taken).as_bytes(), 0).unwrap();
     });
-    // Whoever started it ends it.
+    // The parent ends this process.
     while nix::unistd::getppid().as_raw() > 1 {
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -152,13 +152,13 @@ fn progress_line(taken: u64) -> String {
     format!("{taken:020}\n")
 }
 
-/// Takes memory and says after each mebibyte how much it has. Never much faster than it is to: where it was held up for
-/// longer than [`MADE_UP`], what it lost is lost.
-fn take(appetite: Appetite, mut progress: impl FnMut(u64)) -> Vec<Vec<u8>> {
-    let step = 1_000_000_u64.checked_div(appetite.rate).map(Duration::from_micros);
+/// Allocates memory and reports the total after each MiB. The rate stays close to the given one: a delay longer than
+/// [`MAX_CATCH_UP`] is not caught up.
+fn take(allocation: Allocation, mut progress: impl FnMut(u64)) -> Vec<Vec<u8>> {
+    let step = 1_000_000_u64.checked_div(allocation.rate).map(Duration::from_micros);
     let mut due = Instant::now();
     let mut held = Vec::new();
-    for taken in 1..=appetite.until {
+    for taken in 1..=allocation.until {
         held.push(vec![1_u8; MIB]);
         progress(taken);
         if let Some(step) = step {
@@ -166,7 +166,7 @@ fn take(appetite: Appetite, mut progress: impl FnMut(u64)) -> Vec<Vec<u8>> {
             let now = Instant::now();
             match due.checked_duration_since(now) {
                 Some(ahead) => std::thread::sleep(ahead),
-                None => due = due.max(now - MADE_UP),
+                None => due = due.max(now - MAX_CATCH_UP),
             }
         }
     }
@@ -175,10 +175,10 @@ fn take(appetite: Appetite, mut progress: impl FnMut(u64)) -> Vec<Vec<u8>> {
 
 #[test]
 fn it_takes_what_it_is_told_to() {
-    obey();
-    let appetite = Appetite { rate: 1000, until: 5 };
+    run_if_instructed();
+    let allocation = Allocation { rate: 1000, until: 5 };
     let mut told = Vec::new();
-    let held = take(appetite, |taken| told.push(taken));
+    let held = take(allocation, |taken| told.push(taken));
     assert_eq!(told, [1, 2, 3, 4, 5]);
     assert!(held.iter().flatten().all(|byte| *byte == 1) && held.len() == 5);
 }

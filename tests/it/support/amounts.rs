@@ -1,11 +1,12 @@
-//! Requests and limits, as manifests say them and as files hold them.
+//! Requests and limits, in manifests and in cgroup files.
 
 use vscaled::model::{
-    CgroupVersion, CpuMax, CpuQuota, CpuShares, CpuWeight, MemoryLimit, MilliCpu, Requirements, Setting, Settings,
+    CgroupVersion, CpuMax, CpuQuota, CpuShares, CpuWeight, CriResources, MemoryLimit, MilliCpu, Requirements, Setting,
+    Settings,
 };
 use vscaled::runtime::proto::LinuxContainerResources;
 
-/// What a container, or a pod, has: thousandths of a cpu and mebibytes.
+/// The amounts of a container or a pod: millicores and MiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Amounts {
     pub(crate) cpu: u64,
@@ -15,7 +16,7 @@ pub(crate) struct Amounts {
 }
 
 impl Amounts {
-    /// These requests, and limits of twice as much. Limits follow requests in proportion, so this stays so.
+    /// Requests with limits of twice as much. vscaled keeps the proportion, so it stays two.
     pub(crate) const fn doubled(cpu: u64, memory: u64) -> Self {
         Self {
             cpu,
@@ -25,7 +26,7 @@ impl Amounts {
         }
     }
 
-    /// What requirements say, which have both requests.
+    /// The amounts in requirements that have both requests.
     pub(crate) fn of(resources: &Requirements) -> Self {
         let (requests, limits) = (resources.requests, resources.limits);
         Self {
@@ -36,7 +37,7 @@ impl Amounts {
         }
     }
 
-    /// These requests, and no limits.
+    /// Requests without limits.
     pub(crate) const fn unlimited(cpu: u64, memory: u64) -> Self {
         Self {
             cpu,
@@ -46,7 +47,7 @@ impl Amounts {
         }
     }
 
-    /// What a pod of these containers has: no limit where one of them has none.
+    /// The amounts of a pod with these containers. A resource has no limit if one container has none.
     pub(crate) fn sum(all: impl IntoIterator<Item = Self>) -> Self {
         let both = |a: Option<u64>, b: Option<u64>| Some(a? + b?);
         let nothing = Self {
@@ -63,8 +64,8 @@ impl Amounts {
         })
     }
 
-    /// These, a pod's, where its containers have others in their specs, with which its kubelet may start them again: on
-    /// cgroup v1 the kernel refuses them a cpu limit above the pod's.
+    /// Raises a pod's cpu limit to the sum of its containers' specs. The kubelet may restart containers with those
+    /// specs, and the kernel refuses a container's cpu limit above the pod's on cgroup v1.
     pub(crate) fn admitting(self, specs: impl IntoIterator<Item = Self>, version: CgroupVersion) -> Self {
         let largest = specs.into_iter().filter_map(|spec| spec.cpu_limit).max();
         Self {
@@ -76,7 +77,8 @@ impl Amounts {
         }
     }
 
-    /// What the kernel's files then hold: the kubelet's arithmetic, and the linear formula for weights.
+    /// The values of the kernel's files for these amounts: the kubelet's arithmetic, and the linear formula for
+    /// weights.
     pub(crate) fn settings(self, version: CgroupVersion) -> Settings {
         let shares = self.cpu * 1024 / 1000;
         let quota = self.cpu_limit.map_or(CpuQuota::Max, |cpu| CpuQuota::Micros(cpu * 100));
@@ -99,7 +101,7 @@ impl Amounts {
         }
     }
 
-    /// What the kubelet gives a container's runtime; zero is "not specified".
+    /// The resources that the kubelet sends to the runtime; zero means "not specified".
     pub(crate) fn cri(self) -> LinuxContainerResources {
         let signed = |number: u64| i64::try_from(number).unwrap();
         LinuxContainerResources {
@@ -110,7 +112,17 @@ impl Amounts {
         }
     }
 
-    /// As a manifest says it.
+    /// The resources that the runtime stores for these amounts.
+    pub(crate) fn stored(self) -> CriResources {
+        let cri = self.cri();
+        CriResources {
+            cpu_shares: Some(cri.cpu_shares),
+            cpu_quota: Some(cri.cpu_quota),
+            cpu_period: Some(cri.cpu_period),
+            memory_limit_in_bytes: Some(cri.memory_limit_in_bytes),
+        }
+    }
+
     pub(crate) fn yaml(self) -> String {
         let list = |cpu: Option<u64>, memory: Option<u64>| {
             let cpu = cpu.map(|cpu| format!("cpu: {cpu}m"));
@@ -125,8 +137,8 @@ impl Amounts {
     }
 }
 
-/// A pod in namespace `test` with the StatefulSet above it. A container that has an id is named by it, as a kubelet does
-/// in the status; without one only a runtime can name it.
+/// A pod in namespace `test` with its StatefulSet. The status has the id of each container that has one, as the
+/// kubelet writes it. Without ids, only a runtime knows which cgroup belongs to which container.
 pub(crate) fn pod_manifest(name: &str, uid: &str, containers: &[(&str, Amounts, Option<&str>)]) -> String {
     let specs: Vec<String> = containers
         .iter()
@@ -161,7 +173,7 @@ spec: {{selector: {{matchLabels: {{app: {name}}}}}}}
     )
 }
 
-/// A VPA for the StatefulSet of that name. The range is the target, so that every difference is acted on.
+/// A VPA for the StatefulSet of that name. The bounds equal the target, so vscaled acts on every difference.
 pub(crate) fn vpa_manifest(name: &str, targets: &str, containers: &[(&str, Amounts)]) -> String {
     let recommended: Vec<String> = containers
         .iter()

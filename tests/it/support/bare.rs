@@ -1,4 +1,4 @@
-//! Pods without a runtime: cgroups as a kubelet makes and fills them, with live processes in them.
+//! Pods without a runtime: cgroups as a kubelet creates and fills them, with live processes.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
@@ -12,20 +12,20 @@ use vscaled::model::{CgroupPath, Settings};
 use super::amounts::{Amounts, pod_manifest};
 use super::tree::CgroupTree;
 
-/// A tree of cgroups with what runs in it. Dropping it ends and removes everything.
+/// A cgroup tree and its processes. Dropping the value ends and removes everything.
 #[derive(Debug)]
 pub(crate) struct BareNode {
     processes: Vec<Process>,
-    /// How many containers have been made.
+    /// The number of containers so far.
     made: u32,
     cgroups: CgroupTree,
 }
 
-/// A process, and what it starts, that ends with its test.
+/// A process group. Dropping the value kills it.
 #[derive(Debug)]
 struct Process(Child);
 
-/// A pod that runs.
+/// A running pod.
 #[derive(Debug, Clone)]
 pub(crate) struct BarePod {
     pub(crate) name: &'static str,
@@ -34,13 +34,13 @@ pub(crate) struct BarePod {
     pub(crate) containers: BTreeMap<&'static str, BareContainer>,
 }
 
-/// A container that runs.
+/// A running container.
 #[derive(Debug, Clone)]
 pub(crate) struct BareContainer {
     pub(crate) id: String,
     pub(crate) pid: u32,
     pub(crate) cgroup: CgroupPath,
-    /// As its manifest has it.
+    /// The amounts in the manifest.
     pub(crate) amounts: Amounts,
 }
 
@@ -53,7 +53,7 @@ impl BareNode {
         }
     }
 
-    /// Below the same cgroup as what others have made.
+    /// A node below the same cgroup as another tree.
     pub(crate) fn beside(others: &CgroupTree) -> Self {
         Self {
             cgroups: others.shared(),
@@ -70,7 +70,7 @@ impl BareNode {
         self.cgroups.make("kubepods")
     }
 
-    /// Makes a pod of the Burstable class, with a process in each container.
+    /// Creates a Burstable pod with one process for each container.
     pub(crate) fn run(
         &mut self,
         name: &'static str,
@@ -94,14 +94,14 @@ impl BareNode {
         pod
     }
 
-    /// Makes a container of a pod, in place of an earlier one of that name. Its id is new.
+    /// Creates a container of a pod, in place of an earlier one of that name, with a new id.
     pub(crate) fn run_container(&mut self, pod: &mut BarePod, name: &'static str, amounts: Amounts) {
         self.made += 1;
         let id = format!("{:064x}", self.made);
         self.run_container_as(pod, name, &id, amounts);
     }
 
-    /// The same, with an id that may have been used before.
+    /// Like [`Self::run_container`], with an id that may repeat an earlier one.
     pub(crate) fn run_container_as(&mut self, pod: &mut BarePod, name: &'static str, id: &str, amounts: Amounts) {
         let cgroup = self.cgroups.make(&format!("kubepods/burstable/pod{}/{id}", pod.uid));
         self.put(&cgroup, &amounts.settings(self.cgroups.version()));
@@ -114,7 +114,7 @@ impl BareNode {
         pod.containers.insert(name, container);
     }
 
-    /// Starts a shell command in a cgroup; returns its process.
+    /// Starts a shell command in a cgroup and returns its pid.
     pub(crate) fn spawn(&mut self, cgroup: &CgroupPath, command: &str) -> u32 {
         let enter: Vec<String> = self
             .cgroups
@@ -135,26 +135,26 @@ impl BareNode {
         pid
     }
 
-    /// Waits for what was killed. A process that nobody has waited for keeps a cgroup of v1 that was removed, and its quota,
-    /// which its parent's may not go below.
+    /// Reaps killed processes. On v1 a zombie keeps its removed cgroup alive, and with it the quota, below which the
+    /// parent's quota cannot go.
     pub(crate) fn reap(&mut self) {
         self.processes
             .retain_mut(|process| process.0.try_wait().unwrap().is_none());
     }
 
-    /// Ends what was started last.
+    /// Ends the process that was started last.
     pub(crate) fn end_last_process(&mut self) {
         drop(self.processes.pop());
     }
 
-    /// Writes values as somebody else would, whatever they are.
+    /// Writes values as a foreign writer.
     pub(crate) fn put(&self, cgroup: &CgroupPath, settings: &Settings) {
         for setting in settings.iter() {
             self.cgroups.put(cgroup, setting);
         }
     }
 
-    /// The values of a pod and its containers now, under `pod` and the containers' names.
+    /// The current values of a pod (`pod`) and of its containers (their names).
     pub(crate) fn held(&self, pod: &BarePod) -> BTreeMap<&'static str, Settings> {
         let containers = pod
             .containers
@@ -166,14 +166,14 @@ impl BareNode {
             .collect()
     }
 
-    /// Whether every level of a pod holds what these containers should have that were created with other amounts, which
-    /// their spec still says.
+    /// Whether every level of a pod holds the values for these amounts, where the spec still has the amounts of the
+    /// containers' creation.
     pub(crate) fn holds(&self, pod: &BarePod, containers: &[(&str, Amounts)]) -> bool {
         let specs: Vec<_> = pod.containers.values().map(|container| container.amounts).collect();
         self.holds_beside(pod, containers, &specs)
     }
 
-    /// The same where their spec says it, too.
+    /// Like [`Self::holds`], where the spec has these amounts too.
     pub(crate) fn holds_as_specified(&self, pod: &BarePod, containers: &[(&str, Amounts)]) -> bool {
         self.holds_beside(pod, containers, &[])
     }
@@ -191,7 +191,7 @@ impl BareNode {
         self.cgroups.holds(cgroup, &amounts.settings(self.cgroups.version()))
     }
 
-    /// Whether the containers' first processes run, each where it was started.
+    /// Whether every container's first process runs in its own cgroup.
     pub(crate) fn all_run(&self, pod: &BarePod) -> bool {
         pod.containers
             .values()
@@ -200,7 +200,7 @@ impl BareNode {
 }
 
 impl BarePod {
-    /// A request to set limits of the container `app` by hand.
+    /// A request to override the limits of the container `app`.
     pub(crate) fn limits_by_hand(&self, limits: proto::Amounts) -> proto::ResizeRequest {
         let values = proto::Requirements {
             requests: None,
@@ -216,7 +216,7 @@ impl BarePod {
         }
     }
 
-    /// Its manifest, with its containers' ids in the status.
+    /// The manifest, with the containers' ids in the status.
     pub(crate) fn manifest(&self) -> String {
         let containers: Vec<_> = self
             .containers
@@ -233,7 +233,7 @@ impl BarePod {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Whatever it started is in its group; a group that is empty already is fine.
+        // The children are in the same process group. An empty group is fine.
         killpg(Pid::from_raw(self.0.id().cast_signed()), Signal::SIGKILL).unwrap_or_default();
         self.0
             .wait()

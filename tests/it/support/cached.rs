@@ -1,4 +1,4 @@
-//! A process whose memory is nothing but page cache.
+//! A process whose only memory is page cache.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -11,15 +11,15 @@ use super::bare::BareNode;
 
 const MEBIBYTES: u64 = 150;
 
-/// A file that a process of the container has open and has read. Removed with this value.
+/// A file that a process of the container has open and has read. Dropping the value removes the file.
 pub(crate) struct Cached {
     directory: TempDir,
 }
 
 impl Cached {
-    /// All of the file is cached for the container. Its process reads it once more, and again, when it is told to.
+    /// Caches the whole file for the container. The process reads the file again on every request.
     pub(crate) async fn by(node: &mut BareNode, cgroup: &CgroupPath, agent: &Agent) -> Self {
-        // On a real file system: what is in a tmpfs cannot be dropped. Guests of v2lab share this one.
+        // On a real file system, because the kernel cannot drop tmpfs pages. Guests of v2lab share this directory.
         let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let cached = Self { directory };
         File::create(cached.file()).unwrap().set_len(MEBIBYTES << 20).unwrap();

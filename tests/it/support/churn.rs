@@ -1,7 +1,7 @@
-//! A process that takes memory, holds it for a moment and gives it back, again and again.
+//! A process that allocates memory, holds it for a moment and frees it, again and again.
 
-/// The shell command for one that holds between `low` and `high` MiB at a time, chosen anew each time. What it gives back
-/// goes back to the kernel at once.
+/// A shell command that holds between `low` and `high` MiB, with a new amount each time. Freed memory returns to the
+/// kernel at once.
 pub(crate) fn command(low: u64, high: u64) -> String {
     let program = format!(
         "open(Z, \"<\", \"/dev/zero\") or die; while (1) {{ my $x; \

@@ -1,4 +1,4 @@
-//! A private containerd with its CRI, and what is left to clean up after it.
+//! A private containerd with its CRI, and its cleanup.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -20,7 +20,6 @@ use super::{mounts, scratch};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The program that makes containers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OciRuntime {
     Runc,
@@ -36,8 +35,8 @@ impl OciRuntime {
     }
 }
 
-/// A running containerd. Dropping it, also in a panic, ends its containers, shims and itself, and removes what they
-/// left in the file system. Fields are dropped in this order.
+/// A running containerd. Dropping the value, also in a panic, ends its containers and shims, and removes their files.
+/// Fields are dropped in this order.
 #[derive(Debug)]
 pub(crate) struct Containerd {
     daemon: Option<Child>,
@@ -47,12 +46,12 @@ pub(crate) struct Containerd {
 }
 
 impl Containerd {
-    /// Starts containerd and gives it the images.
+    /// Starts containerd and imports the images.
     pub(crate) async fn start(runtime: OciRuntime) -> Self {
         Self::start_in(None, runtime).await
     }
 
-    /// The same, in a view of the file system of its own.
+    /// Like [`Self::start`], in a mount namespace of its own.
     pub(crate) async fn enclosed(runtime: OciRuntime) -> Self {
         Self::start_in(Some(Enclosure::new()), runtime).await
     }
@@ -83,7 +82,7 @@ impl Containerd {
         &self.cgroups
     }
 
-    /// A program to be started where containerd runs.
+    /// A command that runs in the same mount namespace as containerd.
     pub(crate) fn beside(&self, program: &str) -> Command {
         match &self.enclosure {
             Some(enclosure) => enclosure.command(program),
@@ -91,12 +90,12 @@ impl Containerd {
         }
     }
 
-    /// CRI, as the kubelet has it. Must be asked for again after a restart.
+    /// A CRI client. Get a new one after a restart.
     pub(crate) fn kubelet(&self) -> RuntimeServiceClient<Channel> {
         RuntimeServiceClient::new(self.channel())
     }
 
-    /// Ends containerd, as a crash would. Its containers go on.
+    /// Kills containerd, as a crash would. Its containers stay.
     pub(crate) fn stop(&mut self) {
         if let Some(mut daemon) = self.daemon.take() {
             daemon.kill().unwrap();
@@ -104,14 +103,14 @@ impl Containerd {
         }
     }
 
-    /// Has containerd hang, or go on: the connection stands, and nobody answers.
+    /// Stops containerd (SIGSTOP), or resumes it: the connection stays open without answers.
     pub(crate) fn hang(&self, hang: bool) {
         let daemon = self.daemon.as_ref().expect("containerd runs");
         let signal = if hang { Signal::SIGSTOP } else { Signal::SIGCONT };
         kill(Pid::from_raw(daemon.id().cast_signed()), signal).unwrap();
     }
 
-    /// Starts containerd and waits until its CRI answers.
+    /// Starts containerd and waits until CRI answers.
     pub(crate) async fn launch(&mut self) {
         let log = File::options()
             .create(true)
@@ -136,13 +135,13 @@ impl Containerd {
         }
     }
 
-    /// The container's first process, from the shim's own record.
+    /// The pid of the container's first process, from the shim's record.
     pub(crate) fn pid(&self, id: &str) -> i32 {
         let record = self.tasks().join(id).join("init.pid");
         fs::read_to_string(record).unwrap().trim().parse().unwrap()
     }
 
-    /// What CRI says of a container: its state, its start, its resources.
+    /// The container's status from CRI: state, start time, resources.
     pub(crate) async fn life(&self, id: &str) -> proto::ContainerStatus {
         let request = proto::ContainerStatusRequest {
             container_id: id.to_owned(),
@@ -156,12 +155,12 @@ impl Containerd {
         self.file("state/io.containerd.runtime.v2.task/k8s.io")
     }
 
-    /// Imports the images that every test needs.
+    /// Imports the images of all tests.
     async fn import(&self) {
         self.import_archive(image::archive, &[BUSYBOX, PAUSE]).await;
     }
 
-    /// Builds an archive of images in a directory of their own, imports them, and waits until CRI has heard of them.
+    /// Builds an archive of images in its own directory, imports it, and waits until CRI lists the images.
     pub(crate) async fn import_archive(&self, build: impl FnOnce(&Path) -> PathBuf, names: &[&str]) {
         let directory = self.file("images");
         fs::create_dir(&directory).unwrap();
@@ -212,7 +211,7 @@ impl Containerd {
         let directory = self.directory.path().display();
         let program = runtime.program();
         let architecture = image::architecture();
-        // Without restrict_oom_score_adj runc needs CAP_SYS_RESOURCE to give the sandbox its negative score.
+        // Without restrict_oom_score_adj, runc needs CAP_SYS_RESOURCE to give the sandbox its negative score.
         format!(
             r#"version = 2
 root = "{directory}/root"
@@ -240,7 +239,7 @@ Root = "{directory}/oci"
         )
     }
 
-    /// The shims of our containers, known by our socket among their arguments.
+    /// The shims of this containerd, found by the socket in their arguments.
     fn shims(&self) -> Vec<Pid> {
         let socket = self.socket();
         let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
@@ -261,7 +260,8 @@ Root = "{directory}/oci"
 
 impl Drop for Containerd {
     fn drop(&mut self) {
-        // Shims first: nobody is left to start or restart anything. Their sockets lie outside our directory.
+        // The daemon first, so that it starts nothing again, then the shims. Their sockets are outside this
+        // directory.
         if let Some(mut daemon) = self.daemon.take() {
             daemon
                 .kill()
@@ -280,6 +280,6 @@ impl Drop for Containerd {
             fs::remove_file(socket.trim().trim_start_matches("unix://")).unwrap_or_default();
         }
         mounts::unmount_below(self.directory.path());
-        // Then the fields: the cgroup tree kills the containers, and the directory goes.
+        // Then the fields: the cgroup tree kills the containers, and the directory is removed.
     }
 }

@@ -1,4 +1,5 @@
-//! Agents as the API server sees them: what an agent follows, by the agent's own code, many in one process.
+//! The requests of many agents to an API server: the agents' own code for following objects, many times in one
+//! process.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use vscaled::sources::kubernetes::KubernetesSource;
 
 use super::cluster::{ApiServer, User};
 
-/// Calls of all agents together.
+/// Counters of the calls of all agents.
 #[derive(Debug)]
 pub(crate) struct Calls {
     registry: Registry,
@@ -27,7 +28,7 @@ impl Calls {
         Self { registry, counted }
     }
 
-    /// A client with connections of its own.
+    /// A client with its own connections.
     pub(crate) async fn client(&self, cluster: &ApiServer, user: User) -> ApiClient {
         self.connect(cluster.kubeconfig(user)).await
     }
@@ -37,7 +38,7 @@ impl Calls {
         access.connect(self.counted.clone()).await.unwrap()
     }
 
-    /// How many were answered: all, and those that were refused or broken off.
+    /// The number of answers: all, and those with an error or a broken connection.
     pub(crate) fn answered(&self) -> [u64; 2] {
         let mut text = String::new();
         prometheus_client::encoding::text::encode(&mut text, &self.registry).unwrap();
@@ -61,7 +62,7 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// One that asks whether the API server is ready while it is away, as an agent does.
+    /// Starts a source that probes whether the API server is ready during an outage, as an agent does.
     pub(crate) fn start(client: ApiClient, name: &str, timing: Timing) -> Self {
         let probing = client.clone();
         let local = Self::without_probes(client, name, timing);
@@ -69,7 +70,7 @@ impl Local {
         local
     }
 
-    /// One that does not ask.
+    /// Starts a source that does not probe.
     pub(crate) fn without_probes(client: ApiClient, name: &str, timing: Timing) -> Self {
         let (source, states) = KubernetesSource::new(client, name, None, timing);
         let stop = CancellationToken::new();

@@ -1,9 +1,9 @@
-//! Asks an HTTP server on this machine, as simply as HTTP/1.0 allows.
+//! A minimal HTTP/1.0 client for servers on this machine.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
-/// The status and the body of the answer; `None` if nobody answers.
+/// The status and the body; `None` if no server answers.
 pub(crate) fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
@@ -15,7 +15,7 @@ pub(crate) fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     Some((status, body.to_owned()))
 }
 
-/// A text as part of a query.
+/// Escapes a text for a query.
 pub(crate) fn escaped(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {

@@ -1,4 +1,4 @@
-//! Two images made of busybox alone, in the archive format of `docker save`, and the agent's own as it is released.
+//! Two images with busybox only, in the archive format of `docker save`, and the agent's image as released.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,12 +6,12 @@ use std::process::Command;
 
 use serde_json::json;
 
-/// Runs what it is told to.
+/// Runs any command.
 pub(crate) const BUSYBOX: &str = "vscaled.test/busybox:latest";
-/// Does nothing for ever: the sandbox's image.
+/// The sandbox's image, which sleeps forever.
 pub(crate) const PAUSE: &str = "vscaled.test/pause:latest";
 
-/// Builds an archive of both in a directory.
+/// Builds an archive of both images in a directory.
 pub(crate) fn archive(directory: &Path) -> PathBuf {
     let layer = directory.join("layer");
     fs::create_dir_all(layer.join("bin")).unwrap();
@@ -34,7 +34,7 @@ pub(crate) fn archive(directory: &Path) -> PathBuf {
                 "architecture": architecture(), "os": "linux",
                 "config": {"Entrypoint": ["/bin/busybox", "sleep", "1000000"], "Env": ["PATH=/bin"]},
                 "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
-                // Images with the same content would be one image.
+                // Equal content would make both the same image.
                 "comment": name,
             });
             fs::write(directory.join(&config), image.to_string()).unwrap();
@@ -52,8 +52,8 @@ pub(crate) fn archive(directory: &Path) -> PathBuf {
     directory.join("images.tar")
 }
 
-/// An archive of the agent's image, `vscaled:latest`. It is made as the released one, of this build of the programs with the
-/// libraries that they are linked to; `VSCALED_TEST_IMAGE` names the archive of another one to test.
+/// An archive of the agent's image, `vscaled:latest`. It is built like the released one, from this build of the
+/// programs and their libraries; `VSCALED_TEST_IMAGE` names the archive of another image to test.
 pub(crate) fn agent_archive(directory: &Path) -> PathBuf {
     let released = std::env::var_os("VSCALED_TEST_IMAGE").unwrap_or_default();
     if !released.is_empty() {
@@ -67,7 +67,7 @@ pub(crate) fn agent_archive(directory: &Path) -> PathBuf {
     let bin = root.join("usr/local/bin");
     fs::create_dir_all(&bin).unwrap();
     for (name, program) in programs {
-        // Symbols are four fifths of it.
+        // Symbols make up four fifths of the program.
         output(Command::new("strip").arg("-o").arg(bin.join(name)).arg(program));
     }
     for library in programs.iter().flat_map(|(_, program)| libraries(program)) {
@@ -80,7 +80,7 @@ pub(crate) fn agent_archive(directory: &Path) -> PathBuf {
     archive
 }
 
-/// Makes an archive of an image that has the files below a directory, and returns its digest.
+/// Creates an archive of an image with the files below a directory, and returns its digest.
 pub(crate) fn pack(root: &Path, archive: &Path) -> String {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/image");
     let mut command = Command::new(script);
@@ -89,14 +89,14 @@ pub(crate) fn pack(root: &Path, archive: &Path) -> String {
     digest.trim().to_owned()
 }
 
-/// The libraries of a program, its loader included, by their paths.
+/// The paths of a program's libraries, including the loader.
 fn libraries(program: &str) -> Vec<String> {
     let listed = output(Command::new("ldd").arg(program));
     let paths = listed.split_whitespace().filter(|word| word.starts_with('/'));
     paths.map(str::to_owned).collect()
 }
 
-/// Go's name of this processor.
+/// Go's name of this processor architecture.
 pub(crate) fn architecture() -> &'static str {
     match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -105,7 +105,7 @@ pub(crate) fn architecture() -> &'static str {
     }
 }
 
-/// What a command prints; its failure fails the test with its own words.
+/// The output of a command. A failure fails the test with the command's error message.
 pub(crate) fn output(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let errors = String::from_utf8_lossy(&output.stderr);

@@ -1,8 +1,8 @@
-//! What tests start and clean up themselves: an agent, a container runtime with its images, a cgroup tree of their own,
-//! pods in it.
+//! Fixtures that tests start and clean up: an agent, a container runtime with images, a cgroup tree, pods.
 //!
-//! Everything here works the same on cgroup v1 and v2, needs root, and touches only what it made. A missing program
-//! fails the test with the name of what to install; only what takes minutes to build is skipped where it is missing, loudly.
+//! All fixtures work the same on cgroup v1 and v2, need root, and touch only what they created. A missing program
+//! fails the test with the name of the package to install. Only programs that take minutes to build are optional: a
+//! test without them reports that it is skipped.
 
 pub(crate) mod agent;
 pub(crate) mod allocator;
@@ -33,8 +33,8 @@ use std::process::{Command, Output, Stdio};
 
 use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
-/// Where tests may put their files: unix sockets and the native snapshotter want a real file system, which a guest's view
-/// of its host's files is not. `/run` is a tmpfs wherever that matters.
+/// A directory for the tests' files. Unix sockets and the native snapshotter need a real file system, which a guest's
+/// view of its host's files is not. There, `/run` is a tmpfs.
 pub(crate) fn scratch() -> PathBuf {
     let run = Path::new("/run");
     let writable = |run: &Path| nix::unistd::access(run, nix::unistd::AccessFlags::W_OK).is_ok();
@@ -45,7 +45,7 @@ pub(crate) fn scratch() -> PathBuf {
     }
 }
 
-/// Runs `vscalectl` with this standard input to its end.
+/// Runs `vscalectl` with this standard input until it ends.
 pub(crate) fn vscalectl(arguments: &[&str], input: &str) -> Output {
     let mut child = Command::new(env!("CARGO_BIN_EXE_vscalectl"))
         .args(arguments)
@@ -54,7 +54,7 @@ pub(crate) fn vscalectl(arguments: &[&str], input: &str) -> Output {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // It reads everything before it writes anything, so neither side waits for the other.
+    // vscalectl reads everything before it writes anything, so neither side waits for the other.
     match child.stdin.take().unwrap().write_all(input.as_bytes()) {
         // A command that refuses its flags does not read.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
@@ -63,7 +63,7 @@ pub(crate) fn vscalectl(arguments: &[&str], input: &str) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Says that a test does nothing here.
+/// Reports that a test is skipped.
 #[expect(
     clippy::explicit_write,
     reason = "what a passing test prints with a macro is captured and not shown"

@@ -1,10 +1,9 @@
-//! `/proc/self/mountinfo`, as much of it as tests need.
+//! The part of `/proc/self/mountinfo` that tests need.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
-/// One mounted file system.
 #[derive(Debug)]
 pub(crate) struct Mount {
     pub(crate) point: PathBuf,
@@ -12,19 +11,19 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    /// Whether this is a hierarchy of cgroups, v1 or v2.
+    /// Whether this is a cgroup hierarchy, v1 or v2.
     pub(crate) fn is_cgroup(&self) -> bool {
         matches!(self.kind.as_str(), "cgroup" | "cgroup2")
     }
 }
 
-/// All mounts, in the order in which they were made.
+/// All mounts, oldest first.
 pub(crate) fn all() -> Vec<Mount> {
     let text = fs::read_to_string("/proc/self/mountinfo").unwrap();
     text.lines().map(parse).collect()
 }
 
-/// `… … … … mount-point … - type source options`
+/// Parses `… … … … mount-point … - type source options`.
 fn parse(line: &str) -> Mount {
     let (mount, file_system) = line.split_once(" - ").expect("mountinfo has a separator");
     Mount {
@@ -41,7 +40,7 @@ pub(crate) fn is_hybrid() -> bool {
     all().iter().any(|mount| mount.kind == "cgroup") && unified.into_iter().any(|mount| offers(&mount))
 }
 
-/// Unmounts everything mounted below a directory, last mounted first.
+/// Unmounts everything below a directory, newest first.
 pub(crate) fn unmount_below(directory: &Path) {
     for mount in all().iter().rev().filter(|mount| mount.point.starts_with(directory)) {
         let outcome = Command::new("umount").arg("--lazy").arg(&mount.point).status();

@@ -1,4 +1,4 @@
-//! Pods in a private containerd, made through CRI as a kubelet makes them.
+//! Pods in a private containerd, created through CRI as a kubelet creates them.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -10,28 +10,26 @@ use vscaled::runtime::proto::{self, LinuxContainerResources};
 use super::containerd::Containerd;
 use super::image::BUSYBOX;
 
-/// What a container is to hold.
 #[derive(Debug, Clone)]
 pub(crate) struct ContainerSpec {
     pub(crate) name: &'static str,
-    /// Run by `/bin/sh -c`.
+    /// The script for `/bin/sh -c`.
     pub(crate) script: &'static str,
     pub(crate) resources: LinuxContainerResources,
-    /// Directories of this machine that it sees: where, which, and whether it may write there.
+    /// Directories of this machine in the container: the path in it, the directory, and whether it is writable.
     pub(crate) mounts: Vec<(String, PathBuf, bool)>,
 }
 
-/// A pod to make.
 #[derive(Debug, Clone)]
 pub(crate) struct PodSpec {
     pub(crate) name: &'static str,
     pub(crate) uid: &'static str,
-    /// What the kubelet writes into the pod's own cgroup before the sandbox starts.
+    /// The limit that the kubelet writes into the pod's own cgroup before the sandbox starts.
     pub(crate) memory_limit: MemoryLimit,
     pub(crate) containers: Vec<ContainerSpec>,
 }
 
-/// A pod that runs.
+/// A running pod.
 #[derive(Debug)]
 pub(crate) struct Pod {
     pub(crate) sandbox_id: String,
@@ -39,7 +37,7 @@ pub(crate) struct Pod {
     pub(crate) containers: Vec<Container>,
 }
 
-/// A container that runs.
+/// A running container.
 #[derive(Debug)]
 pub(crate) struct Container {
     pub(crate) id: String,
@@ -48,7 +46,7 @@ pub(crate) struct Container {
 }
 
 impl Containerd {
-    /// Makes the pod's cgroup, its sandbox and its containers, and starts them.
+    /// Creates the pod's cgroup, sandbox and containers, and starts them.
     pub(crate) async fn run(&self, spec: &PodSpec) -> Pod {
         match self.try_run(spec).await {
             Ok(pod) => pod,
@@ -56,7 +54,7 @@ impl Containerd {
         }
     }
 
-    /// The same, where the runtime may refuse.
+    /// Like [`Self::run`], for a runtime that may refuse.
     pub(crate) async fn try_run(&self, spec: &PodSpec) -> Result<Pod, Status> {
         let cgroup = self.cgroups().make(&format!("kubepods/burstable/pod{}", spec.uid));
         self.cgroups().limit_memory(&cgroup, spec.memory_limit);
@@ -81,8 +79,8 @@ impl Containerd {
         })
     }
 
-    /// Starts a container of a running pod once more, as the kubelet does when it has ended: a new container of the same
-    /// name.
+    /// Starts a container of a running pod again, as the kubelet does after a container ended: a new container with
+    /// the same name.
     pub(crate) async fn restart(&self, pod: &mut Pod, spec: &PodSpec, index: usize, attempt: u32) {
         let config = sandbox(spec, &pod.cgroup);
         let container = &spec.containers[index];
@@ -122,7 +120,7 @@ impl Containerd {
         })
     }
 
-    /// Ends a container at once.
+    /// Kills a container.
     pub(crate) async fn end(&self, container: &Container) {
         let request = proto::StopContainerRequest {
             container_id: container.id.clone(),
@@ -131,7 +129,7 @@ impl Containerd {
         self.expect(self.kubelet().stop_container(request).await);
     }
 
-    /// Ends and removes a pod as the kubelet does: containers, sandbox, and at last its cgroup.
+    /// Ends and removes a pod as the kubelet does: containers, sandbox, then the cgroup.
     pub(crate) async fn remove_pod(&self, pod: &Pod) {
         for container in &pod.containers {
             self.end(container).await;
@@ -155,7 +153,7 @@ fn labels(spec: &PodSpec) -> HashMap<String, String> {
     ])
 }
 
-/// On the host's network, so that no network plugin is needed; each container with processes of its own, as is usual.
+/// The host's network, which needs no network plugin, and a pid namespace for each container, as is usual.
 fn namespaces() -> Option<proto::NamespaceOption> {
     Some(proto::NamespaceOption {
         network: proto::NamespaceMode::Node.into(),

@@ -1,5 +1,5 @@
-//! The ValidatingAdmissionPolicies that ship, run by an interpreter of CEL as an API server runs them: an expression that
-//! fails counts as a refusal (`failurePolicy: Fail`).
+//! The shipped ValidatingAdmissionPolicies, evaluated by a CEL interpreter as an API server does: a failing
+//! expression counts as a refusal (`failurePolicy: Fail`).
 
 use std::collections::HashMap;
 use std::fs;
@@ -13,9 +13,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-/// The agent's service account.
 pub(crate) const AGENT: &str = "system:serviceaccount:vscaled:vscaled";
-/// The claim of an agent's token that names its node.
+/// The claim in an agent's token that names the node.
 const NODE_CLAIM: &str = "authentication.kubernetes.io/node-name";
 
 /// A policy of `deploy/overlays/admission-policy`.
@@ -23,11 +22,11 @@ const NODE_CLAIM: &str = "authentication.kubernetes.io/node-name";
 pub(crate) struct Policy {
     pub(crate) spec: ValidatingAdmissionPolicySpec,
     pub(crate) binding: ValidatingAdmissionPolicyBinding,
-    /// By expression.
+    /// Compiled expressions by their text.
     programs: HashMap<String, Program>,
 }
 
-/// An object as the API's own type has it; a field that the type does not know fails the test.
+/// Converts an object to the API's type. A field that the type does not have fails the test.
 fn typed<T: DeserializeOwned + Serialize>(object: &Value) -> T {
     let typed: T = serde_json::from_value(object.clone()).unwrap();
     assert_eq!(serde_json::to_value(&typed).unwrap(), *object);
@@ -38,7 +37,7 @@ fn typed<T: DeserializeOwned + Serialize>(object: &Value) -> T {
 #[derive(Clone)]
 pub(crate) struct Request<'a> {
     pub(crate) user: &'a str,
-    /// The claim of the token.
+    /// The node in the token's claim.
     pub(crate) node: Option<&'a str>,
     pub(crate) operation: &'a str,
     pub(crate) subresource: Option<&'a str>,
@@ -47,7 +46,7 @@ pub(crate) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// With the value at a JSON pointer of the new object set, or removed.
+    /// Sets or removes the value at a JSON pointer of the new object.
     pub(crate) fn with(mut self, pointer: &str, value: Value) -> Self {
         let (parent, field) = pointer.rsplit_once('/').unwrap();
         let field = field.replace("~1", "/");
@@ -93,7 +92,7 @@ impl Policy {
         }
     }
 
-    /// The policy of this name, and the one binding of it.
+    /// The policy of this name and its only binding.
     pub(crate) fn shipped(name: &str) -> Self {
         let file = concat!(
             env!("CARGO_MANIFEST_DIR"),
@@ -119,7 +118,7 @@ impl Policy {
         }
     }
 
-    /// Why the policy refuses the request, one message for each validation that does.
+    /// The messages of all validations that refuse the request.
     pub(crate) fn refusals(&self, request: &Request<'_>) -> Vec<String> {
         let spec = &self.spec;
         assert_eq!(spec.failure_policy.as_deref(), Some("Fail"));

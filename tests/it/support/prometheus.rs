@@ -1,5 +1,5 @@
-//! A Prometheus of the test's own, as Debian packages it, that scrapes one agent, and the metrics of a kubelet
-//! as Kubernetes documents them.
+//! A Prometheus (Debian's package) that scrapes one agent, and a server with the kubelet's metrics as Kubernetes
+//! documents them.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -14,7 +14,7 @@ use super::http;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Dropping it ends it and removes what it stored.
+/// Dropping the value ends Prometheus and removes its data.
 #[derive(Debug)]
 pub(crate) struct Prometheus {
     process: Child,
@@ -23,7 +23,8 @@ pub(crate) struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts one that scrapes `target` four times a second, as the job and with the rules of deploy/observability.
+    /// Starts a Prometheus that scrapes `target` four times a second, with the job and the rules of
+    /// deploy/observability.
     pub(crate) fn scraping(target: SocketAddr) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/observability/alerts.yaml");
@@ -36,7 +37,7 @@ impl Prometheus {
             kubelet()
         );
         fs::write(directory.path().join("config.yaml"), config).unwrap();
-        // Taken and given back: Prometheus does not say which port it would choose.
+        // Bind and release a port first: Prometheus does not report a port that it chose itself.
         let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = free.local_addr().unwrap();
         drop(free);
@@ -61,7 +62,7 @@ impl Prometheus {
         }
     }
 
-    /// The result of an instant query, or why there is none.
+    /// The result of an instant query, or the error.
     pub(crate) fn query(&self, query: &str) -> Result<Vec<Value>, String> {
         let answer = self.ask(&format!("/api/v1/query?query={}", http::escaped(query)));
         match answer["data"]["result"].as_array() {
@@ -70,7 +71,7 @@ impl Prometheus {
         }
     }
 
-    /// The names of the alerts it evaluates, each with its state of health.
+    /// The name and the health of every alert.
     pub(crate) fn rules(&self) -> Vec<(String, String)> {
         let answer = self.ask("/api/v1/rules");
         let groups = answer["data"]["groups"].as_array().expect("groups of rules");
@@ -79,7 +80,7 @@ impl Prometheus {
         rules.map(|rule| (text(&rule["name"]), text(&rule["health"]))).collect()
     }
 
-    /// Waits until something holds.
+    /// Waits until a condition holds.
     pub(crate) fn until(&self, what: &str, holds: impl Fn() -> bool) {
         let started = Instant::now();
         while !holds() {
@@ -104,7 +105,7 @@ impl Prometheus {
     }
 }
 
-/// Serves what a kubelet counts of resizes, until the test ends.
+/// Serves the kubelet's resize metrics until the test ends.
 fn kubelet() -> SocketAddr {
     const METRICS: &str = include_str!("../../data/kubelet-resize-metrics.txt");
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
@@ -115,7 +116,7 @@ fn kubelet() -> SocketAddr {
                 "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
                 METRICS.len()
             );
-            // One that leaves early asks again.
+            // A client that disconnects early tries again.
             let answered = connection
                 .read(&mut [0; 4096])
                 .and_then(|_| connection.write_all((head + METRICS).as_bytes()));

@@ -1,6 +1,6 @@
-//! What an unmodified VPA recommender (autoscaler 1.0 to 1.7) makes of the Events at an API server: its watch
-//! (`WatchEvictionEventsWithRetries` in input/cluster_feeder.go), its reading of one Event (`parseEvictionEvent` in
-//! input/oom/observer.go), and the memory sample it makes of it (`RecordOOM` in model/container.go).
+//! A model of how an unmodified VPA recommender (autoscaler 1.0 to 1.7) handles Events: its watch
+//! (`WatchEvictionEventsWithRetries` in input/cluster_feeder.go), its parser (`parseEvictionEvent` in
+//! input/oom/observer.go), and the memory sample that follows (`RecordOOM` in model/container.go).
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,10 @@ const WINDOW: SignedDuration = SignedDuration::from_hours(24);
 const MIN_BUMP_UP: u64 = 100 << 20;
 const BUMP_UP_PERCENT: u64 = 120;
 
-/// One container, as the recommender knows it: namespace, pod, container.
+/// Namespace, pod and container.
 pub(crate) type ContainerId = (String, String, String);
 
-/// What the recommender takes from an Event.
+/// The kill that the recommender reads from an Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct OomInfo {
     pub(crate) container: ContainerId,
@@ -31,19 +31,19 @@ pub(crate) struct Peaks {
     window_end: Option<Timestamp>,
     /// The highest measured usage.
     pub(crate) usage: u64,
-    /// The highest sample made of a kill.
+    /// The highest sample from a kill.
     pub(crate) oom: u64,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct Recommender {
     pub(crate) containers: BTreeMap<ContainerId, Peaks>,
-    /// What it was told, also what it knew already.
+    /// All kills received, including known ones.
     pub(crate) told: Vec<OomInfo>,
 }
 
 impl Recommender {
-    /// With these containers in its state; others it does not know are lost on it.
+    /// A recommender that knows these containers and ignores kills of others.
     pub(crate) fn knowing(containers: &[ContainerId]) -> Self {
         Self {
             containers: containers.iter().map(|id| (id.clone(), Peaks::default())).collect(),
@@ -51,12 +51,12 @@ impl Recommender {
         }
     }
 
-    /// A watch begins without a resource version: what is there comes as ADDED.
+    /// Starts a watch without a resource version: existing Events arrive as ADDED.
     pub(crate) fn watch_begins(&mut self, there: &[Value]) {
         there.iter().for_each(|event| self.watched("ADDED", event));
     }
 
-    /// One change that the watch brings; its field selector is `reason=Evicted`.
+    /// Handles one watch event; the field selector is `reason=Evicted`.
     pub(crate) fn watched(&mut self, change: &str, event: &Value) {
         if event["reason"] == "Evicted" && change == "ADDED" {
             for info in parse(event) {
@@ -66,7 +66,7 @@ impl Recommender {
         }
     }
 
-    /// A usage sample of the metrics server.
+    /// Handles a usage sample of the metrics server.
     pub(crate) fn measured(&mut self, container: &ContainerId, at: Timestamp, bytes: u64) {
         if let Some(peaks) = self.containers.get_mut(container) {
             peaks.open_window(at);
@@ -78,7 +78,7 @@ impl Recommender {
         let Some(peaks) = self.containers.get_mut(&info.container) else {
             return;
         };
-        // Of all releases until 1.7.1; later ones compare with the last sample.
+        // As in all releases up to 1.7.1; later ones compare with the last sample.
         if peaks.window_end.is_some_and(|end| info.at < end - WINDOW) {
             return;
         }
@@ -99,7 +99,7 @@ impl Peaks {
     }
 }
 
-/// The kills in an Event; none if it is not in the shape of an eviction for want of memory.
+/// The kills in an Event; empty unless the Event looks like an eviction because of memory.
 pub(crate) fn parse(event: &Value) -> Vec<OomInfo> {
     if event["reason"] != "Evicted" || event["involvedObject"]["kind"] != "Pod" {
         return Vec::new();

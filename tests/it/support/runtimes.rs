@@ -1,5 +1,5 @@
-//! Language runtimes of this machine in containers of a private containerd, with the programs of `examples/hooks` and what their
-//! pods say.
+//! This machine's language runtimes in containers of a private containerd, with the programs and the pod annotations
+//! of `examples/hooks`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use super::pods::{ContainerSpec, Pod, PodSpec};
 use super::scratch;
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/hooks");
-/// What programs of this machine need of it, beside the JDK's configuration.
+/// The paths of this machine that its programs need, besides the JDK's configuration.
 const SEEN: [&str; 7] = [
     "/usr",
     "/lib",
@@ -27,7 +27,7 @@ const SEEN: [&str; 7] = [
     "/etc/group",
 ];
 
-/// A runtime, with one recipe for it.
+/// A language runtime with one recipe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Language {
     HotspotG1,
@@ -60,7 +60,7 @@ impl Language {
         }
     }
 
-    /// What a pod is annotated with.
+    /// The pod's annotations.
     pub(crate) const fn hooks(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::HotspotG1 => &[("vscaled.io/before-shrink", r#"["/usr/bin/jcmd", "1", "GC.run"]"#)],
@@ -84,7 +84,7 @@ impl Language {
         }
     }
 
-    /// What the container runs, which holds some 220 MiB and says so by a file, within a limit of 384 MiB.
+    /// The container's script. The program holds about 220 MiB within a limit of 384 MiB, then creates a file.
     const fn script(self) -> &'static str {
         match self {
             Self::HotspotG1 => {
@@ -104,9 +104,7 @@ impl Language {
         }
     }
 
-    /// Puts the program into a directory.
-    ///
-    /// Errors: a sentence, where this machine does not have what it needs.
+    /// Copies the program into a directory. The error is a sentence that names what this machine lacks.
     fn prepare(self, app: &Path) -> Result<(), String> {
         let needed: &[&str] = match self {
             Self::HotspotG1 | Self::HotspotZ => &["/usr/bin/javac", "/usr/bin/jcmd"],
@@ -148,7 +146,7 @@ fn run(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {output:?}");
 }
 
-/// A pod with one container in which a program of that runtime holds memory, and an agent that does not run yet.
+/// A pod with one container whose program holds memory, and an agent that does not run yet.
 pub(crate) struct Held {
     pub(crate) agent: Agent,
     pub(crate) containerd: Containerd,
@@ -163,7 +161,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// With these amounts. A line says why there is none where the runtime is missing.
+    /// Starts the pod with these amounts. The error names the missing runtime.
     pub(crate) async fn new(language: Language, amounts: Amounts) -> Result<Self, String> {
         let app = tempfile::Builder::new()
             .prefix("vscaled-")
@@ -209,7 +207,7 @@ impl Held {
     }
 
     #[allow(dead_code, reason = "for the benchmark")]
-    /// Measures another agent than the one that was built with this.
+    /// Uses another agent program than the one of this build.
     pub(crate) fn run_agent(&mut self, program: &Path) {
         let none = CgroupPath::root();
         let agent = std::mem::replace(&mut self.agent, Agent::new(&none));
@@ -233,7 +231,7 @@ impl Held {
         self.begins().await;
     }
 
-    /// Describes the pod with these annotations.
+    /// Writes the pod's manifest with these annotations.
     pub(crate) fn describe(&self, annotations: &[(&str, &str)]) {
         let text: Vec<_> = annotations
             .iter()
@@ -250,7 +248,7 @@ impl Held {
             .write("vpa.yaml", &vpa_manifest("web", "web", &[("app", amounts)]));
     }
 
-    /// A file that container and machine share.
+    /// A file that the container and the machine share.
     pub(crate) fn shared(&self, name: &str) -> PathBuf {
         self.app.path().join(name)
     }
@@ -259,7 +257,7 @@ impl Held {
         &self.pod.containers[0].cgroup
     }
 
-    /// The container's memory limit, in bytes; none of a container that is gone.
+    /// The container's memory limit in bytes; zero if the container is gone.
     pub(crate) fn limit(&self) -> u64 {
         if self.has_ended() {
             return 0;
@@ -268,12 +266,12 @@ impl Held {
         limit.and_then(MemoryLimit::bounded).map_or(u64::MAX, Bytes::get)
     }
 
-    /// What it uses, in bytes.
+    /// The container's memory use in bytes.
     pub(crate) fn usage(&self) -> u64 {
         self.containerd.cgroups().memory_usage(self.app())
     }
 
-    /// How often the kernel killed in the container; once more if it is gone.
+    /// The number of kills in the container, plus one if the container is gone.
     pub(crate) fn kills(&self) -> u64 {
         if self.has_ended() {
             return u64::MAX;
@@ -281,15 +279,15 @@ impl Held {
         self.containerd.cgroups().oom_kills(self.app())
     }
 
-    /// The programs in the container.
+    /// The pids in the container.
     pub(crate) fn processes(&self) -> Vec<i32> {
         let directory = self.containerd.cgroups().directories(self.app()).remove(0);
-        // It goes with its container.
+        // The file disappears with the container.
         let pids = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
         pids.lines().map(|pid| pid.parse().unwrap()).collect()
     }
 
-    /// Waits until the program has begun, and the agent knows its container.
+    /// Waits until the program runs and the agent knows the container.
     pub(crate) async fn begins(&self) {
         self.agent
             .wait_for("the program to hold its memory", || self.shared("ready").exists())

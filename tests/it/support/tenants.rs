@@ -1,8 +1,9 @@
-//! A tenant who writes whatever may stand in a namespace: pods, owners, annotations, labels and VPAs, made up from a seed.
+//! A tenant who writes arbitrary objects into a namespace, made from a seed: pods, owners, annotations, labels and
+//! VPAs.
 
 use serde_json::{Map, Value, json};
 
-/// The namespace that is the tenant's.
+/// The tenant's namespace.
 pub(crate) const NAMESPACE: &str = "tenant";
 
 /// Annotations that the kubelet, the VPA or the agent reads.
@@ -18,7 +19,7 @@ const ANNOTATIONS: [&str; 9] = [
     "io.kubernetes.pod.namespace",
 ];
 
-/// Labels by which runtimes and workloads know pods.
+/// Labels with which runtimes and workloads identify pods.
 const LABELS: [&str; 5] = [
     "app",
     "io.kubernetes.pod.uid",
@@ -27,13 +28,13 @@ const LABELS: [&str; 5] = [
     "pod-template-hash",
 ];
 
-/// Makes objects up. The same seed makes the same ones.
+/// Generates objects. Equal seeds generate equal objects.
 #[derive(Debug)]
 pub(crate) struct Tenant {
     seed: u64,
-    /// Names, UIDs and ids of containers that are somebody else's, to be used as one's own.
+    /// Names, UIDs and container ids of other users, which the tenant uses as its own.
     stolen: Vec<String>,
-    /// Names of pods, workloads and containers to be used again.
+    /// Names of pods, workloads and containers for later use.
     names: Vec<String>,
 }
 
@@ -65,7 +66,7 @@ impl Tenant {
         self.names[index].clone()
     }
 
-    /// Something of somebody else's, or a word that may mean something.
+    /// A value of another user, or a word with a special meaning.
     fn value(&mut self) -> String {
         let record = r#"{"requests": {"cpu": "1m"}, "limits": {"cpu": "64"}}"#;
         let words = ["true", "false", "api", "{}", "", NAMESPACE, record];
@@ -104,13 +105,13 @@ impl Tenant {
     }
 
     fn amounts(&mut self) -> Value {
-        // Small, so that a node has room for all of them, and what they ask for is not refused for its amount.
+        // Small amounts, so that the node has room for all pods and no amount is refused.
         let cpu = format!("{}m", 10 + self.below(290));
         let memory = format!("{}Mi", 8 + self.below(200));
         json!({"cpu": cpu, "memory": memory})
     }
 
-    /// A pod of the tenant's with this UID, which the API server gives out. It is said to run on the node.
+    /// A pod of the tenant with this UID, which the API server assigns. The pod is bound to the node.
     pub(crate) fn pod(&mut self, uid: &str, node: &str) -> Value {
         let (name, container, id) = (self.name(), self.name(), self.value());
         let (labels, annotations, owners) = (self.values(&LABELS), self.values(&ANNOTATIONS), self.owners());
@@ -134,7 +135,8 @@ impl Tenant {
         })
     }
 
-    /// The same, so that a VPA for this workload, which selects `app: web`, is for it and its container `app`.
+    /// Like [`Self::pod`], owned by a workload that selects `app: web`, so that a VPA for the workload covers the
+    /// container `app`.
     pub(crate) fn pod_of(&mut self, uid: &str, node: &str, kind: &str, workload: &str) -> Value {
         let mut pod = self.pod(uid, node);
         pod["metadata"]["labels"]["app"] = "web".into();
@@ -146,7 +148,7 @@ impl Tenant {
         pod
     }
 
-    /// A VPA of the tenant's, for whatever has this name.
+    /// A VPA of the tenant for any workload of this name.
     pub(crate) fn vpa(&mut self) -> Value {
         let kinds = ["StatefulSet", "Deployment", "DaemonSet", "ReplicaSet"];
         let kind = kinds[self.below(kinds.len())];
@@ -167,7 +169,7 @@ impl Tenant {
         })
     }
 
-    /// A workload of the tenant's.
+    /// A workload of the tenant.
     pub(crate) fn workload(&mut self, kind: &str) -> Value {
         let (name, owners, app) = (self.name(), self.owners(), self.value());
         json!({

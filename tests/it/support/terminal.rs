@@ -1,4 +1,4 @@
-//! A terminal with a program on it: a pseudo-terminal whose other end draws a screen of text.
+//! A program on a pseudo-terminal whose other end draws a screen of text.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -12,21 +12,21 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::termios::{LocalFlags, tcgetattr};
 use nix::unistd::Pid;
 
-/// How long anything may take that is waited for.
+/// The longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A program that runs on a terminal of its own. Dropping it kills the program.
+/// A program on its own terminal. Dropping the value kills the program.
 pub(crate) struct Terminal {
     child: Child,
     keys: File,
-    /// Held open, so that the terminal can be looked at when the program has ended.
+    /// Keeps the terminal open, so that a test can read the screen after the program has ended.
     program_end: File,
     screen: Arc<Mutex<vt100::Parser>>,
     _reader: JoinHandle<()>,
 }
 
 impl Terminal {
-    /// Runs a command on a terminal of this size, which is its controlling one.
+    /// Runs a command with a terminal of this size as its controlling terminal.
     pub(crate) fn run(command: &Command, rows: u16, columns: u16) -> Self {
         let size = Winsize {
             ws_row: rows,
@@ -70,17 +70,17 @@ impl Terminal {
         }
     }
 
-    /// Types.
+    /// Types keys.
     pub(crate) fn press(&mut self, keys: &str) {
         self.keys.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// The screen as it is now.
+    /// The current screen.
     pub(crate) fn text(&self) -> String {
         self.screen.lock().unwrap().screen().contents()
     }
 
-    /// Waits until the screen is as wanted; returns it.
+    /// Waits for a screen that meets the condition, and returns it.
     pub(crate) fn until(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
         let started = Instant::now();
         loop {
@@ -93,7 +93,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until the screen has all of this; returns it.
+    /// Waits for a screen with all these words, and returns it.
     pub(crate) fn shows(&self, words: &[&str]) -> String {
         self.until(&format!("{words:?}"), |text| {
             words.iter().all(|word| text.contains(word))
@@ -116,7 +116,7 @@ impl Terminal {
         }
     }
 
-    /// Waits until the terminal is as a shell wants it: its first screen, a cursor, lines and echo.
+    /// Waits until the terminal is ready for a shell: primary screen, visible cursor, line mode and echo.
     pub(crate) fn is_restored(&self) {
         let restored = |_: &str| {
             let parser = self.screen.lock().unwrap();
@@ -129,7 +129,7 @@ impl Terminal {
         self.until("the terminal to be restored", restored_outside);
     }
 
-    /// Whether a program has the whole screen.
+    /// Whether a program uses the alternate screen.
     pub(crate) fn is_taken(&self) -> bool {
         self.screen.lock().unwrap().screen().alternate_screen()
     }
@@ -137,7 +137,7 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        // It may have ended.
+        // The program may have ended already.
         self.child.kill().unwrap_or_default();
         self.child.wait().map_or_else(|error| eprintln!("{error}"), drop);
     }

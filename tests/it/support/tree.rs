@@ -1,4 +1,4 @@
-//! A cgroup tree of the test's own, shaped like a kubelet's, in every hierarchy of the machine.
+//! A test's own cgroup tree, shaped like a kubelet's, in every hierarchy of the machine.
 
 use std::fs;
 use std::io;
@@ -15,7 +15,8 @@ use vscaled::model::{CgroupPath, CgroupVersion, CpuMax, CpuQuota, MemoryLimit, R
 
 use super::mounts;
 
-/// A cgroup below the root of every hierarchy, unique to this value. Dropping it kills what runs in it and removes it.
+/// A cgroup below the root of every hierarchy, unique to this value. Dropping the value kills its processes and
+/// removes it.
 #[derive(Debug)]
 pub(crate) struct CgroupTree {
     /// `/vscaled-test-<pid>-runtime-<n>`
@@ -36,7 +37,7 @@ impl CgroupTree {
         Self { root, hierarchy }
     }
 
-    /// The same tree for a second owner. Whichever is dropped first removes it.
+    /// Shares the tree with a second owner. The first drop removes the tree.
     pub(crate) fn shared(&self) -> Self {
         Self {
             root: self.root.clone(),
@@ -48,7 +49,7 @@ impl CgroupTree {
         self.hierarchy.version()
     }
 
-    /// Makes a cgroup of this tree and its parents, with cpu and memory controllers.
+    /// Creates a cgroup of this tree and its parents, with cpu and memory controllers.
     pub(crate) fn make(&self, below: &str) -> CgroupPath {
         let mut path = CgroupPath::root();
         for name in self.root.segments().chain(below.split('/')) {
@@ -64,8 +65,8 @@ impl CgroupTree {
         path
     }
 
-    /// Moves the processes of a cgroup into one below it, as those do who make cgroups in their own: on v2 a cgroup with
-    /// processes gives no controllers to others.
+    /// Moves the processes of a cgroup into a child cgroup, as a process that creates cgroups below its own must: on
+    /// v2 a cgroup with processes cannot enable controllers for its children.
     pub(crate) fn move_below(&self, path: &CgroupPath, name: &str) {
         for directory in self.directories(path) {
             let below = directory.join(name);
@@ -76,12 +77,12 @@ impl CgroupTree {
         }
     }
 
-    /// Makes the root of this tree in every hierarchy, as a kubelet wants the cgroup to be that it is to stay below.
+    /// Creates the root of this tree in every hierarchy, as a kubelet wants the root of its cgroups.
     pub(crate) fn make_everywhere(&self) -> CgroupPath {
         for mount in mounts::all().iter().filter(|mount| mount.is_cgroup()) {
             let directory = self.root.under(&mount.point);
             fs::create_dir_all(&directory).unwrap();
-            // On v1 no process can enter a cgroup that has no processors and no memory nodes.
+            // On v1 no process can enter a cgroup without processors and memory nodes.
             for file in ["cpuset.cpus", "cpuset.mems"] {
                 let (own, root) = (directory.join(file), mount.point.join(file));
                 if own.exists() && root.exists() {
@@ -92,7 +93,7 @@ impl CgroupTree {
         self.root.clone()
     }
 
-    /// Gives a cgroup a memory limit, as the kubelet does for pods.
+    /// Sets a memory limit, as the kubelet does for pods.
     pub(crate) fn limit_memory(&self, path: &CgroupPath, limit: MemoryLimit) {
         self.put(
             path,
@@ -103,8 +104,8 @@ impl CgroupTree {
         );
     }
 
-    /// Takes the limit of processor time off cgroups, parents first: many that share a fifth of a processor take minutes to
-    /// reach any other limit.
+    /// Removes the cpu limit of cgroups, parents first. Many processes on a fifth of a processor take minutes to
+    /// reach another limit.
     pub(crate) fn free_cpu(&self, paths: [&CgroupPath; 2]) {
         let quota = match self.version() {
             CgroupVersion::V1 => Setting::CfsQuota(CpuQuota::Max),
@@ -118,7 +119,7 @@ impl CgroupTree {
         }
     }
 
-    /// Writes one value, as anybody else would.
+    /// Writes one value, as a foreign writer.
     pub(crate) fn put(&self, path: &CgroupPath, setting: Setting) {
         let directory = path.under(self.hierarchy.mount(setting.file().resource()));
         fs::write(directory.join(setting.file().name()), setting.to_write()).unwrap();
@@ -130,7 +131,7 @@ impl CgroupTree {
         fs::write(directory.join(setting.file().name()), setting.to_write()).is_ok()
     }
 
-    /// Kills what runs in a cgroup and removes it, in the hierarchies it was made in.
+    /// Kills the processes of a cgroup and removes the cgroup from its hierarchies.
     pub(crate) fn remove(&self, path: &CgroupPath) {
         let deadline = Instant::now() + Duration::from_secs(30);
         for directory in self.directories(path) {
@@ -141,7 +142,7 @@ impl CgroupTree {
         }
     }
 
-    /// A cgroup's directories: one on v2, one for each controller on v1.
+    /// The directories of a cgroup: one on v2, one for each controller on v1.
     pub(crate) fn directories(&self, path: &CgroupPath) -> Vec<PathBuf> {
         let mut directories: Vec<_> = Resource::ALL
             .iter()
@@ -151,18 +152,18 @@ impl CgroupTree {
         directories
     }
 
-    /// What a cgroup holds now.
+    /// The current values of a cgroup.
     pub(crate) fn settings(&self, path: &CgroupPath) -> Settings {
         CgroupDir::open(&self.hierarchy, path).unwrap().read_all().unwrap()
     }
 
-    /// Whether a cgroup holds all of these values.
+    /// Whether a cgroup holds all these values.
     pub(crate) fn holds(&self, path: &CgroupPath, wanted: &Settings) -> bool {
         let held = self.settings(path);
         wanted.iter().all(|wanted| held.get(wanted.file()) == Some(wanted))
     }
 
-    /// How many processes of a cgroup the kernel has killed for want of memory.
+    /// The number of processes of a cgroup that the OOM killer ended.
     pub(crate) fn oom_kills(&self, path: &CgroupPath) -> u64 {
         let file = match self.version() {
             CgroupVersion::V1 => "memory.oom_control",
@@ -173,7 +174,7 @@ impl CgroupTree {
         count.expect("the kernel counts kills").parse().unwrap()
     }
 
-    /// Bytes in use in a cgroup now.
+    /// The current memory use of a cgroup in bytes.
     pub(crate) fn memory_usage(&self, path: &CgroupPath) -> u64 {
         let cgroup = CgroupDir::open(&self.hierarchy, path).unwrap();
         cgroup.memory_usage().unwrap().get()
@@ -196,10 +197,10 @@ impl CgroupTree {
 impl Drop for CgroupTree {
     fn drop(&mut self) {
         let deadline = Instant::now() + Duration::from_secs(10);
-        // The OCI runtime makes its cgroups in every hierarchy, whichever controllers are asked for.
+        // The OCI runtime creates its cgroups in every hierarchy, with or without the controllers.
         for mount in mounts::all().iter().filter(|mount| mount.is_cgroup()) {
             let directory = self.root.under(&mount.point);
-            // Killed processes leave a little later, so cgroups are busy for a moment.
+            // Killed processes take a moment to exit, so cgroups are busy for a moment.
             while let Err(error) = kill_and_remove(&directory) {
                 if Instant::now() > deadline {
                     eprintln!("left behind {}: {error}", directory.display());
@@ -211,7 +212,7 @@ impl Drop for CgroupTree {
     }
 }
 
-/// Children first, since a cgroup with children cannot be removed. Gone already is fine.
+/// Removes children first, because a cgroup with children cannot be removed. A missing directory is fine.
 fn kill_and_remove(directory: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -225,7 +226,7 @@ fn kill_and_remove(directory: &Path) -> io::Result<()> {
     }
     for pid in fs::read_to_string(directory.join("cgroup.procs"))?.lines() {
         if let Some(pid) = pid.parse().ok().filter(|pid| *pid > 0) {
-            // Gone between reading and killing is what is wanted.
+            // The process may exit between the read and the kill.
             kill(Pid::from_raw(pid), Signal::SIGKILL).or_else(|error| match error {
                 nix::errno::Errno::ESRCH => Ok(()),
                 error => Err(io::Error::from(error)),

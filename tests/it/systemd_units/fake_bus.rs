@@ -1,4 +1,4 @@
-//! A message bus of the test's own, with something on it that answers like systemd, or does not.
+//! A test's own message bus, with a fake systemd that answers, or does not.
 
 use std::collections::HashMap;
 use std::os::unix::net::UnixStream;
@@ -21,7 +21,7 @@ const UNIT: &str = "kubepods-pod0123.slice";
 const OBJECT: &str = "/org/freedesktop/systemd1/unit/kubepods_2dpod0123_2eslice";
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A `dbus-daemon` in a directory of its own.
+/// A `dbus-daemon` in its own directory.
 struct Bus {
     daemon: Child,
     address: String,
@@ -74,7 +74,7 @@ impl Drop for Bus {
     }
 }
 
-/// A connection to a systemd that has ended since; `None`, with the reason printed, without a bus.
+/// A connection to a systemd that has ended since. Without a bus, prints the reason and returns `None`.
 pub(crate) fn ended_systemd() -> Option<Systemd> {
     let bus = Bus::start()?;
     let manager = Manager {
@@ -98,7 +98,7 @@ enum ManagerError {
 /// systemd's manager, with one unit.
 struct Manager {
     properties: Properties,
-    /// Whether it forgets what it is told.
+    /// Whether the manager ignores new values.
     forgetful: bool,
 }
 
@@ -225,7 +225,7 @@ fn nobody_at_the_address_is_told_with_the_address() {
 #[test]
 fn a_systemd_that_never_answers_does_not_hold_the_caller() {
     let Some(bus) = Bus::start() else { return };
-    // Owns the name, and has nobody to answer calls.
+    // Owns the name, but does not answer calls.
     let builder = Builder::address(bus.address.as_str()).unwrap();
     let mute = builder.build().unwrap();
     mute.request_name("org.freedesktop.systemd1").unwrap();

@@ -1,4 +1,4 @@
-//! The real systemd, where it is this machine's first process: `scripts/systemd-lab` boots one.
+//! The real systemd as this machine's first process: `scripts/systemd-lab` boots one.
 
 use std::path::Path;
 use std::process::Command;
@@ -85,8 +85,8 @@ fn daemon_reload() {
     );
 }
 
-/// What a cgroup holds, without a cpu burst, for which systemd has no property, and without `memory.high`, which nothing
-/// here sets.
+/// The values of a cgroup, without a cpu burst, for which systemd has no property, and without `memory.high`, which
+/// these tests do not set.
 pub(super) fn held(cgroup: &CgroupDir) -> Settings {
     let all = cgroup.read_all().unwrap();
     let is_set_here = |setting: &Setting| setting.burst_us().is_none() && setting.file() != ControlFile::MemoryHigh;

@@ -1,4 +1,4 @@
-//! The agent where the real systemd makes the cgroups: what it sets for a pod is systemd's own record, too.
+//! The agent on a node whose cgroups the real systemd creates: systemd's records have the agent's values too.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -16,7 +16,7 @@ use crate::support::skipped;
 
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000041";
 const ROOT: &str = "/vscaledtest.slice/vscaledtest-kubepods.slice";
-/// Whole percents of a cpu: systemd keeps no others.
+/// Whole percents of a cpu, because systemd stores no fractions.
 const AT_FIRST: Amounts = Amounts::doubled(100, 64);
 
 /// A pod's slice with a container's scope in it. Stopped at the end.
@@ -30,7 +30,7 @@ struct Pod {
 }
 
 impl Pod {
-    /// As the kubelet and its runtime make one.
+    /// Creates both as the kubelet and its runtime do.
     fn start() -> Self {
         let id = format!("{:064x}", std::process::id());
         let class = format!("{ROOT}/vscaledtest-kubepods-burstable.slice");
@@ -76,7 +76,7 @@ impl Pod {
         held(&CgroupDir::open(&self.hierarchy, path).unwrap())
     }
 
-    /// Whether pod and container hold this.
+    /// Whether pod and container hold these amounts.
     fn holds(&self, amounts: Amounts) -> bool {
         let wanted = amounts.settings(CgroupVersion::V2);
         self.held(&self.slice) == wanted && self.held(&self.scope) == wanted
@@ -138,8 +138,8 @@ async fn a_recommendation_is_systemds_own_record_and_survives_a_reload() {
         "{history:#?}"
     );
 
-    // The container's scope is its runtime's to tell systemd about, and there is no runtime here: systemd 252 puts its
-    // own values back, and that is repaired. The pod's are systemd's own.
+    // Only the runtime informs systemd about the container's scope, and there is no runtime here: systemd 252
+    // restores its own values, and the agent corrects them. For the pod, systemd has the agent's values.
     let before = history.len();
     let reload = Command::new("systemctl").arg("daemon-reload").status().unwrap();
     assert!(reload.success());
@@ -188,7 +188,7 @@ async fn explain_shows_systemds_record_beside_the_kernels_file() {
         );
     }
 
-    // The container's scope is its runtime's to tell systemd about, and there is no runtime here.
+    // Only the runtime informs systemd about the container's scope, and there is no runtime here.
     let target = Amounts::doubled(250, 96);
     agent.write("vpa.yaml", &vpa_manifest("web", "web", &[("app", target)]));
     agent.reaches("web", "InSync").await;

@@ -1,4 +1,4 @@
-//! The package for Debian where systemd runs: installed, started, replaced, removed, and nothing is left.
+//! The Debian package on a machine with systemd: installation, upgrade and removal leave nothing behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use crate::support::skipped;
 
 const CONFIGURATION: &str = "/etc/vscaled/agent.yaml";
 
-/// The package that scripts/test makes of the programs under test.
+/// The package that scripts/test builds from the programs under test.
 fn package() -> Option<PathBuf> {
     let built = Path::new(env!("CARGO_BIN_EXE_vscaled")).parent()?.join("package");
     let files = fs::read_dir(built).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
@@ -24,15 +24,15 @@ fn run(command: &str) -> Output {
     shell.env("DEBIAN_FRONTEND", "noninteractive").output().unwrap()
 }
 
-/// What a command prints that has to succeed.
-fn said(command: &str) -> String {
+/// The output of a command that must succeed.
+fn output_of(command: &str) -> String {
     let output = run(command);
     assert!(output.status.success(), "{command}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
 fn main_pid() -> String {
-    said("systemctl show --property MainPID --value vscaled")
+    output_of("systemctl show --property MainPID --value vscaled")
 }
 
 #[test]
@@ -42,8 +42,8 @@ fn a_package_is_installed_started_replaced_and_removed_without_a_trace() {
         return skipped(NAME, "scripts/test systemd makes the package that is installed");
     };
     let install = format!("dpkg --install --force-confold {}", package.display());
-    said("dpkg --purge vscaled 2>/dev/null || true");
-    said(&install);
+    output_of("dpkg --purge vscaled 2>/dev/null || true");
+    output_of(&install);
     assert_eq!(run("systemctl is-enabled vscaled").stdout, b"disabled\n");
     assert_eq!(run("systemctl is-active vscaled").stdout, b"inactive\n");
     for file in [
@@ -54,27 +54,27 @@ fn a_package_is_installed_started_replaced_and_removed_without_a_trace() {
     }
 
     // As docs/install.md says. There is no container runtime here.
-    said(&format!(
+    output_of(&format!(
         "sed -i 's/^runtimeSocket: auto/runtimeSocket: none/' {CONFIGURATION}"
     ));
-    said("systemctl enable --now vscaled");
+    output_of("systemctl enable --now vscaled");
     wait_for("the agent to answer", || run("vscalectl get").status.success());
     assert_eq!(run("systemctl is-active vscaled").stdout, b"active\n");
     assert!(Path::new("/var/lib/vscaled").is_dir());
 
-    // The next version takes the place of the one that runs, and leaves what the administrator wrote.
+    // The next version replaces the running one, and keeps the administrator's files.
     let before = main_pid();
-    said(&install);
+    output_of(&install);
     assert_ne!(main_pid(), before, "the agent was replaced");
     wait_for("the next agent to answer", || run("vscalectl get").status.success());
     let configuration = fs::read_to_string(CONFIGURATION).unwrap();
     assert!(configuration.contains("runtimeSocket: none"), "{configuration}");
 
-    said("dpkg --remove vscaled");
+    output_of("dpkg --remove vscaled");
     assert_ne!(run("systemctl is-active vscaled").stdout, b"active\n");
     assert!(Path::new(CONFIGURATION).exists(), "removed is not purged");
-    said("dpkg --purge vscaled");
-    let left = said(
+    output_of("dpkg --purge vscaled");
+    let left = output_of(
         "find / -xdev -name '*vscaled*' -not -path '/lab/*' -not -path '/proc/*' -not -path '/var/log/*' \
         -not -path '*/vscaled-lab.service*' -not -path '/tmp/*' -not -path '/run/systemd/*'",
     );

@@ -1,8 +1,8 @@
-//! Many kills at once, in cgroups that are numbered like their processes. Only the first ten come with a report.
+//! Many kills at once, in cgroups with the numbers of their processes. Only the first ten have a report.
 
 use super::{Kill, elsewhere, unexplained};
 
-/// Reports the kernel prints in five seconds.
+/// The number of reports that the kernel logs in five seconds.
 const REPORTS: usize = 10;
 
 #[rustfmt::skip]

@@ -1,12 +1,12 @@
-//! What admission says of a pod that validation has accepted: the plugins `PodResize` of 1.36, `LimitRanger` and
-//! `ResourceQuota`, in the words in which real ones were recorded.
+//! Admission of a pod that has passed validation: the plugins `PodResize` of 1.36, `LimitRanger` and `ResourceQuota`,
+//! with the messages of recorded API servers.
 
 use serde_json::{Value, json};
 use vscaled::model::{Requirements, Resource, ResourceList};
 
 use super::store::{Refusal, Store};
 
-/// Whether the pod may become this.
+/// Checks whether the pod may change from `old` to `new`.
 pub(super) fn admit(store: &Store, old: &Value, new: &Value) -> Result<(), Refusal> {
     let name = new["metadata"]["name"].as_str().unwrap();
     let forbidden = |why: String| Refusal {
@@ -20,7 +20,7 @@ pub(super) fn admit(store: &Store, old: &Value, new: &Value) -> Result<(), Refus
     refused.map_or(Ok(()), |why| Err(forbidden(why)))
 }
 
-/// What the whole node could not hold is refused at once.
+/// Refuses requests above the capacity of the whole node.
 fn node_capacity(store: &Store, new: &Value) -> Option<String> {
     let node = store.find("nodes", new["spec"]["nodeName"].as_str()?)?;
     let has = list(&node["status"]["allocatable"]);
@@ -91,7 +91,7 @@ pub(super) fn list(amounts: &Value) -> ResourceList {
         .limits
 }
 
-/// Of all containers of a pod.
+/// The sum over all containers of a pod.
 fn sum(pod: &Value, kind: &str, resource: Resource) -> u64 {
     let containers = pod["spec"]["containers"].as_array().into_iter().flatten();
     containers

@@ -1,4 +1,4 @@
-//! The way in: HTTP/2 through TLS, as real API servers offer it, a kubeconfig that leads there, and a link that can break.
+//! Access to the API server model: HTTP/2 over TLS like a real API server, a kubeconfig, and a link that can break.
 
 use std::path::PathBuf;
 
@@ -13,20 +13,20 @@ use tonic::service::Routes;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Identity, Server, ServerTlsConfig};
 
-/// What newer API servers allow on one connection; older ones allow 250.
+/// The limit of streams for each connection in newer API servers; older ones allow 250.
 const STREAMS: u32 = 100;
 
-/// How the link to it is.
+/// The state of the network between the client and the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Link {
     Up,
-    /// Connections are cut, and so is every new one.
+    /// Connections are closed, and new ones are refused.
     Cut,
-    /// Connections stand, and nothing comes through. Those from before are cut when it is up again.
+    /// Connections stay open and carry no data. Connections from before are closed when the link is up again.
     Silent,
 }
 
-/// Where to find it. The files are gone when this is.
+/// The address, certificates and kubeconfig. Dropping the value removes the files.
 #[derive(Debug)]
 pub(super) struct Entrance {
     directory: TempDir,
@@ -88,7 +88,7 @@ users: [{{name: test, user: {{}}}}]
     }
 }
 
-/// Passes every connection on for as long as the link is up.
+/// Forwards every connection while the link is up.
 async fn forward(front: TcpListener, behind: std::net::SocketAddr, link: watch::Receiver<Link>) {
     loop {
         let (mut outer, _) = front.accept().await.unwrap();
@@ -103,7 +103,7 @@ async fn forward(front: TcpListener, behind: std::net::SocketAddr, link: watch::
                     changed = link.changed() => drop(changed),
                 }
             }
-            // Fails only when the API server is gone.
+            // Fails only after the API server has ended.
             drop(link.wait_for(|link| *link != Link::Silent).await);
         });
     }

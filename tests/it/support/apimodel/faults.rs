@@ -1,4 +1,4 @@
-//! What goes wrong, and what was asked for.
+//! Injected faults, and counts of calls.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,43 +6,40 @@ use std::time::Duration;
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 
-/// One thing that goes wrong.
 #[derive(Debug, Clone)]
 pub(crate) struct Fault {
-    /// Such as `patch`; dry runs count as their verb.
+    /// Such as `patch`; a dry run counts as its verb.
     pub(crate) verb: &'static str,
     /// Such as `pods/resize`.
     pub(crate) resource: &'static str,
-    /// How often; none for as long as it is not mended.
+    /// How often the fault occurs; `None` means until [`super::ApiModel::mend`].
     pub(crate) times: Option<u32>,
-    /// How.
     pub(crate) effect: Effect,
 }
 
-/// How it goes wrong.
 #[derive(Debug, Clone)]
 pub(crate) enum Effect {
-    /// RBAC says no.
+    /// RBAC refuses the call.
     Forbidden,
-    /// A status: code, reason, message, and the seconds of Retry-After.
+    /// The answer is a status: code, reason, message, and the seconds of Retry-After.
     Says(u16, &'static str, &'static str, Option<u32>),
-    /// The answer takes its time, and so does what was asked for.
+    /// Both the call and the answer are delayed.
     Slow(Duration),
-    /// The answer waits until this is cancelled.
+    /// The answer waits until this token is cancelled.
     Held(CancellationToken),
-    /// What was asked for is done, and no answer comes.
+    /// The call takes effect, and no answer comes.
     Mute,
-    /// What was asked for is done, and the answer breaks off in the middle.
+    /// The call takes effect, and the answer breaks off in the middle.
     Torn,
-    /// Admission makes this of what is asked for.
+    /// Admission changes the object to this one.
     Alters(Value),
     /// The path is not served.
     Unknown,
-    /// Watches stand, and tell nothing.
+    /// Watches stay open and send nothing.
     Stalls,
 }
 
-/// Calls that are not answered yet, watches apart.
+/// Calls without an answer so far, except watches.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct UnderWay {
     pub(super) now: usize,
@@ -79,8 +76,8 @@ impl Faults {
         &self.calls
     }
 
-    /// Counts a call; returns what is wrong with it.
-    pub(super) fn meet(&mut self, verb: &'static str, resource: &str, dry: bool) -> Option<Effect> {
+    /// Counts a call and returns the fault that applies to it.
+    pub(super) fn count_call(&mut self, verb: &'static str, resource: &str, dry: bool) -> Option<Effect> {
         let shown = if dry { "dry-run" } else { verb };
         *self.calls.entry(format!("{shown} {resource}")).or_default() += 1;
         let meant = |fault: &&mut Fault| fault.verb == verb && fault.resource == resource && fault.times != Some(0);
@@ -89,7 +86,7 @@ impl Faults {
         Some(fault.effect.clone())
     }
 
-    /// Whether watches of this tell nothing now.
+    /// Whether watches of this resource send nothing now.
     pub(super) fn stalls(&self, resource: &str) -> bool {
         let mut faults = self.faults.iter();
         faults.any(|fault| fault.resource == resource && matches!(fault.effect, Effect::Stalls))

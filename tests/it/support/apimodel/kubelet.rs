@@ -1,4 +1,4 @@
-//! The kubelet's part in a resize: what it sets aside, what it writes, and what it says in the pod's status.
+//! The kubelet's part in a resize: it allocates, writes cgroups, and reports in the pod's status.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,37 +12,37 @@ use super::Shared;
 use super::admission::list;
 use super::serve::full_name;
 
-/// What becomes of every resize, whatever room there is.
+/// The result of every resize.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Verdict {
-    /// What the room on the node allows.
+pub(crate) enum ResizeResult {
+    /// The free capacity of the node decides.
     ByRoom,
-    /// Not now.
+    /// The resize is deferred, for this reason.
     Deferred(&'static str),
-    /// Never.
+    /// The resize is infeasible, for this reason.
     Infeasible(&'static str),
-    /// Set aside, and then writing fails, again and again; while it tries it says no more of the failure.
+    /// The kubelet allocates the resize and then fails to write it, again and again. It reports no second failure
+    /// while it retries.
     Error(&'static str),
 }
 
 /// Writes the cgroups of a pod.
 type Writes = Arc<dyn Fn(&Pod) + Send + Sync>;
 
-/// How the kubelet behaves.
+/// The behaviour of the kubelet.
 pub(crate) struct Kubelet {
-    /// It notices nothing.
+    /// The kubelet does nothing.
     pub(crate) asleep: bool,
-    /// How long it takes to notice, and again to write.
+    /// The delay before the kubelet sees a change, and again before it writes.
     pub(crate) delay: Duration,
-    pub(crate) verdict: Verdict,
-    /// How it writes cgroups.
+    pub(crate) result: ResizeResult,
     pub(crate) writes: Option<Writes>,
 }
 
 impl fmt::Debug for Kubelet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Kubelet")
-            .field("verdict", &self.verdict)
+            .field("result", &self.result)
             .finish_non_exhaustive()
     }
 }
@@ -52,13 +52,13 @@ impl Kubelet {
         Self {
             asleep: false,
             delay: Duration::from_millis(20),
-            verdict: Verdict::ByRoom,
+            result: ResizeResult::ByRoom,
             writes: None,
         }
     }
 }
 
-/// Looks at the node's pods whenever anything changes.
+/// Syncs the node's pods after every change.
 pub(super) async fn run(shared: Arc<Shared>, node: String) {
     let mut changed = shared.changed.subscribe();
     loop {
@@ -69,7 +69,7 @@ pub(super) async fn run(shared: Arc<Shared>, node: String) {
         };
         if !asleep && unsettled(&shared, &node).next().is_some() {
             tokio::time::sleep(delay).await;
-            // It may have fallen asleep meanwhile, while it had a resize put off.
+            // The test may have put the kubelet to sleep while a resize was delayed.
             for name in unsettled(&shared, &node) {
                 if !shared.kubelet.lock().unwrap().asleep {
                     sync(&shared, &node, &name, delay).await;
@@ -82,7 +82,7 @@ pub(super) async fn run(shared: Arc<Shared>, node: String) {
     }
 }
 
-/// Pods whose spec has not become what they have.
+/// Pods whose status differs from their spec.
 fn unsettled(shared: &Shared, node: &str) -> std::vec::IntoIter<String> {
     let store = shared.store();
     let resizes = |pod: &&Value| pod["status"]["containerStatuses"][0].get("resources").is_some();
@@ -105,33 +105,33 @@ fn is_about_resize(condition: &Value) -> bool {
     condition["type"].as_str().unwrap_or_default().starts_with("PodResize")
 }
 
-/// One look at one pod.
+/// Syncs one pod once.
 async fn sync(shared: &Shared, node: &str, name: &str, delay: Duration) {
-    let verdict = shared.kubelet.lock().unwrap().verdict.clone();
-    let refusal = match &verdict {
-        Verdict::Deferred(why) => Some(("Deferred", (*why).to_owned())),
-        Verdict::Infeasible(why) => Some(("Infeasible", (*why).to_owned())),
-        Verdict::ByRoom | Verdict::Error(_) => full(shared, node, name).map(|why| ("Deferred", why)),
+    let result = shared.kubelet.lock().unwrap().result.clone();
+    let refusal = match &result {
+        ResizeResult::Deferred(why) => Some(("Deferred", (*why).to_owned())),
+        ResizeResult::Infeasible(why) => Some(("Infeasible", (*why).to_owned())),
+        ResizeResult::ByRoom | ResizeResult::Error(_) => lack_of_room(shared, node, name).map(|why| ("Deferred", why)),
     };
     if let Some((reason, message)) = refusal {
-        return say(shared, name, Some(("PodResizePending", reason, &message)), |_| {});
+        return write_status(shared, name, Some(("PodResizePending", reason, &message)), |_| {});
     }
-    say(shared, name, Some(("PodResizeInProgress", "", "")), |pod| {
+    write_status(shared, name, Some(("PodResizeInProgress", "", "")), |pod| {
         report(pod, "allocatedResources");
     });
     tokio::time::sleep(delay).await;
-    if let Verdict::Error(why) = verdict {
-        return say(shared, name, Some(("PodResizeInProgress", "Error", why)), |_| {});
+    if let ResizeResult::Error(why) = result {
+        return write_status(shared, name, Some(("PodResizeInProgress", "Error", why)), |_| {});
     }
     let pod = shared.store().find("pods", name).cloned();
     let writes = shared.kubelet.lock().unwrap().writes.clone();
     if let (Some(pod), Some(writes)) = (pod, writes) {
         writes(&serde_json::from_value(pod).unwrap());
     }
-    say(shared, name, None, |pod| report(pod, "resources"));
+    write_status(shared, name, None, |pod| report(pod, "resources"));
 }
 
-/// Puts the spec's amounts into the containers' statuses.
+/// Copies the amounts of the spec into the containers' statuses.
 fn report(pod: &mut Value, field: &str) {
     for (list, statuses) in [
         ("containers", "containerStatuses"),
@@ -158,8 +158,8 @@ fn report(pod: &mut Value, field: &str) {
     }
 }
 
-/// Writes the status, if that changes it, about the spec as it was when it was read.
-fn say(shared: &Shared, name: &str, condition: Option<(&str, &str, &str)>, more: impl FnOnce(&mut Value)) {
+/// Writes the status if that changes it. The status refers to the spec that the kubelet read.
+fn write_status(shared: &Shared, name: &str, condition: Option<(&str, &str, &str)>, more: impl FnOnce(&mut Value)) {
     let Some(old) = shared.store().find("pods", name).cloned() else {
         return;
     };
@@ -181,7 +181,7 @@ fn say(shared: &Shared, name: &str, condition: Option<(&str, &str, &str)>, more:
     let unchanged = shared.store().find("pods", name) == Some(&pod);
     if !unchanged {
         shared.change(|store| {
-            // What was written meanwhile is looked at next.
+            // A change in the meantime is handled by the next sync.
             if store.find("pods", name) == Some(&old) {
                 store.put("pods", pod);
             }
@@ -189,8 +189,8 @@ fn say(shared: &Shared, name: &str, condition: Option<(&str, &str, &str)>, more:
     }
 }
 
-/// Why there is no room for a pod's requests beside what others have set aside.
-fn full(shared: &Shared, node: &str, name: &str) -> Option<String> {
+/// The reason why a pod's requests do not fit beside the allocations of the other pods; `None` if they fit.
+fn lack_of_room(shared: &Shared, node: &str, name: &str) -> Option<String> {
     let store = shared.store();
     let allocatable = store.find("nodes", node)?["status"]["allocatable"].clone();
     let has = list(&allocatable);

@@ -1,9 +1,9 @@
-//! An API server of the test's own that speaks HTTP: lists, watches, patches, the `resize` subresource with the rules of
-//! 1.36, and a kubelet that plays its part in the pods' status.
+//! A model of an API server that tests run in their own process. It serves lists, watches and patches over HTTP, the
+//! `resize` subresource with the rules of 1.36, and a kubelet that writes the pods' status.
 //!
-//! Made up, because the API server that can be had here knows no resizing in place. What it says and when follows
-//! upstream: `ValidatePodResize` and `dropNonResizeUpdates` for what is accepted, the kubelet's allocation manager for
-//! what becomes of it. A test decides what the node has, how long things take, and what fails.
+//! Tests need a model because the kube-apiserver that `scripts/kube-parts` builds does not support in-place resize.
+//! The model follows upstream: `ValidatePodResize` and `dropNonResizeUpdates` decide which resizes are valid, and the
+//! kubelet's allocation manager decides the result. A test chooses the node's capacity, the delays and the faults.
 
 mod admission;
 mod entrance;
@@ -30,12 +30,12 @@ use entrance::Entrance;
 pub(crate) use entrance::Link;
 pub(crate) use faults::{Effect, Fault};
 use faults::{Faults, UnderWay};
-pub(crate) use kubelet::{Kubelet, Verdict};
+pub(crate) use kubelet::{Kubelet, ResizeResult};
 pub(crate) use pods_socket::PodsSocket;
 pub(crate) use store::Refusal;
 use store::Store;
 
-/// A running API server. Dropping it ends it.
+/// A running API server model. Dropping the value ends it.
 #[derive(Debug)]
 pub(crate) struct ApiModel {
     shared: Arc<Shared>,
@@ -45,13 +45,13 @@ pub(crate) struct ApiModel {
 
 #[derive(Debug)]
 struct Shared {
-    /// The node of the agent that calls.
+    /// The node of the agent under test.
     node: String,
     store: Mutex<Store>,
     faults: Mutex<Faults>,
     kubelet: Mutex<Kubelet>,
     under_way: Mutex<UnderWay>,
-    /// Tells of every change, with the newest version.
+    /// The newest version; changes with every write.
     changed: watch::Sender<u64>,
 }
 
@@ -60,7 +60,7 @@ impl Shared {
         self.store.lock().unwrap()
     }
 
-    /// Changes what is stored, and tells everybody.
+    /// Changes the store and notifies all watches.
     fn change<R>(&self, change: impl FnOnce(&mut Store) -> R) -> R {
         let mut store = self.store();
         let result = change(&mut store);
@@ -70,9 +70,9 @@ impl Shared {
 }
 
 impl ApiModel {
-    /// An API server with a node of this name that has these amounts, and nothing else.
+    /// Starts an API server with one node of this name and capacity.
     pub(crate) async fn start(node: &str, allocatable: &Value) -> Self {
-        // Takes a moment to compile, in which nobody is to wait for an answer.
+        // Compiling the policies takes a moment. Compile them before a call waits for an answer.
         thread::spawn(|| ["pods", "events"].map(Policy::of));
         let shared = Arc::new(Shared {
             node: node.to_owned(),
@@ -93,7 +93,7 @@ impl ApiModel {
         model
     }
 
-    /// What the node has from now on.
+    /// Sets the node's capacity.
     pub(crate) fn allocatable(&self, node: &str, allocatable: &Value) {
         self.put(
             "nodes",
@@ -101,22 +101,21 @@ impl ApiModel {
         );
     }
 
-    /// How the link to it is from now on.
+    /// Sets the state of the network.
     pub(crate) fn link(&self, link: Link) {
         self.entrance.link(link);
     }
 
-    /// A kubeconfig for it.
     pub(crate) fn kubeconfig(&self) -> PathBuf {
         self.entrance.kubeconfig()
     }
 
-    /// Makes an object, or puts another in its place.
+    /// Creates or replaces an object.
     pub(crate) fn put(&self, plural: &str, object: Value) {
         self.shared.change(|store| store.put(plural, object));
     }
 
-    /// Changes an object that is there.
+    /// Changes an existing object.
     pub(crate) fn change(&self, plural: &str, name: &str, change: impl FnOnce(&mut Value)) {
         self.shared.change(|store| {
             let mut object = store.find(plural, name).unwrap().clone();
@@ -125,28 +124,27 @@ impl ApiModel {
         });
     }
 
-    /// Removes an object at once. Names may be `namespace/name`, here and below.
+    /// Removes an object at once. Here and below, a name may be `namespace/name`.
     pub(crate) fn remove(&self, plural: &str, name: &str) {
         self.shared.change(|store| store.remove(plural, name));
     }
 
-    /// An object as it is now.
     pub(crate) fn get(&self, plural: &str, name: &str) -> Option<Value> {
         self.shared.store().find(plural, name).cloned()
     }
 
-    /// All objects of a kind as they are now.
+    /// Returns all objects of a kind.
     pub(crate) fn all(&self, plural: &str) -> Vec<Value> {
         self.shared.store().all(plural).cloned().collect()
     }
 
-    /// Resizes a pod as anybody with the right to would.
+    /// Resizes a pod as a user with the right to do so.
     pub(crate) fn resize(&self, name: &str, containers: &Value) -> Result<(), String> {
         let patch = json!({"spec": {"containers": containers}});
         self.patch_resize(name, &patch).map_err(|refusal| refusal.message)
     }
 
-    /// The same with a patch of the whole pod, and the whole of a refusal.
+    /// Patches the `resize` subresource with a patch of the whole pod, and returns the whole refusal.
     pub(crate) fn patch_resize(&self, name: &str, patch: &Value) -> Result<(), Refusal> {
         let resized = self
             .shared
@@ -154,33 +152,33 @@ impl ApiModel {
         resized.map(drop)
     }
 
-    /// Every state that an object has had, oldest first.
+    /// Every state of an object, oldest first.
     pub(crate) fn states(&self, plural: &str, name: &str) -> Vec<Value> {
         self.shared.store().states(plural, name).cloned().collect()
     }
 
-    /// How often a call was made, such as `patch pods/resize`; dry runs are `dry-run pods/resize`.
+    /// The number of calls such as `patch pods/resize`; dry runs count as `dry-run pods/resize`.
     pub(crate) fn calls(&self, call: &str) -> usize {
         self.shared.faults.lock().unwrap().calls(call)
     }
 
-    /// How often which calls were made.
+    /// The number of calls of each kind.
     pub(crate) fn all_calls(&self) -> BTreeMap<String, usize> {
         self.shared.faults.lock().unwrap().all_calls().clone()
     }
 
-    /// How many calls wait for an answer now, and how many have at most.
+    /// The number of calls without an answer: now, and the highest so far.
     pub(crate) fn under_way(&self) -> (usize, usize) {
         let UnderWay { now, most } = *self.shared.under_way.lock().unwrap();
         (now, most)
     }
 
-    /// From now on this goes wrong.
+    /// Adds a fault.
     pub(crate) fn fault(&self, fault: Fault) {
         self.shared.faults.lock().unwrap().add(fault);
     }
 
-    /// Holds the answers to these calls back until the token is cancelled.
+    /// Holds back the answers to these calls until the token is cancelled.
     pub(crate) fn hold_answers(
         &self,
         verbs: &[&'static str],
@@ -199,19 +197,19 @@ impl ApiModel {
         answering
     }
 
-    /// Nothing goes wrong any more.
+    /// Removes all faults.
     pub(crate) fn mend(&self) {
         self.shared.faults.lock().unwrap().mend();
         self.shared.changed.send_modify(|_| {});
     }
 
-    /// How the kubelet behaves from now on.
+    /// Changes the behaviour of the kubelet.
     pub(crate) fn kubelet(&self, behave: impl FnOnce(&mut Kubelet)) {
         behave(&mut self.shared.kubelet.lock().unwrap());
         self.shared.changed.send_modify(|_| {});
     }
 
-    /// Forgets the past: whoever asks for it is told that it is gone.
+    /// Forgets old versions: a watch from such a version gets 410 Gone.
     pub(crate) fn compact(&self) {
         self.shared.store().compact();
     }

@@ -1,4 +1,4 @@
-//! Objects as an API server has them.
+//! Objects as the API server stores them.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::support::amounts::Amounts;
 use crate::support::bare::BarePod;
 use crate::support::cluster::objects::resources;
 
-/// A pod with this label `app` that runs on the node, as the API server has it once its kubelet has said so.
+/// A running pod of the node with this label `app`, with the status that the kubelet writes.
 pub(crate) fn running_pod(pod: &BarePod, app: &str, replica_set: &str, node: &str) -> Value {
     let containers = pod.containers.iter();
     let specs: Vec<_> = containers
@@ -37,7 +37,7 @@ pub(crate) fn running_pod(pod: &BarePod, app: &str, replica_set: &str, node: &st
     })
 }
 
-/// A workload of pods with this label `app`.
+/// A workload whose pods have this label `app`.
 pub(crate) fn workload(name: &str, app: &str, deployment: Option<&str>) -> Value {
     let owners: Vec<_> = deployment.iter().map(|name| owner("Deployment", name)).collect();
     json!({
@@ -50,7 +50,7 @@ fn owner(kind: &str, name: &str) -> Value {
     json!({"apiVersion": "apps/v1", "kind": kind, "name": name, "uid": "o", "controller": true})
 }
 
-/// A VPA for the Deployment of its name that recommends these requests.
+/// A VPA for the Deployment of the same name that recommends these requests.
 pub(crate) fn vpa(name: &str, targets: &[(&str, Amounts)]) -> Value {
     let recommended: Vec<_> = targets
         .iter()

@@ -1,5 +1,6 @@
-//! The socket at which a kubelet tells of its pods (KEP-4188): made up, because no kubelet that can be had here has it. Its
-//! protocol is upstream's, and its pods are those of the API server and static ones of its own.
+//! The socket at which a kubelet serves its pods (KEP-4188), as a model, because no kubelet that the tests can run
+//! has it. The protocol is upstream's. The pods are those of the API server, and static pods that only the kubelet
+//! has.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,7 +20,7 @@ use vscaled::kubernetes::kubelet_proto::{EventType, WatchPodsEvent, WatchPodsReq
 
 use super::{ApiModel, Shared};
 
-/// A kubelet's socket. Its pods may be told on and off.
+/// A kubelet's socket. A test starts and stops it.
 #[derive(Debug)]
 pub(crate) struct PodsSocket {
     directory: TempDir,
@@ -31,12 +32,12 @@ pub(crate) struct PodsSocket {
 struct KubeletPods {
     shared: Arc<Shared>,
     own: Arc<Mutex<Vec<Value>>>,
-    /// Another one has begun whenever this changes: those who watch are sent away.
+    /// Changes when a new server starts; watches of the previous one end.
     serving: watch::Sender<()>,
 }
 
 impl ApiModel {
-    /// The socket of the node's kubelet, at which nobody listens yet.
+    /// The socket of the node's kubelet. No server listens on it yet.
     pub(crate) fn pods_socket(&self) -> PodsSocket {
         PodsSocket {
             directory: tempfile::tempdir().unwrap(),
@@ -55,7 +56,7 @@ impl PodsSocket {
         self.directory.path().join("kubelet.sock")
     }
 
-    /// Begins to listen.
+    /// Starts to listen.
     pub(crate) fn start(&mut self) {
         let listener = UnixListener::bind(self.path()).unwrap();
         let service = PodsServer::new(self.kubelet.clone());
@@ -69,20 +70,20 @@ impl PodsSocket {
         self.server = Some(AbortOnDropHandle::new(tokio::spawn(serving)));
     }
 
-    /// Ends, as a kubelet does that is restarted.
+    /// Stops, as when a kubelet restarts.
     pub(crate) fn stop(&mut self) {
         self.server = None;
         self.kubelet.serving.send_replace(());
         std::fs::remove_file(self.path()).unwrap();
     }
 
-    /// A pod that the API server does not have.
+    /// Adds a pod that the API server does not have.
     pub(crate) fn put_own(&self, pod: Value) {
         self.kubelet.own.lock().unwrap().push(pod);
         self.kubelet.shared.changed.send_modify(|_| {});
     }
 
-    /// The pods that the API server does not have are gone.
+    /// Removes the pods that the API server does not have.
     pub(crate) fn take_own(&self) {
         self.kubelet.own.lock().unwrap().clear();
         self.kubelet.shared.changed.send_modify(|_| {});
@@ -100,8 +101,8 @@ impl KubeletPods {
         pods.into_iter().map(|pod| (uid(&pod), pod)).collect()
     }
 
-    /// Sends what changes until the other end, or the kubelet, goes.
-    async fn tell(self, events: mpsc::Sender<Result<WatchPodsEvent, Status>>) -> Option<()> {
+    /// Sends changes until the client disconnects or the kubelet stops.
+    async fn send_changes(self, events: mpsc::Sender<Result<WatchPodsEvent, Status>>) -> Option<()> {
         let mut changed = self.shared.changed.subscribe();
         let mut serving = self.serving.subscribe();
         let mut told: BTreeMap<String, Value> = BTreeMap::new();
@@ -119,7 +120,7 @@ impl KubeletPods {
                 }
             }
             for (_, pod) in told.iter().filter(|(uid, _)| !pods.contains_key(*uid)) {
-                // The kubelet promises no more of a pod that is gone.
+                // For a deleted pod, the kubelet promises these fields only.
                 let (name, uid) = (&pod["metadata"]["name"], &pod["metadata"]["uid"]);
                 let gone = json!({"metadata": {"name": name, "namespace": pod["metadata"]["namespace"], "uid": uid}});
                 send(EventType::Deleted, encoded(&gone)).await?;
@@ -143,7 +144,7 @@ impl Pods for KubeletPods {
 
     async fn watch_pods(&self, _: Request<WatchPodsRequest>) -> Result<Response<Self::WatchPodsStream>, Status> {
         let (sender, receiver) = mpsc::channel(8);
-        tokio::spawn(self.clone().tell(sender));
+        tokio::spawn(self.clone().send_changes(sender));
         Ok(Response::new(ReceiverStream::new(receiver)))
     }
 }
@@ -155,7 +156,7 @@ fn encoded(pod: &Value) -> Vec<u8> {
     serde_json::from_value::<core::Pod>(pod).unwrap().encode_to_vec()
 }
 
-/// Times as protobuf has them.
+/// Converts times to their protobuf shape.
 fn with_times(value: &mut Value) {
     match value {
         Value::Object(fields) => fields.values_mut().for_each(with_times),

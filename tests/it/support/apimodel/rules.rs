@@ -1,4 +1,4 @@
-//! What the `resize` subresource accepts: `dropNonResizeUpdates` (kubernetes `pkg/registry/core/pod`), then
+//! The rules of the `resize` subresource: `dropNonResizeUpdates` (kubernetes `pkg/registry/core/pod`), then
 //! `ValidatePodResize` (`pkg/apis/core/validation`).
 
 use serde_json::{Map, Value};
@@ -7,7 +7,7 @@ use vscaled::model::objects::Pod;
 
 use super::store::Refusal;
 
-/// The pod after the patch, status and version untouched.
+/// The pod after the patch; status and version are unchanged.
 pub(super) fn resized(old: &Value, patch: &Value) -> Result<Value, Refusal> {
     let name = old["metadata"]["name"].as_str().unwrap();
     let invalid_as = |what: &str| Refusal {
@@ -41,14 +41,14 @@ pub(super) fn resized(old: &Value, patch: &Value) -> Result<Value, Refusal> {
         return Err(invalid("", "Forbidden: static pods cannot be resized"));
     }
     let mut new = old.clone();
-    // The resources of the pod as a whole are patched like a container's.
+    // The patch of pod-level resources follows the same rules as the patch of a container's.
     merge(&mut new["spec"], &patch["spec"])
         .map_err(|(field, message)| invalid(&format!("spec.resources.{field}"), &message))?;
     for list in ["containers", "initContainers"] {
         for change in patch["spec"][list].as_array().into_iter().flatten() {
             let there = new["spec"][list].as_array_mut().into_iter().flatten();
             let Some(container) = there.into_iter().find(|container| container["name"] == change["name"]) else {
-                // A new container would have to have an image as well.
+                // A new container also needs an image.
                 return Err(invalid_as(&format!(
                     "[spec.{list}[0].image: Required value, spec.{list}: Forbidden: containers may not be added or removed on resize]"
                 )));
@@ -75,7 +75,7 @@ pub(super) fn resized(old: &Value, patch: &Value) -> Result<Value, Refusal> {
     Ok(new)
 }
 
-/// Lays the lists of amounts over a container's.
+/// Merges the lists of amounts into a container's.
 fn merge(container: &mut Value, change: &Value) -> Result<(), (&'static str, String)> {
     for list in ["requests", "limits"] {
         let amounts: Map<String, Value> = change["resources"][list].as_object().cloned().unwrap_or_default();
@@ -95,7 +95,7 @@ fn merge(container: &mut Value, change: &Value) -> Result<(), (&'static str, Str
     Ok(())
 }
 
-/// A quantity may be written in several ways, and is stored as it was written first.
+/// Whether two quantities are equal. A quantity has several spellings, and the store keeps the first one.
 fn means_the_same(resource: &str, one: Option<&Value>, other: &Value) -> bool {
     let list = |amount: &Value| {
         let list = serde_json::json!({"requests": {resource: amount}});
@@ -104,7 +104,7 @@ fn means_the_same(resource: &str, one: Option<&Value>, other: &Value) -> bool {
     one.is_some_and(|one| list(one) == list(other))
 }
 
-/// No request is above its limit.
+/// Checks that no request exceeds its limit.
 fn check(container: &Value) -> Result<(), String> {
     let has: Requirements =
         serde_json::from_value(container["resources"].clone()).map_err(|error| error.to_string())?;

@@ -1,4 +1,4 @@
-//! HTTP: paths and parameters → what is stored.
+//! HTTP: maps paths and parameters to the store.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,14 +19,14 @@ use super::faults::Effect;
 use super::store::{Change, Refusal, not_found};
 use crate::support::policy::{AGENT, Policy, Request};
 
-/// Bookmarks come this often: more often than in real life, so that they play a part.
+/// The interval of bookmarks. Real API servers send them less often; here every test sees some.
 const BOOKMARKS: Duration = Duration::from_millis(500);
 
 pub(super) fn router(shared: Arc<Shared>) -> Router {
     Router::new().fallback(answer).with_state(shared)
 }
 
-/// What a path is about.
+/// The resource, object or list that a path names.
 #[derive(Debug, Clone, Default)]
 struct Place {
     namespace: Option<String>,
@@ -37,7 +37,7 @@ struct Place {
 }
 
 impl Place {
-    /// `/api/v1/…` or `/apis/<group>/<version>/…`.
+    /// Parses `/api/v1/…` or `/apis/<group>/<version>/…`.
     fn of(path: &str, parameters: &HashMap<String, String>) -> Self {
         let mut segments: Vec<_> = path.split('/').skip(1).map(str::to_owned).collect();
         let rest = segments.split_off(if segments[0] == "api" { 2 } else { 3 });
@@ -62,7 +62,7 @@ impl Place {
         }
     }
 
-    /// Whether an object is in this place, by namespace and field selector.
+    /// Whether an object matches the namespace and the field selector.
     fn has(&self, object: &Value) -> bool {
         let field = |path: &str| {
             let found = path.split('.').fold(object, |value, field| &value[field]);
@@ -99,7 +99,7 @@ async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, mut
         _ => "patch",
     };
     let _call = (verb != "watch").then(|| Answering::begin(&shared));
-    let effect = shared.faults.lock().unwrap().meet(verb, &place.resource(), dry);
+    let effect = shared.faults.lock().unwrap().count_call(verb, &place.resource(), dry);
     match effect {
         Some(Effect::Slow(time)) => tokio::time::sleep(time).await,
         Some(Effect::Held(ref end)) => end.cancelled().await,
@@ -125,21 +125,21 @@ async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, mut
     result.map_or_else(
         |refusal| status(&refusal, None),
         |object| match effect {
-            Some(Effect::Torn) => half(&object),
+            Some(Effect::Torn) => truncated(&object),
             _ => reply(StatusCode::OK, &object),
         },
     )
 }
 
-/// The first half of an answer, and then the stream is reset.
-fn half(object: &Value) -> Response {
+/// Sends the first half of an answer, then resets the stream.
+fn truncated(object: &Value) -> Response {
     let text = object.to_string();
     let text: String = text.chars().take(text.len() / 2).collect();
     let parts = [Ok(text), Err(io::Error::from(io::ErrorKind::ConnectionReset))];
     Response::new(Body::from_stream(stream::iter(parts)))
 }
 
-/// A call that is being answered, until that is done or nobody waits for it any more.
+/// A call in progress. Dropped when the answer is complete or the client has disconnected.
 struct Answering(Arc<Shared>);
 
 impl Answering {
@@ -185,7 +185,7 @@ fn get(shared: &Shared, place: &Place) -> Result<Value, Refusal> {
     found.cloned().ok_or_else(|| not_found(&place.plural, name))
 }
 
-/// What the admission policies that ship say of a write of the agent's.
+/// Checks a write of the agent against the shipped admission policies.
 fn allowed(shared: &Shared, place: &Place, before: &Value, after: &Value) -> Result<(), Refusal> {
     let request = Request {
         user: AGENT,
@@ -233,7 +233,7 @@ fn patch(shared: &Shared, place: &Place, body: &Bytes, dry: bool) -> Result<Valu
     Ok(object)
 }
 
-/// Namespace and name.
+/// `namespace/name`.
 pub(super) fn full_name(object: &Value) -> String {
     let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default();
     format!("{}/{}", text("namespace"), text("name"))
@@ -250,7 +250,7 @@ fn merge(object: &mut Value, patch: Value) {
     }
 }
 
-/// A watch, until its time is over or its past is forgotten.
+/// A watch, until its timeout or until its version is forgotten.
 fn watch(shared: Arc<Shared>, place: Place, parameters: &HashMap<String, String>) -> Response {
     let number = |name: &str| parameters.get(name).and_then(|text| text.parse::<u64>().ok());
     let end = Instant::now() + Duration::from_secs(number("timeoutSeconds").unwrap_or(600));
@@ -258,7 +258,7 @@ fn watch(shared: Arc<Shared>, place: Place, parameters: &HashMap<String, String>
     let changed = shared.changed.subscribe();
     let mut initial = String::new();
     if parameters.contains_key("sendInitialEvents") {
-        (initial, from) = everything(&shared, &place);
+        (initial, from) = initial_list(&shared, &place);
     }
     let first = stream::iter((!initial.is_empty()).then_some(Ok(initial)));
     let lines = stream::unfold((shared, place, from, changed, false), move |state| async move {
@@ -271,7 +271,7 @@ fn watch(shared: Arc<Shared>, place: Place, parameters: &HashMap<String, String>
             changed.borrow_and_update();
             let stalls = shared.faults.lock().unwrap().stalls(&place.plural);
             if !stalls {
-                let (text, to, ended) = news(&shared, &place, from);
+                let (text, to, ended) = changes_since(&shared, &place, from);
                 let due = Instant::now() >= bookmark;
                 if !text.is_empty() || due {
                     let text = if text.is_empty() { bookmark_at(to) } else { text };
@@ -289,8 +289,8 @@ fn watch(shared: Arc<Shared>, place: Place, parameters: &HashMap<String, String>
     Response::new(Body::from_stream(first.chain(lines)))
 }
 
-/// What is there, line by line, and the bookmark that ends it.
-fn everything(shared: &Shared, place: &Place) -> (String, u64) {
+/// All matching objects as watch lines, followed by the bookmark that ends the initial list.
+fn initial_list(shared: &Shared, place: &Place) -> (String, u64) {
     let store = shared.store();
     let there = store.all(&place.plural).filter(|object| place.has(object));
     let mut text: String = there.map(|object| line("ADDED", object)).collect();
@@ -300,8 +300,8 @@ fn everything(shared: &Shared, place: &Place) -> (String, u64) {
     (text, store.version())
 }
 
-/// The lines about what happened since a version, up to which version, and whether that is the end.
-fn news(shared: &Shared, place: &Place, from: u64) -> (String, u64, bool) {
+/// The watch lines since a version, the version they lead to, and whether the watch ends.
+fn changes_since(shared: &Shared, place: &Place, from: u64) -> (String, u64, bool) {
     let store = shared.store();
     let Some(changes) = store.since(from) else {
         let gone = json!({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version"});
@@ -309,12 +309,12 @@ fn news(shared: &Shared, place: &Place, from: u64) -> (String, u64, bool) {
     };
     let text = changes
         .filter(|change| change.plural == place.plural)
-        .filter_map(|change| told(place, change));
+        .filter_map(|change| watch_event(place, change));
     (text.collect(), store.version(), false)
 }
 
-/// An object that comes into a selection is added to it, and one that leaves it is deleted.
-fn told(place: &Place, change: &Change) -> Option<String> {
+/// The watch event of a change. An object that enters the selection is ADDED, and one that leaves it is DELETED.
+fn watch_event(place: &Place, change: &Change) -> Option<String> {
     let before = change.before.as_ref().filter(|object| place.has(object));
     let after = change.after.as_ref().filter(|object| place.has(object));
     match (before, after) {

@@ -1,4 +1,4 @@
-//! What is stored, in which version, and what happened since.
+//! The stored objects, their versions, and their history.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,6 @@ pub(super) struct Store {
     forgotten: u64,
 }
 
-/// One change of one object.
 #[derive(Debug, Clone)]
 pub(super) struct Change {
     pub(super) version: u64,
@@ -27,7 +26,6 @@ pub(super) struct Change {
     pub(super) after: Option<Value>,
 }
 
-/// Why a call is refused.
 #[derive(Debug, Clone)]
 pub(crate) struct Refusal {
     pub(crate) code: u16,
@@ -40,7 +38,7 @@ fn key(plural: &str, object: &Value) -> Key {
     (plural.to_owned(), text("namespace"), text("name"))
 }
 
-/// Whether that is its name, or its namespace and name.
+/// Whether the name is the object's name, or its `namespace/name`.
 fn is_called(key: &Key, name: &str) -> bool {
     match name.split_once('/') {
         Some((namespace, name)) => key.1 == namespace && key.2 == name,
@@ -87,7 +85,7 @@ impl Store {
         self.log.clear();
     }
 
-    /// The object of this name, `namespace/name` where names are not enough.
+    /// Finds an object by name, or by `namespace/name` where the name is ambiguous.
     pub(super) fn find(&self, plural: &str, name: &str) -> Option<&Value> {
         self.key_of(plural, name).map(|key| &self.objects[key])
     }
@@ -103,7 +101,7 @@ impl Store {
             .map(|(_, object)| object)
     }
 
-    /// Every state that an object has had since the past was forgotten, oldest first.
+    /// Every state of an object that is not forgotten, oldest first.
     pub(super) fn states<'a>(&'a self, plural: &'a str, name: &'a str) -> impl Iterator<Item = &'a Value> {
         let changes = self.log.iter().filter(move |change| change.plural == plural);
         changes
@@ -111,12 +109,13 @@ impl Store {
             .filter(move |object| is_called(&key(plural, object), name))
     }
 
-    /// What happened after a version; none if that is forgotten.
+    /// The changes after a version; `None` if that version is forgotten.
     pub(super) fn since(&self, version: u64) -> Option<impl Iterator<Item = &Change>> {
         (version >= self.forgotten).then(|| self.log.iter().filter(move |change| change.version > version))
     }
 
-    /// The subresource: merges, checks, and stores unless the run is dry. `allowed` judges the pod before and after.
+    /// The `resize` subresource: merges, validates, and stores unless the call is a dry run. `allowed` checks the pod
+    /// before and after.
     pub(super) fn resize(
         &mut self,
         name: &str,
@@ -140,8 +139,9 @@ impl Store {
         Ok(new)
     }
 
-    /// The subresource `status` of a pod, as far as annotations go: they are taken over, what the pod runs is not
-    /// (`podStatusStrategy`, kubernetes `pkg/registry/core/pod`). A null removes. `allowed` judges the pod before and after.
+    /// The `status` subresource of a pod, for annotations only: annotations change, the spec does not
+    /// (`podStatusStrategy`, kubernetes `pkg/registry/core/pod`). A null removes an annotation. `allowed` checks the
+    /// pod before and after.
     pub(super) fn patch_status(
         &mut self,
         name: &str,

@@ -1,4 +1,4 @@
-//! What a test asks the API server for by its API, as admin: a run of kubectl costs more processor time than most tests.
+//! Calls to the API server as admin, without kubectl: one run of kubectl costs more processor time than most tests.
 
 use std::path::Path;
 use std::thread;
@@ -10,7 +10,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Config};
 use serde_json::Value;
 
-/// Makes an object, or gives it what this one says, as `kubectl apply --server-side` does.
+/// Creates or updates an object, like `kubectl apply --server-side`.
 pub(super) fn apply(kubeconfig: &Path, object: &Value) -> Result<(), kube::Error> {
     let object: DynamicObject = serde_json::from_value(object.clone()).unwrap();
     let types = object.types.as_ref().expect("an object has apiVersion and kind");
@@ -27,7 +27,7 @@ pub(super) fn apply(kubeconfig: &Path, object: &Value) -> Result<(), kube::Error
     })
 }
 
-/// What the API server answers to a request for a path, as text.
+/// Sends a request for a path and returns the answer as text.
 pub(super) fn request(
     kubeconfig: &Path,
     method: Method,
@@ -49,12 +49,12 @@ async fn client(kubeconfig: &Path) -> Result<Client, kube::Error> {
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .unwrap();
-    // Whoever asks says how long it may take.
+    // Each caller sets its own timeout.
     config.default_retry = false;
     Client::try_from(config)
 }
 
-/// Waits for something on a thread of its own, for the caller's may be one that must not wait.
+/// Blocks on a future, on a separate thread, because the caller's thread may not block.
 fn blocking<T: Send>(work: impl Future<Output = T> + Send) -> T {
     let run = || {
         let mut runtime = tokio::runtime::Builder::new_current_thread();

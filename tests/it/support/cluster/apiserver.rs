@@ -1,4 +1,4 @@
-//! etcd and kube-apiserver, with users known by token, RBAC, and the CustomResourceDefinition of VPAs.
+//! etcd and kube-apiserver with token users, RBAC, and the CustomResourceDefinition of VPAs.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -20,23 +20,22 @@ const PATIENCE: Duration = Duration::from_secs(120);
 
 const VPA_CRD: &str = include_str!("../../../data/cluster/vpa-crd.yaml");
 
-/// Who talks to the API server.
+/// A user of the API server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum User {
-    /// May do everything.
+    /// Has every right.
     Admin,
-    /// The agent's service account as deployed: may do what RBAC gives it, and nothing else.
+    /// The agent's service account as deployed, with the rights of its RBAC rules only.
     Agent,
-    /// A kubelet.
     Kubelet,
-    /// Somebody on call, who may do nothing until a test says so.
+    /// A person on call, without rights until a test grants some.
     OnCall,
 }
 
 impl User {
     const ALL: [Self; 4] = [Self::Admin, Self::Agent, Self::Kubelet, Self::OnCall];
 
-    /// A token that is no secret: the API server listens on loopback and lives for one test.
+    /// The tokens are no secrets: the API server listens on loopback and lives for one test.
     const fn token(self) -> &'static str {
         match self {
             Self::Admin => "token-of-admin",
@@ -46,7 +45,7 @@ impl User {
         }
     }
 
-    /// A line of kube-apiserver's file of tokens: token, name, UID, groups.
+    /// A line of kube-apiserver's token file: token, name, UID, groups.
     const fn line(self) -> &'static str {
         match self {
             Self::Admin => "token-of-admin,admin,1,system:masters\n",
@@ -59,7 +58,7 @@ impl User {
     }
 }
 
-/// A running API server. Dropping it ends it and etcd; if a test fails, the end of its log is printed.
+/// A running API server. Dropping the value ends it and etcd. If a test fails, the end of the log is printed.
 #[derive(Debug)]
 pub(crate) struct ApiServer {
     server: Option<Child>,
@@ -71,8 +70,8 @@ pub(crate) struct ApiServer {
 }
 
 impl ApiServer {
-    /// An API server with nothing in it but the kind VerticalPodAutoscaler, in about five seconds. None, after saying so
-    /// in the name of `test`, where there is no such program.
+    /// Starts an API server that has no objects besides the VerticalPodAutoscaler kind, in about five seconds.
+    /// Without the program, reports `test` as skipped and returns `None`.
     pub(crate) fn start(test: &str) -> Option<Self> {
         let parts = parts(test)?;
         let directory = tempfile::Builder::new()
@@ -98,21 +97,23 @@ impl ApiServer {
         Some(cluster)
     }
 
-    /// Starts the API server, at its first start and after [`Self::stop`], and waits until it is ready.
+    /// Starts the API server, also after [`Self::stop`], and waits until it is ready.
     pub(crate) fn launch(&mut self) {
         if let Err(ended) = self.try_launch(PATIENCE) {
             panic!("{ended}\n{}", self.log());
         }
     }
 
-    /// The same; how it ended where it ended itself before it was ready, as its watchdog has it do, or was not ready in time.
+    /// Like [`Self::launch`]. Returns the reason when the API server ends before it is ready, or is not ready in
+    /// time.
     pub(crate) fn try_launch(&mut self, patience: Duration) -> Result<(), String> {
         assert!(self.server.is_none(), "the API server runs already");
         let mut command = Command::new(self.parts.join("kube-apiserver"));
         command
             .arg(format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port))
             .args(["--bind-address=127.0.0.1", "--endpoint-reconciler-type=none"])
-            // Otherwise it looks for an address on the way out, which a machine of loopback alone has not.
+            // Without this flag the API server searches for its address, which a machine with loopback only does not
+            // have.
             .arg("--advertise-address=127.0.0.1")
             .arg(format!("--secure-port={}", self.port))
             .arg(format!("--tls-cert-file={}", self.file("apiserver.crt").display()))
@@ -130,7 +131,7 @@ impl ApiServer {
                 "--service-account-issuer=https://kubernetes.default.svc",
             ])
             .args(["--allow-privileged", "--shutdown-delay-duration=0"])
-            // The names of the tests' nodes are in no DNS.
+            // The nodes' names are in no DNS.
             .arg("--kubelet-preferred-address-types=InternalIP");
         for (flag, file) in [("certificate", "crt"), ("key", "key")] {
             let path = self.file(&format!("kubelet-client.{file}"));
@@ -161,12 +162,12 @@ impl ApiServer {
         Ok(())
     }
 
-    /// Whether it was started and not stopped.
+    /// Whether the API server was started and not stopped.
     pub(crate) const fn is_launched(&self) -> bool {
         self.server.is_some()
     }
 
-    /// Why it ended itself, in its log's own words.
+    /// The reason in the log why the API server ended.
     fn last_words(&self) -> String {
         let log = fs::read_to_string(self.file("kube-apiserver.log")).unwrap_or_default();
         let fatal = log
@@ -176,8 +177,8 @@ impl ApiServer {
         fatal.unwrap_or("its log does not say why").to_owned()
     }
 
-    /// Makes the certificates that it shows to clients and to kubelets, each with its authority. It would make an RSA key for
-    /// each itself, which takes a second.
+    /// Creates the certificates for clients and for kubelets, each with its authority. Otherwise the API server
+    /// generates an RSA key for each, which takes a second.
     fn make_certificates(&self) {
         let authority = |name: &str| {
             let mut authority = CertificateParams::default();
@@ -204,19 +205,19 @@ impl ApiServer {
         write("kubelet-client", client, &authority("the authority for kubelets"));
     }
 
-    /// The certificate with which it comes to kubelets, and its authority.
+    /// The client certificate that the API server shows to kubelets, and its authority.
     pub(crate) fn kubelet_client(&self) -> PathBuf {
         self.file("kubelet-client.crt")
     }
 
-    /// What it occupies, in bytes.
+    /// Memory use in bytes.
     pub(crate) fn memory(&self) -> u64 {
         let server = self.server.as_ref().expect("the API server runs");
         let process = procfs::process::Process::new(server.id().cast_signed()).unwrap();
         process.status().unwrap().vmrss.unwrap_or_default() * 1024
     }
 
-    /// Ends the API server, as a crash would. Nothing that it knows is lost.
+    /// Kills the API server, as a crash would. etcd keeps all data.
     pub(crate) fn stop(&mut self) {
         if let Some(mut server) = self.server.take() {
             server.kill().unwrap();
@@ -224,14 +225,13 @@ impl ApiServer {
         }
     }
 
-    /// Has the API server hang, or go on: connections stand, and nobody answers.
+    /// Stops the API server's processes (SIGSTOP), or resumes them: connections stay open without answers.
     pub(crate) fn hang(&self, hang: bool) {
         let server = self.server.as_ref().expect("the API server runs");
         let signal = if hang { Signal::SIGSTOP } else { Signal::SIGCONT };
         kill(Pid::from_raw(server.id().cast_signed()), signal).unwrap();
     }
 
-    /// A kubeconfig for a user.
     pub(crate) fn kubeconfig(&self, user: User) -> PathBuf {
         self.write_kubeconfig(&format!("{user:?}"), user.token())
     }
@@ -253,8 +253,8 @@ users: [{{name: test, user: {{token: {token}}}}}]
         path
     }
 
-    /// A kubeconfig with a token of the agent's own service account, which must be there: the API server's own proof of who
-    /// it is, as in a pod.
+    /// A kubeconfig with a token of the agent's own service account, which must exist. The API server issues the
+    /// token, as for a pod.
     pub(crate) fn deployed_kubeconfig(&self) -> PathBuf {
         let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
         let path = "/api/v1/namespaces/vscaled/serviceaccounts/vscaled/token";
@@ -262,29 +262,29 @@ users: [{{name: test, user: {{token: {token}}}}}]
         self.write_kubeconfig("deployed", answer["status"]["token"].as_str().unwrap())
     }
 
-    /// Where it listens, on loopback.
+    /// The port on loopback.
     pub(crate) const fn port(&self) -> u16 {
         self.port
     }
 
-    /// Its certificate and its authority (PEM).
+    /// The certificate and its authority (PEM).
     pub(crate) fn certificate(&self) -> String {
         fs::read_to_string(self.file("apiserver.crt")).unwrap()
     }
 
-    /// One of the programs of a cluster.
+    /// The path of a cluster program.
     pub(crate) fn program(&self, name: &str) -> PathBuf {
         self.parts.join(name)
     }
 
-    /// Makes or changes an object.
+    /// Creates or updates an object.
     pub(crate) fn apply(&self, object: &Value) {
         if let Err(refused) = admin::apply(&self.kubeconfig(User::Admin), object) {
             panic!("{object} was refused: {refused}\n{}", self.log());
         }
     }
 
-    /// What it answers to an admin's GET of a path, or why it does not.
+    /// The answer to an admin's GET of a path, or the error.
     pub(crate) fn try_get(&self, path: &str) -> Result<String, kube::Error> {
         admin::request(&self.kubeconfig(User::Admin), Method::GET, path, None)
     }
@@ -295,13 +295,13 @@ users: [{{name: test, user: {{token: {token}}}}}]
         serde_json::from_str(&answer).unwrap()
     }
 
-    /// Sends an object to a path, and returns the answer.
+    /// Sends an object to a path and returns the answer.
     fn send(&self, method: Method, path: &str, object: &Value) -> Value {
         let answer = admin::request(&self.kubeconfig(User::Admin), method, path, Some(object));
         serde_json::from_str(&answer.unwrap_or_else(|error| panic!("{path}: {error}"))).unwrap()
     }
 
-    /// Gives the agent the rights that an overlay gives it.
+    /// Grants the agent the rights of an overlay.
     pub(crate) fn grant(&self, overlay: &str) {
         let directory = format!("{}/{overlay}", env!("CARGO_MANIFEST_DIR"));
         let rendered = self.kubectl(&["kustomize", &directory], "");
@@ -312,12 +312,11 @@ users: [{{name: test, user: {{token: {token}}}}}]
         }
     }
 
-    /// The UID of the object at a path.
     pub(crate) fn uid(&self, path: &str) -> String {
         self.get(path)["metadata"]["uid"].as_str().unwrap().to_owned()
     }
 
-    /// Writes the status of an object, as its controller does; `collection` is the path it is found below.
+    /// Writes the status of an object, as its controller does; `collection` is the path of its collection.
     pub(crate) fn put_status(&self, collection: &str, name: &str, status: &Value) {
         let path = format!("{collection}/{name}");
         let mut object = self.get(&path);
@@ -325,12 +324,11 @@ users: [{{name: test, user: {{token: {token}}}}}]
         self.send(Method::PUT, &format!("{path}/status"), &object);
     }
 
-    /// The real kubectl.
     pub(crate) fn kubectl_program(&self) -> PathBuf {
         self.parts.join("kubectl")
     }
 
-    /// What kubectl prints, as admin, given something to read. Its failure fails the test.
+    /// Runs kubectl as admin with this standard input and returns its output. A failure of kubectl fails the test.
     pub(crate) fn kubectl(&self, arguments: &[&str], input: &str) -> String {
         match self.try_kubectl(User::Admin, arguments, input) {
             Ok(printed) => printed,
@@ -338,7 +336,7 @@ users: [{{name: test, user: {{token: {token}}}}}]
         }
     }
 
-    /// What kubectl prints, or its complaint.
+    /// Runs kubectl and returns its output or its error message.
     pub(crate) fn try_kubectl(&self, user: User, arguments: &[&str], input: &str) -> Result<String, String> {
         let mut kubectl = Command::new(self.kubectl_program())
             .args(arguments)
@@ -359,7 +357,7 @@ users: [{{name: test, user: {{token: {token}}}}}]
         }
     }
 
-    /// Makes VPAs known, and waits until they are.
+    /// Installs the CustomResourceDefinition of VPAs and waits until it is served.
     fn install_crd(&self) {
         self.apply(&serde_saphyr::from_str(VPA_CRD).unwrap());
         let vpas = "/apis/autoscaling.k8s.io/v1/verticalpodautoscalers";
@@ -379,7 +377,7 @@ users: [{{name: test, user: {{token: {token}}}}}]
         let tail = |name| {
             let log = fs::read_to_string(self.file(name)).unwrap_or_default();
             let lines: Vec<_> = log.lines().collect();
-            // A program in Go that panics says so first and then, at length, what it was doing.
+            // A Go program that panics prints the reason first, then long stack traces.
             let panic = lines
                 .iter()
                 .position(|line| line.starts_with("panic") || line.starts_with("fatal error"));
@@ -408,7 +406,7 @@ impl Drop for ApiServer {
     }
 }
 
-/// Starts etcd. What it holds need not survive the machine.
+/// Starts etcd. Its data need not survive a crash of the machine.
 fn etcd(parts: &Path, directory: &Path, port: u16) -> Child {
     let clients = format!("http://127.0.0.1:{port}");
     let peers = format!("http://127.0.0.1:{}", free_port());
@@ -428,7 +426,7 @@ fn etcd(parts: &Path, directory: &Path, port: u16) -> Child {
     logged(command, &directory.join("etcd.log"))
 }
 
-/// Starts a program that writes its log to a file.
+/// Starts a program with a log file.
 fn logged(mut command: Command, log: &Path) -> Child {
     let log = File::options().create(true).append(true).open(log).unwrap();
     command

@@ -1,14 +1,14 @@
-//! A view of the file system in which what a kubelet takes for granted is a test's own.
+//! A mount namespace in which a test owns the paths that a kubelet expects at fixed places.
 //!
-//! A kubelet of these versions keeps the containers' logs below `/var/log`, wherever it is told to keep the rest, and sets
-//! a few of the kernel's parameters. In here `/var/log` is empty and goes with the view, and the parameters have the values
-//! it wants already, so that it leaves those of the machine alone. It does not start where it cannot find out how fast the
-//! processors are, which User-Mode Linux does not say: in here they have a speed.
+//! A kubelet of these versions keeps container logs below `/var/log`, whatever its other directories are, and sets a
+//! few kernel parameters. In the namespace `/var/log` is empty, and the parameters already have the values that the
+//! kubelet wants, so the machine's parameters stay unchanged. A kubelet does not start where it cannot read the
+//! processors' frequency, which User-Mode Linux does not report: the namespace has a file with one.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// What a kubelet wants, and finds: it is told to refuse to start rather than to change them.
+/// The kernel parameters that a kubelet wants. The kubelet is configured to fail rather than change them.
 const PARAMETERS: [(&str, u32); 6] = [
     ("vm/overcommit_memory", 1),
     ("vm/panic_on_oom", 0),
@@ -18,8 +18,8 @@ const PARAMETERS: [(&str, u32); 6] = [
     ("kernel/keys/root_maxbytes", 25_000_000),
 ];
 
-/// A mount namespace, held by a process that does nothing else. Dropping it ends that process; the view goes when
-/// everything that was started in it has ended.
+/// A mount namespace, held open by an idle process. Dropping the value ends that process; the namespace ends with the
+/// last process in it.
 #[derive(Debug)]
 pub(crate) struct Enclosure {
     holder: Child,
@@ -55,7 +55,7 @@ exec sleep infinity",
         Self { holder }
     }
 
-    /// A program to be started in here. It becomes the process that is started, as without.
+    /// A command that runs in the namespace. The started process becomes the program, as outside of it.
     pub(crate) fn command(&self, program: &str) -> Command {
         let mut command = Command::new("nsenter");
         let holder = self.holder.id().to_string();

@@ -1,4 +1,4 @@
-//! A kubelet of an API server's, with a containerd of the test's own.
+//! A kubelet of a test's API server, with the test's own containerd.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -13,11 +13,11 @@ use crate::support::containerd::Containerd;
 use crate::support::image::PAUSE;
 use crate::support::scratch;
 
-/// The node that it makes known.
+/// The name of the node that the kubelet registers.
 pub(crate) const NODE: &str = "node-1";
 
-/// A kubelet, running or not. Dropping it ends it; its pods end with their containerd. If a test fails, the end of its log
-/// is printed.
+/// A kubelet, running or not. Dropping the value ends it; its pods end with their containerd. If a test fails, the
+/// end of the log is printed.
 #[derive(Debug)]
 pub(crate) struct Kubelet {
     process: Option<Child>,
@@ -27,8 +27,8 @@ pub(crate) struct Kubelet {
 }
 
 impl Kubelet {
-    /// A kubelet whose pods live in the tree of cgroups of that containerd, not started yet, with these fields in its
-    /// configuration beside those of every test.
+    /// Makes a kubelet whose pods live in the cgroup tree of that containerd, and does not start it. `configured`
+    /// adds fields to the configuration of every test.
     pub(crate) fn new(cluster: &ApiServer, containerd: &Containerd, configured: &Value) -> Self {
         let directory = tempfile::Builder::new()
             .prefix("vscaled-")
@@ -47,11 +47,11 @@ impl Kubelet {
             "cgroupDriver": "cgroupfs", "cgroupRoot": root.to_string(), "cgroupsPerQOS": true,
             "protectKernelDefaults": true, "failSwapOn": false, "resolvConf": "",
             "volumePluginDir": file("plugins"),
-            // It tells of every kill on this machine, whoever's; nothing else is to wait for that.
+            // The kubelet posts an Event for every kill on this machine; other calls should not wait for those.
             "kubeAPIQPS": 500, "kubeAPIBurst": 500,
-            // Its socket has a fixed place.
+            // The socket of the device manager has a fixed place.
             "featureGates": {"DevicePlugins": false},
-            // However full this machine is, nothing is evicted and no image removed.
+            // A full machine must not make the kubelet evict pods or remove images.
             "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
             "imageGCHighThresholdPercent": 100,
         });
@@ -77,7 +77,7 @@ impl Kubelet {
         }
     }
 
-    /// Starts it, and waits for nothing.
+    /// Starts the kubelet without waiting.
     pub(crate) fn launch(&mut self, containerd: &Containerd) {
         assert!(self.process.is_none(), "the kubelet runs already");
         let log = File::options().create(true).append(true).open(self.log_file()).unwrap();
@@ -92,7 +92,7 @@ impl Kubelet {
         self.process = Some(process);
     }
 
-    /// Ends it, as a crash would. Its pods go on.
+    /// Kills the kubelet, as a crash would. Its pods stay.
     pub(crate) fn stop(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().unwrap();

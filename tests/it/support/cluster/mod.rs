@@ -1,6 +1,6 @@
-//! Parts of a real cluster: etcd with kube-apiserver, and a kubelet, built by `scripts/kube-parts`.
+//! Parts of a real cluster: etcd, kube-apiserver and a kubelet, built by `scripts/kube-parts`.
 //!
-//! Everything listens on loopback, lives in a directory of its own and ends with its value.
+//! Every part listens on loopback, has its own directory and ends with its value.
 
 mod admin;
 mod apiserver;
@@ -21,7 +21,7 @@ pub(crate) use enclosure::Enclosure;
 pub(crate) use kubelet::{Kubelet, NODE};
 pub(crate) use node::Node;
 
-/// Where the programs are; none, after saying so, where nobody has built them.
+/// The directory of the programs. Without them, reports `test` as skipped and returns `None`.
 pub(crate) fn parts(test: &str) -> Option<PathBuf> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/kube-parts");
     let found = Command::new(script)
@@ -36,9 +36,9 @@ pub(crate) fn parts(test: &str) -> Option<PathBuf> {
     None
 }
 
-/// A port on loopback that nobody listens on now, and that no other test is given while this one runs.
+/// A free port on loopback. No other test gets it while this one runs.
 pub(crate) fn free_port() -> u16 {
-    /// Listeners at names that stand for the ports. The names go with the process.
+    /// Abstract sockets whose names stand for the ports. The names end with the process.
     static GIVEN: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
     loop {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();

@@ -1,4 +1,4 @@
-//! A whole node of a cluster.
+//! A node of a cluster: containerd, a kubelet and an agent.
 
 use serde_json::Value;
 use vscaled::model::CgroupPath;
@@ -7,18 +7,18 @@ use super::{ApiServer, Kubelet, NODE, objects};
 use crate::support::agent::Agent;
 use crate::support::containerd::{Containerd, OciRuntime};
 
-/// A node that has joined its cluster, and an agent with the rights it is deployed with that does not run yet. Drop them in
-/// this order, and the cluster after the kubelet.
+/// A node that has joined its cluster, and an agent with the deployed rights, which does not run yet. Drop the fields
+/// in this order, and the cluster after the kubelet.
 pub(crate) struct Node {
     pub(crate) agent: Agent,
     pub(crate) kubelet: Kubelet,
     pub(crate) containerd: Containerd,
-    /// The root of its pods' cgroups.
+    /// The root of the pods' cgroups.
     pub(crate) kubepods: CgroupPath,
 }
 
 impl Node {
-    /// With these fields in the kubelet's configuration beside those of every test.
+    /// Joins a node; `kubelet` adds fields to the kubelet's configuration of every test.
     pub(crate) async fn join(cluster: &ApiServer, kubelet: &Value) -> Self {
         objects::prepare(cluster);
         let containerd = Containerd::enclosed(OciRuntime::Runc).await;

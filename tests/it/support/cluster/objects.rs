@@ -1,4 +1,4 @@
-//! Objects in namespace `test`, as a person, a controller or the recommender makes them.
+//! Objects in namespace `test`, as users, controllers and the recommender write them.
 
 use serde_json::{Value, json};
 
@@ -6,22 +6,18 @@ use super::{ApiServer, NODE};
 use crate::support::amounts::Amounts;
 use crate::support::image::BUSYBOX;
 
-/// Where the API server has the pods.
 pub(crate) const PODS: &str = "/api/v1/namespaces/test/pods";
-/// Where the API server has the Events.
 pub(crate) const EVENTS: &str = "/api/v1/namespaces/test/events";
-/// Where the API server has Deployments and their like.
 const WORKLOADS: &str = "/apis/apps/v1/namespaces/test";
-/// Where the API server has the VPAs.
 pub(crate) const VPAS: &str = "/apis/autoscaling.k8s.io/v1/namespaces/test/verticalpodautoscalers";
 
-/// The ReplicaSet that a Deployment's pods belong to.
+/// The ReplicaSet of the Deployment's pods.
 pub(crate) const REPLICA_SET: &str = "web-5c4f";
 
-/// The overlay for API servers that do not know `pods/resize`, as the one here.
+/// The overlay for API servers without `pods/resize`, as the one of these tests.
 pub(crate) const LEGACY: &str = "deploy/overlays/legacy";
 
-/// Gives the agent the rights it is deployed with, and makes a Deployment and its ReplicaSet.
+/// Grants the agent its deployed rights, and creates a Deployment and its ReplicaSet.
 pub(crate) fn prepare(cluster: &ApiServer) {
     cluster.grant(LEGACY);
     cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "test"}}));
@@ -31,7 +27,7 @@ pub(crate) fn prepare(cluster: &ApiServer) {
     cluster.apply(&workload("ReplicaSet", REPLICA_SET, Some(owner)));
 }
 
-/// A pod that is bound to the node, of containers that do nothing.
+/// A pod bound to the node, with idle containers.
 pub(crate) fn pod(name: &str, owners: &Value, containers: &[(&str, Amounts)]) -> Value {
     let containers: Vec<_> = containers
         .iter()
@@ -53,13 +49,13 @@ pub(crate) fn pod(name: &str, owners: &Value, containers: &[(&str, Amounts)]) ->
     })
 }
 
-/// Who owns the pods of the ReplicaSet.
+/// The owner references of the ReplicaSet's pods.
 pub(crate) fn owned(cluster: &ApiServer) -> Value {
     let uid = cluster.uid(&format!("{WORKLOADS}/replicasets/{REPLICA_SET}"));
     json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": REPLICA_SET, "uid": uid, "controller": true}])
 }
 
-/// A Deployment or ReplicaSet of the pods labelled `app: web`; its owner by kind, name and UID.
+/// A Deployment or ReplicaSet of the pods labelled `app: web`; `owner` is kind, name and UID.
 fn workload(kind: &str, name: &str, owner: Option<(&str, &str, &str)>) -> Value {
     let labels = json!({"app": "web"});
     let owners: Vec<_> = owner
@@ -75,7 +71,6 @@ fn workload(kind: &str, name: &str, owner: Option<(&str, &str, &str)>) -> Value 
     })
 }
 
-/// What a container requests and is limited to.
 pub(crate) fn resources(amounts: Amounts) -> Value {
     let list = |cpu: u64, memory: u64| json!({"cpu": format!("{cpu}m"), "memory": format!("{memory}Mi")});
     json!({
@@ -84,7 +79,7 @@ pub(crate) fn resources(amounts: Amounts) -> Value {
     })
 }
 
-/// A VPA for the Deployment, with nothing to say yet.
+/// A VPA for the Deployment, without a recommendation.
 pub(crate) fn vpa(mode: &str) -> Value {
     json!({
         "apiVersion": "autoscaling.k8s.io/v1", "kind": "VerticalPodAutoscaler",
@@ -96,7 +91,7 @@ pub(crate) fn vpa(mode: &str) -> Value {
     })
 }
 
-/// The status that the recommender gives a VPA. The range is the target, so that every difference is acted on.
+/// The status that the recommender writes to a VPA. The bounds equal the target, so vscaled acts on every difference.
 pub(crate) fn recommendation(targets: &[(&str, Amounts)]) -> Value {
     let recommended: Vec<_> = targets
         .iter()

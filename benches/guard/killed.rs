@@ -31,7 +31,7 @@ const HELD_BACK: Amounts = Amounts::doubled(50, 64);
 struct Tally {
     kills: usize,
     /// The agent had given a temporary limit when it was killed.
-    lent: usize,
+    raised: usize,
     wrong: Vec<String>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) async fn measure(kills: usize) -> anyhow::Result<()> {
         println!(
             "  amid {name:<7} {:>4} times, {:>3} of them with something lent; wrong afterwards: {}",
             tally.kills,
-            tally.lent,
+            tally.raised,
             tally.wrong.len()
         );
         for wrong in &tally.wrong {
@@ -127,11 +127,11 @@ async fn throttled(tally: &mut Tally, random: &mut fastrand::Rng) {
 impl Tally {
     /// Checks the values that a killed agent has left: every level is in order at any moment.
     fn check_values(&mut self, scene: &Scene) {
-        let mut lent = false;
+        let mut raised = false;
         for pod in &scene.pods {
             let held = scene.node.held(pod);
             let (app, above) = (&held["app"], &held["pod"]);
-            lent |= app.memory_limit() > Some(MemoryLimit::Bytes(128 << 20)) || milli(app) > decided(pod);
+            raised |= app.memory_limit() > Some(MemoryLimit::Bytes(128 << 20)) || milli(app) > decided(pod);
             if app.memory_limit() > above.memory_limit() || milli(app) > milli(above) {
                 self.wrong.push(format!("{}: the container is above its pod", pod.name));
             }
@@ -139,28 +139,28 @@ impl Tally {
                 self.wrong.push(format!("{} is frozen", pod.name));
             }
         }
-        self.lent += usize::from(lent);
+        self.raised += usize::from(raised);
     }
 
     /// Waits until the agent reports every pod as InSync, and checks that the files hold the values in force.
     async fn settles(&mut self, scene: &Scene) {
         for pod in &scene.pods {
             // NotManaged: the current values are recommended, and there is no temporary limit.
-            let content = |found: &proto::Pod| ["InSync", "NotManaged"].contains(&found.state.as_str());
-            let found = async || scene.agent.pod(pod.name).await.filter(content);
+            let in_order = |found: &proto::Pod| ["InSync", "NotManaged"].contains(&found.state.as_str());
+            let found = async || scene.agent.pod(pod.name).await.filter(in_order);
             let found = scene.agent.until("the pod to be in order", found).await;
             let held = scene.node.held(pod);
             let (app, above) = (&held["app"], &held["pod"]);
-            let lent = |resource: &str| found.leases.iter().any(|lease| lease.resource == resource);
+            let has_temporary = |resource: &str| found.leases.iter().any(|lease| lease.resource == resource);
             let memory = MemoryLimit::Bytes(128 << 20);
-            if !lent("memory") && app.memory_limit() != Some(memory) {
+            if !has_temporary("memory") && app.memory_limit() != Some(memory) {
                 self.wrong.push(format!(
                     "{}: nothing is lent, and the limit is {:?}",
                     pod.name,
                     app.memory_limit()
                 ));
             }
-            if !lent("cpu") && milli(app) != decided(pod) {
+            if !has_temporary("cpu") && milli(app) != decided(pod) {
                 self.wrong.push(format!(
                     "{}: nothing is lent, and the cpu limit is {}m",
                     pod.name,

@@ -17,10 +17,10 @@
 mod action;
 mod checks;
 mod clock;
-mod loans;
 mod operators;
 mod pods;
 mod runtime;
+mod temporary_limits;
 mod world;
 
 use std::time::Duration;

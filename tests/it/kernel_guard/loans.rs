@@ -25,13 +25,13 @@ async fn a_loan_that_is_not_needed_any_more_is_taken_back() {
     let scene = Scene::guarded_for("2s").await;
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
-    let lent = scene.temporary_limit().await;
+    let raised = scene.temporary_limit().await;
     assert!(process.lives());
     drop(process);
     let back = || scene.limit() == 128 && scene.pod_limit() == 128;
     scene
         .agent
-        .wait_for(&format!("{} to be taken back", lent.to), back)
+        .wait_for(&format!("{} to be taken back", raised.to), back)
         .await;
     let ended = async || scene.agent.pod("web").await.filter(|pod| pod.leases.is_empty());
     scene.agent.until("the loan to end", ended).await;

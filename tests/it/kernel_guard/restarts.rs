@@ -69,15 +69,15 @@ async fn what_an_agent_lent_that_was_killed_before_it_noted_it_is_known_to_the_n
     assert!(matches!(process.wait(), End::Satisfied(_)));
     scene.temporary_limit().await;
     scene.agent.kill();
-    let lent = (scene.limit(), scene.pod_limit());
-    assert!(lent > before);
+    let raised = (scene.limit(), scene.pod_limit());
+    assert!(raised > before);
     // As if the agent had ended before it saved that.
     std::fs::remove_file(scene.agent.state_file()).unwrap();
     scene.agent.start().await;
     let lease = scene.temporary_limit().await;
     assert!(lease.reason.contains("killed before it noted"), "{lease:?}");
     scene.agent.reaches("web", "InSync").await;
-    assert!((scene.limit(), scene.pod_limit()) <= lent && scene.limit() >= 200);
+    assert!((scene.limit(), scene.pod_limit()) <= raised && scene.limit() >= 200);
     assert!(process.lives() && scene.kills() == 0);
 
     drop(process);

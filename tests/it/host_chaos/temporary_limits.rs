@@ -58,9 +58,9 @@ impl World {
         let slot = &self.slots[GUARDED];
         let pod = self.agent.pod(slot.pod.name).await.ok_or("no agent, or no pod")?;
         let mut leases = pod.leases.iter();
-        let lent = leases.find(|lease| lease.resource == "memory" && lease.container == CONTAINERS[0]);
-        let lent = lent.and_then(|lease| expected(lease.to.clone()));
-        let wanted = lent.unwrap_or_else(|| format!("{}Mi", 2 * slot.recommended[0].memory));
+        let limit = leases.find(|lease| lease.resource == "memory" && lease.container == CONTAINERS[0]);
+        let limit = limit.and_then(|lease| expected(lease.to.clone()));
+        let wanted = limit.unwrap_or_else(|| format!("{}Mi", 2 * slot.recommended[0].memory));
         let object = self.api.get("pods", &slot.pod.full_name()).ok_or("no pod")?;
         let spec = &object["spec"]["containers"][0]["resources"]["limits"]["memory"];
         // The limit comes down later where a process uses more than the lower limit. The agent reports this with the

@@ -1,4 +1,4 @@
-//! Pure: from CRI's messages to typed values, refusing what contradicts itself.
+//! Pure: turns CRI's messages into typed values, and refuses messages that contradict themselves.
 
 use std::collections::HashMap;
 
@@ -17,10 +17,10 @@ const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 const POD_UID: &str = "io.kubernetes.pod.uid";
 const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 
-/// What is kept of what a command printed, in bytes.
+/// How many bytes of a command's output are kept.
 const MOST_KEPT: usize = 1 << 10;
 
-/// Whose cgroup names a runtime of that name uses.
+/// The kind of the runtime with this name, which decides how its cgroups are called.
 pub(super) fn runtime_kind(name: &str) -> Result<RuntimeKind, Problem> {
     match name {
         "containerd" => Ok(RuntimeKind::Containerd),
@@ -31,7 +31,8 @@ pub(super) fn runtime_kind(name: &str) -> Result<RuntimeKind, Problem> {
     }
 }
 
-/// The driver, unless the answer has no `linux` part: that is "not told", although the enumeration's zero is systemd.
+/// The driver, if the answer has a `linux` part. Without that part the runtime does not say, although the enumeration's zero
+/// is systemd.
 pub(super) fn cgroup_driver(answer: &proto::RuntimeConfigResponse) -> Result<Option<Driver>, Problem> {
     let Some(linux) = &answer.linux else { return Ok(None) };
     match proto::CgroupDriver::try_from(linux.cgroup_driver) {
@@ -41,7 +42,7 @@ pub(super) fn cgroup_driver(answer: &proto::RuntimeConfigResponse) -> Result<Opt
     }
 }
 
-/// The pod of a sandbox; of a static pod, the UID is the hash of its manifest.
+/// The pod of a sandbox. A static pod's UID is the hash of its manifest.
 pub(super) fn pod(sandbox: proto::PodSandbox) -> Result<PodId, Problem> {
     let Some(metadata) = sandbox.metadata else {
         return Err(Problem::nonsense(format!("sandbox {:?} has no metadata", sandbox.id)));
@@ -53,7 +54,7 @@ pub(super) fn pod(sandbox: proto::PodSandbox) -> Result<PodId, Problem> {
     })
 }
 
-/// Whether the kubelet made the sandbox or container with these labels: others are no pod's, and nobody's business here.
+/// Whether the kubelet made the sandbox or container with these labels. Others belong to no pod.
 pub(super) fn is_the_kubelets(labels: &HashMap<String, String>) -> bool {
     labels.contains_key(POD_UID)
 }
@@ -73,8 +74,8 @@ pub(super) fn listed(mut entry: proto::Container) -> Result<ListedContainer, Pro
     })
 }
 
-/// What is stored about the container that was asked for, from its verbose status. Runtimes take the beginning of an id for
-/// the whole, so the answer may be about another one.
+/// The stored spec of the container with the id `asked`, from its verbose status. Runtimes accept the beginning of an id, so
+/// the answer may be about another container.
 pub(super) fn stored(asked: &str, answer: proto::ContainerStatusResponse) -> Result<Option<CriResources>, Problem> {
     let status = about(asked, answer.status)?;
     match status.resources.and_then(|resources| resources.linux) {
@@ -88,7 +89,7 @@ pub(super) fn stored(asked: &str, answer: proto::ContainerStatusResponse) -> Res
     }
 }
 
-/// The host's number of the container's first process, which containerd and CRI-O add to a verbose status.
+/// The host's process id of the container's first process, which containerd and CRI-O add to a verbose status.
 pub(super) fn first_process(asked: &str, answer: &proto::ContainerStatusResponse) -> Result<Option<i32>, Problem> {
     about(asked, answer.status.clone())?;
     let info: Option<Value> = answer.info.get("info").and_then(|info| serde_json::from_str(info).ok());
@@ -96,15 +97,10 @@ pub(super) fn first_process(asked: &str, answer: &proto::ContainerStatusResponse
     Ok(pid.and_then(|pid| i32::try_from(pid).ok()).filter(|pid| *pid > 0))
 }
 
-/// The beginning of what a command printed, and how it ended.
+/// A command's exit code and the beginning of its output.
 pub(super) fn executed(answer: &proto::ExecSyncResponse) -> Executed {
-    let printed: Vec<u8> = answer
-        .stdout
-        .iter()
-        .chain(&answer.stderr)
-        .copied()
-        .take(MOST_KEPT)
-        .collect();
+    let mut printed = [&*answer.stdout, &*answer.stderr].concat();
+    printed.truncate(MOST_KEPT);
     Executed {
         exit_code: answer.exit_code,
         output: String::from_utf8_lossy(&printed).trim().to_owned(),
@@ -146,8 +142,8 @@ fn specified(value: i64) -> Option<i64> {
     (value != 0).then_some(value)
 }
 
-/// What containerd and CRI-O add to a verbose status holds the OCI runtime specification's `config.json`. It is outside the
-/// protocol: a runtime may leave it out or write something else there, which only means that it does not tell.
+/// The limits in the OCI runtime specification's `config.json`, which containerd and CRI-O add to a verbose status. The
+/// protocol does not require it: a runtime may leave it out or write something else there.
 fn of_info(info: &HashMap<String, String>) -> Option<CriResources> {
     let info: Value = serde_json::from_str(info.get("info")?).ok()?;
     let resources = info.pointer("/runtimeSpec/linux/resources")?;
@@ -163,7 +159,8 @@ fn of_info(info: &HashMap<String, String>) -> Option<CriResources> {
 #[cfg(test)]
 #[path = "answer_tests.rs"]
 mod tests;
-/// A target of the fuzzer: what a runtime answers.
+
+/// A target of the fuzzer: the answers of a runtime.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz_answers(bytes: &[u8]) {
     use prost::Message;

@@ -1,4 +1,4 @@
-//! The CRI client: each call with its deadline, each answer checked, each error named.
+//! The CRI client: every call has a deadline, every answer is checked, every error names its call.
 
 use std::future::Future;
 use std::path::Path;
@@ -10,15 +10,15 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
-use super::error::{Call, Problem, RuntimeError};
-use super::events::{EventOptions, EventStream, NAMESPACE};
+use super::error::{Problem, RuntimeError};
+use super::events::{EventStream, NAMESPACE};
 use super::metrics::RuntimeMetrics;
 use super::proto::runtime_service_client::RuntimeServiceClient;
 use super::proto::{
     self, Container, ContainerFilter, ContainerStateValue, ContainerStatusRequest, ContainerStatusResponse,
-    ExecSyncRequest, LinuxContainerResources, ListContainersRequest, ListPodSandboxRequest, PodSandboxFilter,
-    PodSandboxState, PodSandboxStateValue, RuntimeConfigRequest, UpdateContainerResourcesRequest, VersionRequest,
-    VersionResponse,
+    ExecSyncRequest, ExecSyncResponse, LinuxContainerResources, ListContainersRequest, ListContainersResponse,
+    ListPodSandboxRequest, ListPodSandboxResponse, PodSandboxFilter, PodSandboxState, PodSandboxStateValue,
+    RuntimeConfigRequest, RuntimeConfigResponse, UpdateContainerResourcesRequest, VersionRequest, VersionResponse,
 };
 use super::{ContainerRuntime, Executed, Listing, RuntimeInfo, answer};
 use crate::cgroup::page_size;
@@ -31,8 +31,8 @@ const MAX_ANSWER: usize = 16 << 20;
 /// The largest answer accepted from a command in a container.
 const MOST_PRINTED: usize = 64 << 10;
 
-/// How long after a command's deadline the runtime may take to end it.
-const TO_END_IT: Duration = Duration::from_secs(2);
+/// How long after a command's deadline the runtime may take to end the command.
+const TIME_TO_KILL: Duration = Duration::from_secs(2);
 
 /// How long calls may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,29 +52,26 @@ impl Default for Deadlines {
     }
 }
 
-/// A runtime that speaks CRI v1 behind a unix socket. Cheap to clone; clones share one connection, which is made at the
-/// first call and again after the runtime restarted.
+/// A client of a runtime that speaks CRI v1 behind a unix socket. Clones are cheap and share one connection. The first call
+/// connects, and so does the first call after the runtime restarted.
 #[derive(Debug, Clone)]
 pub struct Cri {
     pub(super) client: RuntimeServiceClient<Channel>,
     pub(super) channel: Channel,
     socket: Arc<Path>,
     deadlines: Deadlines,
-    events: EventOptions,
     metrics: Option<RuntimeMetrics>,
 }
 
 impl Cri {
-    /// A client of whatever listens at `socket`. Does not connect yet. Must be called within a tokio runtime.
+    /// A client of the process that listens at `socket`. Does not connect. Needs a tokio runtime.
     ///
-    /// Errors: when the path is not UTF-8.
+    /// Errors: the path is not UTF-8.
     pub fn new(socket: &Path, deadlines: Deadlines) -> Result<Self, RuntimeError> {
         let unusable = |cause: &str| RuntimeError {
-            call: Call {
-                method: "Version",
-                socket: socket.into(),
-                container: None,
-            },
+            method: "Version",
+            socket: socket.into(),
+            container: None,
             problem: Problem::NotCri {
                 cause: cause.to_owned(),
                 next: "give the path of a unix socket, in UTF-8",
@@ -89,19 +86,11 @@ impl Cri {
             channel,
             socket: socket.into(),
             deadlines,
-            events: EventOptions::default(),
             metrics: None,
         })
     }
 
-    /// The same client with other settings for its event streams.
-    #[must_use]
-    pub const fn with_events(mut self, events: EventOptions) -> Self {
-        self.events = events;
-        self
-    }
-
-    /// The same client, whose calls from now on are counted.
+    /// The same client, which counts its calls from now on.
     #[must_use]
     pub fn counted(mut self, metrics: RuntimeMetrics) -> Self {
         self.metrics = Some(metrics);
@@ -114,83 +103,80 @@ impl Cri {
 
     pub(super) fn error(&self, method: &'static str, container: Option<&str>, problem: Problem) -> RuntimeError {
         RuntimeError {
-            call: Call {
-                method,
-                socket: Arc::clone(&self.socket),
-                container: container.map(str::to_owned),
-            },
+            method,
+            socket: Arc::clone(&self.socket),
+            container: container.map(str::to_owned),
             problem,
         }
     }
 
-    /// Who listens, as the cheapest sign of life.
+    /// The runtime's name and version. This is the cheapest call that shows whether the runtime answers.
     pub(super) async fn version(&self) -> Result<VersionResponse, RuntimeError> {
         let mut client = self.client.clone();
-        let request = VersionRequest {
+        let call = client.version(VersionRequest {
             version: "v1".to_owned(),
-        };
-        self.call("Version", None, self.deadlines.read, client.version(request))
-            .await
-            .map_err(|error| match error.problem {
-                Problem::Unimplemented => self.error(
-                    "Version",
-                    None,
-                    Problem::NotCri {
-                        cause: "it serves gRPC without runtime.v1.RuntimeService".to_owned(),
-                        next: "the runtime's CRI is disabled (containerd: disabled_plugins) or older than v1",
-                    },
-                ),
-                _ => error,
-            })
+        });
+        let mut answer = self.call("Version", None, self.deadlines.read, call, Ok).await;
+        if let Err(RuntimeError { problem, .. }) = &mut answer
+            && *problem == Problem::Unimplemented
+        {
+            *problem = Problem::NotCri {
+                cause: "it serves gRPC without runtime.v1.RuntimeService".to_owned(),
+                next: "the runtime's CRI is disabled (containerd: disabled_plugins) or older than v1",
+            };
+        }
+        answer
     }
 
-    /// The runtime's list as it is, every entry with an id.
+    /// The runtime's list of containers, unfiltered by labels. Every entry has an id.
     pub(super) async fn list(&self, filter: Option<ContainerFilter>) -> Result<Vec<Container>, RuntimeError> {
         let mut client = self.client.clone();
         let call = client.list_containers(ListContainersRequest { filter });
-        let answer = self.call("ListContainers", None, self.deadlines.read, call).await?;
-        if answer.containers.iter().any(|container| container.id.is_empty()) {
-            return Err(self.error("ListContainers", None, Problem::nonsense("a container without an id")));
-        }
-        Ok(answer.containers)
+        let read = |answer: ListContainersResponse| match answer.containers {
+            listed if listed.iter().any(|container| container.id.is_empty()) => {
+                Err(Problem::nonsense("a container without an id"))
+            }
+            listed => Ok(listed),
+        };
+        self.call("ListContainers", None, self.deadlines.read, call, read).await
     }
 
-    async fn verbose_status(&self, id: &str) -> Result<ContainerStatusResponse, RuntimeError> {
-        let request = ContainerStatusRequest {
+    async fn verbose_status<R>(
+        &self,
+        id: &str,
+        read: impl FnOnce(ContainerStatusResponse) -> Result<R, Problem>,
+    ) -> Result<R, RuntimeError> {
+        let mut client = self.client.clone();
+        let call = client.container_status(ContainerStatusRequest {
             container_id: id.to_owned(),
             verbose: true,
-        };
-        let mut client = self.client.clone();
-        let call = client.container_status(request);
-        self.call("ContainerStatus", Some(id), self.deadlines.read, call).await
+        });
+        self.call("ContainerStatus", Some(id), self.deadlines.read, call, read)
+            .await
     }
 
-    /// Dropping a call at its deadline resets its stream, which cancels it in the runtime too.
-    async fn call<T>(
+    /// Waits for the answer of one call, counts the call, and reads the answer. A call that is dropped at its deadline resets
+    /// its stream, which cancels the call in the runtime too.
+    async fn call<T, R>(
         &self,
         method: &'static str,
         container: Option<&str>,
         limit: Duration,
         answer: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Result<T, RuntimeError> {
+        read: impl FnOnce(T) -> Result<R, Problem>,
+    ) -> Result<R, RuntimeError> {
         let start = Instant::now();
-        let problem = match tokio::time::timeout(limit, answer).await {
-            Ok(Ok(response)) => {
-                self.report(method, start, Ok(()));
-                return Ok(response.into_inner());
-            }
-            Ok(Err(status)) => Problem::from(&status),
-            Err(_) => Problem::Deadline { limit },
+        let answer = match tokio::time::timeout(limit, answer).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(Problem::from(&status)),
+            Err(_) => Err(Problem::Deadline { limit }),
         };
-        let error = self.error(method, container, problem);
-        self.report(method, start, Err(&error));
-        Err(error)
-    }
-
-    fn report(&self, method: &'static str, start: Instant, answer: Result<(), &RuntimeError>) {
         if let Some(metrics) = &self.metrics {
-            metrics.called(method, start.elapsed(), answer);
+            metrics.called(method, start.elapsed(), answer.as_ref().err());
         }
+        answer
+            .and_then(read)
+            .map_err(|problem| self.error(method, container, problem))
     }
 }
 
@@ -202,12 +188,11 @@ impl ContainerRuntime for Cri {
             answer::runtime_kind(&version.runtime_name).map_err(|problem| self.error("Version", None, problem))?;
         let mut client = self.client.clone();
         let call = client.runtime_config(RuntimeConfigRequest {});
-        let cgroup_driver = match self.call("RuntimeConfig", None, self.deadlines.read, call).await {
-            Ok(config) => {
-                answer::cgroup_driver(&config).map_err(|problem| self.error("RuntimeConfig", None, problem))?
-            }
+        let read = |config: RuntimeConfigResponse| answer::cgroup_driver(&config);
+        let driver = self.call("RuntimeConfig", None, self.deadlines.read, call, read).await;
+        let cgroup_driver = match driver {
             Err(error) if error.problem == Problem::Unimplemented => None,
-            Err(error) => return Err(error),
+            driver => driver?,
         };
         Ok(RuntimeInfo {
             name: version.runtime_name,
@@ -224,13 +209,14 @@ impl ContainerRuntime for Cri {
         let filter = Some(PodSandboxFilter { state: Some(ready) });
         let mut client = self.client.clone();
         let call = client.list_pod_sandbox(ListPodSandboxRequest { filter });
-        let answer = self.call("ListPodSandbox", None, self.deadlines.read, call).await?;
-        let sandboxes = answer
-            .items
-            .into_iter()
-            .filter(|sandbox| answer::is_the_kubelets(&sandbox.labels));
-        let pods = sandboxes.map(answer::pod).collect::<Result<_, _>>();
-        pods.map_err(|problem| self.error("ListPodSandbox", None, problem))
+        let read = |answer: ListPodSandboxResponse| {
+            let sandboxes = answer.items.into_iter();
+            sandboxes
+                .filter(|sandbox| answer::is_the_kubelets(&sandbox.labels))
+                .map(answer::pod)
+                .collect()
+        };
+        self.call("ListPodSandbox", None, self.deadlines.read, call, read).await
     }
 
     async fn list_containers(&self) -> Result<Listing, RuntimeError> {
@@ -239,12 +225,11 @@ impl ContainerRuntime for Cri {
                 state: proto::ContainerState::ContainerRunning.into(),
             }),
         };
-        let entries = self.list(Some(running)).await?;
-        let of_pods = entries
-            .into_iter()
-            .filter(|entry| answer::is_the_kubelets(&entry.labels));
         let mut listing = Listing::default();
-        for entry in of_pods {
+        for entry in self.list(Some(running)).await? {
+            if !answer::is_the_kubelets(&entry.labels) {
+                continue;
+            }
             let id = entry.id.clone();
             match answer::listed(entry) {
                 Ok(container) => listing.containers.push(container),
@@ -255,8 +240,7 @@ impl ContainerRuntime for Cri {
     }
 
     async fn stored(&self, id: &str) -> Result<Option<CriResources>, RuntimeError> {
-        let answer = self.verbose_status(id).await?;
-        answer::stored(id, answer).map_err(|problem| self.error("ContainerStatus", Some(id), problem))
+        self.verbose_status(id, |answer| answer::stored(id, answer)).await
     }
 
     async fn exec(&self, id: &str, command: &[String], deadline: Duration) -> Result<Executed, RuntimeError> {
@@ -265,11 +249,12 @@ impl ContainerRuntime for Cri {
             cmd: command.to_vec(),
             timeout: i64::try_from(deadline.as_secs()).unwrap_or(i64::MAX).max(1),
         };
-        // What is larger is refused before it is read: a container never fills the agent's memory.
+        // tonic refuses a larger answer before it reads the answer: a container never fills the agent's memory.
         let mut client = RuntimeServiceClient::new(self.channel.clone()).max_decoding_message_size(MOST_PRINTED);
         let call = client.exec_sync(request);
-        let answer = self.call("ExecSync", Some(id), deadline + TO_END_IT, call).await?;
-        Ok(answer::executed(&answer))
+        let read = |answer: ExecSyncResponse| Ok(answer::executed(&answer));
+        self.call("ExecSync", Some(id), deadline + TIME_TO_KILL, call, read)
+            .await
     }
 
     async fn signal(&self, id: &str, signal: u32) -> Result<(), RuntimeError> {
@@ -282,30 +267,28 @@ impl ContainerRuntime for Cri {
         request.metadata_mut().insert("containerd-namespace", namespace);
         let mut tasks = containerd_client::Client::from(self.channel.clone()).tasks();
         let call = tasks.kill(request);
-        self.call("Kill", Some(id), self.deadlines.read, call).await.map(drop)
+        self.call("Kill", Some(id), self.deadlines.read, call, |_| Ok(())).await
     }
 
     async fn first_process(&self, id: &str) -> Result<Option<i32>, RuntimeError> {
-        let answer = self.verbose_status(id).await?;
-        answer::first_process(id, &answer).map_err(|problem| self.error("ContainerStatus", Some(id), problem))
+        self.verbose_status(id, |answer| answer::first_process(id, &answer))
+            .await
     }
 
     async fn update(&self, id: &str, resources: &CriResources) -> Result<(), RuntimeError> {
-        let linux =
-            update_request(resources).map_err(|problem| self.error("UpdateContainerResources", Some(id), problem))?;
-        let request = UpdateContainerResourcesRequest {
+        const METHOD: &str = "UpdateContainerResources";
+        let linux = update_request(resources).map_err(|problem| self.error(METHOD, Some(id), problem))?;
+        let mut client = self.client.clone();
+        let call = client.update_container_resources(UpdateContainerResourcesRequest {
             container_id: id.to_owned(),
             linux: Some(linux),
-        };
-        let mut client = self.client.clone();
-        let call = client.update_container_resources(request);
-        self.call("UpdateContainerResources", Some(id), self.deadlines.update, call)
+        });
+        self.call(METHOD, Some(id), self.deadlines.update, call, |_| Ok(()))
             .await
-            .map(drop)
     }
 
     fn events(&self) -> EventStream {
-        EventStream::of(self.clone(), self.events)
+        EventStream::of(self.clone())
     }
 }
 

@@ -1,12 +1,12 @@
-//! Finding the node's runtime among the sockets runtimes are known to listen at.
+//! Finds the node's runtime among the sockets where runtimes usually listen.
 
 use std::path::{Path, PathBuf};
 
 use super::error::{Problem, RuntimeError};
 use super::{ContainerRuntime, Cri, Deadlines, RuntimeInfo};
 
-/// Where runtimes listen, in the order in which they are tried: where `deploy/` mounts the directory of the runtime's
-/// socket, then by default containerd, CRI-O, cri-dockerd, and the containerd inside k3s.
+/// Where runtimes listen, in the order in which the agent tries them: where `deploy/` mounts the directory of the runtime's
+/// socket, then the defaults of containerd, CRI-O, cri-dockerd and the containerd inside k3s.
 pub const WELL_KNOWN_SOCKETS: [&str; 7] = [
     "/host/runtime/containerd.sock",
     "/host/runtime/crio.sock",
@@ -19,14 +19,14 @@ pub const WELL_KNOWN_SOCKETS: [&str; 7] = [
 
 /// No socket has a supported runtime behind it.
 #[derive(Debug, thiserror::Error)]
-#[error("found no container runtime: {}", worth_a_word(tried))]
+#[error("found no container runtime: {}", shown_errors(tried))]
 pub struct DiscoveryError {
-    /// What each socket answered, in the order tried. Not empty.
+    /// The error of each socket, in the order tried. Not empty.
     pub tried: Vec<RuntimeError>,
 }
 
-/// Of several sockets only those that exist are worth a word.
-fn worth_a_word(tried: &[RuntimeError]) -> String {
+/// The errors of the sockets that exist; of the only socket also where it does not exist.
+fn shown_errors(tried: &[RuntimeError]) -> String {
     let only_one = tried.len() == 1;
     let shown = tried
         .iter()
@@ -39,10 +39,10 @@ fn worth_a_word(tried: &[RuntimeError]) -> String {
     }
 }
 
-/// The runtime at the configured socket, or else the first well-known socket with a CRI v1 runtime behind it. A socket
-/// that exists and belongs to something else (docker's containerd has its CRI disabled) does not end the search.
+/// The runtime at the configured socket, or else at the first well-known socket with a CRI v1 runtime behind it. A socket
+/// of another program does not end the search (docker's containerd has its CRI disabled).
 ///
-/// Errors: [`DiscoveryError`] with what every socket answered.
+/// Errors: [`DiscoveryError`] with the error of every socket.
 pub async fn discover(configured: Option<&Path>, deadlines: Deadlines) -> Result<(Cri, RuntimeInfo), DiscoveryError> {
     let sockets: Vec<PathBuf> = match configured {
         Some(socket) => vec![socket.to_owned()],
@@ -54,18 +54,17 @@ pub async fn discover(configured: Option<&Path>, deadlines: Deadlines) -> Result
 async fn first_runtime(sockets: &[PathBuf], deadlines: Deadlines) -> Result<(Cri, RuntimeInfo), DiscoveryError> {
     let mut tried = Vec::new();
     for socket in sockets {
-        match connect(socket, deadlines).await {
+        let found = async {
+            let cri = Cri::new(socket, deadlines)?;
+            let info = cri.info().await?;
+            Ok((cri, info))
+        };
+        match found.await {
             Ok(found) => return Ok(found),
             Err(error) => tried.push(error),
         }
     }
     Err(DiscoveryError { tried })
-}
-
-async fn connect(socket: &Path, deadlines: Deadlines) -> Result<(Cri, RuntimeInfo), RuntimeError> {
-    let cri = Cri::new(socket, deadlines)?;
-    let info = cri.info().await?;
-    Ok((cri, info))
 }
 
 #[cfg(test)]

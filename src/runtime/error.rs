@@ -8,30 +8,23 @@ use std::time::Duration;
 
 use tonic::{Code, Status};
 
-/// One call to a runtime, as errors name it.
-#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
-#[display("{method}{} at {}", container.as_ref().map(|id| format!(" of container {id}")).unwrap_or_default(), socket.display())]
-pub struct Call {
-    /// The method, in CRI's words.
+/// A call to the runtime failed. The agent tried nothing else and used no partial answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{method}{} at {}: {problem}", container.as_ref().map(|id| format!(" of container {id}")).unwrap_or_default(), socket.display())]
+pub struct RuntimeError {
+    /// The method's name in CRI.
     pub method: &'static str,
     pub socket: Arc<Path>,
-    /// Which container it was about, if one.
+    /// The container's id, if the call is about one container.
     pub container: Option<String>,
-}
-
-/// A call to the runtime that did not succeed. Nothing else was tried, and no partial answer was used.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{call}: {problem}")]
-pub struct RuntimeError {
-    pub call: Call,
     pub problem: Problem,
 }
 
 impl RuntimeError {
     /// Whether the same call may succeed later although nothing else changes: the runtime is away, slow or busy.
     ///
-    /// Not so for `Refused` with [`Code::Unknown`] or [`Code::Internal`], which is how runtimes report a write that the
-    /// kernel refused: look at the container again and plan anew.
+    /// False for `Refused` with [`Code::Unknown`] or [`Code::Internal`]: runtimes report a write that the kernel refused so.
+    /// The caller then reads the container again and makes a new plan.
     pub const fn is_retryable(&self) -> bool {
         match &self.problem {
             Problem::NoSocket | Problem::Unavailable { .. } | Problem::Deadline { .. } => true,
@@ -43,7 +36,7 @@ impl RuntimeError {
         }
     }
 
-    /// Whether the runtime says that the container does not exist (any more): normal weather.
+    /// Whether the runtime says that the container does not exist, or no longer exists. This is common.
     pub const fn is_not_found(&self) -> bool {
         matches!(self.problem, Problem::NotFound)
     }
@@ -54,15 +47,15 @@ impl RuntimeError {
 pub enum Problem {
     #[error("the socket does not exist: is the runtime running, and is its socket's directory mounted here?")]
     NoSocket,
-    /// Nobody answers at the socket, or the connection broke.
+    /// No process answers at the socket, or the connection broke.
     #[error("the runtime is unavailable: {cause}; {next}")]
     Unavailable {
-        /// What the kernel or the transport said.
+        /// The error of the kernel or of the transport.
         cause: String,
-        /// What an operator should look at.
+        /// What an operator should check.
         next: &'static str,
     },
-    /// Somebody took the connection and did not answer in time. An update may or may not have happened.
+    /// The runtime accepted the connection and did not answer in time. An update may or may not have happened.
     #[error("no answer within {limit:?}; the runtime hangs or the node is overloaded (is the kubelet stuck as well?)")]
     Deadline { limit: Duration },
     /// The runtime does not have this call.
@@ -81,17 +74,17 @@ pub enum Problem {
     /// The runtime's answer contradicts itself, the question or the protocol.
     #[error("the runtime's answer makes no sense: {what}")]
     Nonsense { what: String },
-    /// Something listens at the socket, but not a CRI v1 runtime.
+    /// The process at the socket is not a CRI v1 runtime.
     #[error("no CRI v1 runtime is behind this socket: {cause}; {next}")]
     NotCri {
         cause: String,
-        /// What an operator should look at.
+        /// What an operator should check.
         next: &'static str,
     },
-    /// A CRI runtime whose cgroup names are not known here.
+    /// A CRI runtime whose cgroup names the agent does not know.
     #[error("{name:?} is not a supported runtime; supported are containerd, cri-o and docker (cri-dockerd)")]
     UnknownRuntime { name: String },
-    /// The request was refused here, before it was sent.
+    /// The client refused the request and did not send it.
     #[error("{field} must be {allowed}, not {value}; nothing was sent")]
     Invalid {
         /// The field of the request.
@@ -108,25 +101,25 @@ impl Problem {
 }
 
 impl From<&Status> for Problem {
-    /// Tells apart what the runtime answered (such a status has no source) from what never reached it.
+    /// A status without a source is the runtime's answer. A status with a source is an error of the transport.
     fn from(status: &Status) -> Self {
         let message = status.message().to_owned();
         if let Some(source) = status.source() {
-            return unreachable_or_foreign(status.code(), source);
+            return of_transport(status.code(), source);
         }
         match status.code() {
             Code::Unimplemented => Self::Unimplemented,
             Code::NotFound => Self::NotFound,
-            // prost's words, wrapped by tonic on our side: the bytes were no protocol buffer of the expected type.
+            // prost's message, wrapped by tonic in this process: the bytes were no protocol buffer of the expected type.
             Code::Internal if message.starts_with("failed to decode Protobuf") => Self::nonsense(message),
-            // cri-dockerd hands on docker's words, with no class of its own.
+            // cri-dockerd passes docker's message on, without a code of its own.
             Code::Unknown if message.contains("No such container: ") => Self::NotFound,
             code => Self::Refused { code, message },
         }
     }
 }
 
-fn unreachable_or_foreign(code: Code, source: &(dyn Error + 'static)) -> Problem {
+fn of_transport(code: Code, source: &(dyn Error + 'static)) -> Problem {
     let mut cause = source.to_string();
     let mut next = Some(source);
     while let Some(error) = next {
@@ -169,11 +162,9 @@ mod tests {
 
     fn error(problem: Problem) -> RuntimeError {
         RuntimeError {
-            call: Call {
-                method: "UpdateContainerResources",
-                socket: Path::new("/run/x.sock").into(),
-                container: Some("abc".into()),
-            },
+            method: "UpdateContainerResources",
+            socket: Path::new("/run/x.sock").into(),
+            container: Some("abc".into()),
             problem,
         }
     }

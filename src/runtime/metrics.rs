@@ -5,11 +5,11 @@ use std::time::Duration;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 
-use super::error::{Problem, RuntimeError};
+use super::error::Problem;
 use crate::observe::metrics::{Counters, Histograms, labels, register, seconds};
 
 labels! {
-    /// What became of one call to the container runtime.
+    /// How one call to the container runtime ended.
     pub(crate) enum CallOutcome {
         Ok = "ok",
         Refused = "refused",
@@ -21,15 +21,14 @@ labels! {
 }
 
 impl CallOutcome {
-    /// The outcome of a call to the runtime.
-    fn of<T>(answer: Result<T, &RuntimeError>) -> Self {
-        match answer.map_err(|error| &error.problem) {
-            Ok(_) => Self::Ok,
-            Err(Problem::NoSocket | Problem::Unavailable { .. }) => Self::Unavailable,
-            Err(Problem::Deadline { .. }) => Self::Timeout,
-            Err(Problem::NotFound) => Self::NotFound,
-            Err(Problem::Refused { .. }) => Self::Refused,
-            Err(
+    const fn of(problem: Option<&Problem>) -> Self {
+        match problem {
+            None => Self::Ok,
+            Some(Problem::NoSocket | Problem::Unavailable { .. }) => Self::Unavailable,
+            Some(Problem::Deadline { .. }) => Self::Timeout,
+            Some(Problem::NotFound) => Self::NotFound,
+            Some(Problem::Refused { .. }) => Self::Refused,
+            Some(
                 Problem::Unimplemented
                 | Problem::Nonsense { .. }
                 | Problem::NotCri { .. }
@@ -40,7 +39,7 @@ impl CallOutcome {
     }
 }
 
-/// Answers of the container runtime.
+/// Counts and times the calls to the container runtime.
 #[derive(Debug, Clone)]
 pub struct RuntimeMetrics {
     calls: Counters<2>,
@@ -48,7 +47,7 @@ pub struct RuntimeMetrics {
 }
 
 impl RuntimeMetrics {
-    /// Registers the families, which begin empty.
+    /// Registers the families, which have no series at first.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let durations = "Time until the container runtime answered, or was given up";
@@ -68,10 +67,10 @@ impl RuntimeMetrics {
         }
     }
 
-    /// Counts a call and the time until the answer; `call` is the method's name in
-    /// its protocol, such as `UpdateContainerResources`.
-    pub fn called<T>(&self, call: &'static str, took: Duration, answer: Result<T, &RuntimeError>) {
-        let outcome = CallOutcome::of(answer).as_str();
+    /// Counts a call and the time until the answer. `call` is the method's name in its protocol, such as
+    /// `UpdateContainerResources`; `problem` is why the call failed, if it did.
+    pub fn called(&self, call: &'static str, took: Duration, problem: Option<&Problem>) {
+        let outcome = CallOutcome::of(problem).as_str();
         self.calls.get_or_create(&[("call", call), ("outcome", outcome)]).inc();
         self.durations
             .get_or_create(&[("call", call)])

@@ -1,21 +1,21 @@
-//! Which formula the node's OCI runtime turns shares into weights with.
+//! Which formula the node's OCI runtime uses to turn shares into weights.
 //!
-//! The formula is runc's or crun's, and neither CRI nor containerd's version tells which of them runs at what version.
-//! But every container shows it: the shares in the runtime's stored spec and the weight in the container's `cpu.weight`
-//! are one pair of the formula. In come such pairs; out comes the formula. On cgroup v1 there are no weights, and the question does not arise. Nothing here does I/O.
+//! The formula is runc's or crun's, and neither CRI nor containerd's version shows which of them runs at what version. Every
+//! container shows it: the shares in the runtime's stored spec and the weight in the container's `cpu.weight` are one pair of
+//! the formula. In come such pairs; out comes the formula. cgroup v1 has no weights. This module does no I/O.
 
 use crate::model::{CpuShares, CpuWeight, WeightFormula};
 
-/// What to assume until a pair tells: the newest runtimes' formula.
+/// The newest runtimes' formula, which the agent assumes until a pair shows the formula.
 ///
-/// A wrong assumption costs one resize whose weight reads back as the other formula's, and that pair corrects it.
+/// A wrong assumption costs one resize: its weight reads back as the other formula's, and that pair corrects the assumption.
 pub const ASSUMED: WeightFormula = WeightFormula::Quadratic;
 
 /// The formula of the first pair that only one formula explains.
 ///
-/// Give the youngest containers first: after an upgrade of the OCI runtime, older containers still carry weights of the
-/// old formula. Pairs that both formulas explain (2 shares or fewer, 262144 or more) and pairs that neither does
-/// (somebody else wrote the weight) say nothing.
+/// Give the youngest containers first: after an upgrade of the OCI runtime, older containers still have weights of the old
+/// formula. Pairs that both formulas explain (2 shares or fewer, 262144 or more) and pairs that neither explains (another
+/// process wrote the weight) are skipped.
 pub fn detect(pairs: impl IntoIterator<Item = (CpuShares, CpuWeight)>) -> Option<WeightFormula> {
     pairs.into_iter().find_map(|(shares, weight)| {
         let explains = |formula: WeightFormula| formula.weight(shares) == weight;

@@ -13,8 +13,7 @@ use vscaled::model::CriResources;
 use vscaled::runtime::proto::image_service_server::{ImageService, ImageServiceServer};
 use vscaled::runtime::proto::{Container, ContainerEventResponse, ContainerEventType};
 use vscaled::runtime::{
-    ContainerRuntime, Cri, Deadlines, EventOptions, EventStream, Happened, Problem, RuntimeError, RuntimeEvent,
-    discover,
+    ContainerRuntime, Cri, Deadlines, EventStream, Happened, Problem, RuntimeError, RuntimeEvent, discover,
 };
 
 use fake::{Events, FakeRuntime, Socket, container};
@@ -245,12 +244,7 @@ async fn without_any_events_the_differences_of_lists_are_told() {
         let containers = std::sync::Arc::clone(&runtime.containers);
         *containers.lock().unwrap() = vec![container("old")];
         let socket = Socket::of(runtime);
-        let mut events = client(&socket)
-            .with_events(EventOptions {
-                polling_interval: Duration::from_millis(5),
-                ..EventOptions::default()
-            })
-            .events();
+        let mut events = client(&socket).events();
         assert_eq!(next(&mut events).await, RuntimeEvent::Resync);
         // New containers appear until polling detects one of them, which proves that polling has started.
         let mut made = 0;

@@ -1,7 +1,6 @@
 //! What a scrape of the whole agent shows.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,19 +20,11 @@ use crate::report::metrics::{LinkOutcome, ReportMetrics, ReportOutcome};
 use crate::report::testing::kill_of;
 use crate::report::{Destination, LogStatus};
 use crate::runtime::metrics::CallOutcome;
-use crate::runtime::{Call, Problem, RuntimeError, RuntimeMetrics};
+use crate::runtime::{Problem, RuntimeMetrics};
 
-fn no_answer() -> Result<(), RuntimeError> {
-    let call = Call {
-        method: "Version",
-        socket: Path::new("/run/containerd.sock").into(),
-        container: None,
-    };
-    let problem = Problem::Deadline {
-        limit: Duration::from_secs(2),
-    };
-    Err(RuntimeError { call, problem })
-}
+const NO_ANSWER: Problem = Problem::Deadline {
+    limit: Duration::from_secs(2),
+};
 
 /// The text of a scrape after everything has happened once.
 fn scrape() -> String {
@@ -59,7 +50,7 @@ fn scrape() -> String {
         .get_or_create(&decision_labels(Reason::OutOfBounds))
         .inc();
     pods.problems(&[(ProblemKind::Manifests, 2)]);
-    RuntimeMetrics::register(&mut registry).called("Version", Duration::from_secs(2), no_answer().as_ref().copied());
+    RuntimeMetrics::register(&mut registry).called("Version", Duration::from_secs(2), Some(&NO_ANSWER));
     let calls = ApiMetrics::register(&mut registry);
     calls.called(Verb::Get, "pods".to_owned(), "200".to_owned());
     calls.watching("pods");

@@ -1,48 +1,44 @@
-//! The task behind an event stream: chooses a source, drains it, and starts over when the runtime comes back.
+//! The task behind an event stream: chooses a source, reads it, and starts over when the runtime comes back.
 
 use std::collections::BTreeMap;
-use std::future::Future;
+use std::convert::Infallible;
 use std::pin::pin;
 use std::time::Duration;
 
-use futures::StreamExt;
 use futures::stream::BoxStream;
+use futures::{StreamExt, TryFutureExt};
+use tokio::sync::broadcast::Sender;
 use tonic::Status;
 
 use super::super::{ContainerRuntime, Cri, Problem, RuntimeError, proto};
 use super::sources::Source;
-use super::{EventSender, Happened, RuntimeEvent};
+use super::{Happened, RuntimeEvent};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How often the agent lists the containers where the runtime offers no events.
+const POLLING_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A source's stream. `None` is an event that is of no interest here.
+/// A source's stream. `None` is an event that the agent ignores.
 pub(super) type Events = BoxStream<'static, Result<Option<RuntimeEvent>, Status>>;
 
-/// Why a source is no longer followed.
-#[derive(Debug)]
-enum Ended {
-    /// The runtime does not have this source.
-    NotOffered,
-    /// The runtime is away, or broke the stream.
-    Lost(RuntimeError),
-}
+/// Why the task stopped following a source; [`Problem::Unimplemented`] where the runtime does not have that source.
+type Lost = Result<Infallible, RuntimeError>;
 
 #[derive(Debug)]
 pub(super) struct Follower {
     pub(super) cri: Cri,
-    pub(super) polling_interval: Duration,
-    pub(super) output: EventSender,
+    pub(super) output: Sender<RuntimeEvent>,
 }
 
 impl Follower {
-    /// Follows for ever. The sources are tried anew after each loss, because an upgrade may bring a better one.
+    /// Follows for ever. After each loss it tries all sources again, because an upgrade of the runtime may bring a better one.
     pub(super) async fn run(self) {
         let mut pause = FIRST_PAUSE;
         let mut reported = false;
         loop {
             let mut subscribed = false;
-            let error = self.follow_until_lost(&mut subscribed).await;
+            let Err(error) = self.follow_until_lost(&mut subscribed).await;
             if subscribed {
                 (pause, reported) = (FIRST_PAUSE, false);
             }
@@ -56,106 +52,78 @@ impl Follower {
         }
     }
 
-    /// Follows the first source that is offered, or polls.
-    async fn follow_until_lost(&self, subscribed: &mut bool) -> RuntimeError {
-        let kind = match self.cri.info().await {
-            Ok(info) => info.kind,
-            Err(error) => return error,
-        };
-        for source in Source::of(kind) {
-            let opening = source.open(self.cri.clone());
-            match self.forward(source.method(), opening, subscribed).await {
-                Ended::NotOffered => {
+    /// Follows the first source that the runtime offers, or polls.
+    async fn follow_until_lost(&self, subscribed: &mut bool) -> Lost {
+        for source in Source::of(self.cri.info().await?.kind) {
+            match self.forward(*source, subscribed).await {
+                Err(error) if error.problem == Problem::Unimplemented => {
                     tracing::info!(source = source.method(), "the runtime does not offer these events");
                 }
-                Ended::Lost(error) => return error,
+                lost => return lost,
             }
         }
-        tracing::info!(interval = ?self.polling_interval, "no events are offered; listing containers instead");
+        tracing::info!(interval = ?POLLING_INTERVAL, "no events are offered; listing containers instead");
         self.poll(subscribed).await
     }
 
     /// Forwards a source's events until it ends.
-    async fn forward(
-        &self,
-        method: &'static str,
-        opening: impl Future<Output = Result<Events, Status>>,
-        subscribed: &mut bool,
-    ) -> Ended {
-        let mut opening = pin!(opening);
-        // A subscription is acknowledged with its first event only (grpc-go sends headers with the first message), so
-        // an idle runtime would leave it open whether anything is missed. A later call answered on the same connection
-        // tells: the runtime has read the subscription before it.
+    async fn forward(&self, source: Source, subscribed: &mut bool) -> Lost {
+        let ended = |problem| self.cri.error(source.method(), None, problem);
+        let lost = |status: Status| ended(Problem::from(&status));
+        let mut opening = pin!(source.open(self.cri.clone()).map_err(lost));
+        // grpc-go sends headers with the first message, so an idle runtime acknowledges a subscription only with its first
+        // event. A later call that the runtime answers on the same connection shows that it has read the subscription.
         let opened = tokio::select! {
             biased;
-            opened = &mut opening => Some(opened),
-            sign_of_life = self.cri.version() => match sign_of_life {
-                Ok(_) => None,
-                Err(error) => return Ended::Lost(error),
-            },
+            opened = &mut opening => Some(opened?),
+            version = self.cri.version() => version.map(|_| None)?,
         };
-        if let Some(Err(status)) = opened {
-            return self.ended(method, &status);
-        }
         self.send(RuntimeEvent::Resync);
         *subscribed = true;
-        let opened = match opened {
-            Some(opened) => opened,
-            None => opening.await,
-        };
         let mut events = match opened {
-            Ok(events) => events,
-            Err(status) => return self.ended(method, &status),
+            Some(events) => events,
+            None => opening.await?,
         };
         let mut is_first = true;
-        loop {
-            match events.next().await {
-                Some(Ok(Some(event))) => self.send(event),
-                Some(Ok(None)) => {}
-                Some(Err(status)) => return self.ended(method, &status),
-                // CRI-O with pod events disabled answers with a stream that ends at once.
-                None if is_first => return Ended::NotOffered,
-                None => return Ended::Lost(self.cri.error(method, None, Problem::nonsense("the stream ended"))),
+        while let Some(event) = events.next().await {
+            if let Some(event) = event.map_err(lost)? {
+                self.send(event);
             }
             is_first = false;
         }
+        // CRI-O with pod events disabled answers with a stream that ends at once.
+        Err(ended(if is_first {
+            Problem::Unimplemented
+        } else {
+            Problem::nonsense("the stream ended")
+        }))
     }
 
     fn send(&self, event: RuntimeEvent) {
-        // Where nobody listens any more, this task ends in a moment.
+        // Without a receiver this task is about to be aborted.
         self.output.send(event).ok();
     }
 
     /// Lists containers at an interval and sends the differences.
-    async fn poll(&self, subscribed: &mut bool) -> RuntimeError {
+    async fn poll(&self, subscribed: &mut bool) -> Lost {
         let mut before = None;
         loop {
-            let now = match self.cri.list(None).await {
-                Ok(listed) => containers(listed),
-                Err(error) => return error,
-            };
+            let now = containers(self.cri.list(None).await?);
             match &before {
                 None => self.send(RuntimeEvent::Resync),
                 Some(before) => changes(before, &now).for_each(|event| self.send(event)),
             }
             *subscribed = true;
             before = Some(now);
-            tokio::time::sleep(self.polling_interval).await;
-        }
-    }
-
-    fn ended(&self, method: &'static str, status: &Status) -> Ended {
-        match Problem::from(status) {
-            Problem::Unimplemented => Ended::NotOffered,
-            problem => Ended::Lost(self.cri.error(method, None, problem)),
+            tokio::time::sleep(POLLING_INTERVAL).await;
         }
     }
 }
 
 /// The containers of one list, by id, and whether each runs.
-pub(super) type Containers = BTreeMap<String, bool>;
+type Containers = BTreeMap<String, bool>;
 
-pub(super) fn containers(listed: Vec<proto::Container>) -> Containers {
+fn containers(listed: Vec<proto::Container>) -> Containers {
     let running = i32::from(proto::ContainerState::ContainerRunning);
     let containers = listed.into_iter();
     containers
@@ -163,8 +131,8 @@ pub(super) fn containers(listed: Vec<proto::Container>) -> Containers {
         .collect()
 }
 
-/// What happened between two lists. A container that came and went in between was never there.
-pub(super) fn changes(before: &Containers, now: &Containers) -> impl Iterator<Item = RuntimeEvent> {
+/// The events between two lists. A container that came and went in between has none.
+fn changes(before: &Containers, now: &Containers) -> impl Iterator<Item = RuntimeEvent> {
     let removed = before.keys().filter(|id| !now.contains_key(*id));
     let removed = removed.map(|id| RuntimeEvent::container(id, Happened::Removed));
     let changed = now.iter().filter_map(|(id, runs)| {

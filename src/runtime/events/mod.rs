@@ -1,21 +1,19 @@
-//! What happens to containers, as one stream, whatever the runtime offers.
+//! The events of containers as one stream, whichever event service the runtime has.
 //!
-//! containerd has an event service of its own, and CRI has `GetContainerEvents`. containerd's own comes first where it
-//! exists: it is broadcast to every subscriber, whereas CRI events of containerd 1.x are one queue, in which a second
-//! subscriber takes the kubelet's events away; it also tells of updates. CRI-O has only CRI's, unless disabled. Where
-//! nothing is offered, containers are listed at an interval and the differences sent.
+//! containerd has an event service of its own, and CRI has `GetContainerEvents`. The agent tries containerd's own first:
+//! containerd broadcasts these events to every subscriber, and they include updates. CRI events of containerd 1.x are one
+//! queue, in which a second subscriber takes events away from the kubelet. CRI-O has only CRI's, unless disabled. Where a
+//! runtime has neither, the agent lists the containers at an interval and sends the differences.
 //!
-//! One task drains the runtime's stream and never waits for the consumer: a slow reader would block containerd. The oldest
-//! events give way where the channel is full, and one [`RuntimeEvent::Resync`] takes their place. So this stream may shorten
-//! the wait until the next look at things, and must never be what correctness rests on.
+//! One task reads the runtime's stream and never waits for the consumer: a slow reader would block containerd. When the
+//! channel is full, the oldest events are dropped and one [`RuntimeEvent::Resync`] replaces them. So the stream only makes
+//! discovery faster; correctness never depends on it.
 
 mod follow;
 mod sources;
 
-use std::time::Duration;
-
 use tokio::sync::broadcast::error::RecvError;
-use tokio::sync::broadcast::{self, Receiver, Sender};
+use tokio::sync::broadcast::{self, Receiver};
 use tokio_util::task::AbortOnDropHandle;
 
 use self::follow::Follower;
@@ -23,31 +21,34 @@ use super::Cri;
 
 pub(super) use sources::NAMESPACE;
 
-/// What happened to one container.
+/// How many events may wait for the consumer before a resync replaces them.
+const BUFFER: usize = 256;
+
+/// A change of one container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Happened {
-    /// Its process started: a new cgroup with the runtime's values.
+    /// The container's process started, in a new cgroup with the runtime's values.
     Started,
-    /// Its process is gone; with containerd told again when its cgroup is.
+    /// The container's process ended. containerd sends this again when the cgroup is gone.
     Stopped,
     Removed,
-    /// Its stored spec changed, by us or by somebody else (containerd only).
+    /// The agent or another client changed the stored spec (containerd only).
     Updated,
-    /// The kernel killed a process in it for memory (containerd only).
+    /// The kernel's OOM killer ended a process in the container (containerd only).
     OutOfMemory,
 }
 
-/// An event of the runtime, or of the stream itself.
+/// An event of the runtime or of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RuntimeEvent {
-    /// About one container. Sandboxes have events too, under their own id, and some ids are of neither.
+    /// About one container. Sandboxes have events too, under their own id, and some ids belong to neither.
     Container { id: String, happened: Happened },
-    /// From here on events arrive, and some may have been missed before: list everything. Sent at the start, after a
-    /// lost runtime is back, and when the consumer was too slow.
+    /// Events arrive from here on, and earlier ones may be missing: list everything. Sent at the start, after a lost runtime
+    /// is back, and when the consumer was too slow.
     Resync,
-    /// The runtime is lost; until the next [`Self::Resync`] nothing is told. Sent once for each loss.
+    /// The runtime is lost; no event arrives until the next [`Self::Resync`]. Sent once for each loss.
     Lost {
-        /// What the last attempt said.
+        /// The error of the last attempt.
         why: String,
     },
 }
@@ -61,65 +62,36 @@ impl RuntimeEvent {
     }
 }
 
-/// The bounds of an [`EventStream`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EventOptions {
-    /// How many events may wait for the consumer before a resync replaces them.
-    pub buffer: usize,
-    /// How often containers are listed where the runtime offers no events.
-    pub polling_interval: Duration,
-}
-
-impl Default for EventOptions {
-    fn default() -> Self {
-        Self {
-            buffer: 256,
-            polling_interval: Duration::from_secs(1),
-        }
-    }
-}
-
-/// Feeds an [`EventStream`] by hand: for runtimes made up by tests.
-pub type EventSender = Sender<RuntimeEvent>;
-
-/// What happens to containers from now on. Dropping it ends the subscription.
+/// The events of containers from now on. Dropping it ends the subscription.
 #[derive(Debug)]
 pub struct EventStream {
     receiver: Receiver<RuntimeEvent>,
-    /// `None` when somebody else feeds the stream.
-    _follower: Option<AbortOnDropHandle<()>>,
+    _follower: AbortOnDropHandle<()>,
 }
 
 impl EventStream {
-    pub(super) fn of(cri: Cri, options: EventOptions) -> Self {
-        let (sender, receiver) = broadcast::channel(options.buffer.max(1));
-        let follower = tokio::spawn(
-            Follower {
-                cri,
-                polling_interval: options.polling_interval,
-                output: sender,
-            }
-            .run(),
-        );
+    pub(super) fn of(cri: Cri) -> Self {
+        let (output, receiver) = broadcast::channel(BUFFER);
+        let follower = tokio::spawn(Follower { cri, output }.run());
         Self {
             receiver,
-            _follower: Some(AbortOnDropHandle::new(follower)),
+            _follower: AbortOnDropHandle::new(follower),
         }
     }
 
-    /// A stream of whatever is sent into the sender; it ends when the sender is dropped.
+    /// A stream of the events that a test sends. The stream ends when the test drops the sender.
     #[cfg(test)]
-    pub(crate) fn fed_by_hand(buffer: usize) -> (EventSender, Self) {
+    pub(crate) fn fed_by_hand(buffer: usize) -> (broadcast::Sender<RuntimeEvent>, Self) {
         let (sender, receiver) = broadcast::channel(buffer.max(1));
         let stream = Self {
             receiver,
-            _follower: None,
+            _follower: AbortOnDropHandle::new(tokio::spawn(async {})),
         };
         (sender, stream)
     }
 
-    /// The next event. Cancel-safe: an event is either returned or still there. `None` never comes from a runtime,
-    /// which is followed for ever.
+    /// The next event. Cancel-safe: an event is either returned or still in the channel. A runtime's stream never ends, so
+    /// `None` comes in tests only.
     pub async fn next(&mut self) -> Option<RuntimeEvent> {
         match self.receiver.recv().await {
             Ok(event) => Some(event),

@@ -1,4 +1,4 @@
-//! The two event services runtimes have, translated.
+//! Translates the events of the two event services that runtimes have.
 
 use containerd_client::events::{ContainerDelete, ContainerUpdate, TaskDelete, TaskExit, TaskOom, TaskStart};
 use containerd_client::services::v1::SubscribeRequest;
@@ -18,7 +18,7 @@ use super::{Happened, RuntimeEvent};
 pub(in crate::runtime) const NAMESPACE: &str = "k8s.io";
 const TASK_START: &str = "/tasks/start";
 const TASK_EXIT: &str = "/tasks/exit";
-/// After the end: only then is the cgroup gone.
+/// containerd sends this after the end, when the cgroup is gone.
 const TASK_DELETE: &str = "/tasks/delete";
 const TASK_OOM: &str = "/tasks/oom";
 const CONTAINER_UPDATE: &str = "/containers/update";
@@ -55,7 +55,7 @@ impl Source {
         }
     }
 
-    /// Subscribes. grpc-go servers answer this with the first event, so it may stay open for long.
+    /// Subscribes. grpc-go servers answer with the first event, so this may wait for long.
     pub(super) async fn open(self, cri: Cri) -> Result<Events, Status> {
         match self {
             Self::Containerd => {
@@ -93,7 +93,7 @@ fn decode(topic: &str, payload: &[u8]) -> Result<Option<RuntimeEvent>, DecodeErr
         TASK_START => RuntimeEvent::container(TaskStart::decode(payload)?.container_id, Happened::Started),
         TASK_EXIT => {
             let exit = TaskExit::decode(payload)?;
-            // Processes started by exec have an id of their own.
+            // A process that exec started has an id of its own.
             if exit.id != exit.container_id {
                 return Ok(None);
             }
@@ -120,7 +120,7 @@ fn of_cri(event: ContainerEventResponse) -> Option<RuntimeEvent> {
         Ok(ContainerEventType::ContainerStartedEvent) => Happened::Started,
         Ok(ContainerEventType::ContainerStoppedEvent) => Happened::Stopped,
         Ok(ContainerEventType::ContainerDeletedEvent) => Happened::Removed,
-        // A kind newer than this program: something about it changed.
+        // A kind newer than this program: something about the container changed.
         Err(_) => Happened::Updated,
     };
     Some(RuntimeEvent::container(event.container_id, happened))

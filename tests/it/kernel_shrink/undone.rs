@@ -10,7 +10,7 @@ use vscaled::model::objects::PodId;
 use vscaled::model::{
     CgroupVersion, CpuQuota, CriResources, Driver, MemoryLimit, NodeTraits, Outcome, Setting, Target,
 };
-use vscaled::runtime::{Call, ContainerRuntime, EventStream, Executed, Listing, Problem, RuntimeError, RuntimeInfo};
+use vscaled::runtime::{ContainerRuntime, EventStream, Executed, Listing, Problem, RuntimeError, RuntimeInfo};
 
 use super::room::{job, node};
 use super::{ROOMY, roomy};
@@ -86,11 +86,9 @@ struct Forgetful;
 impl Forgetful {
     fn not_found<T>() -> Result<T, RuntimeError> {
         Err(RuntimeError {
-            call: Call {
-                method: "UpdateContainerResources",
-                socket: Arc::from(Path::new("/nowhere.sock")),
-                container: None,
-            },
+            method: "UpdateContainerResources",
+            socket: Arc::from(Path::new("/nowhere.sock")),
+            container: None,
             problem: Problem::NotFound,
         })
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use vscaled::actuate::shrink::{Freezer, Markers, lower};
+use vscaled::actuate::shrink::{Freezer, lower};
 use vscaled::cgroup::{Cgroup, Hierarchy};
 
 use crate::common::{Samples, Table};
@@ -33,7 +33,7 @@ pub(crate) fn measure(tries: usize) -> anyhow::Result<()> {
 fn run(scene: &Scene, tries: usize) -> anyhow::Result<(Samples, Samples, usize)> {
     let cgroup = Cgroup::open(&Hierarchy::discover(None)?, &scene.app())?;
     let markers = TempDir::new()?;
-    let freezer = Freezer::new(Markers::below(markers.path())?);
+    let freezer = Freezer::below(markers.path())?;
     let memory = |mebibytes| limit(cgroup.outer().version(), mebibytes);
     let (mut took, mut freezes, mut refused) = (Samples::default(), Samples::default(), 0);
     let mut numbers = numbers();

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use vscaled::actuate::shrink::{Freezer, Markers, lower};
+use vscaled::actuate::shrink::{Freezer, lower};
 use vscaled::cgroup::{Cgroup, Hierarchy};
 use vscaled::model::{Bytes, Resource};
 use vscaled::plan::shrink::{RECLAIM_STEP, Reclaim, slack};
@@ -121,7 +121,7 @@ fn by_lowering(tries: usize, way: Way) -> anyhow::Result<Tally> {
     let file = cgroup.outer().directory(Resource::Memory).join(roomy.file().name());
     let state = std::env::temp_dir().join(format!("shrink-{}", std::process::id()));
     fs::create_dir_all(&state)?;
-    let freezer = Freezer::new(Markers::below(&state)?);
+    let freezer = Freezer::below(&state)?;
     let (mut tally, mut numbers) = (Tally::default(), numbers());
     for _ in 0..tries {
         scene.revive();

@@ -1,7 +1,7 @@
-//! Runs steps on the kernel's files and systemd's properties, and undoes them when one is refused.
+//! Carries out steps on the kernel's files and systemd's properties, and undoes them when one is refused.
 //!
-//! In come a plan and the pod's open cgroups; out comes what was done, step by step, and how it ended. Every step that
-//! counts as done was read back. Blocks: call it from a thread that may.
+//! In come a plan and the pod's open cgroups; out come the records of the steps and the outcome. Every step without an error
+//! was read back. Blocks: call it from a thread that may.
 
 use std::time::{Duration, Instant};
 
@@ -16,21 +16,25 @@ use crate::plan::Plan;
 
 #[derive(Debug, thiserror::Error)]
 enum StepError {
+    /// A write failed; a lower limit has reasons of its own.
     #[error(transparent)]
-    Cgroup(#[from] CgroupError),
-    #[error(transparent)]
-    Lower(#[from] LowerError),
+    Write(#[from] LowerError),
     #[error(transparent)]
     Systemd(#[from] SystemdError),
     #[error("{0} has no open cgroup")]
     NoCgroup(Target),
 }
 
+impl From<CgroupError> for StepError {
+    fn from(error: CgroupError) -> Self {
+        Self::Write(error.into())
+    }
+}
+
 impl StepError {
     fn is_gone(&self) -> bool {
         match self {
-            Self::Cgroup(error) => error.is_gone(),
-            Self::Lower(error) => error.is_gone(),
+            Self::Write(error) => error.is_gone(),
             Self::Systemd(_) => false,
             Self::NoCgroup(_) => true,
         }
@@ -38,24 +42,23 @@ impl StepError {
 
     /// Whether the file was written and holds another value.
     const fn is_mismatch(&self) -> bool {
-        matches!(
-            self,
-            Self::Lower(LowerError::Cgroup(error)) | Self::Cgroup(error) if matches!(error.reason, Reason::Mismatch { .. })
-        )
+        matches!(self, Self::Write(LowerError::Cgroup(error)) if matches!(error.reason, Reason::Mismatch { .. }))
     }
 
-    /// Whether a memory limit could not be lowered, for now.
+    /// Whether a memory limit could not be lowered now.
     const fn is_not_shrinkable(&self) -> bool {
         match self {
-            Self::Lower(LowerError::Cgroup(error)) | Self::Cgroup(error) => is_too_low(error),
-            Self::Lower(LowerError::Freeze(_) | LowerError::TooMuch { .. }) => true,
+            Self::Write(LowerError::Cgroup(error)) => {
+                matches!(error.reason, Reason::BelowUsage { .. } | Reason::Busy { .. })
+            }
+            Self::Write(LowerError::Freeze(_) | LowerError::TooMuch { .. }) => true,
             Self::Systemd(_) | Self::NoCgroup(_) => false,
         }
     }
 }
 
-/// What a failed step may have written, a step for each file: those of a unit, although systemd did not take its
-/// properties, and a file that holds another value than was written.
+/// The files that a failed step may have written, a step for each: those of a unit, although systemd refused its properties,
+/// and a file that holds another value than the step wrote.
 fn parts(step: &Step, failed: &StepError) -> Vec<Step> {
     if !matches!(step.change, Change::Unit { .. }) && !failed.is_mismatch() {
         return Vec::new();
@@ -67,28 +70,23 @@ fn parts(step: &Step, failed: &StepError) -> Vec<Step> {
     step.change.files().into_iter().map(part).collect()
 }
 
-const fn is_too_low(error: &CgroupError) -> bool {
-    matches!(error.reason, Reason::BelowUsage { .. } | Reason::Busy { .. })
-}
-
 /// Writes one pod's files and unit properties.
 #[derive(Debug)]
 pub(super) struct Executor<'a> {
     handles: &'a PodHandles,
     units: Option<&'a Systemd>,
     freezer: &'a Freezer,
-    /// For how long cgroups stood still.
+    /// How long each freeze of a cgroup lasted.
     pub(super) freezes: Vec<Duration>,
-    /// What was done, in order, undoing included.
+    /// The steps that were carried out, in order, with those that undo others.
     pub(super) records: Vec<StepRecord>,
-    /// What is to be undone if the pass fails.
+    /// The steps to undo if the pass fails.
     pub(super) written: Vec<Step>,
-    /// A memory limit could not be lowered: more is in use.
+    /// A memory limit could not be lowered: too much memory is in use.
     pub(super) not_shrinkable: bool,
 }
 
 impl<'a> Executor<'a> {
-    /// For the cgroups of one pod.
     pub(super) fn new(node: &'a Node, handles: &'a PodHandles) -> Self {
         Self {
             handles,
@@ -101,10 +99,10 @@ impl<'a> Executor<'a> {
         }
     }
 
-    /// Runs the file and unit steps of a plan; steps for the runtime are not this executor's and are passed over.
+    /// Carries out the file and unit steps of a plan, and skips steps for the runtime.
     ///
-    /// Errors: how the pass ends. Where a step failed, what was [written](Self::written) is to be undone, unless a cgroup ended
-    /// under our hands: then what was done so far is in order, and the rest is planned anew.
+    /// Errors: how the pass ends. Where a step fails, the caller undoes the [written](Self::written) steps, unless a cgroup has
+    /// ended: then the written steps are in order, and the next pass plans the rest anew.
     pub(super) fn run(&mut self, plan: &Plan) -> Result<(), Outcome> {
         self.check_all(plan)?;
         for step in plan.steps().iter().filter(|step| step.change.is_kernels()) {
@@ -133,9 +131,9 @@ impl<'a> Executor<'a> {
         Ok(())
     }
 
-    /// Checks what can be checked before the first step.
+    /// Checks all steps before the first one.
     ///
-    /// Errors: how the pass ends, without anything written.
+    /// Errors: how the pass ends without a write.
     pub(super) fn check_all(&mut self, plan: &Plan) -> Result<(), Outcome> {
         let checked = plan.steps().iter().try_for_each(|step| self.check(step));
         checked.map_err(|error| {
@@ -149,9 +147,9 @@ impl<'a> Executor<'a> {
         })
     }
 
-    /// Puts back what steps replaced, the last one first: each state on the way back was in order on the way there.
+    /// Undoes the written steps, the last one first: each state on the way back was valid on the way there.
     ///
-    /// Errors: why one cannot be put back; those before it stay as well.
+    /// Errors: why a step cannot be undone; the steps before it stay as well.
     pub(super) fn undo(&mut self) -> Result<(), String> {
         while let Some(step) = self.written.pop() {
             let change = match step.change {
@@ -177,16 +175,12 @@ impl<'a> Executor<'a> {
         Ok(())
     }
 
-    /// Refuses, before anything is written, a limit below what is in use and cannot be reclaimed.
+    /// Refuses a limit below the memory that is in use and cannot be reclaimed.
     fn check(&self, step: &Step) -> Result<(), StepError> {
-        let changes = step.change.files();
-        if changes.is_empty() {
-            return Ok(());
+        for (from, to) in step.change.files() {
+            self.cgroup(&step.target)?.outer().check_usage(from, to)?;
         }
-        let cgroup = self.cgroup(&step.target)?;
-        changes
-            .into_iter()
-            .try_for_each(|(from, to)| Ok(cgroup.outer().check_usage(from, to)?))
+        Ok(())
     }
 
     fn carry_out(&mut self, step: &Step) -> Result<(), StepError> {
@@ -198,8 +192,8 @@ impl<'a> Executor<'a> {
         }
     }
 
-    /// Why `memory.high` is not lowered with its limit: more is in use, so the kernel would hold the container up. One that
-    /// is too high does no harm.
+    /// Why `memory.high` is not lowered with its limit: more memory is in use, so the kernel would slow the container down. A
+    /// high value does no harm.
     fn would_slow_down(&self, step: &Step) -> Option<String> {
         let Change::File {
             to: Setting::MemoryHigh(to),
@@ -225,13 +219,12 @@ impl<'a> Executor<'a> {
         Ok(())
     }
 
-    /// Tells systemd, and writes the files itself: systemd writes them whenever its event loop comes to it.
+    /// Sets the properties in systemd, and writes the files: systemd writes them some time later.
     ///
-    /// A lower memory limit is written first, because systemd would write it without a look at what is in use; written
-    /// again, it is what holds already.
+    /// Writes a lower memory limit before the properties: systemd writes a limit without a check of the memory in use, and must
+    /// find the file unchanged.
     ///
-    /// Without a bus only the files are written: the kernel holds the values at once, and should systemd put its own
-    /// back, that is drift like any other.
+    /// Without a bus, writes the files only. Should systemd then put its own values back, a pass repairs that like any drift.
     fn set_unit(&mut self, cgroup: &Cgroup, to: &Settings, step: &Step) -> Result<(), StepError> {
         let lowers = step.change.lowered_memory().is_some();
         if lowers {
@@ -267,7 +260,7 @@ mod tests {
             change,
         };
         let failed = |reason| {
-            StepError::Cgroup(CgroupError {
+            StepError::from(CgroupError {
                 file: "/pod/cpu.shares".into(),
                 reason,
             })

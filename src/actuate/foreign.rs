@@ -1,9 +1,9 @@
-//! Tells drift from a fight: values that somebody else keeps changing back.
+//! Distinguishes drift from a foreign writer, which keeps changing a value back.
 //!
-//! Pure; time is an argument. In comes each repair (which cgroup, which file, when), out comes whether the next repair
-//! is to be made at once or to wait. A value that was flipped back three times within ten minutes marks a foreign
-//! writer: the value is then left alone, for a minute at first. After each pause the value is repaired once; flipped back
-//! again, it is left alone for twice as long, up to an hour. A foreign writer that stays quiet for ten minutes after a pause is forgotten.
+//! Pure; time is an argument. In comes each flip (cgroup, file, time); out comes whether the pass repairs the value now or
+//! leaves it alone. Three flips of a value within ten minutes mark a foreign writer: the agent then leaves the value alone, for
+//! a minute at first. After each pause it repairs the value once; after another flip it leaves the value alone for twice as
+//! long, up to an hour. It forgets a foreign writer that stays quiet for ten minutes after a pause.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,38 +12,38 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::model::{ControlFile, Target};
 
-/// How many flips make a foreign writer.
+/// How many flips mark a foreign writer.
 const FLIPS: u32 = 3;
-/// Flips further apart than this are drift, not a fight.
+/// Flips further apart than this are drift.
 const WINDOW: Duration = Duration::from_secs(10 * 60);
 const FIRST_PAUSE: Duration = Duration::from_secs(60);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
 
-/// One value of a pod: whose, and in which file.
+/// One value of a pod: its cgroup and its file.
 type Value = (Target, ControlFile);
 
-/// What to do about a value that differs.
+/// What to do with a value that differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     Repair,
-    /// Somebody else keeps changing it: leave it alone until then.
+    /// A foreign writer keeps changing the value: leave it alone until this time.
     LeaveUntil(Timestamp),
 }
 
-/// What is known about those who change the values of one pod.
+/// The foreign writers of one pod.
 #[derive(Debug, Clone, Default)]
 pub struct ForeignWriters {
     flips: BTreeMap<Value, Flips>,
 }
 
-/// How often one value was flipped back, and what came of it.
+/// The flips of one value.
 #[derive(Debug, Clone, Copy)]
 struct Flips {
     count: u32,
     last: Timestamp,
-    /// How long the next pause is.
+    /// The length of the next pause.
     pause: Duration,
-    /// The pause that was begun last.
+    /// The end of the latest pause, until the value is repaired after it.
     until: Option<Timestamp>,
 }
 
@@ -63,7 +63,7 @@ impl Flips {
 }
 
 impl ForeignWriters {
-    /// Notes that a value of ours was found changed, and says what to do about it.
+    /// Counts a flip of a value, and returns what to do with the value.
     pub fn flipped(&mut self, target: &Target, file: ControlFile, now: Timestamp) -> Verdict {
         let flips = self
             .flips
@@ -73,7 +73,7 @@ impl ForeignWriters {
             return Verdict::LeaveUntil(until);
         }
         if let Some(ended) = flips.until.take() {
-            // The value was left as it is, so that it differs is no news: try again.
+            // The agent has left the value alone, so this is no new flip: repair it.
             flips.last = ended.max(now);
             return Verdict::Repair;
         }
@@ -91,31 +91,31 @@ impl ForeignWriters {
         Verdict::LeaveUntil(until)
     }
 
-    /// Whether nobody is known to change anything.
+    /// Whether no value of the pod was flipped.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.flips.is_empty()
     }
 
-    /// Whether a value is being left alone now, and until when.
+    /// Until when the agent leaves a value alone, if it does so now.
     pub fn paused(&self, target: &Target, file: ControlFile, now: Timestamp) -> Option<Timestamp> {
         self.flips.get(&(target.clone(), file))?.paused(now)
     }
 
-    /// The values being left alone now.
+    /// The values that the agent leaves alone now.
     pub fn all_paused(&self, now: Timestamp) -> impl Iterator<Item = (&Target, ControlFile, Timestamp)> {
         self.flips
             .iter()
             .filter_map(move |((target, file), flips)| Some((target, *file, flips.paused(now)?)))
     }
 
-    /// Forgets everything: what the pod should have has changed, so earlier flips say nothing any more.
+    /// Forgets all flips: the pod's targets have changed, so earlier flips mean nothing now.
     pub fn forget(&mut self) {
         self.flips.clear();
     }
 }
 
-/// A moment later, at the end of time at the latest.
+/// A time later than `at`, limited to the latest timestamp.
 fn later(at: Timestamp, by: Duration) -> Timestamp {
     let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
     at.checked_add(by).unwrap_or(Timestamp::MAX)

@@ -1,41 +1,36 @@
-//! The open cgroups of one live pod. Nobody keeps them for longer than it takes to do something: a node has thousands.
+//! The open cgroups of one live pod. Callers close them as soon as they can: a node has thousands.
 
 use std::collections::BTreeMap;
 
 use crate::cgroup::{Cgroup, CgroupError, Hierarchy, Identity};
 use crate::model::{LivePod, PodTree, Target};
 
-/// The cgroups of a pod, held open: the same ones until they are opened anew, whatever happens to their paths.
+/// The open cgroups of a pod. They stay the same cgroups, even if their paths now lead to other ones.
 #[derive(Debug)]
 pub struct PodHandles {
     pod: Cgroup,
-    /// By name. Few, and many pods have them: a tree would take ten times the room.
-    containers: Box<[(String, Cgroup)]>,
+    /// By name. A vector, because a tree would take ten times the memory.
+    containers: Vec<(String, Cgroup)>,
 }
 
 impl PodHandles {
-    /// Opens the pod's cgroup and those of its containers. A container that ended meanwhile is left out.
+    /// Opens the cgroups of the pod and of its containers. Leaves out a container that has ended.
     ///
-    /// Errors: [`CgroupError`] of the first cgroup that cannot be opened for another reason, or of the pod's.
+    /// Errors: the pod's cgroup, or a container's that exists, cannot be opened.
     pub fn open(hierarchy: &Hierarchy, live: &LivePod) -> Result<Self, CgroupError> {
         let pod = Cgroup::open(hierarchy, &live.path)?;
         let mut containers = Vec::with_capacity(live.containers.len());
         for (name, container) in &live.containers {
             match Cgroup::open(hierarchy, &container.path) {
-                Ok(cgroup) => {
-                    containers.push((name.clone(), cgroup));
-                }
+                Ok(cgroup) => containers.push((name.clone(), cgroup)),
                 Err(error) if error.is_gone() => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(Self {
-            pod,
-            containers: containers.into_boxed_slice(),
-        })
+        Ok(Self { pod, containers })
     }
 
-    /// Opens a pod's cgroups, and reads what they hold.
+    /// Opens a pod's cgroups, and reads their files.
     ///
     /// Errors: as of [`Self::open`] and [`Self::read`].
     pub(super) fn open_and_read(hierarchy: &Hierarchy, live: &LivePod) -> Result<(Self, PodTree), CgroupError> {
@@ -44,20 +39,20 @@ impl PodHandles {
         Ok((handles, tree))
     }
 
-    /// Which cgroups they are.
+    /// The identities of the cgroups, the pod's first.
     pub fn identities(&self) -> Vec<Identity> {
         self.iter().map(|(_, cgroup)| cgroup.identity()).collect()
     }
 
-    /// What every file holds now. A container that ended meanwhile is left out.
+    /// Reads every file. Leaves out a container that has ended.
     ///
-    /// Errors: [`CgroupError`] of the first file that cannot be read for another reason, or of the pod's.
+    /// Errors: a file of the pod, or of a container that exists, cannot be read.
     pub fn read(&self) -> Result<PodTree, CgroupError> {
         let mut tree = PodTree {
             pod: self.pod.read_all()?,
             containers: BTreeMap::new(),
         };
-        for (name, cgroup) in &*self.containers {
+        for (name, cgroup) in &self.containers {
             match cgroup.read_all() {
                 Ok(settings) => {
                     tree.containers.insert(name.clone(), settings);
@@ -69,7 +64,6 @@ impl PodHandles {
         Ok(tree)
     }
 
-    /// The cgroup of that target.
     pub fn get(&self, target: &Target) -> Option<&Cgroup> {
         match target {
             Target::Pod => Some(&self.pod),

@@ -1,12 +1,13 @@
-//! Runs a hook: tells a container that its memory limit is about to come down, has grown, or will be reached.
+//! Runs a hook: notifies a container that its memory limit is about to come down, has grown, or will be reached.
 //!
-//! Apart from any pass: nothing waits for it but the lower limit that it was told of, and that not for long.
+//! A hook runs apart from any pass. Only the lower limit that the hook announces waits for it, and not for long.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
+use tonic::Code;
 
 use super::node::{Node, RuntimeLink};
 use crate::cgroup::{Cgroup, signal_in};
@@ -17,16 +18,16 @@ use crate::plan::shrink::leaves_room;
 use crate::runtime::{ContainerRuntime, Executed, Problem, RuntimeError};
 
 const NO_RUNTIME: &str = "there is no container runtime to run it";
-/// How often is looked whether a container holds less.
-const LOOK: Duration = Duration::from_millis(100);
+/// The time between two reads of a container's memory use.
+const POLL: Duration = Duration::from_millis(100);
 
-/// A container to be told something.
+/// A hook that is due.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookRun {
     /// Counts up over all hooks of the pod.
     pub number: u64,
     pub container: String,
-    /// A later container of its name is told nothing.
+    /// The hook runs in this container only, not in a later one of the same name.
     pub live: LiveContainer,
     pub moment: Moment,
     pub hook: Hook,
@@ -34,11 +35,10 @@ pub struct HookRun {
     pub new: u64,
 }
 
-/// Tells the container, and waits until it holds less where that is what it was told for. Ends in time, whatever the
-/// container does.
+/// Runs the hook. Before a shrink, waits until the container's memory fits the new limit. Always ends within the hook's time.
 pub async fn run_hook(node: Arc<Node>, run: &HookRun) -> HookEnd {
     let wait = run.hook.wait;
-    let Ok(_place) = tokio::time::timeout(wait, node.concurrency.hooks()).await else {
+    let Ok(_permit) = tokio::time::timeout(wait, node.concurrency.hooks.acquire()).await else {
         return HookEnd::failed(format!("not run: other containers' hooks were running for {wait:?}"));
     };
     let began = Instant::now();
@@ -62,7 +62,7 @@ pub async fn run_hook(node: Arc<Node>, run: &HookRun) -> HookEnd {
     let told = match (told, run.moment) {
         (Ok(told), Moment::BeforeShrink) => {
             let left = wait.saturating_sub(began.elapsed());
-            let fell = tokio::time::timeout(left, falls(Arc::clone(&node), run)).await;
+            let fell = tokio::time::timeout(left, wait_for_room(Arc::clone(&node), run)).await;
             let fell = fell.unwrap_or_else(|_| Err(format!("memory in use did not fall in {wait:?}")));
             match fell {
                 Ok(()) => Ok(format!("{told}, and what is in use fits the new limit")),
@@ -85,8 +85,8 @@ pub async fn run_hook(node: Arc<Node>, run: &HookRun) -> HookEnd {
     }
 }
 
-/// Why hooks of a pod would not be run as it stands now, a sentence each; `forbidden_by` is what in the configuration
-/// forbids them. Of commands only the runtime knows.
+/// Why hooks of a pod would not run now, a sentence each. `forbidden_by` is the configuration key that forbids them. Only the
+/// runtime knows whether a command can run.
 pub async fn hook_problems(node: &Node, pod: &Pod, live: &LivePod, forbidden_by: Option<&str>) -> Vec<String> {
     let mut problems = Vec::new();
     for (name, container) in &live.containers {
@@ -114,8 +114,8 @@ pub async fn hook_problems(node: &Node, pod: &Pod, live: &LivePod, forbidden_by:
     problems
 }
 
-/// Has the runtime send a signal to the first process of a container, or sends it where the runtime cannot. Without a signal
-/// it is tried whether one could be sent.
+/// Has the runtime send a signal to the first process of a container, or sends it itself where the runtime cannot. Without a
+/// signal, only tries whether one may be sent.
 ///
 /// Errors: a sentence.
 async fn send(
@@ -135,10 +135,10 @@ async fn send(
     }
 }
 
-/// Returns once the container would fit under its new limit.
+/// Waits until the container's memory fits the new limit.
 ///
-/// Errors: a sentence, when its cgroup cannot be read.
-async fn falls(node: Arc<Node>, run: &HookRun) -> Result<(), String> {
+/// Errors: a sentence, when the cgroup cannot be read.
+async fn wait_for_room(node: Arc<Node>, run: &HookRun) -> Result<(), String> {
     let wanted = Bytes::new(run.new);
     loop {
         let (node, path) = (Arc::clone(&node), run.live.path.clone());
@@ -149,26 +149,24 @@ async fn falls(node: Arc<Node>, run: &HookRun) -> Result<(), String> {
         if leaves_room(&reading, wanted) {
             return Ok(());
         }
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL).await;
     }
 }
 
-/// How a command ended, and what it printed.
+/// How a command ended, and its output.
 fn ended(result: Result<Executed, RuntimeError>) -> (Result<String, String>, String) {
     match result {
         Ok(Executed { exit_code: 0, output }) => (Ok("ended with 0".to_owned()), output),
         Ok(Executed { exit_code, output }) => (Err(format!("ended with {exit_code}")), output),
         Err(error) => {
-            let why = match error.problem {
-                Problem::Refused {
-                    code: tonic::Code::OutOfRange,
-                    ..
-                } => "it printed too much to be read".to_owned(),
-                Problem::Refused {
-                    code: tonic::Code::DeadlineExceeded,
-                    ..
-                }
-                | Problem::Deadline { .. } => "it did not end in time".to_owned(),
+            let code = match error.problem {
+                Problem::Deadline { .. } => Code::DeadlineExceeded,
+                Problem::Refused { code, .. } => code,
+                _ => Code::Unknown,
+            };
+            let why = match code {
+                Code::OutOfRange => "it printed too much to be read".to_owned(),
+                Code::DeadlineExceeded => "it did not end in time".to_owned(),
                 _ => error.to_string(),
             };
             (Err(why), String::new())

@@ -1,4 +1,4 @@
-//! What a pass is to do, and what became of it.
+//! The input and the result of a pass.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,35 +15,34 @@ use crate::model::{Cause, ChangeRecord, ControlFile, PodValues, StepRecord, Targ
 use crate::plan::resize::ResizeDecision;
 use crate::plan::{Plan, PodTargets, Quotas};
 
-/// What to do in one pass.
+/// The input of one pass.
 #[derive(Debug)]
 pub struct Job {
     pub targets: PodTargets,
-    /// Which cgroups an earlier pass found.
+    /// The cgroups that an earlier pass found.
     pub cgroups: Option<Vec<Identity>>,
-    /// Where the kubelet resizes in place: what is done about that.
+    /// How the pass uses `pods/resize`, where the kubelet resizes in place.
     pub resize: ResizeDecision,
-    /// How the API server is called, where the spec is patched.
+    /// Calls the API server, where the pass patches the spec.
     pub resizer: Option<Arc<dyn PodResizer>>,
-    /// Nothing is patched before this; none where nothing is prepared.
+    /// The pass waits for this before it patches; `None` where nothing is prepared.
     pub saved: Option<Saved>,
     pub cause: Cause,
     /// When the decision was made.
     pub asked: Instant,
-    /// How long the decision took that led to it.
+    /// How long that decision took.
     pub decided_in: Duration,
-    /// Whether an earlier pass left every file as it should be: then a file that differs was changed by somebody else.
+    /// Whether every file held its value after the pass before. Then another process wrote each file that differs now.
     pub held_before: bool,
-    /// What is known about those who change values of this pod.
     pub foreign: ForeignWriters,
-    /// Whether to compare the runtime's stored spec even if no file had to change.
+    /// Whether to compare the runtime's stored spec even if no file has to change.
     pub check_runtime: bool,
     /// What earlier tries to lower limits have seen.
     pub seen: SeenBefore,
 }
 
 impl Job {
-    /// A pass that writes without the API server, from now on, and knows of no earlier one.
+    /// A pass that is due now, writes without the API server, and knows of no earlier pass.
     pub fn new(targets: PodTargets, cause: Cause) -> Self {
         Self {
             targets,
@@ -62,31 +61,28 @@ impl Job {
     }
 }
 
-/// What became of a pass.
+/// The result of a pass.
 #[derive(Debug)]
 pub struct JobDone {
     /// The pod's open cgroups, unless one of them is gone.
     pub handles: Option<PodHandles>,
-    /// What is known about foreign writers now.
     pub foreign: ForeignWriters,
     pub record: ChangeRecord,
-    /// Values that somebody else had changed.
+    /// The values that another process had changed.
     pub flipped: Vec<(Target, ControlFile, Verdict)>,
-    /// A cgroup is gone: look at the node again.
+    /// A cgroup is gone: discovery must run again.
     pub stale: bool,
-    /// The runtime's formula turned out to be another one than assumed.
+    /// The runtime's formula, where it differs from the assumed one.
     pub formula: Option<WeightFormula>,
-    /// Which quotas are enforced, as far as that was seen.
+    /// The quotas that the kubelet enforces, as far as the pass has seen.
     pub quotas: Quotas,
-    /// What was done about lower memory limits.
     pub shrink: ShrinkReport,
-    /// What there is to know about the API server.
     pub api: ApiReport,
 }
 
-/// The steps a pass would take, without taking any. Blocks for the files; asks the runtime for its stored specs.
+/// The steps of a pass, without carrying out any. Reads the files and the runtime's stored specs.
 ///
-/// Errors: a sentence: what could not be read, or why there is no plan.
+/// Errors: a sentence that names the unreadable file or the reason why there is no plan.
 pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, String> {
     let changes = match job.resize {
         ResizeDecision::Refuse { why, .. } => return Err(why),
@@ -96,8 +92,8 @@ pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, S
     let specs = runtime_stage::stored_specs(&node, job.targets.bound.live()).await;
     let planned = tokio::task::spawn_blocking(move || {
         let live = job.targets.bound.live();
-        let handles = PodHandles::open(&node.hierarchy, live).map_err(|error| error.to_string())?;
-        let tree = handles.read().map_err(|error| error.to_string())?;
+        let opened = PodHandles::open_and_read(&node.hierarchy, live);
+        let (handles, tree) = opened.map_err(|error| error.to_string())?;
         node.least_limits.lift(&live.id.uid, &mut job.targets.containers);
         let wanted = job.targets.values(&tree, &node.traits);
         let plan =
@@ -111,9 +107,9 @@ pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, S
     planned.await.map_err(|panic| format!("internal error: {panic}"))?
 }
 
-/// Whether a pass would refuse to lower a limit before doing anything about it.
+/// Fails where a pass would refuse to lower a limit at once.
 fn refuse_at_once(plan: &Plan, handles: &PodHandles, seen: &SeenBefore) -> Result<(), String> {
-    let next = ShrinkChecks::of(plan, handles, seen).and_then(|mut checks| checks.check(handles));
+    let next = ShrinkChecks::of(plan, handles, seen).and_then(|mut checks| checks.advance(handles, false));
     match next {
         Ok(Next::Refused(target, why)) => Err(format!("{target}: {why}")),
         Ok(Next::Ready | Next::Wait(_)) => Ok(()),
@@ -122,7 +118,7 @@ fn refuse_at_once(plan: &Plan, handles: &PodHandles, seen: &SeenBefore) -> Resul
 }
 
 impl JobDone {
-    /// Nothing is known yet but what goes on record.
+    /// A result with this record and nothing else.
     pub(crate) fn new(record: ChangeRecord) -> Self {
         Self {
             handles: None,

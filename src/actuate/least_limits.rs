@@ -1,7 +1,7 @@
-//! The least memory limits that writers heed: a copy of the temporary limits that the guard can raise within a millisecond.
+//! The least memory limits that every writer keeps. The guard can raise them within a millisecond.
 //!
-//! The guard writes ahead of every decision, while a pass that knows nothing of it may be on its way. Every pass looks
-//! here at the moment it works out what files and stored specs should hold, and again before it tells the runtime, so that none
+//! The guard writes before any decision, while a pass that does not know of it may run. Every pass applies the least limits
+//! when it works out the values of files and stored specs, and checks them again before it updates the runtime. So no pass
 //! takes back what the guard has just given. The temporary limits themselves are in the pod's state.
 
 use std::collections::BTreeMap;
@@ -12,41 +12,33 @@ use crate::model::{Bytes, NamedRequirements, Resource};
 /// The least memory limits of one pod's containers, by name.
 pub(super) type OfPod = BTreeMap<String, Bytes>;
 
-/// The least memory limits of containers, by pod UID; shared by the guard, the controller and all passes.
+/// The least memory limits of containers, by pod UID. The guard, the controller and all passes share them.
 #[derive(Debug, Default)]
 pub struct LeastLimits(Mutex<BTreeMap<String, OfPod>>);
 
 impl LeastLimits {
-    /// From now on this container's limit is not set below `to`, nor below an earlier least limit.
+    /// From now on no writer sets this container's limit below `to`, nor below an earlier least limit.
     pub fn raise(&self, uid: &str, container: &str, to: Bytes) {
         let mut all = self.lock();
         let least = all.entry(uid.to_owned()).or_default().entry(container.to_owned());
         least.and_modify(|least| *least = to.max(*least)).or_insert(to);
     }
 
-    /// Replaces the least limit `from` by another one, or by none. If another one than `from` is there, the guard raised
-    /// it meanwhile, and it stays.
+    /// Replaces the least limit `from` by `to`, or removes it. Keeps a least limit other than `from`: the guard has raised it
+    /// meanwhile.
     pub fn change(&self, uid: &str, container: &str, from: Option<Bytes>, to: Option<Bytes>) {
         let mut all = self.lock();
-        let held = all.get(uid).and_then(|of_pod| of_pod.get(container).copied());
-        if held != from {
-            return;
-        }
         let of_pod = all.entry(uid.to_owned()).or_default();
-        match to {
-            Some(to) => {
-                of_pod.insert(container.to_owned(), to);
-            }
-            None => {
-                of_pod.remove(container);
-            }
+        if of_pod.get(container).copied() == from {
+            of_pod.remove(container);
+            of_pod.extend(to.map(|to| (container.to_owned(), to)));
         }
         if of_pod.is_empty() {
             all.remove(uid);
         }
     }
 
-    /// Removes everything that is kept about a pod.
+    /// Removes the least limits of a pod.
     pub fn forget(&self, uid: &str) {
         self.lock().remove(uid);
     }
@@ -56,10 +48,15 @@ impl LeastLimits {
         self.lock().get(uid)?.get(container).copied()
     }
 
-    /// Lifts what containers of a pod should have to their least limits, which are returned.
+    /// Lifts the targets of a pod's containers to their least limits, and returns those. A request that equals its limit rises
+    /// with it: the pod's QoS class may depend on that.
     pub fn lift(&self, uid: &str, targets: &mut [NamedRequirements]) -> OfPod {
         let least_limits = self.of(uid);
-        lift(targets, &least_limits);
+        for target in targets {
+            if let Some(least) = least_limits.get(&target.name) {
+                target.resources.lift(Resource::Memory, least.get());
+            }
+        }
         least_limits
     }
 
@@ -70,16 +67,6 @@ impl LeastLimits {
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, OfPod>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Lifts limits to their least ones, and requests that are the same as their limits with them: the one is not set without
-/// the other where the pod's class depends on it.
-fn lift(targets: &mut [NamedRequirements], least_limits: &OfPod) {
-    for target in targets {
-        if let Some(least) = least_limits.get(&target.name) {
-            target.resources.lift(Resource::Memory, least.get());
-        }
     }
 }
 
@@ -121,8 +108,11 @@ mod tests {
             named("higher", None, Some(512)),
             named("unlimited", Some(64), None),
         ];
-        let least_limits = targets.iter().map(|target| (target.name.clone(), mib(200))).collect();
-        lift(&mut targets, &least_limits);
+        let least_limits = LeastLimits::default();
+        targets
+            .each_ref()
+            .map(|target| least_limits.raise("u", &target.name, mib(200)));
+        least_limits.lift("u", &mut targets);
         let lifted = [
             named("app", Some(64), Some(200)),
             named("same", Some(200), Some(200)),

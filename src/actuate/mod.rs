@@ -1,10 +1,10 @@
-//! Makes one pod's cgroups and runtime hold what was decided, and says exactly what it did.
+//! Makes one pod's cgroups and runtime hold the decided values, and records every step.
 //!
-//! [`reconcile`] is the only path by which anything is written, whoever asked: a recommendation, an operator, a drift
-//! repair or a container that just started. It observes (the kernel's files, then the runtime's stored spec), plans
-//! (pure, [`crate::plan`]), patches the pod's spec first where the kubelet resizes in place, runs the steps, verifies by
-//! reading back, and undoes everything it did when a step is refused. Limits of memory come down in a way of their own
-//! ([`shrink`]). It never decides what a pod should have, and it never remembers what a file held: each pass reads.
+//! [`reconcile`] is the only path of a write, for every cause: a recommendation, an operator, a drift repair or a container
+//! that just started. It reads the kernel's files, plans ([`crate::plan`], pure), patches the pod's spec first where the kubelet
+//! resizes in place, carries out the steps, updates the runtime's stored specs, verifies by reading back, and undoes everything
+//! when a step is refused. [`shrink`] lowers memory limits. This module never decides the targets of a pod, and never remembers
+//! the content of a file: each pass reads.
 
 mod concurrency;
 mod execute;

@@ -1,4 +1,4 @@
-//! The node as a pass needs it: where cgroups are, what the kernel is like, whom to tell.
+//! What a pass needs to know about the node: its cgroups, its kernel and its container runtime.
 
 use std::sync::Arc;
 
@@ -11,29 +11,29 @@ use crate::decide::StaticManagers;
 use crate::model::{KubeletVersion, NodeTraits};
 use crate::runtime::ContainerRuntime;
 
-/// The container runtime, as far as there is one.
+/// The container runtime of the node.
 #[derive(Debug, Clone)]
 pub enum RuntimeLink {
-    /// There is none to tell: so it is configured.
+    /// The configuration says that there is none.
     None,
-    /// There should be one, and none was found yet: what it is to be told is owed. With the reason.
+    /// Discovery has not found the configured runtime, for this reason: its updates are pending.
     Away(String),
-    /// It was found; whether it answers now shows when it is called.
+    /// Discovery found the runtime; it may not answer now.
     Found(Arc<dyn ContainerRuntime>),
 }
 
-/// How a trait of the node is known.
+/// How the agent knows a trait of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KnownFrom {
     Configured,
-    /// The runtime, a container of it, or the Node object says it.
+    /// The runtime, one of its containers, or the Node object shows it.
     Reported,
-    /// Nothing says it: it follows from the names in the tree, or is assumed.
+    /// The agent infers it from the names in the tree, or assumes it.
     Inferred,
 }
 
 impl KnownFrom {
-    /// Where the answer comes from, of those who may give one.
+    /// How a value is known that may be configured or reported.
     pub const fn of<T: Copy>(configured: Option<T>, reported: Option<T>) -> Self {
         match (configured, reported) {
             (Some(_), _) => Self::Configured,
@@ -43,35 +43,31 @@ impl KnownFrom {
     }
 }
 
-/// Everything a pass needs to know about the node. Replaced whole when something about it changes.
+/// Everything a pass needs to know about the node. Discovery replaces the whole value when a part changes.
 #[derive(Debug, Clone)]
 pub struct Node {
     pub hierarchy: Hierarchy,
     /// The root of all pods.
     pub kubepods: Kubepods,
     pub traits: NodeTraits,
-    /// What the kubelet assigns to pods for good.
+    /// The kubelet's managers that assign processors and memory to pods for good.
     pub managers: StaticManagers,
     pub runtime: RuntimeLink,
     pub runtime_name: Option<String>,
-    /// How the driver is known.
     pub driver_from: KnownFrom,
-    /// How the formula is known.
     pub formula_from: KnownFrom,
-    /// How the kubelet's version is known.
     pub kubelet_from: KnownFrom,
-    /// systemd, where it drives the tree and can be reached.
+    /// systemd, where it drives the tree and answers.
     pub units: Option<Arc<Systemd>>,
-    /// How much may be done at once; shared by all passes, however often the node is replaced.
+    /// Shared by all passes, also after discovery has replaced the node.
     pub concurrency: Arc<Concurrency>,
-    /// Stops processes for the moment in which a memory limit is lowered.
     pub freezer: Arc<Freezer>,
-    /// Limits that were grown in an emergency; shared like the concurrency.
+    /// The limits that the guard has raised; shared like the concurrency.
     pub least_limits: Arc<LeastLimits>,
 }
 
 impl Node {
-    /// The node with the kubelet's version that the Node object states, unless a version is configured.
+    /// The node with the kubelet's version in the Node object, unless a version is configured.
     #[must_use]
     pub fn with_stated_kubelet(mut self: Arc<Self>, stated: Option<KubeletVersion>) -> Arc<Self> {
         let is_news = |stated: &KubeletVersion| self.known_kubelet() != Some(*stated);
@@ -84,7 +80,7 @@ impl Node {
         self
     }
 
-    /// The kubelet's version, where it is more than an assumption.
+    /// The kubelet's version, where it is configured or reported.
     pub fn known_kubelet(&self) -> Option<KubeletVersion> {
         (self.kubelet_from != KnownFrom::Inferred).then_some(self.traits.kubelet)
     }

@@ -1,14 +1,16 @@
-//! The beginning of a pass: what somebody else has changed.
+//! The beginning of a pass: finds the values that another process has changed.
 
 use jiff::Timestamp;
 
 use super::foreign::{ForeignWriters, Verdict};
 use crate::model::{ControlFile, PodTree, PodValues, Resource, Target};
 
-/// Finds values that somebody else changed, and takes those out of `wanted` that are to be left alone. Those that are left
-/// alone already are no news. `held_before` is false where the pass before did not succeed: what differs then may be its
-/// own doing, but what is left alone stays so. The memory limits of `grown` containers are higher than any earlier pass knew:
-/// the guard has just written them or is about to, after the files were read.
+/// Finds the values that another process has changed, and removes from `wanted` those that the agent leaves alone. Does not
+/// return values that it already left alone before.
+///
+/// `held_before` is false where the pass before failed: a value that differs may then be that pass's own, but the agent still
+/// leaves alone what it left alone before. The guard has raised the limits of `grown` containers since the last pass, and
+/// writes them before or after the pass reads the files.
 pub(super) fn flips(
     observed: &PodTree,
     wanted: &mut PodValues,
@@ -36,8 +38,8 @@ pub(super) fn flips(
         };
         for file in differing {
             let known = foreign.paused(&target, file, now).is_some();
-            let is_news = is_grown && file.resource() == Resource::Memory;
-            if (!held_before || is_news) && !known {
+            let is_ours = !held_before || is_grown && file.resource() == Resource::Memory;
+            if is_ours && !known {
                 continue;
             }
             let verdict = foreign.flipped(&target, file, now);
@@ -46,7 +48,7 @@ pub(super) fn flips(
                 if let Target::Container(name) = &target
                     && let Some(spec) = specs.get_mut(name)
                 {
-                    // The runtime would write the file.
+                    // The runtime would write the file with the spec.
                     spec.forget(file);
                 }
             }

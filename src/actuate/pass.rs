@@ -1,10 +1,10 @@
 //! One pass over one pod, stage by stage: observe, make room, patch, write, sync the runtime, verify, undo.
 //!
-//! The kernel comes first, because containers feel the files and nothing else: they hold the new values within a
-//! millisecond. The runtime comes next, so that its stored spec agrees and no later update by somebody else brings the old
-//! values back. If the runtime cannot be reached, that is owed and nothing is undone; if it refuses, everything is undone.
+//! The pass writes the kernel's files first, because only they bound the containers: they hold the new values within a
+//! millisecond. It updates the runtime next, so that no later update of the stored spec brings the old values back. If the
+//! runtime does not answer, the update stays pending and nothing is undone; if the runtime refuses, the pass undoes everything.
 //!
-//! Stages that deal with the kernel block, and run on threads that may. Where a pass has to wait, it leaves its thread.
+//! Stages that read or write the kernel's files block, and run on threads that may. A pass that has to wait leaves its thread.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -27,10 +27,10 @@ use crate::model::{
 use crate::plan::Plan;
 use crate::plan::resize::{Grant, ResizeDecision, ResizePatch};
 
-/// How long after a call without an answer the API server is asked again.
+/// The pause after a call that the API server did not answer.
 const SOON: Duration = Duration::from_secs(1);
 
-/// A pass on its way: what it works towards, what it knows and what it has done.
+/// The state of a running pass.
 #[derive(Debug)]
 pub(super) struct Pass {
     pub(super) node: Arc<Node>,
@@ -38,43 +38,44 @@ pub(super) struct Pass {
     pub(super) done: JobDone,
     pub(super) wanted: PodValues,
     pub(super) plan: Plan,
-    /// What takes back what it has done, the last thing last.
+    /// The actions to undo if the pass fails, the latest last.
     undo: Vec<Undo>,
     /// The least limits that `wanted` was made with.
     least_limits: OfPod,
-    /// The cgroups whose memory limits are to come down.
+    /// The cgroups whose memory limits come down.
     checks: ShrinkChecks,
-    /// Since when room is being made for that, and in how many turns.
+    /// When the pass began to make room for lower limits, and in how many turns it has.
     making_room: Option<(Instant, u32)>,
     /// A container of the pod has no cgroup any more.
     incomplete: bool,
-    /// The spec is patched before anything is written.
+    /// The pass patches the spec before it writes.
     patches: bool,
-    /// Why the kernel is given what was granted instead of what is wanted.
+    /// Why the pass writes the granted values instead of the wanted ones.
     withheld: Option<Withheld>,
-    /// The kubelet waits for less to be in use than the limits allow.
+    /// The kubelet waits until less memory is in use than the limits allow.
     reclaims: bool,
 }
 
-/// What takes back one thing that a pass did.
+/// Undoes one action of a pass.
 #[derive(Debug)]
 pub(super) enum Undo {
-    /// The patch of the pod's spec: once its cgroups hold again what the kubelet had granted.
+    /// Takes back the patch of the pod's spec, after the cgroups hold the granted values again.
     Patch(Box<PatchedSpec>),
-    /// What the runtime was told, as the steps on record say. Below the files, though it is told after they were written: it
-    /// writes a lower limit without a look at what is in use, and one that the files could not be given back would kill.
+    /// Puts back the runtime's stored specs, as the recorded steps say. After the files, although the pass updates the runtime
+    /// after it writes them: the runtime writes a lower limit without a check of the memory in use, which would kill where
+    /// the file could not be put back.
     StoredSpecs,
-    /// Files and units.
+    /// Puts back files and units.
     Written(Vec<Step>),
 }
 
-/// The end of a stage: the pass goes on with what the stage returns, or is over.
+/// The end of a stage: the pass continues with the value, or is over.
 type Staged<T> = Result<T, Box<Pass>>;
 
-/// Does the pass.
+/// Runs one pass.
 ///
-/// A pass that lowers memory limits may take seconds, for most of which it waits: other pods have their turn meanwhile.
-/// Every pod of a node may be waiting at once, so that what a pass carries along is boxed.
+/// A pass that lowers memory limits may take seconds and waits for most of them, while passes of other pods run. Every pod of
+/// a node may have a waiting pass, so the state of a pass is boxed.
 pub async fn reconcile(node: Arc<Node>, job: Box<Job>) -> JobDone {
     let (Ok(pass) | Err(pass)) = Box::pin(stages(Pass::new(node, job))).await;
     Box::pin(pass.end()).await
@@ -92,7 +93,7 @@ async fn stages(mut pass: Box<Pass>) -> Staged<Box<Pass>> {
             return Err(pass.stop(Outcome::Withheld(why)));
         }
         ResizeDecision::Write(grant) => {
-            // A limit that is there cannot be taken away through the API server.
+            // The API server cannot remove a limit from a spec.
             pass.job.targets.lift_undeclared &= grant.ahead;
             pass.apply_grant(grant);
         }
@@ -134,9 +135,9 @@ impl Pass {
         })
     }
 
-    /// The kernel is given what the kubelet has granted.
+    /// From here on the pass writes what the kubelet has granted.
     fn apply_grant(&mut self, grant: Grant) {
-        // The kubelet starts containers again with what the spec has.
+        // The kubelet restarts containers with the values of the spec.
         self.job.targets.kubelet_unasked |= grant.is_written_ahead();
         self.job.targets.containers = grant.targets;
         self.job.held_before &= grant.settled;
@@ -146,10 +147,10 @@ impl Pass {
         self.making_room = None;
     }
 
-    /// Makes room for what is patched, as for a write, and patches the spec.
+    /// Makes room for the patched values, as for a write, and patches the spec.
     async fn make_room_and_patch(mut self: Box<Self>, patch: ResizePatch) -> Staged<Box<Self>> {
         let lift_undeclared = std::mem::take(&mut self.job.targets.lift_undeclared);
-        // The targets are new: nobody changed what differs from them.
+        // The targets are new: a file that differs from them is no drift.
         let held_before = std::mem::take(&mut self.job.held_before);
         self.job.targets.containers.clone_from(&patch.targets);
         self.patches = true;
@@ -183,7 +184,7 @@ impl Pass {
             }
             ResizeError::Refused { retry_after, .. } if patch.ahead => (reason, retry_after.unwrap_or(SOON)),
             ResizeError::Denied(why) => {
-                // What was written before anybody asked is taken back as well.
+                // The pass also takes back values that were written before the API server was asked.
                 self.job.targets.containers = patch.held;
                 self.done.api.denied = Some(why);
                 self.making_room = None;
@@ -199,7 +200,7 @@ impl Pass {
             }
             ResizeError::Gone(_) => return Err(self.stop(Outcome::Interrupted { reason })),
             ResizeError::Altered(_) => {
-                // What the spec has become is somebody else's, and later than what was asked for.
+                // Admission has changed the spec after this request.
                 let generation = self.job.targets.bound.object().metadata.generation;
                 self.done.api.asked = Some(patch.accepted(generation));
                 return Err(self.stop(Outcome::Refused { reason }));
@@ -215,8 +216,8 @@ impl Pass {
         Ok(self)
     }
 
-    /// Observes the cgroups, makes room for lower memory limits, and writes; but nothing is written before a patch. What was
-    /// observed before the patch counts after it.
+    /// Observes the cgroups, makes room for lower memory limits, and writes, unless a patch comes first. After the patch, the
+    /// pass uses what it has observed before.
     async fn run_kernel_stages(mut self: Box<Self>) -> Staged<Box<Self>> {
         loop {
             let wait;
@@ -233,7 +234,7 @@ impl Pass {
         work: impl FnOnce(&mut Self) -> Result<T, Outcome> + Send + 'static,
     ) -> Staged<(Box<Self>, T)> {
         let node = Arc::clone(&self.node);
-        let _place = node.concurrency.kernel().await;
+        let _permit = node.concurrency.kernel.acquire().await;
         match self.blocking(work).await {
             (pass, Ok(value)) => Ok((pass, value)),
             (pass, Err(outcome)) => Err(pass.stop(outcome)),
@@ -252,7 +253,7 @@ impl Pass {
         worked.await.unwrap_or_else(|panic| resume_unwind(panic.into_panic()))
     }
 
-    /// Goes on until the pass has written, or has to wait until the time that is returned.
+    /// Advances until the pass has written, or returns the time at which to continue.
     fn advance(&mut self) -> Result<Option<Instant>, Outcome> {
         if self.making_room.is_none() {
             self.observe()?;
@@ -271,7 +272,7 @@ impl Pass {
         Ok(None)
     }
 
-    /// Whether nothing was grown in an emergency since the pass observed.
+    /// Whether the guard has raised no limit of the pod since the pass observed.
     pub(super) fn is_current(&self) -> bool {
         self.node.least_limits.of(self.uid()) == self.least_limits
     }
@@ -288,10 +289,9 @@ impl Pass {
         let start = Instant::now();
         self.job.seen.extend(self.checks.seen());
         let live = Arc::clone(self.job.targets.bound.live());
-        let opened = PodHandles::open_and_read(&self.node.hierarchy, &live);
-        let (handles, tree) = opened.map_err(|error| unreadable(&error))?;
+        let (handles, tree) = PodHandles::open_and_read(&self.node.hierarchy, &live)?;
         let handles = &*self.done.handles.insert(handles);
-        // One that ended may have been followed by another at the same path.
+        // A new cgroup may have the path of one that ended.
         let found = handles.identities();
         let others = self.job.cgroups.as_ref().is_some_and(|known| *known != found);
         self.job.cgroups = Some(found);
@@ -312,19 +312,16 @@ impl Pass {
             self.done.flipped = flips(&tree, &mut self.wanted, foreign, self.job.held_before, &grown);
         }
         self.plan = plan_files(tree, &self.wanted, &self.node.traits)?;
-        self.checks = ShrinkChecks::of(&self.plan, handles, &self.job.seen).map_err(|error| unreadable(&error))?;
+        self.checks = ShrinkChecks::of(&self.plan, handles, &self.job.seen)?;
         stages.plan = start.elapsed();
         Ok(())
     }
 
-    /// Makes room for lower memory limits, as far as one turn goes; returns when the next turn is, if there is one.
+    /// Makes room for lower memory limits in one turn; returns the time of the next turn, if the pass needs one.
     fn make_room(&mut self) -> Result<Option<Instant>, Outcome> {
         let (since, turns) = self.making_room.get_or_insert_with(|| (Instant::now(), 0));
         *turns += 1;
-        let next = self
-            .checks
-            .advance(opened(&self.done)?)
-            .map_err(|error| unreadable(&error))?;
+        let next = self.checks.advance(opened(&self.done)?, true)?;
         if !self.checks.is_empty() && self.done.api.asked.is_none() {
             self.done.record.stages.prepare = since.elapsed();
         }
@@ -344,9 +341,9 @@ impl Pass {
         let handles = opened(&self.done)?;
         let mut lowered = Vec::new();
         if self.making_room.is_some_and(|(_, turns)| turns > 1) {
-            // Making room took a while: what is there now counts. A kubelet that was asked writes lower limits as well, and may
-            // be first; they are watched all the same.
-            let tree = handles.read().map_err(|error| unreadable(&error))?;
+            // Making room took a while, so the files are read again. A kubelet that has the new spec may have written the lower
+            // limits first; the pass has them watched all the same.
+            let tree = handles.read()?;
             let holds = |target: &Target, to: Bytes| {
                 tree.get(target).and_then(Settings::memory_limit) == Some(MemoryLimit::Bytes(to.get()))
             };
@@ -387,8 +384,8 @@ impl Pass {
         ended
     }
 
-    /// What the cgroups say whose limits are about to come down, those of them that count: what is seen later is compared
-    /// with it.
+    /// Reads the cgroups whose limits are about to come down, those of them that `counts` selects. The watch compares later
+    /// readings with these.
     fn before_lowering(
         &self,
         handles: &PodHandles,
@@ -400,7 +397,7 @@ impl Pass {
                 continue;
             };
             if counts(&step.target, to) {
-                let last = cgroup.outer().watch_reading().map_err(|error| unreadable(&error))?;
+                let last = cgroup.outer().watch_reading()?;
                 lowered.push(Lowering {
                     target: step.target.clone(),
                     from,
@@ -412,7 +409,7 @@ impl Pass {
         Ok(lowered)
     }
 
-    /// Tells the runtime what the kernel holds, if that is news.
+    /// Updates the runtime's stored specs, if the kernel's values have changed.
     async fn sync_runtime(mut self: Box<Self>) -> Staged<Box<Self>> {
         if self.job.check_runtime || !self.plan.is_empty() {
             let start = Instant::now();
@@ -425,14 +422,14 @@ impl Pass {
         Ok(self)
     }
 
-    /// Goes through no further stage.
+    /// Ends the pass with this outcome.
     fn stop(mut self: Box<Self>, outcome: Outcome) -> Box<Self> {
         self.done.record.outcome = outcome;
         self
     }
 
-    /// Takes back what a pass that failed has done, the last thing first. What was written before a cgroup ended, or is only
-    /// to be verified again, is in order.
+    /// Undoes the actions of a failed pass, the latest first. Keeps the written values where a cgroup has ended, or where only
+    /// the verification failed: they are in order.
     async fn take_back(mut self: Box<Self>) -> Box<Self> {
         let is_refused = matches!(self.done.record.outcome, Outcome::RolledBack { .. });
         while let Some(undo) = self.undo.pop() {
@@ -460,12 +457,12 @@ impl Pass {
         self.done.shrink.freezes.extend(executor.freezes);
     }
 
-    /// The pass is over. Cgroups that are stale are not handed on.
+    /// Undoes what has to be undone, and completes the result. Closes the cgroups where one of them is gone.
     async fn end(self: Box<Self>) -> JobDone {
         let mut pass = self.take_back().await;
         let done = &mut pass.done;
         if !done.record.outcome.holds() {
-            // What was written was undone, or holds although the rest is planned anew.
+            // The written steps were undone, or hold although the next pass plans the rest anew.
             done.shrink.retain_written(&done.record.steps);
         }
         done.shrink.seen = std::mem::take(&mut pass.job.seen);
@@ -492,25 +489,29 @@ fn overtaken() -> Outcome {
 }
 
 /// The pod's cgroups, which the first stage opens.
+///
+/// Errors: that stage has not run.
 pub(super) fn opened(done: &JobDone) -> Result<&PodHandles, Outcome> {
     done.handles.as_ref().ok_or_else(|| Outcome::Interrupted {
         reason: "the pod's cgroups are not open".to_owned(),
     })
 }
 
-/// The end of a pass over a pod whose files cannot be read, or not any more.
-pub(super) fn unreadable(error: &CgroupError) -> Outcome {
-    let reason = error.to_string();
-    if error.is_gone() {
-        Outcome::Interrupted { reason }
-    } else {
-        Outcome::Refused { reason }
+/// The end of a pass over a pod whose files cannot be read.
+impl From<CgroupError> for Outcome {
+    fn from(error: CgroupError) -> Self {
+        let reason = error.to_string();
+        if error.is_gone() {
+            Self::Interrupted { reason }
+        } else {
+            Self::Refused { reason }
+        }
     }
 }
 
-/// The steps from what a pod's files hold to what they should hold.
+/// The steps from the values that a pod's files hold to the wanted ones.
 ///
-/// Errors: the pass ends, because there is no way.
+/// Errors: no valid order of steps exists, so the pass ends.
 pub(super) fn plan_files(held: PodTree, wanted: &PodValues, traits: &NodeTraits) -> Result<Plan, Outcome> {
     let held = PodValues {
         tree: held,

@@ -1,10 +1,10 @@
 //! The stage of a pass that patches the pod's spec, where the kubelet resizes in place.
 //!
-//! Nothing is patched that could not be done: room on the node is checked before, and room under lower memory limits is
-//! made before, as for a write of our own. The cgroups are given what was patched at once when the node is known to have
-//! room (the fast path), before the kubelet gets there: what it finds is what it would write, so that its own write, which
-//! does not look twice, cannot kill. Where they cannot hold it after all, the patch is taken back: the kubelet would write
-//! the lower limit a moment later. The API server is called in one place, behind [`PodResizer`].
+//! The pass patches only what it could write: before the patch it checks the room on the node, and makes room under lower
+//! memory limits, as for its own writes. When the node has room, the pass writes the patched values at once, before the kubelet
+//! (the fast path). The kubelet then finds the values that it would write, so its own write, which checks less, cannot kill.
+//! Where the cgroups cannot hold the values after all, the pass takes the patch back, because the kubelet would write the lower
+//! limit a moment later. [`PodResizer`] is the only way to the API server.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -20,89 +20,89 @@ use crate::model::objects::Pod;
 use crate::model::{NamedRequirements, Step, StepRecord};
 use crate::plan::resize::{self, AcceptedResize, ResizePatch};
 
-/// The way to the `resize` subresource.
+/// Calls the `resize` subresource.
 #[tonic::async_trait]
 pub trait PodResizer: Debug + Send + Sync {
-    /// Makes these changes to the spec of this pod and no other of its name; returns the pod as it is then. With a resource `version`,
-    /// only if the pod still has that one.
+    /// Makes these changes to the spec of this pod, but not of another pod with its name; returns the changed pod. With a
+    /// resource `version`, only if the pod still has that version.
     ///
-    /// Errors: [`ResizeError`], which says what to do about it.
+    /// Errors: [`ResizeError`]; each variant has its own consequence.
     async fn resize(&self, pod: &Pod, version: &str, changes: &[Step]) -> Result<Pod, ResizeError>;
 
-    /// The pod as the API server has it now, with its resource version.
+    /// Reads the pod from the API server, with its resource version.
     ///
     /// Errors: [`ResizeError`].
     async fn read(&self, pod: &Pod) -> Result<Pod, ResizeError>;
 
-    /// Why nobody should wait for the API server now, in a sentence; none while it answers.
+    /// Why callers should not wait for the API server now, in a sentence; `None` while it answers.
     fn away(&self) -> Option<String>;
 
-    /// The same way for what an operator waits for, where that is another one.
+    /// The resizer for requests that an operator waits for, where it is another one.
     fn for_operators(&self) -> Option<Arc<dyn PodResizer>> {
         None
     }
 }
 
-/// The API server did not make the change that was asked for.
+/// The API server did not make the requested change.
 #[derive(Debug, thiserror::Error)]
 pub enum ResizeError {
-    /// It, or the pod's kubelet, cannot resize in place at all.
+    /// The API server or the pod's kubelet cannot resize in place.
     #[error("no resizing in place here: {0}")]
     Unsupported(String),
-    /// There is no such pod any more.
+    /// The pod no longer exists.
     #[error("{0}")]
     Gone(String),
-    /// It made another change: what was wanted, and what it accepted instead.
+    /// Admission made another change. The text names both.
     #[error("admission made something else of what was asked for: {0}")]
     Altered(String),
-    /// A rule says no: a quota, a LimitRange, admission, validation. The same request is refused until a rule changes.
+    /// A quota, a LimitRange, admission or validation denies the request, and will until a rule changes.
     #[error("{0}")]
     Denied(String),
-    /// It does not answer.
+    /// The API server does not answer.
     #[error("{0}")]
     Away(String),
-    /// The pod is another one than was read, and has to be read before.
+    /// The pod has changed since the agent read it, and must be read again.
     #[error("the pod was changed while the API server was away, and has still to be read")]
     Stale,
-    /// It says no for now.
+    /// The API server refuses for now.
     #[error("{reason}")]
     Refused {
         reason: String,
-        /// How long it wants to be left alone, if it says so.
+        /// How long the API server asks to wait (`Retry-After`).
         retry_after: Option<Duration>,
     },
 }
 
-/// Done when a prepared resize is on the disk, or cannot be brought there.
+/// Completes when a prepared resize is on the disk, or cannot be written.
 pub type Saved = Shared<BoxFuture<'static, ()>>;
 
-/// What a pass leaves to be known about the API server.
+/// How the API server answered a pass.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ApiReport {
-    /// What it was asked for, and has accepted.
+    /// The request that the API server has accepted.
     pub asked: Option<AcceptedResize>,
-    /// It knows no resizing in place.
+    /// The API server cannot resize in place.
     pub unsupported: bool,
-    /// How long it wants to be left alone, if it says so, or is not to be asked.
+    /// How long to wait before the next request.
     pub retry_after: Option<Duration>,
-    /// It was not asked: the node has no room for what is wanted.
+    /// The pass sent no request: the node has no room for the targets.
     pub no_room: bool,
-    /// A rule denies what it was asked for, in these words. The kernel is given what was granted before.
+    /// Why a rule denies the request. The pass writes the values that were granted before.
     pub denied: Option<String>,
 }
 
-/// A spec that was patched, and how to take that back.
+/// A patched spec, with what is needed to take the patch back.
 #[derive(Debug)]
 pub(super) struct PatchedSpec {
     resizer: Arc<dyn PodResizer>,
-    /// The pod as it was once it had accepted the patch.
+    /// The pod after the patch.
     pub(super) pod: Pod,
-    /// What the kubelet had granted before.
+    /// The values that the kubelet had granted before.
     held: Vec<NamedRequirements>,
 }
 
 impl Pass {
-    /// Patches the spec, once that is saved.
+    /// Patches the spec, after the prepared resize is saved.
     pub(super) async fn patch(&mut self, patch: &ResizePatch) -> Result<PatchedSpec, ResizeError> {
         let Some(resizer) = self.job.resizer.clone() else {
             return Err(ResizeError::Unsupported("no API server".to_owned()));
@@ -135,9 +135,9 @@ impl Pass {
 }
 
 impl PatchedSpec {
-    /// Takes the patch back; the pass tells of it.
+    /// Takes the patch back, and records the steps.
     pub(super) async fn undo(mut self, node: &Node, done: &mut JobDone) {
-        // What was given in an emergency meanwhile is not taken away either.
+        // Keeps the limits that the guard has raised meanwhile.
         node.least_limits.lift(&self.pod.metadata.uid, &mut self.held);
         let changes = match resize::changes(&self.pod, &self.held) {
             Ok(changes) if changes.is_empty() => return,
@@ -160,7 +160,7 @@ impl PatchedSpec {
     }
 }
 
-/// Calls the API server; the pass tells of it, unless there is no such way.
+/// Calls the API server, and records the steps, unless it cannot be reached or cannot resize.
 async fn call(
     resizer: &dyn PodResizer,
     pod: &Pod,

@@ -1,5 +1,5 @@
-//! The stages of a pass that deal with the runtime: its stored specs are made to agree with what the kernel holds, and the
-//! files are verified afterwards.
+//! The stages of a pass that call the runtime: they make its stored specs agree with the kernel's values, and verify the files
+//! afterwards.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use futures::future::join_all;
 
 use super::node::{Node, RuntimeLink};
 use super::pass::{Pass, opened, plan_files};
-use super::shrink::Markers;
+use super::shrink::Freezer;
 use crate::cgroup::{Cgroup, State};
 use crate::failpoint::failpoint;
 use crate::model::{
@@ -19,7 +19,7 @@ use crate::model::{
 use crate::plan::Plan;
 use crate::runtime::{ContainerRuntime, RuntimeError, weight};
 
-/// What the runtime has stored about the pod's containers, as far as it can be asked and says.
+/// The runtime's stored specs of the pod's containers, as far as the runtime answers and shows them.
 pub async fn stored_specs(node: &Node, live: &LivePod) -> BTreeMap<String, CriResources> {
     let mut specs = BTreeMap::new();
     let RuntimeLink::Found(runtime) = &node.runtime else {
@@ -34,8 +34,8 @@ pub async fn stored_specs(node: &Node, live: &LivePod) -> BTreeMap<String, CriRe
     specs
 }
 
-/// Asks the runtime about the pod's containers of these names, about all of them at once: a pod waits for one answer,
-/// and of a runtime that hangs for one deadline.
+/// Asks the runtime for the stored specs of these containers, all at once: the pass waits for one answer, or for one deadline
+/// of a runtime that hangs.
 async fn fetch_containers<'a>(
     runtime: &dyn ContainerRuntime,
     live: &LivePod,
@@ -45,9 +45,9 @@ async fn fetch_containers<'a>(
     join_all(containers.map(async |(name, container)| (name, runtime.stored(&container.id).await))).await
 }
 
-/// Tells the runtime what its stored specs should hold, where they differ, and reads the files again: it wrote them too.
+/// Updates the stored specs that differ from the wanted ones, and reads the files again, because the runtime writes them too.
 ///
-/// Errors: how the pass ends where the runtime was not told, or the files do not hold their values.
+/// Errors: how the pass ends where the runtime was not updated, or the files do not hold their values.
 pub(super) async fn sync(pass: &mut Pass) -> Result<(), Outcome> {
     let node = Arc::clone(&pass.node);
     let runtime = match &node.runtime {
@@ -55,7 +55,7 @@ pub(super) async fn sync(pass: &mut Pass) -> Result<(), Outcome> {
         RuntimeLink::Away(why) => return Err(Outcome::RuntimeOwed { reason: why.clone() }),
         RuntimeLink::Found(runtime) => runtime.as_ref(),
     };
-    let _place = node.concurrency.runtime().await;
+    let _permit = node.concurrency.runtime.acquire().await;
     if let Some(reason) = node.concurrency.runtime_away() {
         return Err(Outcome::RuntimeOwed { reason });
     }
@@ -67,7 +67,7 @@ pub(super) async fn sync(pass: &mut Pass) -> Result<(), Outcome> {
     }
     for step in steps {
         if !pass.is_current() {
-            // The runtime would write the limit that was there before.
+            // The runtime would write the earlier limit.
             return Err(Outcome::RuntimeOwed {
                 reason: "a limit was grown in an emergency meanwhile; told by the next pass".to_owned(),
             });
@@ -84,7 +84,7 @@ pub(super) async fn sync(pass: &mut Pass) -> Result<(), Outcome> {
     verify(pass)
 }
 
-/// Carries out one step, and records it.
+/// Carries out and records one step.
 async fn update_spec(
     runtime: &dyn ContainerRuntime,
     pass: &mut Pass,
@@ -99,7 +99,7 @@ async fn update_spec(
     };
     let start = Instant::now();
     let cgroup = pass.done.handles.as_ref().and_then(|handles| handles.get(&step.target));
-    let result = update(runtime, pass.node.freezer.markers(), cgroup, &container.id, to).await;
+    let result = update(runtime, &pass.node.freezer, cgroup, &container.id, to).await;
     pass.done.record.steps.push(StepRecord {
         rollback,
         ..StepRecord::carried_out(step, start.elapsed(), &result)
@@ -107,26 +107,23 @@ async fn update_spec(
     result
 }
 
-/// Changes a container's stored spec. A runtime may change limits besides that it was not told of: CRI-O gives no swap
-/// whenever memory changes, and containerd writes a `memory.high` that it has stored. They are put back.
+/// Changes a container's stored spec. A runtime may also change limits that the call does not name: CRI-O sets swap to 0 with
+/// every change of memory, and containerd writes its stored `memory.high`. Puts those limits back.
 async fn update(
     runtime: &dyn ContainerRuntime,
-    markers: &Markers,
+    freezer: &Freezer,
     cgroup: Option<&Cgroup>,
     id: &str,
     fields: &CriResources,
 ) -> Result<(), RuntimeError> {
     let mut kept = Vec::new();
     for dir in cgroup.into_iter().flat_map(Cgroup::dirs) {
-        let limits = dir.memory_dir().and_then(|dir| {
-            let chosen = dir.uncarried_limits()?;
-            Ok((dir, chosen))
-        });
-        match limits {
-            Ok((_, chosen)) if chosen.is_empty() => {}
-            Ok((dir, chosen)) => {
-                // Should the agent be killed before it has put them back, its next start does.
-                let marker = markers.place_limits(&dir, &chosen);
+        let dir = dir.memory_dir();
+        match dir.uncarried_limits() {
+            Ok(chosen) if chosen.is_empty() => {}
+            Ok(chosen) => {
+                // If the agent is killed before it has put them back, its next start does so.
+                let marker = freezer.place_marker(dir, chosen.clone());
                 if let Err(error) = &marker {
                     tracing::warn!(container = id, %error, "cannot leave a marker for the next start");
                 }
@@ -165,7 +162,7 @@ fn give_up(node: &Node, error: &RuntimeError) -> Outcome {
     Outcome::RuntimeOwed { reason }
 }
 
-/// Which stored specs differ from what they should hold.
+/// The steps for the stored specs that differ from the wanted ones.
 async fn spec_steps(runtime: &dyn ContainerRuntime, pass: &Pass) -> Result<Vec<Step>, RuntimeError> {
     let mut specs = BTreeMap::new();
     let live = pass.job.targets.bound.live();
@@ -173,14 +170,14 @@ async fn spec_steps(runtime: &dyn ContainerRuntime, pass: &Pass) -> Result<Vec<S
         let target = Target::Container(name.clone());
         let stored = match answer {
             Ok(stored) => stored,
-            // Only a manifest names it: the runtime never writes what it does not know.
-            Err(error) if error.is_not_found() && lives(pass, &target) => {
+            // Only a manifest names this container: the runtime never writes a container that it does not know.
+            Err(error) if error.is_not_found() && is_alive(pass, &target) => {
                 tracing::debug!(container = %name, %error, "nothing to tell the runtime of it");
                 continue;
             }
             Err(error) => return Err(error),
         };
-        // A runtime that does not say what it has stored is told everything once for each change.
+        // A runtime that does not show its stored specs gets all fields once for each change.
         let written = |step: &StepRecord| step.target == target && step.change.is_kernels();
         let touched = || pass.done.record.steps.iter().any(written);
         if let Some(stored) = stored.or_else(|| touched().then(CriResources::default)) {
@@ -191,7 +188,7 @@ async fn spec_steps(runtime: &dyn ContainerRuntime, pass: &Pass) -> Result<Vec<S
         specs,
         ..PodValues::default()
     };
-    // Only quotas of files can make planning fail, and there are none here.
+    // Planning fails only for quotas of files, and this plan has no files.
     let plan = Plan::between(
         &of_specs(specs),
         &of_specs(pass.wanted.specs.clone()),
@@ -200,13 +197,13 @@ async fn spec_steps(runtime: &dyn ContainerRuntime, pass: &Pass) -> Result<Vec<S
     Ok(plan.map(|plan| plan.steps().to_vec()).unwrap_or_default())
 }
 
-/// Whether a container's cgroup is there still: a runtime forgets a container of its own after that.
-fn lives(pass: &Pass, target: &Target) -> bool {
+/// Whether a container's cgroup still exists: a runtime forgets a container of its own only later.
+fn is_alive(pass: &Pass, target: &Target) -> bool {
     let cgroup = pass.done.handles.as_ref().and_then(|handles| handles.get(target));
     cgroup.is_some_and(|cgroup| matches!(cgroup.state(), Ok(State::Alive)))
 }
 
-/// Puts back the stored specs that the runtime was told, after the files ([`Undo::StoredSpecs`]).
+/// Puts back the stored specs that the pass updated, after the files ([`Undo::StoredSpecs`]).
 ///
 /// [`Undo::StoredSpecs`]: super::pass::Undo::StoredSpecs
 pub(super) async fn undo(pass: &mut Pass) {
@@ -214,7 +211,7 @@ pub(super) async fn undo(pass: &mut Pass) {
     let RuntimeLink::Found(runtime) = &node.runtime else {
         return;
     };
-    let _place = node.concurrency.runtime().await;
+    let _permit = node.concurrency.runtime.acquire().await;
     let files_failed = matches!(pass.done.record.outcome, Outcome::Incomplete { .. });
     let told = |record: &StepRecord| match record.change {
         Change::Spec { from, to } if record.error.is_none() => Some((record.target.clone(), from, to)),
@@ -237,7 +234,7 @@ pub(super) async fn undo(pass: &mut Pass) {
     }
 }
 
-/// `from` for the fields that `to` set; what was not specified before becomes unbounded, since CRI cannot unset.
+/// `from` for the fields that `to` sets. A field that was not specified before becomes unbounded, because CRI cannot unset it.
 fn unbounded(from: CriResources, to: CriResources) -> CriResources {
     CriResources {
         cpu_shares: to.cpu_shares.and(from.cpu_shares),
@@ -249,21 +246,19 @@ fn unbounded(from: CriResources, to: CriResources) -> CriResources {
     }
 }
 
-/// Reads the files again: the runtime wrote them too.
+/// Reads the files again, because the runtime has written them too.
+///
+/// Errors: how the pass ends where a file does not hold its value.
 fn verify(pass: &mut Pass) -> Result<(), Outcome> {
-    let tree = opened(&pass.done)?.read().map_err(|error| {
-        let reason = error.to_string();
-        if error.is_gone() {
-            Outcome::Interrupted { reason }
-        } else {
-            Outcome::Incomplete { reason }
-        }
+    let tree = opened(&pass.done)?.read().map_err(|error| match error.into() {
+        Outcome::Refused { reason } => Outcome::Incomplete { reason },
+        ended => ended,
     })?;
-    pass.done.formula = weights_show(pass, &tree);
+    pass.done.formula = detected_formula(pass, &tree);
     let incomplete = |reason| Err(Outcome::Incomplete { reason });
     match plan_files(tree, &pass.wanted, &pass.node.traits) {
         Ok(plan) if plan.is_empty() => Ok(()),
-        // The runtime's weights are right by definition; with its formula known the next pass wants the same.
+        // The runtime decides the formula of weights; the next pass uses the formula that the weights show.
         Ok(_) if pass.done.formula.is_some() => Ok(()),
         Ok(plan) => {
             let differ: Vec<_> = plan.steps().iter().map(|step| step.target.to_string()).collect();
@@ -274,8 +269,8 @@ fn verify(pass: &mut Pass) -> Result<(), Outcome> {
     }
 }
 
-/// The formula that explains the weights the runtime just wrote, if it is not the one assumed.
-fn weights_show(pass: &Pass, tree: &PodTree) -> Option<WeightFormula> {
+/// The formula that explains the weights the runtime has just written, if it is not the assumed one.
+fn detected_formula(pass: &Pass, tree: &PodTree) -> Option<WeightFormula> {
     if pass.node.traits.version == CgroupVersion::V1 {
         return None;
     }

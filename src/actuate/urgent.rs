@@ -1,9 +1,9 @@
 //! Grows one memory limit at once.
 //!
-//! In come a pod's open cgroups, what its containers should have, one of them and its new limit; out comes what was
-//! written. The pod's cgroup gets the limit that the next pass wants as well, by the rules of the [hierarchy]. Only files
-//! are written, pod first, by the same plan and the same executor as in any pass: what systemd and the runtime have on
-//! record follows in the next pass. Blocks for some file reads and writes, never for another process.
+//! In come a pod's open cgroups, the targets of its containers, one container and its new limit; out come the written steps.
+//! The pod's cgroup gets the limit that the next pass wants as well, by the rules of the [hierarchy]. The same plan and the
+//! same executor as in any pass write the files only, the pod's first; the next pass updates systemd and the runtime. Blocks
+//! for some file reads and writes, never for another process.
 //!
 //! [hierarchy]: crate::plan::hierarchy()
 
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use super::execute::Executor;
 use super::handles::PodHandles;
 use super::node::Node;
-use super::pass::{plan_files, unreadable};
+use super::pass::plan_files;
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::failpoint::failpoint;
 use crate::model::objects::Pod;
@@ -23,37 +23,36 @@ use crate::model::{
 };
 use crate::plan::hierarchy;
 
-/// What became of a growth.
+/// The result of a growth.
 #[derive(Debug)]
 pub struct Grown {
-    /// The container's limit before; `None` if it had none or is gone.
+    /// The limit before; `None` if there was none, or the container is gone.
     pub from: Option<Bytes>,
     pub outcome: Outcome,
-    /// What was written, in order.
+    /// The written steps, in order.
     pub steps: Vec<StepRecord>,
     /// From the first read to the last value read back.
     pub took: Duration,
 }
 
-/// A pod, and what its containers should have.
+/// A pod whose limits may grow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Growable {
-    /// As its source describes it.
     pub pod: Arc<Pod>,
-    /// What every regular container should have.
+    /// The targets of every regular container.
     pub targets: Vec<NamedRequirements>,
 }
 
-/// A pod's memory limit that does not follow the limit of a container.
+/// A pod's memory limit that does not rise with the limit of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PodBound {
     pub limit: Bytes,
-    /// What of it the pod's other containers do not use now.
+    /// The part of the limit that the pod's other containers do not use now.
     pub left: Bytes,
 }
 
 impl Growable {
-    /// The pod's memory limit where a container has this one and the others have what they hold, if the pod's is declared.
+    /// The pod's declared memory limit, if `container` has the limit `limit` and the others keep the limits that they hold.
     fn pod_limit(&self, node: &Node, held: &PodTree, container: &str, limit: Bytes) -> Option<Bytes> {
         let mut targets = self.targets.clone();
         for NamedRequirements { name, resources } in &mut targets {
@@ -67,7 +66,7 @@ impl Growable {
         hierarchy(&self.pod, &targets, &node.traits).pod.memory_limit
     }
 
-    /// How far the growth of a container's limit up to `ceiling` is of use: `None` where the pod's limit grows with it,
+    /// The pod's limit that bounds the growth of a container's limit up to `ceiling`; `None` where the pod's limit grows with it,
     /// or where there is none.
     ///
     /// Errors: [`CgroupError`] of the first file that cannot be read.
@@ -89,7 +88,7 @@ impl Growable {
         let limit = match (after, tree.pod.memory_bytes()) {
             (Some(_), _) if before != after => return Ok(None),
             (Some(declared), _) => declared,
-            // No pass writes it, whoever has.
+            // The pod declares no limit, so no pass changes this one.
             (None, Some(standing)) => standing,
             (None, None) => return Ok(None),
         };
@@ -100,24 +99,29 @@ impl Growable {
     }
 }
 
-/// Grows a container's memory limit, and its pod's where that follows it. Limits that are higher, or not there, stay.
+/// Grows a container's memory limit, and its pod's where that follows it. Leaves limits that are higher, or absent, alone.
 #[must_use]
 pub fn grow_memory(node: &Node, handles: &PodHandles, growable: &Growable, container: &str, to: Bytes) -> Grown {
     Grown::by(|grown| {
-        let held = handles.read().map_err(|error| unreadable(&error))?;
-        let pod_limit = growable.pod_limit(node, &held, container, to);
-        let (from, wanted) = wanted(&held, node.traits.version, container, to, pod_limit);
-        grown.from = from;
+        let held = handles.read()?;
+        let mut wanted = PodTree::default();
+        grown.from = held.containers.get(container).and_then(Settings::memory_bytes);
+        if grown.from.is_some_and(|from| from < to) {
+            let version = node.traits.version;
+            wanted.containers.insert(container.to_owned(), limit(version, to));
+            let pod_limit = growable.pod_limit(node, &held, container, to);
+            let higher = pod_limit.filter(|to| held.pod.memory_bytes().is_some_and(|from| from < *to));
+            wanted.pod = higher.map(|to| limit(version, to)).unwrap_or_default();
+        }
         grown.write(node, handles, held, wanted)
     })
 }
 
-/// Raises the memory limit of the pod's cgroup alone. One that is higher, or not there, stays.
+/// Raises the memory limit of the pod's cgroup alone. Leaves a limit that is higher, or absent, alone.
 #[must_use]
 pub fn raise_pod_level(node: &Node, live: &LivePod, to: Bytes) -> Grown {
     Grown::by(|grown| {
-        let opened = PodHandles::open_and_read(&node.hierarchy, live);
-        let (handles, held) = opened.map_err(|error| unreadable(&error))?;
+        let (handles, held) = PodHandles::open_and_read(&node.hierarchy, live)?;
         let mut wanted = PodTree::default();
         grown.from = held.pod.memory_bytes();
         if grown.from.is_some_and(|from| from < to) {
@@ -145,7 +149,7 @@ impl Grown {
         grown
     }
 
-    /// Writes the wanted values, parents first, as a pass does.
+    /// Writes the wanted values, parents first, as a pass does, and undoes them where a step fails.
     fn write(&mut self, node: &Node, handles: &PodHandles, held: PodTree, wanted: PodTree) -> Result<(), Outcome> {
         let wanted = PodValues {
             tree: wanted,
@@ -167,29 +171,6 @@ impl Grown {
         failpoint("growth.written");
         ended
     }
-}
-
-/// The memory limits that should be there: nothing where nothing has to grow.
-fn wanted(
-    observed: &PodTree,
-    version: CgroupVersion,
-    container: &str,
-    to: Bytes,
-    pod_limit: Option<Bytes>,
-) -> (Option<Bytes>, PodTree) {
-    let mut wanted = PodTree::default();
-    let Some(from) = observed.containers.get(container).and_then(Settings::memory_bytes) else {
-        return (None, wanted);
-    };
-    if to > from {
-        wanted.containers.insert(container.to_owned(), limit(version, to));
-        if let Some(higher) =
-            pod_limit.filter(|limit| observed.pod.memory_bytes().is_some_and(|standing| standing < *limit))
-        {
-            wanted.pod = limit(version, higher);
-        }
-    }
-    (Some(from), wanted)
 }
 
 fn limit(version: CgroupVersion, bytes: Bytes) -> Settings {

@@ -21,7 +21,7 @@ use super::lock::StateLock;
 use super::oom::{OomLinks, watch_for_kills};
 use super::source_merge::SourceMerge;
 use super::{machine, reporting, view};
-use crate::actuate::shrink::{Freezer, Markers, thaw_on_panic};
+use crate::actuate::shrink::{Freezer, thaw_on_panic};
 use crate::actuate::{Concurrency, LeastLimits, PodResizer};
 use crate::config::{Config, MEND_API_VERSION, RunArguments, Source};
 use crate::control::{Access, CallGate, ControlSocket, Limits, proto, serve};
@@ -251,7 +251,7 @@ impl StateDirectory {
         let unusable =
             |error| anyhow!("stateDir: cannot use {shown}: {error}; check that it is writable and has free space");
         // Before any step that could fail or block: processes may be frozen.
-        let freezer = Arc::new(Freezer::new(thaw(directory).map_err(unusable)?));
+        let freezer = Arc::new(thaw(directory).map_err(unusable)?);
         let (limit_files, left) = LimitFiles::below(directory).map_err(unusable)?;
         Ok(Self {
             restored: file.load().context("stateDir")?,
@@ -265,9 +265,9 @@ impl StateDirectory {
 }
 
 /// Thaws the cgroups that an earlier agent had frozen when it was killed, and makes a panic thaw cgroups too.
-fn thaw(state_dir: &Path) -> io::Result<Markers> {
-    let markers = Markers::below(state_dir)?;
-    let left = markers.thaw_left_behind();
+fn thaw(state_dir: &Path) -> io::Result<Freezer> {
+    let freezer = Freezer::below(state_dir)?;
+    let left = freezer.thaw_left_behind();
     for cgroup in &left.thawed {
         tracing::warn!(cgroup = %cgroup.display(), "was left frozen when the agent was killed; it goes on now");
     }
@@ -275,7 +275,7 @@ fn thaw(state_dir: &Path) -> io::Result<Markers> {
         tracing::error!("a cgroup may have been left frozen: {problem}");
     }
     thaw_on_panic();
-    Ok(markers)
+    Ok(freezer)
 }
 
 /// Raises the limit of open files. Every guarded container needs three descriptors on v1 and one on v2, and two more if crun

@@ -61,8 +61,8 @@ fn usage(node: &Node, cgroup: &Cgroup) -> Result<proto::Usage, CgroupError> {
         read_at_us: micros(monotonic()),
         cpu_us: used.cpu.map(micros),
         memory_bytes: used.memory,
-        periods: used.periods,
-        throttled_periods: used.throttled,
+        periods: used.periods.all,
+        throttled_periods: used.periods.throttled,
         limits: Some(proto::Amounts {
             cpu: cpu.map(|limit| limit.to_string()),
             memory: limits.memory_bytes().as_ref().map(Bytes::to_string),

@@ -1,30 +1,30 @@
 //! One cgroup, held open.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use nix::fcntl::OFlag;
 
 use super::file::{Dir, Inode, if_present};
-use super::hierarchy::ByVersion;
 use super::{CgroupError, Hierarchy, Reason};
 use crate::model::{CgroupPath, CgroupVersion, ControlFile, Resource, Setting, Settings};
 
-/// One cgroup: a directory in v2, two (cpu and memory) in v1. Opened once and from then on the same cgroup: when it is
-/// removed, every call fails with [`Reason::Vanished`] or [`Reason::Recreated`], even if its path exists again.
+/// One cgroup: a directory in v2, two (cpu and memory) in v1. After the cgroup is removed, every call fails with
+/// [`Reason::Vanished`] or [`Reason::Recreated`], even if the path exists again.
 ///
-/// Holds one descriptor in v2 and two in v1. An open one does not keep the kernel from removing the cgroup.
+/// Holds one descriptor in v2 and two in v1. The kernel can remove a cgroup that is held open.
 #[derive(Debug)]
 pub struct CgroupDir {
     path: CgroupPath,
-    dirs: ByVersion<Dir>,
+    /// The directory of the cpu controller; v1 only.
+    cpu: Option<Dir>,
+    /// The directory of the memory controller, and in v2 of both controllers.
+    memory: Arc<Dir>,
 }
 
-/// What makes a cgroup this one and no other: the inodes of its directories.
+/// The inodes of a cgroup's directories. A later cgroup of the same path has others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Identity {
-    cpu: Inode,
-    memory: Inode,
-}
+pub struct Identity([Inode; 2]);
 
 /// Whether a cgroup's path still leads to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,27 +41,27 @@ impl CgroupDir {
     /// Errors: [`Reason::Vanished`] when there is none, in any of the hierarchies.
     pub fn open(hierarchy: &Hierarchy, path: &CgroupPath) -> Result<Self, CgroupError> {
         let open = |controller| Dir::open(path.under(hierarchy.mount(controller)));
-        let dirs = match hierarchy.version() {
-            CgroupVersion::V1 => ByVersion::V1 {
-                cpu: open(Resource::Cpu)?,
-                memory: open(Resource::Memory)?,
-            },
-            CgroupVersion::V2 => ByVersion::V2(open(Resource::Cpu)?),
-        };
         Ok(Self {
             path: path.clone(),
-            dirs,
+            cpu: match hierarchy.version() {
+                CgroupVersion::V1 => Some(open(Resource::Cpu)?),
+                CgroupVersion::V2 => None,
+            },
+            memory: Arc::new(open(Resource::Memory)?),
         })
     }
 
-    /// Its path below the mounts.
+    /// The cgroup's path below the mounts.
     pub const fn path(&self) -> &CgroupPath {
         &self.path
     }
 
-    /// Which kernel interface its files are of.
+    /// The cgroup version, which decides the names of the files.
     pub const fn version(&self) -> CgroupVersion {
-        self.dirs.version()
+        match self.cpu {
+            Some(_) => CgroupVersion::V1,
+            None => CgroupVersion::V2,
+        }
     }
 
     /// The files a cgroup of this version may have.
@@ -72,40 +72,27 @@ impl CgroupDir {
         }
     }
 
-    pub const fn identity(&self) -> Identity {
-        Identity {
-            cpu: self.dir(Resource::Cpu).inode(),
-            memory: self.dir(Resource::Memory).inode(),
-        }
+    pub fn identity(&self) -> Identity {
+        Identity([self.dir(Resource::Cpu).inode(), self.memory.inode()])
     }
 
     /// Whether the path still leads here. In v1, where both directories must, the worse of the two.
     ///
-    /// Errors: [`CgroupError`] when a directory cannot be looked at.
+    /// Errors: the kernel does not show a directory.
     pub fn state(&self) -> Result<State, CgroupError> {
         match self.dir(Resource::Cpu).state()? {
-            State::Alive => self.dir(Resource::Memory).state(),
+            State::Alive => self.memory.state(),
             gone => Ok(gone),
         }
     }
 
-    /// The directory of its memory controller, held open on its own: its freezer, and the limits that no field of CRI
-    /// carries. v1 keeps freezers in a hierarchy of their own, which is none of these: it has no state.
-    ///
-    /// Errors: [`Reason::Vanished`] and [`Reason::Recreated`] when this cgroup has ended.
-    pub fn memory_dir(&self) -> Result<Dir, CgroupError> {
-        let dir = self.dir(Resource::Memory);
-        let opened = Dir::open(dir.path().to_owned())?;
-        if opened.number() == dir.number() {
-            return Ok(opened);
-        }
-        Err(CgroupError {
-            file: dir.path().to_owned(),
-            reason: Reason::Recreated,
-        })
+    /// The directory of the memory controller, for the freezer of v2 and for the limits that CRI has no field for. v1 keeps
+    /// freezers in a hierarchy of their own.
+    pub const fn memory_dir(&self) -> &Arc<Dir> {
+        &self.memory
     }
 
-    /// Its directory below a controller's mount, when it was opened.
+    /// The directory below a controller's mount, when it was opened.
     #[must_use]
     pub fn directory(&self, controller: Resource) -> &Path {
         self.dir(controller).path()
@@ -133,11 +120,16 @@ impl CgroupDir {
         Ok(settings)
     }
 
-    pub(super) const fn dir(&self, controller: Resource) -> &Dir {
-        self.dirs.get(controller)
+    pub(super) fn dir(&self, controller: Resource) -> &Dir {
+        match (controller, &self.cpu) {
+            (Resource::Cpu, Some(cpu)) => cpu,
+            _ => &self.memory,
+        }
     }
 
-    /// The directory a file is in.
+    /// The directory of a file.
+    ///
+    /// Errors: [`Reason::WrongVersion`] for a file of the other version.
     pub(super) fn dir_of(&self, file: ControlFile) -> Result<&Dir, CgroupError> {
         let dir = self.dir(file.resource());
         if self.files().contains(&file) {

@@ -1,4 +1,4 @@
-//! What can go wrong with one cgroup file, in words an operator can act on.
+//! The errors of cgroup files, in words an operator can act on.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use nix::errno::Errno;
 
 use crate::model::{ControlFile, ParseSettingError, Setting};
 
-/// A cgroup or one of its files could not be read or written.
+/// The kernel or the agent refused to read or write a cgroup or one of its files.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {reason}", file.display())]
 pub struct CgroupError {
@@ -15,7 +15,7 @@ pub struct CgroupError {
     pub reason: Reason,
 }
 
-/// What went wrong. Every variant but [`Self::Mismatch`] leaves the file as it was.
+/// Why the read or the write failed. Every variant but [`Self::Mismatch`] leaves the file unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Reason {
     #[error("the cgroup was removed: its pod or container has ended, nothing is left to resize")]
@@ -29,13 +29,13 @@ pub enum Reason {
     /// The file is one of the other cgroup version.
     #[error("cgroup {0} has no such file")]
     WrongVersion(&'static str),
-    /// Refused here: the limit is below what is in use. On v1 the kernel would refuse it, on v2 it would kill.
+    /// The agent refuses the write: the limit is below the memory in use. v1's kernel would refuse it, v2's would kill.
     #[error(
         "not shrinkable now: {usage} bytes are in use, more than the wanted limit of {wanted} bytes; the limit was left \
          alone: choose a higher one, or wait until less is in use"
     )]
     BelowUsage {
-        /// Bytes in use when the limit was to be written.
+        /// Bytes in use immediately before the write.
         usage: u64,
         /// Bytes wanted as the limit.
         wanted: u64,
@@ -48,10 +48,10 @@ pub enum Reason {
     Busy {
         /// The value that was written.
         wanted: Setting,
-        /// Bytes in use after the refusal, which may already have dropped page cache.
+        /// Bytes in use after the refusal; the kernel may have dropped page cache for the write.
         usage: u64,
     },
-    /// EINVAL: the value breaks a rule of the kernel.
+    /// EINVAL: the value violates a rule of the kernel.
     #[error("the kernel refused {wanted} (EINVAL): {}", rule(wanted.file()))]
     Invalid {
         /// The value that was written.
@@ -65,14 +65,14 @@ pub enum Reason {
     ReadOnly,
     #[error("not permitted ({0}): run as root, or with CAP_DAC_OVERRIDE, outside of a user namespace")]
     Denied(Errno),
-    /// The kernel took the write, but the file reads differently.
+    /// The write succeeded, but the file holds another value.
     #[error(
         "{wanted} was written but {read_back} is read back: something else writes this file, or the kernel bounds it"
     )]
     Mismatch {
         /// The value that was written.
         wanted: Setting,
-        /// The value the file holds.
+        /// The value that the file holds.
         read_back: Setting,
     },
     /// The file's content is not a value of it.
@@ -86,7 +86,7 @@ pub enum Reason {
 }
 
 impl CgroupError {
-    /// Whether the cgroup that was opened no longer exists.
+    /// Whether the opened cgroup no longer exists.
     pub const fn is_gone(&self) -> bool {
         matches!(self.reason, Reason::Vanished | Reason::Recreated)
     }

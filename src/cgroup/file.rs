@@ -20,15 +20,11 @@ pub(super) const LONGEST: usize = 64;
 /// Room for most files of several lines, `memory.stat` included.
 const LONGEST_TEXT: usize = 4096;
 
-/// A directory's number in its file system: a cgroup's identity. kernfs does not use a number again soon, and on
-/// 64-bit kernels it carries a generation (fs/kernfs/dir.c `__kernfs_new_node`).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct Inode {
-    device: u64,
-    number: u64,
-}
+/// A directory's device and inode number, which identify a cgroup. kernfs does not reuse a number soon, and on 64-bit
+/// kernels the number carries a generation (fs/kernfs/dir.c `__kernfs_new_node`).
+pub(super) type Inode = (u64, u64);
 
-/// A directory of a hierarchy. Its descriptor keeps meaning the same cgroup, whatever becomes of its path.
+/// A directory of a hierarchy. The descriptor always means the same cgroup, even if the path now leads to another one.
 #[derive(Debug)]
 pub struct Dir {
     fd: OwnedFd,
@@ -39,45 +35,43 @@ pub struct Dir {
 impl Dir {
     /// Opens the cgroup that is at this path of the file system now.
     ///
-    /// Errors: [`Reason::Vanished`] when there is none.
+    /// Errors: [`Reason::Vanished`] when there is no cgroup.
     pub fn open(path: PathBuf) -> Result<Self, CgroupError> {
         let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-        let opened = open(&path, flags, Mode::empty()).and_then(|fd| Ok((fstat(&fd)?, fd)));
-        let (stat, fd) = match opened {
-            Ok(opened) => opened,
-            Err(errno) => {
-                let reason = match errno {
+        match open(&path, flags, Mode::empty()).and_then(|fd| Ok((fstat(&fd)?, fd))) {
+            Ok((stat, fd)) => Ok(Self {
+                fd,
+                inode: (stat.st_dev, stat.st_ino),
+                path,
+            }),
+            Err(errno) => Err(CgroupError {
+                file: path,
+                reason: match errno {
                     errno if is_gone(errno) => Reason::Vanished,
                     errno => refused(errno, "open the directory"),
-                };
-                return Err(CgroupError { file: path, reason });
-            }
-        };
-        let inode = Inode {
-            device: stat.st_dev,
-            number: stat.st_ino,
-        };
-        Ok(Self { fd, inode, path })
+                },
+            }),
+        }
     }
 
     pub(super) const fn inode(&self) -> Inode {
         self.inode
     }
 
-    /// The number that makes this cgroup that one and no later one of the same path.
+    /// The inode number, which no later cgroup of the same path has.
     pub const fn number(&self) -> u64 {
-        self.inode.number
+        self.inode.1
     }
 
-    /// Where it was when it was opened.
+    /// The path when the directory was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the path still is this directory.
+    /// Whether the path still leads to this directory.
     pub(super) fn state(&self) -> Result<State, CgroupError> {
         match fs::metadata(&self.path) {
-            Ok(found) if (found.dev(), found.ino()) == (self.inode.device, self.inode.number) => Ok(State::Alive),
+            Ok(found) if (found.dev(), found.ino()) == self.inode => Ok(State::Alive),
             Ok(_) => Ok(State::Recreated),
             Err(error) if is_gone(errno_of(&error)) => Ok(State::Removed),
             Err(error) => Err(CgroupError {
@@ -87,7 +81,7 @@ impl Dir {
         }
     }
 
-    /// Opens a file as it is: it is neither created nor truncated.
+    /// Opens an existing file. Neither creates nor truncates it.
     pub(super) fn open_file(&self, name: &'static str, flags: OFlag) -> Result<ControlFd<'_>, CgroupError> {
         let flags = flags | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
         let opened = openat(&self.fd, name, flags, Mode::empty());
@@ -97,13 +91,13 @@ impl Dir {
         Ok(ControlFd { dir: self, name, file })
     }
 
-    /// All that a file holds; `None` where there is no such file.
+    /// The whole content of a file; `None` where there is no such file.
     pub(super) fn text(&self, name: &'static str) -> Result<Option<String>, CgroupError> {
         let open = self.open_file(name, OFlag::O_RDONLY);
         if_present(open.and_then(|open| open.text()))
     }
 
-    /// An error about a file. When the cgroup is gone its files are "absent" (ENOENT) or dead (ENODEV).
+    /// The error for an errno about a file. Files of a removed cgroup answer ENOENT or ENODEV.
     pub(super) fn failed(&self, name: &str, errno: Errno, call: &'static str) -> CgroupError {
         let reason = match errno {
             errno if !is_gone(errno) => refused(errno, call),
@@ -145,8 +139,7 @@ impl AsFd for ControlFd<'_> {
 }
 
 impl ControlFd<'_> {
-    /// The file's first line, as much of it as there is room for. Control files hold ASCII; anything else is no value of
-    /// theirs, and neither is an empty text.
+    /// The file's first line, cut to the size of the buffer. Empty where the content is not UTF-8: control files hold ASCII.
     pub(super) fn line<'b>(&self, buffer: &'b mut [u8; LONGEST]) -> Result<&'b str, CgroupError> {
         let mut length = 0;
         while length < buffer.len() && !buffer[..length].contains(&b'\n') {
@@ -161,22 +154,23 @@ impl ControlFd<'_> {
         Ok(text.lines().next().unwrap_or_default())
     }
 
-    /// The value that the file holds.
+    /// Reads and parses the file's value.
     pub(super) fn setting(&self, file: ControlFile) -> Result<Setting, CgroupError> {
         Setting::parse(file, self.line(&mut [0; LONGEST])?)
             .map_err(|error| self.dir.error(self.name, Reason::Unreadable(error)))
     }
 
-    /// Reads all of the file.
+    /// Reads the whole file.
     pub(super) fn text(&self) -> Result<String, CgroupError> {
-        // Not a file that would be asked for its size first: the kernel's have none.
+        // `File::read_to_string` would read the file's size first, and kernel files have none.
         let mut text = String::with_capacity(LONGEST_TEXT);
         let read = (&self.file).take(u64::MAX).read_to_string(&mut text);
         read.map_err(|error| self.failed(errno_of(&error), "read the file"))?;
         Ok(text)
     }
 
-    /// Writes a value in one call, as the kernel wants it. The newline ends it for a plain file that held more.
+    /// Writes a value in one call, as the kernel requires. In a plain file the newline ends a value that is shorter than the
+    /// earlier content.
     pub(super) fn write(&self, value: &str) -> Result<(), Errno> {
         let line = format!("{value}\n");
         match self.file.write_at(line.as_bytes(), 0) {
@@ -186,7 +180,7 @@ impl ControlFd<'_> {
         }
     }
 
-    /// Writes a value whose refusal has no meaning of its own.
+    /// Writes a value and turns a refusal into an error.
     pub(super) fn set(&self, value: &str) -> Result<(), CgroupError> {
         self.write(value).map_err(|errno| self.failed(errno, "write the file"))
     }
@@ -207,12 +201,12 @@ pub(super) fn if_present<T>(read: Result<T, CgroupError>) -> Result<Option<T>, C
     }
 }
 
-/// The names of the directories in one; none if it is gone.
+/// The names of the directories in a directory; none if it is gone.
 pub(super) fn directories_in(path: &Path) -> io::Result<Vec<OsString>> {
     let unless_gone = |error: io::Error| if is_gone(errno_of(&error)) { Ok(()) } else { Err(error) };
     let mut names = Vec::new();
-    // kernfs counts a directory's own two links and one for each directory in it (`kernfs_refresh_inode`), which is quicker
-    // to ask for than a list of its forty files.
+    // kernfs counts a directory's own two links and one for each directory in it (`kernfs_refresh_inode`). Reading the count
+    // is quicker than listing the directory's forty files.
     if fs::metadata(path).is_ok_and(|directory| directory.nlink() == 2) {
         return Ok(names);
     }
@@ -231,12 +225,12 @@ pub(super) fn directories_in(path: &Path) -> io::Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Whether a cgroup that has ended answers so.
+/// Whether the errno is one that a removed cgroup answers.
 pub(super) const fn is_gone(errno: Errno) -> bool {
     matches!(errno, Errno::ENOENT | Errno::ENODEV)
 }
 
-/// Reasons that any call may have.
+/// The reason for an errno that any call may return.
 pub(super) const fn refused(errno: Errno, call: &'static str) -> Reason {
     match errno {
         Errno::EROFS => Reason::ReadOnly,

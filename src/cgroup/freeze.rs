@@ -1,7 +1,7 @@
-//! The freezer of cgroup v2: stops every process of a cgroup where it stands, and lets it go on.
+//! The freezer of cgroup v2, which stops and resumes every process of a cgroup.
 //!
-//! In comes a directory; out come its freezer's state and its identity. Whoever freezes must thaw, whatever happens:
-//! seeing to that is [`crate::actuate`]'s, this is only the file.
+//! In comes a directory; out comes the state of its freezer. [`crate::actuate`] makes sure that every frozen cgroup is thawed;
+//! this module only reads and writes the files.
 
 use std::collections::VecDeque;
 use std::fs;
@@ -12,22 +12,22 @@ use nix::fcntl::OFlag;
 use super::CgroupError;
 use super::file::{Dir, directories_in, errno_of, is_gone, refused};
 
-/// Whether a cgroup is to be frozen: written.
+/// The agent writes here whether the kernel shall freeze the cgroup.
 const FREEZE: &str = "cgroup.freeze";
-/// Whether it is: read. Includes that an ancestor is.
+/// The kernel shows here whether the cgroup is frozen, also by an ancestor.
 const EVENTS: &str = "cgroup.events";
 
-/// What a freezer's files say.
+/// The content of a freezer's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FreezerState {
-    /// The file says that this cgroup is to be frozen.
+    /// Some process has asked the kernel to freeze this cgroup.
     pub requested: bool,
-    /// Every process in it stands still, for that or because an ancestor is frozen.
+    /// Every process of the cgroup is stopped, by this freezer or by an ancestor's.
     pub frozen: bool,
 }
 
 impl Dir {
-    /// What its freezer's files say; `None` where the kernel has no freezer here (v1, v2 before 5.2, the root).
+    /// Reads the freezer's files; `None` where the kernel has no freezer here (v1, v2 before 5.2, the root).
     pub fn freezer_state(&self) -> Result<Option<FreezerState>, CgroupError> {
         let Some(requested) = self.text(FREEZE)? else {
             return Ok(None);
@@ -39,8 +39,7 @@ impl Dir {
         }))
     }
 
-    /// Asks for the cgroup to be frozen, or lets it go on. Freezing takes a moment: [`Self::freezer_state`] tells when it
-    /// is done.
+    /// Freezes or thaws the cgroup. Freezing takes a moment: [`Self::freezer_state`] shows when it is done.
     pub fn set_frozen(&self, freeze: bool) -> Result<(), CgroupError> {
         let file = self.open_file(FREEZE, OFlag::O_WRONLY)?;
         file.set(if freeze { "1" } else { "0" })
@@ -48,7 +47,7 @@ impl Dir {
 
     /// Whether a process is in this cgroup or below it. Works from inside any namespace for the caller's own process.
     ///
-    /// Errors: [`CgroupError`] when the cgroup cannot be looked through; what ends meanwhile holds nobody.
+    /// Errors: the kernel refuses to list a cgroup. A cgroup that ends meanwhile holds no process.
     pub fn contains(&self, pid: u32) -> Result<bool, CgroupError> {
         let mut directories = VecDeque::from([self.path().to_owned()]);
         while let Some(directory) = directories.pop_front() {
@@ -58,7 +57,7 @@ impl Dir {
             };
             let processes = match fs::read_to_string(directory.join("cgroup.procs")).map_err(|error| errno_of(&error)) {
                 Ok(processes) => processes,
-                // Threads of a threaded cgroup are listed with their process, further up.
+                // The kernel lists threads of a threaded cgroup with their process, in a parent.
                 Err(errno) if is_gone(errno) || errno == Errno::EOPNOTSUPP => String::new(),
                 Err(errno) => return Err(failed(errno)),
             };

@@ -1,8 +1,8 @@
-//! Where the cpu and the memory controller are mounted.
+//! Finds where the cpu and the memory controller are mounted.
 //!
 //! In comes a mount table (`/proc/self/mountinfo`) or a directory such as `/host/sys/fs/cgroup`; out comes a
 //! [`Hierarchy`]: one mount for each controller (v1), or one for both (v2). A hybrid machine, with its controllers on v1
-//! beside an empty cgroup2 at `unified`, is v1. Controllers divided between v1 and v2 are refused, as no kubelet runs so.
+//! beside an empty cgroup2 at `unified`, is v1. Controllers divided between v1 and v2 are refused, because no kubelet runs so.
 
 use std::ffi::OsString;
 use std::fs;
@@ -22,38 +22,18 @@ struct Mount {
     top: String,
 }
 
-/// The mounts of the cpu and the memory controller.
+/// The mounts of the cpu and the memory controller; the same mount in v2.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hierarchy(ByVersion<Mount>);
-
-/// One thing for each controller (v1), or one for both (v2).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum ByVersion<T> {
-    V1 { cpu: T, memory: T },
-    V2(T),
+pub struct Hierarchy {
+    version: CgroupVersion,
+    cpu: Mount,
+    memory: Mount,
 }
 
-impl<T> ByVersion<T> {
-    pub(super) const fn version(&self) -> CgroupVersion {
-        match self {
-            Self::V1 { .. } => CgroupVersion::V1,
-            Self::V2(_) => CgroupVersion::V2,
-        }
-    }
-
-    pub(super) const fn get(&self, controller: Resource) -> &T {
-        match (self, controller) {
-            (Self::V2(both), _) => both,
-            (Self::V1 { cpu, .. }, Resource::Cpu) => cpu,
-            (Self::V1 { memory, .. }, Resource::Memory) => memory,
-        }
-    }
-}
-
-/// Why no usable layout was found.
+/// Why the machine has no usable layout.
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
-    /// The mount table of this process could not be read.
+    /// The kernel refused to show this process's mount table.
     #[error("cannot read /proc/self/mountinfo: {0}; /proc must be mounted")]
     MountTable(#[source] procfs::ProcError),
     #[error(
@@ -64,16 +44,16 @@ pub enum LayoutError {
     /// One controller is on v1 and the other on v2.
     #[error("cpu and memory are divided between cgroup v1 ({v1}) and v2 ({v2}); no kubelet runs on such a machine")]
     Divided { v1: PathBuf, v2: PathBuf },
-    /// A directory of the layout could not be read.
+    /// The kernel refused to list a directory of the layout.
     #[error("cannot read {}: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
 }
 
 impl Hierarchy {
-    /// Finds the controllers in this process's mount table; below `root` only, if one is given. A root that no cgroup
-    /// mount is below is read as a plain tree ([`Self::of_tree`]).
+    /// Finds the controllers in this process's mount table; below `root` only, if one is given. A root without cgroup mounts
+    /// below is read as a plain tree ([`Self::of_tree`]).
     ///
-    /// Errors: [`LayoutError`] says what is missing and where it was looked for.
+    /// Errors: [`LayoutError`] names what is missing, and where the agent searched.
     pub fn discover(root: Option<&Path>) -> Result<Self, LayoutError> {
         let table = Process::myself()
             .and_then(|me| me.mountinfo())
@@ -104,10 +84,10 @@ impl Hierarchy {
         Self::choose(v1(Resource::Cpu), v1(Resource::Memory), v2, looked_in)
     }
 
-    /// Reads the layout off a directory tree: v2 if `root` holds `cgroup.controllers`, else v1 with a directory for each
+    /// Reads the layout from a directory tree: v2 if `root` holds `cgroup.controllers`, else v1 with a directory for each
     /// hierarchy, named for its controllers (`cpu`, `cpu,cpuacct`, `memory`).
     ///
-    /// Errors: [`LayoutError`] says what is missing.
+    /// Errors: [`LayoutError`] names what is missing.
     pub fn of_tree(root: &Path) -> Result<Self, LayoutError> {
         let at = |point: PathBuf| Mount {
             point,
@@ -129,7 +109,7 @@ impl Hierarchy {
                 let name = name.to_str().unwrap_or_default();
                 name.split(',').any(|one| one == controller.name())
             };
-            // `cpu` beside `cpu,cpuacct` is a link to it: either will do, the shorter reads better.
+            // `cpu` beside `cpu,cpuacct` is a link to it: take the shorter name.
             names.iter().filter(has).min().map(|name| at(root.join(name)))
         };
         Self::choose(v1(Resource::Cpu), v1(Resource::Memory), None, &looked_in)
@@ -146,15 +126,18 @@ impl Hierarchy {
             looked_in: looked_in.to_owned(),
         };
         let (v1, absent) = match (cpu, memory) {
-            (Some(cpu), Some(memory)) => return Ok(Self(ByVersion::V1 { cpu, memory })),
+            (Some(cpu), Some(memory)) => {
+                let version = CgroupVersion::V1;
+                return Ok(Self { version, cpu, memory });
+            }
             (Some(cpu), None) => (Some(cpu), Resource::Memory),
-            (None, Some(memory)) => (Some(memory), Resource::Cpu),
-            (None, None) => (None, Resource::Cpu),
+            (None, memory) => (memory, Resource::Cpu),
         };
         let Some(v2) = v2 else {
             return Err(missing(absent));
         };
-        let controllers = controllers_of(&v2.point)?;
+        let path = v2.point.join("cgroup.controllers");
+        let controllers = fs::read_to_string(&path).map_err(|source| LayoutError::Unreadable { path, source })?;
         let has = |controller: Resource| controllers.split_whitespace().any(|name| name == controller.name());
         match v1 {
             Some(v1) if has(absent) => Err(LayoutError::Divided {
@@ -164,27 +147,37 @@ impl Hierarchy {
             Some(_) => Err(missing(absent)),
             None => match Resource::ALL.into_iter().find(|controller| !has(*controller)) {
                 Some(absent) => Err(missing(absent)),
-                None => Ok(Self(ByVersion::V2(v2))),
+                None => Ok(Self {
+                    version: CgroupVersion::V2,
+                    cpu: v2.clone(),
+                    memory: v2,
+                }),
             },
         }
     }
 
-    /// Which kernel interface this is.
     pub const fn version(&self) -> CgroupVersion {
-        self.0.version()
+        self.version
     }
 
-    /// Where a controller is mounted.
+    /// The directory where a controller is mounted.
     #[must_use]
     pub fn mount(&self, controller: Resource) -> &Path {
-        &self.0.get(controller).point
+        &self.mount_of(controller).point
     }
 
-    /// Turns a path as `/proc/<pid>/cgroup` prints it into one below the controller's mount. None when the cgroup is
-    /// outside of what the mount shows.
+    const fn mount_of(&self, controller: Resource) -> &Mount {
+        match controller {
+            Resource::Cpu => &self.cpu,
+            Resource::Memory => &self.memory,
+        }
+    }
+
+    /// Turns a path as `/proc/<pid>/cgroup` prints it into a path below the controller's mount. `None` when the mount does
+    /// not show the cgroup.
     #[must_use]
     pub fn visible(&self, controller: Resource, printed: &str) -> Option<CgroupPath> {
-        let top = self.0.get(controller).top.trim_end_matches('/');
+        let top = self.mount_of(controller).top.trim_end_matches('/');
         match printed.strip_prefix(top)? {
             "" => Some(CgroupPath::root()),
             below => CgroupPath::new(below).ok(),
@@ -196,13 +189,8 @@ fn is_cgroup(mount: &MountInfo) -> bool {
     matches!(mount.fs_type.as_str(), "cgroup" | "cgroup2")
 }
 
-fn controllers_of(mount: &Path) -> Result<String, LayoutError> {
-    let path = mount.join("cgroup.controllers");
-    fs::read_to_string(&path).map_err(|source| LayoutError::Unreadable { path, source })
-}
-
-/// Of several mounts of one hierarchy, the one that shows most of it (the host's own beside a container's), then the
-/// one with the shortest path, as the kubelet chooses (`getCgroupSubsystemsV1`).
+/// Of several mounts of one hierarchy, the one that shows most of it (the host's own beside a container's), then the one
+/// with the shortest path, as the kubelet chooses (`getCgroupSubsystemsV1`).
 fn outermost<'m>(mounts: impl Iterator<Item = &'m MountInfo>) -> Option<Mount> {
     let depth = |mount: &MountInfo| -> isize {
         let step = |component: Component<'_>| match component {

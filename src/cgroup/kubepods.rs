@@ -1,8 +1,8 @@
-//! The root of all pods, and what is below it.
+//! The root of all pods, and the pods below it.
 //!
 //! In comes the layout; out come the kubelet's root with the driver that made it ([`Kubepods::find`]) and the pods and
-//! containers there right now ([`Kubepods::scan`]). Reads directory names only. A cgroup that vanishes while it is
-//! looked at is not an error, it is not there.
+//! containers that have cgroups now ([`Kubepods::scan`]). Reads directory names only. A cgroup that vanishes during a scan is
+//! no error; the result leaves it out.
 
 use std::ffi::OsString;
 use std::io;
@@ -19,17 +19,16 @@ const DEPTH: usize = 5;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kubepods {
     pub path: CgroupPath,
-    /// Who makes cgroups below it.
+    /// Which program makes the cgroups below the root.
     pub driver: Driver,
 }
 
 /// A pod that has a cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodEntry {
-    /// Which pod, and its class.
     pub place: PodPlace,
     pub path: CgroupPath,
-    /// The containers in it, its sandbox among them: only the runtime can tell which one that is.
+    /// The pod's containers and its sandbox: only the runtime knows which one is the sandbox.
     pub containers: Vec<ContainerEntry>,
 }
 
@@ -37,11 +36,11 @@ pub struct PodEntry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerEntry {
     pub place: ContainerPlace,
-    /// Its cgroup; open it with [`Cgroup::open`](super::Cgroup::open), which also finds crun's inner one.
+    /// Open this path with [`Cgroup::open`](super::Cgroup::open), which also finds crun's inner cgroup.
     pub path: CgroupPath,
 }
 
-/// Why the root of all pods is not known.
+/// Why the agent does not know the root of all pods.
 #[derive(Debug, thiserror::Error)]
 pub enum FindError {
     #[error(
@@ -49,7 +48,7 @@ pub enum FindError {
         mount.display()
     )]
     None {
-        /// The names that were looked for.
+        /// The names of such a root.
         names: &'static str,
         mount: PathBuf,
     },
@@ -61,7 +60,7 @@ pub enum FindError {
     /// The configured path is not such a root.
     #[error("{path} does not end in kubepods or kubepods.slice, so it is not the root of all pods")]
     NotKubepods { path: CgroupPath },
-    /// A directory could not be read.
+    /// The kernel refused to list a directory.
     #[error("cannot read {}: {source}", path.display())]
     Unreadable { path: PathBuf, source: io::Error },
 }
@@ -77,9 +76,9 @@ impl Kubepods {
         }
     }
 
-    /// Searches for the root, level by level; the runtime's word about the driver (`RuntimeConfig`) decides if given.
-    /// The least deep root is taken. Of several at that depth, the one with pods: a node whose driver was changed
-    /// keeps the old, empty root.
+    /// Searches for the root, level by level; for the root of this driver only, where the runtime names one
+    /// (`RuntimeConfig`). Takes the least deep root, and of several at that depth the one with pods: a node whose driver was
+    /// changed keeps the old, empty root.
     pub fn find(hierarchy: &Hierarchy, driver: Option<Driver>) -> Result<Self, FindError> {
         let mount = hierarchy.mount(Resource::Cpu);
         let mut level = vec![CgroupPath::root()];
@@ -88,14 +87,10 @@ impl Kubepods {
             for parent in &level {
                 next.extend(children(mount, parent)?);
             }
-            let roots = next.iter().filter_map(|path| {
-                let found = path.name().and_then(driver_of)?;
-                (driver.is_none_or(|wanted| wanted == found)).then(|| Self {
-                    path: path.clone(),
-                    driver: found,
-                })
-            });
-            let roots: Vec<Self> = roots.collect();
+            let roots = next.iter().filter_map(|path| Self::at(path.clone()).ok());
+            let roots: Vec<Self> = roots
+                .filter(|root| driver.is_none_or(|driver| driver == root.driver))
+                .collect();
             if !roots.is_empty() {
                 return Self::only(roots, hierarchy);
             }
@@ -123,15 +118,13 @@ impl Kubepods {
                 roots = used;
             }
         }
-        match (roots.pop(), roots.is_empty()) {
-            (Some(root), true) => Ok(root),
-            (last, _) => Err(FindError::Ambiguous {
-                candidates: roots.into_iter().chain(last).map(|root| root.path).collect(),
-            }),
-        }
+        let [root] = <[Self; 1]>::try_from(roots).map_err(|roots| FindError::Ambiguous {
+            candidates: roots.into_iter().map(|root| root.path).collect(),
+        })?;
+        Ok(root)
     }
 
-    /// What a path below this root stands for.
+    /// The level of a path below this root, and the names in the path.
     #[must_use]
     pub fn place(&self, path: &CgroupPath) -> Option<Place> {
         Place::parse_below(&self.path, path)
@@ -181,8 +174,8 @@ fn driver_of(name: &str) -> Option<Driver> {
     (outer.is_empty() || outer.ends_with('-')).then_some(Driver::Systemd)
 }
 
-/// The cgroups directly in one, in a hierarchy mounted there; none if it is gone. Names that are
-/// not text are nobody's pods.
+/// The children of a cgroup, in a hierarchy with this mount; none if the cgroup is gone. Leaves out names that are not UTF-8:
+/// no kubelet makes them.
 pub fn children(mount: &Path, parent: &CgroupPath) -> Result<Vec<CgroupPath>, FindError> {
     let path = parent.under(mount);
     let names = directories_in(&path).map_err(|source| FindError::Unreadable { path, source })?;

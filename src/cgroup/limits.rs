@@ -1,4 +1,4 @@
-//! Memory in use, and the rule that no limit goes below it.
+//! Memory in use, and the rule that no limit is set below it.
 
 use nix::fcntl::OFlag;
 use nix::unistd::{SysconfVar, sysconf};
@@ -16,7 +16,7 @@ impl CgroupDir {
         self.bytes(usage_file(limit_file(self.version())))
     }
 
-    /// The most bytes ever in use; `None` where the kernel does not keep it (v2 before 5.19).
+    /// The most bytes that were ever in use; `None` where the kernel does not keep it (v2 before 5.19).
     pub fn memory_peak(&self) -> Result<Option<Bytes>, CgroupError> {
         if_present(self.bytes(match self.version() {
             CgroupVersion::V1 => "memory.max_usage_in_bytes",
@@ -24,10 +24,10 @@ impl CgroupDir {
         }))
     }
 
-    /// Refuses a lower memory limit that no reclaiming could make room for at this moment. Lets a whole plan be
-    /// checked before its first step.
+    /// Refuses a lower memory limit that the kernel could not make room for now by reclaiming. A pass checks its whole plan
+    /// with this before the first step.
     ///
-    /// Errors: [`Reason::BelowUsage`], or what reading the files says.
+    /// Errors: [`Reason::BelowUsage`], or a file cannot be read.
     pub fn check_usage(&self, current: Setting, wanted: Setting) -> Result<(), CgroupError> {
         refuse_below(self.dir_of(wanted.file())?, current, wanted, || {
             self.memory_reading().map(Some)
@@ -39,14 +39,14 @@ impl CgroupDir {
     }
 }
 
-/// Refuses a memory limit that is lower than `current` and than what is in use, cached or not. Raising is always allowed,
-/// even to a limit that is still too low.
+/// Refuses a memory limit that is lower than `current` and lower than the memory in use, caches included. Raising is always
+/// allowed, even to a limit that is still too low.
 pub(super) fn refuse_below_usage(dir: &Dir, current: Setting, wanted: Setting) -> Result<(), CgroupError> {
     refuse_below(dir, current, wanted, || Ok(None))
 }
 
-/// Refuses a memory limit that is lower than `current` and than what is in use; with a reading, less
-/// what it says is evictable.
+/// Refuses a memory limit that is lower than `current` and lower than the memory in use. With a reading, memory that the kernel
+/// can evict does not count as in use.
 fn refuse_below(
     dir: &Dir,
     current: Setting,
@@ -57,7 +57,7 @@ fn refuse_below(
     let Some(MemoryLimit::Bytes(bytes)) = after.filter(|after| before.is_some_and(|before| *after < before)) else {
         return Ok(());
     };
-    // In this order: what grows in between counts as held, not as evictable.
+    // In this order: memory that is charged between the two reads counts as held, not as evictable.
     let reading = reading()?;
     let usage = read_bytes(dir, usage_file(wanted.file()))?;
     let held = reading.map_or(usage, |reading| {
@@ -72,7 +72,7 @@ fn refuse_below(
     Ok(())
 }
 
-/// The file with the limit of a cgroup's memory.
+/// The file of a cgroup's memory limit.
 pub(super) const fn limit_file(version: CgroupVersion) -> ControlFile {
     match version {
         CgroupVersion::V1 => ControlFile::MemoryLimit,
@@ -80,7 +80,7 @@ pub(super) const fn limit_file(version: CgroupVersion) -> ControlFile {
     }
 }
 
-/// The file that counts what a memory limit bounds.
+/// The file that counts the memory which a limit bounds.
 pub(super) fn usage_file(limit: ControlFile) -> &'static str {
     match limit {
         ControlFile::MemswLimit => "memory.memsw.usage_in_bytes",

@@ -1,4 +1,4 @@
-//! What a cgroup says about its memory, beyond what is in use; and having the kernel reclaim some of it.
+//! Reads what a cgroup's memory consists of, and asks the kernel to reclaim some of it.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use super::{CgroupDir, CgroupError, page_size};
 use crate::model::{Bytes, CgroupVersion, Resource};
 use crate::plan::shrink::{MemoryReading, Reclaim, WatchReading};
 
-/// v2's file to have memory reclaimed through (from Linux 5.19).
+/// v2's file through which the kernel reclaims memory on request (from Linux 5.19).
 const RECLAIM: &str = "memory.reclaim";
 
 impl CgroupDir {
-    /// What is in use, and what it is made of.
+    /// The memory in use, and what it consists of.
     ///
     /// Errors: [`CgroupError`]; [`Absent`](super::Reason::Absent) on the root of v2.
     pub fn memory_reading(&self) -> Result<MemoryReading, CgroupError> {
-        // In this order: what grows in between counts as held, not as evictable.
+        // In this order: memory that is charged between the two reads counts as held, not as evictable.
         let stat = self.dir(Resource::Memory).text("memory.stat")?.unwrap_or_default();
         let usage = self.memory_usage()?;
         Ok(MemoryReading::new(
@@ -30,7 +30,7 @@ impl CgroupDir {
         ))
     }
 
-    /// The same, and what shows whether somebody suffers.
+    /// The memory in use, with the counters of kills and stalls.
     pub fn watch_reading(&self) -> Result<WatchReading, CgroupError> {
         let kills = match self.version() {
             CgroupVersion::V1 => "memory.oom_control",
@@ -38,7 +38,7 @@ impl CgroupDir {
         };
         let kills = self.dir(Resource::Memory).text(kills)?.unwrap_or_default();
         let stalls = match self.version() {
-            // Pressure is accounted for in v2's hierarchy only.
+            // The kernel accounts for pressure in v2's hierarchy only.
             CgroupVersion::V1 => None,
             CgroupVersion::V2 => self.dir(Resource::Memory).text("memory.pressure")?,
         };
@@ -49,7 +49,7 @@ impl CgroupDir {
         })
     }
 
-    /// How this cgroup's memory can be reclaimed.
+    /// How the kernel can be made to reclaim this cgroup's memory.
     pub fn reclaim_way(&self) -> Result<Reclaim, CgroupError> {
         if self.version() == CgroupVersion::V1 {
             return Ok(Reclaim::ByTheWrite);
@@ -58,27 +58,27 @@ impl CgroupDir {
         Ok(file.map_or(Reclaim::Never, |_| Reclaim::OnRequest))
     }
 
-    /// Has the kernel reclaim so many bytes, as far as it can: less is no error. Changes no limit. Blocks while it does.
+    /// Has the kernel reclaim up to this many bytes: less is no error. Changes no limit. Blocks while the kernel reclaims.
     ///
     /// Errors: [`CgroupError`]; [`Absent`](super::Reason::Absent) on v1 and before Linux 5.19.
     pub fn reclaim(&self, bytes: Bytes) -> Result<(), CgroupError> {
         let file = self.dir(Resource::Memory).open_file(RECLAIM, OFlag::O_WRONLY)?;
         match file.write(&bytes.get().to_string()) {
-            // EAGAIN: not all of it could be reclaimed. EINTR: a signal came.
+            // EAGAIN: the kernel reclaimed less. EINTR: a signal came.
             Ok(()) | Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
             Err(errno) => Err(file.failed(errno, "write the file")),
         }
     }
 }
 
-/// The value of a field of a file of `name value` lines.
+/// The value of a field in a file of `name value` lines.
 pub(super) fn field(text: &str, name: &str) -> Option<u64> {
     let fields = text.lines().filter_map(|line| line.split_once(' '));
     let (_, value) = fields.into_iter().find(|(field, _)| *field == name)?;
     value.trim().parse().ok()
 }
 
-/// The time for which everything stood still, in `full avg10=… avg60=… avg300=… total=MICROSECONDS`.
+/// For how long all tasks were stalled at once, in `full avg10=… avg60=… avg300=… total=MICROSECONDS`.
 fn full_stall(text: &str) -> Option<Duration> {
     let full = text.lines().find(|line| line.starts_with("full "))?;
     let (_, total) = full.rsplit_once("total=")?;

@@ -1,20 +1,20 @@
 //! The kernel's cgroup files, and systemd where it owns the tree.
 //!
 //! In come mount tables, directory trees, process ids and [`Setting`](crate::model::Setting)s to write; out go the
-//! layout of the node ([`Hierarchy`], [`Kubepods`]), what is in it ([`Kubepods::scan`], [`Place`]), open cgroups
-//! ([`CgroupDir`], [`Cgroup`]), what their files hold, and what became of each write ([`CgroupError`]).
+//! layout of the node ([`Hierarchy`], [`Kubepods`]), its pods and containers ([`Kubepods::scan`], [`Place`]), open cgroups
+//! ([`CgroupDir`], [`Cgroup`]), the values of their files, and the result of each write ([`CgroupError`]).
 //!
-//! Everything here blocks: call it from a thread that may. The root of the tree is always a parameter.
+//! Every function blocks: call it from a thread that may. The root of the tree is always a parameter.
 //!
-//! What this room must never do:
-//! * create or truncate a file, make or remove a cgroup, or move a process;
-//! * write to a cgroup other than the one that was opened: an open cgroup is held by its directory's descriptor, so a
-//!   path that was removed and made again is a different cgroup and is never written through an old handle;
-//! * take a memory limit below what is in use where the kernel would kill for it (v2). The check is part of the only
-//!   write; v1 refuses such a limit itself, and is asked only when what is in use could be reclaimed;
-//! * call a write done before reading it back.
+//! This module never
+//! * creates or truncates a file, makes or removes a cgroup, or moves a process;
+//! * writes to a cgroup other than the one that it opened: an open cgroup is held by its directory's descriptor, so a path
+//!   that was removed and made again is another cgroup, which no old handle reaches;
+//! * lowers a memory limit below the memory in use where the kernel would kill for that (v2). The check is part of the only
+//!   write; v1 refuses such a limit itself, and the agent writes it only when the kernel could reclaim enough;
+//! * reports a write as done before reading the value back.
 //!
-//! cgroups-rs supplies the names of systemd's properties. Its own file setters are not used: they swallow errors, create
+//! cgroups-rs supplies the names of systemd's properties. The agent does not use its file setters: they swallow errors, create
 //! missing files and know only one root.
 
 mod alarm;
@@ -47,5 +47,5 @@ pub use limits::page_size;
 pub use pair::Cgroup;
 pub use pid::{cgroup_of_pid, signal_in};
 pub use place::{ContainerId, ContainerPlace, Place, PodPlace, PodUid};
-pub use usage::Usage;
+pub use usage::{Periods, Usage};
 pub use watch::{Notice, Token, Watch};

@@ -1,9 +1,9 @@
-//! A pod's or a container's cgroup as one thing, where it is two.
+//! A pod's or a container's cgroup, and crun's inner cgroup with it.
 //!
 //! Under systemd, crun keeps a container's processes in a cgroup named `container` below the scope and writes the limits
-//! there, while systemd has put the same limits on the scope. The scope's weight is the one that competes with other
-//! containers; of the two limits the tighter one binds. So both are written, in the order that never binds more than
-//! either the old or the new value, and what is read is what binds.
+//! there, while systemd puts the same limits on the scope. The scope's weight competes with other containers; of the two
+//! limits the tighter one binds. So the agent writes both, in the order that never binds more than either the old or the new
+//! value, and reads the value that binds.
 
 use super::limits::limit_file;
 use super::{CgroupDir, CgroupError, Hierarchy, Identity, State};
@@ -41,7 +41,7 @@ impl Cgroup {
         Ok(Self { outer, inner })
     }
 
-    /// Its directories, the outer one first.
+    /// The cgroup's directories, the outer one first.
     pub fn dirs(&self) -> impl Iterator<Item = &CgroupDir> {
         std::iter::once(&self.outer).chain(&self.inner)
     }
@@ -51,24 +51,24 @@ impl Cgroup {
         self.outer.path()
     }
 
-    pub const fn identity(&self) -> Identity {
+    pub fn identity(&self) -> Identity {
         self.outer.identity()
     }
 
-    /// The outer directory, for what only it can tell, such as memory use.
+    /// The outer directory, which counts memory use and holds the freezer.
     pub const fn outer(&self) -> &CgroupDir {
         &self.outer
     }
 
     /// Whether the path still leads here.
     ///
-    /// Errors: [`CgroupError`] when a directory cannot be looked at.
+    /// Errors: the kernel does not show a directory.
     pub fn state(&self) -> Result<State, CgroupError> {
         self.outer.state()
     }
 
-    /// Reads what binds: of two limits the tighter, of two weights the outer; and the larger burst, which
-    /// quotas must not go below.
+    /// Reads the values that bind: of two limits the tighter, of two weights the outer; and the larger burst, because quotas
+    /// must not go below either burst.
     ///
     /// Errors: [`CgroupError`] of the first file that cannot be read.
     pub fn read_all(&self) -> Result<Settings, CgroupError> {
@@ -100,7 +100,7 @@ impl Cgroup {
             return self.outer.write(wanted);
         };
         let current = self.outer.read(wanted.file())?;
-        // Runtimes give a burst to the inner one alone; where there is none, none is given.
+        // Runtimes set a burst in the inner cgroup alone; a cgroup without a burst gets none.
         if current.and_then(Setting::burst_us) == Some(0) {
             return inner.write(wanted);
         }

@@ -1,4 +1,4 @@
-//! Which cgroup a process is in.
+//! Finds the cgroup of a process.
 
 use std::path::Path;
 
@@ -8,11 +8,11 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal, te
 use super::Hierarchy;
 use crate::model::{CgroupPath, CgroupVersion, Resource};
 
-/// The cgroup a process is in, as a path below the mounts. `proc_root` is `/proc`, or where the host's is mounted. None if
-/// the process has ended or is hidden (without hostPID), if the mounts do not show its cgroup, and if v1's controllers hold
-/// it in different places, which no container runtime does.
+/// The cgroup of a process, as a path below the mounts. `proc_root` is `/proc`, or the mount point of the host's. `None` if
+/// the process has ended or is hidden (without hostPID), if the mounts do not show its cgroup, or if v1's controllers place it
+/// in different cgroups, which no container runtime does.
 ///
-/// On v1 a process that is just ending is in `/`; on v2 it keeps its path until it is reaped.
+/// On v1 the kernel moves an ending process to `/`; on v2 the process keeps its path until it is reaped.
 #[must_use]
 pub fn cgroup_of_pid(hierarchy: &Hierarchy, proc_root: &Path, pid: i32) -> Option<CgroupPath> {
     let process = Process::new_with_root(proc_root.join(pid.to_string())).ok()?;
@@ -28,8 +28,8 @@ pub fn cgroup_of_pid(hierarchy: &Hierarchy, proc_root: &Path, pid: i32) -> Optio
     path(Resource::Cpu).filter(|cpu| path(Resource::Memory).as_ref() == Some(cpu))
 }
 
-/// Sends a signal to a process of a cgroup, or of one below it, and to no other: the process is held while it is looked at, so
-/// that none which has its number later gets the signal. Without a signal only whether one may be sent is tried.
+/// Sends a signal to a process of a cgroup or of one below it. A pidfd holds the process between the check and the signal, so
+/// that no later process with the same id gets the signal. Without a signal, only tries whether a signal may be sent.
 ///
 /// Errors: a sentence.
 pub fn signal_in(

@@ -1,8 +1,8 @@
-//! What a cgroup path stands for in a Kubernetes node's tree.
+//! The meaning of a cgroup path in a Kubernetes node's tree.
 //!
-//! In comes a path; out comes the level it is at, with the pod's UID, its QoS class and the container's id. Reads the
-//! names of the kubelet (`pkg/kubelet/cm/cgroup_manager_linux.go`), of containerd, CRI-O (with crun's inner cgroup) and
-//! Docker, under both drivers, however deep the kubelet's own root is nested. Touches no file.
+//! In comes a path; out comes its level, with the pod's UID, its QoS class and the container's id. Parses the names of the
+//! kubelet (`pkg/kubelet/cm/cgroup_manager_linux.go`), of containerd, CRI-O (with crun's inner cgroup) and Docker, under both
+//! drivers, however deep the kubelet's own root is nested. Touches no file.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,37 +13,38 @@ use crate::model::{CgroupPath, QosClass, RuntimeKind};
 pub enum Place {
     /// The root of all pods.
     Kubepods,
-    /// The parent of all burstable or of all best-effort pods, or, as that of Guaranteed ones, of system pods (KEP-5894).
+    /// The parent of all burstable or all best-effort pods. The parent of all system pods (KEP-5894) counts as that of
+    /// Guaranteed pods.
     Qos(QosClass),
     Pod(PodPlace),
-    /// A container, its sandbox, or something inside of one: a path does not tell a sandbox from a container.
+    /// A container, a sandbox, or a cgroup inside one: a sandbox's path looks like a container's.
     Container(PodPlace, ContainerPlace),
-    /// Something else inside a pod, such as CRI-O's `crio-conmon-<id>.scope`.
+    /// Another cgroup inside a pod, such as CRI-O's `crio-conmon-<id>.scope`.
     Other(PodPlace),
 }
 
-/// What a path says about a pod.
+/// A pod's names in a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PodPlace {
     pub uid: PodUid,
-    /// The class whose subtree the pod is in, if the path shows it.
+    /// The pod's class, if the path shows it.
     pub qos: Option<QosClass>,
 }
 
-/// What a path says about a container.
+/// A container's names in a path.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ContainerPlace {
     pub id: ContainerId,
-    /// Whose naming it is; a bare id is containerd's or Docker's.
+    /// The runtime that gives cgroups such names; `None` for a bare id, which is containerd's or Docker's.
     pub runtime: Option<RuntimeKind>,
-    /// What follows the container's own cgroup, without a leading slash: empty for the container itself, `container`
-    /// for the one crun makes below a scope, anything for what the container makes itself.
+    /// The path below the container's own cgroup, without a leading slash: empty for the container itself, `container` for
+    /// the cgroup that crun makes below a scope, any path for a cgroup that the container made.
     pub inside: String,
 }
 
 impl Place {
-    /// Reads any path, such as one from a kernel message. The last pod named in it counts: a kubelet may itself run
-    /// in a pod's container (kind).
+    /// Parses any path, such as one from a kernel message. The last pod in the path counts: a kubelet may itself run in a
+    /// pod's container (kind).
     #[must_use]
     pub fn parse(path: &CgroupPath) -> Option<Self> {
         let segments: Vec<&str> = path.segments().collect();
@@ -51,8 +52,8 @@ impl Place {
         Self::of_segments(&segments, pod)
     }
 
-    /// Reads a path below a known root of all pods. The first pod named below it counts, so that no container can pose
-    /// as another pod by the names of cgroups it makes inside of its own.
+    /// Parses a path below a known root of all pods. The first pod below the root counts, so that no container can pose as
+    /// another pod by the names of cgroups that it makes inside its own.
     #[must_use]
     pub fn parse_below(kubepods: &CgroupPath, path: &CgroupPath) -> Option<Self> {
         path.below(kubepods)?;
@@ -62,7 +63,7 @@ impl Place {
         Self::of_segments(&segments, pod.map(|at| at + root))
     }
 
-    /// The class of the pods directly below.
+    /// The class of the pods directly below this level.
     const fn class_of_pods(&self) -> Option<QosClass> {
         match self {
             Self::Kubepods => Some(QosClass::Guaranteed),
@@ -115,7 +116,7 @@ fn pod_of(segment: &str) -> Option<(PodUid, Option<QosClass>, Option<&str>)> {
     Some((uid, class, container))
 }
 
-/// Which parent of pods has this name.
+/// The parent of pods with this name.
 fn parent_of_pods(segment: &str) -> Option<Place> {
     match segment.strip_suffix(".slice") {
         Some(stem) => parent_of_slice(stem),
@@ -123,7 +124,7 @@ fn parent_of_pods(segment: &str) -> Option<Place> {
     }
 }
 
-/// Which parent of pods a slice is, by its name without `.slice`, which has the names of all slices around it.
+/// The parent of pods with this slice name without `.slice`. A slice's name begins with the names of its ancestors.
 fn parent_of_slice(stem: &str) -> Option<Place> {
     let (around, name) = stem.rsplit_once('-').unwrap_or(("", stem));
     let in_kubepods = around == "kubepods" || around.ends_with("-kubepods");
@@ -135,7 +136,7 @@ fn parent_named(name: &str) -> Option<Place> {
         "kubepods" => Place::Kubepods,
         "burstable" => Place::Qos(QosClass::Burstable),
         "besteffort" => Place::Qos(QosClass::BestEffort),
-        // System pods have a subtree of their own (KEP-5894), and are treated like Guaranteed ones.
+        // System pods have a subtree of their own (KEP-5894), and count as Guaranteed.
         "system" => Place::Qos(QosClass::Guaranteed),
         _ => return None,
     })
@@ -171,7 +172,7 @@ fn container_of(segment: &str) -> Option<(ContainerId, Option<RuntimeKind>)> {
 pub struct PodUid(String);
 
 impl PodUid {
-    /// Reads a UID out of a cgroup name, where systemd's rules turn dashes into underscores.
+    /// Parses a UID in a cgroup name, where systemd's rules turn dashes into underscores.
     #[must_use]
     pub fn in_cgroup_name(text: &str) -> Option<Self> {
         let is_uid = match text.len() {

@@ -1,6 +1,7 @@
-//! Limits of memory that no field of CRI carries, and that a runtime may change whenever it is told of others.
+//! Memory limits that CRI has no field for, and that a runtime may change whenever it updates other limits.
 //!
-//! In comes a cgroup's directory; out comes what these files hold, to be put back. They exist on cgroup v2 only.
+//! In comes a cgroup's directory; out come the values of these files, so that the caller can put them back. The files exist on
+//! cgroup v2 only.
 
 use std::collections::BTreeMap;
 
@@ -9,25 +10,25 @@ use nix::fcntl::OFlag;
 use super::CgroupError;
 use super::file::Dir;
 
-/// Each file, and the value of it that nobody chose.
+/// Each file and its default value.
 const FILES: [(&str, &str); 2] = [("memory.swap.max", "0"), ("memory.high", "max")];
 
 impl Dir {
-    /// What the files hold that somebody chose, by name.
+    /// The values that differ from the defaults, by file name.
     ///
-    /// Errors: [`CgroupError`] of a file that is there and cannot be read.
+    /// Errors: [`CgroupError`] of an existing file that cannot be read.
     pub fn uncarried_limits(&self) -> Result<BTreeMap<String, String>, CgroupError> {
         let mut chosen = BTreeMap::new();
-        for (name, unchosen) in FILES {
-            if let Some(text) = self.text(name)?.filter(|text| text.trim() != unchosen) {
+        for (name, default) in FILES {
+            if let Some(text) = self.text(name)?.filter(|text| text.trim() != default) {
                 chosen.insert(name.to_owned(), text.trim().to_owned());
             }
         }
         Ok(chosen)
     }
 
-    /// Gives the files the values they had, where they have others now; returns whether any had.
-    /// Other files are left alone.
+    /// Writes these values into the files that hold other values now; returns whether any did. Leaves files that are not named
+    /// here alone.
     ///
     /// Errors: [`CgroupError`] of the first file that cannot be written.
     pub fn put_back_limits(&self, values: &BTreeMap<String, String>) -> Result<bool, CgroupError> {

@@ -1,4 +1,4 @@
-//! What a cgroup uses now, of its cpu and of its memory.
+//! A cgroup's use of cpu and memory.
 //!
 //! No file stays open: a node has thousands of them.
 
@@ -9,16 +9,22 @@ use super::memory::field;
 use super::{Cgroup, CgroupDir, CgroupError, Hierarchy};
 use crate::model::{CgroupVersion, Resource};
 
-/// What one reading of a cgroup's counters found.
+/// One reading of a cgroup's counters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// Time on processors since the cgroup was made; `None` where the kernel does not count it.
+    /// Processor time since the cgroup was made; `None` where the kernel does not count it.
     pub cpu: Option<Duration>,
-    /// Bytes in use without inactive pages of files, which the kernel takes back first.
+    /// Bytes in use without inactive file pages, which the kernel reclaims first.
     pub memory: u64,
-    /// Enforcement periods of the cpu limit in which anything ran.
-    pub periods: u64,
-    /// Those of them that were throttled.
+    pub periods: Periods,
+}
+
+/// The counters of a cpu limit's enforcement periods (`cpu.stat`), which only rise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Periods {
+    /// Periods in which a process of the cgroup ran.
+    pub all: u64,
+    /// Those of them in which the kernel throttled the cgroup.
     pub throttled: u64,
 }
 
@@ -28,19 +34,17 @@ impl Cgroup {
     /// Errors: [`CgroupError`] of the first file that cannot be read.
     pub fn usage(&self, hierarchy: &Hierarchy) -> Result<Usage, CgroupError> {
         let [inactive, _] = self.outer().file_pages()?;
-        let (periods, throttled) = self.periods()?;
         Ok(Usage {
+            periods: self.periods()?,
             cpu: self.cpu_time(hierarchy)?,
             memory: self.outer().memory_usage()?.get().saturating_sub(inactive),
-            periods,
-            throttled,
         })
     }
 
-    /// How many periods there were in which the cgroup had anything to run, and in how many of them it was throttled.
+    /// Reads the counters of enforcement periods.
     ///
     /// Errors: [`CgroupError`] of the first file that cannot be read.
-    pub fn periods(&self) -> Result<(u64, u64), CgroupError> {
+    pub fn periods(&self) -> Result<Periods, CgroupError> {
         let (mut all, mut throttled) = (0, 0);
         for dir in self.dirs() {
             let stat = dir.dir(Resource::Cpu).text("cpu.stat")?.unwrap_or_default();
@@ -48,7 +52,8 @@ impl Cgroup {
             all = all.max(field(&stat, "nr_periods").unwrap_or_default());
             throttled += field(&stat, "nr_throttled").unwrap_or_default();
         }
-        Ok((all, throttled.min(all)))
+        let throttled = throttled.min(all);
+        Ok(Periods { all, throttled })
     }
 
     fn cpu_time(&self, hierarchy: &Hierarchy) -> Result<Option<Duration>, CgroupError> {
@@ -58,7 +63,7 @@ impl Cgroup {
             return Ok(stat.and_then(|stat| field(&stat, "usage_usec").map(Duration::from_micros)));
         }
         let nanoseconds = cpu.text("cpuacct.usage")?.or_else(|| {
-            // Few machines mount v1's accounting apart from its cpu controller.
+            // Few machines mount v1's accounting and cpu controller at different places.
             let mount = hierarchy.mount(Resource::Cpu).with_file_name("cpuacct");
             fs::read_to_string(self.path().under(&mount).join("cpuacct.usage")).ok()
         });
@@ -67,7 +72,7 @@ impl Cgroup {
 }
 
 impl CgroupDir {
-    /// Bytes of pages of files, which the kernel takes back rather than kill. Without swap nothing else can be.
+    /// Bytes of file pages, which the kernel reclaims before it kills. Without swap it can reclaim nothing else.
     ///
     /// Errors: [`CgroupError`].
     pub fn reclaimable(&self) -> Result<u64, CgroupError> {
@@ -75,7 +80,7 @@ impl CgroupDir {
         Ok(inactive.saturating_add(active))
     }
 
-    /// Bytes of inactive and of active pages of files.
+    /// Bytes of inactive and of active file pages.
     fn file_pages(&self) -> Result<[u64; 2], CgroupError> {
         let stat = self.dir(Resource::Memory).text("memory.stat")?.unwrap_or_default();
         Ok(file_pages(self.version(), &stat))

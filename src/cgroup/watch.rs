@@ -1,14 +1,14 @@
-//! Learns when anybody writes a cgroup's files, without polling.
+//! Reports writes to a cgroup's files, without polling.
 //!
-//! In come open cgroups; out come [`Notice`]s of which of their files was written, by this process too: whoever reads a
-//! notice reads the file and compares. One inotify descriptor serves all cgroups; it becomes readable when
-//! [`Watch::drain`] has something, so an event loop can wait for it.
+//! In come open cgroups; out come [`Notice`]s of the files that a process wrote, this process included: the receiver reads the
+//! file and compares. One inotify descriptor serves all cgroups. It becomes readable when [`Watch::drain`] has notices, so an
+//! event loop can wait for it.
 //!
 //! Measured on Linux 6.18 (v1) and 7.2 (v2): every `write` by another process to `cpu.max`, `cpu.weight`, `memory.max`,
 //! `cpu.shares`, `cpu.cfs_quota_us`, `cpu.cfs_period_us`, `memory.limit_in_bytes` and `memory.memsw.limit_in_bytes` is
-//! one IN_MODIFY, a refused write included. Removal of the cgroup is told (IN_DELETE_SELF, IN_IGNORED) by 7.2 only, and
-//! there only for files nobody holds open; 6.18 tells nothing, ever. So [`Notice::Removed`] is a hint: the end of a
-//! cgroup is learned for certain from the runtime, or from the next read failing.
+//! one IN_MODIFY, a refused write included. Only 7.2 reports the removal of a cgroup (IN_DELETE_SELF, IN_IGNORED), and only
+//! for files that no process holds open. So [`Notice::Removed`] is a hint: the runtime's events and the next failed read show
+//! the end of a cgroup for certain.
 
 use std::collections::HashMap;
 use std::io;
@@ -30,9 +30,9 @@ pub struct Token(u64);
 /// A change that inotify reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Notice {
-    /// A file was written; its value may or may not have changed.
+    /// A process wrote a file; the value may or may not have changed.
     Modified { token: Token, file: ControlFile },
-    /// The cgroup was removed. Some kernels never say so.
+    /// The cgroup was removed. Some kernels never report it.
     Removed { token: Token },
     /// The kernel dropped notices (`fs.inotify.max_queued_events`): check everything.
     Overflow,
@@ -47,9 +47,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Opens the one descriptor.
+    /// Opens the inotify descriptor.
     ///
-    /// Errors: EMFILE when `fs.inotify.max_user_instances` are in use by this user.
+    /// Errors: EMFILE when this user has `fs.inotify.max_user_instances` descriptors.
     pub fn new() -> Result<Self, Errno> {
         Ok(Self {
             inotify: Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?,
@@ -58,11 +58,11 @@ impl Watch {
         })
     }
 
-    /// Watches every file that an open cgroup has. The watch is on what was opened, not on its path. A cgroup is watched
-    /// once: added again, its notices carry the new token.
+    /// Watches every file of an open cgroup. The watch follows the opened directory, not its path. When a cgroup is added
+    /// again, its notices carry the new token.
     ///
-    /// Errors: [`CgroupError`]: the cgroup is gone, it has none of the files, or ENOSPC when `fs.inotify.max_user_watches`
-    /// is reached; then nothing of it is watched.
+    /// Errors: the cgroup is gone, it has none of the files, or ENOSPC when `fs.inotify.max_user_watches` is reached. Then no
+    /// file of the cgroup is watched.
     pub fn add(&mut self, cgroup: &Cgroup) -> Result<Token, CgroupError> {
         let token = Token(self.next);
         self.next += 1;
@@ -89,7 +89,7 @@ impl Watch {
         }
     }
 
-    /// Names the file by the directory's descriptor, so that it is a file of what was opened.
+    /// Names the file by the directory's descriptor, so that the file belongs to the opened cgroup.
     fn add_file(&self, dir: &Dir, file: ControlFile) -> Result<WatchDescriptor, CgroupError> {
         let path = PathBuf::from(format!("/proc/self/fd/{}/{file}", dir.as_fd().as_raw_fd()));
         self.inotify
@@ -97,7 +97,7 @@ impl Watch {
             .map_err(|errno| dir.failed(file.name(), errno, "watch the file"))
     }
 
-    /// Stops watching a cgroup. Notices about it that are already queued are not reported any more.
+    /// Stops watching a cgroup, and drops its queued notices.
     pub fn remove(&mut self, token: Token) {
         let inotify = &self.inotify;
         self.files.retain(|watch, (of, _)| {
@@ -113,9 +113,9 @@ impl Watch {
         });
     }
 
-    /// Takes everything that has happened, without waiting. Several writes to one file may be one notice.
+    /// Takes all notices, without waiting. Several writes to one file may be one notice.
     ///
-    /// Errors: what the kernel says, other than "nothing" (EAGAIN).
+    /// Errors: the kernel's errno, except EAGAIN (there is no notice).
     pub fn drain(&mut self) -> Result<Vec<Notice>, Errno> {
         let mut notices = Vec::new();
         loop {
@@ -132,7 +132,7 @@ impl Watch {
 
     /// Lets tokio wait for the descriptor.
     ///
-    /// Errors: what registering the descriptor with the reactor says.
+    /// Errors: the reactor refuses the descriptor.
     ///
     /// Panics: outside of a tokio runtime with I/O enabled.
     pub fn into_async(self) -> io::Result<AsyncFd<Self>> {

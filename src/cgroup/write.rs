@@ -1,7 +1,8 @@
-//! The only way a value gets into a cgroup file.
+//! The only code that writes a value into a cgroup file.
 //!
-//! In comes a value; out comes what the file was read back to hold, which means the value, or a [`CgroupError`]. A memory limit is compared with what is in use immediately before it is lowered (on v1, with what of
-//! that cannot be reclaimed), and on v2 once more immediately after.
+//! In comes a value; out comes the same value as the file was read back to hold it, or a [`CgroupError`]. Immediately before
+//! a memory limit is lowered, the write compares it with the memory in use (on v1, with the part that the kernel cannot
+//! reclaim), and on v2 once more immediately after.
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -12,18 +13,18 @@ use super::{CgroupDir, CgroupError, Reason, page_size};
 use crate::model::{CgroupVersion, ControlFile, Setting};
 
 impl CgroupDir {
-    /// Writes a value into its file and reads it back: returns it after the kernel's rounding. Blocks while v1 reclaims memory
-    /// for a lower limit.
+    /// Writes a value into its file, reads it back, and returns it as the kernel rounded it. Blocks while v1 reclaims memory for
+    /// a lower limit.
     ///
-    /// Errors: [`CgroupError`]. The file then holds what it held before, except after [`Reason::Mismatch`],
-    /// where somebody else wrote it.
+    /// Errors: [`CgroupError`]. The file then holds its earlier value, except after [`Reason::Mismatch`], where another
+    /// process wrote it.
     pub fn write(&self, wanted: Setting) -> Result<Setting, CgroupError> {
         let kept = wanted.in_pages(page_size());
         let dir = self.dir_of(wanted.file())?;
         let open = dir.open_file(wanted.file().name(), OFlag::O_RDWR | flags(wanted.file()))?;
         let from = open.setting(wanted.file())?;
         match self.version() {
-            // The kernel makes room for the limit or refuses it, and either way all at once.
+            // v1's kernel makes room for the limit in the same write, or refuses it.
             CgroupVersion::V1 => self.check_usage(from, kept)?,
             CgroupVersion::V2 => refuse_below_usage(dir, from, kept)?,
         }
@@ -60,8 +61,8 @@ fn write_value(dir: &Dir, open: &ControlFd<'_>, wanted: Setting) -> Result<(), C
     }
 }
 
-/// Takes a lowered `memory.max` back when usage grew past it between the check and the write: the next allocation
-/// would be killed for it. v1 needs no such thing, its kernel refuses a limit below usage.
+/// Takes a lowered `memory.max` back when usage grew past it between the check and the write: the kernel would kill at the
+/// next allocation. v1's kernel refuses a limit below usage, so v1 needs no such check.
 fn undo_below_usage(dir: &Dir, open: &ControlFd<'_>, from: Setting, wanted: Setting) -> Result<(), CgroupError> {
     if wanted.file() != ControlFile::MemoryMax {
         return Ok(());

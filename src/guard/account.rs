@@ -1,7 +1,7 @@
-//! What the node has to give at this moment.
+//! The memory that the guard may lend at this moment.
 //!
-//! Reads `/proc/meminfo` and memory use of the pods' root when asked; what pods have requested and do not use is swept at
-//! most once a second, because it takes two reads for each pod.
+//! Reads `/proc/meminfo` and the memory use of the pods' root for each growth. Reads the memory that pods have requested and do
+//! not use at most once a second, because that takes two reads for each pod.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use crate::actuate::Node;
 use crate::cgroup::{Cgroup, CgroupDir, CgroupError, Hierarchy};
 use crate::model::{Bytes, MemoryLimit};
 
-/// How long a sweep over all pods counts.
+/// How long a sweep over all pods is valid.
 const SWEPT: Duration = Duration::from_secs(1);
 
-/// The node's memory, ready to be read.
+/// Reads the node's memory.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     root: Option<Cgroup>,
-    /// What each pod has requested, and how much of it is not used.
+    /// The request of each pod, and how much of it is not used.
     claims: Vec<(Claim, u64)>,
     swept: Option<Duration>,
 }
 
 impl Account {
-    /// Takes in who has requested how much.
+    /// Replaces the requests of the pods.
     pub(super) fn set(&mut self, node: &Node, claims: Vec<Claim>) {
         if self.root.is_none() {
             self.root = Cgroup::open(&node.hierarchy, &node.kubepods.path)
@@ -37,14 +37,14 @@ impl Account {
         self.swept = None;
     }
 
-    /// Memory in use by all pods, where that can be read.
+    /// Memory in use by all pods, if the kernel shows it.
     pub(super) fn usage_of_all(&self) -> Option<u64> {
         Some(self.root.as_ref()?.outer().memory_usage().ok()?.get())
     }
 
-    /// What there is to give to a container of this pod.
+    /// The memory that the guard may lend to a container of this pod.
     ///
-    /// Errors: a sentence, where the kernel does not say.
+    /// Errors: a sentence, where the kernel does not show a value.
     pub(super) fn read(
         &mut self,
         hierarchy: &Hierarchy,
@@ -66,7 +66,7 @@ impl Account {
         })
     }
 
-    /// What is left to the limit of all pods together, which is what the kubelet calls allocatable.
+    /// The room under the limit of all pods together, which the kubelet calls allocatable.
     fn room_below_root(&self) -> Result<u64, String> {
         let Some(root) = &self.root else { return Ok(u64::MAX) };
         let room = || {
@@ -91,7 +91,7 @@ impl Account {
     }
 }
 
-/// Bytes in use without pages of files: on the node they count as available.
+/// Bytes in use without file pages, which count as available memory of the node.
 fn used(dir: &CgroupDir) -> Result<u64, CgroupError> {
     Ok(dir.memory_usage()?.get().saturating_sub(dir.reclaimable()?))
 }

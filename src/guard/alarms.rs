@@ -1,9 +1,9 @@
-//! v1's alarms of one container: at which amounts of memory in use the kernel wakes the guard.
+//! v1's alarms of one container: the amounts of memory in use at which the kernel wakes the guard.
 //!
-//! In come what a look found and alarms that were set; out come the next amount that is heard of, and alarms to be ordered.
-//! Some stand at fixed parts of the limit, so that use is followed up and down. Where it comes to rest above all of them,
-//! others are set between there and the limit, and again where it rests next. A container that keeps passing its alarms is
-//! followed by the clock for a while instead: that has a price that is known.
+//! In come readings and alarms that were set; out come the next amount with an alarm, and alarms to order. Some alarms stand at
+//! fixed parts of the limit, so that the guard follows use up and down. Where use comes to rest above all of them, the guard
+//! orders more between use and the limit, and again where use rests next. The guard reads a container that keeps passing its
+//! alarms by the clock for a while instead, because the cost of that is bounded.
 
 use std::time::Duration;
 
@@ -11,29 +11,29 @@ use super::notifications::Armed;
 
 /// Fixed alarms, in percent of the limit.
 const FIXED: [u64; 3] = [50, 75, 90];
-/// Alarms between use at rest and the limit, in quarters of the way.
+/// Alarms between use at rest and the limit, in quarters of the distance.
 const QUARTERS: [u64; 3] = [1, 2, 3];
-/// Alarms closer together than this are not worth setting: the kernel compares once for so many pages that a processor has
-/// charged (`THRESHOLDS_EVENTS_TARGET`, mm/memcontrol-v1.c, 512 KiB), and then late.
+/// The least distance between two alarms: the kernel compares only once for so many pages that a processor has charged
+/// (`THRESHOLDS_EVENTS_TARGET`, mm/memcontrol-v1.c, 512 KiB), so closer alarms would be late.
 const CLOSEST: u64 = 1 << 20;
-/// Alarms are not set anew more often than this.
+/// The least time between two orders of alarms.
 const ANEW: Duration = Duration::from_secs(1);
-/// An alarm that rings more often than this within [`ANEW`] is noise.
+/// Alarms that ring more often than this within [`ANEW`] are noise.
 const NOISE: u32 = 20;
-/// For how long noise is followed by the clock.
+/// For how long the guard reads a container with noisy alarms by the clock.
 const DEAF: Duration = Duration::from_secs(10);
 
-/// Alarms, and how they ring.
+/// The alarms of one container, and how often they ring.
 #[derive(Debug, Default)]
 pub(super) struct Alarms {
     state: State,
-    /// The limit they are for.
+    /// The limit that the alarms are for.
     limit: u64,
-    /// When they were ordered last.
+    /// When the guard last ordered alarms.
     ordered: Option<Duration>,
-    /// How often they rang since a moment.
+    /// How often the alarms rang, and since when.
     rang: (u32, Duration),
-    /// Until when none are set.
+    /// Until when the guard orders no alarms.
     deaf: Duration,
 }
 
@@ -54,7 +54,7 @@ impl Alarms {
         }
     }
 
-    /// Alarms to be ordered for a container at rest: none where those there are will be heard.
+    /// The alarms to order for a container at rest: `None` where the present ones suffice.
     pub(super) fn wanted(&mut self, now: Duration, limit: u64, usage: u64) -> Option<Vec<u64>> {
         if now < self.deaf || self.ordered.is_some_and(|at| now.saturating_sub(at) < ANEW) {
             return None;
@@ -67,7 +67,7 @@ impl Alarms {
         (!will_do).then(|| self.order(now, limit, wanted))
     }
 
-    /// Those that were set before end here.
+    /// Replaces the present alarms, which end here.
     fn order(&mut self, now: Duration, limit: u64, wanted: Vec<u64>) -> Vec<u64> {
         self.state = State::Ordered(wanted.clone());
         self.limit = limit;
@@ -75,7 +75,7 @@ impl Alarms {
         wanted
     }
 
-    /// Takes in alarms that were set; those that were not ordered last end.
+    /// Notes alarms that were set. Drops alarms other than the latest ordered ones, which ends them.
     pub(super) fn set(&mut self, armed: Armed) {
         if matches!(&self.state, State::Ordered(wanted) if *wanted == armed.amounts) {
             self.state = State::Set(armed);
@@ -99,7 +99,7 @@ fn first_above(amounts: &[u64], usage: u64) -> Option<u64> {
     amounts.iter().copied().find(|amount| *amount > usage)
 }
 
-/// Where alarms are to stand for a container that uses so much, in rising order.
+/// The amounts of the alarms for a container with this use, in rising order.
 fn amounts(limit: u64, usage: u64) -> Vec<u64> {
     let mut amounts = FIXED.map(|percent| limit / 100 * percent).to_vec();
     let step = limit.saturating_sub(usage) / 4;

@@ -1,4 +1,4 @@
-//! What one look leads to: a growth, a refusal, or nothing.
+//! Acts on one reading of a container: grows the limit, refuses to, or does nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +12,14 @@ use super::watchlist::{GuardEvent, Report};
 use crate::actuate::{Node, PodBound, PodHandles, grow_memory};
 use crate::model::{Bytes, Outcome};
 
-/// How long a container waits after a growth was refused for its ceiling, and for what may change at any moment.
+/// How long a container waits after its ceiling refused a growth.
 const AT_CEILING: Duration = Duration::from_secs(1);
+/// How long a container waits after a refusal whose reason may end at any moment.
 const REFUSED: Duration = Duration::from_millis(50);
 
 impl Worker {
-    /// Looks at whether a container is held back by its cpu limit. Nothing is written: that can wait for a pass.
-    pub(super) fn look_at_cpu(&self, watched: &mut Watched) {
+    /// Checks whether the kernel throttles a container all the time. Only reports: a pass lends the cpu.
+    pub(super) fn check_cpu(&self, watched: &mut Watched) {
         let Some(cpu) = watched.terms.cpu else { return };
         let finding = watched.observe_cpu(self.now(), self.settings.quiet);
         let (pod, container) = (&watched.pod.live.id, &watched.terms.container);
@@ -36,7 +37,7 @@ impl Worker {
         }
     }
 
-    /// Looks at one container's memory, and grows its limit if it has to. `rang` if it passed an alarm.
+    /// Reads one container's memory, and grows its limit if it has to. `rang` if memory use passed an alarm.
     pub(super) fn check(&mut self, node: &Node, watched: &mut Watched, rang: bool) {
         let now = self.now();
         match watched.read_usage(now, self.act.takes, rang) {
@@ -53,7 +54,7 @@ impl Worker {
                     self.grow(node, watched, limit, &need);
                 }
             }
-            // The runtime tells, and the next watchlist is without it.
+            // The runtime reports the end, and the next watchlist leaves the container out.
             Err(error) if error.is_gone() => return watched.postpone(now + ITSELF),
             Err(error) => {
                 let (pod, container) = (&watched.pod.live.id, &watched.terms.container);
@@ -67,35 +68,30 @@ impl Worker {
     }
 
     fn grow(&mut self, node: &Node, watched: &mut Watched, limit: Bytes, need: &Need) {
-        let opened = PodHandles::open(&node.hierarchy, &watched.pod.live).map_err(|error| error.to_string());
-        let handles = match opened {
+        let handles = match PodHandles::open(&node.hierarchy, &watched.pod.live) {
             Ok(handles) => handles,
-            Err(unreadable) => return self.refuse(watched, None, unreadable),
+            Err(error) => return self.refuse(watched, &error.into(), None),
         };
         let Some(highest) = watched.terms.memory else {
-            // Watched for nothing but the evidence.
+            // The container is watched for its evidence only.
             watched.due = self.now() + AT_CEILING;
             return self.press(node, &handles, watched, limit, need);
         };
         let kept = watched.kept().unwrap_or_default();
-        let granted = match self.grant(node, &handles, watched, (limit, highest.saturating_sub(kept)), need) {
-            Ok(granted) => granted,
-            Err(unreadable) => return self.refuse(watched, None, unreadable),
-        };
-        let refusal = match granted {
+        let refusal = match self.grant(node, &handles, watched, (limit, highest.saturating_sub(kept)), need) {
             Ok(to) => return self.carry_out(node, &handles, watched, (limit, to), need),
+            Err(refusal @ Refusal::Unreadable(_)) => return self.refuse(watched, &refusal, None),
             Err(Refusal::Ceiling { .. }) => Refusal::Ceiling { ceiling: highest },
             Err(refusal) => refusal,
         };
-        let why = format!("{refusal}; it {}", describe(limit, need));
-        self.refuse(watched, Some(refusal), why);
+        self.refuse(watched, &refusal, Some(describe(limit, need)));
         if let Refusal::Ceiling { .. } | Refusal::Pod { .. } = refusal {
             watched.due = self.now() + AT_CEILING;
         }
         self.press(node, &handles, watched, limit, need);
     }
 
-    /// A limit will be reached and cannot grow: asks for the container's evidence, once, and lends what is kept for it.
+    /// Asks once for the evidence of a container whose limit will be reached and cannot grow, and lends the memory kept for that.
     fn press(&mut self, node: &Node, handles: &PodHandles, watched: &mut Watched, limit: Bytes, need: &Need) {
         let Some(kept) = watched.press() else { return };
         let need = Need {
@@ -104,10 +100,7 @@ impl Worker {
             ..*need
         };
         let ceiling = watched.terms.memory.filter(|_| need.least <= need.wanted);
-        let granted = ceiling.and_then(|ceiling| {
-            let granted = self.grant(node, handles, watched, (limit, ceiling), &need);
-            granted.ok()?.ok()
-        });
+        let granted = ceiling.and_then(|ceiling| self.grant(node, handles, watched, (limit, ceiling), &need).ok());
         if let Some(to) = granted {
             self.carry_out(node, handles, watched, (limit, to), &need);
         }
@@ -115,9 +108,9 @@ impl Worker {
         self.report(watched, GuardEvent::Pressure { limit, lent });
     }
 
-    /// The limit that a container is granted, or why none is.
+    /// The limit that a container is granted.
     ///
-    /// Errors: a sentence, where the kernel does not say what there is.
+    /// Errors: why no limit is granted.
     fn grant(
         &mut self,
         node: &Node,
@@ -125,18 +118,18 @@ impl Worker {
         watched: &Watched,
         (limit, ceiling): (Bytes, Bytes),
         need: &Need,
-    ) -> Result<Result<Bytes, Refusal>, String> {
+    ) -> Result<Bytes, Refusal> {
         let (now, pod, of) = (self.now(), &watched.pod, watched.of());
         let memory = self
             .account
-            .read(&node.hierarchy, now, &of.pod.uid, self.settings.reserve)?;
+            .read(&node.hierarchy, now, &of.pod.uid, self.settings.reserve)
+            .map_err(Refusal::Unreadable)?;
         let bound = if ceiling > limit {
-            let bound = pod.growable.bound(node, handles, &of.container, ceiling);
-            bound.map_err(|error| error.to_string())?
+            pod.growable.bound(node, handles, &of.container, ceiling)?
         } else {
             None
         };
-        Ok(match bound.filter(|bound| bound.left <= ceiling) {
+        match bound.filter(|bound| bound.left <= ceiling) {
             Some(PodBound { limit: of_pod, left }) if left.get() < limit.get() + UNIT => {
                 Err(Refusal::Pod { limit: of_pod, left })
             }
@@ -144,18 +137,21 @@ impl Worker {
                 let ceiling = bound.map_or(ceiling, |bound| bound.left);
                 self.budgets.grant(now, &of, limit, need, ceiling, memory)
             }
-        })
-    }
-
-    fn refuse(&self, watched: &mut Watched, refused: Option<Refusal>, why: String) {
-        let now = self.now();
-        watched.due = now + REFUSED;
-        if watched.refuse(now, refused.map_or("unknown", Refusal::word)) {
-            self.report(watched, GuardEvent::Refused { refused, why });
         }
     }
 
-    /// Writes what was granted. It is the least limit for all passes before it is written.
+    /// Reports a refusal, unless the guard has just reported it. `seen` describes the container's memory use.
+    fn refuse(&self, watched: &mut Watched, refusal: &Refusal, seen: Option<String>) {
+        let now = self.now();
+        watched.due = now + REFUSED;
+        if watched.refuse(now, refusal.word()) {
+            let seen = seen.map(|seen| format!("; it {seen}")).unwrap_or_default();
+            let (refusal, why) = (refusal.clone(), format!("{refusal}{seen}"));
+            self.report(watched, GuardEvent::Refused { refusal, why });
+        }
+    }
+
+    /// Writes the granted limit, after it has become the least limit for all passes.
     fn carry_out(
         &mut self,
         node: &Node,

@@ -1,10 +1,10 @@
-//! Which pods an agent has written to, and what it may have lent them without having had the time to save it.
+//! Marks the pods that an agent has written to, and the temporary limits that it may not have saved yet.
 //!
-//! A file for each pod, named after the pod's UID, made before a pass first writes to the pod, with a line for each growth, sent
-//! off before the growth. Like what is written it outlives the process and not the machine, so nothing is synced; and a thread
-//! of its own writes it, so that no growth waits for a disk that is slow. The next agent takes a limit that is still the one in
-//! its latest line for what it is, a temporary limit, and has the pod compared with what stands for it. Where the state file is lost, it
-//! brings every marked pod back. A mark stays until its pod is gone, and goes with it.
+//! Each pod has a file, named after its UID. The agent makes the file before a pass first writes to the pod, and adds a line
+//! before each growth. The file outlives the process, not the machine, like the cgroup's values, so the agent does not sync it.
+//! A thread of its own writes the files, so that no growth waits for a slow disk. The next agent treats a limit that still equals
+//! the latest line as a temporary limit, and lets a pass compare the pod with its state. Where the state file is lost, it resets
+//! every marked pod. The agent removes a mark when the pod is gone.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, OpenOptions};
@@ -21,44 +21,44 @@ use crate::model::Bytes;
 
 const DIRECTORY: &str = "lent";
 const UNMARKED: &str = "if the agent is killed now, its successor may not know that a pod was written to";
-/// A mark that has grown longer than this begins anew: only the latest lines count.
+/// The agent truncates a longer mark: only the latest lines count.
 const LONGEST: u64 = 4096;
-/// How long a pass waits for a mark.
+/// The longest time that a pass waits for a mark.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The files that say which pods were written to, and what they were lent.
+/// The marks of pods.
 #[derive(Debug)]
 pub struct LimitFiles {
     directory: PathBuf,
-    /// The pods that have a file, by UID.
+    /// The pods that have a mark, by UID.
     made: Mutex<HashSet<String>>,
     lines: Sender<Line>,
 }
 
-/// A line to be written; an empty one only makes the file.
+/// A line to write; an empty one only makes the file.
 #[derive(Debug)]
 struct Line {
     uid: String,
     text: String,
-    /// Dropped once the line is written, or cannot be.
+    /// The thread drops this after it has written the line, or failed to.
     _done: Option<oneshot::Sender<()>>,
 }
 
-/// The memory limits that a pod's containers were lent last, by name.
+/// The latest temporary memory limits of a pod's containers, by name.
 pub type LentLast = BTreeMap<String, Bytes>;
 
 impl LimitFiles {
-    /// The files below a state directory, whose place for them is made if it is missing, and what an earlier agent left in
-    /// them, by pod UID.
+    /// The marks below a state directory, and the temporary limits that an earlier agent left there, by pod UID. Makes the
+    /// directory of the marks if it is missing.
     ///
-    /// Errors: when it cannot be made or read, or there can be no thread.
+    /// Errors: the directory cannot be made or read, or the kernel refuses the thread.
     pub fn below(state_directory: &Path) -> io::Result<(Arc<Self>, BTreeMap<String, LentLast>)> {
         let directory = state_directory.join(DIRECTORY);
         fs::create_dir_all(&directory)?;
         let mut left = BTreeMap::new();
         for entry in fs::read_dir(&directory)? {
             let entry = entry?;
-            // What is no text was not made here.
+            // The agent makes only names that are UTF-8.
             if let Ok(uid) = entry.file_name().into_string() {
                 let text = fs::read(entry.path())?;
                 left.insert(uid, parse(&String::from_utf8_lossy(&text)));
@@ -76,27 +76,27 @@ impl LimitFiles {
         Ok((files, left))
     }
 
-    /// This container is about to be lent a memory limit.
+    /// Notes that the guard is about to lend a container this memory limit.
     pub(super) fn note_lent(&self, uid: &str, container: &str, to: Bytes) {
         self.lock().insert(uid.to_owned());
         self.send(uid, format!("{container} {}\n", to.get()), None);
     }
 
-    /// This pod is about to be written to, not before its file is made: a slow disk holds that up for a while only. Does
-    /// not hold up what is written later.
+    /// Marks a pod that a pass is about to write to. The future completes when the mark is on the disk, or after a short while
+    /// where the disk is slow. Completes at once for a pod that has a mark.
     pub fn note_written(&self, uid: &str) -> impl Future<Output = ()> + use<> {
         let (done, made) = oneshot::channel();
         let sent = self.lock().insert(uid.to_owned()) && self.send(uid, String::new(), Some(done));
         let uid = uid.to_owned();
         async move {
-            // The sender is dropped, and says no more than that.
+            // The sender never sends: the thread drops it.
             if sent && tokio::time::timeout(PATIENCE, made).await.is_err() {
                 tracing::warn!(uid, waited = ?PATIENCE, "{UNMARKED}");
             }
         }
     }
 
-    /// Whether the line will be written.
+    /// Returns whether the thread will write the line.
     fn send(&self, uid: &str, text: String, done: Option<oneshot::Sender<()>>) -> bool {
         let line = Line {
             uid: uid.to_owned(),
@@ -110,9 +110,9 @@ impl LimitFiles {
         sent
     }
 
-    /// Removes the files of pods that are not there any more, whoever made them.
+    /// Removes the marks of pods that are gone, also those of earlier agents.
     pub fn forget_all_but(&self, is_there: impl Fn(&str) -> bool) {
-        // The guard must not wait for the disk.
+        // Releases the lock first: the guard must not wait for the disk.
         let gone: Vec<String> = self.lock().extract_if(|uid| !is_there(uid)).collect();
         for uid in gone {
             let mark = self.directory.join(uid);
@@ -132,21 +132,20 @@ impl LimitFiles {
 
 fn write(directory: &Path, line: &Line) {
     let mark = directory.join(&line.uid);
-    // A growth that saves a process is not given up for want of a mark.
-    if let Err(error) = append(&mark, &line.text) {
+    let opened = OpenOptions::new().create(true).append(true).open(&mark);
+    let written = opened.and_then(|mut file| {
+        if file.metadata()?.len() > LONGEST {
+            file.set_len(0)?;
+        }
+        file.write_all(line.text.as_bytes())
+    });
+    // The guard grows a limit also without a mark.
+    if let Err(error) = written {
         tracing::warn!(mark = %mark.display(), %error, "{UNMARKED}");
     }
 }
 
-fn append(mark: &Path, line: &str) -> io::Result<()> {
-    let mut file = OpenOptions::new().create(true).append(true).open(mark)?;
-    if file.metadata()?.len() > LONGEST {
-        file.set_len(0)?;
-    }
-    file.write_all(line.as_bytes())
-}
-
-/// The latest line of each container. One that is not whole says nothing: the growth after it was not made.
+/// The latest line of each container. Skips an incomplete line: the growth after it did not happen.
 fn parse(text: &str) -> LentLast {
     let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     whole

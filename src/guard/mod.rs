@@ -1,17 +1,17 @@
 //! Grows memory limits before the kernel kills.
 //!
-//! The kernel kills whoever passes a limit within a millisecond or less, long before a recommendation can know. The guard is
-//! a thread of its own that follows memory use against the limits of those containers that a VPA lets grow, sleeps while none of
-//! them can reach its limit, and grows a limit as soon as it would be reached before another look. What it grows is an emergency
-//! temporary limit: it is a least limit ([`crate::actuate::LeastLimits`]) for all passes at once, and the controller makes it
-//! part of what is desired, tells the runtime, writes it down, and ends it. Nobody is killed for want of cpu: a container that is throttled
-//! all the time is only reported, and an ordinary pass lends it more.
+//! The kernel kills within a millisecond when a container reaches its limit, long before a recommendation can follow. The guard
+//! is a thread of its own. It compares the memory use of the containers that a VPA lets grow with their limits, sleeps while
+//! none of them can reach its limit, and grows a limit that would be reached before the next reading. The new limit is a
+//! temporary limit: it is at once a least limit ([`crate::actuate::LeastLimits`]) for all passes, and the controller adds it to
+//! the desired state, updates the runtime, saves it, and ends it. The kernel kills no process for want of cpu, so the guard only
+//! reports a container that is throttled all the time, and an ordinary pass lends it cpu.
 //!
-//! In come watchlists ([`Watchlist`]); out come reports ([`Report`]). The mathematics are pure: [`rate`], [`predict`],
-//! [`budgets`], [`throttle`]. The rest reads and writes files.
+//! In come watchlists ([`Watchlist`]); out come reports ([`Report`]). [`rate`], [`predict`], [`budgets`] and [`throttle`] are
+//! pure. The rest reads and writes files.
 //!
-//! What it must never do: grow a limit beyond what the VPA allows, or into memory that others may claim; grow without end; wait
-//! for anything but the kernel; write other than by the plans and the executor of all passes.
+//! The guard never grows a limit beyond the VPA's bounds or into memory that other pods may claim, never grows without end,
+//! never waits for anything but the kernel, and writes only through the plans and the executor of all passes.
 
 mod account;
 mod alarms;

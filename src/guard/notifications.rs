@@ -1,8 +1,8 @@
 //! How the kernel wakes the guard, so that it can sleep.
 //!
-//! One epoll descriptor waits for everything: orders, v1's alarms at amounts of memory in use (one eventfd for each container),
-//! v2's notices that memory had to be taken back at a limit (one inotify descriptor for all). Setting an alarm blocks for the
-//! kernel's RCU grace period, some ten milliseconds: a thread of its own does that.
+//! One epoll descriptor waits for all events: watchlists, v1's alarms at amounts of memory in use (one eventfd for each
+//! container), and v2's notices that the kernel had to reclaim at a limit (one inotify descriptor for all). Setting an alarm
+//! blocks for the kernel's RCU grace period, some ten milliseconds, so a thread of its own sets the alarms.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,10 +19,11 @@ use super::watched::Watched;
 use crate::cgroup::Cgroup;
 use crate::model::{Bytes, CgroupVersion, ControlFile, Resource};
 
-/// Which container; never used twice.
+/// Identifies a container; never used twice.
 pub(super) type Token = u64;
 
-const ORDERS: Token = 0;
+/// The token of the agent's wake-ups.
+const WAKE: Token = 0;
 /// The token of v2's notices.
 const RECLAIM: Token = 1;
 /// The first token of a container.
@@ -33,7 +34,6 @@ const SIGNALS: usize = 64;
 #[derive(Debug)]
 pub(super) struct Notifications {
     epoll: Epoll,
-    orders: Arc<EventFd>,
     inotify: Option<Inotify>,
     watched: HashMap<WatchDescriptor, Token>,
     armer: mpsc::Sender<Arming>,
@@ -51,19 +51,19 @@ struct Arming {
 #[derive(Debug)]
 pub(super) struct Armed {
     pub(super) token: Token,
-    /// Bytes in use, in rising order; none if they could not be set.
+    /// Bytes in use, in rising order.
     pub(super) amounts: Vec<u64>,
     pub(super) told: EventFd,
 }
 
 impl Notifications {
-    /// Opens the descriptors and starts the thread that sets alarms.
+    /// Opens the descriptors and starts the thread that sets alarms. Each write to `wake` ends a wait.
     ///
-    /// Errors: what the kernel says.
-    pub(super) fn new(orders: Arc<EventFd>) -> io::Result<Self> {
+    /// Errors: the kernel refuses a descriptor or the thread.
+    pub(super) fn new(wake: &Arc<EventFd>) -> io::Result<Self> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        epoll.add(&*orders, EpollEvent::new(EpollFlags::EPOLLIN, ORDERS))?;
-        // Without one the guard looks by the clock alone.
+        epoll.add(&**wake, raised(WAKE))?;
+        // Without an inotify descriptor the guard reads by the clock alone.
         let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
             .inspect_err(|error| tracing::warn!(%error, "no inotify descriptor for the guard"))
             .ok();
@@ -72,13 +72,12 @@ impl Notifications {
         }
         let (armer, to_arm) = mpsc::channel();
         let (done, armed) = mpsc::channel();
-        let wake = Arc::clone(&orders);
+        let wake = Arc::clone(wake);
         std::thread::Builder::new()
             .name("guard-alarms".to_owned())
             .spawn(move || arm_all(&to_arm, &done, &wake))?;
         Ok(Self {
             epoll,
-            orders,
             inotify,
             watched: HashMap::new(),
             armer,
@@ -86,12 +85,12 @@ impl Notifications {
         })
     }
 
-    /// Waits until something is told, or for so long. Returns the containers that were told about.
+    /// Waits for an event, or for so long. Returns the containers that the kernel notifies about.
     ///
-    /// Errors: what the kernel says, other than EINTR.
+    /// Errors: the kernel's errno, except EINTR.
     pub(super) fn wait(&mut self, longest: Duration) -> io::Result<Vec<Token>> {
         let mut signals = [EpollEvent::empty(); SIGNALS];
-        // Rounded up: too early is a look for nothing.
+        // Rounded up: a reading that is too early finds nothing.
         let millis = longest.as_nanos().div_ceil(1_000_000);
         let timeout = EpollTimeout::try_from(u32::try_from(millis).unwrap_or(u32::MAX).min(3_600_000))
             .map_err(|_| io::Error::from(Errno::EINVAL))?;
@@ -103,7 +102,7 @@ impl Notifications {
         let mut tokens = Vec::new();
         for signal in &signals[..told] {
             match signal.data() {
-                ORDERS => clear(&self.orders)?,
+                WAKE => {}
                 RECLAIM => self.drain(&mut tokens)?,
                 token => tokens.push(token),
             }
@@ -123,8 +122,8 @@ impl Notifications {
         }
     }
 
-    /// Has the kernel tell when it takes memory back at the container's limit (v2), or when anybody writes that (v1), unless
-    /// it does. Whether it will.
+    /// Has the kernel notify when it reclaims at the container's limit (v2), or when a process writes the limit (v1). Returns
+    /// whether it will.
     pub(super) fn subscribe(&mut self, watched: &Watched) -> bool {
         let (Some(inotify), false) = (&self.inotify, watched.subscribed) else {
             return watched.subscribed;
@@ -146,21 +145,21 @@ impl Notifications {
         }
     }
 
-    /// Stops telling about a container.
+    /// Ends the notices about a container.
     pub(super) fn forget(&mut self, token: Token) {
         let Some(inotify) = &self.inotify else { return };
         self.watched.retain(|watch, of| {
             if *of == token
                 && let Err(errno) = inotify.rm_watch(*watch)
             {
-                // Gone with its file.
+                // The kernel has removed the watch with its file.
                 tracing::debug!(%errno, "inotify watch");
             }
             *of != token
         });
     }
 
-    /// Orders alarms (v1). They come with [`Self::armed`].
+    /// Orders alarms (v1). [`Self::armed`] returns them once they are set.
     pub(super) fn arm(&self, watched: &Watched, amounts: Vec<u64>) {
         let arming = Arming {
             token: watched.token,
@@ -174,28 +173,24 @@ impl Notifications {
 
     /// The next alarms that were set.
     ///
-    /// Errors: what the kernel says to waiting for them.
+    /// Errors: epoll refuses the eventfd of the alarms.
     pub(super) fn armed(&self) -> io::Result<Option<Armed>> {
         let Ok(armed) = self.armed.try_recv() else {
             return Ok(None);
         };
         if !armed.amounts.is_empty() {
-            // Edge-triggered: the count need not be read.
-            let event = EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, armed.token);
-            self.epoll.add(&armed.told, event)?;
+            self.epoll.add(&armed.told, raised(armed.token))?;
         }
         Ok(Some(armed))
     }
 }
 
-fn clear(wake: &EventFd) -> io::Result<()> {
-    match wake.read() {
-        Ok(_) | Err(Errno::EAGAIN) => Ok(()),
-        Err(errno) => Err(errno.into()),
-    }
+/// Waits for each write to an eventfd. Edge-triggered, so the guard never has to read the counter.
+fn raised(token: Token) -> EpollEvent {
+    EpollEvent::new(EpollFlags::EPOLLIN | EpollFlags::EPOLLET, token)
 }
 
-/// Sets alarms, one container after the other, until nobody orders any more.
+/// Sets alarms, one container after the other, until the guard ends.
 fn arm_all(orders: &mpsc::Receiver<Arming>, done: &mpsc::Sender<Armed>, wake: &EventFd) {
     for arming in orders {
         match arm(arming).map(|armed| done.send(armed)) {

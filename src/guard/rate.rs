@@ -1,35 +1,35 @@
-//! How fast memory use grows. Pure.
+//! The rate at which memory use grows. Pure.
 //!
-//! In come looks at a counter, each with its moment; out comes a rate that is quick to rise: the steepest way between
-//! now and any look of the last second, and for a moment longer the steepest that was seen before. It never underestimates a
-//! growth that goes on, and forgets one that ended within seconds.
+//! In come readings of a counter, each with its time; out comes a rate that rises quickly: the steepest slope between now and
+//! any reading of the last second, and for a while longer the steepest earlier one. The rate never underestimates a growth that
+//! goes on, and falls within seconds after a growth has ended.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 const KEPT: usize = 24;
-/// Looks closer together than this say nothing: the kernel charges memory in batches
-/// for each processor (`MEMCG_CHARGE_BATCH`, mm/memcontrol.c).
+/// Readings closer together than this give no rate: the kernel charges memory in batches for each processor
+/// (`MEMCG_CHARGE_BATCH`, mm/memcontrol.c).
 const CLOSEST: Duration = Duration::from_millis(2);
-/// Looks older than this are not compared with, unless there is no other.
+/// Readings older than this count only where there is no other.
 const OLDEST: Duration = Duration::from_secs(1);
-/// How long half of a rate that is not seen any more still counts.
+/// The time in which a rate that has ended is halved.
 const HALF_LIFE: Duration = Duration::from_millis(500);
 
 /// A rate of growth in bytes per second.
 pub type BytesPerSecond = u64;
 
-/// What was seen of one counter.
+/// The readings of one counter.
 #[derive(Debug, Clone, Default)]
 pub struct Rate {
-    /// Moment and bytes, oldest first.
+    /// Time and bytes, oldest first.
     looks: VecDeque<(Duration, u64)>,
-    /// The steepest rate lately, and when it was seen.
+    /// The steepest recent rate, and its time.
     steepest: Option<(Duration, BytesPerSecond)>,
 }
 
 impl Rate {
-    /// Takes in one look and returns the rate. Moments never go back.
+    /// Adds one reading and returns the rate. Times never go back.
     pub fn observe(&mut self, at: Duration, bytes: u64) -> BytesPerSecond {
         while self.looks.len() >= KEPT
             || self
@@ -46,7 +46,7 @@ impl Rate {
         if seen >= left {
             self.steepest = Some((at, seen));
         }
-        // Of looks in quick succession the first is the one to compare with.
+        // Keep only the first of readings in quick succession.
         let crowded = self.looks.len() > 1
             && self
                 .looks
@@ -67,7 +67,7 @@ impl Rate {
     }
 }
 
-/// What is left of a rate some time after it was seen last.
+/// What remains of a rate so long after its last reading.
 fn faded(rate: BytesPerSecond, since: Duration) -> BytesPerSecond {
     let halves = u32::try_from(since.as_millis() / HALF_LIFE.as_millis()).unwrap_or(u32::MAX);
     rate.checked_shr(halves).unwrap_or(0)
@@ -78,13 +78,13 @@ pub(super) fn per_second(bytes: u64, time: Duration) -> BytesPerSecond {
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
-/// What grows in some time at a rate. Saturates.
+/// The bytes that grow in this time at this rate. Saturates.
 pub(super) fn grown(rate: BytesPerSecond, time: Duration) -> u64 {
     let bytes = u128::from(rate) * time.as_nanos() / 1_000_000_000;
     u64::try_from(bytes).unwrap_or(u64::MAX)
 }
 
-/// How long it takes to grow so much at a rate; nothing is ever reached at none.
+/// The time to grow by so many bytes at this rate; without end at rate 0.
 pub(super) fn time_for(bytes: u64, rate: BytesPerSecond) -> Duration {
     if rate == 0 {
         return Duration::MAX;

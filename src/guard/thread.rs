@@ -1,12 +1,12 @@
-//! The guard's thread: sleeps, looks, grows.
+//! The guard's thread: sleeps, reads memory use, grows limits.
 //!
-//! In come watchlists; out come [`Report`]s. It waits for nobody but the kernel: not for the coordinator, not for the runtime, not
-//! for the disk. Whatever it grows is the least limit for all passes from before the write on.
+//! In come watchlists; out come [`Report`]s. The thread waits only for the kernel: not for the controller, the runtime or the
+//! disk. Every limit that it grows is a least limit for all passes before the write.
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, TryRecvError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -21,77 +21,72 @@ use super::predict::AGAIN;
 use super::watched::Watched;
 use super::watchlist::{Report, Settings, Watchlist};
 use crate::actuate::Node;
-use crate::cgroup::{Cgroup, CgroupError, page_size};
-use crate::model::{CgroupVersion, LivePod};
+use crate::cgroup::{Cgroup, page_size};
+use crate::model::CgroupVersion;
 
-/// How long acting is taken to last before that was measured.
+/// How long a growth is assumed to take before one was measured.
 const ACT_AT_FIRST: Duration = Duration::from_millis(5);
-/// For how long the slowest time counts, before it counts half. A machine on which the guard was late is busy for longer than
-/// the looks take that then come in time, and a growth may begin at any moment.
+/// For how long the slowest time counts before it is halved. A machine on which the guard was late stays busy for longer than
+/// the next readings take, and a growth may begin at any moment.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
-/// No look is taken to have been later than this: more is a machine that slept.
+/// The most by which a reading counts as late: a longer delay is a machine that slept.
 const LATEST: Duration = Duration::from_millis(50);
-/// How long to sleep where nothing is guarded.
+/// How long to sleep where no container is guarded.
 const NOTHING: Duration = Duration::from_secs(3600);
 
-/// What the thread is ordered.
-#[derive(Debug)]
-enum Order {
-    Watch(Box<Watchlist>),
-    Stop,
-}
-
-/// The guard, as the agent has it. Dropping it without [`Self::stop`] leaves the thread to end by itself.
+/// The agent's handle of the guard. When it is dropped without [`Self::stop`], the thread ends at its next wake-up.
 #[derive(Debug)]
 pub struct Guard {
-    orders: mpsc::Sender<Order>,
+    watchlists: mpsc::Sender<Box<Watchlist>>,
     wake: Arc<EventFd>,
     thread: JoinHandle<()>,
 }
 
 impl Guard {
-    /// Starts the thread. Nothing is guarded before the first watchlist. What pods are lent is noted in `files`.
+    /// Starts the thread. It guards nothing before the first watchlist, and notes in `files` what it lends to pods.
     ///
-    /// # Errors
-    /// What the kernel says to the descriptors and the thread.
+    /// Errors: the kernel refuses a descriptor or the thread.
     pub fn start(reports: UnboundedSender<Report>, files: Arc<LimitFiles>) -> io::Result<Self> {
         let wake = Arc::new(EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?);
-        let (orders, inbox) = mpsc::channel();
-        let notifications = Notifications::new(Arc::clone(&wake))?;
+        let (watchlists, inbox) = mpsc::channel();
+        let notifications = Notifications::new(&wake)?;
         let thread = std::thread::Builder::new()
             .name("guard".to_owned())
             .spawn(move || Worker::new(notifications, reports, files).run(&inbox))?;
-        Ok(Self { orders, wake, thread })
+        Ok(Self {
+            watchlists,
+            wake,
+            thread,
+        })
     }
 
-    /// Guards these from now on, and no others.
+    /// Guards the containers of this list from now on, and no others.
     pub fn watch(&self, watchlist: Watchlist) {
-        self.order(Order::Watch(Box::new(watchlist)));
-    }
-
-    /// Ends the thread, between two growths.
-    pub fn stop(self) {
-        self.order(Order::Stop);
-        if self.thread.join().is_err() {
-            tracing::error!("the guard ended early");
-        }
-    }
-
-    fn order(&self, order: Order) {
-        if self.orders.send(order).is_err() {
+        if self.watchlists.send(Box::new(watchlist)).is_err() {
             tracing::error!("the guard has ended; no limit is grown in an emergency any more");
         } else if let Err(error) = self.wake.write(1) {
             tracing::error!(%error, "the guard cannot be woken");
         }
     }
+
+    /// Ends the thread, between two growths.
+    pub fn stop(self) {
+        // The thread ends when it is woken and finds the channel closed.
+        drop(self.watchlists);
+        if let Err(error) = self.wake.write(1) {
+            tracing::error!(%error, "the guard cannot be woken");
+        } else if self.thread.join().is_err() {
+            tracing::error!("the guard ended early");
+        }
+    }
 }
 
-/// How long acting takes: quick to rise, slow to fall.
+/// How long a growth takes, from the moment a reading is due. Rises at once and falls slowly.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Acting {
     pub(super) takes: Duration,
-    /// When that was learnt, or halved.
+    /// When `takes` was measured or halved.
     at: Duration,
 }
 
@@ -112,19 +107,17 @@ impl Acting {
     }
 }
 
-/// What the thread works with.
+/// The state of the thread.
 pub(super) struct Worker {
     started: Instant,
     notifications: Notifications,
     pub(super) reports: UnboundedSender<Report>,
     pub(super) files: Arc<LimitFiles>,
-    /// None before the first watchlist of a known node.
+    /// `None` before the first watchlist with a node.
     node: Option<Arc<Node>>,
     pub(super) settings: Settings,
-    /// The one account of the node's memory: growths are decided one after the other.
     pub(super) budgets: Budgets,
     pub(super) account: Account,
-    /// How long it takes from the moment a look is due until a limit is grown.
     pub(super) act: Acting,
     containers: Vec<Watched>,
     next_token: Token,
@@ -151,12 +144,12 @@ impl Worker {
         self.started.elapsed()
     }
 
-    /// Learns how long acting takes.
+    /// Notes how long a growth took.
     pub(super) fn learn_act(&mut self, took: Duration) {
         self.act.learn(self.now(), took);
     }
 
-    fn run(mut self, orders: &mpsc::Receiver<Order>) {
+    fn run(mut self, watchlists: &mpsc::Receiver<Box<Watchlist>>) {
         loop {
             let dues = self.containers.iter().map(Watched::next);
             let due = dues.min().unwrap_or_else(|| self.now() + NOTHING);
@@ -172,10 +165,10 @@ impl Worker {
                 self.learn_act((now - due).min(LATEST));
             }
             loop {
-                match orders.try_recv() {
-                    Ok(Order::Watch(watchlist)) => self.watch(*watchlist),
-                    Ok(Order::Stop) | Err(mpsc::TryRecvError::Disconnected) => return,
-                    Err(mpsc::TryRecvError::Empty) => break,
+                match watchlists.try_recv() {
+                    Ok(watchlist) => self.watch(*watchlist),
+                    Err(TryRecvError::Disconnected) => return,
+                    Err(TryRecvError::Empty) => break,
                 }
             }
             self.take_alarms();
@@ -183,7 +176,7 @@ impl Worker {
         }
     }
 
-    /// Guards these from now on, and no others.
+    /// Guards the containers of this list from now on, and no others.
     fn watch(&mut self, watchlist: Watchlist) {
         let known = std::mem::take(&mut self.containers);
         let Some(node) = watchlist.node else { return };
@@ -198,25 +191,19 @@ impl Worker {
                     continue;
                 };
                 let watched = known.remove(&container.id).or_else(|| {
-                    let opened = Cgroup::open(&node.hierarchy, &container.path);
-                    let cgroup = unless_gone(opened, &pod.live, &terms.container)?;
+                    let opened = Cgroup::open(&node.hierarchy, &container.path).inspect_err(|error| {
+                        if !error.is_gone() {
+                            tracing::warn!(pod = %pod.live.id, container = terms.container, %error, "not guarded");
+                        }
+                    });
                     self.next_token += 1;
-                    Some(Watched::new(
-                        self.next_token,
-                        container.id.clone(),
-                        cgroup,
-                        terms.clone(),
-                        &pod,
-                    ))
+                    let (token, id) = (self.next_token, container.id.clone());
+                    Some(Watched::new(token, id, opened.ok()?, terms.clone(), &pod))
                 });
                 self.containers.extend(watched.map(|mut watched| {
                     let lent = node.least_limits.get(&pod.live.id.uid, &terms.container);
-                    watched.set_terms(
-                        Arc::clone(&pod),
-                        terms,
-                        lent,
-                        (self.started.elapsed(), self.settings.quiet),
-                    );
+                    let times = (self.started.elapsed(), self.settings.quiet);
+                    watched.set_terms(Arc::clone(&pod), terms, lent, times);
                     watched.subscribed = self.notifications.subscribe(&watched);
                     match lent {
                         Some(lent) => self.budgets.promise(watched.of(), lent, watched.used()),
@@ -247,8 +234,8 @@ impl Worker {
         }
     }
 
-    /// Looks at every container that is due or was told about, except where memory in use by all pods together says that
-    /// nothing can have happened. That is asked about all of them each time, so that they do not wake the guard one by one.
+    /// Reads every container that is due or that the kernel has notified about, except where the memory of all pods together
+    /// shows that nothing can have changed. Checks that for all containers at once, so that they do not wake the guard one by one.
     fn check_due(&mut self, told: &[Token]) {
         let Some(node) = self.node.clone() else { return };
         let (now, of_all, version) = (self.now(), self.account.usage_of_all(), node.traits.version);
@@ -260,7 +247,7 @@ impl Worker {
                 told = watched.due > now + AGAIN;
             }
             if watched.cpu_is_due(now) {
-                self.look_at_cpu(watched);
+                self.check_cpu(watched);
             }
             if !told && (watched.rests(now, of_all) || watched.next() > now) {
                 continue;
@@ -273,16 +260,6 @@ impl Worker {
         }
         self.containers = containers;
     }
-}
-
-/// What was opened; none if it has just ended, or cannot be opened, which is said.
-fn unless_gone<T>(opened: Result<T, CgroupError>, live: &LivePod, container: &str) -> Option<T> {
-    let failed = |error: &CgroupError| {
-        if !error.is_gone() {
-            tracing::warn!(pod = %live.id, container, %error, "not guarded");
-        }
-    };
-    opened.inspect_err(failed).ok()
 }
 
 #[cfg(test)]

@@ -1,46 +1,38 @@
-//! Whether a container is held back by its cpu limit so long that the limit should grow. Pure.
+//! Decides whether the kernel throttles a container for so long that its cpu limit should grow. Pure.
 //!
-//! In come looks at the kernel's counters of enforcement periods, each with its moment; out comes what follows. A container that
-//! is throttled now and then has the limit it was given; one that is throttled in most periods for ten seconds on end does not
-//! get on, and no recommendation will say so for minutes. Nobody is killed for want of cpu, so nothing here is urgent.
+//! In come readings of the kernel's counters of enforcement periods, each with its time; out comes a [`Finding`]. A container
+//! that is throttled now and then only uses its limit. A container that is throttled in most periods for ten seconds needs
+//! more, and no recommendation follows for minutes. The kernel kills no process for want of cpu, so this is not urgent.
 
 use std::time::Duration;
 
+use crate::cgroup::Periods;
 use crate::model::MilliCpu;
 
-/// The time between two looks.
+/// The time between two readings.
 pub const EVERY: Duration = Duration::from_secs(2);
 /// The same while the container is hardly throttled.
 pub const WHILE_CALM: Duration = Duration::from_secs(10);
-/// So many looks in a row make it sustained.
+/// So many bad readings in a row make throttling sustained.
 const SUSTAINED: u32 = 5;
-/// A look is bad from this part of throttled periods on, in percent.
+/// A reading is bad from this part of throttled periods on, in percent.
 const BAD: u64 = 50;
-/// A look is calm up to this part, in percent.
+/// A reading is calm up to this part, in percent.
 const CALM: u64 = 1;
-/// With fewer periods than this between two looks the container has hardly run.
+/// With fewer periods than this between two readings the container has hardly run.
 const RAN: u64 = 5;
 
-/// The kernel's counters (`cpu.stat`): both only rise.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Periods {
-    /// Periods in which the container had anything to run.
-    pub all: u64,
-    /// Those of them in which it was throttled.
-    pub throttled: u64,
-}
-
-/// What follows from a look.
+/// What follows from a reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finding {
     Nothing,
-    /// The limit should grow; this part of the latest periods was throttled, in percent.
+    /// The limit should grow: the kernel throttled this part of the latest periods, in percent.
     Sustained(u64),
-    /// There was no throttling worth the name for the quiet time.
+    /// The container was hardly throttled for the quiet time.
     Quiet,
 }
 
-/// What was seen of one container.
+/// The readings of one container.
 #[derive(Debug, Clone, Default)]
 pub struct Throttling {
     last: Option<Periods>,
@@ -49,12 +41,12 @@ pub struct Throttling {
 }
 
 impl Throttling {
-    /// Whether there was no throttling worth the name at the latest look.
+    /// Whether the latest reading was calm.
     pub const fn is_calm(&self) -> bool {
         self.calm_since.is_some()
     }
 
-    /// Adds the periods that were counted by this time.
+    /// Adds a reading of the counters at this time.
     pub fn observe(&mut self, at: Duration, periods: Periods, quiet: Duration) -> Finding {
         let Some(last) = self.last.replace(periods) else {
             return Finding::Nothing;
@@ -90,7 +82,7 @@ impl Throttling {
     }
 }
 
-/// The next higher limit: half as much again, a tenth of a cpu at least; none if the ceiling is reached.
+/// The next higher limit: half as much again, at least a tenth of a cpu more; `None` if the limit has reached the ceiling.
 #[must_use]
 pub fn raised(limit: MilliCpu, ceiling: MilliCpu) -> Option<MilliCpu> {
     let more = MilliCpu::new((limit.get() / 2).max(100));

@@ -1,4 +1,4 @@
-//! One guarded container: what is open of it, what was seen of it, when to look again.
+//! The state of one guarded container: its open cgroup, its readings, and the time of the next reading.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,29 +6,29 @@ use std::time::Duration;
 use super::alarms::Alarms;
 use super::notifications::Token;
 use super::predict::{LONGEST, Look, Pace, Track, Verdict, near};
-use super::throttle::{self, Finding, Periods, Throttling};
+use super::throttle::{self, Finding, Throttling};
 use super::watchlist::{Guarded, GuardedPod, Terms};
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::model::{Bytes, CgroupVersion, MemoryLimit};
 
-/// A container is calm enough for alarms if it need not be looked at for so long, or would not with them.
+/// A container is calm enough for alarms if the guard need not read it for so long, now or with alarms.
 const CALM: Duration = Duration::from_millis(10);
-/// A container that was lent memory is looked at so often, to know what it uses at most.
+/// The longest time between two readings of a container with a temporary limit, so that the guard knows its peak.
 const WHILE_LENT: Duration = Duration::from_secs(1);
-/// What was refused is said again after so long without a reason to ask.
-const SAY_AGAIN: Duration = Duration::from_secs(600);
-/// From this rate on a container is taking memory, in bytes per second.
+/// After so long without a need, the guard reports the same refusal again.
+const REPORT_AGAIN: Duration = Duration::from_secs(600);
+/// From this rate on a container takes memory, in bytes per second.
 const TAKING: u64 = 1 << 20;
-/// A container that does not grow is looked at itself so often, whatever all pods together do.
+/// The longest time between two readings of a container that does not grow, whatever all pods together use.
 pub(super) const ITSELF: Duration = Duration::from_secs(1);
-/// The same where the kernel tells before use comes close to the limit, and when the limit is written. It does not tell of
-/// its own memory.
+/// The same where the kernel notifies before use comes close to the limit, and when a process writes the limit. The kernel does
+/// not notify about its own memory.
 const ANNOUNCED: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) token: Token,
-    /// The runtime's id: another one is another container.
+    /// The runtime's id of the container.
     pub(super) id: String,
     pub(super) pod: Arc<GuardedPod>,
     pub(super) cgroup: Arc<Cgroup>,
@@ -37,53 +37,52 @@ pub(super) struct Watched {
     cpu: CpuWatch,
     pub(super) due: Duration,
     latest: Latest,
-    /// Whether the kernel tells of what [`Notifications::subscribe`](super::notifications::Notifications::subscribe) says.
+    /// Whether [`Notifications::subscribe`](super::notifications::Notifications::subscribe) has succeeded.
     pub(super) subscribed: bool,
     pub(super) alarms: Alarms,
-    /// What was refused and said, and when it was asked for last.
+    /// The latest reported refusal, and the time of the latest need.
     refused: Option<(&'static str, Duration)>,
-    /// Whether its evidence was asked for.
+    /// Whether the guard has asked for evidence.
     pressed: bool,
     pub(super) loan: Loan,
 }
 
-/// How the container is throttled.
+/// The readings of the container's throttling.
 #[derive(Debug, Default)]
 struct CpuWatch {
     throttling: Throttling,
-    /// When to look at it.
+    /// When to read the counters.
     due: Duration,
 }
 
-/// What the latest look at memory found.
+/// The latest reading of memory.
 #[derive(Debug)]
 struct Latest {
-    /// The look, and how long was to be waited after it.
+    /// The reading, and the time to wait after it.
     look: Option<(Look, Duration)>,
-    /// Memory in use by all pods together then, or less if it has been less since.
+    /// The least memory that all pods together have used since the reading.
     of_all: u64,
-    /// Whether use grew since the look before.
+    /// Whether use grew since the reading before.
     grows: bool,
 }
 
-/// What a container was lent, and its quiet time since.
+/// A container's temporary limit, and the quiet time since.
 #[derive(Debug, Default)]
 pub(super) struct Loan {
-    /// The temporary limit, if there is one.
     pub(super) limit: Option<Bytes>,
-    /// The most that was in use since the quiet time began.
+    /// The most memory in use since the quiet time began.
     peak: u64,
     /// When to report that the quiet time is over.
     ends_at: Option<Duration>,
 }
 
-/// The next moment that is a whole number of times this long after the start.
+/// The next multiple of `every` since the start.
 fn next_multiple(now: Duration, every: Duration) -> Duration {
     let times = now.as_nanos() / every.as_nanos() + 1;
     u32::try_from(times).map_or(now + every, |times| every * times)
 }
 
-/// The moment after such a time. Those of all containers that are far away are the same: the guard is woken once for all.
+/// The time after this wait. Rounds long waits, so that the guard wakes once for all containers.
 fn after(now: Duration, wait: Duration) -> Duration {
     if wait < LONGEST {
         now + wait
@@ -116,7 +115,7 @@ impl Watched {
         }
     }
 
-    /// Takes in other terms, and what it has been lent as everybody knows it.
+    /// Replaces the terms, and the temporary limit by the one in the least limits.
     pub(super) fn set_terms(
         &mut self,
         pod: Arc<GuardedPod>,
@@ -141,7 +140,7 @@ impl Watched {
         self.pod = pod;
     }
 
-    /// Its name among all containers of the node.
+    /// The container's name among all of the node.
     pub(super) fn of(&self) -> Guarded {
         Guarded {
             pod: self.pod.live.id.clone(),
@@ -154,7 +153,7 @@ impl Watched {
         self.loan.ends_at = Some(now + quiet);
     }
 
-    /// Looks, because an alarm rang or for some other reason, and works out when to look again. Nothing is seen of a
+    /// Reads memory use, because an alarm rang or because a reading is due, and sets the time of the next reading. `None` for a
     /// container without a limit.
     pub(super) fn read_usage(
         &mut self,
@@ -201,13 +200,13 @@ impl Watched {
             self.due = after(now, *wait);
             self.latest.look = Some((look, *wait));
             self.refused
-                .take_if(|(_, asked)| now.saturating_sub(*asked) > SAY_AGAIN);
+                .take_if(|(_, asked)| now.saturating_sub(*asked) > REPORT_AGAIN);
         }
         Ok(Some((look, verdict)))
     }
 
-    /// Whether it can be left for a while longer: it did not grow, was looked at not long ago, and all pods together have
-    /// not taken what it would have to take to come closer to its limit than is good.
+    /// Whether the next reading can wait: use did not grow, the latest reading is not old, and all pods together have taken less
+    /// memory than the container would need to come close to its limit.
     pub(super) fn rests(&mut self, now: Duration, of_all: Option<u64>) -> bool {
         let (Some(of_all), Some((look, wait))) = (of_all, self.latest.look) else {
             return false;
@@ -227,23 +226,23 @@ impl Watched {
         quiet
     }
 
-    /// The kernel told of it: it does not rest before it was looked at.
+    /// Notes that the kernel has notified about the container: it does not rest before the next reading.
     pub(super) const fn stir(&mut self) {
         self.latest.grows = true;
     }
 
-    /// Notes how much all pods together used when it was looked at.
+    /// Notes how much memory all pods together used at the latest reading.
     pub(super) fn looked_with(&mut self, of_all: Option<u64>) {
         self.latest.of_all = of_all.unwrap_or(u64::MAX);
     }
 
-    /// Whether it is taking memory right now, so that it may well take all that its limit allows.
+    /// Whether use is rising now, so that the container will probably take all that its limit allows.
     pub(super) const fn is_taking(&self) -> bool {
         self.track.rate() >= TAKING
     }
 
-    /// One line for each look, for who wants to know why a limit grew too late (`vscaled::guard=trace`): in microseconds, bytes
-    /// and bytes per second. A look that is not to be repeated later led to a growth.
+    /// Logs a line for each reading, which shows why a limit grew too late (`vscaled::guard=trace`): in microseconds, bytes and
+    /// bytes per second. A wait of 0 means a growth.
     pub(super) fn trace(&self, look: &Look, verdict: &Verdict, act: Duration) {
         let wait = match verdict {
             Verdict::Wait(wait) => wait.as_micros(),
@@ -254,25 +253,25 @@ impl Watched {
         tracing::trace!(container, at, wait, act, limit, used, rate, "looked");
     }
 
-    /// Notes what was refused; whether it is news.
+    /// Notes a refusal; returns whether it differs from the reported one.
     pub(super) fn refuse(&mut self, now: Duration, word: &'static str) -> bool {
         let before = self.refused.replace((word, now));
         before.is_none_or(|(before, _)| before != word)
     }
 
-    /// What is kept for evidence that was not asked for yet.
+    /// The memory that is kept for evidence, until the guard asks for it.
     pub(super) fn kept(&self) -> Option<Bytes> {
         self.terms.evidence.filter(|_| !self.pressed)
     }
 
-    /// Asks for evidence; what is kept for it, once.
+    /// Notes that the guard asks for evidence; returns the memory kept for that, once.
     pub(super) fn press(&mut self) -> Option<Bytes> {
         let kept = self.kept();
         self.pressed |= kept.is_some();
         kept
     }
 
-    /// Notes that it was lent this limit.
+    /// Notes a new temporary limit.
     pub(super) fn lend(&mut self, to: Bytes, now: Duration, quiet: Duration) {
         self.refused = None;
         self.loan.limit = Some(to);
@@ -280,14 +279,14 @@ impl Watched {
         self.rest(now, quiet);
     }
 
-    /// It has ended: nothing is done before this moment, also nothing that is overdue.
+    /// Notes that the container has ended: nothing is due before this time.
     pub(super) fn postpone(&mut self, until: Duration) {
         self.due = self.due.max(until);
         self.cpu.due = self.cpu.due.max(until);
         self.loan.ends_at = self.loan.ends_at.map(|at| at.max(until));
     }
 
-    /// When something is to be done next.
+    /// When the next action is due.
     pub(super) fn next(&self) -> Duration {
         let throttle = self.terms.cpu.map(|_| self.cpu.due);
         [self.loan.ends_at, throttle]
@@ -296,25 +295,24 @@ impl Watched {
             .fold(self.due, Duration::min)
     }
 
-    /// Looks at how it is throttled.
+    /// Reads how the kernel throttles the container.
     pub(super) fn observe_cpu(&mut self, now: Duration, quiet: Duration) -> Result<Finding, CgroupError> {
         let calm = self.cpu.throttling.is_calm() && self.terms.cpu.is_none_or(|cpu| !cpu.lent);
         self.cpu.due = next_multiple(now, if calm { throttle::WHILE_CALM } else { throttle::EVERY });
-        let (all, throttled) = self.cgroup.periods()?;
-        Ok(self.cpu.throttling.observe(now, Periods { all, throttled }, quiet))
+        Ok(self.cpu.throttling.observe(now, self.cgroup.periods()?, quiet))
     }
 
-    /// Whether its cpu limit is to be looked at.
+    /// Whether a reading of the throttling is due.
     pub(super) fn cpu_is_due(&self, now: Duration) -> bool {
         self.terms.cpu.is_some() && self.cpu.due <= now
     }
 
-    /// What it used at the latest look.
+    /// The memory in use at the latest reading.
     pub(super) fn used(&self) -> Bytes {
         Bytes::new(self.latest.look.map_or(0, |(look, _)| look.used()))
     }
 
-    /// The most that was used in the quiet time, if it is over. The next one begins.
+    /// The most memory in use in the quiet time, if that is over. The next quiet time begins.
     pub(super) fn quiet(&mut self, now: Duration, quiet: Duration) -> Option<Bytes> {
         self.loan.ends_at.filter(|at| *at <= now)?;
         let peak = Bytes::new(self.loan.peak);
@@ -322,7 +320,7 @@ impl Watched {
         Some(peak)
     }
 
-    /// Alarms to be ordered, where nothing is going on.
+    /// The alarms to order for a container at rest (v1).
     pub(super) fn alarms_to_order(&mut self, now: Duration, version: CgroupVersion) -> Option<Vec<u64>> {
         let (look, _) = self
             .latest

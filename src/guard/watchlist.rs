@@ -1,4 +1,4 @@
-//! What the guard is told, and what it tells.
+//! The messages to and from the guard.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,48 +8,46 @@ use crate::actuate::{Growable, Grown, Node};
 use crate::model::objects::PodId;
 use crate::model::{Bytes, CgroupPath, LivePod, MilliCpu};
 
-/// Everything the guard works on. Replaced whole.
+/// What the guard shall watch. Each list replaces the one before.
 #[derive(Debug, Clone)]
 pub struct Watchlist {
-    /// The node; nothing is guarded until it is known.
+    /// The guard watches nothing until the node is known.
     pub node: Option<Arc<Node>>,
     pub settings: Settings,
-    /// The pods of which any limit may grow.
+    /// The pods with a limit that may grow.
     pub pods: Vec<GuardedPod>,
-    /// What every pod of the node has requested.
+    /// The requests of every pod of the node.
     pub claims: Vec<Claim>,
 }
 
 /// The configuration of the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Settings {
-    /// Available memory that is never given out.
+    /// Available memory that the guard never lends.
     pub reserve: Bytes,
-    /// What may be given out within a window.
     pub budget: Budget,
-    /// How long a container that was grown has to be quiet before that is looked at again.
+    /// How long a container with a temporary limit has to be quiet before the controller reviews the limit.
     pub quiet: Duration,
 }
 
-/// A pod of which any limit may grow.
+/// A pod with a limit that may grow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuardedPod {
     pub live: Arc<LivePod>,
-    /// What its containers should have.
     pub growable: Growable,
     pub containers: Vec<Terms>,
 }
 
-/// What may be done for one container.
+/// How the limits of one container may grow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Terms {
     pub container: String,
-    /// The highest memory limit it may have; none may not grow.
+    /// The highest memory limit; `None` if it may not grow.
     pub memory: Option<Bytes>,
-    /// How its cpu limit may grow, if it may.
+    /// `None` if the cpu limit may not grow.
     pub cpu: Option<CpuTerms>,
-    /// What of the highest memory limit is kept for evidence, where the container is to leave some before it reaches a limit that
-    /// cannot grow.
+    /// The part of the highest memory limit that is kept for evidence, where the container has a hook that leaves evidence
+    /// before a limit that cannot grow.
     pub evidence: Option<Bytes>,
 }
 
@@ -57,65 +55,55 @@ pub struct Terms {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuTerms {
     pub limit: MilliCpu,
-    /// The highest it may have.
+    /// The highest limit.
     pub ceiling: MilliCpu,
-    /// Whether some of it is lent.
+    /// Whether the present limit is a temporary one.
     pub lent: bool,
 }
 
-/// What a pod has requested.
+/// The memory request of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
     pub uid: String,
     pub path: CgroupPath,
-    /// Memory the pod requests of its node.
     pub request: Bytes,
 }
 
-/// A message of the guard to the controller: what it did or saw of a container.
+/// A message from the guard to the controller about one container.
 #[derive(Debug)]
 pub struct Report {
     pub of: Guarded,
     pub event: GuardEvent,
 }
 
-/// What the guard did for a container, or saw of it.
+/// What the guard did for a container, or has seen of it.
 #[derive(Debug)]
 pub enum GuardEvent {
-    /// A limit was to grow; how that went is in `grown`.
+    /// The guard grew a limit, or tried to.
     Grew {
-        /// What was in use, page cache aside.
+        /// Memory in use without page cache.
         used: Bytes,
-        /// The limit it was to have.
+        /// The granted limit.
         to: Bytes,
         why: String,
         grown: Box<Grown>,
     },
-    /// A limit should grow and must not. Said once, until that has changed.
-    Refused {
-        /// By which rule; none where the node's memory could not be read.
-        refused: Option<Refusal>,
-        why: String,
-    },
-    /// A limit will be reached and cannot grow, and the container is to leave evidence. Said once, until its terms have been
-    /// without it.
+    /// A limit should grow and must not. Reported once, until the reason changes.
+    Refused { refusal: Refusal, why: String },
+    /// A limit will be reached and cannot grow, and the container's hook shall leave evidence. Reported once, until the terms
+    /// have been without evidence.
     Pressure {
         limit: Bytes,
-        /// The limit it was lent for that, which is the same where it could be lent nothing.
+        /// The limit that the guard lent for the evidence; the same as `limit` where it could lend nothing.
         lent: Bytes,
     },
-    /// It is throttled for so long that its cpu limit should be this.
-    Throttled {
-        from: MilliCpu,
-        /// The limit it should have.
-        to: MilliCpu,
-        why: String,
-    },
-    /// It was lent cpu and has not been throttled for a while.
+    /// The kernel has throttled the container for so long that its cpu limit should rise to `to`.
+    Throttled { from: MilliCpu, to: MilliCpu, why: String },
+    /// A container with a temporary cpu limit has not been throttled for the quiet time.
     Unthrottled,
-    /// It was lent memory and has been quiet for a while.
+    /// A container with a temporary memory limit has been quiet for the quiet time.
     Quiet {
-        /// The most that was in use meanwhile, page cache aside.
+        /// The most memory that was in use meanwhile, without page cache.
         peak: Bytes,
     },
 }

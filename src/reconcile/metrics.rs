@@ -164,12 +164,12 @@ impl Metrics {
         let outcome = match event {
             GuardEvent::Grew { grown, .. } if grown.outcome == Outcome::Applied => "applied",
             GuardEvent::Grew { .. } => "failed",
-            GuardEvent::Refused { refused, .. } => match refused {
-                Some(Refusal::Ceiling { .. } | Refusal::Pod { .. }) => "ceiling",
-                Some(Refusal::Node { .. }) => "node",
-                Some(Refusal::PodBudget { .. }) => "pod_budget",
-                Some(Refusal::NodeBudget { .. }) => "node_budget",
-                None => "failed",
+            GuardEvent::Refused { refusal, .. } => match refusal {
+                Refusal::Ceiling { .. } | Refusal::Pod { .. } => "ceiling",
+                Refusal::Node { .. } => "node",
+                Refusal::PodBudget { .. } => "pod_budget",
+                Refusal::NodeBudget { .. } => "node_budget",
+                Refusal::Unreadable(_) => "failed",
             },
             _ => return,
         };

@@ -95,8 +95,8 @@ async fn a_container_that_may_swap_still_may_after_its_memory_was_changed() {
             memory_limit_in_bytes: Some(64 << 20),
             ..CriResources::default()
         };
-        let markers = Markers::below(root.path()).unwrap();
-        update(&runtime, &markers, Some(&cgroup), "c", &memory).await.unwrap();
+        let freezer = Freezer::below(root.path()).unwrap();
+        update(&runtime, &freezer, Some(&cgroup), "c", &memory).await.unwrap();
         let held = |file| fs::read_to_string(file).unwrap().lines().next().map(str::to_owned);
         assert_eq!(held(&runtime.swap).as_deref(), Some(swap));
         assert_eq!(held(&runtime.high).as_deref(), Some("2097152"));

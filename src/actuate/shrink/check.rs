@@ -1,7 +1,7 @@
-//! Makes room for the lower limits of a plan, before its first step: looks, and has the kernel reclaim.
+//! Makes room for the lower limits of a plan before its first step: reads memory use and has the kernel reclaim.
 //!
-//! What to do is decided by [`ShrinkCheck`], for each cgroup whose limit is to come down; here it is done, one step at a time,
-//! so that other pods get their turn in between. No limit is touched.
+//! [`ShrinkCheck`] decides each action, for each cgroup whose limit comes down. This module carries out one action at a time,
+//! so that other pods get their turn in between. It changes no limit.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,17 +14,17 @@ use crate::plan::shrink::{
     Before, CheckStep, MemoryReading, NotShrinkable, RECLAIM_STEP, Reclaim, ShrinkCheck, Sightings, WatchReading, rate,
 };
 
-/// Refaults are counted for at least this long before they say how many there are usually.
+/// The shortest time over which refaults are counted for a rate.
 const RATE_OVER: Duration = Duration::from_millis(500);
 
-/// The part of a memory limit that is kept free for a kubelet that looks before it writes: more than is cached again before it
-/// does.
+/// The part of a memory limit that the agent keeps free for a kubelet that compares the memory in use before it writes: more
+/// than the containers cache until then.
 const KEPT_FREE: u64 = 16;
 
-/// What earlier tries have seen, for each cgroup of a pod.
+/// What earlier tries have seen of each cgroup of a pod.
 pub type SeenBefore = BTreeMap<Target, Sightings>;
 
-/// All cgroups of one pod whose limits are to come down.
+/// The cgroups of one pod whose limits come down.
 #[derive(Debug, Default)]
 pub(in crate::actuate) struct ShrinkChecks(Vec<LimitCheck>);
 
@@ -41,14 +41,14 @@ struct LimitCheck {
 pub(in crate::actuate) enum Next {
     /// Every limit can be written now.
     Ready,
-    /// Call again, not before then.
+    /// Call again at this time or later.
     Wait(Instant),
-    /// This one cannot be lowered.
+    /// The limit of this cgroup cannot be lowered.
     Refused(Target, NotShrinkable),
 }
 
 impl ShrinkChecks {
-    /// Those of a plan, children before their parent, as in the plan.
+    /// The cgroups of a plan, in the plan's order: children before their parent.
     pub(in crate::actuate) fn of(plan: &Plan, handles: &PodHandles, seen: &SeenBefore) -> Result<Self, CgroupError> {
         let mut checks = Vec::new();
         for step in plan.steps() {
@@ -68,13 +68,13 @@ impl ShrinkChecks {
         Ok(Self(checks))
     }
 
-    /// Whether no limit is to come down.
+    /// Whether no limit comes down.
     pub(in crate::actuate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Goes on with each of them by one step at most. Blocks while the kernel reclaims.
-    pub(in crate::actuate) fn advance(&mut self, handles: &PodHandles) -> Result<Next, CgroupError> {
+    /// Takes at most one step for each cgroup: reads it and, where `may_reclaim`, has the kernel reclaim. Blocks meanwhile.
+    pub(in crate::actuate) fn advance(&mut self, handles: &PodHandles, may_reclaim: bool) -> Result<Next, CgroupError> {
         let mut next: Option<Instant> = None;
         for check in &mut self.0 {
             let Some(cgroup) = handles.get(&check.target).filter(|_| !check.ready) else {
@@ -91,7 +91,9 @@ impl ShrinkChecks {
                 }
                 CheckStep::LookAt(at) => at,
                 CheckStep::Reclaim(bytes) => {
-                    cgroup.outer().reclaim(bytes)?;
+                    if may_reclaim {
+                        cgroup.outer().reclaim(bytes)?;
+                    }
                     now
                 }
                 CheckStep::Refused(why) => return Ok(Next::Refused(check.target.clone(), why)),
@@ -101,31 +103,18 @@ impl ShrinkChecks {
         Ok(next.map_or(Next::Ready, Next::Wait))
     }
 
-    /// Whether one of them would be refused at first sight. Does nothing else.
-    pub(in crate::actuate) fn check(&mut self, handles: &PodHandles) -> Result<Next, CgroupError> {
-        let now = Instant::now();
-        for check in &mut self.0 {
-            if let Some(cgroup) = handles.get(&check.target)
-                && let CheckStep::Refused(why) = check.policy.next(&cgroup.outer().memory_reading()?, now)
-            {
-                return Ok(Next::Refused(check.target.clone(), why));
-            }
-        }
-        Ok(Next::Ready)
-    }
-
-    /// What has been seen, for the next try.
+    /// What the checks have seen, for the next try.
     pub(in crate::actuate) fn seen(&self) -> SeenBefore {
         let seen = |check: &LimitCheck| (check.target.clone(), check.policy.sightings());
         self.0.iter().map(seen).collect()
     }
 
-    /// What is known of a cgroup in the moment before its limit is lowered to `to`.
+    /// What the watch needs to know of a cgroup immediately before its limit is lowered to `to`.
     pub(in crate::actuate) fn before(&self, target: &Target, last: WatchReading, to: Bytes) -> Before {
         let check = self.0.iter().find(|check| check.target == *target);
         let held = last.memory.held();
         let seen = check.and_then(|check| check.policy.sightings().most());
-        // Where it never used more than it may use now, all that it ever used is known.
+        // A peak below the new limit is the most that the cgroup ever used.
         let peak = last.memory.peak.filter(|peak| *peak <= to);
         Before {
             last,
@@ -136,7 +125,7 @@ impl ShrinkChecks {
 }
 
 impl LimitCheck {
-    /// How many bytes a second had to be read again while the cgroup was looked at.
+    /// The rate of refaults between the first and the latest reading, in bytes per second.
     fn refaults(&self) -> Bytes {
         let (Some((began, first)), Some((ended, latest))) = (self.first, self.latest) else {
             return Bytes::ZERO;
@@ -149,8 +138,8 @@ impl LimitCheck {
     }
 }
 
-/// Has the kernel reclaim what containers use of the last part of their memory limits, one step at most: a kubelet that
-/// looks before it writes finds less in use than they allow.
+/// Has the kernel reclaim the memory that containers use within the last part of their limits, one step at most. A kubelet that
+/// compares the memory in use before it writes then finds less in use than the limits allow.
 pub(in crate::actuate) fn reclaim_below_limits(wanted: &PodTree, handles: &PodHandles) -> Result<(), CgroupError> {
     for (name, settings) in &wanted.containers {
         let (Some(MemoryLimit::Bytes(limit)), Some(cgroup)) =

@@ -1,12 +1,13 @@
-//! Lowers one memory limit in a way that cannot kill, whatever the processes under it do meanwhile.
+//! Lowers one memory limit without the risk of a kill, even if the processes allocate meanwhile.
 //!
-//! v1 does that by itself: it lowers the limit and reclaims, or refuses (EBUSY) and leaves it. It is asked a few times only,
-//! because each time costs page cache.
+//! v1's kernel lowers the limit and reclaims, or refuses (EBUSY) and keeps the limit. The agent tries a few times only, because
+//! each try costs page cache.
 //!
-//! v2 takes any limit, reclaims, and kills where that is not enough. So the processes stand still while what is in use is
-//! compared and the limit is written. Beyond that the write asks the kernel not to wait, which makes Linux 6.16 and newer
-//! neither reclaim nor kill for it; and what was written is compared once more and taken back if it does not fit.
+//! v2's kernel takes any limit, reclaims, and kills where that is not enough. So the agent freezes the processes while it
+//! compares the memory in use and writes the limit. The write is also non-blocking, so that Linux 6.16 and newer neither
+//! reclaim nor kill for it. After the write the agent compares once more, and takes the limit back if it does not fit.
 
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -16,31 +17,31 @@ use crate::failpoint::failpoint;
 use crate::model::{Bytes, CgroupVersion, MemoryLimit, Setting};
 use crate::plan::shrink::{RECLAIM_STEP, Reclaim, slack};
 
-/// How often one limit is tried in one pass.
+/// How often a pass tries to lower one limit.
 const TRIES: u32 = 5;
-/// What is let pass between two tries, longer each time: whoever holds memory for a moment only has given it back.
+/// The pause after the first try; later ones are longer. A process that needs memory for a moment only frees it meanwhile.
 const PAUSE: Duration = Duration::from_millis(7);
 
-/// Why a limit was not lowered. It is what it was.
+/// Why a limit was not lowered. The file holds its earlier value.
 #[derive(Debug, thiserror::Error)]
 pub enum LowerError {
-    /// The files, or the kernel refuses.
+    /// The kernel refuses, or a file cannot be read.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// The cgroup cannot be made to stand still.
+    /// The cgroup cannot be frozen.
     #[error("not shrinkable now: {0}")]
     Freeze(FreezeError),
-    /// At none of several moments there was room enough.
+    /// Too much memory was in use at each try.
     #[error(
         "not shrinkable now: {usage} bytes were in use at {tries} moments one after the other, too close to the wanted limit of \
          {wanted} bytes: choose a higher one, or wait until less is in use"
     )]
     TooMuch {
-        /// Bytes in use at last.
+        /// Bytes in use at the last try.
         usage: u64,
         /// Bytes wanted as the limit.
         wanted: u64,
-        /// How often it was tried.
+        /// How often the pass tried.
         tries: u32,
     },
 }
@@ -55,10 +56,10 @@ impl LowerError {
     }
 }
 
-/// Lowers a memory limit; blocks for some tens of milliseconds, more where v1 has to write out what it reclaims. For how long
-/// the cgroup stood still, each time it did, is added to `freezes` also when it fails.
+/// Lowers a memory limit. Blocks for some tens of milliseconds, longer where v1 has to write out reclaimed pages. Adds the
+/// duration of each freeze to `freezes`, also when it fails.
 ///
-/// Errors: [`LowerError`]; the limit is then what it was.
+/// Errors: [`LowerError`]; the limit is then unchanged.
 pub fn lower(
     cgroup: &Cgroup,
     wanted: Setting,
@@ -103,9 +104,9 @@ fn while_frozen(
             outer.reclaim(usage.saturating_sub(roof).min(RECLAIM_STEP))?;
             usage = outer.memory_usage()?;
         }
-        // Nobody is stopped only to find out what can be seen from here.
+        // Freeze only where the limit already fits.
         if usage <= roof {
-            match freezer.freeze(outer.memory_dir()?) {
+            match freezer.freeze(Arc::clone(outer.memory_dir())) {
                 Ok(frozen) => {
                     usage = outer.memory_usage()?;
                     failpoint("shrink.frozen");

@@ -1,38 +1,41 @@
-//! Freezes a cgroup for the moment of one write, and thaws it whatever happens.
+//! Freezes a cgroup for the moment of one write, and always thaws it.
 //!
-//! - The write is done, refused or takes too long: the guard [`Frozen`] thaws when it is dropped.
-//! - A thread panics: unwinding drops the guard; where panics end the process instead, [`thaw_all`] runs in their hook.
-//! - SIGTERM: passes in hand come to their end first.
-//! - The process is killed: its marker lets the next start thaw ([`Markers::thaw_left_behind`]). Until then the cgroup
-//!   stands still.
+//! - The write succeeds, is refused or takes too long: [`Frozen`] thaws when it is dropped.
+//! - A thread panics: unwinding drops [`Frozen`]; where panics end the process instead, the panic hook runs [`thaw_all`].
+//! - SIGTERM: the agent ends after the passes that run.
+//! - SIGKILL: the marker lets the next start of the agent thaw the cgroup ([`Freezer::thaw_left_behind`]). Until then the
+//!   cgroup stays frozen.
 //!
-//! A cgroup that somebody else has frozen is theirs, and left alone. So is one that the agent itself lives in.
+//! The agent leaves a cgroup alone that another process has frozen, or that the agent itself runs in.
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::marker::{Marker, Markers};
+use super::marker::Marker;
 use crate::cgroup::{CgroupError, Dir};
 use crate::failpoint::failpoint;
 
-/// A cgroup that does not stand still by then is let go, and tried again later.
+/// The agent thaws a cgroup that is not frozen within this time, and tries again later.
 pub const FREEZE_BOUND: Duration = Duration::from_millis(100);
-/// How often it is looked whether it does. The kernel tells of it no more often than every 10 ms.
-const LOOK: Duration = Duration::from_micros(200);
-/// How often thawing is tried; nothing is known to make it fail.
+/// The time between two reads of the freezer's state. The kernel notifies no more often than every 10 ms.
+const POLL: Duration = Duration::from_micros(200);
+/// How often the agent tries to thaw. No cause of a failure is known.
 const THAW_TRIES: u32 = 5;
 
-/// Everything frozen by this process now.
+/// The cgroups that this process has frozen.
 static FROZEN: Mutex<Vec<Arc<Dir>>> = Mutex::new(Vec::new());
 
-/// Freezes cgroups, and remembers it for the next start.
+/// Freezes cgroups, and leaves markers for the next start of the agent.
 #[derive(Debug)]
 pub struct Freezer {
-    markers: Markers,
+    /// The directory of the markers.
+    pub(super) directory: PathBuf,
 }
 
-/// A cgroup that stands still for as long as this value lives.
+/// A cgroup that is frozen for as long as this value lives.
 #[derive(Debug)]
 pub(super) struct Frozen {
     cgroup: Arc<Dir>,
@@ -40,44 +43,34 @@ pub(super) struct Frozen {
     since: Instant,
 }
 
-/// Why a cgroup was not frozen. It is not.
+/// Why a cgroup was not frozen.
 #[derive(Debug, thiserror::Error)]
 pub enum FreezeError {
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// There is nothing to freeze it with.
+    /// The kernel has no freezer for this cgroup.
     #[error("this kernel has no freezer for cgroups (from Linux 5.2)")]
     NoFreezer,
-    /// It was frozen already, itself or an ancestor of it.
+    /// The cgroup or an ancestor was frozen already.
     #[error("somebody else has frozen the cgroup; it is left alone until it runs again")]
     FrozenByOther,
-    /// It would be the last thing this process did.
+    /// The agent runs in the cgroup, and would freeze itself.
     #[error("the agent itself runs in the cgroup and would freeze with it")]
     HoldsAgent,
-    /// It took longer than [`FREEZE_BOUND`].
+    /// Freezing took longer than [`FREEZE_BOUND`].
     #[error("the cgroup did not stand still within {} ms and was let go", FREEZE_BOUND.as_millis())]
     TooSlow {
-        /// How long its processes stood still, the first of them at least.
+        /// How long the kernel held processes of the cgroup.
         stood: Duration,
     },
-    /// A killed agent would leave it frozen for good.
+    /// Without a marker, an agent that is killed would leave the cgroup frozen for good.
     #[error("cannot leave a marker for the next start: {0}")]
     NoMarker(std::io::Error),
 }
 
 impl Freezer {
-    /// With markers below the agent's state directory.
-    pub const fn new(markers: Markers) -> Self {
-        Self { markers }
-    }
-
-    /// What this agent leaves for the next one, should it be killed.
-    pub(in crate::actuate) const fn markers(&self) -> &Markers {
-        &self.markers
-    }
-
-    /// Freezes a cgroup and waits until every process in it stands still, for [`FREEZE_BOUND`] at most.
-    pub(super) fn freeze(&self, cgroup: Dir) -> Result<Frozen, FreezeError> {
+    /// Freezes a cgroup and waits until the kernel has stopped every process in it, for [`FREEZE_BOUND`] at most.
+    pub(super) fn freeze(&self, cgroup: Arc<Dir>) -> Result<Frozen, FreezeError> {
         let state = cgroup.freezer_state()?.ok_or(FreezeError::NoFreezer)?;
         if state.requested || state.frozen {
             return Err(FreezeError::FrozenByOther);
@@ -85,9 +78,10 @@ impl Freezer {
         if cgroup.contains(std::process::id())? {
             return Err(FreezeError::HoldsAgent);
         }
-        let marker = self.markers.place(&cgroup).map_err(FreezeError::NoMarker)?;
+        let marker = self
+            .place_marker(&cgroup, BTreeMap::new())
+            .map_err(FreezeError::NoMarker)?;
         failpoint("freeze.marked");
-        let cgroup = Arc::new(cgroup);
         registry().push(Arc::clone(&cgroup));
         let frozen = Frozen {
             cgroup,
@@ -97,7 +91,7 @@ impl Freezer {
         frozen.cgroup.set_frozen(true)?;
         failpoint("freeze.asked");
         loop {
-            // The clock before the state: an agent that is not scheduled in between does not call a cgroup slow that is frozen.
+            // Read the clock before the state: an agent that is not scheduled in between must not call a frozen cgroup slow.
             let elapsed = frozen.since.elapsed();
             if frozen.cgroup.freezer_state()?.is_some_and(|state| state.frozen) {
                 return Ok(frozen);
@@ -105,13 +99,13 @@ impl Freezer {
             if elapsed > FREEZE_BOUND {
                 return Err(FreezeError::TooSlow { stood: frozen.thaw() });
             }
-            sleep(LOOK);
+            sleep(POLL);
         }
     }
 }
 
 impl Frozen {
-    /// Lets the cgroup go on; returns how long it was asked to stand still.
+    /// Thaws the cgroup; returns the time since the request to freeze it.
     pub(super) fn thaw(self) -> Duration {
         let since = self.since;
         drop(self);
@@ -149,9 +143,9 @@ fn registry() -> std::sync::MutexGuard<'static, Vec<Arc<Dir>>> {
     FROZEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Lets everything go on that this process has frozen. For the hook of panics: a process that ends by one drops nothing.
+/// Thaws every cgroup that this process has frozen. For the panic hook: a process that a panic ends drops no value.
 pub fn thaw_all() {
-    // Whoever panics may hold the lock; then the marker is left.
+    // The panicking thread may hold the lock; then the markers stay for the next start.
     let Ok(frozen) = FROZEN.try_lock() else { return };
     for cgroup in &*frozen {
         if let Err(error) = cgroup.set_frozen(false) {
@@ -160,7 +154,7 @@ pub fn thaw_all() {
     }
 }
 
-/// Has every panic thaw first what is frozen.
+/// Makes every panic thaw the frozen cgroups first.
 pub fn thaw_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

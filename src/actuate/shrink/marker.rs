@@ -1,7 +1,9 @@
-//! What a killed agent leaves for the next one: which cgroup it had frozen, and which limits a runtime may have changed.
+//! Markers for the next start of an agent that is killed: which cgroup it had frozen, and which limits a runtime may have
+//! changed.
 //!
-//! A file for each, made before the freeze or the runtime's update and removed after the cgroup is as it was. It is written to outlive the process, not the
-//! machine: a reboot ends the cgroup as well, so nothing waits for the disk.
+//! Each marker is a file. The agent writes it before it freezes a cgroup or calls the runtime, and removes it after it has
+//! restored the cgroup. The file outlives the process, not the machine: a reboot ends the cgroup as well, so the agent does
+//! not sync it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,24 +12,19 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::freezer::Freezer;
 use crate::cgroup::{CgroupError, Dir};
 
 const DIRECTORY: &str = "frozen";
 
-/// The directory with a marker for each cgroup that is frozen.
-#[derive(Debug)]
-pub struct Markers {
-    directory: PathBuf,
-}
-
-/// What one of them says.
+/// The content of a marker.
 #[derive(Debug, Serialize, Deserialize)]
 struct Content {
     /// The cgroup's directory in the file system.
     cgroup: PathBuf,
-    /// Its number there: a cgroup made later at the same path is somebody else's.
+    /// The directory's inode number: a later cgroup at the same path has another one.
     number: u64,
-    /// The values that its limits had before the runtime was told something; with them it was not frozen.
+    /// The values of the cgroup's limits before a call to the runtime. With these the cgroup was not frozen.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     limits: BTreeMap<String, String>,
 }
@@ -36,40 +33,32 @@ struct Content {
 #[derive(Debug)]
 pub(in crate::actuate) struct Marker(PathBuf);
 
-/// What became of the cgroups an earlier agent had frozen.
+/// The cgroups that an earlier agent had frozen.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct LeftBehind {
-    /// Those that were still frozen, and go on now.
+    /// The cgroups that were still frozen, and are thawed now.
     pub thawed: Vec<PathBuf>,
-    /// What could not be thawed, or not be understood, one sentence each.
+    /// Markers that cannot be read, and cgroups that cannot be thawed, one sentence each.
     pub problems: Vec<String>,
 }
 
-impl Markers {
-    /// The markers below a state directory, whose place for them is made if it is missing.
+impl Freezer {
+    /// A freezer with its markers below a state directory. Makes the directory of the markers if it is missing.
     ///
-    /// Errors: when it cannot be made.
+    /// Errors: the directory cannot be made.
     pub fn below(state_directory: &Path) -> io::Result<Self> {
         let directory = state_directory.join(DIRECTORY);
         fs::create_dir_all(&directory)?;
         Ok(Self { directory })
     }
 
-    /// Says that this cgroup is about to be frozen.
-    pub(super) fn place(&self, cgroup: &Dir) -> io::Result<Marker> {
-        self.write("", cgroup, BTreeMap::new())
-    }
-
-    /// Says that a runtime is about to be told something, which may change these limits of the cgroup.
-    pub(in crate::actuate) fn place_limits(
+    /// Writes a marker for a cgroup that is about to be frozen, or, with `limits`, whose limits a runtime may change.
+    pub(in crate::actuate) fn place_marker(
         &self,
         cgroup: &Dir,
-        limits: &BTreeMap<String, String>,
+        limits: BTreeMap<String, String>,
     ) -> io::Result<Marker> {
-        self.write("-limits", cgroup, limits.clone())
-    }
-
-    fn write(&self, kind: &str, cgroup: &Dir, limits: BTreeMap<String, String>) -> io::Result<Marker> {
+        let kind = if limits.is_empty() { "" } else { "-limits" };
         let path = self.directory.join(format!("{:x}{kind}.json", cgroup.number()));
         let content = Content {
             cgroup: cgroup.path().to_owned(),
@@ -80,8 +69,8 @@ impl Markers {
         Ok(Marker(path))
     }
 
-    /// Lets everything go on that an agent had frozen when it was killed, puts back the limits that a runtime changed
-    /// meanwhile, and forgets both. What fails is kept for the next time.
+    /// Thaws every cgroup that an agent had frozen when it was killed, puts back the limits that a runtime changed meanwhile,
+    /// and removes the markers. Keeps the marker of a cgroup where that fails.
     pub fn thaw_left_behind(&self) -> LeftBehind {
         let mut left = LeftBehind::default();
         let entries = match fs::read_dir(&self.directory) {
@@ -94,8 +83,7 @@ impl Markers {
         for entry in entries.flatten() {
             let path = entry.path();
             match undo(&path) {
-                Ok(Some(cgroup)) => left.thawed.push(cgroup),
-                Ok(None) => {}
+                Ok(thawed) => left.thawed.extend(thawed),
                 Err(problem) => left.problems.push(format!("{}: {problem}", path.display())),
             }
         }
@@ -104,20 +92,19 @@ impl Markers {
 }
 
 impl Marker {
-    /// The cgroup is as it was.
+    /// Removes the marker of a cgroup that is restored.
     pub(in crate::actuate) fn remove(self) {
         remove(&self.0);
     }
 }
 
-/// Thaws the cgroup that a marker names, or puts its limits back, and removes the marker. Returns the
-/// cgroup if it was frozen.
+/// Thaws the cgroup that a marker names, or puts its limits back, and removes the marker. Returns the cgroup if it was frozen.
 fn undo(marker: &Path) -> Result<Option<PathBuf>, String> {
     let text = fs::read(marker).map_err(|error| error.to_string())?;
     let content: Content = match serde_json::from_slice(&text) {
         Ok(content) => content,
         Err(error) => {
-            // Cut off while it was written, which was before anything was frozen.
+            // The agent was killed while it wrote the marker, before it froze the cgroup.
             remove(marker);
             return Err(format!("not understood, and removed: {error}"));
         }
@@ -131,18 +118,18 @@ fn undo(marker: &Path) -> Result<Option<PathBuf>, String> {
     Ok(thawed.then_some(content.cgroup))
 }
 
-/// Whether the cgroup was frozen.
+/// Thaws the cgroup or puts its limits back; returns whether it was frozen.
 fn undo_content(content: &Content) -> Result<bool, CgroupError> {
     let cgroup = Dir::open(content.cgroup.clone())?;
     if cgroup.number() != content.number {
         return Ok(false);
     }
     if content.limits.is_empty() {
-        let asked = cgroup.freezer_state()?.is_some_and(|state| state.requested);
-        if asked {
+        let was_frozen = cgroup.freezer_state()?.is_some_and(|state| state.requested);
+        if was_frozen {
             cgroup.set_frozen(false)?;
         }
-        return Ok(asked);
+        return Ok(was_frozen);
     }
     if cgroup.put_back_limits(&content.limits)? {
         tracing::warn!(cgroup = %content.cgroup.display(), limits = ?content.limits,
@@ -151,7 +138,7 @@ fn undo_content(content: &Content) -> Result<bool, CgroupError> {
     Ok(false)
 }
 
-/// A marker that stays costs one look at the next start; by then its cgroup is not frozen, or another one.
+/// Removes a marker. A marker that stays does no harm: its cgroup is not frozen at the next start, or is another one.
 fn remove(marker: &Path) {
     if let Err(error) = fs::remove_file(marker) {
         tracing::warn!(marker = %marker.display(), %error, "the marker of a cgroup could not be removed");
@@ -178,9 +165,9 @@ mod tests {
     #[test]
     fn what_was_left_frozen_goes_on_at_the_next_start_and_is_forgotten() {
         let root = tempfile::tempdir().unwrap();
-        let markers = Markers::below(root.path()).unwrap();
+        let markers = Freezer::below(root.path()).unwrap();
         let freezer = cgroup(root.path(), "1\n");
-        drop(markers.place(&freezer).unwrap());
+        drop(markers.place_marker(&freezer, BTreeMap::new()).unwrap());
         let left = markers.thaw_left_behind();
         assert_eq!(left.thawed, [freezer.path()]);
         assert_eq!(left.problems, Vec::<String>::new());
@@ -191,8 +178,12 @@ mod tests {
     #[test]
     fn another_cgroup_of_the_same_path_is_left_alone() {
         let root = tempfile::tempdir().unwrap();
-        let markers = Markers::below(root.path()).unwrap();
-        drop(markers.place(&cgroup(root.path(), "0\n")).unwrap());
+        let markers = Freezer::below(root.path()).unwrap();
+        drop(
+            markers
+                .place_marker(&cgroup(root.path(), "0\n"), BTreeMap::new())
+                .unwrap(),
+        );
         fs::rename(root.path().join("cgroup"), root.path().join("earlier")).unwrap();
         let other = cgroup(root.path(), "1\n");
         assert_eq!(markers.thaw_left_behind(), LeftBehind::default());
@@ -202,8 +193,12 @@ mod tests {
     #[test]
     fn a_marker_of_a_cgroup_that_ended_or_was_cut_off_is_removed() {
         let root = tempfile::tempdir().unwrap();
-        let markers = Markers::below(root.path()).unwrap();
-        drop(markers.place(&cgroup(root.path(), "0\n")).unwrap());
+        let markers = Freezer::below(root.path()).unwrap();
+        drop(
+            markers
+                .place_marker(&cgroup(root.path(), "0\n"), BTreeMap::new())
+                .unwrap(),
+        );
         fs::remove_dir_all(root.path().join("cgroup")).unwrap();
         assert_eq!(markers.thaw_left_behind(), LeftBehind::default());
         fs::write(markers.directory.join("1.json"), "{\"cgro").unwrap();
@@ -214,13 +209,13 @@ mod tests {
     #[test]
     fn limits_that_a_runtime_changed_while_the_agent_was_killed_are_put_back_at_the_next_start() {
         let root = tempfile::tempdir().unwrap();
-        let markers = Markers::below(root.path()).unwrap();
+        let markers = Freezer::below(root.path()).unwrap();
         cgroup(root.path(), "1\n");
         let file = root.path().join("cgroup/memory.swap.max");
         fs::write(&file, "104857600\n").unwrap();
         let dir = Dir::open(root.path().join("cgroup")).unwrap();
         let chosen = dir.uncarried_limits().unwrap();
-        drop(markers.place_limits(&dir, &chosen).unwrap());
+        drop(markers.place_marker(&dir, chosen).unwrap());
         fs::write(&file, "0\n").unwrap();
         assert_eq!(markers.thaw_left_behind(), LeftBehind::default(), "it was not frozen");
         assert_eq!(fs::read_to_string(&file).unwrap().lines().next(), Some("104857600"));

@@ -1,8 +1,8 @@
-//! Lowers memory limits: makes room first, writes in a way that cannot kill, watches afterwards.
+//! Lowers memory limits: makes room first, writes without the risk of a kill, and watches the pod afterwards.
 //!
-//! In comes a plan whose steps lower limits, and the pod's open cgroups; out come the same [`StepRecord`]s as of any other
-//! step, a refusal with the numbers, and what is to be [watched](watch()). A pass without such steps does not come here.
-//! What to do is decided in [`crate::plan::shrink`]; here it is done.
+//! In come a plan whose steps lower limits, and the pod's open cgroups. Out come the same [`StepRecord`]s as of any other step,
+//! a refusal with the numbers, and the limits to [watch](watch()). A pass without such steps does not use this module.
+//! [`crate::plan::shrink`] decides each action; this module carries it out.
 //!
 //! [`StepRecord`]: crate::model::StepRecord
 
@@ -15,7 +15,7 @@ mod watch;
 pub use check::SeenBefore;
 pub use commit::{LowerError, lower};
 pub use freezer::{FREEZE_BOUND, FreezeError, Freezer, thaw_all, thaw_on_panic};
-pub use marker::{LeftBehind, Markers};
+pub use marker::LeftBehind;
 pub use watch::{Verdict, watch};
 
 pub(super) use check::{Next, ShrinkChecks, reclaim_below_limits};
@@ -23,34 +23,34 @@ pub(super) use check::{Next, ShrinkChecks, reclaim_below_limits};
 use crate::model::{Bytes, MemoryLimit, StepRecord, Target};
 use crate::plan::shrink::Before;
 
-/// A limit that was lowered, as it is to be watched.
+/// A limit that a pass lowered, for the watch afterwards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lowering {
     pub target: Target,
     pub from: MemoryLimit,
     pub to: Bytes,
-    /// What is known from before.
+    /// What the cgroup held and did before.
     pub before: Before,
 }
 
-/// What a pass did about lower limits.
+/// How a pass lowered limits.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ShrinkReport {
-    /// Limits that are lower now.
+    /// The limits that are lower now.
     pub lowered: Vec<Lowering>,
-    /// Whose memory limits were written at all.
+    /// The cgroups whose memory limits the pass wrote.
     pub touched: Vec<Target>,
-    /// A limit could not be lowered now.
+    /// The pass could not lower a limit now.
     pub refused: bool,
-    /// For how long cgroups stood still, each time one did.
+    /// How long each freeze of a cgroup lasted.
     pub freezes: Vec<std::time::Duration>,
-    /// What was seen on the way, for the next try.
+    /// What the pass saw of the cgroups, for the next try.
     pub seen: SeenBefore,
 }
 
 impl ShrinkReport {
-    /// Leaves out what a pass that did not come to its end has not written, or has put back. What it wrote before it was
-    /// interrupted holds, and is to be watched like any other lower limit: no later pass finds a reason to write it.
+    /// Removes the limits that a failed pass has not written, or has put back. A limit that it wrote before it was interrupted
+    /// stays: no later pass has a reason to write that limit, so it must be watched now.
     pub(super) fn retain_written(&mut self, records: &[StepRecord]) {
         let holds = |target: &Target| {
             let mut of_target = records.iter().rev().filter(|record| record.target == *target);

@@ -1,6 +1,6 @@
 //! Watches a pod after its limits were lowered, apart from any pass.
 //!
-//! Reads, and never writes: what goes wrong is told to whoever asked, and undone by a pass like any other.
+//! Only reads. The controller learns the verdict, and a pass like any other raises the limit again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,111 +12,96 @@ use crate::cgroup::CgroupError;
 use crate::model::{LivePod, Target};
 use crate::plan::shrink::{Trouble, Watch, WatchStep};
 
-/// All watches of a node together take one in so many moments of one processor,
+/// All watches of a node together use one part in so many of one processor,
 const SHARE: u32 = 4;
-/// unless a look would be later than this for it.
+/// unless a watch would then read later than this.
 const LATEST: Duration = Duration::from_secs(1);
 
 /// The end of the watch after a shrink.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Nothing went wrong until the end.
+    /// The containers ran well until the end.
     Kept,
-    /// Something went wrong in this cgroup.
+    /// The lower limit harmed this cgroup.
     Trouble(Target, Trouble),
     /// All of the cgroups ended, or one cannot be read.
     Gone,
 }
 
+impl From<CgroupError> for Verdict {
+    fn from(error: CgroupError) -> Self {
+        if !error.is_gone() {
+            tracing::warn!(%error, "a lowered limit is not watched any more");
+        }
+        Self::Gone
+    }
+}
+
 /// The watched cgroups of one pod.
 #[derive(Debug)]
-struct Watched {
+struct WatchedPod {
     handles: PodHandles,
     watches: Vec<(Target, Watch)>,
 }
 
-#[derive(Debug)]
-enum Look {
-    /// Not before then; this one took so long.
-    Again(Box<Watched>, Instant, Duration),
-    End(Verdict),
-}
+/// When to read again, and how long this reading took.
+type Reading = Result<(Box<WatchedPod>, Instant, Duration), Verdict>;
 
-/// Watches until something goes wrong or the time is over. Ends at once when it is dropped.
+/// Watches until the limit does harm or the time is over. Ends at once when it is dropped.
 pub async fn watch(node: Arc<Node>, live: Arc<LivePod>, lowered: Vec<Lowering>) -> Verdict {
-    let watching = node.concurrency.watch();
-    let first = tokio::task::spawn_blocking(move || match PodHandles::open(&node.hierarchy, &live) {
-        Ok(handles) => read_once(Box::new(Watched {
-            handles,
-            watches: watches(lowered),
-        })),
-        Err(error) => Look::End(gone(&error)),
+    let concurrency = Arc::clone(&node.concurrency);
+    let _counted = concurrency.watch();
+    let mut reading = tokio::task::spawn_blocking(move || {
+        let now = Instant::now();
+        let handles = PodHandles::open(&node.hierarchy, &live)?;
+        let watch = |lowering: Lowering| (lowering.target, Watch::new(lowering.to, now, lowering.before));
+        let watches = lowered.into_iter().map(watch).collect();
+        read_once(Box::new(WatchedPod { handles, watches }))
     });
-    let mut next = first.await;
     loop {
-        match next {
-            Ok(Look::Again(watched, at, took)) => {
-                let at = at.max(Instant::now() + pause(took, watching.count()));
-                tokio::time::sleep_until(at.into()).await;
-                next = tokio::task::spawn_blocking(move || read_once(watched)).await;
-            }
-            Ok(Look::End(verdict)) => return verdict,
+        let (pod, next, took) = match reading.await {
+            Ok(Ok(again)) => again,
+            Ok(Err(verdict)) => return verdict,
             Err(error) => {
                 tracing::error!(%error, "watching after a shrink ended early");
                 return Verdict::Gone;
             }
-        }
+        };
+        let next = next.max(Instant::now() + pause(took, concurrency.watches()));
+        tokio::time::sleep_until(next.into()).await;
+        reading = tokio::task::spawn_blocking(move || read_once(pod));
     }
 }
 
-/// How long one of so many watches rests after a look that took so long.
+/// How long one of so many watches rests after a reading that took so long.
 fn pause(took: Duration, watches: u32) -> Duration {
     took.saturating_mul(SHARE).saturating_mul(watches).min(LATEST)
 }
 
-fn watches(lowered: Vec<Lowering>) -> Vec<(Target, Watch)> {
-    let now = Instant::now();
-    let watch = |lowering: Lowering| {
-        let watch = Watch::new(lowering.to, now, lowering.before);
-        (lowering.target, watch)
-    };
-    lowered.into_iter().map(watch).collect()
-}
-
-/// Reads each cgroup once. One that has ended is left out from then on.
-fn read_once(mut watched: Box<Watched>) -> Look {
+/// Reads each cgroup once. Leaves out a cgroup that has ended from then on.
+fn read_once(mut pod: Box<WatchedPod>) -> Reading {
     let began = Instant::now();
     let mut next = None::<Instant>;
-    let mut left = Vec::with_capacity(watched.watches.len());
-    for (target, mut watch) in watched.watches {
-        let Some(cgroup) = watched.handles.get(&target) else {
+    for (target, mut watch) in std::mem::take(&mut pod.watches) {
+        let Some(cgroup) = pod.handles.get(&target) else {
             continue;
         };
         let reading = match cgroup.outer().watch_reading() {
-            Ok(reading) => reading,
             Err(error) if error.is_gone() => continue,
-            Err(error) => return Look::End(gone(&error)),
+            reading => reading?,
         };
         match watch.next(&reading, Instant::now()) {
             WatchStep::LookAt(at) => next = Some(next.map_or(at, |next| next.min(at))),
-            WatchStep::RaiseAgain(trouble) => return Look::End(Verdict::Trouble(target, trouble)),
+            WatchStep::RaiseAgain(trouble) => return Err(Verdict::Trouble(target, trouble)),
             WatchStep::Done => {}
         }
-        left.push((target, watch));
+        pod.watches.push((target, watch));
     }
-    watched.watches = left;
     match next {
-        Some(at) => Look::Again(watched, at, began.elapsed()),
-        None if watched.watches.is_empty() => Look::End(Verdict::Gone),
-        None => Look::End(Verdict::Kept),
+        Some(at) => Ok((pod, at, began.elapsed())),
+        None if pod.watches.is_empty() => Err(Verdict::Gone),
+        None => Err(Verdict::Kept),
     }
-}
-
-fn gone(error: &CgroupError) -> Verdict {
-    if !error.is_gone() {
-        tracing::warn!(%error, "a lowered limit is not watched any more");
-    }
-    Verdict::Gone
 }
 
 #[cfg(test)]

@@ -12,7 +12,6 @@ use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
 use super::*;
-use crate::actuate::shrink::Markers;
 use crate::config::tests::load;
 use crate::observe::metrics::registry;
 use crate::runtime::Deadlines;
@@ -149,7 +148,7 @@ impl MadeUp {
         let mut discovery = Discovery::new(DiscoveryLinks {
             config: load(&[&format!("--cgroup-root={}", root.display()), "--kubepods=/kubepods"]).unwrap(),
             concurrency: Arc::new(Concurrency::new(1)),
-            freezer: Arc::new(Freezer::new(Markers::below(root).unwrap())),
+            freezer: Arc::new(Freezer::below(root).unwrap()),
             least_limits: Arc::default(),
             runtime_metrics: RuntimeMetrics::register(&mut registry()),
             view,

@@ -22,28 +22,28 @@ pub struct Systemd {
     version: u32,
 }
 
-/// systemd could not be reached, or did not do as asked.
+/// The agent cannot reach systemd, or systemd refused a call.
 #[derive(Debug, thiserror::Error)]
 pub enum SystemdError {
     #[error(
         "cannot reach systemd over D-Bus at {address}: {source}; is the host's /run/dbus/system_bus_socket mounted here?"
     )]
     Connect { address: String, source: Box<zbus::Error> },
-    /// systemd has no such unit loaded: its pod or container has ended, or systemd did not make it.
+    /// systemd has not loaded such a unit: its pod or container has ended, or systemd did not make it.
     #[error("systemd has no unit {unit}: its pod or container has ended, or the node's cgroup driver is not systemd")]
     NoUnit { unit: Unit },
-    /// The settings are not a set of properties.
+    /// The settings cannot be written as properties.
     #[error("cannot set properties of {unit}: {source}")]
     Settings { unit: Unit, source: QuotaWithoutPeriod },
-    /// A call failed, or had no answer in time.
+    /// A call failed, or systemd did not answer in time.
     #[error("systemd call {method} for {subject}: {source}")]
     Call {
         method: &'static str,
-        /// The unit or the property it was about.
+        /// The unit or the property that the call is about.
         subject: String,
         source: Box<zbus::Error>,
     },
-    /// systemd took the call, but the property reads differently.
+    /// The call succeeded, but the property has another value.
     #[error("{property} of {unit} was set to {wanted} but reads {read_back}: something else sets it")]
     Mismatch {
         unit: Unit,
@@ -55,7 +55,7 @@ pub enum SystemdError {
 
 impl Systemd {
     /// Connects to a bus: the system bus, or one at a D-Bus address such as
-    /// `unix:path=/host/run/dbus/system_bus_socket`. `deadline` bounds every single call.
+    /// `unix:path=/host/run/dbus/system_bus_socket`. `deadline` bounds each call.
     ///
     /// Errors: [`SystemdError::Connect`], or the first call's [`SystemdError::Call`].
     pub fn connect(address: Option<&str>, deadline: Duration) -> Result<Self, SystemdError> {
@@ -75,7 +75,7 @@ impl Systemd {
         Ok(systemd)
     }
 
-    /// Asks systemd for a sign of life. A connection that broke stays broken: connect again.
+    /// Checks whether systemd answers. A broken connection stays broken: connect again.
     pub fn ping(&self) -> Result<(), SystemdError> {
         self.property(MANAGER_PATH, MANAGER, "Version").map(drop)
     }
@@ -85,14 +85,14 @@ impl Systemd {
         self.version
     }
 
-    /// Sets a unit's properties to these settings until the next boot, and reads them back. systemd writes the cgroup's
-    /// files soon after, from its own event loop: verify those as well.
+    /// Sets a unit's properties to these settings until the next boot, and reads them back. systemd writes the cgroup's files
+    /// later, from its own event loop: the caller verifies those.
     pub fn set(&self, unit: &Unit, wanted: &Settings) -> Result<(), SystemdError> {
         let wanted = properties(wanted, self.version).map_err(|source| SystemdError::Settings {
             unit: unit.clone(),
             source,
         })?;
-        // Setting properties of a unit that is not there would load it, and keep them for whoever comes next.
+        // SetUnitProperties would load an absent unit, and keep the properties for a later unit of that name.
         let object = self.object(unit)?;
         let values: Vec<(&str, Value<'_>)> = wanted.iter().map(|set| (set.name, Value::U64(set.value))).collect();
         let arguments = (unit.name(), true, values);
@@ -111,7 +111,7 @@ impl Systemd {
         Ok(())
     }
 
-    /// Reads what systemd would write into a unit's files.
+    /// Reads the values that systemd would write into a unit's files.
     pub fn get(&self, unit: &Unit, version: CgroupVersion) -> Result<Settings, SystemdError> {
         let object = self.object(unit)?;
         let mut read = Vec::new();

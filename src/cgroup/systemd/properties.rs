@@ -16,7 +16,7 @@ const INFINITY: u64 = u64::MAX;
 /// The first systemd with `CPUQuotaPeriodUSec`; before it the period is always 100 ms.
 const FIRST_WITH_PERIOD: u32 = 242;
 
-/// One property, as D-Bus carries it: all of ours are unsigned 64-bit numbers.
+/// One property as D-Bus carries it: an unsigned 64-bit number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Property {
     /// Its name, such as `MemoryMax`.
@@ -25,15 +25,15 @@ pub struct Property {
     pub value: u64,
 }
 
-/// On v1, a quota came without its period or the other way round: systemd only knows the share they make together.
+/// A quota without its period, or a period without its quota (v1). systemd knows only their ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("cpu.cfs_quota_us and cpu.cfs_period_us make one systemd property: set both, or neither")]
 pub struct QuotaWithoutPeriod;
 
 /// The properties that make systemd write these settings. `memsw` and bursts have none; systemd leaves those files alone.
 ///
-/// A quota is rounded up to a full percent of a cpu ([`CpuMax::systemd_rounded`]): systemd stores percents, so anything
-/// finer would be smaller after the next reload.
+/// Rounds a quota up to a full percent of a cpu ([`CpuMax::systemd_rounded`]): systemd stores percents, so a finer quota would
+/// be smaller after the next reload.
 pub fn properties(settings: &Settings, systemd_version: u32) -> Result<Vec<Property>, QuotaWithoutPeriod> {
     let mut properties = Vec::new();
     let mut push = |name, value| properties.push(Property { name, value });
@@ -60,7 +60,7 @@ pub fn properties(settings: &Settings, systemd_version: u32) -> Result<Vec<Prope
     Ok(properties)
 }
 
-/// The properties that tell a unit's settings, by cgroup version.
+/// The properties of a unit's settings, by cgroup version.
 pub(super) const fn names(version: CgroupVersion) -> [&'static str; 4] {
     match version {
         CgroupVersion::V1 => [CPU_QUOTA_PER_SEC_US, CPU_QUOTA_PERIOD_US, CPU_SHARES, MEMORY_LIMIT],
@@ -68,8 +68,8 @@ pub(super) const fn names(version: CgroupVersion) -> [&'static str; 4] {
     }
 }
 
-/// What systemd would write into a unit's files, from its properties. A weight that is not set is left
-/// out: the kernel's default holds.
+/// The values that systemd would write into a unit's files, from its properties. Leaves out a weight that is not set: the
+/// kernel's default applies.
 #[must_use]
 pub fn settings(properties: &[Property], version: CgroupVersion) -> Settings {
     let value = |name| {

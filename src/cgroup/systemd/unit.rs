@@ -1,14 +1,14 @@
-//! The units behind cgroups.
+//! The systemd units of cgroups.
 
 use crate::model::CgroupPath;
 
-/// A slice or scope of systemd's.
+/// The name of a slice or scope.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 pub struct Unit(String);
 
 impl Unit {
-    /// The unit that owns a cgroup: its own name, or the scope around the cgroup that crun makes in one. `None` where
-    /// systemd did not make the cgroup.
+    /// The unit of a cgroup: the cgroup's name, or the scope around crun's inner cgroup. `None` where systemd did not make the
+    /// cgroup.
     #[must_use]
     pub fn of(path: &CgroupPath) -> Option<Self> {
         let name = match path.name()? {
@@ -28,7 +28,7 @@ impl Unit {
         &self.0
     }
 
-    /// The D-Bus interface that carries its resource properties.
+    /// The D-Bus interface of the unit's resource properties.
     pub(super) fn interface(&self) -> &'static str {
         if self.0.ends_with(".slice") {
             "org.freedesktop.systemd1.Slice"

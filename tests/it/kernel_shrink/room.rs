@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tempfile::TempDir;
-use vscaled::actuate::shrink::{Freezer, Markers};
+use vscaled::actuate::shrink::Freezer;
 use vscaled::actuate::{Concurrency, Job, KnownFrom, Node, PodResizer, ResizeError, RuntimeLink, reconcile};
 use vscaled::cgroup::{Hierarchy, Kubepods, page_size};
 use vscaled::decide::StaticManagers;
@@ -77,7 +77,7 @@ pub(super) fn node(bare: &BareNode, state: &TempDir) -> Node {
         units: None,
         concurrency: Arc::new(Concurrency::new(1)),
         least_limits: Arc::default(),
-        freezer: Arc::new(Freezer::new(Markers::below(state.path()).unwrap())),
+        freezer: Arc::new(Freezer::below(state.path()).unwrap()),
     }
 }
 

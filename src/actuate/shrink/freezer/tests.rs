@@ -50,11 +50,11 @@ impl Scene {
     }
 
     fn freezer(&self) -> Freezer {
-        Freezer::new(Markers::below(self.directory.path()).unwrap())
+        Freezer::below(self.directory.path()).unwrap()
     }
 
     fn freeze(&self) -> Result<Frozen, FreezeError> {
-        self.freezer().freeze(Dir::open(self.cgroup()).unwrap())
+        self.freezer().freeze(Arc::new(Dir::open(self.cgroup()).unwrap()))
     }
 
     /// Freezes it, with somebody in the kernel's place who says that everything stands still.

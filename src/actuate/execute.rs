@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::handles::PodHandles;
 use super::node::Node;
-use super::shrink::{Freezer, LowerError, lower};
-use crate::cgroup::systemd::{Systemd, SystemdError, Unit};
+use super::shrink::{LowerError, lower};
+use crate::cgroup::systemd::{SystemdError, Unit};
 use crate::cgroup::{Cgroup, CgroupError, Reason};
 use crate::failpoint::failpoint;
 use crate::model::{Change, MemoryLimit, Outcome, Setting, Settings, Step, StepRecord, Target};
@@ -73,9 +73,8 @@ fn parts(step: &Step, failed: &StepError) -> Vec<Step> {
 /// Writes one pod's files and unit properties.
 #[derive(Debug)]
 pub(super) struct Executor<'a> {
+    node: &'a Node,
     handles: &'a PodHandles,
-    units: Option<&'a Systemd>,
-    freezer: &'a Freezer,
     /// How long each freeze of a cgroup lasted.
     pub(super) freezes: Vec<Duration>,
     /// The steps that were carried out, in order, with those that undo others.
@@ -89,9 +88,8 @@ pub(super) struct Executor<'a> {
 impl<'a> Executor<'a> {
     pub(super) fn new(node: &'a Node, handles: &'a PodHandles) -> Self {
         Self {
+            node,
             handles,
-            units: node.units.as_deref(),
-            freezer: &node.freezer,
             freezes: Vec::new(),
             records: Vec::new(),
             written: Vec::new(),
@@ -211,7 +209,7 @@ impl<'a> Executor<'a> {
         for (from, to) in step.change.files() {
             let lowers = to.memory().is_some_and(|to| Some(to) < from.memory());
             if lowers {
-                lower(cgroup, to, self.freezer, &mut self.freezes)?;
+                lower(cgroup, to, &self.node.freezer, &mut self.freezes)?;
             } else {
                 cgroup.write(to)?;
             }
@@ -230,7 +228,7 @@ impl<'a> Executor<'a> {
         if lowers {
             self.write_all(cgroup, step)?;
         }
-        if let (Some(systemd), Some(unit)) = (self.units, Unit::of(cgroup.path())) {
+        if let (Some(systemd), Some(unit)) = (&self.node.units, Unit::of(cgroup.path())) {
             systemd.set(&unit, to)?;
         }
         if lowers { Ok(()) } else { self.write_all(cgroup, step) }

@@ -16,13 +16,15 @@ use super::job::{Job, JobDone};
 use super::least_limits::OfPod;
 use super::node::Node;
 use super::observe::flips;
-use super::patch::{PatchedSpec, ResizeError};
+use super::patch::ResizeError;
 use super::runtime_stage;
 use super::shrink::{Lowering, Next, ShrinkChecks, ShrinkReport, reclaim_below_limits};
 use crate::cgroup::CgroupError;
 use crate::failpoint::failpoint;
+use crate::model::objects::Pod;
 use crate::model::{
-    Bytes, ChangeRecord, MemoryLimit, NodeTraits, Outcome, PodTree, PodValues, Settings, Step, Target, Withheld,
+    Bytes, ChangeRecord, MemoryLimit, NamedRequirements, NodeTraits, Outcome, PodTree, PodValues, Settings, Step,
+    Target, Withheld,
 };
 use crate::plan::Plan;
 use crate::plan::resize::{Grant, ResizeDecision, ResizePatch};
@@ -59,8 +61,8 @@ pub(super) struct Pass {
 /// Undoes one action of a pass.
 #[derive(Debug)]
 pub(super) enum Undo {
-    /// Takes back the patch of the pod's spec, after the cgroups hold the granted values again.
-    Patch(Box<PatchedSpec>),
+    /// Takes back the patch that made this pod, after the cgroups hold again the values that the kubelet had granted.
+    Patch(Box<Pod>, Vec<NamedRequirements>),
     /// Puts back the runtime's stored specs, as the recorded steps say. After the files, although the pass updates the runtime
     /// after it writes them: the runtime writes a lower limit without a check of the memory in use, which would kill where
     /// the file could not be put back.
@@ -161,12 +163,12 @@ impl Pass {
             return Err(self.stop(overtaken()));
         }
         let error = match self.patch(&patch).await {
-            Ok(patched) => {
+            Ok(pod) => {
                 failpoint("pass.patched");
-                let grant = patch.grant(&patched.pod);
+                let grant = patch.grant(&pod);
                 if grant.withheld.is_none() {
-                    // The cgroups may be unable to hold it after all.
-                    self.undo.push(Undo::Patch(Box::new(patched)));
+                    // The cgroups may be unable to hold the values after all.
+                    self.undo.push(Undo::Patch(Box::new(pod), patch.held));
                     return Ok(self);
                 }
                 self.job.held_before = held_before;
@@ -436,11 +438,11 @@ impl Pass {
             match undo {
                 Undo::Written(steps) if is_refused => self = self.blocking(|pass| pass.undo_steps(steps)).await.0,
                 Undo::StoredSpecs if is_refused => Box::pin(runtime_stage::undo(&mut self)).await,
-                Undo::Patch(patched) if !self.done.record.outcome.holds() => {
+                Undo::Patch(patched, held) if !self.done.record.outcome.holds() => {
                     failpoint("pass.not_taken_back");
-                    Box::pin(patched.undo(&Arc::clone(&self.node), &mut self.done)).await;
+                    Box::pin(self.undo_patch(&patched, held)).await;
                 }
-                Undo::Written(_) | Undo::StoredSpecs | Undo::Patch(_) => {}
+                Undo::Written(_) | Undo::StoredSpecs | Undo::Patch(..) => {}
             }
         }
         self

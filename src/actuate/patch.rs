@@ -12,8 +12,6 @@ use std::time::{Duration, Instant};
 
 use futures::future::{BoxFuture, Shared};
 
-use super::job::JobDone;
-use super::node::Node;
 use super::pass::Pass;
 use crate::failpoint::failpoint;
 use crate::model::objects::Pod;
@@ -91,90 +89,70 @@ pub struct ApiReport {
     pub denied: Option<String>,
 }
 
-/// A patched spec, with what is needed to take the patch back.
-#[derive(Debug)]
-pub(super) struct PatchedSpec {
-    resizer: Arc<dyn PodResizer>,
-    /// The pod after the patch.
-    pub(super) pod: Pod,
-    /// The values that the kubelet had granted before.
-    held: Vec<NamedRequirements>,
-}
-
 impl Pass {
-    /// Patches the spec, after the prepared resize is saved.
-    pub(super) async fn patch(&mut self, patch: &ResizePatch) -> Result<PatchedSpec, ResizeError> {
-        let Some(resizer) = self.job.resizer.clone() else {
-            return Err(ResizeError::Unsupported("no API server".to_owned()));
-        };
-        if let Some(saved) = self.job.saved.take() {
+    /// Patches the spec, after the prepared resize is saved. Returns the pod after the patch.
+    pub(super) async fn patch(&mut self, patch: &ResizePatch) -> Result<Pod, ResizeError> {
+        if let Some(saved) = self.job.saved.take().filter(|_| self.job.resizer.is_some()) {
             saved.await;
             failpoint("patch.saved");
         }
         let known = Arc::clone(self.job.targets.bound.object());
         let pod = if patch.ahead {
-            let pod = resizer.read(&known).await?;
+            let pod = self.resizer()?.read(&known).await?;
             let same = pod.metadata.generation == known.metadata.generation
                 && resize::same(&pod.requirements(), &known.requirements());
             let version = pod.metadata.resource_version.clone();
             match (same, patch.changes.as_slice()) {
                 (false, _) => return Err(ResizeError::Stale),
                 (true, []) => pod,
-                (true, changes) => call(resizer.as_ref(), &known, &version, changes, &mut self.done).await?,
+                (true, changes) => self.call_resize(&known, &version, changes).await?,
             }
         } else {
-            call(resizer.as_ref(), &known, "", &patch.changes, &mut self.done).await?
+            self.call_resize(&known, "", &patch.changes).await?
         };
         self.done.api.asked = Some(patch.accepted(pod.metadata.generation));
-        Ok(PatchedSpec {
-            resizer,
-            pod,
-            held: patch.held.clone(),
-        })
+        Ok(pod)
     }
-}
 
-impl PatchedSpec {
-    /// Takes the patch back, and records the steps.
-    pub(super) async fn undo(mut self, node: &Node, done: &mut JobDone) {
+    /// Takes a patch back, so that the spec has the values that the kubelet had granted before.
+    pub(super) async fn undo_patch(&mut self, patched: &Pod, mut held: Vec<NamedRequirements>) {
         // Keeps the limits that the guard has raised meanwhile.
-        node.least_limits.lift(&self.pod.metadata.uid, &mut self.held);
-        let changes = match resize::changes(&self.pod, &self.held) {
+        self.node.least_limits.lift(&patched.metadata.uid, &mut held);
+        let undone = match resize::changes(patched, &held) {
             Ok(changes) if changes.is_empty() => return,
-            Ok(changes) => changes,
-            Err(invalid) => return done.record.outcome.add(&format!("the request stands: {invalid}")),
+            Ok(changes) => self.call_resize(patched, "", &changes).await,
+            Err(invalid) => return self.done.record.outcome.add(&format!("the request stands: {invalid}")),
         };
-        match call(self.resizer.as_ref(), &self.pod, "", &changes, done).await {
+        match undone {
             Ok(pod) => {
-                done.api.asked = Some(AcceptedResize {
-                    targets: self.held.clone(),
+                self.done.api.asked = Some(AcceptedResize {
+                    targets: held.clone(),
                     generation: pod.metadata.generation,
-                    held: self.held,
+                    held,
                 });
             }
-            Err(error) => done
-                .record
-                .outcome
-                .add(&format!("the API server did not take the request back: {error}")),
+            Err(error) => {
+                let why = format!("the API server did not take the request back: {error}");
+                self.done.record.outcome.add(&why);
+            }
         }
     }
-}
 
-/// Calls the API server, and records the steps, unless it cannot be reached or cannot resize.
-async fn call(
-    resizer: &dyn PodResizer,
-    pod: &Pod,
-    version: &str,
-    changes: &[Step],
-    done: &mut JobDone,
-) -> Result<Pod, ResizeError> {
-    let start = Instant::now();
-    let result = resizer.resize(pod, version, changes).await;
-    let took = start.elapsed();
-    done.record.stages.ask += took;
-    if !matches!(result, Err(ResizeError::Unsupported(_) | ResizeError::Away(_))) {
-        let record = |step| StepRecord::carried_out(step, took, &result);
-        done.record.steps.extend(changes.iter().map(record));
+    /// Calls the API server, and records the steps, unless it cannot be reached or cannot resize.
+    async fn call_resize(&mut self, pod: &Pod, version: &str, changes: &[Step]) -> Result<Pod, ResizeError> {
+        let start = Instant::now();
+        let result = self.resizer()?.resize(pod, version, changes).await;
+        let took = start.elapsed();
+        self.done.record.stages.ask += took;
+        if !matches!(result, Err(ResizeError::Unsupported(_) | ResizeError::Away(_))) {
+            let record = |step| StepRecord::carried_out(step, took, &result);
+            self.done.record.steps.extend(changes.iter().map(record));
+        }
+        result
     }
-    result
+
+    fn resizer(&self) -> Result<&dyn PodResizer, ResizeError> {
+        let missing = || ResizeError::Unsupported("no API server".to_owned());
+        self.job.resizer.as_deref().ok_or_else(missing)
+    }
 }

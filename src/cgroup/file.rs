@@ -203,26 +203,26 @@ pub(super) fn if_present<T>(read: Result<T, CgroupError>) -> Result<Option<T>, C
 
 /// The names of the directories in a directory; none if it is gone.
 pub(super) fn directories_in(path: &Path) -> io::Result<Vec<OsString>> {
-    let unless_gone = |error: io::Error| if is_gone(errno_of(&error)) { Ok(()) } else { Err(error) };
-    let mut names = Vec::new();
     // kernfs counts a directory's own two links and one for each directory in it (`kernfs_refresh_inode`). Reading the count
     // is quicker than listing the directory's forty files.
     if fs::metadata(path).is_ok_and(|directory| directory.nlink() == 2) {
-        return Ok(names);
+        return Ok(Vec::new());
     }
-    match fs::read_dir(path) {
-        Ok(entries) => {
-            for entry in entries {
-                match entry.and_then(|entry| Ok((entry.file_type()?, entry.file_name()))) {
-                    Ok((kind, name)) if kind.is_dir() => names.push(name),
-                    Ok(_) => {}
-                    Err(error) => unless_gone(error)?,
-                }
+    let list = || {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(path)? {
+            match entry.and_then(|entry| Ok((entry.file_type()?, entry.file_name()))) {
+                Ok((kind, name)) if kind.is_dir() => names.push(name),
+                Err(error) if !is_gone(errno_of(&error)) => return Err(error),
+                Ok(_) | Err(_) => {}
             }
         }
-        Err(error) => unless_gone(error)?,
+        Ok(names)
+    };
+    match list() {
+        Err(error) if is_gone(errno_of(&error)) => Ok(Vec::new()),
+        listed => listed,
     }
-    Ok(names)
 }
 
 /// Whether the errno is one that a removed cgroup answers.

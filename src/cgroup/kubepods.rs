@@ -9,7 +9,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::file::directories_in;
-use super::{ContainerPlace, Hierarchy, Place, PodPlace};
+use super::{ContainerId, Hierarchy, Place, PodPlace};
 use crate::model::{CgroupPath, Driver, Resource};
 
 /// How deep below the mount the root may be: `/machine.slice/libpod-<id>.scope/container/kubelet.slice/<root>`.
@@ -35,7 +35,7 @@ pub struct PodEntry {
 /// A container that has a cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerEntry {
-    pub place: ContainerPlace,
+    pub id: ContainerId,
     /// Open this path with [`Cgroup::open`](super::Cgroup::open), which also finds crun's inner cgroup.
     pub path: CgroupPath,
 }
@@ -157,7 +157,7 @@ impl Kubepods {
 
     fn containers(&self, mount: &Path, pod: &CgroupPath) -> Result<Vec<ContainerEntry>, FindError> {
         let entry = |path: CgroupPath| match self.place(&path) {
-            Some(Place::Container(_, place)) => Some(ContainerEntry { place, path }),
+            Some(Place::Container(_, id)) => Some(ContainerEntry { id, path }),
             _ => None,
         };
         let mut containers: Vec<ContainerEntry> = children(mount, pod)?.into_iter().filter_map(entry).collect();

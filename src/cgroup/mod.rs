@@ -46,6 +46,6 @@ pub use kubepods::{ContainerEntry, FindError, Kubepods, PodEntry, children};
 pub use limits::page_size;
 pub use pair::Cgroup;
 pub use pid::{cgroup_of_pid, signal_in};
-pub use place::{ContainerId, ContainerPlace, Place, PodPlace, PodUid};
+pub use place::{ContainerId, Place, PodPlace, PodUid};
 pub use usage::{Periods, Usage};
-pub use watch::{Notice, Token, Watch};
+pub use watch::{Notice, Watch};

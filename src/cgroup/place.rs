@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{CgroupPath, QosClass, RuntimeKind};
+use crate::model::{CgroupPath, QosClass};
 
 /// A level of the kubelet's tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,28 +18,17 @@ pub enum Place {
     Qos(QosClass),
     Pod(PodPlace),
     /// A container, a sandbox, or a cgroup inside one: a sandbox's path looks like a container's.
-    Container(PodPlace, ContainerPlace),
+    Container(PodPlace, ContainerId),
     /// Another cgroup inside a pod, such as CRI-O's `crio-conmon-<id>.scope`.
     Other(PodPlace),
 }
 
 /// A pod's names in a path.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodPlace {
     pub uid: PodUid,
     /// The pod's class, if the path shows it.
     pub qos: Option<QosClass>,
-}
-
-/// A container's names in a path.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct ContainerPlace {
-    pub id: ContainerId,
-    /// The runtime that gives cgroups such names; `None` for a bare id, which is containerd's or Docker's.
-    pub runtime: Option<RuntimeKind>,
-    /// The path below the container's own cgroup, without a leading slash: empty for the container itself, `container` for
-    /// the cgroup that crun makes below a scope, any path for a cgroup that the container made.
-    pub inside: String,
 }
 
 impl Place {
@@ -81,18 +70,11 @@ impl Place {
             uid,
             qos: class_in_name.or_else(|| parent_of_pods(segments[at.checked_sub(1)?])?.class_of_pods()),
         };
-        let (container, inside) = match joined_container {
-            Some(container) => (container, &segments[at + 1..]),
-            None => match segments.get(at + 1) {
-                Some(container) => (*container, &segments[at + 2..]),
-                None => return Some(Self::Pod(pod)),
-            },
+        let Some(container) = joined_container.or_else(|| segments.get(at + 1).copied()) else {
+            return Some(Self::Pod(pod));
         };
         Some(match container_of(container) {
-            Some((id, runtime)) => {
-                let inside = inside.join("/");
-                Self::Container(pod, ContainerPlace { id, runtime, inside })
-            }
+            Some(id) => Self::Container(pod, id),
             None => Self::Other(pod),
         })
     }
@@ -148,21 +130,14 @@ fn level_above_pods(segments: &[&str]) -> Option<Place> {
     parent_of_pods(name).filter(|parent| *parent == Place::Kubepods || in_kubepods())
 }
 
-/// Splits a container's segment: an id, after a runtime's name joined by `-` or `:`, with or without `.scope`.
-fn container_of(segment: &str) -> Option<(ContainerId, Option<RuntimeKind>)> {
+/// The container of a segment: an id, after a runtime's name joined by `-` or `:`, with or without `.scope`.
+fn container_of(segment: &str) -> Option<ContainerId> {
     let stem = segment.strip_suffix(".scope").unwrap_or(segment);
-    if let Some(id) = ContainerId::parse(stem) {
-        return Some((id, None));
+    match stem.rsplit_once(['-', ':']) {
+        Some(("cri-containerd" | "crio" | "docker" | "libpod", id)) => ContainerId::parse(id),
+        Some(_) => None,
+        None => ContainerId::parse(stem),
     }
-    let (runtime, id) = stem.rsplit_once(['-', ':'])?;
-    let runtime = match runtime {
-        "cri-containerd" => Some(RuntimeKind::Containerd),
-        "crio" => Some(RuntimeKind::Crio),
-        "docker" => Some(RuntimeKind::Docker),
-        "libpod" => None,
-        _ => return None,
-    };
-    Some((ContainerId::parse(id)?, runtime))
 }
 
 /// A pod's UID as the kubelet knows it, with dashes. A static pod's is the hash of its manifest, 32 hexadecimal digits,

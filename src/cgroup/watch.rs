@@ -20,20 +20,16 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 use tokio::io::unix::AsyncFd;
 
 use super::file::Dir;
-use super::{Cgroup, CgroupError, Reason};
+use super::{Cgroup, CgroupError, Identity, Reason};
 use crate::model::ControlFile;
-
-/// A watched cgroup, until it is removed from its [`Watch`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Token(u64);
 
 /// A change that inotify reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Notice {
     /// A process wrote a file; the value may or may not have changed.
-    Modified { token: Token, file: ControlFile },
+    Modified { cgroup: Identity, file: ControlFile },
     /// The cgroup was removed. Some kernels never report it.
-    Removed { token: Token },
+    Removed { cgroup: Identity },
     /// The kernel dropped notices (`fs.inotify.max_queued_events`): check everything.
     Overflow,
 }
@@ -42,8 +38,7 @@ pub enum Notice {
 #[derive(Debug)]
 pub struct Watch {
     inotify: Inotify,
-    files: HashMap<WatchDescriptor, (Token, ControlFile)>,
-    next: u64,
+    files: HashMap<WatchDescriptor, (Identity, ControlFile)>,
 }
 
 impl Watch {
@@ -54,18 +49,15 @@ impl Watch {
         Ok(Self {
             inotify: Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?,
             files: HashMap::new(),
-            next: 0,
         })
     }
 
-    /// Watches every file of an open cgroup. The watch follows the opened directory, not its path. When a cgroup is added
-    /// again, its notices carry the new token.
+    /// Watches every file of an open cgroup. The watch follows the opened directory, not its path.
     ///
     /// Errors: the cgroup is gone, it has none of the files, or ENOSPC when `fs.inotify.max_user_watches` is reached. Then no
     /// file of the cgroup is watched.
-    pub fn add(&mut self, cgroup: &Cgroup) -> Result<Token, CgroupError> {
-        let token = Token(self.next);
-        self.next += 1;
+    pub fn add(&mut self, cgroup: &Cgroup) -> Result<Identity, CgroupError> {
+        let identity = cgroup.identity();
         let (mut watched, mut absent) = (false, None);
         for (dir, file) in cgroup
             .dirs()
@@ -74,18 +66,18 @@ impl Watch {
             match self.add_file(dir.dir(file.resource()), file) {
                 Ok(watch) => {
                     watched = true;
-                    self.files.insert(watch, (token, file));
+                    self.files.insert(watch, (identity, file));
                 }
                 Err(error) if error.reason == Reason::Absent => absent = Some(error),
                 Err(error) => {
-                    self.remove(token);
+                    self.remove(identity);
                     return Err(error);
                 }
             }
         }
         match absent {
             Some(error) if !watched => Err(error),
-            _ => Ok(token),
+            _ => Ok(identity),
         }
     }
 
@@ -98,10 +90,10 @@ impl Watch {
     }
 
     /// Stops watching a cgroup, and drops its queued notices.
-    pub fn remove(&mut self, token: Token) {
+    pub fn remove(&mut self, cgroup: Identity) {
         let inotify = &self.inotify;
         self.files.retain(|watch, (of, _)| {
-            if *of != token {
+            if *of != cgroup {
                 return true;
             }
             match inotify.rm_watch(*watch) {
@@ -151,11 +143,11 @@ impl Watch {
             self.files.remove(&event.wd);
             return None;
         }
-        let (token, file) = *self.files.get(&event.wd)?;
+        let (cgroup, file) = *self.files.get(&event.wd)?;
         Some(if event.mask.contains(AddWatchFlags::IN_DELETE_SELF) {
-            Notice::Removed { token }
+            Notice::Removed { cgroup }
         } else {
-            Notice::Modified { token, file }
+            Notice::Modified { cgroup, file }
         })
     }
 }

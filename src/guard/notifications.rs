@@ -17,7 +17,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
 use super::watched::Watched;
 use crate::cgroup::Cgroup;
-use crate::model::{Bytes, CgroupVersion, ControlFile, Resource};
+use crate::model::{CgroupVersion, ControlFile, Resource};
 
 /// Identifies a container; never used twice.
 pub(super) type Token = u64;
@@ -36,18 +36,11 @@ pub(super) struct Notifications {
     epoll: Epoll,
     inotify: Option<Inotify>,
     watched: HashMap<WatchDescriptor, Token>,
-    armer: mpsc::Sender<Arming>,
+    armer: mpsc::Sender<(Arc<Cgroup>, Armed)>,
     armed: mpsc::Receiver<Armed>,
 }
 
-#[derive(Debug)]
-struct Arming {
-    token: Token,
-    cgroup: Arc<Cgroup>,
-    amounts: Vec<u64>,
-}
-
-/// Alarms that are set. They end when this is dropped.
+/// Alarms of one container. They end when this is dropped.
 #[derive(Debug)]
 pub(super) struct Armed {
     pub(super) token: Token,
@@ -161,12 +154,13 @@ impl Notifications {
 
     /// Orders alarms (v1). [`Self::armed`] returns them once they are set.
     pub(super) fn arm(&self, watched: &Watched, amounts: Vec<u64>) {
-        let arming = Arming {
-            token: watched.token,
-            cgroup: Arc::clone(&watched.cgroup),
-            amounts,
+        let told = match EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK) {
+            Ok(told) => told,
+            Err(errno) => return tracing::debug!(%errno, "no alarms; looking by the clock"),
         };
-        if self.armer.send(arming).is_err() {
+        let token = watched.token;
+        let alarms = Armed { token, amounts, told };
+        if self.armer.send((Arc::clone(&watched.cgroup), alarms)).is_err() {
             tracing::error!("the thread that sets alarms has ended; looking by the clock");
         }
     }
@@ -178,9 +172,7 @@ impl Notifications {
         let Ok(armed) = self.armed.try_recv() else {
             return Ok(None);
         };
-        if !armed.amounts.is_empty() {
-            self.epoll.add(&armed.told, raised(armed.token))?;
-        }
+        self.epoll.add(&armed.told, raised(armed.token))?;
         Ok(Some(armed))
     }
 }
@@ -191,25 +183,14 @@ fn raised(token: Token) -> EpollEvent {
 }
 
 /// Sets alarms, one container after the other, until the guard ends.
-fn arm_all(orders: &mpsc::Receiver<Arming>, done: &mpsc::Sender<Armed>, wake: &EventFd) {
-    for arming in orders {
-        match arm(arming).map(|armed| done.send(armed)) {
-            Ok(Err(_)) => return,
-            Ok(Ok(())) => {
-                if let Err(error) = wake.write(1) {
-                    tracing::error!(%error, "the guard cannot be woken");
-                }
-            }
-            Err(error) => tracing::debug!(error, "no alarms; looking by the clock"),
+fn arm_all(orders: &mpsc::Receiver<(Arc<Cgroup>, Armed)>, done: &mpsc::Sender<Armed>, wake: &EventFd) {
+    for (cgroup, alarms) in orders {
+        if let Err(error) = cgroup.outer().alarm_at(&alarms.amounts, &alarms.told) {
+            tracing::debug!(%error, "no alarms; looking by the clock");
+        } else if done.send(alarms).is_err() {
+            return;
+        } else if let Err(error) = wake.write(1) {
+            tracing::error!(%error, "the guard cannot be woken");
         }
     }
-}
-
-fn arm(Arming { token, cgroup, amounts }: Arming) -> Result<Armed, String> {
-    let told =
-        EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).map_err(|errno| errno.to_string())?;
-    let bytes: Vec<Bytes> = amounts.iter().copied().map(Bytes::new).collect();
-    let set = cgroup.outer().alarm_at(&bytes, &told);
-    set.map_err(|error| error.to_string())?;
-    Ok(Armed { token, amounts, told })
 }

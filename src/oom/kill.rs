@@ -1,6 +1,6 @@
 //! One killed process, as the kernel's log describes it.
 
-use crate::cgroup::{ContainerPlace, Place, PodPlace};
+use crate::cgroup::{ContainerId, Place, PodPlace};
 use crate::model::CgroupPath;
 
 use super::message::{Limit, LimitUsage};
@@ -87,7 +87,7 @@ impl Limit {
 impl Kill {
     /// The pod and container of the process, from the names of cgroups. The kernel shows `/` for a task that was
     /// already exiting. Then the cgroup whose limit was hit stands in: the victim was in that one or below.
-    pub fn victim(&self) -> (Option<PodPlace>, Option<ContainerPlace>) {
+    pub fn victim(&self) -> (Option<PodPlace>, Option<ContainerId>) {
         let left = self.task_cgroup.as_ref().is_none_or(|path| *path == CgroupPath::root());
         let path = if left {
             self.limit.cgroup()
@@ -99,7 +99,7 @@ impl Kill {
 }
 
 /// The pod and the container of a cgroup with this place.
-pub(super) fn pod_and_container(place: Option<Place>) -> (Option<PodPlace>, Option<ContainerPlace>) {
+pub(super) fn pod_and_container(place: Option<Place>) -> (Option<PodPlace>, Option<ContainerId>) {
     match place {
         Some(Place::Container(pod, container)) => (Some(pod), Some(container)),
         Some(Place::Pod(pod) | Place::Other(pod)) => (Some(pod), None),
@@ -154,7 +154,7 @@ mod tests {
             timestamp_us: None,
         };
         let (pod, container) = kill.victim();
-        assert_eq!((pod.unwrap().uid.as_str(), container.unwrap().id.as_str()), (UID, &*id));
+        assert_eq!((pod.unwrap().uid.as_str(), container.unwrap().as_str()), (UID, &*id));
         kill.task_cgroup = Some(path("/elsewhere"));
         assert_eq!(kill.victim(), (None, None));
     }

@@ -55,7 +55,7 @@ impl Inventory {
                 .containers
                 .into_iter()
                 .filter_map(|container| {
-                    let id = container.place.id.as_str();
+                    let id = container.id.as_str();
                     let (name, age) = containers.get(id)?;
                     let id = id.to_owned();
                     let path = container.path;
@@ -134,7 +134,7 @@ mod tests {
     use proptest::sample::select;
 
     use super::*;
-    use crate::cgroup::{ContainerEntry, ContainerId, ContainerPlace, PodPlace, PodUid};
+    use crate::cgroup::{ContainerEntry, ContainerId, PodPlace, PodUid};
     use crate::model::CgroupPath;
     use crate::model::objects::{ContainerStatus, OwnerReference};
     use crate::sources::parse_manifests;
@@ -148,11 +148,7 @@ mod tests {
     fn scanned(ids: &[String]) -> Vec<PodEntry> {
         let path = CgroupPath::new(&format!("/kubepods/burstable/pod{UID}")).unwrap();
         let container = |id: &String| ContainerEntry {
-            place: ContainerPlace {
-                id: ContainerId::parse(id).unwrap(),
-                runtime: None,
-                inside: String::new(),
-            },
+            id: ContainerId::parse(id).unwrap(),
             path: CgroupPath::new(&format!("{path}/{id}")).unwrap(),
         };
         let place = PodPlace {

@@ -10,13 +10,13 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
 use crate::actuate::PodHandles;
-use crate::cgroup::{Identity, Notice, Token, Watch};
+use crate::cgroup::{Identity, Notice, Watch};
 
 /// The watched files, and the pods whose files were written.
 #[derive(Debug, Default)]
 pub(crate) struct Watching {
     watch: Option<AsyncFd<Watch>>,
-    pods: HashMap<Token, String>,
+    pods: HashMap<Identity, String>,
     /// The cgroups of each pod, and whether all of them are watched.
     cgroups: HashMap<String, (Vec<Identity>, bool)>,
     /// Pods whose files were written, and when to compare them.
@@ -59,8 +59,8 @@ impl Watching {
         *are_watched = true;
         for (target, cgroup) in handles.iter() {
             match watch.get_mut().add(cgroup) {
-                Ok(token) => {
-                    self.pods.insert(token, key.to_owned());
+                Ok(cgroup) => {
+                    self.pods.insert(cgroup, key.to_owned());
                 }
                 Err(error) if error.is_gone() => {}
                 Err(error) => {
@@ -86,8 +86,8 @@ impl Watching {
     pub(crate) fn forget(&mut self, key: &str) {
         self.cgroups.remove(key);
         let Some(watch) = &mut self.watch else { return };
-        for (token, _) in self.pods.extract_if(|_, pod| pod == key) {
-            watch.get_mut().remove(token);
+        for (cgroup, _) in self.pods.extract_if(|_, pod| pod == key) {
+            watch.get_mut().remove(cgroup);
         }
     }
 
@@ -125,8 +125,8 @@ impl Watching {
         for notice in notices {
             match notice {
                 Notice::Overflow => return Written::PerhapsAll,
-                Notice::Modified { token, .. } | Notice::Removed { token } => {
-                    pods.extend(self.pods.get(token).cloned());
+                Notice::Modified { cgroup, .. } | Notice::Removed { cgroup } => {
+                    pods.extend(self.pods.get(cgroup).cloned());
                 }
             }
         }

@@ -72,7 +72,7 @@ async fn a_container_over_its_own_limit_is_told_and_counted() {
     assert_eq!(kill.limit.level(), Level::Container);
     let (place, container_place) = kill.victim();
     assert_eq!(place.unwrap().uid.as_str(), POD_UID);
-    assert_eq!(container_place.unwrap().id.as_str(), CONTAINER);
+    assert_eq!(container_place.unwrap().as_str(), CONTAINER);
     assert!(kill.memory.anon_rss_bytes > 0 && kill.memory.anon_rss_bytes <= kill.memory.total_vm_bytes);
     let above = if pod.counts_hierarchically() { kills } else { 0 };
     assert_eq!(

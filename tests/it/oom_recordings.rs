@@ -47,7 +47,7 @@ fn every_recording_holds_the_kills_that_were_read_in_it() {
                 expected.file
             );
             assert_eq!(
-                container.map(|container| container.id.to_string()).as_deref(),
+                container.map(|container| container.to_string()).as_deref(),
                 wanted.container,
                 "{}",
                 expected.file

@@ -80,7 +80,7 @@ fn shares(stored: CriResources) -> Option<CpuShares> {
 fn place<'a>(scanned: &'a [PodEntry], id: &str) -> Option<&'a CgroupPath> {
     let mut containers = scanned.iter().flat_map(|pod| &pod.containers);
     containers
-        .find(|container| container.place.id.as_str() == id)
+        .find(|container| container.id.as_str() == id)
         .map(|container| &container.path)
 }
 

@@ -3,7 +3,7 @@ use std::fs;
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::{QosClass, RuntimeKind};
+use crate::model::QosClass;
 
 const UID: &str = "6c4b2d1e-0000-4000-8000-00000000000a";
 const SLICE: &str = "6c4b2d1e_0000_4000_8000_00000000000a";
@@ -73,7 +73,7 @@ fn a_systemd_tree_of_crio_leaves_monitors_out() {
     let [container] = pods[0].containers.as_slice() else {
         panic!("{:?}", pods[0].containers);
     };
-    assert_eq!(container.place.runtime, Some(RuntimeKind::Crio));
+    assert_eq!(container.id.as_str(), id("a"));
     assert_eq!(container.path, path(&format!("{pod}/crio-{}.scope", id("a"))));
 }
 

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::model::Driver;
+use crate::model::{Driver, RuntimeKind};
 use crate::plan::{container_cgroup_name, pod_cgroup_path};
 
 const UID: &str = "6c4b2d1e-0000-4000-8000-00000000000a";
@@ -15,78 +15,52 @@ fn parse(path: &str) -> Option<Place> {
     Place::parse(&CgroupPath::new(path).unwrap())
 }
 
-fn container(qos: Option<QosClass>, runtime: Option<RuntimeKind>, inside: &str) -> Option<Place> {
-    Some(Place::Container(
-        PodPlace {
-            uid: PodUid::in_cgroup_name(UID).unwrap(),
-            qos,
-        },
-        ContainerPlace {
-            id: ContainerId::parse(&id()).unwrap(),
-            runtime,
-            inside: inside.to_owned(),
-        },
-    ))
+fn container(qos: Option<QosClass>) -> Option<Place> {
+    let uid = PodUid::in_cgroup_name(UID).unwrap();
+    let id = ContainerId::parse(&id()).unwrap();
+    Some(Place::Container(PodPlace { uid, qos }, id))
 }
 
 #[test]
 fn every_driver_and_runtime_names_a_container_its_own_way() {
     let (id, uid, slice) = (id(), UID, UID.replace('-', "_"));
     let (burstable, guaranteed) = (Some(QosClass::Burstable), Some(QosClass::Guaranteed));
-    let (containerd, crio, docker) = (RuntimeKind::Containerd, RuntimeKind::Crio, RuntimeKind::Docker);
     let deep = format!(
         "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/kubelet-kubepods-burstable-pod{slice}.slice"
     );
     let cases = [
-        (format!("/kubepods/burstable/pod{uid}/{id}"), burstable, None, ""),
-        (format!("/kubepods/pod{uid}/{id}"), guaranteed, None, ""),
-        (format!("/kubepods/pod{uid}/crio-{id}"), guaranteed, Some(crio), ""),
+        (format!("/kubepods/burstable/pod{uid}/{id}"), burstable),
+        (format!("/kubepods/pod{uid}/{id}"), guaranteed),
+        (format!("/kubepods/pod{uid}/crio-{id}"), guaranteed),
         (
             format!("/kubepods.slice/kubepods-pod{slice}.slice/cri-containerd-{id}.scope"),
             guaranteed,
-            Some(containerd),
-            "",
         ),
         (
             format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{slice}.slice/docker-{id}.scope"),
             burstable,
-            Some(docker),
-            "",
         ),
         (
             format!("/kubepods.slice/kubepods-pod{slice}.slice/crio-{id}.scope/container/exec"),
             guaranteed,
-            Some(crio),
-            "container/exec",
         ),
         (
             format!("/system.slice/containerd.service/kubepods-burstable-pod{slice}.slice:cri-containerd:{id}"),
             burstable,
-            Some(containerd),
-            "",
         ),
-        (
-            format!("/docker/{id}/{deep}/cri-containerd-{id}.scope"),
-            burstable,
-            Some(containerd),
-            "",
-        ),
+        (format!("/docker/{id}/{deep}/cri-containerd-{id}.scope"), burstable),
         (
             format!("/machine.slice/libpod-{id}.scope/container/{deep}/{id}"),
             burstable,
-            None,
-            "",
         ),
         (
             format!("/docker/{id}/kubelet/kubepods/pod{uid}/{id}/docker/{id}"),
             guaranteed,
-            None,
-            &*format!("docker/{id}"),
         ),
-        (format!("/lab/pod{uid}/{id}"), None, None, ""),
+        (format!("/lab/pod{uid}/{id}"), None),
     ];
-    for (path, qos, runtime, inside) in cases {
-        assert_eq!(parse(&path), container(qos, runtime, inside), "{path}");
+    for (path, qos) in cases {
+        assert_eq!(parse(&path), container(qos), "{path}");
     }
 }
 
@@ -189,13 +163,7 @@ proptest! {
         if !inside.is_empty() {
             path = format!("{path}/{inside}");
         }
-        // Without systemd, containerd and Docker leave no name of theirs.
-        let named = driver == Driver::Systemd || runtime == RuntimeKind::Crio;
-        let container = ContainerPlace {
-            id: ContainerId::parse(&id).unwrap(),
-            runtime: named.then_some(runtime),
-            inside: inside.to_owned(),
-        };
+        let container = ContainerId::parse(&id).unwrap();
         prop_assert_eq!(parse(&path), Some(Place::Container(pod, container)), "{}", path);
     }
 

@@ -7,7 +7,7 @@ use zbus::blocking::connection::Builder;
 use zbus::zvariant::{DynamicDeserialize, DynamicType, OwnedObjectPath, OwnedValue, Value};
 
 use super::properties::names;
-use super::{Property, QuotaWithoutPeriod, Unit, properties, settings};
+use super::{Properties, QuotaWithoutPeriod, Unit, properties, settings};
 use crate::model::{CgroupVersion, Settings};
 
 const BUS_NAME: &str = "org.freedesktop.systemd1";
@@ -94,16 +94,16 @@ impl Systemd {
         })?;
         // SetUnitProperties would load an absent unit, and keep the properties for a later unit of that name.
         let object = self.object(unit)?;
-        let values: Vec<(&str, Value<'_>)> = wanted.iter().map(|set| (set.name, Value::U64(set.value))).collect();
+        let values: Vec<(&str, Value<'_>)> = wanted.iter().map(|(name, value)| (*name, Value::U64(*value))).collect();
         let arguments = (unit.name(), true, values);
         let () = self.call(MANAGER_PATH, MANAGER, "SetUnitProperties", unit.name(), &arguments)?;
-        for set in wanted {
-            let read_back = self.number(&object, unit, set.name)?;
-            if read_back != set.value {
+        for (property, wanted) in wanted {
+            let read_back = self.number(&object, unit, property)?;
+            if read_back != wanted {
                 return Err(SystemdError::Mismatch {
                     unit: unit.clone(),
-                    property: set.name,
-                    wanted: set.value,
+                    property,
+                    wanted,
                     read_back,
                 });
             }
@@ -114,10 +114,10 @@ impl Systemd {
     /// Reads the values that systemd would write into a unit's files.
     pub fn get(&self, unit: &Unit, version: CgroupVersion) -> Result<Settings, SystemdError> {
         let object = self.object(unit)?;
-        let mut read = Vec::new();
+        let mut read = Properties::new();
         for name in names(version) {
             match self.number(&object, unit, name) {
-                Ok(value) => read.push(Property { name, value }),
+                Ok(value) => drop(read.insert(name, value)),
                 Err(error) if is_answer(&error, "org.freedesktop.DBus.Error.UnknownProperty") => {}
                 Err(error) => return Err(error),
             }

@@ -1,5 +1,7 @@
 //! Settings as properties of a unit, and back. Pure.
 
+use std::collections::BTreeMap;
+
 use cgroups_rs::systemd::{
     CPU_QUOTA_PER_SEC_US, CPU_QUOTA_PERIOD_US, CPU_SHARES, CPU_WEIGHT, MEMORY_LIMIT, MEMORY_MAX,
 };
@@ -16,14 +18,8 @@ const INFINITY: u64 = u64::MAX;
 /// The first systemd with `CPUQuotaPeriodUSec`; before it the period is always 100 ms.
 const FIRST_WITH_PERIOD: u32 = 242;
 
-/// One property as D-Bus carries it: an unsigned 64-bit number.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Property {
-    /// Its name, such as `MemoryMax`.
-    pub name: &'static str,
-    /// Its value; `u64::MAX` is no bound.
-    pub value: u64,
-}
+/// Properties by name, such as `MemoryMax`. D-Bus carries each as an unsigned 64-bit number; `u64::MAX` is no bound.
+pub type Properties = BTreeMap<&'static str, u64>;
 
 /// A quota without its period, or a period without its quota (v1). systemd knows only their ratio.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -34,28 +30,27 @@ pub struct QuotaWithoutPeriod;
 ///
 /// Rounds a quota up to a full percent of a cpu ([`CpuMax::systemd_rounded`]): systemd stores percents, so a finer quota would
 /// be smaller after the next reload.
-pub fn properties(settings: &Settings, systemd_version: u32) -> Result<Vec<Property>, QuotaWithoutPeriod> {
-    let mut properties = Vec::new();
-    let mut push = |name, value| properties.push(Property { name, value });
+pub fn properties(settings: &Settings, systemd_version: u32) -> Result<Properties, QuotaWithoutPeriod> {
+    let mut properties = Properties::new();
     let half = |file| settings.get(file).is_some();
     if half(ControlFile::CfsQuota) != half(ControlFile::CfsPeriod) {
         return Err(QuotaWithoutPeriod);
     }
     if let Some(max) = settings.cpu_max() {
-        push(CPU_QUOTA_PER_SEC_US, per_second(max.systemd_rounded()));
+        properties.insert(CPU_QUOTA_PER_SEC_US, per_second(max.systemd_rounded()));
         if systemd_version >= FIRST_WITH_PERIOD {
-            push(CPU_QUOTA_PERIOD_US, max.period_us);
+            properties.insert(CPU_QUOTA_PERIOD_US, max.period_us);
         }
     }
     for setting in settings.iter() {
-        match setting {
-            Setting::CpuWeight(weight) => push(CPU_WEIGHT, weight.get()),
-            Setting::CpuShares(shares) => push(CPU_SHARES, shares.get()),
-            Setting::MemoryHigh(limit) => push(MEMORY_HIGH, bytes(limit)),
-            Setting::MemoryMax(limit) => push(MEMORY_MAX, bytes(limit)),
-            Setting::MemoryLimit(limit) => push(MEMORY_LIMIT, bytes(limit)),
-            _ => {}
-        }
+        properties.extend(match setting {
+            Setting::CpuWeight(weight) => Some((CPU_WEIGHT, weight.get())),
+            Setting::CpuShares(shares) => Some((CPU_SHARES, shares.get())),
+            Setting::MemoryHigh(limit) => Some((MEMORY_HIGH, bytes(limit))),
+            Setting::MemoryMax(limit) => Some((MEMORY_MAX, bytes(limit))),
+            Setting::MemoryLimit(limit) => Some((MEMORY_LIMIT, bytes(limit))),
+            _ => None,
+        });
     }
     Ok(properties)
 }
@@ -71,17 +66,12 @@ pub(super) const fn names(version: CgroupVersion) -> [&'static str; 4] {
 /// The values that systemd would write into a unit's files, from its properties. Leaves out a weight that is not set: the
 /// kernel's default applies.
 #[must_use]
-pub fn settings(properties: &[Property], version: CgroupVersion) -> Settings {
-    let value = |name| {
-        properties
-            .iter()
-            .find(|property| property.name == name)
-            .map(|property| property.value)
-    };
+pub fn settings(properties: &Properties, version: CgroupVersion) -> Settings {
     let mut settings = Settings::default();
-    if let Some(per_second) = value(CPU_QUOTA_PER_SEC_US) {
-        let period_us = value(CPU_QUOTA_PERIOD_US).filter(|period_us| *period_us != INFINITY);
-        let max = bound(per_second, period_us.unwrap_or(DEFAULT_CFS_PERIOD_US));
+    if let Some(per_second) = properties.get(CPU_QUOTA_PER_SEC_US) {
+        let period_us = properties.get(CPU_QUOTA_PERIOD_US).copied();
+        let period_us = period_us.filter(|period_us| *period_us != INFINITY);
+        let max = bound(*per_second, period_us.unwrap_or(DEFAULT_CFS_PERIOD_US));
         match version {
             CgroupVersion::V1 => {
                 settings.insert(Setting::CfsQuota(max.quota));
@@ -90,7 +80,7 @@ pub fn settings(properties: &[Property], version: CgroupVersion) -> Settings {
             CgroupVersion::V2 => settings.insert(Setting::CpuMax(max)),
         }
     }
-    for Property { name, value } in properties {
+    for (name, value) in properties {
         match (*name, *value) {
             (CPU_SHARES | CPU_WEIGHT, INFINITY) => {}
             (CPU_SHARES, shares) => settings.insert(Setting::CpuShares(CpuShares::new(shares))),
@@ -153,11 +143,7 @@ mod tests {
     }
 
     fn pairs(settings: &Settings, systemd: u32) -> Vec<(&'static str, u64)> {
-        properties(settings, systemd)
-            .unwrap()
-            .iter()
-            .map(|property| (property.name, property.value))
-            .collect()
+        properties(settings, systemd).unwrap().into_iter().collect()
     }
 
     #[test]
@@ -208,8 +194,7 @@ mod tests {
 
     #[test]
     fn a_weight_that_is_not_set_is_not_a_weight() {
-        let property = |name, value| Property { name, value };
-        let unset = names(CgroupVersion::V2).map(|name| property(name, INFINITY));
+        let unset = names(CgroupVersion::V2).map(|name| (name, INFINITY)).into();
         let read = settings(&unset, CgroupVersion::V2);
         assert_eq!(read.get(ControlFile::CpuWeight), None);
         assert_eq!(read.cpu_max(), Some(CpuMax::UNBOUNDED));

@@ -58,7 +58,7 @@ struct ShownKill<'a> {
 
 impl<'a> From<&'a Kill> for ShownKill<'a> {
     fn from(kill: &'a Kill) -> Self {
-        let (pod, container) = kill.victim();
+        let (pod, container_id) = kill.victim();
         Self {
             pid: kill.pid,
             comm: &kill.comm,
@@ -66,7 +66,7 @@ impl<'a> From<&'a Kill> for ShownKill<'a> {
             task_cgroup: kill.task_cgroup.as_ref().map(CgroupPath::as_str),
             level: kill.limit.level(),
             pod_uid: pod.map(|pod| pod.uid),
-            container_id: container.map(|container| container.id),
+            container_id,
             memory: kill.memory,
             oom_score_adj: kill.oom_score_adj,
             uid: kill.uid,

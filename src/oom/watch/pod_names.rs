@@ -100,9 +100,9 @@ impl PodNames {
                     ..ReportedPod::default()
                 })
             }),
-            container: container.map(|container| ReportedContainer {
+            container: container.map(|id| ReportedContainer {
                 name: String::new(),
-                id: container.id.as_str().to_owned(),
+                id: id.as_str().to_owned(),
             }),
         }
     }

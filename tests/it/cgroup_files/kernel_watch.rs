@@ -40,7 +40,7 @@ fn a_write_by_another_process_is_noticed_in_every_file() {
             Command::new("sh").args(["-c", &script]).status().unwrap().success(),
             "{file}"
         );
-        assert_eq!(watch.drain().unwrap(), [Notice::Modified { token, file }]);
+        assert_eq!(watch.drain().unwrap(), [Notice::Modified { cgroup: token, file }]);
     }
 }
 
@@ -59,7 +59,7 @@ fn a_cgroup_no_longer_watched_is_silent() {
     assert_eq!(
         watch.drain().unwrap(),
         [Notice::Modified {
-            token: again,
+            cgroup: again,
             file: wanted.file()
         }]
     );
@@ -79,7 +79,9 @@ fn the_watch_is_on_what_was_opened() {
     assert!(tree.open(&path).write(quota(tree.hierarchy.version(), 20_000)).is_ok());
     let notices = watch.drain().unwrap();
     assert!(
-        notices.iter().all(|notice| *notice == Notice::Removed { token }),
+        notices
+            .iter()
+            .all(|notice| *notice == Notice::Removed { cgroup: token }),
         "{notices:?}"
     );
     assert_eq!(watch.add(&before).unwrap_err().reason, Reason::Recreated);
@@ -119,7 +121,7 @@ async fn an_event_loop_can_wait_for_notices() {
     assert_eq!(
         notices,
         [Notice::Modified {
-            token,
+            cgroup: token,
             file: wanted.file()
         }]
     );

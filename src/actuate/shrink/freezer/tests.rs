@@ -156,7 +156,9 @@ fn without_a_marker_nothing_is_frozen() {
     let scene = Scene::new();
     let freezer = scene.freezer();
     fs::remove_dir(scene.directory.path().join("frozen")).unwrap();
-    let error = freezer.freeze(Dir::open(scene.cgroup()).unwrap()).unwrap_err();
+    let error = freezer
+        .freeze(Arc::new(Dir::open(scene.cgroup()).unwrap()))
+        .unwrap_err();
     assert!(matches!(error, FreezeError::NoMarker(_)), "{error}");
     assert!(!scene.is_frozen());
     assert!(!Path::new(&scene.directory.path().join("frozen")).exists());

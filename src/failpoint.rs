@@ -1,9 +1,9 @@
-//! Named points between two steps of an operation, at which a test has a debug build end as by a crash.
+//! Named points between two steps of an operation, at which a test can make a debug build crash.
 //!
-//! `VSCALED_FAILPOINT=freeze.written:3` kills the process with SIGKILL when it comes to that point for the third time. A
-//! release build has nothing of this.
+//! `VSCALED_FAILPOINT=freeze.written:3` kills the process with SIGKILL when it reaches that point for the third time. Release
+//! builds have no failpoints.
 
-/// The process may be told to end here.
+/// Kills the process if a test has armed this point.
 #[cfg(debug_assertions)]
 pub fn failpoint(point: &'static str) {
     use std::sync::LazyLock;
@@ -22,7 +22,7 @@ pub fn failpoint(point: &'static str) {
     }
 }
 
-/// Nothing.
+/// Does nothing in a release build.
 #[cfg(not(debug_assertions))]
 #[inline]
 pub const fn failpoint(_: &'static str) {}

@@ -15,7 +15,7 @@ use crate::failpoint::failpoint;
 pub fn replace_atomically(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> io::Result<File> {
     let new = new_path(path);
     remove_if_present(&new)?;
-    // Refuses a symbolic link at that name, too.
+    // `create_new` also refuses a symbolic link.
     let file = OpenOptions::new()
         .read(true)
         .write(true)
@@ -38,7 +38,7 @@ pub fn replace_atomically(path: &Path, write: impl FnOnce(&mut BufWriter<File>) 
     replaced
 }
 
-/// Makes the names in the directory of `path` durable: a file created, renamed or removed there. Blocks.
+/// Makes the names in the directory of `path` durable after a file was created, renamed or removed there. Blocks.
 ///
 /// Errors: the error that the kernel returned.
 pub fn sync_directory_of(path: &Path) -> io::Result<()> {
@@ -52,7 +52,7 @@ fn new_path(path: &Path) -> PathBuf {
     new.into()
 }
 
-/// Syncs the file's length as well as its data, so `sync_all`.
+/// Writes and syncs the file. `sync_all` also syncs the file's length.
 fn fill(file: File, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> io::Result<File> {
     let mut writer = BufWriter::new(file);
     write(&mut writer)?;

@@ -1,7 +1,6 @@
 //! How long to wait: before an action that many nodes take at the same moment, and before trying again.
 //!
-//! Thousands of agents learn of one change, or lose one API server, at the same moment. None of them may act in step with the
-//! others.
+//! Thousands of agents see one change, or lose one API server, at the same moment. They must not act in step.
 
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
 use std::time::Duration;
@@ -9,7 +8,7 @@ use std::time::Duration;
 /// How many first actions a second all agents of a cluster may take together on one change.
 const ACTIONS_PER_SECOND: u32 = 250;
 
-/// No change waits longer on any node.
+/// The longest time that a change waits on a node.
 const LONGEST_SPREAD: Duration = Duration::from_secs(60);
 
 /// Pauses that grow with each failed attempt.
@@ -30,7 +29,7 @@ impl Backoff {
         }
     }
 
-    /// The pause after one more failure; where the other side asked for a wait (`Retry-After`), that and the pause.
+    /// The pause after one more failure. Where the server asked for a wait (`Retry-After`), the sum of both.
     pub fn next(&mut self, asked_for: Option<Duration>) -> Duration {
         let pause = pause(self.first, self.longest, self.failures, asked_for, fraction());
         self.failures = self.failures.saturating_add(1);
@@ -48,13 +47,13 @@ impl Backoff {
     }
 }
 
-/// A duration scattered by half of itself to either side.
+/// A duration between half and one and a half of `around`.
 pub fn scattered(around: Duration) -> Duration {
     around.mul_f64(0.5 + fraction())
 }
 
-/// The time over which nodes spread their first actions on a change that concerns so many pods of the cluster: none for
-/// one pod, seconds for thousands.
+/// The time over which nodes spread their first actions on a change of so many pods of the cluster: zero for one pod, seconds
+/// for thousands.
 pub fn spread_window(pods: u64) -> Duration {
     let others = u32::try_from(pods.saturating_sub(1)).unwrap_or(u32::MAX);
     (Duration::from_secs(others.into()) / ACTIONS_PER_SECOND).min(LONGEST_SPREAD)
@@ -71,7 +70,7 @@ fn part(hash: u64) -> f64 {
     f64::from(u32::try_from(hash >> 32).unwrap_or(u32::MAX)) / f64::from(u32::MAX)
 }
 
-/// When within `window` this node acts on this object. The same whenever it is asked.
+/// When within `window` this node acts on this object. Always the same for the same arguments.
 pub fn place_in(window: Duration, node: &str, object: &str) -> Duration {
     // Its keys are fixed, unlike those of a map's hasher.
     let mut hasher = DefaultHasher::new();
@@ -83,7 +82,7 @@ pub fn place_in(window: Duration, node: &str, object: &str) -> Duration {
 fn pause(first: Duration, longest: Duration, failures: u32, asked_for: Option<Duration>, fraction: f64) -> Duration {
     let doubled = first.saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX));
     let pause = doubled.min(longest).mul_f64(0.5 + fraction / 2.0);
-    // What was asked for is a floor; those who were all asked for the same are scattered above it.
+    // The requested wait is the least; agents with the same requested wait are scattered above it.
     asked_for.map_or(pause, |floor| floor.saturating_add(pause))
 }
 

@@ -1,29 +1,29 @@
-//! How often something may happen. Time is an argument.
+//! Rate limiters. Time is an argument.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A keyed limiter with more keys than this forgets those that have all their turns back.
+/// A keyed limiter with more keys than this removes the keys that have all their turns back.
 const SWEEP_ABOVE: usize = 256;
-/// Intervals are cut to this length, so that times do not overflow.
+/// The longest interval, so that times do not overflow.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(1 << 32);
 
-/// So many turns at once, and one more after each interval.
+/// A burst of turns, and one more turn after each interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// How many turns at once; 0 counts as 1.
+    /// The number of turns in a burst; 0 counts as 1.
     pub burst: u32,
-    /// The time until there is one more.
+    /// The time until the next turn.
     pub every: Duration,
 }
 
-/// Counts the turns of one user of a rate (the generic cell rate algorithm of ATM).
+/// Limits one caller to a rate (the generic cell rate algorithm of ATM).
 #[derive(Debug, Clone, Copy)]
 pub struct RateLimiter {
     rate: Rate,
-    /// When all turns are back; each turn puts that off by one interval.
+    /// When all turns are back; each turn adds one interval.
     full_at: Instant,
 }
 
@@ -33,18 +33,18 @@ impl RateLimiter {
         Self { rate, full_at: now }
     }
 
-    /// When the next turn is; in the past if that is now.
+    /// The time of the next turn; in the past if there is a turn now.
     pub fn ready_at(&self) -> Instant {
         let spare = self.rate.every.saturating_mul(self.rate.burst.max(1) - 1);
         self.full_at.checked_sub(spare).unwrap_or(self.full_at)
     }
 
-    /// Uses a turn, whether or not there is one.
+    /// Uses a turn, even if none is left.
     pub fn use_turn(&mut self, now: Instant) {
         self.full_at = self.full_at.max(now) + self.rate.every.min(LONGEST_INTERVAL);
     }
 
-    /// Uses a turn if there is one.
+    /// Uses a turn, if one is left.
     pub fn try_use(&mut self, now: Instant) -> bool {
         let ready = self.ready_at() <= now;
         if ready {
@@ -67,13 +67,13 @@ pub struct KeyedRateLimiter<K> {
 }
 
 impl<K: Eq + Hash> KeyedRateLimiter<K> {
-    /// All keys have the same rate.
+    /// A limiter with the same rate for all keys.
     pub fn new(rate: Rate) -> Self {
         let limiters = Mutex::default();
         Self { rate, limiters }
     }
 
-    /// Uses a turn of this key if there is one.
+    /// Uses a turn of this key, if one is left.
     pub fn try_use(&self, key: K, now: Instant) -> bool {
         let mut limiters = self.limiters.lock().unwrap_or_else(PoisonError::into_inner);
         if limiters.len() > SWEEP_ABOVE {

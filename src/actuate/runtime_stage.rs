@@ -119,7 +119,7 @@ async fn update(
     let mut kept = Vec::new();
     for dir in cgroup.into_iter().flat_map(Cgroup::dirs) {
         let dir = dir.memory_dir();
-        match dir.uncarried_limits() {
+        match dir.custom_limits() {
             Ok(chosen) if chosen.is_empty() => {}
             Ok(chosen) => {
                 // If the agent is killed before it has put them back, its next start does so.
@@ -137,7 +137,7 @@ async fn update(
     let result = runtime.update(id, fields).await;
     failpoint("runtime.updated");
     for (dir, chosen, marker) in kept {
-        match dir.put_back_limits(&chosen) {
+        match dir.restore_limits(&chosen) {
             Err(error) if !error.is_gone() => {
                 tracing::warn!(container = id, %error, "a limit is what the runtime made of it");
             }

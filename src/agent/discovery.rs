@@ -33,7 +33,7 @@ use crate::oom::watch::NodePods;
 use crate::reconcile::controller::{Discovered, Event};
 use crate::reconcile::inventory::Inventory;
 use crate::runtime::{
-    ContainerRuntime, Cri, EventStream, Happened, ListedContainer, RuntimeError, RuntimeEvent, RuntimeInfo,
+    ContainerEvent, ContainerRuntime, Cri, EventStream, ListedContainer, RuntimeError, RuntimeEvent, RuntimeInfo,
     RuntimeMetrics, discover, weight,
 };
 use crate::sources::NodeView;
@@ -307,11 +307,11 @@ impl Discovery {
 
     fn handle(&mut self, event: &RuntimeEvent) {
         match event {
-            RuntimeEvent::Container { id, happened } => {
-                match happened {
-                    Happened::Started => self.starts.started(id, Instant::now()),
-                    Happened::Stopped | Happened::Removed => self.starts.ended(id),
-                    Happened::Updated | Happened::OutOfMemory => {}
+            RuntimeEvent::Container { id, event } => {
+                match event {
+                    ContainerEvent::Started => self.starts.started(id, Instant::now()),
+                    ContainerEvent::Stopped | ContainerEvent::Removed => self.starts.ended(id),
+                    ContainerEvent::Updated | ContainerEvent::OutOfMemory => {}
                 }
                 return;
             }
@@ -335,7 +335,7 @@ async fn next_event(runtime_events: &mut Option<EventStream>) -> RuntimeEvent {
         while let Some(event) = stream.next().await {
             match event {
                 RuntimeEvent::Container {
-                    happened: Happened::Updated,
+                    event: ContainerEvent::Updated,
                     ..
                 } => {}
                 event => return event,

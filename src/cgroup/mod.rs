@@ -18,6 +18,7 @@
 //! missing files and know only one root.
 
 mod alarm;
+mod custom_limits;
 mod dir;
 mod error;
 mod file;
@@ -30,7 +31,6 @@ mod pair;
 mod pid;
 mod place;
 pub mod systemd;
-mod uncarried;
 mod usage;
 mod watch;
 mod write;

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::notifications::Armed;
+use super::notifications::AlarmFd;
 
 /// Fixed alarms, in percent of the limit.
 const FIXED: [u64; 3] = [50, 75, 90];
@@ -42,7 +42,7 @@ enum State {
     #[default]
     None,
     Ordered(Vec<u64>),
-    Set(Armed),
+    Set(AlarmFd),
 }
 
 impl Alarms {
@@ -60,7 +60,7 @@ impl Alarms {
             return None;
         }
         let wanted = amounts(limit, usage);
-        let (State::Ordered(there) | State::Set(Armed { amounts: there, .. })) = &self.state else {
+        let (State::Ordered(there) | State::Set(AlarmFd { amounts: there, .. })) = &self.state else {
             return Some(self.order(now, limit, wanted));
         };
         let will_do = self.limit == limit && (first_above(there, usage).is_some() || *there == wanted);
@@ -76,7 +76,7 @@ impl Alarms {
     }
 
     /// Notes alarms that were set. Drops alarms other than the latest ordered ones, which ends them.
-    pub(super) fn set(&mut self, armed: Armed) {
+    pub(super) fn set(&mut self, armed: AlarmFd) {
         if matches!(&self.state, State::Ordered(wanted) if *wanted == armed.amounts) {
             self.state = State::Set(armed);
         }
@@ -122,11 +122,11 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn armed(amounts: Vec<u64>) -> Armed {
-        Armed {
+    fn armed(amounts: Vec<u64>) -> AlarmFd {
+        AlarmFd {
             token: 2,
             amounts,
-            told: EventFd::new().unwrap(),
+            event_fd: EventFd::new().unwrap(),
         }
     }
 

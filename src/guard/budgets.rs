@@ -202,18 +202,15 @@ impl Budgets {
                 (bytes.saturating_add(one.bytes), growths + 1)
             });
             let to = to.min(limit.saturating_add(budget.get().saturating_sub(bytes)));
-            let allowed = growths < most && to >= least;
-            allowed.then_some(to).ok_or((Bytes::new(bytes), growths))
+            let given = Bytes::new(bytes);
+            match pod {
+                _ if growths < most && to >= least => Ok(to),
+                Some(_) => Err(Refusal::PodBudget { given, growths, budget }),
+                None => Err(Refusal::NodeBudget { given, growths, budget }),
+            }
         };
-        let Budget { pod: budget, node } = self.budget;
-        let in_pod = within(budget, POD_GROWTHS, Some(&claimant.pod.uid))
-            .map_err(|(given, growths)| Refusal::PodBudget { given, growths, budget })?;
-        let budget = node;
-        let in_node = within(budget, NODE_GROWTHS, None).map_err(|(given, growths)| Refusal::NodeBudget {
-            given,
-            growths,
-            budget,
-        })?;
+        let in_pod = within(self.budget.pod, POD_GROWTHS, Some(&claimant.pod.uid))?;
+        let in_node = within(self.budget.node, NODE_GROWTHS, None)?;
         Ok(in_pod.min(in_node))
     }
 

@@ -40,13 +40,13 @@ impl Worker {
     /// Reads one container's memory, and grows its limit if it has to. `rang` if memory use passed an alarm.
     pub(super) fn check(&mut self, node: &Node, watched: &mut Watched, rang: bool) {
         let now = self.now();
-        match watched.read_usage(now, self.act.takes, rang) {
+        match watched.read_usage(now, self.reaction.takes, rang) {
             Ok(None) => {}
-            Ok(Some((look, verdict))) => {
-                watched.trace(&look, &verdict, self.act.takes);
-                let limit = Bytes::new(look.limit);
-                if watched.is_taking() || watched.loan.limit.is_some() {
-                    self.budgets.promise(watched.of(), limit, Bytes::new(look.used()));
+            Ok(Some((reading, verdict))) => {
+                watched.trace(&reading, &verdict, self.reaction.takes);
+                let limit = Bytes::new(reading.limit);
+                if watched.is_rising() || watched.lent.limit.is_some() {
+                    self.budgets.promise(watched.of(), limit, Bytes::new(reading.used()));
                 } else {
                     self.budgets.release(&watched.of());
                 }
@@ -62,7 +62,7 @@ impl Worker {
                 watched.due = now + ITSELF;
             }
         }
-        if let Some(peak) = watched.quiet(now, self.settings.quiet) {
+        if let Some(peak) = watched.end_quiet_time(now, self.settings.quiet) {
             self.report(watched, GuardEvent::Quiet { peak });
         }
     }
@@ -75,11 +75,11 @@ impl Worker {
         let Some(highest) = watched.terms.memory else {
             // The container is watched for its evidence only.
             watched.due = self.now() + AT_CEILING;
-            return self.press(node, &handles, watched, limit, need);
+            return self.request_evidence(node, &handles, watched, limit, need);
         };
-        let kept = watched.kept().unwrap_or_default();
+        let kept = watched.kept_for_evidence().unwrap_or_default();
         let refusal = match self.grant(node, &handles, watched, (limit, highest.saturating_sub(kept)), need) {
-            Ok(to) => return self.carry_out(node, &handles, watched, (limit, to), need),
+            Ok(to) => return self.grow_to(node, &handles, watched, (limit, to), need),
             Err(refusal @ Refusal::Unreadable(_)) => return self.refuse(watched, &refusal, None),
             Err(Refusal::Ceiling { .. }) => Refusal::Ceiling { ceiling: highest },
             Err(refusal) => refusal,
@@ -88,12 +88,19 @@ impl Worker {
         if let Refusal::Ceiling { .. } | Refusal::Pod { .. } = refusal {
             watched.due = self.now() + AT_CEILING;
         }
-        self.press(node, &handles, watched, limit, need);
+        self.request_evidence(node, &handles, watched, limit, need);
     }
 
     /// Asks once for the evidence of a container whose limit will be reached and cannot grow, and lends the memory kept for that.
-    fn press(&mut self, node: &Node, handles: &PodHandles, watched: &mut Watched, limit: Bytes, need: &Need) {
-        let Some(kept) = watched.press() else { return };
+    fn request_evidence(
+        &mut self,
+        node: &Node,
+        handles: &PodHandles,
+        watched: &mut Watched,
+        limit: Bytes,
+        need: &Need,
+    ) {
+        let Some(kept) = watched.request_evidence() else { return };
         let need = Need {
             wanted: limit.saturating_add(kept),
             least: limit.saturating_add(Bytes::new(UNIT)),
@@ -102,9 +109,9 @@ impl Worker {
         let ceiling = watched.terms.memory.filter(|_| need.least <= need.wanted);
         let granted = ceiling.and_then(|ceiling| self.grant(node, handles, watched, (limit, ceiling), &need).ok());
         if let Some(to) = granted {
-            self.carry_out(node, handles, watched, (limit, to), &need);
+            self.grow_to(node, handles, watched, (limit, to), &need);
         }
-        let lent = granted.filter(|to| watched.loan.limit == Some(*to)).unwrap_or(limit);
+        let lent = granted.filter(|to| watched.lent.limit == Some(*to)).unwrap_or(limit);
         self.report(watched, GuardEvent::Pressure { limit, lent });
     }
 
@@ -152,7 +159,7 @@ impl Worker {
     }
 
     /// Writes the granted limit, after it has become the least limit for all passes.
-    fn carry_out(
+    fn grow_to(
         &mut self,
         node: &Node,
         handles: &PodHandles,
@@ -165,13 +172,13 @@ impl Worker {
         self.files.note_lent(uid, name, to);
         node.least_limits.raise(uid, name, to);
         let grown = grow_memory(node, handles, &pod.growable, name, to);
-        self.learn_act(grown.took);
+        self.note_reaction(grown.took);
         let now = self.now();
         if matches!(grown.outcome, Outcome::Applied) {
             watched.lend(to, now, self.settings.quiet);
         } else {
-            node.least_limits.change(uid, name, Some(to), watched.loan.limit);
-            self.budgets.undo(&of, watched.loan.limit.map(|lent| (lent, need.used)));
+            node.least_limits.change(uid, name, Some(to), watched.lent.limit);
+            self.budgets.undo(&of, watched.lent.limit.map(|lent| (lent, need.used)));
             watched.due = now + REFUSED;
             if !watched.refuse(now, grown.outcome.word()) {
                 return;

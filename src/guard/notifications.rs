@@ -36,17 +36,17 @@ pub(super) struct Notifications {
     epoll: Epoll,
     inotify: Option<Inotify>,
     watched: HashMap<WatchDescriptor, Token>,
-    armer: mpsc::Sender<(Arc<Cgroup>, Armed)>,
-    armed: mpsc::Receiver<Armed>,
+    orders: mpsc::Sender<(Arc<Cgroup>, AlarmFd)>,
+    alarms: mpsc::Receiver<AlarmFd>,
 }
 
 /// Alarms of one container. They end when this is dropped.
 #[derive(Debug)]
-pub(super) struct Armed {
+pub(super) struct AlarmFd {
     pub(super) token: Token,
     /// Bytes in use, in rising order.
     pub(super) amounts: Vec<u64>,
-    pub(super) told: EventFd,
+    pub(super) event_fd: EventFd,
 }
 
 impl Notifications {
@@ -63,18 +63,18 @@ impl Notifications {
         if let Some(inotify) = &inotify {
             epoll.add(inotify, EpollEvent::new(EpollFlags::EPOLLIN, RECLAIM))?;
         }
-        let (armer, to_arm) = mpsc::channel();
-        let (done, armed) = mpsc::channel();
+        let (orders, to_arm) = mpsc::channel();
+        let (done, alarms) = mpsc::channel();
         let wake = Arc::clone(wake);
         std::thread::Builder::new()
             .name("guard-alarms".to_owned())
-            .spawn(move || arm_all(&to_arm, &done, &wake))?;
+            .spawn(move || set_alarms(&to_arm, &done, &wake))?;
         Ok(Self {
             epoll,
             inotify,
             watched: HashMap::new(),
-            armer,
-            armed,
+            orders,
+            alarms,
         })
     }
 
@@ -87,13 +87,13 @@ impl Notifications {
         let millis = longest.as_nanos().div_ceil(1_000_000);
         let timeout = EpollTimeout::try_from(u32::try_from(millis).unwrap_or(u32::MAX).min(3_600_000))
             .map_err(|_| io::Error::from(Errno::EINVAL))?;
-        let told = match self.epoll.wait(&mut signals, timeout) {
-            Ok(told) => told,
+        let count = match self.epoll.wait(&mut signals, timeout) {
+            Ok(count) => count,
             Err(Errno::EINTR) => 0,
             Err(errno) => return Err(errno.into()),
         };
         let mut tokens = Vec::new();
-        for signal in &signals[..told] {
+        for signal in &signals[..count] {
             match signal.data() {
                 WAKE => {}
                 RECLAIM => self.drain(&mut tokens)?,
@@ -152,15 +152,19 @@ impl Notifications {
         });
     }
 
-    /// Orders alarms (v1). [`Self::armed`] returns them once they are set.
-    pub(super) fn arm(&self, watched: &Watched, amounts: Vec<u64>) {
-        let told = match EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK) {
-            Ok(told) => told,
-            Err(errno) => return tracing::debug!(%errno, "no alarms; looking by the clock"),
+    /// Orders alarms (v1). [`Self::next_alarms`] returns them once they are set.
+    pub(super) fn order_alarms(&self, watched: &Watched, amounts: Vec<u64>) {
+        let event_fd = match EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK) {
+            Ok(event_fd) => event_fd,
+            Err(errno) => return tracing::debug!(error = %errno, "no alarms; looking by the clock"),
         };
         let token = watched.token;
-        let alarms = Armed { token, amounts, told };
-        if self.armer.send((Arc::clone(&watched.cgroup), alarms)).is_err() {
+        let alarms = AlarmFd {
+            token,
+            amounts,
+            event_fd,
+        };
+        if self.orders.send((Arc::clone(&watched.cgroup), alarms)).is_err() {
             tracing::error!("the thread that sets alarms has ended; looking by the clock");
         }
     }
@@ -168,12 +172,12 @@ impl Notifications {
     /// The next alarms that were set.
     ///
     /// Errors: epoll refuses the eventfd of the alarms.
-    pub(super) fn armed(&self) -> io::Result<Option<Armed>> {
-        let Ok(armed) = self.armed.try_recv() else {
+    pub(super) fn next_alarms(&self) -> io::Result<Option<AlarmFd>> {
+        let Ok(alarms) = self.alarms.try_recv() else {
             return Ok(None);
         };
-        self.epoll.add(&armed.told, raised(armed.token))?;
-        Ok(Some(armed))
+        self.epoll.add(&alarms.event_fd, raised(alarms.token))?;
+        Ok(Some(alarms))
     }
 }
 
@@ -183,9 +187,9 @@ fn raised(token: Token) -> EpollEvent {
 }
 
 /// Sets alarms, one container after the other, until the guard ends.
-fn arm_all(orders: &mpsc::Receiver<(Arc<Cgroup>, Armed)>, done: &mpsc::Sender<Armed>, wake: &EventFd) {
+fn set_alarms(orders: &mpsc::Receiver<(Arc<Cgroup>, AlarmFd)>, done: &mpsc::Sender<AlarmFd>, wake: &EventFd) {
     for (cgroup, alarms) in orders {
-        if let Err(error) = cgroup.outer().alarm_at(&alarms.amounts, &alarms.told) {
+        if let Err(error) = cgroup.outer().alarm_at(&alarms.amounts, &alarms.event_fd) {
             tracing::debug!(%error, "no alarms; looking by the clock");
         } else if done.send(alarms).is_err() {
             return;

@@ -39,7 +39,7 @@ pub(super) const LONGEST: Duration = Duration::from_secs(5);
 
 /// One reading of a container, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Look {
+pub struct Reading {
     /// The time since the guard started.
     pub at: Duration,
     pub limit: u64,
@@ -49,7 +49,7 @@ pub struct Look {
     pub reclaimable: Option<u64>,
 }
 
-impl Look {
+impl Reading {
     /// Memory in use that the kernel cannot reclaim, as far as that was read.
     pub fn used(&self) -> u64 {
         self.usage.saturating_sub(self.reclaimable.unwrap_or(0))
@@ -66,7 +66,7 @@ pub struct Pace {
     /// The kernel has just woken the guard because use passed such an amount.
     pub tripped: bool,
     /// The kernel wakes the guard when it has to reclaim at the limit.
-    pub told_of_reclaim: bool,
+    pub notifies_of_reclaim: bool,
 }
 
 /// What follows from a reading.
@@ -112,38 +112,38 @@ impl Track {
         self.rate
     }
 
-    /// The verdict on one reading. After a verdict to grow without [`Look::reclaimable`], the caller reads that and asks again.
-    pub fn predict(&mut self, look: Look, pace: Pace) -> Verdict {
-        let of_usage = self.usage.observe(look.at, look.usage);
-        let used = look.used();
-        let rate = if look.reclaimable.is_some() {
-            let of_used = self.used.observe(look.at, used);
-            let before = self.used_at.replace(look.at);
+    /// The verdict on one reading. After a verdict to grow without [`Reading::reclaimable`], the caller reads that and asks again.
+    pub fn predict(&mut self, reading: Reading, pace: Pace) -> Verdict {
+        let of_usage = self.usage.observe(reading.at, reading.usage);
+        let used = reading.used();
+        let rate = if reading.reclaimable.is_some() {
+            let of_used = self.used.observe(reading.at, used);
+            let before = self.used_at.replace(reading.at);
             // All that grew since the reading before may be unreclaimable.
             match before {
-                Some(before) if look.at.saturating_sub(before) <= FOLLOWED => of_used,
+                Some(before) if reading.at.saturating_sub(before) <= FOLLOWED => of_used,
                 _ => of_used.max(of_usage),
             }
         } else {
             of_usage
         };
         self.rate = rate;
-        let room = look.limit.saturating_sub(used);
-        let reach = reach(look.limit, rate, pace.act);
+        let room = reading.limit.saturating_sub(used);
+        let reach = reach(reading.limit, rate, pace.act);
         if rate > 0 && room <= reach {
-            return Verdict::Grow(need(look.limit, used, rate, reach));
+            return Verdict::Grow(need(reading.limit, used, rate, reach));
         }
-        Verdict::Wait(wait(look, pace, rate, room, reach))
+        Verdict::Wait(wait(reading, pace, rate, room, reach))
     }
 }
 
 /// How long the limit cannot be reached.
-fn wait(look: Look, pace: Pace, rate: BytesPerSecond, room: u64, reach: u64) -> Duration {
-    let pinned = look.limit.saturating_sub(look.usage) < look.limit / 64;
+fn wait(reading: Reading, pace: Pace, rate: BytesPerSecond, room: u64, reach: u64) -> Duration {
+    let pinned = reading.limit.saturating_sub(reading.usage) < reading.limit / 64;
     let untold = match pace.tripwire {
-        Some(wire) if look.usage < wire => LONGEST,
+        Some(wire) if reading.usage < wire => LONGEST,
         // Half of the time: the other half is for two readings and a write.
-        _ if pinned && pace.told_of_reclaim => LONGEST / 5,
+        _ if pinned && pace.notifies_of_reclaim => LONGEST / 5,
         _ if pinned => time_for(room / 2, SUDDEN).clamp(RECLAIMING, LONGEST / 10),
         _ => time_for(room / 2, SUDDEN).max(RESTING),
     };

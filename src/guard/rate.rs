@@ -23,7 +23,7 @@ pub type BytesPerSecond = u64;
 #[derive(Debug, Clone, Default)]
 pub struct Rate {
     /// Time and bytes, oldest first.
-    looks: VecDeque<(Duration, u64)>,
+    readings: VecDeque<(Duration, u64)>,
     /// The steepest recent rate, and its time.
     steepest: Option<(Duration, BytesPerSecond)>,
 }
@@ -31,13 +31,13 @@ pub struct Rate {
 impl Rate {
     /// Adds one reading and returns the rate. Times never go back.
     pub fn observe(&mut self, at: Duration, bytes: u64) -> BytesPerSecond {
-        while self.looks.len() >= KEPT
+        while self.readings.len() >= KEPT
             || self
-                .looks
+                .readings
                 .get(1)
                 .is_some_and(|(next, _)| at.saturating_sub(*next) > OLDEST)
         {
-            self.looks.pop_front();
+            self.readings.pop_front();
         }
         let seen = self.since_any(at, bytes);
         let left = self
@@ -47,19 +47,19 @@ impl Rate {
             self.steepest = Some((at, seen));
         }
         // Keep only the first of readings in quick succession.
-        let crowded = self.looks.len() > 1
+        let crowded = self.readings.len() > 1
             && self
-                .looks
+                .readings
                 .back()
                 .is_some_and(|(last, _)| at.saturating_sub(*last) < CLOSEST);
         if !crowded {
-            self.looks.push_back((at, bytes));
+            self.readings.push_back((at, bytes));
         }
         seen.max(left)
     }
 
     fn since_any(&self, at: Duration, bytes: u64) -> BytesPerSecond {
-        let rates = self.looks.iter().filter_map(|(then, before)| {
+        let rates = self.readings.iter().filter_map(|(then, before)| {
             let time = at.checked_sub(*then).filter(|time| *time >= CLOSEST)?;
             Some(per_second(bytes.saturating_sub(*before), time))
         });
@@ -155,16 +155,16 @@ mod tests {
 
         #[test]
         fn nothing_is_seen_faster_than_the_whole_counter_at_once(
-            looks in prop::collection::vec((0_u64..50, 0_u64..(1 << 40)), 1..100),
+            readings in prop::collection::vec((0_u64..50, 0_u64..(1 << 40)), 1..100),
         ) {
             let mut seen = Rate::default();
             let (mut now, mut largest) = (Duration::ZERO, 0);
-            for (step, bytes) in looks {
+            for (step, bytes) in readings {
                 now += ms(step);
                 largest = bytes.max(largest);
                 prop_assert!(seen.observe(now, bytes) <= per_second(largest, CLOSEST));
             }
-            prop_assert!(seen.looks.len() <= KEPT);
+            prop_assert!(seen.readings.len() <= KEPT);
         }
 
         #[test]

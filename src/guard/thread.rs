@@ -84,13 +84,13 @@ impl Guard {
 
 /// How long a growth takes, from the moment a reading is due. Rises at once and falls slowly.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Acting {
+pub(super) struct ReactionTime {
     pub(super) takes: Duration,
     /// When `takes` was measured or halved.
     at: Duration,
 }
 
-impl Default for Acting {
+impl Default for ReactionTime {
     fn default() -> Self {
         Self {
             takes: ACT_AT_FIRST,
@@ -99,7 +99,7 @@ impl Default for Acting {
     }
 }
 
-impl Acting {
+impl ReactionTime {
     fn learn(&mut self, now: Duration, took: Duration) {
         if took >= self.takes || now.saturating_sub(self.at) >= REMEMBERED {
             (self.takes, self.at) = (took.max(self.takes / 2), now);
@@ -118,7 +118,7 @@ pub(super) struct Worker {
     pub(super) settings: Settings,
     pub(super) budgets: Budgets,
     pub(super) account: Account,
-    pub(super) act: Acting,
+    pub(super) reaction: ReactionTime,
     containers: Vec<Watched>,
     next_token: Token,
 }
@@ -134,7 +134,7 @@ impl Worker {
             settings: Settings::default(),
             budgets: Budgets::new(Budget::default(), page_size()),
             account: Account::default(),
-            act: Acting::default(),
+            reaction: ReactionTime::default(),
             containers: Vec::new(),
             next_token: FIRST,
         }
@@ -145,24 +145,24 @@ impl Worker {
     }
 
     /// Notes how long a growth took.
-    pub(super) fn learn_act(&mut self, took: Duration) {
-        self.act.learn(self.now(), took);
+    pub(super) fn note_reaction(&mut self, took: Duration) {
+        self.reaction.learn(self.now(), took);
     }
 
     fn run(mut self, watchlists: &mpsc::Receiver<Box<Watchlist>>) {
         loop {
             let dues = self.containers.iter().map(Watched::next);
             let due = dues.min().unwrap_or_else(|| self.now() + NOTHING);
-            let told = match self.notifications.wait(due.saturating_sub(self.now())) {
-                Ok(told) => told,
+            let notified = match self.notifications.wait(due.saturating_sub(self.now())) {
+                Ok(notified) => notified,
                 Err(error) => {
                     tracing::error!(%error, "the guard cannot wait; no limit is grown in an emergency any more");
                     return;
                 }
             };
             let now = self.now();
-            if told.is_empty() && now > due {
-                self.learn_act((now - due).min(LATEST));
+            if notified.is_empty() && now > due {
+                self.note_reaction((now - due).min(LATEST));
             }
             loop {
                 match watchlists.try_recv() {
@@ -172,7 +172,7 @@ impl Worker {
                 }
             }
             self.take_alarms();
-            self.check_due(&told);
+            self.check_due(&notified);
         }
     }
 
@@ -222,7 +222,7 @@ impl Worker {
 
     fn take_alarms(&mut self) {
         loop {
-            match self.notifications.armed() {
+            match self.notifications.next_alarms() {
                 Ok(Some(armed)) => {
                     if let Some(watched) = self.containers.iter_mut().find(|watched| watched.token == armed.token) {
                         watched.alarms.set(armed);
@@ -236,26 +236,26 @@ impl Worker {
 
     /// Reads every container that is due or that the kernel has notified about, except where the memory of all pods together
     /// shows that nothing can have changed. Checks that for all containers at once, so that they do not wake the guard one by one.
-    fn check_due(&mut self, told: &[Token]) {
+    fn check_due(&mut self, notified: &[Token]) {
         let Some(node) = self.node.clone() else { return };
         let (now, of_all, version) = (self.now(), self.account.usage_of_all(), node.traits.version);
         let mut containers = std::mem::take(&mut self.containers);
         for watched in &mut containers {
-            let mut told = told.contains(&watched.token);
-            if told {
-                watched.stir();
-                told = watched.due > now + AGAIN;
+            let mut notified = notified.contains(&watched.token);
+            if notified {
+                watched.note_notification();
+                notified = watched.due > now + AGAIN;
             }
             if watched.cpu_is_due(now) {
                 self.check_cpu(watched);
             }
-            if !told && (watched.rests(now, of_all) || watched.next() > now) {
+            if !notified && (watched.can_wait(now, of_all) || watched.next() > now) {
                 continue;
             }
-            self.check(&node, watched, told && version == CgroupVersion::V1);
-            watched.looked_with(of_all);
+            self.check(&node, watched, notified && version == CgroupVersion::V1);
+            watched.note_usage_of_all(of_all);
             if let Some(amounts) = watched.alarms_to_order(now, version) {
-                self.notifications.arm(watched, amounts);
+                self.notifications.order_alarms(watched, amounts);
             }
         }
         self.containers = containers;
@@ -268,12 +268,12 @@ mod tests {
 
     #[test]
     fn a_guard_that_was_late_expects_to_be_late_again_for_a_while() {
-        let (ms, mut act) = (Duration::from_millis, Acting::default());
+        let (ms, mut act) = (Duration::from_millis, ReactionTime::default());
         assert_eq!(act.takes, ACT_AT_FIRST);
         act.learn(ms(100), ms(50));
-        // Hundreds of looks that come in time say nothing of the next one.
-        for look in 1..990 {
-            act.learn(ms(100 + 10 * look), ms(1));
+        // Hundreds of readings that come in time say nothing of the next one.
+        for reading in 1..990 {
+            act.learn(ms(100 + 10 * reading), ms(1));
             assert_eq!(act.takes, ms(50));
         }
         act.learn(ms(10_100), ms(1));

@@ -101,13 +101,13 @@ mod tests {
         let mut seen = Throttling::default();
         let (mut at, mut periods) = (Duration::ZERO, Periods::default());
         seen.observe(at, periods, QUIET);
-        let look = throttled.iter().map(|throttled| {
+        let reading = throttled.iter().map(|throttled| {
             at += EVERY;
             periods.all += 20;
             periods.throttled += throttled;
             seen.observe(at, periods, QUIET)
         });
-        look.collect()
+        reading.collect()
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::alarms::Alarms;
 use super::notifications::Token;
-use super::predict::{LONGEST, Look, Pace, Track, Verdict, near};
+use super::predict::{LONGEST, Pace, Reading, Track, Verdict, near};
 use super::throttle::{self, Finding, Throttling};
 use super::watchlist::{Guarded, GuardedPod, Terms};
 use crate::cgroup::{Cgroup, CgroupError};
@@ -43,8 +43,8 @@ pub(super) struct Watched {
     /// The latest reported refusal, and the time of the latest need.
     refused: Option<(&'static str, Duration)>,
     /// Whether the guard has asked for evidence.
-    pressed: bool,
-    pub(super) loan: Loan,
+    evidence_requested: bool,
+    pub(super) lent: LentMemory,
 }
 
 /// The readings of the container's throttling.
@@ -59,7 +59,7 @@ struct CpuWatch {
 #[derive(Debug)]
 struct Latest {
     /// The reading, and the time to wait after it.
-    look: Option<(Look, Duration)>,
+    reading: Option<(Reading, Duration)>,
     /// The least memory that all pods together have used since the reading.
     of_all: u64,
     /// Whether use grew since the reading before.
@@ -68,7 +68,7 @@ struct Latest {
 
 /// A container's temporary limit, and the quiet time since.
 #[derive(Debug, Default)]
-pub(super) struct Loan {
+pub(super) struct LentMemory {
     pub(super) limit: Option<Bytes>,
     /// The most memory in use since the quiet time began.
     peak: u64,
@@ -103,15 +103,15 @@ impl Watched {
             cpu: CpuWatch::default(),
             due: Duration::ZERO,
             latest: Latest {
-                look: None,
+                reading: None,
                 of_all: u64::MAX,
                 grows: false,
             },
             subscribed: false,
             alarms: Alarms::default(),
             refused: None,
-            pressed: false,
-            loan: Loan::default(),
+            evidence_requested: false,
+            lent: LentMemory::default(),
         }
     }
 
@@ -124,18 +124,18 @@ impl Watched {
         (now, quiet): (Duration, Duration),
     ) {
         if lent.is_none() {
-            self.loan.ends_at = None;
-        } else if self.loan.limit != lent || self.loan.ends_at.is_none() {
-            self.rest(now, quiet);
+            self.lent.ends_at = None;
+        } else if self.lent.limit != lent || self.lent.ends_at.is_none() {
+            self.restart_quiet_time(now, quiet);
         }
-        self.loan.limit = lent;
+        self.lent.limit = lent;
         if self.terms.memory != terms.memory {
             (self.refused, self.due) = (None, now);
         }
         if self.terms.evidence != terms.evidence {
             self.due = now;
         }
-        self.pressed &= terms.evidence.is_some();
+        self.evidence_requested &= terms.evidence.is_some();
         self.terms = terms;
         self.pod = pod;
     }
@@ -148,9 +148,9 @@ impl Watched {
         }
     }
 
-    fn rest(&mut self, now: Duration, quiet: Duration) {
-        self.loan.peak = 0;
-        self.loan.ends_at = Some(now + quiet);
+    fn restart_quiet_time(&mut self, now: Duration, quiet: Duration) {
+        self.lent.peak = 0;
+        self.lent.ends_at = Some(now + quiet);
     }
 
     /// Reads memory use, because an alarm rang or because a reading is due, and sets the time of the next reading. `None` for a
@@ -160,7 +160,7 @@ impl Watched {
         now: Duration,
         act: Duration,
         rang: bool,
-    ) -> Result<Option<(Look, Verdict)>, CgroupError> {
+    ) -> Result<Option<(Reading, Verdict)>, CgroupError> {
         if rang {
             self.alarms.rang(now);
         }
@@ -168,9 +168,9 @@ impl Watched {
             Some(_) => self.cgroup.memory_limit()?,
             None => MemoryLimit::Max,
         };
-        let told_of_limit = self.subscribed && self.cgroup.outer().version() == CgroupVersion::V1;
+        let notifies_of_limit = self.subscribed && self.cgroup.outer().version() == CgroupVersion::V1;
         let MemoryLimit::Bytes(limit) = limit else {
-            self.due = after(now, if told_of_limit { ANNOUNCED } else { LONGEST });
+            self.due = after(now, if notifies_of_limit { ANNOUNCED } else { LONGEST });
             return Ok(None);
         };
         let usage = self.cgroup.outer().memory_usage()?.get();
@@ -178,48 +178,48 @@ impl Watched {
             act,
             tripwire: self.alarms.next(limit, usage),
             tripped: rang,
-            told_of_reclaim: self.subscribed && !told_of_limit,
+            notifies_of_reclaim: self.subscribed && !notifies_of_limit,
         };
-        let mut look = Look {
+        let mut reading = Reading {
             at: now,
             limit,
             usage,
             reclaimable: None,
         };
-        let mut verdict = self.track.predict(look, pace);
-        if near(limit, usage) || self.loan.limit.is_some() || matches!(verdict, Verdict::Grow(_)) {
-            look.reclaimable = Some(self.cgroup.outer().reclaimable()?);
-            verdict = self.track.predict(look, pace);
+        let mut verdict = self.track.predict(reading, pace);
+        if near(limit, usage) || self.lent.limit.is_some() || matches!(verdict, Verdict::Grow(_)) {
+            reading.reclaimable = Some(self.cgroup.outer().reclaimable()?);
+            verdict = self.track.predict(reading, pace);
         }
-        self.loan.peak = self.loan.peak.max(look.used());
+        self.lent.peak = self.lent.peak.max(reading.used());
         self.latest.grows = !matches!(verdict, Verdict::Wait(wait) if wait >= CALM);
         if let Verdict::Wait(wait) = &mut verdict {
-            if self.loan.limit.is_some() {
+            if self.lent.limit.is_some() {
                 *wait = (*wait).min(WHILE_LENT);
             }
             self.due = after(now, *wait);
-            self.latest.look = Some((look, *wait));
+            self.latest.reading = Some((reading, *wait));
             self.refused
                 .take_if(|(_, asked)| now.saturating_sub(*asked) > REPORT_AGAIN);
         }
-        Ok(Some((look, verdict)))
+        Ok(Some((reading, verdict)))
     }
 
     /// Whether the next reading can wait: use did not grow, the latest reading is not old, and all pods together have taken less
     /// memory than the container would need to come close to its limit.
-    pub(super) fn rests(&mut self, now: Duration, of_all: Option<u64>) -> bool {
-        let (Some(of_all), Some((look, wait))) = (of_all, self.latest.look) else {
+    pub(super) fn can_wait(&mut self, now: Duration, of_all: Option<u64>) -> bool {
+        let (Some(of_all), Some((reading, wait))) = (of_all, self.latest.reading) else {
             return false;
         };
         self.latest.of_all = self.latest.of_all.min(of_all);
-        let slack = look.limit.saturating_sub(look.used()) / 4;
-        let has_alarm = wait >= LONGEST && self.alarms.next(look.limit, look.usage).is_some();
-        let announced = has_alarm && self.subscribed && self.loan.limit.is_none();
+        let slack = reading.limit.saturating_sub(reading.used()) / 4;
+        let has_alarm = wait >= LONGEST && self.alarms.next(reading.limit, reading.usage).is_some();
+        let announced = has_alarm && self.subscribed && self.lent.limit.is_none();
         let itself = if announced { ANNOUNCED } else { ITSELF };
         let quiet = !self.latest.grows
-            && now.saturating_sub(look.at) < itself
+            && now.saturating_sub(reading.at) < itself
             && of_all - self.latest.of_all < slack
-            && self.loan.ends_at.is_none_or(|at| at > now);
+            && self.lent.ends_at.is_none_or(|at| at > now);
         if quiet {
             self.due = self.due.max(after(now, wait));
         }
@@ -227,29 +227,29 @@ impl Watched {
     }
 
     /// Notes that the kernel has notified about the container: it does not rest before the next reading.
-    pub(super) const fn stir(&mut self) {
+    pub(super) const fn note_notification(&mut self) {
         self.latest.grows = true;
     }
 
     /// Notes how much memory all pods together used at the latest reading.
-    pub(super) fn looked_with(&mut self, of_all: Option<u64>) {
+    pub(super) fn note_usage_of_all(&mut self, of_all: Option<u64>) {
         self.latest.of_all = of_all.unwrap_or(u64::MAX);
     }
 
     /// Whether use is rising now, so that the container will probably take all that its limit allows.
-    pub(super) const fn is_taking(&self) -> bool {
+    pub(super) const fn is_rising(&self) -> bool {
         self.track.rate() >= TAKING
     }
 
     /// Logs a line for each reading, which shows why a limit grew too late (`vscaled::guard=trace`): in microseconds, bytes and
     /// bytes per second. A wait of 0 means a growth.
-    pub(super) fn trace(&self, look: &Look, verdict: &Verdict, act: Duration) {
+    pub(super) fn trace(&self, reading: &Reading, verdict: &Verdict, act: Duration) {
         let wait = match verdict {
             Verdict::Wait(wait) => wait.as_micros(),
             Verdict::Grow(_) => 0,
         };
         let (container, rate) = (&self.terms.container, self.track.rate());
-        let (at, act, limit, used) = (look.at.as_micros(), act.as_micros(), look.limit, look.used());
+        let (at, act, limit, used) = (reading.at.as_micros(), act.as_micros(), reading.limit, reading.used());
         tracing::trace!(container, at, wait, act, limit, used, rate, "looked");
     }
 
@@ -260,36 +260,36 @@ impl Watched {
     }
 
     /// The memory that is kept for evidence, until the guard asks for it.
-    pub(super) fn kept(&self) -> Option<Bytes> {
-        self.terms.evidence.filter(|_| !self.pressed)
+    pub(super) fn kept_for_evidence(&self) -> Option<Bytes> {
+        self.terms.evidence.filter(|_| !self.evidence_requested)
     }
 
     /// Notes that the guard asks for evidence; returns the memory kept for that, once.
-    pub(super) fn press(&mut self) -> Option<Bytes> {
-        let kept = self.kept();
-        self.pressed |= kept.is_some();
+    pub(super) fn request_evidence(&mut self) -> Option<Bytes> {
+        let kept = self.kept_for_evidence();
+        self.evidence_requested |= kept.is_some();
         kept
     }
 
     /// Notes a new temporary limit.
     pub(super) fn lend(&mut self, to: Bytes, now: Duration, quiet: Duration) {
         self.refused = None;
-        self.loan.limit = Some(to);
+        self.lent.limit = Some(to);
         self.due = now;
-        self.rest(now, quiet);
+        self.restart_quiet_time(now, quiet);
     }
 
     /// Notes that the container has ended: nothing is due before this time.
     pub(super) fn postpone(&mut self, until: Duration) {
         self.due = self.due.max(until);
         self.cpu.due = self.cpu.due.max(until);
-        self.loan.ends_at = self.loan.ends_at.map(|at| at.max(until));
+        self.lent.ends_at = self.lent.ends_at.map(|at| at.max(until));
     }
 
     /// When the next action is due.
     pub(super) fn next(&self) -> Duration {
         let throttle = self.terms.cpu.map(|_| self.cpu.due);
-        [self.loan.ends_at, throttle]
+        [self.lent.ends_at, throttle]
             .into_iter()
             .flatten()
             .fold(self.due, Duration::min)
@@ -309,24 +309,24 @@ impl Watched {
 
     /// The memory in use at the latest reading.
     pub(super) fn used(&self) -> Bytes {
-        Bytes::new(self.latest.look.map_or(0, |(look, _)| look.used()))
+        Bytes::new(self.latest.reading.map_or(0, |(reading, _)| reading.used()))
     }
 
     /// The most memory in use in the quiet time, if that is over. The next quiet time begins.
-    pub(super) fn quiet(&mut self, now: Duration, quiet: Duration) -> Option<Bytes> {
-        self.loan.ends_at.filter(|at| *at <= now)?;
-        let peak = Bytes::new(self.loan.peak);
-        self.rest(now, quiet);
+    pub(super) fn end_quiet_time(&mut self, now: Duration, quiet: Duration) -> Option<Bytes> {
+        self.lent.ends_at.filter(|at| *at <= now)?;
+        let peak = Bytes::new(self.lent.peak);
+        self.restart_quiet_time(now, quiet);
         Some(peak)
     }
 
     /// The alarms to order for a container at rest (v1).
     pub(super) fn alarms_to_order(&mut self, now: Duration, version: CgroupVersion) -> Option<Vec<u64>> {
-        let (look, _) = self
+        let (reading, _) = self
             .latest
-            .look
+            .reading
             .filter(|_| version == CgroupVersion::V1 && !self.latest.grows)?;
-        self.alarms.wanted(now, look.limit, look.usage)
+        self.alarms.wanted(now, reading.limit, reading.usage)
     }
 }
 

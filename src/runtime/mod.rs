@@ -30,7 +30,7 @@ pub(crate) use answer::fuzz_answers;
 pub use cri::{Cri, Deadlines};
 pub use discovery::{DiscoveryError, WELL_KNOWN_SOCKETS, discover};
 pub use error::{Problem, RuntimeError};
-pub use events::{EventStream, Happened, RuntimeEvent};
+pub use events::{ContainerEvent, EventStream, RuntimeEvent};
 pub use metrics::RuntimeMetrics;
 
 /// What the agent needs of a container runtime. Every call ends with an answer, an error or its deadline.

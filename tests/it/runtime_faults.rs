@@ -13,7 +13,7 @@ use vscaled::model::CriResources;
 use vscaled::runtime::proto::image_service_server::{ImageService, ImageServiceServer};
 use vscaled::runtime::proto::{Container, ContainerEventResponse, ContainerEventType};
 use vscaled::runtime::{
-    ContainerRuntime, Cri, Deadlines, EventStream, Happened, Problem, RuntimeError, RuntimeEvent, discover,
+    ContainerEvent, ContainerRuntime, Cri, Deadlines, EventStream, Problem, RuntimeError, RuntimeEvent, discover,
 };
 
 use fake::{Events, FakeRuntime, Socket, container};
@@ -218,7 +218,7 @@ async fn next_of_a_container(events: &mut EventStream) -> RuntimeEvent {
 fn started(id: &str) -> RuntimeEvent {
     RuntimeEvent::Container {
         id: id.to_owned(),
-        happened: Happened::Started,
+        event: ContainerEvent::Started,
     }
 }
 
@@ -257,7 +257,7 @@ async fn without_any_events_the_differences_of_lists_are_told() {
             }
         };
         assert!(
-            matches!(&event, RuntimeEvent::Container { id, happened: Happened::Started } if id.starts_with("new-")),
+            matches!(&event, RuntimeEvent::Container { id, event: ContainerEvent::Started } if id.starts_with("new-")),
             "{event:?}"
         );
     }

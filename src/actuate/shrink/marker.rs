@@ -81,10 +81,11 @@ impl Freezer {
             }
         };
         for entry in entries.flatten() {
-            let path = entry.path();
-            match undo(&path) {
+            let marker = Marker(entry.path());
+            let shown = marker.0.display().to_string();
+            match marker.undo() {
                 Ok(thawed) => left.thawed.extend(thawed),
-                Err(problem) => left.problems.push(format!("{}: {problem}", path.display())),
+                Err(problem) => left.problems.push(format!("{shown}: {problem}")),
             }
         }
         left
@@ -92,30 +93,33 @@ impl Freezer {
 }
 
 impl Marker {
-    /// Removes the marker of a cgroup that is restored.
-    pub(in crate::actuate) fn remove(self) {
-        remove(&self.0);
+    /// Thaws the cgroup, or puts its limits back, and removes the marker. Returns the cgroup if it was frozen.
+    fn undo(self) -> Result<Option<PathBuf>, String> {
+        let text = fs::read(&self.0).map_err(|error| error.to_string())?;
+        let content: Content = match serde_json::from_slice(&text) {
+            Ok(content) => content,
+            Err(error) => {
+                // The agent was killed while it wrote the marker, before it froze the cgroup.
+                self.remove();
+                return Err(format!("not understood, and removed: {error}"));
+            }
+        };
+        let thawed = match undo_content(&content) {
+            Ok(thawed) => thawed,
+            Err(error) if error.is_gone() => false,
+            Err(error) => return Err(error.to_string()),
+        };
+        self.remove();
+        Ok(thawed.then_some(content.cgroup))
     }
-}
 
-/// Thaws the cgroup that a marker names, or puts its limits back, and removes the marker. Returns the cgroup if it was frozen.
-fn undo(marker: &Path) -> Result<Option<PathBuf>, String> {
-    let text = fs::read(marker).map_err(|error| error.to_string())?;
-    let content: Content = match serde_json::from_slice(&text) {
-        Ok(content) => content,
-        Err(error) => {
-            // The agent was killed while it wrote the marker, before it froze the cgroup.
-            remove(marker);
-            return Err(format!("not understood, and removed: {error}"));
+    /// Removes the marker of a cgroup that is restored. A marker that stays does no harm: at the next start its cgroup is not
+    /// frozen, or is another one.
+    pub(in crate::actuate) fn remove(self) {
+        if let Err(error) = fs::remove_file(&self.0) {
+            tracing::warn!(marker = %self.0.display(), %error, "the marker of a cgroup could not be removed");
         }
-    };
-    let thawed = match undo_content(&content) {
-        Ok(thawed) => thawed,
-        Err(error) if error.is_gone() => false,
-        Err(error) => return Err(error.to_string()),
-    };
-    remove(marker);
-    Ok(thawed.then_some(content.cgroup))
+    }
 }
 
 /// Thaws the cgroup or puts its limits back; returns whether it was frozen.
@@ -131,18 +135,11 @@ fn undo_content(content: &Content) -> Result<bool, CgroupError> {
         }
         return Ok(was_frozen);
     }
-    if cgroup.put_back_limits(&content.limits)? {
+    if cgroup.restore_limits(&content.limits)? {
         tracing::warn!(cgroup = %content.cgroup.display(), limits = ?content.limits,
             "put back limits that the runtime had changed when the agent was killed");
     }
     Ok(false)
-}
-
-/// Removes a marker. A marker that stays does no harm: its cgroup is not frozen at the next start, or is another one.
-fn remove(marker: &Path) {
-    if let Err(error) = fs::remove_file(marker) {
-        tracing::warn!(marker = %marker.display(), %error, "the marker of a cgroup could not be removed");
-    }
 }
 
 #[cfg(test)]
@@ -214,7 +211,7 @@ mod tests {
         let file = root.path().join("cgroup/memory.swap.max");
         fs::write(&file, "104857600\n").unwrap();
         let dir = Dir::open(root.path().join("cgroup")).unwrap();
-        let chosen = dir.uncarried_limits().unwrap();
+        let chosen = dir.custom_limits().unwrap();
         drop(markers.place_marker(&dir, chosen).unwrap());
         fs::write(&file, "0\n").unwrap();
         assert_eq!(markers.thaw_left_behind(), LeftBehind::default(), "it was not frozen");

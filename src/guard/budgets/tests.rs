@@ -76,7 +76,7 @@ fn the_last_memory_goes_to_the_first_who_asks() {
         Ok(mib(420)),
         "what it uses, and all that is left"
     );
-    // Nothing of it is used yet, so the node still looks free.
+    // Nothing of it is used yet, so the node still readings free.
     let refused = budgets.grant(NOW, &second, mib(128), &need(120, 132, 500), ceiling, node(300, 0));
     assert_eq!(
         refused,

@@ -12,12 +12,12 @@ fn pace() -> Pace {
         act: ms(2),
         tripwire: None,
         tripped: false,
-        told_of_reclaim: false,
+        notifies_of_reclaim: false,
     }
 }
 
-fn look(at: u64, usage: u64) -> Look {
-    Look {
+fn reading(at: u64, usage: u64) -> Reading {
+    Reading {
         at: ms(at),
         limit: 128 * MIB,
         usage,
@@ -29,7 +29,7 @@ fn look(at: u64, usage: u64) -> Look {
 fn use_that_stands_still_is_left_alone_however_close() {
     let mut track = Track::default();
     for second in 0..20 {
-        let verdict = track.predict(look(second * 1000, 127 * MIB), pace());
+        let verdict = track.predict(reading(second * 1000, 127 * MIB), pace());
         assert!(matches!(verdict, Verdict::Wait(_)), "{verdict:?}");
     }
 }
@@ -37,8 +37,8 @@ fn use_that_stands_still_is_left_alone_however_close() {
 #[test]
 fn use_that_grows_towards_the_limit_grows_it_ahead_of_time() {
     let mut track = Track::default();
-    assert!(matches!(track.predict(look(0, 60 * MIB), pace()), Verdict::Wait(_)));
-    let Verdict::Grow(need) = track.predict(look(100, 110 * MIB), pace()) else {
+    assert!(matches!(track.predict(reading(0, 60 * MIB), pace()), Verdict::Wait(_)));
+    let Verdict::Grow(need) = track.predict(reading(100, 110 * MIB), pace()) else {
         panic!("110 MiB of 128 at 500 MiB/s are 36 ms from the limit")
     };
     assert_eq!(need.rate, 500 * MIB);
@@ -50,9 +50,9 @@ fn use_that_grows_towards_the_limit_grows_it_ahead_of_time() {
 fn what_can_be_taken_back_is_no_reason() {
     let mut track = Track::default();
     for (at, usage) in [(0, 100), (20, 110), (40, 120), (60, 127)] {
-        let cached = Look {
+        let cached = Reading {
             reclaimable: Some(90 * MIB),
-            ..look(at, usage * MIB)
+            ..reading(at, usage * MIB)
         };
         assert!(
             matches!(track.predict(cached, pace()), Verdict::Wait(_)),
@@ -64,9 +64,9 @@ fn what_can_be_taken_back_is_no_reason() {
 #[test]
 fn memory_that_displaces_what_can_be_taken_back_is_seen_although_use_stands_still() {
     let mut track = Track::default();
-    let at = |at: u64, cache: u64| Look {
+    let at = |at: u64, cache: u64| Reading {
         reclaimable: Some(cache * MIB),
-        ..look(at, 127 * MIB)
+        ..reading(at, 127 * MIB)
     };
     assert!(matches!(track.predict(at(0, 60), pace()), Verdict::Wait(_)));
     assert!(matches!(track.predict(at(20, 50), pace()), Verdict::Wait(_)));
@@ -80,10 +80,10 @@ fn below_a_tripwire_nobody_looks_for_seconds() {
         ..pace()
     };
     assert_eq!(
-        Track::default().predict(look(0, 60 * MIB), wired),
+        Track::default().predict(reading(0, 60 * MIB), wired),
         Verdict::Wait(LONGEST)
     );
-    let beyond = Track::default().predict(look(0, 95 * MIB), wired);
+    let beyond = Track::default().predict(reading(0, 95 * MIB), wired);
     assert!(matches!(beyond, Verdict::Wait(wait) if wait <= ms(10)), "{beyond:?}");
 }
 
@@ -98,13 +98,13 @@ fn race(rate: u64, from: u64, until: u64, pace: Pace, late: Duration) -> Result<
         if usage >= until {
             return Ok(growths);
         }
-        let look = Look {
+        let reading = Reading {
             at: now,
             limit,
             usage,
             reclaimable: Some(0),
         };
-        match track.predict(look, pace) {
+        match track.predict(reading, pace) {
             Verdict::Wait(wait) => now += wait + late,
             Verdict::Grow(need) => {
                 now += pace.act;
@@ -136,16 +136,16 @@ fn a_growth_that_begins_close_to_the_limit_is_seen_by_the_second_look_after_its_
         tripwire: Some(122 * MIB),
         ..pace()
     };
-    assert_eq!(track.predict(look(0, resting), armed), Verdict::Wait(LONGEST));
+    assert_eq!(track.predict(reading(0, resting), armed), Verdict::Wait(LONGEST));
     let rang = Pace {
         tripwire: Some(124 * MIB),
         tripped: true,
         ..pace()
     };
     let heard = 122 * MIB + MIB / 2;
-    assert_eq!(track.predict(look(60_000, heard), rang), Verdict::Wait(AGAIN));
+    assert_eq!(track.predict(reading(60_000, heard), rang), Verdict::Wait(AGAIN));
     let later = heard + grown(rate, AGAIN);
-    let verdict = track.predict(look(60_002, later), pace());
+    let verdict = track.predict(reading(60_002, later), pace());
     assert!(
         matches!(verdict, Verdict::Grow(need) if need.rate >= rate),
         "{verdict:?}"
@@ -164,14 +164,14 @@ proptest! {
 
     #[test]
     fn a_growth_is_wanted_beyond_the_limit_and_waits_are_bounded(
-        looks in prop::collection::vec((1_u64..500, 0_u64..(4 << 30), prop::option::of(0_u64..(4 << 30))), 1..40),
+        readings in prop::collection::vec((1_u64..500, 0_u64..(4 << 30), prop::option::of(0_u64..(4 << 30))), 1..40),
         limit in 4096_u64..(4 << 30), act in 0_u64..1000,
     ) {
         let (mut track, mut now) = (Track::default(), 0);
-        for (step, usage, reclaimable) in looks {
+        for (step, usage, reclaimable) in readings {
             now += step;
-            let look = Look { at: ms(now), limit, usage, reclaimable };
-            match track.predict(look, Pace { act: ms(act), ..pace() }) {
+            let reading = Reading { at: ms(now), limit, usage, reclaimable };
+            match track.predict(reading, Pace { act: ms(act), ..pace() }) {
                 Verdict::Wait(wait) => prop_assert!((QUICKEST..=LONGEST).contains(&wait)),
                 Verdict::Grow(need) => {
                     prop_assert!(need.wanted >= need.least && need.least.get() >= limit);

@@ -12,7 +12,7 @@ use tonic::Status;
 
 use super::super::{ContainerRuntime, Cri, Problem, RuntimeError, proto};
 use super::sources::Source;
-use super::{Happened, RuntimeEvent};
+use super::{ContainerEvent, RuntimeEvent};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -134,14 +134,14 @@ fn containers(listed: Vec<proto::Container>) -> Containers {
 /// The events between two lists. A container that came and went in between has none.
 fn changes(before: &Containers, now: &Containers) -> impl Iterator<Item = RuntimeEvent> {
     let removed = before.keys().filter(|id| !now.contains_key(*id));
-    let removed = removed.map(|id| RuntimeEvent::container(id, Happened::Removed));
+    let removed = removed.map(|id| RuntimeEvent::container(id, ContainerEvent::Removed));
     let changed = now.iter().filter_map(|(id, runs)| {
-        let happened = match (before.get(id).is_some_and(|ran| *ran), *runs) {
-            (false, true) => Happened::Started,
-            (true, false) => Happened::Stopped,
+        let event = match (before.get(id).is_some_and(|ran| *ran), *runs) {
+            (false, true) => ContainerEvent::Started,
+            (true, false) => ContainerEvent::Stopped,
             _ => return None,
         };
-        Some(RuntimeEvent::container(id, happened))
+        Some(RuntimeEvent::container(id, event))
     });
     removed.chain(changed)
 }
@@ -168,10 +168,10 @@ mod tests {
         assert_eq!(
             events,
             [
-                RuntimeEvent::container("gone", Happened::Removed),
-                RuntimeEvent::container("new", Happened::Started),
-                RuntimeEvent::container("starts", Happened::Started),
-                RuntimeEvent::container("stops", Happened::Stopped),
+                RuntimeEvent::container("gone", ContainerEvent::Removed),
+                RuntimeEvent::container("new", ContainerEvent::Started),
+                RuntimeEvent::container("starts", ContainerEvent::Started),
+                RuntimeEvent::container("stops", ContainerEvent::Stopped),
             ]
         );
     }

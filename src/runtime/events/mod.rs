@@ -26,7 +26,7 @@ const BUFFER: usize = 256;
 
 /// A change of one container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Happened {
+pub enum ContainerEvent {
     /// The container's process started, in a new cgroup with the runtime's values.
     Started,
     /// The container's process ended. containerd sends this again when the cgroup is gone.
@@ -42,7 +42,7 @@ pub enum Happened {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RuntimeEvent {
     /// About one container. Sandboxes have events too, under their own id, and some ids belong to neither.
-    Container { id: String, happened: Happened },
+    Container { id: String, event: ContainerEvent },
     /// Events arrive from here on, and earlier ones may be missing: list everything. Sent at the start, after a lost runtime
     /// is back, and when the consumer was too slow.
     Resync,
@@ -54,11 +54,8 @@ pub enum RuntimeEvent {
 }
 
 impl RuntimeEvent {
-    fn container(id: impl Into<String>, happened: Happened) -> Self {
-        Self::Container {
-            id: id.into(),
-            happened,
-        }
+    fn container(id: impl Into<String>, event: ContainerEvent) -> Self {
+        Self::Container { id: id.into(), event }
     }
 }
 
@@ -108,7 +105,7 @@ mod tests {
     #[tokio::test]
     async fn a_slow_consumer_gets_one_resync_for_all_it_missed() {
         let (sender, mut stream) = EventStream::fed_by_hand(2);
-        let event = |id: &str| RuntimeEvent::container(id, Happened::Started);
+        let event = |id: &str| RuntimeEvent::container(id, ContainerEvent::Started);
         for id in ["a", "b", "c", "d"] {
             sender.send(event(id)).unwrap();
         }

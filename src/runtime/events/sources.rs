@@ -12,7 +12,7 @@ use crate::model::RuntimeKind;
 use super::super::Cri;
 use super::super::proto::{ContainerEventResponse, ContainerEventType, GetEventsRequest};
 use super::follow::Events;
-use super::{Happened, RuntimeEvent};
+use super::{ContainerEvent, RuntimeEvent};
 
 /// The containerd namespace in which its CRI keeps pods.
 pub(in crate::runtime) const NAMESPACE: &str = "k8s.io";
@@ -90,40 +90,40 @@ fn of_containerd(envelope: &Envelope) -> Result<Option<RuntimeEvent>, Status> {
 
 fn decode(topic: &str, payload: &[u8]) -> Result<Option<RuntimeEvent>, DecodeError> {
     let event = match topic {
-        TASK_START => RuntimeEvent::container(TaskStart::decode(payload)?.container_id, Happened::Started),
+        TASK_START => RuntimeEvent::container(TaskStart::decode(payload)?.container_id, ContainerEvent::Started),
         TASK_EXIT => {
             let exit = TaskExit::decode(payload)?;
             // A process that exec started has an id of its own.
             if exit.id != exit.container_id {
                 return Ok(None);
             }
-            RuntimeEvent::container(exit.container_id, Happened::Stopped)
+            RuntimeEvent::container(exit.container_id, ContainerEvent::Stopped)
         }
         TASK_DELETE => {
             let deleted = TaskDelete::decode(payload)?;
             if !deleted.id.is_empty() && deleted.id != deleted.container_id {
                 return Ok(None);
             }
-            RuntimeEvent::container(deleted.container_id, Happened::Stopped)
+            RuntimeEvent::container(deleted.container_id, ContainerEvent::Stopped)
         }
-        TASK_OOM => RuntimeEvent::container(TaskOom::decode(payload)?.container_id, Happened::OutOfMemory),
-        CONTAINER_UPDATE => RuntimeEvent::container(ContainerUpdate::decode(payload)?.id, Happened::Updated),
-        CONTAINER_DELETE => RuntimeEvent::container(ContainerDelete::decode(payload)?.id, Happened::Removed),
+        TASK_OOM => RuntimeEvent::container(TaskOom::decode(payload)?.container_id, ContainerEvent::OutOfMemory),
+        CONTAINER_UPDATE => RuntimeEvent::container(ContainerUpdate::decode(payload)?.id, ContainerEvent::Updated),
+        CONTAINER_DELETE => RuntimeEvent::container(ContainerDelete::decode(payload)?.id, ContainerEvent::Removed),
         _ => return Ok(None),
     };
     Ok(Some(event))
 }
 
 fn of_cri(event: ContainerEventResponse) -> Option<RuntimeEvent> {
-    let happened = match ContainerEventType::try_from(event.container_event_type) {
+    let kind = match ContainerEventType::try_from(event.container_event_type) {
         Ok(ContainerEventType::ContainerCreatedEvent) => return None,
-        Ok(ContainerEventType::ContainerStartedEvent) => Happened::Started,
-        Ok(ContainerEventType::ContainerStoppedEvent) => Happened::Stopped,
-        Ok(ContainerEventType::ContainerDeletedEvent) => Happened::Removed,
+        Ok(ContainerEventType::ContainerStartedEvent) => ContainerEvent::Started,
+        Ok(ContainerEventType::ContainerStoppedEvent) => ContainerEvent::Stopped,
+        Ok(ContainerEventType::ContainerDeletedEvent) => ContainerEvent::Removed,
         // A kind newer than this program: something about the container changed.
-        Err(_) => Happened::Updated,
+        Err(_) => ContainerEvent::Updated,
     };
-    Some(RuntimeEvent::container(event.container_id, happened))
+    Some(RuntimeEvent::container(event.container_id, kind))
 }
 
 #[cfg(test)]
@@ -141,7 +141,7 @@ mod tests {
             decode(TASK_EXIT, &exit.encode_to_vec()).unwrap()
         };
         assert_eq!(exit("exec-7"), None);
-        assert_eq!(exit("c1"), Some(RuntimeEvent::container("c1", Happened::Stopped)));
+        assert_eq!(exit("c1"), Some(RuntimeEvent::container("c1", ContainerEvent::Stopped)));
     }
 
     #[test]
@@ -154,7 +154,7 @@ mod tests {
             };
             decode(TASK_DELETE, &deleted.encode_to_vec()).unwrap()
         };
-        let stopped = Some(RuntimeEvent::container("c1", Happened::Stopped));
+        let stopped = Some(RuntimeEvent::container("c1", ContainerEvent::Stopped));
         assert_eq!((deleted(""), deleted("c1")), (stopped.clone(), stopped));
         assert_eq!(deleted("exec-7"), None);
     }
@@ -183,6 +183,9 @@ mod tests {
             container_event_type: 99,
             created_at: 0,
         };
-        assert_eq!(of_cri(event), Some(RuntimeEvent::container("c1", Happened::Updated)));
+        assert_eq!(
+            of_cri(event),
+            Some(RuntimeEvent::container("c1", ContainerEvent::Updated))
+        );
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use vscaled::model::{CriResources, Driver, RuntimeKind};
 use vscaled::runtime::proto::ContainerState;
-use vscaled::runtime::{EventStream, Happened, Problem, RuntimeEvent, discover};
+use vscaled::runtime::{ContainerEvent, EventStream, Problem, RuntimeEvent, discover};
 
 use super::*;
 
@@ -23,10 +23,10 @@ async fn expect(events: &mut EventStream, wanted: &RuntimeEvent) {
         .unwrap_or_else(|_| panic!("{wanted:?} was never told"));
 }
 
-fn about(id: &str, happened: Happened) -> RuntimeEvent {
+fn about(id: &str, event: ContainerEvent) -> RuntimeEvent {
     RuntimeEvent::Container {
         id: id.to_owned(),
-        happened,
+        event,
     }
 }
 
@@ -77,17 +77,17 @@ async fn starts_updates_and_ends_are_told() {
 
     let pod = containerd.run(&pod()).await;
     let app = &pod.containers[0];
-    expect(&mut events, &about(&app.id, Happened::Started)).await;
+    expect(&mut events, &about(&app.id, ContainerEvent::Started)).await;
 
     let change = CriResources {
         cpu_shares: Some(1024),
         ..CriResources::default()
     };
     cri.update(&app.id, &change).await.unwrap();
-    expect(&mut events, &about(&app.id, Happened::Updated)).await;
+    expect(&mut events, &about(&app.id, ContainerEvent::Updated)).await;
 
     containerd.end(app).await;
-    expect(&mut events, &about(&app.id, Happened::Stopped)).await;
+    expect(&mut events, &about(&app.id, ContainerEvent::Stopped)).await;
     assert_eq!(containerd.life(&app.id).await.state(), ContainerState::ContainerExited);
     let running = cri.list_containers().await.unwrap().containers;
     assert_eq!(

@@ -17,7 +17,7 @@ impl Dir {
     /// The values that differ from the defaults, by file name.
     ///
     /// Errors: [`CgroupError`] of an existing file that cannot be read.
-    pub fn uncarried_limits(&self) -> Result<BTreeMap<String, String>, CgroupError> {
+    pub fn custom_limits(&self) -> Result<BTreeMap<String, String>, CgroupError> {
         let mut chosen = BTreeMap::new();
         for (name, default) in FILES {
             if let Some(text) = self.text(name)?.filter(|text| text.trim() != default) {
@@ -31,7 +31,7 @@ impl Dir {
     /// here alone.
     ///
     /// Errors: [`CgroupError`] of the first file that cannot be written.
-    pub fn put_back_limits(&self, values: &BTreeMap<String, String>) -> Result<bool, CgroupError> {
+    pub fn restore_limits(&self, values: &BTreeMap<String, String>) -> Result<bool, CgroupError> {
         let mut changed = false;
         for (name, _) in FILES {
             let Some(value) = values.get(name) else { continue };

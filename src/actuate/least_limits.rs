@@ -109,9 +109,9 @@ mod tests {
             named("unlimited", Some(64), None),
         ];
         let least_limits = LeastLimits::default();
-        targets
-            .each_ref()
-            .map(|target| least_limits.raise("u", &target.name, mib(200)));
+        for target in &targets {
+            least_limits.raise("u", &target.name, mib(200));
+        }
         least_limits.lift("u", &mut targets);
         let lifted = [
             named("app", Some(64), Some(200)),

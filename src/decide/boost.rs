@@ -1,46 +1,45 @@
-//! Startup boosts: whose cpu is not to be touched while its pod starts, and goes back once it has (AEP-7862).
+//! Startup boosts (AEP-7862): a container keeps more cpu while its pod starts, and loses it after that.
 //!
-//! In come the annotations that VPA's webhook leaves on a pod when it raises the cpu of its containers at their creation,
-//! the pod's Ready condition, and how long after that the VPA lets a boost go on. Each such container is marked: its boost
-//! lasts, or it is over and the container goes to what is recommended for it, else to what it had before. Nothing here
-//! ever makes a boost.
+//! VPA's webhook raises the cpu of containers when it admits a pod, and leaves annotations on the pod. From these, the pod's
+//! Ready condition and the VPA's duration this module marks each boosted container. While the boost lasts, the decision
+//! leaves the container's cpu alone. After it, the cpu goes to the recommended amount, or else to what the container had
+//! before. This module never makes a boost.
 //!
-//! Whoever may write pods may write these annotations. So they count only for containers that the pod's VPA boosts, the cpu
-//! only ever comes down when a boost ends, and the annotation's ratio of limit to request counts only where it is not above
-//! the pod's own.
+//! A tenant who may write pods may write these annotations. So an annotation counts only for a container that the pod's VPA
+//! boosts, the end of a boost only ever lowers cpu, and the annotation's ratio of limit to request counts only if it is not
+//! above the pod's own.
 //!
-//! A kubelet that resizes in place has what was decided in its pod's spec, and the annotation goes once the spec says so.
-//! Elsewhere the spec keeps the boost for good, and so does the pod its annotation; that the record of what was applied
-//! differs from the spec says that the boost has been taken back.
+//! A kubelet that resizes in place has the decision in its pod's spec, and the agent removes the annotation once the spec has
+//! it. On other nodes the spec keeps the boost, and the pod its annotation. There the agent's record of what it applied
+//! differs from the spec once the boost was taken back.
 
 use std::fmt;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::candidate::Candidate;
+use super::candidate::{Candidate, differ};
 use super::limit_range::Bounds;
 use super::note::Note;
-use super::verdict::changes;
 use crate::model::objects::{Pod, VerticalPodAutoscaler, annotation};
-use crate::model::{MilliCpu, NamedRequirements, Requirements, Resource, ResourceList};
+use crate::model::{MilliCpu, Requirements, Resource, ResourceList};
 
-/// What the webhook's annotation begins with; the container's name follows. Its value is what the container
-/// had before (`StartupCPUBoostAnnotation`, autoscaler `pkg/utils/annotations`).
+/// The beginning of the webhook's annotation, before the container's name. The value is what the container had before
+/// (`StartupCPUBoostAnnotation`, autoscaler `pkg/utils/annotations`).
 pub const ANNOTATION: &str = annotation::BOOST_PREFIX;
 
-/// What becomes of a pod's startup boosts.
+/// The startup boosts of a pod after a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Boosts {
-    /// When the first of those that last is over, if only time has to pass.
+    /// When the first boost that lasts is over, if it ends by time alone.
     pub next_end: Option<Timestamp>,
-    /// The containers whose boost was taken back: their annotations have nothing left to say.
+    /// The containers whose boost was taken back. Their annotations are no longer needed.
     pub done: Vec<String>,
 }
 
-/// How long a boost goes on.
+/// How long a boost lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Lasts {
-    /// Until the pod has been ready for so long.
+    /// Until the pod has been ready for this long.
     UntilReady(SignedDuration),
     Until(Timestamp),
 }
@@ -55,12 +54,12 @@ impl fmt::Display for Lasts {
     }
 }
 
-/// What a marked container has.
+/// The boost of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Boost {
-    /// More cpu than later, and keeps it.
+    /// The container keeps its additional cpu.
     Lasts,
-    /// More cpu than it is to keep from now on; what it had before, where that is known.
+    /// The container loses its additional cpu. Holds what it had before, if the annotation says so.
     Over(Option<Requirements>),
 }
 
@@ -84,15 +83,15 @@ pub(super) fn take_up(
             boosts.done.extend(lasts.is_none().then(|| container.to_owned()));
             continue;
         };
-        if changes(&candidate.in_force, &candidate.spec.resources, Resource::Cpu) {
-            // Taken back already, and not to be given again.
+        if differ(&candidate.in_force, &candidate.spec.resources, Resource::Cpu) {
+            // The boost was taken back already, and the agent does not give it again.
             keep_ratio(candidate, read(before).ok());
             continue;
         }
         match lasts {
             Some(lasts) => {
                 if let Lasts::Until(end) = lasts {
-                    boosts.next_end = Some(boosts.next_end.map_or(end, |known| known.min(end)));
+                    boosts.next_end = boosts.next_end.into_iter().chain([end]).min();
                 }
                 candidate.leave(Resource::Cpu);
                 candidate.boost = Some(Boost::Lasts);
@@ -107,15 +106,15 @@ pub(super) fn take_up(
     boosts
 }
 
-/// The containers that the VPA boosts, and what the annotations say of them.
+/// The containers that the VPA boosts, with their annotations' values.
 fn marks<'a>(pod: &'a Pod, vpa: &'a VerticalPodAutoscaler) -> impl Iterator<Item = (&'a str, &'a str)> {
     let annotations = pod.metadata.annotations.iter();
     let marks = annotations.filter_map(|(name, value)| Some((name.strip_prefix(ANNOTATION)?, value.as_str())));
     marks.filter(|(container, _)| vpa.boosts(container))
 }
 
-/// Drops boosts that are over where more cpu is recommended, within all bounds, than the container has with its boost: the
-/// recommendation counts then, as it does without a boost.
+/// Drops boosts that are over where the recommendation, within all bounds, is above what the container has with its boost.
+/// The recommendation counts then, as it does without a boost.
 pub(super) fn yield_to_larger_targets(candidates: &mut [Candidate<'_>], boosts: &mut Boosts) {
     for candidate in candidates
         .iter_mut()
@@ -129,8 +128,8 @@ pub(super) fn yield_to_larger_targets(candidates: &mut [Candidate<'_>], boosts: 
     }
 }
 
-/// Until when, if a boost is not over (`GetExpiredStartupCPUBoostAnnotations`, autoscaler `pkg/utils/vpa`). A pod that is
-/// ready nobody knows since when has been so for long enough.
+/// How long a boost lasts, or none if it is over (`GetExpiredStartupCPUBoostAnnotations`, autoscaler `pkg/utils/vpa`). If
+/// the condition does not say since when the pod is ready, the boost is over.
 fn lasts(pod: &Pod, duration: SignedDuration, now: Timestamp) -> Option<Lasts> {
     let conditions = pod.status.conditions.iter();
     let mut ready = conditions.filter(|condition| condition.kind == "Ready" && condition.status == "True");
@@ -142,7 +141,7 @@ fn lasts(pod: &Pod, duration: SignedDuration, now: Timestamp) -> Option<Lasts> {
     (end > now).then_some(Lasts::Until(end))
 }
 
-/// The boost is over: limits follow requests as they did before it.
+/// Marks a boost as over: the limit keeps its ratio to the request from before the boost.
 fn end(candidate: &mut Candidate<'_>, before: &str, notes: &mut Vec<Note>) {
     let before = read(before).map_err(|why| {
         notes.push(Note::BoostUnreadable {
@@ -155,22 +154,22 @@ fn end(candidate: &mut Candidate<'_>, before: &str, notes: &mut Vec<Note>) {
     candidate.boost = Some(Boost::Over(before));
 }
 
-/// The limit is to be as many times the request as it was before the boost, and no more times than it is now: the webhook
-/// multiplies both alike, and rounds the limit.
+/// Takes the ratio of limit to request from before the boost, unless it is above the present one. The webhook multiplies
+/// both by the same factor and rounds the limit, so the two ratios may differ by one unit of the limit.
 fn keep_ratio(candidate: &mut Candidate<'_>, before: Option<Requirements>) {
     let Some(before) = before.filter(|before| before.requests.amount(Resource::Cpu) > 0) else {
         return;
     };
-    let has = candidate.ratio;
+    let has = candidate.base;
     let cpu = |list: ResourceList| u128::from(list.amount(Resource::Cpu));
     let is_above = cpu(before.limits) * cpu(has.requests) > (cpu(has.limits) + 1) * cpu(before.requests);
     if cpu(has.limits) == 0 || !is_above {
-        candidate.ratio.requests.cpu = before.requests.cpu;
-        candidate.ratio.limits.cpu = before.limits.cpu;
+        candidate.base.requests.cpu = before.requests.cpu;
+        candidate.base.limits.cpu = before.limits.cpu;
     }
 }
 
-/// The end of a boost gives nothing: no amount is above what the container has, nor above the LimitRange.
+/// The end of a boost raises nothing: bounds each amount by what the container has and by the LimitRange.
 pub(super) fn only_lower(candidate: &Candidate<'_>, limits: &Bounds, outcome: &mut Requirements) {
     let (has, stands) = (candidate.in_force, candidate.standing);
     let request = has.requests.cpu.or(has.limits.cpu);
@@ -204,8 +203,8 @@ fn read(before: &str) -> Result<Requirements, String> {
     Ok(before)
 }
 
-/// Nothing is recommended for the cpu of a container whose boost is over: gives it what it had before, if that is known.
-/// A limit that it did not have before stays: a running pod cannot lose one.
+/// Gives a container whose boost is over, and for whose cpu there is no recommendation, what it had before. A limit that it
+/// did not have before stays: a running pod cannot lose one.
 pub(super) fn take_back(candidate: &Candidate<'_>, outcome: &mut Requirements, notes: &mut Vec<Note>) {
     let Some(before) = candidate.before_boost() else { return };
     let request = before.requests.amount(Resource::Cpu);
@@ -223,19 +222,19 @@ pub(super) fn take_back(candidate: &Candidate<'_>, outcome: &mut Requirements, n
     }
 }
 
-/// The containers whose boost is over and that have what they are to have.
-pub(super) fn taken_back(candidates: &[Candidate<'_>], outcome: &[NamedRequirements]) -> Vec<String> {
-    let ended = candidates.iter().zip(outcome).filter(|(candidate, new)| {
-        let differs = |from| changes(from, &new.resources, Resource::Cpu);
+/// The containers whose boost is over and that already have their outcome.
+pub(super) fn taken_back<'a>(candidates: &'a [Candidate<'_>]) -> impl Iterator<Item = String> + 'a {
+    let ended = candidates.iter().filter(|candidate| {
+        let differs = |from| differ(from, &candidate.outcome, Resource::Cpu);
         candidate.ends_boost(Resource::Cpu)
             && !is_stuck(candidate)
             && !differs(&candidate.in_force)
             && !differs(&candidate.standing)
     });
-    ended.map(|(candidate, _)| candidate.spec.name.clone()).collect()
+    ended.map(|candidate| candidate.spec.name.clone())
 }
 
-/// Whether a boost is over, and nothing says what the container should have instead.
+/// Whether a boost is over, and neither a recommendation nor the annotation says what the container should have.
 pub(super) fn is_stuck(candidate: &Candidate<'_>) -> bool {
     candidate.ends_boost(Resource::Cpu) && !candidate.moves(Resource::Cpu)
 }

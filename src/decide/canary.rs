@@ -1,9 +1,9 @@
-//! Changed recommendations go first to a share of a workload's pods, and to the rest after a time without trouble.
+//! A changed recommendation goes to a share of a workload's pods first, and to the rest after a time without trouble.
 //!
-//! Every node decides alone. Whether a pod goes first is a hash of its UID and the VPA's. Any other pod waits from the moment
-//! at which its change became due; the wait begins again when the change moves by the threshold from which old pods are
-//! changed, and with each trouble of a pod on the node that goes first. Nodes without such a pod see neither: for them the
-//! time passes, unless the recommender moves its recommendation after a kill.
+//! Every node decides alone. A hash of the pod's UID and the VPA's decides whether the pod goes first. Every other pod waits
+//! from the moment at which its change becomes due. The wait begins again when the change moves by the update threshold, and
+//! when a pod of this node that goes first is in trouble. A node without such a pod sees no trouble: there the time passes,
+//! unless the recommender moves its recommendation after a kill.
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -13,39 +13,39 @@ use crate::model::objects::annotation::{CANARY, CANARY_BAKE};
 use crate::model::objects::{Pod, VerticalPodAutoscaler};
 use crate::model::{NamedRequirements, Reason, Resource};
 
-/// How long pods wait where the VPA does not say.
+/// How long pods wait if the VPA does not say so.
 const BAKE: SignedDuration = SignedDuration::from_mins(30);
 const SHORTEST: SignedDuration = SignedDuration::from_mins(1);
 const LONGEST: SignedDuration = SignedDuration::from_hours(168);
 
-/// Where a pod stands among those that its VPA changes one part after the other.
+/// The part of a VPA's pods that a pod belongs to, and the change that it waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Canary {
     /// Changed recommendations go to this pod first.
     pub goes_first: bool,
-    /// The change that the pod waits for, or waited for and does not have yet.
+    /// The change that the pod waits for, or has waited for and does not have yet.
     pub waits: Option<Waits>,
-    /// When it gets that, unless there is trouble.
+    /// When the pod gets that change, unless there is trouble.
     pub until: Option<Timestamp>,
 }
 
-/// A change that others have first.
+/// A change that other pods have first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waits {
-    /// Since when there has been no trouble with it.
+    /// Since when no pod has been in trouble with the change.
     pub since: Timestamp,
-    /// What the pod is to have, as it was when the wait began.
+    /// The targets of the pod when the wait began.
     pub targets: Vec<NamedRequirements>,
 }
 
-/// What is known of earlier decisions.
+/// What the agent remembers of earlier decisions about a pod.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Known<'a> {
-    /// What the containers were given, where no status says so; a container that it lacks has what its status or spec says.
+    /// What the agent applied, if no status says so. A container that is absent here has what its status or spec says.
     pub applied: Option<&'a [NamedRequirements]>,
     /// The change that the pod waits for.
     pub waits: Option<&'a Waits>,
-    /// When a pod of the VPA that goes first was last in trouble.
+    /// When a pod of the VPA that goes first was in trouble for the last time.
     pub trouble: Option<Timestamp>,
 }
 
@@ -58,7 +58,7 @@ impl<'a> From<Option<&'a [NamedRequirements]>> for Known<'a> {
     }
 }
 
-/// What a VPA says of its canaries.
+/// The canary annotations of a VPA.
 #[derive(Debug, Clone, Copy)]
 struct Terms {
     percent: u64,
@@ -66,15 +66,13 @@ struct Terms {
 }
 
 impl Terms {
-    /// Errors: which annotation is not understood.
+    /// Errors: the annotation that is malformed.
     fn of(vpa: &VerticalPodAutoscaler) -> Option<Result<Self, Note>> {
         let annotations = &vpa.metadata.annotations;
         let percent = annotations.get(CANARY)?;
         let digits = percent.strip_suffix('%').filter(|digits| !digits.starts_with('+'));
-        let Some(read) = digits
-            .and_then(|digits| digits.parse().ok())
-            .filter(|percent| (1..=100).contains(percent))
-        else {
+        let read = digits.and_then(|digits| digits.parse().ok());
+        let Some(read) = read.filter(|percent| (1..=100).contains(percent)) else {
             return Some(Err(Note::unreadable(vpa, CANARY, percent, "1% to 100%".to_owned())));
         };
         let bake = annotations.get(CANARY_BAKE).map_or(Ok(BAKE), |bake| {
@@ -84,7 +82,7 @@ impl Terms {
         Some(bake.map(|bake| Self { percent: read, bake }))
     }
 
-    /// Whether changes go to this pod first: the same on every node, and for each larger share.
+    /// Whether changes go to this pod first. The answer is the same on every node, and stays the same for a larger share.
     fn lets_go_first(&self, pod: &Pod, vpa: &VerticalPodAutoscaler) -> bool {
         let mut hash = crc32fast::Hasher::new();
         for metadata in [&vpa.metadata, &pod.metadata] {
@@ -100,7 +98,7 @@ impl Terms {
 }
 
 impl Canary {
-    /// Whether the pod is among those that go first.
+    /// Finds out whether the pod goes first.
     pub(super) fn of(pod: &Pod, vpa: &VerticalPodAutoscaler, notes: &mut Vec<Note>) -> Self {
         let mut canary = Self::default();
         match Terms::of(vpa) {
@@ -114,7 +112,9 @@ impl Canary {
         canary
     }
 
-    /// Lets a due change to these amounts pass, or has the pod wait for it. A container that was just killed waits for nothing.
+    /// Lets a due change to these amounts pass, or makes the pod wait. A pod whose container was just killed does not wait.
+    ///
+    /// Errors: the reason why the pod waits.
     pub(super) fn admit(
         &mut self,
         vpa: &VerticalPodAutoscaler,
@@ -133,11 +133,9 @@ impl Canary {
             .waits
             .filter(|waits| !differ(&waits.targets, targets, options.update_threshold));
         let since = before.map_or(now, |waits| waits.since.min(now));
-        // Nobody can have been in trouble later than now.
-        let since = known
-            .trouble
-            .filter(|trouble| *trouble <= now)
-            .map_or(since, |trouble| since.max(trouble));
+        // A time in the future is that of a clock that was set back.
+        let trouble = known.trouble.filter(|trouble| *trouble <= now);
+        let since = trouble.map_or(since, |trouble| since.max(trouble));
         let targets = before.map_or(targets, |waits| &waits.targets).to_vec();
         self.waits = Some(Waits { since, targets });
         let until = since.checked_add(terms.bake).unwrap_or(Timestamp::MAX);
@@ -151,7 +149,7 @@ impl Canary {
     }
 }
 
-/// Whether the sums of requests differ by the threshold, added up over resources as upstream does.
+/// Whether the sums of requests differ by the threshold. Like upstream, adds the differences of both resources.
 fn differ(before: &[NamedRequirements], after: &[NamedRequirements], threshold: f64) -> bool {
     let sum = |all: &[NamedRequirements], resource| -> u128 {
         let requests = all.iter().map(|named| named.resources.requests.amount(resource));

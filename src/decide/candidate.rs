@@ -1,13 +1,15 @@
-//! A container on its way through the rules, and where its amounts come from.
+//! One container while the rules are applied to it: what it has, what is recommended for it, and what it will have.
 
 use super::boost::Boost;
+use super::limit_range::Bounds;
 use super::note::Note;
+use super::proportional::Ratio;
 use crate::model::objects::{
     Container, ContainerPolicy, ContainerRecommendation, ControlledValues, Pod, VerticalPodAutoscaler,
 };
 use crate::model::{NamedRequirements, Requirements, Resource, ResourceList};
 
-/// What the recommender says about one container, and what the rules make of it.
+/// The recommendation for one container, as far as the rules have changed it. An unset amount changes nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Recommended {
     pub(super) target: ResourceList,
@@ -15,7 +17,7 @@ pub(super) struct Recommended {
     pub(super) upper: ResourceList,
 }
 
-/// One of the three amounts of a recommendation; all of them pass the same rules.
+/// One of the three amounts of a recommendation. The same bounds apply to all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     Upper,
@@ -43,12 +45,6 @@ impl Recommended {
             Part::Lower => &mut self.lower,
         }
     }
-
-    pub(super) fn drop(&mut self, resource: Resource) {
-        for part in Part::ALL {
-            self.part_mut(part).set(resource, None);
-        }
-    }
 }
 
 /// A regular container or sidecar of the pod.
@@ -56,26 +52,27 @@ impl Recommended {
 pub(super) struct Candidate<'a> {
     pub(super) spec: &'a Container,
     pub(super) policy: Option<&'a ContainerPolicy>,
-    /// None: the container is left as it is.
-    pub(super) recommended: Option<Recommended>,
-    /// What the container has: bounds and triggers are tested against this.
+    pub(super) recommended: Recommended,
+    /// What the container has now. Bounds and triggers compare with these amounts.
     pub(super) in_force: Requirements,
-    /// Whose ratio of limit to request is kept.
-    pub(super) ratio: Requirements,
-    /// What stands where nothing changes.
+    /// The amounts whose ratio of limit to request the new limit keeps.
+    pub(super) base: Requirements,
+    /// What the container keeps if the decision changes nothing.
     pub(super) standing: Requirements,
-    /// Whether it has more cpu than it is to keep.
+    /// What the container has after the decision.
+    pub(super) outcome: Requirements,
+    /// The startup boost of its cpu.
     pub(super) boost: Option<Boost>,
 }
 
 impl<'a> Candidate<'a> {
-    /// A container with the amounts it has, and no recommendation yet.
+    /// A container with the amounts that it has, and no recommendation yet.
     ///
-    /// `ContainerRequestsAndLimits` (autoscaler `pkg/utils/resources/resourcehelpers.go`): both lists from the
-    /// container's status if it has resources, else both from the spec; a record of what was applied outranks either.
+    /// `ContainerRequestsAndLimits` (autoscaler `pkg/utils/resources/resourcehelpers.go`): requests and limits come from the
+    /// container's status if that has resources, else from the spec. A record of what the agent applied outranks both.
     pub(super) fn new(pod: &Pod, spec: &'a Container, applied: Option<&[NamedRequirements]>) -> Self {
         let applied = applied.and_then(|containers| containers.iter().find(|container| container.name == spec.name));
-        let (in_force, ratio, standing) = match applied {
+        let (in_force, base, standing) = match applied {
             Some(applied) => (applied.resources, spec.resources, applied.resources),
             None => {
                 let status = pod.container_status(&spec.name).and_then(|status| status.resources);
@@ -86,82 +83,78 @@ impl<'a> Candidate<'a> {
         Self {
             spec,
             policy: None,
-            recommended: None,
+            recommended: Recommended::default(),
             in_force,
-            ratio,
+            base,
             standing,
+            outcome: standing,
             boost: None,
         }
     }
 
-    /// Takes up what the VPA recommends for the container and its policy lets through.
+    /// Takes over what the VPA recommends for the container, without the resources that its policy excludes.
     pub(super) fn follow(&mut self, vpa: &'a VerticalPodAutoscaler, notes: &mut Vec<Note>) {
-        self.policy = vpa.policy_for(&self.spec.name);
-        let Some(said) = recommendations(vpa)
-            .iter()
-            .find(|said| said.container_name == self.spec.name)
-        else {
+        let policy = vpa.policy_for(&self.spec.name);
+        self.policy = policy;
+        let mut recommendations = recommendations(vpa).iter();
+        let Some(own) = recommendations.find(|one| one.container_name == self.spec.name) else {
             return;
         };
-        let mut recommended = Recommended {
-            target: said.target,
-            lower: said.lower_bound,
-            upper: said.upper_bound,
+        self.recommended = Recommended {
+            target: own.target,
+            lower: own.lower_bound,
+            upper: own.upper_bound,
         };
         for resource in Resource::ALL {
-            let excluded = self
-                .policy
-                .is_some_and(|policy| policy.is_off() || !policy.controls(resource));
-            if excluded && said.target.get(resource).is_some() {
+            let is_excluded = policy.is_some_and(|policy| policy.is_off() || !policy.controls(resource));
+            if is_excluded && own.target.get(resource).is_some() {
                 notes.push(Note::NotControlled {
                     container: self.spec.name.clone(),
                     resource,
                 });
-                recommended.drop(resource);
-            }
-        }
-        self.recommended = Some(recommended);
-    }
-
-    pub(super) fn values(&self) -> ControlledValues {
-        self.policy
-            .and_then(|policy| policy.controlled_values)
-            .unwrap_or_default()
-    }
-
-    /// The container as it is.
-    pub(super) fn standing(&self) -> NamedRequirements {
-        NamedRequirements {
-            name: self.spec.name.clone(),
-            resources: self.standing,
-        }
-    }
-
-    /// Leaves a resource as it is, whatever is recommended.
-    pub(super) fn leave(&mut self, resource: Resource) {
-        if let Some(recommended) = &mut self.recommended {
-            recommended.drop(resource);
-        }
-    }
-
-    /// Leaves a resource as it is, also where a boost of it is over.
-    pub(super) fn leave_entirely(&mut self, resource: Resource) {
-        self.leave(resource);
-        if resource == Resource::Cpu {
-            self.boost = None;
-        }
-    }
-
-    /// Leaves everything as it is, but for cpu whose boost is over.
-    pub(super) fn leave_all_but_boost(&mut self) {
-        for resource in Resource::ALL {
-            if !self.ends_boost(resource) {
                 self.leave(resource);
             }
         }
     }
 
-    /// Whether a resource is to change: to its target, or back from a boost.
+    pub(super) fn controlled_values(&self) -> ControlledValues {
+        self.policy
+            .and_then(|policy| policy.controlled_values)
+            .unwrap_or_default()
+    }
+
+    /// How many times its request the limit of a resource is. A container without a limit has the LimitRange's default.
+    pub(super) fn ratio(&self, resource: Resource, limits: &Bounds) -> Ratio {
+        let Requirements { requests, limits: own } = self.base;
+        let default = limits.default.amount(resource);
+        Ratio::new(requests.amount(resource), own.amount(resource), default)
+    }
+
+    /// These amounts under the container's name.
+    pub(super) fn named(&self, resources: Requirements) -> NamedRequirements {
+        NamedRequirements {
+            name: self.spec.name.clone(),
+            resources,
+        }
+    }
+
+    /// Drops the recommendation for a resource.
+    pub(super) fn leave(&mut self, resource: Resource) {
+        for part in Part::ALL {
+            self.recommended.part_mut(part).set(resource, None);
+        }
+    }
+
+    /// What the container's request should become, if the resource has a target.
+    pub(super) fn target(&self, resource: Resource) -> Option<u64> {
+        self.recommended.target.get(resource)
+    }
+
+    pub(super) fn has_target(&self) -> bool {
+        !self.recommended.target.is_empty()
+    }
+
+    /// Whether the decision gives a resource a new amount: its target, or what the container had before a boost.
     pub(super) fn moves(&self, resource: Resource) -> bool {
         self.target(resource).is_some() || (resource == Resource::Cpu && self.before_boost().is_some())
     }
@@ -171,7 +164,7 @@ impl<'a> Candidate<'a> {
         resource == Resource::Cpu && matches!(self.boost, Some(Boost::Over(_)))
     }
 
-    /// What the container had before a boost that is over, where that is known.
+    /// What the container had before a boost that is over, if the annotation says so.
     pub(super) const fn before_boost(&self) -> Option<Requirements> {
         match self.boost {
             Some(Boost::Over(before)) => before,
@@ -179,17 +172,20 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Whether any resource is to change.
-    pub(super) fn has_target(&self) -> bool {
+    /// Whether the outcome differs from what is in force or from what stands, in a resource that moves.
+    pub(super) fn changes(&self) -> bool {
+        let differs = |from, resource| differ(from, &self.outcome, resource);
         Resource::ALL
             .into_iter()
-            .any(|resource| self.target(resource).is_some())
+            .filter(|resource| self.moves(*resource))
+            .any(|resource| differs(&self.in_force, resource) || differs(&self.standing, resource))
     }
+}
 
-    /// What the container's request should become, if the resource has a target.
-    pub(super) fn target(&self, resource: Resource) -> Option<u64> {
-        self.recommended.as_ref()?.target.get(resource)
-    }
+/// Whether a resource has another request or limit. Unset and zero are equal.
+pub(super) fn differ(from: &Requirements, to: &Requirements, resource: Resource) -> bool {
+    from.requests.amount(resource) != to.requests.amount(resource)
+        || from.limits.amount(resource) != to.limits.amount(resource)
 }
 
 pub(super) fn recommendations(vpa: &VerticalPodAutoscaler) -> &[ContainerRecommendation] {

@@ -1,6 +1,6 @@
-//! Everything but the pods, found by namespace and name.
+//! Finds workloads, VPAs, LimitRanges and HPAs by namespace and name.
 //!
-//! Built once for a view of the node and borrowed from it, so that a decision about one pod costs a few lookups.
+//! An index borrows one view of the node, so that a decision about one pod costs a few lookups.
 
 use std::collections::HashMap;
 
@@ -19,14 +19,14 @@ type Key<'a> = (OwnerKind, &'a str);
 #[derive(Debug, Default)]
 pub(super) struct Namespace<'a> {
     owners: HashMap<Key<'a>, &'a Owner>,
-    /// By target, the strongest first.
+    /// The VPAs of each target, the strongest first.
     vpas: HashMap<Key<'a>, Vec<&'a VerticalPodAutoscaler>>,
     hpas: HashMap<Key<'a>, Vec<&'a HorizontalPodAutoscaler>>,
     pub(super) limits: Limits,
 }
 
 impl<'a> Index<'a> {
-    /// Sorts objects into their places. Of two workloads of one kind and name the last counts.
+    /// Of two workloads of one kind and name, the last counts.
     pub fn new(
         owners: &'a [Owner],
         vpas: &'a [VerticalPodAutoscaler],
@@ -36,25 +36,21 @@ impl<'a> Index<'a> {
         let mut index = Self::default();
         for owner in owners {
             let key = (owner.kind, owner.metadata.name.as_str());
-            index.place(&owner.metadata.namespace).owners.insert(key, owner);
+            index.entry(&owner.metadata.namespace).owners.insert(key, owner);
         }
         for vpa in vpas {
             if let Some(key) = target(vpa) {
-                index
-                    .place(&vpa.metadata.namespace)
-                    .vpas
-                    .entry(key)
-                    .or_default()
-                    .push(vpa);
+                let namespace = index.entry(&vpa.metadata.namespace);
+                namespace.vpas.entry(key).or_default().push(vpa);
             }
         }
         for range in limit_ranges {
-            index.place(&range.metadata.namespace).limits.add(range);
+            index.entry(&range.metadata.namespace).limits.add(range);
         }
         for hpa in hpas {
             let reference = &hpa.spec.scale_target_ref;
             if let Some(kind) = OwnerKind::named(&reference.kind) {
-                let namespace = index.place(&hpa.metadata.namespace);
+                let namespace = index.entry(&hpa.metadata.namespace);
                 namespace.hpas.entry((kind, &reference.name)).or_default().push(hpa);
             }
         }
@@ -67,7 +63,7 @@ impl<'a> Index<'a> {
         index
     }
 
-    fn place(&mut self, namespace: &'a str) -> &mut Namespace<'a> {
+    fn entry(&mut self, namespace: &'a str) -> &mut Namespace<'a> {
         self.namespaces.entry(namespace).or_default()
     }
 
@@ -75,9 +71,9 @@ impl<'a> Index<'a> {
         self.namespaces.get(name)
     }
 
-    /// The VPAs that can control nothing, because their target is absent or of a kind that is not known here.
+    /// The VPAs that control nothing, because their target is absent or of an unknown kind.
     ///
-    /// Worth a word where the objects are complete, as in a file; on a node most workloads are elsewhere.
+    /// This is meaningful only for a complete set of objects, such as a file: a node does not know every workload.
     pub fn without_target(&self, vpas: &'a [VerticalPodAutoscaler]) -> impl Iterator<Item = &'a VerticalPodAutoscaler> {
         vpas.iter().filter(|vpa| {
             let owner = target(vpa).and_then(|(kind, name)| self.namespace(&vpa.metadata.namespace)?.owner(kind, name));
@@ -86,7 +82,7 @@ impl<'a> Index<'a> {
     }
 }
 
-/// What a VPA targets, if the kind is known. The API version plays no part, as upstream.
+/// The workload that a VPA targets, if its kind is known. The API version does not matter, as upstream.
 fn target(vpa: &VerticalPodAutoscaler) -> Option<Key<'_>> {
     let target = vpa.spec.target_ref.as_ref()?;
     Some((OwnerKind::named(&target.kind)?, &target.name))

@@ -3,7 +3,7 @@
 use crate::model::objects::{LimitRange, LimitRangeItem};
 use crate::model::{Resource, ResourceList};
 
-/// Bounds for one type of object; an amount that is absent bounds nothing.
+/// Bounds for one type of object. An absent amount bounds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Bounds {
     pub(super) min: ResourceList,
@@ -31,7 +31,7 @@ impl Limits {
 }
 
 impl Bounds {
-    /// The highest minimum and the lowest maximum count, and the last defaults, all of them together.
+    /// The highest minimum and the lowest maximum count. The last list of defaults replaces the one before.
     fn add(&mut self, item: &LimitRangeItem) {
         for resource in Resource::ALL {
             tighten(&mut self.min, item.min, resource, u64::max);

@@ -1,11 +1,11 @@
-//! Which workload stands above a pod, and which VPA controls it.
+//! Finds the workload above a pod, and the VPA that controls the pod.
 //!
 //! `GetControllingVPAForPod` (autoscaler `pkg/utils/vpa/api.go`) with `FindTopMostWellKnownOrScalable`
-//! (`pkg/target/controller_fetcher`): the topmost workload counts, VPAs that are not acted on are passed over before
-//! the strongest is chosen, and the workload's selector must select the pod.
+//! (`pkg/target/controller_fetcher`): the topmost workload counts, the strongest VPA is chosen from those that the agent acts
+//! on, and the workload's selector must select the pod.
 //!
-//! A workload of a kind that is not well known ends the climb: whether it can be scaled, and by which labels, only an
-//! API server can say.
+//! A workload of a kind that is not well known ends the owner chain: only an API server can say whether it can be scaled, and
+//! by which labels.
 //!
 //! Selectors of labels have the API's semantics (`LabelSelectorAsSelector`, apimachinery `pkg/apis/meta/v1/helpers.go`).
 
@@ -18,74 +18,69 @@ use crate::model::objects::{
     TargetRef, VerticalPodAutoscaler,
 };
 
-/// Why no VPA can control a pod, whatever it says.
+/// Why no VPA can control a pod.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum Unmatched {
-    /// No owner is the pod's controller.
     #[display("no owner reference of the pod names a controller")]
     NoController,
-    /// The node itself owns the pod: a static pod.
     #[display("the pod belongs to its node: a static pod")]
     Static,
-    /// The pod's controller is of a kind that is not known here.
     #[display("the pod's controller is {kind} {name}, of an unknown kind")]
     UnknownKind { kind: String, name: String },
-    /// An owner is not among the objects.
     #[display("the pod's owner {kind:?} {name} is not known")]
     MissingOwner { kind: OwnerKind, name: String },
-    /// The owners own each other in a circle.
     #[display("the pod's owners own each other in a circle")]
     Circle,
-    /// The workload's selector does not select the pod.
     #[display("the workload's selector does not select the pod")]
     NotSelected,
 }
 
-/// The workloads above a pod, the nearest first. Never empty.
+/// The workloads above a pod.
 #[derive(Debug)]
-pub(super) struct Chain<'a>(Vec<&'a Owner>);
+pub(super) struct Chain<'a> {
+    top: &'a Owner,
+    /// The workloads between the pod and the topmost, the nearest first.
+    below: Vec<&'a Owner>,
+}
 
 impl<'a> Chain<'a> {
-    /// Climbs from a pod to its topmost well-known workload.
+    /// Follows the owners of a pod up to its topmost well-known workload.
     pub(super) fn above(pod: &Pod, namespace: &Namespace<'a>) -> Result<Self, Unmatched> {
         let mut reference = controller(&pod.metadata).ok_or(Unmatched::NoController)?;
-        let mut chain: Vec<&'a Owner> = Vec::with_capacity(2);
+        let mut below: Vec<&'a Owner> = Vec::with_capacity(2);
         loop {
             if reference.kind == "Node" {
                 return Err(Unmatched::Static);
             }
             let Some(kind) = OwnerKind::named(&reference.kind) else {
-                return if chain.is_empty() {
-                    Err(Unmatched::UnknownKind {
-                        kind: reference.kind.clone(),
-                        name: reference.name.clone(),
-                    })
-                } else {
-                    Ok(Self(chain))
-                };
-            };
-            let owner = namespace
-                .owner(kind, &reference.name)
-                .ok_or_else(|| Unmatched::MissingOwner {
-                    kind,
+                let unknown = || Unmatched::UnknownKind {
+                    kind: reference.kind.clone(),
                     name: reference.name.clone(),
-                })?;
-            if chain.iter().any(|below| std::ptr::eq(*below, owner)) {
+                };
+                let top = below.pop().ok_or_else(unknown)?;
+                return Ok(Self { top, below });
+            };
+            let missing = || Unmatched::MissingOwner {
+                kind,
+                name: reference.name.clone(),
+            };
+            let owner = namespace.owner(kind, &reference.name).ok_or_else(missing)?;
+            if below.iter().any(|below| std::ptr::eq(*below, owner)) {
                 return Err(Unmatched::Circle);
             }
-            chain.push(owner);
             match controller(&owner.metadata) {
                 Some(next) => reference = next,
-                None => return Ok(Self(chain)),
+                None => return Ok(Self { top: owner, below }),
             }
+            below.push(owner);
         }
     }
-    pub(super) fn workload(&self) -> Option<TargetRef> {
-        let top = self.0.last()?;
-        Some(TargetRef {
-            kind: format!("{:?}", top.kind),
-            name: top.metadata.name.clone(),
-        })
+
+    pub(super) fn workload(&self) -> TargetRef {
+        TargetRef {
+            kind: format!("{:?}", self.top.kind),
+            name: self.top.metadata.name.clone(),
+        }
     }
 
     /// The VPAs of the topmost workload, the strongest first, if its selector selects the pod.
@@ -94,30 +89,26 @@ impl<'a> Chain<'a> {
         pod: &Pod,
         namespace: &'n Namespace<'a>,
     ) -> Result<&'n [&'a VerticalPodAutoscaler], Unmatched> {
-        let top = self.0.last().ok_or(Unmatched::NoController)?;
-        let selected = top
-            .selector
-            .as_ref()
-            .is_some_and(|selector| selects(selector, &pod.metadata.labels));
-        match namespace.vpas_of(top) {
-            // Without a VPA the selector is nobody's business.
-            [] => Ok(&[]),
-            vpas if selected => Ok(vpas),
-            _ => Err(Unmatched::NotSelected),
+        let vpas = namespace.vpas_of(self.top);
+        let selector = self.top.selector.as_ref();
+        let is_selected = || selector.is_some_and(|selector| selects(selector, &pod.metadata.labels));
+        // Without a VPA the selector does not matter.
+        if vpas.is_empty() || is_selected() {
+            Ok(vpas)
+        } else {
+            Err(Unmatched::NotSelected)
         }
     }
 
-    /// A horizontal autoscaler of any workload in the chain that follows a resource.
+    /// A horizontal autoscaler of any of the workloads that scales on a resource.
     pub(super) fn hpa_on(&self, resource: Resource, namespace: &Namespace<'a>) -> Option<&'a HorizontalPodAutoscaler> {
-        self.0
-            .iter()
-            .flat_map(|owner| namespace.hpas_of(owner))
-            .find(|hpa| follows(hpa, resource))
-            .copied()
+        let workloads = self.below.iter().chain([&self.top]);
+        let mut hpas = workloads.flat_map(|owner| namespace.hpas_of(owner));
+        hpas.find(|hpa| scales_on(hpa, resource)).copied()
     }
 }
 
-/// The workload above a pod as far as the pod itself says: pods of Deployments have their ReplicaSet's hash as a label.
+/// The workload above a pod according to the pod alone. Pods of Deployments have their ReplicaSet's hash as a label.
 pub(super) fn declared_workload(pod: &Pod) -> TargetRef {
     let metadata = &pod.metadata;
     let target = |kind: &str, name: &str| TargetRef {
@@ -138,14 +129,14 @@ pub(super) fn declared_workload(pod: &Pod) -> TargetRef {
     }
 }
 
-/// The managing controller; of several the last, as upstream.
+/// The managing controller. Of several, the last counts, as upstream.
 fn controller(metadata: &ObjectMeta) -> Option<&OwnerReference> {
     let mut references = metadata.owner_references.iter().rev();
     references.find(|reference| reference.controller == Some(true))
 }
 
-/// Whether an HPA scales on a resource. One that names no metric scales on cpu: the API's default.
-fn follows(hpa: &HorizontalPodAutoscaler, resource: Resource) -> bool {
+/// Whether an HPA scales on a resource. An HPA without metrics scales on cpu: the API's default.
+fn scales_on(hpa: &HorizontalPodAutoscaler, resource: Resource) -> bool {
     let metrics = &hpa.spec.metrics;
     if metrics.is_empty() || hpa.spec.target_cpu_utilization_percentage.is_some() {
         return resource == Resource::Cpu;
@@ -158,18 +149,13 @@ fn follows(hpa: &HorizontalPodAutoscaler, resource: Resource) -> bool {
         .any(|source| source.name == name)
 }
 
-/// Whether every requirement holds. A selector without requirements selects everything; one that the
-/// API would refuse selects nothing.
+/// Whether every requirement holds. A selector without requirements selects everything. A selector that the API would
+/// refuse selects nothing.
 fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
-    let equal = selector
-        .match_labels
-        .iter()
-        .all(|(key, value)| labels.get(key) == Some(value));
-    equal
-        && selector
-            .match_expressions
-            .iter()
-            .all(|requirement| holds(requirement, labels))
+    let mut equal = selector.match_labels.iter();
+    let mut requirements = selector.match_expressions.iter();
+    equal.all(|(key, value)| labels.get(key) == Some(value))
+        && requirements.all(|requirement| holds(requirement, labels))
 }
 
 fn holds(requirement: &SelectorRequirement, labels: &BTreeMap<String, String>) -> bool {
@@ -177,7 +163,7 @@ fn holds(requirement: &SelectorRequirement, labels: &BTreeMap<String, String>) -
     let label = labels.get(&requirement.key);
     match requirement.operator.as_str() {
         "In" => label.is_some_and(|label| values.contains(label)),
-        // An absent label is not in any set. An empty set is malformed.
+        // An absent label is in no set. An empty set is malformed.
         "NotIn" => !values.is_empty() && label.is_none_or(|label| !values.contains(label)),
         "Exists" => values.is_empty() && label.is_some(),
         "DoesNotExist" => values.is_empty() && label.is_none(),

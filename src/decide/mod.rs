@@ -1,48 +1,48 @@
 //! What a pod's containers should have, by the rules of the VerticalPodAutoscaler. Pure: pods, the objects around them
-//! and a time come in; one [`PodDecision`] for each pod goes out. Nothing here reads a clock, waits, or can fail: what
-//! is wrong with an object becomes a [`Reason`] and a [`Note`].
+//! and a time come in, and one [`PodDecision`] for each pod goes out. No function here reads a clock, waits, or can fail: a
+//! malformed object leads to a [`Reason`] and a [`Note`].
 //!
-//! A decision goes through these rooms, in this order:
-//! 1. `matching`: the workload above the pod, and the VPA that controls it, found in an [`Index`];
+//! A decision passes these modules in this order (`case`):
+//! 1. `matching`: finds the workload above the pod and the VPA that controls it, in an [`Index`];
 //! 2. `candidate`: what each container has, and what is recommended for it;
-//!    `boost`: whose cpu is not to be touched while the pod starts, or goes back because it has started;
+//!    `boost`: leaves cpu alone while the pod starts, and takes it back after that;
 //! 3. `capping` with `pod_share`, `limit_range` and `proportional`: bounds on the recommendation, and limits; `pod_level`: the
 //!    pod's own amounts;
 //! 4. `trigger`: whether to act now;
-//! 5. `verdict`: whether that is allowed in place;
-//! 6. `canary`: whether other pods of the VPA have it first.
+//! 5. `verdict`: whether the change is allowed in place;
+//! 6. `canary`: whether other pods of the VPA have the change first.
 //!
-//! Beside the decision `growth` says how far limits may grow before there is one.
+//! `growth` computes how far limits may grow before there is a decision.
 //!
 //! # Which amounts count
-//! Upstream takes requests and limits from the container's status where it has resources, else from its spec, and tests
-//! bounds, computes differences and keeps ratios of limit to request by these. So does [`decide`]. Every rounding of a
+//! Upstream takes requests and limits from the container's status if that has resources, else from its spec. Upstream tests
+//! bounds, computes differences and keeps ratios of limit to request by these amounts. So does [`decide`]. Every rounded
 //! limit becomes the base of the next ratio that way, and errors add up.
 //!
-//! A node whose kubelet cannot resize has no such status. There the agent passes [`decide_pod`] its own record of what
-//! it applied: bounds and differences are tested against the record, but ratios are those of the spec, which never
-//! changes. Deciding on the result changes nothing then, however often.
+//! A kubelet that cannot resize writes no such status. There the agent passes its own record of what it applied to
+//! [`decide_pod`]: bounds and differences are tested against the record, but ratios are those of the spec, which never
+//! changes. Another decision about the result then changes nothing.
 //!
 //! # Where this differs from upstream (1.7.1)
-//! - Upstream evicts in modes `Recreate` and `Auto`; here all modes that change running pods change them in place.
+//! - Upstream evicts in modes `Recreate` and `Auto`. Here all modes that change running pods change them in place.
 //! - What a policy excludes (mode `Off`, resources not controlled) is not applied, even if a recommendation has it.
-//! - A LimitRange for pods never changes containers without recommendation, and neither missing requests nor missing
-//!   bounds matter (upstream crashes); a share of nothing leaves the resource alone (upstream writes minus one byte);
-//!   targets stay inside their range.
+//! - A LimitRange for pods never changes containers without a recommendation, and neither missing requests nor missing
+//!   bounds matter (upstream crashes). A share of nothing leaves the resource alone (upstream writes minus one byte).
+//!   Targets stay inside their range.
 //! - A request of zero is never written. A limit never ends below its request. Everything saturates, nothing wraps.
-//! - A change that leads to the values there already is none.
-//! - Upstream sends changes of the QoS class and changes that restart containers, and evicts what is refused; here
-//!   they are skipped. What can change without a restart is decided on its own ([`WithoutRestart`]).
-//! - Resources that a horizontal autoscaler follows are left alone.
-//! - Sidecars (init containers with `restartPolicy: Always`) are followed like regular containers, as VPA 1.8 does behind a
-//!   gate (AEP-8905); 1.7 drops what is recommended for them.
+//! - A change that leads to the present values is no change.
+//! - Upstream sends changes of the QoS class and changes that restart containers, and evicts the pod if the API refuses
+//!   them. Here they are skipped. The part that restarts no container is decided on its own ([`WithoutRestart`]).
+//! - Resources that a horizontal autoscaler scales on are left alone.
+//! - Sidecars (init containers with `restartPolicy: Always`) are treated like regular containers, as VPA 1.8 does behind a
+//!   gate (AEP-8905). Upstream 1.7 drops recommendations for them.
 //! - Owners of kinds that are not well known end the owner chain.
-//! - What the kubelet has put off or refused is replaced by a smaller target at once, also where it lies within the bounds.
+//! - A smaller target replaces at once what the kubelet has deferred or refused, also if that lies within the bounds.
 //! - A memory limit is not lowered below what a heap of fixed size needs (`lint`), whatever the policy says.
-//! - Replica counts and `evictionRequirements` play no part: nothing is evicted.
-//! - While a startup boost lasts only the boosted cpu is left alone; upstream changes nothing of the pod. Its end moves that
-//!   cpu and nothing else, and only down.
-//! - The annotation of a startup boost counts only where the VPA has a `startupBoost` for the container.
+//! - Replica counts and `evictionRequirements` do not matter: the agent evicts nothing.
+//! - While a startup boost lasts, only the boosted cpu is left alone. Upstream changes nothing of the pod. The end of a boost
+//!   moves that cpu and nothing else, and only down.
+//! - The annotation of a startup boost counts only if the VPA has a `startupBoost` for the container.
 
 mod boost;
 mod canary;
@@ -79,9 +79,9 @@ pub use index::Index;
 pub use matching::Unmatched;
 pub use note::{Note, Rule};
 
-/// On a pod: `"true"` leaves it alone.
+/// On a pod: `"true"` leaves the pod alone.
 pub const IGNORE_ANNOTATION: &str = annotation::IGNORE;
-/// On a VPA: `"true"` or `"false"` says whether it is acted on, whatever its mode.
+/// On a VPA: `"true"` or `"false"` decides whether the agent acts on the VPA, whatever its mode.
 pub const ACT_ANNOTATION: &str = annotation::ACT;
 /// The recommender of VPAs that name none.
 pub const DEFAULT_RECOMMENDER: &str = "default";
@@ -95,14 +95,14 @@ pub struct Options {
     pub lifetime: SignedDuration,
     /// How soon after its start a container's kill for memory is quick (`--evict-after-oom-threshold`): 10 minutes.
     pub oom_window: SignedDuration,
-    /// The modes that are acted on: all that change running pods.
+    /// The modes that the agent acts on: all that change running pods.
     pub modes: Vec<UpdateMode>,
-    /// The recommender whose VPAs are acted on, `default` being that of VPAs that name none. None acts on all.
+    /// The recommender whose VPAs the agent acts on. VPAs that name none have `default`. None: all recommenders.
     pub recommender: Option<String>,
     pub managers: StaticManagers,
 }
 
-/// Whether the kubelet assigns processors and memory to Guaranteed pods for good: no resize changes these.
+/// The static managers of the kubelet, which assign processors and memory to Guaranteed pods. No resize changes these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StaticManagers {
     /// The CPU manager's policy is `static`.
@@ -112,15 +112,13 @@ pub struct StaticManagers {
 }
 
 impl StaticManagers {
-    /// Whether a resource of this pod is assigned: memory of every Guaranteed pod, and processors where a container requests
+    /// Whether a manager assigns a resource of this pod: memory of every Guaranteed pod, and processors if a container requests
     /// a whole number of them (`guaranteedCPUs`, kubernetes `pkg/kubelet/cm/cpumanager/policy_static.go`).
     pub fn assign(self, pod: &Pod, resource: Resource) -> bool {
         let whole = |cpu: MilliCpu| !cpu.is_zero() && cpu.get().is_multiple_of(1000);
         let requests_whole = || {
-            let limits = pod
-                .all_containers()
-                .filter_map(|container| container.resources.limits.cpu);
-            limits.into_iter().any(whole)
+            let mut containers = pod.all_containers();
+            containers.any(|container| container.resources.limits.cpu.is_some_and(whole))
         };
         let assigned = match resource {
             Resource::Cpu => self.cpu && requests_whole(),
@@ -149,40 +147,31 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Whether a VPA is acted on. Those that are not are passed over before the strongest is chosen.
+    /// Whether the agent acts on a VPA. The strongest VPA is chosen from those.
     fn acts_on(&self, vpa: &VerticalPodAutoscaler) -> bool {
-        let asked = vpa
-            .metadata
-            .annotations
-            .get(ACT_ANNOTATION)
-            .and_then(|act| act.parse().ok());
-        asked.unwrap_or_else(|| self.modes.contains(&vpa.update_mode())) && self.recommends(vpa)
+        let act = vpa.metadata.annotations.get(ACT_ANNOTATION);
+        let act = act.and_then(|act| act.parse().ok());
+        act.unwrap_or_else(|| self.modes.contains(&vpa.update_mode())) && self.recommends(vpa)
     }
 
-    /// Whether startup boosts end by this agent where the VPA is not acted on. Modes that leave running pods alone leave
-    /// their boosts to whoever acts for the other modes.
+    /// Whether the agent ends startup boosts of a VPA that it does not act on. Upstream's updater does so for VPAs whose mode
+    /// leaves running pods alone.
     fn ends_boosts(&self, vpa: &VerticalPodAutoscaler) -> bool {
-        let declined = vpa
-            .metadata
-            .annotations
-            .get(ACT_ANNOTATION)
-            .is_some_and(|act| act == "false");
+        let act = vpa.metadata.annotations.get(ACT_ANNOTATION);
+        let declined = act.is_some_and(|act| act == "false");
         let leaves_pods_alone = matches!(vpa.update_mode(), UpdateMode::Off | UpdateMode::Initial);
         !self.modes.is_empty() && !declined && leaves_pods_alone && self.recommends(vpa)
     }
 
-    /// Whether a VPA's recommendations come from the recommender whose VPAs are acted on.
+    /// Whether a VPA's recommendations come from the recommender whose VPAs the agent acts on.
     fn recommends(&self, vpa: &VerticalPodAutoscaler) -> bool {
-        let recommender = vpa
-            .spec
-            .recommenders
-            .first()
-            .map_or(DEFAULT_RECOMMENDER, |first| &first.name);
+        let first = vpa.spec.recommenders.first();
+        let recommender = first.map_or(DEFAULT_RECOMMENDER, |first| &first.name);
         self.recommender.as_deref().is_none_or(|ours| ours == recommender)
     }
 }
 
-/// What is to become of one pod.
+/// What one pod's containers should have, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodDecision {
     pub namespace: String,
@@ -191,21 +180,19 @@ pub struct PodDecision {
     pub uid: String,
     /// The topmost known workload above the pod, or the pod itself.
     pub workload: TargetRef,
-    /// The VPA that controls the pod, or would if it were acted on.
+    /// The VPA that controls the pod, or would if the agent acted on it.
     pub vpa: Option<String>,
-    /// Why the pod is changed or not; says what is done.
+    /// Why the pod is changed or not. The [`Action`] follows from the reason.
     pub reason: Reason,
-    /// Every regular container, every sidecar, and the pod as a whole where that can be resized, with what it has after the
-    /// decision: for a resize the new amounts, else those of the
-    /// record that was passed in, or of the spec.
+    /// The amounts after the decision of every regular container, every sidecar, and the pod as a whole if the kubelet can
+    /// resize it: for a resize the new ones, else those of the agent's record or of the spec.
     pub containers: Vec<NamedRequirements>,
-    /// Where the reason is [`Reason::RestartRequired`]: the part of the change that restarts no container.
+    /// For [`Reason::RestartRequired`]: the part of the change that restarts no container.
     pub without_restart: Option<WithoutRestart>,
-    /// What the rules did on the way.
+    /// What the rules did.
     pub notes: Vec<Note>,
-    /// How far limits may grow in an emergency, whatever is decided. None for a pod that is not to be changed.
+    /// How far limits may grow in an emergency, whatever is decided. Empty for a pod that the agent does not change.
     pub ceilings: Vec<Ceiling>,
-    /// What becomes of its startup boosts.
     pub boosts: Boosts,
     pub canary: Canary,
 }
@@ -215,21 +202,28 @@ pub struct PodDecision {
 pub struct WithoutRestart {
     /// Why that part alone is due.
     pub reason: Reason,
-    /// Every regular container, then every sidecar, with what it has after that part.
+    /// The amounts of every regular container and every sidecar after that part.
     pub containers: Vec<NamedRequirements>,
 }
 
 impl PodDecision {
-    /// What is said of a pod that no source has described yet.
+    /// The decision about a pod that no source has described yet.
     pub fn undecided(pod: &Pod) -> Self {
+        Self {
+            containers: pod.requirements(),
+            ..Self::new(pod, Reason::SourcesSilent)
+        }
+    }
+
+    fn new(pod: &Pod, reason: Reason) -> Self {
         Self {
             namespace: pod.metadata.namespace.clone(),
             name: pod.metadata.name.clone(),
             uid: pod.metadata.uid.clone(),
             workload: matching::declared_workload(pod),
             vpa: None,
-            reason: Reason::SourcesSilent,
-            containers: pod.requirements(),
+            reason,
+            containers: Vec::new(),
             without_restart: None,
             notes: Vec::new(),
             ceilings: Vec::new(),
@@ -238,17 +232,16 @@ impl PodDecision {
         }
     }
 
-    /// When only time has to pass for another decision.
+    /// When the decision changes by time alone.
     pub fn next_change(&self) -> Option<Timestamp> {
         [self.boosts.next_end, self.canary.until].into_iter().flatten().min()
     }
 
-    /// What is to be done.
     pub const fn action(&self) -> Action {
         self.reason.action()
     }
 
-    /// Settings inside the pod's containers that no resize reaches.
+    /// The memory settings inside the pod's containers that no resize reaches.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         self.notes.iter().filter_map(|note| match note {
             Note::OutOfReach(finding) => Some(finding.as_ref()),
@@ -256,14 +249,14 @@ impl PodDecision {
         })
     }
 
-    /// Which annotation of the VPA is not understood, and what it may hold.
+    /// The malformed annotation of the VPA, with what it may hold.
     pub fn unreadable(&self) -> Option<String> {
         let unreadable = |note: &&Note| matches!(note, Note::Unreadable { .. });
         self.notes.iter().find(unreadable).map(Note::to_string)
     }
 
-    /// What to change the pod to now, and why; none where nothing changes. Where the whole change would restart a
-    /// container, this is the part that restarts none.
+    /// The amounts to change the pod to now, and the reason. None if nothing changes. If the whole change would restart a
+    /// container, these are the amounts of the part that restarts none.
     pub fn change(&self) -> Option<(Reason, &[NamedRequirements])> {
         match &self.without_restart {
             Some(part) => Some((part.reason, &part.containers)),
@@ -272,7 +265,7 @@ impl PodDecision {
     }
 }
 
-/// Decides about all pods, in their order.
+/// Decides about all pods, in their order, without knowledge of earlier decisions.
 pub fn decide(pods: &[impl Borrow<Pod>], index: &Index<'_>, now: Timestamp, options: &Options) -> Vec<PodDecision> {
     pods.iter()
         .map(|pod| decide_pod(pod.borrow(), index, now, options, Known::default()))
@@ -287,23 +280,9 @@ pub fn decide_pod<'a>(
     options: &Options,
     known: impl Into<Known<'a>>,
 ) -> PodDecision {
-    let mut case = Case::new(pod, now, options, known.into());
-    let with_settings = pod.running_containers().flat_map(findings);
-    case.notes
-        .extend(with_settings.map(|finding| Note::OutOfReach(Box::new(finding))));
-    let (reason, containers) = case.decide(index).unwrap_or_else(|reason| (reason, case.standing()));
-    PodDecision {
-        namespace: pod.metadata.namespace.clone(),
-        name: pod.metadata.name.clone(),
-        uid: pod.metadata.uid.clone(),
-        workload: case.workload.unwrap_or_else(|| matching::declared_workload(pod)),
-        vpa: case.vpa.map(|vpa| vpa.metadata.name.clone()),
-        reason,
-        containers,
-        without_restart: case.without_restart,
-        notes: case.notes,
-        ceilings: case.ceilings,
-        boosts: case.boosts,
-        canary: case.canary,
-    }
+    let mut decision = PodDecision::new(pod, Reason::NoVpa);
+    let findings = pod.running_containers().flat_map(findings);
+    let notes = findings.map(|finding| Note::OutOfReach(Box::new(finding)));
+    decision.notes.extend(notes);
+    Case::new(pod, now, options, known.into(), decision).decide(index)
 }

@@ -1,4 +1,4 @@
-//! What the rules did to a decision on its way, one fact each, for people who ask why.
+//! Notes on what the rules did to a decision, one fact each, for people who ask why.
 
 use jiff::Timestamp;
 
@@ -8,34 +8,28 @@ use crate::lint::Finding;
 use crate::model::objects::VerticalPodAutoscaler;
 use crate::model::{QosClass, Resource};
 
-/// The characters of an annotation that are shown.
+/// A note shows at most this many characters of an annotation.
 const SHOWN: usize = 64;
 
-/// A bound that changes a recommended request. In the order in which they are applied.
+/// A bound that changes a recommended request, in the order in which they apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, derive_more::Display)]
 pub enum Rule {
-    /// A LimitRange's minimum for pods.
     #[display("the LimitRange's minimum for pods")]
     PodMin,
-    /// A LimitRange's maximum for pods.
     #[display("the LimitRange's maximum for pods")]
     PodMax,
-    /// A LimitRange's minimum for containers.
     #[display("the LimitRange's minimum for containers")]
     ContainerMin,
-    /// A LimitRange's maximum for containers, which bounds the limit and so the request.
+    /// Bounds the limit, and so the request.
     #[display("the LimitRange's maximum for containers")]
     ContainerMax,
-    /// The VPA's `minAllowed`.
     #[display("the VPA's minAllowed")]
     MinAllowed,
-    /// The VPA's `maxAllowed`.
     #[display("the VPA's maxAllowed")]
     MaxAllowed,
     /// The lowest memory limit under which a heap of fixed size has room.
     #[display("the memory limit keeps room for the container's fixed heap")]
     FixedHeap,
-    /// The container's limit, which a VPA with `RequestsOnly` leaves alone.
     #[display("the container's limit, which RequestsOnly leaves alone")]
     OwnLimit,
 }
@@ -52,10 +46,10 @@ pub enum Note {
         from: u64,
         to: u64,
     },
-    /// A resource of a container is left as it is, because nothing would remain of its request.
+    /// A resource of a container keeps its amounts, because nothing would remain of its request.
     #[display("{container}: {resource} is left alone: its request would become zero")]
     NothingLeft { container: String, resource: Resource },
-    /// A resource is left as it is, because containers that the VPA does not control fill the LimitRange's maximum.
+    /// A resource keeps its amounts, because containers that the VPA does not control fill the LimitRange's maximum.
     #[display(
         "{resource} is left alone: containers without recommendation take all of the {} that the LimitRange allows a pod",
         resource.quantity(*max)
@@ -68,7 +62,7 @@ pub enum Note {
         resource: Resource,
         to: u64,
     },
-    /// A limit in proportion would lie below the request, and is raised to it.
+    /// The limit in proportion would lie below the request.
     #[display(
         "{container}: {resource} limit {} is raised to the request of {}",
         resource.quantity(*from),
@@ -80,73 +74,57 @@ pub enum Note {
         from: u64,
         to: u64,
     },
-    /// A limit in proportion is more than a quantity can say, and stays at the largest.
+    /// The limit in proportion is above the largest quantity, and is cut to that.
     #[display("{container}: {resource} limit stays at the largest quantity there is")]
     LimitSaturated { container: String, resource: Resource },
-    /// The recommendation names a container that the pod lacks.
+    /// The recommendation names a container that the pod does not have.
     #[display("{container}: recommended for, but the pod has no such container")]
     UnknownContainer { container: String },
-    /// A recommendation for a container or resource that the VPA's own policy takes out.
+    /// The VPA's own policy excludes a container or resource that it has a recommendation for.
     #[display("{container}: {resource} is left alone: the VPA's policy excludes it")]
     NotControlled { container: String, resource: Resource },
-    /// A horizontal autoscaler follows the resource, so it is left as it is.
+    /// A horizontal autoscaler scales on the resource, so it keeps its amounts.
     #[display("{resource} is left alone: HorizontalPodAutoscaler {hpa} scales on it")]
     FollowedByHpa { resource: Resource, hpa: String },
-    /// The kubelet's static manager has assigned the resource to the pod, so it is left as it is.
+    /// The kubelet's static manager has assigned the resource to the pod, so it keeps its amounts.
     #[display("{resource} is left alone: the kubelet's static {resource} manager has assigned it to the pod")]
     StaticallyAssigned { resource: Resource },
-    /// Another VPA targets the same workload, but is younger or comes later in the alphabet.
+    /// Another VPA targets the same workload, and is younger or comes later in the alphabet.
     #[display("VerticalPodAutoscaler {vpa} targets the workload too, but is younger or later by name")]
     Outranked { vpa: String },
     /// Why no VPA can control the pod.
     Unmatched(Unmatched),
-    /// When the pod will be old enough to be changed for a difference within the bounds.
+    /// From this time on the pod is old enough to be changed for a difference within the bounds.
     #[display("old enough to be changed from {at}")]
     ActsFrom { at: Timestamp },
-    /// The class the pod has, and the one the change would give it.
+    /// The change would give the pod another class.
     #[display("the pod is {from} and would become {to}, which the API refuses")]
-    WouldChangeClass {
-        from: QosClass,
-        /// The class the API would refuse.
-        to: QosClass,
-    },
-    /// Changing the resource restarts the container.
+    WouldChangeClass { from: QosClass, to: QosClass },
     #[display(
         "{container}: {resource} is left as it is: its resizePolicy restarts the container when {resource} changes"
     )]
     WouldRestart { container: String, resource: Resource },
-    /// A container's limit, or the sum of all requests, would pass what the pod's own `spec.resources` allow.
+    /// A container's limit, or the sum of all requests, would exceed the pod's own `spec.resources`.
     #[display(
         "containers would have {} of {resource}, and the pod's own resources allow {}",
         resource.quantity(*to),
         resource.quantity(*pod)
     )]
-    WouldExceedPod {
-        resource: Resource,
-        /// What the containers would have.
-        to: u64,
-        pod: u64,
-    },
-    /// Two containers have this name.
+    WouldExceedPod { resource: Resource, to: u64, pod: u64 },
     #[display("{container}: two containers have this name")]
     SharedName { container: String },
-    /// A container has more cpu while its pod starts, and keeps it for now.
+    /// A container keeps its additional cpu while its pod starts.
     #[display("{container}: cpu keeps its startup boost until {lasts}")]
     Boosted { container: String, lasts: Lasts },
-    /// It is not known what a container had before its boost.
+    /// The annotation does not say what a container had before its boost.
     #[display(
         "{container}: what it had before its startup boost is not known: annotation {ANNOTATION}{container} should hold the \
          requests and limits of then as JSON: {why}"
     )]
-    BoostUnreadable {
-        container: String,
-        /// What is wrong with the pod's annotation.
-        why: String,
-    },
-    /// The pod is among those that changed recommendations go to first.
+    BoostUnreadable { container: String, why: String },
     #[display("changed recommendations go to this pod first, as to {percent}% of the VPA's pods")]
     GoesFirst { percent: u64 },
-    /// The pod waits for a change that others have first.
+    /// The pod waits for a change that other pods have first.
     #[display(
         "{percent}% of the VPA's pods have the change first; this one has it from {until:.0}, if none of them on this node is in \
          trouble, as none has been since {since:.0}"
@@ -156,19 +134,19 @@ pub enum Note {
         since: Timestamp,
         until: Timestamp,
     },
-    /// An annotation of the VPA that is not understood.
+    /// An annotation of the VPA is malformed.
     #[display("VerticalPodAutoscaler {vpa}: metadata.annotations[{annotation}]: {value:?}: allowed is {allowed}")]
     Unreadable {
         vpa: String,
         annotation: &'static str,
-        /// The beginning of what it holds.
+        /// The beginning of the annotation's value.
         value: String,
         allowed: String,
     },
-    /// A setting inside a container that no resize reaches.
+    /// No resize reaches a memory setting inside a container.
     #[display("{}: {_0}", _0.container)]
     OutOfReach(Box<Finding>),
-    /// A boost cannot be taken back: the container had no request before.
+    /// The agent cannot take a boost back: the container had no request before.
     #[display(
         "{container}: cpu stays as its startup boost left it: it had no request before, and a request cannot be removed from a \
          running pod"
@@ -177,7 +155,7 @@ pub enum Note {
 }
 
 impl Note {
-    /// An annotation of the VPA that is not understood.
+    /// An annotation of the VPA is malformed.
     pub(super) fn unreadable(
         vpa: &VerticalPodAutoscaler,
         annotation: &'static str,
@@ -192,7 +170,7 @@ impl Note {
         }
     }
 
-    /// The container and the resource it is about, as far as it is about one.
+    /// The container and the resource that the note is about, if it is about one.
     pub fn about(&self) -> (Option<&str>, Option<Resource>) {
         match self {
             Self::Capped {

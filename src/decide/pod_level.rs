@@ -1,33 +1,30 @@
-//! What the pod as a whole has (`spec.resources`) once its containers have something else, where its kubelet can resize that.
+//! The pod's own amounts (`spec.resources`) after its containers' change, where the kubelet can resize them.
 //!
-//! In come the pod's own amounts, the VPA's `podPolicy` (AEP-7571) and what the containers have before and after; out come the
-//! pod's own amounts after. They change by as much as those of the containers do together: what the pod has beside them stays.
-//! Where the containers do not fit in after all, the change is forbidden (`verdict`).
+//! Input: the pod's own amounts, the VPA's `podPolicy` (AEP-7571), and the containers' amounts before and after. The pod's
+//! own amounts change by the sum of the containers' changes. If the containers then exceed them, `verdict` forbids the
+//! change.
 
 use super::candidate::Candidate;
 use crate::model::objects::ContainerPolicy;
-use crate::model::{NamedRequirements, Requirements, Resource};
+use crate::model::{Requirements, Resource};
 
-/// `outcome` has one entry for each candidate, in the same order.
 pub(super) fn follow(
     has: &Requirements,
     policy: Option<&ContainerPolicy>,
     candidates: &[Candidate<'_>],
-    outcome: &[NamedRequirements],
 ) -> Requirements {
     let mut after = *has;
     let followed = |resource: &Resource| policy.is_none_or(|policy| !policy.is_off() && policy.controls(*resource));
     for resource in Resource::ALL.into_iter().filter(followed) {
         let (mut request, mut limit) = (has.requests.get(resource), has.limits.get(resource));
         let mut highest = 0;
-        let pairs = candidates.iter().zip(outcome);
-        // VPA's webhook boosts containers alone, so the end of a boost moves nothing else either.
-        for (before, after) in pairs.filter(|(candidate, _)| !candidate.ends_boost(resource)) {
-            let [before, after] = [&before.standing, &after.resources];
+        // VPA's webhook boosts containers only, so the end of a boost moves no other amount either.
+        for candidate in candidates.iter().filter(|candidate| !candidate.ends_boost(resource)) {
+            let [before, after] = [&candidate.standing, &candidate.outcome];
             let requests = [before, after].map(|has| has.requests.get(resource));
             let limits = [before, after].map(|has| has.limits.get(resource));
             change(&mut request, requests);
-            // A container without a limit of its own is bound by the pod's.
+            // The pod's limit bounds a container without a limit of its own.
             change(&mut limit, if limits[0].is_some() { limits } else { requests });
             highest = after.limits.amount(resource).max(highest);
         }
@@ -36,7 +33,7 @@ pub(super) fn follow(
         let max = max.filter(|max| *max > 0).unwrap_or(u64::MAX);
         let request = request.map(|request| request.max(min).min(max.max(has.requests.amount(resource))));
         let least = highest.max(request.unwrap_or(0));
-        // What is equal stays equal: the pod's class follows from that.
+        // Equal amounts stay equal: the pod's class depends on that.
         let is_equal = has.limits.get(resource) == has.requests.get(resource);
         let limit = if is_equal {
             request
@@ -49,7 +46,7 @@ pub(super) fn follow(
     after
 }
 
-/// Adds the difference between two amounts that are there.
+/// Adds the difference between two amounts, if both are set.
 fn change(sum: &mut Option<u64>, amounts: [Option<u64>; 2]) {
     if let (Some(sum), [Some(before), Some(after)]) = (sum, amounts) {
         *sum = sum.saturating_sub(before).saturating_add(after);

@@ -1,17 +1,18 @@
 //! What a LimitRange for whole pods leaves to each container (`applyPodLimitRange`, autoscaler `pkg/utils/vpa/capping.go`).
 //!
-//! The pod's bounds are shared out in proportion to the recommendations. Where every container has one, the results are
-//! upstream's. Containers without a recommendation are never changed here: what they have is taken off the pod's bounds
-//! first. (Upstream changes them too, or stops on a nil pointer where they have no request, or a recommendation lacks a
-//! bound.) Where nothing is left to share out, the resource is left as it is. (Upstream writes minus one byte.)
+//! Each container gets a share of the pod's bounds in proportion to its recommendation. Where every container has one, the
+//! results are upstream's. Containers without a recommendation keep what they have, and their amounts are subtracted from
+//! the pod's bounds first. (Upstream changes them too, or stops on a nil pointer where they have no request, or a
+//! recommendation lacks a bound.) Where nothing is left to share, the resource keeps its amounts. (Upstream writes minus
+//! one byte.)
 
 use super::candidate::{Candidate, Part};
 use super::limit_range::Bounds;
 use super::note::{Note, Rule};
-use super::proportional::{Ratio, Rounding, scale};
+use super::proportional::{Rounding, scale};
 use crate::model::Resource;
 
-/// Fits all recommendations into the pod's bounds.
+/// Scales all recommendations until their sums are within the pod's bounds.
 pub(super) fn fit(candidates: &mut [Candidate<'_>], bounds: &Bounds, notes: &mut Vec<Note>) {
     for resource in Resource::ALL {
         if bounds.min.amount(resource) == 0 && bounds.max.amount(resource) == 0 {
@@ -20,12 +21,9 @@ pub(super) fn fit(candidates: &mut [Candidate<'_>], bounds: &Bounds, notes: &mut
         for part in Part::ALL {
             fit_part(candidates, bounds, part, resource, notes);
         }
-        // Shares are rounded and each part has its own, which can push a target out of its range and so cause a
-        // change in every round.
-        for recommended in candidates
-            .iter_mut()
-            .filter_map(|candidate| candidate.recommended.as_mut())
-        {
+        // Each part is scaled and rounded on its own. That can push a target out of its range, and the pod would be
+        // changed again and again.
+        for recommended in candidates.iter_mut().map(|candidate| &mut candidate.recommended) {
             if let Some(target) = recommended.target.get(resource) {
                 let lower = recommended.lower.get(resource).map(|lower| lower.min(target));
                 let upper = recommended.upper.get(resource).map(|upper| upper.max(target));
@@ -36,21 +34,14 @@ pub(super) fn fit(candidates: &mut [Candidate<'_>], bounds: &Bounds, notes: &mut
     }
 }
 
-/// Requests and limits added up over containers.
+/// Sums of requests and limits over containers.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sums {
     requests: u128,
     limits: u128,
 }
 
-impl Sums {
-    fn add(&mut self, request: u64, limit: u64) {
-        self.requests += u128::from(request);
-        self.limits += u128::from(limit);
-    }
-}
-
-/// The factor all shares are multiplied by.
+/// The factor that all shares are multiplied by.
 struct Factor {
     numerator: u128,
     denominator: u128,
@@ -59,27 +50,31 @@ struct Factor {
 }
 
 fn fit_part(candidates: &mut [Candidate<'_>], bounds: &Bounds, part: Part, resource: Resource, notes: &mut Vec<Note>) {
-    let (mut shared, mut fixed) = (Sums::default(), Sums::default());
-    for candidate in &*candidates {
-        add_up(candidate, bounds, part, resource, &mut shared, &mut fixed);
-    }
-    let Some(factor) = factor(bounds, resource, shared, fixed) else {
+    let Some(factor) = factor(candidates, bounds, part, resource) else {
         return;
     };
-    if factor.numerator == 0 {
-        leave_alone(candidates, bounds, part, resource, notes);
-        return;
+    if factor.numerator == 0 && part == Part::Target {
+        notes.push(Note::PodMaxTaken {
+            resource,
+            max: bounds.max.amount(resource),
+        });
     }
     for candidate in candidates {
-        let Some(recommended) = &mut candidate.recommended else {
+        if factor.numerator == 0 {
+            // Without a target the resource keeps its amounts. Without one end of the range, that end triggers nothing.
+            match part {
+                Part::Target => candidate.leave(resource),
+                Part::Upper | Part::Lower => candidate.recommended.part_mut(part).set(resource, None),
+            }
+            continue;
+        }
+        let list = candidate.recommended.part_mut(part);
+        let Some(from) = list.get(resource) else {
             continue;
         };
-        let Some(from) = recommended.part(part).get(resource) else {
-            continue;
-        };
-        // A share may be rounded to zero: a minimum can still lift it, and capping deals with what remains zero.
+        // A share may be rounded to zero. A minimum can still raise it, and capping drops targets that stay zero.
         let to = scale(from, factor.numerator, factor.denominator, factor.rounding);
-        recommended.part_mut(part).set(resource, Some(to));
+        list.set(resource, Some(to));
         if part == Part::Target && to != from {
             notes.push(Note::Capped {
                 container: candidate.spec.name.clone(),
@@ -92,65 +87,26 @@ fn fit_part(candidates: &mut [Candidate<'_>], bounds: &Bounds, part: Part, resou
     }
 }
 
-/// There is nothing to share out: without a target the resource is not touched, without a bound not tested against it.
-fn leave_alone(
-    candidates: &mut [Candidate<'_>],
-    bounds: &Bounds,
-    part: Part,
-    resource: Resource,
-    notes: &mut Vec<Note>,
-) {
-    for recommended in candidates
-        .iter_mut()
-        .filter_map(|candidate| candidate.recommended.as_mut())
-    {
-        match part {
-            Part::Target => recommended.drop(resource),
-            Part::Upper | Part::Lower => recommended.part_mut(part).set(resource, None),
-        }
+/// The factor that brings the sums within the bounds. None if they are within them, or if there is no limit to bound.
+fn factor(candidates: &[Candidate<'_>], bounds: &Bounds, part: Part, resource: Resource) -> Option<Factor> {
+    let (mut shared, mut fixed) = (Sums::default(), Sums::default());
+    for candidate in candidates {
+        let own = candidate.recommended.part(part).get(resource);
+        // A container that lacks this part alone will get its target. One without a target keeps what it has.
+        let (sums, request, limit) = match own.or(candidate.target(resource)) {
+            Some(request) => {
+                let limit = candidate.ratio(resource, bounds).limit_for(request).unwrap_or(0);
+                (if own.is_some() { &mut shared } else { &mut fixed }, request, limit)
+            }
+            None => {
+                let has = candidate.in_force;
+                (&mut fixed, has.requests.amount(resource), has.limits.amount(resource))
+            }
+        };
+        sums.requests += u128::from(request);
+        sums.limits += u128::from(limit);
     }
-    if part == Part::Target {
-        notes.push(Note::PodMaxTaken {
-            resource,
-            max: bounds.max.amount(resource),
-        });
-    }
-}
-
-/// Counts a container among those that share the bounds, or those whose amounts are fixed.
-fn add_up(
-    candidate: &Candidate<'_>,
-    bounds: &Bounds,
-    part: Part,
-    resource: Resource,
-    shared: &mut Sums,
-    fixed: &mut Sums,
-) {
-    let default = bounds.default.amount(resource);
-    let ratio = Ratio::new(
-        candidate.ratio.requests.amount(resource),
-        candidate.ratio.limits.amount(resource),
-        default,
-    );
-    let said = candidate
-        .recommended
-        .as_ref()
-        .and_then(|said| said.part(part).get(resource));
-    // A container that lacks this part alone will get its target; one without a target keeps what it has.
-    match (said, candidate.target(resource)) {
-        (Some(request), _) => shared.add(request, ratio.limit_for(request).unwrap_or(0)),
-        (None, Some(target)) => fixed.add(target, ratio.limit_for(target).unwrap_or(0)),
-        (None, None) => fixed.add(
-            candidate.in_force.requests.amount(resource),
-            candidate.in_force.limits.amount(resource),
-        ),
-    }
-}
-
-/// What brings the sums into the bounds; none if they are, or if no limit is there to bound.
-fn factor(bounds: &Bounds, resource: Resource, shared: Sums, fixed: Sums) -> Option<Factor> {
-    let min = u128::from(bounds.min.amount(resource));
-    let max = u128::from(bounds.max.amount(resource));
+    let [min, max] = [bounds.min, bounds.max].map(|bound| u128::from(bound.amount(resource)));
     let (requests, limits) = (shared.requests + fixed.requests, shared.limits + fixed.limits);
     if min <= limits && min <= requests && (max == 0 || max >= limits) {
         return None;

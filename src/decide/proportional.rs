@@ -1,7 +1,7 @@
-//! Limits in proportion to requests. Amounts are plain numbers, thousandths of a cpu or bytes; zero means unset.
+//! Limits in proportion to requests. Amounts are plain numbers, thousandths of a cpu or bytes. Zero means unset.
 //!
-//! Products are formed in 128 bits and results saturate at [`MAX`], where upstream's saturate too (or wrap, for some
-//! shares of a pod's bound: never here).
+//! Products have 128 bits and results saturate at [`MAX`]. Upstream's saturate there too, or wrap for some shares of a pod's
+//! bound.
 
 /// The largest amount a Kubernetes quantity holds.
 pub(super) const MAX: u64 = i64::MAX as u64;
@@ -13,7 +13,7 @@ pub(super) enum Rounding {
     Up,
 }
 
-/// `amount · numerator / denominator`; the amount itself where the denominator is zero.
+/// `amount · numerator / denominator`, or the amount itself if the denominator is zero.
 pub(super) fn scale(amount: u64, numerator: u128, denominator: u128, rounding: Rounding) -> u64 {
     if denominator == 0 {
         return amount.min(MAX);
@@ -26,7 +26,7 @@ pub(super) fn scale(amount: u64, numerator: u128, denominator: u128, rounding: R
     u64::try_from(quotient).map_or(MAX, |quotient| quotient.min(MAX))
 }
 
-/// The request and limit that say how many times the one the other is.
+/// The request and limit whose ratio a new limit keeps.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ratio {
     request: u64,
@@ -34,7 +34,7 @@ pub(super) struct Ratio {
 }
 
 impl Ratio {
-    /// A missing limit is the LimitRange's default, if there is one.
+    /// In place of a missing limit the LimitRange's default counts, if there is one.
     pub(super) const fn new(request: u64, limit: u64, default_limit: u64) -> Self {
         Self {
             request,
@@ -42,7 +42,7 @@ impl Ratio {
         }
     }
 
-    /// The limit of a container whose request becomes `request`; none if it has no limit now or gets no request.
+    /// The limit of a container whose request becomes `request`. None if the container has no limit now or gets no request.
     ///
     /// `getProportionalResourceLimit` (autoscaler `pkg/utils/vpa/limit_and_request_scaling.go`).
     pub(super) fn limit_for(self, request: u64) -> Option<u64> {
@@ -56,7 +56,7 @@ impl Ratio {
         }
     }
 
-    /// The lowest request whose limit is `limit` or more; none if there is no limit.
+    /// The lowest request whose limit is `limit` or more. None if there is no limit.
     pub(super) fn request_reaching(self, limit: u64) -> Option<u64> {
         if self.limit == 0 {
             None
@@ -68,7 +68,7 @@ impl Ratio {
         }
     }
 
-    /// The request whose limit is `bound`; none if there is no limit or no bound.
+    /// The request whose limit is `bound`. None if there is no limit or no bound.
     ///
     /// `GetBoundaryRequest` (autoscaler `pkg/utils/vpa/limit_and_request_scaling.go`).
     pub(super) fn request_at(self, bound: u64) -> Option<u64> {

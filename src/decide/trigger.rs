@@ -1,7 +1,7 @@
 //! When a recommendation is acted on (`GetUpdatePriority` and `AddPod`, autoscaler `pkg/updater/priority`).
 //!
 //! At once when a request lies outside its range, or when a container was killed for memory soon after its start and
-//! the change would help; else only for old pods and differences that are large enough.
+//! the change would help. Otherwise only for old pods and for differences that are large enough.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -10,9 +10,6 @@ use super::candidate::Candidate;
 use super::note::Note;
 use crate::model::objects::{ContainerPolicy, ContainerStatus, Pod, VerticalPodAutoscaler, annotation};
 use crate::model::{Reason, Resource};
-
-/// Upstream's webhook lists the containers it saw when the pod was created; those injected later do not count.
-const OBSERVED: &str = annotation::OBSERVED;
 
 /// Why to act now, or why not.
 pub(super) fn when(
@@ -23,12 +20,14 @@ pub(super) fn when(
     options: &Options,
     notes: &mut Vec<Note>,
 ) -> Reason {
-    let observed = Observed::of(pod);
-    let drift = Drift::of(candidates, &observed);
+    let observed = observed(pod);
+    let counts = |container: &str| observed.as_ref().is_none_or(|names| names.contains(&container));
+    let counted = candidates.iter().filter(|one| counts(&one.spec.name));
+    let drift = Drift::of(counted.clone());
     let quick_oom = pod
         .statuses()
         .filter(|status| pod.container(&status.name).is_some())
-        .any(|status| observed.counts(&status.name) && was_quick_oom(status, vpa, options));
+        .any(|status| counts(&status.name) && was_quick_oom(status, vpa, options));
     if quick_oom {
         return if drift.any { Reason::QuickOOM } else { Reason::InRange };
     }
@@ -38,7 +37,7 @@ pub(super) fn when(
     if drift.outside {
         return Reason::OutOfBounds;
     }
-    if asked_too_much(pod, candidates, &observed) {
+    if asks_for_too_much(pod, counted) {
         return Reason::AskedTooMuch;
     }
     if drift.relative < options.update_threshold {
@@ -54,9 +53,9 @@ pub(super) fn when(
     Reason::TooYoung
 }
 
-/// Whether the kubelet has put off or refused what the spec asks for, and less is recommended. What nobody has
-/// is no reason to wait.
-fn asked_too_much(pod: &Pod, candidates: &[Candidate<'_>], observed: &Observed<'_>) -> bool {
+/// Whether the kubelet has deferred or refused what the spec asks for, and less is recommended. The pod does not have what
+/// the spec asks for, so no age or threshold protects it.
+fn asks_for_too_much<'a>(pod: &Pod, mut candidates: impl Iterator<Item = &'a Candidate<'a>>) -> bool {
     let less = |one: &Candidate<'_>| {
         Resource::ALL.into_iter().any(|resource| {
             let asked = one.standing.requests.get(resource);
@@ -64,11 +63,10 @@ fn asked_too_much(pod: &Pod, candidates: &[Candidate<'_>], observed: &Observed<'
             asked.zip(target).is_some_and(|(asked, target)| target < asked)
         })
     };
-    let mut counted = candidates.iter().filter(|one| observed.counts(&one.spec.name));
-    pod.resize_condition("PodResizePending").is_some() && counted.any(less)
+    pod.resize_condition("PodResizePending").is_some() && candidates.any(less)
 }
 
-/// Whether the container's last end was a kill for memory soon after its start.
+/// Whether the kernel ended the container's last run for memory soon after its start.
 fn was_quick_oom(status: &ContainerStatus, vpa: &VerticalPodAutoscaler, options: &Options) -> bool {
     let Some(end) = &status.last_state.terminated else {
         return false;
@@ -88,30 +86,13 @@ fn was_quick_oom(status: &ContainerStatus, vpa: &VerticalPodAutoscaler, options:
         && !vpa.policy_for(&status.name).is_some_and(ContainerPolicy::is_off)
 }
 
-/// Which containers count for whether to act.
-enum Observed<'a> {
-    All,
-    Listed(Vec<&'a str>),
-}
-
-impl<'a> Observed<'a> {
-    /// A list that holds anything but container names is ignored
-    /// (`ParseVpaObservedContainersValue`, autoscaler `pkg/utils/annotations`).
-    fn of(pod: &'a Pod) -> Self {
-        match pod.metadata.annotations.get(OBSERVED).map(String::as_str) {
-            None => Self::All,
-            Some("") => Self::Listed(Vec::new()),
-            Some(list) if list.split(", ").all(is_label) => Self::Listed(list.split(", ").collect()),
-            Some(_) => Self::All,
-        }
-    }
-
-    fn counts(&self, container: &str) -> bool {
-        match self {
-            Self::All => true,
-            Self::Listed(names) => names.contains(&container),
-        }
-    }
+/// The containers that upstream's webhook saw when the pod was created: containers that were injected later do not count.
+/// None: all containers count. That is also so if the list holds anything but container names
+/// (`ParseVpaObservedContainersValue`, autoscaler `pkg/utils/annotations`).
+fn observed(pod: &Pod) -> Option<Vec<&str>> {
+    let list = pod.metadata.annotations.get(annotation::OBSERVED)?;
+    let names: Vec<&str> = list.split(", ").filter(|_| !list.is_empty()).collect();
+    names.iter().all(|name| is_label(name)).then_some(names)
 }
 
 /// A DNS-1123 label, which container names are.
@@ -131,25 +112,23 @@ struct Drift {
     missing: bool,
     /// A request lies outside its range.
     outside: bool,
-    /// Some sum of requests differs from its sum of targets.
+    /// The requests of a resource differ from its targets, both summed over the pod.
     any: bool,
-    /// Differences relative to the requests, each taken over the whole pod, added up over resources.
+    /// The differences of these sums relative to the requests, added up over resources.
     relative: f64,
 }
 
 impl Drift {
-    fn of(candidates: &[Candidate<'_>], observed: &Observed<'_>) -> Self {
+    fn of<'a>(candidates: impl Iterator<Item = &'a Candidate<'a>> + Clone) -> Self {
         let mut drift = Self::default();
         for resource in Resource::ALL {
-            let (mut requests, mut targets, mut targeted) = (0_u128, 0_u128, false);
-            let counted = candidates
-                .iter()
-                .filter(|candidate| observed.counts(&candidate.spec.name) && !candidate.ends_boost(resource));
-            for (candidate, recommended) in counted.filter_map(|one| Some((one, one.recommended.as_ref()?))) {
+            let (mut requests, mut targets, mut has_target) = (0_u128, 0_u128, false);
+            for candidate in candidates.clone().filter(|candidate| !candidate.ends_boost(resource)) {
+                let recommended = &candidate.recommended;
                 let Some(target) = recommended.target.get(resource) else {
                     continue;
                 };
-                targeted = true;
+                has_target = true;
                 targets += u128::from(target);
                 let Some(request) = candidate.in_force.requests.get(resource) else {
                     drift.missing = true;
@@ -159,7 +138,7 @@ impl Drift {
                 drift.outside |= recommended.lower.get(resource).is_some_and(|lower| request < lower)
                     || recommended.upper.get(resource).is_some_and(|upper| request > upper);
             }
-            if targeted {
+            if has_target {
                 drift.add(resource, requests, targets);
             }
         }
@@ -167,7 +146,7 @@ impl Drift {
     }
 
     fn add(&mut self, resource: Resource, requests: u128, targets: u128) {
-        // Upstream counts memory in thousandths too, and no request as one of them.
+        // Upstream counts memory in thousandths too, and a missing request as one of them.
         let unit = match resource {
             Resource::Cpu => 1,
             Resource::Memory => 1000,

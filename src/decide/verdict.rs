@@ -1,11 +1,11 @@
-//! Changes that must not be made in place, though due: the API refuses them, or they restart a container.
+//! Due changes that the agent must not make in place: the API refuses them, or they restart a container.
 
-use super::candidate::Candidate;
+use super::candidate::{Candidate, differ};
 use super::note::Note;
 use crate::model::objects::Pod;
 use crate::model::{NamedRequirements, QosClass, Reason, Requirements, Resource};
 
-/// Why the pod may not be given these amounts, if so. `outcome` has one entry for each candidate, in the same order.
+/// Why the pod may not be given these amounts. None if it may. `outcome` has the candidates' outcomes, and the pod's own.
 pub(super) fn forbids(
     pod: &Pod,
     candidates: &[Candidate<'_>],
@@ -22,11 +22,11 @@ pub(super) fn forbids(
         return Some(reason);
     }
     let known = notes.len();
-    notes.extend(restarts(candidates, outcome));
+    notes.extend(restarts(candidates));
     (notes.len() > known).then_some(Reason::RestartRequired)
 }
 
-/// A resize must leave the class as it is (KEP-1287).
+/// A resize must not change the pod's class (KEP-1287).
 fn class_change(pod: &Pod, outcome: &[NamedRequirements]) -> Option<Note> {
     // The class follows from the pod's own resources where it has any.
     let own = pod.spec.resources.is_some();
@@ -35,8 +35,8 @@ fn class_change(pod: &Pod, outcome: &[NamedRequirements]) -> Option<Note> {
     }
     let from = pod.qos_class();
     let mut to = pod.qos_with(outcome);
-    // A lone limit stands for an equal request only until the API server has written that down: an object with a class
-    // has been there.
+    // A lone limit implies an equal request only until the API server fills in the request. It has done so for every
+    // object that has a class.
     let init = pod.spec.init_containers.iter().map(|container| &container.resources);
     let mut after = outcome.iter().map(|named| &named.resources).chain(init);
     if !own && to == QosClass::Guaranteed && pod.status.qos_class.is_some() && after.any(has_lone_limit) {
@@ -51,36 +51,18 @@ fn has_lone_limit(has: &Requirements) -> bool {
         .any(|resource| has.limits.amount(resource) > 0 && has.requests.amount(resource) == 0)
 }
 
-/// The resources that change, in their request or their limit, and would restart their container.
-fn restarts(candidates: &[Candidate<'_>], outcome: &[NamedRequirements]) -> impl Iterator<Item = Note> {
-    let changed = candidates.iter().zip(outcome).flat_map(|(candidate, new)| {
-        let differs = move |resource| changes(&candidate.in_force, &new.resources, resource);
-        Resource::ALL
-            .into_iter()
-            .filter(move |resource| candidate.moves(*resource) && differs(*resource))
-            .map(move |resource| (candidate.spec, resource))
-    });
-    changed
-        .filter(|(container, resource)| container.restarts_for(*resource))
-        .map(|(container, resource)| Note::WouldRestart {
-            container: container.name.clone(),
+/// The resources whose change would restart their container.
+fn restarts(candidates: &[Candidate<'_>]) -> impl Iterator<Item = Note> {
+    candidates.iter().flat_map(|candidate| {
+        let restarts = move |resource: &Resource| {
+            candidate.moves(*resource)
+                && differ(&candidate.in_force, &candidate.outcome, *resource)
+                && candidate.spec.restarts_for(*resource)
+        };
+        let restarting = Resource::ALL.into_iter().filter(restarts);
+        restarting.map(move |resource| Note::WouldRestart {
+            container: candidate.spec.name.clone(),
             resource,
         })
-}
-
-/// Whether the outcome differs from what is in force or from what stands, in a resource that is to change.
-pub(super) fn changes_anything(candidates: &[Candidate<'_>], outcome: &[NamedRequirements]) -> bool {
-    candidates.iter().zip(outcome).any(|(candidate, new)| {
-        let differs = |from, resource| changes(from, &new.resources, resource);
-        Resource::ALL
-            .into_iter()
-            .filter(|resource| candidate.moves(*resource))
-            .any(|resource| differs(&candidate.in_force, resource) || differs(&candidate.standing, resource))
     })
-}
-
-/// Whether a resource has another request or limit; unset and zero are the same here.
-pub(super) fn changes(from: &Requirements, to: &Requirements, resource: Resource) -> bool {
-    from.requests.amount(resource) != to.requests.amount(resource)
-        || from.limits.amount(resource) != to.limits.amount(resource)
 }

@@ -38,13 +38,13 @@ pub struct Boosts {
 
 /// How long a boost lasts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lasts {
+pub enum BoostEnd {
     /// Until the pod has been ready for this long.
     UntilReady(SignedDuration),
     Until(Timestamp),
 }
 
-impl fmt::Display for Lasts {
+impl fmt::Display for BoostEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UntilReady(SignedDuration::ZERO) => f.write_str("the pod is ready"),
@@ -69,7 +69,7 @@ pub(super) fn is_marked(pod: &Pod, vpa: &VerticalPodAutoscaler) -> bool {
 }
 
 /// Marks the containers that have a boost, by the rules of this VPA.
-pub(super) fn take_up(
+pub(super) fn mark(
     pod: &Pod,
     vpa: &VerticalPodAutoscaler,
     now: Timestamp,
@@ -90,10 +90,10 @@ pub(super) fn take_up(
         }
         match lasts {
             Some(lasts) => {
-                if let Lasts::Until(end) = lasts {
+                if let BoostEnd::Until(end) = lasts {
                     boosts.next_end = boosts.next_end.into_iter().chain([end]).min();
                 }
-                candidate.leave(Resource::Cpu);
+                candidate.drop_recommendation(Resource::Cpu);
                 candidate.boost = Some(Boost::Lasts);
                 notes.push(Note::Boosted {
                     container: container.to_owned(),
@@ -130,15 +130,15 @@ pub(super) fn yield_to_larger_targets(candidates: &mut [Candidate<'_>], boosts: 
 
 /// How long a boost lasts, or none if it is over (`GetExpiredStartupCPUBoostAnnotations`, autoscaler `pkg/utils/vpa`). If
 /// the condition does not say since when the pod is ready, the boost is over.
-fn lasts(pod: &Pod, duration: SignedDuration, now: Timestamp) -> Option<Lasts> {
+fn lasts(pod: &Pod, duration: SignedDuration, now: Timestamp) -> Option<BoostEnd> {
     let conditions = pod.status.conditions.iter();
     let mut ready = conditions.filter(|condition| condition.kind == "Ready" && condition.status == "True");
     let Some(ready) = ready.next() else {
-        return Some(Lasts::UntilReady(duration));
+        return Some(BoostEnd::UntilReady(duration));
     };
     let since = ready.last_transition_time.filter(|_| !duration.is_zero())?;
     let end = since.checked_add(duration).unwrap_or(Timestamp::MAX);
-    (end > now).then_some(Lasts::Until(end))
+    (end > now).then_some(BoostEnd::Until(end))
 }
 
 /// Marks a boost as over: the limit keeps its ratio to the request from before the boost.

@@ -24,14 +24,14 @@ pub struct Canary {
     /// Changed recommendations go to this pod first.
     pub goes_first: bool,
     /// The change that the pod waits for, or has waited for and does not have yet.
-    pub waits: Option<Waits>,
+    pub waits: Option<CanaryWait>,
     /// When the pod gets that change, unless there is trouble.
     pub until: Option<Timestamp>,
 }
 
 /// A change that other pods have first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waits {
+pub struct CanaryWait {
     /// Since when no pod has been in trouble with the change.
     pub since: Timestamp,
     /// The targets of the pod when the wait began.
@@ -40,16 +40,16 @@ pub struct Waits {
 
 /// What the agent remembers of earlier decisions about a pod.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Known<'a> {
+pub struct EarlierDecisions<'a> {
     /// What the agent applied, if no status says so. A container that is absent here has what its status or spec says.
     pub applied: Option<&'a [NamedRequirements]>,
     /// The change that the pod waits for.
-    pub waits: Option<&'a Waits>,
+    pub waits: Option<&'a CanaryWait>,
     /// When a pod of the VPA that goes first was in trouble for the last time.
     pub trouble: Option<Timestamp>,
 }
 
-impl<'a> From<Option<&'a [NamedRequirements]>> for Known<'a> {
+impl<'a> From<Option<&'a [NamedRequirements]>> for EarlierDecisions<'a> {
     fn from(applied: Option<&'a [NamedRequirements]>) -> Self {
         Self {
             applied,
@@ -60,12 +60,12 @@ impl<'a> From<Option<&'a [NamedRequirements]>> for Known<'a> {
 
 /// The canary annotations of a VPA.
 #[derive(Debug, Clone, Copy)]
-struct Terms {
+struct CanaryPolicy {
     percent: u64,
     bake: SignedDuration,
 }
 
-impl Terms {
+impl CanaryPolicy {
     /// Errors: the annotation that is malformed.
     fn of(vpa: &VerticalPodAutoscaler) -> Option<Result<Self, Note>> {
         let annotations = &vpa.metadata.annotations;
@@ -101,7 +101,7 @@ impl Canary {
     /// Finds out whether the pod goes first.
     pub(super) fn of(pod: &Pod, vpa: &VerticalPodAutoscaler, notes: &mut Vec<Note>) -> Self {
         let mut canary = Self::default();
-        match Terms::of(vpa) {
+        match CanaryPolicy::of(vpa) {
             Some(Ok(terms)) if terms.lets_go_first(pod, vpa) => {
                 notes.push(Note::GoesFirst { percent: terms.percent });
                 canary.goes_first = true;
@@ -119,12 +119,12 @@ impl Canary {
         &mut self,
         vpa: &VerticalPodAutoscaler,
         (due, targets): (Reason, &[NamedRequirements]),
-        known: &Known<'_>,
+        known: &EarlierDecisions<'_>,
         now: Timestamp,
         options: &Options,
         notes: &mut Vec<Note>,
     ) -> Result<(), Reason> {
-        let terms = match Terms::of(vpa) {
+        let terms = match CanaryPolicy::of(vpa) {
             Some(Ok(terms)) if !self.goes_first && due != Reason::QuickOOM => terms,
             Some(Err(_)) if due != Reason::QuickOOM => return Err(Reason::CanaryUnreadable),
             _ => return Ok(()),
@@ -137,7 +137,7 @@ impl Canary {
         let trouble = known.trouble.filter(|trouble| *trouble <= now);
         let since = trouble.map_or(since, |trouble| since.max(trouble));
         let targets = before.map_or(targets, |waits| &waits.targets).to_vec();
-        self.waits = Some(Waits { since, targets });
+        self.waits = Some(CanaryWait { since, targets });
         let until = since.checked_add(terms.bake).unwrap_or(Timestamp::MAX);
         if until <= now {
             return Ok(());

@@ -9,7 +9,7 @@ use crate::model::objects::{
 };
 use crate::model::{NamedRequirements, Requirements, Resource, ResourceList};
 
-/// The recommendation for one container, as far as the rules have changed it. An unset amount changes nothing.
+/// The recommendation for one container, which the rules change step by step. An unset amount changes nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Recommended {
     pub(super) target: ResourceList,
@@ -112,7 +112,7 @@ impl<'a> Candidate<'a> {
                     container: self.spec.name.clone(),
                     resource,
                 });
-                self.leave(resource);
+                self.drop_recommendation(resource);
             }
         }
     }
@@ -139,7 +139,7 @@ impl<'a> Candidate<'a> {
     }
 
     /// Drops the recommendation for a resource.
-    pub(super) fn leave(&mut self, resource: Resource) {
+    pub(super) fn drop_recommendation(&mut self, resource: Resource) {
         for part in Part::ALL {
             self.recommended.part_mut(part).set(resource, None);
         }

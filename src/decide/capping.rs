@@ -56,7 +56,7 @@ fn cap_resource(candidate: &mut Candidate<'_>, limits: &Bounds, resource: Resour
     }
     // A request of zero is no request: where the rules leave nothing, the resource keeps its amounts.
     if candidate.target(resource) == Some(0) {
-        candidate.leave(resource);
+        candidate.drop_recommendation(resource);
         notes.push(Note::NothingLeft {
             container: candidate.spec.name.clone(),
             resource,

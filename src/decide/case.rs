@@ -3,12 +3,12 @@
 use jiff::Timestamp;
 
 use super::boost::{self, Boost};
-use super::canary::{Canary, Known};
+use super::canary::{Canary, EarlierDecisions};
 use super::candidate::{Candidate, recommendations};
 use super::growth;
 use super::index::{Index, Namespace};
 use super::limit_range::Bounds;
-use super::matching::Chain;
+use super::matching::OwnerChain;
 use super::{
     ACT_ANNOTATION, IGNORE_ANNOTATION, Note, Options, PodDecision, WithoutRestart, capping, pod_level, trigger, verdict,
 };
@@ -18,12 +18,12 @@ use crate::model::{Action, NamedRequirements, Reason, Resource};
 /// The amounts to give all containers, and the reason.
 type DueChange = (Reason, Vec<NamedRequirements>);
 
-/// One pod, and its decision as far as the rules have made it.
+/// One pod and its decision, which the rules complete step by step.
 pub(super) struct Case<'a> {
     pod: &'a Pod,
     now: Timestamp,
     options: &'a Options,
-    known: Known<'a>,
+    known: EarlierDecisions<'a>,
     /// The regular containers, then the sidecars, in their order.
     candidates: Vec<Candidate<'a>>,
     /// The pod's own amounts, if the kubelet can resize them.
@@ -39,7 +39,7 @@ impl<'a> Case<'a> {
         pod: &'a Pod,
         now: Timestamp,
         options: &'a Options,
-        known: Known<'a>,
+        known: EarlierDecisions<'a>,
         decision: PodDecision,
     ) -> Self {
         let applied = known.applied;
@@ -90,7 +90,7 @@ impl<'a> Case<'a> {
             self.decision.canary = Canary::of(self.pod, vpa, &mut self.decision.notes);
         }
         let (candidates, notes) = (&mut self.candidates, &mut self.decision.notes);
-        self.decision.boosts = boost::take_up(self.pod, vpa, self.now, candidates, notes);
+        self.decision.boosts = boost::mark(self.pod, vpa, self.now, candidates, notes);
         if followed.is_ok() {
             capping::cap(candidates, &namespace.limits, notes);
             boost::yield_to_larger_targets(candidates, &mut self.decision.boosts);
@@ -128,7 +128,7 @@ impl<'a> Case<'a> {
         for candidate in &mut self.candidates {
             for resource in Resource::ALL {
                 if candidate.spec.restarts_for(resource) {
-                    candidate.leave(resource);
+                    candidate.drop_recommendation(resource);
                     candidate.boost = candidate.boost.filter(|_| resource != Resource::Cpu);
                 }
             }
@@ -152,9 +152,9 @@ impl<'a> Case<'a> {
                 return Err(unchanged);
             }
             for candidate in &mut self.candidates {
-                candidate.leave(Resource::Memory);
+                candidate.drop_recommendation(Resource::Memory);
                 if !candidate.ends_boost(Resource::Cpu) {
-                    candidate.leave(Resource::Cpu);
+                    candidate.drop_recommendation(Resource::Cpu);
                 }
             }
         }
@@ -193,8 +193,11 @@ impl<'a> Case<'a> {
 
     /// Finds the VPA that controls the pod, or would if the agent acted on it; the workloads above the pod; and whether the
     /// agent acts on the VPA.
-    fn control(&mut self, namespace: &Namespace<'a>) -> Result<(&'a VerticalPodAutoscaler, Chain<'a>, bool), Reason> {
-        let found = Chain::above(self.pod, namespace).and_then(|chain| {
+    fn control(
+        &mut self,
+        namespace: &Namespace<'a>,
+    ) -> Result<(&'a VerticalPodAutoscaler, OwnerChain<'a>, bool), Reason> {
+        let found = OwnerChain::above(self.pod, namespace).and_then(|chain| {
             self.decision.workload = chain.workload();
             Ok((chain.vpas(self.pod, namespace)?, chain))
         });
@@ -254,7 +257,7 @@ impl<'a> Case<'a> {
         &mut self,
         vpa: &'a VerticalPodAutoscaler,
         namespace: &Namespace<'a>,
-        chain: &Chain<'a>,
+        chain: &OwnerChain<'a>,
     ) -> Result<(), Reason> {
         let (candidates, notes) = (&mut self.candidates, &mut self.decision.notes);
         let named = recommendations(vpa).iter().map(|one| &one.container_name);
@@ -273,14 +276,18 @@ impl<'a> Case<'a> {
                     resource,
                     hpa: hpa.metadata.name.clone(),
                 });
-                candidates.iter_mut().for_each(|candidate| candidate.leave(resource));
+                candidates
+                    .iter_mut()
+                    .for_each(|candidate| candidate.drop_recommendation(resource));
             }
         }
         check_targets(candidates, Reason::HpaConflict)?;
         for resource in Resource::ALL {
             if self.options.managers.assign(self.pod, resource) {
                 notes.push(Note::StaticallyAssigned { resource });
-                candidates.iter_mut().for_each(|candidate| candidate.leave(resource));
+                candidates
+                    .iter_mut()
+                    .for_each(|candidate| candidate.drop_recommendation(resource));
             }
         }
         check_targets(candidates, Reason::StaticallyAssigned)

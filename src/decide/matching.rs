@@ -37,13 +37,13 @@ pub enum Unmatched {
 
 /// The workloads above a pod.
 #[derive(Debug)]
-pub(super) struct Chain<'a> {
+pub(super) struct OwnerChain<'a> {
     top: &'a Owner,
     /// The workloads between the pod and the topmost, the nearest first.
     below: Vec<&'a Owner>,
 }
 
-impl<'a> Chain<'a> {
+impl<'a> OwnerChain<'a> {
     /// Follows the owners of a pod up to its topmost well-known workload.
     pub(super) fn above(pod: &Pod, namespace: &Namespace<'a>) -> Result<Self, Unmatched> {
         let mut reference = controller(&pod.metadata).ok_or(Unmatched::NoController)?;

@@ -72,8 +72,8 @@ use crate::model::objects::{Pod, TargetRef, UpdateMode, VerticalPodAutoscaler, a
 use crate::model::{Action, MilliCpu, NamedRequirements, QosClass, Reason, Resource};
 use case::Case;
 
-pub use boost::{ANNOTATION as BOOST_ANNOTATION, Boosts, Lasts};
-pub use canary::{Canary, Known, Waits};
+pub use boost::{ANNOTATION as BOOST_ANNOTATION, BoostEnd, Boosts};
+pub use canary::{Canary, CanaryWait, EarlierDecisions};
 pub use growth::Ceiling;
 pub use index::Index;
 pub use matching::Unmatched;
@@ -154,8 +154,8 @@ impl Options {
         act.unwrap_or_else(|| self.modes.contains(&vpa.update_mode())) && self.recommends(vpa)
     }
 
-    /// Whether the agent ends startup boosts of a VPA that it does not act on. Upstream's updater does so for VPAs whose mode
-    /// leaves running pods alone.
+    /// Whether the agent ends the startup boosts of a VPA that it does not act on: if the VPA's mode leaves running pods alone,
+    /// and the agent acts on any mode.
     fn ends_boosts(&self, vpa: &VerticalPodAutoscaler) -> bool {
         let act = vpa.metadata.annotations.get(ACT_ANNOTATION);
         let declined = act.is_some_and(|act| act == "false");
@@ -268,7 +268,7 @@ impl PodDecision {
 /// Decides about all pods, in their order, without knowledge of earlier decisions.
 pub fn decide(pods: &[impl Borrow<Pod>], index: &Index<'_>, now: Timestamp, options: &Options) -> Vec<PodDecision> {
     pods.iter()
-        .map(|pod| decide_pod(pod.borrow(), index, now, options, Known::default()))
+        .map(|pod| decide_pod(pod.borrow(), index, now, options, EarlierDecisions::default()))
         .collect()
 }
 
@@ -278,7 +278,7 @@ pub fn decide_pod<'a>(
     index: &Index<'_>,
     now: Timestamp,
     options: &Options,
-    known: impl Into<Known<'a>>,
+    known: impl Into<EarlierDecisions<'a>>,
 ) -> PodDecision {
     let mut decision = PodDecision::new(pod, Reason::NoVpa);
     let findings = pod.running_containers().flat_map(findings);

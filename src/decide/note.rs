@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::boost::{ANNOTATION, Lasts};
+use super::boost::{ANNOTATION, BoostEnd};
 use super::matching::Unmatched;
 use crate::lint::Finding;
 use crate::model::objects::VerticalPodAutoscaler;
@@ -115,7 +115,7 @@ pub enum Note {
     SharedName { container: String },
     /// A container keeps its additional cpu while its pod starts.
     #[display("{container}: cpu keeps its startup boost until {lasts}")]
-    Boosted { container: String, lasts: Lasts },
+    Boosted { container: String, lasts: BoostEnd },
     /// The annotation does not say what a container had before its boost.
     #[display(
         "{container}: what it had before its startup boost is not known: annotation {ANNOTATION}{container} should hold the \

@@ -63,7 +63,7 @@ fn fit_part(candidates: &mut [Candidate<'_>], bounds: &Bounds, part: Part, resou
         if factor.numerator == 0 {
             // Without a target the resource keeps its amounts. Without one end of the range, that end triggers nothing.
             match part {
-                Part::Target => candidate.leave(resource),
+                Part::Target => candidate.drop_recommendation(resource),
                 Part::Upper | Part::Lower => candidate.recommended.part_mut(part).set(resource, None),
             }
             continue;

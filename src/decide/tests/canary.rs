@@ -4,7 +4,7 @@ use jiff::SignedDuration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::decide::{Known, Waits, decide_pod};
+use crate::decide::{CanaryWait, EarlierDecisions, decide_pod};
 use crate::model::Reason;
 
 /// [`WEB`] with these annotations on its VPA, and a pod of that UID.
@@ -18,12 +18,12 @@ fn canaries(uid: &str, annotations: &str) -> NodeView {
 
 const TENTH: &str = "vscaled.io/canary: 10%, vscaled.io/canary-bake: 1h";
 
-fn at(view: &NodeView, minutes: i64, waits: Option<&Waits>, trouble: Option<i64>) -> PodDecision {
+fn at(view: &NodeView, minutes: i64, waits: Option<&CanaryWait>, trouble: Option<i64>) -> PodDecision {
     let later = |minutes| now() + SignedDuration::from_mins(minutes);
-    let known = Known {
+    let known = EarlierDecisions {
         waits,
         trouble: trouble.map(later),
-        ..Known::default()
+        ..EarlierDecisions::default()
     };
     decide_pod(&view.pods[0], &index(view), later(minutes), &Options::default(), known)
 }

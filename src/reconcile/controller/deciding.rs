@@ -261,7 +261,7 @@ impl DecisionMaker<'_> {
         // Where the kubelet resizes in place, the spec has the latest targets, whichever client set them.
         let spec = (self.patches && resize::supports_in_place_resize(pod)).then(|| pod.requirements());
         let vpa = state.decision.vpa.clone();
-        let known = decide::Known {
+        let known = decide::EarlierDecisions {
             applied: spec.as_deref().or(in_force),
             waits: state.decision.canary.waits.as_ref(),
             trouble: vpa.and_then(|vpa| self.trouble.get(&(pod.metadata.namespace.clone(), vpa)).copied()),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::decide::Waits;
+use crate::decide::CanaryWait;
 use crate::files;
 use crate::model::objects::{Pod, PodId};
 use crate::plan::shrink::Regrets;
@@ -62,7 +62,7 @@ pub(crate) struct SavedPod {
     pub(crate) evidence_at: BTreeMap<String, Timestamp>,
     /// A change that other pods of the VPA get first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) waits: Option<Waits>,
+    pub(crate) waits: Option<CanaryWait>,
 }
 
 /// The desired state and the resize of a pod, in one object of the file.

@@ -1,49 +1,50 @@
 //! vscaled: resizes running containers in place on one Kubernetes node.
 //!
-//! The agent learns what each local container *should* have (a VerticalPodAutoscaler's recommendation, or an operator at
-//! a socket), makes the running container have it without a restart, keeps it so, and says what it did and why.
+//! The agent learns what each local container *should* have from a VerticalPodAutoscaler's recommendation, or from an operator
+//! at a socket. It gives the running container these amounts without a restart, restores them when another process changes
+//! them, and reports what it did and why. It also reports which processes the kernel's OOM killer has ended.
 //!
-//! # One direction
+//! # Data flow
 //! ```text
-//!  sources            decide           plan                 actuate                     report
-//!  directory  ─┐                                            ┌ cgroup v1 / v2 files      history, watch,
-//!              ├─► NodeView ─► Target ─► ordered Steps ───► ┤ systemd's properties      explain, metrics
-//!  control    ─┘   (facts)     (pure)    (pure)             └ CRI UpdateContainerRes.
-//!                                          ▲
-//!                                          └ observe: what the files and the runtime hold ◄── verify
+//!  sources             decide               plan              actuate                     report
+//!  API server ─┐                                            ┌ pods/resize                 history, explain,
+//!  directory ──┼─► NodeView ─► PodDecision ─► ordered Steps ┤ cgroup v1 / v2 files        metrics, audit log,
+//!  operator ───┘   (data)      (pure)         (pure)        │ systemd's properties        Events
+//!                                               ▲           └ CRI UpdateContainerResources
+//!                                               └ observe: what the files and the runtime hold ◄── verify
 //! ```
-//! Facts in, effects out, mathematics in the middle: [`decide`] and [`plan`] are pure functions over plain data. The unit
-//! of work is one pass over one pod ([`actuate::reconcile`]), whoever asked for it; every pass starts from what is
-//! really there, so a lost event costs time and never correctness.
+//! [`decide`] and [`plan`] are pure functions over plain data. The unit of work is one pass over one pod
+//! ([`actuate::reconcile`]), whatever its cause. Every pass starts from what the cgroup files hold, so a lost event delays a
+//! change and never makes it wrong. `ARCHITECTURE.md` lists the tasks, and follows a recommendation and a kill through the
+//! files.
 //!
-//! # The rooms
-//! - [`model`]: the vocabulary: quantities, Kubernetes objects, pods of the node, steps and records. Plain data.
-//! - [`kubernetes`]: the API server: how to reach it, and what its answers mean.
-//! - [`sources`]: where facts come from → one [`sources::NodeView`].
-//! - [`lint`]: memory settings inside containers that no resize reaches. Pure.
+//! # Modules
+//! - [`model`]: the types that several modules use: quantities, Kubernetes objects, pods of the node, steps and records. Pure.
+//! - [`proto`]: the code that is generated from the protocol files.
+//! - [`rate_limiter`]: limits how often something happens.
+//! - [`pace`]: random delays, so that the agents of a cluster do not act at the same moment.
+//! - [`failpoint`]: the places where tests end a debug build as a crash would.
+//! - [`files`]: replaces a file atomically.
+//! - [`lint`]: finds memory settings inside containers that no resize reaches. Pure.
 //! - [`decide`]: what a pod's containers should have, by the VPA's rules. Pure.
-//! - [`proto`]: what is generated from the protocol files.
-//! - [`plan`]: what every cgroup must hold, and in which order to get there. Pure.
-//! - [`cgroup`]: the kernel's files, where they are, and systemd's record of them.
-//! - [`runtime`]: the container runtime over CRI, and its events.
-//! - [`actuate`]: one pass over one pod: observe, plan, execute, verify, undo. Memory limits come down in a way of their own.
-//! - [`oom`]: what the kernel killed, from its log and its counters.
-//! - [`pace`]: how long to wait, so that a cluster's agents do not act in step.
-//! - [`guard`]: sees limits that will be reached, and grows them before the kernel kills.
-//! - [`report`]: kept on disk until every receiver has it: the way of a kill to recommenders and the API.
-//! - `reconcile`: the state of every pod, how it changes, and the controller that owns it.
-//! - [`agent`]: the tasks, wired together.
-//! - [`control`]: the unix socket, both ends.
-//! - [`rate_limiter`]: how often something may happen. Pure.
+//! - [`plan`]: what every cgroup must hold, and the order of the steps that lead there. Pure.
+//! - [`cgroup`]: finds, reads and writes the kernel's cgroup files, and sets systemd's properties.
+//! - [`oom`]: finds what the kernel killed, from its log and its counters.
+//! - [`control`]: both ends of the unix socket.
+//! - [`doctor`]: checks what the agent needs of the machine.
 //! - [`observe`]: metrics, health, logs, the audit log.
-//! - [`files`]: the one way to replace a file atomically.
-//! - [`failpoint`]: where tests end a debug build as by a crash.
-//! - [`doctor`]: what the agent needs of the machine, and what is missing.
-//! - [`config`]: flags, environment and file → one checked configuration.
-//! - [`cli`]: the local command line, `vscalectl`.
+//! - [`runtime`]: the container runtime over CRI, and its events.
+//! - [`actuate`]: runs one pass over one pod: observe, make room, patch, write, sync the runtime, verify, undo.
+//! - [`kubernetes`]: the client of the API server.
+//! - [`report`]: keeps kills on disk and delivers them to every receiver.
+//! - [`config`]: flags, environment and file become one checked configuration.
+//! - [`guard`]: watches limits that will soon be reached and asks for temporary limits.
+//! - [`sources`]: merges the API server's objects and a directory's manifests into one [`sources::NodeView`].
+//! - `reconcile`: the state of every pod, its transitions, and the controller that owns it.
+//! - [`agent`]: starts the tasks and connects them.
+//! - [`cli`]: the command lines of `vscaled` and `vscalectl`.
 //!
-//! Dependencies point one way: `model` ← `decide`, `plan` ← `cgroup`, `runtime` ← `actuate` ← `guard`, `agent` ← `cli`; the list in
-//! `tests/it/architecture.rs` has every module in its place.
+//! Each module imports only modules above it in this list. `tests/it/architecture.rs` checks that.
 
 pub mod actuate;
 pub mod agent;

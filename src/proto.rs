@@ -1,4 +1,4 @@
-//! Messages, clients and servers generated from the files below `proto/`, which document them.
+//! Messages, clients and servers that are generated from the files in `proto/`. Those files document them.
 
 #![allow(
     unreachable_pub,
@@ -13,13 +13,13 @@ pub mod control {
     tonic::include_proto!("vscaled.control.v1");
 }
 
-/// `vscaled.report.v1`: what reports say of pods, containers, limits and memory, everywhere and on disk as well.
+/// `vscaled.report.v1`: reports of kills, for receivers and for the kill log on disk.
 pub mod report {
     use serde::{Serialize, Serializer};
 
     tonic::include_proto!("vscaled.report.v1");
 
-    /// Prints a value of an enumeration; one of a newer agent is unknown.
+    /// Serializes a value of an enumeration. A value of a newer agent becomes the default one.
     fn word<E: TryFrom<i32> + Default + Serialize, S: Serializer>(
         value: &i32,
         serializer: S,
@@ -32,12 +32,12 @@ pub mod report {
     }
 }
 
-/// CRI v1. Public for tests and benchmarks, which make pods as a kubelet would.
+/// CRI v1. Public because tests and benchmarks create pods like a kubelet.
 pub mod cri {
     tonic::include_proto!("runtime.v1");
 }
 
-/// The kubelet's own socket for pods.
+/// The kubelet's socket that lists pods.
 pub mod kubelet {
     use std::collections::HashMap;
 
@@ -45,14 +45,14 @@ pub mod kubelet {
 
     tonic::include_proto!("v1alpha1");
 
-    /// A pod as the kubelet sends it.
+    /// Pods as the kubelet sends them.
     pub mod core {
         use super::HashMap;
 
         tonic::include_proto!("k8s.core.v1");
     }
 
-    /// A time of all zeros is none, and one that no calendar has is none either.
+    /// `None` for a time of zero, and for a time that is out of range.
     impl From<core::Time> for Option<Timestamp> {
         fn from(time: core::Time) -> Self {
             let is_set = time != core::Time::default();

@@ -5,19 +5,19 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-/// A cgroup's path as the kernel prints it in `/proc/<pid>/cgroup`: absolute, relative to the mount, without `.`
-/// or `..`. Cheap to clone.
+/// A cgroup's path as the kernel prints it in `/proc/<pid>/cgroup`: it begins with `/`, is relative to the mount, and has no
+/// `.` or `..`. Cheap to clone.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct CgroupPath(Arc<str>);
 
-/// Text that is not the path of a cgroup.
+/// A text is not the path of a cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a cgroup path: it must begin with / and hold no empty, `.` or `..` component")]
 pub struct InvalidPath(pub String);
 
 impl CgroupPath {
-    /// Checks a path. `/` is the root cgroup; a trailing slash is not allowed elsewhere.
+    /// Checks a path. `/` is the root cgroup. No other path may end in a slash.
     ///
     /// Errors: [`InvalidPath`] quotes the text.
     pub fn new(text: &str) -> Result<Self, InvalidPath> {
@@ -40,17 +40,17 @@ impl CgroupPath {
         &self.0
     }
 
-    /// The components, outermost first; none for the root.
+    /// The components, the outermost first. The root has none.
     pub fn segments(&self) -> impl DoubleEndedIterator<Item = &str> {
         self.0.split('/').filter(|segment| !segment.is_empty())
     }
 
-    /// The last component; none for the root.
+    /// The last component. The root has none.
     pub fn name(&self) -> Option<&str> {
         self.segments().next_back()
     }
 
-    /// The cgroup around this one; none for the root.
+    /// The cgroup that contains this one. The root has none.
     pub fn parent(&self) -> Option<Self> {
         let (parent, name) = self.0.rsplit_once('/')?;
         match (parent, name) {
@@ -62,7 +62,7 @@ impl CgroupPath {
 
     /// The cgroup of that name in this one.
     ///
-    /// Errors: [`InvalidPath`] when the name is not that of one cgroup.
+    /// Errors: [`InvalidPath`] if the name is not one component.
     pub fn child(&self, name: &str) -> Result<Self, InvalidPath> {
         if name.contains('/') {
             return Err(InvalidPath(name.to_owned()));
@@ -71,7 +71,7 @@ impl CgroupPath {
         Self::new(&format!("{parent}/{name}"))
     }
 
-    /// What follows `root` in this path, without a leading slash; `None` when this is not `root` or below it.
+    /// The part of this path after `root`, without a leading slash. `None` if this is neither `root` nor below it.
     pub fn below(&self, root: &Self) -> Option<&str> {
         let rest = self.0.strip_prefix(root.0.strip_suffix('/').unwrap_or(&root.0))?;
         match rest.strip_prefix('/') {

@@ -1,14 +1,14 @@
-//! What a decision says in one word, and what follows from it.
+//! The reasons of decisions, and the action that follows from each.
 
 use serde::Serialize;
 
-/// What is to be done with a pod.
+/// What the agent does with a pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, derive_more::Display)]
 #[display(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
     Resize,
-    /// There is nothing to do.
+    /// No change is due.
     None,
     /// A change is due, but a rule forbids it.
     Skip,
@@ -17,7 +17,7 @@ pub enum Action {
 /// One line for each reason: its name, which the API shows, the action that follows, and its meaning.
 macro_rules! reasons {
     ($($name:ident => $action:ident, $meaning:literal;)*) => {
-        /// Why a pod is changed, or is not. Decides the [`Action`].
+        /// Why a pod is changed or not. The [`Action`] follows from it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, derive_more::Display)]
         pub enum Reason {
             $(#[doc = $meaning] $name,)*
@@ -30,7 +30,7 @@ macro_rules! reasons {
                 match self { $(Self::$name => Action::$action,)* }
             }
 
-            /// The same for people, as the end of a sentence about the pod.
+            /// The reason for people, as the end of a sentence about the pod.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$name => $meaning,)* }
             }

@@ -1,15 +1,15 @@
-//! What requests and limits become in the kernel: shares, weights, quotas, memory limits.
+//! The kernel's values for requests and limits: shares, weights, quotas, memory limits.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Bytes, MilliCpu};
 
-/// Microseconds of the cfs period the kubelet and every runtime use unless configured otherwise.
+/// The cfs period in microseconds that the kubelet and every runtime use by default.
 pub const DEFAULT_CFS_PERIOD_US: u64 = 100_000;
 /// The kernel refuses a smaller quota (`min_cfs_quota_period`, kernel/sched/core.c).
 const MIN_QUOTA_US: u64 = 1000;
 
-/// The unit in which the kernel counts memory: limits are rounded down to it.
+/// The unit in which the kernel counts memory. The kernel rounds limits down to whole pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PageSize(u64);
 
@@ -20,7 +20,7 @@ impl PageSize {
     /// Some kernels for arm64 and ppc64le.
     pub const KIB_64: Self = Self(64 << 10);
 
-    /// The page size of so many bytes; `None` if no kernel has such pages.
+    /// A page size in bytes. `None` if no kernel has such pages.
     pub const fn new(bytes: u64) -> Option<Self> {
         if bytes.is_power_of_two() {
             Some(Self(bytes))
@@ -29,12 +29,12 @@ impl PageSize {
         }
     }
 
-    /// The bytes of one page.
+    /// In bytes.
     pub const fn get(self) -> u64 {
         self.0
     }
 
-    /// The bytes of as many whole pages as fit into this amount.
+    /// Rounds an amount down to whole pages.
     pub const fn round_down(self, bytes: Bytes) -> Bytes {
         Bytes::new(bytes.get() / self.0 * self.0)
     }
@@ -44,7 +44,7 @@ macro_rules! clamped {
     ($(#[$about:meta])* $name:ident, $least:literal to $most:literal) => {
         $(#[$about])*
         ///
-        /// Between [`Self::MIN`] and [`Self::MAX`], as the kernel keeps it.
+        /// Between [`Self::MIN`] and [`Self::MAX`], like the kernel's value.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(u64);
 
@@ -52,7 +52,7 @@ macro_rules! clamped {
             pub const MIN: Self = Self($least);
             pub const MAX: Self = Self($most);
 
-            /// As the kernel would store it: clamped silently.
+            /// Clamps the value silently, like the kernel.
             pub fn new(value: u64) -> Self {
                 Self(value.clamp(Self::MIN.0, Self::MAX.0))
             }
@@ -81,7 +81,7 @@ impl From<MilliCpu> for CpuShares {
     }
 }
 
-/// How shares become a v2 weight. Siblings at one level always share a formula; levels may differ.
+/// The formula that turns shares into a v2 weight. Siblings at one level always have the same formula. Levels may differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, derive_more::Display)]
 #[display(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
@@ -93,7 +93,7 @@ pub enum WeightFormula {
 }
 
 impl WeightFormula {
-    /// The weight these shares become.
+    /// The weight for these shares.
     pub fn weight(self, shares: CpuShares) -> CpuWeight {
         if shares <= CpuShares::MIN {
             return CpuWeight::MIN;
@@ -120,26 +120,13 @@ impl WeightFormula {
     }
 }
 
-/// Microseconds of cpu time in each period, or no bound.
+/// The cpu time in each period, or no bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CpuQuota {
     /// No bound: `max` in v2, `-1` in v1.
     Max,
     /// At most this many microseconds in a period, at least 1000.
     Micros(u64),
-}
-
-impl CpuQuota {
-    /// The quota a cpu limit becomes; no limit (or zero) is unbounded.
-    ///
-    /// `MilliCPUToQuota` (kubernetes `pkg/kubelet/cm/helpers_linux.go`): at least 1000 µs, so the least effective limit
-    /// is 10m with the default period.
-    pub fn of_limit(limit: Option<MilliCpu>, period_us: u64) -> Self {
-        match limit {
-            None | Some(MilliCpu::ZERO) => Self::Max,
-            Some(cpu) => Self::Micros((cpu.get().saturating_mul(period_us) / 1000).max(MIN_QUOTA_US)),
-        }
-    }
 }
 
 /// Quota and period together, as in v2 `cpu.max`.
@@ -157,29 +144,25 @@ impl CpuMax {
         period_us: DEFAULT_CFS_PERIOD_US,
     };
 
-    /// The cpu limit with the default period.
-    pub fn of_limit(limit: Option<MilliCpu>) -> Self {
-        Self::with_period(limit, DEFAULT_CFS_PERIOD_US)
+    /// The quota for a cpu limit. No limit and zero are unbounded.
+    ///
+    /// `MilliCPUToQuota` (kubernetes `pkg/kubelet/cm/helpers_linux.go`): at least 1000 µs, so the smallest effective limit is
+    /// 10m with the default period.
+    pub fn of_limit(limit: Option<MilliCpu>, period_us: u64) -> Self {
+        let quota = match limit {
+            None | Some(MilliCpu::ZERO) => CpuQuota::Max,
+            Some(cpu) => CpuQuota::Micros((cpu.get().saturating_mul(period_us) / 1000).max(MIN_QUOTA_US)),
+        };
+        Self { quota, period_us }
     }
 
-    /// The cpu limit with this period.
-    pub fn with_period(limit: Option<MilliCpu>, period_us: u64) -> Self {
-        Self {
-            quota: CpuQuota::of_limit(limit, period_us),
-            period_us,
-        }
-    }
-
-    /// Rounded up to a full percent of one cpu, as systemd keeps `CPUQuotaPerSecUSec`
-    /// (opencontainers/cgroups `systemd/common.go:addCPUQuota`), and never below what the kernel accepts.
+    /// Rounds up to a full percent of one cpu, as systemd does with `CPUQuotaPerSecUSec`
+    /// (opencontainers/cgroups `systemd/common.go:addCPUQuota`). The result is never below the kernel's minimum.
     pub fn systemd_rounded(self) -> Self {
         const STEP_US: u64 = 10_000;
-        let CpuQuota::Micros(quota) = self.quota else {
+        let (CpuQuota::Micros(quota), 1..) = (self.quota, self.period_us) else {
             return self;
         };
-        if self.period_us == 0 {
-            return self;
-        }
         let per_second = quota.saturating_mul(1_000_000) / self.period_us;
         let rounded = per_second.div_ceil(STEP_US).saturating_mul(STEP_US);
         Self {
@@ -188,7 +171,7 @@ impl CpuMax {
         }
     }
 
-    /// Whether this bound lets through at least as much as `other`: compares the ratios exactly.
+    /// Whether this bound allows at least as much as `other`. Compares the ratios exactly.
     pub fn allows(self, other: Self) -> bool {
         match (self.quota, other.quota) {
             (CpuQuota::Max, _) => true,
@@ -203,26 +186,18 @@ impl CpuMax {
 /// A memory limit: `max` in v2, a number near `i64::MAX` in v1, or bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum MemoryLimit {
-    /// At most this many bytes. Ordered before [`Self::Max`].
+    /// In bytes. Ordered before [`Self::Max`].
     Bytes(u64),
     Max,
 }
 
 impl MemoryLimit {
-    /// What v1 reads back for no bound: `PAGE_COUNTER_MAX` pages in bytes, with 4 KiB pages.
+    /// The number that v1 shows for no bound: `PAGE_COUNTER_MAX` pages in bytes, with 4 KiB pages.
     pub const V1_MAX: u64 = i64::MAX as u64 / PageSize::KIB_4.0 * PageSize::KIB_4.0;
-    /// No bound from here on: the least that v1 reads back for it, with the largest pages.
+    /// From this number on there is no bound: the smallest number that v1 shows for it, with the largest pages.
     const UNBOUNDED: u64 = i64::MAX as u64 / PageSize::KIB_64.0 * PageSize::KIB_64.0;
 
-    /// The limit a memory limit becomes; no limit (or zero) is unbounded.
-    pub fn of_limit(limit: Option<Bytes>) -> Self {
-        match limit {
-            None | Some(Bytes::ZERO) => Self::Max,
-            Some(bytes) => Self::Bytes(bytes.get()),
-        }
-    }
-
-    /// The limit of so many bytes, or none beyond the largest counter.
+    /// The limit for a number that the kernel shows. Numbers beyond the largest counter are unbounded.
     pub const fn of_bytes(bytes: u64) -> Self {
         if bytes < Self::UNBOUNDED {
             Self::Bytes(bytes)
@@ -231,7 +206,7 @@ impl MemoryLimit {
         }
     }
 
-    /// The limit in bytes, where there is one.
+    /// The limit in bytes, if there is one.
     pub const fn bounded(self) -> Option<Bytes> {
         match self {
             Self::Bytes(bytes) => Some(Bytes::new(bytes)),
@@ -239,7 +214,7 @@ impl MemoryLimit {
         }
     }
 
-    /// The limit the kernel keeps: whole pages.
+    /// Rounds down to whole pages, as the kernel does.
     #[must_use]
     pub const fn in_pages(self, page: PageSize) -> Self {
         match self {
@@ -285,19 +260,11 @@ mod tests {
 
     #[test]
     fn limits_below_ten_milli_cpus_get_the_kernels_minimum() {
-        assert_eq!(
-            CpuQuota::of_limit(Some(MilliCpu::new(5)), DEFAULT_CFS_PERIOD_US),
-            CpuQuota::Micros(1000)
-        );
-        assert_eq!(
-            CpuQuota::of_limit(Some(MilliCpu::new(11)), DEFAULT_CFS_PERIOD_US),
-            CpuQuota::Micros(1100)
-        );
-        assert_eq!(
-            CpuQuota::of_limit(Some(MilliCpu::ZERO), DEFAULT_CFS_PERIOD_US),
-            CpuQuota::Max
-        );
-        assert_eq!(CpuQuota::of_limit(None, DEFAULT_CFS_PERIOD_US), CpuQuota::Max);
+        let quota = |milli: Option<u64>| CpuMax::of_limit(milli.map(MilliCpu::new), DEFAULT_CFS_PERIOD_US).quota;
+        assert_eq!(quota(Some(5)), CpuQuota::Micros(1000));
+        assert_eq!(quota(Some(11)), CpuQuota::Micros(1100));
+        assert_eq!(quota(Some(0)), CpuQuota::Max);
+        assert_eq!(quota(None), CpuQuota::Max);
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::model::objects::{Pod, PodId};
 use crate::model::{CgroupPath, Target};
 
-/// A pod that has a cgroup, and its containers that have one and a name.
+/// A pod that has a cgroup, and its containers that have a cgroup and a known name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LivePod {
     pub id: PodId,
@@ -22,17 +22,17 @@ pub struct LiveContainer {
 }
 
 impl LivePod {
-    /// What stands for the pod's own cgroup among the ids of cgroups; no runtime gives a container this id.
+    /// The id of the pod's own cgroup beside those of its containers. No runtime gives a container this id.
     pub const POD_CGROUP: &str = "pod";
 
-    /// What names one of its cgroups among all that ever have its path: a container's id.
+    /// The id of one of the pod's cgroups. A container that starts again has another id.
     pub(crate) fn cgroup_id(&self, target: &Target) -> &str {
         let container = target.container().and_then(|name| self.containers.get(name));
         container.map_or(Self::POD_CGROUP, |container| &container.id)
     }
 }
 
-/// A pod that runs, together with the object that describes it. Nothing else is ever written to, or asked for.
+/// A pod that runs, together with the object that describes it. The agent writes to no other pod and requests nothing for one.
 #[derive(Debug, Clone)]
 pub struct BoundPod {
     object: Arc<Pod>,
@@ -40,7 +40,7 @@ pub struct BoundPod {
 }
 
 impl BoundPod {
-    /// None if the object describes another pod ([`Pod::describes`]).
+    /// `None` if the object describes another pod ([`Pod::describes`]).
     pub fn new(object: &Arc<Pod>, live: &Arc<LivePod>) -> Option<Self> {
         object.describes(&live.id).then(|| Self {
             object: Arc::clone(object),
@@ -48,12 +48,12 @@ impl BoundPod {
         })
     }
 
-    /// The pod as its source describes it.
+    /// The pod's object from its source.
     pub const fn object(&self) -> &Arc<Pod> {
         &self.object
     }
 
-    /// Its cgroups and their identity.
+    /// The pod's cgroups.
     pub const fn live(&self) -> &Arc<LivePod> {
         &self.live
     }

@@ -1,10 +1,10 @@
-//! The vocabulary of the crate: what several modules name. Plain data and arithmetic, without I/O.
+//! The types that several modules use. Plain data and arithmetic, without I/O.
 //!
-//! - Amounts: Kubernetes quantities ([`quantity`]) become typed units ([`MilliCpu`], [`Bytes`]) at the edge and leave as
-//!   [`Setting`]s, one for each cgroup file. Every conversion states the upstream function it agrees with.
-//! - Kubernetes: the [`objects`] that decisions are made from, a container's [`Requirements`], a pod's [`QosClass`].
+//! - Amounts: Kubernetes quantities ([`quantity`]) become typed units ([`MilliCpu`], [`Bytes`]), and these become [`Setting`]s,
+//!   one for each cgroup file. Every conversion names the upstream function that it agrees with.
+//! - Kubernetes: the [`objects`] that decisions need, a container's [`Requirements`], a pod's [`QosClass`].
 //! - The node: [`NodeTraits`], the paths of its cgroups ([`CgroupPath`]), the pods that run there ([`LivePod`], [`BoundPod`]).
-//! - What is to be done and what was done: a decision's [`Reason`], a plan's [`Step`]s, a pass's [`ChangeRecord`].
+//! - Changes: a decision's [`Reason`], a plan's [`Step`]s, a pass's [`ChangeRecord`].
 
 mod cgroup_path;
 mod decision;

@@ -1,4 +1,4 @@
-//! What a node is like: its cgroup version, driver, runtime and kubelet.
+//! A node's cgroup version, driver, runtime and kubelet.
 
 use std::str::FromStr;
 
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{PageSize, WeightFormula};
 
-/// Which kernel interface the node's tree has.
+/// The version of the node's cgroup tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, derive_more::Display)]
 #[serde(rename_all = "lowercase")]
 #[display(rename_all = "lowercase")]
@@ -16,18 +16,18 @@ pub enum CgroupVersion {
     V2,
 }
 
-/// Who creates the kubelet's cgroups.
+/// The cgroup driver of the kubelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, derive_more::Display)]
 #[serde(rename_all = "lowercase")]
 #[display(rename_all = "lowercase")]
 pub enum Driver {
-    /// The kubelet and the runtime make directories.
+    /// The kubelet and the runtime create the cgroups' directories.
     Cgroupfs,
-    /// systemd makes slices and scopes, and rewrites their files from its own properties.
+    /// systemd creates slices and scopes, and rewrites their files from its own properties.
     Systemd,
 }
 
-/// Which runtime's names container cgroups carry.
+/// The runtime whose names container cgroups have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RuntimeKind {
@@ -39,58 +39,58 @@ pub enum RuntimeKind {
     Docker,
 }
 
-/// Whether a kubelet is asked for what its node has no room for now. The scheduler may make room for what a kubelet has
-/// deferred (KEP-5836). What the node could not hold without any other pod is never asked for.
+/// Whether the agent asks a kubelet for a resize that its node has no room for now. The scheduler may make room for a resize that
+/// a kubelet has deferred (KEP-5836). The agent never asks for more than the node could hold without any other pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AskWhenFull {
     #[default]
     Never,
     Always,
-    /// Where pods of lower priority request enough.
+    /// If pods of lower priority request enough.
     Priority,
 }
 
-/// The minor version of a 1.x kubelet: some of its rules changed over time.
+/// The minor version of a 1.x kubelet. Some rules depend on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[display("1.{_0}")]
 pub struct KubeletVersion(pub u32);
 
 impl KubeletVersion {
-    /// The newest whose rules are known here.
+    /// The newest version whose rules this crate knows.
     pub const NEWEST: Self = Self(36);
-    /// The oldest whose rules are known here.
+    /// The oldest version whose rules this crate knows.
     pub const OLDEST: Self = Self(20);
 
-    /// Whether a limit-less init container leaves its pod's limit undeclared: so since `ResourceConfigForPod` takes
-    /// its limits from the shared resource helpers, 1.27. Before, only regular containers counted.
+    /// Whether an init container without a limit leaves its pod's limit undeclared: since 1.27, in which `ResourceConfigForPod`
+    /// uses the shared resource helpers. Before, only regular containers counted.
     pub const fn init_containers_declare_limits(self) -> bool {
         self.0 >= 27
     }
 
-    /// Whether a cpu request of explicitly zero gives the least shares (kubernetes#108832, 1.25) rather than
-    /// the shares of the limit.
+    /// Whether an explicit cpu request of zero gives the least shares (since 1.25, kubernetes#108832) rather than those of the
+    /// limit.
     pub const fn zero_request_is_least(self) -> bool {
         self.0 >= 25
     }
 
-    /// Whether the kubelet resizes in place unless its gate `InPlacePodVerticalScaling` is switched off: since 1.33.
+    /// Whether the gate `InPlacePodVerticalScaling` is on by default: since 1.33.
     pub const fn resizes_by_default(self) -> bool {
         self.0 >= 33
     }
 
-    /// Whether resizing in place cannot be switched off: the gate is locked since 1.35.
+    /// Whether that gate is locked: since 1.35.
     pub const fn always_resizes(self) -> bool {
         self.0 >= 35
     }
 
-    /// Whether `spec.resources` counts: the gate `PodLevelResources` is on by default from 1.34.
+    /// Whether `spec.resources` counts: the gate `PodLevelResources` is on by default since 1.34.
     pub const fn pod_level_resources(self) -> bool {
         self.0 >= 34
     }
 }
 
-/// A text that is not the version of a kubelet.
+/// A text is not the version of a kubelet.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a kubelet version: expected one like v1.36.2, 1.36 or 36")]
 pub struct ParseKubeletVersionError(String);
@@ -98,7 +98,7 @@ pub struct ParseKubeletVersionError(String);
 impl FromStr for KubeletVersion {
     type Err = ParseKubeletVersionError;
 
-    /// Reads `v1.36.2` (with or without a vendor's suffix), `1.36`, or the minor version alone.
+    /// Parses `v1.36.2` (with or without a vendor's suffix), `1.36`, or the minor version alone.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let bare = text.strip_prefix('v').unwrap_or(text);
         let minor = match bare.split_once('.') {
@@ -116,17 +116,15 @@ impl FromStr for KubeletVersion {
     }
 }
 
-/// What a node is like, as far as plans depend on it.
+/// The properties of a node that plans depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeTraits {
     pub version: CgroupVersion,
     pub driver: Driver,
     pub runtime: RuntimeKind,
-    /// How the runtime turns shares into weights; pods always use the kubelet's linear formula.
+    /// The runtime's formula for weights. Pods always use the kubelet's linear formula.
     pub container_weight: WeightFormula,
-    /// Whose rules the pod level follows.
     pub kubelet: KubeletVersion,
-    /// The unit of memory limits.
     pub page: PageSize,
 }
 

@@ -1,14 +1,14 @@
 //! Kubernetes quantities: decimal numbers with SI (`m`, `k`, `M`, …), binary (`Ki`, `Mi`, …) or exponent suffixes.
 //!
-//! Follows `k8s.io/apimachinery/pkg/api/resource.ParseQuantity`: nothing finer than a nano unit is kept (rounded up,
-//! away from zero) and values beyond `i64` saturate instead of wrapping.
+//! Follows `k8s.io/apimachinery/pkg/api/resource.ParseQuantity`: rounds up to whole nano units, away from zero, and saturates
+//! at `i64`.
 
 use std::fmt;
 
-/// Why a text is not a usable quantity.
+/// A text is not a quantity, or a negative one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
-    /// Not of the form `<number><suffix>`.
+    /// The text is not of the form `<number><suffix>`.
     #[error(
         "{0:?} is not a quantity: write a number with an optional suffix (n u m k M G T P E, Ki Mi Gi Ti Pi Ei, or e<exponent>), such as 250m or 1.5Gi"
     )]
@@ -19,7 +19,7 @@ pub enum QuantityError {
 
 /// Nano units in one unit.
 const NANO: i128 = 1_000_000_000;
-/// Far above every value that survives saturation to `i64`, far below overflow of the arithmetic here.
+/// Above every value that saturation to `i64` leaves unchanged, and low enough that no arithmetic here overflows.
 const CEILING: i128 = i64::MAX as i128 * NANO;
 
 /// An exact non-negative quantity, in nano units.
@@ -29,7 +29,7 @@ pub struct Quantity(i128);
 impl Quantity {
     /// Parses the notation of the Kubernetes API.
     ///
-    /// Errors: [`QuantityError`] when the text is malformed or negative.
+    /// Errors: [`QuantityError`] if the text is malformed or negative.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
         let malformed = || QuantityError::Malformed(text.to_owned());
         let trimmed = text.trim();
@@ -46,7 +46,7 @@ impl Quantity {
             return Err(malformed());
         }
         let (ten, two) = powers(suffix).ok_or_else(malformed)?;
-        // The nano value is exact to 9 digits; further ones only matter for rounding up.
+        // The nano value has 9 exact digits. Further digits only matter for rounding up.
         let nano = decimal(whole, fraction, ten.saturating_add(9));
         let nano = nano.saturating_mul(1 << two).min(CEILING);
         if negative && nano > 0 {
@@ -84,7 +84,7 @@ fn powers(suffix: &str) -> Option<(i32, u32)> {
     let exponent = suffix.strip_prefix(['e', 'E'])?;
     let digits = exponent.strip_prefix(['+', '-']).unwrap_or(exponent);
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
-    // An exponent too long for i32 saturates: the value is zero or beyond every ceiling anyway.
+    // An exponent too long for i32 saturates: its value is zero or above the ceiling anyway.
     let power = digits.parse().unwrap_or(i32::MAX);
     is_number.then_some((if exponent.starts_with('-') { -power } else { power }, 0))
 }
@@ -109,7 +109,7 @@ fn decimal(whole: &str, fraction: &str, exponent: i32) -> i128 {
     value
 }
 
-/// Reads a quantity from a string or a bare number, as the API server does.
+/// Deserializes a quantity from a string or a number, as the API server does.
 struct QuantityVisitor;
 
 impl serde::de::Visitor<'_> for QuantityVisitor {

@@ -1,4 +1,4 @@
-//! What was done to a pod, by whom and why, and how long each stage took.
+//! The record of a pass over a pod: its cause, its steps, its outcome, and the time that each stage took.
 
 use std::time::Duration;
 
@@ -7,18 +7,17 @@ use jiff::Timestamp;
 use crate::model::objects::PodId;
 use crate::model::{Change, Reason, Resource, Step, Target};
 
-/// Who or what asked for a pass.
+/// Why a pass ran.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum Cause {
     #[display("recommendation of VPA {vpa} ({reason})")]
     Recommendation {
         vpa: String,
-        /// Which version of it; empty where its source has none.
+        /// The VPA's resource version. Empty if its source has none.
         resource_version: String,
-        /// Why it was acted on.
         reason: Reason,
     },
-    /// The pod has started: what a container was given only for that is taken back.
+    /// The pod has started, and a container loses its startup boost.
     #[display("startup boost of VPA {vpa} ended")]
     BoostEnded { vpa: String },
     /// An operator at the socket.
@@ -26,7 +25,7 @@ pub enum Cause {
     Operator {
         uid: u32,
         pid: i32,
-        /// What the caller gave as a reason.
+        /// The reason that the caller gave.
         reason: String,
     },
     /// An operator at the socket ended an override.
@@ -34,33 +33,33 @@ pub enum Cause {
     Released {
         uid: u32,
         pid: i32,
-        /// What the caller gave as a reason.
+        /// The reason that the caller gave.
         reason: String,
     },
-    /// The time of an operator's override was over.
+    /// The time of an operator's override is over.
     #[display("override ended")]
     OverrideEnded,
-    /// A limit was about to be reached and was grown, or could not be.
+    /// A container was about to reach a limit. The guard raised the limit, or could not.
     #[display("guard: container {container} {}{}", guarded(*resource), why.as_ref().map(|why| format!(" (it {why})")).unwrap_or_default())]
     Guard {
         container: String,
         resource: Resource,
-        /// What was seen of it, in the words of a sentence about the container; none where that is said beside this.
+        /// What the guard saw, as part of a sentence about the container. None if the message says so elsewhere.
         why: Option<String>,
     },
-    /// A limit that was grown in an emergency is not needed any more, or not all of it.
+    /// A temporary limit is not needed any more, or not all of it.
     #[display("guard: container {container} does not need all the {resource} any more that it was lent")]
     TemporaryLimitEnded { container: String, resource: Resource },
-    /// A limit that was grown in an emergency is taken back because the API server denies it.
+    /// The agent takes a temporary limit back because the API server denies it.
     #[display("guard: what was lent to container {container} is taken back, the API server denies it ({why})")]
     TemporaryLimitDenied { container: String, why: String },
-    /// The pod's cgroup allows less memory than its containers' do together.
+    /// The pod's cgroup allows less memory than its containers' cgroups do together.
     #[display("the pod's cgroup was left below its containers (kubernetes/kubernetes#138760)")]
     PodLevel,
-    /// A container was to be told that its memory limit changes.
+    /// A hook tells a container that its memory limit changes.
     #[display("hook {moment} in container {container}")]
     Hook { moment: &'static str, container: String },
-    /// Something else changed a value.
+    /// Another process changed a value.
     #[display("drift: something else changed a value")]
     Drift,
     /// The kubelet answered a resize.
@@ -69,10 +68,9 @@ pub enum Cause {
     /// The API server answers again.
     #[display("the API server is back")]
     ApiServerReturned,
-    /// What was set while the API server was away does not count any more.
+    /// The change that was made while the API server was away is lost.
     #[display("what was set while the API server was away is lost")]
     ChangeLost,
-    /// A container of the pod appeared.
     #[display("container started")]
     ContainerStarted,
     /// The agent started and checks what it finds.
@@ -80,10 +78,10 @@ pub enum Cause {
     AgentStarted,
     #[display("periodic check")]
     Sweep,
-    /// An earlier pass did not succeed.
+    /// An earlier pass failed.
     #[display("retry")]
     Retry,
-    /// A memory limit was lowered that should not have been.
+    /// The agent raises a memory limit again after a failed shrink.
     #[display("undoing a shrink: {why}")]
     Regret { why: String },
 }
@@ -103,23 +101,23 @@ const fn guarded(resource: Resource) -> &'static str {
     }
 }
 
-/// What became of a hook, which changes nothing else.
+/// How a hook ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HookEnd {
-    /// Why it did not do what it should have; else how it ended.
+    /// How the hook ended, or why it failed.
     pub how: Result<String, String>,
-    /// The beginning of what it printed, whatever that is: for people who ask, and nowhere else.
+    /// The beginning of the hook's output, which only `vscalectl` shows.
     pub output: String,
-    /// What it left behind, where it ran because a limit was about to be reached.
+    /// What the hook left, if it ran because its container was about to reach a limit.
     pub evidence: Option<Evidence>,
 }
 
-/// What a hook left behind before its container reached a limit that could not grow.
+/// What a hook left before its container reached a limit that could not grow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
-    /// The file that it named. The container's own words.
+    /// The file that the hook named. The text comes from the container.
     pub path: Option<String>,
-    /// How its command ended, if it did.
+    /// The exit code of the hook's command, if it ended.
     pub exit_code: Option<i32>,
 }
 
@@ -135,20 +133,21 @@ impl HookEnd {
     }
 }
 
-/// Why the cgroups are not given what the spec says.
+/// Why the cgroups do not get what the spec says.
 #[derive(Debug, Clone, PartialEq, Eq, strum::IntoStaticStr)]
 pub enum Withheld {
-    /// The kubelet has no room for it now.
+    /// The kubelet has no room for the resize now, and tries again when that changes. Holds the kubelet's message.
     Deferred(String),
+    /// This node can never hold the resize. The kubelet waits for another spec. Holds the kubelet's message.
     Infeasible(String),
-    /// The kubelet tried and failed.
+    /// The kubelet tried to write the amounts and failed, and tries again. Holds the kubelet's message.
     #[strum(serialize = "ResizeError")]
     Failed(String),
-    /// The kubelet has not answered, and whether the node has room is not known here.
+    /// The kubelet has not answered, and the agent does not know whether the node has room.
     Unanswered(String),
-    /// The kubelet was not asked yet, because what is wanted changes from one moment to the next.
+    /// The agent has not asked the kubelet yet, because the targets still change from one moment to the next.
     Postponed(String),
-    /// The API server is away. What an operator set, the cgroups have all the same.
+    /// The API server is away. The cgroups get what an operator set all the same.
     SpecLater(String),
 }
 
@@ -169,48 +168,53 @@ impl Withheld {
     }
 }
 
-/// The end of a pass over a pod, or of a hook.
+/// How a pass over a pod, or a hook, ended.
 #[derive(Debug, Clone, PartialEq, Eq, strum::IntoStaticStr)]
 pub enum Outcome {
-    /// Every value is what it should be, as read back; at least one was changed.
+    /// Every value is the desired one, as read back. The pass changed at least one.
     Applied,
-    /// Every value already was what it should be.
+    /// Every value was the desired one already.
     Unchanged,
-    /// The kernel holds every value, but the runtime could not be told yet.
-    RuntimeOwed { reason: String },
-    /// The API server holds what is wanted, and the kubelet does not let the pod have it, yet or at all: every level
-    /// holds what it let it have before.
+    /// Every cgroup file has the desired value, but the runtime's stored spec is still the old one.
+    RuntimeOwed {
+        reason: String,
+    },
+    /// The API server has the wanted amounts, but the kubelet does not grant them, yet or at all. The cgroups keep what the
+    /// kubelet granted before.
     Withheld(Withheld),
-    /// Nothing was written: a check before the first step failed.
+    /// The pass wrote nothing: a check before the first step failed.
     Refused {
         /// What failed, with the numbers.
         reason: String,
     },
-    /// A cgroup ended under our hands; what is left is planned anew.
-    Interrupted { reason: String },
-    /// A step failed and everything done before it was undone.
-    RolledBack { reason: String },
-    /// A step failed and undoing it failed as well; the next pass starts from what is there.
-    Incomplete {
-        /// What failed, and what could not be undone.
+    /// A cgroup ended during the pass. The next pass plans the rest anew.
+    Interrupted {
         reason: String,
     },
-    /// A hook ended.
+    /// A step failed, and the pass undid all steps before it.
+    RolledBack {
+        reason: String,
+    },
+    /// A step failed, and so did undoing the steps before it. The next pass starts from what the files hold.
+    Incomplete {
+        /// What failed, and which step was not undone.
+        reason: String,
+    },
     Hook(HookEnd),
 }
 
 impl Outcome {
-    /// Whether the kernel holds every value that is wanted.
+    /// Whether the cgroups have every wanted value.
     pub const fn holds(&self) -> bool {
         matches!(self, Self::Applied | Self::Unchanged | Self::RuntimeOwed { .. })
     }
 
-    /// Whether the kernel holds every value it was to hold: those wanted, or those that the kubelet granted.
+    /// Whether the cgroups have the wanted values, or those that the kubelet granted.
     pub const fn is_kept(&self) -> bool {
         self.holds() || matches!(self, Self::Withheld(_))
     }
 
-    /// The API server denied what is wanted, and the kernel was to be given what was granted before.
+    /// Notes that the API server denied the wanted amounts, and that the pass was to restore what was granted before.
     pub(crate) fn deny(&mut self, why: &str) {
         let mut reason = why.to_owned();
         if let Some(more) = self.reason() {
@@ -224,7 +228,7 @@ impl Outcome {
         };
     }
 
-    /// Something that was done before a step failed could not be undone.
+    /// Notes that a failed pass could not undo a step.
     pub(crate) fn not_undone(&mut self, why: &str) {
         match self {
             Self::RolledBack { reason } => {
@@ -235,7 +239,7 @@ impl Outcome {
         }
     }
 
-    /// Adds to the reason, where there is one.
+    /// Adds to the reason, if there is one.
     pub(crate) fn add(&mut self, more: &str) {
         if let Self::RuntimeOwed { reason }
         | Self::Refused { reason }
@@ -258,7 +262,7 @@ impl Outcome {
         }
     }
 
-    /// Why it is not simply applied, if it is not.
+    /// Why the pass ended like this. None if it succeeded.
     pub fn reason(&self) -> Option<&str> {
         match self {
             Self::Applied | Self::Unchanged => None,
@@ -276,22 +280,21 @@ impl Outcome {
     }
 }
 
-/// One step as it was carried out.
+/// A step with its result.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepRecord {
     pub target: Target,
-    /// The values asked for, which are what was read back unless `error` is set.
+    /// The change that was tried. Without an `error`, the values that were read back are the new ones.
     pub change: Change,
-    /// From the write to the value read back.
+    /// From the write until the value was read back.
     pub took: Duration,
-    /// What went wrong, if anything did.
     pub error: Option<String>,
     /// Whether this step undid an earlier one.
     pub rollback: bool,
 }
 
 impl StepRecord {
-    /// A step before it is carried out.
+    /// The record of a step that has not run yet.
     pub fn planned(step: &Step) -> Self {
         Self {
             target: step.target.clone(),
@@ -302,7 +305,7 @@ impl StepRecord {
         }
     }
 
-    /// A step that took this long and ended like this.
+    /// The record of a step that has run.
     pub fn carried_out<T, E: std::fmt::Display>(step: &Step, took: Duration, result: &Result<T, E>) -> Self {
         Self {
             took,
@@ -317,28 +320,28 @@ pub fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// How long each stage of a pass took; zero for stages that were not entered.
+/// How long each stage of a pass took. Zero for stages that did not run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stages {
-    /// Matching and mathematics, where a decision led to the pass.
+    /// To decide, if a decision led to the pass.
     pub decide: Duration,
-    /// Waiting for a worker, from the moment the decision was made.
+    /// From the decision until a worker was free.
     pub queued: Duration,
-    /// At the API server, where it was asked.
+    /// To call the API server.
     pub ask: Duration,
     pub observe: Duration,
     pub plan: Duration,
-    /// Making room for lower memory limits: looking, reclaiming, and waiting in between.
+    /// To make room for lower memory limits: readings, reclaims, and the waits between them.
     pub prepare: Duration,
-    /// Writing files and systemd properties, and reading them back.
+    /// To write files and systemd properties, and to read them back.
     pub write: Duration,
-    /// Telling the runtime, and reading the files again.
+    /// To update the runtime, and to read the files again.
     pub runtime: Duration,
-    /// From the decision until the kernel's files were verified; the runtime comes after.
+    /// From the decision until the files were verified, before the runtime's update.
     pub verified: Duration,
 }
 
-/// One pass over one pod, as history keeps it.
+/// The record of one pass over one pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChangeRecord {
     /// Counts up from 1 since the agent started.
@@ -347,13 +350,13 @@ pub struct ChangeRecord {
     pub pod: PodId,
     pub cause: Cause,
     pub outcome: Outcome,
-    /// What was done, in order.
+    /// The steps that ran, in order.
     pub steps: Vec<StepRecord>,
     pub stages: Stages,
 }
 
 impl ChangeRecord {
-    /// Nothing was done, and that is how it ended. When and which is said by whoever keeps it.
+    /// A record without steps. `History` sets the sequence and the time.
     pub fn new(pod: PodId, cause: Cause, outcome: Outcome) -> Self {
         Self {
             sequence: 0,

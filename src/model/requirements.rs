@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Bytes, MilliCpu, Resource};
 
-/// Amounts of cpu and memory; an absent key is unset, which is not the same as zero. Other resources are not kept.
+/// Amounts of cpu and memory. An absent key is unset, which differs from zero. Other resources are dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ResourceList {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -40,21 +40,47 @@ impl ResourceList {
         }
     }
 
-    /// The first resource of which this list has more than the other, with both amounts as quantities.
+    /// These amounts, and where they are unset those of `other`.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        Self {
+            cpu: self.cpu.or(other.cpu),
+            memory: self.memory.or(other.memory),
+        }
+    }
+
+    /// Combines the amounts of both lists. An amount that only one list has stays as it is.
+    #[must_use]
+    pub fn combine(self, other: Self, with: fn(u64, u64) -> u64) -> Self {
+        let mut combined = self.or(other);
+        for resource in Resource::ALL {
+            if let (Some(own), Some(other)) = (self.get(resource), other.get(resource)) {
+                combined.set(resource, Some(with(own, other)));
+            }
+        }
+        combined
+    }
+
+    /// These amounts without zeros, which upstream treats as unset.
+    #[must_use]
+    pub fn nonzero(self) -> Self {
+        Self {
+            cpu: self.cpu.filter(|cpu| !cpu.is_zero()),
+            memory: self.memory.filter(|memory| !memory.is_zero()),
+        }
+    }
+
+    /// The first resource of which this list has more than `other`, with both amounts as quantities.
     pub fn first_above(&self, other: &Self) -> Option<(Resource, String, String)> {
         Resource::ALL.into_iter().find_map(|resource| {
-            let above = self.get(resource)? > other.get(resource)?;
-            let amounts = above.then(|| self.text(resource).zip(other.text(resource)));
-            amounts.flatten().map(|(own, other)| (resource, own, other))
+            let (own, other) = self.get(resource).zip(other.get(resource))?;
+            (own > other).then(|| (resource, resource.quantity(own), resource.quantity(other)))
         })
     }
 
     /// The amount written as a quantity, if set.
     pub fn text(&self, resource: Resource) -> Option<String> {
-        match resource {
-            Resource::Cpu => self.cpu.map(|cpu| cpu.to_string()),
-            Resource::Memory => self.memory.map(|memory| memory.to_string()),
-        }
+        self.get(resource).map(|amount| resource.quantity(amount))
     }
 }
 
@@ -63,14 +89,13 @@ impl ResourceList {
 pub struct Requirements {
     #[serde(default)]
     pub requests: ResourceList,
-    /// What may be used at most.
     #[serde(default)]
     pub limits: ResourceList,
 }
 
 impl Requirements {
-    /// Lifts a limit that is there to at least this much (thousandths of a cpu, bytes), and a request that equals it with
-    /// it: where the pod's QoS class depends on both being the same, they stay so.
+    /// Raises a limit that is set to at least this much (thousandths of a cpu, bytes). A request that equals the limit rises
+    /// with it, because the pod's QoS class may depend on that.
     pub fn lift(&mut self, resource: Resource, least: u64) {
         let Some(limit) = self.limits.get(resource).filter(|limit| *limit < least) else {
             return;
@@ -81,12 +106,10 @@ impl Requirements {
         self.limits.set(resource, Some(least));
     }
 
-    /// Takes the amounts of `other` where it has any.
+    /// Takes over the amounts that `other` sets.
     pub fn overlay(&mut self, other: &Self) {
-        for (list, other) in [(&mut self.requests, other.requests), (&mut self.limits, other.limits)] {
-            list.cpu = other.cpu.or(list.cpu);
-            list.memory = other.memory.or(list.memory);
-        }
+        self.requests = other.requests.or(self.requests);
+        self.limits = other.limits.or(self.limits);
     }
 
     /// Every amount with its name, written as a quantity.
@@ -103,14 +126,14 @@ impl Requirements {
 /// Requests and limits of one named container, or of the pod as a whole (`spec.resources`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedRequirements {
-    /// The container's name in the pod spec; the pod as a whole has none, and comes last in a list.
+    /// The container's name in the pod spec. The pod as a whole has an empty name, and comes last in a list.
     pub name: String,
     #[serde(flatten)]
     pub resources: Requirements,
 }
 
 impl NamedRequirements {
-    /// Those of the pod as a whole.
+    /// The requirements of the pod as a whole.
     pub const fn of_pod(resources: Requirements) -> Self {
         Self {
             name: String::new(),
@@ -122,7 +145,7 @@ impl NamedRequirements {
         self.name.is_empty()
     }
 
-    /// Those of the containers, and those of the pod as a whole where the list has them.
+    /// The requirements of the containers, and those of the pod as a whole if the list has them.
     pub fn split(list: &[Self]) -> (&[Self], Option<&Requirements>) {
         match list.split_last() {
             Some((last, containers)) if last.is_of_pod() => (containers, Some(&last.resources)),
@@ -131,7 +154,7 @@ impl NamedRequirements {
     }
 }
 
-/// The class that decides a pod's place in the cgroup tree and its fate under memory pressure.
+/// The class that decides a pod's place in the cgroup tree and its `oom_score_adj`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
 pub enum QosClass {
     /// Every container has limits for cpu and memory, equal to its requests.
@@ -144,15 +167,15 @@ pub enum QosClass {
 impl QosClass {
     /// The class of a pod whose containers (regular and init) have these requirements.
     ///
-    /// Agrees with `ComputePodQOS` (kubernetes `pkg/apis/core/v1/helper/qos/qos.go`) for pods without pod-level
-    /// resources; with pod-level resources pass only those. Zero amounts count as unset, as upstream.
+    /// Agrees with `ComputePodQOS` (kubernetes `pkg/apis/core/v1/helper/qos/qos.go`) for pods without pod-level resources. For a
+    /// pod with pod-level resources, pass only those. Zero amounts count as unset, as upstream.
     pub fn of<'a>(containers: impl IntoIterator<Item = &'a Requirements>) -> Self {
         let (mut any, mut guaranteed) = (false, true);
         for container in containers {
             for resource in Resource::ALL {
                 let (request, limit) = (container.requests.amount(resource), container.limits.amount(resource));
                 any |= request > 0 || limit > 0;
-                // A limit alone implies an equal request: the API server defaults it so. A request of zero does not.
+                // A limit without a request implies an equal request: that is the API server's default. Zero is a request.
                 guaranteed &= limit > 0 && (container.requests.get(resource).is_none() || request == limit);
             }
         }

@@ -1,4 +1,4 @@
-//! One value in one cgroup file, and the set of them that a cgroup holds.
+//! The value of one cgroup file, and the set of values that a cgroup holds.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,11 +8,11 @@ use serde::{Serialize, Serializer};
 use super::kernel::{CpuMax, CpuQuota, CpuShares, CpuWeight, MemoryLimit, PageSize};
 use super::{Bytes, Resource};
 
-/// One line for each file: its place in the code, the type of its value, what the value bounds or divides, the file's name
-/// in the cgroup's directory, and what it is.
+/// One line for each file: its variant, the type of its value, the resource, the file's name in the cgroup's directory, and
+/// what the value means.
 macro_rules! control_files {
     ($($version:ident { $($file:ident($value:ty), $resource:ident, $name:literal, $about:literal;)* })*) => {
-        /// A cgroup file vscaled reads and writes.
+        /// A cgroup file that vscaled reads and writes.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, derive_more::Display)]
         pub enum ControlFile {
             $($(
@@ -34,20 +34,20 @@ macro_rules! control_files {
                 match self { $($(Self::$file => $name,)*)* }
             }
 
-            /// What the file's value bounds or divides.
+            /// The resource that the file's value bounds or divides.
             pub const fn resource(self) -> Resource {
                 match self { $($(Self::$file => Resource::$resource,)*)* }
             }
         }
 
-        /// The value of one file. Printing it gives what reading the file back gives.
+        /// The value of one file. Prints as the kernel shows it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Setting {
             $($($file($value),)*)*
         }
 
         impl Setting {
-            /// The file this is a value of.
+            /// The file that has this value.
             pub const fn file(&self) -> ControlFile {
                 match self { $($(Self::$file(_) => ControlFile::$file,)*)* }
             }
@@ -74,14 +74,14 @@ control_files! {
 }
 
 impl ControlFile {
-    /// The file of that name, if it is one of ours.
+    /// The file of that name, if vscaled knows it.
     pub fn named(name: &str) -> Option<Self> {
         let mut files = Self::V2.iter().chain(Self::V1).copied();
         files.find(|file| file.name() == name)
     }
 }
 
-/// A cgroup file held something that is not a value of that file.
+/// The content of a cgroup file is not a value of that file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a value of {file}")]
 pub struct ParseSettingError {
@@ -90,9 +90,9 @@ pub struct ParseSettingError {
 }
 
 impl Setting {
-    /// Reads what a file holds.
+    /// Parses the content of a file.
     ///
-    /// Errors: [`ParseSettingError`] when the text is not a value of that file.
+    /// Errors: [`ParseSettingError`] if the text is not a value of that file.
     pub fn parse(file: ControlFile, text: &str) -> Result<Self, ParseSettingError> {
         let text = text.trim();
         let parsed = match file {
@@ -114,7 +114,7 @@ impl Setting {
         })
     }
 
-    /// The value the kernel keeps when this one is written: memory limits are whole pages.
+    /// The value that the kernel keeps when the agent writes this one: memory limits are whole pages.
     #[must_use]
     pub const fn in_pages(self, page: PageSize) -> Self {
         match self {
@@ -126,7 +126,7 @@ impl Setting {
         }
     }
 
-    /// The bytes to write into the file. Differs from the printed form only where v1 reads a number for "no bound".
+    /// The text to write into the file. It differs from the printed form only for v1's "no bound", which v1 shows as a number.
     pub fn to_write(self) -> String {
         match self {
             Self::MemoryLimit(MemoryLimit::Max) | Self::MemswLimit(MemoryLimit::Max) => "-1".to_owned(),
@@ -215,24 +215,24 @@ impl Serialize for Setting {
     }
 }
 
-/// What a cgroup holds, or should hold: at most one value for each file. A file that is absent is nobody's business.
+/// What a cgroup holds, or should hold: at most one value for each file. The agent leaves absent files alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(transparent)]
 pub struct Settings(BTreeMap<ControlFile, Setting>);
 
 impl Settings {
-    /// The value of a file, if it is there.
+    /// The value of a file, if it is set.
     pub fn get(&self, file: ControlFile) -> Option<Setting> {
         self.0.get(&file).copied()
     }
 
-    /// The values the kernel keeps when these are written.
+    /// The values that the kernel keeps when the agent writes these.
     #[must_use]
     pub fn in_pages(&self, page: PageSize) -> Self {
         self.iter().map(|setting| setting.in_pages(page)).collect()
     }
 
-    /// Puts a value in its file's place.
+    /// Sets the value of its file.
     pub fn insert(&mut self, setting: Setting) {
         self.0.insert(setting.file(), setting);
     }
@@ -242,12 +242,11 @@ impl Settings {
         self.0.remove(&file)
     }
 
-    /// All values, in file order.
+    /// All values, in the order of [`ControlFile`].
     pub fn iter(&self) -> impl Iterator<Item = Setting> {
         self.0.values().copied()
     }
 
-    /// Whether there is no value at all.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -269,7 +268,7 @@ impl Settings {
             .or_else(|| self.get(ControlFile::CfsBurst))
     }
 
-    /// The use of memory above which processes are slowed down, from `memory.high`.
+    /// The value of `memory.high`, above which the kernel slows processes down.
     pub fn memory_high(&self) -> Option<MemoryLimit> {
         match self.get(ControlFile::MemoryHigh) {
             Some(Setting::MemoryHigh(limit)) => Some(limit),
@@ -284,7 +283,7 @@ impl Settings {
             .and_then(Setting::memory)
     }
 
-    /// The same, where there is a bound.
+    /// The memory limit in bytes, if it is bounded.
     pub fn memory_bytes(&self) -> Option<Bytes> {
         self.memory_limit().and_then(MemoryLimit::bounded)
     }

@@ -1,4 +1,4 @@
-//! One write of a plan: whose values it changes, what it changes, and through what.
+//! One write of a plan: its target, its change, and the interface that it uses.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -8,22 +8,22 @@ use serde::{Deserialize, Serialize};
 use super::tree::{CriResources, Target};
 use crate::model::{Bytes, ControlFile, CpuQuota, MemoryLimit, Requirements, Setting, Settings};
 
-/// How a step is carried out.
+/// The interface that a step uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
 #[display(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
 pub enum Via {
     /// A patch of the pod's `resize` subresource.
     Resize,
-    /// `UpdateContainerResources`: the runtime's stored spec agrees afterwards.
+    /// `UpdateContainerResources`, which also changes the runtime's stored spec.
     Cri,
     /// One write to one cgroup file.
     Cgroup,
-    /// `SetUnitProperties`: systemd's own record agrees afterwards.
+    /// `SetUnitProperties`, which also changes systemd's own record.
     Systemd,
 }
 
-/// The change that one step makes, from one value to another.
+/// The change that one step makes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Change {
@@ -31,30 +31,36 @@ pub enum Change {
         from: Setting,
         to: Setting,
     },
-    /// systemd's properties of a unit, for these files. v1's quota and period come together: systemd keeps their ratio.
+    /// systemd's properties of a unit, as the files that they set. v1's quota and period change together: systemd keeps their
+    /// ratio.
     Unit {
-        /// What the files hold now.
         from: Settings,
         to: Settings,
     },
     /// Requests and limits of a container in the pod spec, through the API server.
     Resize {
-        /// What the spec has now.
         from: Requirements,
         to: Requirements,
     },
-    /// Fields of the runtime's stored spec; only those that change are set.
+    /// Fields of the runtime's stored spec. Only fields that change are set.
     Spec {
-        /// What the runtime has stored in these fields.
         from: CriResources,
         to: CriResources,
     },
 }
 
+/// One write of a plan.
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+#[display("{target} through {}: {change}", self.change.via())]
+pub struct Step {
+    pub target: Target,
+    pub change: Change,
+}
+
 impl Change {
-    /// Every cgroup file this changes, with what it holds now and what it should hold, in the order to write them. Of v1's
-    /// quota and period one comes first with which the share is, in between, not below both ends: it would be below what
-    /// containers have. `memory.high` goes up before its limit, and down after it.
+    /// Every cgroup file that this changes, with its present and its new value, in the order of the writes. v1's quota and period
+    /// are written in the order in which the intermediate ratio is not below both ends: the pod's ratio would be below its
+    /// containers' otherwise. `memory.high` goes up before its limit, and down after it.
     pub fn files(&self) -> Vec<(Setting, Setting)> {
         match self {
             Self::File { from, to } => vec![(*from, *to)],
@@ -66,28 +72,8 @@ impl Change {
             Self::Spec { .. } | Self::Resize { .. } => Vec::new(),
         }
     }
-}
 
-/// Whether v1's quota comes down, whatever its period does, or `memory.high`, whatever the limit does.
-fn comes_last(from: Setting, to: Setting) -> bool {
-    match (from, to) {
-        (Setting::CfsQuota(CpuQuota::Micros(from)), Setting::CfsQuota(CpuQuota::Micros(to))) => to < from,
-        (Setting::CfsQuota(CpuQuota::Max), Setting::CfsQuota(CpuQuota::Micros(_))) => true,
-        (Setting::MemoryHigh(from), Setting::MemoryHigh(to)) => to < from,
-        _ => false,
-    }
-}
-
-/// One write, in its place in the order.
-#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
-#[display("{target} through {}: {change}", self.change.via())]
-pub struct Step {
-    pub target: Target,
-    pub change: Change,
-}
-
-impl Change {
-    /// Whether this is written to the kernel's files, directly or through systemd.
+    /// Whether this changes cgroup files, directly or through systemd.
     pub const fn is_kernels(&self) -> bool {
         match self {
             Self::File { .. } | Self::Unit { .. } => true,
@@ -95,7 +81,7 @@ impl Change {
         }
     }
 
-    /// How this is carried out.
+    /// The interface for this change.
     pub const fn via(&self) -> Via {
         match self {
             Self::File { .. } => Via::Cgroup,
@@ -105,7 +91,7 @@ impl Change {
         }
     }
 
-    /// The file, where a single one is written.
+    /// The file, if this changes a single one.
     pub const fn file(&self) -> Option<ControlFile> {
         match self {
             Self::File { to, .. } => Some(to.file()),
@@ -113,48 +99,41 @@ impl Change {
         }
     }
 
-    /// The limit of memory alone that this writes to a cgroup: the file, the limit before and after.
+    /// The limit of memory, without swap, that this changes in a cgroup: the file, the present and the new limit.
     pub fn memory_limit(&self) -> Option<(ControlFile, MemoryLimit, MemoryLimit)> {
         let files = self.files().into_iter();
         let mut limits = files.filter(|(_, to)| to.file() != ControlFile::MemswLimit);
         limits.find_map(|(from, to)| Some((to.file(), from.memory()?, to.memory()?)))
     }
 
-    /// The limit of memory alone that this lowers in a cgroup, before and after.
+    /// The limit of memory, without swap, that this lowers in a cgroup: the present and the new limit.
     pub fn lowered_memory(&self) -> Option<(MemoryLimit, Bytes)> {
         let (_, from, to) = self.memory_limit()?;
         let lower = to.bounded().filter(|_| to < from)?;
         Some((from, lower))
     }
 
-    /// Every value this concerns, as text: its name, what it is, and what it should be; none where it is not set.
+    /// Every value that this concerns, as text: its name, the present value, and the new one. `None` is an unset value.
     fn values(&self) -> Vec<(&'static str, Option<String>, Option<String>)> {
-        fn fields<T: ToString, const N: usize>(
-            from: [(&'static str, Option<T>); N],
-            to: [(&'static str, Option<T>); N],
-        ) -> Vec<(&'static str, Option<String>, Option<String>)> {
-            let text = |value: Option<T>| value.map(|value| value.to_string());
-            let both = from.into_iter().zip(to);
-            both.map(|((name, from), (_, to))| (name, text(from), text(to)))
-                .collect()
-        }
-        let text = |settings: &Settings, file| settings.get(file).map(|setting| setting.to_string());
-        match self {
-            Self::File { from, to } => vec![(to.file().name(), Some(from.to_string()), Some(to.to_string()))],
+        let (from, to) = match self {
+            Self::File { from, to } => return vec![(to.file().name(), Some(from.to_string()), Some(to.to_string()))],
             Self::Unit { from, to } => {
+                let text = |settings: &Settings, file| settings.get(file).map(|setting| setting.to_string());
                 let files: BTreeSet<_> = from.iter().chain(to.iter()).map(|setting| setting.file()).collect();
                 let values = files.into_iter();
-                values
+                return values
                     .map(|file| (file.name(), text(from, file), text(to, file)))
-                    .collect()
+                    .collect();
             }
-            Self::Spec { from, to } => fields(from.fields(), to.fields()),
-            Self::Resize { from, to } => fields(from.fields(), to.fields()),
-        }
+            Self::Spec { from, to } => (from.fields(), to.fields()),
+            Self::Resize { from, to } => (from.fields(), to.fields()),
+        };
+        let both = from.into_iter().zip(to);
+        both.map(|((name, from), (_, to))| (name, from, to)).collect()
     }
 
-    /// What is replaced and by what, as text: `cpu.max=20000 100000, memory.max=134217728` where there can be several
-    /// values, the value alone where there is one file.
+    /// The present and the new values as text: `cpu.max=20000 100000, memory.max=134217728`, or the value alone if this changes
+    /// one file.
     pub fn texts(&self) -> (String, String) {
         let (mut before, mut after) = (Vec::new(), Vec::new());
         for (name, from, to) in self.values() {
@@ -170,7 +149,7 @@ impl Change {
 }
 
 impl fmt::Display for Change {
-    /// `cpu.weight 39 → 79`; several are parted by commas.
+    /// `cpu.weight 39 → 79`. Commas separate several values.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_resize = matches!(self, Self::Resize { .. });
         let changes = self.values().into_iter().filter_map(|(name, from, to)| {
@@ -178,5 +157,15 @@ impl fmt::Display for Change {
             Some(format!("{name} {} → {to}", from.as_deref().unwrap_or("unset")))
         });
         f.write_str(&changes.collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// Whether v1's quota or `memory.high` comes down.
+fn comes_last(from: Setting, to: Setting) -> bool {
+    match (from, to) {
+        (Setting::CfsQuota(CpuQuota::Micros(from)), Setting::CfsQuota(CpuQuota::Micros(to))) => to < from,
+        (Setting::CfsQuota(CpuQuota::Max), Setting::CfsQuota(CpuQuota::Micros(_))) => true,
+        (Setting::MemoryHigh(from), Setting::MemoryHigh(to)) => to < from,
+        _ => false,
     }
 }

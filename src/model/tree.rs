@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{ControlFile, PageSize, Setting, Settings};
 
-/// One of the two levels vscaled writes.
+/// A cgroup of one of the two levels that vscaled writes.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[serde(tag = "level", content = "name", rename_all = "lowercase")]
 pub enum Target {
@@ -18,7 +18,7 @@ pub enum Target {
 }
 
 impl Target {
-    /// Its level in one word.
+    /// The level in one word.
     pub const fn level(&self) -> &'static str {
         match self {
             Self::Pod => "pod",
@@ -26,7 +26,7 @@ impl Target {
         }
     }
 
-    /// The name of its container, if it is one's.
+    /// The container's name, if this is a container's cgroup.
     pub fn container(&self) -> Option<&str> {
         match self {
             Self::Pod => None,
@@ -39,12 +39,12 @@ impl Target {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodTree {
     pub pod: Settings,
-    /// Its running containers' cgroups, sidecars included; the sandbox is not one of them.
+    /// The running containers' cgroups, with sidecars and without the sandbox.
     pub containers: BTreeMap<String, Settings>,
 }
 
 impl PodTree {
-    /// What the cgroup of that target holds, if it is there.
+    /// What the cgroup of that target holds, if it exists.
     pub fn get(&self, target: &Target) -> Option<&Settings> {
         match target {
             Target::Pod => Some(&self.pod),
@@ -52,7 +52,7 @@ impl PodTree {
         }
     }
 
-    /// Puts a value in its place, if that cgroup is there.
+    /// Sets a value, if that cgroup exists.
     pub fn set(&mut self, target: &Target, setting: Setting) {
         let cgroup = match target {
             Target::Pod => Some(&mut self.pod),
@@ -63,7 +63,7 @@ impl PodTree {
         }
     }
 
-    /// The values the kernel keeps when these are written.
+    /// The values that the kernel keeps when the agent writes these.
     #[must_use]
     pub fn in_pages(&self, page: PageSize) -> Self {
         let containers = self.containers.iter();
@@ -75,7 +75,7 @@ impl PodTree {
         }
     }
 
-    /// These values, with those of `newer` in place of the ones they replace; cgroups only `newer` knows are left out.
+    /// These values, overwritten by those of `newer`. Drops cgroups that only `newer` has.
     #[must_use]
     pub fn overlaid(mut self, newer: &Self) -> Self {
         for setting in newer.pod.iter() {
@@ -90,35 +90,35 @@ impl PodTree {
     }
 }
 
-/// The values of a pod's cgroups, and what the runtime has stored about its containers. Both sides of a plan have
-/// this shape: what is there, and what should be.
+/// The values of a pod's cgroups, and the runtime's stored specs of its containers: either the observed values or the desired
+/// ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodValues {
-    /// The cgroup files. Read: what is absent is not there. Wanted: what is absent is nobody's business.
+    /// The cgroup files. An absent observed value does not exist. The agent leaves a file without a desired value alone.
     pub tree: PodTree,
-    /// The runtime's stored specs by container name; what is absent is unknown, or nobody's business.
+    /// The runtime's stored specs by container name. An absent observed spec is unknown.
     pub specs: BTreeMap<String, CriResources>,
 }
 
-/// What a runtime keeps in a container's stored spec, in CRI's terms. `None` is "not specified".
+/// A container's stored spec in the runtime, in CRI's terms. `None` means "not specified".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct CriResources {
     /// `cpu_shares`
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_shares: Option<i64>,
-    /// `cpu_quota` in microseconds; −1 is unbounded.
+    /// `cpu_quota` in microseconds. −1 is unbounded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_quota: Option<i64>,
     /// `cpu_period` in microseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_period: Option<i64>,
-    /// `memory_limit_in_bytes`; −1 is unbounded.
+    /// `memory_limit_in_bytes`. −1 is unbounded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_limit_in_bytes: Option<i64>,
 }
 
 impl CriResources {
-    /// Leaves the field behind a file unspecified; quota and period go together.
+    /// Unsets the field that corresponds to a file. Quota and period belong together.
     pub fn forget(&mut self, file: ControlFile) {
         match file {
             ControlFile::CpuMax | ControlFile::CfsQuota | ControlFile::CfsPeriod => {
@@ -130,13 +130,14 @@ impl CriResources {
         }
     }
 
-    /// Every field with its name in CRI.
-    pub const fn fields(&self) -> [(&'static str, Option<i64>); 4] {
-        [
+    /// Every field with its name in CRI, as text.
+    pub fn fields(&self) -> [(&'static str, Option<String>); 4] {
+        let fields = [
             ("cpu_shares", self.cpu_shares),
             ("cpu_quota", self.cpu_quota),
             ("cpu_period", self.cpu_period),
             ("memory_limit_in_bytes", self.memory_limit_in_bytes),
-        ]
+        ];
+        fields.map(|(name, value)| (name, value.map(|value| value.to_string())))
     }
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::quantity::{Quantity, QuantityError};
 
-/// The two resources vscaled manages, named like the kernel's controllers.
+/// The two resources that vscaled manages, named like the kernel's controllers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
 #[display(rename_all = "lowercase")]
 #[serde(rename_all = "lowercase")]
@@ -16,10 +16,10 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// Both, in the order in which they are listed everywhere.
+    /// Both, in the order in which every list has them.
     pub const ALL: [Self; 2] = [Self::Cpu, Self::Memory];
 
-    /// The name in the Kubernetes API and of the kernel's controller.
+    /// The name in the Kubernetes API, and of the kernel's controller.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -27,7 +27,7 @@ impl Resource {
         }
     }
 
-    /// An amount of it, in its unit (thousandths of a cpu, bytes), as a quantity.
+    /// Prints an amount of the resource (thousandths of a cpu, bytes) as a quantity.
     pub fn quantity(self, amount: u64) -> String {
         match self {
             Self::Cpu => MilliCpu::new(amount).to_string(),
@@ -47,11 +47,11 @@ pub struct Bytes(u64);
 macro_rules! amount {
     ($name:ident, $of_quantity:ident) => {
         impl $name {
-            /// The largest amount; arithmetic saturates here.
+            /// The largest amount. Arithmetic saturates here.
             pub const MAX: Self = Self(i64::MAX as u64);
             pub const ZERO: Self = Self(0);
 
-            /// An amount, saturated at [`Self::MAX`].
+            /// Saturates at [`Self::MAX`].
             pub const fn new(amount: u64) -> Self {
                 if amount > Self::MAX.0 {
                     Self::MAX
@@ -64,26 +64,26 @@ macro_rules! amount {
                 self.0
             }
 
-            /// Whether this is nothing at all; upstream treats such a request as unset.
+            /// Whether the amount is zero. Upstream treats such a request as unset.
             pub const fn is_zero(self) -> bool {
                 self.0 == 0
             }
 
-            /// The sum, saturated at [`Self::MAX`].
+            /// Saturates at [`Self::MAX`].
             #[must_use]
             pub const fn saturating_add(self, other: Self) -> Self {
                 Self::new(self.0.saturating_add(other.0))
             }
 
-            /// The difference, at least nothing.
+            /// Saturates at zero.
             #[must_use]
             pub const fn saturating_sub(self, other: Self) -> Self {
                 Self(self.0.saturating_sub(other.0))
             }
 
-            /// Reads a Kubernetes quantity, rounding up to this unit.
+            /// Parses a Kubernetes quantity, and rounds up to this unit.
             ///
-            /// Errors: when the text is malformed or negative.
+            /// Errors: [`QuantityError`] if the text is malformed or negative.
             pub fn parse(text: &str) -> Result<Self, QuantityError> {
                 Quantity::parse(text).map(Self::from)
             }

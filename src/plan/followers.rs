@@ -1,22 +1,22 @@
-//! Values that follow another one of their cgroup: a burst its quota, `memory.high` its memory limit.
+//! Values that follow another value of their cgroup: a burst its quota, `memory.high` its memory limit.
 //!
-//! In comes a write of a quota or a limit and what the cgroup holds; out comes that write with the one of its follower
-//! beside it. Nobody declares these to Kubernetes: whoever set one meant a part of the value that was there, so it stays
-//! that part. A follower that is not set, or unbounded, stays so.
+//! Input: a write of a quota or a limit, and what the cgroup holds. Output: that write, and the write of its follower.
+//! Kubernetes does not know these values. The process that set one chose it as a part of the quota or limit of that time, so
+//! the value stays the same part. A follower that is unset or unbounded stays so.
 //! - The kernel refuses a quota below the burst and a burst above the quota (`tg_set_cfs_bandwidth`,
-//!   kernel/sched/core.c): a burst goes down before its quota and up after it, rounded down.
-//! - Above `memory.high` the kernel slows a container down, so one that stays behind a grown limit makes the growth
-//!   worthless: it goes up before its limit, and down after it unless more is in use then. Rounded to the nearest
-//!   page, because a limit that goes up and comes back then brings it back to the page.
+//!   kernel/sched/core.c). So a burst goes down before its quota and up after it. The burst is rounded down.
+//! - Above `memory.high` the kernel slows a container down, so a grown limit has no effect if `memory.high` stays behind. So
+//!   `memory.high` goes up before its limit and down after it, unless more is in use then. It is rounded to the nearest page,
+//!   so that a limit that goes up and comes back restores it.
 //!
-//! A plan that is cut between the two writes leaves a burst that is too small, never one that is too large, and a
-//! `memory.high` that is too high, never one that is too low.
+//! A plan that ends between the two writes leaves a burst that is too small or a `memory.high` that is too high, never the
+//! opposite.
 
 use crate::model::{ControlFile, CpuQuota, MemoryLimit, PageSize, Setting, Settings};
 
 use super::order::Write;
 
-/// The write, with that of its follower before or after it.
+/// The write, with the write of its follower before or after it.
 pub(super) fn with_follower(write: Write, held: &Settings, page: PageSize) -> Vec<Write> {
     let follow = |from, to| Write {
         target: write.target.clone(),
@@ -42,7 +42,7 @@ pub(super) fn with_follower(write: Write, held: &Settings, page: PageSize) -> Ve
     vec![write]
 }
 
-/// The burst that is there and the one that goes with the new quota, where they differ.
+/// The present burst and the one that goes with the new quota, if they differ.
 fn burst(write: &Write, held: &Settings) -> Option<(Setting, Setting)> {
     let (old, new) = write.from.quota().zip(write.to.quota())?;
     let from = held.burst()?;
@@ -55,8 +55,8 @@ fn burst(write: &Write, held: &Settings) -> Option<(Setting, Setting)> {
     (kept != burst).then_some((from, to))
 }
 
-/// The burst that is to the new quota what this one is to the old. No quota takes any burst, so there nothing is known of
-/// what it was a part of: it is kept as far as the kernel allows.
+/// The burst that is the same part of the new quota as this one of the old. Without an old quota that part is unknown: the burst
+/// stays as far as the kernel allows it.
 fn burst_in_proportion(burst: u64, old: CpuQuota, new: CpuQuota) -> u64 {
     match (old, new) {
         (_, CpuQuota::Max) => burst,
@@ -68,8 +68,8 @@ fn burst_in_proportion(burst: u64, old: CpuQuota, new: CpuQuota) -> u64 {
     }
 }
 
-/// The `memory.high` that is there and the one that goes with the new limit, where they differ. Without an old limit
-/// nothing is known of what it was a part of; without a new one it is unbounded as well.
+/// The present `memory.high` and the one that goes with the new limit, if they differ. Without an old limit the part is unknown.
+/// Without a new limit `memory.high` is unbounded too.
 fn memory_high(write: &Write, held: &Settings, page: PageSize) -> Option<(MemoryLimit, MemoryLimit)> {
     let (Setting::MemoryMax(MemoryLimit::Bytes(old)), Setting::MemoryMax(new)) = (write.from, write.to) else {
         return None;

@@ -1,35 +1,35 @@
 //! What every cgroup of a pod must hold.
 //!
-//! In come a pod, the requirements decided for its containers and what the node is like; out comes a [`Hierarchy`]:
-//! shares and limits of the pod's cgroup and of each container that runs for the pod's whole life. It is asked for
-//! two things: what a pod created with these requirements [would hold](Hierarchy::created), and which of those values
-//! there is a [reason to write](Hierarchy::wanted). The difference is undeclared limits: they are unbounded in a new
-//! pod, and afterwards whatever somebody made them, which is not ours to change.
+//! Input: a pod, the requirements decided for its containers, and the node's traits. Output: a [`Hierarchy`] with the shares
+//! and limits of the pod's cgroup and of each container that runs for the pod's whole life. A hierarchy answers two
+//! questions: what a pod that is [created](Hierarchy::created) with these requirements holds, and which of these values the
+//! agent has a reason to [write](Hierarchy::wanted). The difference is undeclared limits: they are unbounded in a new pod, and
+//! the agent does not change what another process has made of them.
 //!
-//! Rules are the kubelet's: `ResourceConfigForPod` (`pkg/kubelet/cm/helpers_linux.go`) for the pod,
+//! The rules are the kubelet's: `ResourceConfigForPod` (`pkg/kubelet/cm/helpers_linux.go`) for the pod,
 //! `generateLinuxContainerResources` (`pkg/kubelet/kuberuntime/kuberuntime_container_linux.go`) for containers.
 
 use crate::model::objects::Pod;
 use crate::model::{
     Bytes, CgroupVersion, CpuMax, CpuQuota, CpuShares, CriResources, DEFAULT_CFS_PERIOD_US, Driver, MemoryLimit,
-    MilliCpu, NamedRequirements, NodeTraits, PodTree, PodValues, QosClass, Resource, Setting, Settings, Target,
-    WeightFormula,
+    MilliCpu, NamedRequirements, NodeTraits, PodTree, PodValues, QosClass, Resource, ResourceList, Setting, Settings,
+    Target, WeightFormula,
 };
 
 use super::effective::{EffectiveContainer, EffectivePod};
 use super::shrink::Holds;
 
-/// A limit that is declared and lets everything through: of a container that is kept without one.
+/// A declared limit that bounds nothing: that of a container that is kept without one.
 const UNBOUNDED: Bytes = Bytes::new(u64::MAX);
 
-/// What one cgroup is given. An absent limit is undeclared; one that is there is not zero.
+/// What one cgroup is given. An absent limit is undeclared. A limit that is set is not zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
     /// The share of the parent's cpu time when it is scarce.
     pub shares: CpuShares,
     pub cpu_limit: Option<MilliCpu>,
     pub memory_limit: Option<Bytes>,
-    /// The period of the quota in microseconds; `None` where no quota is enforced, whatever the limit is.
+    /// The period of the quota in microseconds. `None` if the kubelet enforces no quota, whatever the limit is.
     pub period_us: Option<u64>,
 }
 
@@ -44,56 +44,50 @@ pub struct ContainerAllowance {
 /// What all cgroups of a pod are given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
-    /// The class, which decides where the pod's cgroup is. No resize changes it.
+    /// The class, which decides where the pod's cgroup is. No resize changes the class.
     pub qos: QosClass,
     pub pod: Allowance,
-    /// Regular containers in the spec's order, then sidecars. Other init containers have ended by the time anything
-    /// is resized; they count for the pod only.
+    /// Regular containers in the spec's order, then sidecars. Other init containers have ended before a resize, and count for
+    /// the pod only.
     pub containers: Vec<ContainerAllowance>,
-    /// The pod's own limit of memory, which no container and no sum of them exceeds.
+    /// The pod's own memory limit, which bounds each container and their sum.
     own_memory_limit: Option<Bytes>,
     traits: NodeTraits,
 }
 
-/// What the cgroups of `pod` are given once its containers have the requirements in `targets`; a container that is not
-/// named there has those of its spec. Defaults the API server would fill in need not be there.
+/// What the cgroups of `pod` are given once its containers have the requirements in `targets`. A container that is absent from
+/// them has those of its spec. The API server's defaults need not be filled in.
 pub fn hierarchy(pod: &Pod, targets: &[NamedRequirements], traits: &NodeTraits) -> Hierarchy {
     let effective = EffectivePod::new(pod, targets, traits.kubelet);
     let sidecars = effective.init.iter().filter(|container| container.sidecar);
-    let containers = effective
-        .regular
-        .iter()
-        .chain(sidecars)
-        .map(|container| ContainerAllowance {
-            name: container.name.to_owned(),
-            allowance: container_allowance(container, &effective, traits),
-        })
-        .collect();
+    let containers = effective.regular.iter().chain(sidecars);
+    let containers = containers.map(|container| ContainerAllowance {
+        name: container.name.to_owned(),
+        allowance: container_allowance(container, &effective, traits),
+    });
     Hierarchy {
         qos: effective.qos,
         pod: pod_allowance(&effective),
-        containers,
-        own_memory_limit: effective.pod_level.limits.memory.filter(|memory| !memory.is_zero()),
+        containers: containers.collect(),
+        own_memory_limit: effective.pod_level.limits.nonzero().memory,
         traits: *traits,
     }
 }
 
-/// The requirements in force as the kubelet reports them, for containers about which it does: what a running pod's
-/// cgroups hold may differ from its spec until a resize is done.
+/// The requirements in force as the kubelet reports them, for the containers that it reports. The cgroups of a running pod
+/// may differ from its spec until a resize is done.
 pub fn in_force(pod: &Pod) -> Vec<NamedRequirements> {
-    pod.statuses()
-        .filter_map(|status| {
-            let resources = status.resources?;
-            Some(NamedRequirements {
-                name: status.name.clone(),
-                resources,
-            })
+    let reported = pod.statuses().filter_map(|status| {
+        let resources = status.resources?;
+        Some(NamedRequirements {
+            name: status.name.clone(),
+            resources,
         })
-        .collect()
+    });
+    reported.collect()
 }
 
 fn pod_allowance(pod: &EffectivePod<'_>) -> Allowance {
-    let limits = pod.limits();
     let declared = |resource| match pod.qos {
         QosClass::Guaranteed => true,
         QosClass::Burstable => pod.declares(resource),
@@ -103,42 +97,35 @@ fn pod_allowance(pod: &EffectivePod<'_>) -> Allowance {
         QosClass::Guaranteed | QosClass::Burstable => pod.requests().cpu.unwrap_or_default(),
         QosClass::BestEffort => MilliCpu::ZERO,
     };
+    let ResourceList { cpu, memory } = pod.limits().nonzero();
     Allowance {
         shares: CpuShares::from(shares),
-        cpu_limit: limits.cpu.filter(|cpu| declared(Resource::Cpu) && !cpu.is_zero()),
-        memory_limit: limits
-            .memory
-            .filter(|memory| declared(Resource::Memory) && !memory.is_zero()),
+        cpu_limit: cpu.filter(|_| declared(Resource::Cpu)),
+        memory_limit: memory.filter(|_| declared(Resource::Memory)),
         period_us: Some(DEFAULT_CFS_PERIOD_US),
     }
 }
 
 fn container_allowance(container: &EffectiveContainer<'_>, pod: &EffectivePod<'_>, traits: &NodeTraits) -> Allowance {
     let own = container.resources;
-    // A container without a limit of its own is bound by the pod-level one, in its own cgroup.
-    let cpu_limit = own.limits.cpu.filter(|cpu| !cpu.is_zero()).or(pod.pod_level.limits.cpu);
-    let memory_limit = own
-        .limits
-        .memory
-        .filter(|memory| !memory.is_zero())
-        .or(pod.pod_level.limits.memory);
-    let requested = own
-        .requests
-        .cpu
-        .filter(|cpu| !cpu.is_zero() || traits.kubelet.zero_request_is_least());
+    // The pod-level limit bounds a container without a limit of its own, in the container's cgroup.
+    let limits = own.limits.nonzero().or(pod.pod_level.limits);
+    let counts = |cpu: &MilliCpu| !cpu.is_zero() || traits.kubelet.zero_request_is_least();
+    let shares = own.requests.cpu.filter(counts).or(limits.cpu);
+    let limits = limits.nonzero();
     Allowance {
-        shares: CpuShares::from(requested.or(cpu_limit).unwrap_or_default()),
-        cpu_limit: cpu_limit.filter(|cpu| !cpu.is_zero()),
-        memory_limit: memory_limit.filter(|memory| !memory.is_zero()),
+        shares: CpuShares::from(shares.unwrap_or_default()),
+        cpu_limit: limits.cpu,
+        memory_limit: limits.memory,
         period_us: Some(DEFAULT_CFS_PERIOD_US),
     }
 }
 
 impl Hierarchy {
-    /// The same with a cpu limit of the pod within which its kubelet, which was not asked, can start every container again:
-    /// it does so with what it [reports](in_force), or else with the spec, and on cgroup v1 the kernel refuses a quota
-    /// above the parent's (`__cfs_schedulable`, `kernel/sched/core.c`), so that the container would not start any more. On
-    /// v2 the lower of both binds.
+    /// Raises the pod's cpu limit until a kubelet that does not know of the resize can start every container again. The kubelet
+    /// starts a container with what it [reports](in_force), or else with the spec. On cgroup v1 the kernel refuses a quota
+    /// above the parent's (`__cfs_schedulable`, `kernel/sched/core.c`), so the container would not start. On v2 the lower
+    /// quota binds.
     #[must_use]
     pub fn admitting(mut self, pod: &Pod) -> Self {
         if let (CgroupVersion::V1, Some(limit)) = (self.traits.version, &mut self.pod.cpu_limit) {
@@ -151,8 +138,8 @@ impl Hierarchy {
         self
     }
 
-    /// The same while limits of memory are kept where lower ones are wanted: the pod's is then higher by as much as its
-    /// containers' are, but not above its own.
+    /// Keeps memory limits that must not come down yet. The pod's limit rises by the same amount as its containers', up to the
+    /// pod's own limit.
     #[must_use]
     pub fn keeping(mut self, holds: &Holds) -> Self {
         let bytes = |limit: &MemoryLimit| limit.bounded().unwrap_or(UNBOUNDED);
@@ -174,7 +161,7 @@ impl Hierarchy {
         self
     }
 
-    /// The same for a pod that is there: with the periods that stand, and without quotas where none are enforced.
+    /// Takes the periods of the cgroups that exist, and drops quotas that the kubelet does not enforce.
     #[must_use]
     pub fn beside(mut self, held: &PodTree, enforced: impl Fn(&Target) -> bool) -> Self {
         let period = |target: &Target| {
@@ -188,122 +175,87 @@ impl Hierarchy {
         self
     }
 
-    /// What every file reads in a pod created like this, and what its runtime has stored.
+    /// What every file reads in a pod that is created like this, and what its runtime has stored.
     pub fn created(&self) -> PodValues {
-        let mut state = self.state(|allowance, formula| allowance.all_settings(formula, &self.traits));
-        for ContainerAllowance { name, allowance } in &self.containers {
-            if let Some(spec) = state.specs.get_mut(name) {
-                if let Some(period_us) = allowance.period_us {
-                    spec.cpu_quota.get_or_insert(-1);
-                    spec.cpu_period.get_or_insert(signed(period_us));
-                }
-                spec.memory_limit_in_bytes.get_or_insert(-1);
-            }
-        }
-        state
+        self.values(true)
     }
 
-    /// The values there is a reason to write: everything but undeclared limits, which are kept as they are,
-    /// like the kubelet keeps them.
+    /// The values that the agent has a reason to write: all but undeclared limits, which the kubelet leaves alone too.
     pub fn wanted(&self) -> PodValues {
-        self.state(|allowance, formula| allowance.declared_settings(formula, &self.traits))
+        self.values(false)
     }
 
-    fn state(&self, settings: impl Fn(&Allowance, WeightFormula) -> Settings) -> PodValues {
-        let named = |container: &ContainerAllowance| container.name.clone();
-        let containers = self
-            .containers
-            .iter()
-            .map(|container| {
-                let formula = self.traits.container_weight;
-                (named(container), settings(&container.allowance, formula))
-            })
-            .collect();
-        let specs = self
-            .containers
-            .iter()
-            .map(|container| (named(container), container.allowance.spec()));
-        PodValues {
-            // The kubelet writes the pod's cgroup itself, with its own formula (`getCPUWeight`,
-            // `pkg/kubelet/cm/cgroup_manager_linux.go`).
-            tree: PodTree {
-                pod: settings(&self.pod, WeightFormula::Linear),
-                containers,
-            },
-            specs: specs.collect(),
+    fn values(&self, undeclared: bool) -> PodValues {
+        let settings = |allowance: &Allowance, formula| allowance.settings(formula, &self.traits, undeclared);
+        // The kubelet writes the pod's cgroup itself, with its own formula (`getCPUWeight`,
+        // `pkg/kubelet/cm/cgroup_manager_linux.go`).
+        let mut values = PodValues::default();
+        values.tree.pod = settings(&self.pod, WeightFormula::Linear);
+        for ContainerAllowance { name, allowance } in &self.containers {
+            let files = settings(allowance, self.traits.container_weight);
+            values.tree.containers.insert(name.clone(), files);
+            values.specs.insert(name.clone(), allowance.spec(undeclared));
         }
+        values
     }
 }
 
 impl Allowance {
-    /// Every file, undeclared limits unbounded, and no quota that is not enforced.
-    fn all_settings(&self, formula: WeightFormula, traits: &NodeTraits) -> Settings {
-        let cpu = self.cpu_max(traits.driver);
-        let memory = MemoryLimit::of_limit(self.memory_limit).in_pages(traits.page);
-        let mut settings = match traits.version {
-            CgroupVersion::V2 => Settings::from_iter([
-                Setting::CpuWeight(formula.weight(self.shares)),
-                Setting::MemoryMax(memory),
-            ]),
-            CgroupVersion::V1 => Settings::from_iter([Setting::CpuShares(self.shares), Setting::MemoryLimit(memory)]),
-        };
-        match (cpu, traits.version) {
-            (Some(cpu), CgroupVersion::V2) => settings.insert(Setting::CpuMax(cpu)),
-            (Some(cpu), CgroupVersion::V1) => {
-                settings.insert(Setting::CfsQuota(cpu.quota));
-                settings.insert(Setting::CfsPeriod(cpu.period_us));
-            }
-            (None, _) => {}
-        }
-        settings
-    }
-
-    /// The files that have a reason: undeclared limits left out.
-    fn declared_settings(&self, formula: WeightFormula, traits: &NodeTraits) -> Settings {
-        self.all_settings(formula, traits)
-            .iter()
-            .filter(|setting| match setting {
-                Setting::CpuMax(_) | Setting::CfsQuota(_) | Setting::CfsPeriod(_) => self.cpu_limit.is_some(),
-                Setting::MemoryMax(_) | Setting::MemoryLimit(_) | Setting::MemswLimit(_) => self.memory_limit.is_some(),
-                Setting::CpuWeight(_) | Setting::CpuShares(_) => true,
-                Setting::MemoryHigh(_) | Setting::CpuMaxBurst(_) | Setting::CfsBurst(_) => false,
-            })
-            .collect()
-    }
-
-    /// systemd keeps whole percents of a cpu, and the kubelet and runtimes that drive it write the same to the file.
-    fn cpu_max(&self, driver: Driver) -> Option<CpuMax> {
-        let exact = CpuMax::with_period(self.cpu_limit, self.period_us?);
-        Some(match driver {
+    /// The values of the cgroup's files. With `undeclared`, undeclared limits are unbounded, else they are left out.
+    fn settings(&self, formula: WeightFormula, traits: &NodeTraits, undeclared: bool) -> Settings {
+        // systemd keeps whole percents of a cpu. Kubelets and runtimes that use systemd write the same to the file.
+        let cpu = self.cpu_max(undeclared).map(|exact| match traits.driver {
             Driver::Cgroupfs => exact,
             Driver::Systemd => exact.systemd_rounded(),
-        })
+        });
+        let memory = self.memory(undeclared).map(|limit| limit.in_pages(traits.page));
+        let settings = match traits.version {
+            CgroupVersion::V2 => [
+                Some(Setting::CpuWeight(formula.weight(self.shares))),
+                cpu.map(Setting::CpuMax),
+                memory.map(Setting::MemoryMax),
+                None,
+            ],
+            CgroupVersion::V1 => [
+                Some(Setting::CpuShares(self.shares)),
+                cpu.map(|cpu| Setting::CfsQuota(cpu.quota)),
+                cpu.map(|cpu| Setting::CfsPeriod(cpu.period_us)),
+                memory.map(Setting::MemoryLimit),
+            ],
+        };
+        settings.into_iter().flatten().collect()
     }
 
-    /// What the kubelet tells the runtime: exact, rounding is left to those who write files.
-    /// Undeclared limits are not specified.
-    fn spec(&self) -> CriResources {
-        let cpu = self.period_us.map(|period| CpuMax::with_period(self.cpu_limit, period));
-        let (quota, period) = match cpu {
-            Some(CpuMax {
-                quota: CpuQuota::Micros(micros),
-                period_us,
-            }) => (Some(signed(micros)), Some(signed(period_us))),
-            _ => (None, None),
-        };
+    /// What the kubelet tells the runtime: exact amounts, because the runtime rounds when it writes files.
+    fn spec(&self, undeclared: bool) -> CriResources {
+        let cpu = self.cpu_max(undeclared);
         CriResources {
             cpu_shares: Some(signed(self.shares.get())),
-            cpu_quota: quota,
-            cpu_period: period,
-            memory_limit_in_bytes: self.memory_limit.map(|limit| match MemoryLimit::of_bytes(limit.get()) {
+            cpu_quota: cpu.map(|cpu| match cpu.quota {
+                CpuQuota::Max => -1,
+                CpuQuota::Micros(micros) => signed(micros),
+            }),
+            cpu_period: cpu.map(|cpu| signed(cpu.period_us)),
+            memory_limit_in_bytes: self.memory(undeclared).map(|limit| match limit {
                 MemoryLimit::Max => -1,
                 MemoryLimit::Bytes(bytes) => signed(bytes),
             }),
         }
     }
+
+    /// None if the limit is undeclared, unless `undeclared`, or if the kubelet enforces no quota.
+    fn cpu_max(&self, undeclared: bool) -> Option<CpuMax> {
+        let period = self.period_us.filter(|_| undeclared || self.cpu_limit.is_some())?;
+        Some(CpuMax::of_limit(self.cpu_limit, period))
+    }
+
+    fn memory(&self, undeclared: bool) -> Option<MemoryLimit> {
+        let limit = self.memory_limit.map(|limit| MemoryLimit::of_bytes(limit.get()));
+        limit.or(undeclared.then_some(MemoryLimit::Max))
+    }
 }
 
-/// CRI's numbers are signed; no amount is beyond `i64`, and a quota that were is none the runtime could refuse more.
+/// CRI's numbers are signed. No amount of Kubernetes is above `i64::MAX`, and a runtime could not refuse a larger one better.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

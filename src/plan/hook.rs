@@ -1,7 +1,7 @@
-//! Hooks: what a container wants to be told about its memory limit, and how. Pure.
+//! Hooks: how a container learns of a change of its memory limit. Pure.
 //!
-//! A pod's own annotations say it, for all of its containers or, with `.NAME` behind the annotation, for the one of that name.
-//! Only the container's own runtime runs it, with the container's own rights.
+//! A pod's own annotations configure them, for all of its containers or, with `.NAME` after the annotation, for one container.
+//! Only the container's own runtime runs a hook, with the container's own rights.
 
 use std::time::Duration;
 
@@ -9,26 +9,26 @@ use jiff::SignedDuration;
 use strum::VariantNames as _;
 
 use crate::model::Bytes;
+use crate::model::objects::Pod;
 use crate::model::objects::annotation::{
     AFTER_GROW, BEFORE_SHRINK, BEFORE_SHRINK_WAIT, HOOKS, ON_MEMORY_PRESSURE, ON_MEMORY_PRESSURE_MEMORY,
     ON_MEMORY_PRESSURE_WAIT,
 };
-use crate::model::objects::{ObjectMeta, Pod};
 
-/// How long a hook may take, and what is in use may take to fall, where the pod does not say.
+/// How long a hook may take, and memory use may take to fall after it, if the pod does not say so.
 const WAIT: Duration = Duration::from_secs(30);
 const SHORTEST_WAIT: SignedDuration = SignedDuration::from_secs(1);
 const LONGEST_WAIT: SignedDuration = SignedDuration::from_mins(2);
-/// The memory that is kept for evidence where the pod does not say how much.
+/// The memory that is kept for evidence, if the pod does not say how much.
 const MEMORY: Bytes = Bytes::new(64 << 20);
 const MOST_MEMORY: Bytes = Bytes::new(64 << 30);
-/// The longest path that is taken from what a hook printed, in bytes.
+/// The longest path that the agent takes from a hook's output, in bytes.
 const LONGEST_PATH: usize = 256;
-/// The longest annotation that is read, in bytes, and the most arguments.
+/// The longest annotation that the agent reads, in bytes, and the most arguments.
 const LONGEST: usize = 4 << 10;
 const MOST_ARGUMENTS: usize = 64;
 
-/// When a hook is due.
+/// The moment at which a hook is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Moment {
@@ -41,10 +41,9 @@ pub enum Moment {
 }
 
 impl Moment {
-    /// All of them.
     pub const ALL: [Self; 3] = [Self::BeforeShrink, Self::AfterGrow, Self::OnMemoryPressure];
 
-    /// As the annotation names it.
+    /// The name in the annotation.
     pub fn word(self) -> &'static str {
         self.into()
     }
@@ -58,26 +57,26 @@ impl Moment {
     }
 }
 
-/// What one container wants to be told.
+/// The hook of one container at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hook {
     pub action: HookAction,
-    /// How long it may take, together with what it is for.
+    /// How long the hook and its effect on memory use may take.
     pub wait: Duration,
-    /// The memory that is kept for it below what the container may have at most; none but for evidence.
+    /// The memory that is kept for the hook below the container's highest limit. Zero unless the hook saves evidence.
     pub memory: Bytes,
 }
 
-/// How a container is told.
+/// What the agent does in the container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HookAction {
-    /// By a command that runs in the container: a program and its arguments.
+    /// Runs a command in the container: a program and its arguments.
     Command(Vec<String>),
-    /// By a signal to its first process.
+    /// Sends a signal to the container's first process.
     Signal(HookSignal),
 }
 
-/// The signals that programs take as a message.
+/// The signals that programs use as a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display, strum::EnumString, strum::VariantNames)]
 #[strum(serialize_all = "UPPERCASE")]
 pub enum HookSignal {
@@ -88,53 +87,44 @@ pub enum HookSignal {
     SigWinch,
 }
 
-/// An annotation of a hook that cannot be followed.
+/// A malformed annotation of a hook.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("metadata.annotations[{annotation}]: {value:?}: allowed is {allowed}")]
 pub struct HookError {
     pub annotation: String,
-    /// The beginning of what it holds.
+    /// The beginning of the annotation's value.
     pub value: String,
     pub allowed: String,
 }
 
 impl Hook {
-    /// What a container of the pod wants to be told at that moment, if anything.
+    /// The hook of a container of the pod at that moment, if it has one.
     pub fn of(pod: &Pod, container: &str, moment: Moment) -> Option<Result<Self, HookError>> {
-        let (name, value) = annotation(&pod.metadata, moment.annotation(), container)?;
+        let action = read(pod, moment.annotation(), container, action)?;
+        let read_wait = |name| read(pod, name, container, wait).unwrap_or(Ok(WAIT));
         let (wait, memory) = match moment {
-            Moment::BeforeShrink => (Some(BEFORE_SHRINK_WAIT), Ok(Bytes::ZERO)),
-            Moment::AfterGrow => (None, Ok(Bytes::ZERO)),
-            Moment::OnMemoryPressure => (Some(ON_MEMORY_PRESSURE_WAIT), kept(pod, container)),
+            Moment::BeforeShrink => (read_wait(BEFORE_SHRINK_WAIT), Ok(Bytes::ZERO)),
+            Moment::AfterGrow => (Ok(WAIT), Ok(Bytes::ZERO)),
+            Moment::OnMemoryPressure => (
+                read_wait(ON_MEMORY_PRESSURE_WAIT),
+                read(pod, ON_MEMORY_PRESSURE_MEMORY, container, memory).unwrap_or(Ok(MEMORY)),
+            ),
         };
-        let wait = wait.and_then(|wait| annotation(&pod.metadata, wait, container));
-        let action = action(value).ok_or_else(|| {
-            let signals = HookSignal::VARIANTS.join(", ");
-            let allowed = format!(
-                "a command, as a JSON array of 1 to {MOST_ARGUMENTS} strings in at most {LONGEST} bytes, or `signal: ` and one of \
-                 {signals}"
-            );
-            error(name, value, allowed)
-        });
-        let wait = wait.map_or(Ok(WAIT), |(name, value)| {
-            let allowed = || format!("{SHORTEST_WAIT:#} to {LONGEST_WAIT:#}");
-            read_wait(value).ok_or_else(|| error(name, value, allowed()))
-        });
         Some(action.and_then(|action| {
             let (wait, memory) = (wait?, memory?);
             Ok(Self { action, wait, memory })
         }))
     }
 
-    /// Whether anything of a pod is to be told at any moment.
+    /// Whether a pod has a hook for any container and moment.
     pub fn any(pod: &Pod) -> bool {
         let mut names = pod.metadata.annotations.keys();
         names.any(|name| HOOKS.iter().any(|hook| name.starts_with(hook)))
     }
 }
 
-/// An argument of a command, with the limits of before and after for `{old}` and `{new}`, in bytes. `{new:75%}` is three
-/// quarters of it.
+/// An argument of a command, with the old and the new limit in bytes for `{old}` and `{new}`. `{new:75%}` is three quarters of
+/// the new limit.
 pub fn filled_in(argument: &str, old: u64, new: u64) -> String {
     let mut filled = String::new();
     let mut rest = argument;
@@ -142,25 +132,20 @@ pub fn filled_in(argument: &str, old: u64, new: u64) -> String {
         filled.push_str(before);
         let value = after
             .split_once('}')
-            .and_then(|(name, rest)| Some((amount(name, old, new)?, rest)));
-        if let Some((value, after)) = value {
-            filled.push_str(&value.to_string());
-            rest = after;
-        } else {
-            filled.push('{');
-            rest = after;
-        }
+            .and_then(|(name, rest)| Some((amount(name, old, new)?.to_string(), rest)));
+        let (value, after) = value.unwrap_or(("{".to_owned(), after));
+        filled.push_str(&value);
+        rest = after;
     }
     filled + rest
 }
 
 fn amount(name: &str, old: u64, new: u64) -> Option<u64> {
     let (name, percent) = name.split_once(':').unwrap_or((name, "100%"));
-    let percent: u64 = percent
-        .strip_suffix('%')?
-        .parse()
-        .ok()
-        .filter(|percent| *percent <= 100)?;
+    let percent: u64 = percent.strip_suffix('%')?.parse().ok()?;
+    if percent > 100 {
+        return None;
+    }
     let whole = match name {
         "old" => old,
         "new" => new,
@@ -170,25 +155,30 @@ fn amount(name: &str, old: u64, new: u64) -> Option<u64> {
     u64::try_from(part).ok()
 }
 
-/// The annotation of that container, or else the one of all.
-fn annotation<'a>(metadata: &'a ObjectMeta, name: &str, container: &str) -> Option<(String, &'a str)> {
-    let own = format!("{name}.{container}");
-    [own, name.to_owned()].into_iter().find_map(|name| {
-        let value = metadata.annotations.get(&name)?;
-        Some((name, value.as_str()))
-    })
+/// Reads the annotation of that container, or else the one of all containers. The error of `parse` says what is allowed.
+fn read<T>(
+    pod: &Pod,
+    name: &str,
+    container: &str,
+    parse: fn(&str) -> Result<T, String>,
+) -> Option<Result<T, HookError>> {
+    let annotations = &pod.metadata.annotations;
+    let mut names = [format!("{name}.{container}"), name.to_owned()].into_iter();
+    let annotation = names.find(|name| annotations.contains_key(name))?;
+    let value = annotations.get(&annotation)?;
+    Some(parse(value).map_err(|allowed| HookError {
+        annotation,
+        value: value.chars().take(80).collect(),
+        allowed,
+    }))
 }
 
-/// The memory that is kept for a container's evidence.
-fn kept(pod: &Pod, container: &str) -> Result<Bytes, HookError> {
-    let Some((name, value)) = annotation(&pod.metadata, ON_MEMORY_PRESSURE_MEMORY, container) else {
-        return Ok(MEMORY);
-    };
-    let read = Bytes::parse(value.trim()).ok().filter(|memory| *memory <= MOST_MEMORY);
-    read.ok_or_else(|| error(name, value, format!("0 to {MOST_MEMORY}, as a quantity such as 64Mi")))
+fn memory(value: &str) -> Result<Bytes, String> {
+    let memory = Bytes::parse(value.trim()).ok().filter(|memory| *memory <= MOST_MEMORY);
+    memory.ok_or_else(|| format!("0 to {MOST_MEMORY}, as a quantity such as 64Mi"))
 }
 
-/// The file that a hook says it has left: the last word it printed that is an absolute path.
+/// The file that a hook has left: the last word of its output that is an absolute path.
 #[must_use]
 pub fn path_in(output: &str) -> Option<String> {
     let is_path = |word: &&str| {
@@ -198,31 +188,33 @@ pub fn path_in(output: &str) -> Option<String> {
     output.split_whitespace().rfind(is_path).map(str::to_owned)
 }
 
-fn action(value: &str) -> Option<HookAction> {
-    if value.len() > LONGEST {
-        return None;
-    }
-    if let Some(name) = value.trim().strip_prefix("signal:") {
-        return name.trim().parse().ok().map(HookAction::Signal);
-    }
+fn action(value: &str) -> Result<HookAction, String> {
+    let action = match value.trim().strip_prefix("signal:") {
+        _ if value.len() > LONGEST => None,
+        Some(name) => name.trim().parse().ok().map(HookAction::Signal),
+        None => command(value).map(HookAction::Command),
+    };
+    action.ok_or_else(|| {
+        let signals = HookSignal::VARIANTS.join(", ");
+        format!(
+            "a command, as a JSON array of 1 to {MOST_ARGUMENTS} strings in at most {LONGEST} bytes, or `signal: ` and one of \
+             {signals}"
+        )
+    })
+}
+
+fn command(value: &str) -> Option<Vec<String>> {
     let command: Vec<String> = serde_json::from_str(value).ok()?;
-    let runs = command.first().is_some_and(|program| !program.is_empty()) && command.len() <= MOST_ARGUMENTS;
+    let has_program = command.first().is_some_and(|program| !program.is_empty());
     let is_text = command.iter().all(|argument| !argument.contains('\0'));
-    (runs && is_text).then_some(HookAction::Command(command))
+    (has_program && is_text && command.len() <= MOST_ARGUMENTS).then_some(command)
 }
 
-fn read_wait(value: &str) -> Option<Duration> {
-    let wait: SignedDuration = value.trim().parse().ok()?;
-    let wait = (SHORTEST_WAIT..=LONGEST_WAIT).contains(&wait).then_some(wait)?;
-    Duration::try_from(wait).ok()
-}
-
-fn error(annotation: String, value: &str, allowed: String) -> HookError {
-    HookError {
-        annotation,
-        value: value.chars().take(80).collect(),
-        allowed,
-    }
+fn wait(value: &str) -> Result<Duration, String> {
+    let wait: Option<SignedDuration> = value.trim().parse().ok();
+    let wait = wait.filter(|wait| (SHORTEST_WAIT..=LONGEST_WAIT).contains(wait));
+    let wait = wait.and_then(|wait| Duration::try_from(wait).ok());
+    wait.ok_or_else(|| format!("{SHORTEST_WAIT:#} to {LONGEST_WAIT:#}"))
 }
 
 #[cfg(test)]

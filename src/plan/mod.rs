@@ -1,9 +1,9 @@
-//! Pure: what every level of a pod must hold, and in which order to get there.
+//! Pure: what every level of a pod must hold, and the order of the steps that lead there.
 //!
-//! In come a pod, the requests and limits decided for its containers, what the node is like ([`NodeTraits`](crate::model::NodeTraits)) and what
-//! the kernel and the runtime hold now ([`PodValues`](crate::model::PodValues)); out come the values of every cgroup ([`hierarchy()`]) and
-//! ordered [`Step`](crate::model::Step)s ([`Plan::between`]). No I/O, no clock. Values differ only where they mean something different to
-//! the kernel.
+//! Input: a pod, the requests and limits decided for its containers, the node's traits
+//! ([`NodeTraits`](crate::model::NodeTraits)), and what the kernel and the runtime hold now
+//! ([`PodValues`](crate::model::PodValues)). Output: the values of every cgroup ([`hierarchy()`]) and ordered
+//! [`Step`](crate::model::Step)s ([`Plan::between`]). Two values differ only if they mean something different to the kernel.
 
 mod effective;
 mod followers;

@@ -1,19 +1,19 @@
-//! In which order the files of a pod are written.
+//! The order in which a plan writes the files of a pod.
 //!
-//! In come what the files hold and what they should hold; out come single writes such that after each of them, and so
-//! in whatever state the plan is cut, these hold wherever they hold now and will hold at the end:
+//! Input: what the files hold and what they should hold. Output: single writes. After each of them, so also if the plan ends
+//! early, these rules hold if they hold at the beginning and at the end:
 //! - no container's limit is above its pod's: on v1 the kernel refuses such a quota (`tg_cfs_schedulable_down`,
 //!   kernel/sched/core.c), on v2 it would silently not count;
 //! - a quota is not below its burst ([`with_follower`]);
 //! - `memory.high` is no smaller a part of its limit than it is now;
 //! - v1's limit of memory and swap is not below that of memory (`mem_cgroup_resize_max`, mm/memcontrol-v1.c).
 //!
-//! Writes are first sorted the way one would like them: what grows from the pod down, then what shrinks from the
-//! containers up. Then, each time, the first one is taken after which the rules hold. There always is one. What grows
-//! in the pod is bound by nothing; after that, what grows in a container fits. What shrinks in a container is bound by
-//! nothing; after that, what shrinks in the pod fits. Where v1's quota and period both change, one of the two
-//! values in between fits: multiplied, the ratios in between (new quota by old period, old quota by new period) equal
-//! those of both ends, so when one is below both ends the other is above both, and each bound has only one side.
+//! The writes are first sorted: growing values from the pod down, then shrinking values from the containers up. Then the plan
+//! takes, each time, the first write after which the rules hold. There always is one. Nothing bounds a growing value of the
+//! pod; after it, a growing value of a container fits. Nothing bounds a shrinking value of a container; after it, a shrinking
+//! value of the pod fits. If v1's quota and period both change, one of the two intermediate values fits: the product of the
+//! intermediate ratios (new quota by old period, old quota by new period) equals the product of the ratios at both ends. So
+//! when one intermediate ratio is below both ends the other is above both, and each bound has only one side.
 
 use crate::model::{
     ControlFile, CpuMax, CpuQuota, MemoryLimit, PageSize, PodTree, Resource, Setting, Settings, Target,
@@ -29,15 +29,15 @@ pub(super) struct Write {
     pub(super) to: Setting,
 }
 
-/// A container whose limit must stay within its pod's.
+/// A container's limit, which must stay within its pod's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Edge<'a> {
     pub(super) container: &'a str,
     pub(super) resource: Resource,
 }
 
-/// All writes that lead from `observed` to `desired`, in order. Only files that are there are written. Memory limits are
-/// whole pages on both sides.
+/// All writes that lead from `observed` to `desired`, in order. Files that do not exist are left out. Memory limits are whole
+/// pages on both sides.
 pub(super) fn ordered_writes(observed: &PodTree, desired: &PodTree, page: PageSize) -> Vec<Write> {
     let mut pending = differing(observed, desired);
     let end = observed.clone().overlaid(desired);
@@ -47,7 +47,7 @@ pub(super) fn ordered_writes(observed: &PodTree, desired: &PodTree, page: PageSi
     let mut state = observed.clone();
     let mut ordered = Vec::with_capacity(pending.len());
     while !pending.is_empty() {
-        // Without a write that fits, which the argument above rules out, the kernel has the last word.
+        // There always is a write that fits, as argued above. If there were none, the kernel would decide.
         let next = pending
             .iter()
             .position(|write| fits(&mut state, write, &guarded))
@@ -73,7 +73,7 @@ pub(super) fn edges(tree: &PodTree) -> impl Iterator<Item = Edge<'_>> {
 }
 
 impl Edge<'_> {
-    /// Whether the container's limit is within its pod's. A container without a limit has its pod's.
+    /// Whether the container's limit is within its pod's. The pod's limit binds a container without one.
     pub(super) fn holds(&self, tree: &PodTree) -> bool {
         let Some(container) = tree.containers.get(self.container) else {
             return true;
@@ -112,14 +112,14 @@ fn memsw_covers_memory(cgroup: &Settings) -> bool {
     }
 }
 
-/// The files whose values mean something else than they should, in the order one would like: pod first for what
-/// grows, then containers in either direction, pod last for what shrinks.
+/// The files whose values differ from the desired ones, in the preferred order: growing values of the pod, then the containers'
+/// in either direction, then shrinking values of the pod.
 fn differing(observed: &PodTree, desired: &PodTree) -> Vec<Write> {
     let (pod_grows, pod_shrinks) = changes(&Target::Pod, &observed.pod, &desired.pod);
     let (mut writes, mut shrinks) = (pod_grows, Vec::new());
     for (name, wanted) in &desired.containers {
-        if let Some(there) = observed.containers.get(name) {
-            let (grow, shrink) = changes(&Target::Container(name.clone()), there, wanted);
+        if let Some(standing) = observed.containers.get(name) {
+            let (grow, shrink) = changes(&Target::Container(name.clone()), standing, wanted);
             writes.extend(grow);
             shrinks.extend(shrink);
         }
@@ -129,7 +129,7 @@ fn differing(observed: &PodTree, desired: &PodTree) -> Vec<Write> {
     writes
 }
 
-/// One cgroup's differing files: those that grow and those that shrink.
+/// The files of one cgroup that grow, and those that shrink.
 fn changes(target: &Target, observed: &Settings, desired: &Settings) -> (Vec<Write>, Vec<Write>) {
     let mut wanted = desired.clone();
     if let Some(memsw) = following_memsw(observed, desired) {
@@ -139,7 +139,7 @@ fn changes(target: &Target, observed: &Settings, desired: &Settings) -> (Vec<Wri
     let cpu_shrinks = cpu.is_some_and(|(old, new)| !CpuMax::allows(new, old));
     wanted
         .iter()
-        // These follow other values, whoever else wants what.
+        // These values follow other ones.
         .filter(|to| to.burst_us().is_none() && to.file() != ControlFile::MemoryHigh)
         .filter_map(|to| observed.get(to.file()).map(|from| (from, to)))
         .filter(|(from, to)| from != to)
@@ -158,13 +158,13 @@ fn changes(target: &Target, observed: &Settings, desired: &Settings) -> (Vec<Wri
         })
 }
 
-/// The limit of memory and swap together follows that of memory, as runc and containerd have it, so that no swap is
-/// gained. Where it is unbounded nobody counts swap, and it stays so.
+/// The limit of memory and swap follows the limit of memory, as with runc and containerd, so that the container gains no swap.
+/// An unbounded limit stays unbounded.
 fn following_memsw(observed: &Settings, desired: &Settings) -> Option<Setting> {
     if desired.get(ControlFile::MemswLimit).is_some() {
         return None;
     }
-    let there = observed.get(ControlFile::MemswLimit).and_then(Setting::memory)?;
+    let standing = observed.get(ControlFile::MemswLimit).and_then(Setting::memory)?;
     let limit = desired.memory_limit()?;
-    (there != MemoryLimit::Max).then_some(Setting::MemswLimit(limit))
+    (standing != MemoryLimit::Max).then_some(Setting::MemswLimit(limit))
 }

@@ -1,8 +1,8 @@
-//! Where a pod's cgroups are, by name.
+//! The paths of a pod's cgroups.
 //!
-//! In come the driver, the runtime, the class and the ids; out come paths below a controller's mount (v1) or the
-//! unified one (v2). This is what the kubelet and the runtime would make; finding what a node really has is discovery's
-//! business, which shares these names. Nothing here looks at a file system.
+//! Input: the driver, the runtime, the class and the ids. Output: the paths that the kubelet and the runtime would make, below
+//! a controller's mount (v1) or the unified mount (v2). Discovery finds the paths that a node really has. Nothing here reads
+//! a file system.
 
 use crate::model::{Driver, QosClass, RuntimeKind};
 
@@ -28,8 +28,8 @@ pub fn pod_cgroup_path(driver: Driver, root: &str, qos: QosClass, uid: &str) -> 
     }
 }
 
-/// A slice's path names every slice above it (systemd.slice(5)); dashes part the levels, so
-/// those within one become underscores.
+/// A slice's path names every slice above it (systemd.slice(5)). Dashes separate the levels, so dashes within a level become
+/// underscores.
 fn slice_path<'a>(parts: impl Iterator<Item = &'a str>) -> String {
     let (mut path, mut unit) = (String::new(), String::new());
     for part in parts {

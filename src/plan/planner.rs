@@ -1,10 +1,9 @@
-//! From what is there to what should be: a [`Plan`].
+//! Makes a [`Plan`]: the steps from the observed values to the desired ones.
 //!
-//! In come two [`PodValues`]s; out come ordered [`Step`]s: first every cgroup file, in the order `order` finds, because
-//! the kernel holds a written value at once; then, for each container whose runtime has stored something else, one
-//! update of that, so that the runtime agrees and none of its later updates undoes ours. Under systemd the pod's
-//! files are set through its slice's properties. All containers are one transaction. To undo a plan, plan back to what
-//! was observed before.
+//! Input: two [`PodValues`]. Output: ordered [`Step`]s. First every cgroup file in the order that `order` finds, because a
+//! written value is in force at once. Then one update for each container whose runtime has stored another spec, so that no
+//! later update of the runtime restores the old values. With systemd, a plan sets the pod's files through the properties of
+//! its slice. All containers are one transaction. To undo a plan, plan back to the values that were observed before it.
 
 use crate::model::{
     CgroupVersion, Change, ControlFile, CpuMax, CpuQuota, CpuShares, CriResources, DEFAULT_CFS_PERIOD_US, Driver,
@@ -22,17 +21,16 @@ pub struct Plan {
 /// Why there is no plan.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// The end would be one that the v1 kernel refuses.
+    /// The v1 kernel would refuse the desired values.
     #[error(
         "container {container}: quota and period {wanted} exceed its pod's {pod}, which the kernel refuses: the pod's \
          limit has to grow as well"
     )]
     AbovePod {
-        /// Whose quota is too large.
         container: String,
-        /// Its quota and period, in microseconds.
+        /// The container's quota and period, in microseconds.
         wanted: Setting,
-        /// The pod's at the end, in microseconds.
+        /// The pod's quota and period, in microseconds.
         pod: Setting,
     },
 }
@@ -40,11 +38,11 @@ pub enum PlanError {
 impl Plan {
     /// The steps from `observed` to `desired`.
     ///
-    /// Values are compared by what they mean to the kernel. Files and containers that are not there are left out, as is
-    /// everything `desired` says nothing about; so are stored specs nobody knows. Planning again from wherever
-    /// a plan was cut completes it, and after all steps there are none left.
+    /// Values are compared by what they mean to the kernel. The plan leaves out files and containers that do not exist, unknown
+    /// stored specs, and everything that `desired` does not set. A plan from where another plan ended early completes it. After
+    /// all steps a new plan is empty.
     ///
-    /// Errors: [`PlanError::AbovePod`] when the v1 kernel would refuse the end.
+    /// Errors: [`PlanError::AbovePod`] if the v1 kernel would refuse the desired values.
     pub fn between(observed: &PodValues, desired: &PodValues, traits: &NodeTraits) -> Result<Self, PlanError> {
         let tree = desired.tree.in_pages(traits.page);
         if traits.version == CgroupVersion::V1 {
@@ -72,18 +70,17 @@ impl Plan {
         &self.steps
     }
 
-    /// The steps, in order, without the plan.
     pub fn into_steps(self) -> Vec<Step> {
         self.steps
     }
 
-    /// Whether everything is as it should be.
+    /// Whether every value is the desired one already.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 }
 
-/// Refuses an end in which a container's quota is above its pod's, unless it is so already.
+/// Refuses desired values in which a container's quota is above its pod's, unless it is so already.
 fn check_quotas(observed: &PodTree, desired: &PodTree) -> Result<(), PlanError> {
     let end = observed.clone().overlaid(desired);
     let broken = edges(&end).find(|edge| edge.resource == Resource::Cpu && !edge.holds(&end) && edge.holds(observed));
@@ -104,10 +101,10 @@ fn file_step(Write { target, from, to }: Write) -> Step {
     }
 }
 
-/// Puts runs of writes to the pod's files into one change of its unit each, and adds the files that systemd's
-/// rounding would leave different. `pod` is what the pod's files hold before.
+/// Combines consecutive writes to the pod's files into one change of its unit, and adds writes of the files in which systemd's
+/// rounding leaves another value. `pod` is what the pod's files hold before.
 ///
-/// Containers' scopes belong to the runtime, which tells systemd itself when its stored spec is updated.
+/// Containers' scopes belong to the runtime, which sets their properties when its stored spec is updated.
 fn through_systemd(writes: Vec<Write>, mut pod: Settings) -> Vec<Step> {
     let mut steps = Vec::with_capacity(writes.len());
     let mut run = Settings::default();
@@ -126,7 +123,7 @@ fn through_systemd(writes: Vec<Write>, mut pod: Settings) -> Vec<Step> {
     steps
 }
 
-/// systemd has no property for v1's limit of memory and swap, nor for bursts.
+/// systemd has no property for v1's limit of memory and swap, and none for bursts.
 fn is_unit_property(file: ControlFile) -> bool {
     !matches!(
         file,
@@ -134,13 +131,13 @@ fn is_unit_property(file: ControlFile) -> bool {
     )
 }
 
-/// Turns the collected values into steps and notes what the pod's files hold afterwards.
+/// Turns the collected values into steps, and notes in `pod` what the pod's files hold after them.
 fn flush(steps: &mut Vec<Step>, run: &mut Settings, pod: &mut Settings) {
     if run.is_empty() {
         return;
     }
     let mut to = std::mem::take(run);
-    // One property holds both of v1's files, so it takes both to set it.
+    // One property holds both of v1's files, so the agent sets both together.
     for (file, partner) in [
         (ControlFile::CfsQuota, ControlFile::CfsPeriod),
         (ControlFile::CfsPeriod, ControlFile::CfsQuota),
@@ -167,7 +164,7 @@ fn flush(steps: &mut Vec<Step>, run: &mut Settings, pod: &mut Settings) {
     }
 }
 
-/// What systemd writes to the files when told these values: quotas in whole percents.
+/// What systemd writes to the files for these properties: it keeps quotas in whole percents.
 pub(super) fn systemd_keeps(told: &Settings) -> Settings {
     let rounded = told.cpu_max().map(CpuMax::systemd_rounded);
     told.iter()
@@ -179,7 +176,7 @@ pub(super) fn systemd_keeps(told: &Settings) -> Settings {
         .collect()
 }
 
-/// The fields whose stored values mean something else than wanted. Quota and period go together.
+/// The fields whose stored values differ in meaning from the wanted ones. Quota and period change together.
 fn spec_change(stored: &CriResources, wanted: &CriResources, page: PageSize) -> Option<Change> {
     let (mut from, mut to) = (CriResources::default(), CriResources::default());
     if wanted.cpu_shares.is_some() && spec_shares(stored) != spec_shares(wanted) {
@@ -198,7 +195,7 @@ fn spec_change(stored: &CriResources, wanted: &CriResources, page: PageSize) -> 
     (to != CriResources::default()).then_some(Change::Spec { from, to })
 }
 
-/// A positive number of CRI's; zero and less is "not specified" or unbounded.
+/// A positive number of CRI. Zero and less means "not specified" or unbounded.
 fn positive(number: Option<i64>) -> Option<u64> {
     number
         .and_then(|number| u64::try_from(number).ok())

@@ -1,8 +1,8 @@
-//! A pod's cgroup that was left below its containers. Pure.
+//! Finds a pod whose cgroup has a lower memory limit than its containers need. Pure.
 //!
-//! A kubelet that resizes a pod while one of its containers does not run leaves that container out of the pod's limit
-//! (`updatePodContainersResources`, `pkg/kubelet/kuberuntime/kuberuntime_manager.go`, up to 1.36.3). A container that was killed
-//! for want of memory then starts with its new limit in a pod that still has the old one, and is killed again
+//! If a kubelet resizes a pod while one of its containers does not run, it leaves that container out of the pod's limit
+//! (`updatePodContainersResources`, `pkg/kubelet/kuberuntime/kuberuntime_manager.go`, up to 1.36.3). A container that was
+//! killed for want of memory then starts with its new limit in a pod that still has the old one, and is killed again
 //! (kubernetes/kubernetes#138760).
 
 use super::hierarchy::in_force;
@@ -16,17 +16,17 @@ use crate::model::{Bytes, PodTree};
 pub struct LowPodLevel {
     /// The limit of the pod's cgroup, in bytes.
     pub holds: Bytes,
-    /// What the containers may use together, in bytes.
+    /// The sum of what the containers may use, in bytes.
     pub needs: Bytes,
 }
 
 impl LowPodLevel {
-    /// Compares the pod's cgroup with those of its containers. `None` where the pod may use what its containers may, and where
-    /// any of them may use all there is.
+    /// Compares the pod's cgroup with those of its containers. `None` if the pod may use what its containers may, or if a
+    /// container is unbounded.
     ///
-    /// No container counts with more than its spec or its status says: a limit that something wrote into a cgroup raises no
-    /// other. One that does not run counts with what its kubelet has granted, if that is known. A limit that the pod
-    /// declares of its own is never exceeded.
+    /// No container counts with more than its spec or its status says, so a limit that another process wrote into a cgroup
+    /// raises no other. A container that does not run counts with what the kubelet has granted, if that is known. The pod's own
+    /// declared limit bounds the sum.
     pub fn find(pod: &Pod, held: &PodTree) -> Option<Self> {
         let holds = held.pod.memory_bytes()?;
         let in_force = in_force(pod);

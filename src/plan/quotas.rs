@@ -1,9 +1,9 @@
 //! Which cpu quotas of a pod its kubelet enforces. Pure.
 //!
-//! A kubelet gives no quota where it is told not to (`cpuCFSQuota: false`), nor to a container with processors of its own
-//! and that container's pod (static CPU manager policy, `DisableCPUQuotaWithExclusiveCPUs`). Such a cgroup is unbounded from
-//! its first day, beside a limit that the spec declares, and stays so. A quota that was bounded once and is not any more
-//! was taken away by somebody else.
+//! A kubelet sets no quota if it is configured so (`cpuCFSQuota: false`), and none for a container with processors of its own
+//! and for that container's pod (static CPU manager policy, `DisableCPUQuotaWithExclusiveCPUs`). Such a cgroup is unbounded
+//! from the beginning although the spec declares a limit. If a quota was bounded once and is not any more, another process
+//! has removed it.
 
 use std::collections::BTreeMap;
 
@@ -11,20 +11,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::model::{ControlFile, CpuQuota, CpuShares, CpuWeight, LivePod, Setting, Settings};
 
-/// What the kernel gives a new cgroup: nobody has set anything of cpu there.
+/// What the kernel gives a new cgroup.
 const DEFAULT_SHARES: u64 = 1024;
 const DEFAULT_WEIGHT: u64 = 100;
 
-/// Whether quotas are enforced, by cgroup: a container's id, or [`Quotas::POD`]. What is not known is enforced.
+/// Whether the kubelet enforces quotas, by cgroup: a container's id, or [`Quotas::POD`]. An unknown quota counts as enforced.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Quotas(BTreeMap<String, bool>);
 
 impl Quotas {
-    /// Stands for the pod's own cgroup.
+    /// The key of the pod's own cgroup.
     pub const POD: &'static str = LivePod::POD_CGROUP;
 
-    /// Learns from one cgroup: from what its files hold, beside what the kubelet would have written with quotas.
+    /// Learns from one cgroup: compares what its files hold with what a kubelet that enforces quotas would have written.
     pub fn learn(&mut self, id: &str, held: &Settings, declared: &Settings) {
         let quota = |settings: &Settings| settings.cpu_max().map(|max| max.quota);
         match (quota(held), quota(declared)) {
@@ -40,7 +40,7 @@ impl Quotas {
         }
     }
 
-    /// Takes over what is newer, and forgets cgroups that are gone. Returns whether there is anything new.
+    /// Takes over newer entries, and drops cgroups that are gone. Returns whether anything changed.
     pub fn update(&mut self, newer: &Self, lives: impl Fn(&str) -> bool) -> bool {
         let before = self.clone();
         self.0.extend(newer.0.clone());
@@ -48,7 +48,7 @@ impl Quotas {
         *self != before
     }
 
-    /// Whether the quota of this cgroup is enforced.
+    /// Whether the kubelet enforces the quota of this cgroup.
     pub fn enforced(&self, id: &str) -> bool {
         self.0.get(id).copied().unwrap_or(true)
     }
@@ -69,7 +69,7 @@ mod tests {
     use crate::model::CpuMax;
 
     fn cgroup(shares: u64, milli: Option<u64>) -> Settings {
-        let max = CpuMax::of_limit(milli.map(crate::model::MilliCpu::new));
+        let max = CpuMax::of_limit(milli.map(crate::model::MilliCpu::new), 100_000);
         Settings::from_iter([
             Setting::CpuShares(CpuShares::new(shares)),
             Setting::CfsQuota(max.quota),

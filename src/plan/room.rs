@@ -1,33 +1,33 @@
-//! Whether a node has room for what one of its pods is to request. Pure.
+//! Checks whether a node has room for the requests of one of its pods. Pure.
 //!
-//! The one answer to that, whoever asks: a recommendation, an operator, a pass before it asks the API server. In come what
-//! the node has ([`Capacity`]) and what each of its pods takes ([`Account`]); out comes the [`Room`] that the others leave
-//! for one of them, and from it a refusal with the numbers ([`NoRoom`]), or none.
+//! A recommendation, an operator's request, and a pass before it patches all use this check. Input: what the node has
+//! ([`Capacity`]) and what each of its pods requests ([`Account`]). Output: the [`Room`] that the other pods leave for one of
+//! them, and from that a refusal with the numbers ([`NoRoom`]), or none.
 //!
-//! Requests are what a node is divided by: their sum must stay within what the node gives to pods. Only what takes *more*
-//! than before is looked at: the pod has the rest, also on a node that is too full already. What a pod takes where its
-//! kubelet resizes in place is what that kubelet says ([`super::resize::reserved`]).
+//! The sum of all requests must stay within what the node gives to pods. Only an amount that grows is checked: the pod has the
+//! rest already, also on a node that is too full. If the kubelet resizes in place, a pod takes what the kubelet has allocated
+//! ([`super::resize::reserved`]).
 //!
-//! This is about promises. How much memory is left at this moment is another question, which the guard asks before it lends
-//! any ([`crate::guard::budgets`]): pods use more than they request, and less.
+//! Requests are promises. Pods use more than they request, and less. Before the guard lends memory it checks how much is free
+//! at that moment (`guard::budgets`).
 
 use std::collections::BTreeMap;
 
 use crate::model::objects::Node;
 use crate::model::{AskWhenFull, Resource, ResourceList};
 
-/// What a node has for its pods, and who says so.
+/// What a node has for its pods, and the source of these amounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
-    /// How much; an unset amount is unknown, and bounds nothing.
+    /// An unset amount is unknown, and bounds nothing.
     pub amounts: ResourceList,
     pub from: CapacityFrom,
 }
 
-/// Who says what a node has.
+/// The source of a node's capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
 pub enum CapacityFrom {
-    /// The Node object: what is left after what the kubelet and the system reserve.
+    /// The Node object: what the reservations for the kubelet and the system leave.
     #[display("allocatable")]
     Allocatable,
     /// The kernel: processors online, `MemTotal`.
@@ -36,7 +36,7 @@ pub enum CapacityFrom {
 }
 
 impl Capacity {
-    /// What the Node object says. None where there is no such object.
+    /// The Node object's amounts. None without such an object.
     pub fn of(node: Option<&Node>) -> Option<Self> {
         node.map(|node| Self {
             amounts: node.status.allocatable,
@@ -44,17 +44,17 @@ impl Capacity {
         })
     }
 
-    /// What the Node object says, else what the machine has. An object that says nothing counts as none.
+    /// The Node object's amounts, or else those of the machine.
     pub fn of_node_or(node: Option<&Node>, machine: ResourceList) -> Self {
-        let said = Self::of(node).filter(|said| !said.amounts.is_empty());
-        said.unwrap_or(Self {
+        let declared = Self::of(node).filter(|declared| !declared.amounts.is_empty());
+        declared.unwrap_or(Self {
             amounts: machine,
             from: CapacityFrom::Machine,
         })
     }
 }
 
-/// What all pods of a node take of it together, collected from what each takes.
+/// The sum of what all pods of a node take.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Account {
     /// By the pods' priority.
@@ -63,7 +63,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// What the others take, for one of the pods that takes `own`.
+    /// What the other pods take, for a pod that takes `own`.
     pub fn others(&self, own: ResourceList) -> Others {
         Others {
             take: each(sum(self.taken.values()), own, u64::saturating_sub),
@@ -71,8 +71,8 @@ impl Account {
         }
     }
 
-    /// What of the others may be freed for a pod of this priority that takes `own`, so that its kubelet is asked although the
-    /// node is full.
+    /// What other pods may give up for a pod of this priority that takes `own`. The agent asks the kubelet although the node is
+    /// full, if there would be room without it.
     pub fn yields(&self, priority: i64, own: ResourceList, ask: AskWhenFull) -> ResourceList {
         match ask {
             AskWhenFull::Never => ResourceList::default(),
@@ -81,7 +81,7 @@ impl Account {
         }
     }
 
-    /// One of the pods, with this priority, takes something else from now on.
+    /// Replaces what one of the pods, with this priority, takes.
     pub fn change(&mut self, priority: i64, before: ResourceList, after: ResourceList) {
         let taken = self.taken.entry(priority).or_default();
         *taken = each(each(*taken, before, u64::saturating_sub), after, u64::saturating_add);
@@ -99,7 +99,7 @@ impl FromIterator<(i64, ResourceList)> for Account {
     }
 }
 
-/// All these amounts together.
+/// The sum of these amounts.
 pub fn sum<'a>(takes: impl Iterator<Item = &'a ResourceList>) -> ResourceList {
     takes.fold(ResourceList::default(), |all, one| each(all, *one, u64::saturating_add))
 }
@@ -114,13 +114,12 @@ pub struct Others {
 /// What a node has for one of its pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// What the node has for all.
+    /// What the node has for all pods.
     pub capacity: Capacity,
-    /// Who else takes of it.
     pub others: Others,
 }
 
-/// A node is too full for what a pod is to request. Amounts are thousandths of a cpu, or bytes.
+/// A node is too full for a pod's new requests. Amounts are thousandths of a cpu or bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the node has no room: the pod is to request {} of {resource}, {} of {} are left by other pods, which request {}",
@@ -131,12 +130,12 @@ pub struct Room {
 )]
 pub struct NoRoom {
     pub resource: Resource,
-    /// What the node has of it.
+    /// What the node has of the resource.
     pub has: u64,
     pub others: u64,
     /// What the pod takes now.
     pub before: u64,
-    /// What it is to request.
+    /// What the pod would take.
     pub after: u64,
 }
 
@@ -147,14 +146,14 @@ impl NoRoom {
 }
 
 impl Room {
-    /// The room there would be without what `yields`.
+    /// The room if other pods give up what `yields`.
     #[must_use]
     pub fn without(mut self, yields: ResourceList) -> Self {
         self.others.take = each(self.others.take, yields, u64::saturating_sub);
         self
     }
 
-    /// Whether there is room for a pod that is to take as much as `after` where it takes as much as `before`.
+    /// Checks whether a pod that takes `before` may take `after`.
     ///
     /// Errors: [`NoRoom`] with the numbers, for the first resource that grows and does not fit.
     pub fn check(&self, before: ResourceList, after: ResourceList) -> Result<(), NoRoom> {
@@ -177,7 +176,7 @@ impl Room {
     }
 }
 
-/// Of both amounts of each resource the larger one.
+/// The larger amount of each resource.
 pub fn larger(one: ResourceList, other: ResourceList) -> ResourceList {
     each(one, other, u64::max)
 }

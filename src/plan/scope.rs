@@ -1,4 +1,4 @@
-//! What of a pod's files there is a reason to write. Pure.
+//! Which of a pod's values the agent has a reason to write. Pure.
 
 use std::collections::BTreeSet;
 
@@ -7,17 +7,17 @@ use serde::{Deserialize, Serialize};
 use super::quotas::Quotas;
 use crate::model::{ControlFile, NamedRequirements, PodTree, PodValues, Resource};
 
-/// The values of a pod that are vscaled's to write; all others are its kubelet's.
+/// The values of a pod that vscaled may write. All others belong to the kubelet.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct WriteScope {
-    /// The resources of which anything but the spec was ever wanted.
+    /// The resources for which the agent has ever wanted other amounts than the spec's.
     pub resources: BTreeSet<Resource>,
     pub quotas: Quotas,
 }
 
 impl WriteScope {
-    /// Every resource, and nothing known of quotas.
+    /// Every resource, with unknown quotas.
     pub fn all() -> Self {
         Self {
             resources: Resource::ALL.into(),
@@ -25,7 +25,7 @@ impl WriteScope {
         }
     }
 
-    /// Takes in the resources of which something else is wanted than the spec has; whether there are new ones.
+    /// Adds the resources for which other amounts than the spec's are wanted. Returns whether there are new ones.
     pub fn widen(&mut self, spec: &[NamedRequirements], wanted: &[NamedRequirements]) -> bool {
         let before = self.resources.len();
         for wanted in wanted {
@@ -41,7 +41,7 @@ impl WriteScope {
         self.resources.len() > before
     }
 
-    /// Leaves out of `wanted` what is not vscaled's.
+    /// Drops the values of `wanted` that vscaled may not write.
     pub fn restrict(&self, wanted: &mut PodValues) {
         let files = ControlFile::V2.iter().chain(ControlFile::V1).copied();
         for file in files.filter(|file| !self.resources.contains(&file.resource())) {

@@ -1,29 +1,29 @@
 //! What every cgroup and stored spec of a running pod should hold. Pure.
 //!
-//! A pass writes these values, and `explain` shows them: both are worked out here.
+//! A pass writes these values, and `explain` shows them.
 
 use super::hierarchy::{hierarchy, in_force};
 use super::scope::WriteScope;
 use super::shrink::Holds;
 use crate::model::{BoundPod, MemoryLimit, NamedRequirements, NodeTraits, PodTree, PodValues, Resource, Target};
 
-/// What a running pod should have, and which of its values are written.
+/// What a running pod should have, and which of its values the agent writes.
 #[derive(Debug, Clone)]
 pub struct PodTargets {
     pub bound: BoundPod,
     /// What the containers should have.
     pub containers: Vec<NamedRequirements>,
-    /// Whether limits that the pod does not declare are lifted, rather than left as they are.
+    /// Whether the agent removes limits that the pod does not declare, rather than leaves them alone.
     pub lift_undeclared: bool,
-    /// Whether the kubelet is not asked, so that it starts containers again with what it has had them have.
+    /// Whether the kubelet does not know of the targets, and so restarts containers with its own amounts.
     pub kubelet_unasked: bool,
     pub scope: WriteScope,
-    /// Limits that are kept for now where lower ones are wanted.
+    /// Limits that the agent keeps for now although lower ones are wanted.
     pub holds: Holds,
 }
 
 impl PodTargets {
-    /// What the pod's files and stored specs should hold, beside what its files hold now.
+    /// What the pod's files and stored specs should hold, given what its files hold now.
     pub fn values(&mut self, held: &PodTree, traits: &NodeTraits) -> PodValues {
         self.learn_quotas(held, traits);
         let mut containers = self.containers.clone();
@@ -45,7 +45,7 @@ impl PodTargets {
         values
     }
 
-    /// Learns from the pod's files which of its quotas the kubelet enforces.
+    /// Learns from the pod's files which quotas the kubelet enforces.
     fn learn_quotas(&mut self, held: &PodTree, traits: &NodeTraits) {
         let (pod, live) = (self.bound.object(), self.bound.live());
         let declared = hierarchy(pod, &in_force(pod), traits).created().tree;
@@ -58,8 +58,7 @@ impl PodTargets {
     }
 }
 
-/// Lays limits of containers that are kept for now over the lower ones that are wanted, so that the pod's follows by its
-/// rules.
+/// Raises the wanted limits of containers to those that the agent keeps for now. The pod's limit follows from them.
 pub fn lift_kept(holds: &Holds, wanted: &mut [NamedRequirements]) {
     for (target, limit) in holds {
         if let (Target::Container(name), MemoryLimit::Bytes(limit)) = (target, limit)

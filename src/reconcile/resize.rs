@@ -272,7 +272,7 @@ impl Resize {
     pub(crate) fn is_about_to_lower<'a>(&self, pod: &Pod, given: impl IntoIterator<Item = (&'a str, u64)>) -> bool {
         let spec = match (self.unseen(pod), Phase::of(pod)) {
             (Some(accepted), _) => accepted.targets.clone(),
-            (None, Phase::Settled | Phase::Infeasible(_)) => return false,
+            (None, Phase::Settled | Phase::Withheld(Withheld::Infeasible(_))) => return false,
             (None, _) => pod.requirements(),
         };
         given

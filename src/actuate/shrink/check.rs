@@ -11,7 +11,8 @@ use crate::cgroup::CgroupError;
 use crate::model::{Bytes, MemoryLimit, PodTree, Target};
 use crate::plan::Plan;
 use crate::plan::shrink::{
-    Before, CheckStep, MemoryReading, NotShrinkable, RECLAIM_STEP, Reclaim, ShrinkCheck, Sightings, WatchReading, rate,
+    Before, CheckStep, MemoryReading, NotShrinkable, RECLAIM_STEP, Reclaim, ShrinkCheck, UsageHistory, WatchReading,
+    rate,
 };
 
 /// The shortest time over which refaults are counted for a rate.
@@ -22,7 +23,7 @@ const RATE_OVER: Duration = Duration::from_millis(500);
 const KEPT_FREE: u64 = 16;
 
 /// What earlier tries have seen of each cgroup of a pod.
-pub type SeenBefore = BTreeMap<Target, Sightings>;
+pub type SeenBefore = BTreeMap<Target, UsageHistory>;
 
 /// The cgroups of one pod whose limits come down.
 #[derive(Debug, Default)]
@@ -105,7 +106,7 @@ impl ShrinkChecks {
 
     /// What the checks have seen, for the next try.
     pub(in crate::actuate) fn seen(&self) -> SeenBefore {
-        let seen = |check: &LimitCheck| (check.target.clone(), check.policy.sightings());
+        let seen = |check: &LimitCheck| (check.target.clone(), check.policy.history());
         self.0.iter().map(seen).collect()
     }
 
@@ -113,7 +114,7 @@ impl ShrinkChecks {
     pub(in crate::actuate) fn before(&self, target: &Target, last: WatchReading, to: Bytes) -> Before {
         let check = self.0.iter().find(|check| check.target == *target);
         let held = last.memory.held();
-        let seen = check.and_then(|check| check.policy.sightings().most());
+        let seen = check.and_then(|check| check.policy.history().most());
         // A peak below the new limit is the most that the cgroup ever used.
         let peak = last.memory.peak.filter(|peak| *peak <= to);
         Before {

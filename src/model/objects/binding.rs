@@ -1,18 +1,15 @@
-//! Which object describes which pod that runs: the only rule by which anything done to cgroups, asked of the API server,
-//! saved or reported is attributed to a pod.
+//! Decides which object describes which pod that runs. All writes, requests, saved state and reports depend on this rule.
 //!
-//! A tenant writes annotations, labels and owner references freely; UIDs, namespaces and the runtime's labels not. So an
-//! object describes a pod only if UID, namespace and name all agree. Only mirror pods, the API server's copies of static
-//! pods, have a UID of their own beside the one in the cgroup's name.
+//! A tenant can write annotations, labels and owner references, but no UIDs, namespaces or labels of the runtime. So an object
+//! describes a pod only if UID, namespace and name all agree. Only mirror pods, the API server's copies of static pods, have
+//! another UID than the one in the cgroup's name.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::annotation;
 use super::pod::Pod;
-
-/// On mirror pods: the UID of the static pod (`IsMirrorPod`, kubernetes `pkg/kubelet/types`).
-pub const MIRROR_ANNOTATION: &str = super::annotation::MIRROR;
 
 /// The identity of a pod that runs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
@@ -25,22 +22,22 @@ pub struct PodId {
 }
 
 impl Pod {
-    /// The UID that cgroup paths and runtime labels have if this object tells the truth; empty if its manifest has none.
+    /// The UID in the pod's cgroup paths and runtime labels, according to this object. Empty if its manifest has none.
     pub fn cgroup_uid(&self) -> &str {
         self.static_uid().unwrap_or(&self.metadata.uid)
     }
 
-    /// The UID of the static pod that this object mirrors. The kubelet gives mirror pods the annotation, and their Node as
-    /// only owner (`CreateMirrorPod`, kubernetes `pkg/kubelet/pod`).
+    /// The UID of the static pod that this object mirrors. The kubelet gives a mirror pod the annotation, and the Node as its only
+    /// owner (`CreateMirrorPod`, kubernetes `pkg/kubelet/pod`).
     fn static_uid(&self) -> Option<&str> {
         let owners = &self.metadata.owner_references;
         let owned_by_node = !owners.is_empty() && owners.iter().all(|owner| owner.kind == "Node");
-        let uid = self.metadata.annotations.get(MIRROR_ANNOTATION)?;
+        let uid = self.metadata.annotations.get(annotation::MIRROR)?;
         owned_by_node.then_some(uid)
     }
 
-    /// Whether this object describes the pod that runs under that identity. A manifest without a UID describes the pod
-    /// of its namespace and name.
+    /// Whether this object describes the pod that runs under that identity. A manifest without a UID describes the pod with its
+    /// namespace and name.
     pub fn describes(&self, id: &PodId) -> bool {
         let metadata = &self.metadata;
         ["", &id.uid].contains(&self.cgroup_uid()) && metadata.namespace == id.namespace && metadata.name == id.name
@@ -56,8 +53,8 @@ impl Pod {
     }
 }
 
-/// The one object among `pods` that describes the pod with this UID in its cgroup's name, where no runtime says what that
-/// pod is called. An object's own UID counts before what a mirror pod says of itself; of several that claim the same, none.
+/// The object among `pods` that describes the pod with this UID in its cgroup's name, if no runtime says the pod's name. An
+/// object's own UID takes precedence over a mirror pod's annotation. None if two objects claim the same UID.
 pub fn pod_of_uid<'a>(
     pods: impl IntoIterator<Item = &'a Arc<Pod>, IntoIter: Clone>,
     uid: &str,
@@ -105,14 +102,14 @@ mod tests {
     fn only_a_mirror_pod_has_the_uid_of_its_annotation() {
         let tenant = || pod("tenant", "a", "own");
         assert_eq!(
-            claiming(tenant(), MIRROR_ANNOTATION, "Node", VICTIM).cgroup_uid(),
+            claiming(tenant(), annotation::MIRROR, "Node", VICTIM).cgroup_uid(),
             VICTIM
         );
         assert_eq!(
-            claiming(tenant(), MIRROR_ANNOTATION, "ReplicaSet", VICTIM).cgroup_uid(),
+            claiming(tenant(), annotation::MIRROR, "ReplicaSet", VICTIM).cgroup_uid(),
             "own"
         );
-        let mut two = claiming(tenant(), MIRROR_ANNOTATION, "Node", VICTIM);
+        let mut two = claiming(tenant(), annotation::MIRROR, "Node", VICTIM);
         two.metadata.owner_references.push(OwnerReference::default());
         assert_eq!(two.cgroup_uid(), "own");
         for owner in ["Node", "ReplicaSet"] {
@@ -127,10 +124,10 @@ mod tests {
     fn an_object_describes_a_pod_only_if_all_three_agree() {
         let id = pod("bank", "payments", "").id_with(VICTIM);
         assert!(pod("bank", "payments", VICTIM).describes(&id) && pod("bank", "payments", "").describes(&id));
-        assert!(claiming(pod("bank", "payments", "api"), MIRROR_ANNOTATION, "Node", VICTIM).describes(&id));
+        assert!(claiming(pod("bank", "payments", "api"), annotation::MIRROR, "Node", VICTIM).describes(&id));
         for other in [("tenant", "payments"), ("bank", "other")] {
             assert!(!pod(other.0, other.1, VICTIM).describes(&id) && !pod(other.0, other.1, "").describes(&id));
-            assert!(!claiming(pod(other.0, other.1, "own"), MIRROR_ANNOTATION, "Node", VICTIM).describes(&id));
+            assert!(!claiming(pod(other.0, other.1, "own"), annotation::MIRROR, "Node", VICTIM).describes(&id));
         }
         assert!(!pod("bank", "payments", "another").describes(&id));
     }
@@ -141,7 +138,7 @@ mod tests {
         let mirror = |name: &str| {
             Arc::new(claiming(
                 pod("kube-system", name, "api"),
-                MIRROR_ANNOTATION,
+                annotation::MIRROR,
                 "Node",
                 VICTIM,
             ))
@@ -163,7 +160,7 @@ mod tests {
             name in prop_oneof![Just("payments".to_owned()), "[a-z]{1,8}"],
             annotations in prop::collection::btree_map(
                 prop_oneof![
-                    Just(MIRROR_ANNOTATION.to_owned()),
+                    Just(annotation::MIRROR.to_owned()),
                     Just("kubernetes.io/config.hash".to_owned()),
                     Just("kubernetes.io/config.source".to_owned()),
                     "[a-z./]{1,20}",

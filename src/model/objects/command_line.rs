@@ -1,26 +1,26 @@
-//! A command line as its program gets it: references to variables replaced, scripts split into words. Pure.
+//! A command line as its program gets it: with references to variables replaced, and scripts split into commands. Pure.
 //!
-//! A container's author writes all of it, so every replacement and every word costs some of a [`Work`].
+//! A container's author writes all of it, so every replacement and every character costs some of a [`WorkBudget`].
 
 use std::collections::HashMap;
 
 use super::memory_settings::Variables;
 
-/// How much work one container's command line may make: a character of a replacement or a reference costs one.
+/// How much work one container's command line may cost. A character of a replacement or a reference costs one.
 const MOST_WORK: usize = 256 << 10;
 
-/// What is left of the work for one container.
+/// The remaining work for one container.
 #[derive(Debug)]
-pub(super) struct Work(usize);
+pub(super) struct WorkBudget(usize);
 
-impl Default for Work {
+impl Default for WorkBudget {
     fn default() -> Self {
         Self(MOST_WORK)
     }
 }
 
-impl Work {
-    /// Whether so much more may be done.
+impl WorkBudget {
+    /// Pays for work. Returns whether there was enough left.
     pub(super) fn spend(&mut self, cost: usize) -> bool {
         let left = self.0.checked_sub(cost);
         self.0 = left.unwrap_or(0);
@@ -28,17 +28,9 @@ impl Work {
     }
 }
 
-/// A part of a script.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Word {
-    Text(String),
-    /// A command ends here.
-    End,
-}
-
-/// Replaces `$(NAME)` by the variables before `before`, as the kubelet does (`Expand`, kubernetes
-/// `third_party/forked/golang/expansion`): `$$` stands for `$`, and a reference to nothing stays.
-pub(super) fn expand(text: &str, variables: &Variables, before: usize, work: &mut Work) -> String {
+/// Replaces `$(NAME)` by the variables before index `before`, as the kubelet does (`Expand`, kubernetes
+/// `third_party/forked/golang/expansion`): `$$` stands for `$`, and a reference to an unknown variable stays.
+pub(super) fn expand(text: &str, variables: &Variables, before: usize, work: &mut WorkBudget) -> String {
     let mut expanded = String::new();
     let mut rest = text;
     while let Some((plain, after)) = rest.split_once('$') {
@@ -69,9 +61,9 @@ pub(super) fn expand(text: &str, variables: &Variables, before: usize, work: &mu
     expanded
 }
 
-/// Splits a script as a POSIX shell does, with its variables and those of its environment replaced. What only a running shell
-/// can know stays as it is written.
-pub(super) fn split(script: &str, variables: &Variables, work: &mut Work) -> Vec<Word> {
+/// Splits a script into commands and their words as a POSIX shell does, and replaces its variables and those of its
+/// environment. References that only a running shell can replace stay as they are written.
+pub(super) fn split(script: &str, variables: &Variables, work: &mut WorkBudget) -> Vec<Vec<String>> {
     let mut splitter = ScriptSplitter::default();
     let mut rest = script;
     while let Some(character) = rest.chars().next() {
@@ -112,42 +104,42 @@ pub(super) fn split(script: &str, variables: &Variables, work: &mut Work) -> Vec
         };
     }
     splitter.end_word();
-    splitter.words
+    splitter.commands.push(splitter.command);
+    splitter.commands
 }
 
 #[derive(Default)]
 struct ScriptSplitter {
-    words: Vec<Word>,
+    commands: Vec<Vec<String>>,
+    /// The command that is being read.
+    command: Vec<String>,
     /// The word that is being read.
     word: Option<String>,
     quote: Option<char>,
-    /// The first word of the command that is being read.
-    first: usize,
-    /// Whether that command runs depends on the one before it.
+    /// Whether the command that is being read runs depends on the one before it.
     depends: bool,
-    /// So many `if`, `case` and loops are open.
+    /// The number of `if`, `case` and loops that are open.
     depth: usize,
-    /// What the script sets itself.
+    /// The variables that the script sets itself.
     set: HashMap<String, String>,
 }
 
 impl ScriptSplitter {
     fn end_word(&mut self) {
-        self.words.extend(self.word.take().map(Word::Text));
+        self.command.extend(self.word.take());
     }
 
-    /// Ends a command, and keeps the variables that it sets. Where it may not run, one that has a value keeps that.
-    fn end_command(&mut self, variables: &Variables, work: &mut Work) {
+    /// Ends a command, and keeps the variables that it sets. If the command may not run, a variable with a value keeps it.
+    fn end_command(&mut self, variables: &Variables, work: &mut WorkBudget) {
         self.end_word();
         let mut assignments = Vec::new();
-        for word in &self.words[self.first..] {
-            let Word::Text(word) = word else { continue };
+        for word in &self.command {
             match (word.as_str(), word.split_once('=')) {
                 ("if" | "while" | "until" | "for" | "case", _) if assignments.is_empty() => self.depth += 1,
                 ("fi" | "done" | "esac", _) => self.depth = self.depth.saturating_sub(1),
                 ("then" | "else" | "do" | "{" | "export" | "readonly" | "local", _) => {}
                 (_, Some((name, value))) if reference(name).2.is_empty() => assignments.push((name, value)),
-                // A program: what stands before it is its own.
+                // A program: the assignments before it are in its own environment.
                 _ => {
                     assignments.clear();
                     break;
@@ -163,9 +155,8 @@ impl ScriptSplitter {
             let value = known.map_or_else(|| format!("${{{name}}}"), str::to_owned);
             self.set.insert(name.to_owned(), value);
         }
-        self.depends &= self.first == self.words.len();
-        self.words.push(Word::End);
-        self.first = self.words.len();
+        self.depends &= self.command.is_empty();
+        self.commands.push(std::mem::take(&mut self.command));
     }
 
     fn push<'a>(&mut self, character: char, rest: &'a str) -> &'a str {
@@ -173,7 +164,7 @@ impl ScriptSplitter {
         rest
     }
 
-    /// Reads what follows a backslash. A line's end after one is no line's end.
+    /// Reads what follows a backslash. The shell drops a backslash together with the line's end after it.
     fn push_escaped<'a>(&mut self, rest: &'a str) -> &'a str {
         let Some(next) = rest.chars().next() else {
             return rest;
@@ -186,8 +177,8 @@ impl ScriptSplitter {
         }
     }
 
-    /// Reads what follows a dollar sign. Outside of quotes a value can be several words.
-    fn push_reference<'a>(&mut self, rest: &'a str, variables: &Variables, work: &mut Work) -> &'a str {
+    /// Reads what follows a dollar sign. Outside of quotes, a value can be several words.
+    fn push_reference<'a>(&mut self, rest: &'a str, variables: &Variables, work: &mut WorkBudget) -> &'a str {
         let (name, default, after) = reference(rest);
         let as_written = &rest[..rest.len() - after.len()];
         let own = self.set.get(name).filter(|value| work.spend(value.len())).cloned();
@@ -210,8 +201,8 @@ impl ScriptSplitter {
     }
 }
 
-/// What a dollar sign in a script refers to: the variable (empty where the reference is of another sort), what counts where
-/// that is not set, and what follows.
+/// Reads a reference after a dollar sign: the variable's name (empty for another kind of reference), its default value, and
+/// the text that follows.
 fn reference<'a>(rest: &'a str) -> (&'a str, Option<&'a str>, &'a str) {
     let other = |character: char| !(character.is_ascii_alphanumeric() || character == '_');
     let split = |text: &'a str| text.split_at(text.find(other).unwrap_or(text.len()));
@@ -232,7 +223,7 @@ fn reference<'a>(rest: &'a str) -> (&'a str, Option<&'a str>, &'a str) {
     }
 }
 
-/// What follows `(…)`, with all that is nested in it.
+/// The text that follows `(…)`, which may be nested.
 fn after_parentheses(rest: &str) -> &str {
     let mut depth = 0_usize;
     let end = rest.find(|character| {

@@ -1,30 +1,29 @@
-//! What a container's command, arguments and environment say about the memory of its language runtime.
+//! The memory settings of a language runtime in a container's command, arguments and environment.
 //!
-//! They come in as the manifest has them and are read while the container is decoded; out goes at most one
-//! [`MemorySetting`] for each thing that can be set, the one that counts. Nothing else of them is kept: a tenant may
-//! write a megabyte.
+//! They are read while the container is decoded. The result is at most one [`MemorySetting`] for each setting of the runtime:
+//! the one that counts. Nothing else of the command line is kept, because a tenant may write a megabyte.
 
 use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::command_line::{Word, Work, expand, split};
+use super::command_line::{WorkBudget, expand, split};
 use super::pod::DeclaredContainer;
 use crate::model::{Bytes, Requirements};
 
-/// Longer values are cut; no runtime reads one.
+/// Longer values are cut. No runtime reads one.
 const LONGEST_VALUE: usize = 64;
-/// Variables after these are not read.
+/// How many variables are read.
 const MOST_VARIABLES: usize = 1024;
-/// So many variables can be compared for the price of one character.
+/// How many comparisons of variables cost as much as one character.
 const COMPARED_AT_ONCE: usize = 16;
-/// How deep scripts in scripts are read.
+/// How deep scripts may be nested.
 const DEEPEST_SCRIPT: usize = 3;
-/// What a container without a limit is told of its limit is what the node has: about so much.
+/// The kubelet fills in the node's memory for the limit of a container without one: about this much.
 const NODE_MEMORY: Bytes = Bytes::new(8 << 30);
 
-/// What can be set. Two options that set the same thing share a slot.
+/// An option of a runtime. Two options that set the same thing share a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum MemoryOption {
     JavaMaxHeap,
@@ -40,7 +39,7 @@ pub enum MemoryOption {
     DotnetHeapLimitPercent,
 }
 
-/// Flags that hold their value, by how they begin.
+/// The beginnings of flags that hold their value.
 const FLAGS: [(&str, MemoryOption); 8] = [
     ("-Xmx", MemoryOption::JavaMaxHeap),
     ("-Xms", MemoryOption::JavaInitialHeap),
@@ -52,7 +51,7 @@ const FLAGS: [(&str, MemoryOption); 8] = [
     ("--max-old-space-size-percentage=", MemoryOption::NodeOldSpacePercentage),
 ];
 
-/// Variables that are a setting themselves. .NET reads both prefixes.
+/// Variables that are an option themselves. .NET reads both prefixes.
 const VARIABLES: [(&str, MemoryOption); 5] = [
     ("GOMEMLIMIT", MemoryOption::GoMemoryLimit),
     ("DOTNET_GCHeapHardLimit", MemoryOption::DotnetHeapLimit),
@@ -69,7 +68,7 @@ impl MemoryOption {
         name.map_or("", |(name, _)| name.trim_end_matches('='))
     }
 
-    /// The option that stands for all that set the same thing.
+    /// One option for all that set the same thing.
     const fn slot(self) -> Self {
         match self {
             Self::JavaMaxHeapSize => Self::JavaMaxHeap,
@@ -98,9 +97,9 @@ pub enum SettingSource {
 pub struct MemorySetting {
     pub option: MemoryOption,
     pub source: SettingSource,
-    /// As written, with references to variables replaced. `{…}` stands for what is known only when the container starts.
+    /// As written, with references to variables replaced. `{…}` stands for what the kubelet fills in when the container starts.
     pub value: String,
-    /// The same with the numbers that the kubelet would fill in now for the container's own request and limit.
+    /// The value with the numbers that the kubelet would fill in now for the container's own request and limit.
     #[serde(skip)]
     pub filled_in: Option<String>,
 }
@@ -114,12 +113,12 @@ pub(super) struct Variable {
     value_from: Option<Value>,
 }
 
-/// A container's environment, and its resources where references to them are to be filled in.
+/// A container's environment, and the resources that fill in references to them.
 #[derive(Debug)]
 pub(super) struct Variables<'a>(&'a [Variable], Option<&'a Requirements>);
 
 impl<'a> Variables<'a> {
-    /// Of variables of one name the last, which is the one that the process gets, each with its index.
+    /// The last variable of each name, with its index: the process gets that one.
     fn last_of_each_name(&self) -> Vec<(usize, &'a Variable)> {
         let mut names = HashSet::new();
         let mut last: Vec<_> = self.0.iter().enumerate().collect();
@@ -129,8 +128,8 @@ impl<'a> Variables<'a> {
         last
     }
 
-    /// The value of the last variable of that name before `before`, with its own references replaced.
-    pub(super) fn value(&self, name: &str, before: usize, work: &mut Work) -> Option<String> {
+    /// The value of the last variable of that name before index `before`, with its own references replaced.
+    pub(super) fn value(&self, name: &str, before: usize, work: &mut WorkBudget) -> Option<String> {
         let earlier = &self.0[..before.min(self.0.len())];
         if !work.spend(earlier.len() / COMPARED_AT_ONCE) {
             return None;
@@ -139,7 +138,7 @@ impl<'a> Variables<'a> {
         Some(self.value_at(index, work))
     }
 
-    fn value_at(&self, index: usize, work: &mut Work) -> String {
+    fn value_at(&self, index: usize, work: &mut WorkBudget) -> String {
         let variable = &self.0[index];
         match &variable.value_from {
             Some(from) => self.value_from(from),
@@ -147,7 +146,7 @@ impl<'a> Variables<'a> {
         }
     }
 
-    /// What is filled in when the container starts where that follows from its resources, or what stands for it.
+    /// What the kubelet fills in when the container starts, if that follows from its resources, or else a placeholder.
     fn value_from(&self, from: &Value) -> String {
         let text = |field: &str| from.pointer(field).and_then(Value::as_str).unwrap_or_default();
         let resource = text("/resourceFieldRef/resource");
@@ -189,12 +188,12 @@ pub(super) fn read(declared: &DeclaredContainer) -> Vec<MemorySetting> {
 fn read_with(declared: &DeclaredContainer, variables: &Variables) -> Vec<MemorySetting> {
     let mut reader = SettingsReader {
         variables,
-        work: Work::default(),
+        work: WorkBudget::default(),
         settings: Vec::new(),
     };
     let mut last = variables.last_of_each_name();
     last.sort_by_key(|(_, variable)| match variable.name.as_str() {
-        // The JVM prefers all else to the first and nothing to the last, and .NET this prefix to the other.
+        // For the JVM the first is the weakest and the last the strongest. .NET prefers this prefix to the other.
         "JAVA_TOOL_OPTIONS" => 0,
         "_JAVA_OPTIONS" => 3,
         name => 1 + usize::from(name.starts_with("DOTNET_")),
@@ -208,14 +207,14 @@ fn read_with(declared: &DeclaredContainer, variables: &Variables) -> Vec<MemoryS
 
 struct SettingsReader<'a> {
     variables: &'a Variables<'a>,
-    work: Work,
+    work: WorkBudget,
     settings: Vec<MemorySetting>,
 }
 
 impl SettingsReader<'_> {
     fn read_variables(&mut self, last: &[(usize, &Variable)]) {
         for &(index, variable) in last {
-            // A flag in a variable begins with a dash; only a reference can hide one.
+            // A flag in a variable begins with a dash, which only a reference can hide.
             let is_setting = VARIABLES.iter().any(|(name, _)| *name == variable.name);
             if is_setting || variable.value.contains(['-', '$']) {
                 let value = self.variables.value_at(index, &mut self.work);
@@ -225,7 +224,7 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// Reads a variable that is a setting itself, or whose value is flags: start scripts read variables of any name.
+    /// Reads a variable that is an option itself, or whose value has flags: start scripts read variables of any name.
     fn read_variable(&mut self, name: &str, value: &str, source: &SettingSource) {
         match VARIABLES.iter().find(|(variable, _)| *variable == name) {
             Some((_, option)) => self.add(*option, value, source),
@@ -233,48 +232,49 @@ impl SettingsReader<'_> {
                 // To Node a single quote is a character like any other.
                 let escaped = (name == "NODE_OPTIONS").then(|| value.replace('\'', "\\'"));
                 let value = escaped.as_deref().unwrap_or(value);
-                let words = split(value, &Variables(&[], None), &mut self.work);
-                self.read_words(all_from(source, words), 0);
+                self.read_script(value, &Variables(&[], None), source, 0);
             }
             None => {}
         }
     }
 
     fn read_command_line(&mut self, command: &[String], args: &[String]) {
-        let command = command.iter().map(|word| (word, SettingSource::Command));
-        let words = command.chain(args.iter().map(|word| (word, SettingSource::Args)));
-        let mut expanded = Vec::new();
-        for (word, source) in words {
-            let word = expand(word, self.variables, usize::MAX, &mut self.work);
-            expanded.push((Word::Text(word), source));
+        let sources = [SettingSource::Command, SettingSource::Args];
+        let mut words = Vec::new();
+        for (part, source) in [command, args].into_iter().zip(&sources) {
+            for word in part {
+                words.push((expand(word, self.variables, usize::MAX, &mut self.work), source));
+            }
         }
-        self.read_words(expanded, 0);
+        self.read_command(words, 0);
     }
 
-    fn read_words(&mut self, words: Vec<(Word, SettingSource)>, depth: usize) {
+    fn read_script(&mut self, script: &str, variables: &Variables, source: &SettingSource, depth: usize) {
+        for command in split(script, variables, &mut self.work) {
+            let words = command.into_iter().map(|word| (word, source));
+            self.read_command(words.collect(), depth);
+        }
+    }
+
+    fn read_command(&mut self, words: Vec<(String, &SettingSource)>, depth: usize) {
         let mut program = Program::default();
         for (word, source) in words {
-            let Word::Text(word) = word else {
-                program = Program::default();
-                continue;
-            };
             if program.is_argument_of_application(&word) {
                 continue;
             }
-            // A runtime would get all of it as one word, as it gets the value of a system property.
+            // A runtime gets its argument, or the value of a system property, as one word.
             let is_script = word.contains(char::is_whitespace) && !program.is_runtime && !word.starts_with("-D");
             if is_script && depth < DEEPEST_SCRIPT {
-                let script = split(&word, self.variables, &mut self.work);
-                self.read_words(all_from(&source, script), depth + 1);
+                self.read_script(&word, self.variables, source, depth + 1);
             } else if let Some((option, value)) = flag(&word) {
-                self.add(option, value, &source);
+                self.add(option, value, source);
             } else if let Some((name, value)) = word.split_once('=').filter(|(name, _)| is_name(name)) {
-                self.read_variable(name, value, &source);
+                self.read_variable(name, value, source);
             }
         }
     }
 
-    /// Keeps a setting; of several that set the same thing the last counts.
+    /// Keeps a setting. Of several that set the same thing, the last counts.
     fn add(&mut self, option: MemoryOption, value: &str, source: &SettingSource) {
         self.settings.retain(|setting| setting.option.slot() != option.slot());
         let mut shown: String = value.chars().take(LONGEST_VALUE).collect();
@@ -290,11 +290,7 @@ impl SettingsReader<'_> {
     }
 }
 
-fn all_from(source: &SettingSource, words: Vec<Word>) -> Vec<(Word, SettingSource)> {
-    words.into_iter().map(|word| (word, source.clone())).collect()
-}
-
-/// Whether a word before `=` is a variable's name, or that of an option whose value may be flags for a runtime
+/// Whether a word before `=` is a variable's name, or an option whose value may be flags for a runtime
 /// (`npm --node-options=…`).
 fn is_name(word: &str) -> bool {
     let word = word.strip_prefix("--").unwrap_or(word);
@@ -302,8 +298,8 @@ fn is_name(word: &str) -> bool {
     !word.starts_with('-') && !word.is_empty() && word.chars().all(is_part)
 }
 
-/// The option of a flag, and its value. V8 takes underscores for dashes and one dash for two, but no value that is a word of its
-/// own. `-J` hands a flag through to a JVM.
+/// The option of a flag, and its value. V8 accepts underscores for dashes and one dash for two, but no value in a word of its
+/// own. `-J` passes a flag on to a JVM.
 fn flag(word: &str) -> Option<(MemoryOption, &str)> {
     let word = word.strip_prefix("-J").unwrap_or(word);
     let (name, value) = word.strip_prefix('-')?.split_once('=').unwrap_or((&word[1..], ""));
@@ -318,18 +314,18 @@ fn flag(word: &str) -> Option<(MemoryOption, &str)> {
     (!is_other_flag).then_some((*option, value))
 }
 
-/// The program of a command, as far as it says which words are its own flags.
+/// The program of a command, which decides which words are its own flags.
 #[derive(Debug, Default)]
 struct Program {
-    /// It is java or node.
+    /// The program is java or node.
     is_runtime: bool,
-    /// The next word belongs to the flag before it.
+    /// The next word is the value of the flag before it.
     skips_next: bool,
-    /// What comes is for the application, or for a program that only prints or looks for it.
+    /// The following words are for the application, or for a program that only prints or searches text.
     is_done: bool,
 }
 
-/// Flags of the launchers whose value is the next word.
+/// The launchers' flags whose value is the next word.
 const WITH_VALUE: [&str; 19] = [
     "-cp",
     "-classpath",
@@ -363,7 +359,7 @@ impl Program {
             Some("java" | "javaw" | "node" | "nodejs") if !word.contains('=') => self.is_runtime = true,
             _ if self.is_runtime && WITH_VALUE.contains(&word) => self.skips_next = true,
             Some("echo" | "printf" | "grep" | "-jar") => self.is_done = true,
-            // A class or a script; a reference that is not known here can be more flags.
+            // A class or a script. An unknown reference can be more flags.
             _ if self.is_runtime => {
                 self.is_done = matches!(word, "-m" | "--module") || !word.starts_with(['-', '@', '$', '{']);
             }

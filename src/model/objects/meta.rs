@@ -10,20 +10,18 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectMeta {
     pub name: String,
-    /// The namespace; `default` when a manifest leaves it out.
+    /// `default` if a manifest leaves it out.
     #[serde(default = "default_namespace")]
     pub namespace: String,
-    /// Unique over time, unlike the name. Empty in hand-written manifests.
+    /// Empty in hand-written manifests.
     pub uid: String,
-    /// Changes with every update of the object.
     pub resource_version: String,
-    /// Counts the versions of the spec; 0 where the API server does not count them (pods before 1.33).
+    /// Counts the versions of the spec. 0 if the API server does not count them (pods before 1.33).
     pub generation: i64,
     pub labels: BTreeMap<String, String>,
     pub annotations: BTreeMap<String, String>,
-    /// When the object was created.
     pub creation_timestamp: Option<Timestamp>,
-    /// Set once deletion has been asked for.
+    /// Set once a client has requested the deletion.
     pub deletion_timestamp: Option<Timestamp>,
     pub owner_references: Vec<OwnerReference>,
 }
@@ -45,9 +43,9 @@ fn default_namespace() -> String {
 pub struct OwnerReference {
     /// Group and version, such as `apps/v1`.
     pub api_version: String,
-    /// Kind, such as `ReplicaSet`.
+    /// Such as `ReplicaSet`.
     pub kind: String,
-    /// Name in the same namespace (or a cluster-scoped object's).
+    /// In the same namespace, or of a cluster-scoped object.
     pub name: String,
     pub uid: String,
     /// Whether this owner is the managing controller.

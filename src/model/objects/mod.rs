@@ -1,8 +1,7 @@
-//! The Kubernetes objects decisions are made from, reduced to the fields that matter.
+//! The Kubernetes objects that decisions need, reduced to the fields that matter.
 //!
-//! Slim on purpose: a decoded `k8s_openapi` Pod holds about twenty times the memory. Enumerations of the API that may
-//! grow are kept as text and interpreted where they are used, so that a value nobody has heard of never breaks a list.
-//! Unknown fields are ignored.
+//! A decoded `k8s_openapi` Pod takes about twenty times the memory. Fields whose enumeration may grow in the API are text and
+//! are interpreted where they are used, so that an unknown value never breaks a list. Unknown fields are ignored.
 
 pub mod annotation;
 mod binding;
@@ -13,7 +12,7 @@ mod pod;
 mod vpa;
 mod workload;
 
-pub use binding::{MIRROR_ANNOTATION, PodId, pod_of_uid};
+pub use binding::{PodId, pod_of_uid};
 pub use memory_settings::{MemoryOption, MemorySetting, SettingSource};
 pub use meta::{ObjectMeta, OwnerReference};
 pub use pod::{

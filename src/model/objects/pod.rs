@@ -1,4 +1,4 @@
-//! Pods: what they ask for, what they got, how they fare.
+//! Pods: their requests and limits, and what the kubelet reports about them.
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -7,11 +7,10 @@ use super::memory_settings::{self, MemorySetting, Variable};
 use super::meta::ObjectMeta;
 use crate::model::{NamedRequirements, QosClass, Requirements, Resource, ResourceList};
 
-/// A Pod, as much of it as decisions need.
+/// The parts of a Pod that decisions need.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pod {
-    /// Name, namespace, UID, labels, owners.
     pub metadata: ObjectMeta,
     pub spec: PodSpec,
     pub status: PodStatus,
@@ -21,12 +20,12 @@ pub struct Pod {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSpec {
-    /// The node the pod is bound to; empty while unscheduled.
+    /// Empty until the pod is scheduled.
     pub node_name: String,
     pub containers: Vec<Container>,
-    /// Init containers, in order; those with `restartPolicy: Always` are sidecars.
+    /// In order. Init containers with `restartPolicy: Always` are sidecars.
     pub init_containers: Vec<Container>,
-    /// What the runtime class adds to the pod's cgroup.
+    /// What the runtime class adds to the pod's amounts.
     pub overhead: ResourceList,
     /// Pod-level requests and limits (gate PodLevelResources).
     pub resources: Option<Requirements>,
@@ -45,7 +44,7 @@ pub struct Container {
     pub resize_policy: Vec<ResizePolicy>,
     /// `Always` makes an init container a sidecar.
     pub restart_policy: Option<String>,
-    /// What its process sets of its runtime's memory.
+    /// The memory settings of the language runtime in the container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub memory_settings: Vec<MemorySetting>,
 }
@@ -76,7 +75,7 @@ impl From<DeclaredContainer> for Container {
 }
 
 impl Container {
-    /// Whether this init container runs beside the regular ones for the pod's whole life.
+    /// Whether this init container runs for the pod's whole life.
     pub fn is_sidecar(&self) -> bool {
         self.restart_policy.as_deref() == Some("Always")
     }
@@ -109,12 +108,11 @@ pub struct PodStatus {
     pub qos_class: Option<QosClass>,
     /// When the kubelet acknowledged the pod.
     pub start_time: Option<Timestamp>,
-    /// The generation of the spec this is about; 0 where the kubelet does not say (before 1.34).
+    /// The generation of the spec that this status is about. 0 if the kubelet does not say so (before 1.34).
     pub observed_generation: i64,
-    /// Conditions, such as Ready and PodResizePending.
     pub conditions: Vec<PodCondition>,
-    /// Pod-level requests and limits in force; set by kubelets that can resize them in place (KEP-5419). Amounts may be missing
-    /// after a resize (kubernetes/kubernetes#141814): that is no word about them.
+    /// Pod-level requests and limits in force, from kubelets that can resize them in place (KEP-5419). After a resize amounts may
+    /// be absent although they are in force (kubernetes/kubernetes#141814).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resources: Option<Requirements>,
     /// One for each regular container that exists.
@@ -133,9 +131,8 @@ pub struct PodCondition {
     pub status: String,
     pub reason: String,
     pub message: String,
-    /// The generation of the spec this is about; 0 where the kubelet does not say.
+    /// The generation of the spec that this condition is about. 0 if the kubelet does not say so.
     pub observed_generation: i64,
-    /// When the status last changed.
     pub last_transition_time: Option<Timestamp>,
 }
 
@@ -145,22 +142,21 @@ pub struct PodCondition {
 pub struct ContainerStatus {
     /// The container's name in the spec.
     pub name: String,
-    /// `<runtime>://<id>`; empty until the container was created.
+    /// `<runtime>://<id>`. Empty until the container is created.
     #[serde(rename = "containerID")]
     pub container_id: String,
-    /// How often the container was restarted.
     pub restart_count: u64,
     pub state: ContainerState,
     /// The state before the last restart.
     pub last_state: ContainerState,
-    /// Resources in force; set by kubelets that can resize in place.
+    /// Resources in force, from kubelets that can resize in place.
     pub resources: Option<Requirements>,
-    /// Requests the kubelet has admitted.
+    /// The requests that the kubelet has allocated.
     pub allocated_resources: Option<ResourceList>,
 }
 
 impl ContainerStatus {
-    /// The container's id without its runtime's name, once it was created.
+    /// The container's id without its runtime's name, once the container is created.
     pub fn bare_id(&self) -> Option<&str> {
         let id = self.container_id.as_str();
         let id = id.rsplit_once("://").map_or(id, |(_, id)| id);
@@ -168,7 +164,7 @@ impl ContainerStatus {
     }
 }
 
-/// The state of a container; at most one field is set.
+/// The state of a container. At most one field is set.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerState {
@@ -176,7 +172,7 @@ pub struct ContainerState {
     pub terminated: Option<Terminated>,
 }
 
-/// Since when a container runs.
+/// The state of a container that runs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Running {
@@ -203,7 +199,7 @@ impl Pod {
         self.spec.containers.iter().chain(&self.spec.init_containers)
     }
 
-    /// Regular containers, then sidecars: those that run for the pod's whole life, and can be resized.
+    /// Regular containers, then sidecars: the containers that run for the pod's whole life and can be resized.
     pub fn running_containers(&self) -> impl Iterator<Item = &Container> {
         let sidecars = self.spec.init_containers.iter().filter(|init| init.is_sidecar());
         self.spec.containers.iter().chain(sidecars)
@@ -214,13 +210,12 @@ impl Pod {
         self.running_containers().find(|container| container.name == name)
     }
 
-    /// The pod's own requests and limits, where its kubelet can resize them in place.
+    /// The pod's own requests and limits, if its kubelet can resize them in place.
     pub fn resizable_pod_level(&self) -> Option<Requirements> {
         self.spec.resources.filter(|_| self.status.resources.is_some())
     }
 
-    /// Requests and limits of the regular containers, then of sidecars, then the pod's own where they can be resized,
-    /// as the spec has them.
+    /// The spec's requests and limits of regular containers, then of sidecars, then the pod's own if they can be resized.
     pub fn requirements(&self) -> Vec<NamedRequirements> {
         let named = |container: &Container| NamedRequirements {
             name: container.name.clone(),
@@ -230,7 +225,7 @@ impl Pod {
         self.running_containers().map(named).chain(pod_level).collect()
     }
 
-    /// The same pod with these requests and limits in its spec.
+    /// A copy of the pod with these requests and limits in its spec.
     #[must_use]
     pub fn with_requirements(&self, all: &[NamedRequirements]) -> Self {
         let mut pod = self.clone();
@@ -243,13 +238,13 @@ impl Pod {
         pod
     }
 
-    /// The pod's own requests and limits in a list, or else in the spec.
+    /// The pod's own requests and limits from a list, or else from the spec.
     pub fn pod_level_in(&self, list: &[NamedRequirements]) -> Option<Requirements> {
         let (_, pod_level) = NamedRequirements::split(list);
         pod_level.copied().or(self.spec.resources)
     }
 
-    /// Gives back what its lists have room for and do not hold: they grow by fours as they are read, and most hold one.
+    /// Frees the spare capacity of the pod's lists: a decoded list has room for four entries, and most have one.
     pub fn shrink_to_fit(&mut self) {
         self.metadata.owner_references.shrink_to_fit();
         for containers in [&mut self.spec.containers, &mut self.spec.init_containers] {
@@ -273,17 +268,17 @@ impl Pod {
         self.statuses().find(|status| status.name == name)
     }
 
-    /// The condition of that type, if it holds and is about the spec as it is. Kubelets before 1.34 do not say which spec
-    /// they mean: then it counts.
+    /// The condition of that type, if it is true and about the present spec. Kubelets before 1.34 do not say which spec a condition
+    /// is about: there it counts.
     pub fn resize_condition(&self, kind: &str) -> Option<&PodCondition> {
-        let about_this = |observed: i64| observed == 0 || observed >= self.metadata.generation;
+        let is_about = |observed: i64| observed == 0 || observed >= self.metadata.generation;
         let mut conditions = self.status.conditions.iter();
         conditions.find(|condition| {
-            condition.kind == kind && condition.status == "True" && about_this(condition.observed_generation)
+            condition.kind == kind && condition.status == "True" && is_about(condition.observed_generation)
         })
     }
 
-    /// The class the spec gives the pod: from pod-level resources where they are set, else from all containers.
+    /// The class that the spec gives the pod: from pod-level resources if they are set, else from all containers.
     pub fn computed_qos(&self) -> QosClass {
         self.qos_with(&self.requirements())
     }
@@ -300,14 +295,15 @@ impl Pod {
         }
     }
 
-    /// The pod's class: the one the API recorded, else the one its spec gives.
+    /// The pod's class: the one in its status, or else the one that its spec gives.
     pub fn qos_class(&self) -> QosClass {
         self.status.qos_class.unwrap_or_else(|| self.computed_qos())
     }
 
-    /// Whether these amounts of the regular containers and sidecars would leave the pod's own (`spec.resources`, or the list's): no container's limit
-    /// may pass the pod's, nor all requests together the pod's request (`validatePodResources`, kubernetes
-    /// `pkg/apis/core/validation`). Returns the resource, what the containers would have, and what the pod allows.
+    /// Whether these amounts of regular containers and sidecars exceed the pod's own (the list's, or `spec.resources`). No
+    /// container's limit may exceed the pod's, and the sum of all requests may not exceed the pod's request
+    /// (`validatePodResources`, kubernetes `pkg/apis/core/validation`). Returns the resource, the containers' amount, and the
+    /// pod's.
     pub fn exceeded_by(&self, containers: &[NamedRequirements]) -> Option<(Resource, u64, u64)> {
         let pod_level = self.pod_level_in(containers)?;
         let (containers, _) = NamedRequirements::split(containers);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::meta::ObjectMeta;
 use crate::model::{MilliCpu, Resource, ResourceList};
 
-/// A VerticalPodAutoscaler: whose resources to follow, within which bounds, and what the recommender says.
+/// A VerticalPodAutoscaler: its target, its policy and its recommendation.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VerticalPodAutoscaler {
@@ -15,40 +15,39 @@ pub struct VerticalPodAutoscaler {
     pub status: VpaStatus,
 }
 
-/// What the author of a VPA wants.
+/// The target and the policy of a VPA.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct VpaSpec {
     pub target_ref: Option<TargetRef>,
-    /// When and how pods are changed.
     pub update_policy: Option<UpdatePolicy>,
     pub resource_policy: Option<ResourcePolicy>,
-    /// The recommender that serves this VPA; none means the one called `default`.
+    /// The recommender of this VPA. None means the one named `default`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub recommenders: Vec<RecommenderSelector>,
-    /// More cpu for the containers of a pod that starts.
+    /// The boost of all containers without one in their own policy.
     pub startup_boost: Option<StartupBoost>,
 }
 
-/// What a container has more of while its pod starts (AEP-7862). VPA's webhook gives it, at the pod's creation.
+/// Additional cpu for a container while its pod starts (AEP-7862). VPA's webhook adds it when the pod is created.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct StartupBoost {
     pub cpu: Option<CpuBoost>,
 }
 
-/// How much more cpu, and for how long.
+/// The amount and the duration of a boost.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CpuBoost {
     /// `Factor` or `Quantity`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// How many times the request; with `Factor`.
+    /// With `Factor`: multiplies the request.
     pub factor: Option<i64>,
-    /// What is added to the request; with `Quantity`.
+    /// With `Quantity`: is added to the request.
     pub quantity: Option<MilliCpu>,
-    /// How long the boost goes on once the pod is ready, in seconds; none is 0.
+    /// How long the boost lasts once the pod is ready, in seconds. None is 0.
     pub duration_seconds: Option<i64>,
 }
 
@@ -59,11 +58,11 @@ pub struct RecommenderSelector {
     pub name: String,
 }
 
-/// Names a workload in the VPA's namespace. The API version plays no part in matching.
+/// Names a workload in the VPA's namespace. The API version does not matter for matching.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TargetRef {
-    /// Kind, such as `Deployment`.
+    /// Such as `Deployment`.
     pub kind: String,
     pub name: String,
 }
@@ -74,13 +73,13 @@ pub struct TargetRef {
 pub struct UpdatePolicy {
     /// None means [`UpdateMode::Recreate`].
     pub update_mode: Option<UpdateMode>,
-    /// How soon after its start a container's kill for memory makes its pod due at once, in seconds, in place of what the agent's
-    /// configuration says. Numbers below 1 say nothing.
+    /// A kill for memory within so many seconds after the container's start makes its pod due at once. Overrides the agent's
+    /// configuration. Numbers below 1 do not count.
     #[serde(rename = "evictAfterOOMSeconds")]
     pub evict_after_oom_seconds: Option<i64>,
 }
 
-/// What a VPA's mode allows to be done to running pods.
+/// The update mode of a VPA.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum UpdateMode {
     Off,
@@ -93,13 +92,13 @@ pub enum UpdateMode {
     Auto,
     InPlaceOrRecreate,
     InPlace,
-    /// A mode this version does not know; never acted on.
+    /// An unknown mode. The agent does not act on it.
     #[serde(other)]
     Unknown,
 }
 
 impl UpdateMode {
-    /// Whether this mode changes running pods.
+    /// Whether upstream changes running pods in this mode.
     pub const fn updates_running_pods(self) -> bool {
         match self {
             Self::Recreate | Self::Auto | Self::InPlaceOrRecreate | Self::InPlace => true,
@@ -108,11 +107,11 @@ impl UpdateMode {
     }
 }
 
-/// The bounds of what may be recommended, for each container.
+/// The bounds of recommendations.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResourcePolicy {
-    /// Bounds of the pod's own resources (AEP-7571); its container name is empty. With mode `Off` they stay as they are.
+    /// Bounds of the pod's own resources (AEP-7571), with an empty container name. With mode `Off` these keep their amounts.
     pub pod_policy: Option<ContainerPolicy>,
     /// One for each container, or for `*`.
     pub container_policies: Vec<ContainerPolicy>,
@@ -129,11 +128,11 @@ pub struct ContainerPolicy {
     pub mode: Option<String>,
     pub min_allowed: ResourceList,
     pub max_allowed: ResourceList,
-    /// Resources to manage; none means both.
+    /// The resources to manage. None means both.
     pub controlled_resources: Option<Vec<String>>,
     /// `RequestsAndLimits` (default) or `RequestsOnly`.
     pub controlled_values: Option<ControlledValues>,
-    /// More cpu while the pod starts, instead of what the VPA says of all containers.
+    /// The boost of this container, in place of the one for all containers.
     pub startup_boost: Option<StartupBoost>,
 }
 
@@ -141,14 +140,14 @@ pub struct ContainerPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum ControlledValues {
     RequestsOnly,
-    /// Requests, and limits in proportion. The default, and what any word says that this version does not know.
+    /// Requests, and limits in proportion. The default. An unknown text means this too.
     #[default]
     #[serde(other)]
     RequestsAndLimits,
 }
 
 impl ContainerPolicy {
-    /// Whether the container is left alone.
+    /// Whether the policy leaves the container alone.
     pub fn is_off(&self) -> bool {
         self.mode.as_deref() == Some("Off")
     }
@@ -161,11 +160,10 @@ impl ContainerPolicy {
     }
 }
 
-/// The recommender's latest words about the workload.
+/// The recommender's status of a VPA.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct VpaStatus {
-    /// Its latest word, if there is one.
     pub recommendation: Option<Recommendation>,
 }
 
@@ -182,7 +180,7 @@ pub struct Recommendation {
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerRecommendation {
     pub container_name: String,
-    /// What its requests should be.
+    /// The requests that the container should have.
     pub target: ResourceList,
     /// Requests below this are too small.
     pub lower_bound: ResourceList,
@@ -193,24 +191,24 @@ pub struct ContainerRecommendation {
 }
 
 impl VerticalPodAutoscaler {
-    /// The mode (`api.go:GetUpdateMode`).
+    /// The VPA's mode (`api.go:GetUpdateMode`).
     pub fn update_mode(&self) -> UpdateMode {
         let policy = self.spec.update_policy.as_ref();
         policy.and_then(|policy| policy.update_mode).unwrap_or_default()
     }
 
-    /// Whether containers of this name are boosted, by their own policy or for all.
+    /// Whether the VPA boosts containers of this name, by their own policy or for all.
     pub fn boosts(&self, container: &str) -> bool {
         self.startup_boosts(container).next().is_some()
     }
 
-    /// How long a container's boost goes on once the pod is ready: what its own policy says, else what is said of all.
+    /// How long a container's boost lasts once the pod is ready: by its own policy, or else by the boost for all.
     pub fn boost_duration(&self, container: &str) -> SignedDuration {
         let seconds = self.startup_boosts(container).find_map(|cpu| cpu.duration_seconds);
         SignedDuration::from_secs(seconds.unwrap_or(0).max(0))
     }
 
-    /// What a container's own policy says of its cpu while it starts, then what is said of all.
+    /// The boost of a container's own policy, then the one for all.
     fn startup_boosts(&self, container: &str) -> impl Iterator<Item = &CpuBoost> {
         let own = self
             .policy_for(container)
@@ -219,7 +217,7 @@ impl VerticalPodAutoscaler {
         boosts.filter_map(|boost| boost.cpu.as_ref())
     }
 
-    /// The policy for a container: the first of its own, else the last for `*` (`GetContainerResourcePolicy`).
+    /// The policy for a container: the first one for its name, or else the last one for `*` (`GetContainerResourcePolicy`).
     pub fn policy_for(&self, container: &str) -> Option<&ContainerPolicy> {
         let policies = &self.spec.resource_policy.as_ref()?.container_policies;
         let own = policies.iter().find(|policy| policy.container_name == container);

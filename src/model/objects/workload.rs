@@ -1,4 +1,4 @@
-//! Owners of pods, and what else in a namespace or on a node bounds a decision.
+//! Owners of pods, and the other objects of a namespace and a node that bound a decision.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::meta::ObjectMeta;
 use crate::model::ResourceList;
 
-/// A workload kind whose selector is known without asking for `/scale`.
+/// A workload kind with a known selector, which needs no request to `/scale`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum OwnerKind {
     Deployment,
@@ -31,15 +31,14 @@ impl OwnerKind {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
     pub kind: OwnerKind,
-    /// Name, namespace, owners of its own.
     pub metadata: ObjectMeta,
-    /// Which pods are its own; none if the manifest has no selector.
+    /// Selects the workload's pods. None if the manifest has no selector.
     pub selector: Option<LabelSelector>,
-    /// How many pods it is to have; 0 where that is not known.
+    /// The wanted number of pods. 0 if unknown.
     pub pods: u64,
 }
 
-/// A label selector; all of its requirements must hold.
+/// A label selector. All of its requirements must hold.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelSelector {
@@ -81,15 +80,15 @@ pub struct LimitRangeItem {
     /// `Container`, `Pod` or `PersistentVolumeClaim`.
     #[serde(rename = "type")]
     pub kind: String,
-    /// The most a limit may be.
+    /// The highest limit.
     pub max: ResourceList,
-    /// The least a request may be.
+    /// The lowest request.
     pub min: ResourceList,
     /// The limit of a container that has none.
     pub default: ResourceList,
 }
 
-/// `autoscaling/v2` HorizontalPodAutoscaler: it and a VPA must not follow the same resource.
+/// `autoscaling/v2` HorizontalPodAutoscaler. An HPA and a VPA must not act on the same resource.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HorizontalPodAutoscaler {
@@ -108,7 +107,7 @@ pub struct HpaSpec {
     pub target_cpu_utilization_percentage: Option<i64>,
 }
 
-/// One metric of an HPA, of `type: Resource` or `ContainerResource`; other types name no resource.
+/// One metric of an HPA, of `type: Resource` or `ContainerResource`. Other types name no resource.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HpaMetric {
@@ -124,7 +123,7 @@ pub struct MetricSource {
     pub name: String,
 }
 
-/// A Node, as much of it as decisions need.
+/// The parts of a Node that decisions need.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Node {
@@ -136,10 +135,8 @@ pub struct Node {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct NodeStatus {
-    /// What pods may use together.
     pub allocatable: ResourceList,
     pub capacity: ResourceList,
-    /// What its kubelet reports about itself.
     #[serde(rename = "nodeInfo")]
     pub node_info: NodeInfo,
 }
@@ -148,6 +145,6 @@ pub struct NodeStatus {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeInfo {
-    /// Its version, such as `v1.36.2`.
+    /// Such as `v1.36.2`.
     pub kubelet_version: String,
 }

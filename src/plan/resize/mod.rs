@@ -1,12 +1,12 @@
-//! A resize through the API server: what to ask for, how far it has got, and what the kernel may hold meanwhile. Pure.
+//! A resize through the API server: the patch, its phase, and what the cgroups may hold until the kubelet is done. Pure.
 //!
-//! In come a pod as the API server has it, what its containers should have, and what is known about the node's room; out
-//! come what a pass does about it ([`ResizeFacts::decide`]), changes to ask for ([`changes`]), the [`Phase`] a resize is in, and from it what the cgroups may be given
-//! ([`Phase::grants`]): what was asked for only once nothing but the kubelet's turn to write is missing, else what the
-//! kubelet has [`granted`] so far.
+//! Input: a pod as the API server has it, what its containers should have, and the node's room. Output: what a pass does
+//! ([`ResizeFacts::decide`]), the steps of the patch ([`changes`]), the [`Phase`] of a resize, and what the cgroups may hold in
+//! that phase ([`Phase::grants`]). They get the patched amounts once the kubelet has allocated them, or once the node is known
+//! to have room. Until then they get what the kubelet has [`granted`] so far.
 //!
-//! Where the kubelet resizes in place (KEP-1287), the pod spec is the truth. A resize goes from the spec to what the
-//! kubelet has allocated, to what it has written; conditions say where it stopped.
+//! If the kubelet resizes in place (KEP-1287), the pod spec is the truth. The kubelet first allocates the spec's amounts, then
+//! writes them. Conditions say where a resize stopped.
 
 mod decision;
 mod phase;
@@ -15,41 +15,37 @@ mod support;
 #[cfg(test)]
 mod tests;
 
-pub use decision::{AcceptedResize, Grant, ResizeDecision, ResizeFacts, ResizePatch, Unreported};
+pub use decision::{AcceptedResize, Grant, ResizeDecision, ResizeFacts, ResizePatch};
 use phase::meanwhile;
 pub use phase::{Phase, granted};
 use reserved::grows;
 pub use reserved::{check_room, reserved};
-pub use support::{NodeSupport, Support};
+pub use support::{NodeSupport, Support, Unreported};
 
-use crate::model::objects::{Container, MIRROR_ANNOTATION, Pod};
+use crate::model::objects::{Container, Pod, annotation};
 use crate::model::{Change, NamedRequirements, Requirements, Resource, Step, Target};
 
 use super::effective::with_requests;
 
-/// Whether the pod's kubelet resizes in place, as far as the pod shows it: the kubelet then says of its containers what
-/// they have (`ValidatePodResize`, kubernetes `pkg/apis/core/validation`, asks for the same). Nothing that has the annotation
-/// of a mirror pod can be resized there.
+/// Whether the pod's status shows that its kubelet resizes in place: the status then has the containers' resources, as
+/// `ValidatePodResize` (kubernetes `pkg/apis/core/validation`) demands. The API server resizes no mirror pod.
 pub fn supports_in_place_resize(pod: &Pod) -> bool {
-    let says = |resources: &Option<_>| resources.is_some();
     let mut statuses = pod.status.container_statuses.iter();
-    !pod.metadata.annotations.contains_key(MIRROR_ANNOTATION) && statuses.any(|status| says(&status.resources))
+    !pod.metadata.annotations.contains_key(annotation::MIRROR) && statuses.any(|status| status.resources.is_some())
 }
 
-/// Why the API server cannot be asked for something.
+/// Why the API server would refuse a patch, or the kubelet restart a container for it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unaskable {
-    /// An amount would have to go.
+pub enum InvalidPatch {
+    /// The patch would remove an amount.
     #[error(
         "container {container}: its {field} of {amount} cannot be taken away from a running pod, only changed: the API server \
          refuses that"
     )]
     Removed {
-        /// Whose.
         container: String,
         /// Such as `limits.cpu`.
         field: &'static str,
-        /// What it is.
         amount: String,
     },
     /// The kubelet would kill the container and start it anew.
@@ -59,36 +55,32 @@ pub enum Unaskable {
          change the amount there and let new pods have it{}", alone(*.other)
     )]
     Restarts {
-        /// Whose.
         container: String,
         /// Such as `limits.cpu`.
         field: &'static str,
-        /// Which resource's policy it is.
         resource: Resource,
-        /// What it is.
         from: String,
-        /// What it was to be.
         to: String,
-        /// A resource of the same container that changes as well and would restart nothing.
+        /// A resource of the same container that changes too, and would restart nothing.
         other: Option<Resource>,
     },
 }
 
-/// The way to have the rest of a refused request.
+/// The advice to ask for the other resource alone.
 fn alone(other: Option<Resource>) -> String {
     other.map_or_else(String::new, |other| {
         format!("; its {other} is not changed either: ask for {other} alone to have that now")
     })
 }
 
-/// What to ask the API server for, so that the pod's spec has what is wanted: a step for each container that differs.
+/// The steps of a patch after which the pod's spec has the wanted amounts: one for each container that differs.
 ///
 /// # Errors
-/// [`Unaskable`] when an amount would have to go, or its change would restart a container.
-pub fn changes(pod: &Pod, wanted: &[NamedRequirements]) -> Result<Vec<Step>, Unaskable> {
+/// [`InvalidPatch`] if the patch would remove an amount or restart a container.
+pub fn changes(pod: &Pod, wanted: &[NamedRequirements]) -> Result<Vec<Step>, InvalidPatch> {
     let mut steps = Vec::new();
     for NamedRequirements { name, resources } in wanted {
-        // The API server would fill them in.
+        // The API server would fill in the requests.
         let to = with_requests(*resources);
         let (target, from) = match pod.container(name) {
             Some(container) => {
@@ -108,8 +100,7 @@ pub fn changes(pod: &Pod, wanted: &[NamedRequirements]) -> Result<Vec<Step>, Una
     Ok(steps)
 }
 
-/// What the API server made of changes, in words, where it accepted something else: plugins and webhooks may change what they
-/// admit.
+/// Describes how the accepted spec differs from the patch, if it does: plugins and webhooks may change what they admit.
 pub fn altered(accepted: &Pod, asked: &[Step]) -> Option<String> {
     let altered = asked.iter().filter_map(|step| {
         let Change::Resize { to, .. } = &step.change else {
@@ -126,8 +117,8 @@ pub fn altered(accepted: &Pod, asked: &[Step]) -> Option<String> {
     (!altered.is_empty()).then(|| altered.join("; "))
 }
 
-/// Whether a container of a running pod can be given these amounts.
-fn check(container: &Container, to: &Requirements) -> Result<(), Unaskable> {
+/// Whether a patch can give a container of a running pod these amounts.
+fn check(container: &Container, to: &Requirements) -> Result<(), InvalidPatch> {
     let changes = |resource| {
         let amounts = |has: &Requirements| (has.requests.get(resource), has.limits.get(resource));
         amounts(&container.resources) != amounts(to)
@@ -136,17 +127,16 @@ fn check(container: &Container, to: &Requirements) -> Result<(), Unaskable> {
     for ((field, old), (_, new)) in fields.filter(|((_, old), (_, new))| old != new) {
         let name = || container.name.clone();
         let Some(new) = new else {
-            return Err(Unaskable::Removed {
+            return Err(InvalidPatch::Removed {
                 container: name(),
                 field,
                 amount: old.unwrap_or_default(),
             });
         };
-        let restarting = Resource::ALL
-            .into_iter()
-            .find(|resource| field.ends_with(&resource.to_string()) && container.restarts_for(*resource));
-        if let Some(resource) = restarting {
-            return Err(Unaskable::Restarts {
+        let mut resources = Resource::ALL.into_iter();
+        let of_field = resources.find(|resource| field.ends_with(resource.name()));
+        if let Some(resource) = of_field.filter(|resource| container.restarts_for(*resource)) {
+            return Err(InvalidPatch::Restarts {
                 container: name(),
                 field,
                 resource,
@@ -161,7 +151,7 @@ fn check(container: &Container, to: &Requirements) -> Result<(), Unaskable> {
     Ok(())
 }
 
-/// The amounts of `wanted` in place of the spec's.
+/// The spec's amounts, with those of `wanted` in their place.
 fn overlaid(pod: &Pod, wanted: &[NamedRequirements]) -> Vec<NamedRequirements> {
     let mut all = pod.requirements();
     for named in &mut all {
@@ -172,7 +162,7 @@ fn overlaid(pod: &Pod, wanted: &[NamedRequirements]) -> Vec<NamedRequirements> {
     all
 }
 
-/// Whether every amount is that of one of the `parts`; a container that none of them names says nothing.
+/// Whether every amount of `whole` is in one of the `parts`. A container that no part names is ignored.
 pub fn is_made_of(parts: &[&Vec<NamedRequirements>], whole: &[NamedRequirements]) -> bool {
     whole.iter().all(|named| {
         let of = |part: &&Vec<NamedRequirements>| part.iter().find(|other| other.name == named.name).map(amounts);
@@ -182,21 +172,17 @@ pub fn is_made_of(parts: &[&Vec<NamedRequirements>], whole: &[NamedRequirements]
     })
 }
 
-/// Requests and limits: unset and zero are the same here, and so are a limit without a request and one with an equal one.
+/// Requests and limits as numbers. Unset is zero, and a limit without a request is also the request.
 fn amounts(named: &NamedRequirements) -> [u64; 4] {
     let NamedRequirements { resources, .. } = named;
     let Requirements { requests, limits } = with_requests(*resources);
-    let [cpu, memory] = [Resource::Cpu, Resource::Memory];
-    [
-        requests.amount(cpu),
-        requests.amount(memory),
-        limits.amount(cpu),
-        limits.amount(memory),
-    ]
+    let [[cpu, memory], [cpu_limit, memory_limit]] =
+        [requests, limits].map(|list| Resource::ALL.map(|resource| list.amount(resource)));
+    [cpu, memory, cpu_limit, memory_limit]
 }
 
-/// Whether both give every container that both name the same amounts; unset and zero are the same here, and so are a limit without a request
-/// and one with an equal request.
+/// Whether both give every container that both name the same amounts. Unset equals zero, and a limit without a request equals
+/// one with an equal request.
 pub fn same(one: &[NamedRequirements], other: &[NamedRequirements]) -> bool {
     one.iter().all(|named| {
         let same = |other: &&NamedRequirements| other.name == named.name;

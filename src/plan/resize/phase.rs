@@ -1,41 +1,37 @@
-//! How far a resize has got, from what the kubelet says about the pod.
+//! The phase of a resize, from what the kubelet reports about the pod.
 
 use crate::model::objects::Pod;
 use crate::model::{NamedRequirements, Requirements, Resource, Withheld};
 
-/// How far the latest resize of a pod has got.
+/// The phase of a pod's latest resize.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
-    /// The API server has accepted it; the kubelet has not answered yet.
+    /// The API server has accepted the resize, and the kubelet has not answered yet.
     Accepted,
-    /// The node has no room for it now: the kubelet tries again when that changes. With its words.
-    Deferred(String),
-    /// This node can never do it: the kubelet waits for another spec. With its words.
-    Infeasible(String),
-    /// The kubelet has set the amounts aside and is writing them.
+    /// The kubelet has deferred the resize, found it infeasible, or failed to write the amounts that it had allocated.
+    Withheld(Withheld),
+    /// The kubelet has allocated the amounts and is writing them.
     InProgress,
-    /// The kubelet has set the amounts aside and could not write them; it tries again. With its words.
-    Failed(String),
-    /// What runs has what the spec says.
+    /// The containers run with what the spec says.
     Settled,
 }
 
 impl Phase {
-    /// The phase of the resize that led to the pod's spec as it is.
+    /// The phase of the resize that led to the pod's present spec.
     ///
-    /// Conditions about an earlier spec say nothing about this one. Kubelets before 1.34 do not say which spec they mean:
-    /// then a condition counts, and without one the containers' amounts are compared.
+    /// A condition about an earlier spec does not count. Kubelets before 1.34 do not say which spec a condition is about: there
+    /// every condition counts, and without one this function compares the containers' amounts.
     pub fn of(pod: &Pod) -> Self {
         if let Some(pending) = pod.resize_condition("PodResizePending") {
             let why = pending.message.clone();
-            return match pending.reason.as_str() {
-                "Infeasible" => Self::Infeasible(why),
-                _ => Self::Deferred(why),
-            };
+            return Self::Withheld(match pending.reason.as_str() {
+                "Infeasible" => Withheld::Infeasible(why),
+                _ => Withheld::Deferred(why),
+            });
         }
         if let Some(progress) = pod.resize_condition("PodResizeInProgress") {
             return match progress.reason.as_str() {
-                "Error" => Self::Failed(progress.message.clone()),
+                "Error" => Self::Withheld(Withheld::Failed(progress.message.clone())),
                 _ => Self::InProgress,
             };
         }
@@ -46,23 +42,21 @@ impl Phase {
         if settled { Self::Settled } else { Self::Accepted }
     }
 
-    /// Whether the cgroups may be given what was asked for: once the kubelet has set it aside, and before that when the
-    /// node is known to have `room`.
+    /// Whether the cgroups may get the patched amounts: once the kubelet has allocated them, and before that if the node is
+    /// known to have `room`.
     ///
-    /// Errors: [`Withheld`]: they are to hold what the kubelet has [`granted`].
+    /// Errors: [`Withheld`]. The cgroups then keep what the kubelet has [`granted`].
     pub fn grants(&self, room: Result<(), String>) -> Result<(), Withheld> {
         match self {
             Self::InProgress | Self::Settled => Ok(()),
             Self::Accepted => room.map_err(Withheld::Unanswered),
-            Self::Deferred(why) => Err(Withheld::Deferred(why.clone())),
-            Self::Infeasible(why) => Err(Withheld::Infeasible(why.clone())),
-            Self::Failed(why) => Err(Withheld::Failed(why.clone())),
+            Self::Withheld(withheld) => Err(withheld.clone()),
         }
     }
 }
 
-/// What the kubelet lets the containers have, as far as is known: the spec once it has set that aside; before, and where
-/// it could not write it, what was `held` when it was asked, or else what it reports.
+/// What the kubelet has granted to the containers: the spec once the kubelet has allocated that. Before, and if it could not
+/// write the spec, what was `held` at the time of the request, or else what the kubelet reports.
 pub fn granted(pod: &Pod, phase: &Phase, held: Option<&[NamedRequirements]>) -> Vec<NamedRequirements> {
     match (phase, held) {
         (Phase::InProgress | Phase::Settled, _) => pod.requirements(),
@@ -71,9 +65,8 @@ pub fn granted(pod: &Pod, phase: &Phase, held: Option<&[NamedRequirements]>) -> 
     }
 }
 
-/// What the cgroups are given while they cannot have what is wanted: what was granted. But where the kubelet has set a
-/// lower memory limit aside and could not write it, they have that one already or are to get it: what keeps use below it
-/// is what the kubelet waits for.
+/// What the cgroups get while they cannot have what is wanted: what was granted. But if the kubelet has allocated a lower
+/// memory limit and could not write it, the cgroups get that limit: the kubelet waits until less than that is in use.
 pub(super) fn meanwhile(
     withheld: &Withheld,
     wanted: &[NamedRequirements],
@@ -82,20 +75,18 @@ pub(super) fn meanwhile(
     if let Withheld::Failed(_) = withheld {
         for has in &mut granted {
             let wanted = wanted.iter().find(|wanted| wanted.name == has.name);
-            let (has, wanted) = (
-                &mut has.resources.limits,
-                wanted.and_then(|wanted| wanted.resources.limits.memory),
-            );
-            if wanted.is_some() && wanted < has.memory {
-                has.memory = wanted;
+            let wanted = wanted.and_then(|wanted| wanted.resources.limits.memory);
+            let memory = &mut has.resources.limits.memory;
+            if wanted.is_some() && wanted < *memory {
+                *memory = wanted;
             }
         }
     }
     granted
 }
 
-/// What the kubelet reports: requests as it has set them aside, limits as they are in force; the spec's where it says
-/// nothing. A fast path may have changed what is in force.
+/// What the kubelet reports: allocated requests, and limits in force. The spec's amounts count where it reports nothing. The
+/// fast path may have changed what is in force.
 fn reported(pod: &Pod) -> Vec<NamedRequirements> {
     let mut all = pod.requirements();
     for named in &mut all {

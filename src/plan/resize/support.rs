@@ -1,48 +1,54 @@
 //! Whether a pod's kubelet resizes in place, also while the pod's status does not show it yet. Pure.
 //!
-//! A kubelet that resizes states the resources of every container it has started in the pod's status (`resources`). A
-//! new pod has no such status for a moment. Where other facts say that the kubelet resizes, the pod waits for the status
-//! instead of being written behind the kubelet's back.
+//! A kubelet that resizes reports the resources of every container that it has started in the pod's status (`resources`). A
+//! new pod has no such status for a moment. If other facts say that the kubelet resizes, the agent waits for the status
+//! before it writes.
 
 use std::borrow::Borrow;
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::supports_in_place_resize;
 use crate::model::KubeletVersion;
-use crate::model::objects::{ContainerStatus, MIRROR_ANNOTATION, Pod};
+use crate::model::objects::{ContainerStatus, Pod, annotation};
 
-/// A container that runs for this long and has no `resources` in its status belongs to a kubelet that does not resize. A
-/// status follows its container's start within seconds.
+/// If a container has run for this long without `resources` in its status, its kubelet does not resize. A kubelet reports
+/// within seconds of the start.
 const REPORTED_WITHIN: SignedDuration = SignedDuration::from_secs(60);
 
 /// Whether a kubelet resizes in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Support {
-    /// It does: the pod's status shows it.
+    /// The pod's status shows that the kubelet resizes.
     Resizes,
-    /// It does or may, and the pod's status does not show it yet.
-    NotReported {
-        /// What is waited for, as a sentence.
-        why: String,
-        /// When the wait ends without a report; never where the kubelet certainly resizes.
-        until: Option<Timestamp>,
-    },
+    /// The kubelet resizes, or may do so, and the pod's status does not show it yet.
+    NotReported(Unreported),
     Never,
 }
 
-/// What is known of a node's kubelet.
+/// The agent waits until the pod's status shows that its kubelet resizes in place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreported {
+    /// What the pod waits for, as a sentence.
+    pub why: String,
+    /// How long the wait lasts at most. None if the kubelet certainly resizes.
+    pub wait: Option<Duration>,
+}
+
+/// What a node's version and pods say about its kubelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeSupport {
     version: Option<KubeletVersion>,
-    /// None: neither its version nor a pod has settled that.
+    /// None if neither the version nor a pod answers that.
     resizes: Option<bool>,
+    /// When the kubelet was upgraded while its pods ran.
     upgraded: Option<Timestamp>,
 }
 
 impl NodeSupport {
-    /// What the kubelet's version and the statuses of the node's pods say. Without either, a kubelet does not resize. One
-    /// that was `upgraded` while its pods ran has to report those anew.
+    /// Combines the kubelet's version and the statuses of the node's pods. Without either, a kubelet does not resize. A kubelet
+    /// that was `upgraded` while its pods ran has to report those pods anew.
     pub fn of<P: Borrow<Pod>>(
         mut pods: impl Iterator<Item = P> + Clone,
         version: Option<KubeletVersion>,
@@ -69,9 +75,9 @@ impl NodeSupport {
         if supports_in_place_resize(pod) {
             return Support::Resizes;
         }
-        // Specs are counted by every API server whose kubelets resize: without a count this pod does not come from one.
+        // Every API server whose kubelets resize counts the generations of a spec. A pod without one is from a manifest.
         let at_the_api_server =
-            pod.metadata.generation > 0 && !pod.metadata.annotations.contains_key(MIRROR_ANNOTATION);
+            pod.metadata.generation > 0 && !pod.metadata.annotations.contains_key(annotation::MIRROR);
         if !at_the_api_server || self.resizes == Some(false) {
             return Support::Never;
         }
@@ -87,17 +93,17 @@ impl NodeSupport {
         let or_until = until.map_or_else(String::new, |until| {
             format!(", or until {until:.0}: a kubelet that reports none by then has resizing in place switched off")
         });
-        Support::NotReported {
+        Support::NotReported(Unreported {
             why: format!(
                 "waits until {kubelet} reports the containers' resources in the pod's status, to be asked through \
                  pods/resize{or_until}"
             ),
-            until,
-        }
+            wait: until.and_then(|until| Duration::try_from(until.duration_since(now)).ok()),
+        })
     }
 }
 
-/// By when the kubelet would have reported the resources of a container that runs and has none in its status.
+/// The time by which a kubelet that resizes has reported the resources of the pod's running containers.
 fn reported_by(pod: &Pod, upgraded: Option<Timestamp>) -> Option<Timestamp> {
     let started = |status: &ContainerStatus| status.state.running.as_ref()?.started_at;
     let unreported = pod
@@ -149,29 +155,32 @@ mod tests {
         NodeSupport::of(pods, version, None, at(now)).for_pod(pod, at(now))
     }
 
-    /// Until when a pod waits, if it does.
-    fn waits(support: &Support) -> Option<Option<i64>> {
+    /// Until when a pod waits that is looked at now, if it does.
+    fn waits(support: &Support, now: i64) -> Option<Option<i64>> {
         match support {
-            Support::NotReported { until, .. } => Some(until.map(|until| until.as_second() - 1_700_000_000)),
+            Support::NotReported(Unreported { wait, .. }) => Some(wait.map(|wait| now + wait.as_secs().cast_signed())),
             Support::Resizes | Support::Never => None,
         }
     }
 
     #[test]
     fn a_kubelet_that_always_resizes_is_waited_for_without_end() {
-        assert_eq!(waits(&support(&unreported(), &[], Some(35), 1)), Some(None));
-        assert_eq!(waits(&support(&unreported(), &[], Some(36), 86_400)), Some(None));
+        assert_eq!(waits(&support(&unreported(), &[], Some(35), 1), 1), Some(None));
+        assert_eq!(
+            waits(&support(&unreported(), &[], Some(36), 86_400), 86_400),
+            Some(None)
+        );
         assert_eq!(support(&reported(), &[], Some(36), 1), Support::Resizes);
     }
 
     #[test]
     fn a_kubelet_whose_gate_may_be_off_is_waited_for_a_minute() {
-        assert_eq!(waits(&support(&unreported(), &[], Some(33), 1)), Some(Some(60)));
+        assert_eq!(waits(&support(&unreported(), &[], Some(33), 1), 1), Some(Some(60)));
         assert_eq!(support(&unreported(), &[], Some(34), 60), Support::Never);
         let mut pending = unreported();
         pending.status.container_statuses[0].state = ContainerState::default();
         assert_eq!(
-            waits(&support(&pending, &[], Some(34), 1)),
+            waits(&support(&pending, &[], Some(34), 1), 1),
             Some(None),
             "nothing runs yet"
         );
@@ -186,7 +195,7 @@ mod tests {
             let node = NodeSupport::of([&pod].into_iter(), Some(KubeletVersion(34)), Some(at(86_400)), at(now));
             node.for_pod(&pod, at(now))
         };
-        assert_eq!(waits(&support(86_400)), Some(Some(86_460)));
+        assert_eq!(waits(&support(86_400), 86_400), Some(Some(86_460)));
         assert_eq!(support(86_460), Support::Never);
     }
 
@@ -194,9 +203,12 @@ mod tests {
     fn a_pod_that_is_reported_tells_for_the_others_of_its_node() {
         assert_eq!(support(&unreported(), &[], None, 1), Support::Never);
         assert_eq!(support(&unreported(), &[], Some(32), 1), Support::Never);
-        assert_eq!(waits(&support(&unreported(), &[reported()], None, 1)), Some(Some(60)));
         assert_eq!(
-            waits(&support(&unreported(), &[reported()], Some(34), 1)),
+            waits(&support(&unreported(), &[reported()], None, 1), 1),
+            Some(Some(60))
+        );
+        assert_eq!(
+            waits(&support(&unreported(), &[reported()], Some(34), 1), 1),
             Some(Some(60))
         );
     }
@@ -209,7 +221,7 @@ mod tests {
         mirror
             .metadata
             .annotations
-            .insert(MIRROR_ANNOTATION.to_owned(), "hash".to_owned());
+            .insert(annotation::MIRROR.to_owned(), "hash".to_owned());
         for pod in [manifest, mirror] {
             assert_eq!(support(&pod, &[reported()], Some(36), 1), Support::Never);
         }

@@ -6,7 +6,7 @@ use super::{
     AcceptedResize, Phase, ResizeDecision, ResizeFacts, Unreported, altered, changes, check_room, granted, grows,
     meanwhile, reserved, same, supports_in_place_resize,
 };
-use crate::model::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePolicy};
+use crate::model::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePolicy, annotation};
 use crate::model::{
     Bytes, Cause, Change, KubeletVersion, MilliCpu, NamedRequirements, Requirements, Resource, ResourceList, Withheld,
 };
@@ -93,10 +93,18 @@ fn what_admission_made_of_a_request_is_told_from_what_it_left_alone() {
 fn every_answer_of_the_kubelet_is_a_phase() {
     let why = || "why".to_owned();
     for (kind, reason, phase) in [
-        ("PodResizePending", "Deferred", Phase::Deferred(why())),
-        ("PodResizePending", "Infeasible", Phase::Infeasible(why())),
+        (
+            "PodResizePending",
+            "Deferred",
+            Phase::Withheld(Withheld::Deferred(why())),
+        ),
+        (
+            "PodResizePending",
+            "Infeasible",
+            Phase::Withheld(Withheld::Infeasible(why())),
+        ),
         ("PodResizeInProgress", "", Phase::InProgress),
-        ("PodResizeInProgress", "Error", Phase::Failed(why())),
+        ("PodResizeInProgress", "Error", Phase::Withheld(Withheld::Failed(why()))),
         ("Ready", "", Phase::Settled),
     ] {
         let mut pod = settled(100);
@@ -133,7 +141,7 @@ fn old_kubelets_and_copies_of_static_pods_are_not_asked() {
     assert!(supports_in_place_resize(&pod));
     pod.metadata
         .annotations
-        .insert(super::MIRROR_ANNOTATION.to_owned(), "x".to_owned());
+        .insert(annotation::MIRROR.to_owned(), "x".to_owned());
     assert!(!supports_in_place_resize(&pod));
     let mut pod = settled(100);
     pod.status.container_statuses[0].resources = None;
@@ -284,7 +292,7 @@ fn what_the_kubelet_could_not_take_away_stays_though_it_would_not_give_it_again(
         world.step(&event);
     }
     let phase = Phase::of(&world.pod);
-    assert_eq!(phase, Phase::Deferred("why".to_owned()));
+    assert_eq!(phase, Phase::Withheld(Withheld::Deferred("why".to_owned())));
     assert_eq!(granted(&world.pod, &phase, world.held.as_deref()), named(100));
 }
 

@@ -1,35 +1,33 @@
-//! Before a limit is lowered: whether it can be, and what makes it so.
+//! Before a limit is lowered: checks whether it can be, and reclaims what is in the way.
 //!
-//! Two kinds of evidence that a limit is high enough: the container never used more (the kernel's own record of the
-//! most that was ever in use), with little to spare; or, where it once did, that what it holds now is much less, seen
-//! over some time, with the more to spare the shorter that time was. What is merely cached does not count against a
-//! limit: it is reclaimed first, in steps small enough to stop after each.
+//! A limit is high enough if the container never used more, according to the kernel's own peak, plus a small spare. If the
+//! container once used more, a limit is high enough if the container has held much less for some time. The spare is larger
+//! if that time is short. Memory that is merely cached does not count: the kernel reclaims it first, in small steps.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
 use super::reading::MemoryReading;
-use super::sightings::Sightings;
 use crate::model::Bytes;
 
-/// The most that is reclaimed in one step: some tens of milliseconds of work for the kernel.
+/// The most that one step reclaims: some tens of milliseconds of work for the kernel.
 pub const RECLAIM_STEP: Bytes = Bytes::new(32 << 20);
-/// How long a container is looked at that once used more than it is to have.
+/// How long the check observes a container that once used more than the wanted limit.
 const OBSERVE: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(10);
-/// Steps without effect after which the kernel is believed not to find more.
+/// After so many steps without effect the check assumes that the kernel finds nothing more.
 const FRUITLESS: u32 = 3;
-/// The most and the least that is kept free under a limit when it is lowered.
+/// The most that stays free under a limit when it is lowered.
 const SLACK: Bytes = Bytes::new(1 << 20);
 
-/// How the kernel can be had to reclaim.
+/// How the agent can make the kernel reclaim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reclaim {
-    /// By asking for so many bytes: v2 from Linux 5.19 (`memory.reclaim`).
+    /// By a request for a number of bytes: v2 from Linux 5.19 (`memory.reclaim`).
     OnRequest,
-    /// By writing the limit, which is refused (EBUSY) where that is not enough: v1.
+    /// By writing the limit: v1. The kernel refuses the write (EBUSY) if it cannot reclaim enough.
     ByTheWrite,
-    /// Not without risk: v2 before 5.19, where writing the limit would reclaim, and kill if that is not enough.
+    /// Not without risk: v2 before 5.19. Writing the limit reclaims there, and kills if that is not enough.
     Never,
 }
 
@@ -38,83 +36,109 @@ pub enum Reclaim {
 pub enum CheckStep {
     /// Read again, not before then.
     LookAt(Instant),
-    /// Have the kernel reclaim so many bytes, at most [`RECLAIM_STEP`], and read again.
+    /// Make the kernel reclaim this many bytes, at most [`RECLAIM_STEP`], and read again.
     Reclaim(Bytes),
     /// The limit can be written now.
     Ready,
-    /// It cannot, and nothing was done that needs undoing.
+    /// The limit cannot be lowered. There is nothing to undo.
     Refused(NotShrinkable),
 }
 
-/// Why a limit cannot be lowered now, with the numbers.
+/// ShrinkObstacle a limit cannot be lowered now, with the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotShrinkable {
     pub usage: Bytes,
-    /// What of it cannot be reclaimed.
+    /// The part of the usage that the kernel cannot reclaim.
     pub held: Bytes,
-    /// The least that would be accepted now.
+    /// The lowest limit that would be accepted now.
     pub floor: Bytes,
-    /// The limit that was wanted.
+    /// The wanted limit.
     pub wanted: Bytes,
-    /// What stands in the way.
-    pub why: Why,
+    pub why: ShrinkObstacle,
 }
 
-/// What stands in the way of a lower limit.
+/// What prevents a lower limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Why {
-    /// What is held, with some to spare.
+pub enum ShrinkObstacle {
+    /// The memory that is held now, plus a spare.
     Held,
-    /// The most that was held while it was looked at, with some to spare: it once used this much.
+    /// The most that the container was seen to hold, plus a spare. It once used more than the wanted limit.
     Seen {
-        /// The most that was seen.
+        /// The most that it was seen to hold.
         most: Bytes,
         /// The most that was ever in use.
         peak: Bytes,
-        /// How long it was looked at.
+        /// How long the container was observed.
         over: Duration,
     },
     /// The kernel found nothing more to reclaim.
     Stubborn,
-    /// The kernel cannot be asked to reclaim.
+    /// This kernel offers no way to request a reclaim.
     CannotAsk,
 }
 
-/// One cgroup whose limit is to be lowered.
+/// The most memory that a cgroup was seen to hold since it has fitted under the wanted limit, and since when it has.
+///
+/// Only a try to shrink reads the cgroup. The time between two tries counts too: growth that neither of them saw did not last.
+/// Every try adds to the history, so that a limit that was refused for want of evidence is accepted in the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct UsageHistory(Option<(Instant, Bytes)>);
+
+impl UsageHistory {
+    /// Notes how much is held now. If that does not fit under `limit`, the history begins anew.
+    pub fn note(&mut self, now: Instant, held: Bytes, limit: Bytes) {
+        let known = self.0.filter(|(_, most)| *most <= limit);
+        let (since, most) = known.unwrap_or((now, held));
+        self.0 = (held <= limit).then_some((since, most.max(held)));
+    }
+
+    /// The most that was seen.
+    pub fn most(&self) -> Option<Bytes> {
+        self.0.map(|(_, most)| most)
+    }
+
+    /// The time since the cgroup was first seen to fit.
+    pub fn span(&self, now: Instant) -> Duration {
+        self.0
+            .map_or(Duration::ZERO, |(since, _)| now.saturating_duration_since(since))
+    }
+}
+
+/// The check of one cgroup before its limit comes down.
 #[derive(Debug, Clone)]
 pub struct ShrinkCheck {
     wanted: Bytes,
     reclaim: Reclaim,
-    sightings: Sightings,
+    history: UsageHistory,
     began: Option<Instant>,
-    /// What was in use when the kernel was last asked to reclaim.
+    /// What was in use when the agent last made the kernel reclaim.
     asked_at: Option<Bytes>,
     fruitless: u32,
 }
 
 impl ShrinkCheck {
-    /// For lowering a limit to `wanted`, with what earlier tries have seen.
-    pub const fn new(wanted: Bytes, reclaim: Reclaim, sightings: Sightings) -> Self {
+    /// A check before a limit is lowered to `wanted`, with what earlier tries have seen.
+    pub const fn new(wanted: Bytes, reclaim: Reclaim, history: UsageHistory) -> Self {
         Self {
             wanted,
             reclaim,
-            sightings,
+            history,
             began: None,
             asked_at: None,
             fruitless: 0,
         }
     }
 
-    /// What has been seen so far, for the next try.
-    pub const fn sightings(&self) -> Sightings {
-        self.sightings
+    /// What this try and earlier ones have seen, for the next try.
+    pub const fn history(&self) -> UsageHistory {
+        self.history
     }
 
-    /// What to do, given the newest reading.
+    /// The next step, given the newest reading.
     pub fn next(&mut self, reading: &MemoryReading, now: Instant) -> CheckStep {
         let began = *self.began.get_or_insert(now);
         let held = reading.held();
-        self.sightings.note(now, held, self.wanted);
+        self.history.note(now, held, self.wanted);
         let wanted = self.wanted;
         let refuse = |floor, why| {
             CheckStep::Refused(NotShrinkable {
@@ -127,16 +151,16 @@ impl ShrinkCheck {
         };
         let least = with_spare(held, SMALL_SPARE);
         if least > self.wanted {
-            return refuse(least, Why::Held);
+            return refuse(least, ShrinkObstacle::Held);
         }
-        // v1 keeps the peak of what was in use when limits were last hit, too: either way it never was more.
+        // On v1 the peak may be that of the moment at which a limit was last hit. The container never used more either way.
         let peak = reading.peak.unwrap_or(Bytes::MAX);
         if with_spare(peak, SMALL_SPARE) > self.wanted {
-            let most = self.sightings.most().unwrap_or(held);
-            let over = self.sightings.span(now);
+            let most = self.history.most().unwrap_or(held);
+            let over = self.history.span(now);
             let floor = with_spare(most, spare(over)).min(with_spare(peak, SMALL_SPARE));
             if floor > self.wanted {
-                return refuse(floor, Why::Seen { most, peak, over });
+                return refuse(floor, ShrinkObstacle::Seen { most, peak, over });
             }
             if now.saturating_duration_since(began) < OBSERVE {
                 return CheckStep::LookAt(now + LOOK);
@@ -146,11 +170,11 @@ impl ShrinkCheck {
         match self.reclaim {
             Reclaim::ByTheWrite => return CheckStep::Ready,
             Reclaim::OnRequest | Reclaim::Never if too_much.is_zero() => return CheckStep::Ready,
-            Reclaim::Never => return refuse(reading.usage.saturating_add(slack(wanted)), Why::CannotAsk),
+            Reclaim::Never => return refuse(reading.usage.saturating_add(slack(wanted)), ShrinkObstacle::CannotAsk),
             Reclaim::OnRequest => {}
         }
         if self.is_fruitless(reading.usage) {
-            return refuse(reading.usage.saturating_add(slack(wanted)), Why::Stubborn);
+            return refuse(reading.usage.saturating_add(slack(wanted)), ShrinkObstacle::Stubborn);
         }
         self.asked_at = Some(reading.usage);
         CheckStep::Reclaim(too_much.min(RECLAIM_STEP))
@@ -161,11 +185,11 @@ impl ShrinkCheck {
         self.wanted.saturating_sub(slack(self.wanted))
     }
 
-    /// Whether reclaiming has come to nothing several times in a row.
+    /// Whether several reclaims in a row had no effect.
     fn is_fruitless(&mut self, usage: Bytes) -> bool {
         if let Some(before) = self.asked_at {
             let fell = before.saturating_sub(usage);
-            // An eighth of what was asked for is progress: somebody may be reading files all the while.
+            // An eighth of the requested amount is progress: the container may read files at the same time.
             let little = before.saturating_sub(self.roof()).min(RECLAIM_STEP).get() / 8;
             self.fruitless = if fell.get() > little { 0 } else { self.fruitless + 1 };
         }
@@ -173,21 +197,21 @@ impl ShrinkCheck {
     }
 }
 
-/// Whether a limit could come down to `wanted` as soon as a container is looked at that holds so much.
+/// Whether a limit could come down to `wanted` at once, given this reading.
 pub fn leaves_room(reading: &MemoryReading, wanted: Bytes) -> bool {
     with_spare(reading.held(), spare(Duration::ZERO)) <= wanted
 }
 
-/// What is kept free under a limit in the moment it is written: what the kernel may charge meanwhile, and the charges
-/// every processor keeps in stock.
+/// What stays free under a limit when it is written: for what the kernel charges at that moment, and for the charges that every
+/// processor keeps in stock.
 pub fn slack(limit: Bytes) -> Bytes {
     SLACK.min(Bytes::new(limit.get() / 16))
 }
 
-/// One part in so many is kept to spare above what is known to be needed.
+/// The smallest spare: one part in so many of what is needed.
 const SMALL_SPARE: u64 = 32;
 
-/// What is kept to spare above the most that was seen, by how long it was looked at.
+/// The spare above the most that was seen, by how long the container was observed.
 const fn spare(over: Duration) -> u64 {
     match over.as_secs() {
         0..60 => 4,
@@ -196,28 +220,21 @@ const fn spare(over: Duration) -> u64 {
     }
 }
 
-/// An amount and one part in `share` more, half a mebibyte at least.
+/// An amount, plus one part in `share` of it, at least half a mebibyte.
 fn with_spare(amount: Bytes, share: u64) -> Bytes {
     amount.saturating_add(Bytes::new((amount.get() / share).max(512 << 10)))
 }
 
 impl fmt::Display for NotShrinkable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            usage,
-            held,
-            floor,
-            wanted,
-            why,
-        } = self;
-        let (usage, held, floor, wanted) = (usage.get(), held.get(), floor.get(), wanted.get());
+        let [usage, held, floor, wanted] = [self.usage, self.held, self.floor, self.wanted].map(Bytes::get);
         write!(f, "not shrinkable now: {usage} bytes are in use")?;
-        match why {
-            Why::Held => write!(
+        match &self.why {
+            ShrinkObstacle::Held => write!(
                 f,
                 ", more than the wanted limit of {wanted} bytes has room for: {held} of them cannot be reclaimed"
             )?,
-            Why::Seen { most, peak, over } => write!(
+            ShrinkObstacle::Seen { most, peak, over } => write!(
                 f,
                 ", and at one time {} were; up to {} bytes that cannot be reclaimed were seen in the last {} s, which is too \
                  close to the wanted limit of {wanted} bytes for so short a time",
@@ -225,11 +242,11 @@ impl fmt::Display for NotShrinkable {
                 most.get(),
                 over.as_secs().max(1),
             )?,
-            Why::Stubborn => write!(
+            ShrinkObstacle::Stubborn => write!(
                 f,
                 ", more than the wanted limit of {wanted} bytes has room for, and the kernel found nothing more to reclaim"
             )?,
-            Why::CannotAsk => write!(
+            ShrinkObstacle::CannotAsk => write!(
                 f,
                 ", more than the wanted limit of {wanted} bytes, and this kernel cannot be asked to reclaim (memory.reclaim, \
                  from Linux 5.19)"

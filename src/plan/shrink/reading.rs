@@ -1,26 +1,26 @@
-//! A cgroup's memory at one moment: what is in use, and how much of it the kernel could take back.
+//! A cgroup's memory at one moment: what is in use, and how much of that the kernel could reclaim.
 
 use crate::model::{Bytes, CgroupVersion, PageSize};
 
-/// What the limit of a cgroup counts, and what that is made of. Descendants are included.
+/// What the limit of a cgroup counts, and its parts. Includes descendants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryReading {
     pub usage: Bytes,
-    /// The most that was ever in use; `None` where the kernel does not keep it (v2 before 5.19).
+    /// The most that was ever in use. `None` if the kernel does not keep it (v2 before 5.19).
     pub peak: Option<Bytes>,
-    /// Anonymous memory and tmpfs: without swap it can only be freed by whoever has it.
+    /// Anonymous memory and tmpfs: without swap only its process can free it.
     pub anonymous: Bytes,
     /// Page cache and kernel caches that the kernel can drop.
     pub evictable: Bytes,
-    /// Memory that had been dropped and was needed again, since the cgroup was made.
+    /// Memory that the kernel had dropped and then read again, since the cgroup was made.
     pub refaults: Bytes,
 }
 
 impl MemoryReading {
-    /// Puts a reading together from the text of `memory.stat` and the two files beside it.
+    /// Makes a reading from the text of `memory.stat` and the two files beside it.
     ///
-    /// Lists of pages say more than `cache` or `file` do: tmpfs and locked pages are on none of the two lists that are
-    /// counted as evictable (mm/vmscan.c). What a file does not say counts as nothing, which can only make less evictable.
+    /// `active_file` and `inactive_file` are more precise than `cache` or `file`: tmpfs and locked pages are on neither of these
+    /// lists (mm/vmscan.c). An absent line counts as zero, which can only make less evictable.
     pub fn new(version: CgroupVersion, page: PageSize, usage: Bytes, peak: Option<Bytes>, stat: &str) -> Self {
         let mut reading = Self {
             usage,
@@ -54,8 +54,7 @@ impl MemoryReading {
         reading
     }
 
-    /// What stays, however hard the kernel tries. Kernel memory and locked pages are what is in use and neither
-    /// counted as anonymous nor evictable.
+    /// What the kernel cannot reclaim. Kernel memory and locked pages are in use, and neither anonymous nor evictable.
     pub fn held(&self) -> Bytes {
         self.anonymous.max(self.usage.saturating_sub(self.evictable))
     }

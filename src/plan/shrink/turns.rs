@@ -1,22 +1,22 @@
-//! Which pods of a workload may have their memory limits lowered now: a few at a time, and no more once one has failed.
+//! Which pods of a workload may lower their memory limits now: a few at a time, and no more once one has failed.
 
 use std::collections::BTreeMap;
 
-/// How many pods of one workload are tried with lower memory limits at the same time on a node.
+/// How many pods of one workload may try lower memory limits at the same time on a node.
 const AT_ONCE: usize = 3;
 
-/// How a pod's lower memory limits fare.
+/// The progress of a pod's lower memory limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
-    /// They wait for their turn.
+    /// The limits wait for the pod's turn.
     Waits,
-    /// They are being written, or watched.
+    /// The agent writes or watches the limits.
     Tried,
-    /// They were undone, and are left alone for a while.
+    /// The agent has undone the limits, and waits before it tries again.
     Undone,
 }
 
-/// Of pods by workload, the indices of those whose turn it is.
+/// The indices of the pods whose turn it is. Each pod comes with its workload.
 pub fn next_turns<W: Ord>(pods: &[(W, Progress)]) -> Vec<usize> {
     let mut free: BTreeMap<&W, usize> = pods.iter().map(|(workload, _)| (workload, AT_ONCE)).collect();
     for (workload, progress) in pods {

@@ -1,7 +1,7 @@
-//! After a limit was lowered: whether whoever lives under it suffers.
+//! After a limit was lowered: whether the container suffers from it.
 //!
-//! A limit that can be held can still be wrong: the container grows and is about to be killed, or it lives only by reading
-//! again and again what the kernel had to drop. Either shows within seconds, and either is reason enough to undo.
+//! A limit that the kernel accepts can still be wrong: the container grows and is about to be killed, or it reads again and
+//! again what the kernel had to drop. Both show within seconds, and each is a reason to undo the shrink.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,39 +9,39 @@ use std::time::{Duration, Instant};
 use super::reading::MemoryReading;
 use crate::model::Bytes;
 
-/// How long a lowered limit is watched.
+/// How long the agent watches a lowered limit.
 pub const WATCH_PERIOD: Duration = Duration::from_secs(60);
-/// How often, so long after the limit was lowered: most of what goes wrong does so at once.
+/// The interval of readings, by the time since the limit was lowered. Most failures happen at once.
 const LOOKS: [(Duration, Duration); 3] = [
     (Duration::from_secs(2), Duration::from_millis(20)),
     (Duration::from_secs(10), Duration::from_millis(100)),
     (WATCH_PERIOD, Duration::from_millis(500)),
 ];
-/// The least time between two looks, however fast a container grows.
+/// The least time between two readings, however fast a container grows.
 const SHORTEST: Duration = Duration::from_millis(2);
 /// Rates are taken over at least this long, and at most about twice as long.
 const RATE_OVER: Duration = Duration::from_secs(1);
-/// Readings to take rates from are kept no closer together than this: all pods of a node may be watched at once.
+/// The least time between two readings that are kept for rates: the agent may watch all pods of a node at once.
 const KEPT_EVERY: Duration = Duration::from_millis(125);
-/// This part of the limit must stay free of what cannot be reclaimed.
+/// One part in so many of the limit must stay free of what the kernel cannot reclaim.
 const ROOM: u64 = 64;
-/// A container that will have filled its limit by then, if it grows on like this, is not waited for: looking, deciding and
-/// raising take their time, on a busy node in particular.
+/// The agent raises a limit that its container will fill within this time at its present growth: to read, decide and raise
+/// takes time, on a busy node in particular.
 const REACTION: Duration = Duration::from_secs(1);
-/// A slope is not taken over less.
+/// The least time over which growth is measured.
 const SLOPE_OVER: Duration = Duration::from_millis(50);
-/// Dropping and reading again this part of the limit in every second is too much.
+/// A container may not read again more than one part in so many of the limit in each second.
 const REFAULT_SHARE: u64 = 32;
-/// Standing still for memory for this many thousandths of the time is too much.
+/// A container may not stall for more than this many thousandths of the time.
 const STALL_MILLI: u128 = 100;
 
-/// What a watched cgroup says about itself.
+/// A reading of a watched cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WatchReading {
     pub memory: MemoryReading,
-    /// How many of its processes were killed for want of memory, ever.
+    /// How many of its processes the kernel has ever killed for want of memory.
     pub kills: u64,
-    /// For how long all of its processes stood still for want of memory, ever; `None` without pressure accounting.
+    /// How long all of its processes have ever stalled for want of memory. `None` without pressure accounting.
     pub stalled: Option<Duration>,
 }
 
@@ -60,10 +60,10 @@ pub enum WatchStep {
 pub enum Trouble {
     #[display("{_0} processes were killed for want of memory")]
     Killed(u64),
-    /// What cannot be reclaimed nearly fills the limit, or will in a moment.
+    /// Memory that the kernel cannot reclaim nearly fills the limit, or will in a moment.
     #[display("{} bytes that cannot be reclaimed nearly fill the limit of {} bytes", held.get(), limit.get())]
     Full { held: Bytes, limit: Bytes },
-    /// What had to be dropped is needed again and again.
+    /// The container reads again and again what the kernel had to drop.
     #[display(
         "{} bytes a second are read again because they had to be dropped ({} before), under the limit of {} bytes",
         rate.get(),
@@ -73,40 +73,40 @@ pub enum Trouble {
     Refaults {
         /// Bytes read again in each second.
         rate: Bytes,
-        /// The same before the limit was lowered, as far as that was seen.
+        /// The rate before the limit was lowered, if the agent saw it.
         before: Bytes,
         limit: Bytes,
     },
-    /// Everything stands still for want of memory.
+    /// All processes stall for want of memory.
     #[display("its processes stood still for want of memory for {}.{} % of the time", milli / 10, milli % 10)]
     Stalled { milli: u128 },
 }
 
-/// What is known of a cgroup from the time before its limit was lowered.
+/// Readings of a cgroup from before its limit was lowered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Before {
-    /// What was read just before.
+    /// The last reading.
     pub last: WatchReading,
-    /// The most it was known to hold: up to there, growing is nothing new.
+    /// The most that it was seen to hold. Growth up to there is not new.
     pub most: Bytes,
     /// Bytes read again in each second.
     pub refaults: Bytes,
 }
 
-/// One cgroup whose limit was lowered.
+/// The watch of one cgroup whose limit was lowered.
 #[derive(Debug, Clone)]
 pub struct Watch {
     limit: Bytes,
     began: Instant,
     before: Before,
-    /// What was held when it was looked at last.
+    /// What was held at the last reading.
     last: (Instant, Bytes),
-    /// Readings of the last moments, oldest first.
+    /// The latest readings, the oldest first.
     recent: VecDeque<(Instant, WatchReading)>,
 }
 
 impl Watch {
-    /// For a limit that was lowered to `limit` at `now`.
+    /// Begins to watch a limit that was lowered to `limit` at `now`.
     pub fn new(limit: Bytes, now: Instant, before: Before) -> Self {
         Self {
             limit,
@@ -117,7 +117,7 @@ impl Watch {
         }
     }
 
-    /// What to do, given the newest reading.
+    /// The next step, given the newest reading.
     pub fn next(&mut self, reading: &WatchReading, now: Instant) -> WatchStep {
         if let Some(trouble) = self.trouble(reading, now) {
             return WatchStep::RaiseAgain(trouble);
@@ -152,10 +152,10 @@ impl Watch {
         let room = Bytes::new(limit.get() / ROOM);
         let (at, earlier) = self.recent.front()?;
         let over = now.saturating_duration_since(*at);
-        // What it held before fits as it did then.
+        // What the container held before also fits now.
         if held > self.before.most {
             let base = earlier.memory.held().max(self.before.most);
-            // Whoever has most of its room left may as well stop: a process that starts takes all it needs at once.
+            // A container that has most of its limit left may well stop growing: a process that starts allocates at once.
             let half_full = held.get() > limit.get() / 2;
             let soon =
                 half_full && time_to_fill(base, held, over.max(SLOPE_OVER), limit).is_some_and(|left| left < REACTION);
@@ -169,7 +169,7 @@ impl Watch {
         let rate = rate(earlier.memory.refaults, reading.memory.refaults, over);
         let usual = self.before.refaults.get().saturating_mul(2);
         let bound = usual.saturating_add(limit.get() / REFAULT_SHARE);
-        // Without the limit in the way, somebody else has the memory.
+        // If usage is below the limit, the limit is not why the kernel drops memory.
         if rate.get() > bound && reading.memory.usage.saturating_add(room) > limit {
             let before = self.before.refaults;
             return Some(Trouble::Refaults { rate, before, limit });
@@ -180,7 +180,7 @@ impl Watch {
     }
 }
 
-/// When the limit will be full, if what fills it grows on as it has grown over this time; `None` if it has not.
+/// The time until the limit is full at the growth over this time. `None` without growth.
 fn time_to_fill(before: Bytes, held: Bytes, over: Duration, limit: Bytes) -> Option<Duration> {
     let grown = u128::from(held.saturating_sub(before).get());
     let left = u128::from(limit.saturating_sub(held).get());

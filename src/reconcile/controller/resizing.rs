@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::actuate::PodResizer;
 use crate::model::{Cause, NamedRequirements, Withheld};
-use crate::plan::resize::{NodeSupport, ResizeFacts, Support, Unreported};
+use crate::plan::resize::{NodeSupport, ResizeFacts, Support};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodState};
 
@@ -103,10 +103,7 @@ impl ResizeEndpoint {
         let unreported = match support.for_pod(&state.pod, now.wall) {
             Support::Never => return None,
             Support::Resizes => None,
-            Support::NotReported { why, until } => Some(Unreported {
-                why,
-                wait: until.and_then(|until| Duration::try_from(until.duration_since(now.wall)).ok()),
-            }),
+            Support::NotReported(unreported) => Some(unreported),
         };
         let (room, yields) = capacity.reserve(state, targets);
         Some(ResizeFacts {

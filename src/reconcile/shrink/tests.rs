@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::{Bytes, MemoryLimit};
-use crate::plan::shrink::{Before, Sightings, WatchReading};
+use crate::plan::shrink::{Before, UsageHistory, WatchReading};
 
 const BEFORE: MemoryLimit = MemoryLimit::Bytes(200 << 20);
 
@@ -54,7 +54,7 @@ fn what_came_down_together_goes_up_together_and_is_tried_again_later() {
 
 #[test]
 fn what_was_seen_of_a_cgroup_ends_with_its_limit() {
-    let seen = [container("app"), container("side"), Target::Pod].map(|target| (target, Sightings::default()));
+    let seen = [container("app"), container("side"), Target::Pod].map(|target| (target, UsageHistory::default()));
     let mut shrink_state = ShrinkState::default();
     let tried = ShrinkReport {
         seen: seen.into(),

@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::plan::shrink::{CheckStep, RECLAIM_STEP, Reclaim, ShrinkCheck, Sightings, Why, slack};
+use crate::plan::shrink::{CheckStep, RECLAIM_STEP, Reclaim, ShrinkCheck, ShrinkObstacle, UsageHistory, slack};
 
 fn check(wanted: u64, reclaim: Reclaim) -> ShrinkCheck {
-    ShrinkCheck::new(mib(wanted), reclaim, Sightings::default())
+    ShrinkCheck::new(mib(wanted), reclaim, UsageHistory::default())
 }
 
 /// Follows a check while the container stays as it is, apart from what is reclaimed from it. Returns how it ends, and how
@@ -88,20 +88,23 @@ fn a_container_that_once_used_more_is_looked_at_before_it_is_believed() {
     ));
     let step = check.next(&reading(60, 0, 100), clock.after(1.0));
     let why = refused(&step);
-    assert!(matches!(why.why, Why::Seen { most, .. } if most == mib(60)), "{why:?}");
+    assert!(
+        matches!(why.why, ShrinkObstacle::Seen { most, .. } if most == mib(60)),
+        "{why:?}"
+    );
     assert!(check.next(&reading(20, 0, 100), clock.after(1.1)) == step || refused(&step).floor > mib(64));
 }
 
 #[test]
 fn the_longer_it_was_looked_at_the_less_is_kept_to_spare() {
     let clock = Clock::new();
-    let mut seen = Sightings::default();
+    let mut seen = UsageHistory::default();
     let mut accepted = Vec::new();
     for (seconds, wanted) in [(0.0, 110), (30.0, 110), (70.0, 110), (80.0, 113), (700.0, 104)] {
         let mut check = ShrinkCheck::new(mib(wanted), Reclaim::OnRequest, seen);
         let (end, _) = settle(&mut check, reading(100, 0, 200), clock.after(seconds));
         accepted.push(end == CheckStep::Ready);
-        seen = check.sightings();
+        seen = check.history();
     }
     assert_eq!(accepted, [false, false, false, true, true]);
 }
@@ -109,7 +112,7 @@ fn the_longer_it_was_looked_at_the_less_is_kept_to_spare() {
 #[test]
 fn what_does_not_fit_ends_what_was_known() {
     let clock = Clock::new();
-    let mut seen = Sightings::default();
+    let mut seen = UsageHistory::default();
     seen.note(clock.after(0.0), mib(50), mib(64));
     assert_eq!((seen.most(), seen.span(clock.after(9.0)).as_secs()), (Some(mib(50)), 9));
     seen.note(clock.after(10.0), mib(65), mib(64));
@@ -160,7 +163,7 @@ fn a_kernel_that_finds_nothing_more_is_not_asked_for_ever() {
             end => break refused(&end),
         }
     };
-    assert_eq!((why.why, asked), (Why::Stubborn, 3));
+    assert_eq!((why.why, asked), (ShrinkObstacle::Stubborn, 3));
     assert!(why.to_string().contains("found nothing more to reclaim"), "{why}");
 }
 
@@ -169,7 +172,7 @@ fn an_old_kernel_is_not_made_to_reclaim_and_v1_does_it_with_the_write() {
     let clock = Clock::new();
     let container = reading(40, 100, 140);
     let (end, _) = settle(&mut check(100, Reclaim::Never), container, clock.after(0.0));
-    assert_eq!(refused(&end).why, Why::CannotAsk);
+    assert_eq!(refused(&end).why, ShrinkObstacle::CannotAsk);
     let (end, _) = settle(&mut check(100, Reclaim::ByTheWrite), container, clock.after(0.0));
     assert_eq!(end, CheckStep::Ready);
 }

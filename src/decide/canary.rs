@@ -67,19 +67,21 @@ struct CanaryPolicy {
 
 impl CanaryPolicy {
     /// Errors: the annotation that is malformed.
-    fn of(vpa: &VerticalPodAutoscaler) -> Option<Result<Self, Note>> {
+    fn of(vpa: &VerticalPodAutoscaler) -> Result<Option<Self>, Note> {
         let annotations = &vpa.metadata.annotations;
-        let percent = annotations.get(CANARY)?;
-        let digits = percent.strip_suffix('%').filter(|digits| !digits.starts_with('+'));
-        let read = digits.and_then(|digits| digits.parse().ok());
-        let Some(read) = read.filter(|percent| (1..=100).contains(percent)) else {
-            return Some(Err(Note::unreadable(vpa, CANARY, percent, "1% to 100%".to_owned())));
+        let Some(share) = annotations.get(CANARY) else {
+            return Ok(None);
         };
+        let digits = share.strip_suffix('%').filter(|digits| !digits.starts_with('+'));
+        let percent = digits.and_then(|digits| digits.parse().ok());
+        let percent = percent
+            .filter(|percent| (1..=100).contains(percent))
+            .ok_or_else(|| Note::unreadable(vpa, CANARY, share, "1% to 100%".to_owned()))?;
         let bake = annotations.get(CANARY_BAKE).map_or(Ok(BAKE), |bake| {
             let read = bake.parse().ok().filter(|bake| (SHORTEST..=LONGEST).contains(bake));
             read.ok_or_else(|| Note::unreadable(vpa, CANARY_BAKE, bake, format!("{SHORTEST:#} to {LONGEST:#}")))
-        });
-        Some(bake.map(|bake| Self { percent: read, bake }))
+        })?;
+        Ok(Some(Self { percent, bake }))
     }
 
     /// Whether changes go to this pod first. The answer is the same on every node, and stays the same for a larger share.
@@ -102,12 +104,14 @@ impl Canary {
     pub(super) fn of(pod: &Pod, vpa: &VerticalPodAutoscaler, notes: &mut Vec<Note>) -> Self {
         let mut canary = Self::default();
         match CanaryPolicy::of(vpa) {
-            Some(Ok(terms)) if terms.lets_go_first(pod, vpa) => {
-                notes.push(Note::GoesFirst { percent: terms.percent });
+            Ok(Some(policy)) if policy.lets_go_first(pod, vpa) => {
+                notes.push(Note::GoesFirst {
+                    percent: policy.percent,
+                });
                 canary.goes_first = true;
             }
-            Some(Err(unreadable)) => notes.push(unreadable),
-            _ => {}
+            Ok(_) => {}
+            Err(malformed) => notes.push(malformed),
         }
         canary
     }
@@ -124,10 +128,11 @@ impl Canary {
         options: &Options,
         notes: &mut Vec<Note>,
     ) -> Result<(), Reason> {
-        let terms = match CanaryPolicy::of(vpa) {
-            Some(Ok(terms)) if !self.goes_first && due != Reason::QuickOOM => terms,
-            Some(Err(_)) if due != Reason::QuickOOM => return Err(Reason::CanaryUnreadable),
-            _ => return Ok(()),
+        if self.goes_first || due == Reason::QuickOOM {
+            return Ok(());
+        }
+        let Some(policy) = CanaryPolicy::of(vpa).map_err(|_| Reason::CanaryUnreadable)? else {
+            return Ok(());
         };
         let before = known
             .waits
@@ -138,12 +143,12 @@ impl Canary {
         let since = trouble.map_or(since, |trouble| since.max(trouble));
         let targets = before.map_or(targets, |waits| &waits.targets).to_vec();
         self.waits = Some(CanaryWait { since, targets });
-        let until = since.checked_add(terms.bake).unwrap_or(Timestamp::MAX);
+        let until = since.checked_add(policy.bake).unwrap_or(Timestamp::MAX);
         if until <= now {
             return Ok(());
         }
         self.until = Some(until);
-        let percent = terms.percent;
+        let percent = policy.percent;
         notes.push(Note::Waits { percent, since, until });
         Err(Reason::CanaryFirst)
     }

@@ -21,7 +21,7 @@ pub enum Cause {
     #[display("startup boost of VPA {vpa} ended")]
     BoostEnded { vpa: String },
     /// An operator at the socket.
-    #[display("operator (uid {uid}, pid {pid}){}", after_colon(reason))]
+    #[display("operator (uid {uid}, pid {pid}){}{reason}", colon(reason))]
     Operator {
         uid: u32,
         pid: i32,
@@ -29,7 +29,7 @@ pub enum Cause {
         reason: String,
     },
     /// An operator at the socket ended an override.
-    #[display("override released (uid {uid}, pid {pid}){}", after_colon(reason))]
+    #[display("override released (uid {uid}, pid {pid}){}{reason}", colon(reason))]
     Released {
         uid: u32,
         pid: i32,
@@ -86,12 +86,9 @@ pub enum Cause {
     Regret { why: String },
 }
 
-fn after_colon(reason: &str) -> String {
-    if reason.is_empty() {
-        String::new()
-    } else {
-        format!(": {reason}")
-    }
+/// The separator before a reason that may be empty.
+const fn colon(reason: &str) -> &'static str {
+    if reason.is_empty() { "" } else { ": " }
 }
 
 const fn guarded(resource: Resource) -> &'static str {

@@ -14,7 +14,7 @@ use crate::kubernetes::{fuzz as kubernetes, strip_nulls};
 use crate::model::objects::{ObjectMeta, Pod};
 use crate::model::quantity::Quantity;
 use crate::model::{CgroupPath, ControlFile, Setting};
-use crate::plan::hook::{Hook, Moment};
+use crate::plan::hook::{Hook, HookMoment};
 use crate::{cgroup, lint, oom, reconcile, report, runtime, sources};
 
 /// A target accepts any bytes.
@@ -82,7 +82,7 @@ fn annotations(bytes: &[u8]) {
         metadata,
         ..Pod::default()
     };
-    for moment in Moment::ALL {
+    for moment in HookMoment::ALL {
         if let Some(Err(error)) = Hook::of(&pod, "app", moment) {
             assert!(error.to_string().len() < 1024, "{error}");
         }

@@ -13,7 +13,7 @@ use super::node::{Node, RuntimeLink};
 use crate::cgroup::{Cgroup, signal_in};
 use crate::model::objects::Pod;
 use crate::model::{Bytes, Cause, Evidence, HookEnd, LiveContainer, LivePod};
-use crate::plan::hook::{Hook, HookAction, HookSignal, Moment, filled_in, path_in};
+use crate::plan::hook::{Hook, HookAction, HookMoment, HookSignal, filled_in, path_in};
 use crate::plan::shrink::leaves_room;
 use crate::runtime::{ContainerRuntime, Executed, Problem, RuntimeError};
 
@@ -29,7 +29,7 @@ pub struct HookRun {
     pub container: String,
     /// The hook runs in this container only, not in a later one of the same name.
     pub live: LiveContainer,
-    pub moment: Moment,
+    pub moment: HookMoment,
     pub hook: Hook,
     pub old: u64,
     pub new: u64,
@@ -60,7 +60,7 @@ pub async fn run_hook(node: Arc<Node>, run: &HookRun) -> HookEnd {
         }
     };
     let told = match (told, run.moment) {
-        (Ok(told), Moment::BeforeShrink) => {
+        (Ok(told), HookMoment::BeforeShrink) => {
             let left = wait.saturating_sub(began.elapsed());
             let fell = tokio::time::timeout(left, wait_for_room(Arc::clone(&node), run)).await;
             let fell = fell.unwrap_or_else(|_| Err(format!("memory in use did not fall in {wait:?}")));
@@ -71,7 +71,7 @@ pub async fn run_hook(node: Arc<Node>, run: &HookRun) -> HookEnd {
         }
         (told, _) => told,
     };
-    let evidence = (run.moment == Moment::OnMemoryPressure).then(|| Evidence {
+    let evidence = (run.moment == HookMoment::OnMemoryPressure).then(|| Evidence {
         path: path_in(&output),
         exit_code,
     });
@@ -90,7 +90,7 @@ pub async fn run_hook(node: Arc<Node>, run: &HookRun) -> HookEnd {
 pub async fn hook_problems(node: &Node, pod: &Pod, live: &LivePod, forbidden_by: Option<&str>) -> Vec<String> {
     let mut problems = Vec::new();
     for (name, container) in &live.containers {
-        for moment in Moment::ALL {
+        for moment in HookMoment::ALL {
             let Some(hook) = Hook::of(pod, name, moment) else {
                 continue;
             };

@@ -178,7 +178,7 @@ async fn spec_steps(runtime: &dyn ContainerRuntime, pass: &Pass) -> Result<Vec<S
             Err(error) => return Err(error),
         };
         // A runtime that does not show its stored specs gets all fields once for each change.
-        let written = |step: &StepRecord| step.target == target && step.change.is_kernels();
+        let written = |step: &StepRecord| step.target == target && step.change.writes_cgroups();
         let touched = || pass.done.record.steps.iter().any(written);
         if let Some(stored) = stored.or_else(|| touched().then(CriResources::default)) {
             specs.insert(name.clone(), stored);

@@ -170,7 +170,7 @@ impl Restorer {
     async fn raise_again(&mut self, pod: &BoundPod, lowered: &[Lowering], why: String) -> proto::PodResult {
         let before = lowered.iter().map(|lowering| (lowering.target.clone(), lowering.from));
         let mut job = self.job(pod);
-        job.cause = Cause::Regret { why: why.clone() };
+        job.cause = Cause::FailedShrink { why: why.clone() };
         job.targets.holds = before.collect();
         job.targets.lift_undeclared = false;
         let (record, _) = self.run_pass(job).await;

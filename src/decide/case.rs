@@ -76,7 +76,7 @@ impl<'a> Case<'a> {
         let namespace = index.namespace(&self.pod.metadata.namespace).ok_or(Reason::NoVpa)?;
         let (vpa, chain, acts) = self.control(namespace)?;
         // Boosts end also where the agent does not act on the VPA.
-        if !acts && !(boost::is_marked(self.pod, vpa) && self.options.ends_boosts(vpa)) {
+        if !(acts || boost::is_marked(self.pod, vpa) && self.options.ends_boosts(vpa)) {
             return Err(Reason::NotActedOn);
         }
         self.check_changeable()?;

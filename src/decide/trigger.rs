@@ -23,7 +23,7 @@ pub(super) fn when(
     let observed = observed(pod);
     let counts = |container: &str| observed.as_ref().is_none_or(|names| names.contains(&container));
     let counted = candidates.iter().filter(|one| counts(&one.spec.name));
-    let drift = Drift::of(counted.clone());
+    let drift = Drift::of(&counted);
     let quick_oom = pod
         .statuses()
         .filter(|status| pod.container(&status.name).is_some())
@@ -119,7 +119,7 @@ struct Drift {
 }
 
 impl Drift {
-    fn of<'a>(candidates: impl Iterator<Item = &'a Candidate<'a>> + Clone) -> Self {
+    fn of<'a>(candidates: &(impl Iterator<Item = &'a Candidate<'a>> + Clone)) -> Self {
         let mut drift = Self::default();
         for resource in Resource::ALL {
             let (mut requests, mut targets, mut has_target) = (0_u128, 0_u128, false);

@@ -83,7 +83,7 @@ pub enum Cause {
     Retry,
     /// The agent raises a memory limit again after a failed shrink.
     #[display("undoing a shrink: {why}")]
-    Regret { why: String },
+    FailedShrink { why: String },
 }
 
 /// The separator before a reason that may be empty.

@@ -74,7 +74,7 @@ impl Change {
     }
 
     /// Whether this changes cgroup files, directly or through systemd.
-    pub const fn is_kernels(&self) -> bool {
+    pub const fn writes_cgroups(&self) -> bool {
         match self {
             Self::File { .. } | Self::Unit { .. } => true,
             Self::Resize { .. } | Self::Spec { .. } => false,

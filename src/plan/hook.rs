@@ -31,7 +31,7 @@ const MOST_ARGUMENTS: usize = 64;
 /// The moment at which a hook is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
-pub enum Moment {
+pub enum HookMoment {
     /// A memory limit is about to come down.
     BeforeShrink,
     /// A memory limit has grown.
@@ -40,7 +40,7 @@ pub enum Moment {
     OnMemoryPressure,
 }
 
-impl Moment {
+impl HookMoment {
     pub const ALL: [Self; 3] = [Self::BeforeShrink, Self::AfterGrow, Self::OnMemoryPressure];
 
     /// The name in the annotation.
@@ -99,13 +99,13 @@ pub struct HookError {
 
 impl Hook {
     /// The hook of a container of the pod at that moment, if it has one.
-    pub fn of(pod: &Pod, container: &str, moment: Moment) -> Option<Result<Self, HookError>> {
+    pub fn of(pod: &Pod, container: &str, moment: HookMoment) -> Option<Result<Self, HookError>> {
         let action = read(pod, moment.annotation(), container, action)?;
         let read_wait = |name| read(pod, name, container, wait).unwrap_or(Ok(WAIT));
         let (wait, memory) = match moment {
-            Moment::BeforeShrink => (read_wait(BEFORE_SHRINK_WAIT), Ok(Bytes::ZERO)),
-            Moment::AfterGrow => (Ok(WAIT), Ok(Bytes::ZERO)),
-            Moment::OnMemoryPressure => (
+            HookMoment::BeforeShrink => (read_wait(BEFORE_SHRINK_WAIT), Ok(Bytes::ZERO)),
+            HookMoment::AfterGrow => (Ok(WAIT), Ok(Bytes::ZERO)),
+            HookMoment::OnMemoryPressure => (
                 read_wait(ON_MEMORY_PRESSURE_WAIT),
                 read(pod, ON_MEMORY_PRESSURE_MEMORY, container, memory).unwrap_or(Ok(MEMORY)),
             ),
@@ -234,7 +234,7 @@ mod tests {
 
     fn refusal(name: &str, value: &str) -> String {
         let pod = pod(&[(BEFORE_SHRINK, r#"["true"]"#), (name, value)]);
-        let hook = Hook::of(&pod, "app", Moment::BeforeShrink).unwrap();
+        let hook = Hook::of(&pod, "app", HookMoment::BeforeShrink).unwrap();
         hook.unwrap_err().to_string()
     }
 
@@ -248,13 +248,13 @@ mod tests {
         ]);
         let hook = |container, moment| Hook::of(&pod, container, moment).map(Result::unwrap);
         let command = HookAction::Command(vec!["tell".to_owned(), "{new}".to_owned()]);
-        assert_eq!(hook("app", Moment::AfterGrow).unwrap().action, command);
-        let told = hook("side", Moment::AfterGrow).unwrap();
+        assert_eq!(hook("app", HookMoment::AfterGrow).unwrap().action, command);
+        let told = hook("side", HookMoment::AfterGrow).unwrap();
         assert_eq!((told.action, told.wait), (HookAction::Signal(HookSignal::SigHup), WAIT));
-        let asked = hook("app", Moment::BeforeShrink).unwrap();
+        let asked = hook("app", HookMoment::BeforeShrink).unwrap();
         assert_eq!(asked.action, HookAction::Signal(HookSignal::SigUsr1));
         assert_eq!(asked.wait, Duration::from_secs(5));
-        assert_eq!(hook("side", Moment::BeforeShrink), None);
+        assert_eq!(hook("side", HookMoment::BeforeShrink), None);
         assert!(Hook::any(&pod) && !Hook::any(&Pod::default()));
     }
 
@@ -304,7 +304,7 @@ mod tests {
         }
         let hook = |annotations: &[(&str, &str)]| {
             let pod = pod(&[&[(ON_MEMORY_PRESSURE, "signal: SIGUSR1")], annotations].concat());
-            Hook::of(&pod, "app", Moment::OnMemoryPressure).unwrap()
+            Hook::of(&pod, "app", HookMoment::OnMemoryPressure).unwrap()
         };
         assert_eq!(hook(&[]).unwrap().memory, MEMORY);
         let said = [
@@ -338,7 +338,7 @@ mod tests {
         #[test]
         fn whatever_an_annotation_holds_it_is_read_or_refused(value in "\\PC{0,60}|[\\[\\]\"{}:,a%0-9 ]{0,60}", old: u64, new: u64) {
             let pod = pod(&[(AFTER_GROW, &value), (BEFORE_SHRINK, &value), (BEFORE_SHRINK_WAIT, &value)]);
-            for moment in [Moment::AfterGrow, Moment::BeforeShrink] {
+            for moment in [HookMoment::AfterGrow, HookMoment::BeforeShrink] {
                 let hook = Hook::of(&pod, "app", moment).unwrap();
                 let in_bounds = hook.is_ok_and(|hook| (1..=120).contains(&hook.wait.as_secs()));
                 prop_assert!(in_bounds || Hook::of(&pod, "app", moment).unwrap().is_err());

@@ -31,6 +31,6 @@ pub use paths::{container_cgroup_name, pod_cgroup_path};
 pub use planner::{Plan, PlanError};
 pub use pod_level::LowPodLevel;
 pub use quotas::Quotas;
-pub use room::{Account, Capacity, CapacityFrom, NoRoom, Others, Room, larger, sum};
+pub use room::{Capacity, CapacityFrom, NoRoom, NodeRequests, OtherPods, Room, larger, sum};
 pub use scope::WriteScope;
 pub use targets::{PodTargets, lift_kept};

@@ -1,7 +1,7 @@
 //! Checks whether a node has room for the requests of one of its pods. Pure.
 //!
 //! A recommendation, an operator's request, and a pass before it patches all use this check. Input: what the node has
-//! ([`Capacity`]) and what each of its pods requests ([`Account`]). Output: the [`Room`] that the other pods leave for one of
+//! ([`Capacity`]) and what each of its pods requests ([`NodeRequests`]). Output: the [`Room`] that the other pods leave for one of
 //! them, and from that a refusal with the numbers ([`NoRoom`]), or none.
 //!
 //! The sum of all requests must stay within what the node gives to pods. Only an amount that grows is checked: the pod has the
@@ -56,16 +56,16 @@ impl Capacity {
 
 /// The sum of what all pods of a node take.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Account {
+pub struct NodeRequests {
     /// By the pods' priority.
     taken: BTreeMap<i64, ResourceList>,
     pods: usize,
 }
 
-impl Account {
+impl NodeRequests {
     /// What the other pods take, for a pod that takes `own`.
-    pub fn others(&self, own: ResourceList) -> Others {
-        Others {
+    pub fn others(&self, own: ResourceList) -> OtherPods {
+        OtherPods {
             take: each(sum(self.taken.values()), own, u64::saturating_sub),
             pods: self.pods.saturating_sub(1),
         }
@@ -88,7 +88,7 @@ impl Account {
     }
 }
 
-impl FromIterator<(i64, ResourceList)> for Account {
+impl FromIterator<(i64, ResourceList)> for NodeRequests {
     fn from_iter<I: IntoIterator<Item = (i64, ResourceList)>>(takes: I) -> Self {
         let mut all = Self::default();
         for (priority, take) in takes {
@@ -106,7 +106,7 @@ pub fn sum<'a>(takes: impl Iterator<Item = &'a ResourceList>) -> ResourceList {
 
 /// All pods of a node but one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Others {
+pub struct OtherPods {
     pub take: ResourceList,
     pub pods: usize,
 }
@@ -116,7 +116,7 @@ pub struct Others {
 pub struct Room {
     /// What the node has for all pods.
     pub capacity: Capacity,
-    pub others: Others,
+    pub others: OtherPods,
 }
 
 /// A node is too full for a pod's new requests. Amounts are thousandths of a cpu or bytes.

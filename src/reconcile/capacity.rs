@@ -7,7 +7,7 @@
 use crate::decide::StaticManagers;
 use crate::model::objects::{Node as NodeObject, Pod};
 use crate::model::{AskWhenFull, KubeletVersion, NamedRequirements, Resource, ResourceList};
-use crate::plan::{Account, Capacity, NoRoom, Room, larger, pod_requests, resize};
+use crate::plan::{Capacity, NoRoom, NodeRequests, Room, larger, pod_requests, resize};
 
 use super::desired::{DesiredState, Recommended, limit_in};
 use super::overrides::{Override, check_assigned};
@@ -20,7 +20,7 @@ pub(crate) struct NodeCapacity {
     declared: Option<Capacity>,
     /// The capacity in the Node object, or else of the machine.
     any: Capacity,
-    requested: Account,
+    requested: NodeRequests,
     pub(crate) kubelet: KubeletVersion,
     /// Whether the agent patches pods whose kubelet resizes in place.
     patches: bool,
@@ -40,7 +40,7 @@ impl NodeCapacity {
         let mut capacity = Self {
             declared: Capacity::of(object),
             any: Capacity::of_node_or(object, machine),
-            requested: Account::default(),
+            requested: NodeRequests::default(),
             kubelet,
             patches,
             ask_when_full: AskWhenFull::default(),

@@ -19,7 +19,7 @@ use crate::guard::budgets::Refusal;
 use crate::lint::LintRule;
 use crate::model::{Action, ControlFile, HookEnd, Outcome, Reason, Stages, StepRecord, Via};
 use crate::observe::metrics::{Counters, Gauges, Histograms, Labels, family, gauge, labels, register, seconds};
-use crate::plan::hook::Moment;
+use crate::plan::hook::HookMoment;
 
 const DURATIONS: &str =
     "Time taken by passes over pods, by stage; the stage `total` is from the decision seen to all files verified";
@@ -117,7 +117,7 @@ impl Metrics {
         let files = ControlFile::V1.iter().chain(ControlFile::V2).copied();
         let files = files.map(|file| [("file", file.name())]);
         let decisions = || Reason::ALL.iter().copied().map(decision_labels);
-        let moments = Moment::ALL.into_iter();
+        let moments = HookMoment::ALL.into_iter();
         let hooks = moments.flat_map(|moment| HOOK_RESULTS.map(|result| hook_labels(moment, result)));
         let outcomes = |values: &'static [&'static str]| values.iter().map(|value| [("outcome", *value)]);
         let durations: Histograms<2> = Family::new_with_constructor(seconds);
@@ -212,7 +212,7 @@ impl Metrics {
         });
     }
 
-    pub(crate) fn hook_ended(&self, moment: Moment, end: &HookEnd) {
+    pub(crate) fn hook_ended(&self, moment: HookMoment, end: &HookEnd) {
         let result = if end.how.is_ok() { "ran" } else { "failed" };
         self.hooks.get_or_create(&hook_labels(moment, result)).inc();
     }
@@ -267,7 +267,7 @@ fn durations_at_zero() -> impl Iterator<Item = Labels<2>> {
     totals.into_iter().chain(stages)
 }
 
-fn hook_labels(moment: Moment, result: &'static str) -> Labels<2> {
+fn hook_labels(moment: HookMoment, result: &'static str) -> Labels<2> {
     [("moment", moment.word()), ("result", result)]
 }
 

@@ -409,7 +409,7 @@ impl PodState {
         if let super::shrink::ShrinkEnd::Undone(why) = &ended {
             self.trouble = Some(now.wall);
             self.desired.return_later(&self.pod);
-            self.restart(Cause::Regret { why: why.clone() }, now);
+            self.restart(Cause::FailedShrink { why: why.clone() }, now);
         }
         effects.push(Effect::ShrinkEnded(ended));
     }

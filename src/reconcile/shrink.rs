@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::actuate::shrink::{Lowering, SeenBefore, ShrinkReport, Verdict};
 use crate::model::{LivePod, MemoryLimit, Target};
-use crate::plan::shrink::{Holds, Progress, Regret, Regrets, Trouble};
+use crate::plan::shrink::{FailedShrink, FailedShrinks, Holds, Progress, Trouble};
 
 /// A turn without a result keeps other pods of the workload waiting for this long at most.
 const LONGEST_TURN: SignedDuration = SignedDuration::from_mins(5);
@@ -18,7 +18,7 @@ pub(crate) struct ShrinkState {
     /// Memory use that earlier attempts have seen.
     pub(crate) seen: SeenBefore,
     /// Shrinks that were undone, or that wait for the pod's turn.
-    pub(crate) backoffs: Regrets,
+    pub(crate) backoffs: FailedShrinks,
     /// When an undone shrink is tried again.
     pub(crate) retry_at: Option<Timestamp>,
     /// The number of the pass whose lower limits are watched.
@@ -138,7 +138,7 @@ impl ShrinkState {
     }
 
     /// The undone shrink that is tried again first.
-    pub(crate) fn next_retry(&self, now: Timestamp) -> Option<&Regret> {
+    pub(crate) fn next_retry(&self, now: Timestamp) -> Option<&FailedShrink> {
         self.backoffs.next(now)
     }
 
@@ -151,14 +151,14 @@ impl ShrinkState {
         due
     }
 
-    pub(crate) fn restore(&mut self, backoffs: Regrets, now: Timestamp) {
+    pub(crate) fn restore(&mut self, backoffs: FailedShrinks, now: Timestamp) {
         self.retry_at = backoffs.next(now).map(|backoff| backoff.until);
         self.backoffs = backoffs;
     }
 
     /// Forgets undone shrinks, after an operator asked for other limits.
     pub(crate) fn forget_backoffs(&mut self) {
-        self.backoffs = Regrets::default();
+        self.backoffs = FailedShrinks::default();
         self.retry_at = None;
     }
 

@@ -7,7 +7,7 @@ use super::desired::DesiredState;
 use super::overrides::Override;
 use crate::model::Cause;
 use crate::pace::Backoff;
-use crate::plan::shrink::Regrets;
+use crate::plan::shrink::FailedShrinks;
 
 pub(crate) const FIRST_RETRY: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(5 * 60);
@@ -73,7 +73,7 @@ pub(super) struct PendingRequest {
 #[derive(Debug, Clone)]
 pub(super) struct Before {
     pub(super) desired: DesiredState,
-    pub(super) backoffs: Regrets,
+    pub(super) backoffs: FailedShrinks,
 }
 
 impl Default for WorkItem {
@@ -183,7 +183,7 @@ const fn rank(cause: &Cause) -> u8 {
         Cause::Recommendation { .. } | Cause::BoostEnded { .. } => 8,
         Cause::Operator { .. } | Cause::Released { .. } => 9,
         // Harm says more than a decision.
-        Cause::Regret { .. } => 10,
+        Cause::FailedShrink { .. } => 10,
     }
 }
 
@@ -214,7 +214,11 @@ mod tests {
             pid: 1,
             reason: String::new(),
         };
-        for urgent in [operator, Cause::ContainerStarted, Cause::Regret { why: String::new() }] {
+        for urgent in [
+            operator,
+            Cause::ContainerStarted,
+            Cause::FailedShrink { why: String::new() },
+        ] {
             assert_eq!(not_before(&[urgent]), None);
         }
         let mut work = WorkItem::default();

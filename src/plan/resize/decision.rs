@@ -224,7 +224,7 @@ impl Grant {
     /// in an emergency does.
     fn postponed(phase: &Phase, granted: Vec<NamedRequirements>, cause: &Cause, wait: Duration) -> Self {
         let done = match cause {
-            Cause::Regret { .. } => true,
+            Cause::FailedShrink { .. } => true,
             Cause::Guard { resource, .. } => *resource == Resource::Memory,
             _ => false,
         };

@@ -10,7 +10,7 @@ use crate::model::objects::{Container, ContainerStatus, Pod, PodCondition, Resiz
 use crate::model::{
     Bytes, Cause, Change, KubeletVersion, MilliCpu, NamedRequirements, Requirements, Resource, ResourceList, Withheld,
 };
-use crate::plan::{Account, Capacity, CapacityFrom, Room, pod_requests};
+use crate::plan::{Capacity, CapacityFrom, NodeRequests, Room, pod_requests};
 
 const KUBELET: KubeletVersion = KubeletVersion::NEWEST;
 
@@ -53,7 +53,7 @@ fn settled(cpu: u64) -> Pod {
 
 /// A node with so much, of which others take so much.
 fn room(has: u64, others: u64) -> Room {
-    let all = Account::from_iter([others, 0].map(|cpu| (0, amounts(cpu).requests)));
+    let all = NodeRequests::from_iter([others, 0].map(|cpu| (0, amounts(cpu).requests)));
     Room {
         capacity: Capacity {
             amounts: amounts(has).requests,

@@ -21,7 +21,7 @@ const fn allocatable(amounts: ResourceList) -> Capacity {
 const fn room(take: ResourceList) -> Room {
     Room {
         capacity: allocatable(list(1000, 1000)),
-        others: Others { take, pods: 3 },
+        others: OtherPods { take, pods: 3 },
     }
 }
 
@@ -61,14 +61,14 @@ fn what_nobody_says_the_node_has_bounds_nothing() {
     assert_eq!(room.check(list(1, 1), list(1, 6)).unwrap_err().left(), 5);
 }
 
-fn account(takes: &[ResourceList]) -> Account {
+fn account(takes: &[ResourceList]) -> NodeRequests {
     takes.iter().map(|take| (0, *take)).collect()
 }
 
 #[test]
 fn what_yields_is_nothing_or_what_lower_priorities_take_or_everything() {
     let own = list(100, 100);
-    let account = Account::from_iter([(0, list(300, 0)), (5, own), (5, list(200, 7)), (9, list(400, 0))]);
+    let account = NodeRequests::from_iter([(0, list(300, 0)), (5, own), (5, list(200, 7)), (9, list(400, 0))]);
     let room = Room {
         others: account.others(own),
         ..room(list(0, 0))

@@ -170,7 +170,9 @@ impl ShrinkCheck {
         match self.reclaim {
             Reclaim::ByTheWrite => return CheckStep::Ready,
             Reclaim::OnRequest | Reclaim::Never if too_much.is_zero() => return CheckStep::Ready,
-            Reclaim::Never => return refuse(reading.usage.saturating_add(slack(wanted)), ShrinkObstacle::CannotAsk),
+            Reclaim::Never => {
+                return refuse(reading.usage.saturating_add(slack(wanted)), ShrinkObstacle::CannotAsk);
+            }
             Reclaim::OnRequest => {}
         }
         if self.is_fruitless(reading.usage) {

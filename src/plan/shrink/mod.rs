@@ -5,13 +5,13 @@
 //! - [`ShrinkCheck`]: before the write. Refuses, with the numbers, a limit below what the kernel cannot reclaim plus a spare;
 //!   observes for a while a container that once used more than the wanted limit; makes the kernel reclaim in bounded steps.
 //! - [`Watch`]: after the write. Says at once when the container suffers from the lower limit.
-//! - [`Regrets`]: remembers which shrinks were undone, and when each may be tried again.
+//! - [`FailedShrinks`]: remembers which shrinks were undone, and when each may be tried again.
 //!
 //! `actuate` writes the limit between the first two.
 
 mod check;
+mod failed_shrinks;
 mod reading;
-mod regret;
 mod turns;
 mod watch;
 
@@ -21,8 +21,8 @@ mod tests;
 pub use check::{
     CheckStep, NotShrinkable, RECLAIM_STEP, Reclaim, ShrinkCheck, ShrinkObstacle, UsageHistory, leaves_room, slack,
 };
+pub use failed_shrinks::{FailedShrink, FailedShrinks, Holds};
 pub use reading::MemoryReading;
-pub use regret::{Holds, Regret, Regrets};
 pub use turns::{Progress, next_turns};
 pub(crate) use watch::rate;
 pub use watch::{Before, Trouble, WATCH_PERIOD, Watch, WatchReading, WatchStep};

@@ -29,7 +29,7 @@ fn container(limits: ResourceList) -> Vec<NamedRequirements> {
 
 fn checked(requests: [ResourceList; 2], limits: [ResourceList; 2]) -> Result<(), String> {
     let small = list(500, GI);
-    let account = Account::from_iter([list(1000, 3 * GI), list(2000, GI), small].map(|take| (0, take)));
+    let account = NodeRequests::from_iter([list(1000, 3 * GI), list(2000, GI), small].map(|take| (0, take)));
     let room = Room {
         capacity: Capacity::of_node_or(None, list(4000, 8 * GI)),
         others: account.others(small),
@@ -165,7 +165,7 @@ fn a_pod_that_has_ended_takes_nothing() {
     let machine = list(1000, 1000);
     let capacity = NodeCapacity::of([&ended].into_iter(), None, machine, KubeletVersion::NEWEST, false);
     assert!(capacity.requests_of(&ended).is_empty());
-    assert_eq!(capacity.requested, Account::default());
+    assert_eq!(capacity.requested, NodeRequests::default());
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn what_the_kubelet_has_assigned_for_good_is_refused_with_field_value_and_reason
         let headroom = Headroom {
             room: Room {
                 capacity: Capacity::of_node_or(None, list(8000, 8 * GI)),
-                others: Account::default().others(ResourceList::default()),
+                others: NodeRequests::default().others(ResourceList::default()),
             },
             requested: ResourceList::default(),
             kubelet: KubeletVersion::NEWEST,

@@ -16,7 +16,7 @@ use crate::model::objects::Pod;
 use crate::model::{
     Bytes, Cause, ChangeRecord, HookEnd, LivePod, MemoryLimit, NamedRequirements, Outcome, Resource, Target,
 };
-use crate::plan::hook::{Hook, Moment};
+use crate::plan::hook::{Hook, HookMoment};
 use crate::plan::lift_kept;
 use crate::plan::shrink::Holds;
 use crate::reconcile::desired::limit_in;
@@ -67,14 +67,14 @@ enum Progress {
 
 impl ContainerHooks {
     /// The hook that is due unless another one runs, with the old and the new limit in bytes.
-    fn take_due(&mut self) -> Option<(Moment, u64, u64)> {
+    fn take_due(&mut self) -> Option<(HookMoment, u64, u64)> {
         match (&self.announced, self.evidence, self.limit) {
             _ if self.running.is_some() => None,
-            (_, Some((limit, lent)), _) => Some((Moment::OnMemoryPressure, limit, lent)),
+            (_, Some((limit, lent)), _) => Some((HookMoment::OnMemoryPressure, limit, lent)),
             (Some(announced), None, Some(limit)) if announced.progress == Progress::Due => {
-                Some((Moment::BeforeShrink, limit, announced.to))
+                Some((HookMoment::BeforeShrink, limit, announced.to))
             }
-            (_, None, Some(limit)) => Some((Moment::AfterGrow, self.grown_from.take()?, limit)),
+            (_, None, Some(limit)) => Some((HookMoment::AfterGrow, self.grown_from.take()?, limit)),
             (_, None, None) => None,
         }
     }
@@ -156,14 +156,14 @@ impl PodState {
         let cause = pending.cause.clone();
         let at_once = matches!(
             cause,
-            Cause::Operator { .. } | Cause::Released { .. } | Cause::Regret { .. }
+            Cause::Operator { .. } | Cause::Released { .. } | Cause::FailedShrink { .. }
         );
         let mut targets = self.desired.targets(&self.pod).unwrap_or_default();
         lift_kept(&self.shrink.holds(now.wall), &mut targets);
         for (name, known) in &mut self.hooks.containers {
             let to = limit_in(&targets, name, Resource::Memory);
             let lower = known.limit.zip(to).filter(|(from, to)| to < from);
-            let wants = || Hook::of(&self.pod, name, Moment::BeforeShrink).is_some();
+            let wants = || Hook::of(&self.pod, name, HookMoment::BeforeShrink).is_some();
             let Some((_, to)) = lower.filter(|_| is_allowed && !at_once && wants()) else {
                 known.announced = None;
                 continue;
@@ -216,7 +216,7 @@ impl PodState {
     /// The memory that the guard must lend to the `on-memory-pressure` hook, if the container has one that may run now.
     /// A hook that cannot be parsed needs none; its error goes on record.
     pub(super) fn evidence_of(&self, container: &str) -> Option<Bytes> {
-        let hook = Hook::of(&self.pod, container, Moment::OnMemoryPressure)?;
+        let hook = Hook::of(&self.pod, container, HookMoment::OnMemoryPressure)?;
         let kept = hook.map_or(Bytes::ZERO, |hook| hook.memory);
         (!self.growth.evidence_at.contains_key(container)).then_some(kept)
     }
@@ -268,7 +268,7 @@ impl PodState {
             let (progress, running) = match Hook::of(&self.pod, name, moment) {
                 Some(Ok(hook)) => {
                     self.hooks.begun += 1;
-                    if moment == Moment::OnMemoryPressure {
+                    if moment == HookMoment::OnMemoryPressure {
                         told.push((name.clone(), moment, Outcome::Unchanged));
                     }
                     effects.push(Effect::RunHook(Box::new(HookRun {
@@ -290,7 +290,7 @@ impl PodState {
                 None => (Progress::Done(now.instant), None),
             };
             known.running = running;
-            if let (Moment::BeforeShrink, Some(announced)) = (moment, &mut known.announced) {
+            if let (HookMoment::BeforeShrink, Some(announced)) = (moment, &mut known.announced) {
                 announced.progress = progress;
             }
             if running.is_none() && known.evidence.take().is_some() {
@@ -310,8 +310,8 @@ impl PodState {
         let known = self.hooks.containers.get_mut(&run.container);
         if let Some(known) = known.filter(|known| known.id == run.live.id && known.running == Some(run.number)) {
             known.running = None;
-            known.evidence.take_if(|_| run.moment == Moment::OnMemoryPressure);
-            if let (Moment::BeforeShrink, Some(announced)) = (run.moment, &mut known.announced)
+            known.evidence.take_if(|_| run.moment == HookMoment::OnMemoryPressure);
+            if let (HookMoment::BeforeShrink, Some(announced)) = (run.moment, &mut known.announced)
                 && announced.progress == Progress::Running
             {
                 announced.progress = Progress::Done(now.instant);
@@ -323,14 +323,14 @@ impl PodState {
                 self.shrink.forget_seen(&targets);
             }
         }
-        if run.moment == Moment::OnMemoryPressure {
+        if run.moment == HookMoment::OnMemoryPressure {
             self.end_evidence_limit(&run.container, (run.old, run.new), now);
         }
         self.record_hook(run.container, run.moment, Outcome::Hook(end), now, effects);
         self.run_hooks(now, effects);
     }
 
-    fn record_hook(&self, container: String, moment: Moment, what: Outcome, now: Now, effects: &mut Vec<Effect>) {
+    fn record_hook(&self, container: String, moment: HookMoment, what: Outcome, now: Now, effects: &mut Vec<Effect>) {
         let Some(live) = &self.live else { return };
         let moment = moment.word();
         let record = ChangeRecord::new(live.id.clone(), Cause::Hook { moment, container }, what);

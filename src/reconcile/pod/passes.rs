@@ -44,8 +44,8 @@ impl PodState {
         });
         let about_to_lower = self.resize.is_about_to_lower(&self.pod, grown.chain(kept));
         match cause {
-            Cause::Regret { .. } if about_to_lower => Some(Duration::ZERO),
-            Cause::Regret { .. } => Some(FIRST_RETRY),
+            Cause::FailedShrink { .. } if about_to_lower => Some(Duration::ZERO),
+            Cause::FailedShrink { .. } => Some(FIRST_RETRY),
             _ => self
                 .resize
                 .too_early(calm.unwrap_or_default(), about_to_lower, FIRST_RETRY, now.instant),

@@ -112,7 +112,7 @@ fn a_kill_is_not_blamed_on_what_is_undone_or_kept_already() {
 #[test]
 fn a_shrink_that_goes_well_makes_good_for_earlier_ones() {
     let mut shrink_state = lowered(1, &[container("app")]);
-    let mut regrets = Regrets::default();
+    let mut regrets = FailedShrinks::default();
     regrets.note(&container("app"), BEFORE, "it hurt", at(-1000));
     regrets.note(&container("side"), BEFORE, "it hurt", at(-1000));
     shrink_state.restore(regrets, at(0));
@@ -120,7 +120,7 @@ fn a_shrink_that_goes_well_makes_good_for_earlier_ones() {
         shrink_state.watch_ended(1, Verdict::Kept, at(60)),
         Some(ShrinkEnd::Kept)
     );
-    let mut left = Regrets::default();
+    let mut left = FailedShrinks::default();
     left.note(&container("side"), BEFORE, "it hurt", at(-1000));
     assert_eq!(shrink_state.backoffs, left);
 }
@@ -128,7 +128,7 @@ fn a_shrink_that_goes_well_makes_good_for_earlier_ones() {
 #[test]
 fn an_operators_word_ends_what_is_kept() {
     let mut shrink_state = ShrinkState::default();
-    let mut regrets = Regrets::default();
+    let mut regrets = FailedShrinks::default();
     regrets.note(&container("app"), BEFORE, "it hurt", at(0));
     shrink_state.restore(regrets, at(1));
     assert_eq!(

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::decide::CanaryWait;
 use crate::files;
 use crate::model::objects::{Pod, PodId};
-use crate::plan::shrink::Regrets;
+use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::desired::{DesiredState, GrowthPause};
 use crate::reconcile::resize::Resize;
 use crate::sources::NodeView;
@@ -52,8 +52,8 @@ pub(crate) struct SavedPod {
     pub(crate) described: Option<Arc<Pod>>,
     #[serde(rename = "standing")]
     pub(crate) state: SavedTargets,
-    #[serde(default, skip_serializing_if = "Regrets::is_empty")]
-    pub(crate) regrets: Regrets,
+    #[serde(default, skip_serializing_if = "FailedShrinks::is_empty")]
+    pub(crate) regrets: FailedShrinks,
     /// Until when the guard does not grow limits that the API server denied.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) pauses: BTreeMap<String, GrowthPause>,
@@ -231,7 +231,7 @@ mod tests {
                 desired,
                 resize: Resize::default(),
             },
-            regrets: Regrets::default(),
+            regrets: FailedShrinks::default(),
             pauses: BTreeMap::new(),
             waits: None,
             evidence_at: BTreeMap::new(),

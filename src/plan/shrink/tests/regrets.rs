@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::*;
 use crate::model::{MemoryLimit, Target};
-use crate::plan::shrink::{Holds, Regrets};
+use crate::plan::shrink::{FailedShrinks, Holds};
 
 fn app() -> Target {
     Target::Container("app".to_owned())
@@ -20,7 +20,7 @@ const fn limit(mebibytes: u64) -> MemoryLimit {
 
 #[test]
 fn what_was_undone_is_left_alone_for_longer_each_time_until_it_goes_well() {
-    let mut regrets = Regrets::default();
+    let mut regrets = FailedShrinks::default();
     let mut waits = Vec::new();
     let mut now = at(0);
     for _ in 0..9 {
@@ -39,7 +39,7 @@ fn what_was_undone_is_left_alone_for_longer_each_time_until_it_goes_well() {
 
 #[test]
 fn a_clock_that_was_set_back_leaves_nothing_alone_for_as_long_as_it_was_wrong() {
-    let mut regrets = Regrets::default();
+    let mut regrets = FailedShrinks::default();
     let year = 365 * 24 * 3600;
     regrets.note(&app(), limit(200), "it hurt", at(year));
     assert!(regrets.holds(at(0)).is_empty() && regrets.next(at(0)).is_none());
@@ -50,11 +50,11 @@ fn a_clock_that_was_set_back_leaves_nothing_alone_for_as_long_as_it_was_wrong() 
 
 #[test]
 fn it_is_remembered_over_a_restart() {
-    let mut regrets = Regrets::default();
+    let mut regrets = FailedShrinks::default();
     regrets.note(&app(), limit(200), "it hurt", at(0));
     regrets.note(&Target::Pod, MemoryLimit::Max, "it hurt", at(0));
     let text = serde_json::to_string(&regrets).unwrap();
-    let read: Regrets = serde_json::from_str(&text).unwrap();
+    let read: FailedShrinks = serde_json::from_str(&text).unwrap();
     assert_eq!(read, regrets, "{text}");
     assert_eq!(
         read.holds(at(1)),

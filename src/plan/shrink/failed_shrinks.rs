@@ -18,7 +18,7 @@ pub type Holds = BTreeMap<Target, MemoryLimit>;
 /// One failed shrink.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Regret {
+pub struct FailedShrink {
     pub target: Target,
     /// The limit in bytes that the cgroup had before and has again. None was unbounded.
     limit: Option<u64>,
@@ -35,23 +35,23 @@ pub struct Regret {
 /// The failed shrinks of one pod, without those that went well later.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Regrets(Vec<Regret>);
+pub struct FailedShrinks(Vec<FailedShrink>);
 
-impl Regret {
+impl FailedShrink {
     /// Whether the agent still keeps the limit. A wait longer than [`LONGEST_WAIT`] means that the clock was set back.
     fn is_in_force(&self, now: Timestamp) -> bool {
         now < self.until && self.until <= later(now, LONGEST_WAIT)
     }
 }
 
-impl Regrets {
+impl FailedShrinks {
     /// Notes that a limit was lowered from `before` and should not have been. Returns when the agent may try again.
     pub fn note(&mut self, target: &Target, before: MemoryLimit, why: &str, now: Timestamp) -> Timestamp {
-        let times = self.of(target).map_or(0, |regret| regret.times);
+        let times = self.of(target).map_or(0, |failed| failed.times);
         let wait = FIRST_WAIT.saturating_mul(1 << times.min(16)).min(LONGEST_WAIT);
         self.forgive(target);
         let until = later(now, wait);
-        self.0.push(Regret {
+        self.0.push(FailedShrink {
             target: target.clone(),
             limit: before.bounded().map(Bytes::get),
             times: times + 1,
@@ -65,56 +65,56 @@ impl Regrets {
     /// Keeps the limit `before` until it is the pod's turn, unless the agent keeps a limit already.
     pub fn put_off(&mut self, target: &Target, before: MemoryLimit, now: Timestamp) {
         let known = self.of(target);
-        if known.is_some_and(|regret| regret.is_in_force(now)) {
+        if known.is_some_and(|failed| failed.is_in_force(now)) {
             return;
         }
-        let times = known.map_or(0, |regret| regret.times);
+        let times = known.map_or(0, |failed| failed.times);
         self.note(target, before, "other pods of the workload go first", now);
-        if let Some(regret) = self.0.last_mut() {
-            (regret.times, regret.until) = (times, later(now, LONGEST_WAIT));
-            regret.waits = true;
+        if let Some(failed) = self.0.last_mut() {
+            (failed.times, failed.until) = (times, later(now, LONGEST_WAIT));
+            failed.waits = true;
         }
     }
 
     /// Whether the pod keeps limits until it is its turn.
     pub fn waits(&self, now: Timestamp) -> bool {
-        self.0.iter().any(|regret| regret.waits && regret.is_in_force(now))
+        self.0.iter().any(|failed| failed.waits && failed.is_in_force(now))
     }
 
     /// Ends the wait: it is the pod's turn, or no lower limit is wanted any more.
     pub fn end_waiting(&mut self) {
-        self.0.retain(|regret| !regret.waits || regret.times > 0);
-        for regret in &mut self.0 {
-            if std::mem::take(&mut regret.waits) {
-                regret.until = Timestamp::MIN;
+        self.0.retain(|failed| !failed.waits || failed.times > 0);
+        for failed in &mut self.0 {
+            if std::mem::take(&mut failed.waits) {
+                failed.until = Timestamp::MIN;
             }
         }
     }
 
     /// Forgets the failures of a shrink that went well.
     pub fn forgive(&mut self, target: &Target) {
-        self.0.retain(|regret| regret.target != *target);
+        self.0.retain(|failed| failed.target != *target);
     }
 
     /// The limits that the agent keeps now.
     pub fn holds(&self, now: Timestamp) -> Holds {
-        let held = self.0.iter().filter(|regret| regret.is_in_force(now));
-        let limit = |regret: &Regret| regret.limit.map_or(MemoryLimit::Max, MemoryLimit::Bytes);
-        held.map(|regret| (regret.target.clone(), limit(regret))).collect()
+        let held = self.0.iter().filter(|failed| failed.is_in_force(now));
+        let limit = |failed: &FailedShrink| failed.limit.map_or(MemoryLimit::Max, MemoryLimit::Bytes);
+        held.map(|failed| (failed.target.clone(), limit(failed))).collect()
     }
 
     /// The failed shrink that the agent may try again first.
-    pub fn next(&self, now: Timestamp) -> Option<&Regret> {
-        let held = self.0.iter().filter(|regret| !regret.waits && regret.is_in_force(now));
-        held.min_by_key(|regret| regret.until)
+    pub fn next(&self, now: Timestamp) -> Option<&FailedShrink> {
+        let held = self.0.iter().filter(|failed| !failed.waits && failed.is_in_force(now));
+        held.min_by_key(|failed| failed.until)
     }
 
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    fn of(&self, target: &Target) -> Option<&Regret> {
-        self.0.iter().find(|regret| regret.target == *target)
+    fn of(&self, target: &Target) -> Option<&FailedShrink> {
+        self.0.iter().find(|failed| failed.target == *target)
     }
 }
 

@@ -280,7 +280,7 @@ fn high(raw: &Raw, limit: MemoryLimit, page: PageSize) -> MemoryLimit {
     }
 }
 
-/// What nobody wants for itself, because it goes with other values.
+/// Drops the values that follow other values: no plan wants them for themselves.
 pub(super) fn drop_followers(settings: &mut Settings) {
     for file in [
         ControlFile::MemswLimit,

@@ -1,4 +1,4 @@
-//! Annotations that no webhook wrote: whoever may write a pod may write them.
+//! Annotations that no webhook wrote: a tenant who may write a pod may write them.
 
 use super::*;
 use crate::model::objects::{LimitRange, LimitRangeItem};

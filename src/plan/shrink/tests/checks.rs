@@ -152,7 +152,7 @@ fn the_cache_is_reclaimed_in_bounded_steps_and_only_as_much_as_needed() {
 #[test]
 fn a_kernel_that_finds_nothing_more_is_not_asked_for_ever() {
     let clock = Clock::new();
-    // Dirty, or locked in some way nobody counts.
+    // Dirty pages, or pages that are locked without being counted.
     let stubborn = reading(40, 100, 140);
     let mut check = check(100, Reclaim::OnRequest);
     let (mut now, mut asked) = (clock.after(0.0), 0);

@@ -52,8 +52,8 @@ pub fn scattered(around: Duration) -> Duration {
     around.mul_f64(0.5 + fraction())
 }
 
-/// The time over which nodes spread their first actions on a change of so many pods of the cluster: zero for one pod, seconds
-/// for thousands.
+/// The time over which nodes spread their first actions on a change of so many pods of the cluster: zero for
+/// one pod, seconds for thousands.
 pub fn spread_window(pods: u64) -> Duration {
     let others = u32::try_from(pods.saturating_sub(1)).unwrap_or(u32::MAX);
     (Duration::from_secs(others.into()) / ACTIONS_PER_SECOND).min(LONGEST_SPREAD)

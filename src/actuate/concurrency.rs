@@ -23,7 +23,6 @@ pub struct Concurrency {
     pub(super) kernel: Semaphore,
     /// For passes that call the runtime.
     pub(super) runtime: Semaphore,
-    /// For hooks.
     pub(super) hooks: Semaphore,
     /// Every watch after a shrink holds one more reference.
     watches: Arc<()>,

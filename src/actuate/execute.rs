@@ -219,8 +219,8 @@ impl<'a> Executor<'a> {
 
     /// Sets the properties in systemd, and writes the files: systemd writes them some time later.
     ///
-    /// Writes a lower memory limit before the properties: systemd writes a limit without a check of the memory in use, and must
-    /// find the file unchanged.
+    /// Writes a lower memory limit before the properties: systemd writes a limit without a check of the memory in use,
+    /// and must find the file unchanged.
     ///
     /// Without a bus, writes the files only. Should systemd then put its own values back, a pass repairs that like any drift.
     fn set_unit(&mut self, cgroup: &Cgroup, to: &Settings, step: &Step) -> Result<(), StepError> {

@@ -24,8 +24,8 @@ impl LeastLimits {
         least.and_modify(|least| *least = to.max(*least)).or_insert(to);
     }
 
-    /// Replaces the least limit `from` by `to`, or removes it. Keeps a least limit other than `from`: the guard has raised it
-    /// meanwhile.
+    /// Replaces the least limit `from` by `to`, or removes it. Keeps a least limit other than `from`: the
+    /// guard has raised it meanwhile.
     pub fn change(&self, uid: &str, container: &str, from: Option<Bytes>, to: Option<Bytes>) {
         let mut all = self.lock();
         let of_pod = all.entry(uid.to_owned()).or_default();

@@ -386,8 +386,8 @@ impl Pass {
         ended
     }
 
-    /// Reads the cgroups whose limits are about to come down, those of them that `counts` selects. The watch compares later
-    /// readings with these.
+    /// Reads the cgroups whose limits are about to come down, those of them that `counts` selects. The watch
+    /// compares later readings with these.
     fn before_lowering(
         &self,
         handles: &PodHandles,

@@ -42,7 +42,6 @@ use crate::sources::NodeView;
 const SETTLE: Duration = Duration::from_millis(5);
 /// The pause while an essential part is missing.
 const RETRY: Duration = Duration::from_secs(1);
-/// The longest pause.
 const IDLE: Duration = Duration::from_secs(3600);
 /// The longest wait for one call over D-Bus.
 const BUS_DEADLINE: Duration = Duration::from_secs(5);
@@ -252,8 +251,8 @@ impl Discovery {
         Ok(true)
     }
 
-    /// Finds the mounts, the root of all pods, and the cgroups below it. Reads directory names only, which waits for nothing
-    /// but the kernel.
+    /// Finds the mounts, the root of all pods, and the cgroups below it. Reads directory names only, which waits
+    /// for nothing but the kernel.
     fn find_pods(&mut self, driver: Option<Driver>) -> anyhow::Result<(Hierarchy, Kubepods, Vec<PodEntry>)> {
         let config = &self.links.config;
         let hierarchy = match self.hierarchy.take() {
@@ -325,8 +324,8 @@ impl Discovery {
     }
 }
 
-/// Waits for an event that may change the inventory, for ever where the runtime reports none. Cancel-safe: it drops only
-/// events that change nothing.
+/// Waits for an event that may change the inventory, for ever where the runtime reports none. Cancel-safe: it drops
+/// only events that change nothing.
 ///
 /// It drops updates. The runtime reports each update of a pass back, and a discovery for each would cost more than the pass;
 /// updates by others show in the files.

@@ -26,8 +26,8 @@ pub(super) struct StateLock {
 }
 
 impl StateLock {
-    /// Locks the state directory, which exists, in the name of this command. Waits at most `patience` for the end of another
-    /// process.
+    /// Locks the state directory, which exists, in the name of this command. Waits at most `patience` for
+    /// the end of another process.
     ///
     /// Errors: another process has the lock, which the message names, or the file cannot be opened, locked or written.
     pub(super) async fn acquire(state_dir: &Path, command: &str, patience: Duration) -> Result<Self> {

@@ -45,9 +45,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The extent of `vscaled restore`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restore {
-    /// Return the steps only.
     Rehearse,
-    /// Do the steps.
     Apply,
     /// Do the steps, and watch for a minute whether lower memory limits do harm.
     ApplyAndWatch,
@@ -64,8 +62,8 @@ pub struct Restoration {
 
 /// Restores every pod, or returns the steps of that.
 ///
-/// Errors: an agent runs, or the node or its sources do not tell the values that the pods should have. `restore` has written
-/// nothing then.
+/// Errors: an agent runs, or the node or its sources do not tell the values that the pods should have.
+/// `restore` has written nothing then.
 pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
     let state = StateDirectory::open(&config.state_dir, "restore", Duration::ZERO).await?;
     let mut remarks: Vec<String> = state.restored.problem.into_iter().collect();

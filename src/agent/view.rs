@@ -288,7 +288,6 @@ pub(super) fn next(state: &PodState, now: Timestamp) -> String {
     "Its values are kept true; a new recommendation changes them at once.".to_owned()
 }
 
-/// A pass that ended.
 pub(super) fn change(record: &ChangeRecord) -> proto::Change {
     let stages = &record.stages;
     let mut reason = record.outcome.reason().unwrap_or_default().to_owned();

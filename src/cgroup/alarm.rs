@@ -16,9 +16,9 @@ use crate::model::{ControlFile, Resource};
 const CONTROL: &str = "cgroup.event_control";
 
 impl CgroupDir {
-    /// Has the kernel raise an eventfd whenever use passes one of these amounts of bytes, up or down (v1 only). The alarms end when
-    /// the caller closes the eventfd. Blocks for some ten milliseconds for each amount: the kernel waits for all processors
-    /// (`synchronize_rcu` in `__mem_cgroup_usage_register_event`, mm/memcontrol-v1.c).
+    /// Has the kernel raise an eventfd whenever use passes one of these amounts of bytes, up or down (v1 only). The
+    /// alarms end when the caller closes the eventfd. Blocks for some ten milliseconds for each amount: the kernel
+    /// waits for all processors (`synchronize_rcu` in `__mem_cgroup_usage_register_event`, mm/memcontrol-v1.c).
     pub fn alarm_at(&self, amounts: &[u64], event_fd: &EventFd) -> Result<(), CgroupError> {
         let amounts = amounts.iter().map(u64::to_string);
         self.set_alarms(usage_file(ControlFile::MemoryLimit), event_fd, amounts)

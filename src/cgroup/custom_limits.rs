@@ -27,8 +27,8 @@ impl Dir {
         Ok(chosen)
     }
 
-    /// Writes these values into the files that hold other values now; returns whether any did. Leaves files that are not named
-    /// here alone.
+    /// Writes these values into the files that hold other values now; returns whether any did. Leaves files that
+    /// are not named here alone.
     ///
     /// Errors: [`CgroupError`] of the first file that cannot be written.
     pub fn restore_limits(&self, values: &BTreeMap<String, String>) -> Result<bool, CgroupError> {

@@ -169,8 +169,8 @@ impl ControlFd<'_> {
         Ok(text)
     }
 
-    /// Writes a value in one call, as the kernel requires. In a plain file the newline ends a value that is shorter than the
-    /// earlier content.
+    /// Writes a value in one call, as the kernel requires. In a plain file the newline ends a value that is
+    /// shorter than the earlier content.
     pub(super) fn write(&self, value: &str) -> Result<(), Errno> {
         let line = format!("{value}\n");
         match self.file.write_at(line.as_bytes(), 0) {

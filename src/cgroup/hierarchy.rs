@@ -173,8 +173,8 @@ impl Hierarchy {
         }
     }
 
-    /// Turns a path as `/proc/<pid>/cgroup` prints it into a path below the controller's mount. `None` when the mount does
-    /// not show the cgroup.
+    /// Turns a path as `/proc/<pid>/cgroup` prints it into a path below the controller's mount. `None` when the mount
+    /// does not show the cgroup.
     #[must_use]
     pub fn visible(&self, controller: Resource, printed: &str) -> Option<CgroupPath> {
         let top = self.mount_of(controller).top.trim_end_matches('/');

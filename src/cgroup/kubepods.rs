@@ -174,8 +174,8 @@ fn driver_of(name: &str) -> Option<Driver> {
     (outer.is_empty() || outer.ends_with('-')).then_some(Driver::Systemd)
 }
 
-/// The children of a cgroup, in a hierarchy with this mount; none if the cgroup is gone. Leaves out names that are not UTF-8:
-/// no kubelet makes them.
+/// The children of a cgroup, in a hierarchy with this mount; none if the cgroup is gone. Leaves out names that are not
+/// UTF-8: no kubelet makes them.
 pub fn children(mount: &Path, parent: &CgroupPath) -> Result<Vec<CgroupPath>, FindError> {
     let path = parent.under(mount);
     let names = directories_in(&path).map_err(|source| FindError::Unreadable { path, source })?;

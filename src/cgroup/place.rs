@@ -13,8 +13,8 @@ use crate::model::{CgroupPath, QosClass};
 pub enum Place {
     /// The root of all pods.
     Kubepods,
-    /// The parent of all burstable or all best-effort pods. The parent of all system pods (KEP-5894) counts as that of
-    /// Guaranteed pods.
+    /// The parent of all burstable or all best-effort pods. The parent of all system pods (KEP-5894) counts
+    /// as that of Guaranteed pods.
     Qos(QosClass),
     Pod(PodPlace),
     /// A container, a sandbox, or a cgroup inside one: a sandbox's path looks like a container's.
@@ -32,8 +32,8 @@ pub struct PodPlace {
 }
 
 impl Place {
-    /// Parses any path, such as one from a kernel message. The last pod in the path counts: a kubelet may itself run in a
-    /// pod's container (kind).
+    /// Parses any path, such as one from a kernel message. The last pod in the path counts: a kubelet may itself run
+    /// in a pod's container (kind).
     #[must_use]
     pub fn parse(path: &CgroupPath) -> Option<Self> {
         let segments: Vec<&str> = path.segments().collect();

@@ -13,11 +13,11 @@ use super::{CgroupDir, CgroupError, Reason, page_size};
 use crate::model::{CgroupVersion, ControlFile, Setting};
 
 impl CgroupDir {
-    /// Writes a value into its file, reads it back, and returns it as the kernel rounded it. Blocks while v1 reclaims memory for
-    /// a lower limit.
+    /// Writes a value into its file, reads it back, and returns it as the kernel rounded it. Blocks while v1 reclaims
+    /// memory for a lower limit.
     ///
-    /// Errors: [`CgroupError`]. The file then holds its earlier value, except after [`Reason::Mismatch`], where another
-    /// process wrote it.
+    /// Errors: [`CgroupError`]. The file then holds its earlier value, except after [`Reason::Mismatch`],
+    /// where another process wrote it.
     pub fn write(&self, wanted: Setting) -> Result<Setting, CgroupError> {
         let kept = wanted.in_pages(page_size());
         let dir = self.dir_of(wanted.file())?;

@@ -222,8 +222,8 @@ impl Layer {
         ))
     }
 
-    /// The refusal behind an error of clap, which names the argument as in its usage (`--workers <WORKERS>`) and has the parser's
-    /// error as its source.
+    /// The refusal behind an error of clap, which names the argument as in its usage (`--workers <WORKERS>`) and has
+    /// the parser's error as its source.
     fn refused_by(&self, error: &clap::Error) -> Error {
         let refused = match (error.get(ContextKind::InvalidArg), std::error::Error::source(error)) {
             (Some(ContextValue::String(argument)), Some(allowed)) => {
@@ -287,8 +287,8 @@ fn written(text: &str, span: Span) -> Option<&str> {
     text.get(start..)?.get(..usize::try_from(span.byte_len()?).ok()?)
 }
 
-/// The text of a flag that gives the same value; none for null. `written` is the text in the file, which a number keeps: 1.30 is
-/// another version than 1.3.
+/// The text of a flag that gives the same value; none for null. `written` is the text in the file, which a number
+/// keeps: 1.30 is another version than 1.3.
 fn text_of(value: Value, written: Option<&str>) -> Result<Option<String>, &'static str> {
     let member = |value: Value| value.as_str().map(str::to_owned);
     let text = match value {

@@ -51,8 +51,8 @@ pub struct Config {
     /// The group whose members may make the calls at the socket that change nothing; empty is none.
     #[arg(long, default_value = "", value_parser = or_empty(group()))]
     pub reader_group: Optional<String>,
-    /// The file that keeps who changed what, one line of JSON for each value: `auto` is audit.jsonl in stateDir, `none` keeps
-    /// nothing, else a path.
+    /// The file that keeps who changed what, one line of JSON for each value: `auto` is audit.jsonl in stateDir, `none`
+    /// keeps nothing, else a path.
     #[arg(long, default_value = "auto", value_parser = auto_none_or(absolute_path()))]
     pub audit_log: PathSetting,
     /// How large the file of the audit log becomes before it is rotated (4Ki to 1Gi).
@@ -83,8 +83,8 @@ pub struct Config {
     /// How the runtime turns cpu shares into cpu.weight: `linear` or `quadratic`; `auto` finds out from its version.
     #[arg(long, default_value = "auto", value_parser = or_auto(named::<WeightFormula>("linear or quadratic")))]
     pub weight_formula: Optional<WeightFormula>,
-    /// The kubelet whose rules the pod level follows, such as 1.36; `auto` takes what the Node object states, else the newest
-    /// known.
+    /// The kubelet whose rules the pod level follows, such as 1.36; `auto` takes what the Node object
+    /// states, else the newest known.
     #[arg(long, default_value = "auto", value_parser = or_auto(read::<KubeletVersion>("a version such as 1.36")))]
     pub kubelet_version: Optional<KubeletVersion>,
     /// The kernel's log, which tells whom it killed for want of memory: a device, or `syslog` for the system call, which is also
@@ -123,22 +123,22 @@ pub struct Config {
     /// allows and the node can hold.
     #[arg(long, default_value = "true", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
     pub guard: bool,
-    /// Available memory that is never given out in an emergency: an amount such as 512Mi, or a part of the node's memory such as
-    /// 5%.
+    /// Available memory that is never given out in an emergency: an amount such as 512Mi, or a part of the
+    /// node's memory such as 5%.
     #[arg(long, default_value = "5%", value_parser = read::<Share>(SHARE), help_heading = LIVE)]
     pub guard_reserve: Share,
     /// By how much the limits of one pod may grow in an emergency within an hour: an amount, or a part of the node's memory.
     #[arg(long, default_value = "25%", value_parser = read::<Share>(SHARE), help_heading = LIVE)]
     pub guard_pod_budget: Share,
-    /// By how much the limits of all pods together may grow in an emergency within an hour: an amount, or a part of the node's
-    /// memory.
+    /// By how much the limits of all pods together may grow in an emergency within an hour: an amount, or a
+    /// part of the node's memory.
     #[arg(long, default_value = "50%", value_parser = read::<Share>(SHARE), help_heading = LIVE)]
     pub guard_node_budget: Share,
     /// How long a container that was lent memory or cpu has to be quiet before what it does not need is taken back (1s to 24h).
     #[arg(long, default_value = "10m", value_parser = duration::<Duration>("1s", "24h"), help_heading = LIVE)]
     pub guard_quiet_period: Duration,
-    /// With `true`, pods are told of their memory limits as their annotations vscaled.io/before-shrink, vscaled.io/after-grow and
-    /// vscaled.io/on-memory-pressure say.
+    /// With `true`, pods are told of their memory limits as their annotations
+    /// vscaled.io/before-shrink, vscaled.io/after-grow and vscaled.io/on-memory-pressure say.
     #[arg(long, default_value = "true", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub hooks: bool,

@@ -206,8 +206,8 @@ impl CallGate {
 
     /// Admits a call, runs it to its end, also after the caller leaves, and waits for it until the deadline.
     ///
-    /// Errors: the error of the call, the refusal, or the missed deadline. A change that the agent tried in vain is an
-    /// answer, not an error.
+    /// Errors: the error of the call, the refusal, or the missed deadline. A change that the agent tried in vain is
+    /// an answer, not an error.
     pub async fn change<Q, A, F>(
         &self,
         name: &'static str,

@@ -23,8 +23,8 @@ use super::note::Note;
 use crate::model::objects::{Pod, VerticalPodAutoscaler, annotation};
 use crate::model::{MilliCpu, Requirements, Resource, ResourceList};
 
-/// The beginning of the webhook's annotation, before the container's name. The value is what the container had before
-/// (`StartupCPUBoostAnnotation`, autoscaler `pkg/utils/annotations`).
+/// The beginning of the webhook's annotation, before the container's name. The value is what the container
+/// had before (`StartupCPUBoostAnnotation`, autoscaler `pkg/utils/annotations`).
 pub const ANNOTATION: &str = annotation::BOOST_PREFIX;
 
 /// The startup boosts of a pod after a decision.

@@ -93,8 +93,8 @@ fn request_for_heap(candidate: &Candidate<'_>, ratio: Ratio, resource: Resource)
     ratio.request_reaching(floor.min(limit.unwrap_or(MAX)))
 }
 
-/// With `RequestsOnly` the limit stays, and bounds the request. If the limit in force differs from the one that stands, the
-/// smaller one counts.
+/// With `RequestsOnly` the limit stays, and bounds the request. If the limit in force differs from the one that
+/// stands, the smaller one counts.
 fn own_limit(candidate: &Candidate<'_>, resource: Resource) -> Option<u64> {
     match candidate.controlled_values() {
         ControlledValues::RequestsAndLimits => None,

@@ -58,7 +58,6 @@ impl<'a> Case<'a> {
         }
     }
 
-    /// Applies all rules.
     pub(super) fn decide(mut self, index: &Index<'a>) -> PodDecision {
         (self.decision.reason, self.decision.containers) = self.change(index).unwrap_or_else(|reason| {
             let containers = self.candidates.iter();

@@ -149,8 +149,8 @@ fn scales_on(hpa: &HorizontalPodAutoscaler, resource: Resource) -> bool {
         .any(|source| source.name == name)
 }
 
-/// Whether every requirement holds. A selector without requirements selects everything. A selector that the API would
-/// refuse selects nothing.
+/// Whether every requirement holds. A selector without requirements selects everything. A selector that the
+/// API would refuse selects nothing.
 fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let mut equal = selector.match_labels.iter();
     let mut requirements = selector.match_expressions.iter();

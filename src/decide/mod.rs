@@ -189,7 +189,6 @@ pub struct PodDecision {
     pub containers: Vec<NamedRequirements>,
     /// For [`Reason::RestartRequired`]: the part of the change that restarts no container.
     pub without_restart: Option<WithoutRestart>,
-    /// What the rules did.
     pub notes: Vec<Note>,
     /// How far limits may grow in an emergency, whatever is decided. Empty for a pod that the agent does not change.
     pub ceilings: Vec<Ceiling>,

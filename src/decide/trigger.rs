@@ -86,9 +86,9 @@ fn was_quick_oom(status: &ContainerStatus, vpa: &VerticalPodAutoscaler, options:
         && !vpa.policy_for(&status.name).is_some_and(ContainerPolicy::is_off)
 }
 
-/// The containers that upstream's webhook saw when the pod was created: containers that were injected later do not count.
-/// `None` if all containers count: without the list, and if an entry is no container name (`ParseVpaObservedContainersValue`,
-/// autoscaler `pkg/utils/annotations`).
+/// The containers that upstream's webhook saw when the pod was created: containers that were injected
+/// later do not count. `None` if all containers count: without the list, and if an entry is no
+/// container name (`ParseVpaObservedContainersValue`, autoscaler `pkg/utils/annotations`).
 fn observed(pod: &Pod) -> Option<Vec<&str>> {
     let list = pod.metadata.annotations.get(annotation::OBSERVED)?;
     let names: Vec<&str> = list.split(", ").filter(|_| !list.is_empty()).collect();

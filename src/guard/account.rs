@@ -16,7 +16,6 @@ use crate::model::{Bytes, MemoryLimit};
 /// How long a sweep over all pods is valid.
 const SWEPT: Duration = Duration::from_secs(1);
 
-/// Reads the node's memory.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     root: Option<Cgroup>,

@@ -115,8 +115,8 @@ impl Notifications {
         }
     }
 
-    /// Has the kernel notify when it reclaims at the container's limit (v2), or when a process writes the limit (v1). Returns
-    /// whether it will.
+    /// Has the kernel notify when it reclaims at the container's limit (v2), or when a process writes the limit
+    /// (v1). Returns whether it will.
     pub(super) fn subscribe(&mut self, watched: &Watched) -> bool {
         let (Some(inotify), false) = (&self.inotify, watched.subscribed) else {
             return watched.subscribed;

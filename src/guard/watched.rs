@@ -153,8 +153,8 @@ impl Watched {
         self.lent.ends_at = Some(now + quiet);
     }
 
-    /// Reads memory use, because an alarm rang or because a reading is due, and sets the time of the next reading. `None` for a
-    /// container without a limit.
+    /// Reads memory use, because an alarm rang or because a reading is due, and sets the time of the next reading.
+    /// `None` for a container without a limit.
     pub(super) fn read_usage(
         &mut self,
         now: Duration,

@@ -55,7 +55,6 @@ pub struct Terms {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CpuTerms {
     pub limit: MilliCpu,
-    /// The highest limit.
     pub ceiling: MilliCpu,
     /// Whether the present limit is a temporary one.
     pub lent: bool,
@@ -83,15 +82,14 @@ pub enum GuardEvent {
     Grew {
         /// Memory in use without page cache.
         used: Bytes,
-        /// The granted limit.
         to: Bytes,
         why: String,
         grown: Box<Grown>,
     },
     /// A limit should grow and must not. Reported once, until the reason changes.
     Refused { refusal: Refusal, why: String },
-    /// A limit will be reached and cannot grow, and the container's hook shall leave evidence. Reported once, until the terms
-    /// have been without evidence.
+    /// A limit will be reached and cannot grow, and the container's hook shall leave evidence. Reported once, until the
+    /// terms have been without evidence.
     Pressure {
         limit: Bytes,
         /// The limit that the guard lent for the evidence; the same as `limit` where it could lend nothing.

@@ -29,8 +29,8 @@ use crate::pace::{Backoff, scattered};
 /// The longest duration of a call, its answer's body included, and the longest wait for a permit.
 const DEADLINE: Duration = Duration::from_secs(30);
 
-/// Calls under way at once, watches not counted. One recommendation may concern every pod of a node, and of all other nodes at
-/// the same moment.
+/// Calls under way at once, watches not counted. One recommendation may concern every pod of a node, and of all other
+/// nodes at the same moment.
 pub(super) const CALLS_AT_ONCE: usize = 10;
 
 /// The longest `Retry-After` that the client believes.
@@ -54,13 +54,12 @@ const LARGEST_REFUSAL: usize = 64 << 10;
 /// beyond that would wait until another ends.
 const WATCHES_PER_CONNECTION: usize = 80;
 
-/// One connection for watches.
 struct WatchConnection {
     client: kube::Client,
     /// Every watch holds a clone, also while it begins.
     all: Arc<()>,
-    /// Every watch that has begun holds a clone. Without one there may be no connection: the watch that makes the connection
-    /// holds the lock.
+    /// Every watch that has begun holds a clone. Without one there may be no connection: the watch that makes
+    /// the connection holds the lock.
     begun: Arc<Mutex<()>>,
 }
 
@@ -68,7 +67,6 @@ struct WatchConnection {
 #[derive(Clone)]
 pub struct ApiClient {
     calls: kube::Client,
-    /// [`CALLS_AT_ONCE`] permits.
     permits: Arc<Semaphore>,
     watches: Arc<[WatchConnection]>,
     deadline: Duration,
@@ -124,8 +122,8 @@ impl ApiClient {
         }
     }
 
-    /// Starts a task that probes `/readyz` while the API server may be away, until `stop`. The API server is away until its
-    /// first answer.
+    /// Starts a task that probes `/readyz` while the API server may be away, until `stop`. The API server is
+    /// away until its first answer.
     pub fn keep_probing(&self, stop: CancellationToken) {
         self.health.begin_unknown();
         let client = self.clone();

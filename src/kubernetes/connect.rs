@@ -93,8 +93,8 @@ fn connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector>> {
         .wrap_connector(tcp))
 }
 
-/// A client with one connection, made on demand and closed after `idle`. Without HTTP/2, every request under way has a connection
-/// of its own.
+/// A client with one connection, made on demand and closed after `idle`. Without HTTP/2, every request under way has
+/// a connection of its own.
 fn transport(
     config: &kube::Config,
     connector: HttpsConnector<HttpConnector>,

@@ -32,7 +32,6 @@ pub trait Object: DeserializeOwned + Serialize + PartialEq + Default + Send + Sy
         Ok(())
     }
 
-    /// Whether labels are kept.
     const KEEPS_LABELS: bool = false;
 
     /// The bounds for the objects of one namespace.
@@ -43,7 +42,6 @@ pub trait Object: DeserializeOwned + Serialize + PartialEq + Default + Send + Sy
         false
     }
 
-    /// Returns unused memory.
     fn slim(&mut self) {}
 }
 

@@ -40,7 +40,6 @@ pub(super) struct Splitter {
     layout: Layout,
     /// The text beside a list's objects.
     envelope: Vec<u8>,
-    /// The object under way.
     object: Option<Vec<u8>>,
     is_too_large: bool,
     depth: usize,
@@ -49,7 +48,6 @@ pub(super) struct Splitter {
     ready: VecDeque<RawObject>,
 }
 
-/// The string under way.
 #[derive(Debug)]
 struct Text {
     /// The position of the string in the kept text.

@@ -53,7 +53,6 @@ impl BoundPod {
         &self.object
     }
 
-    /// The pod's cgroups.
     pub const fn live(&self) -> &Arc<LivePod> {
         &self.live
     }

@@ -68,8 +68,8 @@ impl KubeletVersion {
         self.0 >= 27
     }
 
-    /// Whether an explicit cpu request of zero gives the least shares (since 1.25, kubernetes#108832) rather than those of the
-    /// limit.
+    /// Whether an explicit cpu request of zero gives the least shares (since 1.25, kubernetes#108832) rather
+    /// than those of the limit.
     pub const fn zero_request_is_least(self) -> bool {
         self.0 >= 25
     }

@@ -176,8 +176,8 @@ pub enum Outcome {
     RuntimeOwed {
         reason: String,
     },
-    /// The API server has the wanted amounts, but the kubelet does not grant them, yet or at all. The cgroups keep what the
-    /// kubelet granted before.
+    /// The API server has the wanted amounts, but the kubelet does not grant them, yet or at all. The cgroups keep
+    /// what the kubelet granted before.
     Withheld(Withheld),
     /// The pass wrote nothing: a check before the first step failed.
     Refused {

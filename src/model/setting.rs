@@ -8,8 +8,8 @@ use serde::{Serialize, Serializer};
 use super::kernel::{CpuMax, CpuQuota, CpuShares, CpuWeight, MemoryLimit, PageSize};
 use super::{Bytes, Resource};
 
-/// One line for each file: its variant, the type of its value, the resource, the file's name in the cgroup's directory, and
-/// what the value means.
+/// One line for each file: its variant, the type of its value, the resource, the file's name in the cgroup's directory,
+/// and what the value means.
 macro_rules! control_files {
     ($($version:ident { $($file:ident($value:ty), $resource:ident, $name:literal, $about:literal;)* })*) => {
         /// A cgroup file that vscaled reads and writes.

@@ -31,8 +31,8 @@ pub enum Change {
         from: Setting,
         to: Setting,
     },
-    /// systemd's properties of a unit, as the files that they set. v1's quota and period change together: systemd keeps their
-    /// ratio.
+    /// systemd's properties of a unit, as the files that they set. v1's quota and period change
+    /// together: systemd keeps their ratio.
     Unit {
         from: Settings,
         to: Settings,
@@ -132,8 +132,8 @@ impl Change {
         both.map(|((name, from), (_, to))| (name, from, to)).collect()
     }
 
-    /// The present and the new values as text: `cpu.max=20000 100000, memory.max=134217728`, or the value alone if this changes
-    /// one file.
+    /// The present and the new values as text: `cpu.max=20000 100000, memory.max=134217728`, or the value alone
+    /// if this changes one file.
     pub fn texts(&self) -> (String, String) {
         let (mut before, mut after) = (Vec::new(), Vec::new());
         for (name, from, to) in self.values() {

@@ -90,8 +90,8 @@ impl PodTree {
     }
 }
 
-/// The values of a pod's cgroups, and the runtime's stored specs of its containers: either the observed values or the desired
-/// ones.
+/// The values of a pod's cgroups, and the runtime's stored specs of its containers: either the observed
+/// values or the desired ones.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodValues {
     /// The cgroup files. An absent observed value does not exist. The agent leaves a file without a desired value alone.

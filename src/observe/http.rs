@@ -37,7 +37,6 @@ const LAST_ANSWERS: Duration = Duration::from_millis(500);
 pub struct Exposed {
     /// The metrics of every component.
     pub registry: Registry,
-    /// The heartbeat behind `/healthz`.
     pub heartbeat: Heartbeat,
     /// The latches that `/readyz` waits for.
     pub readiness: Readiness,

@@ -31,8 +31,8 @@ pub struct Reading {
     pub inode: u64,
     /// `oom_kill`.
     pub kills: u64,
-    /// `oom_group_kill`: the number of groups, each of whose first victims counts twice. 0 where the kernel does not
-    /// say.
+    /// `oom_group_kill`: the number of groups, each of whose first victims counts twice. 0 where
+    /// the kernel does not say.
     pub groups: u64,
 }
 

@@ -34,8 +34,8 @@ use match_group::{LogState, Logged, MatchGroup, Matched, claim, expire};
 
 pub use match_group::CounterDelta;
 
-/// The longest time that the kernel usually takes to log a kill after it counted the kill. A stalled virtual machine
-/// took 156 ms.
+/// The longest time that the kernel usually takes to log a kill after it counted the kill. A stalled
+/// virtual machine took 156 ms.
 pub const LOG_DELAY: Duration = Duration::from_millis(250);
 /// The longest time on an overloaded machine. No rise is returned alone before.
 pub const LATEST: Duration = Duration::from_secs(2);
@@ -99,13 +99,13 @@ pub struct Joiner {
     rises: Vec<CounterDelta>,
     /// Rises that the kernel has not logged in time.
     unmatched: Vec<CounterDelta>,
-    /// Rises that were returned alone and whose records may still come: such a record is no second kill. A checkpoint
-    /// has to keep these.
+    /// Rises that were returned alone and whose records may still come: such a record is no second kill. A
+    /// checkpoint has to keep these.
     pub(super) reported_by_counter: Vec<CounterDelta>,
     /// The records that came for them, until the caller takes them.
     pub(super) known_records: Vec<u64>,
-    /// The cgroups of groups whose first victim was counted twice and logged once, one for each time, until the caller
-    /// takes them.
+    /// The cgroups of groups whose first victim was counted twice and logged once, one for each time,
+    /// until the caller takes them.
     pub(super) duplicates: Vec<CgroupPath>,
     /// The progress at the last decision.
     decided: Option<Progress>,
@@ -245,8 +245,8 @@ impl Joiner {
         kills
     }
 
-    /// Places kills without a partner among the rises that were not logged in time. Kills with a known cgroup come
-    /// first.
+    /// Places kills without a partner among the rises that were not logged in time. Kills with
+    /// a known cgroup come first.
     fn place_late(&mut self, mut unmatched_logged: Vec<Logged>) -> Vec<OomKill> {
         unmatched_logged.sort_by_key(|logged| logged.waiting().is_some());
         let mut kills = Vec::new();
@@ -292,12 +292,12 @@ fn container_limit(kill: &Kill) -> Option<CgroupPath> {
 /// A kill with its cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OomKill {
-    /// The cgroup that lost a process: a container, a cgroup in one, or one outside all pods. Its counter has risen, or
-    /// will. `None` with [`Confidence::LogAlone`].
+    /// The cgroup that lost a process: a container, a cgroup in one, or one outside all pods. Its counter has risen,
+    /// or will. `None` with [`Confidence::LogAlone`].
     pub cgroup: Option<CgroupPath>,
     pub confidence: Confidence,
-    /// The killed process; with [`Confidence::Ambiguous`] the possible ones, unless the record was lost; none with
-    /// [`Confidence::CounterAlone`].
+    /// The killed process; with [`Confidence::Ambiguous`] the possible ones, unless the record
+    /// was lost; none with [`Confidence::CounterAlone`].
     pub processes: Arc<[Arc<Kill>]>,
     /// The number of the record that this kill uses up; `None` with [`Confidence::CounterAlone`]. Each record is used
     /// up once: with several possible processes this is the record of any one of them.

@@ -21,8 +21,8 @@ pub struct Kill {
     /// The cgroup with `memory.oom.group` set that the kernel killed as a whole. The log names the group of the first
     /// victim only after that kill, see [`Event::Again`](super::Event::Again).
     pub group: Option<CgroupPath>,
-    /// Usage and limit of the cgroup whose limit was hit; `None` when the kernel did not say, or the node had no memory
-    /// left.
+    /// Usage and limit of the cgroup whose limit was hit; `None` when the kernel did not say, or the
+    /// node had no memory left.
     pub usage: Option<LimitUsage>,
     pub memory: ReportedMemory,
     /// `oom_score_adj`, since Linux 5.4.
@@ -37,8 +37,8 @@ pub struct Kill {
     pub timestamp_us: Option<u64>,
 }
 
-/// The task whose request for memory the kernel could not meet. A task that writes `memory.max` needs memory of that
-/// cgroup, too.
+/// The task whose request for memory the kernel could not meet. A task that writes `memory.max` needs
+/// memory of that cgroup, too.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invoker {
     pub comm: String,

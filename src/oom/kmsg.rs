@@ -59,7 +59,6 @@ impl BootId {
 /// Whether the kernel logged an event while this agent read the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Origin {
-    /// The event is new.
     Live,
     /// The event was in the log before the reader reached the end for the first time.
     Replayed,
@@ -106,8 +105,8 @@ enum Source {
 }
 
 impl Source {
-    /// Opens the configured source: syslog(2) for the word [`SYSLOG`], else the device. If [`DEVICE`] cannot be opened,
-    /// opens syslog(2) instead.
+    /// Opens the configured source: syslog(2) for the word [`SYSLOG`], else the device. If [`DEVICE`] cannot
+    /// be opened, opens syslog(2) instead.
     fn open(configured: &Path) -> Result<Self> {
         if configured == Path::new(SYSLOG) {
             return Syslog::open().map(Self::Syslog);

@@ -8,9 +8,9 @@ use super::parse::{Event, Parser};
 use super::record::{Line, Record};
 use super::text;
 
-/// Whether a log holds records of `/dev/kmsg`: it may also be the output of `dmesg` or `journalctl -k`, or a file of
-/// syslog's. The first line with a header decides for all lines: among records, a line without a header is not the
-/// kernel's.
+/// Whether a log holds records of `/dev/kmsg`: it may also be the output of `dmesg` or `journalctl -k`, or a
+/// file of syslog's. The first line with a header decides for all lines: among records, a line without a
+/// header is not the kernel's.
 fn has_records(log: &[u8]) -> bool {
     let mut lines = log.split(|byte| *byte == b'\n');
     let first = lines.find_map(|line| {

@@ -15,8 +15,8 @@ use crate::model::{Bytes, CgroupPath};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Message<'a> {
-    /// An allocation by this command failed: the first line of a report. The kernel's rate limit holds back whole
-    /// reports.
+    /// An allocation by this command failed: the first line of a report. The kernel's rate
+    /// limit holds back whole reports.
     Invoked { comm: &'a str },
     /// A line of the report: how full the cgroup was whose limit was hit.
     Usage(LimitUsage),
@@ -107,8 +107,8 @@ fn outcome(limit: Limit, rest: &str) -> Option<Message<'_>> {
     Some(Message::Skipped { pid: number(pid)? })
 }
 
-/// `7 (comm) total-vm:…`. The command's name may hold all of this, so the parser searches its end from the end of the
-/// line.
+/// `7 (comm) total-vm:…`. The command's name may hold all of this, so the parser searches its end from
+/// the end of the line.
 fn killed(limit: Limit, rest: &str) -> Option<Kill> {
     let (pid, rest) = rest.split_once(" (")?;
     let (comm, tail) = rest.rsplit_once(") total-vm:")?;
@@ -160,8 +160,8 @@ fn is_comm(text: &str) -> bool {
     text.chars().count() <= LONGEST_COMM + 3 * text.matches("\\x").count()
 }
 
-/// `CONSTRAINT_…,oom_memcg=/a,task_memcg=/a/b,task=comm,pid=7,uid=0`, printed since Linux 5.0 (`dump_oom_summary` in
-/// mm/oom_kill.c).
+/// `CONSTRAINT_…,oom_memcg=/a,task_memcg=/a/b,task=comm,pid=7,uid=0`, printed since
+/// Linux 5.0 (`dump_oom_summary` in mm/oom_kill.c).
 fn summary(text: &str) -> Option<Kill> {
     let (rest, uid) = text.rsplit_once(",uid=")?;
     // The kernel prints `%d`: users from 2^31 on are negative.

@@ -53,8 +53,8 @@ pub use report::{
     ReportedPod, Role, Victim,
 };
 
-/// Microseconds between lines that belong together. The kernel prints a report in one go, but a serial console slows it
-/// down.
+/// Microseconds between lines that belong together. The kernel prints a report in one go, but a
+/// serial console slows it down.
 const TOGETHER_US: u64 = 5_000_000;
 
 /// Whether two lines with these times can belong together. Lines without a time can.

@@ -17,7 +17,6 @@ pub struct Numbers {
 }
 
 impl Numbers {
-    /// All kills.
     pub const ANY: Self = Self {
         first: 0,
         last: u64::MAX,

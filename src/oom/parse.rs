@@ -202,8 +202,8 @@ impl Group {
 /// `DEFINE_RATELIMIT_STATE(oom_rs, 5 * HZ, 10)` in `oom_kill_process`: ten reports in five seconds, for the whole node.
 const BURST: usize = 10;
 
-/// The times of the latest reports. While fewer than ten lie within the last five seconds, each kill comes with a
-/// report.
+/// The times of the latest reports. While fewer than ten lie within the last five seconds, each
+/// kill comes with a report.
 #[derive(Debug, Default)]
 struct ReportWindow {
     printed: VecDeque<Option<u64>>,

@@ -91,7 +91,6 @@ pub struct Line {
 pub enum Part {
     /// The beginning of a line, mostly all of it.
     Start,
-    /// A continuation.
     Continued,
     /// Unknown: `dmesg` shows parts as if they were lines.
     Unmarked,

@@ -19,8 +19,8 @@ use crate::model::Bytes;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct OomReport {
-    /// The idempotency key: the same for this kill across retries and restarts of the agent, and unique among all
-    /// nodes.
+    /// The idempotency key: the same for this kill across retries and restarts of the agent,
+    /// and unique among all nodes.
     pub id: String,
     /// When the kernel killed, by the wall clock. If only a counter tells, when the agent read its rise.
     pub time: Timestamp,
@@ -62,8 +62,8 @@ pub struct KillFacts {
     /// The pod of the container that lost a process; absent if there is none, or none is certain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<ReportedPod>,
-    /// The container that lost a process; absent if the victim was in a pod's own cgroup, or the container is
-    /// uncertain.
+    /// The container that lost a process; absent if the victim was in a pod's own cgroup,
+    /// or the container is uncertain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container: Option<ReportedContainer>,
     /// The level whose limit the kernel enforced.
@@ -71,9 +71,9 @@ pub struct KillFacts {
     /// The limit that the kernel enforced, and the usage.
     #[serde(default)]
     pub limit: HitLimit,
-    /// The container's own limit, if the container stood at it, too: a container that has used up its limit brings its
-    /// pod to the pod's limit, which the kernel enforces first. Then the container's limit caused the kill at the pod's
-    /// level.
+    /// The container's own limit, if the container stood at it, too: a container that has used up its limit
+    /// brings its pod to the pod's limit, which the kernel enforces first. Then the container's limit caused the
+    /// kill at the pod's level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_limit: Option<HitLimit>,
 }

@@ -11,8 +11,8 @@ const LEVELS: [&str; 8] = ["emerg", "alert", "crit", "err", "warn", "notice", "i
 /// The words of the longest syslog header: `Fri 2025-11-21 02:53:00 UTC host`.
 const MOST_HEADER_WORDS: usize = 5;
 
-/// The kernel's line without its header. Returns `None` when the header names another writer. A line without a header
-/// is all text.
+/// The kernel's line without its header. Returns `None` when the header names another writer. A line without
+/// a header is all text.
 pub(super) fn kernel_line(line: &str) -> Option<Line> {
     let rest = after_syslog_header(after_facility(after_priority(line)?)?);
     let (timestamp_us, rest) = after_time(rest).unwrap_or((None, rest));
@@ -69,8 +69,8 @@ fn is_syslog_header(header: &str) -> bool {
     words.len() <= MOST_HEADER_WORDS && !words.iter().any(|word| word.ends_with(':')) && has_clock_time(header)
 }
 
-/// The microseconds since boot and the line after `[  123.456789] `. A date in its place (`dmesg -T`) is no time since
-/// boot.
+/// The microseconds since boot and the line after `[ 123.456789] `. A date in its place (`dmesg -T`)
+/// is no time since boot.
 fn after_time(line: &str) -> Option<(Option<u64>, &str)> {
     let (inside, rest) = line.strip_prefix('[')?.split_once(']')?;
     let timestamp_us = micros(inside.trim());

@@ -79,8 +79,8 @@ impl<'a> EffectivePod<'a> {
         QosClass::of(containers.map(|container| &container.resources))
     }
 
-    /// `PodRequests` (kubernetes `component-helpers/resource/helpers.go`): pod-level requests, else the containers', plus the
-    /// overhead.
+    /// `PodRequests` (kubernetes `component-helpers/resource/helpers.go`): pod-level requests, else
+    /// the containers', plus the overhead.
     pub(super) fn requests(&self) -> ResourceList {
         let containers = self.total(|container| container.requests);
         let requests = self.pod_level.requests.or(containers);
@@ -119,8 +119,8 @@ impl<'a> EffectivePod<'a> {
         self.init_steps(of).fold(sum, |sum, step| sum.combine(step, u64::max))
     }
 
-    /// What the pod needs while each init container starts: the container's own amounts, and those of all sidecars that were
-    /// started before it.
+    /// What the pod needs while each init container starts: the container's own amounts, and those of all sidecars
+    /// that were started before it.
     fn init_steps(&self, of: impl Fn(&Requirements) -> ResourceList) -> impl Iterator<Item = ResourceList> {
         self.init
             .iter()
@@ -134,8 +134,8 @@ impl<'a> EffectivePod<'a> {
     }
 }
 
-/// What a pod requests of its node once its containers have the requirements in `targets`: `PodRequests`, defaults and
-/// overhead included.
+/// What a pod requests of its node once its containers have the requirements in `targets`:
+/// `PodRequests`, defaults and overhead included.
 pub fn pod_requests(pod: &Pod, targets: &[NamedRequirements], kubelet: KubeletVersion) -> ResourceList {
     EffectivePod::new(pod, targets, kubelet).requests()
 }

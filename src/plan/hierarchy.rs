@@ -47,8 +47,8 @@ pub struct Hierarchy {
     /// The class, which decides where the pod's cgroup is. No resize changes the class.
     pub qos: QosClass,
     pub pod: Allowance,
-    /// Regular containers in the spec's order, then sidecars. Other init containers have ended before a resize, and count for
-    /// the pod only.
+    /// Regular containers in the spec's order, then sidecars. Other init containers have ended before a resize, and
+    /// count for the pod only.
     pub containers: Vec<ContainerAllowance>,
     /// The pod's own memory limit, which bounds each container and their sum.
     own_memory_limit: Option<Bytes>,
@@ -122,10 +122,10 @@ fn container_allowance(container: &EffectiveContainer<'_>, pod: &EffectivePod<'_
 }
 
 impl Hierarchy {
-    /// Raises the pod's cpu limit until a kubelet that does not know of the resize can start every container again. The kubelet
-    /// starts a container with what it [reports](in_force), or else with the spec. On cgroup v1 the kernel refuses a quota
-    /// above the parent's (`__cfs_schedulable`, `kernel/sched/core.c`), so the container would not start. On v2 the lower
-    /// quota binds.
+    /// Raises the pod's cpu limit until a kubelet that does not know of the resize can start every container again. The
+    /// kubelet starts a container with what it [reports](in_force), or else with the spec. On cgroup v1 the kernel
+    /// refuses a quota above the parent's (`__cfs_schedulable`, `kernel/sched/core.c`), so the container would not
+    /// start. On v2 the lower quota binds.
     #[must_use]
     pub fn admitting(mut self, pod: &Pod) -> Self {
         if let (CgroupVersion::V1, Some(limit)) = (self.traits.version, &mut self.pod.cpu_limit) {
@@ -138,8 +138,8 @@ impl Hierarchy {
         self
     }
 
-    /// Keeps memory limits that must not come down yet. The pod's limit rises by the same amount as its containers', up to the
-    /// pod's own limit.
+    /// Keeps memory limits that must not come down yet. The pod's limit rises by the same amount as its containers', up
+    /// to the pod's own limit.
     #[must_use]
     pub fn keeping(mut self, holds: &Holds) -> Self {
         let bytes = |limit: &MemoryLimit| limit.bounded().unwrap_or(UNBOUNDED);

@@ -123,8 +123,8 @@ impl Hook {
     }
 }
 
-/// An argument of a command, with the old and the new limit in bytes for `{old}` and `{new}`. `{new:75%}` is three quarters of
-/// the new limit.
+/// An argument of a command, with the old and the new limit in bytes for `{old}` and `{new}`. `{new:75%}` is three
+/// quarters of the new limit.
 pub fn filled_in(argument: &str, old: u64, new: u64) -> String {
     let mut filled = String::new();
     let mut rest = argument;

@@ -36,8 +36,8 @@ pub(super) struct Edge<'a> {
     pub(super) resource: Resource,
 }
 
-/// All writes that lead from `observed` to `desired`, in order. Files that do not exist are left out. Memory limits are whole
-/// pages on both sides.
+/// All writes that lead from `observed` to `desired`, in order. Files that do not exist are left out. Memory limits are
+/// whole pages on both sides.
 pub(super) fn ordered_writes(observed: &PodTree, desired: &PodTree, page: PageSize) -> Vec<Write> {
     let mut pending = differing(observed, desired);
     let end = observed.clone().overlaid(desired);

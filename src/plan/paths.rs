@@ -28,8 +28,8 @@ pub fn pod_cgroup_path(driver: Driver, root: &str, qos: QosClass, uid: &str) -> 
     }
 }
 
-/// A slice's path names every slice above it (systemd.slice(5)). Dashes separate the levels, so dashes within a level become
-/// underscores.
+/// A slice's path names every slice above it (systemd.slice(5)). Dashes separate the levels, so dashes
+/// within a level become underscores.
 fn slice_path<'a>(parts: impl Iterator<Item = &'a str>) -> String {
     let (mut path, mut unit) = (String::new(), String::new());
     for part in parts {

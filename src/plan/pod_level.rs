@@ -21,8 +21,8 @@ pub struct LowPodLevel {
 }
 
 impl LowPodLevel {
-    /// Compares the pod's cgroup with those of its containers. `None` if the pod may use what its containers may, or if a
-    /// container is unbounded.
+    /// Compares the pod's cgroup with those of its containers. `None` if the pod may use what its containers may, or
+    /// if a container is unbounded.
     ///
     /// No container counts with more than its spec or its status says, so a limit that another process wrote into a cgroup
     /// raises no other. A container that does not run counts with what the kubelet has granted, if that is known. The pod's own

@@ -20,7 +20,6 @@ pub(crate) use temporary::{AfterQuiet, Denied, GrowthPause, TemporaryLimit};
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct DesiredState {
-    /// The recommendation in force.
     pub(crate) recommended: Option<Recommended>,
     pub(crate) overridden: Option<Override>,
     /// The pod is on its way back to its spec. Limits that an override added where the spec declares none are removed, too.

@@ -215,7 +215,6 @@ pub(crate) enum Effect {
     WatchFiles(Option<PodHandles>),
     /// Watch these lower limits from now on, and no earlier ones.
     WatchShrink(u64, Vec<Lowering>),
-    /// Stop watching lower limits.
     EndShrinkWatch,
     /// Answer the request with this record, and keep the record in the history if it is news.
     Record {

@@ -249,9 +249,9 @@ impl Resize {
         self.written_ahead = None;
     }
 
-    /// How long to wait before the API server is patched with temporary limits: until no limit has grown for `calm`.
-    /// Where the kubelet is about to write a lower limit, the patch is sent at once, but at most once in
-    /// `at_most_every`.
+    /// How long to wait before the API server is patched with temporary limits: until no limit has
+    /// grown for `calm`. Where the kubelet is about to write a lower limit, the patch is sent at once,
+    /// but at most once in `at_most_every`.
     pub(crate) fn too_early(
         &self,
         calm: Duration,

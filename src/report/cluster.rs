@@ -33,12 +33,12 @@ use crate::report::reporter::{Deliver, Ended, ReportQueue};
 
 /// What the agent knows now besides the reports.
 pub trait PodMetadata: fmt::Debug + Send + Sync {
-    /// Waits until the pods of the node are known for the first time. An agent that begins while the API server is away knows
-    /// no pod by name.
+    /// Waits until the pods of the node are known for the first time. An agent that begins while the API server is away
+    /// knows no pod by name.
     fn wait_until_known(&self) -> BoxFuture<'static, ()>;
 
-    /// Fills in the names of pod and container that were not known at the kill: the pod by the UID in its cgroup's name, the
-    /// container by its id.
+    /// Fills in the names of pod and container that were not known at the kill: the pod by the UID in its cgroup's
+    /// name, the container by its id.
     fn complete_names(&self, facts: &mut KillFacts);
 
     /// Gives a pod the UID it has at the API server (for a static pod its mirror pod's) and finds out whether the container
@@ -244,8 +244,8 @@ impl EventPlan {
         Self::People(PodEvents::new(Rates::default(), most, Instant::now()))
     }
 
-    /// Events in the shape that an unmodified VPA recommender reads. Resumes the windows that the file `memory` keeps, in a
-    /// directory that exists. Blocks.
+    /// Events in the shape that an unmodified VPA recommender reads. Resumes the windows that the file `memory` keeps,
+    /// in a directory that exists. Blocks.
     pub fn for_recommender(windows: VpaWindows, memory: PathBuf) -> Self {
         let read = match fs::read(&memory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),

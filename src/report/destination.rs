@@ -22,8 +22,8 @@ impl Destination {
         self.into()
     }
 
-    /// How many reports the destination may hold unacknowledged. One Event can tell of many reports that it holds, so there
-    /// it is more.
+    /// How many reports the destination may hold unacknowledged. One Event can tell of many reports that it holds,
+    /// so there it is more.
     pub const fn window(self) -> usize {
         match self {
             Self::Grpc => 64,

@@ -39,8 +39,8 @@ pub struct Reporter {
 }
 
 impl Reporter {
-    /// Starts the task of the log and a task for each destination. Deliveries end with `stop`; the log takes commits until
-    /// [`Self::finish`].
+    /// Starts the task of the log and a task for each destination. Deliveries end with `stop`; the
+    /// log takes commits until [`Self::finish`].
     pub fn start(
         log: KillLog,
         destinations: Vec<Box<dyn Deliver>>,
@@ -81,9 +81,9 @@ impl Reporter {
         self.log.finish().await;
     }
 
-    /// Stores these kills and the position of the watcher after them, together or not at all, and returns once they survive
-    /// the end of this process ([`Committed::on_disk`]). Drops a kill with the id of a stored one. Cancelling it does not take
-    /// the kills back.
+    /// Stores these kills and the position of the watcher after them, together or not at all, and returns once they
+    /// survive the end of this process ([`Committed::on_disk`]). Drops a kill with the id of a stored one. Cancelling
+    /// it does not take the kills back.
     ///
     /// Errors: [`Ended`] after [`Reporter::finish`]: nothing was stored.
     pub async fn commit(&self, reports: Vec<Arc<OomReport>>, checkpoint: Option<Vec<u8>>) -> Result<Committed, Ended> {
@@ -160,8 +160,8 @@ pub struct ReportQueue {
 }
 
 impl ReportQueue {
-    /// The next reports, oldest first, at most so many; none if there are none now. From now on the destination may have
-    /// received them.
+    /// The next reports, oldest first, at most so many; none if there are none now. From now on the
+    /// destination may have received them.
     pub async fn next(&mut self, most: usize) -> Result<Vec<Pending>, Ended> {
         if most == 0 || self.known.is_some() {
             return Ok(Vec::new());

@@ -31,8 +31,8 @@ pub(super) fn runtime_kind(name: &str) -> Result<RuntimeKind, Problem> {
     }
 }
 
-/// The driver, if the answer has a `linux` part. Without that part the runtime does not say, although the enumeration's zero
-/// is systemd.
+/// The driver, if the answer has a `linux` part. Without that part the runtime does not say, although
+/// the enumeration's zero is systemd.
 pub(super) fn cgroup_driver(answer: &proto::RuntimeConfigResponse) -> Result<Option<Driver>, Problem> {
     let Some(linux) = &answer.linux else { return Ok(None) };
     match proto::CgroupDriver::try_from(linux.cgroup_driver) {

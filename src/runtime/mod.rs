@@ -46,15 +46,15 @@ pub trait ContainerRuntime: Debug + Send + Sync {
     /// Errors: the runtime is away, hangs, or answers nonsense.
     async fn list_pods(&self) -> Result<Vec<PodId>, RuntimeError>;
 
-    /// The running containers of pods, in one call however many there are. A container that the runtime cannot describe does
-    /// not hide the others.
+    /// The running containers of pods, in one call however many there are. A container that the runtime cannot describe
+    /// does not hide the others.
     ///
     /// Errors: the runtime is away, hangs, or the list itself is unusable.
     async fn list_containers(&self) -> Result<Listing, RuntimeError>;
 
-    /// The stored spec of the container with this full id, running or not, in one call. A field is `None` where the stored
-    /// spec leaves it out. The whole is `None` where the runtime does not show its spec: the values of its next update are
-    /// then unknown.
+    /// The stored spec of the container with this full id, running or not, in one call. A field is `None` where the
+    /// stored spec leaves it out. The whole is `None` where the runtime does not show its spec: the values of its
+    /// next update are then unknown.
     ///
     /// Errors: [`Problem::NotFound`] once the container is removed; the runtime is away, hangs, or describes another container.
     async fn stored(&self, id: &str) -> Result<Option<CriResources>, RuntimeError>;
@@ -74,8 +74,8 @@ pub trait ContainerRuntime: Debug + Send + Sync {
     /// not have made the change: read back.
     async fn update(&self, id: &str, resources: &CriResources) -> Result<(), RuntimeError>;
 
-    /// Runs a command in a container, as the container's own user, and waits for its end. The runtime ends the command at the
-    /// deadline.
+    /// Runs a command in a container, as the container's own user, and waits for its end. The runtime ends
+    /// the command at the deadline.
     ///
     /// Errors: [`Problem::Deadline`] also when the command has ended and left processes that hold its output;
     /// [`Problem::Refused`] when the command cannot be started, or prints more than the agent reads.

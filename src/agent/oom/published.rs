@@ -119,7 +119,6 @@ impl KillMetrics {
         }
     }
 
-    /// Counts a kill.
     pub(crate) fn killed(&mut self, report: &OomReport, now: Instant) {
         let labels = labels_of(report);
         self.kills.get_or_create(&labels).inc();

@@ -63,8 +63,8 @@ pub(super) const fn names(version: CgroupVersion) -> [&'static str; 4] {
     }
 }
 
-/// The values that systemd would write into a unit's files, from its properties. Leaves out a weight that is not set: the
-/// kernel's default applies.
+/// The values that systemd would write into a unit's files, from its properties. Leaves out a weight that is not
+/// set: the kernel's default applies.
 #[must_use]
 pub fn settings(properties: &Properties, version: CgroupVersion) -> Settings {
     let mut settings = Settings::default();

@@ -56,7 +56,6 @@ pub(super) struct Line {
     pub(super) memory: Amounts,
     /// The throttled share of the enforcement periods since the answer before; `None` without periods.
     pub(super) throttled_percent: Option<u64>,
-    /// The pod's latest change.
     #[serde(serialize_with = "last_change")]
     pub(super) last: Option<LastChange>,
     #[serde(skip)]

@@ -18,7 +18,6 @@ mod tests;
 const REMEMBERED: Duration = Duration::from_secs(50 * 60);
 /// The shortest time between a write of an Event and its next change. It doubles with each change.
 const FIRST_CHANGE: Duration = Duration::from_secs(1);
-/// The longest such time.
 const BETWEEN_CHANGES: Duration = Duration::from_secs(64);
 /// How long an Event is remembered while there are [`MANY`].
 const REMEMBERED_OF_MANY: Duration = Duration::from_secs(10);
@@ -38,7 +37,6 @@ const MANY: usize = 1024;
 /// A write of an Event: a new one, or the change of an existing one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Write {
-    /// The latest message.
     pub(super) message: EventMessage,
     pub(super) ticket: Ticket,
     /// The number of messages in the Event; 1 for a new Event.
@@ -48,7 +46,6 @@ pub(super) struct Write {
 /// The number of an Event, which makes its name.
 pub(super) type Ticket = u64;
 
-/// A remembered Event.
 #[derive(Debug)]
 struct KnownEvent {
     latest: Write,

@@ -19,7 +19,6 @@ pub struct NamedEvent {
     pub name: String,
     pub subject: Subject,
     pub severity: Severity,
-    /// The machine-readable reason.
     pub reason: &'static str,
     pub message: String,
     pub first: Timestamp,

@@ -34,8 +34,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(60);
 /// The longest pause between attempts. A kubelet restarts within seconds.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
-/// The annotation with a pod's source, which every pod of the kubelet has. The kubelet overwrites the value in the object
-/// (`updatePodsFunc`, kubernetes `pkg/kubelet/config`).
+/// The annotation with a pod's source, which every pod of the kubelet has. The kubelet overwrites the value in
+/// the object (`updatePodsFunc`, kubernetes `pkg/kubelet/config`).
 const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 
 /// Follows the pods that have not ended at the kubelet's socket, and notifies `changed` as [`super::follow`] does.
@@ -127,8 +127,8 @@ fn apply(shared: &SharedList<Pod>, event: &WatchPodsEvent) -> Result<bool, Statu
     }))
 }
 
-/// Decodes a pod. A static pod gets the annotation of its mirror pod, so that the agent does not resize it at the API
-/// server.
+/// Decodes a pod. A static pod gets the annotation of its mirror pod, so that the agent does not resize
+/// it at the API server.
 pub(in crate::kubernetes) fn decode_pod(bytes: &[u8]) -> Decoded<Pod> {
     let text = core::Pod::decode(bytes).ok().and_then(|mut pod| {
         let metadata = pod.metadata.as_mut()?;

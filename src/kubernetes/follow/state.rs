@@ -74,7 +74,6 @@ pub(super) enum WatchResult {
     Change {
         /// Empty if the version cannot be read.
         version: String,
-        /// Whether the state changed.
         news: bool,
     },
     /// Nothing changed up to this version.

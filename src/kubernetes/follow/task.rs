@@ -141,8 +141,8 @@ impl<T: Object> Task<T> {
         self.shared.publish(news);
     }
 
-    /// Ends the pauses after a list once its watch has begun: without the right to watch, the task must not list without a
-    /// pause.
+    /// Ends the pauses after a list once its watch has begun: without the right to watch, the task must
+    /// not list without a pause.
     fn begun(&mut self) {
         if std::mem::take(&mut self.listed) {
             self.backoff.reset();
@@ -162,8 +162,8 @@ impl<T: Object> Task<T> {
     }
 
     /// Handles a kind that the API server serves in no version: the list is empty. Known objects stay, because their
-    /// removal would have been a watch event: an API server that starts does not serve every kind yet, and a proxy may
-    /// answer in its place.
+    /// removal would have been a watch event: an API server that starts does not serve every kind yet, and a proxy
+    /// may answer in its place.
     async fn not_served(&mut self) {
         self.must_list = true;
         self.served = 0;
@@ -289,8 +289,8 @@ impl<T: Object> SharedList<T> {
         Ok((version, news))
     }
 
-    /// Applies the initial list of a watch. Returns its version and whether the state changed, or none if the API server
-    /// sends no such list.
+    /// Applies the initial list of a watch. Returns its version and whether the state changed, or none if the API
+    /// server sends no such list.
     async fn apply_initial_list(
         &self,
         stream: &mut ObjectStream<'_>,

@@ -38,6 +38,6 @@ pub const UPDATED: &str = "vpaInPlaceUpdated";
 /// On a pod, by VPA's webhook: what a container had before its startup boost (`StartupCPUBoostAnnotation`, autoscaler
 /// `pkg/utils/annotations`). The container's name follows.
 pub const BOOST_PREFIX: &str = "vpaCpuStartupBoost/";
-/// On a mirror pod: the UID of the static pod (`IsMirrorPod`, kubernetes `pkg/kubelet/types`). The API server resizes no mirror
-/// pod.
+/// On a mirror pod: the UID of the static pod (`IsMirrorPod`, kubernetes `pkg/kubelet/types`). The API
+/// server resizes no mirror pod.
 pub const MIRROR: &str = "kubernetes.io/config.mirror";

@@ -27,8 +27,8 @@ impl Pod {
         self.static_uid().unwrap_or(&self.metadata.uid)
     }
 
-    /// The UID of the static pod that this object mirrors. The kubelet gives a mirror pod the annotation, and the Node as its only
-    /// owner (`CreateMirrorPod`, kubernetes `pkg/kubelet/pod`).
+    /// The UID of the static pod that this object mirrors. The kubelet gives a mirror pod the annotation, and the Node
+    /// as its only owner (`CreateMirrorPod`, kubernetes `pkg/kubelet/pod`).
     fn static_uid(&self) -> Option<&str> {
         let owners = &self.metadata.owner_references;
         let owned_by_node = !owners.is_empty() && owners.iter().all(|owner| owner.kind == "Node");
@@ -36,8 +36,8 @@ impl Pod {
         owned_by_node.then_some(uid)
     }
 
-    /// Whether this object describes the pod that runs under that identity. A manifest without a UID describes the pod with its
-    /// namespace and name.
+    /// Whether this object describes the pod that runs under that identity. A manifest without a UID describes the pod
+    /// with its namespace and name.
     pub fn describes(&self, id: &PodId) -> bool {
         let metadata = &self.metadata;
         ["", &id.uid].contains(&self.cgroup_uid()) && metadata.namespace == id.namespace && metadata.name == id.name

@@ -201,8 +201,8 @@ impl ScriptSplitter {
     }
 }
 
-/// Reads a reference after a dollar sign: the variable's name (empty for another kind of reference), its default value, and
-/// the text that follows.
+/// Reads a reference after a dollar sign: the variable's name (empty for another kind of reference), its default value,
+/// and the text that follows.
 fn reference<'a>(rest: &'a str) -> (&'a str, Option<&'a str>, &'a str) {
     let other = |character: char| !(character.is_ascii_alphanumeric() || character == '_');
     let split = |text: &'a str| text.split_at(text.find(other).unwrap_or(text.len()));

@@ -290,8 +290,8 @@ impl SettingsReader<'_> {
     }
 }
 
-/// Whether a word before `=` is a variable's name, or an option whose value may be flags for a runtime
-/// (`npm --node-options=…`).
+/// Whether a word before `=` is a variable's name, or an option whose value may be flags
+/// for a runtime (`npm --node-options=…`).
 fn is_name(word: &str) -> bool {
     let word = word.strip_prefix("--").unwrap_or(word);
     let is_part = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '-');

@@ -300,10 +300,10 @@ impl Pod {
         self.status.qos_class.unwrap_or_else(|| self.computed_qos())
     }
 
-    /// Whether these amounts of regular containers and sidecars exceed the pod's own (the list's, or `spec.resources`). No
-    /// container's limit may exceed the pod's, and the sum of all requests may not exceed the pod's request
-    /// (`validatePodResources`, kubernetes `pkg/apis/core/validation`). Returns the resource, the containers' amount, and the
-    /// pod's.
+    /// Whether these amounts of regular containers and sidecars exceed the pod's own (the list's, or
+    /// `spec.resources`). No container's limit may exceed the pod's, and the sum of all requests may not exceed the
+    /// pod's request (`validatePodResources`, kubernetes `pkg/apis/core/validation`). Returns the resource, the
+    /// containers' amount, and the pod's.
     pub fn exceeded_by(&self, containers: &[NamedRequirements]) -> Option<(Resource, u64, u64)> {
         let pod_level = self.pod_level_in(containers)?;
         let (containers, _) = NamedRequirements::split(containers);

@@ -51,8 +51,8 @@ impl RotatedFile {
         Self { options, open: None }
     }
 
-    /// Appends lines, each of which ends with a newline. Returns the number of written lines, and the error that stopped
-    /// it.
+    /// Appends lines, each of which ends with a newline. Returns the number of written lines, and
+    /// the error that stopped it.
     pub(super) fn append(&mut self, lines: &[String]) -> (usize, Option<Error>) {
         for (index, line) in lines.iter().enumerate() {
             if let Err(error) = self.append_one(line) {

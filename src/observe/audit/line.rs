@@ -12,8 +12,8 @@ use crate::oom::{Confidence, Level, OomReport, ReportedPod};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Actor<'a> {
-    /// `vpa`; `operator`; `guard`, for temporary limits and their end; or `agent`, which keeps or reverts an earlier
-    /// change.
+    /// `vpa`; `operator`; `guard`, for temporary limits and their end; or `agent`, which keeps
+    /// or reverts an earlier change.
     pub kind: &'static str,
     /// The name of the VPA.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -27,7 +27,6 @@ pub struct Actor<'a> {
     /// The process id of the operator.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<i32>,
-    /// The operator's reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<&'a str>,
 }
@@ -113,7 +112,6 @@ pub(super) enum Line<'a> {
     Lost { time: Timestamp, lines: u64 },
 }
 
-/// One written value.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct WrittenValue<'a> {

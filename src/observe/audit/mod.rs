@@ -122,7 +122,6 @@ impl Audit {
     }
 }
 
-/// The thread that writes.
 #[derive(Debug)]
 struct Writer {
     file: RotatedFile,

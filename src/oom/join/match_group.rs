@@ -254,8 +254,8 @@ impl MatchGroup {
     }
 }
 
-/// Which kills can change places in one pairing without making it smaller. The facts that all such pairings share are
-/// certain.
+/// Which kills can change places in one pairing without making it smaller. The facts that all
+/// such pairings share are certain.
 ///
 /// This is a graph with one node for each rise, one for kills without a rise, and one for free room in rises. An edge
 /// leads from the node of a kill to each other node where the kill may be. A kill that moves there makes another one

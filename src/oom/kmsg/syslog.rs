@@ -70,7 +70,6 @@ pub(super) const fn number(timestamp_us: u64, ordinal: u64) -> u64 {
     FIRST_NUMBER | (timestamp_us << ORDINAL_BITS) | ordinal
 }
 
-/// Copies the whole log.
 type ReadAll = Box<dyn FnMut() -> Result<Vec<u8>> + Send>;
 
 /// The state of reading the log in calls.

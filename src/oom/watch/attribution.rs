@@ -70,7 +70,6 @@ pub(super) struct Attribution {
     pending: Vec<PendingKill>,
     /// The candidates made of lists of possible victims in this call: many kills share one list.
     listed: Vec<(Arc<[Arc<Kill>]>, Candidates)>,
-    /// The finished reports.
     pub(super) reports: Vec<OomReport>,
 }
 

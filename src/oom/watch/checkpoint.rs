@@ -67,8 +67,8 @@ impl Checkpoint {
     }
 }
 
-/// The reported records of one boot. The agent reports kills in another order than the kernel logs them, because some
-/// wait for counters.
+/// The reported records of one boot. The agent reports kills in another order than the kernel logs them,
+/// because some wait for counters.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Records {

@@ -12,8 +12,8 @@ use crate::model::CgroupPath;
 use crate::oom::kill::{Kill, Level};
 use crate::oom::report::HitLimit;
 
-/// A container stands at its limit if at most this fraction of the limit is free: the kernel charges in batches for
-/// each CPU.
+/// A container stands at its limit if at most this fraction of the limit is free: the kernel charges
+/// in batches for each CPU.
 const SHARE: u64 = 25;
 /// The same amount in bytes, for small limits.
 const LEAST: u64 = 1 << 20;

@@ -45,8 +45,8 @@ pub(super) struct Sweep {
     pub(super) failed: Option<Error>,
 }
 
-/// `oom_kill` and `oom_group_kill`: each group's first victim counts as two kills. `groups` is 0 where the kernel does
-/// not say.
+/// `oom_kill` and `oom_group_kill`: each group's first victim counts as two kills. `groups` is 0 where
+/// the kernel does not say.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Count {
     pub(super) kills: u64,
@@ -69,8 +69,8 @@ struct CounterState {
     gone: Option<Duration>,
 }
 
-/// The agent remembers a cgroup this long after the cgroup is gone: the agent may still report kills in it, each with a
-/// number of its own.
+/// The agent remembers a cgroup this long after the cgroup is gone: the agent may still report kills in it, each with
+/// a number of its own.
 const KNOWN_WHEN_GONE: Duration = Duration::from_secs(30);
 
 impl CounterState {
@@ -142,9 +142,9 @@ impl KillCounters {
         sweep
     }
 
-    /// Reads all counters that may have risen. A counter of [`CounterScope::Below`] is read before those below it: the
-    /// kernel counts from the inside out, so the inner counters show all kills of the outer one but those in cgroups
-    /// that are gone.
+    /// Reads all counters that may have risen. A counter of [`CounterScope::Below`] is read before those below
+    /// it: the kernel counts from the inside out, so the inner counters show all kills of the outer one but those
+    /// in cgroups that are gone.
     pub(super) fn sweep(&mut self, tree: &impl CounterTree, now: Duration) -> Sweep {
         let mut sweep = Sweep::default();
         let kills = tree.machine_kills();

@@ -118,8 +118,8 @@ impl NodeFiles {
         !is_namespace("cgroup", FIRST_CGROUP_NAMESPACE)
     }
 
-    /// Takes the agent's inventory. Returns the scope of the counters and the root of all pods, once the agent knows
-    /// them.
+    /// Takes the agent's inventory. Returns the scope of the counters and the root of all pods,
+    /// once the agent knows them.
     pub(super) fn set_node_pods(&mut self, node: &NodePods, now: Duration) -> Option<(CounterScope, CgroupPath)> {
         let (hierarchy, root) = node.tree.as_ref()?;
         let mount = hierarchy.mount(Resource::Memory).to_owned();

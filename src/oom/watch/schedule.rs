@@ -99,8 +99,8 @@ impl ContainerRefresh {
         self.due
     }
 
-    /// A refresh took from `from` to `to`. `again` requests another one: in a second, then after twice the pause each
-    /// time.
+    /// A refresh took from `from` to `to`. `again` requests another one: in a second, then after
+    /// twice the pause each time.
     pub(super) fn completed(&mut self, from: Duration, to: Duration, again: bool) {
         self.not_before = to + rest(to.saturating_sub(from), SHARE);
         self.due = again.then(|| to + TICK * (1 << self.again.min(16)));

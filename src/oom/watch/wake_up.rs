@@ -41,7 +41,6 @@ pub(super) enum WakeUpReason {
     Expected,
 }
 
-/// The registrations for notifications.
 #[derive(Debug, Default)]
 pub(super) struct WakeUp {
     events: Option<AsyncFd<Events>>,

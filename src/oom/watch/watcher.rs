@@ -32,8 +32,8 @@ use crate::oom::report::OomReport;
 const AT_ONCE: usize = 256;
 /// Kills wait this long for the agent to find the tree of cgroups.
 const TREE_WITHIN: Duration = Duration::from_secs(30);
-/// While kills or reports wait, the watcher checks this often whether the log is read further and whether there is room
-/// for a batch.
+/// While kills or reports wait, the watcher checks this often whether the log is read further and whether there
+/// is room for a batch.
 const CHECK_AGAIN: Duration = Duration::from_millis(50);
 /// Deciding takes at most one in so many moments: in a flood, each line and each sweep leads to a new decision about
 /// all kills of the flood.

@@ -84,8 +84,8 @@ pub struct Grant {
     pub withheld: Option<Withheld>,
     /// The cgroups have a lower memory limit already, and the kubelet waits until less memory is in use.
     pub reclaim: bool,
-    /// Whether the cgroups have or get amounts that the spec does not have. The pass then also removes limits that the spec
-    /// never had.
+    /// Whether the cgroups have or get amounts that the spec does not have. The pass then also removes limits
+    /// that the spec never had.
     pub ahead: bool,
     /// When the next pass checks again.
     pub retry_after: Option<Duration>,
@@ -220,8 +220,8 @@ impl Grant {
         }
     }
 
-    /// The patch waits. The cgroups get what was granted, with the limits that are kept or were grown. That is all that a pass
-    /// in an emergency does.
+    /// The patch waits. The cgroups get what was granted, with the limits that are kept or were grown. That is all that
+    /// a pass in an emergency does.
     fn postponed(phase: &Phase, granted: Vec<NamedRequirements>, cause: &Cause, wait: Duration) -> Self {
         let done = match cause {
             Cause::FailedShrink { .. } => true,

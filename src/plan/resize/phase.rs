@@ -42,8 +42,8 @@ impl Phase {
         if settled { Self::Settled } else { Self::Accepted }
     }
 
-    /// Whether the cgroups may get the patched amounts: once the kubelet has allocated them, and before that if the node is
-    /// known to have `room`.
+    /// Whether the cgroups may get the patched amounts: once the kubelet has allocated them, and before that if the
+    /// node is known to have `room`.
     ///
     /// Errors: [`Withheld`]. The cgroups then keep what the kubelet has [`granted`].
     pub fn grants(&self, room: Result<(), String>) -> Result<(), Withheld> {

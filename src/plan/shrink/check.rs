@@ -52,7 +52,6 @@ pub struct NotShrinkable {
     pub held: Bytes,
     /// The lowest limit that would be accepted now.
     pub floor: Bytes,
-    /// The wanted limit.
     pub wanted: Bytes,
     pub why: ShrinkObstacle,
 }
@@ -204,8 +203,8 @@ pub fn leaves_room(reading: &MemoryReading, wanted: Bytes) -> bool {
     with_spare(reading.held(), spare(Duration::ZERO)) <= wanted
 }
 
-/// What stays free under a limit when it is written: for what the kernel charges at that moment, and for the charges that every
-/// processor keeps in stock.
+/// What stays free under a limit when it is written: for what the kernel charges at that moment, and for the charges
+/// that every processor keeps in stock.
 pub fn slack(limit: Bytes) -> Bytes {
     SLACK.min(Bytes::new(limit.get() / 16))
 }

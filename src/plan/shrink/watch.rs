@@ -85,7 +85,6 @@ pub enum Trouble {
 /// Readings of a cgroup from before its limit was lowered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Before {
-    /// The last reading.
     pub last: WatchReading,
     /// The most that it was seen to hold. Growth up to there is not new.
     pub most: Bytes,

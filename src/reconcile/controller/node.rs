@@ -60,7 +60,6 @@ impl NodeFacts {
         node.map_or(KubeletVersion::NEWEST, |node| node.traits.kubelet)
     }
 
-    /// Starts a discovery.
     pub(super) fn request_discovery(&self) {
         // A full channel means that a discovery is due anyway.
         if let Err(mpsc::error::TrySendError::Closed(())) = self.discover.try_send(()) {

@@ -94,7 +94,6 @@ impl PodState {
         Some(id)
     }
 
-    /// Takes an override back.
     fn restore_before(&mut self, Before { desired, backoffs }: Before, now: Now) {
         self.desired.overridden = desired.overridden;
         (self.desired.origin, self.desired.returning) = (desired.origin, desired.returning);

@@ -23,8 +23,8 @@ use crate::report::reporter::ReportQueue;
 
 /// An acknowledgement of a whole window by long ids is far from this.
 const LONGEST_ACK: usize = 256 << 10;
-/// A receiver may send so many acknowledgements for reports that it was not sent, and one more for each report that it
-/// acknowledges.
+/// A receiver may send so many acknowledgements for reports that it was not sent, and one more for
+/// each report that it acknowledges.
 const TOLERATED: usize = 1000;
 
 /// A stream, and the reports on the way.

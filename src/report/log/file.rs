@@ -71,8 +71,8 @@ impl LogFile {
         Ok(Some(bytes))
     }
 
-    /// Renames the log so that no agent writes it; overwrites a log that was set aside earlier. After an error the log is not
-    /// open.
+    /// Renames the log so that no agent writes it; overwrites a log that was set aside earlier. After an error
+    /// the log is not open.
     pub(super) fn set_aside(&mut self) -> Result<PathBuf> {
         let aside = aside(&self.path);
         let renamed = fs::rename(&self.path, &aside).inspect_err(|_| self.is_open = false);
@@ -128,8 +128,8 @@ impl LogFile {
         Ok(true)
     }
 
-    /// Whether the path still leads to this file, so that the next agent finds new frames: false after another process replaced
-    /// or removed the file.
+    /// Whether the path still leads to this file, so that the next agent finds new frames: false after another process
+    /// replaced or removed the file.
     pub(super) fn is_in_place(&self) -> bool {
         let identity = |file: fs::Metadata| (file.dev(), file.ino());
         let there = fs::metadata(&self.path).ok().map(identity);

@@ -253,8 +253,8 @@ impl KillLog {
         committed
     }
 
-    /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on the destination may
-    /// have received them.
+    /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on the
+    /// destination may have received them.
     pub fn next_for(&mut self, destination: Destination, after: u64, most: usize) -> Vec<Pending> {
         self.state.send_after(destination, after, most)
     }

@@ -65,8 +65,8 @@ impl KillLog {
         }
     }
 
-    /// Writes the state into a new file, which replaces the old one. If that fails, the log writes nothing more until
-    /// [`KillLog::restore`] succeeds.
+    /// Writes the state into a new file, which replaces the old one. If that fails, the log writes
+    /// nothing more until [`KillLog::restore`] succeeds.
     pub(super) fn rewrite(&mut self) {
         if self.file.is_open {
             let replaced = self.file.replace(self.state.frames());

@@ -60,8 +60,8 @@ impl State {
         }
     }
 
-    /// Takes in a log with this header up to the first damage. Returns the end of the last good entry and the damage of the
-    /// rest, as [`frame::read`] does.
+    /// Takes in a log with this header up to the first damage. Returns the end of the last good entry and the damage of
+    /// the rest, as [`frame::read`] does.
     pub(super) fn replay(&mut self, header: &Header, bytes: &[u8]) -> (usize, Option<String>) {
         frame::read(header, bytes, |payload| {
             let (entry, reports) = Entry::read(payload)?;
@@ -182,8 +182,8 @@ impl State {
         slot.is_some_and(|slot| slot.pending.contains(destination))
     }
 
-    /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on the destination may
-    /// have received them.
+    /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on the
+    /// destination may have received them.
     pub(super) fn send_after(&mut self, destination: Destination, after: u64, most: usize) -> Vec<Pending> {
         let later = self.slots.range_mut((Bound::Excluded(after), Bound::Unbounded));
         let pending = later.filter(|(_, slot)| slot.pending.contains(destination));

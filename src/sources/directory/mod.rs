@@ -64,8 +64,8 @@ pub struct DirectorySource {
 }
 
 impl DirectorySource {
-    /// Makes a source for the node of that name (empty if unknown), and the receiver of its states. Reads nothing before
-    /// [`Self::run`].
+    /// Makes a source for the node of that name (empty if unknown), and the receiver of its
+    /// states. Reads nothing before [`Self::run`].
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O enabled.

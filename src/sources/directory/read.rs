@@ -157,8 +157,8 @@ fn manifests_in(directory: &Path) -> io::Result<HashSet<OsString>> {
     Ok(names)
 }
 
-/// Whether a name is that of a manifest: by its extension, and without the marks of editors' temporary files (`.#x.yaml`,
-/// `#x.yaml#`, `x.yaml~`).
+/// Whether a name is that of a manifest: by its extension, and without the marks of editors'
+/// temporary files (`.#x.yaml`, `#x.yaml#`, `x.yaml~`).
 fn is_manifest(name: &OsStr) -> bool {
     let ending = Path::new(name).extension().and_then(OsStr::to_str);
     let temporary = matches!(name.as_encoded_bytes().first(), Some(b'.' | b'#'));

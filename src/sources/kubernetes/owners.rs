@@ -27,8 +27,8 @@ pub(super) struct OwnerKey {
     pub(super) uid: String,
 }
 
-/// How long a workload counts as current. Scattered. The two workloads above each pod of a full node must not cost a
-/// request a minute.
+/// How long a workload counts as current. Scattered. The two workloads above each pod of a full node must not
+/// cost a request a minute.
 const REFRESH_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The workloads above pods, and the time of the next request for each.
@@ -96,8 +96,8 @@ impl Owners {
         }
     }
 
-    /// Takes the keys to request now: unknown ones, and passed ones that are stale. Forgets the workloads that are in
-    /// neither set.
+    /// Takes the keys to request now: unknown ones, and passed ones that are stale. Forgets the workloads
+    /// that are in neither set.
     pub(super) fn take_due(
         &mut self,
         needed: &BTreeSet<OwnerKey>,

@@ -21,7 +21,6 @@ const GROUP_IS_GONE: Duration = Duration::from_millis(20);
 const CHECK_AGAIN: Duration = Duration::from_millis(2);
 
 impl Attribution {
-    /// Reports every complete kill.
     pub(in crate::oom::watch) fn release(&mut self, now: Moment, files: &impl NodeIo) {
         let mut at = 0;
         while let Some(pending) = self.pending.get(at) {

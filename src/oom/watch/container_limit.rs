@@ -51,11 +51,11 @@ pub(super) fn container_limit(
     };
     let limit = memory.limit_bytes.filter(|limit| *limit <= pod_limit)?;
     // The usage long after the kill, or after the end of the pod, tells nothing about the moment of the kill.
-    if !is_live || files.memory(pod).is_none() {
+    let read = is_live.then(|| other_usage(pod, &container, names, files));
+    let Some((others, sandbox)) = read.filter(|_| files.memory(pod).is_some()) else {
         let usage_bytes = None;
         return (is_only && limit == pod_limit).then_some(HitLimit { usage_bytes, ..memory });
-    }
-    let (others, sandbox) = other_usage(pod, &container, names, files);
+    };
     let used = pod_usage.saturating_sub(others);
     let free = sandbox.saturating_add(LEAST.max(limit / SHARE));
     (used.saturating_add(free) >= limit).then_some(HitLimit {

@@ -122,9 +122,10 @@ impl LogFile {
         let Some(file) = self.file.as_ref().filter(|_| self.is_dirty) else {
             return Ok(false);
         };
+        // After an error only a new file can be trusted, so a second sync of this one saves nothing.
+        self.is_dirty = false;
         file.sync_data()
             .with_context(|| format!("cannot sync {}", self.path.display()))?;
-        self.is_dirty = false;
         Ok(true)
     }
 

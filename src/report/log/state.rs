@@ -121,13 +121,14 @@ impl State {
 
     pub(super) fn insert(&mut self, number: u64, slot: Slot) {
         self.last_number = self.last_number.max(number);
+        let is_kill = slot.report.kill().is_some();
         self.slots.insert(number, slot);
         self.remove_unless_needed(number);
         // With a new kill another one stops being one of the latest.
-        let replaced = self.kills().nth(self.most_latest).map(|(number, _)| number);
-        replaced
-            .into_iter()
-            .for_each(|number| self.remove_unless_needed(number));
+        let kill_after_the_latest = || self.kills().nth(self.most_latest).map(|(number, _)| number);
+        if let Some(replaced) = is_kill.then(kill_after_the_latest).flatten() {
+            self.remove_unless_needed(replaced);
+        }
     }
 
     /// The kills whose detail is left, with their numbers, youngest first.

@@ -80,7 +80,13 @@ pub(super) async fn show(client: &mut Client, interval: Duration, mut view: View
                 Err(ClientError::Answer(_)) => {}
                 Err(error) => return Err(error.into()),
             },
-            change = watch.next() => node.add(&change?),
+            change = watch.next() => {
+                node.add(&change?);
+                // One screen shows all changes that have arrived.
+                while let Some(change) = watch.next().now_or_never() {
+                    node.add(&change?);
+                }
+            }
             _ = &mut signalled => return Ok(()),
         }
     }

@@ -64,6 +64,7 @@ impl PodHandles {
         Ok(tree)
     }
 
+    /// Finds the open cgroup of a target, if the pod has one.
     pub fn get(&self, target: &Target) -> Option<&Cgroup> {
         match target {
             Target::Pod => Some(&self.pod),

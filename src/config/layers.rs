@@ -134,7 +134,7 @@ fn definition() -> Command {
     Config::augment_args(Command::new("vscaled").no_binary_name(true))
 }
 
-/// Takes flags and variables as texts, because [`Layer::parse`] parses the values of all layers.
+/// Takes flags and variables as texts, because `Layer::parse` parses the values of all layers.
 impl Args for Layer {
     fn augment_args(command: Command) -> Command {
         let settings = definition();

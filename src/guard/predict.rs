@@ -84,7 +84,7 @@ pub struct Need {
     pub rate: BytesPerSecond,
     /// Memory in use that the kernel cannot reclaim.
     pub used: Bytes,
-    /// The limit that suffices for [`AHEAD`].
+    /// The limit that suffices for `AHEAD`.
     pub wanted: Bytes,
     /// The least useful limit: it suffices until the next reading.
     pub least: Bytes,

@@ -50,7 +50,7 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
     listening.map_err(|error| anyhow!("httpAddress {address}: cannot listen: {error}"))
 }
 
-/// Answers until `stop`, and finishes answers under way for [`LAST_ANSWERS`].
+/// Answers until `stop`, and finishes answers under way for `LAST_ANSWERS`.
 ///
 /// Errors: the socket fails for good.
 pub async fn serve(listener: TcpListener, exposed: Exposed, stop: CancellationToken) -> io::Result<()> {

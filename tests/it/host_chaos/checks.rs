@@ -67,7 +67,13 @@ impl World {
 
     async fn eventually(&mut self, since: Instant, what: &str, holds: impl Fn(&Self) -> Result<(), String>) {
         while let Err(why) = holds(self) {
-            assert!(since.elapsed() < PATIENCE, "waited in vain for {what}: {why}");
+            if since.elapsed() > PATIENCE {
+                for slot in &self.slots {
+                    let explained = self.agent.client().await.explain(slot.pod.full_name()).await;
+                    println!("{explained:#?}");
+                }
+                panic!("waited in vain for {what}: {why}");
+            }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }

@@ -253,7 +253,8 @@ impl<T: Object> Task<T> {
     /// Notes the trouble, and waits.
     async fn failed(&mut self, error: &ApiError) {
         let pause = self.backoff.next(error.problem.retry_after());
-        let refused = !error.problem.is_retryable();
+        // 410 refuses one version, and not the list.
+        let refused = !error.problem.is_retryable() && error.problem.status() != Some(410);
         let news = self
             .shared
             .with(|followed| std::mem::replace(&mut followed.refused, refused) != refused);

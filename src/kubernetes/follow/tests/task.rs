@@ -314,6 +314,15 @@ async fn a_missing_right_is_named_and_asked_for_again() {
 }
 
 #[tokio::test]
+async fn a_first_list_of_a_forgotten_version_is_unknown_and_not_refused() {
+    let gone = r#"{"code":410,"reason":"Expired","message":"too old resource version"}"#;
+    let script = Script::of([Answer::Says(410, gone.to_owned())]);
+    let follower = script.follow();
+    until(&follower, |known| known.trouble.clone()).await;
+    assert!(follower.read(|known| !known.known && !known.refused));
+}
+
+#[tokio::test]
 async fn what_was_left_out_comes_in_once_there_is_room() {
     let many: Vec<_> = (0..6).map(|number| thing(&format!("n{number}"), 1, 1)).collect();
     let script = Script::of([

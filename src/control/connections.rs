@@ -15,16 +15,14 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use nix::errno::Errno;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use tokio::net::UnixStream;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tonic::Status;
 use tower::Service;
-use uapi::c::{SO_PEERGROUPS, SOL_SOCKET};
+use uapi::c::{ENOPROTOOPT, SO_PEERGROUPS, SOL_SOCKET};
 
 use super::access::{Access, Right};
 use super::proto::control_server::{Control, ControlServer};
@@ -59,51 +57,25 @@ impl Peer {
         (self.right < Some(needs)).then(|| self.access.refusal(self.caller, self.right, needs))
     }
 
-    /// Keeps the connection open until the result is dropped. `None` if the server is closing it.
+    /// Keeps the connection open until the result is dropped. `None` if the server has closed it.
     pub(super) fn begin_call(&self) -> Option<Arc<()>> {
         self.calls.upgrade()
     }
 }
 
-/// A limited number of connections, the oldest first.
-#[derive(Debug)]
-struct Pool {
-    limit: usize,
-    open: Vec<Slot>,
-}
+/// Connections, the oldest first. Each call in progress shares what stands beside its connection.
+type Pool = Vec<(AbortHandle, Arc<()>)>;
 
-#[derive(Debug)]
-struct Slot {
-    task: AbortHandle,
-    /// Each call in progress shares it.
-    calls: Arc<()>,
-}
-
-impl Pool {
-    fn new(limit: usize) -> Self {
-        let (limit, open) = (limit.max(1), Vec::new());
-        Self { limit, open }
+/// Closes the oldest connection without a call if there are `limit` connections. False if every connection has a call.
+///
+/// A call that begins at this very moment loses its connection; a change goes on to its end all the same.
+fn make_room(open: &mut Pool, limit: usize) -> bool {
+    open.retain(|(task, _)| !task.is_finished());
+    if open.len() < limit.max(1) {
+        return true;
     }
-
-    /// Closes the oldest connection without a call if the pool is full. False if every connection has a call.
-    fn make_room(&mut self) -> bool {
-        self.open.retain(|slot| !slot.task.is_finished());
-        if self.open.len() < self.limit {
-            return true;
-        }
-        for index in 0..self.open.len() {
-            let Slot { task, calls } = self.open.remove(index);
-            // Without this last strong reference no call can begin.
-            match Arc::try_unwrap(calls) {
-                Ok(()) => {
-                    task.abort();
-                    return true;
-                }
-                Err(calls) => self.open.insert(index, Slot { task, calls }),
-            }
-        }
-        false
-    }
+    let idle = open.iter().position(|(_, calls)| Arc::strong_count(calls) == 1);
+    idle.map(|idle| open.remove(idle).0.abort()).is_some()
 }
 
 /// Accepts connections until `stop`, removes the socket's file, and returns when every connection has ended.
@@ -114,7 +86,7 @@ pub(super) async fn serve_connections<S: Control>(
     stop: &CancellationToken,
 ) {
     let (access, own_uid) = (Arc::new(access), nix::unistd::geteuid().as_raw());
-    let (mut entitled, mut strangers) = (Pool::new(limits.connections), Pool::new(limits.connections / 4));
+    let (mut entitled, mut strangers) = (Pool::new(), Pool::new());
     let tasks = TaskTracker::new();
     // Cancel-safe: a connection leaves the listener only when it is returned.
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
@@ -128,8 +100,11 @@ pub(super) async fn serve_connections<S: Control>(
             }
         };
         let right = access.right(own_uid, caller, &groups);
-        let pool = if right.is_some() { &mut entitled } else { &mut strangers };
-        if pool.make_room() {
+        let (pool, limit) = match right {
+            Some(_) => (&mut entitled, limits.connections),
+            None => (&mut strangers, limits.connections / 4),
+        };
+        if make_room(pool, limit) {
             let calls = Arc::new(());
             let peer = Peer {
                 caller,
@@ -138,13 +113,7 @@ pub(super) async fn serve_connections<S: Control>(
                 calls: Arc::downgrade(&calls),
             };
             let connection = serve_connection(stream, peer, service.clone(), limits, stop.clone());
-            let task = tasks.spawn(connection).abort_handle();
-            pool.open.push(Slot { task, calls });
-        } else {
-            tracing::debug!(
-                uid = caller.uid,
-                "a caller was not let in: every connection has a call in progress"
-            );
+            pool.push((tasks.spawn(connection).abort_handle(), calls));
         }
     }
     drop((file, listener));
@@ -161,17 +130,10 @@ async fn serve_connection<S: Control>(
     stop: CancellationToken,
 ) {
     let calls = Weak::clone(&peer.calls);
-    // The deadlines of the calls do not bound a request that never arrives in full.
-    let deadline = limits.change_deadline + limits.read_deadline;
     let respond = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(peer.clone());
         let mut service = service.clone();
-        async move {
-            match tokio::time::timeout(deadline, service.call(request)).await {
-                Ok(response) => response,
-                Err(_elapsed) => Ok(Status::deadline_exceeded("the request did not arrive in time").into_http()),
-            }
-        }
+        async move { service.call(request).await }
     });
     let connection = http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
@@ -189,9 +151,10 @@ async fn serve_connection<S: Control>(
     }
     connection.as_mut().graceful_shutdown();
     let has_calls = calls.strong_count() > 1;
-    let patience = match has_calls {
-        true => limits.grace,
-        false => limits.grace.min(GOODBYE),
+    let patience = if has_calls {
+        limits.grace
+    } else {
+        limits.grace.min(GOODBYE)
     };
     if tokio::time::timeout(patience, connection).await.is_err() && has_calls {
         tracing::warn!(grace = ?limits.grace, "stopping: a caller at the control socket is cut off");
@@ -200,8 +163,6 @@ async fn serve_connection<S: Control>(
 
 /// The most groups of a process (`NGROUPS_MAX`, linux/limits.h).
 const MOST_GROUPS: usize = 65_536;
-/// The most groups of nearly every process.
-const USUAL_GROUPS: usize = 64;
 
 /// The caller as the kernel recorded it when it connected (`SO_PEERCRED`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -225,28 +186,16 @@ pub(super) fn identify(socket: &impl AsFd) -> io::Result<(Caller, Vec<u32>)> {
         gid: credentials.gid(),
         pid: credentials.pid(),
     };
-    let groups = match groups(socket, USUAL_GROUPS) {
-        Err(error) if is(&error, Errno::ERANGE) => groups(socket, MOST_GROUPS),
-        groups => groups,
-    };
-    match groups {
+    // nix lacks this option, so uapi makes the call.
+    let mut groups = vec![0_u32; MOST_GROUPS];
+    match uapi::getsockopt(socket.as_fd().as_raw_fd(), SOL_SOCKET, SO_PEERGROUPS, &mut groups[..]) {
+        Ok(bytes) => groups.truncate(bytes / size_of::<u32>()),
         // A kernel before 4.13 tells the first group only.
-        Err(error) if is(&error, Errno::ENOPROTOOPT) => Ok((caller, Vec::new())),
-        groups => Ok((caller, groups?)),
+        Err(error) if error.0 == ENOPROTOOPT => groups.clear(),
+        Err(error) => return Err(error.into()),
     }
-}
-
-/// The groups, if there are no more than `at_most`. nix lacks this option, so uapi makes the call.
-fn groups(socket: &impl AsFd, at_most: usize) -> io::Result<Vec<u32>> {
-    let mut groups = vec![0_u32; at_most];
-    let bytes = uapi::getsockopt(socket.as_fd().as_raw_fd(), SOL_SOCKET, SO_PEERGROUPS, &mut groups[..])
-        .map_err(io::Error::from)?;
-    groups.truncate(bytes / size_of::<u32>());
-    Ok(groups)
-}
-
-fn is(error: &io::Error, errno: Errno) -> bool {
-    error.raw_os_error() == Some(errno as i32)
+    groups.shrink_to_fit();
+    Ok((caller, groups))
 }
 
 #[cfg(test)]
@@ -254,8 +203,8 @@ mod tests {
     use super::*;
 
     /// A connection that never ends by itself.
-    fn connect(pool: &mut Pool) -> Option<(tokio::task::JoinHandle<()>, Peer)> {
-        pool.make_room().then(|| {
+    fn connect(pool: &mut Pool, limit: usize) -> Option<(tokio::task::JoinHandle<()>, Peer)> {
+        make_room(pool, limit).then(|| {
             let (task, calls) = (tokio::spawn(std::future::pending()), Arc::new(()));
             let peer = Peer {
                 caller: Caller { uid: 0, gid: 0, pid: 1 },
@@ -263,38 +212,37 @@ mod tests {
                 access: Arc::default(),
                 calls: Arc::downgrade(&calls),
             };
-            let abort = task.abort_handle();
-            pool.open.push(Slot { task: abort, calls });
+            pool.push((task.abort_handle(), calls));
             (task, peer)
         })
     }
 
     #[tokio::test]
     async fn the_oldest_silent_connection_gives_way() {
-        let mut pool = Pool::new(2);
-        let (busy_task, busy) = connect(&mut pool).unwrap();
+        let mut pool = Pool::new();
+        let (busy_task, busy) = connect(&mut pool, 2).unwrap();
         let call = busy.begin_call().unwrap();
-        let (silent_task, silent) = connect(&mut pool).unwrap();
-        let (_newest_task, newest) = connect(&mut pool).unwrap();
+        let (silent_task, silent) = connect(&mut pool, 2).unwrap();
+        let (_newest_task, newest) = connect(&mut pool, 2).unwrap();
         assert!(silent_task.await.unwrap_err().is_cancelled());
         assert!(silent.begin_call().is_none());
 
         let _second_call = newest.begin_call().unwrap();
-        assert!(connect(&mut pool).is_none(), "every connection has a call");
+        assert!(connect(&mut pool, 2).is_none(), "every connection has a call");
         drop(call);
-        assert!(connect(&mut pool).is_some());
+        assert!(connect(&mut pool, 2).is_some());
         assert!(busy_task.await.unwrap_err().is_cancelled());
     }
 
     #[tokio::test]
     async fn a_connection_that_ends_makes_room() {
-        let mut pool = Pool::new(1);
-        let (task, peer) = connect(&mut pool).unwrap();
+        let mut pool = Pool::new();
+        let (task, peer) = connect(&mut pool, 1).unwrap();
         let _call = peer.begin_call().unwrap();
-        assert!(connect(&mut pool).is_none());
+        assert!(connect(&mut pool, 1).is_none());
         task.abort();
         assert!(task.await.unwrap_err().is_cancelled());
-        assert!(connect(&mut pool).is_some());
+        assert!(connect(&mut pool, 1).is_some());
     }
 
     #[tokio::test]

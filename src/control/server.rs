@@ -13,12 +13,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::stream::once;
+use futures::stream::{once, unfold};
 use futures::{Stream, StreamExt};
 use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio_stream::wrappers::BroadcastStream;
-use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
@@ -254,22 +253,24 @@ pub type Changes = Pin<Box<dyn Stream<Item = Result<Change, Status>> + Send>>;
 
 /// The changes from now on. The stream ends with `UNAVAILABLE` when the agent stops, and then drops `guard`.
 fn changes<G: Send + 'static>(changes: Receiver<Arc<Change>>, stop: CancellationToken, guard: G) -> Changes {
-    let mut missed = 0;
-    let number_missed = move |received: Result<Arc<Change>, BroadcastStreamRecvError>| {
-        let _held = &guard;
-        ready(match received {
-            Ok(change) => Some(Ok(Change {
-                missed: std::mem::take(&mut missed),
-                ..Change::clone(&change)
-            })),
-            Err(BroadcastStreamRecvError::Lagged(lost)) => {
-                missed += lost;
-                None
+    let next = async |(mut changes, guard): (Receiver<Arc<Change>>, G)| {
+        let mut missed = 0;
+        loop {
+            match changes.recv().await {
+                Ok(change) => {
+                    let change = Change {
+                        missed,
+                        ..Change::clone(&change)
+                    };
+                    return Some((Ok(change), (changes, guard)));
+                }
+                Err(RecvError::Lagged(lost)) => missed += lost,
+                Err(RecvError::Closed) => return None,
             }
-        })
+        }
     };
     let end = once(ready(Err(Status::unavailable("vscaled is stopping"))));
-    let changes = BroadcastStream::new(changes).filter_map(number_missed);
+    let changes = unfold((changes, guard), next);
     Box::pin(changes.take_until(stop.cancelled_owned()).chain(end))
 }
 

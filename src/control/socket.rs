@@ -9,10 +9,10 @@
 //! stranger then gets an answer that names the groups, and a line in the audit log, and cannot keep others out
 //! ([`connections`](super::connections)). The agent replaces the socket of a dead agent, but not that of a living process.
 
-use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::fs::{DirBuilder, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Error, Result, anyhow, bail};
@@ -30,12 +30,6 @@ fn failed<E: Into<io::Error>>(action: &'static str, path: &Path) -> impl FnOnce(
     move |error| anyhow!("cannot {action} {path}: {}", error.into())
 }
 
-/// The error where another agent answers at `path`, or is about to.
-fn occupied(path: &Path) -> Error {
-    let path = path.display();
-    anyhow!("another vscaled is running: it answers at {path}; stop it first, or listen elsewhere with --socket")
-}
-
 /// A listening socket, and the groups that may call there. The drop removes its file.
 #[derive(Debug)]
 pub struct ControlSocket {
@@ -51,20 +45,17 @@ impl ControlSocket {
     /// A directory that belongs to this user and holds nothing else gets mode 0700, or 0755 where groups may call: a
     /// kubelet makes the directory of a hostPath volume with 0755.
     ///
-    /// The lock file beside the socket stays: its removal would let two agents hold two locks of one name.
-    ///
     /// Errors: another process answers there, the file there is no socket, every user may replace files in the directory,
     /// or a system call failed. The file at `path` is then unchanged, unless it was the socket of a dead agent.
     pub async fn bind(path: &Path, access: Access) -> Result<Self> {
         prepare_directory(path, &access)?;
-        let lock = lock(path)?;
         remove_stale(path).await?;
         let socket = UnixSocket::new_stream().map_err(failed("make a socket for", path))?;
         // bind(2) gives the file the mode of the unbound socket (unix_bind_bsd in net/unix/af_unix.c), so the file never has
         // a wider mode. umask belongs to the whole process and stays as it is.
         fchmod(socket.as_fd(), Mode::S_IRUSR | Mode::S_IWUSR).map_err(failed("restrict", path))?;
         socket.bind(path).map_err(failed("bind", path))?;
-        let file = SocketFile::new(path, lock).map_err(failed("look at", path))?;
+        let file = SocketFile::new(path).map_err(failed("look at", path))?;
         let listener = socket.listen(BACKLOG).map_err(failed("listen at", path))?;
         open_to(path, &access)?;
         Ok(Self { listener, file, access })
@@ -97,7 +88,8 @@ fn prepare_directory(path: &Path, access: &Access) -> Result<()> {
             directory.display()
         );
     }
-    if is_only_for(path, directory).map_err(failed("look at", directory))? {
+    let is_own = found.uid() == nix::unistd::geteuid().as_raw();
+    if is_own && holds_only(path, directory).map_err(failed("look at", directory))? {
         let open = access.operators.is_some() || access.readers.is_some();
         let mode = Permissions::from_mode(if open { 0o755 } else { 0o700 });
         std::fs::set_permissions(directory, mode).map_err(failed("restrict", directory))?;
@@ -105,39 +97,15 @@ fn prepare_directory(path: &Path, access: &Access) -> Result<()> {
     Ok(())
 }
 
-/// Whether the directory belongs to this user and holds nothing but the socket and its lock.
-fn is_only_for(path: &Path, directory: &Path) -> io::Result<bool> {
-    if directory.metadata()?.uid() != nix::unistd::geteuid().as_raw() {
-        return Ok(false);
-    }
-    let own = [path.to_owned(), lock_path(path)];
+/// Whether the directory holds nothing but the socket, and the lock that earlier agents left beside it.
+fn holds_only(path: &Path, directory: &Path) -> io::Result<bool> {
+    let socket = path.file_name().unwrap_or_default().as_encoded_bytes();
     for entry in directory.read_dir()? {
-        let name = entry?.file_name();
-        if !own.iter().any(|own| own.file_name() == Some(&name)) {
+        if !entry?.file_name().as_encoded_bytes().starts_with(socket) {
             return Ok(false);
         }
     }
     Ok(true)
-}
-
-fn lock_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".lock");
-    PathBuf::from(name)
-}
-
-/// Locks the right to listen at `path`: of two processes that find the socket of a dead agent, one removes it. The kernel
-/// releases the lock at the end of this process.
-fn lock(path: &Path) -> Result<File> {
-    let lock_path = lock_path(path);
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false).mode(0o600);
-    let file = options.open(&lock_path).map_err(failed("open", &lock_path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(occupied(path)),
-        Err(TryLockError::Error(error)) => Err(failed("lock", &lock_path)(error)),
-    }
 }
 
 /// Removes a socket at which no process answers.
@@ -157,7 +125,10 @@ async fn remove_stale(path: &Path) -> Result<()> {
         }
         // EAGAIN: the agent lives, and its backlog is full.
         Err(error) if error.kind() != ErrorKind::WouldBlock => Err(failed("see who answers at", path)(error)),
-        Ok(_) | Err(_) => Err(occupied(path)),
+        Ok(_) | Err(_) => bail!(
+            "another vscaled is running: it answers at {}; stop it first, or listen elsewhere with --socket",
+            path.display()
+        ),
     }
 }
 
@@ -166,26 +137,21 @@ async fn remove_stale(path: &Path) -> Result<()> {
 pub(super) struct SocketFile {
     path: PathBuf,
     identity: (u64, u64),
-    _lock: File,
 }
 
 impl SocketFile {
-    fn new(path: &Path, lock: File) -> io::Result<Self> {
-        Ok(Self {
-            path: path.to_owned(),
-            identity: identity(path)?,
-            _lock: lock,
-        })
+    fn new(path: &Path) -> io::Result<Self> {
+        let (path, identity) = (path.to_owned(), identity(path)?);
+        Ok(Self { path, identity })
     }
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let removed = match identity(&self.path) {
-            Ok(found) if found == self.identity => std::fs::remove_file(&self.path),
-            Ok(_) => Ok(()),
-            Err(error) => Err(error),
-        };
+        let removed = identity(&self.path).and_then(|found| match found == self.identity {
+            true => std::fs::remove_file(&self.path),
+            false => Ok(()),
+        });
         match removed {
             Err(error) if error.kind() != ErrorKind::NotFound => {
                 tracing::warn!(path = %self.path.display(), %error, "the control socket could not be removed");

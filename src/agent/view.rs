@@ -7,7 +7,9 @@ use jiff::{SignedDuration, Timestamp};
 use crate::actuate::Node;
 use crate::control::proto;
 use crate::model::objects::PodId;
-use crate::model::{Cause, ChangeRecord, HookEnd, NamedRequirements, Outcome, Reason, StepRecord, Withheld, micros};
+use crate::model::{
+    Cause, ChangeRecord, ControlFile, HookEnd, NamedRequirements, Outcome, Reason, StepRecord, Withheld, micros,
+};
 use crate::observe::audit::Actor;
 use crate::oom::{OomReport, Victim};
 use crate::plan::shrink::Progress;
@@ -32,21 +34,16 @@ pub(super) fn agent(node: Option<&Node>, problems: Vec<String>) -> proto::Agent 
 
 pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> proto::Pod {
     let metadata = &state.pod.metadata;
-    let wanted = state
-        .desired
-        .targets(&state.pod)
-        .unwrap_or_else(|| state.pod.requirements());
+    let wanted = state.desired.targets(&state.pod);
+    let wanted = wanted.unwrap_or_else(|| state.pod.requirements());
     let (wanted, _) = NamedRequirements::split(&wanted);
     let (live, inits) = (state.live.as_ref(), &state.pod.spec.init_containers);
-    let refused = state.growth.refused.iter();
+    let (temporary, refused) = (state.desired.temporary.iter(), state.growth.refused.iter());
     let container = |named: &NamedRequirements| proto::Container {
         name: named.name.clone(),
         id: live.and_then(|live| Some(live.containers.get(&named.name)?.id.clone())),
         wanted: Some((&named.resources).into()),
-        spec: state
-            .pod
-            .container(&named.name)
-            .map(|container| (&container.resources).into()),
+        spec: state.pod.container(&named.name).map(|spec| (&spec.resources).into()),
         sidecar: inits.iter().any(|init| init.name == named.name),
         ..proto::Container::default()
     };
@@ -67,12 +64,7 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
         containers: wanted.iter().map(container).collect(),
         r#override: state.desired.overridden.as_ref().map(overridden),
         labels: metadata.labels.clone(),
-        leases: state
-            .desired
-            .temporary
-            .iter()
-            .map(|limit| lease(limit, quiet))
-            .collect(),
+        leases: temporary.map(|limit| lease(limit, quiet)).collect(),
         not_grown: refused
             .map(|(container, why)| format!("container {container}: {why}"))
             .collect(),
@@ -126,10 +118,10 @@ pub(super) fn report(report: &WorthReport) -> proto::ReportReply {
 
 fn lease(limit: &TemporaryLimit, quiet: SignedDuration) -> proto::Lease {
     let (until, reason) = match &limit.denied {
-        Some(denied) => {
-            let reason = format!("{}; the API server denies it: {}", limit.why, denied.why);
-            (denied.ends, reason)
-        }
+        Some(denied) => (
+            denied.ends,
+            format!("{}; the API server denies it: {}", limit.why, denied.why),
+        ),
         None => (limit.until(quiet), limit.why.clone()),
     };
     proto::Lease {
@@ -155,98 +147,79 @@ fn overridden(overridden: &Override) -> proto::Override {
 
 /// The reason of a pod's status, where the status alone does not say it.
 pub(super) fn detail(state: &PodState, now: Timestamp) -> String {
-    let status = state.status(now);
     let (failed, withheld) = (state.work.has_failed(), state.resize.pending());
-    let text = match status {
-        PodStatus::NotRunning => Some("no container of this pod runs on this node".to_owned()),
-        PodStatus::Foreign => {
-            let paused = state.drift.writers.all_paused(now).next();
-            paused.map(|(target, file, until)| {
+    match (state.status(now), &state.no_room) {
+        (PodStatus::NotRunning, _) => "no container of this pod runs on this node".to_owned(),
+        (PodStatus::Foreign, _) => {
+            let mut paused = state.drift.writers.all_paused(now);
+            paused.next().map_or_else(String::new, |(target, file, until)| {
                 format!("something else keeps changing {file} of {target}; left alone until {until}")
             })
         }
-        PodStatus::Refused if !failed && state.no_room.is_some() => {
-            state.no_room.as_ref().map(|no_room| no_room.why.clone())
+        (PodStatus::Refused, Some(no_room)) if !failed => no_room.why.clone(),
+        (PodStatus::Refused, None) if !failed && withheld.is_none() => {
+            state.shrink.next_retry(now).map_or_else(String::new, |failed| {
+                format!(
+                    "a lower memory limit was undone (time {} in a row) and is tried again at {}: {}",
+                    failed.times, failed.until, failed.why
+                )
+            })
         }
-        PodStatus::Refused if !failed && withheld.is_none() => state.shrink.next_retry(now).map(|regret| {
-            format!(
-                "a lower memory limit was undone (time {} in a row) and is tried again at {}: {}",
-                regret.times, regret.until, regret.why
-            )
-        }),
-        PodStatus::Owed | PodStatus::Refused | PodStatus::Deferred | PodStatus::Infeasible => {
-            Some(withheld.map_or(&*state.drift.last_reason, Withheld::reason).to_owned())
+        (PodStatus::Owed | PodStatus::Refused | PodStatus::Deferred | PodStatus::Infeasible, _) => {
+            withheld.map_or(&*state.drift.last_reason, Withheld::reason).to_owned()
         }
-        PodStatus::Working => {
-            let mut all = vec![withheld.map_or("", Withheld::reason).to_owned(), guard_actions(state)];
-            all.retain(|text| !text.is_empty());
-            Some(all.join("; "))
+        (PodStatus::Working, _) => {
+            let reason = withheld.map(|withheld| withheld.reason().to_owned());
+            let all = reason.into_iter().filter(|reason| !reason.is_empty());
+            all.chain(guard_actions(state)).collect::<Vec<_>>().join("; ")
         }
-        PodStatus::NotManaged | PodStatus::InSync => Some(guard_actions(state)),
-    };
-    text.unwrap_or_default()
+        (PodStatus::NotManaged | PodStatus::InSync, _) => guard_actions(state).collect::<Vec<_>>().join("; "),
+    }
 }
 
 /// The temporary limits of the guard, and the limits that it could not grow.
-fn guard_actions(state: &PodState) -> String {
+fn guard_actions(state: &PodState) -> impl Iterator<Item = String> {
     let lent = state.desired.temporary.iter().map(|limit| {
-        format!(
-            "container {} is lent {} of {}",
-            limit.container,
-            limit.resource,
-            limit.resource.quantity(limit.to)
-        )
+        let amount = limit.resource.quantity(limit.to);
+        format!("container {} is lent {} of {amount}", limit.container, limit.resource)
     });
-    let refused = state
-        .growth
-        .refused
-        .iter()
-        .map(|(container, why)| format!("container {container} was not grown: {why}"));
-    lent.chain(refused).collect::<Vec<_>>().join("; ")
+    let refused = state.growth.refused.iter();
+    lent.chain(refused.map(|(container, why)| format!("container {container} was not grown: {why}")))
 }
 
 /// The next step for a pod, as a sentence.
 pub(super) fn next(state: &PodState, now: Timestamp) -> String {
+    let (work, decision) = (&state.work, &state.decision);
+    let begins = work.pending.as_ref().and_then(|pending| pending.not_before);
+    let wait = begins.and_then(|at| at.checked_duration_since(Instant::now()));
     if state.live.is_none() {
-        return "Nothing until a container of this pod runs on this node.".to_owned();
-    }
-    let begins = state.work.pending.as_ref().and_then(|pending| pending.not_before);
-    if let Some(wait) = begins.and_then(|at| at.checked_duration_since(Instant::now())) {
-        return format!(
-            "A pass begins in {} s: many nodes follow this recommendation, and not all at once.",
-            wait.as_secs()
-        );
-    }
-    if state.work.running.is_some() || state.work.pending.is_some() {
-        return "A pass over this pod runs now.".to_owned();
-    }
-    if let Some(at) = state.work.retry_at {
-        return match at.saturating_duration_since(Instant::now()).as_secs() {
+        "Nothing until a container of this pod runs on this node.".to_owned()
+    } else if let Some(wait) = wait.map(|wait| wait.as_secs()) {
+        format!("A pass begins in {wait} s: many nodes follow this recommendation, and not all at once.")
+    } else if work.running.is_some() || work.pending.is_some() {
+        "A pass over this pod runs now.".to_owned()
+    } else if let Some(at) = work.retry_at {
+        match at.saturating_duration_since(Instant::now()).as_secs() {
             0 => "The next attempt comes within a second.".to_owned(),
             wait => format!("The next attempt is in {wait} s, or at once when the decision changes."),
-        };
-    }
-    if state.no_room.is_some() {
-        return "The recommendation is followed once the node has room for it: looked at every minute, and when pods come, go or \
-                take less."
-            .to_owned();
-    }
-    if let Some(regret) = state.shrink.next_retry(now) {
-        return format!(
+        }
+    } else if state.no_room.is_some() {
+        "The recommendation is followed once the node has room for it: looked at every minute, and when pods come, go or \
+         take less."
+            .to_owned()
+    } else if let Some(failed) = state.shrink.next_retry(now) {
+        format!(
             "The lower limit of {} is tried again at {:.0}.",
-            regret.target, regret.until
-        );
-    }
-    if state.shrink.progress(now) == Some(Progress::Waits) {
-        return "The lower memory limit is tried once it is this pod's turn: of one workload a few pods at a time, and none while \
-                one of them has its own limit back."
-            .to_owned();
-    }
-    if let Some((target, file, until)) = state.drift.writers.all_paused(now).next() {
-        return format!("{file} of {target} is looked at again at {until:.0}.");
-    }
-    if let Some(withheld) = state.resize.pending() {
-        return match withheld {
+            failed.target, failed.until
+        )
+    } else if state.shrink.progress(now) == Some(Progress::Waits) {
+        "The lower memory limit is tried once it is this pod's turn: of one workload a few pods at a time, and none while \
+         one of them has its own limit back."
+            .to_owned()
+    } else if let Some((target, file, until)) = state.drift.writers.all_paused(now).next() {
+        format!("{file} of {target} is looked at again at {until:.0}.")
+    } else if let Some(withheld) = state.resize.pending() {
+        let next = match withheld {
             Withheld::Deferred(_) => {
                 "The kubelet tries again when the node has room; a smaller recommendation replaces this one at once."
             }
@@ -257,35 +230,27 @@ pub(super) fn next(state: &PodState, now: Timestamp) -> String {
             Withheld::SpecLater(_) => {
                 "The API server is asked once it is back; where somebody else has changed the pod's resources by then, that counts."
             }
-        }
-        .to_owned();
-    }
-    if let Some(until) = state.desired.override_ends_at() {
-        return format!(
+        };
+        next.to_owned()
+    } else if let Some(until) = state.desired.override_ends_at() {
+        format!(
             "The override ends at {until:.0}, and what was decided comes back; until then its values are kept true."
-        );
+        )
+    } else if let Some(end) = decision.boosts.next_end {
+        format!("A startup boost ends at {end:.0}, and that container's cpu goes back.")
+    } else if let Some(until) = decision.canary.until {
+        format!("The change waits for pods that have it first, until {until:.0} if none of them here is in trouble.")
+    } else if decision.reason == Reason::StartupBoost {
+        "A startup boost ends once the pod is ready, or as long after that as its VPA says.".to_owned()
+    } else if state.desired.is_empty() {
+        "Nothing: this pod is not managed.".to_owned()
+    } else if let Some(TemporaryLimit { container, .. }) = state.desired.temporary.first() {
+        format!(
+            "What container {container} is lent is taken back once it has been quiet for long enough, or the recommendation has caught up."
+        )
+    } else {
+        "Its values are kept true; a new recommendation changes them at once.".to_owned()
     }
-    if let Some(end) = state.decision.boosts.next_end {
-        return format!("A startup boost ends at {end:.0}, and that container's cpu goes back.");
-    }
-    if let Some(until) = state.decision.canary.until {
-        return format!(
-            "The change waits for pods that have it first, until {until:.0} if none of them here is in trouble."
-        );
-    }
-    if state.decision.reason == Reason::StartupBoost {
-        return "A startup boost ends once the pod is ready, or as long after that as its VPA says.".to_owned();
-    }
-    if state.desired.is_empty() {
-        return "Nothing: this pod is not managed.".to_owned();
-    }
-    if let Some(limit) = state.desired.temporary.first() {
-        return format!(
-            "What container {} is lent is taken back once it has been quiet for long enough, or the recommendation has caught up.",
-            limit.container
-        );
-    }
-    "Its values are kept true; a new recommendation changes them at once.".to_owned()
 }
 
 pub(super) fn change(record: &ChangeRecord) -> proto::Change {
@@ -377,10 +342,7 @@ fn step(record: &StepRecord) -> proto::Step {
         via: record.change.via().to_string(),
         level: record.target.level().to_owned(),
         name: record.target.container().unwrap_or_default().to_owned(),
-        file: record
-            .change
-            .file()
-            .map_or_else(String::new, |file| file.name().to_owned()),
+        file: record.change.file().map_or("", ControlFile::name).to_owned(),
         from,
         to,
         took_us: micros(record.took),

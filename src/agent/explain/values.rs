@@ -53,13 +53,33 @@ pub(super) fn values(
         };
         for setting in held.iter().filter(is_set) {
             let file = setting.file();
-            let actual = Actual {
-                path: cgroup.path(),
-                kernel: setting,
-                stored: stored.and_then(|stored| stored_text(stored, file)),
-                systemd: systemd.as_ref().and_then(|settings| settings.get(file)),
-            };
-            values.push(compare(actual, &target, &expected, snapshot));
+            let of = |state: &PodValues| state.tree.get(&target).and_then(|settings| settings.get(file));
+            let text = |setting: Option<Setting>| setting.map(|setting| setting.to_string()).unwrap_or_default();
+            let [wanted, kept, allocated] =
+                [&expected.wanted, &expected.kept, &expected.allocated].map(|state| state.as_ref().and_then(of));
+            let spec = of(&expected.spec);
+            let runtime = stored.and_then(|stored| stored_text(stored, file));
+            let property = systemd.as_ref().and_then(|settings| settings.get(file));
+            let difference = kernel_difference(setting, &target, [wanted, kept, spec], snapshot)
+                .or_else(|| {
+                    let wanted = expected.wanted.as_ref()?.specs.get(target.container()?)?;
+                    runtime_difference(runtime.as_deref()?, &stored_text(wanted, file)?, snapshot)
+                })
+                .or_else(|| systemd_difference(property?, wanted?));
+            values.push(proto::Value {
+                level: target.level().to_owned(),
+                name: target.container().unwrap_or_default().to_owned(),
+                path: cgroup.path().to_string(),
+                file: file.name().to_owned(),
+                spec: text(spec),
+                allocated: text(allocated),
+                wanted: text(wanted),
+                kernel: setting.to_string(),
+                runtime: runtime.unwrap_or_default(),
+                systemd: text(property),
+                owner: if wanted.is_some() { "vscaled" } else { "kubelet" }.to_owned(),
+                difference: difference.unwrap_or_default(),
+            });
         }
     }
     Ok(values)
@@ -96,43 +116,6 @@ fn properties(node: &Node, path: &CgroupPath) -> Option<Settings> {
         .get(&unit, node.traits.version)
         .inspect_err(|error| tracing::debug!(%unit, %error, "properties not known"))
         .ok()
-}
-
-/// One value as the kernel, the runtime and systemd have it.
-struct Actual<'a> {
-    path: &'a CgroupPath,
-    kernel: Setting,
-    /// The value in the runtime's stored spec.
-    stored: Option<String>,
-    systemd: Option<Setting>,
-}
-
-fn compare(actual: Actual<'_>, target: &Target, expected: &Expected, snapshot: &PodSnapshot) -> proto::Value {
-    let file = actual.kernel.file();
-    let of = |state: &PodValues| state.tree.get(target).and_then(|settings| settings.get(file));
-    let text = |setting: Option<Setting>| setting.map(|setting| setting.to_string()).unwrap_or_default();
-    let wanted = expected.wanted.as_ref().and_then(of);
-    let (kept, spec) = (expected.kept.as_ref().and_then(of), of(&expected.spec));
-    let difference = kernel_difference(actual.kernel, target, [wanted, kept, spec], snapshot)
-        .or_else(|| {
-            let wanted = expected.wanted.as_ref()?.specs.get(target.container()?)?;
-            runtime_difference(actual.stored.as_deref()?, &stored_text(wanted, file)?, snapshot)
-        })
-        .or_else(|| systemd_difference(actual.systemd?, wanted?));
-    proto::Value {
-        level: target.level().to_owned(),
-        name: target.container().unwrap_or_default().to_owned(),
-        path: actual.path.to_string(),
-        file: file.name().to_owned(),
-        spec: text(spec),
-        allocated: text(expected.allocated.as_ref().and_then(of)),
-        wanted: text(wanted),
-        kernel: actual.kernel.to_string(),
-        runtime: actual.stored.unwrap_or_default(),
-        systemd: text(actual.systemd),
-        owner: if wanted.is_some() { "vscaled" } else { "kubelet" }.to_owned(),
-        difference: difference.unwrap_or_default(),
-    }
 }
 
 /// Explains why the kernel's file does not have the wanted value, and the next step.

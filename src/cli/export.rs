@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::output::{clean, yaml};
 use super::{Failure, agent::Agent, amount, io};
-use crate::control::proto::Pod;
+use crate::control::proto::{Pod, Workload};
 use crate::model::objects::VerticalPodAutoscaler;
 use crate::model::{Requirements, Resource};
 
@@ -58,44 +58,16 @@ struct Exported {
     vpa_spec: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Name {
-    namespace: String,
-    kind: String,
-    name: String,
-}
+/// Namespace, kind and name of a workload.
+type Name = (String, String, String);
 
-impl Name {
-    fn of(pod: &Pod) -> Self {
-        let (kind, name) = match &pod.workload {
-            Some(workload) => (workload.kind.clone(), workload.name.clone()),
-            None => ("Pod".to_owned(), pod.name.clone()),
-        };
-        Self {
-            namespace: pod.namespace.clone(),
-            kind,
-            name,
-        }
-    }
-
-    fn is_called(&self, text: &str) -> bool {
-        text == self.name || text.split_once('/') == Some((&self.namespace, &self.name))
-    }
-
-    /// The API version of a kind with a pod template.
-    fn api_version(&self) -> Option<&'static str> {
-        Some(match self.kind.as_str() {
-            "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" => "apps/v1",
-            "CronJob" => "batch/v1",
-            "ReplicationController" => "v1",
-            _ => return None,
-        })
-    }
-}
-
-impl std::fmt::Display for Name {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&clean(&format!("{}/{}/{}", self.namespace, self.kind, self.name)))
+/// The API version of a kind with a pod template.
+fn api_version(kind: &str) -> Option<&'static str> {
+    match kind {
+        "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" => Some("apps/v1"),
+        "CronJob" => Some("batch/v1"),
+        "ReplicationController" => Some("v1"),
+        _ => None,
     }
 }
 
@@ -104,15 +76,15 @@ fn select(pods: &[Pod], names: &[String]) -> Result<BTreeMap<Name, Exported>, Fa
     let mut unknown: BTreeSet<&str> = names.iter().map(String::as_str).collect();
     let mut found: BTreeMap<Name, Exported> = BTreeMap::new();
     for pod in pods {
-        let name = Name::of(pod);
-        unknown.retain(|text| !name.is_called(text));
-        let is_wanted = if names.is_empty() {
-            pod.state != "NotManaged"
-        } else {
-            names.iter().any(|text| name.is_called(text))
+        let (namespace, Workload { kind, name }) = (&pod.namespace, pod.workload.clone().unwrap_or_default());
+        let is_called = |text: &str| text == name || text.split_once('/') == Some((namespace, &name));
+        unknown.retain(|text| !is_called(text));
+        let is_wanted = match names {
+            [] => pod.state != "NotManaged",
+            names => names.iter().any(|text| is_called(text)),
         };
         if is_wanted {
-            found.entry(name).or_default().add(pod);
+            found.entry((namespace.clone(), kind, name)).or_default().add(pod);
         }
     }
     if let Some(name) = unknown.first() {
@@ -141,19 +113,21 @@ impl Exported {
 fn manifests(workloads: &BTreeMap<Name, Exported>, format: Format) -> Result<(String, Vec<String>), Failure> {
     let (mut text, mut warnings, mut patches) = (String::new(), Vec::new(), Vec::new());
     for (name, exported) in workloads {
-        let Some(version) = name.api_version() else {
+        let (namespace, kind, workload) = name;
+        let title = clean(&format!("{namespace}/{kind}/{workload}"));
+        let Some(version) = api_version(kind) else {
             warnings.push(format!(
-                "{name} is left out: only Deployment, ReplicaSet, StatefulSet, DaemonSet, CronJob and ReplicationController have a \
+                "{title} is left out: only Deployment, ReplicaSet, StatefulSet, DaemonSet, CronJob and ReplicationController have a \
                  template that can be changed"
             ));
             continue;
         };
-        let comment = format!("# {name}: pods on this node: {}\n", exported.pods);
+        let comment = format!("# {title}: pods on this node: {}\n", exported.pods);
         match format {
             Format::Patch => text += &format!("---\n{comment}{}", yaml(&patch(name, version, exported))?),
             Format::Vpa => text += &format!("---\n{comment}{}", yaml(&vpa(name, version, exported)?)?),
             Format::Kustomize => patches.push(json!({
-                "target": {"kind": name.kind, "name": name.name, "namespace": name.namespace},
+                "target": {"kind": kind, "name": workload, "namespace": namespace},
                 "patch": yaml(&patch(name, version, exported))?,
             })),
         }
@@ -169,32 +143,30 @@ fn manifests(workloads: &BTreeMap<Name, Exported>, format: Format) -> Result<(St
     Ok((text, warnings))
 }
 
-fn patch(name: &Name, version: &str, exported: &Exported) -> Value {
+fn patch((namespace, kind, name): &Name, version: &str, exported: &Exported) -> Value {
     let mut pod: BTreeMap<&str, Vec<Value>> = BTreeMap::new();
     for (container, has) in &exported.containers {
         let resources = without_unset(json!({"limits": has.limits, "requests": has.requests}));
-        let list = match exported.sidecars.contains(container) {
-            true => "initContainers",
-            false => "containers",
-        };
+        let is_sidecar = exported.sidecars.contains(container);
+        let list = if is_sidecar { "initContainers" } else { "containers" };
         let patch = json!({"name": container, "resources": resources});
         pod.entry(list).or_default().push(patch);
     }
     let template = json!({"template": {"spec": pod}});
-    let spec = match name.kind.as_str() {
+    let spec = match kind.as_str() {
         "CronJob" => json!({"jobTemplate": {"spec": template}}),
         _ => template,
     };
     json!({
         "apiVersion": version,
-        "kind": name.kind,
-        "metadata": {"name": name.name, "namespace": name.namespace},
+        "kind": kind,
+        "metadata": {"name": name, "namespace": namespace},
         "spec": spec,
     })
 }
 
 /// The VPA of the workload with other bounds, or a new VPA.
-fn vpa(name: &Name, version: &str, exported: &Exported) -> Result<Value, Failure> {
+fn vpa((namespace, kind, name): &Name, version: &str, exported: &Exported) -> Result<Value, Failure> {
     const NEW: &str = r#"{"updatePolicy": {"updateMode": "InPlaceOrRecreate"}}"#;
     let mut vpa = VerticalPodAutoscaler::default();
     let spec = exported.vpa_spec.as_deref().unwrap_or(NEW);
@@ -212,11 +184,11 @@ fn vpa(name: &Name, version: &str, exported: &Exported) -> Result<Value, Failure
         policies.push(policy);
     }
     let mut spec = json!(vpa.spec);
-    spec["targetRef"] = json!({"apiVersion": version, "kind": name.kind, "name": name.name});
+    spec["targetRef"] = json!({"apiVersion": version, "kind": kind, "name": name});
     Ok(json!({
         "apiVersion": "autoscaling.k8s.io/v1",
         "kind": "VerticalPodAutoscaler",
-        "metadata": {"name": exported.vpa.as_ref().unwrap_or(&name.name), "namespace": name.namespace},
+        "metadata": {"name": exported.vpa.as_ref().unwrap_or(name), "namespace": namespace},
         "spec": without_unset(spec),
     }))
 }
@@ -235,7 +207,7 @@ fn without_unset(value: Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::proto::{Amounts, Container, Requirements, Workload};
+    use crate::control::proto::{Amounts, Container, Requirements};
     use crate::sources::{parse_manifests, parse_pod_templates};
 
     fn pod(kind: &str, name: &str, state: &str, memory: &str) -> Pod {

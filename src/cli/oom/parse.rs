@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::cgroup::{ContainerId, PodUid};
-use crate::cli::output::{Output, Paint};
+use crate::cli::output::Output;
 use crate::cli::{Failure, io, table};
 use crate::model::CgroupPath;
 use crate::oom::{Kill, Level, ReportedMemory, parse_log};
@@ -28,7 +28,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let kills = parse_log(&io::read_bytes(&arguments.file)?);
     let kills: Vec<ShownKill> = kills.iter().map(ShownKill::from).collect();
-    arguments.output.print_list("kills", &kills, |_| render(&kills))
+    arguments.output.print_list("kills", &kills, || render(&kills))
 }
 
 /// The printed form, which is a promise to users and therefore a type of its own.
@@ -94,7 +94,7 @@ fn render(kills: &[ShownKill<'_>]) -> String {
         ]
     });
     let header = "TIME  PID  COMMAND  LEVEL  RSS  POD  CONTAINER  CGROUP";
-    table::list(header, rows, Paint::PLAIN)
+    table::list(header, rows)
 }
 
 #[cfg(test)]

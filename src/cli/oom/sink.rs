@@ -1,24 +1,21 @@
 //! `vscalectl oom sink`: receives the reports of agents over `vscaled.report.v1`, prints them, and acknowledges them. It is
 //! as simple as a receiver can be: a reference for people who write one.
 
-use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
-use futures::StreamExt;
+use futures::{FutureExt, StreamExt};
 use serde::Serialize;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
-use tokio_util::sync::CancellationToken;
 use tonic::transport::{Certificate, Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::cli::agent::block_on;
-use crate::cli::output::{Output, Paint, Tone, clean, or_dash};
+use crate::cli::output::{Output, Tone, clean, coloured, optional, or_dash};
 use crate::cli::{Failure, io};
 use crate::model::Bytes;
 use crate::oom::ReportedPod;
@@ -73,35 +70,30 @@ async fn listen(arguments: &Arguments, tls: Option<ServerTlsConfig>) -> Result<(
     if let Some(tls) = tls {
         server = server.tls_config(tls).context("TLS").map_err(Failure::usage)?;
     }
-    let sink = Arc::new(Sink {
-        output: arguments.output.clone(),
-        seen: Mutex::new(SeenIds::new(REMEMBERED)),
-        failure: Mutex::default(),
-        stop: CancellationToken::new(),
-    });
-    let (stop, stopped) = (sink.stop.clone(), sink.stop.clone().cancelled_owned());
-    tokio::spawn(async move {
-        if tokio::signal::ctrl_c().await.is_ok() {
-            stop.cancel();
-        }
-    });
-    let router = server.add_service(ReportReceiverServer::new(Arc::clone(&sink)));
-    let served = if let Some(path) = address.strip_prefix("unix://") {
-        let incoming = UnixListenerStream::new(UnixListener::bind(path).map_err(unusable)?);
+    let (reports, received) = mpsc::channel(ACKS);
+    let router = server.add_service(ReportReceiverServer::new(Sink { reports }));
+    let socket = address.strip_prefix("unix://");
+    let served = if let Some(path) = socket {
+        let listener = UnixListener::bind(path).map_err(unusable)?;
         eprintln!("vscalectl: listening at {address}");
-        let served = router.serve_with_incoming_shutdown(incoming, stopped).await;
-        std::fs::remove_file(path).map_err(unusable)?;
-        served
+        router
+            .serve_with_incoming(UnixListenerStream::new(listener))
+            .left_future()
     } else {
         let listener = TcpListener::bind(address).await.map_err(unusable)?;
         let bound = listener.local_addr().map_err(unusable)?;
         eprintln!("vscalectl: listening at {scheme}://{bound}");
-        let incoming = TcpListenerStream::new(listener);
-        router.serve_with_incoming_shutdown(incoming, stopped).await
+        router
+            .serve_with_incoming(TcpListenerStream::new(listener))
+            .right_future()
     };
-    served.context("cannot receive any more")?;
-    let failure = sink.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
-    failure.map_or(Ok(()), Err)
+    let ended = tokio::select! {
+        served = served => served.context("cannot receive any more").map_err(Failure::from),
+        printed = print(received, &arguments.output) => printed,
+        signal = tokio::signal::ctrl_c() => signal.context("cannot receive signals").map_err(Failure::from),
+    };
+    socket.map_or(Ok(()), std::fs::remove_file).map_err(unusable)?;
+    ended
 }
 
 fn tls(arguments: &Arguments) -> Result<Option<ServerTlsConfig>, Failure> {
@@ -117,17 +109,16 @@ fn tls(arguments: &Arguments) -> Result<Option<ServerTlsConfig>, Failure> {
     Ok(Some(tls))
 }
 
+/// A report, and the place for its acknowledgement.
+type Received = (Report, mpsc::Sender<Result<Ack, Status>>);
+
 #[derive(Debug)]
 struct Sink {
-    output: Output,
-    seen: Mutex<SeenIds>,
-    /// The error that ended printing.
-    failure: Mutex<Option<Failure>>,
-    stop: CancellationToken,
+    reports: mpsc::Sender<Received>,
 }
 
 #[tonic::async_trait]
-impl ReportReceiver for Arc<Sink> {
+impl ReportReceiver for Sink {
     type DeliverStream = ReceiverStream<Result<Ack, Status>>;
 
     async fn deliver(
@@ -135,75 +126,61 @@ impl ReportReceiver for Arc<Sink> {
         request: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Self::DeliverStream>, Status> {
         let (acks, answers) = mpsc::channel(ACKS);
-        let (sink, mut messages) = (Self::clone(self), request.into_inner());
+        let (reports, mut messages) = (self.reports.clone(), request.into_inner());
         tokio::spawn(async move {
             let mut greeted = false;
-            // Cancel-safe: the agent sends a message again that the sink has not acknowledged.
-            while let Some(Some(Ok(message))) = sink.stop.run_until_cancelled(messages.next()).await {
-                let Some(answer) = sink.answer(message, &mut greeted) else {
-                    continue;
+            while let Some(Ok(AgentMessage { message })) = messages.next().await {
+                let refusal = match (message, greeted) {
+                    (Some(Message::Hello(hello)), false) if hello.version == PROTOCOL_VERSION => {
+                        let (node, version) = (or_dash(&hello.node), or_dash(&hello.agent_version));
+                        eprintln!("vscalectl: node {node} connected, vscaled {version}");
+                        greeted = true;
+                        continue;
+                    }
+                    (Some(Message::Hello(_)), false) => {
+                        let message = format!("this receiver speaks version {PROTOCOL_VERSION} of the protocol");
+                        Status::failed_precondition(message)
+                    }
+                    (Some(Message::Report(report)), true) if report.id.is_empty() || report.count == 0 => {
+                        Status::invalid_argument("a report has an id and a count")
+                    }
+                    (Some(Message::Report(report)), true) => match reports.send((report, acks.clone())).await {
+                        Ok(()) => continue,
+                        Err(_ended) => return,
+                    },
+                    (Some(_), _) => Status::invalid_argument("the first message must be the only Hello"),
+                    // A newer agent sent a message of an unknown kind.
+                    (None, _) => continue,
                 };
-                let ends = answer.is_err();
-                if acks.send(answer).await.is_err() || ends {
-                    return;
-                }
+                drop(acks.send(Err(refusal)).await);
+                return;
             }
         });
         Ok(Response::new(ReceiverStream::new(answers)))
     }
 }
 
-impl Sink {
-    /// The answer to a message, if it has one.
-    fn answer(&self, message: AgentMessage, greeted: &mut bool) -> Option<Result<Ack, Status>> {
-        match (message.message, *greeted) {
-            (Some(Message::Hello(hello)), false) if hello.version != PROTOCOL_VERSION => {
-                let message = format!("this receiver speaks version {PROTOCOL_VERSION} of the protocol");
-                Some(Err(Status::failed_precondition(message)))
-            }
-            (Some(Message::Hello(hello)), false) => {
-                let (node, version) = (or_dash(&hello.node), or_dash(&hello.agent_version));
-                eprintln!("vscalectl: node {node} connected, vscaled {version}");
-                *greeted = true;
-                None
-            }
-            (Some(Message::Report(report)), true) => self.accept(&report),
-            (Some(Message::Hello(_) | Message::Report(_)), _) => {
-                let message = "the first message must be the only Hello";
-                Some(Err(Status::invalid_argument(message)))
-            }
-            // A newer agent sent a message of an unknown kind.
-            (None, _) => None,
-        }
-    }
-
-    /// Stores a report, which means here to print it, and acknowledges it.
-    fn accept(&self, report: &Report) -> Option<Result<Ack, Status>> {
-        if report.id.is_empty() || report.count == 0 {
-            return Some(Err(Status::invalid_argument("a report has an id and a count")));
-        }
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+/// Stores each report, which means here to print it, and acknowledges it. Ends when the reader closes the pipe.
+async fn print(mut received: mpsc::Receiver<Received>, output: &Output) -> Result<(), Failure> {
+    let mut seen = SeenIds::new(REMEMBERED);
+    while let Some((report, acks)) = received.recv().await {
         let again = !seen.insert(IdHash::of(&report.id));
         let shown = Shown {
             id: &report.id,
             again,
             report: match report.first_time {
-                None => ShownReport::Kill(report),
-                Some(_) => ShownReport::Folded(report),
+                None => ShownReport::Kill(&report),
+                Some(_) => ShownReport::Folded(&report),
             },
         };
-        match self.output.print_next(&shown, |paint| line(report, again, paint)) {
-            Ok(ControlFlow::Continue(())) => Some(Ok(Ack {
-                up_to: report.sequence,
-                ids: Vec::new(),
-            })),
-            stopped => {
-                *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = stopped.err();
-                self.stop.cancel();
-                None
-            }
+        if output.print_next(&shown, || line(&report, again))?.is_break() {
+            break;
         }
+        let (up_to, ids) = (report.sequence, Vec::new());
+        // An agent that has gone sends the report again.
+        drop(acks.send(Ok(Ack { up_to, ids })).await);
     }
+    Ok(())
 }
 
 #[derive(Serialize)]
@@ -223,33 +200,31 @@ enum ShownReport<'a> {
 }
 
 /// One report as a line: time, node, pod, container, limit, and the killed process.
-fn line(report: &Report, again: bool, paint: Paint) -> String {
-    let pod = report.pod.as_ref().map(ReportedPod::full_name).unwrap_or_default();
-    let container = report.container.as_ref().map_or("", |container| &container.name);
+fn line(report: &Report, again: bool) -> String {
+    let pod = optional(report.pod.as_ref().map(ReportedPod::full_name));
+    let container = report.container.as_ref().map(|container| &container.name);
     let limit = report.container_limit.as_ref().or(report.limit.as_ref());
     let limit = limit.and_then(|limit| limit.limit_bytes);
-    let limit = limit
-        .map(|bytes| format!(" of {}", Bytes::new(bytes)))
-        .unwrap_or_default();
-    let level = report.limit_of().as_str_name().trim_start_matches("LEVEL_");
+    let limit = limit.map_or_else(String::new, |bytes| format!(" of {}", Bytes::new(bytes)));
     let what = match &report.first_time {
         None => killed(report),
-        Some(first) => format!("{} kills since {}, without detail", report.count, time(first)),
+        first => format!("{} kills since {}, without detail", report.count, time(first)),
     };
-    let again = if again { " (again)" } else { "" };
     format!(
-        "{} {} {} {}: {} limit{limit}: {what}{again}",
-        report.time.as_ref().map_or_else(|| "-".to_owned(), time),
+        "{} {} {} {}: {} limit{limit}: {what}{}",
+        time(&report.time),
         or_dash(&report.node),
-        paint.text(Tone::Title, &or_dash(&pod)),
-        or_dash(container),
-        level.to_lowercase(),
+        coloured(Tone::Title, &pod),
+        optional(container),
+        report.limit_of(),
+        if again { " (again)" } else { "" },
     )
 }
 
 /// The time to the millisecond.
-fn time(time: &prost_types::Timestamp) -> String {
-    jiff::Timestamp::new(time.seconds, time.nanos).map_or_else(|_| "-".to_owned(), |time| format!("{time:.3}"))
+fn time(time: &Option<prost_types::Timestamp>) -> String {
+    let time = time.and_then(|time| jiff::Timestamp::new(time.seconds, time.nanos).ok());
+    optional(time.map(|time| format!("{time:.3}")))
 }
 
 fn killed(report: &Report) -> String {
@@ -278,7 +253,7 @@ mod tests {
     fn a_kill_is_one_line_that_its_victim_cannot_write_into() {
         let mut kill = kill_of("web", 7);
         kill.victim.as_mut().unwrap().comm = "a\u{1b}[2J\nb".to_owned();
-        let text = line(&Report::from(&kill.into()), true, Paint::PLAIN);
+        let text = line(&Report::from(&kill.into()), true);
         assert_eq!(
             text,
             "2023-11-14T22:13:27.000Z node-1 shop/web app: container limit of 64Mi: killed \"a\\u{1b}[2J\\nb\" (7), a child process (again)"
@@ -290,7 +265,7 @@ mod tests {
         let mut folded = crate::report::Report::from(kill_of("web", 7)).into_aggregate();
         folded.count = 12;
         let folded = crate::report::Report::Aggregate(Box::new(folded));
-        let text = line(&Report::from(&folded), false, Paint::PLAIN);
+        let text = line(&Report::from(&folded), false);
         assert!(
             text.ends_with("12 kills since 2023-11-14T22:13:27.000Z, without detail"),
             "{text}"

@@ -7,40 +7,16 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches};
 
-use crate::model::{Bytes, MilliCpu, NamedRequirements, Requirements, Resource, ResourceList};
+use crate::model::{Bytes, MilliCpu, NamedRequirements, Requirements, Resource};
 
 const CONTAINER: &str = "container";
 
-/// An option with an amount: its name, its help, its resource, and the list that it sets.
-type AmountOption = (
-    &'static str,
-    &'static str,
-    Resource,
-    fn(&mut Requirements) -> &mut ResourceList,
-);
-
-const OPTIONS: [AmountOption; 4] = [
-    (
-        "cpu-request",
-        "Reserved cpu, such as 250m",
-        Resource::Cpu,
-        |resources| &mut resources.requests,
-    ),
-    ("cpu-limit", "Most cpu it may use", Resource::Cpu, |resources| {
-        &mut resources.limits
-    }),
-    (
-        "memory-request",
-        "Reserved memory, such as 128Mi",
-        Resource::Memory,
-        |resources| &mut resources.requests,
-    ),
-    (
-        "memory-limit",
-        "Most memory it may use",
-        Resource::Memory,
-        |resources| &mut resources.limits,
-    ),
+/// The options with amounts, the resource of each, and their help.
+const OPTIONS: [(&str, Resource, &str); 4] = [
+    ("cpu-request", Resource::Cpu, "Reserved cpu, such as 250m"),
+    ("cpu-limit", Resource::Cpu, "Most cpu it may use"),
+    ("memory-request", Resource::Memory, "Reserved memory, such as 128Mi"),
+    ("memory-limit", Resource::Memory, "Most memory it may use"),
 ];
 
 /// The requested values of each container. An absent value stays as it is.
@@ -59,7 +35,7 @@ impl Args for RequestedResources {
             .required(true)
             .action(ArgAction::Append)
             .value_parser(NonEmptyStringValueParser::new());
-        let values = OPTIONS.map(|(name, help, resource, _)| {
+        let values = OPTIONS.map(|(name, resource, help)| {
             let value = Arg::new(name).long(name).help(help).action(ArgAction::Append);
             match resource {
                 Resource::Cpu => value
@@ -84,14 +60,20 @@ impl Args for RequestedResources {
 
 impl FromArgMatches for RequestedResources {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let names: Vec<(usize, String)> = occurrences(matches, CONTAINER).collect();
-        let mut values: Vec<Value> = Vec::new();
-        for option in OPTIONS {
-            values.extend(occurrences(matches, option.0).map(|(index, amount)| (index, option, amount)));
+        let mut given: Vec<_> = occurrences(matches, CONTAINER)
+            .map(|(at, name)| (at, Given::Container(name)))
+            .collect();
+        if let [(at, _)] = given.as_mut_slice() {
+            // With one container alone the order does not matter.
+            *at = 0;
         }
-        values.sort_by_key(|(index, ..)| *index);
-        let containers =
-            assign(&names, &values).map_err(|message| clap::Error::raw(ErrorKind::ValueValidation, message))?;
+        for (option, resource, _) in OPTIONS {
+            let amounts = occurrences(matches, option);
+            given.extend(amounts.map(|(at, amount)| (at, Given::Amount(option, resource, amount))));
+        }
+        given.sort_by_key(|(at, _)| *at);
+        let containers = assign(given.into_iter().map(|(_, given)| given));
+        let containers = containers.map_err(|message| clap::Error::raw(ErrorKind::ValueValidation, message))?;
         Ok(Self { containers })
     }
 
@@ -101,8 +83,11 @@ impl FromArgMatches for RequestedResources {
     }
 }
 
-/// An amount with its place on the command line and its option.
-type Value = (usize, AmountOption, u64);
+/// A part of the command line: the name of a container, or an option with its resource and amount.
+enum Given {
+    Container(String),
+    Amount(&'static str, Resource, u64),
+}
 
 /// The values of an option with their places on the command line.
 fn occurrences<'a, T: Clone + Send + Sync + 'static>(
@@ -114,41 +99,45 @@ fn occurrences<'a, T: Clone + Send + Sync + 'static>(
     indices.zip(values)
 }
 
-/// Assigns the values to the containers. Both are in the order of the command line.
-fn assign(names: &[(usize, String)], values: &[Value]) -> Result<Vec<NamedRequirements>, String> {
-    let place = |at: usize| match names.get(at) {
-        Some(_) if names.len() == 1 => 0,
-        Some((index, _)) => *index,
-        None => usize::MAX,
-    };
-    if let Some((_, (option, ..), _)) = values.iter().find(|(index, ..)| *index < place(0)) {
-        return Err(format!("--{option} is for no container: put -c NAME before it"));
-    }
-    let mut containers = Vec::new();
-    for (at, (_, name)) in names.iter().enumerate() {
-        if names[..at].iter().any(|(_, other)| other == name) {
-            return Err(format!("-c {name} is given twice: name each container once"));
-        }
-        // A container without values of its own shares those of the next container that has some.
-        let until = |end: usize| {
-            values
-                .iter()
-                .filter(move |(index, ..)| (place(at)..place(end)).contains(index))
-        };
-        let end = (at + 1..=names.len()).find(|end| until(*end).next().is_some());
-        let end = end.ok_or_else(|| format!("-c {name} has no values: put them after it"))?;
-        let mut resources = Requirements::default();
-        for (_, (option, _, resource, list), amount) in until(end) {
-            let list = list(&mut resources);
-            if list.get(*resource).is_some() {
-                return Err(format!("--{option} is given twice for container {name}"));
+/// Assigns the values to the containers, both in the order of the command line. Containers in a row share values.
+fn assign(given: impl Iterator<Item = Given>) -> Result<Vec<NamedRequirements>, String> {
+    let (mut containers, mut row): (Vec<NamedRequirements>, _) = (Vec::new(), 0);
+    let is_empty = |container: &NamedRequirements| container.resources == Requirements::default();
+    for one in given {
+        match one {
+            Given::Container(name) if containers.iter().any(|container| container.name == name) => {
+                return Err(format!("-c {name} is given twice: name each container once"));
             }
-            list.set(*resource, Some(*amount));
+            Given::Container(name) => {
+                if containers.last().is_some_and(|last| !is_empty(last)) {
+                    row = containers.len();
+                }
+                let resources = Requirements::default();
+                containers.push(NamedRequirements { name, resources });
+            }
+            Given::Amount(option, ..) if containers.is_empty() => {
+                return Err(format!("--{option} is for no container: put -c NAME before it"));
+            }
+            Given::Amount(option, resource, amount) => {
+                for NamedRequirements { name, resources } in &mut containers[row..] {
+                    let list = match option.ends_with("request") {
+                        true => &mut resources.requests,
+                        false => &mut resources.limits,
+                    };
+                    if list.get(resource).is_some() {
+                        return Err(format!("--{option} is given twice for container {name}"));
+                    }
+                    list.set(resource, Some(amount));
+                }
+            }
         }
-        check(&resources)?;
-        let name = name.clone();
-        containers.push(NamedRequirements { name, resources });
     }
+    if let Some(NamedRequirements { name, .. }) = containers.iter().find(|container| is_empty(container)) {
+        return Err(format!("-c {name} has no values: put them after it"));
+    }
+    containers
+        .iter()
+        .try_for_each(|container| check(&container.resources))?;
     Ok(containers)
 }
 
@@ -169,6 +158,7 @@ fn check(Requirements { requests, limits }: &Requirements) -> Result<(), String>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::ResourceList;
 
     fn parse(line: &str) -> Result<Vec<(String, String)>, String> {
         let command = RequestedResources::augment_args(Command::new("resize").no_binary_name(true));

@@ -11,15 +11,16 @@ pub(super) const LEGEND: &str = "█ used   r request   t target   [ ] bounds   
 /// Draws amounts as a bar of `width` characters. The right end is the largest amount.
 pub(super) fn bar(amounts: &Amounts, width: usize) -> Line<'static> {
     let limit = if amounts.temporary_until.is_some() { '!' } else { '|' };
+    let [used, request, highest, target, lower, upper] = amounts.values;
     // A later mark hides an earlier one in the same cell.
     let marks = [
-        (amounts.lower_bound, '['),
-        (amounts.upper_bound, ']'),
-        (amounts.request, 'r'),
-        (amounts.target, 't'),
-        (amounts.limit, limit),
+        (lower, '['),
+        (upper, ']'),
+        (request, 'r'),
+        (target, 't'),
+        (highest, limit),
     ];
-    let used = amounts.used.unwrap_or(0);
+    let used = used.unwrap_or(0);
     let scale = marks.iter().filter_map(|(amount, _)| *amount).fold(used, u64::max);
     if scale == 0 || width == 0 {
         return Line::from(" ".repeat(width));
@@ -46,8 +47,8 @@ pub(super) fn bar(amounts: &Amounts, width: usize) -> Line<'static> {
 
 /// The colour that says how close use is to the limit.
 pub(super) fn fill(amounts: &Amounts) -> Color {
-    let (used, limit) = (amounts.used.unwrap_or(0), amounts.limit.unwrap_or(u64::MAX));
-    match u128::from(used) * 100 / u128::from(limit.max(1)) {
+    let [used, _, limit, ..] = amounts.values;
+    match u128::from(used.unwrap_or(0)) * 100 / u128::from(limit.unwrap_or(u64::MAX).max(1)) {
         95.. => Color::Red,
         80.. => Color::Yellow,
         _ => Color::Green,

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::output::{Format, Output, Paint, optional};
+use super::output::{Format, Output, optional};
 use super::time::Ttl;
 use super::{Failure, agent::Agent, table};
 use state::{Line, Node};
@@ -61,29 +61,26 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
         Ok(node)
     })?;
     let lines = view.lines(&node);
-    arguments
-        .output
-        .print_list("usage", &lines, |paint| once(&lines, paint))
+    arguments.output.print_list("usage", &lines, || once(&lines))
 }
 
 /// One row for each resource of each pod and container.
-fn once(lines: &[&Line], paint: Paint) -> String {
+fn once(lines: &[&Line]) -> String {
     if lines.is_empty() {
         return "no such pod runs on this node\n".to_owned();
     }
     let rows = lines.iter().flat_map(|line| {
-        let mut head = [line.full_name(), optional(line.container.as_deref()), line.throttled()];
+        let mut head = [line.full_name(), optional(line.container.as_ref()), line.throttled()];
         [&line.cpu, &line.memory].map(|amounts| {
             // Only the first row of a line has them.
             let [pod, container, throttled] = head.each_mut().map(std::mem::take);
-            let [used, request, target] =
-                [amounts.used, amounts.request, amounts.target].map(|amount| amounts.short(amount));
-            let (resource, limit, bounds) = (amounts.resource.to_string(), amounts.limit(), amounts.bounds());
+            let ([used, request, _, target, ..], limit, bounds) = amounts.texts();
+            let resource = amounts.resource.to_string();
             [
                 pod, container, resource, used, request, limit, target, bounds, throttled,
             ]
         })
     });
     let header = "POD  CONTAINER  RESOURCE  USED  REQUEST  LIMIT  TARGET  BOUNDS  THROTTLED";
-    table::list(header, rows, paint)
+    table::fitted(header, rows)
 }

@@ -7,7 +7,7 @@ use ratatui::text::{Line as Text, Span};
 use ratatui::widgets::{Paragraph, Row, Table, Wrap};
 
 use super::bar::{LEGEND, bar, fill};
-use super::state::{Amounts, Line, News, Node};
+use super::state::{Amounts, Line, Node};
 use super::view::View;
 use crate::cli::output::{Tone, clean};
 use crate::model::Resource;
@@ -147,9 +147,13 @@ fn name(line: &Line) -> String {
 }
 
 fn use_and_limit(amounts: &Amounts) -> Text<'static> {
-    let limit = amounts.limit.map(|limit| format!("/{}", amounts.short(Some(limit))));
-    let used = Span::styled(amounts.short(amounts.used), fill(amounts));
-    Text::from_iter([used, limit.unwrap_or_default().into()])
+    let ([used, _, limit, ..], ..) = amounts.texts();
+    let limit = if limit == "-" {
+        String::new()
+    } else {
+        format!("/{limit}")
+    };
+    Text::from_iter([Span::styled(used, fill(amounts)), limit.into()])
 }
 
 /// The state of a pod; nothing for a container.
@@ -168,14 +172,10 @@ fn state_of(line: &Line, _: u16) -> Text<'static> {
 fn describe(line: &Line) -> Vec<Text<'static>> {
     let amounts = |amounts: &Amounts| {
         let until = amounts.temporary_until.as_ref().map(|until| format!(" until {until}"));
-        let [used, request, target] =
-            [amounts.used, amounts.request, amounts.target].map(|amount| amounts.short(amount));
+        let (([used, request, _, target, ..], limit, bounds), until) = (amounts.texts(), until.unwrap_or_default());
+        let resource = amounts.resource.name();
         Text::from(format!(
-            "{:<8}used {used}  request {request}  target {target}  bounds {}  limit {}{}",
-            amounts.resource.name(),
-            amounts.bounds(),
-            amounts.limit(),
-            until.unwrap_or_default()
+            "{resource:<8}used {used}  request {request}  target {target}  bounds {bounds}  limit {limit}{until}"
         ))
     };
     let container = line.container.as_ref().map(|container| format!(" {container}"));
@@ -192,7 +192,6 @@ fn describe(line: &Line) -> Vec<Text<'static>> {
 fn latest(node: &Node, height: u16) -> Vec<Text<'static>> {
     let room = usize::from(height.saturating_sub(1));
     let news = node.news.iter().skip(node.news.len().saturating_sub(room));
-    let line = |news: &News| Text::styled(news.text.clone(), if news.is_kill { Color::Red } else { Color::Reset });
     let title = Text::from("CHANGES AND KILLS").bold();
-    std::iter::once(title).chain(news.map(line)).collect()
+    std::iter::once(title).chain(news.cloned()).collect()
 }

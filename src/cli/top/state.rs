@@ -3,11 +3,13 @@
 use std::collections::{HashMap, VecDeque};
 
 use jiff::Timestamp;
+use ratatui::style::Color;
+use ratatui::text::Line as Text;
 use serde::{Serialize, Serializer};
 
 use crate::cli::amount::list;
-use crate::cli::output::{Paint, clean};
-use crate::cli::{change, oom, time};
+use crate::cli::output::{clean, optional, plain};
+use crate::cli::{change, time};
 use crate::control::proto::{self, Change, Container, GetReply, Lease, Pod, Requirements, Usage};
 use crate::model::Resource;
 
@@ -20,19 +22,13 @@ pub(super) struct Node {
     pub(super) agent: proto::Agent,
     pub(super) pods: Vec<PodLines>,
     /// Changes and kills, oldest first.
-    pub(super) news: VecDeque<News>,
+    pub(super) news: VecDeque<Text<'static>>,
     /// The latest change of each pod, by UID.
     last: HashMap<String, LastChange>,
 }
 
 /// The time of a change, and one line about it.
 type LastChange = (Timestamp, String);
-
-#[derive(Debug)]
-pub(super) struct News {
-    pub(super) text: String,
-    pub(super) is_kill: bool,
-}
 
 /// A pod and its containers.
 #[derive(Debug)]
@@ -68,18 +64,15 @@ pub(super) struct Line {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Amounts {
     pub(super) resource: Resource,
-    pub(super) used: Option<u64>,
-    /// The request in the pod's spec.
-    pub(super) request: Option<u64>,
-    /// The limit that the kernel enforces.
-    pub(super) limit: Option<u64>,
-    /// The request that the agent or an operator decided.
-    pub(super) target: Option<u64>,
-    pub(super) lower_bound: Option<u64>,
-    pub(super) upper_bound: Option<u64>,
+    /// The amounts that [`NAMES`] names.
+    pub(super) values: [Option<u64>; 6],
     /// The end of the temporary limit, where the limit is one.
     pub(super) temporary_until: Option<String>,
 }
+
+/// The use; the request in the pod's spec; the limit that the kernel enforces; the request that the agent or an operator
+/// decided; the bounds of the recommendation.
+const NAMES: [&str; 6] = ["used", "request", "limit", "target", "lowerBound", "upperBound"];
 
 impl Node {
     /// Replaces the pods by those of an answer. Rates are those since the answer before.
@@ -94,22 +87,22 @@ impl Node {
 
     /// Adds a change or a kill to the news, and a change to its pod.
     pub(super) fn add(&mut self, change: &Change) {
-        let text = match &change.kill {
-            Some(kill) => oom::line(kill, Paint::PLAIN),
-            None => change::line(change, Paint::PLAIN),
+        let colour = if change.kill.is_some() {
+            Color::Red
+        } else {
+            Color::Reset
         };
-        let is_kill = change.kill.is_some();
-        if !is_kill && let Ok(at) = change.at.parse() {
-            let last = (at, change::line_of_pod(change, Paint::PLAIN));
-            for pod in self.pods.iter_mut().filter(|pod| pod.uid == change.uid) {
-                pod.pod.last = Some(last.clone());
-                pod.containers
-                    .iter_mut()
-                    .for_each(|line| line.last = Some(last.clone()));
+        self.news.push_back(Text::styled(plain(&change::line(change)), colour));
+        if change.kill.is_none()
+            && let Ok(at) = change.at.parse()
+        {
+            let last = (at, plain(&change::line_of_pod(change)));
+            for PodLines { pod, containers, .. } in self.pods.iter_mut().filter(|pod| pod.uid == change.uid) {
+                let lines = std::iter::once(pod).chain(containers);
+                lines.for_each(|line| line.last = Some(last.clone()));
             }
             self.last.insert(change.uid.clone(), last);
         }
-        self.news.push_back(News { text, is_kill });
         if self.news.len() > NEWS {
             self.news.pop_front();
         }
@@ -120,11 +113,10 @@ impl PodLines {
     fn new(pod: &Pod, before: Option<&Self>, last: Option<&LastChange>) -> Self {
         let line = |container: &Container| {
             let amounts = Resource::ALL.map(|resource| Amounts::of_container(pod, container, resource));
-            let name = clean(&container.name);
-            let before =
-                before.and_then(|before| before.containers.iter().find(|line| line.container_id == container.id));
+            let same = |line: &&Line| line.container_id == container.id;
+            let before = before.and_then(|before| before.containers.iter().find(same));
             Line {
-                container: Some(name),
+                container: Some(clean(&container.name)),
                 container_id: container.id.clone(),
                 ..Line::new(pod, amounts, container.usage.as_ref(), before, last)
             }
@@ -162,14 +154,14 @@ impl Line {
             container_id: None,
             usage: usage.cloned(),
         };
-        line.memory.used = usage.map(|usage| usage.memory_bytes);
+        line.memory.values[0] = usage.map(|usage| usage.memory_bytes);
         if let Some((now, before)) = usage.zip(before.and_then(|line| line.usage.as_ref())) {
             let micros = now.read_at_us.saturating_sub(before.read_at_us).max(1);
             let cpu = now
                 .cpu_us
                 .zip(before.cpu_us)
                 .map(|(now, before)| now.saturating_sub(before));
-            line.cpu.used = cpu.map(|cpu| cpu.saturating_mul(1000) / micros);
+            line.cpu.values[0] = cpu.map(|cpu| cpu.saturating_mul(1000) / micros);
             let periods = now.periods.saturating_sub(before.periods);
             let throttled = now.throttled_periods.saturating_sub(before.throttled_periods);
             line.throttled_percent = throttled.saturating_mul(100).checked_div(periods);
@@ -189,8 +181,7 @@ impl Line {
     }
 
     pub(super) fn throttled(&self) -> String {
-        self.throttled_percent
-            .map_or_else(|| "-".to_owned(), |percent| format!("{percent}%"))
+        optional(self.throttled_percent.map(|percent| format!("{percent}%")))
     }
 }
 
@@ -202,32 +193,42 @@ impl Amounts {
         let lent = |lease: &&Lease| lease.container == container.name && lease.resource == resource.name();
         Self {
             resource,
-            used: None,
-            request: request(&container.spec),
-            limit: amount(container.usage.as_ref().and_then(|usage| usage.limits.as_ref())),
-            target: request(&container.wanted),
-            lower_bound: amount(recommended.and_then(|bounds| bounds.lower_bound.as_ref())),
-            upper_bound: amount(recommended.and_then(|bounds| bounds.upper_bound.as_ref())),
+            values: [
+                None,
+                request(&container.spec),
+                amount(container.usage.as_ref().and_then(|usage| usage.limits.as_ref())),
+                request(&container.wanted),
+                amount(recommended.and_then(|bounds| bounds.lower_bound.as_ref())),
+                amount(recommended.and_then(|bounds| bounds.upper_bound.as_ref())),
+            ],
             temporary_until: pod.leases.iter().find(lent).map(|lease| time::second(&lease.until)),
         }
     }
 
     /// The limit of the pod's own cgroup, and the sums of its containers' requests and targets.
     fn of_pod(pod: &Pod, containers: &[Line], resource: Resource) -> Self {
-        let sum = |amount: fn(&Self) -> Option<u64>| {
-            let amounts = containers.iter().filter_map(|line| amount(line.of(resource)));
+        let sum = |which: usize| {
+            let amounts = containers.iter().filter_map(|line| line.of(resource).values[which]);
             amounts.reduce(u64::saturating_add)
         };
+        let limit = list(pod.usage.as_ref().and_then(|usage| usage.limits.as_ref())).get(resource);
         Self {
             resource,
-            used: None,
-            request: sum(|amounts| amounts.request),
-            limit: list(pod.usage.as_ref().and_then(|usage| usage.limits.as_ref())).get(resource),
-            target: sum(|amounts| amounts.target),
-            lower_bound: None,
-            upper_bound: None,
+            values: [None, sum(1), limit, sum(3), None, None],
             temporary_until: None,
         }
+    }
+
+    /// All amounts for people, then the limit marked where it is a temporary one, and the bounds.
+    pub(super) fn texts(&self) -> ([String; 6], String, String) {
+        let texts = self.values.map(|amount| self.short(amount));
+        let mark = self.temporary_until.as_ref().map_or("", |_| " (temporary)");
+        let limit = format!("{}{mark}", texts[2]);
+        let bounds = match self.values {
+            [.., None, None] => "-".to_owned(),
+            _ => format!("{}..{}", texts[4], texts[5]),
+        };
+        (texts, limit, bounds)
     }
 
     /// Three or four digits and a unit, or a dash.
@@ -247,34 +248,16 @@ impl Amounts {
             _ => format!("{whole}{}", units[unit]),
         }
     }
-
-    /// The limit, marked where it is a temporary one.
-    pub(super) fn limit(&self) -> String {
-        let mark = self.temporary_until.as_ref().map_or("", |_| " (temporary)");
-        self.short(self.limit) + mark
-    }
-
-    pub(super) fn bounds(&self) -> String {
-        match (self.lower_bound, self.upper_bound) {
-            (None, None) => "-".to_owned(),
-            (lower, upper) => format!("{}..{}", self.short(lower), self.short(upper)),
-        }
-    }
 }
 
 impl Serialize for Amounts {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let quantity = |amount: Option<u64>| amount.map(|amount| self.resource.quantity(amount));
-        let fields = [
-            ("used", quantity(self.used)),
-            ("request", quantity(self.request)),
-            ("limit", quantity(self.limit)),
-            ("target", quantity(self.target)),
-            ("lowerBound", quantity(self.lower_bound)),
-            ("upperBound", quantity(self.upper_bound)),
-            ("temporaryUntil", self.temporary_until.clone()),
-        ];
-        serializer.collect_map(fields.into_iter().filter_map(|(name, text)| Some((name, text?))))
+        let quantities = self
+            .values
+            .map(|amount| amount.map(|amount| self.resource.quantity(amount)));
+        let until = [("temporaryUntil", self.temporary_until.clone())];
+        let fields = NAMES.into_iter().zip(quantities).chain(until);
+        serializer.collect_map(fields.filter_map(|(name, text)| Some((name, text?))))
     }
 }
 

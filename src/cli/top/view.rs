@@ -12,8 +12,8 @@ type Order = (&'static str, fn(&PodLines) -> Option<i128>);
 /// The orders that the key `s` goes through. Pods that are equal stand in the order of their names.
 const ORDERS: [Order; 5] = [
     ("name", |_| None),
-    ("cpu", |lines| lines.pod.cpu.used.map(i128::from)),
-    ("memory", |lines| lines.pod.memory.used.map(i128::from)),
+    ("cpu", |lines| lines.pod.cpu.values[0].map(i128::from)),
+    ("memory", |lines| lines.pod.memory.values[0].map(i128::from)),
     ("throttling", |lines| {
         let all = std::iter::once(&lines.pod).chain(&lines.containers);
         all.filter_map(|line| line.throttled_percent).max().map(i128::from)

@@ -21,14 +21,6 @@ impl Agent {
     pub(super) fn call<T>(&self, calls: impl AsyncFnOnce(&mut Client) -> Result<T, Failure>) -> Result<T, Failure> {
         block_on(async { calls(&mut Client::connect(&self.socket).await?).await })?
     }
-
-    /// The same for a command that also works without an agent, and therefore gets the error.
-    pub(super) fn try_call<T>(
-        &self,
-        calls: impl AsyncFnOnce(&mut Client) -> Result<T, ClientError>,
-    ) -> Result<Result<T, ClientError>, Failure> {
-        block_on(async { calls(&mut Client::connect(&self.socket).await?).await })
-    }
 }
 
 /// Runs a future to its end.

@@ -3,7 +3,7 @@
 use anyhow::anyhow;
 use clap::{Args, Parser, Subcommand};
 
-use super::output::{Output, Paint, Tone, clean};
+use super::output::{Output, Tone, clean, coloured};
 use super::results::{failed, name};
 use super::{Failure, change};
 use crate::agent::{Restoration, Restore};
@@ -64,8 +64,7 @@ impl RestoreArguments {
     ///
     /// Errors: if a pod is not as its spec says, or would not be.
     pub fn show(&self, restoration: &Restoration) -> Result<(), Failure> {
-        self.output
-            .print(restoration, |paint| self.render(restoration, paint))?;
+        self.output.print(restoration, || self.render(restoration))?;
         match failed(&restoration.results, restored) {
             Some((pods, names)) => {
                 Err(anyhow!("{pods} cannot be put back now: {names}; mend the reason and run it again").into())
@@ -74,18 +73,18 @@ impl RestoreArguments {
         }
     }
 
-    fn render(&self, restoration: &Restoration, paint: Paint) -> String {
+    fn render(&self, restoration: &Restoration) -> String {
         let mut text = String::new();
         for remark in &restoration.remarks {
-            text += &format!("{} {}\n", paint.text(Tone::Waiting, "note:"), clean(remark));
+            text += &format!("{} {}\n", coloured(Tone::Waiting, "note:"), clean(remark));
         }
         for result in &restoration.results {
-            let (name, refused) = (name(result), paint.text(Tone::Bad, "Refused:"));
+            let (name, refused) = (name(result), coloured(Tone::Bad, "Refused:"));
             text += &match &result.change {
                 Some(planned) if planned.steps.is_empty() && planned.reason.is_empty() => {
                     format!("{name}: as its spec says\n")
                 }
-                Some(done) => change::render(done, paint),
+                Some(done) => change::render(done),
                 None => format!("{name}: {refused} {}\n", clean(&result.error)),
             };
         }

@@ -6,28 +6,21 @@ use clap::Args;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::output::{Output, Paint, optional};
+use super::output::{Output, optional};
 use super::{Failure, amount, io, table};
 use crate::decide::{Index, Options, PodDecision, decide};
 use crate::model::objects::Pod;
 use crate::model::{Action, NamedRequirements, Reason, Requirements};
 use crate::sources::{NodeView, parse_manifests};
 
-/// Says what would be decided for the pods in a file of manifests.
-#[derive(Debug, Args)]
-pub(super) struct Arguments {
-    #[command(flatten)]
-    manifests: Manifests,
-}
-
-pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let view = arguments.manifests.read()?;
+pub(super) fn run(manifests: &Manifests) -> Result<(), Failure> {
+    let view = manifests.read()?;
     let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
     warn_of_idle_vpas(&view, &index);
-    let decisions = arguments.manifests.decide(&view, &index);
+    let decisions = manifests.decide(&view, &index);
     let pods: Vec<ShownPod> = decisions.iter().map(ShownPod::from).collect();
-    let output = &arguments.manifests.output;
-    output.print_list("pods", &pods, |_| render(&view.pods, &decisions))
+    let table = || render(&view.pods, &decisions);
+    manifests.output.print_list("pods", &pods, table)
 }
 
 fn warn_of_idle_vpas(view: &NodeView, index: &Index<'_>) {
@@ -83,7 +76,7 @@ fn render(pods: &[Arc<Pod>], decisions: &[PodDecision]) -> String {
     let both = || pods.iter().zip(decisions);
     let rows = both().flat_map(|(pod, decision)| rows_of(pod, decision));
     let header = "POD  VPA  ACTION  REASON  CONTAINER  RESOURCE  REQUEST  LIMIT";
-    let mut text = table::list(header, rows, Paint::PLAIN);
+    let mut text = table::list(header, rows);
     for (pod, decision) in both() {
         let mut lines: Vec<String> = decision.notes.iter().map(ToString::to_string).collect();
         if let Some(part) = &decision.without_restart {

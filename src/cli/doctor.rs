@@ -3,27 +3,15 @@
 use std::time::Duration;
 
 use anyhow::anyhow;
-use clap::Args;
 use serde::Serialize;
 
-use super::output::{Output, Paint, Tone, clean};
+use super::output::{self, Output, Tone, clean, coloured};
 use super::{Failure, NO_AGENT, agent::Agent, table};
-use crate::control::ClientError;
 use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
 use crate::runtime::{Deadlines, discover};
 
 /// The characters in a line where standard output is no terminal.
 const WIDTH: usize = 100;
-
-/// Examines the agent and the node, and says how to mend what does not work
-///
-/// Without an agent, the machine is examined with the eyes of whoever calls, and the exit code is 3; it is
-/// 1 where anything else fails.
-#[derive(Debug, Args)]
-pub(super) struct Arguments {
-    #[command(flatten)]
-    output: Output,
-}
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -33,49 +21,49 @@ struct Report {
     checks: Vec<Check>,
 }
 
-impl Report {
-    fn new(examined_by: &'static str, agent: Check, others: Vec<Check>) -> Self {
-        let checks = std::iter::once(agent).chain(others).collect();
-        Self { examined_by, checks }
-    }
-}
-
 /// Prints the checks of the agent, or checks of its own where no agent answers.
 ///
 /// Errors: a check fails, or no agent answers, which has an exit code of its own.
-pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
-    let answer = agent.try_call(async |client| client.doctor().await)?;
-    let (report, missing) = match answer {
+pub(super) fn run(output: &Output, agent: &Agent) -> Result<(), Failure> {
+    let (examined_by, first, others) = match agent.call(async |client| Ok(client.doctor().await?)) {
         Ok(reply) => {
             let answers = Check::ok("agent", format!("answers at {}", agent.socket.display()));
-            (Report::new("agent", answers, reply.checks), None)
+            ("agent", answers, reply.checks)
         }
-        Err(error @ (ClientError::NoAgent(_) | ClientError::Unknown)) => (examine_locally(&error)?, Some(error)),
-        Err(error) => return Err(error.into()),
+        Err(Failure { code: NO_AGENT, error }) => ("vscalectl", no_agent(&error.to_string()), examine_locally()?),
+        Err(failure) => return Err(failure),
     };
-    arguments.output.print(&report, |paint| render(&report, paint))?;
-    let failing = |check: &&Check| check.status == "fail" && !(missing.is_some() && check.name == "agent");
-    let failed = report.checks.iter().filter(failing);
-    let failed: Vec<String> = failed.map(|check| clean(&check.name)).collect();
-    match (failed.as_slice(), missing) {
-        ([], None) => Ok(()),
-        ([], Some(_)) => Err(Failure {
+    let is_failing = |check: &&Check| check.status == "fail";
+    let failed: Vec<String> = others
+        .iter()
+        .filter(is_failing)
+        .map(|check| clean(&check.name))
+        .collect();
+    let is_missing = is_failing(&&first);
+    let checks = [vec![first], others].concat();
+    let report = Report { examined_by, checks };
+    output.print(&report, || render(&report))?;
+    match failed.as_slice() {
+        [] if is_missing => Err(Failure {
             code: NO_AGENT,
             error: anyhow!("no agent answers; see above"),
         }),
-        (failed, _) => Err(anyhow!("failing: {}", failed.join(", ")).into()),
+        [] => Ok(()),
+        failed => Err(anyhow!("failing: {}", failed.join(", ")).into()),
+    }
+}
+
+/// The check of the agent where none answers. The text of an error ends with the way out of it.
+fn no_agent(error: &str) -> Check {
+    const FOLLOWS: &str = "what follows is what this user finds on this machine with vscaled's defaults";
+    match error.split_once("; ") {
+        Some((found, next)) => Check::fail("agent", found, format!("{next}; {FOLLOWS}")),
+        None => Check::fail("agent", error, FOLLOWS),
     }
 }
 
 /// The checks that need no agent.
-fn examine_locally(error: &ClientError) -> Result<Report, Failure> {
-    const FOLLOWS: &str = "what follows is what this user finds on this machine with vscaled's defaults";
-    let found = error.to_string();
-    // The text of an error ends with the way out of it.
-    let agent = match found.split_once("; ") {
-        Some((found, next)) => Check::fail("agent", found, format!("{next}; {FOLLOWS}")),
-        None => Check::fail("agent", found, FOLLOWS),
-    };
+fn examine_locally() -> Result<Vec<Check>, Failure> {
     let mut checks = local(&Locations::default());
     let deadlines = Deadlines {
         read: Duration::from_secs(2),
@@ -86,13 +74,13 @@ fn examine_locally(error: &ClientError) -> Result<Report, Failure> {
         Ok((_, info)) => Check::ok("runtime", format!("{} {}", info.name, info.version)),
         Err(error) => Check::warn("runtime", error.to_string(), MEND_RUNTIME),
     });
-    Ok(Report::new("vscalectl", agent, checks))
+    Ok(checks)
 }
 
-fn render(report: &Report, paint: Paint) -> String {
+fn render(report: &Report) -> String {
     let names = report.checks.iter().map(|check| check.name.chars().count());
     let column = names.max().unwrap_or(0);
-    let width = paint.width.unwrap_or(WIDTH);
+    let width = output::width().unwrap_or(WIDTH);
     let indent = 6 + column + 2;
     let mut text = String::new();
     for check in &report.checks {
@@ -101,7 +89,7 @@ fn render(report: &Report, paint: Paint) -> String {
             "warn" => Tone::Waiting,
             _ => Tone::Bad,
         };
-        let status = paint.text(tone, &format!("{:4}", check.status));
+        let status = coloured(tone, &format!("{:4}", check.status));
         let (name, found) = (clean(&check.name), table::wrap(&clean(&check.found), indent, width));
         text += &format!("{status}  {name:column$}  {}", found.trim_start());
         if !check.mend.is_empty() {
@@ -111,7 +99,7 @@ fn render(report: &Report, paint: Paint) -> String {
     let count = |status: &str| report.checks.iter().filter(|check| check.status == status).count();
     let (failing, degraded) = (count("fail"), count("warn"));
     text + &match (failing, degraded) {
-        (0, 0) => format!("{}\n", paint.text(Tone::Good, "all is well")),
+        (0, 0) => format!("{}\n", coloured(Tone::Good, "all is well")),
         _ => format!("{failing} failing, {degraded} degraded\n"),
     }
 }
@@ -131,7 +119,7 @@ mod tests {
             examined_by: "agent",
             checks,
         };
-        insta::assert_snapshot!(render(&report, Paint::PLAIN), @r"
+        insta::assert_snapshot!(render(&report), @r"
         ok    kernel      Linux 6.18.0 x86_64
         warn  kernel log  /dev/kmsg cannot be read: EPERM
                           → grant CAP_SYSLOG

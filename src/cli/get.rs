@@ -3,7 +3,7 @@
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::output::{Output, Paint, Tone, clean, optional, or_dash};
+use super::output::{Output, Tone, clean, coloured, optional, or_dash, word};
 use super::{Failure, agent::Agent, amount, table, time};
 use crate::control::proto::{Container, GetReply, Override, Pod};
 
@@ -28,21 +28,38 @@ enum What {
 }
 
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
-    let reply = agent.call(async |client| Ok(client.get().await?))?;
+    let mut reply = agent.call(async |client| Ok(client.get().await?))?;
     let output = &arguments.output;
-    let now = jiff::Timestamp::now().to_string();
     match arguments.what {
-        What::Pods => output.print(&reply, |paint| pods_table(&reply, &now, paint)),
+        What::Pods => output.print(&reply, || pods_table(&reply)),
         What::Overrides => {
-            let mut pods = reply.pods;
-            pods.retain(|pod| pod.r#override.is_some());
-            output.print_list("overrides", &pods, |paint| overrides_table(&pods, &now, paint))
+            reply.pods.retain(|pod| pod.r#override.is_some());
+            output.print_list("overrides", &reply.pods, || overrides_table(&reply.pods))
         }
         What::Decisions => {
-            let decisions: Vec<_> = reply.pods.iter().map(Decision::of).collect();
-            output.print_list("decisions", &decisions, |paint| decisions_table(&reply.pods, paint))
+            let decisions = reply.pods.iter().map(|pod| Decision {
+                namespace: &pod.namespace,
+                name: &pod.name,
+                vpa: pod.vpa.as_deref(),
+                action: &pod.action,
+                reason: &pod.reason,
+                containers: &pod.containers,
+            });
+            output.print_list("decisions", &decisions.collect::<Vec<_>>(), || {
+                decisions_table(&reply.pods)
+            })
         }
     }
+}
+
+#[derive(Serialize)]
+struct Decision<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    vpa: Option<&'a str>,
+    action: &'a str,
+    reason: &'a str,
+    containers: &'a [Container],
 }
 
 pub(super) fn full_name(pod: &Pod) -> String {
@@ -57,84 +74,55 @@ pub(super) fn decision(pod: &Pod) -> String {
     }
 }
 
-fn pods_table(reply: &GetReply, now: &str, paint: Paint) -> String {
+fn pods_table(reply: &GetReply) -> String {
     let rows = reply.pods.iter().map(|pod| {
+        let held = pod.r#override.as_ref().map(|held| {
+            let [.., left, _] = by_hand(held);
+            left + held.until.as_ref().map_or("", |_| " left")
+        });
         [
             full_name(pod),
             or_dash(&pod.qos_class),
-            paint.word(&pod.state),
+            word(&pod.state),
             decision(pod),
-            optional(pod.vpa.as_deref()),
-            match &pod.r#override {
-                Some(by_hand) if by_hand.until.is_some() => format!("{} left", left(by_hand, now)),
-                Some(by_hand) => left(by_hand, now),
-                None => "-".to_owned(),
-            },
+            optional(pod.vpa.as_ref()),
+            optional(held),
             clean(&pod.detail),
         ]
     });
-    let mut text = match reply.pods.as_slice() {
-        [] => "no pods are known on this node\n".to_owned(),
-        _ => table::list("POD  QOS  STATE  DECISION  VPA  BY HAND  DETAIL", rows, paint),
-    };
+    let header = "POD  QOS  STATE  DECISION  VPA  BY HAND  DETAIL";
+    let mut text = table::fitted_or("no pods are known on this node\n", header, rows);
     for problem in reply.agent.iter().flat_map(|agent| &agent.problems) {
-        text += &format!("{} {}\n", paint.text(Tone::Bad, "degraded:"), clean(problem));
+        text += &format!("{} {}\n", coloured(Tone::Bad, "degraded:"), clean(problem));
     }
     text
 }
 
-fn overrides_table(pods: &[Pod], now: &str, paint: Paint) -> String {
-    if pods.is_empty() {
-        return "nothing is held by hand\n".to_owned();
-    }
+fn overrides_table(pods: &[Pod]) -> String {
     let rows = pods.iter().filter_map(|pod| {
-        let by_hand = pod.r#override.as_ref()?;
-        let (age, left) = (age(by_hand, now), left(by_hand, now));
-        Some([full_name(pod), by(by_hand), age, left, or_dash(&by_hand.reason)])
+        let [by, age, left, reason] = by_hand(pod.r#override.as_ref()?);
+        Some([full_name(pod), by, age, left, reason])
     });
-    table::list("POD  BY  AGE  LEFT  REASON", rows, paint)
+    table::fitted_or("nothing is held by hand\n", "POD  BY  AGE  LEFT  REASON", rows)
 }
 
-pub(super) fn by(by_hand: &Override) -> String {
-    format!("uid {} (pid {})", by_hand.uid, by_hand.pid)
+/// Who set an override, its age, the time that is left, and the reason.
+pub(super) fn by_hand(held: &Override) -> [String; 4] {
+    let now = jiff::Timestamp::now().to_string();
+    let span = |from: &str, to: &str, unreadable: &str| {
+        time::between(from, to).map_or_else(|| clean(unreadable), time::coarse)
+    };
+    [
+        format!("uid {} (pid {})", held.uid, held.pid),
+        span(&held.since, &now, &held.since),
+        held.until
+            .as_ref()
+            .map_or_else(|| "until released".to_owned(), |until| span(&now, until, until)),
+        or_dash(&held.reason),
+    ]
 }
 
-pub(super) fn age(by_hand: &Override, now: &str) -> String {
-    time::between(&by_hand.since, now).map_or_else(|| or_dash(&by_hand.since), time::coarse)
-}
-
-pub(super) fn left(by_hand: &Override, now: &str) -> String {
-    match by_hand.until.as_deref() {
-        Some(until) => time::between(now, until).map_or_else(|| clean(until), time::coarse),
-        None => "until released".to_owned(),
-    }
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Decision<'a> {
-    namespace: &'a str,
-    name: &'a str,
-    vpa: Option<&'a str>,
-    action: &'a str,
-    reason: &'a str,
-    containers: &'a [Container],
-}
-
-impl<'a> Decision<'a> {
-    fn of(pod: &'a Pod) -> Self {
-        Self {
-            namespace: &pod.namespace,
-            name: &pod.name,
-            vpa: pod.vpa.as_deref(),
-            action: &pod.action,
-            reason: &pod.reason,
-            containers: &pod.containers,
-        }
-    }
-}
-
-fn decisions_table(pods: &[Pod], paint: Paint) -> String {
+fn decisions_table(pods: &[Pod]) -> String {
     let mut rows = Vec::new();
     for pod in pods {
         let (mut name, mut why) = (full_name(pod), decision(pod));
@@ -147,5 +135,5 @@ fn decisions_table(pods: &[Pod], paint: Paint) -> String {
             }
         }
     }
-    table::list("POD  DECISION  CONTAINER  RESOURCE  REQUEST  LIMIT", rows, paint)
+    table::fitted("POD  DECISION  CONTAINER  RESOURCE  REQUEST  LIMIT", rows)
 }

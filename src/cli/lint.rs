@@ -4,7 +4,7 @@ use anyhow::anyhow;
 use clap::Args;
 use serde::Serialize;
 
-use super::output::{Output, Paint, Tone, clean};
+use super::output::{Output, Tone, clean, coloured};
 use super::{Failure, io, table};
 use crate::lint::{Finding, LintRule, LintSeverity, findings};
 use crate::sources::{PodTemplate, parse_pod_templates};
@@ -28,9 +28,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let found = parse_pod_templates(&arguments.file, &text).map_err(Failure::usage)?;
     found.warnings.iter().for_each(|warning| io::warn(warning));
     let shown: Vec<ShownFinding> = found.templates.iter().flat_map(of_template).collect();
-    arguments
-        .output
-        .print_list("findings", &shown, |paint| render(&shown, paint))?;
+    arguments.output.print_list("findings", &shown, || render(&shown))?;
     if shown.is_empty() {
         return Ok(());
     }
@@ -77,7 +75,7 @@ fn of_template(template: &PodTemplate) -> Vec<ShownFinding<'_>> {
 }
 
 /// One row for each finding, then the message of each.
-fn render(found: &[ShownFinding<'_>], paint: Paint) -> String {
+fn render(found: &[ShownFinding<'_>]) -> String {
     if found.is_empty() {
         return "No findings.\n".to_owned();
     }
@@ -91,7 +89,7 @@ fn render(found: &[ShownFinding<'_>], paint: Paint) -> String {
             clean(one.namespace),
             clean(one.workload),
             clean(&one.container),
-            paint.text(tone, &one.severity.to_string()),
+            coloured(tone, &one.severity.to_string()),
             one.rule.to_string(),
             one.setting.to_owned(),
             clean(&one.value),
@@ -102,5 +100,5 @@ fn render(found: &[ShownFinding<'_>], paint: Paint) -> String {
         let line = format!("{}/{} {}: {}", one.namespace, one.workload, one.container, one.message);
         clean(&line) + "\n"
     });
-    table::list(header, rows, paint) + "\n" + &messages.collect::<String>()
+    table::fitted(header, rows) + "\n" + &messages.collect::<String>()
 }

@@ -27,8 +27,11 @@ mod top;
 
 use std::process::ExitCode;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
+
+use output::Output;
 
 /// Shows, explains and changes what vscaled does on this node.
 #[derive(Debug, Parser)]
@@ -48,12 +51,18 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Completions(man::CompletionsArguments),
-    Decide(decide::Arguments),
-    Doctor(doctor::Arguments),
+    /// Says what would be decided for the pods in a file of manifests.
+    Decide(decide::Manifests),
+    /// Examines the agent and the node, and says how to mend what does not work
+    ///
+    /// Without an agent, the machine is examined with the eyes of whoever calls, and the exit code is 3; it is
+    /// 1 where anything else fails.
+    Doctor(Output),
     Explain(explain::Arguments),
     Export(export::Arguments),
     Get(get::Arguments),
-    History(change::HistoryArguments),
+    /// Lists what was done lately, newest last
+    History(PodArguments),
     Lint(lint::Arguments),
     Man(man::Arguments),
     Oom(oom::Arguments),
@@ -62,7 +71,25 @@ enum Command {
     Report(report::Arguments),
     Resize(resize::Arguments),
     Top(top::Arguments),
-    Watch(change::WatchArguments),
+    /// Shows changes as they are made, and kills as they happen, until interrupted; JSON is one line for each, YAML one document
+    Watch(Output),
+}
+
+/// The pod of a list, or none for the list of all pods.
+#[derive(Debug, Args)]
+struct PodArguments {
+    /// Only this pod: namespace/name, a UID, or the beginning of a container's id
+    #[arg(value_parser = NonEmptyStringValueParser::new())]
+    pod: Option<String>,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl PodArguments {
+    /// The pod as the protocol has it.
+    fn pod(&self) -> String {
+        self.pod.clone().unwrap_or_default()
+    }
 }
 
 /// The exit code of a refusal or a failure.
@@ -122,7 +149,7 @@ fn run(Cli { agent, command }: Cli) -> Result<(), Failure> {
     match command {
         Command::Completions(arguments) => man::completions(&arguments),
         Command::Decide(arguments) => decide::run(&arguments),
-        Command::Doctor(arguments) => doctor::run(&arguments, &agent),
+        Command::Doctor(output) => doctor::run(&output, &agent),
         Command::Explain(arguments) => explain::run(&arguments, &agent),
         Command::Export(arguments) => export::run(&arguments, &agent),
         Command::Get(arguments) => get::run(&arguments, &agent),
@@ -135,6 +162,6 @@ fn run(Cli { agent, command }: Cli) -> Result<(), Failure> {
         Command::Report(arguments) => report::run(&arguments, &agent),
         Command::Resize(arguments) => resize::run(&arguments, &agent),
         Command::Top(arguments) => top::run(&arguments, &agent),
-        Command::Watch(arguments) => change::watch(&arguments, &agent),
+        Command::Watch(output) => change::watch(&output, &agent),
     }
 }

@@ -6,8 +6,8 @@ mod sink;
 
 use clap::{Args, Subcommand};
 
-use super::Failure;
 use super::agent::Agent;
+use super::{Failure, PodArguments};
 
 pub(super) use list::line;
 
@@ -20,7 +20,8 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    List(list::Arguments),
+    /// Lists what the kernel killed lately for want of memory, newest last: where, whose limit was hit, who was killed
+    List(PodArguments),
     Parse(parse::Arguments),
     Sink(sink::Arguments),
 }

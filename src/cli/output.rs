@@ -4,9 +4,11 @@
 //! change. Only a terminal gets colours, and not where `NO_COLOR` is set.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
+use std::fmt::Display;
 use std::ops::ControlFlow;
 
+use anstream::adapter::strip_str;
+use anstream::{AutoStream, ColorChoice};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -33,9 +35,9 @@ pub(super) struct Output {
 
 impl Output {
     /// Prints a value. `table` draws it for people.
-    pub(super) fn print<T: Serialize>(&self, value: &T, table: impl FnOnce(Paint) -> String) -> Result<(), Failure> {
+    pub(super) fn print<T: Serialize>(&self, value: &T, table: impl FnOnce() -> String) -> Result<(), Failure> {
         io::print(&match self.format {
-            Format::Table => table(Paint::for_stdout()),
+            Format::Table => for_stdout(table()),
             Format::Json => serde_json::to_string_pretty(value).context(UNPRINTABLE)? + "\n",
             Format::Yaml => yaml(value)?,
         })
@@ -46,7 +48,7 @@ impl Output {
         &self,
         name: &str,
         values: &[T],
-        table: impl FnOnce(Paint) -> String,
+        table: impl FnOnce() -> String,
     ) -> Result<(), Failure> {
         self.print(&BTreeMap::from([(name, values)]), table)
     }
@@ -55,10 +57,10 @@ impl Output {
     pub(super) fn print_next<T: Serialize>(
         &self,
         value: &T,
-        line: impl FnOnce(Paint) -> String,
+        line: impl FnOnce() -> String,
     ) -> Result<ControlFlow<()>, Failure> {
         io::print_more(&match self.format {
-            Format::Table => line(Paint::for_stdout()) + "\n",
+            Format::Table => for_stdout(line()) + "\n",
             Format::Json => serde_json::to_string(value).context(UNPRINTABLE)? + "\n",
             Format::Yaml => format!("---\n{}", yaml(value)?),
         })
@@ -96,52 +98,41 @@ impl Tone {
 /// The least width to which the commands fit lines.
 const NARROWEST: usize = 40;
 
-/// The abilities of standard output.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Paint {
-    colour: bool,
-    /// The characters in a line of the terminal. Output to anything else is not shortened.
-    pub(super) width: Option<usize>,
+/// The characters in a line of the terminal. Output to anything else is not shortened.
+pub(super) fn width() -> Option<usize> {
+    let (width, _) = terminal_size::terminal_size_of(std::io::stdout())?;
+    Some(usize::from(width.0).max(NARROWEST))
 }
 
-impl Paint {
-    /// No colours, and lines of any length.
-    pub(super) const PLAIN: Self = Self {
-        colour: false,
-        width: None,
+/// The text as standard output shows it: with colours only on a terminal whose user wants them (<https://no-color.org>).
+fn for_stdout(text: String) -> String {
+    match AutoStream::choice(&std::io::stdout()) {
+        ColorChoice::Never => plain(&text),
+        _ => text,
+    }
+}
+
+/// The text without its colours.
+pub(super) fn plain(text: &str) -> String {
+    strip_str(text).to_string()
+}
+
+/// The text, safe to show and in the colour of its tone.
+pub(super) fn coloured(tone: Tone, text: &str) -> String {
+    let text = clean(text);
+    let code = match tone {
+        Tone::Good => 32,
+        Tone::Waiting => 33,
+        Tone::Bad => 31,
+        Tone::Title => 1,
+        Tone::Plain => return text,
     };
+    format!("\u{1b}[{code}m{text}\u{1b}[0m")
+}
 
-    /// Colours on a terminal, unless the user refuses them (see <https://no-color.org>).
-    pub(super) fn for_stdout() -> Self {
-        let unwanted = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        let dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
-        let size = terminal_size::terminal_size_of(std::io::stdout());
-        Self {
-            colour: std::io::stdout().is_terminal() && !unwanted && !dumb,
-            width: size.map(|(width, _)| usize::from(width.0).max(NARROWEST)),
-        }
-    }
-
-    /// The text, safe to show and in the colour of its tone.
-    pub(super) fn text(self, tone: Tone, text: &str) -> String {
-        let text = clean(text);
-        let code = match tone {
-            Tone::Good => 32,
-            Tone::Waiting => 33,
-            Tone::Bad => 31,
-            Tone::Title => 1,
-            Tone::Plain => return text,
-        };
-        match self.colour {
-            true => format!("\u{1b}[{code}m{text}\u{1b}[0m"),
-            false => text,
-        }
-    }
-
-    /// A word in its own tone.
-    pub(super) fn word(self, word: &str) -> String {
-        self.text(Tone::of(word), word)
-    }
+/// A word in its own tone.
+pub(super) fn word(word: &str) -> String {
+    coloured(Tone::of(word), word)
 }
 
 /// The text with its dangerous characters escaped: control characters, which could move the terminal's cursor, and
@@ -165,8 +156,8 @@ pub(super) fn or_dash(text: &str) -> String {
 }
 
 /// The text, or a dash for none.
-pub(super) fn optional(text: Option<&str>) -> String {
-    or_dash(text.unwrap_or_default())
+pub(super) fn optional(text: Option<impl Display>) -> String {
+    or_dash(&text.map(|text| text.to_string()).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -175,13 +166,9 @@ mod tests {
 
     #[test]
     fn colours_are_only_added_where_they_are_wanted() {
-        let colour = Paint {
-            colour: true,
-            width: None,
-        };
-        assert_eq!(Paint::PLAIN.word("Refused"), "Refused");
-        assert_eq!(colour.word("Refused"), "\u{1b}[31mRefused\u{1b}[0m");
-        assert_eq!(colour.word("NotManaged"), "NotManaged");
+        assert_eq!(plain(&word("Refused")), "Refused");
+        assert_eq!(word("Refused"), "\u{1b}[31mRefused\u{1b}[0m");
+        assert_eq!(word("NotManaged"), "NotManaged");
     }
 
     #[test]

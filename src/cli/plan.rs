@@ -13,7 +13,6 @@ use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 
 use super::decide::Manifests;
-use super::output::Paint;
 use super::{Failure, table};
 use crate::decide::Index;
 use crate::model::objects::{ContainerStatus, Pod};
@@ -74,7 +73,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let targets = decision.change().map_or(&[][..], |(_, containers)| containers);
         pods.push(ShownPod::new(pod, targets, &traits)?);
     }
-    let tables = |_| pods.iter().map(ShownPod::render).collect::<Vec<_>>().join("\n");
+    let tables = || pods.iter().map(ShownPod::render).collect::<Vec<_>>().join("\n");
     arguments.manifests.output.print_list("pods", &pods, tables)
 }
 
@@ -144,7 +143,7 @@ impl<'a> ShownPod<'a> {
                 [cgroup.target.to_string(), file, setting.to_string(), path]
             })
         });
-        let files = table::list("LEVEL  FILE  VALUE  PATH", files, Paint::PLAIN);
+        let files = table::list("LEVEL  FILE  VALUE  PATH", files);
         let steps = self.steps.iter().zip(1..).map(|(step, number)| {
             let ShownStep {
                 via, target, change, ..
@@ -156,10 +155,9 @@ impl<'a> ShownPod<'a> {
                 change.to_string(),
             ]
         });
-        let steps = if self.steps.is_empty() {
-            "nothing to do\n".to_owned()
-        } else {
-            table::list("STEP  VIA  LEVEL  CHANGE", steps, Paint::PLAIN)
+        let steps = match self.steps.as_slice() {
+            [] => "nothing to do\n".to_owned(),
+            _ => table::list("STEP  VIA  LEVEL  CHANGE", steps),
         };
         format!("{}/{} ({})\n{files}{steps}", self.namespace, self.name, self.qos_class)
     }
@@ -175,13 +173,11 @@ fn cgroups(pod: &Pod, given: &Hierarchy, end: &PodTree, traits: &NodeTraits) -> 
         let name = container_cgroup_name(traits.driver, traits.runtime, &id);
         (Target::Container(container.name.clone()), format!("{pod_path}/{name}"))
     });
-    [(Target::Pod, pod_path.clone())]
-        .into_iter()
-        .chain(containers)
-        .map(|(target, path)| ShownCgroup {
-            files: end.get(&target).cloned().unwrap_or_default(),
-            target,
-            path,
-        })
-        .collect()
+    let all = std::iter::once((Target::Pod, pod_path.clone())).chain(containers);
+    let shown = |(target, path)| ShownCgroup {
+        files: end.get(&target).cloned().unwrap_or_default(),
+        target,
+        path,
+    };
+    all.map(shown).collect()
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::output::{Output, Paint, clean, optional, or_dash};
+use super::output::{Output, clean, optional, or_dash};
 use super::{Failure, agent::Agent, table, time};
 use crate::control::proto::{Amounts, ReportReply, Workload, WorkloadWorth};
 
@@ -22,10 +22,10 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let reply = agent.call(async |client| Ok(client.report(arguments.since).await?))?;
-    arguments.output.print(&reply, |paint| report_table(&reply, paint))
+    arguments.output.print(&reply, || report_table(&reply))
 }
 
-fn report_table(reply: &ReportReply, paint: Paint) -> String {
+fn report_table(reply: &ReportReply) -> String {
     let header = "WORKLOAD  PODS  CPU REQUEST  MEMORY REQUEST  AVOIDED: KILLS  EVICTIONS  RESTARTS  THROTTLED";
     let name = |one: &WorkloadWorth| {
         let Workload { kind, name } = one.workload.clone().unwrap_or_default();
@@ -35,7 +35,7 @@ fn report_table(reply: &ReportReply, paint: Paint) -> String {
     let total = reply.total.iter().map(|total| row("all".to_owned(), total));
     format!(
         "{}avoided: since {}; kills and restarts are lower bounds, the others estimates (docs/report.md)\n",
-        table::list(header, workloads.chain(total), paint),
+        table::fitted(header, workloads.chain(total)),
         or_dash(&reply.since)
     )
 }

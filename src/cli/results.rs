@@ -4,7 +4,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
-use super::output::{Output, Paint, Tone, clean, or_dash};
+use super::output::{Output, Tone, clean, coloured, or_dash, word};
 use super::{Failure, change, table};
 use crate::control::Selector;
 use crate::control::proto::{Change, ChangeReply, PodResult};
@@ -16,11 +16,11 @@ pub(super) fn show(pods: &PodSelection, reply: ChangeReply, output: &Output) -> 
     if pods.selector.is_none() {
         let no_change = "the answer says nothing about what was done: is vscaled of another version?";
         let change = reply.change.context(no_change)?;
-        output.print(&change, |paint| change::render(&change, paint))?;
+        output.print(&change, || change::render(&change))?;
         return change::check_outcome(&change).map(|()| Some(change));
     }
     let results = &reply.results;
-    output.print_list("results", results, |paint| render(results, paint))?;
+    output.print_list("results", results, || render(results))?;
     match failed(results, succeeded) {
         Some((pods, names)) => Err(anyhow!("{pods} are not as asked: {names}").into()),
         None => Ok(None),
@@ -44,16 +44,12 @@ fn succeeded(result: &PodResult) -> bool {
 }
 
 /// One row for each container of each pod. The first row of a pod says what became of all its containers.
-fn render(results: &[PodResult], paint: Paint) -> String {
+fn render(results: &[PodResult]) -> String {
     let mut rows = Vec::new();
     for result in results {
         let (outcome, steps, reason) = match &result.change {
-            Some(change) => (
-                paint.word(&change.outcome),
-                change.steps.len().to_string(),
-                &change.reason,
-            ),
-            None => (paint.text(Tone::Bad, "Refused"), "-".to_owned(), &result.error),
+            Some(change) => (word(&change.outcome), change.steps.len().to_string(), &change.reason),
+            None => (coloured(Tone::Bad, "Refused"), "-".to_owned(), &result.error),
         };
         let mut head = [name(result), steps, clean(reason)];
         let mut containers = result.containers.clone();
@@ -65,7 +61,7 @@ fn render(results: &[PodResult], paint: Paint) -> String {
             rows.push([pod, or_dash(container), outcome.clone(), steps, reason]);
         }
     }
-    table::list("POD  CONTAINER  OUTCOME  STEPS  REASON", rows, paint)
+    table::fitted("POD  CONTAINER  OUTCOME  STEPS  REASON", rows)
 }
 
 /// One pod, or a selector.

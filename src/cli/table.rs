@@ -1,19 +1,40 @@
 //! Lays out text in aligned columns, with or without colours.
 
-use super::output::Paint;
+use super::output::{self, plain};
 
-/// The least width to which [`list`] narrows a column.
+/// The least width to which [`fitted`] narrows a column.
 const NARROWEST: usize = 6;
 
-/// A header and the rows below it, no wider than the terminal. Two spaces separate the titles in `header`.
-pub(super) fn list<const N: usize>(header: &str, rows: impl IntoIterator<Item = [String; N]>, paint: Paint) -> String {
-    let header = header.split("  ").map(str::to_owned).collect();
-    let rows = rows.into_iter().map(Vec::from);
-    let mut rows: Vec<Vec<String>> = std::iter::once(header).chain(rows).collect();
-    if let Some(width) = paint.width {
+/// A header and the rows below it. Two spaces separate the titles in `header`.
+pub(super) fn list<const N: usize>(header: &str, rows: impl IntoIterator<Item = [String; N]>) -> String {
+    align(&with_header(header, rows))
+}
+
+/// The same, no wider than the terminal.
+pub(super) fn fitted<const N: usize>(header: &str, rows: impl IntoIterator<Item = [String; N]>) -> String {
+    let mut rows = with_header(header, rows);
+    if let Some(width) = output::width() {
         fit(&mut rows, width);
     }
     align(&rows)
+}
+
+/// The same; `empty` in place of a table without rows.
+pub(super) fn fitted_or<const N: usize>(
+    empty: &str,
+    header: &str,
+    rows: impl IntoIterator<Item = [String; N]>,
+) -> String {
+    let mut rows = rows.into_iter().peekable();
+    match rows.peek() {
+        Some(_) => fitted(header, rows),
+        None => empty.to_owned(),
+    }
+}
+
+fn with_header<const N: usize>(header: &str, rows: impl IntoIterator<Item = [String; N]>) -> Vec<Vec<String>> {
+    let header = header.split("  ").map(str::to_owned).collect();
+    std::iter::once(header).chain(rows.into_iter().map(Vec::from)).collect()
 }
 
 /// Rows of cells in columns as wide as their widest cell, two spaces apart. The last column has no padding.
@@ -46,7 +67,7 @@ fn fit(rows: &mut [Vec<String>], limit: usize) {
     for row in rows {
         for (cell, &column) in row.iter_mut().zip(&widths) {
             if width(cell) > column {
-                *cell = shortened(cell, column);
+                *cell = plain(cell).chars().take(column - 1).chain(['…']).collect();
             }
         }
     }
@@ -79,20 +100,6 @@ pub(super) fn columns(columns: &[Vec<String>], fixed: usize, limit: usize) -> St
     blocks.into_iter().map(table).collect()
 }
 
-/// The first characters of a cell with all its colours; `…` stands for the rest.
-fn shortened(cell: &str, limit: usize) -> String {
-    let mut room = limit;
-    let shown = characters(cell).filter_map(|(character, visible)| match (visible, room) {
-        (false, _) => Some(character),
-        (true, 0) => None,
-        (true, _) => {
-            room -= 1;
-            Some(if room == 0 { '…' } else { character })
-        }
-    });
-    shown.collect()
-}
-
 /// Breaks text at its spaces into lines of at most `limit` characters, each after `indent` spaces. No-break spaces hold.
 pub(super) fn wrap(text: &str, indent: usize, limit: usize) -> String {
     let mut lines: Vec<String> = Vec::new();
@@ -113,17 +120,7 @@ fn widths(rows: &[Vec<String>]) -> Vec<usize> {
 }
 
 fn width(cell: &str) -> usize {
-    characters(cell).filter(|(_, visible)| *visible).count()
-}
-
-/// The characters, and whether each takes room on the screen: those of colour sequences (`ESC [ … m`) do not.
-fn characters(cell: &str) -> impl Iterator<Item = (char, bool)> {
-    let mut in_sequence = false;
-    cell.chars().map(move |character| {
-        let hidden = in_sequence || character == '\u{1b}';
-        in_sequence = hidden && character != 'm';
-        (character, !hidden)
-    })
+    plain(cell).chars().count()
 }
 
 #[cfg(test)]
@@ -158,10 +155,10 @@ mod tests {
     }
 
     #[test]
-    fn a_shortened_cell_keeps_its_colour_and_ends_it() {
+    fn a_shortened_cell_has_no_colour() {
         let mut rows = rows(&[["a", "\u{1b}[31mrather bad\u{1b}[0m"]]);
         fit(&mut rows, 10);
-        assert_eq!(align(&rows), "a  \u{1b}[31mrather…\u{1b}[0m\n");
+        assert_eq!(align(&rows), "a  rather…\n");
         assert_eq!(width(&rows[0][1]), 7);
     }
 

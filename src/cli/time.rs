@@ -44,10 +44,11 @@ impl Ttl {
     }
 }
 
-/// A duration in microseconds, in the unit that suits it.
+/// A duration in microseconds, in the unit that suits it; a dash for none.
 pub(super) fn took(micros: u64) -> String {
     match micros {
-        0..1_000 => format!("{micros} µs"),
+        0 => "-".to_owned(),
+        1..1_000 => format!("{micros} µs"),
         1_000..1_000_000 => format!("{}.{} ms", micros / 1_000, micros / 100 % 10),
         _ => format!("{}.{} s", micros / 1_000_000, micros / 100_000 % 10),
     }

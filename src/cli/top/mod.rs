@@ -3,7 +3,6 @@
 //! In come the agent's answers and the keys; out goes the screen. [`state`] holds the pods, [`view`] holds the choices of
 //! the user, and [`render`] draws both. These three do no I/O; [`screen`] does it. No module changes anything on the node.
 
-mod bar;
 mod render;
 mod screen;
 mod state;

@@ -4,13 +4,11 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize as _};
 use ratatui::text::{Line as Text, Span};
-use ratatui::widgets::{Paragraph, Row, Table, Wrap};
+use ratatui::widgets::{Paragraph, Row, Table, TableState, Wrap};
 
-use super::bar::{LEGEND, bar, fill};
 use super::state::{Amounts, Line, Node};
 use super::view::View;
 use crate::cli::output::{Tone, clean};
-use crate::model::Resource;
 
 /// Room for `123.4Mi/512Mi`.
 const NUMBERS: u16 = 13;
@@ -35,6 +33,9 @@ vscalectl top shows what the pods of this node use. It changes nothing.
 
 In a bar the right end is the largest amount:
 ";
+
+/// The meaning of each character of a bar.
+const LEGEND: &str = "█ used   r request   t target   [ ] bounds   | limit   ! temporary limit";
 
 /// Draws the screen; returns the number of lines of the list that fit it.
 pub(super) fn draw(frame: &mut Frame<'_>, node: &Node, view: &View) -> usize {
@@ -67,16 +68,16 @@ pub(super) fn draw(frame: &mut Frame<'_>, node: &Node, view: &View) -> usize {
 }
 
 fn header(node: &Node, view: &View) -> Text<'static> {
-    let all = || node.pods.iter().flat_map(|pod| &pod.containers);
-    let throttled = all().filter(|line| line.throttled_percent > Some(0)).count();
-    let is_temporary = |line: &&Line| Resource::ALL.iter().any(|one| line.of(*one).temporary_until.is_some());
+    let count = |is_counted: fn(&Line) -> bool| node.lines.iter().filter(|line| is_counted(line)).count();
+    let throttled = count(|line| line.container.is_some() && line.throttled_percent > Some(0));
+    let temporary = count(|line| [&line.cpu, &line.memory].iter().any(|of| of.temporary_until.is_some()));
     let agent = &node.agent;
     let mut parts = vec![
         format!("vscaled {}", clean(&agent.version)),
-        format!("{} pods", node.pods.len()),
+        format!("{} pods", count(|line| line.container.is_none())),
         format!("sorted by {}", view.order()),
         format!("{throttled} throttled"),
-        format!("{} temporary limits", all().filter(is_temporary).count()),
+        format!("{temporary} temporary limits"),
         format!("cgroup {}", clean(&agent.cgroup_version)),
     ];
     if !view.filter.is_empty() {
@@ -124,19 +125,18 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, lines: &[&Line], selected: usize
         }),
     ];
     let columns: Vec<Column> = columns.into_iter().filter(|(_, width, _)| *width > 0).collect();
-    let room = usize::from(area.height.saturating_sub(1)).max(1);
-    let first = (selected / room * room).min(lines.len().saturating_sub(room));
-    let rows = lines.iter().enumerate().skip(first).take(room).map(|(index, line)| {
-        let row = Row::new(columns.iter().map(|(_, width, cell)| cell(line, *width)));
-        if index == selected {
-            row.style(Style::new().bold().on_dark_gray())
-        } else {
-            row
-        }
-    });
+    let rows = lines
+        .iter()
+        .map(|line| Row::new(columns.iter().map(|(_, width, cell)| cell(line, *width))));
     let header = Row::new(columns.iter().map(|(title, ..)| *title)).bold();
     let widths = columns.iter().map(|(_, width, _)| Constraint::Length(*width));
-    frame.render_widget(Table::new(rows, widths).header(header), area);
+    let table = Table::new(rows, widths).header(header);
+    let table = table.row_highlight_style(Style::new().bold().on_dark_gray());
+    // By pages: the list stands still while the selection moves on a page.
+    let room = usize::from(area.height.saturating_sub(1)).max(1);
+    let first = (selected / room * room).min(lines.len().saturating_sub(room));
+    let mut state = TableState::new().with_selected(selected).with_offset(first);
+    frame.render_stateful_widget(table, area, &mut state);
 }
 
 fn name(line: &Line) -> String {
@@ -194,4 +194,51 @@ fn latest(node: &Node, height: u16) -> Vec<Text<'static>> {
     let news = node.news.iter().skip(node.news.len().saturating_sub(room));
     let title = Text::from("CHANGES AND KILLS").bold();
     std::iter::once(title).chain(news.cloned()).collect()
+}
+
+/// Draws amounts as a bar of `width` characters. The right end is the largest amount.
+pub(super) fn bar(amounts: &Amounts, width: usize) -> Text<'static> {
+    let limit = if amounts.temporary_until.is_some() { '!' } else { '|' };
+    let [used, request, highest, target, lower, upper] = amounts.values;
+    // A later mark hides an earlier one in the same cell.
+    let marks = [
+        (lower, '['),
+        (upper, ']'),
+        (request, 'r'),
+        (target, 't'),
+        (highest, limit),
+    ];
+    let used = used.unwrap_or(0);
+    let scale = marks.iter().filter_map(|(amount, _)| *amount).fold(used, u64::max);
+    if scale == 0 || width == 0 {
+        return Text::from(" ".repeat(width));
+    }
+    let cells = |amount: u64| usize::try_from(u128::from(amount) * width as u128 / u128::from(scale)).unwrap_or(width);
+    // Any use at all fills a cell.
+    let filled = cells(used).max(usize::from(used > 0));
+    let mut bar = vec![Span::styled("·", Color::DarkGray); width];
+    bar[..filled].fill(Span::styled("█", fill(amounts)));
+    for (amount, mark) in marks {
+        let Some(amount @ 1..) = amount else { continue };
+        let cell = cells(amount).min(width - 1);
+        let colour = match mark {
+            't' => Color::Cyan,
+            '!' => Color::Magenta,
+            '|' => Color::Red,
+            _ => Color::Blue,
+        };
+        let style = Style::from(colour);
+        bar[cell] = Span::styled(mark.to_string(), if cell < filled { style.reversed() } else { style });
+    }
+    Text::from(bar)
+}
+
+/// The colour that says how close use is to the limit.
+fn fill(amounts: &Amounts) -> Color {
+    let [used, _, limit, ..] = amounts.values;
+    match u128::from(used.unwrap_or(0)) * 100 / u128::from(limit.unwrap_or(u64::MAX).max(1)) {
+        95.. => Color::Red,
+        80.. => Color::Yellow,
+        _ => Color::Green,
+    }
 }

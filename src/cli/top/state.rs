@@ -20,28 +20,25 @@ const NEWS: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct Node {
     pub(super) agent: proto::Agent,
-    pub(super) pods: Vec<PodLines>,
+    /// Each pod, and its containers after it.
+    pub(super) lines: Vec<Line>,
     /// Changes and kills, oldest first.
     pub(super) news: VecDeque<Text<'static>>,
     /// The latest change of each pod, by UID.
     last: HashMap<String, LastChange>,
+    /// The latest reading of each pod and container, by UID and container id.
+    usage: HashMap<(String, Option<String>), Usage>,
 }
 
 /// The time of a change, and one line about it.
 type LastChange = (Timestamp, String);
 
-/// A pod and its containers.
-#[derive(Debug)]
-pub(super) struct PodLines {
-    uid: String,
-    pub(super) pod: Line,
-    pub(super) containers: Vec<Line>,
-}
-
 /// A pod as a whole, or one of its containers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Line {
+    #[serde(skip)]
+    uid: String,
     pub(super) namespace: String,
     pub(super) name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -54,10 +51,6 @@ pub(super) struct Line {
     pub(super) throttled_percent: Option<u64>,
     #[serde(serialize_with = "last_change")]
     pub(super) last: Option<LastChange>,
-    #[serde(skip)]
-    container_id: Option<String>,
-    #[serde(skip)]
-    usage: Option<Usage>,
 }
 
 /// Amounts of one resource, in thousandths of a cpu or in bytes.
@@ -77,11 +70,20 @@ const NAMES: [&str; 6] = ["used", "request", "limit", "target", "lowerBound", "u
 impl Node {
     /// Replaces the pods by those of an answer. Rates are those since the answer before.
     pub(super) fn read(&mut self, reply: GetReply) {
-        let before = std::mem::take(&mut self.pods);
-        let before: HashMap<&str, &PodLines> = before.iter().map(|lines| (lines.uid.as_str(), lines)).collect();
+        let before = std::mem::take(&mut self.usage);
         self.last.retain(|uid, _| reply.pods.iter().any(|pod| pod.uid == *uid));
-        let lines = |pod: &Pod| PodLines::new(pod, before.get(pod.uid.as_str()).copied(), self.last.get(&pod.uid));
-        self.pods = reply.pods.iter().map(lines).collect();
+        self.lines.clear();
+        for pod in &reply.pods {
+            for container in std::iter::once(None).chain(pod.containers.iter().map(Some)) {
+                let key = (pod.uid.clone(), container.and_then(|container| container.id.clone()));
+                let mut line = Line::new(pod, container, self.last.get(&pod.uid));
+                if let Some(usage) = container.map_or(&pod.usage, |container| &container.usage) {
+                    line.measure(usage, before.get(&key));
+                    self.usage.insert(key, usage.clone());
+                }
+                self.lines.push(line);
+            }
+        }
         self.agent = reply.agent.unwrap_or_default();
     }
 
@@ -93,91 +95,55 @@ impl Node {
             Color::Reset
         };
         self.news.push_back(Text::styled(plain(&change::line(change)), colour));
+        if self.news.len() > NEWS {
+            self.news.pop_front();
+        }
         if change.kill.is_none()
             && let Ok(at) = change.at.parse()
         {
             let last = (at, plain(&change::line_of_pod(change)));
-            for PodLines { pod, containers, .. } in self.pods.iter_mut().filter(|pod| pod.uid == change.uid) {
-                let lines = std::iter::once(pod).chain(containers);
-                lines.for_each(|line| line.last = Some(last.clone()));
+            for line in self.lines.iter_mut().filter(|line| line.uid == change.uid) {
+                line.last = Some(last.clone());
             }
             self.last.insert(change.uid.clone(), last);
-        }
-        if self.news.len() > NEWS {
-            self.news.pop_front();
-        }
-    }
-}
-
-impl PodLines {
-    fn new(pod: &Pod, before: Option<&Self>, last: Option<&LastChange>) -> Self {
-        let line = |container: &Container| {
-            let amounts = Resource::ALL.map(|resource| Amounts::of_container(pod, container, resource));
-            let same = |line: &&Line| line.container_id == container.id;
-            let before = before.and_then(|before| before.containers.iter().find(same));
-            Line {
-                container: Some(clean(&container.name)),
-                container_id: container.id.clone(),
-                ..Line::new(pod, amounts, container.usage.as_ref(), before, last)
-            }
-        };
-        let containers: Vec<Line> = pod.containers.iter().map(line).collect();
-        let amounts = Resource::ALL.map(|resource| Amounts::of_pod(pod, &containers, resource));
-        let before = before.map(|before| &before.pod);
-        Self {
-            uid: pod.uid.clone(),
-            pod: Line::new(pod, amounts, pod.usage.as_ref(), before, last),
-            containers,
         }
     }
 }
 
 impl Line {
-    /// Rates are those since `before`, which is the same line in the answer before.
-    fn new(
-        pod: &Pod,
-        [cpu, memory]: [Amounts; 2],
-        usage: Option<&Usage>,
-        before: Option<&Self>,
-        last: Option<&LastChange>,
-    ) -> Self {
-        let mut line = Self {
+    fn new(pod: &Pod, container: Option<&Container>, last: Option<&LastChange>) -> Self {
+        let [cpu, memory] = Resource::ALL.map(|resource| Amounts::new(pod, container, resource));
+        Self {
+            uid: pod.uid.clone(),
             namespace: clean(&pod.namespace),
             name: clean(&pod.name),
-            container: None,
+            container: container.map(|container| clean(&container.name)),
             state: clean(&pod.state),
             detail: clean(&pod.detail),
             cpu,
             memory,
             throttled_percent: None,
             last: last.cloned(),
-            container_id: None,
-            usage: usage.cloned(),
-        };
-        line.memory.values[0] = usage.map(|usage| usage.memory_bytes);
-        if let Some((now, before)) = usage.zip(before.and_then(|line| line.usage.as_ref())) {
-            let micros = now.read_at_us.saturating_sub(before.read_at_us).max(1);
-            let cpu = now
-                .cpu_us
-                .zip(before.cpu_us)
-                .map(|(now, before)| now.saturating_sub(before));
-            line.cpu.values[0] = cpu.map(|cpu| cpu.saturating_mul(1000) / micros);
-            let periods = now.periods.saturating_sub(before.periods);
-            let throttled = now.throttled_periods.saturating_sub(before.throttled_periods);
-            line.throttled_percent = throttled.saturating_mul(100).checked_div(periods);
         }
-        line
+    }
+
+    /// Adds the use of a reading, and the rates since the reading before.
+    fn measure(&mut self, now: &Usage, before: Option<&Usage>) {
+        self.memory.values[0] = Some(now.memory_bytes);
+        let Some(before) = before else { return };
+        let micros = now.read_at_us.saturating_sub(before.read_at_us).max(1);
+        let cpu = now
+            .cpu_us
+            .zip(before.cpu_us)
+            .map(|(now, before)| now.saturating_sub(before));
+        self.cpu.values[0] = cpu.map(|cpu| cpu.saturating_mul(1000) / micros);
+        let periods = now.periods.saturating_sub(before.periods);
+        let throttled = now.throttled_periods.saturating_sub(before.throttled_periods);
+        self.throttled_percent = throttled.saturating_mul(100).checked_div(periods);
     }
 
     pub(super) fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
-    }
-
-    pub(super) const fn of(&self, resource: Resource) -> &Amounts {
-        match resource {
-            Resource::Cpu => &self.cpu,
-            Resource::Memory => &self.memory,
-        }
     }
 
     pub(super) fn throttled(&self) -> String {
@@ -186,36 +152,31 @@ impl Line {
 }
 
 impl Amounts {
-    fn of_container(pod: &Pod, container: &Container, resource: Resource) -> Self {
-        let amount = |list_of: Option<&proto::Amounts>| list(list_of).get(resource);
-        let request = |values: &Option<Requirements>| amount(values.as_ref()?.requests.as_ref());
-        let recommended = container.recommendation.as_ref();
-        let lent = |lease: &&Lease| lease.container == container.name && lease.resource == resource.name();
+    /// The amounts of a container. Those of a pod are the limit of its own cgroup, and sums over its containers.
+    fn new(pod: &Pod, container: Option<&Container>, resource: Resource) -> Self {
+        let amount = |amounts: Option<&proto::Amounts>| list(amounts).get(resource);
+        let containers = container.map_or(pod.containers.as_slice(), std::slice::from_ref);
+        let requests = |values: fn(&Container) -> Option<&Requirements>| {
+            let requests = containers
+                .iter()
+                .filter_map(|one| amount(values(one)?.requests.as_ref()));
+            requests.reduce(u64::saturating_add)
+        };
+        let usage = container.map_or(&pod.usage, |container| &container.usage);
+        let bounds = container.and_then(|container| container.recommendation.as_ref());
+        let name = container.map(|container| &container.name);
+        let lent = |lease: &&Lease| Some(&lease.container) == name && lease.resource == resource.name();
         Self {
             resource,
             values: [
                 None,
-                request(&container.spec),
-                amount(container.usage.as_ref().and_then(|usage| usage.limits.as_ref())),
-                request(&container.wanted),
-                amount(recommended.and_then(|bounds| bounds.lower_bound.as_ref())),
-                amount(recommended.and_then(|bounds| bounds.upper_bound.as_ref())),
+                requests(|container| container.spec.as_ref()),
+                amount(usage.as_ref().and_then(|usage| usage.limits.as_ref())),
+                requests(|container| container.wanted.as_ref()),
+                amount(bounds.and_then(|bounds| bounds.lower_bound.as_ref())),
+                amount(bounds.and_then(|bounds| bounds.upper_bound.as_ref())),
             ],
             temporary_until: pod.leases.iter().find(lent).map(|lease| time::second(&lease.until)),
-        }
-    }
-
-    /// The limit of the pod's own cgroup, and the sums of its containers' requests and targets.
-    fn of_pod(pod: &Pod, containers: &[Line], resource: Resource) -> Self {
-        let sum = |which: usize| {
-            let amounts = containers.iter().filter_map(|line| line.of(resource).values[which]);
-            amounts.reduce(u64::saturating_add)
-        };
-        let limit = list(pod.usage.as_ref().and_then(|usage| usage.limits.as_ref())).get(resource);
-        Self {
-            resource,
-            values: [None, sum(1), limit, sum(3), None, None],
-            temporary_until: None,
         }
     }
 

@@ -4,8 +4,7 @@ use ratatui::backend::TestBackend;
 use ratatui::buffer::Cell;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::bar::bar;
-use super::render::draw;
+use super::render::{bar, draw};
 use super::state::{Amounts, Node};
 use super::view::View;
 use crate::control::proto::{
@@ -92,7 +91,7 @@ fn press(view: &mut View, node: &Node, code: KeyCode) -> bool {
 #[test]
 fn rates_are_those_between_two_answers() {
     let node = node(|second| vec![pod("web", second, 120)]);
-    let line = &node.pods[0].containers[0];
+    let line = &node.lines[1];
     assert_eq!(line.cpu.values[0], Some(120));
     assert_eq!(line.throttled_percent, Some(30));
     let json = serde_json::to_value(line).unwrap();
@@ -108,7 +107,7 @@ fn a_limit_is_shown_only_where_the_kernel_has_it() {
         (pod.usage, pod.containers[0].usage) = (None, None);
         vec![pod]
     });
-    let line = &node.pods[0].containers[0];
+    let line = &node.lines[1];
     assert_eq!((line.cpu.values[2], line.memory.values[2]), (None, None));
     assert_eq!(line.cpu.values[1], Some(200));
 }
@@ -120,8 +119,8 @@ fn a_container_that_started_anew_has_no_rate_yet() {
         pod.containers[0].id = Some(second.to_string());
         vec![pod]
     });
-    assert_eq!(node.pods[0].containers[0].cpu.values[0], None);
-    assert_eq!(node.pods[0].pod.cpu.values[0], Some(120));
+    assert_eq!(node.lines[1].cpu.values[0], None);
+    assert_eq!(node.lines[0].cpu.values[0], Some(120));
 }
 
 #[test]
@@ -133,7 +132,7 @@ fn what_happens_to_a_pod_is_its_latest_change() {
         outcome: "Applied".to_owned(),
         ..Change::default()
     });
-    let (_, last) = node.pods[0].containers[0].last.clone().unwrap();
+    let (_, last) = node.lines[1].last.clone().unwrap();
     assert!(last.starts_with("2026-01-31T12:00:00Z  Applied"), "{last}");
     assert_eq!(node.news.len(), 1);
 }

@@ -4,22 +4,22 @@ use std::cmp::Reverse;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::state::{Line, Node, PodLines};
+use super::state::{Line, Node};
 
-/// An order of pods: its name, and the number by which pods with more come first.
-type Order = (&'static str, fn(&PodLines) -> Option<i128>);
+/// An order of pods: its name, and the number by which pods with more come first. The pod's line comes first.
+type Order = (&'static str, fn(&[Line]) -> Option<i128>);
 
 /// The orders that the key `s` goes through. Pods that are equal stand in the order of their names.
 const ORDERS: [Order; 5] = [
     ("name", |_| None),
-    ("cpu", |lines| lines.pod.cpu.values[0].map(i128::from)),
-    ("memory", |lines| lines.pod.memory.values[0].map(i128::from)),
+    ("cpu", |lines| lines[0].cpu.values[0].map(i128::from)),
+    ("memory", |lines| lines[0].memory.values[0].map(i128::from)),
     ("throttling", |lines| {
-        let all = std::iter::once(&lines.pod).chain(&lines.containers);
-        all.filter_map(|line| line.throttled_percent).max().map(i128::from)
+        let all = lines.iter().filter_map(|line| line.throttled_percent);
+        all.max().map(i128::from)
     }),
     ("change", |lines| {
-        lines.pod.last.as_ref().map(|(at, _)| at.as_nanosecond())
+        lines[0].last.as_ref().map(|(at, _)| at.as_nanosecond())
     }),
 ];
 
@@ -56,20 +56,14 @@ impl View {
 
     /// The lines that fit the filter, in order. The containers of a pod follow it.
     pub(super) fn lines<'n>(&self, node: &'n Node) -> Vec<&'n Line> {
-        let fits = |lines: &&PodLines| lines.pod.full_name().contains(&self.filter);
-        let mut pods: Vec<&PodLines> = node.pods.iter().filter(fits).collect();
+        let pods = node.lines.chunk_by(|_, next| next.container.is_some());
+        let mut pods: Vec<&[Line]> = pods
+            .filter(|lines| lines[0].full_name().contains(&self.filter))
+            .collect();
         let (_, most) = ORDERS[self.order];
-        pods.sort_by_cached_key(|lines| {
-            (
-                Reverse(most(lines)),
-                lines.pod.namespace.clone(),
-                lines.pod.name.clone(),
-            )
-        });
-        let containers = |lines: &'n PodLines| lines.containers.iter().filter(|_| !self.pods_only);
-        pods.into_iter()
-            .flat_map(|lines| std::iter::once(&lines.pod).chain(containers(lines)))
-            .collect()
+        pods.sort_by_cached_key(|lines| (Reverse(most(lines)), lines[0].namespace.clone(), lines[0].name.clone()));
+        let all = pods.into_iter().flatten();
+        all.filter(|line| !self.pods_only || line.container.is_none()).collect()
     }
 
     /// The index of the selected line: the first one where the selected pod or container has gone.

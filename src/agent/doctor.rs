@@ -7,7 +7,7 @@ use futures::future::join_all;
 use crate::actuate::{KnownFrom, Node, RuntimeLink, hook_problems};
 use crate::config::{Config, MEND_API_VERSION};
 use crate::control::ControlError;
-use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
+use crate::doctor::{Check, Found, Locations, MEND_RUNTIME, Problem, local};
 use crate::model::{CgroupVersion, Driver};
 use crate::plan::resize::supports_in_place_resize;
 use crate::reconcile::controller::{AgentSnapshot, OBSERVING};
@@ -33,26 +33,28 @@ pub(super) async fn examine(
     let mut checks = machine.map_err(|panic| ControlError::Internal(panic.to_string()))?;
     if let Some(file) = outdated {
         let found = format!("{} is of vscaled.io/v1alpha1, which is still read", file.display());
-        checks.push(Check::warn("configuration", found, MEND_API_VERSION));
+        checks.push(Check::new("configuration", Err(Problem::warn(found, MEND_API_VERSION))));
     }
-    match &agent.node {
-        Some(node) => {
-            let pods = format!("{} known, below {}", agent.pods.len(), node.kubepods.path);
-            checks.extend([
-                Check::ok("pods", pods),
-                driver(node),
-                runtime(node).await,
-                formula(node),
-                kubelet(node, &agent.pods),
-                settings(&out_of_reach(&agent.pods)),
-            ]);
-            checks.extend(hooks(node, &agent.pods).await);
+    let own = match &agent.node {
+        Some(node) => vec![
+            (
+                "pods",
+                Ok(format!("{} known, below {}", agent.pods.len(), node.kubepods.path)),
+            ),
+            ("cgroup driver", driver(node)),
+            ("runtime", runtime(node).await),
+            ("cpu weights", Ok(formula(node))),
+            ("kubelet", Ok(kubelet(node, &agent.pods))),
+            ("memory settings", settings(&out_of_reach(&agent.pods))),
+        ],
+        None => {
+            let mend = "see the problems below; nothing is written until then";
+            vec![("node", Err(Problem::fail("not known well enough to act on it", mend)))]
         }
-        None => checks.push(Check::fail(
-            "node",
-            "not known well enough to act on it",
-            "see the problems below; nothing is written until then",
-        )),
+    };
+    checks.extend(own.into_iter().map(|(name, found)| Check::new(name, found)));
+    if let Some(node) = &agent.node {
+        checks.extend(hooks(node, &agent.pods).await);
     }
     checks.extend(agent.problems.into_iter().map(problem));
     Ok(checks)
@@ -66,7 +68,7 @@ fn out_of_reach(pods: &[PodState]) -> Vec<String> {
     names
 }
 
-fn kubelet(node: &Node, pods: &[PodState]) -> Check {
+fn kubelet(node: &Node, pods: &[PodState]) -> String {
     let mode = if pods.iter().any(|state| supports_in_place_resize(&state.pod)) {
         "resizes in place itself (it reports resources in force)"
     } else {
@@ -74,27 +76,21 @@ fn kubelet(node: &Node, pods: &[PodState]) -> Check {
     };
     let assumed = "assumed: no source has the Node object; set kubeletVersion where that is wrong";
     let from = known_from(node.kubelet_from, "as its Node object states", assumed);
-    Check::ok("kubelet", format!("{mode}; rules of {} ({from})", node.traits.kubelet))
+    format!("{mode}; rules of {} ({from})", node.traits.kubelet)
 }
 
 /// Names some of the pods whose memory settings do not follow their limits.
-fn settings(pods: &[String]) -> Check {
-    const NAME: &str = "memory settings";
+fn settings(pods: &[String]) -> Found {
     const NAMED: usize = 5;
     if pods.is_empty() {
-        return Check::ok(
-            NAME,
-            "no container sets what a resize cannot reach, as far as manifests say",
-        );
+        return Ok("no container sets what a resize cannot reach, as far as manifests say".to_owned());
     }
-    let named = &pods[..pods.len().min(NAMED)];
+    let named = pods[..pods.len().min(NAMED)].join(", ");
     let more = if pods.len() > NAMED { ", …" } else { "" };
-    let found = format!(
-        "set inside {} pods, where no resize reaches: {}{more}",
-        pods.len(),
-        named.join(", ")
-    );
-    Check::warn(NAME, found, "vscalectl explain POD says which setting and what to do")
+    Err(Problem::warn(
+        format!("set inside {} pods, where no resize reaches: {named}{more}", pods.len()),
+        "vscalectl explain POD says which setting and what to do",
+    ))
 }
 
 /// Counts the hooks that the agent cannot run now, and says why for the first of them.
@@ -107,64 +103,60 @@ async fn hooks(node: &Node, pods: &[PodState]) -> Option<Check> {
         named.collect::<Vec<_>>()
     }));
     let problems = problems.await.concat();
-    let first = problems.first()?;
-    let found = format!("{} would not be run, such as {first}", problems.len());
-    Some(Check::warn("hooks", found, "vscalectl explain POD says it of each"))
+    let found = format!("{} would not be run, such as {}", problems.len(), problems.first()?);
+    let problem = Problem::warn(found, "vscalectl explain POD says it of each");
+    Some(Check::new("hooks", Err(problem)))
 }
 
 /// A problem of the agent, whose text names the way out of it. Observing is no problem: the configuration says so.
 fn problem(text: String) -> Check {
     match text.as_str() {
-        OBSERVING => Check::ok("mode", text),
-        _ => Check::warn("problem", text, "mend it where it says; the log has the whole story"),
+        OBSERVING => Check::new("mode", Ok(text)),
+        _ => {
+            let problem = Problem::warn(text, "mend it where it says; the log has the whole story");
+            Check::new("problem", Err(problem))
+        }
     }
 }
 
-fn driver(node: &Node) -> Check {
-    const NAME: &str = "cgroup driver";
+fn driver(node: &Node) -> Found {
     let from = known_from(node.driver_from, "told by the runtime", "by the names in the tree");
     match (node.traits.driver, &node.units) {
-        (Driver::Cgroupfs, _) => Check::ok(NAME, format!("cgroupfs, {from}")),
-        (Driver::Systemd, Some(systemd)) => {
-            let found = format!("systemd {}, {from}", systemd.version());
-            Check::ok(NAME, found)
-        }
-        (Driver::Systemd, None) => Check::warn(
-            NAME,
+        (Driver::Cgroupfs, _) => Ok(format!("cgroupfs, {from}")),
+        (Driver::Systemd, Some(systemd)) => Ok(format!("systemd {}, {from}", systemd.version())),
+        (Driver::Systemd, None) => Err(Problem::warn(
             format!("systemd, {from}, and it cannot be reached"),
             "mount the host's /run/dbus/system_bus_socket here, and where AppArmor forbids to use it set cgroup=v2 (overlays/cgroup-v2); \
              until then systemd may put its own values back",
-        ),
+        )),
     }
 }
 
-async fn runtime(node: &Node) -> Check {
-    const NAME: &str = "runtime";
+async fn runtime(node: &Node) -> Found {
     match &node.runtime {
-        RuntimeLink::None => Check::ok(NAME, "none, as configured: cgroup files are written directly"),
-        RuntimeLink::Away(why) => Check::fail(NAME, why.clone(), MEND_RUNTIME),
+        RuntimeLink::None => Ok("none, as configured: cgroup files are written directly".to_owned()),
+        RuntimeLink::Away(why) => Err(Problem::fail(why.clone(), MEND_RUNTIME)),
         RuntimeLink::Found(runtime) => match runtime.info().await {
-            Ok(info) => Check::ok(NAME, format!("{} {}", info.name, info.version)),
+            Ok(info) => Ok(format!("{} {}", info.name, info.version)),
             Err(error) => {
                 let name = node.runtime_name.as_deref().unwrap_or("found");
-                Check::fail(NAME, format!("{name}: {error}"), "see whether it runs: crictl info")
+                Err(Problem::fail(
+                    format!("{name}: {error}"),
+                    "see whether it runs: crictl info",
+                ))
             }
         },
     }
 }
 
-fn formula(node: &Node) -> Check {
-    const NAME: &str = "cpu weights";
+fn formula(node: &Node) -> String {
     if node.traits.version == CgroupVersion::V1 {
-        return Check::ok(NAME, "shares as they are: cgroup v1 has no weights");
+        return "shares as they are: cgroup v1 has no weights".to_owned();
     }
     let formula = node.traits.container_weight;
-    let (reported, inferred) = (
-        "as a container of the runtime shows",
-        "assumed until a container shows which",
-    );
-    let from = known_from(node.formula_from, reported, inferred);
-    Check::ok(NAME, format!("{formula}, {from}"))
+    let inferred = "assumed until a container shows which";
+    let from = known_from(node.formula_from, "as a container of the runtime shows", inferred);
+    format!("{formula}, {from}")
 }
 
 const fn known_from(from: KnownFrom, reported: &'static str, inferred: &'static str) -> &'static str {
@@ -188,6 +180,7 @@ mod tests {
     #[test]
     fn a_few_of_the_pods_with_settings_out_of_reach_are_named() {
         let pods: Vec<String> = (0..7).map(|number| format!("shop/web-{number}")).collect();
+        let settings = |pods: &[String]| Check::new("memory settings", settings(pods));
         assert_eq!(settings(&[]).mend, "");
         assert_eq!(
             settings(&pods[..2]).found,

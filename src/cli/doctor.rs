@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::output::{self, Output, Tone, clean, coloured};
 use super::{Failure, NO_AGENT, agent::Agent, table};
-use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
+use crate::doctor::{Check, Locations, MEND_RUNTIME, Problem, local};
 use crate::runtime::{Deadlines, discover};
 
 /// The characters in a line where standard output is no terminal.
@@ -27,7 +27,7 @@ struct Report {
 pub(super) fn run(output: &Output, agent: &Agent) -> Result<(), Failure> {
     let (examined_by, first, others) = match agent.call(async |client| Ok(client.doctor().await?)) {
         Ok(reply) => {
-            let answers = Check::ok("agent", format!("answers at {}", agent.socket.display()));
+            let answers = Check::new("agent", Ok(format!("answers at {}", agent.socket.display())));
             ("agent", answers, reply.checks)
         }
         Err(Failure { code: NO_AGENT, error }) => ("vscalectl", no_agent(&error.to_string()), examine_locally()?),
@@ -56,10 +56,11 @@ pub(super) fn run(output: &Output, agent: &Agent) -> Result<(), Failure> {
 /// The check of the agent where none answers. The text of an error ends with the way out of it.
 fn no_agent(error: &str) -> Check {
     const FOLLOWS: &str = "what follows is what this user finds on this machine with vscaled's defaults";
-    match error.split_once("; ") {
-        Some((found, next)) => Check::fail("agent", found, format!("{next}; {FOLLOWS}")),
-        None => Check::fail("agent", error, FOLLOWS),
-    }
+    let problem = match error.split_once("; ") {
+        Some((found, next)) => Problem::fail(found, format!("{next}; {FOLLOWS}")),
+        None => Problem::fail(error, FOLLOWS),
+    };
+    Check::new("agent", Err(problem))
 }
 
 /// The checks that need no agent.
@@ -70,10 +71,9 @@ fn examine_locally() -> Result<Vec<Check>, Failure> {
         ..Deadlines::default()
     };
     let found = super::agent::block_on(discover(None, deadlines))?;
-    checks.push(match found {
-        Ok((_, info)) => Check::ok("runtime", format!("{} {}", info.name, info.version)),
-        Err(error) => Check::warn("runtime", error.to_string(), MEND_RUNTIME),
-    });
+    let found = found.map(|(_, info)| format!("{} {}", info.name, info.version));
+    let found = found.map_err(|error| Problem::warn(error.to_string(), MEND_RUNTIME));
+    checks.push(Check::new("runtime", found));
     Ok(checks)
 }
 
@@ -107,19 +107,29 @@ fn render(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::output::plain;
 
     #[test]
     fn what_does_not_work_comes_with_what_to_do() {
         let checks = vec![
-            Check::ok("kernel", "Linux 6.18.0 x86_64"),
-            Check::warn("kernel log", "/dev/kmsg cannot be read: EPERM", "grant CAP_SYSLOG"),
-            Check::fail("cgroups", "nothing is mounted", "mount the host's /sys/fs/cgroup here"),
+            Check::new("kernel", Ok("Linux 6.18.0 x86_64".to_owned())),
+            Check::new(
+                "kernel log",
+                Err(Problem::warn("/dev/kmsg cannot be read: EPERM", "grant CAP_SYSLOG")),
+            ),
+            Check::new(
+                "cgroups",
+                Err(Problem::fail(
+                    "nothing is mounted",
+                    "mount the host's /sys/fs/cgroup here",
+                )),
+            ),
         ];
         let report = Report {
             examined_by: "agent",
             checks,
         };
-        insta::assert_snapshot!(render(&report), @r"
+        insta::assert_snapshot!(plain(&render(&report)), @r"
         ok    kernel      Linux 6.18.0 x86_64
         warn  kernel log  /dev/kmsg cannot be read: EPERM
                           → grant CAP_SYSLOG

@@ -1,68 +1,78 @@
 //! The checks of this machine, with the rights of this process. Blocks for a moment.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use nix::libc::O_NONBLOCK;
+use nix::sys::inotify::{InitFlags, Inotify};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, access};
 
-use super::kernel::{DAC_OVERRIDE, inotify, kernel_log, missing_capabilities};
-use super::{Check, Locations};
+use super::{Check, Found, Locations, Problem};
 use crate::cgroup::Hierarchy;
 use crate::model::Resource;
+use crate::oom::kmsg;
 
 /// The least free space in bytes without a warning.
 const LEAST_ROOM: u64 = 64 << 20;
+/// The inotify watches of a full node: 250 pods with three containers each, on v1 with two cgroups for each container.
+const ENOUGH_WATCHES: u64 = 2048;
+
+/// The capabilities that the agent needs, with their bits (`linux/capability.h`).
+const CAPABILITIES: [(&str, u32); 3] = [(DAC_OVERRIDE, 1), ("CAP_SYS_ADMIN", 21), ("CAP_SYSLOG", 34)];
+/// The capability to write files of other users.
+const DAC_OVERRIDE: &str = "CAP_DAC_OVERRIDE";
+
+/// A check by its name.
+type Named = (&'static str, fn(&Locations) -> Found);
 
 /// Every check that needs no agent, in the order of the output.
-const CHECKS: &[fn(&Locations) -> Check] = &[
-    |_| kernel(),
-    cgroups,
-    cgroup_files,
-    |_| privileges(),
-    |_| kernel_log(),
-    |_| inotify(),
-    state_directory,
-    audit_log,
+const CHECKS: [Named; 8] = [
+    ("kernel", |_| kernel()),
+    ("cgroups", cgroups),
+    ("cgroup files", cgroup_files),
+    ("privileges", |_| privileges()),
+    ("kernel log", |_| check_log(read_a_record(), kmsg::probe_syslog)),
+    ("inotify", |_| inotify()),
+    ("state directory", |locations| {
+        usable_directory(&locations.state_dir, "overrides would not survive a restart (stateDir)")
+    }),
+    ("audit log", audit_log),
 ];
 
 /// Runs every check with the rights of this process.
 pub fn local(locations: &Locations) -> Vec<Check> {
-    CHECKS.iter().map(|check| check(locations)).collect()
+    CHECKS
+        .iter()
+        .map(|(name, check)| Check::new(name, check(locations)))
+        .collect()
 }
 
-fn kernel() -> Check {
-    match nix::sys::utsname::uname() {
-        Ok(name) => {
-            let text = |part: &OsStr| part.to_string_lossy().into_owned();
-            let found = [name.sysname(), name.release(), name.machine()].map(text).join(" ");
-            Check::ok("kernel", found)
-        }
-        Err(error) => Check::warn("kernel", format!("uname: {error}"), "nothing depends on it"),
-    }
+fn kernel() -> Found {
+    let unknown = |error| Problem::warn(format!("uname: {error}"), "nothing depends on it");
+    let name = nix::sys::utsname::uname().map_err(unknown)?;
+    let text = |part: &OsStr| part.to_string_lossy().into_owned();
+    Ok([name.sysname(), name.release(), name.machine()].map(text).join(" "))
 }
 
-fn cgroups(locations: &Locations) -> Check {
-    match Hierarchy::discover(locations.cgroup_root.as_deref()) {
-        Ok(hierarchy) => {
-            let mut mounts = Resource::ALL
-                .map(|one| hierarchy.mount(one).display().to_string())
-                .to_vec();
-            mounts.dedup();
-            let found = format!("{} at {}", hierarchy.version(), mounts.join(" and "));
-            Check::ok("cgroups", found)
-        }
-        Err(error) => Check::fail("cgroups", error.to_string(), "mount the host's /sys/fs/cgroup here"),
-    }
+fn cgroups(locations: &Locations) -> Found {
+    let hierarchy = Hierarchy::discover(locations.cgroup_root.as_deref());
+    let hierarchy =
+        hierarchy.map_err(|error| Problem::fail(error.to_string(), "mount the host's /sys/fs/cgroup here"))?;
+    let mut mounts = Resource::ALL
+        .map(|one| hierarchy.mount(one).display().to_string())
+        .to_vec();
+    mounts.dedup();
+    Ok(format!("{} at {}", hierarchy.version(), mounts.join(" and ")))
 }
 
 /// Whether this user may write limits on this mount.
-fn cgroup_files(locations: &Locations) -> Check {
-    const NAME: &str = "cgroup files";
-    let Ok(hierarchy) = Hierarchy::discover(locations.cgroup_root.as_deref()) else {
-        return Check::fail(NAME, "there are none", "see cgroups");
-    };
+fn cgroup_files(locations: &Locations) -> Found {
+    let hierarchy = Hierarchy::discover(locations.cgroup_root.as_deref());
+    let hierarchy = hierarchy.map_err(|_error| Problem::fail("there are none", "see cgroups"))?;
     for controller in Resource::ALL {
         // A file, as the agent writes files: without capabilities the directory at the top is read-only.
         let file = hierarchy.mount(controller).join("cgroup.procs");
@@ -74,71 +84,117 @@ fn cgroup_files(locations: &Locations) -> Check {
                 }
                 _ => "run as root",
             };
-            return Check::fail(NAME, found, mend);
+            return Err(Problem::fail(found, mend));
         }
     }
-    Check::ok(NAME, "may be written")
+    Ok("may be written".to_owned())
 }
 
-fn privileges() -> Check {
-    const NAME: &str = "privileges";
+fn privileges() -> Found {
     let uid = nix::unistd::geteuid().as_raw();
-    let missing = match missing_capabilities() {
-        Ok(missing) => missing,
-        Err(error) => return Check::warn(NAME, format!("uid {uid}, capabilities unknown: {error}"), "mount /proc"),
-    };
+    let status = procfs::process::Process::myself().and_then(|process| process.status());
+    let unknown = |error| Problem::warn(format!("uid {uid}, capabilities unknown: {error}"), "mount /proc");
+    let missing = missing_in(status.map_err(unknown)?.capeff);
     let found = match missing.as_slice() {
         [] => format!("uid {uid}, every capability that matters"),
         names => format!("uid {uid}, without {}", names.join(", ")),
     };
     if uid == 0 || !missing.contains(&DAC_OVERRIDE) {
-        return Check::ok(NAME, found);
+        return Ok(found);
     }
-    Check::fail(NAME, found, format!("run as root, or grant {}", missing.join(" and ")))
+    let mend = format!("run as root, or grant {}", missing.join(" and "));
+    Err(Problem::fail(found, mend))
 }
 
-fn state_directory(locations: &Locations) -> Check {
-    usable_directory(
-        "state directory",
-        &locations.state_dir,
-        "overrides would not survive a restart (stateDir)",
-    )
+/// The needed capabilities that are not effective.
+fn missing_in(effective: u64) -> Vec<&'static str> {
+    let missing = CAPABILITIES.iter().filter(|(_, bit)| effective >> bit & 1 == 0);
+    missing.map(|(name, _)| *name).collect()
 }
 
-fn audit_log(locations: &Locations) -> Check {
-    const NAME: &str = "audit log";
+/// Reads one record of the kernel's log through a descriptor of its own, so that other readers still get the record.
+fn read_a_record() -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    let mut log = options.read(true).custom_flags(O_NONBLOCK).open("/dev/kmsg")?;
+    // As long as the longest record (CONSOLE_EXT_LOG_MAX): a shorter buffer is an error.
+    let mut record = [0; 8192];
+    match log.read(&mut record) {
+        // The log is empty, or the kernel overwrote the record during the read.
+        Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::BrokenPipe) => Err(error),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+/// Whether this process can read the kernel's log, which names killed processes and reasons, and by which interface.
+fn check_log(device: io::Result<()>, syslog: impl FnOnce() -> anyhow::Result<()>) -> Found {
+    const WITHOUT: &str = "until then kills are counted, and who was killed and why is not known";
+    let Err(device) = device else {
+        return Ok("/dev/kmsg is read".to_owned());
+    };
+    match syslog() {
+        Ok(()) => Ok(format!("syslog(2) is read: /dev/kmsg cannot be ({device})")),
+        Err(error) => Err(Problem::warn(
+            format!("neither /dev/kmsg ({device}) nor syslog(2) can be read: {error}"),
+            format!("grant CAP_SYSLOG (with /dev/kmsg as a device, `c 1:11 r`, kills are seen sooner); {WITHOUT}"),
+        )),
+    }
+}
+
+/// Whether this process can watch files, and so notice changes by others at once.
+fn inotify() -> Found {
+    let limit = |name: &str| {
+        let text = fs::read_to_string(format!("/proc/sys/fs/inotify/{name}")).ok()?;
+        text.trim().parse::<u64>().ok()
+    };
+    let opened = Inotify::init(InitFlags::IN_CLOEXEC).map(drop);
+    check_inotify(opened, limit("max_user_watches"), limit("max_user_instances"))
+}
+
+fn check_inotify(opened: nix::Result<()>, watches: Option<u64>, instances: Option<u64>) -> Found {
+    const WITHOUT: &str = "until then changes by others are found by the periodic check only (sweepInterval)";
+    let [most, most_instances] =
+        [watches, instances].map(|limit| limit.map_or("unknown".to_owned(), |limit| limit.to_string()));
+    let found = format!("max_user_watches {most}, max_user_instances {most_instances}");
+    match opened {
+        Err(error) => Err(Problem::warn(
+            format!("no descriptor: {error}; {found}"),
+            format!("sysctl fs.inotify.max_user_instances=1024; {WITHOUT}"),
+        )),
+        Ok(()) if watches.is_some_and(|watches| watches < ENOUGH_WATCHES) => Err(Problem::warn(
+            found,
+            format!("sysctl fs.inotify.max_user_watches=65536, as a full node needs {ENOUGH_WATCHES}; {WITHOUT}"),
+        )),
+        Ok(()) => Ok(found),
+    }
+}
+
+fn audit_log(locations: &Locations) -> Found {
     let Some(file) = &locations.audit_file else {
-        return Check::ok(NAME, "none is configured here");
+        return Ok("none is configured here".to_owned());
     };
     let directory = file.parent().unwrap_or(Path::new("/"));
-    let mut check = usable_directory(NAME, directory, "who changed what would not be kept (auditLog)");
-    if check.mend.is_empty() {
-        let bytes = fs::metadata(file).map_or(0, |metadata| metadata.len());
-        check.found = format!("{}, {} KiB", file.display(), bytes / 1024);
-    }
-    check
+    usable_directory(directory, "who changed what would not be kept (auditLog)")?;
+    let bytes = fs::metadata(file).map_or(0, |metadata| metadata.len());
+    Ok(format!("{}, {} KiB", file.display(), bytes / 1024))
 }
 
 /// A writable directory, which exists or can be created, with free space.
-fn usable_directory(name: &str, directory: &Path, consequence: &str) -> Check {
+fn usable_directory(directory: &Path, consequence: &str) -> Found {
     let shown = directory.display();
-    let Some(there) = directory.ancestors().find(|ancestor| ancestor.exists()) else {
-        return Check::fail(name, format!("{shown} is nowhere"), consequence);
-    };
-    if let Err(error) = access(there, AccessFlags::W_OK | AccessFlags::X_OK) {
-        let mend = format!("let this user write to it, or {consequence}");
-        return Check::fail(name, format!("{} may not be written: {error}", there.display()), mend);
-    }
-    let room = match statvfs(there) {
-        Ok(info) => info.blocks_available().saturating_mul(info.fragment_size()),
-        Err(error) => return Check::warn(name, format!("{shown}: {error}"), consequence),
-    };
+    let there = directory.ancestors().find(|ancestor| ancestor.exists());
+    let there = there.ok_or_else(|| Problem::fail(format!("{shown} is nowhere"), consequence))?;
+    access(there, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|error| {
+        let found = format!("{} may not be written: {error}", there.display());
+        Problem::fail(found, format!("let this user write to it, or {consequence}"))
+    })?;
+    let info = statvfs(there).map_err(|error| Problem::warn(format!("{shown}: {error}"), consequence))?;
+    let room = info.blocks_available().saturating_mul(info.fragment_size());
     let will_be_made = if there == directory { "" } else { " will be made" };
     let found = format!("{shown}{will_be_made}, {} MiB free", room >> 20);
-    if room < LEAST_ROOM {
-        return Check::warn(name, found, format!("make room, or {consequence}"));
+    match room {
+        LEAST_ROOM.. => Ok(found),
+        _ => Err(Problem::warn(found, format!("make room, or {consequence}"))),
     }
-    Check::ok(name, found)
 }
 
 #[cfg(test)]
@@ -150,10 +206,13 @@ mod tests {
     fn a_directory_that_is_not_there_yet_will_be_made_and_one_that_cannot_be_is_a_failure() {
         let temp = tempfile::tempdir().unwrap();
         let wanted = temp.path().join("a/b");
-        let check = usable_directory("state directory", &wanted, "x");
+        let check = Check::new("state directory", usable_directory(&wanted, "x"));
         assert!(check.found.contains("will be made"), "{check:?}");
         assert!(!wanted.exists());
-        let check = usable_directory("state directory", Path::new("/proc/self/nothing"), "all is lost");
+        let check = Check::new(
+            "state directory",
+            usable_directory(Path::new("/proc/self/nothing"), "all is lost"),
+        );
         assert_eq!((&*check.status, check.mend.is_empty()), ("fail", false), "{check:?}");
     }
 
@@ -173,5 +232,56 @@ mod tests {
         }
         let cgroups = checks.iter().find(|check| check.name == "cgroups").unwrap();
         assert_eq!(cgroups.status, "fail");
+    }
+
+    fn log(device: io::Result<()>, syslog: impl FnOnce() -> anyhow::Result<()>) -> Check {
+        Check::new("kernel log", check_log(device, syslog))
+    }
+
+    fn limits(opened: nix::Result<()>, watches: Option<u64>, instances: Option<u64>) -> Check {
+        Check::new("inotify", check_inotify(opened, watches, instances))
+    }
+
+    #[test]
+    fn what_the_kernels_log_needs_is_said() {
+        let absent = || Err(io::Error::from(ErrorKind::NotFound));
+        assert_eq!(
+            log(Ok(()), || Err(anyhow::anyhow!("refused"))).found,
+            "/dev/kmsg is read"
+        );
+        let instead = log(absent(), || Ok(()));
+        assert!(
+            instead.status == "ok" && instead.found.starts_with("syslog(2) is read"),
+            "{instead:?}"
+        );
+        let neither = log(absent(), || Err(anyhow::anyhow!("refused")));
+        assert_eq!(neither.status, "warn");
+        assert!(neither.mend.starts_with("grant CAP_SYSLOG"), "{neither:?}");
+        let without_times = log(absent(), || {
+            Err(anyhow::anyhow!("write Y to /sys/module/printk/parameters/time"))
+        });
+        assert!(
+            without_times.found.contains("printk/parameters/time"),
+            "{without_times:?}"
+        );
+    }
+
+    #[test]
+    fn too_few_watches_are_a_warning_with_the_number_to_set() {
+        assert_eq!(limits(Ok(()), Some(65536), Some(128)).status, "ok");
+        let few = limits(Ok(()), Some(100), Some(128));
+        assert!(
+            few.status == "warn" && few.mend.contains("max_user_watches=65536"),
+            "{few:?}"
+        );
+        let none = limits(Err(nix::errno::Errno::EMFILE), Some(65536), Some(0));
+        assert!(none.mend.contains("max_user_instances"), "{none:?}");
+        assert_eq!(limits(Ok(()), None, None).status, "ok");
+    }
+
+    #[test]
+    fn capabilities_are_named_where_they_are_missing() {
+        assert!(missing_in(u64::MAX).is_empty());
+        assert_eq!(missing_in(1 << 21), [DAC_OVERRIDE, "CAP_SYSLOG"]);
     }
 }

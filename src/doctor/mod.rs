@@ -6,7 +6,6 @@
 //!
 //! A new check is one function: in the list of `local` for the machine, in `agent::doctor` for the agent's knowledge.
 
-mod kernel;
 mod local;
 
 use std::path::PathBuf;
@@ -17,31 +16,48 @@ pub use local::local;
 /// The advice where no runtime answers.
 pub const MEND_RUNTIME: &str = "start it, and mount its socket's directory here; or name its socket with runtimeSocket, `none` to do without a runtime";
 
-impl Check {
-    /// A met requirement.
-    pub fn ok(name: &str, found: impl Into<String>) -> Self {
-        Self {
-            name: name.to_owned(),
-            status: "ok".to_owned(),
-            found: found.into(),
-            mend: String::new(),
-        }
-    }
+/// What a check found, or a problem.
+pub type Found = Result<String, Problem>;
 
+/// A missing requirement, and how to mend it.
+#[derive(Debug)]
+pub struct Problem {
+    status: &'static str,
+    found: String,
+    mend: String,
+}
+
+impl Problem {
     /// A missing requirement that restricts the agent.
-    pub fn warn(name: &str, found: impl Into<String>, mend: impl Into<String>) -> Self {
-        Self {
-            status: "warn".to_owned(),
-            mend: mend.into(),
-            ..Self::ok(name, found)
-        }
+    pub fn warn(found: impl Into<String>, mend: impl Into<String>) -> Self {
+        let (status, found, mend) = ("warn", found.into(), mend.into());
+        Self { status, found, mend }
     }
 
     /// A missing requirement without which the agent cannot work.
-    pub fn fail(name: &str, found: impl Into<String>, mend: impl Into<String>) -> Self {
+    pub fn fail(found: impl Into<String>, mend: impl Into<String>) -> Self {
+        let status = "fail";
         Self {
-            status: "fail".to_owned(),
-            ..Self::warn(name, found, mend)
+            status,
+            ..Self::warn(found, mend)
+        }
+    }
+}
+
+impl Check {
+    pub fn new(name: &str, found: Found) -> Self {
+        let ok = |found| Problem {
+            status: "ok",
+            found,
+            mend: String::new(),
+        };
+        let Problem { status, found, mend } = found.map_or_else(|problem| problem, ok);
+        let (name, status) = (name.to_owned(), status.to_owned());
+        Self {
+            name,
+            status,
+            found,
+            mend,
         }
     }
 }

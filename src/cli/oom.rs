@@ -1,15 +1,16 @@
 //! `vscalectl oom`: the kills of the kernel's OOM killer.
 
-mod list;
 mod parse;
 mod sink;
 
 use clap::{Args, Subcommand};
 
 use super::agent::Agent;
-use super::{Failure, PodArguments};
-
-pub(super) use list::line;
+use super::output::{Tone, clean, coloured, optional, or_dash};
+use super::{Failure, PodArguments, table, time};
+use crate::control::proto::{OomKill, OomVictim};
+use crate::model::Bytes;
+use crate::oom::ReportedPod;
 
 /// Shows what the kernel killed for want of memory.
 #[derive(Debug, Args)]
@@ -28,8 +29,94 @@ enum Command {
 
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     match &arguments.command {
-        Command::List(arguments) => list::run(arguments, agent),
+        Command::List(arguments) => list(arguments, agent),
         Command::Parse(arguments) => parse::run(arguments),
         Command::Sink(arguments) => sink::run(arguments),
     }
+}
+
+/// Prints the latest kills on this node.
+fn list(arguments: &PodArguments, agent: &Agent) -> Result<(), Failure> {
+    let reply = agent.call(async |client| Ok(client.oom_list(arguments.pod()).await?))?;
+    arguments.output.print(&reply, || {
+        if reply.kills.is_empty() {
+            return "the kernel killed nothing for want of memory lately\n".to_owned();
+        }
+        let header = "AT  POD  CONTAINER  LEVEL  LIMIT  KILLED  RSS  KNOWN  NOTE";
+        table::list(header, reply.kills.iter().map(cells))
+    })
+}
+
+/// One line about a kill, for an endless list, whose column widths nothing tells in advance.
+pub(super) fn line(kill: &OomKill) -> String {
+    let [at, pod, container, level, limit, killed, rss, known, note] = cells(kill);
+    let text = format!(
+        "{at}  {pod}  {}  {container}: {killed} ({rss}) at the {level} limit of {limit}; {known}  {note}",
+        coloured(Tone::Bad, "OOM kill")
+    );
+    text.trim_end().to_owned()
+}
+
+fn cells(kill: &OomKill) -> [String; 9] {
+    // A process of no pod has a cgroup all the same.
+    let pod = kill
+        .pod
+        .as_ref()
+        .map(ReportedPod::full_name)
+        .or_else(|| kill.cgroup.clone());
+    let container = kill.container.as_ref().map(|container| match container.name.as_str() {
+        "" => container.id.chars().take(12).collect(),
+        name => name.to_owned(),
+    });
+    // The container's own limit, where the container had reached it. The note names the limit of the pod.
+    let limit = kill.container_limit.as_ref().or(kill.limit.as_ref());
+    let level = [&kill.limit_of, &kill.level]
+        .into_iter()
+        .find(|level| !level.is_empty());
+    let memory = kill.victim.as_ref().and_then(|victim| victim.memory);
+    [
+        time::second(&kill.time),
+        optional(pod),
+        optional(container),
+        optional(level),
+        optional(limit.and_then(|limit| limit.limit_bytes).map(Bytes::new)),
+        or_dash(&killed(kill)),
+        optional(memory.map(|memory| memory.rss())),
+        or_dash(&kill.confidence),
+        note(kill),
+    ]
+}
+
+fn killed(kill: &OomKill) -> String {
+    if let Some(OomVictim { pid, comm, role, .. }) = &kill.victim {
+        return match role.as_str() {
+            "main" | "child" => format!("{pid} {comm} ({role})"),
+            _ => format!("{pid} {comm}"),
+        };
+    }
+    let candidates: Vec<String> = kill.candidates.iter().map(|victim| victim.pid.to_string()).collect();
+    let more = usize::try_from(kill.more_candidates).unwrap_or(usize::MAX);
+    match candidates.len().saturating_add(more) {
+        0 => String::new(),
+        1..=4 => format!("one of {}", candidates.join(", ")),
+        many => format!("one of {many} processes"),
+    }
+}
+
+fn note(kill: &OomKill) -> String {
+    let group = (!kill.group.is_empty()).then(|| format!("a group of {}", kill.group.len()));
+    let lowered = kill.own_write.as_ref().map(|write| &write.what);
+    let own = lowered.map(|what| coloured(Tone::Bad, &format!("after vscaled lowered {what}")));
+    let evidence = kill.evidence.as_ref().and_then(|evidence| match &evidence.path {
+        Some(path) => Some(format!("evidence in {}", clean(path))),
+        None => evidence.unfinished.map(|_| "its hook had not ended".to_owned()),
+    });
+    let enforced = kill.limit.as_ref().filter(|_| kill.container_limit.is_some());
+    let enforced = enforced.map(|limit| match limit.limit_bytes {
+        Some(bytes) => format!("at the {} limit of {}", kill.level, Bytes::new(bytes)),
+        None => format!("at the {} limit", kill.level),
+    });
+    let down = kill.while_down.then(|| "while no agent ran".to_owned());
+    let notes: Vec<String> = [enforced, group, own, evidence, down].into_iter().flatten().collect();
+    notes.join("; ")
 }

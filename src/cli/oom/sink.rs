@@ -247,13 +247,14 @@ fn killed(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::output::plain;
     use crate::report::testing::kill_of;
 
     #[test]
     fn a_kill_is_one_line_that_its_victim_cannot_write_into() {
         let mut kill = kill_of("web", 7);
         kill.victim.as_mut().unwrap().comm = "a\u{1b}[2J\nb".to_owned();
-        let text = line(&Report::from(&kill.into()), true);
+        let text = plain(&line(&Report::from(&kill.into()), true));
         assert_eq!(
             text,
             "2023-11-14T22:13:27.000Z node-1 shop/web app: container limit of 64Mi: killed \"a\\u{1b}[2J\\nb\" (7), a child process (again)"

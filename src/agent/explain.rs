@@ -1,36 +1,112 @@
-//! Compares each value of each level, from the spec to the kernel's file, and explains differences.
+//! Explains one pod: compares each amount from the recommendation to the API's report, and each value at each level from
+//! the spec to the kernel's file.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::actuate::{Node, PodHandles};
-use crate::agent::view;
+use super::{usage, view};
+use crate::actuate::{KnownFrom, Node, PodHandles, hook_problems, stored_specs};
 use crate::cgroup::CgroupError;
 use crate::cgroup::systemd::Unit;
 use crate::control::{ControlError, proto};
+use crate::decide::Note;
+use crate::model::objects::{Container, Pod};
 use crate::model::{
-    CgroupPath, ControlFile, CpuQuota, CpuShares, CriResources, LivePod, MemoryLimit, NamedRequirements, PodTree,
-    PodValues, Setting, Settings, Target,
+    CgroupPath, ControlFile, CpuQuota, CpuShares, CriResources, KubeletVersion, LivePod, MemoryLimit,
+    NamedRequirements, NodeTraits, PodTree, PodValues, Requirements, Resource, Setting, Settings, Target,
 };
 use crate::plan::shrink::{Holds, Progress};
-use crate::plan::{PodTargets, hierarchy, in_force};
+use crate::plan::{hierarchy, in_force};
 use crate::reconcile::controller::PodSnapshot;
 
-/// The values that each level should have.
-struct Expected {
-    /// The values that follow from the spec alone.
-    spec: PodValues,
-    /// The values that follow from the resources that the kubelet reports as in force.
-    allocated: Option<PodValues>,
-    wanted: Option<PodValues>,
-    /// The wanted values with the limits that the agent leaves higher for now.
-    kept: Option<PodValues>,
+/// Reads the kernel's files, systemd's properties and the runtime's stored specs, and compares all values.
+pub(super) async fn explain(snapshot: PodSnapshot) -> Result<proto::ExplainReply, ControlError> {
+    let now = Timestamp::now();
+    let reason = snapshot.state.decision.reason;
+    let in_words = format!("{reason}: {}", reason.meaning());
+    let mut notes = vec![in_words];
+    notes.extend(snapshot.state.decision.notes.iter().map(ToString::to_string));
+    let node = snapshot.node.as_deref();
+    notes.extend(node.and_then(|node| assumed_kubelet(node, &snapshot.state.pod)));
+    let mut reply = proto::ExplainReply {
+        notes,
+        next: view::next(&snapshot.state, now),
+        changes: snapshot.changes.iter().map(|record| view::change(record)).collect(),
+        pod: Some(view::pod(&snapshot.state, now, snapshot.quiet)),
+        values: Vec::new(),
+        amounts: amounts(&snapshot),
+    };
+    if let (Some(node), Some(live)) = (snapshot.node.clone(), &snapshot.state.live) {
+        let hooks = hook_problems(&node, &snapshot.state.pod, live, snapshot.hooks_forbidden_by).await;
+        reply.notes.extend(hooks);
+        let specs = stored_specs(&node, live).await;
+        let read = tokio::task::spawn_blocking(move || values(&node, &snapshot, &specs)).await;
+        reply.values = read.map_err(|panic| ControlError::Internal(panic.to_string()))??;
+    }
+    Ok(reply)
+}
+
+/// A note that the agent only assumes the kubelet's version, for a pod whose values depend on it.
+fn assumed_kubelet(node: &Node, pod: &Pod) -> Option<String> {
+    let by = |kubelet| {
+        let traits = NodeTraits { kubelet, ..node.traits };
+        hierarchy(pod, &[], &traits).created()
+    };
+    let matters = by(KubeletVersion::OLDEST) != by(node.traits.kubelet);
+    (node.kubelet_from == KnownFrom::Inferred && matters).then(|| {
+        format!(
+            "the pod's values follow the rules of kubelet {}, which is assumed: no source has the Node object; set \
+             kubeletVersion where that is wrong",
+            node.traits.kubelet
+        )
+    })
+}
+
+/// Two rows for each regular container and sidecar.
+fn amounts(snapshot: &PodSnapshot) -> Vec<proto::Amount> {
+    let (pod, desired) = (&snapshot.state.pod, &snapshot.state.desired);
+    let wanted = desired.targets(pod);
+    let decided = desired.recommended.as_ref().map(|recommended| &*recommended.targets);
+    let row = |name: &str, own: &Requirements, resource: Resource| {
+        let pair = |values: &Requirements| proto::RequestAndLimit {
+            request: values.requests.text(resource),
+            limit: values.limits.text(resource),
+        };
+        let of = |list: &[NamedRequirements]| {
+            let named = list.iter().find(|named| named.name == name)?;
+            Some(pair(&named.resources))
+        };
+        // The notes of the decision about this amount.
+        let is_about = |note: &&Note| {
+            let (container, of) = note.about();
+            of == Some(resource) && container.is_none_or(|container| container == name)
+        };
+        let rules = snapshot.state.decision.notes.iter().filter(is_about);
+        let status = pod.container_status(name);
+        let bounds = snapshot.vpa.as_ref().and_then(|vpa| usage::recommendation(vpa, name));
+        proto::Amount {
+            container: name.to_owned(),
+            resource: resource.to_string(),
+            lower_bound: bounds.and_then(|bounds| bounds.lower_bound.text(resource)),
+            target: bounds.and_then(|bounds| bounds.target.text(resource)),
+            upper_bound: bounds.and_then(|bounds| bounds.upper_bound.text(resource)),
+            spec: Some(pair(own)),
+            decided: decided.and_then(of),
+            wanted: wanted.as_deref().and_then(of),
+            allocated: status.and_then(|status| status.allocated_resources?.text(resource)),
+            in_force: status.and_then(|status| Some(pair(&status.resources?))),
+            rules: rules.map(ToString::to_string).collect(),
+        }
+    };
+    let rows =
+        |container: &Container| Resource::ALL.map(|resource| row(&container.name, &container.resources, resource));
+    pod.running_containers().flat_map(rows).collect()
 }
 
 /// Blocks: reads files, and calls systemd where it manages the cgroups.
-pub(super) fn values(
+fn values(
     node: &Node,
     snapshot: &PodSnapshot,
     specs: &BTreeMap<String, CriResources>,
@@ -55,14 +131,12 @@ pub(super) fn values(
             let file = setting.file();
             let of = |state: &PodValues| state.tree.get(&target).and_then(|settings| settings.get(file));
             let text = |setting: Option<Setting>| setting.map(|setting| setting.to_string()).unwrap_or_default();
-            let [wanted, kept, allocated] =
-                [&expected.wanted, &expected.kept, &expected.allocated].map(|state| state.as_ref().and_then(of));
-            let spec = of(&expected.spec);
+            let [spec, allocated, wanted, kept] = expected.each_ref().map(|state| state.as_ref().and_then(of));
             let runtime = stored.and_then(|stored| stored_text(stored, file));
             let property = systemd.as_ref().and_then(|settings| settings.get(file));
             let difference = kernel_difference(setting, &target, [wanted, kept, spec], snapshot)
                 .or_else(|| {
-                    let wanted = expected.wanted.as_ref()?.specs.get(target.container()?)?;
+                    let wanted = expected[2].as_ref()?.specs.get(target.container()?)?;
                     runtime_difference(runtime.as_deref()?, &stored_text(wanted, file)?, snapshot)
                 })
                 .or_else(|| systemd_difference(property?, wanted?));
@@ -85,7 +159,9 @@ pub(super) fn values(
     Ok(values)
 }
 
-fn expected(node: &Node, snapshot: &PodSnapshot, held: &PodTree) -> Expected {
+/// What follows from the spec alone, from the resources that the kubelet reports as in force, and what is wanted, without
+/// and with the limits that the agent leaves higher for now.
+fn expected(node: &Node, snapshot: &PodSnapshot, held: &PodTree) -> [Option<PodValues>; 4] {
     let (state, traits) = (&snapshot.state, &node.traits);
     let created = |targets: &[NamedRequirements]| hierarchy(&state.pod, targets, traits).created();
     let in_force = in_force(&state.pod);
@@ -93,20 +169,12 @@ fn expected(node: &Node, snapshot: &PodSnapshot, held: &PodTree) -> Expected {
     let kept = targets.as_mut().map(|targets| targets.values(held, traits));
     let wanted = targets
         .zip(state.desired.targets(&state.pod))
-        .map(|(targets, containers)| {
-            let mut targets = PodTargets {
-                containers,
-                holds: Holds::default(),
-                ..targets
-            };
+        .map(|(mut targets, containers)| {
+            (targets.containers, targets.holds) = (containers, Holds::default());
             targets.values(held, traits)
         });
-    Expected {
-        spec: created(&[]),
-        allocated: (!in_force.is_empty()).then(|| created(&in_force)),
-        wanted,
-        kept,
-    }
+    let allocated = (!in_force.is_empty()).then(|| created(&in_force));
+    [Some(created(&[])), allocated, wanted, kept]
 }
 
 /// The settings that systemd would write into a cgroup's files.

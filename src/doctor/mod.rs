@@ -45,6 +45,7 @@ impl Problem {
 }
 
 impl Check {
+    /// Its status follows from what was found.
     pub fn new(name: &str, found: Found) -> Self {
         let ok = |found| Problem {
             status: "ok",

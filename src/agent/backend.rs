@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tonic::{Request, Response, Status};
 
@@ -17,8 +18,8 @@ use crate::control::{
     CallGate, Caller, Changes, Control, ControlError, Right, Selector, check_change, find_pod, proto, resize_values,
 };
 use crate::doctor::Locations;
+use crate::model::Cause;
 use crate::model::objects::PodId;
-use crate::model::{Cause, NamedRequirements};
 use crate::observe::audit::{Audit, Refusal};
 use crate::plan::resize::ResizeFacts;
 use crate::reconcile::controller::{self, Controller, Event, PodSnapshot, Reply, send};
@@ -54,23 +55,22 @@ impl AgentBackend {
         request: impl FnOnce(&mut Controller, Reply<T>) + Send + 'static,
     ) -> Result<T, ControlError> {
         let (reply, answer) = oneshot::channel();
-        let stopping = || ControlError::Busy("the agent is shutting down".to_owned());
         let request = controller::Request(Box::new(|controller| request(controller, reply)));
+        let busy = |reason: &str| ControlError::Busy(reason.to_owned());
         self.events
             .try_send(Event::Request(request))
             .map_err(|error| match error {
-                mpsc::error::TrySendError::Full(_) => ControlError::Busy("too much is going on".to_owned()),
-                mpsc::error::TrySendError::Closed(_) => stopping(),
+                TrySendError::Full(_) => busy("too much is going on"),
+                TrySendError::Closed(_) => busy("the agent is shutting down"),
             })?;
-        let gone = |_| ControlError::Busy("the pod or the agent went away before it was done".to_owned());
+        let gone = |_| busy("the pod or the agent went away before it was done");
         answer.await.map_err(gone)?
     }
 
     /// The namespace and name of the pod that a caller names.
     async fn find(&self, text: &str) -> Result<String, ControlError> {
-        let pods: Vec<proto::Pod> = self
-            .query(|controller| Ok(controller.pods().map(view::identifiers).collect()))
-            .await?;
+        let identifiers = |controller: &mut Controller| Ok(controller.pods().map(view::identifiers).collect());
+        let pods: Vec<proto::Pod> = self.query(identifiers).await?;
         find_pod(&pods, text).map(|pod| format!("{}/{}", pod.namespace, pod.name))
     }
 
@@ -90,13 +90,12 @@ impl AgentBackend {
             OperatorRequest::Override(_) => "resize",
             OperatorRequest::Release { .. } => "release",
         };
-        let ended = match self.find(&pod).await {
-            Ok(found) => {
-                let change = move |controller: &mut Controller, reply| controller.change(&found, request, reply);
-                self.request(change).await
-            }
-            Err(error) => Err(error),
+        let change = async {
+            let found = self.find(&pod).await?;
+            let change = move |controller: &mut Controller, reply| controller.change(&found, request, reply);
+            self.request(change).await
         };
+        let ended = change.await;
         let ended = ended.inspect_err(|error| record_refusal(&self.audit, caller, call, Some(pod), &error.to_string()));
         Ok(view::change(&*ended?))
     }
@@ -110,10 +109,8 @@ impl AgentBackend {
             pid: wanted.pid,
             reason: wanted.reason.clone(),
         };
-        let headroom = &snapshot.headroom;
-        headroom
-            .set_override(&mut state.desired, &state.pod, wanted)
-            .map_err(ControlError::Refused)?;
+        let set = snapshot.headroom.set_override(&mut state.desired, &state.pod, wanted);
+        set.map_err(ControlError::Refused)?;
         // A request of an operator ends the backoff after a failed shrink.
         state.shrink.forget_backoffs();
         let targets = state.pod_targets(Timestamp::now(), snapshot.resize.is_some());
@@ -150,19 +147,16 @@ impl AgentBackend {
         change: impl Fn(String) -> F,
     ) -> Result<proto::ChangeReply, ControlError> {
         if selector.is_empty() {
+            let change = Some(change(pod).await?);
             return Ok(proto::ChangeReply {
-                change: Some(change(pod).await?),
+                change,
                 results: Vec::new(),
             });
         }
-        let pods = self.select(&selector, &namespace, overridden_only).await?;
-        let all = pods
-            .into_iter()
-            .map(async |pod| view::result(&pod, containers.to_vec(), change(pod.to_string()).await));
-        Ok(proto::ChangeReply {
-            change: None,
-            results: join_all(all).await,
-        })
+        let pods = self.select(&selector, &namespace, overridden_only).await?.into_iter();
+        let all = pods.map(async |pod| view::result(&pod, containers.to_vec(), change(pod.to_string()).await));
+        let (change, results) = (None, join_all(all).await);
+        Ok(proto::ChangeReply { change, results })
     }
 
     async fn resize_pods(
@@ -170,7 +164,18 @@ impl AgentBackend {
         caller: Caller,
         request: proto::ResizeRequest,
     ) -> Result<proto::ChangeReply, ControlError> {
-        let wanted = override_of(caller, &request, resize_values(&request)?);
+        let (values, since) = (resize_values(&request)?, Timestamp::now());
+        let ttl = request
+            .ttl_us
+            .map(|micros| SignedDuration::from_micros(i64::try_from(micros).unwrap_or(i64::MAX)));
+        let wanted = Override {
+            uid: caller.uid,
+            pid: caller.pid,
+            reason: request.reason,
+            since,
+            until: ttl.map(|ttl| since.checked_add(ttl).unwrap_or(Timestamp::MAX)),
+            values,
+        };
         let containers: Vec<String> = wanted.values.iter().map(|container| container.name.clone()).collect();
         let pods = (request.pod, request.selector, request.namespace);
         if request.dry_run {
@@ -216,13 +221,13 @@ impl AgentBackend {
             let described = || state.pod.id_with(&state.pod.metadata.uid);
             state.identity.clone().unwrap_or_else(described)
         };
-        let pods: Vec<PodId> = self
-            .query(move |controller| Ok(controller.pods().filter(fits).map(id).collect()))
-            .await?;
+        let fitting = move |controller: &mut Controller| Ok(controller.pods().filter(fits).map(id).collect());
+        let pods: Vec<PodId> = self.query(fitting).await?;
         if pods.is_empty() {
-            let what = match overridden_only {
-                true => "no pod with an override",
-                false => "no pod",
+            let what = if overridden_only {
+                "no pod with an override"
+            } else {
+                "no pod"
             };
             let message = format!("{what} on this node fits the selector {selector:?}: `vscalectl get` lists them");
             return Err(ControlError::Refused(message));
@@ -267,9 +272,8 @@ impl Control for AgentBackend {
                 pod => Some(self.find(pod).await?),
             };
             let records = self.query(move |controller| controller.recent(pod.as_deref())).await?;
-            Ok(proto::HistoryReply {
-                changes: records.iter().map(|record| view::change(record)).collect(),
-            })
+            let changes = records.iter().map(|record| view::change(record)).collect();
+            Ok(proto::HistoryReply { changes })
         };
         self.gate.read("history", request, history).await
     }
@@ -287,9 +291,8 @@ impl Control for AgentBackend {
         let list = async |request: proto::OomListRequest| {
             let kills = self.kills.borrow();
             let wanted = kills.iter().filter(|report| view::is_kill_of(report, &request.pod));
-            Ok(proto::OomListReply {
-                kills: wanted.map(|report| view::kill(report)).collect(),
-            })
+            let kills = wanted.map(|report| view::kill(report)).collect();
+            Ok(proto::OomListReply { kills })
         };
         self.gate.read("oom list", request, list).await
     }
@@ -305,10 +308,8 @@ impl Control for AgentBackend {
 
     async fn resize(&self, request: Request<proto::ResizeRequest>) -> Result<Response<proto::ChangeReply>, Status> {
         // A dry run changes nothing.
-        let needs = match request.get_ref().dry_run {
-            true => Right::Read,
-            false => Right::Change,
-        };
+        let is_dry = request.get_ref().dry_run;
+        let needs = if is_dry { Right::Read } else { Right::Change };
         let agent = self.clone();
         let resize = |caller, request| async move { agent.resize_pods(caller, request).await };
         self.gate.change("resize", needs, request, resize).await
@@ -337,19 +338,4 @@ pub(super) fn record_refusal(audit: &Audit, caller: Caller, call: &'static str, 
         pod,
         reason: reason.to_owned(),
     });
-}
-
-fn override_of(caller: Caller, request: &proto::ResizeRequest, values: Vec<NamedRequirements>) -> Override {
-    let since = Timestamp::now();
-    let ttl = request
-        .ttl_us
-        .map(|micros| SignedDuration::from_micros(i64::try_from(micros).unwrap_or(i64::MAX)));
-    Override {
-        uid: caller.uid,
-        pid: caller.pid,
-        reason: request.reason.clone(),
-        since,
-        until: ttl.map(|ttl| since.checked_add(ttl).unwrap_or(Timestamp::MAX)),
-        values,
-    }
 }

@@ -101,13 +101,14 @@ pub(super) fn report(report: &WorthReport) -> proto::ReportReply {
         avoided_throttled_seconds: worth.throttled_seconds,
         ..proto::WorkloadWorth::default()
     };
-    let workload = |((namespace, kind, name), one): (&WorkloadKey, &WorkloadWorth)| proto::WorkloadWorth {
-        namespace: namespace.clone(),
-        workload: Some(proto::Workload {
-            kind: kind.clone(),
-            name: name.clone(),
-        }),
-        ..worth(one)
+    let workload = |((namespace, kind, name), one): (&WorkloadKey, &WorkloadWorth)| {
+        let (namespace, kind, name) = (namespace.clone(), kind.clone(), name.clone());
+        let workload = Some(proto::Workload { kind, name });
+        proto::WorkloadWorth {
+            namespace,
+            workload,
+            ..worth(one)
+        }
     };
     proto::ReportReply {
         since: format!("{:.0}", report.since),
@@ -308,17 +309,13 @@ pub(super) fn result(
     containers: Vec<String>,
     ended: Result<proto::Change, impl ToString>,
 ) -> proto::PodResult {
-    let (change, error) = match ended {
-        Ok(change) => (Some(change), String::new()),
-        Err(error) => (None, error.to_string()),
-    };
     proto::PodResult {
         namespace: pod.namespace.clone(),
         name: pod.name.clone(),
         uid: pod.uid.clone(),
         containers,
-        change,
-        error,
+        error: ended.as_ref().err().map(ToString::to_string).unwrap_or_default(),
+        change: ended.ok(),
     }
 }
 

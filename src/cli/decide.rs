@@ -73,51 +73,44 @@ impl<'a> From<&'a PodDecision> for ShownPod<'a> {
 
 /// One row for each container and resource, then one line for each note. `pods` and `decisions` are in the same order.
 fn render(pods: &[Arc<Pod>], decisions: &[PodDecision]) -> String {
-    let both = || pods.iter().zip(decisions);
-    let rows = both().flat_map(|(pod, decision)| rows_of(pod, decision));
-    let header = "POD  VPA  ACTION  REASON  CONTAINER  RESOURCE  REQUEST  LIMIT";
-    let mut text = table::list(header, rows);
-    for (pod, decision) in both() {
-        let mut lines: Vec<String> = decision.notes.iter().map(ToString::to_string).collect();
-        if let Some(part) = &decision.without_restart {
-            lines.extend(changed_without_restart(pod, &part.containers));
+    let (mut rows, mut lines) = (Vec::new(), String::new());
+    for (pod, decision) in pods.iter().zip(decisions) {
+        let name = pod.full_name();
+        let mut head = [
+            name.clone(),
+            optional(decision.vpa.as_ref()),
+            decision.action().to_string(),
+            decision.reason.to_string(),
+        ];
+        for [container, resource, request, limit] in changes(pod, &decision.containers) {
+            let [name, vpa, action, reason] = head.each_mut().map(std::mem::take);
+            rows.push([name, vpa, action, reason, container, resource, request, limit]);
         }
-        for line in lines {
-            text += &format!("{}: {line}\n", pod.full_name());
+        for note in &decision.notes {
+            lines += &format!("{name}: {note}\n");
         }
-    }
-    text
-}
-
-/// One sentence for each resource that the agent changes although the whole change would restart a container.
-fn changed_without_restart(pod: &Pod, after: &[NamedRequirements]) -> Vec<String> {
-    let mut sentences = Vec::new();
-    for (was, becomes) in pod.running_containers().zip(after) {
-        for [_, resource, request, limit] in amount::rows(&was.name, &was.resources, &becomes.resources) {
+        let part = decision
+            .without_restart
+            .iter()
+            .flat_map(|part| changes(pod, &part.containers));
+        let mut container = String::new();
+        // What the agent changes although the whole change would restart a container.
+        for [first, resource, request, limit] in part {
+            container = if first.is_empty() { container } else { first };
             if request.contains('→') || limit.contains('→') {
-                let name = &was.name;
                 let change = format!("request {request}, limit {limit}");
-                sentences.push(format!("{name}: {resource} is changed without a restart: {change}"));
+                lines += &format!("{name}: {container}: {resource} is changed without a restart: {change}\n");
             }
         }
     }
-    sentences
+    let header = "POD  VPA  ACTION  REASON  CONTAINER  RESOURCE  REQUEST  LIMIT";
+    table::list(header, rows) + &lines
 }
 
-fn rows_of(pod: &Pod, decision: &PodDecision) -> Vec<[String; 8]> {
-    let mut head = [
-        pod.full_name(),
-        optional(decision.vpa.as_deref()),
-        decision.action().to_string(),
-        decision.reason.to_string(),
-    ];
-    let pairs = pod.running_containers().zip(&decision.containers);
-    let rows = pairs.flat_map(|(was, becomes)| amount::rows(&was.name, &was.resources, &becomes.resources));
-    rows.map(|[container, resource, request, limit]| {
-        let [name, vpa, action, reason] = head.each_mut().map(std::mem::take);
-        [name, vpa, action, reason, container, resource, request, limit]
-    })
-    .collect()
+/// For each container and resource, the change to these amounts.
+fn changes(pod: &Pod, after: &[NamedRequirements]) -> impl Iterator<Item = [String; 4]> {
+    let pairs = pod.running_containers().zip(after);
+    pairs.flat_map(|(was, becomes)| amount::rows(&was.name, &was.resources, &becomes.resources))
 }
 
 /// The file of manifests, the time of the decision, and the notation of the answer.

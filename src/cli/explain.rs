@@ -84,8 +84,11 @@ fn amounts(amounts: &[Amount], width: usize) -> String {
     format!("\n{}", table::columns(&columns, 2, width))
 }
 
+/// The title of a column, and its cell for an amount.
+type AmountColumn = (&'static str, fn(&Amount) -> String);
+
 /// The columns of amounts. Only kubelets that resize in place report the last two.
-const AMOUNTS: [(&str, fn(&Amount) -> String); 9] = [
+const AMOUNTS: [AmountColumn; 9] = [
     ("CONTAINER", |amount| clean(&amount.container)),
     ("", |amount| clean(&amount.resource)),
     ("VPA", |amount| optional(amount.target.as_ref())),

@@ -125,12 +125,11 @@ pub(super) fn by_hand(held: &Override) -> [String; 4] {
 fn decisions_table(pods: &[Pod]) -> String {
     let mut rows = Vec::new();
     for pod in pods {
-        let (mut name, mut why) = (full_name(pod), decision(pod));
-        for container in &pod.containers {
-            let spec = amount::read(container.spec.as_ref());
-            let wanted = amount::read(container.wanted.as_ref().or(container.spec.as_ref()));
-            for [container, resource, request, limit] in amount::rows(&container.name, &spec, &wanted) {
-                let [name, why] = [&mut name, &mut why].map(std::mem::take);
+        let mut head = [full_name(pod), decision(pod)];
+        for Container { name, spec, wanted, .. } in &pod.containers {
+            let [spec, wanted] = [spec.as_ref(), wanted.as_ref().or(spec.as_ref())].map(amount::read);
+            for [container, resource, request, limit] in amount::rows(name, &spec, &wanted) {
+                let [name, why] = head.each_mut().map(std::mem::take);
                 rows.push([name, why, container, resource, request, limit]);
             }
         }

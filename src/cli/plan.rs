@@ -68,11 +68,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let view = arguments.manifests.read()?;
     let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
     let decisions = arguments.manifests.decide(&view, &index);
-    let mut pods = Vec::with_capacity(view.pods.len());
-    for (pod, decision) in view.pods.iter().zip(&decisions) {
+    let plans = view.pods.iter().zip(&decisions).map(|(pod, decision)| {
         let targets = decision.change().map_or(&[][..], |(_, containers)| containers);
-        pods.push(ShownPod::new(pod, targets, &traits)?);
-    }
+        ShownPod::new(pod, targets, &traits)
+    });
+    let pods = plans.collect::<Result<Vec<_>, _>>()?;
     let tables = || pods.iter().map(ShownPod::render).collect::<Vec<_>>().join("\n");
     arguments.manifests.output.print_list("pods", &pods, tables)
 }

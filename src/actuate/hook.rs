@@ -13,11 +13,13 @@ use super::node::{Node, RuntimeLink};
 use crate::cgroup::{Cgroup, signal_in};
 use crate::model::objects::Pod;
 use crate::model::{Bytes, Cause, Evidence, HookEnd, LiveContainer, LivePod};
-use crate::plan::hook::{Hook, HookAction, HookMoment, HookSignal, filled_in, path_in};
+use crate::plan::hook::{Hook, HookAction, HookMoment, filled_in, path_in};
 use crate::plan::shrink::leaves_room;
-use crate::runtime::{ContainerRuntime, Executed, Problem, RuntimeError};
+use crate::runtime::{ContainerRuntime, Problem};
 
 const NO_RUNTIME: &str = "there is no container runtime to run it";
+const TOO_LATE: &str = "it did not end in time";
+const TOO_MUCH: &str = "it printed too much to be read";
 /// The time between two reads of a container's memory use.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -45,43 +47,48 @@ pub async fn run_hook(node: Arc<Node>, run: &HookRun) -> HookEnd {
     let RuntimeLink::Found(runtime) = &node.runtime else {
         return HookEnd::failed(format!("not run: {NO_RUNTIME}"));
     };
-    let mut exit_code = None;
-    let (told, output) = match &run.hook.action {
+    let (mut exit_code, mut output) = (None, String::new());
+    let mut told = match &run.hook.action {
         HookAction::Command(command) => {
             let fill = |argument: &String| filled_in(argument, run.old, run.new);
             let command: Vec<_> = command.iter().map(fill).collect();
-            let result = runtime.exec(&run.live.id, &command, wait).await;
-            exit_code = result.as_ref().ok().map(|executed| executed.exit_code);
-            ended(result)
-        }
-        HookAction::Signal(signal) => {
-            let sent = send(&node, runtime.as_ref(), &run.live, Some(number(*signal))).await;
-            (sent.map(|()| format!("{signal} was sent")), String::new())
-        }
-    };
-    let told = match (told, run.moment) {
-        (Ok(told), HookMoment::BeforeShrink) => {
-            let left = wait.saturating_sub(began.elapsed());
-            let fell = tokio::time::timeout(left, wait_for_room(Arc::clone(&node), run)).await;
-            let fell = fell.unwrap_or_else(|_| Err(format!("memory in use did not fall in {wait:?}")));
-            match fell {
-                Ok(()) => Ok(format!("{told}, and what is in use fits the new limit")),
-                Err(why) => Err(format!("{told}, but {why}")),
+            match runtime.exec(&run.live.id, &command, wait).await {
+                Ok(executed) => {
+                    (exit_code, output) = (Some(executed.exit_code), executed.output);
+                    let ended = format!("ended with {}", executed.exit_code);
+                    if executed.exit_code == 0 { Ok(ended) } else { Err(ended) }
+                }
+                Err(error) => Err(match error.problem {
+                    Problem::Refused { code, .. } if code == Code::OutOfRange => TOO_MUCH.to_owned(),
+                    Problem::Refused { code, .. } if code == Code::DeadlineExceeded => TOO_LATE.to_owned(),
+                    Problem::Deadline { .. } => TOO_LATE.to_owned(),
+                    _ => error.to_string(),
+                }),
             }
         }
-        (told, _) => told,
+        HookAction::Signal(signal) => {
+            let sent = send(&node, runtime.as_ref(), &run.live, *signal as i32).await;
+            sent.map(|()| format!("{signal} was sent"))
+        }
     };
-    let evidence = (run.moment == HookMoment::OnMemoryPressure).then(|| Evidence {
-        path: path_in(&output),
-        exit_code,
-    });
-    let path = evidence.as_ref().and_then(|evidence| evidence.path.as_ref());
-    let left = path.map(|path| format!(" and named {path}")).unwrap_or_default();
+    if run.moment == HookMoment::BeforeShrink
+        && let Ok(how) = &mut told
+    {
+        let left = wait.saturating_sub(began.elapsed());
+        match tokio::time::timeout(left, wait_for_room(&node, run)).await {
+            Ok(Ok(())) => how.push_str(", and what is in use fits the new limit"),
+            Ok(Err(why)) => told = Err(format!("{how}, but {why}")),
+            Err(_) => told = Err(format!("{how}, but memory in use did not fall in {wait:?}")),
+        }
+    }
+    let path = path_in(&output).filter(|_| run.moment == HookMoment::OnMemoryPressure);
+    let named = path.as_ref().map(|path| format!(" and named {path}"));
+    let left = named.unwrap_or_default();
     let after = |how: String| format!("{how}{left} (after {} ms)", began.elapsed().as_millis());
     HookEnd {
         how: told.map(&after).map_err(&after),
         output,
-        evidence,
+        evidence: (run.moment == HookMoment::OnMemoryPressure).then_some(Evidence { path, exit_code }),
     }
 }
 
@@ -91,44 +98,43 @@ pub async fn hook_problems(node: &Node, pod: &Pod, live: &LivePod, forbidden_by:
     let mut problems = Vec::new();
     for (name, container) in &live.containers {
         for moment in HookMoment::ALL {
-            let Some(hook) = Hook::of(pod, name, moment) else {
-                continue;
-            };
-            let tried = match (hook.map(|hook| hook.action), &node.runtime) {
-                (Err(error), _) => Err(error.to_string()),
-                (Ok(_), _) if let Some(setting) = forbidden_by => {
+            let tried = match (Hook::of(pod, name, moment), &node.runtime) {
+                (None, _) => continue,
+                (Some(Err(why)), _) => Err(why),
+                (Some(Ok(_)), _) if let Some(setting) = forbidden_by => {
                     Err(format!("the agent's configuration forbids it: {setting}"))
                 }
-                (Ok(HookAction::Signal(_)), RuntimeLink::Found(runtime)) => {
-                    let tried = send(node, runtime.as_ref(), container, None).await;
-                    tried.map_err(|why| format!("its signal cannot be sent: {why}"))
-                }
-                (Ok(HookAction::Command(_)), RuntimeLink::Found(_)) => Ok(()),
-                (Ok(_), _) => Err(NO_RUNTIME.to_owned()),
+                (Some(Ok(hook)), RuntimeLink::Found(runtime)) => match hook.action {
+                    HookAction::Signal(_) => send(node, runtime.as_ref(), container, 0)
+                        .await
+                        .map_err(|why| format!("its signal cannot be sent: {why}")),
+                    HookAction::Command(_) => Ok(()),
+                },
+                (Some(Ok(_)), _) => Err(NO_RUNTIME.to_owned()),
             };
-            let (moment, container) = (moment.word(), name.clone());
-            let problem = |why| format!("{}: {why}", Cause::Hook { moment, container });
-            problems.extend(tried.err().map(problem));
+            if let Err(why) = tried {
+                let (moment, container) = (moment.word(), name.clone());
+                problems.push(format!("{}: {why}", Cause::Hook { moment, container }));
+            }
         }
     }
     problems
 }
 
-/// Has the runtime send a signal to the first process of a container, or sends it itself where the runtime cannot. Without a
-/// signal, only tries whether one may be sent.
+/// Has the runtime send a signal to the first process of a container, or sends it itself where the runtime cannot. Signal 0
+/// only tries whether one may be sent.
 ///
 /// Errors: a sentence.
 async fn send(
     node: &Node,
     runtime: &dyn ContainerRuntime,
     LiveContainer { id, path }: &LiveContainer,
-    signal: Option<Signal>,
+    signal: i32,
 ) -> Result<(), String> {
-    let number = signal.map_or(0, |signal| signal.as_raw().unsigned_abs());
-    match runtime.signal(id, number).await {
+    match runtime.signal(id, signal.unsigned_abs()).await {
         Err(error) if error.problem == Problem::Unimplemented => {
             let pid = runtime.first_process(id).await.map_err(|error| error.to_string())?;
-            let proc_root = Path::new("/proc");
+            let (proc_root, signal) = (Path::new("/proc"), Signal::from_named_raw(signal));
             signal_in(&node.hierarchy, proc_root, path, pid.unwrap_or_default(), signal)
         }
         sent => sent.map_err(|error| error.to_string()),
@@ -138,48 +144,16 @@ async fn send(
 /// Waits until the container's memory fits the new limit.
 ///
 /// Errors: a sentence, when the cgroup cannot be read.
-async fn wait_for_room(node: Arc<Node>, run: &HookRun) -> Result<(), String> {
-    let wanted = Bytes::new(run.new);
+async fn wait_for_room(node: &Arc<Node>, run: &HookRun) -> Result<(), String> {
     loop {
-        let (node, path) = (Arc::clone(&node), run.live.path.clone());
+        let (node, path) = (Arc::clone(node), run.live.path.clone());
         let read = move || Cgroup::open(&node.hierarchy, &path).and_then(|cgroup| cgroup.outer().memory_reading());
-        let reading = tokio::task::spawn_blocking(read).await;
-        let reading = reading.map_err(|panic| panic.to_string())?;
-        let reading = reading.map_err(|error| error.to_string())?;
-        if leaves_room(&reading, wanted) {
+        let reading = tokio::task::spawn_blocking(read)
+            .await
+            .map_err(|panic| panic.to_string())?;
+        if leaves_room(&reading.map_err(|error| error.to_string())?, Bytes::new(run.new)) {
             return Ok(());
         }
         tokio::time::sleep(POLL).await;
-    }
-}
-
-/// How a command ended, and its output.
-fn ended(result: Result<Executed, RuntimeError>) -> (Result<String, String>, String) {
-    match result {
-        Ok(Executed { exit_code: 0, output }) => (Ok("ended with 0".to_owned()), output),
-        Ok(Executed { exit_code, output }) => (Err(format!("ended with {exit_code}")), output),
-        Err(error) => {
-            let code = match error.problem {
-                Problem::Deadline { .. } => Code::DeadlineExceeded,
-                Problem::Refused { code, .. } => code,
-                _ => Code::Unknown,
-            };
-            let why = match code {
-                Code::OutOfRange => "it printed too much to be read".to_owned(),
-                Code::DeadlineExceeded => "it did not end in time".to_owned(),
-                _ => error.to_string(),
-            };
-            (Err(why), String::new())
-        }
-    }
-}
-
-const fn number(signal: HookSignal) -> Signal {
-    match signal {
-        HookSignal::SigHup => Signal::HUP,
-        HookSignal::SigUsr1 => Signal::USR1,
-        HookSignal::SigUsr2 => Signal::USR2,
-        HookSignal::SigQuit => Signal::QUIT,
-        HookSignal::SigWinch => Signal::WINCH,
     }
 }

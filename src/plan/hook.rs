@@ -10,10 +10,7 @@ use strum::VariantNames as _;
 
 use crate::model::Bytes;
 use crate::model::objects::Pod;
-use crate::model::objects::annotation::{
-    AFTER_GROW, BEFORE_SHRINK, BEFORE_SHRINK_WAIT, HOOKS, ON_MEMORY_PRESSURE, ON_MEMORY_PRESSURE_MEMORY,
-    ON_MEMORY_PRESSURE_WAIT,
-};
+use crate::model::objects::annotation::HOOKS;
 
 /// How long a hook may take, and memory use may take to fall after it, if the pod does not say so.
 const WAIT: Duration = Duration::from_secs(30);
@@ -47,14 +44,6 @@ impl HookMoment {
     pub fn word(self) -> &'static str {
         self.into()
     }
-
-    const fn annotation(self) -> &'static str {
-        match self {
-            Self::BeforeShrink => BEFORE_SHRINK,
-            Self::AfterGrow => AFTER_GROW,
-            Self::OnMemoryPressure => ON_MEMORY_PRESSURE,
-        }
-    }
 }
 
 /// The hook of one container at one moment.
@@ -76,39 +65,29 @@ pub enum HookAction {
     Signal(HookSignal),
 }
 
-/// The signals that programs use as a message.
+/// The signals that programs use as a message, with their numbers on Linux.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display, strum::EnumString, strum::VariantNames)]
 #[strum(serialize_all = "UPPERCASE")]
 pub enum HookSignal {
-    SigHup,
-    SigUsr1,
-    SigUsr2,
-    SigQuit,
-    SigWinch,
-}
-
-/// A malformed annotation of a hook.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("metadata.annotations[{annotation}]: {value:?}: allowed is {allowed}")]
-pub struct HookError {
-    pub annotation: String,
-    /// The beginning of the annotation's value.
-    pub value: String,
-    pub allowed: String,
+    SigHup = 1,
+    SigUsr1 = 10,
+    SigUsr2 = 12,
+    SigQuit = 3,
+    SigWinch = 28,
 }
 
 impl Hook {
     /// The hook of a container of the pod at that moment, if it has one.
-    pub fn of(pod: &Pod, container: &str, moment: HookMoment) -> Option<Result<Self, HookError>> {
-        let action = read(pod, moment.annotation(), container, action)?;
-        let read_wait = |name| read(pod, name, container, wait).unwrap_or(Ok(WAIT));
+    ///
+    /// Errors: a sentence with the malformed annotation, the beginning of its value, and what is allowed.
+    pub fn of(pod: &Pod, container: &str, moment: HookMoment) -> Option<Result<Self, String>> {
+        let action = read(pod, moment, "", container, action)?;
+        let read_wait = || read(pod, moment, "-wait", container, wait).unwrap_or(Ok(WAIT));
+        let read_memory = || read(pod, moment, "-memory", container, memory).unwrap_or(Ok(MEMORY));
         let (wait, memory) = match moment {
-            HookMoment::BeforeShrink => (read_wait(BEFORE_SHRINK_WAIT), Ok(Bytes::ZERO)),
+            HookMoment::BeforeShrink => (read_wait(), Ok(Bytes::ZERO)),
             HookMoment::AfterGrow => (Ok(WAIT), Ok(Bytes::ZERO)),
-            HookMoment::OnMemoryPressure => (
-                read_wait(ON_MEMORY_PRESSURE_WAIT),
-                read(pod, ON_MEMORY_PRESSURE_MEMORY, container, memory).unwrap_or(Ok(MEMORY)),
-            ),
+            HookMoment::OnMemoryPressure => (read_wait(), read_memory()),
         };
         Some(action.and_then(|action| {
             let (wait, memory) = (wait?, memory?);
@@ -126,50 +105,47 @@ impl Hook {
 /// An argument of a command, with the old and the new limit in bytes for `{old}` and `{new}`. `{new:75%}` is three
 /// quarters of the new limit.
 pub fn filled_in(argument: &str, old: u64, new: u64) -> String {
-    let mut filled = String::new();
-    let mut rest = argument;
-    while let Some((before, after)) = rest.split_once('{') {
-        filled.push_str(before);
-        let value = after
+    let mut parts = argument.split('{');
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |filled, part| {
+        let known = part
             .split_once('}')
-            .and_then(|(name, rest)| Some((amount(name, old, new)?.to_string(), rest)));
-        let (value, after) = value.unwrap_or(("{".to_owned(), after));
-        filled.push_str(&value);
-        rest = after;
-    }
-    filled + rest
+            .and_then(|(name, rest)| Some((amount(name, old, new)?, rest)));
+        match known {
+            Some((value, rest)) => format!("{filled}{value}{rest}"),
+            None => filled + "{" + part,
+        }
+    })
 }
 
 fn amount(name: &str, old: u64, new: u64) -> Option<u64> {
     let (name, percent) = name.split_once(':').unwrap_or((name, "100%"));
     let percent: u64 = percent.strip_suffix('%')?.parse().ok()?;
-    if percent > 100 {
-        return None;
-    }
     let whole = match name {
         "old" => old,
         "new" => new,
         _ => return None,
     };
     let part = u128::from(whole) * u128::from(percent) / 100;
-    u64::try_from(part).ok()
+    u64::try_from(part).ok().filter(|_| percent <= 100)
 }
 
 /// Reads the annotation of that container, or else the one of all containers. The error of `parse` says what is allowed.
 fn read<T>(
     pod: &Pod,
-    name: &str,
+    moment: HookMoment,
+    suffix: &str,
     container: &str,
     parse: fn(&str) -> Result<T, String>,
-) -> Option<Result<T, HookError>> {
+) -> Option<Result<T, String>> {
     let annotations = &pod.metadata.annotations;
-    let mut names = [format!("{name}.{container}"), name.to_owned()].into_iter();
+    let name = format!("vscaled.io/{}{suffix}", moment.word());
+    let mut names = [format!("{name}.{container}"), name].into_iter();
     let annotation = names.find(|name| annotations.contains_key(name))?;
     let value = annotations.get(&annotation)?;
-    Some(parse(value).map_err(|allowed| HookError {
-        annotation,
-        value: value.chars().take(80).collect(),
-        allowed,
+    Some(parse(value).map_err(|allowed| {
+        let value: String = value.chars().take(80).collect();
+        format!("metadata.annotations[{annotation}]: {value:?}: allowed is {allowed}")
     }))
 }
 
@@ -222,6 +198,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    const BEFORE_SHRINK: &str = "vscaled.io/before-shrink";
+    const BEFORE_SHRINK_WAIT: &str = "vscaled.io/before-shrink-wait";
+    const AFTER_GROW: &str = "vscaled.io/after-grow";
+    const ON_MEMORY_PRESSURE: &str = "vscaled.io/on-memory-pressure";
+    const ON_MEMORY_PRESSURE_MEMORY: &str = "vscaled.io/on-memory-pressure-memory";
 
     fn pod(annotations: &[(&str, &str)]) -> Pod {
         let mut pod = Pod::default();

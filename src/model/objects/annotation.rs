@@ -10,26 +10,14 @@ pub const CANARY: &str = "vscaled.io/canary";
 pub const CANARY_BAKE: &str = "vscaled.io/canary-bake";
 /// On a pod whose kubelet does not resize: the amounts that the agent has applied.
 pub const APPLIED: &str = "vscaled.io/applied";
-/// On a pod: the hook that runs in its containers before a memory limit comes down.
-pub const BEFORE_SHRINK: &str = "vscaled.io/before-shrink";
-/// On a pod: how long that hook may take.
-pub const BEFORE_SHRINK_WAIT: &str = "vscaled.io/before-shrink-wait";
-/// On a pod: the hook that runs in its containers after a memory limit has grown.
-pub const AFTER_GROW: &str = "vscaled.io/after-grow";
-/// On a pod: the hook that runs in its containers when they are about to reach a memory limit that cannot grow.
-pub const ON_MEMORY_PRESSURE: &str = "vscaled.io/on-memory-pressure";
-/// On a pod: how long that hook may take.
-pub const ON_MEMORY_PRESSURE_WAIT: &str = "vscaled.io/on-memory-pressure-wait";
-/// On a pod: the memory that is kept for that hook.
-pub const ON_MEMORY_PRESSURE_MEMORY: &str = "vscaled.io/on-memory-pressure-memory";
-/// The annotations of hooks. With a dot and a container's name after it, an annotation is for that container alone.
+/// On a pod: the annotations of hooks. With a dot and a container's name after it, an annotation is for that container alone.
 pub const HOOKS: [&str; 6] = [
-    BEFORE_SHRINK,
-    BEFORE_SHRINK_WAIT,
-    AFTER_GROW,
-    ON_MEMORY_PRESSURE,
-    ON_MEMORY_PRESSURE_WAIT,
-    ON_MEMORY_PRESSURE_MEMORY,
+    "vscaled.io/before-shrink",
+    "vscaled.io/before-shrink-wait",
+    "vscaled.io/after-grow",
+    "vscaled.io/on-memory-pressure",
+    "vscaled.io/on-memory-pressure-wait",
+    "vscaled.io/on-memory-pressure-memory",
 ];
 /// On a pod, by VPA's webhook: the containers that its updater considers.
 pub const OBSERVED: &str = "vpaObservedContainers";

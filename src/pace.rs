@@ -36,11 +36,6 @@ impl Backoff {
         pause
     }
 
-    /// How many attempts have failed in a row.
-    pub const fn failures(&self) -> u32 {
-        self.failures
-    }
-
     /// Starts over with the first pause, after a success.
     pub const fn reset(&mut self) {
         self.failures = 0;

@@ -22,6 +22,7 @@ use crate::model::Cause;
 use crate::model::objects::PodId;
 use crate::observe::audit::{Audit, Refusal};
 use crate::plan::resize::ResizeFacts;
+use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::controller::{self, Controller, Event, PodSnapshot, Reply, send};
 use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::{PodState, not_running};
@@ -112,7 +113,7 @@ impl AgentBackend {
         let set = snapshot.headroom.set_override(&mut state.desired, &state.pod, wanted);
         set.map_err(ControlError::Refused)?;
         // A request of an operator ends the backoff after a failed shrink.
-        state.shrink.forget_backoffs();
+        state.shrink.backoffs = FailedShrinks::default();
         let targets = state.pod_targets(Timestamp::now(), snapshot.resize.is_some());
         let (Some(node), Some(targets)) = (snapshot.node, targets) else {
             return Err(not_running(&state.pod));

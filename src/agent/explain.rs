@@ -210,7 +210,7 @@ fn kernel_difference(
             let why = view::detail(state, now);
             Some(match state.drift.writers.paused(target, held.file(), now) {
                 Some(until) => format!("something else keeps changing it; left alone until {until:.0}"),
-                None if state.resize.pending().is_some() => {
+                None if state.drift.resize.pending().is_some() => {
                     format!("the kubelet does not let the pod have what is wanted: {why}")
                 }
                 None => {

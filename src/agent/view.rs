@@ -148,7 +148,7 @@ fn overridden(overridden: &Override) -> proto::Override {
 
 /// The reason of a pod's status, where the status alone does not say it.
 pub(super) fn detail(state: &PodState, now: Timestamp) -> String {
-    let (failed, withheld) = (state.work.has_failed(), state.resize.pending());
+    let (failed, withheld) = (state.work.has_failed(), state.drift.resize.pending());
     match (state.status(now), &state.no_room) {
         (PodStatus::NotRunning, _) => "no container of this pod runs on this node".to_owned(),
         (PodStatus::Foreign, _) => {
@@ -159,7 +159,7 @@ pub(super) fn detail(state: &PodState, now: Timestamp) -> String {
         }
         (PodStatus::Refused, Some(no_room)) if !failed => no_room.why.clone(),
         (PodStatus::Refused, None) if !failed && withheld.is_none() => {
-            state.shrink.next_retry(now).map_or_else(String::new, |failed| {
+            state.shrink.backoffs.next(now).map_or_else(String::new, |failed| {
                 format!(
                     "a lower memory limit was undone (time {} in a row) and is tried again at {}: {}",
                     failed.times, failed.until, failed.why
@@ -208,7 +208,7 @@ pub(super) fn next(state: &PodState, now: Timestamp) -> String {
         "The recommendation is followed once the node has room for it: looked at every minute, and when pods come, go or \
          take less."
             .to_owned()
-    } else if let Some(failed) = state.shrink.next_retry(now) {
+    } else if let Some(failed) = state.shrink.backoffs.next(now) {
         format!(
             "The lower limit of {} is tried again at {:.0}.",
             failed.target, failed.until
@@ -219,7 +219,7 @@ pub(super) fn next(state: &PodState, now: Timestamp) -> String {
             .to_owned()
     } else if let Some((target, file, until)) = state.drift.writers.all_paused(now).next() {
         format!("{file} of {target} is looked at again at {until:.0}.")
-    } else if let Some(withheld) = state.resize.pending() {
+    } else if let Some(withheld) = state.drift.resize.pending() {
         let next = match withheld {
             Withheld::Deferred(_) => {
                 "The kubelet tries again when the node has room; a smaller recommendation replaces this one at once."

@@ -241,7 +241,7 @@ impl Controller {
             }
             Event::ApiServerReturned => {
                 self.apply_where(
-                    |state| state.resize.waits_for_api_server(),
+                    |state| state.drift.resize.waits_for_api_server(),
                     || PodInput::ApiServerReturned,
                 );
             }

@@ -3,18 +3,21 @@
 //!
 //! An override wins over the recommendation until the override ends. When nothing is desired any more, the agent leaves
 //! the pod's values as they are.
+//!
+//! The guard gives temporary limits above the decided ones. The list of them is their only home: the agent derives the least
+//! limits that writers heed ([`crate::actuate::LeastLimits`]) and the state file from the list. A temporary limit ends when the
+//! recommendation has reached it, or when the container has been quiet for a while and its use in that time fits below the
+//! limit without it. A temporary limit comes down when the use in the quiet time was much lower, and never so far that the
+//! guard would grow it again at once. The guard never grows a limit that an operator has set.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::overrides::{Override, check_names, check_result, overlay};
 use crate::model::objects::Pod;
-use crate::model::{NamedRequirements, Resource, ResourceList};
+use crate::model::{Bytes, NamedRequirements, Resource, ResourceList};
 use crate::plan::WriteScope;
 use crate::plan::resize;
-
-mod temporary;
-pub(crate) use temporary::{AfterQuiet, Denied, GrowthPause, TemporaryLimit};
 
 /// The desired state of one pod, as the state file has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -51,6 +54,96 @@ pub(crate) struct Recommended {
     pub(crate) targets: Vec<NamedRequirements>,
 }
 
+/// The peak use in a quiet time must leave one part in this many of a limit free.
+const FREE_PART: u64 = 8;
+/// A temporary limit comes down if that frees one part in this many of it.
+const LOWERED_PART: u64 = 5;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct TemporaryLimit {
+    pub(crate) container: String,
+    pub(crate) resource: Resource,
+    /// The limit before it, in bytes or thousandths of a cpu.
+    pub(crate) from: u64,
+    /// The limit in force, in the same unit.
+    pub(crate) to: u64,
+    pub(crate) since: Timestamp,
+    /// When the limit was last grown or lowered.
+    pub(crate) renewed: Timestamp,
+    pub(crate) why: String,
+    /// The API server's denial of the limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) denied: Option<Denied>,
+    /// The container has used more than `from`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) exceeded: bool,
+}
+
+/// The API server's denial of a temporary limit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Denied {
+    /// When the limit ends, whatever the container uses then.
+    pub(crate) ends: Timestamp,
+    pub(crate) why: String,
+}
+
+/// A time in which the guard grows no limit of a container, after the API server denied one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct GrowthPause {
+    pub(crate) until: Timestamp,
+    /// How many temporary limits in a row the API server denied.
+    pub(crate) times: u32,
+    /// The limits of the container's spec at the denial. With other limits the pause does not count.
+    pub(crate) limits: ResourceList,
+    /// The denied limit, in bytes or thousandths of a cpu.
+    pub(crate) denied: u64,
+    /// The explanation for users, with the words of the denial.
+    pub(crate) why: String,
+}
+
+impl TemporaryLimit {
+    pub(crate) fn given(
+        container: String,
+        resource: Resource,
+        (from, to): (u64, u64),
+        why: String,
+        at: Timestamp,
+    ) -> Self {
+        Self {
+            container,
+            resource,
+            from,
+            to,
+            since: at,
+            renewed: at,
+            why,
+            denied: None,
+            exceeded: false,
+        }
+    }
+
+    /// When the limit ends at the earliest, if the container is quiet for this long.
+    #[must_use]
+    pub(crate) fn until(&self, quiet: SignedDuration) -> Timestamp {
+        self.renewed.checked_add(quiet).unwrap_or(Timestamp::MAX)
+    }
+
+    /// The limit after a quiet time, if it comes down; `base` is the limit without this one, `peak` the highest use in that time.
+    #[must_use]
+    pub(crate) fn after_quiet(&self, base: u64, peak: u64) -> Option<u64> {
+        let enough = peak.saturating_add(peak / (FREE_PART - 1)).saturating_add(1);
+        let frees = enough <= base || enough.saturating_add(self.to / LOWERED_PART) <= self.to;
+        frees.then(|| enough.max(base))
+    }
+
+    pub(crate) fn is_of(&self, container: &str, resource: Resource) -> bool {
+        self.container == container && self.resource == resource
+    }
+}
+
 impl DesiredState {
     pub(crate) fn is_empty(&self) -> bool {
         self.recommended.is_none() && self.overridden.is_none() && !self.returning && self.temporary.is_empty()
@@ -70,6 +163,11 @@ impl DesiredState {
         let mut targets = self.without_temporary(pod);
         self.lift(&mut targets);
         Some(targets)
+    }
+
+    /// The targets of every regular container, or else what the spec says.
+    pub(crate) fn targets_or_spec(&self, pod: &Pod) -> Vec<NamedRequirements> {
+        self.targets(pod).unwrap_or_else(|| pod.requirements())
     }
 
     /// The targets without temporary limits.
@@ -164,10 +262,82 @@ impl DesiredState {
         values.is_some_and(|values| limit_in(values, container, resource).is_some())
     }
 
-    /// The desired limit, or else the limit in the spec, in bytes or thousandths of a cpu.
-    pub(crate) fn limit(&self, pod: &Pod, container: &str, resource: Resource) -> Option<u64> {
-        let desired = self.targets(pod).unwrap_or_else(|| pod.requirements());
-        limit_in(&desired, container, resource)
+    /// The temporary memory limits, in bytes.
+    pub(crate) fn memory_limits(&self) -> impl Iterator<Item = (&str, Bytes)> {
+        let memory = self.temporary.iter().filter(|limit| limit.resource == Resource::Memory);
+        memory.map(|limit| (limit.container.as_str(), Bytes::new(limit.to)))
+    }
+
+    pub(crate) fn temporary_limit(&self, container: &str, resource: Resource) -> Option<&TemporaryLimit> {
+        self.temporary.iter().find(|limit| limit.is_of(container, resource))
+    }
+
+    fn temporary_mut(&mut self, container: &str, resource: Resource) -> Option<&mut TemporaryLimit> {
+        self.temporary.iter_mut().find(|limit| limit.is_of(container, resource))
+    }
+
+    /// Adds a temporary limit, or grows an earlier one.
+    pub(crate) fn grow(&mut self, pod: &Pod, given: TemporaryLimit) {
+        self.remember_origin(pod);
+        match self.temporary_mut(&given.container, given.resource) {
+            Some(limit) => (limit.to, limit.renewed, limit.why) = (given.to, given.renewed, given.why),
+            None => self.temporary.push(given),
+        }
+    }
+
+    /// Puts earlier temporary limits back, except where the limit has grown further since.
+    pub(crate) fn restore_temporary(&mut self, earlier: Vec<TemporaryLimit>) {
+        for earlier in earlier {
+            match self.temporary_mut(&earlier.container, earlier.resource) {
+                Some(since) if since.to >= earlier.to => {}
+                Some(since) => *since = earlier,
+                None => self.temporary.push(earlier),
+            }
+        }
+    }
+
+    /// Notes a container's memory use. Returns whether the use is above the limit before the temporary one for the first time.
+    pub(crate) fn used(&mut self, container: &str, used: u64) -> bool {
+        let limit = self.temporary_mut(container, Resource::Memory);
+        let limit = limit.filter(|limit| used > limit.from);
+        limit.is_some_and(|limit| !std::mem::replace(&mut limit.exceeded, true))
+    }
+
+    /// Lowers a temporary limit. Without `to`, the limit ends.
+    pub(crate) fn lower_temporary(&mut self, container: &str, resource: Resource, to: Option<u64>, now: Timestamp) {
+        let Some(to) = to else {
+            self.end_temporary(|limit| limit.is_of(container, resource));
+            return;
+        };
+        if let Some(limit) = self.temporary_mut(container, resource) {
+            (limit.to, limit.renewed) = (to, now);
+        }
+    }
+
+    /// Ends temporary limits. If nothing else is desired, the pod goes back to its spec.
+    pub(crate) fn end_temporary(&mut self, ends: impl Fn(&TemporaryLimit) -> bool) -> Vec<TemporaryLimit> {
+        let ended = self.take_out(ends);
+        self.returning |= !ended.is_empty() && self.is_empty();
+        ended
+    }
+
+    /// Ends the temporary limits that are not above the limits without them.
+    pub(crate) fn end_overtaken(&mut self, pod: &Pod) -> Vec<TemporaryLimit> {
+        let base = self.without_temporary(pod);
+        self.take_out(|limit| limit_in(&base, &limit.container, limit.resource) >= Some(limit.to))
+    }
+
+    fn take_out(&mut self, ends: impl Fn(&TemporaryLimit) -> bool) -> Vec<TemporaryLimit> {
+        self.temporary.extract_if(.., |limit| ends(limit)).collect()
+    }
+
+    /// Raises lower targets to the temporary limits.
+    fn lift(&self, targets: &mut [NamedRequirements]) {
+        for limit in &self.temporary {
+            if let Some(target) = targets.iter_mut().find(|target| target.name == limit.container) {
+                target.resources.lift(limit.resource, limit.to);
+            }
+        }
     }
 }
 
@@ -177,5 +347,7 @@ pub(crate) fn limit_in(list: &[NamedRequirements], container: &str, resource: Re
     found.resources.limits.get(resource)
 }
 
+#[cfg(test)]
+mod temporary_tests;
 #[cfg(test)]
 mod tests;

@@ -69,19 +69,18 @@ pub(crate) fn check_names(pod: &Pod, values: &[NamedRequirements]) -> Result<(),
 
 /// Refuses values of a resource that the kubelet's static managers have assigned to the pod.
 pub(crate) fn check_assigned(pod: &Pod, values: &[NamedRequirements], managers: StaticManagers) -> Result<(), String> {
-    let mut resources = Resource::ALL.to_vec();
-    resources.retain(|resource| managers.assign(pod, *resource));
-    for resource in resources {
-        for value in values {
-            let Requirements { requests, limits } = value.resources;
-            let request = requests.text(resource).map(|text| ("requests", text));
-            let set = request.or_else(|| Some(("limits", limits.text(resource)?)));
-            if let Some((list, text)) = set {
+    for resource in Resource::ALL
+        .into_iter()
+        .filter(|resource| managers.assign(pod, *resource))
+    {
+        for NamedRequirements { name, resources } in values {
+            let text = |list: ResourceList| list.text(resource);
+            let request = text(resources.requests).map(|text| ("requests", text));
+            if let Some((list, text)) = request.or_else(|| Some(("limits", text(resources.limits)?))) {
                 return Err(format!(
-                    "container {}: {list}.{resource} {text} is refused: the kubelet's static {resource} manager has assigned \
+                    "container {name}: {list}.{resource} {text} is refused: the kubelet's static {resource} manager has assigned \
                      {resource} to this Guaranteed pod when it started, and no resize changes that; change the workload's pod \
-                     template",
-                    value.name
+                     template"
                 ));
             }
         }
@@ -94,12 +93,8 @@ pub(crate) fn check_result(
     values: &[NamedRequirements],
     result: &[NamedRequirements],
 ) -> Result<(), String> {
-    for container in result
-        .iter()
-        .filter(|container| values.iter().any(|value| value.name == container.name))
-    {
-        check_container(container)?;
-    }
+    let is_set = |container: &&NamedRequirements| values.iter().any(|value| value.name == container.name);
+    result.iter().filter(is_set).try_for_each(check_container)?;
     if let Some((resource, wanted, allowed)) = pod.exceeded_by(result) {
         return Err(format!(
             "the containers would have {} of {resource}, and the pod's own spec.resources allow {}, which vscaled leaves as they \
@@ -108,12 +103,8 @@ pub(crate) fn check_result(
             resource.quantity(allowed)
         ));
     }
-    let before = pod.qos_class();
-    let after = match &pod.spec.resources {
-        Some(_) => before,
-        None => pod.qos_with(result),
-    };
-    if before == after {
+    let (before, after) = (pod.qos_class(), pod.qos_with(result));
+    if pod.spec.resources.is_some() || before == after {
         return Ok(());
     }
     let hint = match before {
@@ -129,26 +120,24 @@ pub(crate) fn check_result(
 fn check_container(container: &NamedRequirements) -> Result<(), String> {
     let NamedRequirements { name, resources } = container;
     for resource in Resource::ALL {
+        let Some(limit) = resources.limits.get(resource) else {
+            continue;
+        };
         let least = match resource {
             Resource::Cpu => LEAST_CPU.get(),
             // Below one page nothing can run at all.
             Resource::Memory => page_size().get(),
         };
-        let text = |list: ResourceList| list.text(resource).unwrap_or_default();
-        let Some(limit) = resources.limits.get(resource) else {
-            continue;
-        };
+        let request = resources.requests.amount(resource);
+        let [has, allowed, request_text] = [limit, least, request].map(|amount| resource.quantity(amount));
         if limit < least {
             return Err(format!(
-                "container {name}: {resource} limit {} is below the least the kernel holds, {}",
-                text(resources.limits),
-                resource.quantity(least)
+                "container {name}: {resource} limit {has} is below the least the kernel holds, {allowed}"
             ));
         }
-        if resources.requests.amount(resource) > limit {
-            let (request, limit) = (text(resources.requests), text(resources.limits));
+        if request > limit {
             return Err(format!(
-                "container {name}: {resource} request {request} is above the limit {limit}: set both, or a request of at most {limit}"
+                "container {name}: {resource} request {request_text} is above the limit {has}: set both, or a request of at most {has}"
             ));
         }
     }

@@ -5,7 +5,7 @@
 //! state, update the guard, move the least limits, watch lower limits, close files. No transition can forget these
 //! effects. No I/O and no clock: time is an argument.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use super::capacity::Headroom;
 use super::desired::{DesiredState, GrowthPause};
 use super::resize::{Resize, ResizeStatus};
-use super::shrink::ShrinkState;
+use super::shrink::{ShrinkEnd, ShrinkState};
 use super::store::{SavedPod, SavedTargets};
 use super::work::{OperatorRequest, PassId, RequestId, WorkItem};
 use super::worth::Avoided;
@@ -28,18 +28,16 @@ use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, HookEnd, LivePod, Named
 use crate::plan::LowPodLevel;
 use crate::plan::resize::{self, ResizeDecision};
 
-mod decision;
-mod effects;
+mod described;
 mod guarded;
 mod hooks;
 mod located;
 mod operator;
 mod passes;
 mod pods;
-mod spec;
 
 pub(crate) use super::metrics::PodStatus;
-pub(crate) use decision::ends_recommendation;
+pub(crate) use described::ends_recommendation;
 pub(crate) use located::Located;
 pub(crate) use operator::not_running;
 pub(crate) use pods::Pods;
@@ -99,6 +97,10 @@ pub(crate) struct DriftState {
     pub(crate) writers: ForeignWriters,
     /// Why the latest pass did not succeed; empty where it did.
     pub(crate) last_reason: String,
+    /// How far the latest resize has got.
+    pub(crate) resize: ResizeStatus,
+    /// When the API server accepted the latest patch.
+    resize_accepted_at: Option<Instant>,
 }
 
 /// A recommendation that the node has no room for.
@@ -230,7 +232,20 @@ pub(crate) enum Effect {
     /// The agent kept something from happening to the pod.
     Avoided(Avoided),
     /// Lower limits were kept, or undone.
-    ShrinkEnded(super::shrink::ShrinkEnd),
+    ShrinkEnded(ShrinkEnd),
+}
+
+/// The moment of a transition, and its effects so far.
+#[derive(Debug)]
+struct Effects {
+    now: Now,
+    list: Vec<Effect>,
+}
+
+impl Effects {
+    fn push(&mut self, effect: Effect) {
+        self.list.push(effect);
+    }
 }
 
 impl PodState {
@@ -259,70 +274,131 @@ impl PodState {
     #[must_use]
     pub(crate) fn apply(&mut self, input: PodInput, now: Now) -> Vec<Effect> {
         let before = self.clone();
-        let mut others = Vec::new();
-        self.transition(input, now, &mut others);
+        let mut others = Effects { now, list: Vec::new() };
+        self.transition(input, &mut others);
         let mut effects = self.derived_from(&before);
-        effects.append(&mut others);
+        effects.append(&mut others.list);
         effects
     }
 
-    fn transition(&mut self, input: PodInput, now: Now, effects: &mut Vec<Effect>) {
+    /// The effects that update every copy after the state changed from `before`.
+    fn derived_from(&self, before: &Self) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if before.known_to_file() != self.known_to_file() {
+            effects.push(Effect::SaveState);
+        }
+        self.derive_least_limits(before, &mut effects);
+        if before.live != self.live {
+            effects.push(Effect::WatchFiles(None));
+        }
+        if before.known_to_guard() != self.known_to_guard() {
+            effects.push(Effect::WatchGuard);
+        }
+        let number = |state: &Self| state.shrink.watch().map(|(number, _)| number);
+        if number(before) != number(self) {
+            effects.push(match self.shrink.watch() {
+                Some((number, lowered)) => Effect::WatchShrink(number, lowered.to_vec()),
+                None => Effect::EndShrinkWatch,
+            });
+        }
+        effects
+    }
+
+    fn known_to_file(&self) -> Option<impl PartialEq + '_> {
+        let undone = (&self.shrink.backoffs, &self.growth.pauses, &self.growth.evidence_at);
+        let waits = &self.decision.canary.waits;
+        let saved = (&self.identity, &self.pod, &self.desired, &self.resize, undone, waits);
+        self.is_saved().then_some(saved)
+    }
+
+    fn known_to_guard(&self) -> impl PartialEq + '_ {
+        let may_grow = (&self.decision.ceilings, &self.growth.pauses, &self.growth.evidence_at);
+        (&self.pod, &self.live, &self.desired, may_grow)
+    }
+
+    /// The least memory limits equal the temporary ones.
+    fn derive_least_limits(&self, before: &Self, effects: &mut Vec<Effect>) {
+        let [earlier, uid] = [before, self].map(|state| state.identity.as_ref().map(|id| &id.uid));
+        let [mut least_before, least] =
+            [before, self].map(|state| state.desired.memory_limits().collect::<BTreeMap<_, _>>());
+        if let Some(earlier) = earlier.filter(|_| earlier != uid) {
+            effects.push(Effect::ForgetLeastLimits(earlier.clone()));
+            least_before.clear();
+        }
+        let Some(uid) = uid else { return };
+        let containers: BTreeSet<_> = least_before.keys().chain(least.keys()).copied().collect();
+        for container in containers {
+            let [from, to] = [&least_before, &least].map(|least| least.get(container).copied());
+            if from != to {
+                let (uid, container) = (uid.clone(), container.to_owned());
+                effects.push(Effect::MoveLeastLimit {
+                    uid,
+                    container,
+                    from,
+                    to,
+                });
+            }
+        }
+    }
+
+    fn transition(&mut self, input: PodInput, effects: &mut Effects) {
+        let now = effects.now;
         match input {
-            PodInput::Described(pod) => self.describe(pod, now, effects),
+            PodInput::Described(pod) => self.describe(pod, effects),
             PodInput::Decided { decision, took } => {
                 self.decision = *decision;
                 self.work.decided_in = took;
-                self.record_unreadable(now, effects);
+                self.record_unreadable(effects);
             }
             PodInput::Followed { refused, cause, delay } => self.follow(refused, cause, delay, now),
-            PodInput::StillNoRoom(cause) => self.record_no_room(cause, now, effects),
+            PodInput::StillNoRoom(cause) => self.record_no_room(cause, effects),
             PodInput::Located(located) => {
-                self.locate(*located, now, effects);
-                self.record_unreadable(now, effects);
+                self.locate(*located, effects);
+                self.record_unreadable(effects);
             }
-            PodInput::PodLevelRead { low, repair } => self.take_pod_level(low, repair, now, effects),
-            PodInput::PodLevelRaised(uid, raised) => self.take_raised_pod_level(&uid, *raised, now, effects),
+            PodInput::PodLevelRead { low, repair } => self.take_pod_level(low, repair, effects),
+            PodInput::PodLevelRaised(uid, raised) => self.take_raised_pod_level(&uid, *raised, effects),
             PodInput::FilesWritten => self.request_if(self.is_enforced(), Cause::Drift, false, now),
             PodInput::TimePassed => self.time_passed(now),
             PodInput::Swept => {
                 self.request_if(self.is_enforced(), Cause::Sweep, self.drift.runtime_sync_pending, now);
             }
-            PodInput::RuntimeReturned => {
-                if self.drift.runtime_sync_pending {
-                    self.work.reset_retries();
-                    self.work.request_pass(Cause::Retry, true, now.instant);
-                }
+            PodInput::RuntimeReturned if self.drift.runtime_sync_pending => {
+                self.work.reset_retries();
+                self.work.request_pass(Cause::Retry, true, now.instant);
             }
-            PodInput::NodeChanged => {
-                if !self.desired.is_empty() {
-                    self.restart(Cause::Sweep, now);
-                }
-            }
+            PodInput::NodeChanged if !self.desired.is_empty() => self.restart(Cause::Sweep, now),
+            PodInput::RuntimeReturned | PodInput::NodeChanged => {}
             PodInput::RoomFreed => {
-                self.request_if(self.resize.status == ResizeStatus::NoRoom, Cause::Retry, true, now);
+                self.request_if(self.drift.resize == ResizeStatus::NoRoom, Cause::Retry, true, now);
             }
             PodInput::ResizeRetried => {
                 let resizes = !self.desired.is_empty() && resize::supports_in_place_resize(&self.pod);
                 self.request_if(resizes, Cause::Retry, true, now);
             }
             PodInput::ApiServerReturned => {
-                self.request_if(self.resize.waits_for_api_server(), Cause::ApiServerReturned, true, now);
+                self.request_if(
+                    self.drift.resize.waits_for_api_server(),
+                    Cause::ApiServerReturned,
+                    true,
+                    now,
+                );
             }
             PodInput::Requested(id, request) => self.enqueue(id, request, effects),
-            PodInput::Admitted(id, request, headroom) => self.admit(id, request, &headroom, now, effects),
-            PodInput::Guard(report) => self.take_guard_report(*report, now, effects),
-            PodInput::PassDue { hooks } => self.announce(hooks, now, effects),
-            PodInput::HookEnded(run, end) => self.end_hook(*run, end, now, effects),
-            PodInput::PassBegan { number, resize } => self.begin_pass(number, *resize, now, effects),
-            PodInput::PassEnded { pass, done, quiet } => self.end_pass(&pass, *done, quiet, now, effects),
+            PodInput::Admitted(id, request, headroom) => self.admit(id, request, &headroom, effects),
+            PodInput::Guard(report) => self.take_guard_report(*report, effects),
+            PodInput::PassDue { hooks } => self.announce(hooks, effects),
+            PodInput::HookEnded(run, end) => self.end_hook(*run, end, effects),
+            PodInput::PassBegan { number, resize } => self.begin_pass(number, *resize, effects),
+            PodInput::PassEnded { pass, done, quiet } => self.end_pass(&pass, *done, quiet, effects),
             PodInput::ShrinkWatchEnded(number, verdict) => {
                 let ended = self.shrink.watch_ended(number, verdict, now.wall);
-                self.follow_shrink(ended, now, effects);
+                self.follow_shrink(ended, effects);
             }
             PodInput::Killed(target) => {
                 self.trouble = Some(now.wall);
                 let ended = self.shrink.killed(&target, now.wall);
-                self.follow_shrink(ended, now, effects);
+                self.follow_shrink(ended, effects);
             }
             PodInput::TurnGiven => {
                 self.shrink.begin_turn(now.wall);
@@ -340,9 +416,8 @@ impl PodState {
     }
 
     fn time_passed(&mut self, now: Now) {
-        if self.work.retry_at.is_some_and(|at| at <= now.instant) {
-            self.work.retry_at = None;
-            let waits = self.resize.waits_for_api_server();
+        if self.work.retry_at.take_if(|at| *at <= now.instant).is_some() {
+            let waits = self.drift.resize.waits_for_api_server();
             let cause = if waits { Cause::ApiServerReturned } else { Cause::Retry };
             self.work.request_pass(cause, true, now.instant);
         }
@@ -379,7 +454,7 @@ impl PodState {
         self.work.generation += 1;
         self.drift.writers.forget();
         self.drift.in_sync = false;
-        self.resize.status = ResizeStatus::Clear;
+        self.drift.resize = ResizeStatus::Clear;
         self.work.reset_retries();
     }
 
@@ -394,7 +469,7 @@ impl PodState {
     /// Whether no pass is necessary until another input arrives.
     pub(crate) fn is_settled(&self) -> bool {
         let drift = &self.drift;
-        let is_clear = self.resize.status == ResizeStatus::Clear;
+        let is_clear = self.drift.resize == ResizeStatus::Clear;
         !self.is_enforced() || (drift.in_sync && !drift.runtime_sync_pending && drift.writers.is_empty() && is_clear)
     }
 
@@ -403,12 +478,12 @@ impl PodState {
         self.desired.memory_limits().next().is_some()
     }
 
-    fn follow_shrink(&mut self, ended: Option<super::shrink::ShrinkEnd>, now: Now, effects: &mut Vec<Effect>) {
+    fn follow_shrink(&mut self, ended: Option<ShrinkEnd>, effects: &mut Effects) {
         let Some(ended) = ended else { return };
-        if let super::shrink::ShrinkEnd::Undone(why) = &ended {
-            self.trouble = Some(now.wall);
+        if let ShrinkEnd::Undone(why) = &ended {
+            self.trouble = Some(effects.now.wall);
             self.desired.return_later(&self.pod);
-            self.restart(Cause::FailedShrink { why: why.clone() }, now);
+            self.restart(Cause::FailedShrink { why: why.clone() }, effects.now);
         }
         effects.push(Effect::ShrinkEnded(ended));
     }
@@ -422,9 +497,9 @@ impl PodState {
             PodStatus::Foreign
         } else if self.drift.runtime_sync_pending {
             PodStatus::Owed
-        } else if self.work.has_failed() || self.shrink.next_retry(now).is_some() || self.no_room.is_some() {
+        } else if self.work.has_failed() || self.shrink.backoffs.next(now).is_some() || self.no_room.is_some() {
             PodStatus::Refused
-        } else if let Some(withheld) = self.resize.pending() {
+        } else if let Some(withheld) = self.drift.resize.pending() {
             match withheld {
                 Withheld::Deferred(_) => PodStatus::Deferred,
                 Withheld::Infeasible(_) => PodStatus::Infeasible,
@@ -462,11 +537,7 @@ impl PodState {
             described: Some(Arc::clone(&self.pod)),
             state: SavedTargets {
                 desired: self.desired.clone(),
-                resize: Resize {
-                    status: ResizeStatus::Clear,
-                    accepted_at: None,
-                    ..self.resize.clone()
-                },
+                resize: self.resize.clone(),
             },
             regrets: self.shrink.backoffs.clone(),
             pauses: self.growth.pauses.clone(),

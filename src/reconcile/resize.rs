@@ -3,8 +3,6 @@
 //! Where the kubelet resizes in place, the pod's spec is the truth. A resize is prepared (saved before the API server
 //! sees the patch), accepted, and then pending until the kubelet has answered. No other module keeps any of that.
 
-use std::time::{Duration, Instant};
-
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -26,12 +24,6 @@ pub(crate) struct Resize {
     /// The cgroups have targets that the spec gets once the API server is back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) written_ahead: Option<WrittenAhead>,
-    /// How far the latest resize has got.
-    #[serde(skip)]
-    pub(crate) status: ResizeStatus,
-    /// When the API server accepted the latest patch.
-    #[serde(skip)]
-    pub(crate) accepted_at: Option<Instant>,
 }
 
 /// A patch without an answer. The state file has the patch before the API server does: an agent that is killed in
@@ -55,37 +47,9 @@ pub(crate) struct PreparedResize {
 const UNANSWERED: usize = 8;
 
 impl PreparedResize {
-    /// The patch that the API server has carried out, if the spec of `pod` shows one, and what stays without an answer.
-    /// `known` is the last accepted patch.
-    fn carried_out(&self, pod: &Pod, known: Option<&AcceptedResize>) -> Option<(AcceptedResize, Option<Self>)> {
-        if known.is_some_and(|known| known.generation >= pod.metadata.generation) {
-            return None;
-        }
-        let spec = pod.requirements();
-        let accepted = |targets: &[NamedRequirements]| AcceptedResize {
-            targets: targets.to_vec(),
-            generation: pod.metadata.generation,
-            held: self.held.clone(),
-        };
-        if resize::same(&self.targets, &spec) {
-            return Some((accepted(&self.targets), None));
-        }
-        if let Some(number) = self.earlier.iter().rposition(|targets| resize::same(targets, &spec)) {
-            let since = Self {
-                earlier: self.earlier[number + 1..].to_vec(),
-                ..self.clone()
-            };
-            return Some((accepted(&self.earlier[number]), Some(since)));
-        }
-        let is_taken_back = known.is_some() && resize::same(&self.held, &spec);
-        if is_taken_back {
-            return Some((accepted(&self.held), None));
-        }
-        // A patch has only the containers that differ from the known spec: several patches may each have left
-        // a part of this spec.
-        let parts: Vec<_> = self.earlier.iter().chain([&self.before, &self.targets]).collect();
-        let ours = !resize::same(&self.before, &spec) && resize::is_made_of(&parts, &spec);
-        ours.then(|| (accepted(&spec), Some(self.clone())))
+    /// The spec before the patches, and what each of them gives it.
+    fn specs(&self) -> impl Iterator<Item = &Vec<NamedRequirements>> {
+        self.earlier.iter().chain([&self.before, &self.targets])
     }
 }
 
@@ -110,15 +74,22 @@ pub(crate) enum ResizeStatus {
     NoRoom,
 }
 
-impl Resize {
+impl ResizeStatus {
     /// Why the pod does not have its targets yet.
     pub(crate) const fn pending(&self) -> Option<&Withheld> {
-        match &self.status {
-            ResizeStatus::Pending(withheld) => Some(withheld),
-            ResizeStatus::Clear | ResizeStatus::NoRoom => None,
+        match self {
+            Self::Pending(withheld) => Some(withheld),
+            Self::Clear | Self::NoRoom => None,
         }
     }
 
+    /// Whether the resize only waits for an API server that is away.
+    pub(crate) const fn waits_for_api_server(&self) -> bool {
+        matches!(self, Self::Pending(Withheld::SpecLater(_)))
+    }
+}
+
+impl Resize {
     /// Notes a patch that is about to be sent.
     pub(crate) fn prepare(&mut self, pod: &Pod, patch: &ResizePatch) {
         let unseen = self.unseen(pod).map(|accepted| accepted.targets.clone());
@@ -134,11 +105,6 @@ impl Resize {
             before,
             earlier,
         });
-    }
-
-    /// Whether the resize only waits for an API server that is away.
-    pub(crate) const fn waits_for_api_server(&self) -> bool {
-        matches!(self.pending(), Some(Withheld::SpecLater(_)))
     }
 
     /// Notes that the cgroups get targets before the spec of `pod` does.
@@ -173,9 +139,7 @@ impl Resize {
     /// there before a patch, is the one in `own`; every other amount is the other client's. A request and its limit stay
     /// together: a request that another client set may be above another limit.
     pub(crate) fn own_amounts(&self, pod: &Pod, own: &[NamedRequirements]) -> Vec<NamedRequirements> {
-        let prepared = self.prepared.iter();
-        let patched =
-            prepared.flat_map(|prepared| prepared.earlier.iter().chain([&prepared.before, &prepared.targets]));
+        let patched = self.prepared.iter().flat_map(PreparedResize::specs);
         let accepted = self.accepted.iter().map(|accepted| &accepted.targets);
         let ahead = self.written_ahead.iter().map(|ahead| &ahead.spec);
         let known: Vec<&NamedRequirements> = patched.chain(accepted).chain(ahead).flatten().collect();
@@ -184,41 +148,36 @@ impl Resize {
             let Some(own) = own.iter().find(|own| own.name == named.name) else {
                 continue;
             };
-            for resource in Resource::ALL {
-                let known = known.iter().filter(|known| known.name == named.name);
-                let known: Vec<_> = known.map(|known| amounts(known, resource)).collect();
-                let (request, limit) = amounts(named, resource);
-                if known.iter().any(|known| known.0 == request) && known.iter().any(|known| known.1 == limit) {
-                    let Requirements { requests, limits } = &mut named.resources;
-                    for (amounts, own) in [(requests, own.resources.requests), (limits, own.resources.limits)] {
-                        // No amount can be removed from the spec of a running pod.
-                        amounts.set(resource, own.get(resource).or(amounts.get(resource)));
-                    }
+            let known = known.iter().filter(|known| known.name == named.name);
+            let known: Vec<_> = known.map(|known| resize::amounts(known)).collect();
+            let has = resize::amounts(named);
+            let is_ours = |number: usize| known.iter().any(|known| known[number] == has[number]);
+            let Requirements { requests, limits } = &mut named.resources;
+            for (number, resource) in Resource::ALL.into_iter().enumerate() {
+                if is_ours(number) && is_ours(number + Resource::ALL.len()) {
+                    let Requirements {
+                        requests: request,
+                        limits: limit,
+                    } = own.resources;
+                    // No amount can be removed from the spec of a running pod.
+                    requests.set(resource, request.get(resource).or(requests.get(resource)));
+                    limits.set(resource, limit.get(resource).or(limits.get(resource)));
                 }
             }
         }
         spec
     }
 
-    /// Notes what the API server made of a patch.
-    pub(crate) fn accept(&mut self, accepted: AcceptedResize, now: Instant) {
-        self.accepted = Some(accepted);
-        self.prepared = None;
-        self.accepted_at = Some(now);
-    }
-
     /// The accepted patch that `pod` does not show yet, because the object is older.
     pub(crate) fn unseen(&self, pod: &Pod) -> Option<&AcceptedResize> {
-        self.accepted
-            .as_ref()
-            .filter(|accepted| pod.metadata.generation < accepted.generation)
+        let accepted = self.accepted.as_ref();
+        accepted.filter(|accepted| pod.metadata.generation < accepted.generation)
     }
 
     /// Whether the spec of `pod` is the one that was accepted last.
     pub(crate) fn is_spec_of(&self, pod: &Pod) -> bool {
-        self.accepted
-            .as_ref()
-            .is_some_and(|accepted| resize::same(&accepted.targets, &pod.requirements()))
+        let accepted = self.accepted.as_ref();
+        accepted.is_some_and(|accepted| resize::same(&accepted.targets, &pod.requirements()))
     }
 
     /// Notes the spec that the kubelet has settled on as its grant, whoever patches the spec next. Only where the
@@ -234,38 +193,37 @@ impl Resize {
 
     /// Recognises the spec of `pod` as a patch of this agent, or of an earlier one that did not see the answer.
     pub(crate) fn recognise(&mut self, pod: &Pod) {
-        let prepared = self.prepared.as_ref();
-        let carried_out = prepared.and_then(|prepared| prepared.carried_out(pod, self.accepted.as_ref()));
-        if let Some((accepted, since)) = carried_out {
-            self.accepted = Some(accepted);
-            self.prepared = since;
-        }
-    }
-
-    /// Forgets all patches, after another client has changed the spec.
-    pub(crate) fn forget(&mut self) {
-        self.accepted = None;
-        self.prepared = None;
-        self.written_ahead = None;
-    }
-
-    /// How long to wait before the API server is patched with temporary limits: until no limit has
-    /// grown for `calm`. Where the kubelet is about to write a lower limit, the patch is sent at once,
-    /// but at most once in `at_most_every`.
-    pub(crate) fn too_early(
-        &self,
-        calm: Duration,
-        about_to_lower: bool,
-        at_most_every: Duration,
-        now: Instant,
-    ) -> Option<Duration> {
-        let since = self.accepted_at.map(|at| now.saturating_duration_since(at));
-        let wait = if about_to_lower {
-            calm.min(since.map_or(Duration::ZERO, |since| at_most_every.saturating_sub(since)))
-        } else {
-            calm
+        let (known, generation) = (self.accepted.as_ref(), pod.metadata.generation);
+        let newer = known.is_none_or(|known| known.generation < generation);
+        let Some(prepared) = self.prepared.as_ref().filter(|_| newer) else {
+            return;
         };
-        (!wait.is_zero()).then_some(wait)
+        let spec = pod.requirements();
+        let is_spec = |targets: &Vec<NamedRequirements>| resize::same(targets, &spec);
+        // A patch has only the containers that differ from the known spec: several patches may each have left
+        // a part of this spec.
+        let parts: Vec<_> = prepared.specs().collect();
+        let (targets, unanswered) = if is_spec(&prepared.targets) {
+            (&prepared.targets, None)
+        } else if let Some(number) = prepared.earlier.iter().rposition(is_spec) {
+            let mut since = prepared.clone();
+            since.earlier.drain(..=number);
+            (&prepared.earlier[number], Some(since))
+        } else if known.is_some() && is_spec(&prepared.held) {
+            // The patch was taken back.
+            (&prepared.held, None)
+        } else if !is_spec(&prepared.before) && resize::is_made_of(&parts, &spec) {
+            (&spec, Some(prepared.clone()))
+        } else {
+            return;
+        };
+        let (targets, held) = (targets.clone(), prepared.held.clone());
+        self.accepted = Some(AcceptedResize {
+            targets,
+            generation,
+            held,
+        });
+        self.prepared = unanswered;
     }
 
     /// Whether the kubelet is about to write a memory limit that is lower than one of `given`.
@@ -275,17 +233,9 @@ impl Resize {
             (None, Phase::Settled | Phase::Withheld(Withheld::Infeasible(_))) => return false,
             (None, _) => pod.requirements(),
         };
-        given
-            .into_iter()
-            .any(|(name, limit)| limit_in(&spec, name, Resource::Memory).is_some_and(|asked| asked < limit))
+        let lowers = |(name, limit)| limit_in(&spec, name, Resource::Memory).is_some_and(|asked| asked < limit);
+        given.into_iter().any(lowers)
     }
-}
-
-/// Request and limit. The API server makes a limit without a request the request, too; unset and zero are the same here.
-fn amounts(named: &NamedRequirements, resource: Resource) -> (u64, u64) {
-    let Requirements { requests, limits } = named.resources;
-    let limit = limits.amount(resource);
-    (requests.get(resource).unwrap_or(limit), limit)
 }
 
 #[cfg(test)]

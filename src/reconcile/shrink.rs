@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use crate::actuate::shrink::{Lowering, SeenBefore, ShrinkReport, Verdict};
 use crate::model::{LivePod, MemoryLimit, Target};
-use crate::plan::shrink::{FailedShrink, FailedShrinks, Holds, Progress, Trouble};
+use crate::plan::shrink::{FailedShrinks, Progress, Trouble};
 
 /// A turn without a result keeps other pods of the workload waiting for this long at most.
 const LONGEST_TURN: SignedDuration = SignedDuration::from_mins(5);
@@ -123,23 +123,13 @@ impl ShrinkState {
     /// The progress of shrinks; `None` where no limit is being lowered.
     pub(crate) fn progress(&self, now: Timestamp) -> Option<Progress> {
         let has_turn = self.turn.is_some_and(|since| now.duration_since(since) < LONGEST_TURN);
-        if self.next_retry(now).is_some() {
+        if self.backoffs.next(now).is_some() {
             Some(Progress::Undone)
         } else if self.backoffs.waits(now) {
             Some(Progress::Waits)
         } else {
             (has_turn || self.watched.is_some()).then_some(Progress::Tried)
         }
-    }
-
-    /// The limits that are kept although lower ones are desired.
-    pub(crate) fn holds(&self, now: Timestamp) -> Holds {
-        self.backoffs.holds(now)
-    }
-
-    /// The undone shrink that is tried again first.
-    pub(crate) fn next_retry(&self, now: Timestamp) -> Option<&FailedShrink> {
-        self.backoffs.next(now)
     }
 
     /// Whether it is time to try an undone shrink again; true once.
@@ -156,20 +146,11 @@ impl ShrinkState {
         self.backoffs = backoffs;
     }
 
-    /// Forgets undone shrinks, after an operator asked for other limits.
-    pub(crate) fn forget_backoffs(&mut self) {
-        self.backoffs = FailedShrinks::default();
-        self.retry_at = None;
-    }
-
     /// Forgets the memory use seen when containers have ended or started; the watch goes on if the pod's cgroup is the same.
     pub(crate) fn live_changed(&mut self, earlier: Option<&LivePod>, live: Option<&LivePod>) {
         let same = |(earlier, live): (&LivePod, &LivePod)| earlier.id == live.id && earlier.path == live.path;
-        if earlier.zip(live).is_some_and(same) {
-            self.seen.clear();
-        } else {
-            self.start_over();
-        }
+        self.seen.clear();
+        self.watched.take_if(|_| !earlier.zip(live).is_some_and(same));
     }
 
     /// Forgets everything about earlier cgroups of the pod.

@@ -121,15 +121,13 @@ impl Watching {
     }
 
     fn written_pods(&self, notices: &[Notice]) -> Written {
-        let mut pods = BTreeSet::new();
-        for notice in notices {
-            match notice {
-                Notice::Overflow => return Written::PerhapsAll,
-                Notice::Modified { cgroup, .. } | Notice::Removed { cgroup } => {
-                    pods.extend(self.pods.get(cgroup).cloned());
-                }
-            }
-        }
-        Written::Pods(pods)
+        let pod = |notice: &Notice| match notice {
+            Notice::Overflow => None,
+            Notice::Modified { cgroup, .. } | Notice::Removed { cgroup } => Some(self.pods.get(cgroup).cloned()),
+        };
+        let pods: Option<Vec<_>> = notices.iter().map(pod).collect();
+        pods.map_or(Written::PerhapsAll, |pods| {
+            Written::Pods(pods.into_iter().flatten().collect())
+        })
     }
 }

@@ -33,7 +33,7 @@ pub(crate) enum OperatorRequest {
 }
 
 /// The passes of one pod.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct WorkItem {
     /// Counts changes of what a pass starts from. The result of a pass with an earlier generation does
     /// not describe the pod now.
@@ -45,8 +45,8 @@ pub(crate) struct WorkItem {
     pub(super) request: Option<PendingRequest>,
     /// Requests that wait until that one has its answer, oldest first.
     pub(super) queued: VecDeque<(RequestId, OperatorRequest)>,
-    /// Spaces the retries of a failed pass.
-    backoff: Backoff,
+    /// Spaces the retries of a failed pass; `None` unless the latest pass failed.
+    backoff: Option<Backoff>,
     pub(crate) retry_at: Option<Instant>,
     /// How long the latest decision took.
     pub(super) decided_in: Duration,
@@ -76,28 +76,13 @@ pub(super) struct Before {
     pub(super) backoffs: FailedShrinks,
 }
 
-impl Default for WorkItem {
-    fn default() -> Self {
-        Self {
-            generation: 0,
-            running: None,
-            pending: None,
-            request: None,
-            queued: VecDeque::new(),
-            backoff: Backoff::new(FIRST_RETRY, LONGEST_RETRY),
-            retry_at: None,
-            decided_in: Duration::ZERO,
-        }
-    }
-}
-
 impl WorkItem {
     /// Makes a pass due, or joins the pass that is due: a pass starts from the files, not from events.
     pub(crate) fn request_pass(&mut self, cause: Cause, check_runtime: bool, now: Instant) {
         let pending = self.pending.get_or_insert_with(|| PendingPass {
             cause: cause.clone(),
             since: now,
-            check_runtime: false,
+            check_runtime,
             not_before: None,
         });
         // An observation can wait as long as the pass that is due.
@@ -106,8 +91,7 @@ impl WorkItem {
         }
         // A decision says more in the history than an observation, and is timed from its own moment.
         if rank(&cause) > rank(&pending.cause) {
-            pending.cause = cause;
-            pending.since = now;
+            (pending.cause, pending.since) = (cause, now);
         }
         pending.check_runtime |= check_runtime;
     }
@@ -136,23 +120,21 @@ impl WorkItem {
     /// When the next pass is retried, or may begin.
     pub(crate) fn wakes_at(&self, now: Instant) -> Option<Instant> {
         let begins = self.pending.as_ref().and_then(|pending| pending.not_before);
-        [self.retry_at, begins.filter(|at| *at > now)]
-            .into_iter()
-            .flatten()
-            .min()
+        let begins = begins.filter(|at| *at > now);
+        self.retry_at.into_iter().chain(begins).min()
     }
 
     /// Notes a failed pass; returns the wait before the next one.
     pub(super) fn back_off(&mut self, at_least: Option<Duration>, now: Instant) -> Duration {
-        let wait = self.backoff.next(at_least);
+        let backoff = self.backoff.get_or_insert(Backoff::new(FIRST_RETRY, LONGEST_RETRY));
+        let wait = backoff.next(at_least);
         self.retry_at = Some(now + wait);
         wait
     }
 
     /// Forgets failures, after a change of the desired or the observed values.
     pub(super) fn reset_retries(&mut self) {
-        self.backoff.reset();
-        self.retry_at = None;
+        (self.backoff, self.retry_at) = (None, None);
     }
 
     /// The requests without an answer.
@@ -163,7 +145,7 @@ impl WorkItem {
 
     /// Whether the latest pass failed.
     pub(crate) const fn has_failed(&self) -> bool {
-        self.backoff.failures() > 0
+        self.backoff.is_some()
     }
 }
 

@@ -148,7 +148,7 @@ impl Worth {
 
 /// What each of these pods requested before and requests now. A pod that waits for its kubelet has neither amount.
 fn requested<'a>(pods: impl Iterator<Item = &'a PodState>) -> impl Iterator<Item = (&'a PodState, WorkloadWorth)> {
-    let clear = pods.filter(|state| state.resize.status == ResizeStatus::Clear);
+    let clear = pods.filter(|state| state.drift.resize == ResizeStatus::Clear);
     clear.filter_map(|state| {
         let worth = WorkloadWorth {
             pods: 1,

@@ -172,8 +172,9 @@ pub fn is_made_of(parts: &[&Vec<NamedRequirements>], whole: &[NamedRequirements]
     })
 }
 
-/// Requests and limits as numbers. Unset is zero, and a limit without a request is also the request.
-fn amounts(named: &NamedRequirements) -> [u64; 4] {
+/// The requests of [`Resource::ALL`], then the limits, as numbers. Unset is zero, and a limit without a request is also the
+/// request.
+pub fn amounts(named: &NamedRequirements) -> [u64; 4] {
     let NamedRequirements { resources, .. } = named;
     let Requirements { requests, limits } = with_requests(*resources);
     let [[cpu, memory], [cpu_limit, memory_limit]] =

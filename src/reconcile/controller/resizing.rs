@@ -111,7 +111,7 @@ impl ResizeEndpoint {
             room,
             yields,
             kubelet: capacity.kubelet,
-            failed: match state.resize.pending() {
+            failed: match state.drift.resize.pending() {
                 Some(Withheld::Failed(why)) => Some(why.clone()),
                 _ => None,
             },

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Effect, GrowthState, Now, PodState};
+use super::{Effect, Effects, GrowthState, Now, PodState};
+use crate::actuate::Growable;
 use crate::actuate::shrink::Lowering;
-use crate::actuate::{Growable, Grown};
 use crate::guard::{Claim, CpuTerms, GuardEvent, Guarded, GuardedPod, Report, Terms};
 use crate::model::objects::Pod;
 use crate::model::{
@@ -14,20 +14,12 @@ use crate::model::{
 };
 use crate::plan::pod_requests;
 use crate::plan::resize::AcceptedResize;
-use crate::reconcile::desired::{AfterQuiet, Denied, GrowthPause, TemporaryLimit, limit_in};
+use crate::reconcile::desired::{Denied, GrowthPause, TemporaryLimit, limit_in};
 use crate::reconcile::worth::Avoided;
 
 /// How long the guard does not grow a container's limits after the API server's first denial. Doubles with each further one.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_hours(1);
-
-fn guard_cause(of: &Guarded, resource: Resource, why: Option<String>) -> Cause {
-    Cause::Guard {
-        container: of.container.clone(),
-        resource,
-        why,
-    }
-}
 
 impl GrowthState {
     pub(super) fn pause(&mut self, container: String, pause: GrowthPause) {
@@ -36,178 +28,156 @@ impl GrowthState {
     }
 }
 
-fn no_longer_needed(container: &str, resource: Resource) -> Cause {
-    let container = container.to_owned();
-    Cause::TemporaryLimitEnded { container, resource }
-}
-
 /// The limits in the spec of a container.
 fn spec_limits(pod: &Pod, container: &str) -> Option<ResourceList> {
     pod.container(container).map(|container| container.resources.limits)
 }
 
 impl PodState {
-    pub(super) fn take_guard_report(&mut self, report: Report, now: Now, effects: &mut Vec<Effect>) {
-        let of = report.of;
-        match report.event {
+    pub(super) fn take_guard_report(&mut self, Report { of, event }: Report, effects: &mut Effects) {
+        let now = effects.now;
+        let Guarded { pod, container } = of;
+        let cause = |resource, why| Cause::Guard {
+            container: container.clone(),
+            resource,
+            why,
+        };
+        match event {
             GuardEvent::Grew { used, to, why, grown } => {
-                self.note_usage(&of, used, effects);
-                self.grow_memory(&of, to, &why, *grown, now, effects);
+                self.note_usage(&container, used, effects);
+                let cause = cause(Resource::Memory, Some(why.clone()));
+                if grown.outcome == Outcome::Applied && self.desired.is_overridden(&container, Resource::Memory) {
+                    // An operator has set the limit meanwhile.
+                    effects.push(Effect::MoveLeastLimit {
+                        uid: pod.uid.clone(),
+                        container,
+                        from: Some(to),
+                        to: None,
+                    });
+                    self.work.request_pass(cause.clone(), true, now.instant);
+                } else if grown.outcome == Outcome::Applied {
+                    self.growth.refused.remove(&container);
+                    let limits = (grown.from.unwrap_or_default().get(), to.get());
+                    self.grow(container, Resource::Memory, limits, why, cause.clone(), now);
+                }
+                let mut record = ChangeRecord::new(pod, cause, grown.outcome);
+                record.steps = grown.steps;
+                (record.stages.write, record.stages.verified) = (grown.took, grown.took);
+                self.record_guard(record, effects);
             }
             GuardEvent::Refused { why, .. } => {
-                self.trouble = Some(now.wall);
-                let reason = format!("container {}: memory limit not grown: {why}", of.container);
-                self.growth.refused.insert(of.container.clone(), why);
-                let cause = guard_cause(&of, Resource::Memory, None);
-                let refused = ChangeRecord::new(of.pod, cause, Outcome::Refused { reason });
-                self.record_guard(refused, now, effects);
+                let reason = format!("container {container}: memory limit not grown: {why}");
+                let refused = ChangeRecord::new(pod, cause(Resource::Memory, None), Outcome::Refused { reason });
+                self.growth.refused.insert(container, why);
+                self.record_guard(refused, effects);
             }
             GuardEvent::Pressure { limit, lent } => {
-                self.request_evidence(&of.container, (limit.get(), lent.get()), now, effects);
+                self.request_evidence(&container, (limit.get(), lent.get()), effects);
             }
-            GuardEvent::Quiet { peak } if self.hooks.is_leaving_evidence(&of.container) => {
+            GuardEvent::Quiet { peak } if self.hooks.is_leaving_evidence(&container) => {
                 tracing::debug!(%peak, "lent for evidence that is being left");
             }
             GuardEvent::Quiet { peak } => {
-                self.note_usage(&of, peak, effects);
-                self.end_quiet_memory(&of, peak, now);
+                self.note_usage(&container, peak, effects);
+                self.end_quiet_memory(&container, peak, now);
             }
             GuardEvent::Throttled { from, to, why } => {
-                self.trouble = Some(now.wall);
-                let cause = guard_cause(&of, Resource::Cpu, Some(why.clone()));
-                let limits = (from.get(), to.get());
-                let given = TemporaryLimit::given(&of.container, Resource::Cpu, limits, why, now.wall);
-                self.desired.grow(&self.pod, given);
-                self.restart(cause, now);
+                let cause = cause(Resource::Cpu, Some(why.clone()));
+                self.grow(container, Resource::Cpu, (from.get(), to.get()), why, cause, now);
             }
             GuardEvent::Unthrottled => {
-                if let Some(limit) = self.desired.temporary_limit(&of.container, Resource::Cpu) {
+                if let Some(limit) = self.desired.temporary_limit(&container, Resource::Cpu) {
                     // It was raised because at least half of the periods were throttled.
                     let seconds = now.wall.duration_since(limit.since).as_secs_f64().max(0.0) / 2.0;
                     effects.push(Effect::Avoided(Avoided::ThrottledSeconds(seconds)));
                 }
-                self.desired
-                    .end_temporary(|limit| limit.is_of(&of.container, Resource::Cpu));
-                self.restart(no_longer_needed(&of.container, Resource::Cpu), now);
+                self.lower_temporary(&container, Resource::Cpu, None, now);
             }
         }
     }
 
     /// Notes a container's memory use. Above the limit without the guard's temporary one, the kernel
     /// would have killed a process.
-    fn note_usage(&mut self, of: &Guarded, used: Bytes, effects: &mut Vec<Effect>) {
-        if self.desired.used(&of.container, used.get()) {
+    fn note_usage(&mut self, container: &str, used: Bytes, effects: &mut Effects) {
+        if self.desired.used(container, used.get()) {
             effects.push(Effect::Avoided(Avoided::Kill));
         }
     }
 
-    fn grow_memory(&mut self, of: &Guarded, to: Bytes, why: &str, grown: Grown, now: Now, effects: &mut Vec<Effect>) {
-        let cause = || guard_cause(of, Resource::Memory, Some(why.to_owned()));
-        let applied = grown.outcome == Outcome::Applied;
-        self.trouble = Some(now.wall);
-        if applied && self.desired.is_overridden(&of.container, Resource::Memory) {
-            // An operator has set the limit meanwhile.
-            effects.push(Effect::MoveLeastLimit {
-                uid: of.pod.uid.clone(),
-                container: of.container.clone(),
-                from: Some(to),
-                to: None,
-            });
-            self.work.request_pass(cause(), true, now.instant);
-        } else if applied {
-            self.growth.refused.remove(&of.container);
-            let limits = (grown.from.unwrap_or_default().get(), to.get());
-            let given = TemporaryLimit::given(&of.container, Resource::Memory, limits, why.to_owned(), now.wall);
-            self.desired.grow(&self.pod, given);
-            self.restart(cause(), now);
-        }
-        let mut record = ChangeRecord::new(of.pod.clone(), cause(), grown.outcome);
-        record.steps = grown.steps;
-        (record.stages.write, record.stages.verified) = (grown.took, grown.took);
-        self.record_guard(record, now, effects);
-    }
-
     /// Ends the temporary limit of an `on-memory-pressure` hook, unless the limit has changed since.
     pub(super) fn end_evidence_limit(&mut self, name: &str, (before, lent): (u64, u64), now: Now) {
-        let memory = Resource::Memory;
-        let stands = |limit: &&TemporaryLimit| lent > before && limit.to == lent;
-        let Some(limit) = self.desired.temporary_limit(name, memory).filter(stands) else {
-            return;
-        };
-        if limit.from < before {
-            // A part of the temporary limit is older than the hook.
-            self.desired.lower_temporary(name, memory, before, now.wall);
-        } else {
-            self.desired.end_temporary(|limit| limit.is_of(name, memory));
+        let limit = self.desired.temporary_limit(name, Resource::Memory);
+        if let Some(limit) = limit.filter(|limit| lent > before && limit.to == lent) {
+            // A part of the temporary limit may be older than the hook.
+            let to = (limit.from < before).then_some(before);
+            self.lower_temporary(name, Resource::Memory, to, now);
         }
-        self.restart(no_longer_needed(name, memory), now);
     }
 
     /// Ends, lowers or keeps a temporary memory limit after a quiet time.
-    fn end_quiet_memory(&mut self, of: &Guarded, peak: Bytes, now: Now) {
-        let (name, memory) = (of.container.as_str(), Resource::Memory);
-        let base = limit_in(&self.desired.without_temporary(&self.pod), name, memory);
-        let Some(limit) = self.desired.temporary_limit(name, memory) else {
+    fn end_quiet_memory(&mut self, name: &str, peak: Bytes, now: Now) {
+        let base = limit_in(&self.desired.without_temporary(&self.pod), name, Resource::Memory).unwrap_or(0);
+        let Some(limit) = self.desired.temporary_limit(name, Resource::Memory) else {
             return;
         };
-        match limit.after_quiet(base.unwrap_or(0), peak.get()) {
-            AfterQuiet::Keep => return,
-            AfterQuiet::Lower(to) => {
-                // Whole mebibytes, like every temporary limit: the kernel holds them exactly, and people can read them.
-                let to = to.next_multiple_of(1 << 20).min(limit.to);
-                self.desired.lower_temporary(name, memory, to, now.wall);
-            }
-            AfterQuiet::End => drop(self.desired.end_temporary(|limit| limit.is_of(name, memory))),
+        if let Some(to) = limit.after_quiet(base, peak.get()) {
+            // Whole mebibytes, like every temporary limit: the kernel holds them exactly, and people can read them.
+            let to = (to > base).then(|| to.next_multiple_of(1 << 20).min(limit.to));
+            self.lower_temporary(name, Resource::Memory, to, now);
         }
-        self.restart(no_longer_needed(name, memory), now);
     }
 
-    fn record_guard(&mut self, record: ChangeRecord, now: Now, effects: &mut Vec<Effect>) {
-        if self.work.has_failed() {
-            // The reason of a failed pass stays until another pass ends.
-            self.record_beside(record, None, now, effects);
-        } else {
-            self.record(record, None, now, effects);
-        }
+    fn grow(&mut self, name: String, resource: Resource, limits: (u64, u64), why: String, cause: Cause, now: Now) {
+        self.trouble = Some(now.wall);
+        let given = TemporaryLimit::given(name, resource, limits, why, now.wall);
+        self.desired.grow(&self.pod, given);
+        self.restart(cause, now);
+    }
+
+    /// Lowers a temporary limit that is not needed any more, at least not all of it. Without `to`, the limit ends.
+    fn lower_temporary(&mut self, name: &str, resource: Resource, to: Option<u64>, now: Now) {
+        self.desired.lower_temporary(name, resource, to, now.wall);
+        let container = name.to_owned();
+        self.restart(Cause::TemporaryLimitEnded { container, resource }, now);
+    }
+
+    fn record_guard(&mut self, record: ChangeRecord, effects: &mut Effects) {
+        self.trouble = Some(effects.now.wall);
+        // The reason of a failed pass stays until another pass ends.
+        let is_latest = !self.work.has_failed();
+        self.record(record, None, is_latest, effects);
     }
 
     /// Notes that the API server denied a patch: each temporary limit in it ends at a time, and its container gets none
-    /// for a while. Returns a sentence for each limit of which that is news.
-    pub(super) fn deny_temporary(&mut self, why: &str, now: Timestamp, quiet: SignedDuration) -> Vec<String> {
-        let memory_ends = now.checked_add(quiet).unwrap_or(Timestamp::MAX);
-        let mut sentences = Vec::new();
+    /// for a while. The outcome of the pass gets a sentence for each limit of which that is news.
+    pub(super) fn deny_temporary(&mut self, why: &str, now: Timestamp, quiet: SignedDuration, outcome: &mut Outcome) {
         for limit in self.desired.temporary.iter_mut().filter(|limit| limit.denied.is_none()) {
-            let container = limit.container.clone();
-            let spec = spec_limits(&self.pod, &container).unwrap_or_default();
-            if spec.get(limit.resource) >= Some(limit.to) {
+            let (container, resource) = (limit.container.clone(), limit.resource);
+            let limits = spec_limits(&self.pod, &container).unwrap_or_default();
+            if limits.get(resource) >= Some(limit.to) {
                 continue;
             }
-            let ends = match limit.resource {
-                Resource::Memory => memory_ends,
+            let ends = match resource {
+                Resource::Memory => now.checked_add(quiet).unwrap_or(Timestamp::MAX),
                 // The kernel never had this limit.
                 Resource::Cpu => now,
             };
-            limit.denied = Some(Denied {
-                ends,
-                why: why.to_owned(),
-            });
             let times = self.growth.pauses.get(&container).map_or(0, |pause| pause.times);
             let pause = (FIRST_PAUSE * (1 << times.min(8))).min(LONGEST_PAUSE);
             let until = ends.checked_add(pause).unwrap_or(Timestamp::MAX);
-            sentences.push(format!(
-                "the {} lent to container {container} ends at {ends:.0}",
-                limit.resource
-            ));
+            let sentence = format!("the {resource} lent to container {container} ends at {ends:.0}");
+            outcome.add(&sentence);
             let pause = GrowthPause {
                 until,
                 times: times.saturating_add(1),
-                limits: spec,
+                limits,
                 denied: limit.to,
                 why: format!("the API server denies a higher limit, and none is lent before {until:.0}: {why}"),
             };
+            let why = why.to_owned();
+            limit.denied = Some(Denied { ends, why });
             self.growth.pause(container, pause);
         }
-        sentences
     }
 
     /// Clears the denial of every temporary limit in a patch that the API server accepted.
@@ -225,13 +195,11 @@ impl PodState {
     pub(super) fn end_denied(&mut self, now: Now) {
         let over = |limit: &TemporaryLimit| limit.denied.as_ref().is_some_and(|denied| denied.ends <= now.wall);
         for TemporaryLimit { container, denied, .. } in self.desired.end_temporary(over) {
-            let why = denied.map(|denied| denied.why).unwrap_or_default();
-            tracing::warn!(
-                pod = self.pod.full_name(),
-                container,
-                why,
-                "a temporary limit that is denied ends"
+            let (pod, why) = (
+                self.pod.full_name(),
+                denied.map(|denied| denied.why).unwrap_or_default(),
             );
+            tracing::warn!(pod, container, why, "a temporary limit that is denied ends");
             self.restart(Cause::TemporaryLimitDenied { container, why }, now);
         }
     }
@@ -263,19 +231,13 @@ impl PodState {
     /// temporary limit until that ends, also where the limit may not grow further.
     pub(crate) fn guarded(&self, hooks: bool, now: Timestamp) -> Option<GuardedPod> {
         let live = self.live.clone()?;
-        let targets = self
-            .desired
-            .targets(&self.pod)
-            .unwrap_or_else(|| self.pod.requirements());
         let growable = Growable {
             pod: Arc::clone(&self.pod),
-            targets,
+            targets: self.desired.targets_or_spec(&self.pod),
         };
         let names = live.containers.keys();
-        let terms = names.map(|name| self.terms(name, &growable, hooks, now));
-        let containers: Vec<_> = terms
-            .filter(|terms| terms.memory.is_some() || terms.cpu.is_some() || terms.evidence.is_some())
-            .collect();
+        let mut containers: Vec<_> = names.map(|name| self.terms(name, &growable, hooks, now)).collect();
+        containers.retain(|terms| terms.memory.is_some() || terms.cpu.is_some() || terms.evidence.is_some());
         (!containers.is_empty()).then_some(GuardedPod {
             live,
             growable,
@@ -284,10 +246,8 @@ impl PodState {
     }
 
     fn terms(&self, name: &str, growable: &Growable, hooks: bool, now: Timestamp) -> Terms {
-        let mut ceilings = self.decision.ceilings.iter();
-        let ceiling = ceilings
-            .find(|ceiling| ceiling.container == name)
-            .filter(|_| self.may_grow(name, now));
+        let ceiling = self.decision.ceilings.iter().find(|ceiling| ceiling.container == name);
+        let ceiling = ceiling.filter(|_| self.may_grow(name, now));
         let temporary = |resource| self.desired.temporary_limit(name, resource).map(|limit| limit.to);
         let highest = |resource| {
             let decided = ceiling.and_then(|ceiling| ceiling.limits.get(resource));

@@ -10,12 +10,9 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Effect, Now, PodState};
+use super::{Effect, Effects, PodState};
 use crate::actuate::HookRun;
-use crate::model::objects::Pod;
-use crate::model::{
-    Bytes, Cause, ChangeRecord, HookEnd, LivePod, MemoryLimit, NamedRequirements, Outcome, Resource, Target,
-};
+use crate::model::{Bytes, Cause, ChangeRecord, HookEnd, MemoryLimit, Outcome, Resource, Target};
 use crate::plan::hook::{Hook, HookMoment};
 use crate::plan::lift_kept;
 use crate::plan::shrink::Holds;
@@ -36,14 +33,14 @@ pub(crate) struct Hooks {
 }
 
 /// The hooks of one container.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct ContainerHooks {
     id: String,
     /// The memory limit in bytes, as passes left it.
     limit: Option<u64>,
+    /// The memory limit that the container knows. The `after-grow` hook is due while `limit` is higher.
+    told: Option<u64>,
     announced: Option<Announcement>,
-    /// The limit that the container knows, if the limit has grown since.
-    grown_from: Option<u64>,
     /// The limit, and the temporary limit that it was raised to, while the `on-memory-pressure` hook is due or runs.
     evidence: Option<(u64, u64)>,
     /// The number of the hook that runs in the container.
@@ -74,33 +71,16 @@ impl ContainerHooks {
             (Some(announced), None, Some(limit)) if announced.progress == Progress::Due => {
                 Some((HookMoment::BeforeShrink, limit, announced.to))
             }
-            (_, None, Some(limit)) => Some((HookMoment::AfterGrow, self.grown_from.take()?, limit)),
-            (_, None, None) => None,
+            (_, None, limit) => {
+                let from = std::mem::replace(&mut self.told, limit)?;
+                let to = limit.filter(|limit| from < *limit)?;
+                Some((HookMoment::AfterGrow, from, to))
+            }
         }
     }
 }
 
 impl Hooks {
-    /// Notes which containers run; `limits` has the limits of new ones.
-    fn update(&mut self, pod: &Pod, live: &LivePod, limits: &[NamedRequirements]) {
-        if !Hook::any(pod) {
-            self.containers.clear();
-            return;
-        }
-        let runs = |name: &String| live.containers.get(name).map(|container| &container.id);
-        self.containers.retain(|name, known| runs(name) == Some(&known.id));
-        for (name, container) in &live.containers {
-            self.containers.entry(name.clone()).or_insert_with(|| ContainerHooks {
-                id: container.id.clone(),
-                limit: limit_in(limits, name, Resource::Memory),
-                announced: None,
-                grown_from: None,
-                evidence: None,
-                running: None,
-            });
-        }
-    }
-
     pub(super) fn forget_announced(&mut self) {
         self.containers.values_mut().for_each(|known| known.announced = None);
     }
@@ -115,9 +95,8 @@ impl Hooks {
     fn holds(&self) -> impl Iterator<Item = (Target, MemoryLimit)> {
         self.containers.iter().filter_map(|(name, known)| {
             let announced = known.announced.as_ref()?;
-            let held = known
-                .limit
-                .filter(|_| !matches!(announced.progress, Progress::Done(_)))?;
+            let waits = !matches!(announced.progress, Progress::Done(_));
+            let held = known.limit.filter(|_| waits)?;
             Some((Target::Container(name.clone()), MemoryLimit::Bytes(held)))
         })
     }
@@ -127,14 +106,29 @@ impl PodState {
     /// Notes which containers run now; `restored` says that they may have the limits of an earlier agent.
     pub(super) fn update_hooks(&mut self, restored: bool) {
         let Some(live) = &self.live else { return };
+        let known = &mut self.hooks.containers;
+        if !Hook::any(&self.pod) {
+            known.clear();
+            return;
+        }
         let desired = self.desired.targets(&self.pod).filter(|_| restored);
         let limits = desired.unwrap_or_else(|| self.pod.requirements());
-        self.hooks.update(&self.pod, live, &limits);
+        let runs = |name: &String| live.containers.get(name).map(|container| &container.id);
+        known.retain(|name, known| runs(name) == Some(&known.id));
+        for (name, container) in &live.containers {
+            let limit = limit_in(&limits, name, Resource::Memory);
+            known.entry(name.clone()).or_insert_with(|| ContainerHooks {
+                id: container.id.clone(),
+                limit,
+                told: limit,
+                ..ContainerHooks::default()
+            });
+        }
     }
 
     /// The limits that are kept although lower ones are desired.
     pub(crate) fn holds(&self, now: Timestamp) -> Holds {
-        let mut holds = self.shrink.holds(now);
+        let mut holds = self.shrink.backoffs.holds(now);
         for (target, limit) in self.hooks.holds() {
             let held = holds.entry(target).or_insert(limit);
             *held = limit.max(*held);
@@ -148,69 +142,56 @@ impl PodState {
     }
 
     /// Starts the `before-shrink` hooks of a pass that is due. An operator's change and an undone shrink wait for no hook.
-    pub(super) fn announce(&mut self, is_allowed: bool, now: Now, effects: &mut Vec<Effect>) {
+    pub(super) fn announce(&mut self, is_allowed: bool, effects: &mut Effects) {
         self.hooks.is_allowed = is_allowed;
         let Some(pending) = self.work.pending.as_ref().filter(|_| self.live.is_some()) else {
             return;
         };
+        let now = effects.now;
         let cause = pending.cause.clone();
         let at_once = matches!(
             cause,
             Cause::Operator { .. } | Cause::Released { .. } | Cause::FailedShrink { .. }
         );
         let mut targets = self.desired.targets(&self.pod).unwrap_or_default();
-        lift_kept(&self.shrink.holds(now.wall), &mut targets);
+        lift_kept(&self.shrink.backoffs.holds(now.wall), &mut targets);
         for (name, known) in &mut self.hooks.containers {
             let to = limit_in(&targets, name, Resource::Memory);
-            let lower = known.limit.zip(to).filter(|(from, to)| to < from);
-            let wants = || Hook::of(&self.pod, name, HookMoment::BeforeShrink).is_some();
-            let Some((_, to)) = lower.filter(|_| is_allowed && !at_once && wants()) else {
+            let lower = to.filter(|to| is_allowed && !at_once && known.limit.is_some_and(|from| *to < from));
+            let wants = |_: &u64| Hook::of(&self.pod, name, HookMoment::BeforeShrink).is_some();
+            let Some(to) = lower.filter(wants) else {
                 known.announced = None;
                 continue;
             };
-            let is_known = known
-                .announced
-                .as_ref()
-                .is_some_and(|announced| match announced.progress {
-                    Progress::Running => true,
-                    Progress::Due => announced.to == to,
-                    Progress::Done(at) => {
-                        announced.to <= to && now.instant.saturating_duration_since(at) < ANNOUNCE_AGAIN
-                    }
-                });
-            if !is_known {
-                known.announced = Some(Announcement {
-                    to,
-                    cause: cause.clone(),
-                    progress: Progress::Due,
-                });
-            }
+            known.announced.take_if(|announced| match announced.progress {
+                Progress::Running => false,
+                Progress::Due => announced.to != to,
+                Progress::Done(at) => announced.to > to || now.instant.saturating_duration_since(at) >= ANNOUNCE_AGAIN,
+            });
+            known.announced.get_or_insert_with(|| Announcement {
+                to,
+                cause: cause.clone(),
+                progress: Progress::Due,
+            });
         }
-        self.run_hooks(now, effects);
+        self.run_hooks(effects);
     }
 
     /// Starts the `after-grow` hooks after a pass that left every limit at its desired value.
-    pub(super) fn announce_growth(&mut self, now: Now, effects: &mut Vec<Effect>) {
+    pub(super) fn announce_growth(&mut self, effects: &mut Effects) {
         if self.hooks.containers.is_empty() {
             return;
         }
-        let mut targets = self
-            .desired
-            .targets(&self.pod)
-            .unwrap_or_else(|| self.pod.requirements());
-        lift_kept(&self.holds(now.wall), &mut targets);
+        let mut targets = self.desired.targets_or_spec(&self.pod);
+        lift_kept(&self.holds(effects.now.wall), &mut targets);
         for (name, known) in &mut self.hooks.containers {
-            let before = known.limit;
             known.limit = limit_in(&targets, name, Resource::Memory);
-            if let Some((from, to)) = before.zip(known.limit).filter(|(from, to)| from < to) {
-                known.grown_from = known.grown_from.or(Some(from)).filter(|from| *from < to);
-            }
-            known.grown_from = known
-                .grown_from
-                .filter(|from| known.limit.is_some_and(|limit| *from < limit));
+            known.told = known
+                .limit
+                .map(|limit| known.told.map_or(limit, |told| told.min(limit)));
             known.announced.take_if(|announced| known.limit <= Some(announced.to));
         }
-        self.run_hooks(now, effects);
+        self.run_hooks(effects);
     }
 
     /// The memory that the guard must lend to the `on-memory-pressure` hook, if the container has one that may run now.
@@ -222,22 +203,16 @@ impl PodState {
     }
 
     /// Starts the `on-memory-pressure` hook, unless it ran within the last hour.
-    pub(super) fn request_evidence(
-        &mut self,
-        container: &str,
-        limits: (u64, u64),
-        now: Now,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn request_evidence(&mut self, container: &str, limits: (u64, u64), effects: &mut Effects) {
         let Some(known) = self.hooks.containers.get_mut(container) else {
             return;
         };
         if let Entry::Vacant(entry) = self.growth.evidence_at.entry(container.to_owned()) {
-            entry.insert(now.wall);
+            entry.insert(effects.now.wall);
             known.evidence = Some(limits);
             // The guard reports this only where hooks may run.
             self.hooks.is_allowed = true;
-            self.run_hooks(now, effects);
+            self.run_hooks(effects);
         }
     }
 
@@ -253,60 +228,52 @@ impl PodState {
     }
 
     /// Runs the hooks that are due in containers in which no hook runs.
-    fn run_hooks(&mut self, now: Now, effects: &mut Vec<Effect>) {
+    fn run_hooks(&mut self, effects: &mut Effects) {
         let Some(live) = self.live.clone().filter(|_| self.hooks.is_allowed) else {
             return;
         };
-        let (mut told, mut unused) = (Vec::new(), Vec::new());
-        for (name, known) in &mut self.hooks.containers {
-            let Some(container) = live.containers.get(name) else {
+        for (name, container) in &live.containers {
+            let Some(known) = self.hooks.containers.get_mut(name) else {
                 continue;
             };
             let Some((moment, old, new)) = known.take_due() else {
                 continue;
             };
-            let (progress, running) = match Hook::of(&self.pod, name, moment) {
-                Some(Ok(hook)) => {
-                    self.hooks.begun += 1;
-                    if moment == HookMoment::OnMemoryPressure {
-                        told.push((name.clone(), moment, Outcome::Unchanged));
-                    }
-                    effects.push(Effect::RunHook(Box::new(HookRun {
-                        number: self.hooks.begun,
-                        container: name.clone(),
-                        live: container.clone(),
-                        moment,
-                        hook,
-                        old,
-                        new,
-                    })));
-                    (Progress::Running, Some(self.hooks.begun))
-                }
-                Some(Err(error)) => {
-                    let failed = HookEnd::failed(error.to_string());
-                    told.push((name.clone(), moment, Outcome::Hook(failed)));
-                    (Progress::Done(now.instant), None)
-                }
-                None => (Progress::Done(now.instant), None),
-            };
-            known.running = running;
+            let hook = Hook::of(&self.pod, name, moment);
+            let runs = matches!(hook, Some(Ok(_)));
             if let (HookMoment::BeforeShrink, Some(announced)) = (moment, &mut known.announced) {
-                announced.progress = progress;
+                let done = Progress::Done(effects.now.instant);
+                announced.progress = if runs { Progress::Running } else { done };
             }
-            if running.is_none() && known.evidence.take().is_some() {
-                unused.push((name.clone(), (old, new)));
+            let unused = known.evidence.take_if(|_| !runs);
+            if let Some(Ok(hook)) = hook {
+                self.hooks.begun += 1;
+                known.running = Some(self.hooks.begun);
+                let run = HookRun {
+                    number: self.hooks.begun,
+                    container: name.clone(),
+                    live: container.clone(),
+                    moment,
+                    hook,
+                    old,
+                    new,
+                };
+                if moment == HookMoment::OnMemoryPressure {
+                    self.record_hook(name, moment, Outcome::Unchanged, effects);
+                }
+                effects.push(Effect::RunHook(Box::new(run)));
+            } else if let Some(Err(error)) = hook {
+                let failed = HookEnd::failed(error);
+                self.record_hook(name, moment, Outcome::Hook(failed), effects);
             }
-        }
-        for (container, moment, outcome) in told {
-            self.record_hook(container, moment, outcome, now, effects);
-        }
-        for (container, limits) in unused {
-            self.end_evidence_limit(&container, limits, now);
+            if unused.is_some() {
+                self.end_evidence_limit(name, (old, new), effects.now);
+            }
         }
     }
 
     /// Notes the end of a hook, and makes the pass due that lowers the limit.
-    pub(super) fn end_hook(&mut self, run: HookRun, end: HookEnd, now: Now, effects: &mut Vec<Effect>) {
+    pub(super) fn end_hook(&mut self, run: HookRun, end: HookEnd, effects: &mut Effects) {
         let known = self.hooks.containers.get_mut(&run.container);
         if let Some(known) = known.filter(|known| known.id == run.live.id && known.running == Some(run.number)) {
             known.running = None;
@@ -314,26 +281,24 @@ impl PodState {
             if let (HookMoment::BeforeShrink, Some(announced)) = (run.moment, &mut known.announced)
                 && announced.progress == Progress::Running
             {
-                announced.progress = Progress::Done(now.instant);
+                announced.progress = Progress::Done(effects.now.instant);
                 let cause = announced.cause.clone();
-                if self.live.is_some() {
-                    self.restart(cause, now);
-                }
+                self.restart(cause, effects.now);
                 let targets = [Target::Container(run.container.clone()), Target::Pod];
                 self.shrink.forget_seen(&targets);
             }
         }
         if run.moment == HookMoment::OnMemoryPressure {
-            self.end_evidence_limit(&run.container, (run.old, run.new), now);
+            self.end_evidence_limit(&run.container, (run.old, run.new), effects.now);
         }
-        self.record_hook(run.container, run.moment, Outcome::Hook(end), now, effects);
-        self.run_hooks(now, effects);
+        self.record_hook(&run.container, run.moment, Outcome::Hook(end), effects);
+        self.run_hooks(effects);
     }
 
-    fn record_hook(&self, container: String, moment: HookMoment, what: Outcome, now: Now, effects: &mut Vec<Effect>) {
+    fn record_hook(&mut self, container: &str, moment: HookMoment, what: Outcome, effects: &mut Effects) {
         let Some(live) = &self.live else { return };
-        let moment = moment.word();
+        let (moment, container) = (moment.word(), container.to_owned());
         let record = ChangeRecord::new(live.id.clone(), Cause::Hook { moment, container }, what);
-        self.record_beside(record, None, now, effects);
+        self.record(record, None, false, effects);
     }
 }

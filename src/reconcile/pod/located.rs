@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::hooks::Hooks;
-use super::{Effect, GrowthState, Now, PodState};
+use super::{Effect, Effects, GrowthState, Now, PodState};
 use crate::actuate::Grown;
 use crate::model::objects::PodId;
 use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, LivePod, Outcome, Reason, Resource};
 use crate::plan::LowPodLevel;
-use crate::reconcile::desired::{DesiredState, TemporaryLimit};
+use crate::reconcile::desired::{DesiredState, TemporaryLimit, limit_in};
 use crate::reconcile::resize::Resize;
 use crate::reconcile::shrink::ShrinkState;
 use crate::reconcile::store::{SavedPod, SavedTargets};
@@ -29,16 +29,17 @@ pub(crate) struct Located {
 
 impl PodState {
     /// Notes where the pod runs now, and makes a pass due.
-    pub(super) fn locate(&mut self, located: Located, now: Now, effects: &mut Vec<Effect>) {
+    pub(super) fn locate(&mut self, located: Located, effects: &mut Effects) {
+        let now = effects.now;
         let earlier = std::mem::replace(&mut self.live, located.live);
         self.shrink.live_changed(earlier.as_deref(), self.live.as_deref());
         self.start_over();
         let Some(live) = self.live.clone() else {
             self.hooks.forget_announced();
-            self.stop_running(now, effects);
+            self.stop_running(effects);
             return;
         };
-        if self.identify(&live.id, now, effects) {
+        if self.identify(&live.id, effects) {
             effects.push(Effect::Decide);
         }
         let mut cause = Cause::ContainerStarted;
@@ -48,12 +49,12 @@ impl PodState {
             cause = Cause::AgentStarted;
             self.restore(saved, now);
             if self.resize.written_ahead.is_some() {
-                self.yield_to_spec(now, effects);
+                self.yield_to_spec(effects);
             }
         }
         if let Some(limits) = located.unsaved_limits {
             cause = Cause::AgentStarted;
-            self.recover(&limits, now);
+            self.recover(limits, now);
         }
         self.update_hooks(restored);
         if !self.desired.is_empty() {
@@ -62,11 +63,11 @@ impl PodState {
     }
 
     /// Notes which pod runs here. Returns whether another one did before, whose state is dropped.
-    pub(super) fn identify(&mut self, id: &PodId, now: Now, effects: &mut Vec<Effect>) -> bool {
+    pub(super) fn identify(&mut self, id: &PodId, effects: &mut Effects) -> bool {
         let earlier = self.identity.replace(id.clone());
         let another = earlier.is_some_and(|earlier| earlier.uid != id.uid);
         if another {
-            self.stop_running(now, effects);
+            self.stop_running(effects);
             self.desired = DesiredState::default();
             self.resize = Resize::default();
             self.shrink = ShrinkState::default();
@@ -96,20 +97,17 @@ impl PodState {
             (decided, _) => decided.filter(|_| desired.origin.is_none()),
         };
         self.shrink.restore(saved.regrets, now.wall);
-        self.resize = Resize {
-            status: std::mem::take(&mut self.resize.status),
-            ..resize
-        };
+        self.resize = resize;
         self.resize.recognise(&self.pod);
         self.desired = DesiredState { recommended, ..desired };
     }
 
     /// Turns memory limits that are higher than every saved one into temporary limits. Without anything else desired,
     /// the pod goes back to its spec.
-    fn recover(&mut self, limits: &BTreeMap<String, Bytes>, now: Now) {
+    fn recover(&mut self, limits: BTreeMap<String, Bytes>, now: Now) {
         for (container, to) in limits {
-            let desired = self.desired.limit(&self.pod, container, Resource::Memory);
-            let overridden = self.desired.is_overridden(container, Resource::Memory);
+            let desired = limit_in(&self.desired.targets_or_spec(&self.pod), &container, Resource::Memory);
+            let overridden = self.desired.is_overridden(&container, Resource::Memory);
             if let Some(from) = desired.filter(|desired| *desired < to.get() && !overridden) {
                 let limits = (from, to.get());
                 let given = TemporaryLimit::given(container, Resource::Memory, limits, WHY.to_owned(), now.wall);
@@ -122,29 +120,23 @@ impl PodState {
 
     /// Notes whether the pod's cgroup allows less memory than its containers' do together. A pass that owns the pod's
     /// memory writes both levels; for other pods, `repair` raises the pod's level alone.
-    pub(super) fn take_pod_level(
-        &mut self,
-        low: Option<LowPodLevel>,
-        repair: bool,
-        now: Now,
-        effects: &mut Vec<Effect>,
-    ) {
+    pub(super) fn take_pod_level(&mut self, low: Option<LowPodLevel>, repair: bool, effects: &mut Effects) {
         let known = std::mem::replace(&mut self.drift.low_pod_level, low) == low;
         let bound = self.live.as_ref().and_then(|live| BoundPod::new(&self.pod, live));
         let (Some(low), Some(bound)) = (low, bound) else { return };
         let written_by_passes = !self.desired.is_empty() && self.desired.scope.resources.contains(&Resource::Memory);
         if written_by_passes {
-            self.work.request_pass(Cause::PodLevel, false, now.instant);
+            self.work.request_pass(Cause::PodLevel, false, effects.now.instant);
         } else if repair {
             effects.push(Effect::RaisePodLevel(bound, low));
         } else if !known {
             let reason = format!("{low}; it is raised where repairPodLevel is true");
-            self.record_refusal(Cause::PodLevel, reason, now, effects);
+            self.record_refusal(Cause::PodLevel, reason, effects);
         }
     }
 
     /// Records the attempt to raise the pod's memory limit.
-    pub(super) fn take_raised_pod_level(&mut self, uid: &str, raised: Grown, now: Now, effects: &mut Vec<Effect>) {
+    pub(super) fn take_raised_pod_level(&mut self, uid: &str, raised: Grown, effects: &mut Effects) {
         let Some(live) = self.live.clone().filter(|live| live.id.uid == uid) else {
             return;
         };
@@ -153,6 +145,6 @@ impl PodState {
         }
         let mut record = ChangeRecord::new(live.id.clone(), Cause::PodLevel, raised.outcome);
         record.steps = raised.steps;
-        self.record(record, None, now, effects);
+        self.record(record, None, true, effects);
     }
 }

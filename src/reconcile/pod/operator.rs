@@ -1,9 +1,10 @@
 //! Operators' requests, carried out one after another. Pure.
 
-use super::{Effect, Now, PodState};
+use super::{Effect, Effects, Now, PodState};
 use crate::control::ControlError;
 use crate::model::objects::Pod;
 use crate::model::{Cause, Outcome};
+use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::capacity::Headroom;
 use crate::reconcile::work::{Before, FIRST_RETRY, OperatorRequest, PendingRequest, RequestId};
 
@@ -14,13 +15,13 @@ pub(crate) fn not_running(pod: &Pod) -> ControlError {
 
 impl PodState {
     /// Queues a request, and carries it out unless another one has no answer yet.
-    pub(super) fn enqueue(&mut self, id: RequestId, request: OperatorRequest, effects: &mut Vec<Effect>) {
+    pub(super) fn enqueue(&mut self, id: RequestId, request: OperatorRequest, effects: &mut Effects) {
         self.work.queued.push_back((id, request));
         self.admit_next(effects);
     }
 
     /// Carries out the oldest queued request, if no other one waits for a pass.
-    pub(super) fn admit_next(&mut self, effects: &mut Vec<Effect>) {
+    pub(super) fn admit_next(&mut self, effects: &mut Effects) {
         if self.work.request.is_none()
             && let Some((id, request)) = self.work.queued.pop_front()
         {
@@ -29,18 +30,11 @@ impl PodState {
     }
 
     /// Changes the desired state as an operator asks, and makes the pass due that answers.
-    pub(super) fn admit(
-        &mut self,
-        id: RequestId,
-        request: OperatorRequest,
-        headroom: &Headroom,
-        now: Now,
-        effects: &mut Vec<Effect>,
-    ) {
-        match self.set_by_operator(request, headroom) {
+    pub(super) fn admit(&mut self, id: RequestId, request: OperatorRequest, room: &Headroom, effects: &mut Effects) {
+        match self.set_by_operator(request, room) {
             Ok((cause, before)) => {
                 self.work.request = Some(PendingRequest { id, before });
-                self.restart(cause, now);
+                self.restart(cause, effects.now);
             }
             Err(message) => {
                 effects.push(Effect::Refuse(id, ControlError::Refused(message)));
@@ -52,7 +46,7 @@ impl PodState {
     fn set_by_operator(
         &mut self,
         request: OperatorRequest,
-        headroom: &Headroom,
+        room: &Headroom,
     ) -> Result<(Cause, Option<Before>), String> {
         match request {
             OperatorRequest::Override(values) => {
@@ -65,8 +59,8 @@ impl PodState {
                     pid: values.pid,
                     reason: values.reason.clone(),
                 };
-                headroom.set_override(&mut self.desired, &self.pod, values)?;
-                self.shrink.forget_backoffs();
+                room.set_override(&mut self.desired, &self.pod, values)?;
+                (self.shrink.backoffs, self.shrink.retry_at) = (FailedShrinks::default(), None);
                 Ok((cause, Some(before)))
             }
             OperatorRequest::Release { uid, pid, reason } if self.desired.end_override() => {
@@ -102,16 +96,16 @@ impl PodState {
     }
 
     /// The pod has no containers on this node any more: refuses every request that waits.
-    pub(super) fn stop_running(&mut self, now: Now, effects: &mut Vec<Effect>) {
+    pub(super) fn stop_running(&mut self, effects: &mut Effects) {
         self.work.pending = None;
         self.shrink.start_over();
-        let pending = self.work.request.take();
-        let waiting = pending.as_ref().map(|pending| pending.id);
-        if let Some(before) = pending.and_then(|pending| pending.before) {
-            self.restore_before(before, now);
+        let waiting: Vec<RequestId> = self.work.requests().collect();
+        self.work.queued.clear();
+        if let Some(before) = self.work.request.take().and_then(|request| request.before) {
+            self.restore_before(before, effects.now);
         }
-        let queued = self.work.queued.drain(..).map(|(id, _)| id);
-        let refused = waiting.into_iter().chain(queued);
-        effects.extend(refused.map(|id| Effect::Refuse(id, not_running(&self.pod))));
+        for id in waiting {
+            effects.push(Effect::Refuse(id, not_running(&self.pod)));
+        }
     }
 }

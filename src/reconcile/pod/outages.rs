@@ -470,7 +470,7 @@ proptest! {
         if !state.desired.is_empty() {
             prop_assert_eq!(world.kernel, spec, "{:?}", state);
         }
-        prop_assert!(state.resize.written_ahead.is_none() && !state.resize.waits_for_api_server(), "{:?}", state);
+        prop_assert!(state.resize.written_ahead.is_none() && !state.drift.resize.waits_for_api_server(), "{:?}", state);
         match theirs {
             Some(theirs) if ahead => {
                 prop_assert_eq!(spec, theirs);
@@ -491,7 +491,7 @@ fn a_loss_is_told_once() {
     world.away = true;
     world.happen(&Happening::Sets { mib: 200 });
     world.passes(false);
-    assert!(world.state.resize.waits_for_api_server() && world.kernel == 200);
+    assert!(world.state.drift.resize.waits_for_api_server() && world.kernel == 200);
     assert_eq!(world.state.status(world.now.wall), PodStatus::Owed);
     world.happen(&Happening::SomebodyElseSets { mib: 201 });
     world.recover();
@@ -512,7 +512,7 @@ fn an_override_from_before_outlasts_the_denial_of_what_came_while_the_api_server
     containers[0].resources.requests.memory = Some(Bytes::new(80 * MIB));
     world.decide(containers);
     world.passes(false);
-    assert!(world.state.resize.waits_for_api_server());
+    assert!(world.state.drift.resize.waits_for_api_server());
     (world.away, world.denies) = (false, true);
     world.apply(PodInput::ApiServerReturned);
     world.passes(true);

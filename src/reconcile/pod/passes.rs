@@ -1,11 +1,10 @@
 //! The start of a pass, and what follows from its end. Pure.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Effect, Now, PodState};
-use crate::actuate::shrink::ShrinkReport;
+use super::{DriftState, Effect, Effects, Now, PodState};
 use crate::actuate::{Job, JobDone};
 use crate::model::{
     BoundPod, Cause, ChangeRecord, MemoryLimit, NamedRequirements, Outcome, Resource, Target, Withheld,
@@ -14,12 +13,25 @@ use crate::pace::scattered;
 use crate::plan::PodTargets;
 use crate::plan::resize::{self, ResizeDecision};
 use crate::reconcile::resize::ResizeStatus;
-use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId};
+use crate::reconcile::work::{FIRST_RETRY, PassId, RequestId};
 use crate::reconcile::worth::Avoided;
 
 /// A limit that has not grown for this long has stopped growing. A slow kubelet takes a second from a patch to the
 /// write; this is longer, with some time to spare.
 const GROWTH_ENDS_AFTER: SignedDuration = SignedDuration::from_secs(5);
+
+impl DriftState {
+    /// How long to wait before the API server is patched with temporary limits: until no limit has grown for `calm`. Where the
+    /// kubelet is about to write a lower limit, the patch is sent at once, but at most once in [`FIRST_RETRY`].
+    pub(super) fn too_early(&self, calm: Duration, about_to_lower: bool, now: Instant) -> Option<Duration> {
+        let pause = |at| FIRST_RETRY.saturating_sub(now.saturating_duration_since(at));
+        let wait = match self.resize_accepted_at {
+            _ if !about_to_lower => calm,
+            accepted_at => calm.min(accepted_at.map_or(Duration::ZERO, pause)),
+        };
+        (!wait.is_zero()).then_some(wait)
+    }
+}
 
 impl PodState {
     /// The cause and the targets of the next pass, if one is due and the pod runs here.
@@ -47,8 +59,8 @@ impl PodState {
             Cause::FailedShrink { .. } if about_to_lower => Some(Duration::ZERO),
             Cause::FailedShrink { .. } => Some(FIRST_RETRY),
             _ => self
-                .resize
-                .too_early(calm.unwrap_or_default(), about_to_lower, FIRST_RETRY, now.instant),
+                .drift
+                .too_early(calm.unwrap_or_default(), about_to_lower, now.instant),
         }
     }
 
@@ -68,19 +80,14 @@ impl PodState {
         })
     }
 
-    pub(super) fn begin_pass(&mut self, number: u64, resize: ResizeDecision, now: Now, effects: &mut Vec<Effect>) {
+    pub(super) fn begin_pass(&mut self, number: u64, resize: ResizeDecision, effects: &mut Effects) {
+        let now = effects.now;
         let through_api = resize != ResizeDecision::Direct;
         let targets = self.pod_targets(now.wall, through_api);
-        let (true, Some(targets)) = (self.work.is_due(now.instant), targets) else {
+        let Some(targets) = targets.filter(|_| self.work.is_due(now.instant)) else {
             return;
         };
-        let Some(PendingPass {
-            cause,
-            since,
-            check_runtime,
-            ..
-        }) = self.work.pending.take()
-        else {
+        let Some(pending) = self.work.pending.take() else {
             return;
         };
         self.desired.scope = targets.scope.clone();
@@ -103,124 +110,107 @@ impl PodState {
             uid: targets.bound.live().id.uid.clone(),
             generation: self.work.generation,
         };
-        let decided_in = match cause {
+        let decided_in = match pending.cause {
             Cause::Recommendation { .. } | Cause::BoostEnded { .. } => self.work.decided_in,
             _ => Duration::ZERO,
         };
         let job = Job {
             resize,
-            asked: since,
+            asked: pending.since,
             decided_in,
             held_before: self.drift.in_sync,
             foreign: self.drift.writers.clone(),
             // Every pass retries an update of the runtime that failed.
-            check_runtime: check_runtime || self.drift.runtime_sync_pending,
+            check_runtime: pending.check_runtime || self.drift.runtime_sync_pending,
             seen: self.shrink.seen.clone(),
-            ..Job::new(targets, cause)
+            ..Job::new(targets, pending.cause)
         };
         effects.push(Effect::RunPass(pass, Box::new(job)));
     }
 
     /// Applies the result of a pass. Nothing of the result counts if the pass is stale: another pod has the name, or
     /// the pod ended. If something else is desired meanwhile, only what the pass did counts.
-    pub(super) fn end_pass(
-        &mut self,
-        pass: &PassId,
-        mut done: JobDone,
-        quiet: SignedDuration,
-        now: Now,
-        effects: &mut Vec<Effect>,
-    ) {
-        if self.work.running != Some(pass.number) {
+    pub(super) fn end_pass(&mut self, pass: &PassId, done: JobDone, quiet: SignedDuration, effects: &mut Effects) {
+        let now = effects.now;
+        if self.work.running.take_if(|number| *number == pass.number).is_none() {
             return;
         }
-        self.work.running = None;
         let Some(live) = self.live.clone().filter(|live| live.id.uid == pass.uid) else {
             return;
         };
-        // This agent, or the kubelet at its request, may have written the files.
-        if let cause @ (Cause::Drift | Cause::Sweep) = &mut done.record.cause {
-            *cause = if done.flipped.is_empty() {
-                Cause::Sweep
-            } else {
-                Cause::Drift
-            };
+        let (mut record, api, mut shrink) = (done.record, done.api, done.shrink);
+        if matches!(record.cause, Cause::Drift | Cause::Sweep) {
+            // This agent, or the kubelet at its request, may have written the files.
+            let drifted = !done.flipped.is_empty();
+            record.cause = if drifted { Cause::Drift } else { Cause::Sweep };
         }
-        let resized = matches!(done.record.outcome, Outcome::Applied | Outcome::RuntimeOwed { .. });
-        if resized && matches!(done.record.cause, Cause::Recommendation { .. }) {
+        let resized = matches!(record.outcome, Outcome::Applied | Outcome::RuntimeOwed { .. });
+        if resized && matches!(record.cause, Cause::Recommendation { .. }) {
             let is_first = !std::mem::replace(&mut self.desired.resized, true);
             let restarts = if is_first { live.containers.len() as u64 } else { 0 };
             effects.push(Effect::Avoided(Avoided::Eviction { restarts }));
         }
         let runs = |id: &str| live.containers.values().any(|container| container.id == id);
         self.desired.scope.quotas.update(&done.quotas, runs);
-        if let Some(why) = &done.api.denied {
-            for sentence in self.deny_temporary(why, now.wall, quiet) {
-                done.record.outcome.add(&sentence);
-            }
+        if let Some(why) = &api.denied {
+            self.deny_temporary(why, now.wall, quiet, &mut record.outcome);
         }
-        let spec_later = matches!(done.record.outcome, Outcome::Withheld(Withheld::SpecLater(_)));
-        if spec_later && self.desired.is_by_hand() {
+        let outcome = record.outcome.clone();
+        if matches!(outcome, Outcome::Withheld(Withheld::SpecLater(_))) && self.desired.is_by_hand() {
             self.resize.write_ahead(&self.pod, now.wall);
-        } else if done.api.asked.is_some() || done.record.outcome.holds() && done.api.retry_after.is_none() {
+        } else if api.asked.is_some() || outcome.holds() && api.retry_after.is_none() {
             self.resize.catch_up();
         }
-        if let Some(accepted) = done.api.asked.take() {
-            if done.record.outcome.is_kept() {
+        if let Some(accepted) = api.asked {
+            if outcome.is_kept() {
                 self.accept_temporary(&accepted);
             }
-            self.resize.accept(accepted, now.instant);
+            (self.resize.accepted, self.resize.prepared) = (Some(accepted), None);
+            self.drift.resize_accepted_at = Some(now.instant);
         }
-        self.take_shrink_report(std::mem::take(&mut done.shrink), pass.number, now.wall);
+        if self.takes_back_denied(&shrink.lowered, now.wall) {
+            shrink.lowered.clear();
+        }
+        self.shrink.pass_ended(shrink, pass.number);
         let decided = self.work.request.is_none() && self.work.generation == pass.generation;
-        let denied = done.api.denied.clone().filter(|_| decided);
+        let denied = api.denied.filter(|_| decided);
         match denied.zip(self.resize.written_ahead.clone()) {
             Some((why, ahead)) => {
                 self.resize.catch_up();
                 let set = self.desired.overridden.as_ref();
                 if set.is_some_and(|set| set.is_in(&ahead.spec)) {
                     // The override was in the spec before the API server was away, so the denial is not about the override.
-                    self.yield_to_spec(now, effects);
+                    self.yield_to_spec(effects);
                 } else {
                     // The operator was told that the spec follows.
                     self.desired.end_override();
-                    self.record_lost_change(why, now, effects);
+                    self.record_lost_change(why, effects);
                 }
             }
-            None => self.yield_to_spec(now, effects),
+            None => self.yield_to_spec(effects),
         }
-        self.drift.runtime_sync_pending = matches!(done.record.outcome, Outcome::RuntimeOwed { .. });
-        let current = self.work.generation == pass.generation;
-        if !current {
+        self.drift.runtime_sync_pending = matches!(outcome, Outcome::RuntimeOwed { .. });
+        if self.work.generation != pass.generation {
             // A pass with the new generation is due.
-            return self.record(done.record, None, now, effects);
+            return self.record(record, None, true, effects);
         }
-        self.drift.in_sync = done.record.outcome.is_kept();
+        self.drift.in_sync = outcome.is_kept();
         if self.drift.in_sync && !self.is_announcing() {
             self.shrink.end_turn_unless_watched();
         }
-        if done.record.outcome.holds() {
-            self.announce_growth(now, effects);
+        if outcome.holds() {
+            self.announce_growth(effects);
         }
-        self.drift.writers = std::mem::take(&mut done.foreign);
-        effects.push(Effect::WatchFiles(done.handles.take()));
-        let (no_room, retry_after) = (done.api.no_room, done.api.retry_after);
-        let answers = self.schedule_next(&done.record.outcome, retry_after, now);
-        let outcome = done.record.outcome.clone();
-        self.record(done.record, answers, now, effects);
-        self.resize.status = match outcome {
+        self.drift.writers = done.foreign;
+        effects.push(Effect::WatchFiles(done.handles));
+        let answers = self.schedule_next(&outcome, api.retry_after, now);
+        self.record(record, answers, true, effects);
+        self.drift.resize = match outcome {
             Outcome::Withheld(withheld) => ResizeStatus::Pending(withheld),
-            _ if no_room => ResizeStatus::NoRoom,
+            _ if api.no_room => ResizeStatus::NoRoom,
             _ => ResizeStatus::Clear,
         };
         self.admit_next(effects);
-    }
-
-    fn take_shrink_report(&mut self, mut report: ShrinkReport, number: u64, now: Timestamp) {
-        if self.takes_back_denied(&report.lowered, now) {
-            report.lowered.clear();
-        }
-        self.shrink.pass_ended(report, number);
     }
 
     /// Schedules the next pass after this outcome; returns the request that the ended pass answers.
@@ -263,45 +253,34 @@ impl PodState {
     }
 
     /// Records why the agent did nothing, if the pod runs.
-    pub(super) fn record_refusal(&mut self, cause: Cause, reason: String, now: Now, effects: &mut Vec<Effect>) {
-        if let Some(live) = self.live.clone() {
+    pub(super) fn record_refusal(&mut self, cause: Cause, reason: String, effects: &mut Effects) {
+        if let Some(live) = &self.live {
             let refused = ChangeRecord::new(live.id.clone(), cause, Outcome::Refused { reason });
-            self.record(refused, None, now, effects);
+            self.record(refused, None, true, effects);
         }
     }
 
-    /// Records an outcome, and notes its reason as the pod's latest. An outcome is no news if nothing was written and
+    /// Records an outcome; `is_latest` notes its reason as the pod's latest. An outcome is no news if nothing was written and
     /// every value was as desired, or if the kubelet's answer is known.
     pub(super) fn record(
         &mut self,
-        record: ChangeRecord,
-        answers: Option<RequestId>,
-        now: Now,
-        effects: &mut Vec<Effect>,
-    ) {
-        if !record.steps.is_empty() || record.outcome.reason().is_some() {
-            self.drift.last_reason = record.outcome.reason().unwrap_or_default().to_owned();
-        }
-        self.record_beside(record, answers, now, effects);
-    }
-
-    /// Records an outcome that does not change the pod's latest reason. An outcome is no news if nothing was written and every
-    /// value was as desired, or if the kubelet's answer is known.
-    pub(super) fn record_beside(
-        &self,
         mut record: ChangeRecord,
         answers: Option<RequestId>,
-        now: Now,
-        effects: &mut Vec<Effect>,
+        is_latest: bool,
+        effects: &mut Effects,
     ) {
         let known = match &record.outcome {
             // The API server is patched in a moment, and the growth itself is on record.
             Outcome::Withheld(Withheld::Postponed(_)) => true,
-            Outcome::Withheld(withheld) => self.resize.pending() == Some(withheld),
+            Outcome::Withheld(withheld) => self.drift.resize.pending() == Some(withheld),
             _ => false,
         };
-        let news = !record.steps.is_empty() || record.outcome.reason().is_some() && !known;
-        record.at = now.wall;
+        let reason = record.outcome.reason();
+        if is_latest && (!record.steps.is_empty() || reason.is_some()) {
+            self.drift.last_reason = reason.unwrap_or_default().to_owned();
+        }
+        let news = !record.steps.is_empty() || reason.is_some() && !known;
+        record.at = effects.now.wall;
         effects.push(Effect::Record {
             record: Box::new(record),
             news,

@@ -5,6 +5,9 @@ use crate::model::{CgroupPath, KubeletVersion};
 use crate::reconcile::work::{Before, PendingRequest};
 use crate::sources::parse_manifests;
 
+const NONE: Duration = Duration::ZERO;
+const SECOND: Duration = Duration::from_secs(1);
+
 fn id(uid: &str) -> PodId {
     PodId {
         uid: uid.to_owned(),
@@ -33,8 +36,8 @@ fn what_holds_is_enforced_while_it_waits_and_what_failed_is_not() {
 #[test]
 fn whoever_waits_for_a_pod_is_told_when_another_takes_its_name() {
     let (mut state, now) = (any_pod(), Now::read());
-    let mut effects = Vec::new();
-    assert!(!state.identify(&id("u1"), now, &mut effects));
+    let mut effects = Effects { now, list: Vec::new() };
+    assert!(!state.identify(&id("u1"), &mut effects));
     let mut before = state.desired.clone();
     before.returning = true;
     state.work.request = Some(PendingRequest {
@@ -44,11 +47,11 @@ fn whoever_waits_for_a_pod_is_told_when_another_takes_its_name() {
             backoffs: state.shrink.backoffs.clone(),
         }),
     });
-    assert!(!state.identify(&id("u1"), now, &mut effects) && state.work.request.is_some());
-    assert!(effects.is_empty());
-    assert!(state.identify(&id("u2"), now, &mut effects));
+    assert!(!state.identify(&id("u1"), &mut effects) && state.work.request.is_some());
+    assert!(effects.list.is_empty());
+    assert!(state.identify(&id("u2"), &mut effects));
     assert!(
-        matches!(effects[..], [Effect::Refuse(7, _)]),
+        matches!(effects.list[..], [Effect::Refuse(7, _)]),
         "it would wait for ever: {effects:?}"
     );
     assert!(
@@ -98,4 +101,23 @@ spec:
     }));
     let claimed = state.claim(KubeletVersion::NEWEST).unwrap().request;
     assert_eq!(claimed, Bytes::new((32 + 200 + 16) << 20));
+}
+
+#[test]
+fn what_grows_is_asked_for_when_it_is_over_or_at_once_before_the_kubelet_lowers_it() {
+    let now = Instant::now();
+    let too_early = |calm, about_to_lower, since: Option<Duration>| {
+        let drift = DriftState {
+            resize_accepted_at: since.map(|since| now.checked_sub(since).unwrap()),
+            ..DriftState::default()
+        };
+        drift.too_early(calm, about_to_lower, now)
+    };
+    assert_eq!(too_early(NONE, false, None), None);
+    assert_eq!(too_early(5 * SECOND, false, Some(SECOND)), Some(5 * SECOND));
+    assert_eq!(too_early(5 * SECOND, true, None), None);
+    assert_eq!(too_early(5 * SECOND, true, Some(2 * SECOND)), None);
+    // A limit that grows every few milliseconds is no reason to ask as often.
+    assert_eq!(too_early(5 * SECOND, true, Some(SECOND / 4)), Some(SECOND * 3 / 4));
+    assert_eq!(too_early(SECOND / 2, true, Some(NONE)), Some(SECOND / 2));
 }

@@ -2,9 +2,6 @@ use super::*;
 use crate::model::objects::{Container, ContainerStatus};
 use crate::model::{Bytes, Requirements};
 
-const NONE: Duration = Duration::ZERO;
-const SECOND: Duration = Duration::from_secs(1);
-
 fn of(limit: u64) -> Requirements {
     let mut has = Requirements::default();
     has.limits.memory = Some(Bytes::new(limit));
@@ -59,25 +56,6 @@ fn a_kubelet_that_has_yet_to_write_may_lower_what_was_given_since() {
     assert!(unseen.is_about_to_lower(&pod, [("app", 151)]));
     pod.status.observed_generation = 2;
     assert!(!nothing.is_about_to_lower(&pod, [("app", 101)]), "it has written it");
-}
-
-#[test]
-fn what_grows_is_asked_for_when_it_is_over_or_at_once_before_the_kubelet_lowers_it() {
-    let now = Instant::now();
-    let too_early = |calm, about_to_lower, since: Option<Duration>| {
-        let resize = Resize {
-            accepted_at: since.map(|since| now.checked_sub(since).unwrap()),
-            ..Resize::default()
-        };
-        resize.too_early(calm, about_to_lower, SECOND, now)
-    };
-    assert_eq!(too_early(NONE, false, None), None);
-    assert_eq!(too_early(5 * SECOND, false, Some(SECOND)), Some(5 * SECOND));
-    assert_eq!(too_early(5 * SECOND, true, None), None);
-    assert_eq!(too_early(5 * SECOND, true, Some(2 * SECOND)), None);
-    // A limit that grows every few milliseconds is no reason to ask as often.
-    assert_eq!(too_early(5 * SECOND, true, Some(SECOND / 4)), Some(SECOND * 3 / 4));
-    assert_eq!(too_early(SECOND / 2, true, Some(NONE)), Some(SECOND / 2));
 }
 
 #[test]

@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::{Bytes, MemoryLimit};
-use crate::plan::shrink::{Before, UsageHistory, WatchReading};
+use crate::plan::shrink::{Before, Holds, UsageHistory, WatchReading};
 
 const BEFORE: MemoryLimit = MemoryLimit::Bytes(200 << 20);
 
@@ -43,13 +43,13 @@ fn what_came_down_together_goes_up_together_and_is_tried_again_later() {
         panic!("nothing was undone");
     };
     assert_eq!(why, "container app: 1 processes were killed for want of memory");
-    let holds = shrink_state.holds(at(1));
+    let holds = shrink_state.backoffs.holds(at(1));
     assert_eq!(holds.len(), 3);
     assert!(holds.values().all(|limit| *limit == BEFORE));
     assert_eq!(shrink_state.retry_at, Some(at(120)));
     assert!(!shrink_state.take_due(at(119)));
     assert!(shrink_state.take_due(at(120)) && !shrink_state.take_due(at(121)));
-    assert!(shrink_state.holds(at(120)).is_empty());
+    assert!(shrink_state.backoffs.holds(at(120)).is_empty());
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_kill_that_ended_what_was_watched_is_blamed_once() {
         Some(ShrinkEnd::Undone(why)) if why.starts_with("container app: 1 processes were killed")
     ));
     assert_eq!(
-        (shrink_state.holds(at(1)).len(), shrink_state.retry_at),
+        (shrink_state.backoffs.holds(at(1)).len(), shrink_state.retry_at),
         (2, Some(at(120)))
     );
     assert_eq!(shrink_state.killed(&container("app"), at(1)), None, "it was told twice");
@@ -132,11 +132,14 @@ fn an_operators_word_ends_what_is_kept() {
     regrets.note(&container("app"), BEFORE, "it hurt", at(0));
     shrink_state.restore(regrets, at(1));
     assert_eq!(
-        (shrink_state.holds(at(1)).len(), shrink_state.retry_at),
+        (shrink_state.backoffs.holds(at(1)).len(), shrink_state.retry_at),
         (1, Some(at(120)))
     );
-    shrink_state.forget_backoffs();
-    assert_eq!((shrink_state.holds(at(1)).len(), shrink_state.retry_at), (0, None));
+    shrink_state.restore(FailedShrinks::default(), at(1));
+    assert_eq!(
+        (shrink_state.backoffs.holds(at(1)).len(), shrink_state.retry_at),
+        (0, None)
+    );
 }
 
 #[test]
@@ -145,11 +148,14 @@ fn what_is_put_off_keeps_its_limit_until_its_turn_and_again_when_that_failed() {
     assert_eq!(shrink_state.progress(at(0)), None);
     shrink_state.put_off(&[(container("app"), BEFORE)], at(0));
     assert_eq!(shrink_state.progress(at(1)), Some(Progress::Waits));
-    assert_eq!(shrink_state.holds(at(1)), Holds::from([(container("app"), BEFORE)]));
-    assert!(shrink_state.next_retry(at(1)).is_none(), "nothing was refused");
+    assert_eq!(
+        shrink_state.backoffs.holds(at(1)),
+        Holds::from([(container("app"), BEFORE)])
+    );
+    assert!(shrink_state.backoffs.next(at(1)).is_none(), "nothing was refused");
     shrink_state.begin_turn(at(2));
     assert_eq!(shrink_state.progress(at(2)), Some(Progress::Tried));
-    assert_eq!(shrink_state.holds(at(2)), Holds::new());
+    assert_eq!(shrink_state.backoffs.holds(at(2)), Holds::new());
     let mut tried = lowered(7, &[container("app")]);
     tried.begin_turn(at(2));
     tried.end_turn_unless_watched();

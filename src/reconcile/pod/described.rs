@@ -1,0 +1,210 @@
+//! What the sources say about the pod: its object, with changes that other clients make to its spec, and the decision. Pure.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use super::{Effects, NoRoomFor, Now, PodState};
+use crate::model::objects::Pod;
+use crate::model::{Cause, MemoryLimit, NamedRequirements, Reason, Target};
+use crate::plan::lift_kept;
+use crate::plan::resize::{self, Phase};
+use crate::reconcile::desired::Recommended;
+use crate::reconcile::resize::Resize;
+use crate::reconcile::worth::requests;
+
+/// Whether a decision ends an earlier recommendation: no VPA asks for its values any more.
+pub(crate) const fn ends_recommendation(reason: Reason) -> bool {
+    matches!(reason, Reason::NoVpa | Reason::NotActedOn | Reason::Ignored)
+}
+
+impl PodState {
+    /// Replaces the pod's object, and makes a pass due when the kubelet has answered in it.
+    pub(super) fn describe(&mut self, pod: Arc<Pod>, effects: &mut Effects) {
+        let before = std::mem::replace(&mut self.pod, pod);
+        self.resize.observe_settled(&self.pod);
+        self.resize.recognise(&self.pod);
+        if before.metadata.annotations != self.pod.metadata.annotations {
+            self.update_hooks(true);
+        }
+        if !self.desired.is_empty() && resize::supports_in_place_resize(&self.pod) {
+            self.take_kubelet_answer(&before, effects.now);
+        }
+        self.yield_to_spec(effects);
+    }
+
+    fn take_kubelet_answer(&mut self, before: &Pod, now: Now) {
+        let pod = &self.pod;
+        // Init containers and pod-level resources count for the pod's cgroup.
+        let news =
+            Phase::of(before) != Phase::of(pod) || before.spec != pod.spec || !resize::supports_in_place_resize(before);
+        // A failed pass patched the spec and took the patch back. Its echo is no reason to retry at once.
+        let takes_its_course = matches!(Phase::of(pod), Phase::Accepted | Phase::InProgress | Phase::Settled);
+        let echo = takes_its_course && self.resize.is_spec_of(pod);
+        if news && !(self.work.has_failed() && echo) {
+            // The kernel keeps its values until the pass that follows this answer.
+            self.work.request_pass(Cause::Kubelet, true, now.instant);
+        }
+    }
+
+    /// The targets of the next pass. Where the kubelet resizes in place, they include limits that are kept for now
+    /// although lower ones are desired.
+    pub(crate) fn targets(&self, now: Timestamp) -> Option<Vec<NamedRequirements>> {
+        let mut targets = self.desired.targets(&self.pod)?;
+        if resize::supports_in_place_resize(&self.pod) {
+            lift_kept(&self.holds(now), &mut targets);
+        }
+        Some(targets)
+    }
+
+    /// Where another client has changed the spec since the agent's last patch, that change counts: the override and the
+    /// recommendation that were in force end. The amounts of the agent in the spec do not become the pod's own.
+    pub(super) fn yield_to_spec(&mut self, effects: &mut Effects) {
+        // A pass that runs may have patched the spec, and has not said so yet.
+        if !resize::supports_in_place_resize(&self.pod) || self.work.running.is_some() {
+            return;
+        }
+        let (spec, targets) = (self.pod.requirements(), self.targets(effects.now.wall));
+        if targets.as_ref().is_some_and(|targets| resize::same(targets, &spec)) {
+            return;
+        }
+        let is_overtaken = self.resize.is_overtaken_by(&self.pod);
+        // Targets that no patch has had yet are newer than the other client's change.
+        let has_answer = |targets| self.resize.is_answered(&self.pod, targets) && self.desired.overridden.is_none();
+        if !is_overtaken && !targets.as_deref().is_some_and(has_answer) {
+            return;
+        }
+        let own = self.resize.own_amounts(&self.pod, &self.desired.base(&self.pod));
+        self.desired.yield_to(own, &spec);
+        self.resize = Resize::default();
+        if is_overtaken {
+            let why = "somebody else changed the pod's resources meanwhile, and that counts";
+            self.record_lost_change(why.to_owned(), effects);
+        } else {
+            tracing::info!(pod = %self.pod.full_name(), "somebody else changed the spec: that counts now");
+            self.restart(Cause::Kubelet, effects.now);
+        }
+    }
+
+    /// Records that a change which was made while the API server was away is lost.
+    pub(super) fn record_lost_change(&mut self, reason: String, effects: &mut Effects) {
+        tracing::warn!(pod = %self.pod.full_name(), reason, "what was set while the API server was away is lost");
+        self.restart(Cause::ChangeLost, effects.now);
+        self.record_refusal(Cause::ChangeLost, reason, effects);
+    }
+
+    /// The pod as the VPA's rules see it: its spec without overrides, temporary limits and kept limits
+    /// that the agent has patched.
+    pub(crate) fn without_own_changes(&self) -> Cow<'_, Pod> {
+        // The watch brings an accepted patch a moment later. Until then the pod's object has the spec before the patch.
+        let unseen = self.resize.unseen(&self.pod);
+        let ours = self.desired.recommended.is_some() && (unseen.is_some() || self.resize.is_spec_of(&self.pod));
+        if self.desired.origin.is_none() && !ours {
+            let accepted = unseen.map(|accepted| Cow::Owned(self.pod.with_requirements(&accepted.targets)));
+            return accepted.unwrap_or(Cow::Borrowed(&self.pod));
+        }
+        Cow::Owned(self.pod.with_requirements(&self.desired.base(&self.pod)))
+    }
+
+    pub(crate) fn recommendation(&self, now: Timestamp) -> Option<Recommended> {
+        self.decision.change().map(|(_, targets)| Recommended {
+            vpa: self.decision.vpa.clone(),
+            at: now,
+            targets: targets.to_vec(),
+        })
+    }
+
+    /// Brings the decision into force, and makes a pass due if the targets change.
+    pub(super) fn follow(&mut self, refused: Option<String>, cause: Option<Cause>, delay: Duration, now: Now) {
+        let known = self.no_room.take();
+        let recommended = self.recommendation(now.wall);
+        if recommended.is_none() && !ends_recommendation(self.decision.reason) {
+            self.end_overtaken();
+            return;
+        }
+        let before = self.desired.targets(&self.pod);
+        match (recommended, refused) {
+            (Some(Recommended { targets, .. }), Some(why)) => {
+                let recorded = known.is_some_and(|known| known.recorded && known.targets == targets);
+                self.no_room = Some(NoRoomFor { targets, why, recorded });
+            }
+            (Some(recommended), None) => {
+                let had = || requests(&before.clone().unwrap_or_else(|| self.pod.requirements()));
+                self.desired.before.get_or_insert_with(had);
+                self.desired.recommended = Some(recommended);
+            }
+            (None, _) => self.desired.end_recommendation(),
+        }
+        let after = self.desired.targets(&self.pod);
+        if before != after {
+            let mut in_force = before.unwrap_or_else(|| self.pod.requirements());
+            lift_kept(&self.holds(now.wall), &mut in_force);
+            self.start_over();
+            let lowered = lowered(&in_force, after.as_deref().unwrap_or_default());
+            self.shrink.put_off(&lowered, now.wall);
+            if after.is_some()
+                && let Some(cause) = cause
+            {
+                self.work.request_pass_after(cause, delay, now.instant);
+            }
+        }
+        self.end_overtaken();
+    }
+
+    /// Ends temporary limits that are not above the decided limits any more.
+    fn end_overtaken(&mut self) {
+        for limit in self.desired.end_overtaken(&self.pod) {
+            tracing::info!(
+                pod = self.pod.full_name(),
+                container = limit.container,
+                limit = limit.to,
+                "a temporary limit is recommended now"
+            );
+        }
+    }
+
+    /// Records once for each value that an annotation of the VPA cannot be parsed, if the pod runs.
+    pub(super) fn record_unreadable(&mut self, effects: &mut Effects) {
+        let unreadable = self.decision.unreadable();
+        if self.live.is_none() || unreadable == self.unreadable {
+            return;
+        }
+        self.unreadable.clone_from(&unreadable);
+        if let (Some(why), Some(vpa)) = (unreadable, self.decision.vpa.clone()) {
+            let cause = Cause::Recommendation {
+                vpa,
+                resource_version: String::new(),
+                reason: self.decision.reason,
+            };
+            self.record_refusal(cause, why, effects);
+        }
+    }
+
+    /// Records once for each recommendation that the node has no room for it.
+    pub(super) fn record_no_room(&mut self, cause: Option<Cause>, effects: &mut Effects) {
+        let Some(no_room) = self.no_room.as_mut().filter(|no_room| !no_room.recorded) else {
+            return;
+        };
+        no_room.recorded = true;
+        let reason = no_room.why.clone();
+        if let (Some(cause), Some(_)) = (cause, &self.live) {
+            tracing::warn!(pod = self.pod.full_name(), %cause, "not done: {reason}");
+            self.record_refusal(cause, reason, effects);
+        }
+    }
+}
+
+/// The containers whose memory limit comes down, and their limit before.
+fn lowered(before: &[NamedRequirements], after: &[NamedRequirements]) -> Vec<(Target, MemoryLimit)> {
+    let limit = |named: &NamedRequirements| {
+        let limit = named.resources.limits.memory;
+        limit.map_or(MemoryLimit::Max, |limit| MemoryLimit::Bytes(limit.get()))
+    };
+    let lowered = after.iter().filter_map(|after| {
+        let before = limit(before.iter().find(|before| before.name == after.name)?);
+        (limit(after) < before).then(|| (Target::Container(after.name.clone()), before))
+    });
+    lowered.collect()
+}

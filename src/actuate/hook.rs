@@ -18,8 +18,6 @@ use crate::plan::shrink::leaves_room;
 use crate::runtime::{ContainerRuntime, Problem};
 
 const NO_RUNTIME: &str = "there is no container runtime to run it";
-const TOO_LATE: &str = "it did not end in time";
-const TOO_MUCH: &str = "it printed too much to be read";
 /// The time between two reads of a container's memory use.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -58,12 +56,13 @@ pub async fn run_hook(node: Arc<Node>, run: &HookRun) -> HookEnd {
                     let ended = format!("ended with {}", executed.exit_code);
                     if executed.exit_code == 0 { Ok(ended) } else { Err(ended) }
                 }
-                Err(error) => Err(match error.problem {
-                    Problem::Refused { code, .. } if code == Code::OutOfRange => TOO_MUCH.to_owned(),
-                    Problem::Refused { code, .. } if code == Code::DeadlineExceeded => TOO_LATE.to_owned(),
-                    Problem::Deadline { .. } => TOO_LATE.to_owned(),
-                    _ => error.to_string(),
-                }),
+                Err(error) => {
+                    let refused = |with| matches!(error.problem, Problem::Refused { code, .. } if code == with);
+                    let late = refused(Code::DeadlineExceeded) || matches!(error.problem, Problem::Deadline { .. });
+                    let much = refused(Code::OutOfRange).then_some("it printed too much to be read");
+                    let known = late.then_some("it did not end in time").or(much);
+                    Err(known.map_or_else(|| error.to_string(), str::to_owned))
+                }
             }
         }
         HookAction::Signal(signal) => {

@@ -173,11 +173,7 @@ impl DesiredState {
     /// The targets without temporary limits.
     #[must_use]
     pub(crate) fn without_temporary(&self, pod: &Pod) -> Vec<NamedRequirements> {
-        let base = self.base(pod);
-        match &self.overridden {
-            Some(overridden) => overlay(base, &overridden.values),
-            None => base,
-        }
+        overlay(self.base(pod), self.override_values())
     }
 
     /// The targets without override and temporary limits.
@@ -193,9 +189,7 @@ impl DesiredState {
     /// Errors: a sentence, when the pod could not run with the result. Nothing changes then.
     pub(crate) fn set_override(&mut self, pod: &Pod, mut wanted: Override) -> Result<(), String> {
         check_names(pod, &wanted.values)?;
-        if let Some(earlier) = &self.overridden {
-            wanted.values = overlay(earlier.values.clone(), &wanted.values);
-        }
+        wanted.values = overlay(self.override_values().to_vec(), &wanted.values);
         let result = overlay(self.base(pod), &wanted.values);
         check_result(pod, &wanted.values, &result)?;
         self.remember_origin(pod);
@@ -258,8 +252,11 @@ impl DesiredState {
 
     /// Whether an operator has set this limit.
     pub(crate) fn is_overridden(&self, container: &str, resource: Resource) -> bool {
-        let values = self.overridden.as_ref().map(|overridden| &overridden.values);
-        values.is_some_and(|values| limit_in(values, container, resource).is_some())
+        limit_in(self.override_values(), container, resource).is_some()
+    }
+
+    fn override_values(&self) -> &[NamedRequirements] {
+        self.overridden.as_ref().map_or(&[], |overridden| &overridden.values)
     }
 
     /// The temporary memory limits, in bytes.

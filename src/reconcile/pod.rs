@@ -175,10 +175,8 @@ pub(crate) enum PodInput {
         hooks: bool,
     },
     HookEnded(Box<HookRun>, HookEnd),
-    PassBegan {
-        number: u64,
-        resize: Box<ResizeDecision>,
-    },
+    /// The pass of this number begins.
+    PassBegan(u64, Box<ResizeDecision>),
     /// A pass ended. Temporary memory limits that the API server denied end after `quiet`.
     PassEnded {
         pass: PassId,
@@ -388,8 +386,8 @@ impl PodState {
             PodInput::Admitted(id, request, headroom) => self.admit(id, request, &headroom, effects),
             PodInput::Guard(report) => self.take_guard_report(*report, effects),
             PodInput::PassDue { hooks } => self.announce(hooks, effects),
-            PodInput::HookEnded(run, end) => self.end_hook(*run, end, effects),
-            PodInput::PassBegan { number, resize } => self.begin_pass(number, *resize, effects),
+            PodInput::HookEnded(run, end) => self.end_hook(&run, end, effects),
+            PodInput::PassBegan(number, resize) => self.begin_pass(number, *resize, effects),
             PodInput::PassEnded { pass, done, quiet } => self.end_pass(&pass, *done, quiet, effects),
             PodInput::ShrinkWatchEnded(number, verdict) => {
                 let ended = self.shrink.watch_ended(number, verdict, now.wall);

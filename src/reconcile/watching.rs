@@ -35,15 +35,12 @@ impl Watching {
     /// Opens the descriptor; without one, nothing is reported.
     pub(crate) fn new() -> Self {
         let opened = Watch::new().map_err(std::io::Error::from).and_then(Watch::into_async);
-        match opened {
-            Ok(watch) => Self {
-                watch: Some(watch),
-                ..Self::default()
-            },
-            Err(error) => {
-                tracing::warn!(%error, "no inotify descriptor: changes by others are found by the periodic check only");
-                Self::default()
-            }
+        let opened = opened.inspect_err(|error| {
+            tracing::warn!(%error, "no inotify descriptor: changes by others are found by the periodic check only");
+        });
+        Self {
+            watch: opened.ok(),
+            ..Self::default()
         }
     }
 

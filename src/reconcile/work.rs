@@ -66,15 +66,11 @@ pub(crate) struct PendingPass {
 #[derive(Debug, Clone)]
 pub(super) struct PendingRequest {
     pub(super) id: RequestId,
-    /// The state to go back to if the pass fails.
     pub(super) before: Option<Before>,
 }
 
-#[derive(Debug, Clone)]
-pub(super) struct Before {
-    pub(super) desired: DesiredState,
-    pub(super) backoffs: FailedShrinks,
-}
+/// The desired state and the failed shrinks to go back to if the pass of a request fails.
+pub(super) type Before = (DesiredState, FailedShrinks);
 
 impl WorkItem {
     /// Makes a pass due, or joins the pass that is due: a pass starts from the files, not from events.
@@ -107,8 +103,8 @@ impl WorkItem {
 
     /// Drops a pass that is due only because of an observation: a failed pass and its undo are the likely reason.
     pub(super) fn drop_noticed(&mut self) {
-        let noticed = |pending: &mut PendingPass| rank(&pending.cause) <= rank(&Cause::Drift);
-        drop(self.pending.take_if(noticed));
+        self.pending
+            .take_if(|pending| rank(&pending.cause) <= rank(&Cause::Drift));
     }
 
     /// Whether a pass is due that may begin.

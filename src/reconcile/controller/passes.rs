@@ -110,13 +110,8 @@ impl Controller {
             });
             self.passes.begun += 1;
             let number = self.passes.begun;
-            self.apply(
-                &key,
-                PodInput::PassBegan {
-                    number,
-                    resize: Box::new(resize.unwrap_or_default()),
-                },
-            );
+            let resize = Box::new(resize.unwrap_or_default());
+            self.apply(&key, PodInput::PassBegan(number, resize));
         }
     }
 

@@ -101,11 +101,12 @@ impl PodState {
         // The watch brings an accepted patch a moment later. Until then the pod's object has the spec before the patch.
         let unseen = self.resize.unseen(&self.pod);
         let ours = self.desired.recommended.is_some() && (unseen.is_some() || self.resize.is_spec_of(&self.pod));
-        if self.desired.origin.is_none() && !ours {
-            let accepted = unseen.map(|accepted| Cow::Owned(self.pod.with_requirements(&accepted.targets)));
-            return accepted.unwrap_or(Cow::Borrowed(&self.pod));
-        }
-        Cow::Owned(self.pod.with_requirements(&self.desired.base(&self.pod)))
+        let known = match unseen {
+            _ if self.desired.origin.is_some() || ours => self.desired.base(&self.pod),
+            Some(accepted) => accepted.targets.clone(),
+            None => return Cow::Borrowed(&self.pod),
+        };
+        Cow::Owned(self.pod.with_requirements(&known))
     }
 
     pub(crate) fn recommendation(&self, now: Timestamp) -> Option<Recommended> {
@@ -156,12 +157,8 @@ impl PodState {
     /// Ends temporary limits that are not above the decided limits any more.
     fn end_overtaken(&mut self) {
         for limit in self.desired.end_overtaken(&self.pod) {
-            tracing::info!(
-                pod = self.pod.full_name(),
-                container = limit.container,
-                limit = limit.to,
-                "a temporary limit is recommended now"
-            );
+            let (pod, container) = (self.pod.full_name(), limit.container);
+            tracing::info!(pod, container, limit = limit.to, "a temporary limit is recommended now");
         }
     }
 

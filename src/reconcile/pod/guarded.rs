@@ -10,7 +10,7 @@ use crate::actuate::shrink::Lowering;
 use crate::guard::{Claim, CpuTerms, GuardEvent, Guarded, GuardedPod, Report, Terms};
 use crate::model::objects::Pod;
 use crate::model::{
-    Bytes, Cause, ChangeRecord, KubeletVersion, MemoryLimit, MilliCpu, Outcome, Resource, ResourceList, Target,
+    Bytes, Cause, ChangeRecord, KubeletVersion, MemoryLimit, MilliCpu, Outcome, Resource, ResourceList,
 };
 use crate::plan::pod_requests;
 use crate::plan::resize::AcceptedResize;
@@ -219,9 +219,7 @@ impl PodState {
     /// spec is no reason to undo the shrink.
     pub(super) fn takes_back_denied(&self, lowered: &[Lowering], now: Timestamp) -> bool {
         lowered.iter().any(|lowering| {
-            let Target::Container(name) = &lowering.target else {
-                return false;
-            };
+            let name = lowering.target.container().unwrap_or_default();
             let pause = self.growth.pauses.get(name).filter(|_| !self.may_grow(name, now));
             pause.is_some_and(|pause| lowering.from <= MemoryLimit::Bytes(pause.denied))
         })

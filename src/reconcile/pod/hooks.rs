@@ -47,19 +47,13 @@ struct ContainerHooks {
     running: Option<u64>,
 }
 
-/// A lower limit and the state of its `before-shrink` hook.
+/// A lower limit and its `before-shrink` hook.
 #[derive(Debug, Clone)]
 struct Announcement {
     to: u64,
     cause: Cause,
-    progress: Progress,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Progress {
-    Due,
-    Running,
-    Done(Instant),
+    begun: bool,
+    ended: Option<Instant>,
 }
 
 impl ContainerHooks {
@@ -68,8 +62,8 @@ impl ContainerHooks {
         match (&self.announced, self.evidence, self.limit) {
             _ if self.running.is_some() => None,
             (_, Some((limit, lent)), _) => Some((HookMoment::OnMemoryPressure, limit, lent)),
-            (Some(announced), None, Some(limit)) if announced.progress == Progress::Due => {
-                Some((HookMoment::BeforeShrink, limit, announced.to))
+            (Some(Announcement { to, begun: false, .. }), None, Some(limit)) => {
+                Some((HookMoment::BeforeShrink, limit, *to))
             }
             (_, None, limit) => {
                 let from = std::mem::replace(&mut self.told, limit)?;
@@ -94,8 +88,7 @@ impl Hooks {
     /// The limits that are kept until a hook has ended.
     fn holds(&self) -> impl Iterator<Item = (Target, MemoryLimit)> {
         self.containers.iter().filter_map(|(name, known)| {
-            let announced = known.announced.as_ref()?;
-            let waits = !matches!(announced.progress, Progress::Done(_));
+            let waits = known.announced.as_ref()?.ended.is_none();
             let held = known.limit.filter(|_| waits)?;
             Some((Target::Container(name.clone()), MemoryLimit::Bytes(held)))
         })
@@ -163,15 +156,15 @@ impl PodState {
                 known.announced = None;
                 continue;
             };
-            known.announced.take_if(|announced| match announced.progress {
-                Progress::Running => false,
-                Progress::Due => announced.to != to,
-                Progress::Done(at) => announced.to > to || now.instant.saturating_duration_since(at) >= ANNOUNCE_AGAIN,
+            known.announced.take_if(|announced| match announced.ended {
+                Some(at) => announced.to > to || now.instant.saturating_duration_since(at) >= ANNOUNCE_AGAIN,
+                None => !announced.begun && announced.to != to,
             });
             known.announced.get_or_insert_with(|| Announcement {
                 to,
                 cause: cause.clone(),
-                progress: Progress::Due,
+                begun: false,
+                ended: None,
             });
         }
         self.run_hooks(effects);
@@ -242,8 +235,8 @@ impl PodState {
             let hook = Hook::of(&self.pod, name, moment);
             let runs = matches!(hook, Some(Ok(_)));
             if let (HookMoment::BeforeShrink, Some(announced)) = (moment, &mut known.announced) {
-                let done = Progress::Done(effects.now.instant);
-                announced.progress = if runs { Progress::Running } else { done };
+                let now = effects.now.instant;
+                (announced.begun, announced.ended) = (true, (!runs).then_some(now));
             }
             let unused = known.evidence.take_if(|_| !runs);
             if let Some(Ok(hook)) = hook {
@@ -273,15 +266,15 @@ impl PodState {
     }
 
     /// Notes the end of a hook, and makes the pass due that lowers the limit.
-    pub(super) fn end_hook(&mut self, run: HookRun, end: HookEnd, effects: &mut Effects) {
+    pub(super) fn end_hook(&mut self, run: &HookRun, end: HookEnd, effects: &mut Effects) {
         let known = self.hooks.containers.get_mut(&run.container);
         if let Some(known) = known.filter(|known| known.id == run.live.id && known.running == Some(run.number)) {
             known.running = None;
             known.evidence.take_if(|_| run.moment == HookMoment::OnMemoryPressure);
             if let (HookMoment::BeforeShrink, Some(announced)) = (run.moment, &mut known.announced)
-                && announced.progress == Progress::Running
+                && (announced.begun, announced.ended) == (true, None)
             {
-                announced.progress = Progress::Done(effects.now.instant);
+                announced.ended = Some(effects.now.instant);
                 let cause = announced.cause.clone();
                 self.restart(cause, effects.now);
                 let targets = [Target::Container(run.container.clone()), Target::Pod];

@@ -31,7 +31,7 @@ impl PodState {
 
     /// Changes the desired state as an operator asks, and makes the pass due that answers.
     pub(super) fn admit(&mut self, id: RequestId, request: OperatorRequest, room: &Headroom, effects: &mut Effects) {
-        match self.set_by_operator(request, room) {
+        match self.apply_request(request, room) {
             Ok((cause, before)) => {
                 self.work.request = Some(PendingRequest { id, before });
                 self.restart(cause, effects.now);
@@ -43,17 +43,10 @@ impl PodState {
         }
     }
 
-    fn set_by_operator(
-        &mut self,
-        request: OperatorRequest,
-        room: &Headroom,
-    ) -> Result<(Cause, Option<Before>), String> {
+    fn apply_request(&mut self, request: OperatorRequest, room: &Headroom) -> Result<(Cause, Option<Before>), String> {
         match request {
             OperatorRequest::Override(values) => {
-                let before = Before {
-                    desired: self.desired.clone(),
-                    backoffs: self.shrink.backoffs.clone(),
-                };
+                let before = (self.desired.clone(), self.shrink.backoffs.clone());
                 let cause = Cause::Operator {
                     uid: values.uid,
                     pid: values.pid,
@@ -88,7 +81,7 @@ impl PodState {
         Some(id)
     }
 
-    fn restore_before(&mut self, Before { desired, backoffs }: Before, now: Now) {
+    fn restore_before(&mut self, (desired, backoffs): Before, now: Now) {
         self.desired.overridden = desired.overridden;
         (self.desired.origin, self.desired.returning) = (desired.origin, desired.returning);
         self.desired.restore_temporary(desired.temporary);

@@ -283,7 +283,7 @@ impl World {
             let (cause, targets) = self.state.next_pass(self.now).unwrap();
             let resize = Box::new(facts.decide(&self.state.pod, &targets, cause));
             let number = self.passes;
-            self.apply(PodInput::PassBegan { number, resize });
+            self.apply(PodInput::PassBegan(number, resize));
         }
         panic!("no end of passes: {:?}", self.state.work);
     }

@@ -6,9 +6,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{DriftState, Effect, Effects, Now, PodState};
 use crate::actuate::{Job, JobDone};
-use crate::model::{
-    BoundPod, Cause, ChangeRecord, MemoryLimit, NamedRequirements, Outcome, Resource, Target, Withheld,
-};
+use crate::model::{BoundPod, Cause, ChangeRecord, NamedRequirements, Outcome, Resource, Withheld};
 use crate::pace::scattered;
 use crate::plan::PodTargets;
 use crate::plan::resize::{self, ResizeDecision};
@@ -48,19 +46,16 @@ impl PodState {
         let memory = temporary.filter(|limit| limit.resource == Resource::Memory);
         let calm = memory.map(|limit| limit.until(GROWTH_ENDS_AFTER)).max();
         let calm = calm.and_then(|at| Duration::try_from(at.duration_since(now.wall)).ok());
+        let calm = calm.unwrap_or_default();
         let grown = self.desired.memory_limits().map(|(name, limit)| (name, limit.get()));
         let holds = self.holds(now.wall);
-        let kept = holds.iter().filter_map(|(target, limit)| match (target, limit) {
-            (Target::Container(name), MemoryLimit::Bytes(limit)) => Some((name.as_str(), *limit)),
-            _ => None,
-        });
+        let kept = holds.iter();
+        let kept = kept.filter_map(|(target, limit)| Some((target.container()?, limit.bounded()?.get())));
         let about_to_lower = self.resize.is_about_to_lower(&self.pod, grown.chain(kept));
         match cause {
             Cause::FailedShrink { .. } if about_to_lower => Some(Duration::ZERO),
             Cause::FailedShrink { .. } => Some(FIRST_RETRY),
-            _ => self
-                .drift
-                .too_early(calm.unwrap_or_default(), about_to_lower, now.instant),
+            _ => self.drift.too_early(calm, about_to_lower, now.instant),
         }
     }
 
@@ -91,12 +86,11 @@ impl PodState {
             return;
         };
         self.desired.scope = targets.scope.clone();
+        let is_new = !resize::same(&targets.containers, &self.pod.requirements());
         match &resize {
             // A patch without changes only reads the spec.
             ResizeDecision::Patch(patch) if !patch.changes.is_empty() => self.resize.prepare(&self.pod, patch),
-            ResizeDecision::Write(grant)
-                if grant.is_written_ahead() && !resize::same(&targets.containers, &self.pod.requirements()) =>
-            {
+            ResizeDecision::Write(grant) if is_new && grant.is_written_ahead() => {
                 self.resize.write_ahead(&self.pod, now.wall);
             }
             _ => {}

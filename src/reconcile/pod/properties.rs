@@ -301,10 +301,7 @@ impl World {
             Happening::PassBegins => {
                 self.passes += 1;
                 self.apply(PodInput::PassDue { hooks: true });
-                self.apply(PodInput::PassBegan {
-                    number: self.passes,
-                    resize: Box::default(),
-                });
+                self.apply(PodInput::PassBegan(self.passes, Box::default()));
             }
             Happening::PassEnds { outcome: which, denied } => {
                 if let Some(pass) = self.started.take() {

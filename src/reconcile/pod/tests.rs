@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::model::{CgroupPath, KubeletVersion};
-use crate::reconcile::work::{Before, PendingRequest};
+use crate::reconcile::work::PendingRequest;
 use crate::sources::parse_manifests;
 
 const NONE: Duration = Duration::ZERO;
@@ -42,10 +42,7 @@ fn whoever_waits_for_a_pod_is_told_when_another_takes_its_name() {
     before.returning = true;
     state.work.request = Some(PendingRequest {
         id: 7,
-        before: Some(Before {
-            desired: before,
-            backoffs: state.shrink.backoffs.clone(),
-        }),
+        before: Some((before, state.shrink.backoffs.clone())),
     });
     assert!(!state.identify(&id("u1"), &mut effects) && state.work.request.is_some());
     assert!(effects.list.is_empty());

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use tokio::sync::Notify;
-use vscaled::kubernetes::{ApiClient, Followed, Follower, ListScope, Timing, follow};
+use vscaled::kubernetes::{ApiClient, Followed, Follower, Timing, follow};
 use vscaled::model::Resource;
 use vscaled::model::objects::{HorizontalPodAutoscaler, LimitRange, Pod, VerticalPodAutoscaler};
 
@@ -83,21 +83,14 @@ pub(crate) struct Everything {
 
 impl Node for Everything {
     fn start(client: ApiClient, name: &str) -> Self {
-        let everywhere = || ListScope {
-            namespace: None,
-            field_selector: String::new(),
-        };
-        let here = ListScope {
-            field_selector: format!("spec.nodeName={name}"),
-            ..everywhere()
-        };
+        let here = format!("spec.nodeName={name}");
         let (timing, changed) = (Timing::default(), Arc::new(Notify::new()));
         Self {
-            pods: follow(client.clone(), here, timing, Arc::clone(&changed)),
-            vpas: follow(client.clone(), everywhere(), timing, Arc::clone(&changed)),
+            pods: follow(client.clone(), None, &here, timing, Arc::clone(&changed)),
+            vpas: follow(client.clone(), None, "", timing, Arc::clone(&changed)),
             _others: (
-                follow(client.clone(), everywhere(), timing, Arc::clone(&changed)),
-                follow(client, everywhere(), timing, changed),
+                follow(client.clone(), None, "", timing, Arc::clone(&changed)),
+                follow(client, None, "", timing, changed),
             ),
         }
     }

@@ -30,7 +30,7 @@ use crate::guard;
 use crate::guard::{Guard, LentLast, LimitFiles};
 use crate::kubernetes::events::EventRecorder;
 use crate::kubernetes::metrics::{ApiMetrics, EventMetrics};
-use crate::kubernetes::{self, ApiClient, ApiHealth, ApiResizer, Timing};
+use crate::kubernetes::{ApiClient, ApiHealth, ApiResizer, Timing};
 use crate::model::{Bytes, ChangeRecord};
 use crate::observe::audit::{Audit, AuditOptions, DURABLE_WITHIN};
 use crate::observe::health::{Heartbeat, Readiness};
@@ -299,11 +299,8 @@ pub(super) async fn connect(config: &Config, counted: ApiMetrics) -> Result<Opti
     if !config.source.has_cluster() {
         return Ok(None);
     }
-    let access = match &config.kubeconfig {
-        Some(path) => kubernetes::Access::Kubeconfig(path.clone()),
-        None => kubernetes::Access::InCluster,
-    };
-    Ok(Some(access.connect(counted).await?))
+    let client = ApiClient::connect(config.kubeconfig.as_deref(), counted).await?;
+    Ok(Some(client))
 }
 
 /// Starts the configured sources. Objects of the cluster win over manifests.

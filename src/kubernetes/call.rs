@@ -1,8 +1,11 @@
-//! One request to the API server as data: verb, kind, scope and parameters → method, path and query. Pure.
+//! One request to the API server as data: verb, kind, scope and parameters → path and query. Pure.
 
 use std::fmt;
 
-use http::Method;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+
+/// All but the unreserved characters of RFC 3986.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// A kind of object as the API server serves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -23,8 +26,8 @@ impl Kind {
     }
 }
 
-/// A verb of RBAC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::IntoStaticStr)]
+/// A verb of RBAC. Displays as its name in RBAC and in metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, strum::Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum Verb {
     Get,
@@ -32,21 +35,6 @@ pub enum Verb {
     Watch,
     Create,
     Patch,
-}
-
-impl Verb {
-    /// The name in RBAC and in metrics.
-    pub fn as_str(self) -> &'static str {
-        self.into()
-    }
-
-    pub(super) const fn method(self) -> Method {
-        match self {
-            Self::Get | Self::List | Self::Watch => Method::GET,
-            Self::Create => Method::POST,
-            Self::Patch => Method::PATCH,
-        }
-    }
 }
 
 /// A request, apart from its body.
@@ -60,30 +48,34 @@ pub struct Call {
     pub name: Option<String>,
     /// A subresource of the object, such as `resize`.
     pub subresource: Option<&'static str>,
-    pub query: Vec<(&'static str, String)>,
+    /// The parameters, escaped, with the `?` before the first.
+    query: String,
 }
 
 impl Call {
     /// A request for a kind in all namespaces.
     #[must_use]
-    pub const fn new(verb: Verb, kind: Kind) -> Self {
-        Self {
+    pub fn new(verb: Verb, kind: Kind) -> Self {
+        let call = Self {
             verb,
             kind,
             namespace: None,
             name: None,
             subresource: None,
-            query: Vec::new(),
+            query: String::new(),
+        };
+        match verb {
+            Verb::Watch => call.with("watch", "true"),
+            Verb::Get | Verb::List | Verb::Create | Verb::Patch => call,
         }
     }
 
     /// A patch of a pod's subresource.
     pub(super) fn patch_pod(namespace: &str, name: &str, subresource: &'static str) -> Self {
+        let pod = Self::new(Verb::Patch, Kind::new("", "v1", "pods"));
         Self {
             subresource: Some(subresource),
-            ..Self::new(Verb::Patch, Kind::new("", "v1", "pods"))
-                .within(Some(namespace))
-                .named(name)
+            ..pod.within(Some(namespace)).named(name)
         }
     }
 
@@ -103,48 +95,42 @@ impl Call {
 
     /// The same request with one more query parameter.
     #[must_use]
-    pub fn with(mut self, parameter: &'static str, value: impl Into<String>) -> Self {
-        self.query.push((parameter, value.into()));
+    pub fn with(mut self, parameter: &str, value: &str) -> Self {
+        let separator = if self.query.is_empty() { '?' } else { '&' };
+        let value = utf8_percent_encode(value, ESCAPED);
+        self.query += &format!("{separator}{parameter}={value}");
         self
     }
 
     /// The resource as RBAC names it: `pods`, `pods/resize`.
     pub fn resource(&self) -> String {
-        match self.subresource {
-            Some(subresource) => format!("{}/{subresource}", self.kind.plural),
-            None => self.kind.plural.to_owned(),
-        }
+        let subresource = self.subresource.map(|subresource| format!("/{subresource}"));
+        self.kind.plural.to_owned() + &subresource.unwrap_or_default()
     }
 
     pub(super) fn path(&self) -> String {
         let Kind { group, version, plural } = self.kind;
-        let mut path = if group.is_empty() {
-            format!("/api/{version}")
-        } else {
-            format!("/apis/{group}/{version}")
-        };
-        let namespace = self.namespace.iter().flat_map(|namespace| ["namespaces", namespace]);
-        let rest = self.name.as_deref().into_iter().chain(self.subresource);
-        for segment in namespace.chain([plural]).chain(rest) {
-            path.push('/');
-            path.push_str(&escaped(segment));
-        }
-        let parameters = self.query.iter().map(|(name, value)| (*name, value.as_str()));
-        let watch = (self.verb == Verb::Watch).then_some(("watch", "true"));
-        for (index, (name, value)) in watch.into_iter().chain(parameters).enumerate() {
-            path.push(if index == 0 { '?' } else { '&' });
-            path.push_str(name);
-            path.push('=');
-            path.push_str(&escaped(value));
-        }
-        path
+        let root = if group.is_empty() { "/api" } else { "/apis" };
+        let namespace = self.namespace.as_deref();
+        let segments = [
+            Some(group).filter(|group| !group.is_empty()),
+            Some(version),
+            namespace.and(Some("namespaces")),
+            namespace,
+            Some(plural),
+            self.name.as_deref(),
+            self.subresource,
+        ];
+        let escaped = |segment| format!("/{}", utf8_percent_encode(segment, ESCAPED));
+        let path: String = segments.into_iter().flatten().map(escaped).collect();
+        format!("{root}{path}{}", self.query)
     }
 }
 
 /// `list pods`, `get replicasets shop/web`.
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.verb.as_str(), self.resource())?;
+        write!(f, "{} {}", self.verb, self.resource())?;
         match (&self.namespace, &self.name) {
             (Some(namespace), Some(name)) => write!(f, " {namespace}/{name}"),
             (Some(namespace), None) => write!(f, " in namespace {namespace}"),
@@ -152,18 +138,6 @@ impl fmt::Display for Call {
             (None, None) => Ok(()),
         }
     }
-}
-
-/// Percent-encodes all but the unreserved characters of RFC 3986.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => escaped.push(char::from(byte)),
-            other => escaped.push_str(&format!("%{other:02X}")),
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

@@ -5,17 +5,17 @@
 //! for a pause, the client refuses every call at once with the answer that asked for it.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use http::header::{ACCEPT, CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Method, Request, Response, Uri};
 use http_body_util::{BodyExt, Collected, Limited};
 use kube::client::Body;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
+use tokio::sync::{Mutex, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -54,38 +54,30 @@ const LARGEST_REFUSAL: usize = 64 << 10;
 /// beyond that would wait until another ends.
 const WATCHES_PER_CONNECTION: usize = 80;
 
+/// One connection for watches. Every watch holds a clone of its `Arc`, also while it begins.
 struct WatchConnection {
     client: kube::Client,
-    /// Every watch holds a clone, also while it begins.
-    all: Arc<()>,
     /// Every watch that has begun holds a clone. Without one there may be no connection: the watch that makes
     /// the connection holds the lock.
     begun: Arc<Mutex<()>>,
 }
 
 /// The client of the API server. Cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("ApiClient")]
 pub struct ApiClient {
     calls: kube::Client,
     permits: Arc<Semaphore>,
-    watches: Arc<[WatchConnection]>,
+    watches: Arc<[Arc<WatchConnection>]>,
     deadline: Duration,
     pub(super) metrics: ApiMetrics,
     /// Whether the API server begins watches with the list; true until it refuses.
-    streams_lists: Arc<AtomicBool>,
+    pub(super) streams_lists: Arc<AtomicBool>,
     /// When the pause that the API server asked for ends.
-    paused: Arc<std::sync::Mutex<Option<Instant>>>,
+    paused: watch::Sender<Instant>,
     keeps_pauses: bool,
     /// Whether the API server answers.
     pub health: ApiHealth,
-}
-
-impl std::fmt::Debug for ApiClient {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ApiClient")
-            .field("deadline", &self.deadline)
-            .finish_non_exhaustive()
-    }
 }
 
 impl ApiClient {
@@ -94,10 +86,9 @@ impl ApiClient {
         watches: impl IntoIterator<Item = kube::Client>,
         metrics: ApiMetrics,
     ) -> Self {
-        let unused = |client| WatchConnection {
-            client,
-            all: Arc::default(),
-            begun: Arc::default(),
+        let unused = |client| {
+            let begun = Arc::default();
+            Arc::new(WatchConnection { client, begun })
         };
         Self {
             calls,
@@ -106,7 +97,7 @@ impl ApiClient {
             deadline: DEADLINE,
             metrics,
             streams_lists: Arc::new(AtomicBool::new(true)),
-            paused: Arc::default(),
+            paused: watch::Sender::new(Instant::now()),
             keeps_pauses: true,
             health: ApiHealth::default(),
         }
@@ -142,101 +133,79 @@ impl ApiClient {
     }
 
     async fn probe(&self) {
-        let mut answer = pin!(async {
-            let request = Request::builder().uri("/readyz").body(Body::empty());
-            let request = request.map_err(|error| Problem::Unreadable(error.to_string()))?;
-            let response = self.calls.send(request).await.map_err(|error| broken(&error))?;
-            // An API server that is not ready answers 500, as does a call that fails.
-            match response.status().as_u16() {
-                code @ 500.. => Err(Problem::Refused(Status {
-                    code: 503,
-                    message: format!("/readyz answers {code}"),
-                    ..Status::default()
-                })),
-                _ => Ok(()),
-            }
-        });
-        let answer = match timeout(PATIENCE, &mut answer).await {
-            Ok(answer) => answer,
+        let mut request = Request::new(Body::empty());
+        *request.uri_mut() = Uri::from_static("/readyz");
+        let mut sent = pin!(self.calls.send(request));
+        let mut answer = timeout(PATIENCE, &mut sent).await;
+        if answer.is_err() {
             // The API server may be busy with handshakes. A probe that gives up would begin another handshake.
-            Err(_) => {
-                self.health.observe::<()>(&Err(Problem::Timeout(PATIENCE)));
-                let answer = timeout(self.deadline, answer).await;
-                answer.unwrap_or(Err(Problem::Timeout(self.deadline)))
-            }
+            self.health.observe::<()>(&Err(Problem::Timeout(PATIENCE)));
+            answer = timeout(self.deadline, sent).await;
+        }
+        let answer = match answer {
+            Err(_) => Err(Problem::Timeout(self.deadline)),
+            Ok(Err(error)) => Err(broken(&error)),
+            // An API server that is not ready answers 500, as does a call that fails.
+            Ok(Ok(response)) if response.status().is_server_error() => Err(Problem::Refused(Status {
+                code: 503,
+                message: format!("/readyz answers {}", response.status().as_u16()),
+                ..Status::default()
+            })),
+            Ok(Ok(_)) => Ok(()),
         };
-        let code = answer.as_ref().map_or_else(Problem::code, |()| "200".to_owned());
-        self.metrics.called(Verb::Get, "readyz".to_owned(), code);
-        self.health.observe(&answer);
+        self.count(Verb::Get, "readyz".to_owned(), &answer);
+    }
+
+    /// Records the outcome of a call in metrics and health.
+    fn count<T>(&self, verb: Verb, resource: String, outcome: &Result<T, Problem>) {
+        let code = outcome.as_ref().map_or_else(Problem::code, |_| "200".to_owned());
+        self.metrics.called(verb, resource, code);
+        self.health.observe(outcome);
     }
 
     /// Refuses a call during a pause.
     fn check_pause(&self, call: &Call) -> Result<(), ApiError> {
-        let until = *self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let retry_after = left.filter(|left| self.keeps_pauses && !left.is_zero());
-        if retry_after.is_none() {
+        let left = self.paused.borrow().saturating_duration_since(Instant::now());
+        if !self.keeps_pauses || left.is_zero() {
             return Ok(());
         }
         let paused = Status {
             code: 429,
             message: "so another call was told".to_owned(),
-            retry_after,
+            retry_after: Some(left),
             ..Status::default()
         };
         Err(ApiError::of(call, Problem::Refused(paused)))
     }
 
-    /// Begins a pause of all calls, a little longer than the API server asks for.
-    fn pause(&self, asked_for: Duration) {
-        let until = Instant::now() + asked_for.min(LONGEST_PAUSE) + scattered(PAUSE_SPREAD);
-        let mut paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
-        *paused = (*paused).max(Some(until));
-    }
-
-    /// Whether the API server begins watches with the list. True until it refuses.
-    pub(super) fn streams_lists(&self) -> bool {
-        self.streams_lists.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn streams_no_lists(&self) {
-        tracing::debug!("the API server does not begin watches with lists");
-        self.streams_lists.store(false, Ordering::Relaxed);
-    }
-
-    /// Waits for the permit to make a call, and further calls after it.
+    /// Waits until fewer than [`CALLS_AT_ONCE`] calls are under way.
     ///
     /// Errors: [`Problem::Timeout`] when no other call ends within the deadline.
-    pub async fn permit(&self, call: &Call) -> Result<CallPermit<'_>, ApiError> {
-        match timeout(self.deadline, self.permits.acquire()).await {
-            Ok(permit) => {
-                self.check_pause(call)?;
-                Ok(CallPermit {
-                    client: self,
-                    // The semaphore is never closed.
-                    _permit: permit.ok(),
-                })
-            }
-            Err(_) => self.record(call, Err(Problem::Timeout(self.deadline))),
+    async fn permit(&self, call: &Call) -> Result<OwnedSemaphorePermit, ApiError> {
+        match timeout(self.deadline, Arc::clone(&self.permits).acquire_owned()).await {
+            Ok(Ok(permit)) => self.check_pause(call).map(|()| permit),
+            // The semaphore is never closed.
+            Ok(Err(_)) | Err(_) => self.record(call, Err(Problem::Timeout(self.deadline))),
         }
     }
 
     /// Makes a call without a body and decodes the answer.
     pub async fn read<T: DeserializeOwned>(&self, call: &Call) -> Result<T, ApiError> {
-        self.permit(call).await?.exchange(call, None).await
+        self.exchange(call, None).await
     }
 
     /// Makes a call with a body: a new object, or a strategic merge patch.
     pub async fn send<T: DeserializeOwned>(&self, call: &Call, body: &Value) -> Result<T, ApiError> {
-        self.permit(call).await?.send(call, body).await
+        self.exchange(call, Some(body)).await
     }
 
     /// Begins a list.
     ///
     /// Errors: [`ApiError`], until the API server has begun to answer.
-    pub(super) async fn list(&self, call: &Call) -> Result<ObjectStream<'_>, ApiError> {
+    pub(super) async fn list(&self, call: &Call) -> Result<ObjectStream, ApiError> {
         let permit = self.permit(call).await?;
-        let mut stream: ObjectStream<'_> = self.record(call, self.open(&self.calls, call, None, Layout::List).await)?;
+        let opened = self.open(&self.calls, call, None).await;
+        let mut stream = self.record(call, opened)?;
         stream._permit = Some(permit);
         Ok(stream)
     }
@@ -244,67 +213,63 @@ impl ApiClient {
     /// Begins a watch, which needs no permit: watches are few and last.
     ///
     /// Errors: [`ApiError`], until the API server has begun to answer.
-    pub(super) async fn watch(&self, call: &Call) -> Result<ObjectStream<'static>, ApiError> {
+    pub(super) async fn watch(&self, call: &Call) -> Result<ObjectStream, ApiError> {
         self.check_pause(call)?;
-        let open = self
-            .watches
-            .iter()
-            .map(|connection| Arc::strong_count(&connection.all) - 1);
-        let WatchConnection { client, all, begun } = &self.watches[roomiest(open)];
-        let all = Arc::clone(all);
+        let connection = Arc::clone(&self.watches[roomiest(self.watches.iter().map(|one| Arc::strong_count(one) - 1))]);
         // Without a connection, one watch makes it and the others wait: each would make a connection of its own and drop it
         // after the handshake. Cancel-safe: a dropped lock attempt loses only its place in the queue.
         let first = tokio::select! {
-            first = begun.lock() => first,
+            first = connection.begun.lock() => first,
             () = self.health.lasting_outage() => return Err(ApiError::of(call, Problem::Timeout(PATIENCE))),
         };
-        let _first = (Arc::strong_count(begun) == 1).then_some(first);
-        let mut stream = self.record(call, self.open(client, call, None, Layout::Objects).await)?;
-        stream._watch = Some((all, Arc::clone(begun)));
+        let _first = (Arc::strong_count(&connection.begun) == 1).then_some(first);
+        let opened = self.open(&connection.client, call, None).await;
+        let mut stream = self.record(call, opened)?;
+        stream._watch = Some((Arc::clone(&connection), Arc::clone(&connection.begun)));
         Ok(stream)
     }
 
-    /// Makes a call whose answer is one object, and returns its text.
-    async fn exchange(&self, call: &Call, body: Option<&Value>) -> Result<Vec<u8>, Problem> {
-        let exchanged = async {
-            let mut stream = self.open(&self.calls, call, body, Layout::Objects).await?;
+    /// Makes a call whose answer is one object.
+    async fn exchange<T: DeserializeOwned>(&self, call: &Call, body: Option<&Value>) -> Result<T, ApiError> {
+        let _permit = self.permit(call).await?;
+        let answer = async {
+            let mut stream = self.open(&self.calls, call, body).await?;
             let answer = stream.next().await?;
             // A connection is free for another call only once the answer is read to its end.
             while stream.next().await?.is_some() {}
             match answer {
-                Some(RawObject::Object(object)) => Ok(object),
-                Some(RawObject::TooLarge(_)) => Err(Problem::Unreadable(format!(
+                Some(RawObject::Object(text)) => Ok(text),
+                Some(_) => Err(Problem::Unreadable(format!(
                     "an object of more than {LARGEST_OBJECT} bytes, its long strings left out"
                 ))),
                 None => Err(Problem::Unreadable("no object in JSON".to_owned())),
             }
         };
         // Cancel-safe: a dropped call counts as one without an answer.
-        tokio::select! {
-            exchanged = timeout(self.deadline, exchanged) => exchanged.unwrap_or(Err(Problem::Timeout(self.deadline))),
+        let answer = tokio::select! {
+            answer = timeout(self.deadline, answer) => answer.unwrap_or(Err(Problem::Timeout(self.deadline))),
             () = self.health.lasting_outage() => Err(Problem::Timeout(PATIENCE)),
-        }
+        };
+        let answer = self.record(call, answer)?;
+        let mut text = serde_json::Deserializer::from_slice(&answer);
+        serde_path_to_error::deserialize(&mut text)
+            .map_err(|error| ApiError::of(call, Problem::Unreadable(error.to_string())))
     }
 
     /// Sends a call and waits for the head of a successful answer.
-    async fn open(
-        &self,
-        client: &kube::Client,
-        call: &Call,
-        body: Option<&Value>,
-        layout: Layout,
-    ) -> Result<ObjectStream<'static>, Problem> {
-        let sent = async {
-            let request =
-                request(call, body).map_err(|error| Problem::Unreadable(format!("the call itself: {error}")))?;
-            client.send(request).await.map_err(|error| broken(&error))
-        };
-        let response = timeout(self.deadline, sent)
+    async fn open(&self, client: &kube::Client, call: &Call, body: Option<&Value>) -> Result<ObjectStream, Problem> {
+        let request = request(call, body).map_err(|error| Problem::Unreadable(format!("the call itself: {error}")))?;
+        let response = timeout(self.deadline, client.send(request))
             .await
-            .map_err(|_| Problem::Timeout(self.deadline))??;
+            .map_err(|_| Problem::Timeout(self.deadline))?
+            .map_err(|error| broken(&error))?;
         if !response.status().is_success() {
             return Err(self.refusal(call, response).await);
         }
+        let layout = match call.verb {
+            Verb::List => Layout::List,
+            Verb::Get | Verb::Watch | Verb::Create | Verb::Patch => Layout::Objects,
+        };
         Ok(ObjectStream {
             body: response.into_body(),
             splitter: Splitter::new(layout),
@@ -323,56 +288,30 @@ impl ApiClient {
         Problem::of(Status::read(code, &body, retry_after), call)
     }
 
-    /// Records the outcome of a call in metrics, health and pause.
+    /// Records the outcome of a call. An error may begin a pause of all calls, a little longer than the API server asks for.
     fn record<T>(&self, call: &Call, outcome: Result<T, Problem>) -> Result<T, ApiError> {
-        let code = outcome.as_ref().map_or_else(Problem::code, |_| "200".to_owned());
-        self.metrics.called(call.verb, call.resource(), code);
-        self.health.observe(&outcome);
+        self.count(call.verb, call.resource(), &outcome);
         outcome.map_err(|problem| {
             if let Some(asked_for) = problem.retry_after() {
-                self.pause(asked_for);
+                let until = Instant::now() + asked_for.min(LONGEST_PAUSE) + scattered(PAUSE_SPREAD);
+                self.paused.send_modify(|paused| *paused = until.max(*paused));
             }
             ApiError::of(call, problem)
         })
     }
 }
 
-/// The permit to make calls, one after the other.
-#[derive(Debug)]
-pub struct CallPermit<'a> {
-    client: &'a ApiClient,
-    _permit: Option<SemaphorePermit<'a>>,
-}
-
-impl CallPermit<'_> {
-    /// Makes a call with a body, as [`ApiClient::send`] does.
-    pub async fn send<T: DeserializeOwned>(&self, call: &Call, body: &Value) -> Result<T, ApiError> {
-        self.exchange(call, Some(body)).await
-    }
-
-    async fn exchange<T: DeserializeOwned>(&self, call: &Call, body: Option<&Value>) -> Result<T, ApiError> {
-        let answer = self.client.record(call, self.client.exchange(call, body).await)?;
-        let mut text = serde_json::Deserializer::from_slice(&answer);
-        serde_path_to_error::deserialize(&mut text)
-            .map_err(|error| ApiError::of(call, Problem::Unreadable(error.to_string())))
-    }
-}
-
-fn request(call: &Call, body: Option<&Value>) -> anyhow::Result<Request<Body>> {
-    let request = Request::builder()
-        .method(call.verb.method())
-        .uri(call.path())
-        .header(ACCEPT, "application/json");
-    let Some(body) = body else {
-        return Ok(request.body(Body::empty())?);
+fn request(call: &Call, body: Option<&Value>) -> http::Result<Request<Body>> {
+    let (method, kind) = match call.verb {
+        Verb::Get | Verb::List | Verb::Watch => (Method::GET, "application/json"),
+        Verb::Create => (Method::POST, "application/json"),
+        Verb::Patch => (Method::PATCH, "application/strategic-merge-patch+json"),
     };
-    let kind = match call.verb {
-        Verb::Patch => "application/strategic-merge-patch+json",
-        Verb::Get | Verb::List | Verb::Watch | Verb::Create => "application/json",
-    };
-    Ok(request
+    let request = Request::builder().method(method).uri(call.path());
+    request
+        .header(ACCEPT, "application/json")
         .header(CONTENT_TYPE, kind)
-        .body(serde_json::to_vec(body)?.into())?)
+        .body(body.map_or_else(Body::empty, |body| body.to_string().into_bytes().into()))
 }
 
 /// The index of the connection for the next watch: the first with room, or else the one with the fewest watches.
@@ -398,18 +337,19 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
 }
 
 /// The objects of an answer as they arrive.
-#[derive(Debug)]
-pub(super) struct ObjectStream<'a> {
+#[derive(derive_more::Debug)]
+pub(super) struct ObjectStream {
     body: Body,
     splitter: Splitter,
     health: ApiHealth,
     /// A list holds its permit until its answer is read.
-    _permit: Option<CallPermit<'a>>,
-    /// A watch's place on its [`WatchConnection`].
-    _watch: Option<(Arc<()>, Arc<Mutex<()>>)>,
+    _permit: Option<OwnedSemaphorePermit>,
+    /// A watch's place on its connection.
+    #[debug(skip)]
+    _watch: Option<(Arc<WatchConnection>, Arc<Mutex<()>>)>,
 }
 
-impl ObjectStream<'_> {
+impl ObjectStream {
     /// The next object; none at the end of the answer. Cancel-safe.
     ///
     /// Errors: [`Problem::Unreachable`] when the connection breaks.
@@ -426,16 +366,6 @@ impl ObjectStream<'_> {
                 }
                 None => return Ok(None),
             }
-        }
-    }
-
-    /// The text of a list beside its objects, once the objects are read.
-    ///
-    /// Errors: [`Problem::Unreachable`] when the answer broke off.
-    pub(super) fn envelope(&self) -> Result<&[u8], Problem> {
-        match self.splitter.rest() {
-            (envelope, true) => Ok(envelope),
-            (_, false) => Err(Problem::Unreachable("the answer broke off".to_owned())),
         }
     }
 }

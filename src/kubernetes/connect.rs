@@ -3,7 +3,7 @@
 //! kube reads the configuration and renews the credentials. This module builds the transport, because kube's builder has no HTTP/2:
 //! here the watches of a node share connections, and pings detect a silent API server within seconds.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
@@ -36,45 +36,33 @@ const WATCH_CONNECTIONS: usize = 8;
 /// TLS or the credentials cannot be set up.
 const NO_CREDENTIALS: &str = "no API server";
 
-/// The source of the API server's address and credentials.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Access {
-    /// The service account of the agent's pod.
-    InCluster,
-    /// The current context of this kubeconfig.
-    Kubeconfig(PathBuf),
-}
-
-impl Access {
-    /// Makes a client. Sends nothing yet.
+impl ApiClient {
+    /// Makes a client with the current context of a kubeconfig, or else with the service account of the agent's pod. Sends
+    /// nothing yet.
     ///
     /// Errors: the configuration or the credentials cannot be read.
-    pub async fn connect(&self, metrics: ApiMetrics) -> Result<ApiClient> {
-        let mut config = self.config().await?;
+    pub async fn connect(kubeconfig: Option<&Path>, metrics: ApiMetrics) -> Result<Self> {
+        let mut config = match kubeconfig {
+            None => kube::Config::incluster().map_err(|error| {
+                anyhow!(
+                    "no API server: this does not run in a pod with a service account ({error}); set kubeconfig to a file"
+                )
+            })?,
+            Some(path) => {
+                let unusable = |error| anyhow!("kubeconfig: {}: {error}", path.display());
+                let kubeconfig = Kubeconfig::read_from(path).map_err(unusable)?;
+                let options = KubeConfigOptions::default();
+                let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
+                config.map_err(unusable)?
+            }
+        };
         let agent = concat!("vscaled/", env!("CARGO_PKG_VERSION"));
         config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
         // Calls have a connection of their own, because watches may use all streams that the server allows on theirs.
         let connector = connector(&config)?;
         let calls = transport(&config, connector.clone(), Some(IDLE))?;
         let watches = (0..WATCH_CONNECTIONS).map(|_| transport(&config, connector.clone(), None));
-        Ok(ApiClient::new(calls, watches.collect::<Result<Vec<_>, _>>()?, metrics))
-    }
-
-    async fn config(&self) -> Result<kube::Config> {
-        match self {
-            Self::InCluster => kube::Config::incluster().map_err(|error| {
-                anyhow!(
-                    "no API server: this does not run in a pod with a service account ({error}); set kubeconfig to a file"
-                )
-            }),
-            Self::Kubeconfig(path) => {
-                let unusable = |error| anyhow!("kubeconfig: {}: {error}", path.display());
-                let kubeconfig = Kubeconfig::read_from(path).map_err(unusable)?;
-                let options = KubeConfigOptions::default();
-                let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
-                config.map_err(unusable)
-            }
-        }
+        Ok(Self::new(calls, watches.collect::<Result<Vec<_>, _>>()?, metrics))
     }
 }
 

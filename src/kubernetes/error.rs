@@ -112,7 +112,7 @@ impl Problem {
             Some(namespace) => format!("in namespace {namespace}"),
             None => "in a ClusterRole bound with a ClusterRoleBinding".to_owned(),
         };
-        let (group, resource, verb) = (call.kind.group, call.resource(), call.verb.as_str());
+        let (group, resource, verb) = (call.kind.group, call.resource(), call.verb);
         Self::Forbidden(format!(
             "{{apiGroups: [\"{group}\"], resources: [{resource}], verbs: [{verb}]}} {scope}"
         ))
@@ -149,11 +149,9 @@ impl Problem {
     }
 
     /// The wait that the API server asks for, if the problem is retryable.
-    pub const fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Refused(status) if self.is_retryable() => status.retry_after,
-            _ => None,
-        }
+    pub fn retry_after(&self) -> Option<Duration> {
+        let Self::Refused(status) = self else { return None };
+        status.retry_after.filter(|_| self.is_retryable())
     }
 
     /// The value of the metric's label `code`: the HTTP status, or a word if there was no answer.

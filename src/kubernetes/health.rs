@@ -33,24 +33,21 @@ impl std::fmt::Display for Away {
 
 /// The health of the API server. Clones share one state.
 #[derive(Debug, Clone, Default)]
-pub struct ApiHealth(Arc<Shared>);
-
-#[derive(Debug, Default)]
-struct Shared {
+pub struct ApiHealth {
     away: watch::Sender<Option<Away>>,
-    suspected: Notify,
+    suspected: Arc<Notify>,
 }
 
 impl ApiHealth {
     /// The outage, if there is one now.
     #[must_use]
     pub fn away(&self) -> Option<Away> {
-        self.0.away.borrow().clone()
+        self.away.borrow().clone()
     }
 
     /// Waits for an outage and then for its end.
     pub async fn returned(&self) {
-        let mut away = self.0.away.subscribe();
+        let mut away = self.away.subscribe();
         // The sender lives as long as `self`.
         drop(away.wait_for(Option::is_some).await);
         drop(away.wait_for(Option::is_none).await);
@@ -63,7 +60,7 @@ impl ApiHealth {
             .err()
             .filter(|problem| problem.is_silence())
             .map(ToString::to_string);
-        self.0.away.send_if_modified(|away| match why {
+        self.away.send_if_modified(|away| match why {
             // The outage began with the first failed call.
             Some(_) if away.as_ref().is_some_and(|away| away.since.is_some()) => false,
             Some(why) => {
@@ -81,27 +78,27 @@ impl ApiHealth {
             since: None,
             why: String::new(),
         };
-        self.0.away.send_replace(Some(away));
+        self.away.send_replace(Some(away));
     }
 
     /// Notes that a stream broke, which may be the beginning of an outage.
     pub(super) fn suspect_outage(&self) {
-        self.0.suspected.notify_one();
+        self.suspected.notify_one();
     }
 
     /// Waits for an outage, or for a broken stream.
     pub(super) async fn outage_suspected(&self) {
-        let mut away = self.0.away.subscribe();
+        let mut away = self.away.subscribe();
         // Cancel-safe: `Notify` keeps one notification.
         tokio::select! {
             _ = away.wait_for(Option::is_some) => {}
-            () = self.0.suspected.notified() => {}
+            () = self.suspected.notified() => {}
         }
     }
 
     /// Waits for an outage that lasts longer than [`PATIENCE`].
     pub(super) async fn lasting_outage(&self) {
-        let mut away = self.0.away.subscribe();
+        let mut away = self.away.subscribe();
         loop {
             drop(away.wait_for(Option::is_some).await);
             let back = away.wait_for(Option::is_none);

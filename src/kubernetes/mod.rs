@@ -1,7 +1,7 @@
 //! The API server: calls, watches, and the meaning of the answers.
 //!
 //! [`Call`]s come in, answers or [`ApiError`]s go out. An error names the missing RBAC rule, or the wait before the next attempt.
-//! [`Access`] reads configuration and credentials through kube. [`follow()`] replaces kube's watcher, which begins each watch again
+//! [`ApiClient::connect`] reads configuration and credentials through kube. [`follow()`] replaces kube's watcher, which begins each watch again
 //! after five minutes at the latest, and whose list fails as a whole when one object cannot be read (docs/api-server.md).
 //! [`events`] bounds the number of Events about pods.
 //!
@@ -24,10 +24,9 @@ mod splitter;
 
 pub use annotate::{Annotated, Annotations};
 pub use call::{Call, Kind, Verb};
-pub use client::{ApiClient, CallPermit};
-pub use connect::Access;
+pub use client::ApiClient;
 pub use error::{ApiError, Problem, Status};
-pub use follow::{Followed, Follower, ListScope, Timing, follow, follow_kubelet, kubelet_proto};
+pub use follow::{Followed, Follower, Timing, follow, follow_kubelet, kubelet_proto};
 pub use health::{ApiHealth, Away};
-pub use object::{Key, Object, Share, strip_nulls};
+pub use object::{Object, Share, strip_nulls};
 pub use resize::ApiResizer;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::call::Kind;
-use super::splitter::{LARGEST_OBJECT, LEFT_OUT, LONGEST_STRING, RawObject};
+use super::splitter::{LARGEST_OBJECT, LEFT_OUT, LONGEST_STRING};
 use crate::model::objects::ObjectMeta;
 
 /// A kind of object that can be followed.
@@ -21,14 +21,12 @@ pub trait Object: DeserializeOwned + Serialize + PartialEq + Default + Send + Sy
         Self::KINDS.first().map_or("", |kind| kind.plural)
     }
 
-    fn metadata(&self) -> &ObjectMeta;
-
     fn metadata_mut(&mut self) -> &mut ObjectMeta;
 
-    /// Checks the object.
+    /// Checks the object, and frees memory that it does not use.
     ///
     /// Errors: the field and the reason why the object cannot be used.
-    fn check(&self) -> Result<(), String> {
+    fn finish(&mut self) -> Result<(), String> {
         Ok(())
     }
 
@@ -41,8 +39,6 @@ pub trait Object: DeserializeOwned + Serialize + PartialEq + Default + Send + Sy
     fn reads(&self, _annotation: &str) -> bool {
         false
     }
-
-    fn slim(&mut self) {}
 }
 
 /// Bounds for the objects of one kind in one namespace, so that a tenant cannot fill the agent's memory.
@@ -53,9 +49,6 @@ pub struct Share {
     pub bytes: usize,
 }
 
-/// The complaint about a text without a name.
-const NO_OBJECT: &str = "it has no name, or is no object";
-
 /// The largest size of a kept object, in bytes of JSON.
 pub(super) const LARGEST_KEPT: usize = 64 << 10;
 
@@ -65,24 +58,17 @@ const LARGEST_LABELS: usize = 16 << 10;
 /// The longest complaint, in bytes. Longer ones quote a long value.
 const LONGEST_COMPLAINT: usize = 400;
 
-/// Namespace and name. The namespace of cluster-scoped objects is that of an object without one.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
-#[display("{namespace}/{name}")]
-pub struct Key {
-    pub namespace: String,
-    pub name: String,
-}
-
-/// The part that every object has.
+/// The part that every object has, and a list.
 #[derive(Debug, Deserialize)]
-struct Named {
-    metadata: ObjectMeta,
+pub(super) struct Named {
+    pub(super) metadata: ObjectMeta,
 }
 
 /// The outcome of decoding an object.
 #[derive(Debug)]
 pub(super) struct Decoded<T> {
-    pub(super) key: Key,
+    /// Namespace and name.
+    pub(super) key: String,
     pub(super) resource_version: String,
     /// The object and its size in bytes of JSON, or the reason why it cannot be used.
     pub(super) object: Result<(T, usize), String>,
@@ -90,54 +76,23 @@ pub(super) struct Decoded<T> {
     pub(super) left_out: Option<String>,
 }
 
-impl Key {
-    fn of(metadata: &ObjectMeta) -> Self {
-        Self {
-            namespace: metadata.namespace.clone(),
-            name: metadata.name.clone(),
-        }
-    }
-}
-
 impl<T: Object> Decoded<T> {
-    /// Decodes an object of an answer.
-    pub(super) fn of(piece: &RawObject) -> Self {
-        match piece {
-            RawObject::Object(text) => match std::str::from_utf8(text) {
-                Ok(text) => Self::parse(text),
-                Err(_) => Self::nameless(text, NO_OBJECT.to_owned()),
-            },
-            RawObject::TooLarge(beginning) => {
-                let why = format!("larger than {LARGEST_OBJECT} bytes, its long strings left out");
-                Self::nameless(beginning, why)
-            }
-        }
-    }
-
     /// Decodes the JSON of an object.
     pub(super) fn parse(text: &str) -> Self {
         let mut object = match serde_json::from_str::<T>(text).or_else(|_| decode_leniently(text)) {
             Ok(object) => object,
-            Err(why) => {
-                let Ok(Named { metadata }) = serde_json::from_str(text) else {
-                    return Self::nameless(text.as_bytes(), NO_OBJECT.to_owned());
-                };
-                return Self {
-                    key: Key::of(&metadata),
-                    resource_version: metadata.resource_version,
-                    object: Err(shortened(why)),
-                    left_out: None,
-                };
+            Err(_) if serde_json::from_str::<Named>(text).is_err() => {
+                return Self::unusable(text, "it has no name, or is no object".to_owned());
             }
+            Err(why) => return Self::unusable(text, why),
         };
         let left_out = keep_what_is_read(&mut object);
-        let resource_version = object.metadata().resource_version.clone();
+        let metadata = object.metadata_mut();
+        let (key, resource_version) = (metadata.full_name(), metadata.resource_version.clone());
         if !T::IS_CITED {
-            object.metadata_mut().resource_version = String::new();
+            metadata.resource_version = String::new();
         }
-        let key = Key::of(object.metadata());
-        object.slim();
-        let object = object.check().and_then(|()| match size(&object) {
+        let object = object.finish().and_then(|()| match size(&object) {
             size @ ..=LARGEST_KEPT => Ok((object, size)),
             size => Err(format!(
                 "what is read of it takes {size} bytes; at most {LARGEST_KEPT} are kept"
@@ -151,20 +106,28 @@ impl<T: Object> Decoded<T> {
         }
     }
 
-    /// A text without a readable name. Its key is the first text that looks like a name.
-    fn nameless(text: &[u8], why: String) -> Self {
-        let text = String::from_utf8_lossy(text);
+    /// Decodes the beginning of an object of which the rest is not kept.
+    pub(super) fn too_large(beginning: &[u8]) -> Self {
+        let why = format!("larger than {LARGEST_OBJECT} bytes, its long strings left out");
+        Self::unusable(&String::from_utf8_lossy(beginning), why)
+    }
+
+    /// An object that cannot be used. Without readable metadata, its key is the first text that looks like a name.
+    fn unusable(text: &str, why: String) -> Self {
         let field = |name: &str| {
             let (_, rest) = text.split_once(&format!("\"{name}\":\""))?;
             Some(rest.split('"').next().unwrap_or_default().chars().take(253).collect())
         };
+        let named = serde_json::from_str(text).map(|Named { metadata }| metadata);
+        let metadata = named.unwrap_or_else(|_| ObjectMeta {
+            namespace: field("namespace").unwrap_or_default(),
+            name: field("name").unwrap_or_else(|| "?".to_owned()),
+            ..ObjectMeta::default()
+        });
         Self {
-            key: Key {
-                namespace: field("namespace").unwrap_or_default(),
-                name: field("name").unwrap_or_else(|| "?".to_owned()),
-            },
-            resource_version: String::new(),
-            object: Err(why),
+            key: metadata.full_name(),
+            resource_version: metadata.resource_version,
+            object: Err(shortened(why)),
             left_out: None,
         }
     }
@@ -185,18 +148,15 @@ fn keep_what_is_read<T: Object>(object: &mut T) -> Option<String> {
     });
     let metadata = object.metadata_mut();
     metadata.annotations = annotations;
-    let labels: usize = metadata
-        .labels
-        .iter()
-        .map(|(name, value)| name.len() + value.len())
-        .sum();
-    if !T::KEEPS_LABELS || labels > LARGEST_LABELS {
-        metadata.labels.clear();
-    }
+    let labels = metadata.labels.iter().map(|(name, value)| name.len() + value.len());
+    let labels: usize = labels.sum();
     if T::KEEPS_LABELS && labels > LARGEST_LABELS {
         complaints.push(format!(
             "metadata.labels: {labels} bytes; at most {LARGEST_LABELS} are read, so it counts as without labels"
         ));
+    }
+    if !T::KEEPS_LABELS || labels > LARGEST_LABELS {
+        metadata.labels.clear();
     }
     (!complaints.is_empty()).then(|| complaints.join(", "))
 }
@@ -208,22 +168,9 @@ fn shortened(complaint: String) -> String {
     complaint.chars().take(LONGEST_COMPLAINT).chain(['…']).collect()
 }
 
-/// The size of an object in bytes of JSON.
+/// The size of an object in bytes of JSON. An object that cannot be serialized counts as too large.
 fn size<T: Serialize>(object: &T) -> usize {
-    struct Counter(usize);
-    impl std::io::Write for Counter {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-    let mut counter = Counter(0);
-    // Serializing plain data into a counter cannot fail. An object that did would count as too large.
-    serde_json::to_writer(&mut counter, object).map_or(usize::MAX, |()| counter.0)
+    serde_json::to_vec(object).map_or(usize::MAX, |text| text.len())
 }
 
 /// The slow way, for objects with explicit nulls, and for an error with a path.

@@ -2,25 +2,24 @@
 //!
 //! A dry run before the first patch shows whether the API server has the subresource; its version does not.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::call::Call;
 use super::client::ApiClient;
 use super::error::{ApiError, Problem, Status};
 use crate::actuate::{PodResizer, ResizeError};
 use crate::model::objects::Pod;
-use crate::model::{Change, Requirements, Resource, ResourceList, Step, Target};
+use crate::model::{Change, Step, Target};
 use crate::plan::resize;
 
 /// Patches the `resize` subresource of pods.
 #[derive(Debug)]
 pub struct ApiResizer {
     client: ApiClient,
-    /// Whether the API server has accepted a patch, dry or not.
-    proven: AtomicBool,
+    /// Set once the API server has accepted a patch, dry or not.
+    proven: OnceLock<()>,
 }
 
 impl ApiResizer {
@@ -29,18 +28,18 @@ impl ApiResizer {
     pub const fn new(client: ApiClient) -> Self {
         Self {
             client,
-            proven: AtomicBool::new(false),
+            proven: OnceLock::new(),
         }
     }
 
     async fn patch(&self, call: &Call, body: &Value) -> Result<Pod, ApiError> {
-        // Passes that wait here for a permit may find the dry run done.
-        let permit = self.client.permit(call).await?;
-        if !self.proven.load(Ordering::Relaxed) {
-            permit.send::<Pod>(&call.clone().with("dryRun", "All"), body).await?;
-            self.proven.store(true, Ordering::Relaxed);
+        if self.proven.get().is_none() {
+            self.client
+                .send::<Pod>(&call.clone().with("dryRun", "All"), body)
+                .await?;
+            self.proven.get_or_init(|| ());
         }
-        permit.send(call, body).await
+        self.client.send(call, body).await
     }
 }
 
@@ -65,11 +64,10 @@ impl PodResizer for ApiResizer {
     }
 
     fn for_operators(&self) -> Option<Arc<dyn PodResizer>> {
-        let resizer = Self::new(self.client.for_operators());
-        resizer
-            .proven
-            .store(self.proven.load(Ordering::Relaxed), Ordering::Relaxed);
-        Some(Arc::new(resizer))
+        Some(Arc::new(Self {
+            client: self.client.for_operators(),
+            proven: self.proven.clone(),
+        }))
     }
 }
 
@@ -87,10 +85,10 @@ fn body(pod: &Pod, version: &str, changes: &[Step]) -> Value {
             continue;
         };
         match &step.target {
-            Target::Pod => spec["resources"] = resources(to),
+            Target::Pod => spec["resources"] = json!(to),
             Target::Container(name) => {
                 let list = if is_init(name) { "initContainers" } else { "containers" };
-                let container = json!({"name": name, "resources": resources(to)});
+                let container = json!({"name": name, "resources": to});
                 match spec[list].as_array_mut() {
                     Some(containers) => containers.push(container),
                     None => spec[list] = json!([container]),
@@ -103,17 +101,6 @@ fn body(pod: &Pod, version: &str, changes: &[Step]) -> Value {
         body["metadata"]["resourceVersion"] = version.into();
     }
     body
-}
-
-fn resources(to: &Requirements) -> Value {
-    json!({"requests": amounts(to.requests), "limits": amounts(to.limits)})
-}
-
-fn amounts(list: ResourceList) -> Map<String, Value> {
-    let set = Resource::ALL
-        .into_iter()
-        .filter_map(|resource| Some((resource.to_string(), list.text(resource)?.into())));
-    set.collect()
 }
 
 /// Turns an API error into the reaction of the pass. Only the message distinguishes some errors: 404 is a missing pod or a
@@ -143,7 +130,7 @@ fn resize_error(error: ApiError) -> ResizeError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::MilliCpu;
+    use crate::model::{MilliCpu, Requirements, ResourceList};
 
     #[test]
     fn a_patch_names_the_pod_by_uid_and_only_what_changes() {

@@ -15,16 +15,13 @@ pub(super) const LEFT_OUT: &str = "(left out: longer than 8192 bytes)";
 /// The largest object that the splitter keeps, in bytes of JSON without its long strings. etcd stores 1.5 MiB with them.
 pub(super) const LARGEST_OBJECT: usize = 1 << 20;
 
-/// The largest text of a list beside its objects. Kind and version take a hundred bytes.
-const LARGEST_ENVELOPE: usize = 64 << 10;
-
-/// The layout of an answer.
+/// The layout of an answer: the depth of its objects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     /// Objects one after the other: a watch, or one object.
-    Objects,
+    Objects = 0,
     /// Objects in the array of an enclosing object: a list.
-    List,
+    List = 2,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -33,15 +30,16 @@ pub(super) enum RawObject {
     Object(Vec<u8>),
     /// The beginning of an object above [`LARGEST_OBJECT`].
     TooLarge(Vec<u8>),
+    /// A list without its objects, after the objects.
+    Envelope(Vec<u8>),
 }
 
 #[derive(Debug)]
 pub(super) struct Splitter {
     layout: Layout,
-    /// The text beside a list's objects.
+    /// The text outside of objects: of a list, beside its objects.
     envelope: Vec<u8>,
     object: Option<Vec<u8>>,
-    is_too_large: bool,
     depth: usize,
     is_among_items: bool,
     string: Option<Text>,
@@ -62,7 +60,6 @@ impl Splitter {
             layout,
             envelope: Vec::new(),
             object: None,
-            is_too_large: false,
             depth: 0,
             is_among_items: false,
             string: None,
@@ -80,73 +77,62 @@ impl Splitter {
         self.ready.pop_front()
     }
 
-    /// The text beside the objects, and whether the answer ended at the end of an object.
-    pub(super) fn rest(&self) -> (&[u8], bool) {
-        (&self.envelope, self.depth == 0 && self.string.is_none())
-    }
-
     fn push_byte(&mut self, byte: u8) {
         if let Some(text) = &mut self.string {
             let ends = byte == b'"' && !text.is_escaped;
             text.is_escaped = byte == b'\\' && !text.is_escaped;
-            if ends {
-                self.string = None;
-                return self.keep(&[byte]);
-            }
             text.length += 1;
             let (begins, length) = (text.begins, text.length);
-            if length <= LONGEST_STRING {
-                self.keep(&[byte]);
-            } else if length == LONGEST_STRING + 1 && !self.is_too_large {
+            if ends {
+                self.string = None;
+            } else if length == LONGEST_STRING + 1 && self.kept().len() > begins {
                 self.kept().truncate(begins);
-                self.keep(LEFT_OUT.as_bytes());
+                LEFT_OUT.bytes().for_each(|byte| self.keep(byte));
+            }
+            if ends || length <= LONGEST_STRING {
+                self.keep(byte);
             }
             return;
         }
+        let outside = self.layout as usize;
+        let is_between = self.object.is_none() && self.depth == outside && (outside == 0 || self.is_among_items);
         match byte {
             b'"' => {
-                self.keep(&[byte]);
+                self.keep(byte);
+                let begins = self.kept().len();
                 self.string = Some(Text {
-                    begins: self.kept().len(),
+                    begins,
                     length: 0,
                     is_escaped: false,
                 });
             }
             b'{' | b'[' => {
-                let begins = match self.layout {
-                    Layout::Objects => self.depth == 0,
-                    Layout::List => self.depth == 2 && self.is_among_items,
-                };
-                if begins && byte == b'{' {
+                if byte == b'{' && is_between {
                     self.object = Some(Vec::new());
-                    self.is_too_large = false;
                 }
                 self.is_among_items |= byte == b'[' && self.depth == 1;
                 self.depth += 1;
-                self.keep(&[byte]);
+                self.keep(byte);
             }
             b'}' | b']' => {
-                self.keep(&[byte]);
+                self.keep(byte);
                 self.depth = self.depth.saturating_sub(1);
                 self.is_among_items &= self.depth > 1;
-                let outside = match self.layout {
-                    Layout::Objects => 0,
-                    Layout::List => 2,
-                };
                 if self.depth == outside
-                    && let Some(mut object) = self.object.take()
+                    && let Some(object) = self.object.take()
                 {
-                    object.shrink_to_fit();
-                    self.ready.push_back(if self.is_too_large {
-                        RawObject::TooLarge(object)
-                    } else {
-                        RawObject::Object(object)
+                    self.ready.push_back(match object.len() {
+                        ..LARGEST_OBJECT => RawObject::Object(object),
+                        _ => RawObject::TooLarge(object[..LONGEST_STRING].to_vec()),
                     });
+                } else if self.depth == 0 {
+                    self.ready
+                        .push_back(RawObject::Envelope(std::mem::take(&mut self.envelope)));
                 }
             }
-            // Drops the commas between the items of a list.
-            _ if self.object.is_none() && self.is_among_items && self.depth == 2 => {}
-            _ => self.keep(&[byte]),
+            // Drops the commas and line ends between objects.
+            _ if is_between => {}
+            _ => self.keep(byte),
         }
     }
 
@@ -154,17 +140,10 @@ impl Splitter {
         self.object.as_mut().unwrap_or(&mut self.envelope)
     }
 
-    fn keep(&mut self, bytes: &[u8]) {
-        match &mut self.object {
-            Some(_) if self.is_too_large => {}
-            Some(object) if object.len() + bytes.len() > LARGEST_OBJECT => {
-                self.is_too_large = true;
-                object.truncate(LONGEST_STRING);
-                object.shrink_to_fit();
-            }
-            Some(object) => object.extend(bytes),
-            None if self.envelope.len() + bytes.len() <= LARGEST_ENVELOPE => self.envelope.extend(bytes),
-            None => {}
+    fn keep(&mut self, byte: u8) {
+        let kept = self.kept();
+        if kept.len() < LARGEST_OBJECT {
+            kept.push(byte);
         }
     }
 }
@@ -179,15 +158,19 @@ mod tests {
     fn split(layout: Layout, text: &str, chunk: usize) -> (Vec<RawObject>, String, bool) {
         let mut splitter = Splitter::new(layout);
         text.as_bytes().chunks(chunk).for_each(|chunk| splitter.push(chunk));
-        let pieces = std::iter::from_fn(|| splitter.next()).collect();
-        let (rest, whole) = splitter.rest();
-        (pieces, String::from_utf8(rest.to_vec()).unwrap(), whole)
+        let mut pieces: Vec<_> = std::iter::from_fn(|| splitter.next()).collect();
+        let whole = splitter.depth == 0 && splitter.string.is_none();
+        let rest = match pieces.pop_if(|piece| matches!(piece, RawObject::Envelope(_))) {
+            Some(RawObject::Envelope(rest)) => rest,
+            _ => splitter.envelope,
+        };
+        (pieces, String::from_utf8(rest).unwrap(), whole)
     }
 
     fn objects(pieces: Vec<RawObject>) -> Vec<Value> {
         let read = |piece| match piece {
             RawObject::Object(text) => serde_json::from_slice(&text).unwrap(),
-            RawObject::TooLarge(_) => panic!("{piece:?}"),
+            RawObject::TooLarge(_) | RawObject::Envelope(_) => panic!("{piece:?}"),
         };
         pieces.into_iter().map(read).collect()
     }
@@ -236,7 +219,7 @@ mod tests {
                     for byte in text.bytes() {
                         splitter.push(&[byte]);
                         let object = splitter.object.as_ref().map_or(0, Vec::len);
-                        prop_assert!(object <= LARGEST_OBJECT && splitter.envelope.len() <= LARGEST_ENVELOPE);
+                        prop_assert!(object <= LARGEST_OBJECT && splitter.envelope.len() <= LARGEST_OBJECT);
                     }
                 }
             }

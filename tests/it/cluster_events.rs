@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
+use vscaled::kubernetes::ApiClient;
 use vscaled::kubernetes::events::{
     EventMessage, EventRecorder, NamedEvent, PodReference, Posted, Severity, Subject, post,
 };
 use vscaled::kubernetes::metrics::{ApiMetrics, EventMetrics};
-use vscaled::kubernetes::{Access, ApiClient};
 use vscaled::model::objects::PodId;
 use vscaled::observe::metrics::registry;
 
@@ -56,10 +56,8 @@ fn kill_event(count: u64) -> NamedEvent {
 }
 
 async fn connect(kubeconfig: &Path) -> ApiClient {
-    Access::Kubeconfig(kubeconfig.to_owned())
-        .connect(ApiMetrics::register(&mut registry()))
-        .await
-        .unwrap()
+    let metrics = ApiMetrics::register(&mut registry());
+    ApiClient::connect(Some(kubeconfig), metrics).await.unwrap()
 }
 
 /// Waits for this many Events and returns them.

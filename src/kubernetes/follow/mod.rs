@@ -22,6 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::client::ApiClient;
 use super::object::Object;
+use crate::pace::Backoff;
 use task::Task;
 
 pub use crate::proto::kubelet as kubelet_proto;
@@ -29,15 +30,6 @@ pub use crate::proto::kubelet as kubelet_proto;
 pub(super) use kubelet::decode_pod;
 pub use kubelet::follow_kubelet;
 pub use state::Followed;
-
-/// The scope of a list.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct ListScope {
-    /// None for all namespaces.
-    pub namespace: Option<String>,
-    /// Empty for all objects.
-    pub field_selector: String,
-}
 
 /// The durations of following a list. All are scattered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,14 +139,35 @@ impl<T> Follower<T> {
     }
 }
 
-/// Follows a list, and notifies `changed` whenever its objects or its trouble change.
+/// Follows a list, and notifies `changed` whenever its objects or its trouble change. Without a namespace, the list is of all
+/// namespaces; with an empty field selector, of all objects.
 ///
 /// # Panics
 /// Outside of a tokio runtime.
-pub fn follow<T: Object>(client: ApiClient, scope: ListScope, timing: Timing, changed: Arc<Notify>) -> Follower<T> {
-    let about = match &scope.namespace {
+pub fn follow<T: Object>(
+    client: ApiClient,
+    namespace: Option<&str>,
+    field_selector: &str,
+    timing: Timing,
+    changed: Arc<Notify>,
+) -> Follower<T> {
+    let about = match namespace {
         Some(namespace) => format!("{} in {namespace}", T::plural()),
         None => T::plural().to_owned(),
     };
-    Follower::of(about, changed, |shared| Task::new(client, scope, timing, shared).run())
+    let (namespace, field_selector) = (namespace.map(str::to_owned), field_selector.to_owned());
+    Follower::of(about, changed, |shared| {
+        let task = Task {
+            client,
+            namespace,
+            field_selector,
+            timing,
+            backoff: Backoff::new(timing.first_pause, timing.longest_pause),
+            served: 0,
+            version: None,
+            must_list: true,
+            shared,
+        };
+        task.run()
+    })
 }

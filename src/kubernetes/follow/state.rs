@@ -7,15 +7,16 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-use crate::kubernetes::call::Call;
+use crate::kubernetes::call::{Call, Verb};
 use crate::kubernetes::error::Problem;
-use crate::kubernetes::object::{Decoded, Key, Object};
+use crate::kubernetes::object::{Decoded, Named, Object};
 use crate::kubernetes::splitter::RawObject;
 
 /// The state of a followed list.
 #[derive(Debug, Default)]
 pub struct Followed<T> {
-    known_objects: BTreeMap<Key, ObjectState<T>>,
+    /// By namespace and name.
+    known_objects: BTreeMap<String, ObjectState<T>>,
     /// The number of objects beyond their namespace's share, by namespace.
     left_out: BTreeMap<String, usize>,
     /// The number of lists begun.
@@ -42,19 +43,6 @@ struct ObjectState<T> {
     list: u64,
 }
 
-/// The text of a list beside its objects, and the object of a bookmark.
-#[derive(Debug, Deserialize)]
-struct Envelope {
-    metadata: EnvelopeMeta,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct EnvelopeMeta {
-    resource_version: String,
-    annotations: BTreeMap<String, String>,
-}
-
 /// A line of a watch.
 #[derive(Debug, Deserialize)]
 struct Line<'a> {
@@ -67,10 +55,10 @@ struct Line<'a> {
 /// The annotation of the bookmark that ends the initial list of a watch (KEP-3157).
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
-/// The effect of a line of a watch.
+/// The effect of an item of a list or a line of a watch.
 #[derive(Debug)]
 pub(super) enum WatchResult {
-    /// An object changed. The watch now stands at this version.
+    /// An object changed. A watch now stands at this version.
     Change {
         /// Empty if the version cannot be read.
         version: String,
@@ -78,13 +66,13 @@ pub(super) enum WatchResult {
     },
     /// Nothing changed up to this version.
     Bookmark(String),
-    /// The initial list of the watch is complete, and this is its version.
+    /// The list, or the initial list of the watch, is complete, and this is its version.
     ListEnd(String),
 }
 
 impl<T: Object> Followed<T> {
     /// An object by name, in its last usable state.
-    pub(super) fn object(&self, key: &Key) -> Option<&Arc<T>> {
+    pub(super) fn object(&self, key: &str) -> Option<&Arc<T>> {
         self.known_objects.get(key)?.object.as_ref()
     }
 
@@ -95,7 +83,7 @@ impl<T: Object> Followed<T> {
 
     /// The objects that cannot be used, and the numbers of those left out.
     pub fn problems(&self) -> impl Iterator<Item = String> {
-        let about = |(key, kept): (&Key, &ObjectState<T>)| Some(format!("{key}: {}", kept.complaint.as_ref()?));
+        let about = |(key, kept): (&String, &ObjectState<T>)| Some(format!("{key}: {}", kept.complaint.as_ref()?));
         let left_out = self.left_out.iter().map(|(namespace, count)| {
             format!(
                 "{namespace}: {count} {} are left out, for a namespace may have {} of {} KiB together",
@@ -114,79 +102,67 @@ impl<T: Object> Followed<T> {
         self.left_out.clear();
     }
 
-    /// Applies an object of a list. Returns whether the state changed.
-    pub(super) fn list_object(&mut self, object: &RawObject) -> bool {
-        self.store(Decoded::of(object), true)
-    }
-
     /// Ends a complete list. Returns whether the state changed.
     pub(super) fn end_list(&mut self) -> bool {
         let gone = self.known_objects.iter().filter(|(_, kept)| kept.list < self.lists);
-        let gone: Vec<Key> = gone.map(|(key, _)| key.clone()).collect();
+        let gone: Vec<String> = gone.map(|(key, _)| key.clone()).collect();
         for key in &gone {
             self.remove(key);
         }
         !std::mem::replace(&mut self.known, true) || !gone.is_empty()
     }
 
-    /// The version of a list, from the text beside its objects.
-    pub(super) fn version(envelope: &[u8]) -> Result<String, String> {
-        let envelope: Envelope = serde_json::from_slice(envelope).map_err(|error| error.to_string())?;
-        Ok(envelope.metadata.resource_version)
-    }
-
-    /// Applies a line of the watch that `call` began.
+    /// Applies a piece of the list or watch that `call` began.
     ///
     /// Errors: the API server's error, or [`Problem::Unreadable`].
-    pub(super) fn apply(&mut self, line: &RawObject, call: &Call) -> Result<WatchResult, Problem> {
-        let RawObject::Object(text) = line else {
-            return Ok(WatchResult::Change {
-                version: String::new(),
-                news: self.store(Decoded::of(line), false),
-            });
-        };
+    pub(super) fn apply(&mut self, piece: &RawObject, call: &Call) -> Result<WatchResult, Problem> {
         let nonsense = |error: serde_json::Error| Problem::Unreadable(error.to_string());
-        let Line { kind, object } = serde_json::from_slice(text).map_err(nonsense)?;
-        match kind.as_str() {
-            "ADDED" | "MODIFIED" | "DELETED" => {
-                let decoded = Decoded::parse(object.get());
-                let version = decoded.resource_version.clone();
-                let news = match kind.as_str() {
-                    "DELETED" => self.remove(&decoded.key),
-                    kind => self.store(decoded, kind == "ADDED"),
-                };
-                Ok(WatchResult::Change { version, news })
+        let is_list = call.verb == Verb::List;
+        let (decoded, is_new) = match piece {
+            RawObject::Envelope(text) => {
+                let Named { metadata } = serde_json::from_slice(text).map_err(nonsense)?;
+                return Ok(WatchResult::ListEnd(metadata.resource_version));
             }
-            "BOOKMARK" => {
-                let Envelope { metadata } = serde_json::from_str(object.get()).map_err(nonsense)?;
-                let ends_list = metadata
-                    .annotations
-                    .get(INITIAL_EVENTS_END)
-                    .is_some_and(|value| value == "true");
-                let version = metadata.resource_version;
-                Ok(if ends_list {
-                    WatchResult::ListEnd(version)
-                } else {
-                    WatchResult::Bookmark(version)
-                })
+            RawObject::TooLarge(beginning) => (Decoded::too_large(beginning), is_list),
+            RawObject::Object(text) if is_list => (Decoded::parse(&String::from_utf8_lossy(text)), true),
+            RawObject::Object(text) => {
+                let Line { kind, object } = serde_json::from_slice(text).map_err(nonsense)?;
+                match kind.as_str() {
+                    "ADDED" => (Decoded::parse(object.get()), true),
+                    "MODIFIED" => (Decoded::parse(object.get()), false),
+                    "DELETED" => {
+                        let decoded = Decoded::<T>::parse(object.get());
+                        let news = self.remove(&decoded.key);
+                        let version = decoded.resource_version;
+                        return Ok(WatchResult::Change { version, news });
+                    }
+                    "BOOKMARK" => {
+                        let Named { metadata } = serde_json::from_str(object.get()).map_err(nonsense)?;
+                        let version = metadata.resource_version;
+                        return Ok(match metadata.annotations.get(INITIAL_EVENTS_END).map(String::as_str) {
+                            Some("true") => WatchResult::ListEnd(version),
+                            Some(_) | None => WatchResult::Bookmark(version),
+                        });
+                    }
+                    "ERROR" => {
+                        let status = serde_json::from_str(object.get()).map_err(nonsense)?;
+                        return Err(Problem::of(status, call));
+                    }
+                    other => return Err(Problem::Unreadable(format!("a line of the unknown type {other}"))),
+                }
             }
-            "ERROR" => {
-                let status = serde_json::from_str(object.get()).map_err(nonsense)?;
-                Err(Problem::of(status, call))
-            }
-            other => Err(Problem::Unreadable(format!("a line of the unknown type {other}"))),
-        }
+        };
+        let version = decoded.resource_version.clone();
+        let news = self.store(decoded, is_new);
+        Ok(WatchResult::Change { version, news })
     }
 
     /// The number and the bytes of the other objects in the key's namespace.
-    fn others(&self, key: &Key) -> (usize, usize) {
-        let first = Key {
-            namespace: key.namespace.clone(),
-            name: String::new(),
-        };
-        let namespace = self.known_objects.range(first..);
-        namespace
-            .take_while(|(other, _)| other.namespace == key.namespace)
+    fn others(&self, key: &str) -> (usize, usize) {
+        let first = format!("{}/", namespace(key));
+        let objects = self.known_objects.range(first.clone()..);
+        objects
+            .take_while(|(other, _)| other.starts_with(&first))
             .filter(|(other, _)| *other != key)
             .fold((0, 0), |(objects, bytes), (_, kept)| (objects + 1, bytes + kept.bytes))
     }
@@ -199,11 +175,11 @@ impl<T: Object> Followed<T> {
         let (others, their_bytes) = self.others(&key);
         let size = object.as_ref().map_or(0, |(_, size)| *size);
         let fits = their_bytes + size <= T::SHARE.bytes;
-        let lacks_room = self.left_out.contains_key(&key.namespace);
+        let lacks_room = self.left_out.contains_key(namespace(&key));
         let kept = match self.known_objects.entry(key) {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) if others >= T::SHARE.objects || !fits => {
-                let count = self.left_out.entry(entry.into_key().namespace).or_default();
+                let count = self.left_out.entry(namespace(entry.key()).to_owned()).or_default();
                 let first = *count == 0;
                 *count += usize::from(is_new || first);
                 return first;
@@ -236,17 +212,21 @@ impl<T: Object> Followed<T> {
     }
 
     /// Removes an object; returns whether it was known.
-    pub(super) fn remove(&mut self, key: &Key) -> bool {
+    pub(super) fn remove(&mut self, key: &str) -> bool {
         let was_known = self.known_objects.remove(key).is_some();
-        if let Some(count) = self.left_out.get_mut(&key.namespace) {
+        if let Some(count) = self.left_out.get_mut(namespace(key)) {
             self.has_room |= was_known;
             *count -= usize::from(!was_known);
             if *count == 0 {
-                self.left_out.remove(&key.namespace);
+                self.left_out.remove(namespace(key));
             }
         }
         was_known
     }
+}
+
+fn namespace(key: &str) -> &str {
+    key.split_once('/').map_or(key, |(namespace, _)| namespace)
 }
 
 fn old(why: &str) -> String {

@@ -4,12 +4,13 @@
 //! neither side holds the list as one text. An API server that does not offer it refuses once for all lists.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::state::{Followed, WatchResult};
-use super::{ListScope, SharedList, Timing};
+use super::{SharedList, Timing};
 use crate::kubernetes::call::{Call, Kind, Verb};
 use crate::kubernetes::client::{ApiClient, ObjectStream};
 use crate::kubernetes::error::{ApiError, Problem};
@@ -24,39 +25,24 @@ const SHORT: Duration = Duration::from_secs(1);
 const LIST_SILENCE: Duration = Duration::from_secs(20);
 
 pub(super) struct Task<T> {
-    client: ApiClient,
-    scope: ListScope,
-    timing: Timing,
-    backoff: Backoff,
+    pub(super) client: ApiClient,
+    pub(super) namespace: Option<String>,
+    pub(super) field_selector: String,
+    pub(super) timing: Timing,
+    pub(super) backoff: Backoff,
     /// The served version of the kind, as an index of [`Object::KINDS`].
-    served: usize,
+    pub(super) served: usize,
     /// The newest version seen. No later list may be older.
-    version: Option<String>,
+    pub(super) version: Option<String>,
     /// Whether the next round begins with a list.
-    must_list: bool,
-    /// Whether a list is complete and its watch has not begun.
-    listed: bool,
-    shared: Arc<SharedList<T>>,
+    pub(super) must_list: bool,
+    pub(super) shared: Arc<SharedList<T>>,
 }
 
 /// A watch that has begun.
-type Watching = (Call, ObjectStream<'static>);
+type Watching = (Call, ObjectStream);
 
 impl<T: Object> Task<T> {
-    pub(super) fn new(client: ApiClient, scope: ListScope, timing: Timing, shared: Arc<SharedList<T>>) -> Self {
-        Self {
-            client,
-            scope,
-            timing,
-            backoff: Backoff::new(timing.first_pause, timing.longest_pause),
-            served: 0,
-            version: None,
-            must_list: true,
-            listed: false,
-            shared,
-        }
-    }
-
     pub(super) async fn run(mut self) {
         self.client.metrics.watching(T::plural());
         loop {
@@ -64,18 +50,16 @@ impl<T: Object> Task<T> {
                 self.not_served().await;
                 continue;
             };
-            let mut streamed = None;
-            if std::mem::take(&mut self.must_list) {
-                match self.list(kind).await {
-                    Ok(watching) => streamed = watching,
-                    Err(error) => {
-                        self.not_listed(&error).await;
-                        continue;
-                    }
+            let lists = self.must_list;
+            let streamed = match self.list(kind).await {
+                Ok(streamed) => streamed,
+                Err(error) => {
+                    self.not_listed(&error).await;
+                    continue;
                 }
-            }
+            };
             let begun = Instant::now();
-            let end = match self.watch(kind, streamed).await {
+            let end = match self.watch(kind, streamed, lists).await {
                 Err(error) if error.problem.status() == Some(410) => Ok(WatchEnd::Forgotten),
                 end => end,
             };
@@ -98,59 +82,71 @@ impl<T: Object> Task<T> {
         }
     }
 
-    /// Lists the objects. Returns the watch that begins with the list, where the API server offers it.
+    /// Lists the objects where that is due. Returns the watch that begins with the list, where the API server offers it.
     async fn list(&mut self, kind: Kind) -> Result<Option<Watching>, ApiError> {
+        if !self.must_list {
+            return Ok(None);
+        }
         // Not older than the objects seen, and from the API server's cache: an API server reads a list "as of now" from
         // etcd, every object of the kind, whatever the selector.
         let version = self.version.clone().unwrap_or_else(|| "0".to_owned());
-        if self.client.streams_lists() {
+        if self.client.streams_lists.load(Ordering::Relaxed) {
             let call = self
-                .watching(kind, version.clone())
+                .watching(kind, &version)
                 .with("sendInitialEvents", "true")
                 .with("resourceVersionMatch", "NotOlderThan");
-            match self.client.watch(&call).await {
-                Ok(mut stream) => {
-                    let arrived = self.shared.apply_initial_list(&mut stream, &call).await;
-                    if let Some((version, news)) = arrived.map_err(|problem| ApiError::of(&call, problem))? {
-                        self.listed(version, news);
-                        self.begun();
-                        return Ok(Some((call, stream)));
-                    }
-                    self.client.streams_no_lists();
-                }
-                // The list's error names the missing rule.
-                Err(error) => match error.problem.status() {
-                    Some(403) => {}
-                    // Before Kubernetes 1.27, and without the feature gate, `sendInitialEvents` or `resourceVersionMatch`
-                    // is an invalid option.
-                    Some(400 | 422) => self.client.streams_no_lists(),
-                    _ => return Err(error),
+            let refused = match self.client.watch(&call).await {
+                Ok(mut stream) => match self.apply_list(&mut stream, &call).await? {
+                    true => return Ok(Some((call, stream))),
+                    false => true,
                 },
+                // The list's error names the missing rule.
+                Err(error) if error.problem.status() == Some(403) => false,
+                // Before Kubernetes 1.27, and without the feature gate, `sendInitialEvents` or `resourceVersionMatch`
+                // is an invalid option.
+                Err(error) if matches!(error.problem.status(), Some(400 | 422)) => true,
+                Err(error) => return Err(error),
+            };
+            if refused {
+                tracing::debug!("the API server does not begin watches with lists");
+                self.client.streams_lists.store(false, Ordering::Relaxed);
             }
         }
-        let call = self.call(Verb::List, kind).with("resourceVersion", version);
-        let list = self.shared.apply_list(self.client.list(&call).await?).await;
-        let (version, news) = list.map_err(|problem| ApiError::of(&call, problem))?;
-        self.listed(version, news);
+        let call = self.call(Verb::List, kind).with("resourceVersion", &version);
+        let mut stream = self.client.list(&call).await?;
+        self.apply_list(&mut stream, &call).await?;
+        // A connection is free for another call only once the answer is read to its end.
+        drop(timeout(LIST_SILENCE, stream.next()).await);
         Ok(None)
     }
 
-    fn listed(&mut self, version: String, news: bool) {
-        self.version = Some(version);
-        self.listed = true;
-        self.shared.publish(news);
-    }
-
-    /// Ends the pauses after a list once its watch has begun: without the right to watch, the task must
-    /// not list without a pause.
-    fn begun(&mut self) {
-        if std::mem::take(&mut self.listed) {
-            self.backoff.reset();
+    /// Applies a list, or the initial list of a watch, object by object. Returns false if the watch sends no such list.
+    async fn apply_list(&mut self, stream: &mut ObjectStream, call: &Call) -> Result<bool, ApiError> {
+        let failed = |problem| ApiError::of(call, problem);
+        let mut news = false;
+        self.shared.with(Followed::begin_list);
+        loop {
+            let piece = match timeout(LIST_SILENCE, stream.next()).await {
+                Ok(piece) => piece.map_err(failed)?,
+                Err(_) if call.verb == Verb::Watch => return Ok(false),
+                Err(_) => return Err(failed(Problem::Timeout(LIST_SILENCE))),
+            };
+            let piece = piece.ok_or_else(|| failed(Problem::Unreachable("the answer broke off".to_owned())))?;
+            let applied = self.shared.with(|followed| followed.apply(&piece, call));
+            match applied.map_err(failed)? {
+                WatchResult::Change { news: changed, .. } => news |= changed,
+                WatchResult::Bookmark(_) => return Ok(false),
+                WatchResult::ListEnd(version) => {
+                    news |= self.shared.with(Followed::end_list);
+                    (self.version, self.must_list) = (Some(version), false);
+                    self.shared.publish(news);
+                    return Ok(true);
+                }
+            }
         }
     }
 
     async fn not_listed(&mut self, error: &ApiError) {
-        self.must_list = true;
         match error.problem.status() {
             // The API server may serve an older version of the kind.
             Some(404) => return self.served += 1,
@@ -165,7 +161,6 @@ impl<T: Object> Task<T> {
     /// removal would have been a watch event: an API server that starts does not serve every kind yet, and a proxy
     /// may answer in its place.
     async fn not_served(&mut self) {
-        self.must_list = true;
         self.served = 0;
         let (news, none) = self.shared.with(|followed| {
             let news = !std::mem::replace(&mut followed.known, true);
@@ -183,22 +178,25 @@ impl<T: Object> Task<T> {
     }
 
     /// Watches from the version of the list or of the last watch, until the watch ends.
-    async fn watch(&mut self, kind: Kind, streamed: Option<Watching>) -> Result<WatchEnd, ApiError> {
-        let (call, stream) = match streamed {
+    async fn watch(&mut self, kind: Kind, streamed: Option<Watching>, listed: bool) -> Result<WatchEnd, ApiError> {
+        let (call, mut stream) = match streamed {
             Some(watching) => watching,
             None => {
-                let call = self.watching(kind, self.version.clone().unwrap_or_default());
+                let call = self.watching(kind, self.version.as_deref().unwrap_or_default());
                 let stream = self.client.watch(&call).await?;
-                self.begun();
                 self.shared.publish(false);
                 (call, stream)
             }
         };
-        let end = self.follow_watch(&call, stream).await;
+        // Not before the watch has begun: without the right to watch, the task must not list without a pause.
+        if listed {
+            self.backoff.reset();
+        }
+        let end = self.follow_watch(&call, &mut stream).await;
         end.map_err(|problem| ApiError::of(&call, problem))
     }
 
-    async fn follow_watch(&mut self, call: &Call, mut stream: ObjectStream<'_>) -> Result<WatchEnd, Problem> {
+    async fn follow_watch(&mut self, call: &Call, stream: &mut ObjectStream) -> Result<WatchEnd, Problem> {
         let (mut silence, mut at_silence) = (self.timing.long_silence, WatchEnd::Over);
         // The time of the next list, once there may be room for objects that were left out.
         let mut list_at = None;
@@ -234,17 +232,17 @@ impl<T: Object> Task<T> {
         }
     }
 
-    fn watching(&self, kind: Kind, version: String) -> Call {
+    fn watching(&self, kind: Kind, version: &str) -> Call {
         let lasting = scattered(self.timing.watch).max(Duration::from_secs(1));
         self.call(Verb::Watch, kind)
             .with("allowWatchBookmarks", "true")
             .with("resourceVersion", version)
-            .with("timeoutSeconds", lasting.as_secs().to_string())
+            .with("timeoutSeconds", &lasting.as_secs().to_string())
     }
 
     fn call(&self, verb: Verb, kind: Kind) -> Call {
-        let call = Call::new(verb, kind).within(self.scope.namespace.as_deref());
-        match self.scope.field_selector.as_str() {
+        let call = Call::new(verb, kind).within(self.namespace.as_deref());
+        match self.field_selector.as_str() {
             "" => call,
             selector => call.with("fieldSelector", selector),
         }
@@ -270,49 +268,6 @@ impl<T: Object> Task<T> {
         if health.away().is_some() {
             drop(timeout(self.timing.longest_pause, health.returned()).await);
             sleep(scattered(self.timing.first_pause)).await;
-        }
-    }
-}
-
-impl<T: Object> SharedList<T> {
-    /// Applies a list, object by object. Returns its version and whether the state changed.
-    async fn apply_list(&self, mut stream: ObjectStream<'_>) -> Result<(String, bool), Problem> {
-        let mut news = false;
-        self.with(Followed::begin_list);
-        while let Some(object) = timeout(LIST_SILENCE, stream.next())
-            .await
-            .map_err(|_| Problem::Timeout(LIST_SILENCE))??
-        {
-            news |= self.with(|followed| followed.list_object(&object));
-        }
-        let version = Followed::<T>::version(stream.envelope()?).map_err(Problem::Unreadable)?;
-        news |= self.with(Followed::end_list);
-        Ok((version, news))
-    }
-
-    /// Applies the initial list of a watch. Returns its version and whether the state changed, or none if the API
-    /// server sends no such list.
-    async fn apply_initial_list(
-        &self,
-        stream: &mut ObjectStream<'_>,
-        call: &Call,
-    ) -> Result<Option<(String, bool)>, Problem> {
-        let mut changed = false;
-        self.with(Followed::begin_list);
-        loop {
-            let Ok(line) = timeout(LIST_SILENCE, stream.next()).await else {
-                return Ok(None);
-            };
-            let cut_short = || Problem::Unreadable("the list ended before it was whole".to_owned());
-            let line = line?.ok_or_else(cut_short)?;
-            match self.with(|followed| followed.apply(&line, call))? {
-                WatchResult::Change { news, .. } => changed |= news,
-                WatchResult::ListEnd(version) => {
-                    changed |= self.with(Followed::end_list);
-                    return Ok(Some((version, changed)));
-                }
-                WatchResult::Bookmark(_) => return Ok(None),
-            }
         }
     }
 }

@@ -13,30 +13,53 @@ mod owners;
 #[cfg(test)]
 mod tests;
 mod view;
-mod watches;
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{NodeView, SourceState};
-use crate::kubernetes::{ApiClient, Timing};
-use view::Missing;
-use watches::ClusterWatches;
+use crate::kubernetes::{ApiClient, ApiError, Follower, Object, Timing, follow, follow_kubelet};
+use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, VerticalPodAutoscaler};
+use owners::{OwnerKey, Owners};
+use view::{Missing, Namespace};
 
 /// How long a burst of changes is collected before the view is built.
 const QUIET: Duration = Duration::from_millis(1);
 
+/// How long the lists of a namespace stay after its last pod has left. Another pod often follows.
+const LINGER: Duration = Duration::from_secs(5 * 60);
+
+/// The most objects of one list in the problems.
+const MOST_PROBLEMS: usize = 20;
+
 /// Follows the part of the cluster that concerns one node.
 #[derive(Debug)]
 pub struct KubernetesSource {
-    watches: ClusterWatches,
+    client: ApiClient,
+    timing: Timing,
+    pods: Follower<Pod>,
+    node: Follower<Node>,
+    namespaces: BTreeMap<String, NamespaceLists>,
+    owners: Owners,
+    changed: Arc<Notify>,
+    /// Requested workloads and the answers.
+    answers: JoinSet<(OwnerKey, Result<Option<Owner>, ApiError>)>,
     sender: watch::Sender<Arc<SourceState>>,
+}
+
+#[derive(Debug)]
+struct NamespaceLists {
+    vpas: Follower<VerticalPodAutoscaler>,
+    bounds: Option<(Follower<LimitRange>, Follower<HorizontalPodAutoscaler>)>,
+    /// When the last pod left the namespace.
+    idle_since: Option<Instant>,
 }
 
 impl KubernetesSource {
@@ -52,66 +75,89 @@ impl KubernetesSource {
         timing: Timing,
     ) -> (Self, watch::Receiver<Arc<SourceState>>) {
         let (sender, receiver) = watch::channel(Arc::default());
-        let watches = ClusterWatches::new(client, node, kubelet, timing);
-        (Self { watches, sender }, receiver)
+        let changed = Arc::new(Notify::new());
+        // Pods that have ended use no resources. A pod that ends leaves the list.
+        let here = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
+        let itself = format!("metadata.name={node}");
+        let pods = match kubelet {
+            Some(socket) => follow_kubelet(socket, timing, Arc::clone(&changed)),
+            None => follow(client.clone(), None, &here, timing, Arc::clone(&changed)),
+        };
+        let source = Self {
+            pods,
+            node: follow(client.clone(), None, &itself, timing, Arc::clone(&changed)),
+            client,
+            timing,
+            namespaces: BTreeMap::new(),
+            owners: Owners::new(timing),
+            changed,
+            answers: JoinSet::new(),
+            sender,
+        };
+        (source, receiver)
     }
 
     /// Follows the cluster until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         loop {
             self.update_view();
-            let wake = self.watches.next_due();
+            let wake = self.next_due();
+            // Cancel-safe: notifications and answers stay until they are taken.
             tokio::select! {
                 () = stop.cancelled() => return,
-                // Cancel-safe: notifications and answers stay until they are taken.
-                () = self.watches.changed_or_answered() => sleep(QUIET).await,
-                () = sleep_until(wake) => {}
+                () = sleep_until(wake) => continue,
+                () = self.changed.notified() => {}
+                Some(answer) = self.answers.join_next() => match answer {
+                    Ok((key, answer)) => self.owners.store(key, answer, Instant::now()),
+                    Err(error) => tracing::error!(%error, "asking for the owner of a pod failed"),
+                }
             }
+            sleep(QUIET).await;
         }
     }
 
     /// Builds and publishes the view, and requests missing objects.
     fn update_view(&mut self) {
         let now = Instant::now();
-        let pods = self
-            .watches
-            .pods
-            .read(|pods| pods.known.then(|| pods.objects().cloned().collect::<Vec<_>>()));
-        let Some(pods) = pods else {
+        let Some(pods) = objects(&self.pods) else {
             return self.publish(None);
         };
-        let wanted: BTreeSet<_> = pods
+        let wanted = pods.iter().filter(|pod| view::may_have_vpa(pod));
+        self.follow_vpas(&wanted.map(|pod| pod.metadata.namespace.clone()).collect(), now);
+        let known = self
+            .namespaces
             .iter()
-            .filter(|pod| view::may_have_vpa(pod))
-            .map(|pod| pod.metadata.namespace.clone())
-            .collect();
-        self.watches.follow_vpas(&wanted, now);
-        let namespaces = self.watches.namespaces();
+            .map(|(name, lists)| (name.clone(), lists.known()));
+        let namespaces: BTreeMap<_, _> = known.collect();
         // Pods of the last view stay while further objects about them are requested.
         let before = Arc::clone(&self.sender.borrow());
         let published: HashSet<&str> = before.view.pods.iter().map(|pod| pod.metadata.uid.as_str()).collect();
         let (mut missing, mut view, mut waiting) = (Missing::default(), NodeView::default(), false);
         for pod in pods {
             let namespace = namespaces.get(&pod.metadata.namespace);
-            let known = view::is_known(&pod, namespace, &self.watches.owners, &mut missing);
+            let known = view::is_known(&pod, namespace, &self.owners, &mut missing);
             if known || published.contains(pod.metadata.uid.as_str()) {
                 view.pods.push(pod);
             } else {
                 waiting = true;
             }
         }
-        self.watches.request(&missing, now);
+        self.request(&missing, now);
         for namespace in namespaces.into_values() {
             let Some((limit_ranges, hpas)) = namespace.bounds else {
                 continue;
             };
-            view.vpas.extend(owned(namespace.vpas.unwrap_or_default()));
-            view.limit_ranges.extend(owned(limit_ranges));
-            view.hpas.extend(owned(hpas));
+            let vpas = namespace.vpas.into_iter().flatten();
+            view.vpas.extend(vpas.map(Arc::unwrap_or_clone));
+            view.limit_ranges
+                .extend(limit_ranges.into_iter().map(Arc::unwrap_or_clone));
+            view.hpas.extend(hpas.into_iter().map(Arc::unwrap_or_clone));
         }
-        view.owners = self.watches.owners.all().cloned().collect();
-        let node = self.watches.node.read(|nodes| nodes.objects().next().cloned());
-        view.node = node.map(Arc::unwrap_or_clone);
+        let owners = self.owners.slots.values().filter_map(|slot| slot.answer.clone());
+        view.owners = owners.flatten().collect();
+        view.node = self
+            .node
+            .read(|nodes| nodes.objects().next().map(|node| Node::clone(node)));
         // The first view waits for all pods.
         let is_first = before.generation == 0;
         drop(before);
@@ -119,10 +165,116 @@ impl KubernetesSource {
     }
 
     fn publish(&self, view: Option<NodeView>) {
-        SourceState::publish(&self.sender, view, self.watches.problems());
+        SourceState::publish(&self.sender, view, self.problems());
+    }
+
+    /// Follows the VPAs of these namespaces, and stops following others after [`LINGER`].
+    fn follow_vpas(&mut self, wanted: &BTreeSet<String>, now: Instant) {
+        for namespace in wanted {
+            if !self.namespaces.contains_key(namespace) {
+                let lists = NamespaceLists {
+                    vpas: self.follow_in(namespace),
+                    bounds: None,
+                    idle_since: None,
+                };
+                self.namespaces.insert(namespace.clone(), lists);
+            }
+        }
+        self.namespaces.retain(|namespace, lists| {
+            lists.idle_since = (!wanted.contains(namespace)).then(|| lists.idle_since.unwrap_or(now));
+            lists.idle_since.is_none_or(|since| now < since + LINGER)
+        });
+    }
+
+    /// Requests missing objects, and forgets unneeded workloads.
+    fn request(&mut self, missing: &Missing, now: Instant) {
+        for namespace in &missing.bounds {
+            let bounds = (self.follow_in(namespace), self.follow_in(namespace));
+            if let Some(lists) = self.namespaces.get_mut(namespace) {
+                lists.bounds.get_or_insert(bounds);
+            }
+        }
+        for key in self.owners.take_due(&missing.owners, &missing.passed, now) {
+            let client = self.client.clone();
+            self.answers.spawn(async move {
+                let answer = owners::fetch(&client, &key).await;
+                (key, answer)
+            });
+        }
+    }
+
+    /// The time of the next request or of the end of following a namespace.
+    fn next_due(&self) -> Instant {
+        const AT_LATEST: Duration = Duration::from_secs(60 * 60);
+        let leaving = self.namespaces.values().filter_map(|lists| lists.idle_since);
+        let leaving = leaving.map(|since| since + LINGER);
+        let requests = self.owners.slots.values().filter_map(|slot| slot.due);
+        let due = leaving.chain(requests).min();
+        due.unwrap_or_else(|| Instant::now() + AT_LATEST)
+    }
+
+    /// The problems of lists, requests and objects. The same problem of many lists is one entry: `list pods` and `list nodes`
+    /// fail alike in an outage.
+    fn problems(&self) -> Vec<String> {
+        let mut found = vec![problems(&self.pods), problems(&self.node)];
+        for NamespaceLists { vpas, bounds, .. } in self.namespaces.values() {
+            found.push(problems(vpas));
+            let bounds = bounds
+                .iter()
+                .flat_map(|(ranges, hpas)| [problems(ranges), problems(hpas)]);
+            found.extend(bounds);
+        }
+        let (troubles, objects): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+        let owners = self.owners.slots.values().filter_map(|slot| slot.problem.as_ref());
+        let owners = owners.map(ToString::to_string);
+        let mut alike: BTreeMap<String, (String, usize)> = BTreeMap::new();
+        for trouble in troubles.into_iter().flatten().chain(owners) {
+            let what = trouble.split_once(": ").map_or(trouble.as_str(), |(_, what)| what);
+            alike.entry(what.to_owned()).or_insert((trouble, 0)).1 += 1;
+        }
+        let alike = alike.into_values().map(|(first, count)| match count {
+            1 => first,
+            more => format!("{first} (and {} more like it)", more - 1),
+        });
+        alike.chain(objects.into_iter().flatten()).collect()
+    }
+
+    fn follow_in<T: Object>(&self, namespace: &str) -> Follower<T> {
+        let (client, changed) = (self.client.clone(), Arc::clone(&self.changed));
+        follow(client, Some(namespace), "", self.timing, changed)
     }
 }
 
-fn owned<T: Clone>(objects: Vec<Arc<T>>) -> impl Iterator<Item = T> {
-    objects.into_iter().map(Arc::unwrap_or_clone)
+impl NamespaceLists {
+    /// The known objects.
+    fn known(&self) -> Namespace {
+        let bounds = self.bounds.as_ref();
+        let bounds_refused = bounds.is_some_and(|(ranges, hpas)| is_refused(ranges) || is_refused(hpas));
+        Namespace {
+            vpas: objects(&self.vpas),
+            refused: bounds_refused || is_refused(&self.vpas),
+            bounds: bounds.and_then(|(ranges, hpas)| objects(ranges).zip(objects(hpas))),
+        }
+    }
+}
+
+fn objects<T: Object>(list: &Follower<T>) -> Option<Vec<Arc<T>>> {
+    list.read(|list| list.known.then(|| list.objects().cloned().collect()))
+}
+
+fn is_refused<T>(list: &Follower<T>) -> bool {
+    list.read(|list| list.refused && !list.known)
+}
+
+/// The trouble of a list, and the problems of its objects.
+fn problems<T: Object>(list: &Follower<T>) -> (Option<String>, Vec<String>) {
+    list.read(|list| {
+        let mut all = list.problems();
+        let mut first: Vec<_> = all.by_ref().take(MOST_PROBLEMS).collect();
+        let more = all.count();
+        if more > 0 {
+            first.push(format!("(and {more} more objects that cannot be used as they are)"));
+        }
+        (list.trouble.clone(), first)
+    })
 }

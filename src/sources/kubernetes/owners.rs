@@ -35,17 +35,17 @@ const REFRESH_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     timing: Timing,
-    slots: BTreeMap<OwnerKey, Slot>,
+    pub(super) slots: BTreeMap<OwnerKey, Slot>,
 }
 
 #[derive(Debug)]
-struct Slot {
+pub(super) struct Slot {
     /// The latest answer. The inner none means that the workload does not exist.
-    answer: Option<Option<Owner>>,
-    /// None while a request is under way.
-    due: Option<Instant>,
+    pub(super) answer: Option<Option<Owner>>,
+    /// The time of the next request; none while a request is under way.
+    pub(super) due: Option<Instant>,
     backoff: Backoff,
-    problem: Option<ApiError>,
+    pub(super) problem: Option<ApiError>,
 }
 
 impl Owners {
@@ -133,19 +133,6 @@ impl Owners {
     pub(super) fn is_refused(&self, key: &OwnerKey) -> bool {
         let problem = self.slots.get(key).and_then(|slot| slot.problem.as_ref());
         problem.is_some_and(|error| !error.problem.is_retryable())
-    }
-
-    /// The time of the next request.
-    pub(super) fn next_due(&self) -> Option<Instant> {
-        self.slots.values().filter_map(|slot| slot.due).min()
-    }
-
-    pub(super) fn problems(&self) -> impl Iterator<Item = &ApiError> {
-        self.slots.values().filter_map(|slot| slot.problem.as_ref())
-    }
-
-    pub(super) fn all(&self) -> impl Iterator<Item = &Owner> {
-        self.slots.values().filter_map(|slot| slot.answer.as_ref()?.as_ref())
     }
 }
 

@@ -4,7 +4,7 @@
 use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use vscaled::kubernetes::metrics::ApiMetrics;
-use vscaled::kubernetes::{Access, Annotated, Annotations};
+use vscaled::kubernetes::{Annotated, Annotations, ApiClient};
 use vscaled::model::objects::PodId;
 
 use super::{APP, AT_FIRST, Amounts, Scene};
@@ -82,11 +82,9 @@ async fn the_rights_that_are_deployed_let_an_annotation_of_the_webhook_be_remove
         .cluster
         .kubectl(&["--namespace=test", "annotate", "pod", name, &mark], "");
     let before = scene.object();
-    let access = Access::Kubeconfig(scene.cluster.kubeconfig(User::Agent));
-    let client = access
-        .connect(ApiMetrics::register(&mut Registry::default()))
-        .await
-        .unwrap();
+    let kubeconfig = scene.cluster.kubeconfig(User::Agent);
+    let metrics = ApiMetrics::register(&mut Registry::default());
+    let client = ApiClient::connect(Some(&kubeconfig), metrics).await.unwrap();
     let pod = PodId {
         uid: scene.pod.uid.to_owned(),
         namespace: "test".to_owned(),

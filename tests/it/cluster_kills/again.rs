@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt};
 use serde_json::json;
-use vscaled::kubernetes::Access;
+use vscaled::kubernetes::ApiClient;
 use vscaled::kubernetes::events::PodReference;
 use vscaled::kubernetes::metrics::ApiMetrics;
 use vscaled::observe::metrics::registry;
@@ -51,8 +51,9 @@ fn keep(directory: &Path, numbers: std::ops::RangeInclusive<u64>) {
 }
 
 async fn deliver(cluster: &ApiServer, directory: &Path) {
-    let access = Access::Kubeconfig(cluster.kubeconfig(User::Admin));
-    let client = access.connect(ApiMetrics::register(&mut registry())).await.unwrap();
+    let kubeconfig = cluster.kubeconfig(User::Admin);
+    let metrics = ApiMetrics::register(&mut registry());
+    let client = ApiClient::connect(Some(&kubeconfig), metrics).await.unwrap();
     let delivery: Box<dyn Deliver> = Box::new(EventDelivery::new(
         client,
         "node-1",

@@ -8,7 +8,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use vscaled::kubernetes::metrics::ApiMetrics;
-use vscaled::kubernetes::{Access, ApiClient, Timing};
+use vscaled::kubernetes::{ApiClient, Timing};
 use vscaled::sources::SourceState;
 use vscaled::sources::kubernetes::KubernetesSource;
 
@@ -34,8 +34,8 @@ impl Calls {
     }
 
     pub(crate) async fn connect(&self, kubeconfig: PathBuf) -> ApiClient {
-        let access = Access::Kubeconfig(kubeconfig);
-        access.connect(self.counted.clone()).await.unwrap()
+        let client = ApiClient::connect(Some(&kubeconfig), self.counted.clone());
+        client.await.unwrap()
     }
 
     /// The number of answers: all, and those with an error or a broken connection.

@@ -24,8 +24,10 @@ fn sizes(known: &Followed<Thing>) -> Vec<(&str, u32)> {
 fn list(known: &mut Followed<Thing>, things: &[String]) -> bool {
     known.begin_list();
     let mut news = false;
+    let call = Call::new(Verb::List, Thing::KINDS[0]);
     for thing in things {
-        news |= known.list_object(&piece(thing));
+        let applied = known.apply(&piece(thing), &call).unwrap();
+        news |= matches!(applied, WatchResult::Change { news: true, .. });
     }
     known.end_list() || news
 }
@@ -118,7 +120,7 @@ fn what_makes_no_sense_is_called_so() {
         let heard = hear(&mut known, &piece(text));
         assert!(matches!(heard, Err(Problem::Unreadable(_))), "{text}: {heard:?}");
     }
-    assert!(Followed::<Thing>::version(b"<html>").is_err());
+    assert!(hear(&mut known, &RawObject::Envelope(b"<html>".to_vec())).is_err());
 }
 
 #[test]

@@ -25,15 +25,11 @@ impl Object for Thing {
         bytes: 2000,
     };
 
-    fn metadata(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
     fn metadata_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn finish(&mut self) -> Result<(), String> {
         if self.size < 100 {
             Ok(())
         } else {

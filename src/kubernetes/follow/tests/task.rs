@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::super::{Followed, Follower, ListScope, Timing, follow};
+use super::super::{Followed, Follower, Timing, follow};
 use super::{Thing, bookmark, line, list, thing};
 use crate::kubernetes::client::ApiClient;
 use crate::kubernetes::metrics::ApiMetrics;
@@ -79,16 +79,13 @@ impl Script {
     /// With what is counted about it. Known to begin no watch with a list.
     fn follow_and_count(&self) -> (Follower<Thing>, Registry) {
         let (client, registry) = self.client();
-        client.streams_no_lists();
-        (
-            follow(client, ListScope::default(), BRISK, Arc::new(Notify::new())),
-            registry,
-        )
+        client.streams_lists.store(false, std::sync::atomic::Ordering::Relaxed);
+        (follow(client, None, "", BRISK, Arc::new(Notify::new())), registry)
     }
 
     /// Where nothing is known of the API server.
     pub(super) fn follow_anew(&self) -> Follower<Thing> {
-        follow(self.client().0, ListScope::default(), BRISK, Arc::new(Notify::new()))
+        follow(self.client().0, None, "", BRISK, Arc::new(Notify::new()))
     }
 
     fn client(&self) -> (ApiClient, Registry) {

@@ -13,8 +13,6 @@ mod read;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashSet;
-use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -26,12 +24,12 @@ use tokio_util::sync::CancellationToken;
 
 use super::{NodeView, SourceState};
 use notify::Notifier;
-use read::Reader;
+use read::{Problem, Reader};
 
 /// How long the directory must be quiet before it is read.
 const QUIET: Duration = Duration::from_millis(1);
 
-/// The most repetitions of waiting or reading while changes continue.
+/// The most repetitions of waiting and reading while changes continue.
 const MAX_ROUNDS: usize = 10;
 
 /// The interval of reads without notifications.
@@ -39,16 +37,6 @@ const POLL: Duration = Duration::from_secs(1);
 
 /// The interval of reads beside notifications: a change behind a symbolic link causes none.
 const SAFETY: Duration = Duration::from_secs(30);
-
-/// A problem with the directory or a file.
-#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
-#[display("{}: {message}", path.display())]
-struct Problem {
-    /// The file, or the directory itself.
-    path: PathBuf,
-    /// The problem, with document and field where there is one.
-    message: String,
-}
 
 /// Follows a directory of manifests: `*.yaml`, `*.yml` and `*.json`, without hidden files and subdirectories.
 #[derive(Debug)]
@@ -58,8 +46,6 @@ pub struct DirectorySource {
     /// None without inotify.
     notifier: Option<Notifier>,
     sender: watch::Sender<Arc<SourceState>>,
-    /// Whether something changed during the last read.
-    changed_meanwhile: bool,
     poll: Duration,
 }
 
@@ -81,7 +67,6 @@ impl DirectorySource {
             reader: Arc::new(Mutex::new(Reader::new(directory, node_name.to_owned()))),
             notifier,
             sender,
-            changed_meanwhile: false,
             poll: POLL,
         };
         (source, receiver)
@@ -98,66 +83,57 @@ impl DirectorySource {
         }
     }
 
-    /// Reads until nothing changes meanwhile, so that a state holds files that existed together.
+    /// Reads until nothing changes meanwhile, so that a state holds files that existed together. After the last round, waiting
+    /// notifications stay for [`Self::changed`].
     async fn read_until_settled(&mut self) {
-        let mut findings = None;
-        for _ in 0..MAX_ROUNDS {
-            self.wait_until_quiet().await;
-            let writing = self.notifier.as_mut().map(|notifier| {
-                notifier.arm();
-                notifier.being_written(Instant::now())
-            });
-            findings = self.read(writing.unwrap_or_default()).await.or(findings);
-            self.changed_meanwhile = self.drain();
-            if !self.changed_meanwhile {
-                break;
-            }
-        }
-        if let Some((view, problems)) = findings {
-            self.publish(view, &problems);
-        }
-    }
-
-    async fn wait_until_quiet(&mut self) {
-        for _ in 0..MAX_ROUNDS {
+        for round in 1..=MAX_ROUNDS {
             sleep(QUIET).await;
-            if !self.drain() {
-                return;
+            if round < MAX_ROUNDS && self.drain() {
+                continue;
             }
+            let findings = self.read().await;
+            if round < MAX_ROUNDS && self.drain() {
+                continue;
+            }
+            if let Some((view, problems)) = findings {
+                self.publish(view, problems);
+            }
+            return;
         }
     }
 
-    /// The combined files, if any of them changed. Skips the files in `writing`.
-    async fn read(&self, writing: HashSet<OsString>) -> Option<(NodeView, Vec<Problem>)> {
+    /// The combined files, without those that are being written.
+    async fn read(&mut self) -> Option<(NodeView, Vec<Problem>)> {
+        let writing = self.notifier.as_mut().map(|notifier| {
+            notifier.arm();
+            notifier.being_written(Instant::now())
+        });
         let reader = Arc::clone(&self.reader);
         let reading = tokio::task::spawn_blocking(move || {
             // The reader is consistent between any two files, so a panic does not spoil it.
             let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
-            reader.read(&writing).then(|| reader.combined())
+            reader.read(&writing.unwrap_or_default())
         });
-        reading.await.unwrap_or_else(|error| {
-            tracing::error!(%error, "reading the manifests failed; the last state stays");
-            None
-        })
+        let findings = reading.await;
+        findings
+            .inspect_err(|error| tracing::error!(%error, "reading the manifests failed; the last state stays"))
+            .ok()
     }
 
-    fn publish(&self, view: NodeView, problems: &[Problem]) {
-        let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
+    fn publish(&self, view: NodeView, problems: Vec<Problem>) {
         let before = Arc::clone(&self.sender.borrow());
-        for (problem, text) in problems.iter().zip(&texts) {
-            if !before.problems.contains(text) {
-                tracing::warn!(path = %problem.path.display(), "{}", problem.message);
+        let texts = problems.into_iter().map(|(path, message)| {
+            let text = format!("{}: {message}", path.display());
+            if !before.problems.contains(&text) {
+                tracing::warn!(path = %path.display(), "{message}");
             }
-        }
-        drop(before);
-        SourceState::publish(&self.sender, Some(view), texts);
+            text
+        });
+        SourceState::publish(&self.sender, Some(view), texts.collect());
     }
 
     /// Waits for a possible change. Cancel-safe.
     async fn changed(&mut self) {
-        if self.changed_meanwhile {
-            return;
-        }
         let Some(notifier) = &mut self.notifier else {
             return sleep(self.poll).await;
         };
@@ -171,14 +147,11 @@ impl DirectorySource {
 
     /// Takes waiting notifications; returns whether there was a relevant one.
     fn drain(&mut self) -> bool {
-        match self.notifier.as_mut().map(Notifier::drain) {
-            Some(Ok(happened)) => happened,
-            Some(Err(error)) => {
-                self.poll_from_now_on(&error);
-                true
-            }
-            None => false,
-        }
+        let drained = self.notifier.as_mut().map_or(Ok(false), Notifier::drain);
+        drained.unwrap_or_else(|error| {
+            self.poll_from_now_on(&error);
+            true
+        })
     }
 
     fn poll_from_now_on(&mut self, error: &io::Error) {

@@ -1,5 +1,4 @@
-//! inotify on the directory, and on its name in its parent, so that a directory that is deleted, recreated or replaced by a
-//! symbolic link is noticed. A file written in place counts as being written from its first change until it is closed, or
+//! inotify on the directory. A file written in place counts as being written from its first change until it is closed, or
 //! until its writer pauses: half a manifest may be a valid one.
 
 use std::collections::{HashMap, HashSet};
@@ -17,19 +16,16 @@ use tokio::time::Instant;
 /// More than the pause between two writes of one manifest.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Changes of names: a file or directory appears, disappears, or is replaced.
-const NAMES: AddWatchFlags = AddWatchFlags::IN_CREATE
+/// Changes of names, of content, of permissions, and of the directory itself.
+const CHANGES: AddWatchFlags = AddWatchFlags::IN_CREATE
     .union(AddWatchFlags::IN_DELETE)
-    .union(AddWatchFlags::IN_MOVED_FROM)
-    .union(AddWatchFlags::IN_MOVED_TO)
-    .union(AddWatchFlags::IN_ONLYDIR);
-
-/// Changes of content, of permissions, and of the directory itself.
-const CONTENT: AddWatchFlags = AddWatchFlags::IN_MODIFY
+    .union(AddWatchFlags::IN_MOVE)
+    .union(AddWatchFlags::IN_MODIFY)
     .union(AddWatchFlags::IN_CLOSE_WRITE)
     .union(AddWatchFlags::IN_ATTRIB)
     .union(AddWatchFlags::IN_DELETE_SELF)
-    .union(AddWatchFlags::IN_MOVE_SELF);
+    .union(AddWatchFlags::IN_MOVE_SELF)
+    .union(AddWatchFlags::IN_ONLYDIR);
 
 /// The kernel's notifications about one directory.
 #[derive(Debug)]
@@ -37,8 +33,6 @@ pub(super) struct Notifier {
     inotify: AsyncFd<Instance>,
     directory: PathBuf,
     watched: Option<WatchDescriptor>,
-    /// The watch on the parent; none for the root directory.
-    parent: Option<WatchDescriptor>,
     /// The time of the last change of each file that is being written.
     writing: HashMap<OsString, Instant>,
     /// The pause of a writer after which its file is read.
@@ -70,39 +64,27 @@ impl Notifier {
             inotify,
             directory: directory.to_owned(),
             watched: None,
-            parent: None,
             writing: HashMap::new(),
             patience: PATIENCE,
         })
     }
 
-    /// Watches the present inode at the directory's path. Must precede reading, so that no change falls in between.
+    /// Watches the present inode at the directory's path, which keeps its watch if it has one. Must precede reading, so that no
+    /// change falls in between.
     pub(super) fn arm(&mut self) {
-        if let Some(parent) = self.directory.parent() {
-            self.parent = self.watch(parent, NAMES, self.parent);
-        }
-        self.watched = self.watch(&self.directory, NAMES | CONTENT, self.watched);
-    }
-
-    /// Replaces a watch. A path that is watched already keeps its watch.
-    fn watch(&self, path: &Path, mask: AddWatchFlags, before: Option<WatchDescriptor>) -> Option<WatchDescriptor> {
         let inotify = &self.inotify.get_ref().0;
-        let descriptor = inotify.add_watch(path, mask);
-        if let Err(errno) = descriptor
-            && before.is_some()
+        let descriptor = inotify.add_watch(&self.directory, CHANGES);
+        if let Some(before) = self.watched.filter(|before| descriptor != Ok(*before)) {
+            // EINVAL: the kernel has dropped the watch with its inode.
+            inotify.rm_watch(before).ok();
             // The reader reports a missing directory.
-            && ![Errno::ENOENT, Errno::ENOTDIR].contains(&errno)
-        {
-            tracing::warn!(path = %path.display(), %errno, "cannot be watched: reading at intervals");
+            if let Err(errno) = descriptor
+                && ![Errno::ENOENT, Errno::ENOTDIR].contains(&errno)
+            {
+                tracing::warn!(path = %self.directory.display(), %errno, "cannot be watched: reading at intervals");
+            }
         }
-        // EINVAL: the kernel has dropped the watch with its inode.
-        if let Some(before) = before.filter(|before| descriptor != Ok(*before))
-            && let Err(errno) = inotify.rm_watch(before)
-            && errno != Errno::EINVAL
-        {
-            tracing::warn!(path = %path.display(), %errno, "cannot end an inotify watch");
-        }
-        descriptor.ok()
+        self.watched = descriptor.ok();
     }
 
     /// Whether the directory is watched.
@@ -154,8 +136,9 @@ impl Notifier {
             self.writing.clear();
             return true;
         }
+        // An event of the directory that was here before.
         if Some(event.wd) != self.watched {
-            return event.name.is_some() && event.name.as_deref() == self.directory.file_name();
+            return false;
         }
         if has(AddWatchFlags::IN_IGNORED) {
             self.watched = None;

@@ -11,7 +11,6 @@ use std::sync::Arc;
 
 use nix::libc::O_NONBLOCK;
 
-use super::Problem;
 use crate::sources::{NodeView, parse_manifests};
 
 /// The largest file that is read, in bytes. The manifests of a full node take some hundred KiB.
@@ -20,13 +19,14 @@ pub(super) const MAX_FILE: u64 = 64 << 20;
 /// The node name of pods where the configuration names no node.
 const UNNAMED: &str = "this-node";
 
+/// The directory or a file, and its problem, with document and field where there is one.
+pub(super) type Problem = (PathBuf, String);
+
 /// The latest state of the directory.
 #[derive(Debug)]
 pub(super) struct Reader {
     directory: PathBuf,
     node_name: String,
-    /// The problem with the directory itself.
-    problem: Option<String>,
     files: BTreeMap<OsString, Manifest>,
     hasher: RandomState,
 }
@@ -46,45 +46,31 @@ impl Reader {
         Self {
             directory,
             node_name,
-            problem: Some("not read yet".to_owned()),
             files: BTreeMap::new(),
             hasher: RandomState::new(),
         }
     }
 
-    /// Reads all files but those in `writing`; returns whether anything changed. Blocks.
-    pub(super) fn read(&mut self, writing: &HashSet<OsString>) -> bool {
-        let names = match manifests_in(&self.directory) {
-            Ok(names) => names,
-            Err(error) => {
-                let problem = Some(format!("the directory cannot be read: {error}"));
-                return std::mem::replace(&mut self.problem, problem.clone()) != problem;
+    /// Reads all files but those in `writing`. Returns the objects of all files, and the problems of the directory and of
+    /// files. If several files describe an object, the first by file name counts, and the others are problems. Blocks.
+    pub(super) fn read(&mut self, writing: &HashSet<OsString>) -> (NodeView, Vec<Problem>) {
+        let mut problems = Vec::new();
+        match manifests_in(&self.directory) {
+            Ok(names) => {
+                self.files.retain(|name, _| names.contains(name));
+                names.difference(writing).for_each(|name| self.read_file(name));
             }
-        };
-        let before = self.files.len();
-        self.files.retain(|name, _| names.contains(name));
-        let mut changed = self.files.len() != before;
-        changed |= self.problem.take().is_some();
-        for name in names.difference(writing) {
-            changed |= self.read_file(name);
+            Err(error) => {
+                let message = format!("the directory cannot be read: {error}");
+                problems.push((self.directory.clone(), message));
+            }
         }
-        changed
-    }
-
-    /// The objects of all files, and the problems of the directory and of files. If several files describe an object, the
-    /// first by file name counts, and the others are problems.
-    pub(super) fn combined(&self) -> (NodeView, Vec<Problem>) {
         let mut all = NodeView::default();
-        let problem = |path: &Path, message: &String| Problem {
-            path: path.to_owned(),
-            message: message.clone(),
-        };
-        let mut problems: Vec<_> = self.problem.iter().map(|why| problem(&self.directory, why)).collect();
         // The objects so far, each with its UID and its file.
         let mut described: HashMap<String, Vec<(String, &OsStr)>> = HashMap::new();
         for (name, file) in &self.files {
             let path = self.directory.join(name);
-            problems.extend(file.problem.iter().map(|why| problem(&path, why)));
+            problems.extend(file.problem.clone().map(|message| (path.clone(), message)));
             all.merge(file.usable.clone(), |kind, metadata| {
                 let (object, uid) = match kind {
                     // A directory describes one node, whatever its name.
@@ -99,48 +85,34 @@ impl Reader {
                     same_name.push((uid.to_owned(), name));
                     return true;
                 };
-                let why = format!("{object} is described by {} already, which counts", earlier.display());
-                problems.push(problem(&path, &why));
+                let message = format!("{object} is described by {} already, which counts", earlier.display());
+                problems.push((path.clone(), message));
                 false
             });
         }
         (all, problems)
     }
 
-    /// Reads a file; returns whether its content or its problem changed.
-    fn read_file(&mut self, name: &OsStr) -> bool {
-        let path = self.directory.join(name);
-        let text = match read_text(&path) {
-            // The file was removed after the directory was listed; an event follows.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(&path).is_err() => {
-                return false;
-            }
-            Err(error) => Err(format!("cannot be read: {error}")),
-            Ok(text) => text,
-        };
+    /// Reads a file, and parses it if its text has changed.
+    fn read_file(&mut self, name: &OsStr) {
+        let text = read_text(&self.directory.join(name));
+        let text = text.unwrap_or_else(|error| Err(format!("cannot be read: {error}")));
         let hash = Some(self.hasher.hash_one(&text));
-        if self.files.get(name).is_some_and(|file| file.hash == hash) {
-            return false;
-        }
-        let parsed = text.and_then(|text| self.parse(name, &text));
         let file = self.files.entry(name.to_owned()).or_default();
+        if file.hash == hash {
+            return;
+        }
         file.hash = hash;
-        let problem = parsed.as_ref().err().cloned();
-        let changed = file.problem != problem || parsed.as_ref().is_ok_and(|view| *view != file.usable);
-        file.problem = problem;
-        if let Ok(view) = parsed {
-            file.usable = view;
+        match text.and_then(|text| parse_manifests(&name.to_string_lossy(), &text).map_err(|error| error.message)) {
+            Ok(manifests) => {
+                manifests
+                    .warnings
+                    .iter()
+                    .for_each(|warning| tracing::debug!("{warning}"));
+                (file.usable, file.problem) = (placed_here(manifests.view, &self.node_name), None);
+            }
+            Err(message) => file.problem = Some(message),
         }
-        changed
-    }
-
-    fn parse(&self, name: &OsStr, text: &str) -> Result<NodeView, String> {
-        let origin = name.to_string_lossy();
-        let manifests = parse_manifests(&origin, text).map_err(|error| error.message)?;
-        for warning in manifests.warnings {
-            tracing::debug!("{warning}");
-        }
-        Ok(placed_here(manifests.view, &self.node_name))
     }
 }
 

@@ -45,27 +45,21 @@ impl NodeView {
     }
 
     /// Adds the objects of another view for whose kind and metadata `counts` returns true. This view's node stays.
-    pub fn merge(&mut self, other: Self, mut counts: impl FnMut(&str, &ObjectMeta) -> bool) {
-        // Destructured, so that the compiler asks for every kind of object.
-        let Self {
-            mut pods,
-            mut owners,
-            mut vpas,
-            mut limit_ranges,
-            mut hpas,
-            node,
-        } = other;
-        pods.retain(|pod| counts("Pod", &pod.metadata));
-        owners.retain(|owner| counts(&format!("{:?}", owner.kind), &owner.metadata));
-        vpas.retain(|vpa| counts("VerticalPodAutoscaler", &vpa.metadata));
-        limit_ranges.retain(|range| counts("LimitRange", &range.metadata));
-        hpas.retain(|hpa| counts("HorizontalPodAutoscaler", &hpa.metadata));
-        let node = node.filter(|node| counts("Node", &node.metadata));
-        self.pods.append(&mut pods);
-        self.owners.append(&mut owners);
-        self.vpas.append(&mut vpas);
-        self.limit_ranges.append(&mut limit_ranges);
-        self.hpas.append(&mut hpas);
+    pub fn merge(&mut self, mut other: Self, mut counts: impl FnMut(&str, &ObjectMeta) -> bool) {
+        other.pods.retain(|pod| counts("Pod", &pod.metadata));
+        let kind = |owner: &Owner| format!("{:?}", owner.kind);
+        other.owners.retain(|owner| counts(&kind(owner), &owner.metadata));
+        other.vpas.retain(|vpa| counts("VerticalPodAutoscaler", &vpa.metadata));
+        other.limit_ranges.retain(|range| counts("LimitRange", &range.metadata));
+        other
+            .hpas
+            .retain(|hpa| counts("HorizontalPodAutoscaler", &hpa.metadata));
+        let node = other.node.filter(|node| counts("Node", &node.metadata));
+        self.pods.append(&mut other.pods);
+        self.owners.append(&mut other.owners);
+        self.vpas.append(&mut other.vpas);
+        self.limit_ranges.append(&mut other.limit_ranges);
+        self.hpas.append(&mut other.hpas);
         self.node = self.node.take().or(node);
     }
 }

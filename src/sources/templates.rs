@@ -94,14 +94,10 @@ impl PodTemplates {
 /// Gives an object with only a `generateName` a name with this prefix, as the API server does. Returns the prefix.
 fn name_what_is_to_be_named(object: &mut Value) -> Option<String> {
     let metadata = object.get_mut("metadata")?.as_object_mut()?;
-    if metadata.contains_key("name") {
+    let prefix = metadata.get("generateName")?.as_str()?.to_owned();
+    if prefix.is_empty() || metadata.contains_key("name") {
         return None;
     }
-    let prefix = metadata
-        .get("generateName")?
-        .as_str()
-        .filter(|prefix| !prefix.is_empty())?;
-    let prefix = prefix.to_owned();
     metadata.insert("name".to_owned(), json!(format!("{prefix}x")));
     Some(prefix)
 }

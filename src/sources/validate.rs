@@ -12,17 +12,10 @@ const LONGEST_LABEL: usize = 63;
 
 /// Checks name and namespace of an object.
 pub(super) fn check_names(document: &Value) -> Result<(), String> {
-    for (pointer, field, longest, dots) in [
-        ("/metadata/name", "metadata.name", 253, true),
-        ("/metadata/namespace", "metadata.namespace", LONGEST_LABEL, false),
-    ] {
-        match document.pointer(pointer).and_then(Value::as_str) {
-            Some(name) => check_format(field, name, longest, dots)?,
-            None if dots => check_format(field, "", longest, dots)?,
-            None => {}
-        }
-    }
-    Ok(())
+    let text = |pointer| document.pointer(pointer).and_then(Value::as_str);
+    check_format("metadata.name", text("/metadata/name").unwrap_or_default(), 253, true)?;
+    let mut namespace = text("/metadata/namespace").into_iter();
+    namespace.try_for_each(|name| check_format("metadata.namespace", name, LONGEST_LABEL, false))
 }
 
 /// Checks a name (RFC 1123). Names become parts of paths, log lines and Events.

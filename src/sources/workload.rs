@@ -31,19 +31,17 @@ struct WorkloadStatus {
 
 impl Workload {
     pub(super) fn into_owner(self, kind: OwnerKind) -> Owner {
+        let scheduled = self.status.desired_number_scheduled;
         Owner {
             kind,
             metadata: self.metadata,
             selector: self.spec.selector,
-            pods: [
-                self.spec.replicas,
-                self.spec.parallelism,
-                self.status.desired_number_scheduled,
-            ]
-            .into_iter()
-            .flatten()
-            .max()
-            .unwrap_or(0),
+            pods: self
+                .spec
+                .replicas
+                .max(self.spec.parallelism)
+                .max(scheduled)
+                .unwrap_or(0),
         }
     }
 }

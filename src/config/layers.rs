@@ -207,12 +207,6 @@ impl Layer {
         changed
     }
 
-    /// Whether both layers give a key the same text.
-    pub(super) fn has_same_text(&self, other: &Self, key: &Key) -> bool {
-        let text = |layer: &Self| layer.0.get(&key.field).map(|given| given.text.clone());
-        text(self) == text(other)
-    }
-
     /// The refusal of a field's value.
     pub(super) fn refused(&self, field: &str, allowed: &str) -> Option<Error> {
         let key = KEYS.iter().find(|key| key.field == field)?;
@@ -290,24 +284,22 @@ fn written(text: &str, span: Span) -> Option<&str> {
 /// The text of a flag that gives the same value; none for null. `written` is the text in the file, which a number
 /// keeps: 1.30 is another version than 1.3.
 fn text_of(value: Value, written: Option<&str>) -> Result<Option<String>, &'static str> {
-    let member = |value: Value| value.as_str().map(str::to_owned);
-    let text = match value {
-        Value::Null => return Ok(None),
+    Ok(match value {
+        Value::Null => None,
         Value::Bool(value) => Some(value.to_string()),
         Value::Number(value) => {
             let written = written.filter(|written| written.parse().ok() == value.as_f64());
             Some(written.map_or_else(|| value.to_string(), str::to_owned))
         }
         Value::String(text) => Some(text),
-        Value::Array(members) => members
-            .into_iter()
-            .map(member)
-            .collect::<Option<Vec<_>>>()
-            .map(|members| members.join(",")),
-        Value::Object(_) => None,
-    };
-    text.map(Some)
-        .ok_or("the value must be a text, a number, true or false, or a list of texts")
+        Value::Array(members) if members.iter().all(Value::is_string) => {
+            let members: Vec<_> = members.iter().filter_map(Value::as_str).collect();
+            Some(members.join(","))
+        }
+        Value::Array(_) | Value::Object(_) => {
+            return Err("the value must be a text, a number, true or false, or a list of texts");
+        }
+    })
 }
 
 fn unknown(name: &str) -> String {

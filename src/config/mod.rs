@@ -122,11 +122,8 @@ impl Config {
     fn parse(given: Layer) -> Result<Self> {
         let mut config = given.parse()?;
         let unnamed = config.source.has_cluster() && config.node_name.is_empty();
-        let contradiction = if unnamed {
-            Some(("node_name", NODE_NAME))
-        } else {
-            config.report.contradiction(config.source)
-        };
+        let unnamed = unnamed.then_some(("node_name", NODE_NAME));
+        let contradiction = unnamed.or_else(|| config.report.contradiction(config.source));
         if let Some(error) = contradiction.and_then(|(field, allowed)| given.refused(field, allowed)) {
             return Err(error);
         }
@@ -141,8 +138,8 @@ impl Config {
             ..self.clone()
         };
         let differs = |key: &&Key| {
-            let changed = || self.given.with(&other.given, [*key]).parse().ok();
-            !self.given.has_same_text(&other.given, key) && changed().as_ref() != Some(&own)
+            let changed = self.given.with(&other.given, [*key]).parse();
+            changed.ok().as_ref() != Some(&own)
         };
         KEYS.iter().filter(differs).map(|key| key.name.clone()).collect()
     }

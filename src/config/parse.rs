@@ -1,7 +1,5 @@
 //! Parsers of single values: text → value, or the allowed values in words. Pure.
 
-use std::fmt::Display;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -44,17 +42,12 @@ pub(super) fn named<T: DeserializeOwned + 'static>(allowed: &'static str) -> imp
     parser(allowed, |text| T::deserialize(StrDeserializer::<Error>::new(text)).ok())
 }
 
-pub(super) fn or_empty<T: 'static>(parse: impl Parser<T>) -> impl Parser<Optional<T>> {
-    move |text: &str| match text {
-        "" => Ok(None),
-        text => parse(text).map(Some).map_err(|allowed| format!("empty, or {allowed}")),
-    }
-}
-
-pub(super) fn or_auto<T: 'static>(parse: impl Parser<T>) -> impl Parser<Optional<T>> {
-    move |text: &str| match text {
-        "auto" => Ok(None),
-        text => parse(text).map(Some).map_err(|allowed| format!("auto, or {allowed}")),
+/// `word` for none, or a value.
+pub(super) fn or<T: 'static>(word: &'static str, parse: impl Parser<T>) -> impl Parser<Optional<T>> {
+    let name = if word.is_empty() { "empty" } else { word };
+    move |text: &str| match parse(text) {
+        _ if text == word => Ok(None),
+        parsed => parsed.map(Some).map_err(|allowed| format!("{name}, or {allowed}")),
     }
 }
 
@@ -131,38 +124,39 @@ pub(super) fn cgroup_path() -> impl Parser<CgroupPath> {
     })
 }
 
+/// A value between two bounds, which have its notation.
+fn between<T: PartialOrd + 'static>(
+    what: &'static str,
+    parse: fn(&str) -> Option<T>,
+    [least, most]: [&'static str; 2],
+) -> impl Parser<T> {
+    move |text: &str| {
+        let value =
+            parse(text).filter(|value| parse(least).as_ref() <= Some(value) && Some(value) <= parse(most).as_ref());
+        value.ok_or_else(|| format!("{what} from {least} to {most}"))
+    }
+}
+
 /// An amount of memory or disk in Kubernetes' notation: `16Mi`.
-pub(super) fn bytes(range: RangeInclusive<u64>) -> impl Parser<Bytes> {
-    move |text: &str| {
-        let bytes = Bytes::parse(text).ok().filter(|bytes| range.contains(&bytes.get()));
-        let [least, most] = [range.start(), range.end()].map(|bound| Bytes::new(*bound));
-        bytes.ok_or_else(|| format!("an amount from {least} to {most}"))
-    }
+pub(super) fn bytes(least: &'static str, most: &'static str) -> impl Parser<Bytes> {
+    between("an amount", |text| Bytes::parse(text).ok(), [least, most])
 }
 
-pub(super) fn number<T>(range: RangeInclusive<T>) -> impl Parser<T>
-where
-    T: FromStr + PartialOrd + Display + Clone + Send + Sync + 'static,
-{
-    move |text: &str| {
-        let number = text.parse().ok().filter(|number| range.contains(number));
-        number.ok_or_else(|| format!("a number from {} to {}", range.start(), range.end()))
-    }
+pub(super) fn number<T: FromStr + PartialOrd + 'static>(least: &'static str, most: &'static str) -> impl Parser<T> {
+    between("a number", |text| text.parse().ok(), [least, most])
 }
 
-/// A duration in the notation of Kubernetes and jiff: `90s`, `1h30m`, `100ms`. The bounds have the same notation.
+/// A duration in the notation of Kubernetes and jiff: `90s`, `1h30m`, `100ms`.
 pub(super) fn duration<T>(least: &'static str, most: &'static str) -> impl Parser<T>
 where
-    T: TryFrom<SignedDuration> + 'static,
+    T: TryFrom<SignedDuration> + PartialOrd + 'static,
 {
-    move |text: &str| {
-        let parse = |text: &str| text.parse::<SignedDuration>().ok();
-        let within = |duration: &SignedDuration| parse(least) <= Some(*duration) && Some(*duration) <= parse(most);
-        let duration = parse(text).filter(within);
-        duration
-            .and_then(|duration| T::try_from(duration).ok())
-            .ok_or_else(|| format!("a duration from {least} to {most}"))
-    }
+    let parse = |text: &str| {
+        text.parse()
+            .ok()
+            .and_then(|duration: SignedDuration| T::try_from(duration).ok())
+    };
+    between("a duration", parse, [least, most])
 }
 
 /// The members of a comma-separated list.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::ArgAction::Set;
 use jiff::SignedDuration;
 
-use super::parse::{BOOLEAN, ENDPOINT, absolute_path, bytes, duration, host_name, number, or_auto, or_empty, read};
+use super::parse::{BOOLEAN, ENDPOINT, absolute_path, bytes, duration, host_name, number, or, read};
 use super::values::{Optional, Source};
 use crate::model::Bytes;
 use crate::report::events::VpaWindows;
@@ -17,16 +17,16 @@ use crate::report::log::Bounds;
 #[derive(Debug, Clone, PartialEq, clap::Args)]
 pub struct ReportConfig {
     /// The receiver of OOM reports: https://host:port, http://host:port or unix:///path; empty reports to none.
-    #[arg(long, default_value = "", value_parser = or_empty(read::<Endpoint>(ENDPOINT)))]
+    #[arg(long, default_value = "", value_parser = or("", read::<Endpoint>(ENDPOINT)))]
     pub report_grpc_endpoint: Optional<Endpoint>,
     /// The authorities (PEM) that may sign the receiver's certificate; empty believes the system's.
-    #[arg(long, default_value = "", value_parser = or_empty(absolute_path()))]
+    #[arg(long, default_value = "", value_parser = or("", absolute_path()))]
     pub report_grpc_ca_file: Optional<PathBuf>,
     /// The agent's certificate (PEM) for receivers that ask for one; empty shows none.
-    #[arg(long, default_value = "", value_parser = or_empty(absolute_path()))]
+    #[arg(long, default_value = "", value_parser = or("", absolute_path()))]
     pub report_grpc_cert_file: Optional<PathBuf>,
     /// The key (PEM) of that certificate.
-    #[arg(long, default_value = "", value_parser = or_empty(absolute_path()))]
+    #[arg(long, default_value = "", value_parser = or("", absolute_path()))]
     pub report_grpc_key_file: Optional<PathBuf>,
     /// The name in the receiver's certificate; empty is the host of its endpoint.
     #[arg(long, default_value = "", value_parser = host_name())]
@@ -42,7 +42,7 @@ pub struct ReportConfig {
     #[arg(long, default_value = "30s", value_parser = duration::<Duration>("100ms", "1h"))]
     pub report_grpc_ack_timeout: Duration,
     /// Whether OOM kills become Events on their pods: `true` needs an API server, `auto` is true where there is one, or `false`.
-    #[arg(long, default_value = "auto", value_parser = or_auto(read::<bool>(BOOLEAN)))]
+    #[arg(long, default_value = "auto", value_parser = or("auto", read::<bool>(BOOLEAN)))]
     pub report_pod_events: Optional<bool>,
     /// With `true`, an unmodified VPA recommender is told of OOM kills by Events that look like evictions; needs an API server.
     #[arg(long, default_value = "false", value_parser = read::<bool>(BOOLEAN), action = Set)]
@@ -52,10 +52,10 @@ pub struct ReportConfig {
     #[arg(long, default_value = "10m", value_parser = duration::<SignedDuration>("1m", "24h"))]
     pub report_vpa_events_window: SignedDuration,
     /// The room on disk for OOM reports that are not acknowledged (4Mi to 256Mi); beyond half of it the oldest are only counted.
-    #[arg(long, default_value = "16Mi", value_parser = bytes(4 << 20..=256 << 20))]
+    #[arg(long, default_value = "16Mi", value_parser = bytes("4Mi", "256Mi"))]
     pub spool_max_bytes: Bytes,
     /// How many such reports there may be (2000 to 100000); beyond it the oldest are only counted.
-    #[arg(long, default_value = "10000", value_parser = number::<usize>(2000..=100_000))]
+    #[arg(long, default_value = "10000", value_parser = number::<usize>("2000", "100000"))]
     pub spool_max_reports: usize,
 }
 

@@ -12,7 +12,7 @@ use jiff::SignedDuration;
 use super::layers::{LIVE, Layer};
 use super::parse::{
     ADDRESS, BOOLEAN, SHARE, absolute_path, auto_none_or, bytes, cgroup_path, duration, endpoint_path, group,
-    host_name, kernel_log, log_filter, named, namespaces, number, or_auto, or_empty, read, socket_path, update_modes,
+    host_name, kernel_log, log_filter, named, namespaces, number, or, read, socket_path, update_modes,
 };
 use super::report::ReportConfig;
 use super::values::{List, Optional, PathSetting, Share, Source};
@@ -34,7 +34,7 @@ pub struct Config {
     #[arg(long, default_value = "/var/lib/kubelet/pods/kubelet.sock", value_parser = socket_path())]
     pub kubelet_socket: PathBuf,
     /// The file that says how to reach the API server; empty uses the service account of the pod that vscaled runs in.
-    #[arg(long, default_value = "", value_parser = or_empty(absolute_path()))]
+    #[arg(long, default_value = "", value_parser = or("", absolute_path()))]
     pub kubeconfig: Optional<PathBuf>,
     /// The directory of manifests (*.yaml, *.yml, *.json) that the directory source follows.
     #[arg(long, default_value = "/etc/vscaled/manifests", value_parser = absolute_path())]
@@ -46,23 +46,23 @@ pub struct Config {
     #[arg(long, default_value = "/run/vscaled/vscaled.sock", value_parser = socket_path())]
     pub socket: PathBuf,
     /// The group, by name or number, whose members may make every call at the socket, as root may; empty is none.
-    #[arg(long, default_value = "", value_parser = or_empty(group()))]
+    #[arg(long, default_value = "", value_parser = or("", group()))]
     pub operator_group: Optional<String>,
     /// The group whose members may make the calls at the socket that change nothing; empty is none.
-    #[arg(long, default_value = "", value_parser = or_empty(group()))]
+    #[arg(long, default_value = "", value_parser = or("", group()))]
     pub reader_group: Optional<String>,
     /// The file that keeps who changed what, one line of JSON for each value: `auto` is audit.jsonl in stateDir, `none`
     /// keeps nothing, else a path.
     #[arg(long, default_value = "auto", value_parser = auto_none_or(absolute_path()))]
     pub audit_log: PathSetting,
     /// How large the file of the audit log becomes before it is rotated (4Ki to 1Gi).
-    #[arg(long, default_value = "10Mi", value_parser = bytes(4 << 10..=1 << 30))]
+    #[arg(long, default_value = "10Mi", value_parser = bytes("4Ki", "1Gi"))]
     pub audit_log_size: Bytes,
     /// How many files of the audit log are kept, the current one included (1 to 100).
-    #[arg(long, default_value = "5", value_parser = number::<usize>(1..=100))]
+    #[arg(long, default_value = "5", value_parser = number::<usize>("1", "100"))]
     pub audit_log_files: usize,
     /// Address and port of /metrics, /healthz and /readyz; empty serves no HTTP.
-    #[arg(long, default_value = "127.0.0.1:9464", value_parser = or_empty(read::<SocketAddr>(ADDRESS)))]
+    #[arg(long, default_value = "127.0.0.1:9464", value_parser = or("", read::<SocketAddr>(ADDRESS)))]
     pub http_address: Optional<SocketAddr>,
     /// The container runtime's CRI socket: `auto` looks in the usual places, `none` works without a runtime, else a path.
     #[arg(long, default_value = "auto", value_parser = auto_none_or(endpoint_path()))]
@@ -71,21 +71,21 @@ pub struct Config {
     #[arg(long, default_value = "/sys/fs/cgroup", value_parser = absolute_path())]
     pub cgroup_root: PathBuf,
     /// The kubelet's top cgroup below cgroupRoot, such as /kubelet/kubepods; `auto` looks for it.
-    #[arg(long, default_value = "auto", value_parser = or_auto(cgroup_path()))]
+    #[arg(long, default_value = "auto", value_parser = or("auto", cgroup_path()))]
     pub kubepods: Optional<CgroupPath>,
     /// Where the kubelet keeps the checkpoints of its CPU and memory managers, as far as vscaled may read them: what a static
     /// policy assigns is never resized.
     #[arg(long, default_value = "/var/lib/kubelet", value_parser = absolute_path())]
     pub kubelet_dir: PathBuf,
     /// Who creates cgroups: `cgroupfs` or `systemd`; `auto` asks the runtime, then looks at what exists.
-    #[arg(long, default_value = "auto", value_parser = or_auto(named::<Driver>("cgroupfs or systemd")))]
+    #[arg(long, default_value = "auto", value_parser = or("auto", named::<Driver>("cgroupfs or systemd")))]
     pub cgroup_driver: Optional<Driver>,
     /// How the runtime turns cpu shares into cpu.weight: `linear` or `quadratic`; `auto` finds out from its version.
-    #[arg(long, default_value = "auto", value_parser = or_auto(named::<WeightFormula>("linear or quadratic")))]
+    #[arg(long, default_value = "auto", value_parser = or("auto", named::<WeightFormula>("linear or quadratic")))]
     pub weight_formula: Optional<WeightFormula>,
     /// The kubelet whose rules the pod level follows, such as 1.36; `auto` takes what the Node object
     /// states, else the newest known.
-    #[arg(long, default_value = "auto", value_parser = or_auto(read::<KubeletVersion>("a version such as 1.36")))]
+    #[arg(long, default_value = "auto", value_parser = or("auto", read::<KubeletVersion>("a version such as 1.36")))]
     pub kubelet_version: Optional<KubeletVersion>,
     /// The kernel's log, which tells whom it killed for want of memory: a device, or `syslog` for the system call, which is also
     /// used where /dev/kmsg cannot be opened. Counters tell how many where neither can be read.
@@ -96,13 +96,13 @@ pub struct Config {
     #[arg(value_parser = update_modes(), help_heading = LIVE)]
     pub update_modes: List<UpdateMode>,
     /// The recommender whose VPAs are acted on, `default` for those that name none; empty acts on all.
-    #[arg(long, default_value = "", value_parser = or_empty(read::<String>("any text")), help_heading = LIVE)]
+    #[arg(long, default_value = "", value_parser = or("", read::<String>("any text")), help_heading = LIVE)]
     pub recommender: Optional<String>,
     /// The age from which a pod is also changed when its requests lie within the recommended bounds (0s to 87600h).
     #[arg(long, default_value = "12h", value_parser = duration::<SignedDuration>("0s", "87600h"), help_heading = LIVE)]
     pub in_place_lifetime_threshold: SignedDuration,
     /// The relative difference from the target from which such a pod is changed (0 to 1).
-    #[arg(long, default_value = "0.1", value_parser = number::<f64>(0.0..=1.0), help_heading = LIVE)]
+    #[arg(long, default_value = "0.1", value_parser = number::<f64>("0", "1"), help_heading = LIVE)]
     pub update_threshold: f64,
     /// How soon after its start a container's kill for memory makes its pod due at once (0s to 24h).
     #[arg(long, default_value = "10m", value_parser = duration::<SignedDuration>("0s", "24h"), help_heading = LIVE)]
@@ -114,7 +114,7 @@ pub struct Config {
     #[arg(long, default_value = "10s", value_parser = duration::<Duration>("100ms", "5m"))]
     pub runtime_timeout: Duration,
     /// How many pods are worked on at the same time (1 to 64).
-    #[arg(long, default_value = "4", value_parser = number::<usize>(1..=64))]
+    #[arg(long, default_value = "4", value_parser = number::<usize>("1", "64"))]
     pub workers: usize,
     /// Where reports of OOM kills go.
     #[command(flatten)]

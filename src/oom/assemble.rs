@@ -137,6 +137,7 @@ mod tests {
 
     fn line(part: Part, caller: Option<&str>, text: &str) -> Line {
         Line {
+            from_kernel: true,
             seq: Some(1),
             timestamp_us: Some(1),
             caller: caller.map(str::to_owned),

@@ -29,21 +29,13 @@ pub struct Kill {
     pub oom_score_adj: Option<i32>,
     /// Its user, since Linux 5.4.
     pub uid: Option<u32>,
-    /// The task that allocated, or that lowered a limit.
-    pub invoker: Option<Invoker>,
+    /// The task that allocated, or that lowered a limit, by its id in the host's pid namespace. A task that writes
+    /// `memory.max` needs memory of that cgroup, too.
+    pub invoker: Option<u32>,
     /// The number of the record with the kill.
     pub seq: Option<u64>,
     /// The time of that record, in microseconds of the kernel's clock since boot.
     pub timestamp_us: Option<u64>,
-}
-
-/// The task whose request for memory the kernel could not meet. A task that writes `memory.max` needs
-/// memory of that cgroup, too.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Invoker {
-    pub comm: String,
-    /// Its id in the host's pid namespace.
-    pub pid: Option<u32>,
 }
 
 impl Level {

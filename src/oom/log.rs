@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::assemble::Assembler;
 use super::kill::Kill;
 use super::parse::{Event, Parser};
-use super::record::{Line, Record};
+use super::record::Line;
 use super::text;
 
 /// Whether a log holds records of `/dev/kmsg`: it may also be the output of `dmesg` or `journalctl -k`, or a
@@ -14,7 +14,7 @@ use super::text;
 fn has_records(log: &[u8]) -> bool {
     let mut lines = log.split(|byte| *byte == b'\n');
     let first = lines.find_map(|line| {
-        let is_record = Record::parse(line).is_some();
+        let is_record = Line::of_record(line).is_some();
         (is_record || text::has_header(&String::from_utf8_lossy(line))).then_some(is_record)
     });
     first.unwrap_or(false)
@@ -22,7 +22,7 @@ fn has_records(log: &[u8]) -> bool {
 
 fn kernel_line(line: &[u8], is_record: bool) -> Option<Line> {
     if is_record {
-        Line::of_record(&Record::parse(line)?)
+        Line::of_record(line).filter(|line| line.from_kernel)
     } else {
         text::kernel_line(&String::from_utf8_lossy(line))
     }

@@ -14,14 +14,13 @@ use super::report::ReportedMemory;
 use crate::model::{Bytes, CgroupPath};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Message<'a> {
-    /// An allocation by this command failed: the first line of a report. The kernel's rate
-    /// limit holds back whole reports.
-    Invoked { comm: &'a str },
+pub(super) enum Message {
+    /// An allocation failed: the first line of a report. The kernel's rate limit holds back whole reports.
+    Invoked,
     /// A line of the report: how full the cgroup was whose limit was hit.
     Usage(LimitUsage),
-    /// A line of the report: the task that allocated, or that lowered a limit.
-    Cpu { pid: u32, comm: &'a str },
+    /// A line of the report: the id of the task that allocated, or that lowered a limit.
+    Cpu { pid: u32 },
     /// The last line of the report: a kill with the victim's pid, its cgroup and the limit that was hit.
     Summary(Box<Kill>),
     /// A process was killed. The rate limit does not apply to this line.
@@ -41,9 +40,9 @@ pub struct LimitUsage {
     pub limit: Bytes,
 }
 
-impl<'a> Message<'a> {
+impl Message {
     /// Reads a line. Returns `None` when the line has nothing to do with OOM kills.
-    pub(super) fn read(text: &'a str) -> Option<Self> {
+    pub(super) fn read(text: &str) -> Option<Self> {
         if let Some(rest) = text.strip_prefix("oom-kill:constraint=") {
             return summary(rest).map(Box::new).map(Self::Summary);
         }
@@ -57,8 +56,8 @@ impl<'a> Message<'a> {
             // Before Linux 5.1 the line does not name the cause.
             return outcome(Limit::Unknown, text);
         }
-        if let Some((comm, _)) = text.rsplit_once(" invoked oom-killer: gfp_mask=") {
-            return Some(Self::Invoked { comm });
+        if text.contains(" invoked oom-killer: gfp_mask=") {
+            return Some(Self::Invoked);
         }
         if let Some(rest) = text.strip_prefix("memory: usage ") {
             return usage(rest).map(Self::Usage);
@@ -67,17 +66,9 @@ impl<'a> Message<'a> {
             let cgroup = rest.strip_suffix(" are going to be killed due to memory.oom.group set")?;
             return CgroupPath::new(cgroup).ok().map(|cgroup| Self::Group { cgroup });
         }
-        let (pid, rest) = text
-            .strip_prefix("CPU: ")?
-            .split_once(" PID: ")?
-            .1
-            .split_once(" Comm: ")?;
-        let comm = rest.get(..rest.rfind(" Not tainted").or_else(|| rest.rfind(" Tainted: "))?)?;
-        let comm = comm.strip_suffix(" Kdump: loaded").unwrap_or(comm);
-        Some(Self::Cpu {
-            pid: number(pid)?,
-            comm,
-        })
+        let (_, rest) = text.strip_prefix("CPU: ")?.split_once(" PID: ")?;
+        let (pid, _) = rest.split_once(" Comm: ")?;
+        Some(Self::Cpu { pid: number(pid)? })
     }
 }
 
@@ -92,7 +83,7 @@ fn usage(rest: &str) -> Option<LimitUsage> {
 }
 
 /// What follows the cause in a line.
-fn outcome(limit: Limit, rest: &str) -> Option<Message<'_>> {
+fn outcome(limit: Limit, rest: &str) -> Option<Message> {
     if rest.starts_with(" and no killable processes") {
         return Some(Message::NoVictim);
     }

@@ -5,13 +5,12 @@
 //! So the counters decide how many kills there were, and the log explains them.
 //!
 //! ```text
-//! /dev/kmsg ─► kmsg ─► Record ─► Line ─► Message ─► Kill ─► LogEvent ─┐
-//! a pasted log ─► parse_log ─►                                        ├─► join ─► OomKill ─► PendingKill ─► OomReport
-//! memory.events, memory.oom_control ─► counters ──────────────────────┘
+//! /dev/kmsg ─► kmsg ─► Line ─► Message ─► Kill ─► LogEvent ─┐
+//! a pasted log ─► parse_log ─►                             ├─► join ─► OomKill ─► PendingKill ─► OomReport
+//! memory.events, memory.oom_control ─► counters ────────────┘
 //! ```
-//! From a record to a report a kill has eight types:
-//! - [`Record`]: one record of `/dev/kmsg`;
-//! - [`Line`]: a whole line, put together from its parts ([`Assembler`]);
+//! From a record to a report a kill has seven types:
+//! - [`Line`]: a record of `/dev/kmsg`, then a whole line, put together from its parts ([`Assembler`]);
 //! - `Message`: the content of a line;
 //! - [`Kill`]: a killed process with the report about it ([`Parser`]);
 //! - [`kmsg::LogEvent`]: a kill with the number of its record and its time;
@@ -41,12 +40,12 @@ pub mod watch;
 
 pub use crate::proto::report as proto;
 pub use assemble::Assembler;
-pub use kill::{Invoker, Kill, Level};
+pub use kill::{Kill, Level};
 pub use log::parse_log;
 pub use message::Limit;
 pub use message::LimitUsage;
 pub use parse::{Event, Parser};
-pub use record::{Line, Part, Record};
+pub use record::{Line, Part};
 pub(crate) use report::shared;
 pub use report::{
     Candidates, Confidence, Evidence, HitLimit, KillFacts, OomReport, OwnWrite, ReportedContainer, ReportedMemory,

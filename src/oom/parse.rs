@@ -10,17 +10,17 @@
 //! group, then every process in the group, the chosen one a second time (`oom_kill_process`, from Linux 4.19 to at
 //! least 7.2). No line marks the end. The next kill outside the group begins with a report, unless the kernel holds
 //! reports back: then a kill after the group's name may belong to another cgroup, and stays unexplained.
-//!
-//! [`ReportWindow`] says whether the kernel may be holding reports back.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use super::kill::{Invoker, Kill};
+use super::kill::Kill;
 use super::message::Message;
 use super::record::Line;
 use super::within;
 use crate::model::CgroupPath;
 
+/// `DEFINE_RATELIMIT_STATE(oom_rs, 5 * HZ, 10)` in `oom_kill_process`: ten reports in five seconds, for the whole node.
+const BURST: usize = 10;
 /// The parser remembers this many pids before it forgets the old ones.
 const MANY_PIDS: usize = 1024;
 
@@ -46,7 +46,10 @@ pub struct Parser {
     last_kill: Option<Kill>,
     /// The times of kills by pid.
     killed: HashMap<u32, Option<u64>>,
-    window: ReportWindow,
+    /// The times of the latest reports, at most [`BURST`].
+    printed: VecDeque<Option<u64>>,
+    /// Whether any number of reports may have been lost before the next line.
+    lost: bool,
     kill_lines: u64,
 }
 
@@ -55,29 +58,25 @@ impl Parser {
     pub fn push(&mut self, line: &Line) -> Option<Event> {
         let message = Message::read(&line.text)?;
         let at = line.timestamp_us;
-        self.window.line_at(at);
+        if std::mem::take(&mut self.lost) {
+            self.printed = VecDeque::from([at; BURST]);
+        }
         match message {
-            Message::Invoked { comm } => {
+            Message::Invoked => {
                 self.group = None;
-                let comm = comm.to_owned();
                 self.begun = Kill {
-                    invoker: Some(Invoker { comm, pid: None }),
                     timestamp_us: at,
                     ..Kill::default()
                 };
             }
-            Message::Cpu { pid, comm } => {
-                if let Some(invoker) = self.begun.invoker.as_mut().filter(|invoker| invoker.comm == comm) {
-                    invoker.pid = Some(pid);
-                }
+            Message::Cpu { pid } => {
+                self.begun.invoker.get_or_insert(pid);
             }
             Message::Usage(usage) => {
-                let invoker = self.take_begun(at).invoker;
                 self.begun = Kill {
-                    invoker,
                     usage: Some(usage),
                     timestamp_us: at,
-                    ..Kill::default()
+                    ..self.take_begun(at)
                 };
             }
             Message::Summary(report) => self.add_report(at, *report),
@@ -85,7 +84,10 @@ impl Parser {
             Message::Skipped { pid } => drop(self.reports.remove(&pid)),
             Message::Group { cgroup } => {
                 let chosen = self.last_kill.take().filter(|kill| within(kill.timestamp_us, at));
-                self.group = Some(Group::new(at, cgroup, chosen, self.window.may_suppress(at)));
+                // With fewer than ten reports in the last five seconds, each kill comes with a report.
+                let oldest = self.printed.back().filter(|_| self.printed.len() == BURST);
+                let may_suppress = oldest.is_some_and(|oldest| within(*oldest, at));
+                self.group = Some(Group::new(at, cgroup, chosen, may_suppress));
             }
             Message::NoVictim => self.forget_reports(),
         }
@@ -101,7 +103,7 @@ impl Parser {
     pub fn lost(&mut self) {
         self.forget_reports();
         self.last_kill = None;
-        self.window.lost = true;
+        self.lost = true;
     }
 
     fn forget_reports(&mut self) {
@@ -118,14 +120,15 @@ impl Parser {
 
     fn add_report(&mut self, at: Option<u64>, report: Kill) {
         self.group = None;
-        self.window.report_at(at);
+        self.printed.truncate(BURST - 1);
+        self.printed.push_front(at);
         self.reports.retain(|_, report| within(report.timestamp_us, at));
-        let Kill { invoker, usage, .. } = self.take_begun(at);
         let whole = Kill {
-            invoker,
-            usage,
+            pid: report.pid,
+            limit: report.limit,
+            task_cgroup: report.task_cgroup,
             timestamp_us: at,
-            ..report
+            ..self.take_begun(at)
         };
         self.reports.insert(whole.pid, whole);
     }
@@ -196,38 +199,6 @@ impl Group {
             report,
             last,
         }
-    }
-}
-
-/// `DEFINE_RATELIMIT_STATE(oom_rs, 5 * HZ, 10)` in `oom_kill_process`: ten reports in five seconds, for the whole node.
-const BURST: usize = 10;
-
-/// The times of the latest reports. While fewer than ten lie within the last five seconds, each
-/// kill comes with a report.
-#[derive(Debug, Default)]
-struct ReportWindow {
-    printed: VecDeque<Option<u64>>,
-    /// Whether any number of reports may have been lost before the next line.
-    lost: bool,
-}
-
-impl ReportWindow {
-    fn report_at(&mut self, at: Option<u64>) {
-        self.printed.push_back(at);
-        if self.printed.len() > BURST {
-            self.printed.pop_front();
-        }
-    }
-
-    fn line_at(&mut self, at: Option<u64>) {
-        if std::mem::take(&mut self.lost) {
-            self.printed = VecDeque::from([at; BURST]);
-        }
-    }
-
-    /// Whether a kill after this time may come without a report.
-    fn may_suppress(&self, at: Option<u64>) -> bool {
-        self.printed.len() == BURST && self.printed.front().is_some_and(|oldest| within(*oldest, at))
     }
 }
 

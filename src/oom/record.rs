@@ -1,86 +1,28 @@
 //! One record of `/dev/kmsg`: `<prefix>,<seq>,<µs>,<flags>[,key=value…];<text>`, then dictionary lines.
 //!
 //! The grammar is that of Documentation/ABI/testing/dev-kmsg; `msg_add_ext_text` in kernel/printk/printk.c escapes. In
-//! come the bytes of one `read`, out goes a view of them. Only the header has a grammar: any text can be read.
+//! come the bytes of one `read`, out goes a [`Line`]. Only the header has a grammar: any text can be read.
 
 use std::str::FromStr;
 
 /// The kernel's own facility is 0, so its prefixes (`facility << 3 | level`) are below this. A record that a process
 /// writes to `/dev/kmsg` gets at least facility 1 (`devkmsg_write`), so no process can forge a prefix of the kernel's.
-const FIRST_USER_PREFIX: u32 = 8;
+pub(super) const FIRST_USER_PREFIX: u32 = 8;
 /// Longer than any header: four numbers and a few short fields.
 const LONGEST_HEADER: usize = 256;
 
-/// A record, borrowed from the buffer of the `read`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Record<'a> {
-    prefix: u32,
-    /// Its number, counted from boot. Readers see every number once, in order.
-    pub seq: u64,
-    /// Microseconds of the kernel's `local_clock()` since boot. Two CPUs may print slightly out of order.
-    pub timestamp_us: u64,
-    /// Whether this record continues a line that another record began.
-    pub fragment: bool,
-    /// The task (`T123`) or CPU (`C1`) that printed the record, from kernels with CONFIG_PRINTK_CALLER.
-    pub caller: Option<&'a str>,
-    escaped: &'a [u8],
-}
-
-impl<'a> Record<'a> {
-    /// Reads a record without its dictionary. Returns `None` when the bytes do not begin with a header.
-    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let end = bytes.iter().take(LONGEST_HEADER).position(|byte| *byte == b';')?;
-        let header = str::from_utf8(&bytes[..end]).ok()?;
-        let mut fields = header.split(',');
-        let prefix = number(fields.next()?)?;
-        let seq = number(fields.next()?)?;
-        let timestamp_us = number(fields.next()?)?;
-        let fragment = match fields.next()? {
-            "-" => false,
-            "c" => true,
-            _ => return None,
-        };
-        let caller = fields.find_map(|field| field.strip_prefix("caller="));
-        let text = &bytes[end + 1..];
-        let text_end = text.iter().position(|byte| *byte == b'\n').unwrap_or(text.len());
-        Some(Self {
-            prefix,
-            seq,
-            timestamp_us,
-            fragment,
-            caller,
-            escaped: &text[..text_end],
-        })
-    }
-
-    /// Whether the kernel itself printed the record: a process may have written it to `/dev/kmsg`.
-    pub const fn is_from_kernel(&self) -> bool {
-        self.prefix < FIRST_USER_PREFIX
-    }
-
-    /// The text, with each `\xNN` turned back into a byte. Bytes that are no UTF-8 become U+FFFD.
-    pub fn text(&self) -> String {
-        let mut bytes = Vec::with_capacity(self.escaped.len());
-        let mut rest = self.escaped;
-        while let Some((&byte, after)) = rest.split_first() {
-            let digits = rest.strip_prefix(br"\x").and_then(<[u8]>::split_first_chunk);
-            let escaped = digits.and_then(|(&[high, low], after)| Some((hex_pair(high, low)?, after)));
-            let (byte, after) = escaped.unwrap_or((byte, after));
-            bytes.push(byte);
-            rest = after;
-        }
-        String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
-    }
-}
-
-/// A line of the kernel's, or a part of one. Text that a process wrote never becomes a `Line`.
+/// A line in the log, or a part of one. Only lines of the kernel become kills.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Line {
-    /// The number of the record, where the source numbers records.
+    /// Whether the kernel itself printed the line: a process may have written a record to `/dev/kmsg`.
+    pub from_kernel: bool,
+    /// The number of the record, counted from boot, where the source numbers records. Readers see every number once,
+    /// in order.
     pub seq: Option<u64>,
-    /// Microseconds since boot, where the source has times.
+    /// Microseconds of the kernel's `local_clock()` since boot, where the source has times. Two CPUs may print slightly
+    /// out of order.
     pub timestamp_us: Option<u64>,
-    /// The task or CPU that printed the line, where the kernel says.
+    /// The task (`T123`) or CPU (`C1`) that printed the line, from kernels with CONFIG_PRINTK_CALLER.
     pub caller: Option<String>,
     pub part: Part,
     pub text: String,
@@ -97,16 +39,41 @@ pub enum Part {
 }
 
 impl Line {
-    /// The line in a record. Returns `None` when a process wrote the record.
-    pub fn of_record(record: &Record<'_>) -> Option<Self> {
-        record.is_from_kernel().then(|| Self {
-            seq: Some(record.seq),
-            timestamp_us: Some(record.timestamp_us),
-            caller: record.caller.map(str::to_owned),
-            part: if record.fragment { Part::Continued } else { Part::Start },
-            text: record.text(),
+    /// Reads a record without its dictionary. Returns `None` when the bytes do not begin with a header.
+    pub fn of_record(bytes: &[u8]) -> Option<Self> {
+        let end = bytes.iter().take(LONGEST_HEADER).position(|byte| *byte == b';')?;
+        let mut fields = str::from_utf8(&bytes[..end]).ok()?.split(',');
+        let prefix: u32 = number(fields.next()?)?;
+        let (seq, timestamp_us) = (number(fields.next()?)?, number(fields.next()?)?);
+        let part = match fields.next()? {
+            "-" => Part::Start,
+            "c" => Part::Continued,
+            _ => return None,
+        };
+        let caller = fields.find_map(|field| field.strip_prefix("caller="));
+        let escaped = bytes[end + 1..].split(|byte| *byte == b'\n').next();
+        Some(Self {
+            from_kernel: prefix < FIRST_USER_PREFIX,
+            seq: Some(seq),
+            timestamp_us: Some(timestamp_us),
+            caller: caller.map(str::to_owned),
+            part,
+            text: unescape(escaped.unwrap_or_default()),
         })
     }
+}
+
+/// Turns each `\xNN` back into a byte. Bytes that are no UTF-8 become U+FFFD.
+fn unescape(mut escaped: &[u8]) -> String {
+    let mut bytes = Vec::with_capacity(escaped.len());
+    while let Some((&byte, after)) = escaped.split_first() {
+        let digits = escaped.strip_prefix(br"\x").and_then(<[u8]>::split_first_chunk);
+        let whole = digits.and_then(|(&[high, low], after)| Some((hex_pair(high, low)?, after)));
+        let (byte, after) = whole.unwrap_or((byte, after));
+        bytes.push(byte);
+        escaped = after;
+    }
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 /// A number in decimal digits and nothing else: no sign, no blanks.
@@ -128,17 +95,17 @@ mod tests {
 
     #[test]
     fn a_record_has_a_header_a_text_and_perhaps_a_dictionary() {
-        let record = Record::parse(b"6,17716,923743940,-;oom-kill:x\n SUBSYSTEM=pci\n DEVICE=+pci:0\n").unwrap();
-        assert!(record.is_from_kernel() && !record.fragment);
-        assert_eq!((record.seq, record.timestamp_us), (17_716, 923_743_940));
-        assert_eq!(record.text(), "oom-kill:x");
+        let record = Line::of_record(b"6,17716,923743940,-;oom-kill:x\n SUBSYSTEM=pci\n DEVICE=+pci:0\n").unwrap();
+        assert!(record.from_kernel && record.part == Part::Start);
+        assert_eq!((record.seq, record.timestamp_us), (Some(17_716), Some(923_743_940)));
+        assert_eq!(record.text, "oom-kill:x");
     }
 
     #[test]
     fn unknown_fields_are_skipped_and_the_caller_is_kept() {
-        let record = Record::parse(b"4,1,2,c,caller=T123,more=1;;a;b").unwrap();
-        assert_eq!((record.caller, record.fragment), (Some("T123"), true));
-        assert_eq!(record.text(), ";a;b");
+        let record = Line::of_record(b"4,1,2,c,caller=T123,more=1;;a;b").unwrap();
+        assert_eq!((record.caller.as_deref(), record.part), (Some("T123"), Part::Continued));
+        assert_eq!(record.text, ";a;b");
     }
 
     #[test]
@@ -151,13 +118,13 @@ mod tests {
             ("4294967295", false),
         ] {
             let bytes = format!("{header},1,2,-;Out of memory");
-            assert_eq!(Record::parse(bytes.as_bytes()).unwrap().is_from_kernel(), from_kernel);
+            assert_eq!(Line::of_record(bytes.as_bytes()).unwrap().from_kernel, from_kernel);
         }
     }
 
     #[test]
     fn escapes_become_bytes_again_and_everything_else_stays() {
-        let text = |escaped: &str| Record::parse(format!("6,1,2,-;{escaped}").as_bytes()).unwrap().text();
+        let text = |escaped: &str| Line::of_record(format!("6,1,2,-;{escaped}").as_bytes()).unwrap().text;
         assert_eq!(text(r"\xc3\xbcn\x0a\x5cx41"), "ün\n\\x41");
         assert_eq!(text(r"\x"), r"\x");
         assert_eq!(text(r"\xzz\x4"), r"\xzz\x4");
@@ -178,7 +145,7 @@ mod tests {
             "x",
             "99999999999,1,2,-;x",
         ] {
-            assert_eq!(Record::parse(bad.as_bytes()), None, "{bad:?}");
+            assert_eq!(Line::of_record(bad.as_bytes()), None, "{bad:?}");
         }
     }
 
@@ -193,9 +160,9 @@ mod tests {
                 })
                 .collect();
             let bytes = format!("3,{seq},{timestamp},-;{escaped}\n");
-            let record = Record::parse(bytes.as_bytes()).unwrap();
-            prop_assert_eq!((record.seq, record.timestamp_us), (seq, timestamp));
-            prop_assert_eq!(record.text(), text);
+            let record = Line::of_record(bytes.as_bytes()).unwrap();
+            prop_assert_eq!((record.seq, record.timestamp_us), (Some(seq), Some(timestamp)));
+            prop_assert_eq!(record.text, text);
         }
     }
 }

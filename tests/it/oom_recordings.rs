@@ -84,8 +84,7 @@ fn a_kill_has_the_amounts_the_kernel_printed() {
     assert_eq!(kib, [26_596, 25_600, 544, 0]);
     assert_eq!((kill.uid, kill.oom_score_adj), (Some(0), Some(0)));
     assert_eq!((kill.seq, kill.timestamp_us), (Some(17_717), Some(923_743_969)));
-    let invoker = kill.invoker.as_ref().unwrap();
-    assert_eq!((&*invoker.comm, invoker.pid), ("grower-b", Some(6390)));
+    assert_eq!(kill.invoker, Some(6390));
 }
 
 /// The same log in the format of `dmesg`.
@@ -93,12 +92,12 @@ fn as_dmesg(records: &[u8], header: impl Fn(u64) -> String) -> String {
     let mut text = String::new();
     for record in records
         .split(|byte| *byte == b'\n')
-        .filter_map(vscaled::oom::Record::parse)
+        .filter_map(vscaled::oom::Line::of_record)
     {
         text += &format!(
             "{}{}\n",
-            header(record.timestamp_us),
-            record.text().replace('\n', "\\x0a")
+            header(record.timestamp_us.unwrap()),
+            record.text.replace('\n', "\\x0a")
         );
     }
     text

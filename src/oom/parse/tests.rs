@@ -6,6 +6,7 @@ const GROUP: &str = "/kubepods/burstable/pod6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77
 /// Feeds lines, one each millisecond from `start_us`, and returns their events.
 fn events_from(parser: &mut Parser, start_us: u64, lines: &[&str]) -> Vec<Event> {
     let line = |(text, at): (&&str, u64)| Line {
+        from_kernel: true,
         seq: None,
         timestamp_us: Some(at),
         caller: None,
@@ -185,14 +186,7 @@ fn the_one_whose_allocation_failed_is_named() {
         &killed(1),
         &killed(2),
     ]);
-    let invoker = Invoker {
-        comm: "agent".to_owned(),
-        pid: Some(141),
-    };
-    assert_eq!(
-        (found[0].invoker.as_ref(), found[1].invoker.as_ref()),
-        (Some(&invoker), None)
-    );
+    assert_eq!((found[0].invoker, found[1].invoker), (Some(141), None));
 }
 
 #[test]

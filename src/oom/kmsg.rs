@@ -14,7 +14,6 @@ mod syslog;
 mod tracker;
 mod unread;
 
-use std::collections::VecDeque;
 use std::path::Path;
 use std::time::Duration;
 
@@ -28,11 +27,11 @@ use super::counters::machine_kill_count;
 use super::join::LogPlace;
 use super::numbers::Offset;
 use super::parse::Event;
+use device::Device;
 pub(super) use device::async_fd;
-use device::{BUFFER, Device};
 pub use syslog::Numbering;
 use syslog::Syslog;
-use tracker::{Attempt, ReadToEnd, Tracker};
+use tracker::{Attempt, Tracker};
 
 pub const DEVICE: &str = "/dev/kmsg";
 /// The word in the configuration for syslog(2).
@@ -72,8 +71,7 @@ pub struct LogEvent {
     pub seq: u64,
     /// The time is exact to about a millisecond.
     pub place: LogPlace,
-    /// The time of the record by the wall clock. A live one is exact to the delay of the reader, others to about a
-    /// millisecond, unless the machine was suspended since.
+    /// The time of the record by the wall clock, exact to about a millisecond, unless the machine was suspended since.
     pub at: Timestamp,
     pub origin: Origin,
 }
@@ -83,18 +81,7 @@ pub struct LogEvent {
 pub enum Notice {
     Event(LogEvent),
     /// A part of the log is missing: read all counters.
-    Lost(Loss),
-    /// The reader returned everything that was in the log when it opened the log.
-    CaughtUp,
-}
-
-/// The part of the log that is missing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Loss {
-    /// The kernel overwrote this many records of any kind; 0 if their number is unknown.
-    Overwritten { records: u64 },
-    /// A record was larger than the buffer.
-    TooLong,
+    Lost,
 }
 
 /// A way to read the log.
@@ -119,6 +106,13 @@ impl Source {
             opened => opened.map(Self::Device),
         }
     }
+
+    const fn numbering(&self) -> Numbering {
+        match self {
+            Self::Device(_) => Numbering::Records,
+            Self::Syslog(_) => Numbering::Times,
+        }
+    }
 }
 
 /// Checks that syslog(2) answers this process. Blocks for a moment.
@@ -132,10 +126,7 @@ pub fn probe_syslog() -> Result<()> {
 #[derive(Debug)]
 pub struct KmsgReader {
     source: Source,
-    buffer: Box<[u8]>,
     tracker: Tracker,
-    /// The notices that [`Self::next`] has not returned yet.
-    notices: VecDeque<Notice>,
     /// The latest time at which the reader was at the end of the log.
     read_up_to: Option<Duration>,
 }
@@ -153,22 +144,18 @@ impl KmsgReader {
     }
 
     fn of(source: Source, reported: Option<u64>) -> Self {
-        let numbering = match source {
-            Source::Device(_) => Numbering::Records,
-            Source::Syslog(_) => Numbering::Times,
-        };
+        // The reader ignores a number of the other source.
+        let reported = reported.filter(|record| Numbering::of(*record) == source.numbering());
         Self {
             source,
-            buffer: vec![0; BUFFER].into(),
-            tracker: Tracker::new(reported, numbering),
-            notices: VecDeque::new(),
+            tracker: Tracker::new(reported),
             read_up_to: None,
         }
     }
 
     /// The numbering of this source.
     pub const fn numbering(&self) -> Numbering {
-        self.tracker.numbering
+        self.source.numbering()
     }
 
     /// Asks for a read of syslog(2), which cannot be waited for.
@@ -179,9 +166,9 @@ impl KmsgReader {
     }
 
     /// The reader has returned everything that the kernel logged before this moment of CLOCK_MONOTONIC. Returns `None`
-    /// before the reader first reached the end, and while notices wait.
-    pub fn read_up_to(&self) -> Option<Duration> {
-        self.read_up_to.filter(|_| self.notices.is_empty())
+    /// before the reader first reached the end.
+    pub const fn read_up_to(&self) -> Option<Duration> {
+        self.read_up_to
     }
 
     /// How far the numbers of kills are ahead of the latest lines.
@@ -211,40 +198,25 @@ impl KmsgReader {
     /// Errors: the log cannot be read any more, and why.
     pub fn next_now(&mut self) -> Result<Option<Notice>> {
         for _ in 0..AT_ONCE {
-            if !self.notices.is_empty() || !self.read_once()? {
-                break;
+            let now = Moment::now();
+            let attempt = match &mut self.source {
+                Source::Device(device) => Some(device.read()?),
+                Source::Syslog(syslog) => syslog.read()?,
+            };
+            let Some(attempt) = attempt else { break };
+            if let Attempt::AtEnd(as_of) = attempt {
+                self.read_up_to = Some(as_of);
+                if self.tracker.numbers.wants_count() {
+                    self.tracker.numbers.at_end(machine_kill_count(), now.monotonic);
+                }
+            }
+            let is_at_end = matches!(attempt, Attempt::AtEnd(_));
+            let notice = self.tracker.record_read(attempt, now);
+            if notice.is_some() || is_at_end {
+                return Ok(notice);
             }
         }
-        Ok(self.notices.pop_front())
-    }
-
-    /// Reads one record. Returns whether the log may hold another one now.
-    fn read_once(&mut self) -> Result<bool> {
-        let now = Moment::now();
-        let attempt = match &mut self.source {
-            Source::Device(device) => match device.read(&mut self.buffer)? {
-                Attempt::AtEnd(end) if self.tracker.numbers.wants_count() => {
-                    let before = machine_kill_count();
-                    match device.read(&mut self.buffer)? {
-                        Attempt::AtEnd(_) => Attempt::AtEnd(ReadToEnd {
-                            kills: before.zip(machine_kill_count()),
-                            ..end
-                        }),
-                        other => other,
-                    }
-                }
-                other => other,
-            },
-            Source::Syslog(syslog) => syslog.read()?,
-        };
-        let read_up_to = match attempt {
-            Attempt::NotDue => return Ok(false),
-            Attempt::AtEnd(end) => Some(end.as_of.unwrap_or(now.monotonic)),
-            _ => None,
-        };
-        self.notices.extend(self.tracker.record_read(attempt, now));
-        self.read_up_to = read_up_to.or(self.read_up_to);
-        Ok(read_up_to.is_none())
+        Ok(None)
     }
 }
 

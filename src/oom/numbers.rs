@@ -97,7 +97,7 @@ impl MachineCount {
 pub(super) struct LineNumbers {
     offset: Offset,
     read: u64,
-    /// As of the last end of the log.
+    /// After the last end of the log.
     machine: MachineCount,
     /// Whether the reader read no line since then.
     is_at_end: bool,
@@ -134,12 +134,15 @@ impl LineNumbers {
         !self.is_at_end || self.offset.least != self.offset.most
     }
 
-    /// The reader reached the log's end after the machine's count was `before`, and before the count was `after`. The
-    /// kernel may still have to log the last kill of the count.
-    pub(super) fn at_end(&mut self, before: u64, after: u64, now: Duration) {
+    /// The reader reached the log's end, and then read the machine's count. The kernel may still have to log the last
+    /// kill of the count at the end before.
+    pub(super) fn at_end(&mut self, count: Option<u64>, now: Duration) {
+        let (Some(count), before) = (count, self.machine.0.map_or(0, |(before, _)| before)) else {
+            return;
+        };
         self.is_at_end = true;
-        self.machine.update(Some(before), now);
-        let most = after.saturating_sub(self.read);
+        self.machine.update(Some(count), now);
+        let most = count.saturating_sub(self.read);
         if self.offset.least > most {
             // A process forged a line, or the reader missed one.
             self.lost();
@@ -176,16 +179,20 @@ mod tests {
         let mut lines = LineNumbers::default();
         let first = lines.line(s(1));
         assert_eq!(numbers(&lines, first), (1, u64::MAX));
-        lines.at_end(40, 41, s(2));
-        assert_eq!(numbers(&lines, first), (39, 41));
-        lines.at_end(41, 41, s(2));
+        lines.at_end(Some(40), s(2));
+        lines.at_end(Some(41), s(2));
+        assert_eq!(numbers(&lines, first), (39, 40), "at the first end were 40");
+        let mut lines = LineNumbers::default();
+        lines.at_end(Some(41), s(0));
+        let first = lines.line(s(1));
+        assert_eq!(numbers(&lines, first), (1, 42), "it may be a new one");
+        lines.at_end(Some(41), s(2));
         assert_eq!(numbers(&lines, first), (40, 41), "the 41st may be about to be logged");
-        let second = lines.line(s(3));
+        let second = lines.line(s(2));
         assert_eq!(numbers(&lines, second), (41, 42), "it may be the one");
-        lines.at_end(41, 42, s(3));
         let third = lines.line(s(9));
         assert_eq!(numbers(&lines, third), (42, 43), "the 41st was logged seconds ago");
-        lines.at_end(42, 42, s(9));
+        lines.at_end(Some(42), s(9));
         assert_eq!(
             [first, second, third].map(|line| numbers(&lines, line)),
             [(40, 40), (41, 41), (42, 42)]
@@ -195,9 +202,9 @@ mod tests {
     #[test]
     fn what_follows_a_loss_is_later_by_an_unknown_number() {
         let mut lines = LineNumbers::default();
-        lines.at_end(5, 5, s(0));
+        lines.at_end(Some(5), s(0));
         let before = lines.line(s(9));
-        lines.at_end(6, 6, s(9));
+        lines.at_end(Some(6), s(9));
         assert_eq!(numbers(&lines, before), (6, 6));
         lines.lost();
         let after = lines.line(s(10));
@@ -207,19 +214,21 @@ mod tests {
             "what was known of it does not change any more"
         );
         assert_eq!(numbers(&lines, after), (7, u64::MAX));
-        lines.at_end(11, 11, s(10));
+        lines.at_end(Some(11), s(10));
+        lines.at_end(Some(11), s(10));
         assert_eq!(numbers(&lines, after), (10, 11));
     }
 
     #[test]
     fn lines_that_contradict_the_count_begin_anew() {
         let mut lines = LineNumbers::default();
-        lines.at_end(5, 5, s(0));
+        lines.at_end(Some(5), s(0));
         let forged = [lines.line(s(9)), lines.line(s(9))];
-        lines.at_end(6, 6, s(9));
+        lines.at_end(Some(6), s(9));
         assert!(forged.iter().all(|line| lines.offset().numbers(*line).is_none()));
         let next = lines.line(s(10));
-        lines.at_end(7, 7, s(10));
+        lines.at_end(Some(7), s(10));
+        lines.at_end(Some(7), s(10));
         assert_eq!(numbers(&lines, next), (6, 7));
     }
 }

@@ -30,17 +30,18 @@ async fn told(reader: &mut KmsgReader, pid: u32) -> (Kill, u64, Origin) {
                     origin,
                     ..
                 }) if kill.pid == pid => return (*kill, seq, origin),
-                Notice::Event(_) | Notice::Lost(_) | Notice::CaughtUp => {}
+                Notice::Event(_) | Notice::Lost => {}
             }
         }
     };
     timeout(PATIENCE, next_kill).await.expect("the kernel to log the kill")
 }
 
-async fn caught_up(told: Option<u64>) -> KmsgReader {
+fn caught_up(told: Option<u64>) -> KmsgReader {
     let mut reader = KmsgReader::start(DEVICE.as_ref(), told).unwrap();
-    let end = async { while reader.next().await.expect("the reader to go on") != Notice::CaughtUp {} };
-    timeout(PATIENCE, end).await.expect("the log to have an end");
+    while reader.read_up_to().is_none() {
+        reader.next_now().expect("the reader to go on");
+    }
     reader
 }
 
@@ -65,7 +66,7 @@ async fn a_container_over_its_own_limit_is_told_and_counted() {
     pod.limit_container();
     let counted = || (pod.kills(&pod.container).kills, pod.kills(&pod.pod).kills);
     let (container, of_pod) = counted();
-    let mut reader = caught_up(None).await;
+    let mut reader = caught_up(None);
     let (kill, _, kills) = explained_kill(&mut reader, &pod).await;
     assert_eq!(kill.limit, Limit::Cgroup(pod.container.clone()));
     assert_eq!(kill.task_cgroup, Some(pod.container.clone()));
@@ -86,7 +87,7 @@ async fn a_container_over_its_own_limit_is_told_and_counted() {
 async fn a_pod_over_its_limit_is_not_blamed_on_the_container() {
     let pod = TestPod::new();
     pod.limit_pod();
-    let mut reader = caught_up(None).await;
+    let mut reader = caught_up(None);
     let (kill, ..) = explained_kill(&mut reader, &pod).await;
     assert_eq!(kill.limit.level(), Level::Pod);
     assert_eq!(
@@ -99,7 +100,7 @@ async fn a_pod_over_its_limit_is_not_blamed_on_the_container() {
 async fn a_kill_is_told_again_to_those_who_do_not_know_of_it() {
     let pod = TestPod::new();
     pod.limit_container();
-    let mut reader = caught_up(None).await;
+    let mut reader = caught_up(None);
     let first = pod.exceed();
     let (_, seq, _) = told(&mut reader, first).await;
     drop(reader);
@@ -109,14 +110,13 @@ async fn a_kill_is_told_again_to_those_who_do_not_know_of_it() {
     assert_eq!(told(&mut reader, missed).await.2, Origin::Replayed);
     let mut reader = KmsgReader::start(DEVICE.as_ref(), Some(seq)).unwrap();
     let mut pids = Vec::new();
-    loop {
-        match timeout(PATIENCE, reader.next()).await.unwrap().unwrap() {
-            Notice::Event(LogEvent {
-                event: Event::Kill(kill),
-                ..
-            }) => pids.push(kill.pid),
-            Notice::Event(_) | Notice::Lost(_) => {}
-            Notice::CaughtUp => break,
+    while reader.read_up_to().is_none() {
+        if let Some(Notice::Event(LogEvent {
+            event: Event::Kill(kill),
+            ..
+        })) = reader.next_now().unwrap()
+        {
+            pids.push(kill.pid);
         }
     }
     assert!(pids.contains(&missed) && !pids.contains(&first), "{pids:?}");

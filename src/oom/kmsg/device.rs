@@ -12,18 +12,18 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::unix::AsyncFd;
 
-use super::tracker::{Attempt, ReadToEnd};
+use super::tracker::Attempt;
+use crate::oom::clock::monotonic;
+use crate::oom::record::Line;
 
 /// Bytes. `PRINTK_MESSAGE_MAX` is 2 KiB; escaping makes four bytes of one.
-pub(super) const BUFFER: usize = 8192;
-/// Each EINVAL skips a record. A file that answers so many times in a row is no log.
-const MOST_REFUSALS: u32 = 1000;
+const BUFFER: usize = 8192;
 
 #[derive(Debug)]
 pub(super) struct Device {
     path: PathBuf,
     file: AsyncFd<File>,
-    refusals: u32,
+    buffer: Box<[u8]>,
 }
 
 impl Device {
@@ -37,7 +37,7 @@ impl Device {
             Ok(file) => Ok(Self {
                 path,
                 file,
-                refusals: 0,
+                buffer: vec![0; BUFFER].into(),
             }),
             // epoll refuses a file that has an end.
             Err(error) if error.raw_os_error() == Some(Errno::EPERM as i32) => Err(ended(&path)),
@@ -45,21 +45,21 @@ impl Device {
         }
     }
 
-    pub(super) fn read<'b>(&mut self, buffer: &'b mut [u8]) -> Result<Attempt<'b>> {
-        let attempt = match self.file.get_mut().read(buffer) {
-            Ok(0) => return Err(ended(&self.path)),
-            Ok(length) => Attempt::Record(&buffer[..length]),
-            Err(source) => match source.raw_os_error().map(Errno::from_raw) {
-                Some(Errno::EAGAIN) => Attempt::AtEnd(ReadToEnd::default()),
-                Some(Errno::EINTR) => Attempt::NotDue,
-                Some(Errno::EPIPE) => Attempt::Overwritten,
-                Some(Errno::EINVAL) if self.refusals < MOST_REFUSALS => Attempt::TooLong,
-                _ => return Err(cannot_read(&self.path, &source)),
+    pub(super) fn read(&mut self) -> Result<Attempt> {
+        let now = monotonic();
+        match self.file.get_mut().read(&mut self.buffer) {
+            Ok(0) => Err(ended(&self.path)),
+            Ok(length) => {
+                let line = Line::of_record(&self.buffer[..length]).filter(|line| line.from_kernel);
+                Ok(line.map_or(Attempt::Nothing, Attempt::Line))
+            }
+            Err(error) => match error.raw_os_error().map(Errno::from_raw) {
+                Some(Errno::EAGAIN) => Ok(Attempt::AtEnd(now)),
+                Some(Errno::EINTR) => Ok(Attempt::Nothing),
+                Some(Errno::EPIPE | Errno::EINVAL) => Ok(Attempt::Lost),
+                _ => Err(cannot_read(&self.path, &error)),
             },
-        };
-        let refused = u32::from(attempt == Attempt::TooLong);
-        self.refusals = (self.refusals + refused) * refused;
-        Ok(attempt)
+        }
     }
 
     pub(super) async fn readable(&mut self) -> Result<()> {

@@ -13,10 +13,9 @@ use rmesg::error::RMesgError;
 use rmesg::klogctl::{KLogType, safely_wrapped_klogctl};
 use tokio::time::{Instant, sleep_until};
 
-use super::tracker::{Attempt, ReadToEnd};
+use super::tracker::Attempt;
 use super::unread::Unread;
 use crate::oom::clock::monotonic;
-use crate::oom::counters::machine_kill_count;
 use crate::oom::record::Line;
 use crate::oom::text;
 
@@ -77,7 +76,7 @@ pub(super) struct Syslog {
     read_all: ReadAll,
     unread: Unread,
     /// The results of the last call that [`Self::read`] has not returned yet.
-    attempts: VecDeque<Attempt<'static>>,
+    attempts: VecDeque<Attempt>,
     /// The time of the last line, and the number of kills with that time.
     last: (u64, u64),
     /// Whether a call is wanted.
@@ -106,13 +105,11 @@ impl Syslog {
 
     fn call(&mut self) -> Result<()> {
         self.woken = false;
-        let as_of = Some(monotonic());
-        let before = machine_kill_count();
+        let as_of = monotonic();
         let log = (self.read_all)()?;
-        let kills = before.zip(machine_kill_count());
         self.called = Instant::now();
         let new = self.unread.after(&log);
-        self.attempts.extend(new.lost.then_some(Attempt::Overwritten));
+        self.attempts.extend(new.lost.then_some(Attempt::Lost));
         for bytes in new.text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let Some(line) = text::kernel_line(&String::from_utf8_lossy(bytes)) else {
                 continue;
@@ -124,16 +121,16 @@ impl Syslog {
             let seq = Some(number(timestamp_us, ordinal));
             self.attempts.push_back(Attempt::Line(Line { seq, ..line }));
         }
-        self.attempts.push_back(Attempt::AtEnd(ReadToEnd { as_of, kills }));
+        self.attempts.push_back(Attempt::AtEnd(as_of));
         Ok(())
     }
 
-    /// The next line, from a new call if one is wanted and due.
-    pub(super) fn read(&mut self) -> Result<Attempt<'static>> {
+    /// The next line, from a new call if one is wanted and due; else `None`.
+    pub(super) fn read(&mut self) -> Result<Option<Attempt>> {
         if self.attempts.is_empty() && self.woken && self.called.elapsed() >= BETWEEN_CALLS {
             self.call()?;
         }
-        Ok(self.attempts.pop_front().unwrap_or(Attempt::NotDue))
+        Ok(self.attempts.pop_front())
     }
 
     /// Waits until a call is wanted and due. Cancel-safe.

@@ -29,20 +29,13 @@ fn summary(pid: u32) -> String {
 }
 
 /// Reads a record with this number and this time in milliseconds, a millisecond later.
-fn record(tracker: &mut Tracker, seq: u64, text: &str) -> Vec<Notice> {
-    let bytes = format!("3,{seq},{seq}000,-;{text}\n");
-    tracker
-        .record_read(
-            Attempt::Record(bytes.as_bytes()),
-            now(i64::try_from(seq).unwrap() * 1000 + 1000),
-        )
-        .collect()
+fn record(tracker: &mut Tracker, seq: u64, text: &str) -> Option<Notice> {
+    let line = Line::of_record(format!("3,{seq},{seq}000,-;{text}\n").as_bytes()).unwrap();
+    tracker.record_read(Attempt::Line(line), now(i64::try_from(seq).unwrap() * 1000 + 1000))
 }
 
-fn at_end(tracker: &mut Tracker) -> Vec<Notice> {
-    tracker
-        .record_read(Attempt::AtEnd(ReadToEnd::default()), now(0))
-        .collect()
+fn at_end(tracker: &mut Tracker) {
+    assert_eq!(tracker.record_read(Attempt::AtEnd(Duration::ZERO), now(0)), None);
 }
 
 /// The number, time, origin and cgroup of a kill.
@@ -66,15 +59,14 @@ fn kill(notice: &Notice) -> Option<(u64, i64, Origin, Option<String>)> {
 
 #[test]
 fn what_was_there_before_is_told_apart_from_what_comes() {
-    let mut tracker = Tracker::new(None, Numbering::Records);
-    assert_eq!(record(&mut tracker, 5, "first"), []);
+    let mut tracker = Tracker::new(None);
+    assert_eq!(record(&mut tracker, 5, "first"), None);
     let replayed = record(&mut tracker, 6, KILLED);
-    assert_eq!(kill(&replayed[0]), Some((6, 6_000, Origin::Replayed, None)));
-    assert_eq!(at_end(&mut tracker), [Notice::CaughtUp]);
-    assert_eq!(at_end(&mut tracker), []);
+    assert_eq!(kill(&replayed.unwrap()), Some((6, 6_000, Origin::Replayed, None)));
+    at_end(&mut tracker);
     let live = record(&mut tracker, 7, &KILLED.replace('7', "8"));
     assert_eq!(
-        kill(&live[0]),
+        kill(&live.unwrap()),
         Some((7, 8_000, Origin::Live, None)),
         "a live record has the time it was read at"
     );
@@ -82,56 +74,37 @@ fn what_was_there_before_is_told_apart_from_what_comes() {
 
 #[test]
 fn what_was_told_before_is_not_told_again_but_still_explains() {
-    let mut tracker = Tracker::new(Some(6), Numbering::Records);
-    assert_eq!(record(&mut tracker, 5, &KILLED.replace("process 7", "process 3")), []);
-    assert_eq!(record(&mut tracker, 6, &summary(7)), []);
+    let mut tracker = Tracker::new(Some(6));
+    assert_eq!(record(&mut tracker, 5, &KILLED.replace("process 7", "process 3")), None);
+    assert_eq!(record(&mut tracker, 6, &summary(7)), None);
     let notices = record(&mut tracker, 7, KILLED);
     assert_eq!(
-        kill(&notices[0]),
+        kill(&notices.unwrap()),
         Some((7, 7_000, Origin::Replayed, Some("/a".to_owned())))
     );
 }
 
 #[test]
 fn a_position_beyond_the_log_silences_nothing_new() {
-    let mut tracker = Tracker::new(Some(1_000_000), Numbering::Records);
-    assert_eq!(record(&mut tracker, 5, KILLED), []);
-    assert_eq!(at_end(&mut tracker), [Notice::CaughtUp]);
-    assert_eq!(
-        record(&mut tracker, 6, &KILLED.replace("process 7", "process 8")).len(),
-        1
-    );
+    let mut tracker = Tracker::new(Some(1_000_000));
+    assert_eq!(record(&mut tracker, 5, KILLED), None);
+    at_end(&mut tracker);
+    assert!(record(&mut tracker, 6, &KILLED.replace("process 7", "process 8")).is_some());
 }
 
 #[test]
-fn overwritten_records_are_counted_and_explain_nothing() {
-    let mut tracker = Tracker::new(None, Numbering::Records);
-    assert_eq!(record(&mut tracker, 5, &summary(7)), []);
-    assert_eq!(tracker.record_read(Attempt::Overwritten, now(0)).count(), 0);
-    let notices = record(&mut tracker, 9, KILLED);
-    assert_eq!(notices[0], Notice::Lost(Loss::Overwritten { records: 3 }));
-    assert_eq!(kill(&notices[1]), Some((9, 9_000, Origin::Replayed, None)));
-    assert_eq!(tracker.record_read(Attempt::Overwritten, now(0)).count(), 0);
-    assert_eq!(
-        at_end(&mut tracker),
-        [Notice::Lost(Loss::Overwritten { records: 0 }), Notice::CaughtUp]
-    );
-}
-
-#[test]
-fn a_record_that_is_too_long_is_told_once() {
-    let mut tracker = Tracker::new(None, Numbering::Records);
-    assert_eq!(record(&mut tracker, 5, "x"), []);
-    let told: Vec<_> = tracker.record_read(Attempt::TooLong, now(0)).collect();
-    assert_eq!(told, [Notice::Lost(Loss::TooLong)]);
-    assert_eq!(record(&mut tracker, 7, "x"), []);
+fn overwritten_records_are_told_and_explain_nothing() {
+    let mut tracker = Tracker::new(None);
+    assert_eq!(record(&mut tracker, 5, &summary(7)), None);
+    assert_eq!(tracker.record_read(Attempt::Lost, now(0)), Some(Notice::Lost));
+    let notice = record(&mut tracker, 9, KILLED);
+    assert_eq!(kill(&notice.unwrap()), Some((9, 9_000, Origin::Replayed, None)));
 }
 
 #[test]
 fn garbage_is_passed_over() {
-    let mut tracker = Tracker::new(None, Numbering::Records);
     for garbage in [&b""[..], b"\xff\xfe", b"3,x,1,-;", b";;;;"] {
-        assert_eq!(tracker.record_read(Attempt::Record(garbage), now(0)).count(), 0);
+        assert_eq!(Line::of_record(garbage), None);
     }
 }
 
@@ -170,7 +143,8 @@ async fn a_silent_log_is_waited_for() {
     mkfifo(&device, Mode::S_IRWXU).unwrap();
     let mut log = File::options().read(true).write(true).open(&device).unwrap();
     let mut reader = KmsgReader::start(&device, None).unwrap();
-    assert_eq!(reader.next().await.unwrap(), Notice::CaughtUp);
+    assert_eq!(reader.next_now().unwrap(), None);
+    assert!(reader.read_up_to().is_some());
     log.write_all(format!("3,5,5000,-;{KILLED}\n").as_bytes()).unwrap();
     let told = reader.next().await.unwrap();
     assert!(matches!(kill(&told), Some((5, _, Origin::Live, None))), "{told:?}");
@@ -246,7 +220,7 @@ async fn the_system_call_tells_each_line_once_and_only_what_is_new() {
         [(number(1500), Origin::Replayed)],
         "a process wrote the other"
     );
-    assert_eq!(first.last(), Some(&Notice::CaughtUp));
+    assert_eq!(first.len(), 1);
     text.lock().unwrap().0 += &killed(8, 1600);
     assert_eq!(told_now(&mut reader), [], "nothing says that there is news");
     reader.wake();
@@ -287,7 +261,7 @@ async fn a_log_that_wrapped_between_two_calls_is_told_as_lost_and_read_on() {
     reader.wake();
     tokio::time::sleep(Duration::from_millis(501)).await;
     let told = told_now(&mut reader);
-    assert_eq!(told[0], Notice::Lost(Loss::Overwritten { records: 0 }));
+    assert_eq!(told[0], Notice::Lost);
     assert_eq!(kills(&told), [(number(9000), Origin::Live)]);
 }
 
@@ -321,14 +295,14 @@ async fn a_refused_call_and_a_log_without_times_say_what_to_do() {
     };
     let source = Source::Syslog(Syslog::new(Box::new(refused_later)).unwrap());
     let mut reader = KmsgReader::of(source, None);
-    assert_eq!(reader.next().await.unwrap(), Notice::CaughtUp);
+    assert_eq!(reader.next_now().unwrap(), None);
     reader.wake();
     assert_eq!(reader.next().await.unwrap_err().to_string(), REFUSED);
 }
 
 #[tokio::test]
 async fn a_wall_clock_that_was_set_back_changes_neither_order_nor_age() {
-    let mut tracker = Tracker::new(None, Numbering::Times);
+    let mut tracker = Tracker::new(None);
     at_end(&mut tracker);
     let line = |pid, millisecond| {
         let line = crate::oom::text::kernel_line(killed(pid, millisecond).trim_end()).unwrap();
@@ -342,9 +316,8 @@ async fn a_wall_clock_that_was_set_back_changes_neither_order_nor_age() {
             monotonic: Duration::from_millis(monotonic_ms),
             wall: Timestamp::from_millisecond(wall_ms).unwrap(),
         };
-        let notices: Vec<_> = tracker.record_read(attempt, now).collect();
-        match &notices[..] {
-            [Notice::Event(event)] => (event.place.time.as_millis(), event.at.as_millisecond()),
+        match &tracker.record_read(attempt, now) {
+            Some(Notice::Event(event)) => (event.place.time.as_millis(), event.at.as_millisecond()),
             other => panic!("{other:?}"),
         }
     };

@@ -14,7 +14,7 @@ use super::pod_names::NodePods;
 use crate::cgroup::{Hierarchy, cgroup_of_pid, children};
 use crate::model::{CgroupPath, CgroupVersion, Resource};
 use crate::oom::counters::{Counter, EVENTS, OOM_CONTROL, Reading, machine_kill_count};
-use crate::oom::kill::{Invoker, Kill};
+use crate::oom::kill::Kill;
 use crate::oom::message::Limit;
 use crate::oom::report::{HitLimit, Role};
 
@@ -44,7 +44,7 @@ pub(super) trait NodeIo: CounterTree {
     /// The processes in a cgroup and below; `None` if the cgroup is gone.
     fn processes(&self, cgroup: &CgroupPath) -> Option<Vec<u32>>;
     /// Whether this task is one of the agent's own threads.
-    fn is_own_thread(&self, invoker: &Invoker) -> bool;
+    fn is_own_thread(&self, task: u32) -> bool;
 }
 
 /// The facts about a victim that `/proc` still knew.
@@ -294,9 +294,8 @@ impl NodeIo for NodeFiles {
         Some(processes)
     }
 
-    fn is_own_thread(&self, invoker: &Invoker) -> bool {
-        let is_thread = |task: u32| Path::new(PROC).join("self/task").join(task.to_string()).exists();
-        self.sees_pids && invoker.pid.is_some_and(is_thread)
+    fn is_own_thread(&self, task: u32) -> bool {
+        self.sees_pids && Path::new(PROC).join("self/task").join(task.to_string()).exists()
     }
 }
 

@@ -7,7 +7,6 @@ use super::kill_counters::CounterTree;
 use super::node::NodeIo;
 use crate::model::CgroupPath;
 use crate::oom::counters::Reading;
-use crate::oom::kill::Invoker;
 use crate::oom::message::Limit;
 use crate::oom::report::HitLimit;
 
@@ -107,7 +106,7 @@ impl NodeIo for Kernel {
             .then(|| self.processes.get(cgroup).cloned().unwrap_or_default())
     }
 
-    fn is_own_thread(&self, _invoker: &Invoker) -> bool {
+    fn is_own_thread(&self, _task: u32) -> bool {
         false
     }
 }

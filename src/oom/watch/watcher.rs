@@ -150,11 +150,10 @@ impl Watcher {
                 };
                 self.attribution.add_event(event, probe, Moment::now(), &self.files);
             }
-            Notice::Lost(loss) => {
-                tracing::warn!(?loss, "a part of the kernel's log is lost; looking at all counters");
+            Notice::Lost => {
+                tracing::warn!("a part of the kernel's log is lost; looking at all counters");
                 self.schedule.request(monotonic());
             }
-            Notice::CaughtUp => {}
         }
     }
 

@@ -87,8 +87,8 @@ async fn follow(reader: &mut KmsgReader, counters: &mut Counters<'_>, wanted: us
                     place,
                     ..
                 }) => told.extend(joiner.logged(place, *kill, None)),
-                Notice::Lost(_) => lost_records = true,
-                Notice::Event(_) | Notice::CaughtUp => {}
+                Notice::Lost => lost_records = true,
+                Notice::Event(_) => {}
             }
         }
         let log = reader.read_up_to().unwrap_or_default();
@@ -106,7 +106,7 @@ async fn every_kill_of_a_burst_is_told_once_for_its_container() {
     let pods: Vec<TestPod> = (0..PODS).map(|_| TestPod::new()).collect();
     pods.iter().for_each(TestPod::limit_container);
     let mut counters = Counters::new(&pods);
-    let mut reader = caught_up(None).await;
+    let mut reader = caught_up(None);
     let started: Vec<(&CgroupPath, Child)> = (0..KILLS_EACH)
         .flat_map(|_| pods.iter().map(|pod| (&pod.container, pod.start())))
         .collect();

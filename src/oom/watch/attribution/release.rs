@@ -79,7 +79,7 @@ impl Attribution {
         report.group = group.unwrap_or_default();
         report.facts.level = level(&pending.kill, &self.names);
         report.evidence = self.own_writes.evidence(&report);
-        let invoker = pending.kill.victim().and_then(|kill| kill.invoker.as_ref());
+        let invoker = pending.kill.victim().and_then(|kill| kill.invoker);
         report.own_write = self.own_writes.blamed(&report).or_else(|| {
             let is_own = invoker.is_some_and(|invoker| files.is_own_thread(invoker));
             is_own.then(|| OwnWrite {

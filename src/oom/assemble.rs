@@ -15,80 +15,64 @@ use super::within;
 const LONGEST_LINE: usize = 16 * 1024;
 /// The kernel serialises OOM kills (`oom_lock`), so one open line per caller is more than enough.
 const MOST_OPEN: usize = 16;
-/// Pieces of a summary begin with one of these, with a path, or with the name of a cpuset.
-const KEYS: [&str; 6] = [
+/// Lines that the kernel prints in parts begin with one of these (`dump_oom_summary`, `mem_cgroup_print_oom_group`).
+const STARTS: [&str; 2] = ["oom-kill:constraint=", "Tasks in "];
+/// Pieces begin with one of these, with a path, or with the name of a cpuset.
+const KEYS: [&str; 7] = [
     ",cpuset=",
     ",mems_allowed=",
     ",oom_memcg=",
     ",global_oom",
     ",task_memcg=",
     ",task=",
+    " are going to be killed ",
 ];
 
 /// Holds the lines whose rest is still to come.
 #[derive(Debug, Default)]
 pub struct Assembler {
-    open: Vec<(Shape, Line)>,
+    open: Vec<Line>,
 }
 
-/// A kind of line that the kernel prints in parts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Shape {
-    /// `dump_oom_summary` and `mem_cgroup_print_oom_context`.
-    Summary,
-    /// `mem_cgroup_print_oom_group`.
-    Group,
+fn begins_with(text: &str, any: &[&str]) -> bool {
+    any.iter().any(|start| text.starts_with(start))
 }
 
-impl Shape {
-    fn begun_by(text: &str) -> Option<Self> {
-        let shapes = [("oom-kill:constraint=", Self::Summary), ("Tasks in ", Self::Group)];
-        let mut shapes = shapes.into_iter();
-        shapes.find_map(|(start, shape)| text.starts_with(start).then_some(shape))
+fn is_complete(text: &str) -> bool {
+    let before_pid = || text.rsplit_once(",uid=")?.0.rsplit_once(",pid=");
+    let victim = || before_pid()?.0.split_once(",task_memcg=/");
+    if text.starts_with("Tasks in ") {
+        return text.ends_with(" set");
     }
+    victim().is_some_and(|(_, task)| task.contains(",task="))
+}
 
-    fn is_complete(self, text: &str) -> bool {
-        match self {
-            Self::Summary => {
-                let before_pid = || text.rsplit_once(",uid=")?.0.rsplit_once(",pid=");
-                let victim = || before_pid()?.0.split_once(",task_memcg=/");
-                victim().is_some_and(|(_, task)| task.contains(",task="))
-            }
-            Self::Group => text.ends_with(" set"),
-        }
-    }
-
-    /// Whether `next` can follow `text`. A piece is the output of one or several `pr_cont`.
-    fn can_continue(self, text: &str, next: &str) -> bool {
-        let is_path = next.starts_with('/') && text.ends_with(['=', ' ']);
-        is_path
-            || match self {
-                Self::Summary => text.ends_with(",cpuset=") || KEYS.iter().any(|key| next.starts_with(key)),
-                Self::Group => next.starts_with(" are going to be killed "),
-            }
-    }
+/// Whether `next` can follow `text`. A piece is the output of one or several `pr_cont`.
+fn can_continue(text: &str, next: &str) -> bool {
+    let is_path = next.starts_with('/') && text.ends_with(['=', ' ']);
+    is_path || text.ends_with(",cpuset=") || begins_with(next, &KEYS)
 }
 
 impl Assembler {
     /// Takes the next line or part. Returns a whole line: this one, or the one that this part completes.
     pub fn push(&mut self, line: Line) -> Option<Line> {
-        if let Some(shape) = Shape::begun_by(&line.text) {
+        if begins_with(&line.text, &STARTS) {
             self.close(line.caller.as_deref());
-            if shape.is_complete(&line.text) {
+            if is_complete(&line.text) {
                 return Some(line);
             }
             if self.open.len() == MOST_OPEN {
                 self.open.remove(0);
             }
-            self.open.push((shape, line));
+            self.open.push(line);
             return None;
         }
         if line.part != Part::Start
             && let Some(at) = self.open_for(&line)
         {
-            let (shape, open) = self.open.get_mut(at)?;
+            let open = self.open.get_mut(at)?;
             open.text.push_str(&line.text);
-            return shape.is_complete(&open.text).then(|| self.open.remove(at).1);
+            return is_complete(&open.text).then(|| self.open.remove(at));
         }
         if line.text.contains(" invoked oom-killer: ") || line.text.contains("Killed process ") {
             // These lines stand before and after those with parts: a line that is still open has lost its end.
@@ -104,16 +88,16 @@ impl Assembler {
 
     /// The open line that this part continues.
     fn open_for(&self, part: &Line) -> Option<usize> {
-        self.open.iter().position(|(shape, line)| {
+        self.open.iter().position(|line| {
             line.caller == part.caller
                 && within(line.timestamp_us, part.timestamp_us)
                 && line.text.len() + part.text.len() <= LONGEST_LINE
-                && shape.can_continue(&line.text, &part.text)
+                && can_continue(&line.text, &part.text)
         })
     }
 
     fn close(&mut self, caller: Option<&str>) {
-        self.open.retain(|(_, line)| line.caller.as_deref() != caller);
+        self.open.retain(|line| line.caller.as_deref() != caller);
     }
 }
 

@@ -92,15 +92,6 @@ fn unless_gone<T>(file: &Path, done: io::Result<T>) -> Result<Option<T>> {
     }
 }
 
-impl Reading {
-    /// Opens a counter and reads it once.
-    ///
-    /// Errors: those of [`Counter::open`] and [`Counter::read`].
-    pub fn of(file: &Path) -> Result<Option<Self>> {
-        Counter::open(file.to_owned())?.map_or(Ok(None), |counter| counter.read())
-    }
-}
-
 /// The number of OOM kills on the machine since boot. The kernel raises this count before the count of the cgroup.
 pub fn machine_kill_count() -> Option<u64> {
     let mut text = String::with_capacity(VMSTAT);

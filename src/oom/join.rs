@@ -27,10 +27,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::kill::{Kill, Level};
-use super::numbers::{KillLine, Offset};
+use super::numbers::Numbers;
 use super::report::Confidence;
 use crate::model::CgroupPath;
-use match_group::{LogState, Logged, MatchGroup, Matched, claim, expire};
+use match_group::{LogState, Logged, MatchGroup, claim, expire};
 
 pub use match_group::CounterDelta;
 
@@ -70,7 +70,7 @@ pub(super) mod micros {
 pub struct LogPlace {
     /// The time at which the kernel logged the kill, by CLOCK_MONOTONIC.
     pub time: Duration,
-    pub line: KillLine,
+    pub numbers: Numbers,
 }
 
 /// How far the agent knows each side.
@@ -107,10 +107,6 @@ pub struct Joiner {
     /// The cgroups of groups whose first victim was counted twice and logged once, one for each time,
     /// until the caller takes them.
     pub(super) duplicates: Vec<CgroupPath>,
-    /// The progress at the last decision.
-    decided: Option<Progress>,
-    /// How far the numbers of kills are ahead of the latest lines, if that is known.
-    pub(super) offset: Option<Offset>,
 }
 
 impl Joiner {
@@ -204,34 +200,26 @@ impl Joiner {
         self.logged.iter().any(|logged| logged.waiting().is_some())
     }
 
-    /// Returns the kills about which nothing can change any more. Does nothing without progress since the last call.
+    /// Returns the kills about which nothing can change any more.
     pub fn decide_up_to(&mut self, progress: Progress) -> Vec<OomKill> {
         let crowded = self.logged.len() + self.rises.len() + self.unmatched.len() > MOST_WAITING;
-        if self.decided.replace(progress) == Some(progress) && !crowded {
-            return Vec::new();
-        }
-        for logged in &mut self.logged {
-            let numbers = self.offset.and_then(|offset| offset.numbers(logged.at.line));
-            logged.numbers = numbers.unwrap_or(logged.numbers);
-        }
-        let mut matched = Matched::default();
+        let (mut kills, mut late) = (Vec::new(), Vec::new());
         let logged = std::mem::take(&mut self.logged);
         for group in MatchGroup::independent(logged, std::mem::take(&mut self.rises)) {
-            let end = if crowded {
+            let now = if crowded {
                 Some(Duration::MAX)
             } else {
                 group.due(progress)
             };
-            let left = match end {
-                Some(end) => group.decide(end, &mut matched),
-                None => group,
-            };
-            self.logged.extend(left.logged);
-            self.rises.extend(left.rises);
+            match now {
+                Some(end) => late.extend(group.decide(end, self, &mut kills)),
+                None => {
+                    self.logged.extend(group.logged);
+                    self.rises.extend(group.rises);
+                }
+            }
         }
-        self.unmatched.extend(matched.unmatched);
-        let mut kills = matched.kills;
-        kills.extend(self.place_late(matched.unmatched_logged));
+        kills.extend(self.place_late(late));
         let known = if crowded { Progress::END } else { progress };
         for rise in expire(&mut self.unmatched, known, &self.logged) {
             kills.extend(self.alone(&rise));
@@ -247,10 +235,10 @@ impl Joiner {
 
     /// Places kills without a partner among the rises that were not logged in time. Kills with
     /// a known cgroup come first.
-    fn place_late(&mut self, mut unmatched_logged: Vec<Logged>) -> Vec<OomKill> {
-        unmatched_logged.sort_by_key(|logged| logged.waiting().is_some());
+    fn place_late(&mut self, mut late: Vec<Logged>) -> Vec<OomKill> {
+        late.sort_by_key(|logged| logged.waiting().is_some());
         let mut kills = Vec::new();
-        for logged in unmatched_logged {
+        for logged in late {
             let (claimed, at) = (claim(&mut self.unmatched, &logged), logged.at.time);
             if claimed.is_none() && self.rises.iter().any(|rise| logged.may_be_in(rise, LATEST)) {
                 self.logged.push(logged);

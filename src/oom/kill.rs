@@ -3,7 +3,6 @@
 use crate::cgroup::{ContainerId, Place, PodPlace};
 use crate::model::CgroupPath;
 
-use super::message::{Limit, LimitUsage};
 pub use super::proto::Level;
 use super::report::ReportedMemory;
 
@@ -36,6 +35,24 @@ pub struct Kill {
     pub seq: Option<u64>,
     /// The time of that record, in microseconds of the kernel's clock since boot.
     pub timestamp_us: Option<u64>,
+}
+
+/// The cgroup whose limit was hit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub enum Limit {
+    Cgroup(CgroupPath),
+    /// No limit: the node had no memory left, or none in the part of it that a cpuset or memory policy allows.
+    Node,
+    /// The kernel held the report back (it prints ten in five seconds), or the log lost it.
+    #[default]
+    Unknown,
+}
+
+/// Usage and limit of a cgroup when its limit was hit, in bytes. The kernel logs both in kibibytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitUsage {
+    pub usage: u64,
+    pub limit: u64,
 }
 
 impl Level {

@@ -11,31 +11,32 @@
 
 mod device;
 mod syslog;
-mod tracker;
-mod unread;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Error, Result, anyhow};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::clock::Moment;
+use super::assemble::Assembler;
 pub use super::clock::monotonic;
+use super::clock::{LogClock, Moment};
 use super::counters::machine_kill_count;
 use super::join::LogPlace;
-use super::numbers::Offset;
-use super::parse::Event;
+use super::numbers::{LineNumbers, Numbers};
+use super::parse::{Event, Parser};
+use super::record::Line;
 use device::Device;
 pub(super) use device::async_fd;
 pub use syslog::Numbering;
 use syslog::Syslog;
-use tracker::{Attempt, Tracker};
 
 pub const DEVICE: &str = "/dev/kmsg";
 /// The word in the configuration for syslog(2).
 pub const SYSLOG: &str = "syslog";
+/// The time until the next attempt to open a log that cannot be read.
+const TRY_AGAIN: Duration = Duration::from_secs(60);
 /// The reader reads this many records before it lets other tasks run.
 const AT_ONCE: usize = 1024;
 
@@ -106,13 +107,6 @@ impl Source {
             opened => opened.map(Self::Device),
         }
     }
-
-    const fn numbering(&self) -> Numbering {
-        match self {
-            Self::Device(_) => Numbering::Records,
-            Self::Syslog(_) => Numbering::Times,
-        }
-    }
 }
 
 /// Checks that syslog(2) answers this process. Blocks for a moment.
@@ -122,61 +116,99 @@ pub fn probe_syslog() -> Result<()> {
     Syslog::open().map(drop)
 }
 
-/// Reads the kernel's log from where an earlier agent of this boot ended.
+/// Reads the kernel's log from where an earlier agent of this boot ended. A log that cannot be read is closed until the
+/// next attempt.
 #[derive(Debug)]
 pub struct KmsgReader {
-    source: Source,
+    device: PathBuf,
+    /// `None` while the log is closed.
+    source: Option<Source>,
     tracker: Tracker,
     /// The latest time at which the reader was at the end of the log.
     read_up_to: Option<Duration>,
+    /// When to try to open a closed log.
+    try_at: Duration,
+    /// Why the log is closed, and what to do about it.
+    pub(super) problem: Option<String>,
 }
 
 impl KmsgReader {
-    /// Opens the log: `device`, or [`SYSLOG`]. If [`DEVICE`] cannot be opened, reads syslog(2) instead. An earlier
-    /// agent of this boot has reported the events up to the record `reported`.
-    ///
-    /// Errors: the right or the device that the pod needs, or another cause.
-    ///
-    /// # Panics
-    /// Outside of a tokio runtime.
-    pub fn start(device: &Path, reported: Option<u64>) -> Result<Self> {
-        Ok(Self::of(Source::open(device)?, reported))
-    }
-
-    fn of(source: Source, reported: Option<u64>) -> Self {
-        // The reader ignores a number of the other source.
-        let reported = reported.filter(|record| Numbering::of(*record) == source.numbering());
+    /// A closed log: `device`, or [`SYSLOG`]. If [`DEVICE`] cannot be opened, the reader uses syslog(2) instead.
+    pub fn new(device: PathBuf) -> Self {
         Self {
-            source,
-            tracker: Tracker::new(reported),
+            device,
+            source: None,
+            tracker: Tracker::new(None),
             read_up_to: None,
+            try_at: Duration::ZERO,
+            problem: None,
         }
     }
 
-    /// The numbering of this source.
-    pub const fn numbering(&self) -> Numbering {
-        self.source.numbering()
+    /// Opens a closed log if an attempt is due. An earlier agent of this boot has reported the events up to the record
+    /// `reported`. Returns the numbering of a log that this call opened.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
+    pub fn open(&mut self, reported: Option<u64>, now: Duration) -> Option<Numbering> {
+        if self.source.is_some() || now < self.try_at {
+            return None;
+        }
+        match Source::open(&self.device) {
+            Ok(source) => Some(self.begin(source, reported)),
+            Err(error) => {
+                self.close(&error, now);
+                None
+            }
+        }
+    }
+
+    /// Begins to read a source. Ignores a `reported` that is a number of the other source.
+    fn begin(&mut self, source: Source, reported: Option<u64>) -> Numbering {
+        let (numbering, through) = match source {
+            Source::Device(_) => (Numbering::Records, "the device"),
+            Source::Syslog(_) => (Numbering::Times, "syslog(2)"),
+        };
+        tracing::info!("the kernel's log is read through {through}");
+        let reported = reported.filter(|record| Numbering::of(*record) == numbering);
+        self.source = Some(source);
+        (self.tracker, self.read_up_to, self.problem) = (Tracker::new(reported), None, None);
+        numbering
+    }
+
+    /// Closes a log that cannot be read any more.
+    pub(super) fn close(&mut self, error: &Error, now: Duration) {
+        self.source = None;
+        self.try_at = now + TRY_AGAIN;
+        let problem = format!("{error}; kills are counted, and told without process and cause");
+        if self.problem.as_ref() != Some(&problem) {
+            tracing::warn!("{problem}");
+        }
+        self.problem = Some(problem);
+    }
+
+    /// When to try to open a closed log.
+    pub(super) fn due(&self) -> Option<Duration> {
+        self.source.is_none().then_some(self.try_at)
     }
 
     /// Asks for a read of syslog(2), which cannot be waited for.
     pub const fn wake(&mut self) {
-        if let Source::Syslog(syslog) = &mut self.source {
+        if let Some(Source::Syslog(syslog)) = &mut self.source {
             syslog.wake();
         }
     }
 
     /// The reader has returned everything that the kernel logged before this moment of CLOCK_MONOTONIC. Returns `None`
-    /// before the reader first reached the end.
+    /// before the reader first reached the end. A closed log tells nothing more.
     pub const fn read_up_to(&self) -> Option<Duration> {
-        self.read_up_to
+        match self.source {
+            Some(_) => self.read_up_to,
+            None => Some(Duration::MAX),
+        }
     }
 
-    /// How far the numbers of kills are ahead of the latest lines.
-    pub const fn offset(&self) -> Offset {
-        self.tracker.numbers.offset()
-    }
-
-    /// Waits for the next notice. Cancel-safe.
+    /// Waits for the next notice, for ever while the log is closed. Cancel-safe.
     ///
     /// Errors: the log cannot be read any more, and why.
     pub async fn next(&mut self) -> Result<Notice> {
@@ -185,8 +217,9 @@ impl KmsgReader {
                 return Ok(notice);
             }
             match &mut self.source {
-                Source::Device(device) => device.readable().await?,
-                Source::Syslog(syslog) => syslog.readable().await,
+                Some(Source::Device(device)) => device.readable().await?,
+                Some(Source::Syslog(syslog)) => syslog.readable().await,
+                None => std::future::pending().await,
             }
             // A process may fill the log faster than the agent reads it.
             tokio::task::yield_now().await;
@@ -200,8 +233,9 @@ impl KmsgReader {
         for _ in 0..AT_ONCE {
             let now = Moment::now();
             let attempt = match &mut self.source {
-                Source::Device(device) => Some(device.read()?),
-                Source::Syslog(syslog) => syslog.read()?,
+                Some(Source::Device(device)) => Some(device.read()?),
+                Some(Source::Syslog(syslog)) => syslog.read()?,
+                None => None,
             };
             let Some(attempt) = attempt else { break };
             if let Attempt::AtEnd(as_of) = attempt {
@@ -217,6 +251,95 @@ impl KmsgReader {
             }
         }
         Ok(None)
+    }
+}
+
+/// The result of a read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Attempt {
+    /// A line of the kernel. The number of a line of syslog(2) is its time.
+    Line(Line),
+    /// A signal interrupted the read, or the kernel did not write the record.
+    Nothing,
+    /// The end of the log. The source has returned everything that the kernel logged before this moment of
+    /// CLOCK_MONOTONIC.
+    AtEnd(Duration),
+    /// The kernel overwrote records, or one was larger than the buffer. The next read returns the record after these.
+    Lost,
+}
+
+/// The position in the log.
+#[derive(Debug)]
+struct Tracker {
+    /// An earlier agent reported everything up to this record.
+    reported: Option<u64>,
+    origin: Origin,
+    /// Whether the agent waits for the next record, so that it reads the record at once.
+    waited: bool,
+    clock: LogClock,
+    assembler: Assembler,
+    parser: Parser,
+    numbers: LineNumbers,
+}
+
+impl Tracker {
+    /// Begins before the log's first record.
+    fn new(reported: Option<u64>) -> Self {
+        Self {
+            reported,
+            origin: Origin::Replayed,
+            waited: false,
+            clock: LogClock::default(),
+            assembler: Assembler::default(),
+            parser: Parser::default(),
+            numbers: LineNumbers::default(),
+        }
+    }
+
+    /// Takes the result of a read, and the time at which the read returned.
+    fn record_read(&mut self, attempt: Attempt, now: Moment) -> Option<Notice> {
+        match attempt {
+            Attempt::Line(line) => self.line(line, now).map(Notice::Event),
+            Attempt::Nothing => None,
+            Attempt::AtEnd(_) => {
+                (self.waited, self.origin) = (true, Origin::Live);
+                None
+            }
+            Attempt::Lost => {
+                self.assembler.lost();
+                self.parser.lost();
+                self.numbers.lost();
+                Some(Notice::Lost)
+            }
+        }
+    }
+
+    fn line(&mut self, line: Line, now: Moment) -> Option<LogEvent> {
+        let (seq, timestamp_us) = (line.seq?, line.timestamp_us?);
+        if std::mem::take(&mut self.waited) {
+            self.clock.observe(timestamp_us, now);
+        }
+        let line = self.assembler.push(line)?;
+        let kills = self.parser.kill_lines();
+        let event = self.parser.push(&line);
+        let logged = self.clock.monotonic(timestamp_us, now);
+        let is_kill = self.parser.kill_lines() > kills;
+        let numbers = if is_kill {
+            self.numbers.line(logged)
+        } else {
+            Numbers::ANY
+        };
+        let event = event?;
+        if self.origin == Origin::Replayed && self.reported.is_some_and(|record| seq <= record) {
+            return None;
+        }
+        Some(LogEvent {
+            event,
+            seq,
+            place: LogPlace { time: logged, numbers },
+            at: now.wall_at(logged),
+            origin: self.origin,
+        })
     }
 }
 

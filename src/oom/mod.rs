@@ -5,13 +5,12 @@
 //! So the counters decide how many kills there were, and the log explains them.
 //!
 //! ```text
-//! /dev/kmsg ─► kmsg ─► Line ─► Message ─► Kill ─► LogEvent ─┐
-//! a pasted log ─► parse_log ─►                             ├─► join ─► OomKill ─► PendingKill ─► OomReport
-//! memory.events, memory.oom_control ─► counters ────────────┘
+//! /dev/kmsg ─► kmsg ─► Line ─► Kill ─► LogEvent ─┐
+//! a pasted log ─► parse_log ─►                  ├─► join ─► OomKill ─► PendingKill ─► OomReport
+//! memory.events, memory.oom_control ─► counters ─┘
 //! ```
-//! From a record to a report a kill has seven types:
+//! From a record to a report a kill has six types:
 //! - [`Line`]: a record of `/dev/kmsg`, then a whole line, put together from its parts ([`Assembler`]);
-//! - `Message`: the content of a line;
 //! - [`Kill`]: a killed process with the report about it ([`Parser`]);
 //! - [`kmsg::LogEvent`]: a kill with the number of its record and its time;
 //! - [`join::OomKill`]: a kill with its cgroup and the confidence in that;
@@ -30,7 +29,6 @@ pub mod join;
 mod kill;
 pub mod kmsg;
 mod log;
-mod message;
 pub mod numbers;
 mod parse;
 mod record;
@@ -40,10 +38,8 @@ pub mod watch;
 
 pub use crate::proto::report as proto;
 pub use assemble::Assembler;
-pub use kill::{Kill, Level};
+pub use kill::{Kill, Level, Limit, LimitUsage};
 pub use log::parse_log;
-pub use message::Limit;
-pub use message::LimitUsage;
 pub use parse::{Event, Parser};
 pub use record::{Line, Part};
 pub(crate) use report::shared;

@@ -1,6 +1,14 @@
 //! Joins whole lines of the kernel's log into [`Event`]s. Keeps state between the lines of one report, and between
 //! reports.
 //!
+//! The formats are those of mm/oom_kill.c and mm/memcontrol.c from Linux 5.0 on. Of older kernels only the line of the
+//! kill itself is read. A message begins where its line begins: a message further on in a line is text of a process.
+//!
+//! A process chooses its command's name, and a container the names of its cgroups. A cgroup's name may hold any
+//! character except `/`, a command's name any character at all, and the kernel quotes neither. So the parser relies on
+//! what no process can choose: paths begin with `/`, a command has at most 15 bytes, the last `,pid=…,uid=…` is the
+//! kernel's, and the victim's cgroup is the one whose limit was hit or is below that.
+//!
 //! Each `Killed process` line is a kill; all other lines only explain kills. The parser joins lines by pid, because
 //! reports of several CPUs may interleave. The kernel prints only ten reports in five seconds, so a kill without a
 //! report of its own must never be explained by the report of another. What is not certain stays unknown; the counters
@@ -13,9 +21,9 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use super::kill::Kill;
-use super::message::Message;
-use super::record::Line;
+use super::kill::{Kill, Limit, LimitUsage};
+use super::record::{Line, number};
+use super::report::ReportedMemory;
 use super::within;
 use crate::model::CgroupPath;
 
@@ -48,7 +56,7 @@ pub struct Parser {
     killed: HashMap<u32, Option<u64>>,
     /// The times of the latest reports, at most [`BURST`].
     printed: VecDeque<Option<u64>>,
-    /// Whether any number of reports may have been lost before the next line.
+    /// Whether any number of reports may have been lost.
     lost: bool,
     kill_lines: u64,
 }
@@ -56,42 +64,47 @@ pub struct Parser {
 impl Parser {
     /// Takes the next whole line.
     pub fn push(&mut self, line: &Line) -> Option<Event> {
-        let message = Message::read(&line.text)?;
-        let at = line.timestamp_us;
+        let (text, at) = (&*line.text, line.timestamp_us);
+        let (limit, outcome) = outcome(text);
+        if let Some(rest) = outcome.strip_prefix("Killed process ") {
+            return self.kill(line, killed(limit, rest)?);
+        }
+        if let Some(report) = text.strip_prefix("oom-kill:constraint=").and_then(summary) {
+            self.add_report(at, report);
+        } else if text.contains(" invoked oom-killer: gfp_mask=") {
+            // The first line of a report. The kernel's rate limit holds back whole reports.
+            self.group = None;
+            self.begun = Kill {
+                timestamp_us: at,
+                ..Kill::default()
+            };
+        } else if let Some(task) = invoker(text) {
+            self.begun.invoker.get_or_insert(task);
+        } else if let Some(usage) = text.strip_prefix("memory: usage ").and_then(usage) {
+            self.begun = Kill {
+                usage: Some(usage),
+                timestamp_us: at,
+                ..self.take_begun(at)
+            };
+        } else if let Some(cgroup) = group(text) {
+            let chosen = self.last_kill.take().filter(|kill| within(kill.timestamp_us, at));
+            self.group = Some(Group::new(at, cgroup, chosen, self.may_suppress(at)));
+        } else if let Some(pid) = skipped(outcome) {
+            self.reports.remove(&pid);
+        } else if outcome.starts_with(" and no killable processes") {
+            self.forget_reports();
+        }
+        None
+    }
+
+    /// Whether a kill after this time may come without a report. With fewer than ten reports in the last five seconds,
+    /// each kill comes with a report.
+    fn may_suppress(&mut self, at: Option<u64>) -> bool {
         if std::mem::take(&mut self.lost) {
             self.printed = VecDeque::from([at; BURST]);
         }
-        match message {
-            Message::Invoked => {
-                self.group = None;
-                self.begun = Kill {
-                    timestamp_us: at,
-                    ..Kill::default()
-                };
-            }
-            Message::Cpu { pid } => {
-                self.begun.invoker.get_or_insert(pid);
-            }
-            Message::Usage(usage) => {
-                self.begun = Kill {
-                    usage: Some(usage),
-                    timestamp_us: at,
-                    ..self.take_begun(at)
-                };
-            }
-            Message::Summary(report) => self.add_report(at, *report),
-            Message::Killed(kill) => return self.kill(line, kill),
-            Message::Skipped { pid } => drop(self.reports.remove(&pid)),
-            Message::Group { cgroup } => {
-                let chosen = self.last_kill.take().filter(|kill| within(kill.timestamp_us, at));
-                // With fewer than ten reports in the last five seconds, each kill comes with a report.
-                let oldest = self.printed.back().filter(|_| self.printed.len() == BURST);
-                let may_suppress = oldest.is_some_and(|oldest| within(*oldest, at));
-                self.group = Some(Group::new(at, cgroup, chosen, may_suppress));
-            }
-            Message::NoVictim => self.forget_reports(),
-        }
-        None
+        let oldest = self.printed.back().filter(|_| self.printed.len() == BURST);
+        oldest.is_some_and(|oldest| within(*oldest, at))
     }
 
     /// The number of lines that told of a kill, whether or not an earlier line told of the same kill.
@@ -120,6 +133,7 @@ impl Parser {
 
     fn add_report(&mut self, at: Option<u64>, report: Kill) {
         self.group = None;
+        self.may_suppress(at);
         self.printed.truncate(BURST - 1);
         self.printed.push_front(at);
         self.reports.retain(|_, report| within(report.timestamp_us, at));
@@ -133,7 +147,7 @@ impl Parser {
         self.reports.insert(whole.pid, whole);
     }
 
-    fn kill(&mut self, line: &Line, mut kill: Box<Kill>) -> Option<Event> {
+    fn kill(&mut self, line: &Line, mut kill: Kill) -> Option<Event> {
         self.kill_lines += 1;
         let (pid, at) = (kill.pid, line.timestamp_us);
         let report = self.reports.remove(&pid);
@@ -162,8 +176,8 @@ impl Parser {
             (kill.invoker, kill.usage) = (report.invoker, report.usage);
         }
         (kill.seq, kill.timestamp_us) = (line.seq, at);
-        self.last_kill = Some(Kill::clone(&kill));
-        Some(Event::Kill(kill))
+        self.last_kill = Some(kill.clone());
+        Some(Event::Kill(Box::new(kill)))
     }
 }
 
@@ -200,6 +214,135 @@ impl Group {
             last,
         }
     }
+}
+
+/// `16384kB, limit 16384kB, failcnt 22`: `mem_cgroup_print_oom_meminfo` prints this on v1 and v2.
+fn usage(rest: &str) -> Option<LimitUsage> {
+    let (usage, rest) = rest.split_once("kB, limit ")?;
+    let (limit, _) = rest.split_once("kB")?;
+    Some(LimitUsage {
+        usage: kilobytes(usage)?,
+        limit: kilobytes(limit)?,
+    })
+}
+
+/// The limit that a line names as the cause, and what follows the cause.
+fn outcome(text: &str) -> (Limit, &str) {
+    let causes = [
+        ("Out of memory", Limit::Node),
+        ("Memory cgroup out of memory", Limit::Unknown),
+    ];
+    for (cause, limit) in causes {
+        if let Some(rest) = text.strip_prefix(cause) {
+            let rest = rest.strip_prefix(" (oom_kill_allocating_task)").unwrap_or(rest);
+            return (limit, rest.strip_prefix(": ").unwrap_or(rest));
+        }
+    }
+    // Before Linux 5.1 the line of a kill does not name the cause.
+    (Limit::Unknown, text)
+}
+
+/// `OOM victim 7 (comm) is already exiting. Skip killing the task`: the chosen process was gone before the kernel could
+/// kill it.
+fn skipped(outcome: &str) -> Option<u32> {
+    let (pid, rest) = outcome.strip_prefix("OOM victim ")?.split_once(" (")?;
+    let pid = number(pid)?;
+    rest.ends_with(" is already exiting. Skip killing the task")
+        .then_some(pid)
+}
+
+/// `CPU: 1 UID: 0 PID: 7 Comm: …`: the task that allocated, or that lowered a limit.
+fn invoker(text: &str) -> Option<u32> {
+    let (_, rest) = text.strip_prefix("CPU: ")?.split_once(" PID: ")?;
+    number(rest.split_once(" Comm: ")?.0)
+}
+
+/// The lines of all processes of this cgroup follow, that of the chosen process a second time.
+fn group(text: &str) -> Option<CgroupPath> {
+    let rest = text.strip_prefix("Tasks in ")?;
+    let cgroup = rest.strip_suffix(" are going to be killed due to memory.oom.group set")?;
+    CgroupPath::new(cgroup).ok()
+}
+
+/// `7 (comm) total-vm:…`. The command's name may hold all of this, so the parser searches its end from
+/// the end of the line.
+fn killed(limit: Limit, rest: &str) -> Option<Kill> {
+    let (pid, rest) = rest.split_once(" (")?;
+    let (comm, tail) = rest.rsplit_once(") total-vm:")?;
+    let (total_vm, tail) = tail.split_once(',').unwrap_or((tail, ""));
+    let mut killed = Kill {
+        pid: number(pid)?,
+        comm: comm.to_owned(),
+        limit,
+        memory: ReportedMemory {
+            total_vm_bytes: kilobytes(total_vm.strip_suffix("kB")?)?,
+            ..ReportedMemory::default()
+        },
+        ..Kill::default()
+    };
+    for (key, value) in tail.split([',', ' ']).filter_map(|field| field.split_once(':')) {
+        let amount = || kilobytes(value.strip_suffix("kB")?);
+        match key {
+            "anon-rss" => killed.memory.anon_rss_bytes = amount()?,
+            "file-rss" => killed.memory.file_rss_bytes = amount()?,
+            "shmem-rss" => killed.memory.shmem_rss_bytes = amount()?,
+            "UID" => killed.uid = number(value),
+            "oom_score_adj" => killed.oom_score_adj = value.parse().ok(),
+            _ => {}
+        }
+    }
+    Some(killed)
+}
+
+fn kilobytes(text: &str) -> Option<u64> {
+    number::<u64>(text).map(|kb| kb.saturating_mul(1024))
+}
+
+/// `TASK_COMM_LEN` without the terminating zero, in bytes. Each character stands for at least one byte.
+const LONGEST_COMM: usize = 15;
+
+/// Whether a text can be the name of a command. `dmesg` prints `\xNN` in place of each unprintable byte.
+fn is_comm(text: &str) -> bool {
+    text.chars().count() <= LONGEST_COMM + 3 * text.matches("\\x").count()
+}
+
+/// `CONSTRAINT_…,oom_memcg=/a,task_memcg=/a/b,task=comm,pid=7,uid=0`, printed since
+/// Linux 5.0 (`dump_oom_summary` in mm/oom_kill.c).
+fn summary(text: &str) -> Option<Kill> {
+    let (rest, uid) = text.rsplit_once(",uid=")?;
+    // The kernel prints `%d`: users from 2^31 on are negative.
+    number::<u32>(uid.strip_prefix('-').unwrap_or(uid))?;
+    let (rest, pid) = rest.rsplit_once(",pid=")?;
+    let mut tasks = rest.match_indices(",task=");
+    let (end, _) = tasks.find(|(at, key)| is_comm(&rest[at + key.len()..]))?;
+    let (limit, task) = cgroups(&rest[..end])?;
+    Some(Kill {
+        pid: number(pid)?,
+        limit,
+        task_cgroup: Some(task),
+        ..Kill::default()
+    })
+}
+
+/// The limit that was hit and the victim's cgroup, from the part of a summary before the command. The parser ignores
+/// the constraint: Linux 5.0 to 5.2 print the wrong one. A hostile line has several readings: the first one with the
+/// task below the limit counts. If no reading has that (the task moved, or is on its way out), the first one counts.
+fn cgroups(text: &str) -> Option<(Limit, CgroupPath)> {
+    let readings = || {
+        text.match_indices(",oom_memcg=").flat_map(move |(at, key)| {
+            let paths = &text[at + key.len()..];
+            paths.match_indices(",task_memcg=").filter_map(move |(at, key)| {
+                let task = CgroupPath::new(&paths[at + key.len()..]).ok()?;
+                Some((CgroupPath::new(&paths[..at]).ok()?, task))
+            })
+        })
+    };
+    let below = readings().find(|(limit, task)| task.below(limit).is_some());
+    if let Some((limit, task)) = below.or_else(|| readings().next()) {
+        return Some((Limit::Cgroup(limit), task));
+    }
+    let (_, task) = text.split_once(",global_oom,task_memcg=")?;
+    Some((Limit::Node, CgroupPath::new(task).ok()?))
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ mod pod;
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
-use vscaled::oom::counters::{EVENTS, OOM_CONTROL, Reading};
-use vscaled::oom::kmsg::{DEVICE, KmsgReader, LogEvent, Notice, Origin};
+use vscaled::oom::counters::{Counter, EVENTS, OOM_CONTROL};
+use vscaled::oom::kmsg::{DEVICE, KmsgReader, LogEvent, Notice, Origin, monotonic};
 use vscaled::oom::{Event, Kill, Level, Limit};
 
 use pod::{CONTAINER, POD_UID, TestPod};
@@ -37,8 +37,14 @@ async fn told(reader: &mut KmsgReader, pid: u32) -> (Kill, u64, Origin) {
     timeout(PATIENCE, next_kill).await.expect("the kernel to log the kill")
 }
 
+fn started(told: Option<u64>) -> KmsgReader {
+    let mut reader = KmsgReader::new(DEVICE.into());
+    reader.open(told, monotonic()).expect("the log to open");
+    reader
+}
+
 fn caught_up(told: Option<u64>) -> KmsgReader {
-    let mut reader = KmsgReader::start(DEVICE.as_ref(), told).unwrap();
+    let mut reader = started(told);
     while reader.read_up_to().is_none() {
         reader.next_now().expect("the reader to go on");
     }
@@ -105,10 +111,10 @@ async fn a_kill_is_told_again_to_those_who_do_not_know_of_it() {
     let (_, seq, _) = told(&mut reader, first).await;
     drop(reader);
     let missed = pod.exceed();
-    let mut reader = KmsgReader::start(DEVICE.as_ref(), None).unwrap();
+    let mut reader = started(None);
     assert_eq!(told(&mut reader, first).await.2, Origin::Replayed);
     assert_eq!(told(&mut reader, missed).await.2, Origin::Replayed);
-    let mut reader = KmsgReader::start(DEVICE.as_ref(), Some(seq)).unwrap();
+    let mut reader = started(Some(seq));
     let mut pids = Vec::new();
     while reader.read_up_to().is_none() {
         if let Some(Notice::Event(LogEvent {
@@ -131,8 +137,8 @@ fn the_counter_of_a_removed_container_is_gone_and_a_new_one_starts_anew() {
     assert_eq!(known.kills, 1);
     pod.remove_container();
     for file in [EVENTS, OOM_CONTROL] {
-        let gone = Reading::of(&pod.directory(&pod.container).join(file));
-        assert_eq!(gone.unwrap(), None);
+        let gone = Counter::open(pod.directory(&pod.container).join(file));
+        assert!(gone.unwrap().is_none());
     }
     pod.make_container();
     pod.limit_container();

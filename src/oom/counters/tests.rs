@@ -6,7 +6,11 @@ fn reading(name: &str, text: &str) -> Result<Option<Reading>> {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join(name);
     fs::write(&file, text).unwrap();
-    Reading::of(&file)
+    read(&file)
+}
+
+fn read(file: &Path) -> Result<Option<Reading>> {
+    Counter::open(file.to_owned())?.map_or(Ok(None), |counter| counter.read())
 }
 
 fn counted(name: &str, text: &str) -> (u64, u64) {
@@ -47,8 +51,8 @@ fn errors_name_the_file() {
         error.contains("memory.events") && error.contains("\"nonsense\""),
         "{error}"
     );
-    let gone = Reading::of(&dir.path().join("gone").join(EVENTS));
+    let gone = read(&dir.path().join("gone").join(EVENTS));
     assert_eq!(gone.unwrap(), None);
-    let unreadable = Reading::of(dir.path()).unwrap_err().to_string();
+    let unreadable = read(dir.path()).unwrap_err().to_string();
     assert!(unreadable.contains("cannot be read"), "{unreadable}");
 }

@@ -8,7 +8,7 @@
 //! [`matched`] pairs as many as possible, from a table of which kill fits which rise.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::iter::once;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -18,25 +18,23 @@ use petgraph::algo::kosaraju_scc;
 use petgraph::graph::DiGraph;
 use serde::{Deserialize, Serialize};
 
-use super::{FLOOD, LATEST, LOG_DELAY, LogPlace, OomKill, PATIENCE, Progress, SLACK};
+use super::{FLOOD, Joiner, LATEST, LOG_DELAY, LogPlace, OomKill, PATIENCE, Progress, SLACK};
 use crate::model::CgroupPath;
-use crate::oom::kill::Kill;
-use crate::oom::message::Limit;
+use crate::oom::kill::{Kill, Limit};
 use crate::oom::numbers::Numbers;
 use crate::oom::report::Confidence;
 
 /// A kill of the log that still has to account for a rise.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Logged {
     pub(super) at: LogPlace,
-    pub(super) numbers: Numbers,
     pub(super) who: LogState,
     /// Whether a rise that this kill may have been in went to another kill.
     pub(super) in_doubt: bool,
 }
 
 /// Whether the joiner has returned a kill.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum LogState {
     /// It has, for this cgroup, and the kill accounts for a rise there.
     Placed(CgroupPath),
@@ -87,7 +85,6 @@ impl Logged {
     pub(super) const fn new(at: LogPlace, who: LogState) -> Self {
         Self {
             at,
-            numbers: Numbers::ANY,
             who,
             in_doubt: false,
         }
@@ -106,7 +103,7 @@ impl Logged {
         let at = self.at.time;
         let in_time = rise.after <= at.saturating_add(SLACK) && at <= rise.by.saturating_add(delay);
         in_time
-            && self.numbers.meets(rise.numbers)
+            && self.at.numbers.meets(rise.numbers)
             && match &self.who {
                 LogState::Placed(cgroup) | LogState::Again(cgroup) => cgroup.below(&rise.cgroup).is_some(),
                 LogState::Waiting(kill) => match &kill.limit {
@@ -121,16 +118,6 @@ impl Logged {
     const fn delay(&self) -> Duration {
         if self.waiting().is_some() { LOG_DELAY } else { LATEST }
     }
-}
-
-/// The results of deciding groups.
-#[derive(Debug, Default)]
-pub(super) struct Matched {
-    pub(super) kills: Vec<OomKill>,
-    /// Rises that the kernel has not logged in time.
-    pub(super) unmatched: Vec<CounterDelta>,
-    /// Kills that fit no rise.
-    pub(super) unmatched_logged: Vec<Logged>,
 }
 
 /// Kills and rises that fit each other and no others.
@@ -167,22 +154,22 @@ impl MatchGroup {
         if self.is_final(progress) {
             return Some(Duration::MAX);
         }
-        let began = self.began();
-        let up_to = |known: Duration, within: Duration| {
-            (began.saturating_add(within) < known).then(|| known.saturating_sub(within / 2))
-        };
+        let times = self.logged.iter().map(|logged| logged.at.time);
+        let began = times.chain(self.rises.iter().map(|rise| rise.by)).min()?;
         let (many, within) = FLOOD;
-        // Without a rise that is over there is nothing to decide.
-        let is_news = |end: &Duration| self.rises.iter().any(|rise| rise.is_over(*end));
-        Some(progress.log.min(progress.counters))
-            .filter(|_| self.logged.len() + self.rises.len() > many)
-            .and_then(|known| up_to(known, within).filter(is_news))
-            .or_else(|| up_to(progress.log.max(progress.counters), PATIENCE))
+        let flood = (progress.log.min(progress.counters), within);
+        let flood = Some(flood).filter(|_| self.logged.len() + self.rises.len() > many);
+        let mut limits = flood
+            .into_iter()
+            .chain([(progress.log.max(progress.counters), PATIENCE)]);
+        limits.find_map(|(known, within)| {
+            (began.saturating_add(within) < known).then(|| known.saturating_sub(within / 2))
+        })
     }
 
     /// Whether the group is complete: rises that come later begin after these kills, and kills that come later were
     /// logged after these rises. If the group has more counted than logged kills, late kills are considered, too. A
-    /// kill of this group may also be late for a rise elsewhere: that one waits in [`Matched::unmatched`].
+    /// kill of this group may also be late for a rise elsewhere: that one waits in [`Joiner::unmatched`].
     fn is_final(&self, progress: Progress) -> bool {
         let is_all_logged = counted(self.rises.iter()) <= count(self.logged.iter());
         let delay = if is_all_logged { LOG_DELAY } else { LATEST };
@@ -192,18 +179,9 @@ impl MatchGroup {
         self.logged.iter().all(are_known) && self.rises.iter().all(are_over)
     }
 
-    /// The time of the oldest kill or rise.
-    fn began(&self) -> Duration {
-        let logged = self.logged.iter().map(|logged| logged.at.time);
-        logged
-            .chain(self.rises.iter().map(|rise| rise.by))
-            .min()
-            .unwrap_or(Duration::MAX)
-    }
-
     /// Pairs each kill that the kernel logged before `end` with a rise, except where the rise may still belong to later
-    /// kills. Returns the undecided rest.
-    pub(super) fn decide(mut self, end: Duration, decided: &mut Matched) -> Self {
+    /// kills. The undecided rest goes back to the joiner. Returns the kills that fit no rise.
+    pub(super) fn decide(mut self, end: Duration, joiner: &mut Joiner, kills: &mut Vec<OomKill>) -> Vec<Logged> {
         let is_old = |logged: &Logged| logged.at.time < end;
         // The newest kills come last: their own rise may be still to come, and they may take another one. Of the
         // others, those with a known cgroup come first, so that none of their rises is left for a kill without one.
@@ -214,43 +192,36 @@ impl MatchGroup {
         // Rises of inner cgroups come first, so that none of them is left for the cgroups around.
         self.rises
             .sort_by_key(|rise| (Reverse(rise.cgroup.segments().count()), rise.by));
-        let fits = |logged: &Logged| {
-            let rises = self.rises.iter();
-            rises.map(|rise| logged.may_be_in(rise, logged.delay())).collect()
-        };
-        let possible: Vec<Vec<bool>> = self.logged.iter().map(fits).collect();
-        let held = matched(&possible, self.rises.iter().map(|rise| rise.kills.get()).collect());
-        let is_over: Vec<bool> = self.rises.iter().map(|rise| rise.is_over(end)).collect();
-        for at in (0..self.rises.len()).filter(|at| is_over[*at]) {
-            let holders = self.logged.iter().zip(&held).filter(|(_, held)| **held == Some(at));
-            let left = self.rises[at].clone().without(holders.map(|(logged, _)| logged));
-            decided.unmatched.extend(left);
+        let is_over = |rise: usize| self.rises.get(rise).is_some_and(|rise| rise.is_over(end));
+        let places = Places::of(&self, end);
+        let (mut late, mut lists) = (Vec::new(), Lists::default());
+        for (at, rise) in self.rises.iter().enumerate() {
+            if is_over(at) {
+                let holders = self.logged.iter().zip(&places.nodes).filter(|(_, node)| **node == at);
+                let rest = rise.clone().without(holders.map(|(logged, _)| logged));
+                joiner.unmatched.extend(rest);
+            } else {
+                joiner.rises.push(rise.clone());
+            }
         }
-        let is_whole = end == Duration::MAX && !self.logged.iter().any(|logged| logged.in_doubt);
-        let places = Places::of(&self, &possible, &held, is_whole);
-        let mut lists = Lists::default();
-        let mut fates = Vec::new();
         for (at, logged) in self.logged.iter().enumerate() {
-            let is_decided = held[at].map_or(is_old(logged), |rise| is_over[rise]);
-            if let (Some(kill), Some(rise), true) = (logged.waiting(), held[at], is_decided) {
-                decided.kills.push(places.paired((at, kill), rise, &mut lists));
+            let node = places.nodes[at];
+            let is_elsewhere = node == places.elsewhere();
+            match logged.waiting() {
+                _ if !(is_over(node) || (is_elsewhere && is_old(logged))) => {
+                    let may_move = |rise: usize| is_over(rise) && places.may_move(at, rise);
+                    let in_doubt = logged.in_doubt || (0..places.elsewhere()).any(may_move);
+                    joiner.logged.push(Logged {
+                        in_doubt,
+                        ..logged.clone()
+                    });
+                }
+                _ if is_elsewhere => late.push(logged.clone()),
+                Some(kill) => kills.push(places.paired(at, kill, &mut lists)),
+                None => {}
             }
-            let may_move = |rise: usize| possible[at][rise] && places.are_one(places.nodes[at], rise);
-            let in_doubt = (0..is_over.len()).any(|rise| is_over[rise] && may_move(rise));
-            fates.push((is_decided, in_doubt));
         }
-        let mut left = Self::default();
-        for (at, (mut logged, (is_decided, in_doubt))) in self.logged.into_iter().zip(fates).enumerate() {
-            if !is_decided {
-                logged.in_doubt |= in_doubt;
-                left.logged.push(logged);
-            } else if held[at].is_none() {
-                decided.unmatched_logged.push(logged);
-            }
-        }
-        let rises = self.rises.into_iter().zip(is_over);
-        left.rises = rises.filter_map(|(rise, is_over)| (!is_over).then_some(rise)).collect();
-        left
+        late
     }
 }
 
@@ -262,11 +233,10 @@ impl MatchGroup {
 /// move on. So a kill can move only if a way leads back: if both ends are in one strongly connected component.
 struct Places<'g> {
     group: &'g MatchGroup,
-    possible: &'g [Vec<bool>],
+    /// Which kill may be in which node.
+    possible: Vec<Vec<bool>>,
     /// The node of each kill: a rise, or the node after the last rise.
     nodes: Vec<usize>,
-    /// Whether there are kills without a rise.
-    are_some_elsewhere: bool,
     /// The component of each node.
     components: Vec<usize>,
 }
@@ -276,30 +246,35 @@ type Lists<'g> = HashMap<(&'g CgroupPath, usize), Arc<[Arc<Kill>]>>;
 
 impl<'g> Places<'g> {
     /// In a group that is not whole, any kill may move.
-    fn of(group: &'g MatchGroup, possible: &'g [Vec<bool>], held: &[Option<usize>], is_whole: bool) -> Self {
-        let elsewhere = group.rises.len();
-        let nodes: Vec<usize> = held.iter().map(|held| held.unwrap_or(elsewhere)).collect();
+    fn of(group: &'g MatchGroup, end: Duration) -> Self {
+        let fits = |logged: &Logged| {
+            let rises = group.rises.iter();
+            let rises = rises.map(|rise| logged.may_be_in(rise, logged.delay()));
+            rises.chain([logged.waiting().is_some()]).collect()
+        };
+        let possible: Vec<Vec<bool>> = group.logged.iter().map(fits).collect();
+        let nodes = matched(&possible, group.rises.iter().map(|rise| rise.kills.get()).collect());
         let mut places = Self {
             group,
             possible,
-            are_some_elsewhere: nodes.contains(&elsewhere),
             nodes,
-            components: vec![0; elsewhere + 2],
+            components: vec![0; group.rises.len() + 2],
         };
-        if is_whole {
+        if end == Duration::MAX && !group.logged.iter().any(|logged| logged.in_doubt) {
             places.find_components();
         }
         places
     }
 
+    const fn elsewhere(&self) -> usize {
+        self.group.rises.len()
+    }
+
     fn find_components(&mut self) {
-        let (elsewhere, free) = (self.group.rises.len(), self.group.rises.len() + 1);
+        let free = self.elsewhere() + 1;
         let mut edges = BTreeSet::from([(free, free)]);
-        for ((logged, from), row) in self.group.logged.iter().zip(&self.nodes).zip(self.possible) {
-            edges.extend((0..elsewhere).filter(|to| row[*to]).map(|to| (*from, to)));
-            if self.are_some_elsewhere && logged.waiting().is_some() {
-                edges.insert((*from, elsewhere));
-            }
+        for (from, row) in self.nodes.iter().zip(&self.possible) {
+            edges.extend((0..free).filter(|to| row[*to]).map(|to| (*from, to)));
         }
         for (at, rise) in self.group.rises.iter().enumerate() {
             edges.insert((free, at));
@@ -315,47 +290,48 @@ impl<'g> Places<'g> {
         }
     }
 
-    fn are_one(&self, node: usize, other: usize) -> bool {
-        self.components[node] == self.components[other]
+    /// Whether this kill may be in this node.
+    fn may_move(&self, kill: usize, node: usize) -> bool {
+        self.possible[kill][node] && self.components[self.nodes[kill]] == self.components[node]
     }
 
-    /// The kill in that rise.
-    fn paired(&self, (at, kill): (usize, &Arc<Kill>), rise: usize, lists: &mut Lists<'g>) -> OomKill {
-        let (logged, rises) = (&self.group.logged[at], &self.group.rises);
+    /// The kill in its rise.
+    fn paired(&self, at: usize, kill: &Arc<Kill>, lists: &mut Lists<'g>) -> OomKill {
+        let (logged, rises, rise) = (&self.group.logged[at], &self.group.rises, self.nodes[at]);
         let cgroup = &rises[rise].cgroup;
-        let may_be_another = (0..rises.len())
-            .any(|other| rises[other].cgroup != *cgroup && self.possible[at][other] && self.are_one(rise, other));
-        let may_be_elsewhere = self.are_some_elsewhere && self.are_one(rise, rises.len());
-        let (record, at) = (kill.seq, logged.at.time);
+        let may_be_another = (0..rises.len()).any(|other| rises[other].cgroup != *cgroup && self.may_move(at, other));
+        let may_be_elsewhere = self.nodes.contains(&self.elsewhere()) && self.may_move(at, self.elsewhere());
+        let paired = OomKill::of(
+            Arc::clone(kill),
+            Some(cgroup.clone()),
+            Confidence::OnlyCounterThatRose,
+            logged.at.time,
+        );
         if !(may_be_another || may_be_elsewhere || logged.in_doubt) {
-            return OomKill::of(
-                Arc::clone(kill),
-                Some(cgroup.clone()),
-                Confidence::OnlyCounterThatRose,
-                at,
-            );
+            return paired;
         }
         let list = lists.entry((cgroup, self.components[rise]));
         OomKill {
-            cgroup: Some(cgroup.clone()),
             confidence: Confidence::Ambiguous,
             processes: Arc::clone(list.or_insert_with(|| self.candidates(rise))),
-            record,
-            at,
+            ..paired
         }
     }
 
     /// The kills that may be in this rise, or in a rise of its cgroup that can change places with this one.
     fn candidates(&self, rise: usize) -> Arc<[Arc<Kill>]> {
-        let rises = &self.group.rises;
-        let here = |other: &usize| rises[*other].cgroup == rises[rise].cgroup && self.are_one(rise, *other);
-        let here: Vec<usize> = (0..rises.len()).filter(here).collect();
-        let logged = self.group.logged.iter().zip(&self.nodes).zip(self.possible);
-        let candidates = logged.filter_map(|((logged, node), row)| {
-            let may_be = |here: &usize| node == here || (row[*here] && self.are_one(*node, *here));
-            logged.waiting().filter(|_| here.iter().any(may_be)).cloned()
+        let rises = self.group.rises.iter().zip(&self.components).enumerate();
+        let here = rises.filter(|(_, (other, component))| {
+            other.cgroup == self.group.rises[rise].cgroup && **component == self.components[rise]
         });
-        candidates.collect()
+        let here: Vec<usize> = here.map(|(at, _)| at).collect();
+        let may_be_here = |at: usize| {
+            here.iter()
+                .any(|here| self.nodes[at] == *here || self.may_move(at, *here))
+        };
+        let logged = self.group.logged.iter().enumerate();
+        let candidates = logged.filter(|(at, _)| may_be_here(*at));
+        candidates.filter_map(|(_, logged)| logged.waiting().cloned()).collect()
     }
 }
 
@@ -391,47 +367,58 @@ pub(super) fn expire(rises: &mut Vec<CounterDelta>, progress: Progress, undecide
 
 /// Pairs as many kills as possible with rises. Among all such pairings, takes one in which the first kills and the
 /// first rises have partners: later kills may need the later rises. `possible` says which kill fits which rise, `free`
-/// how many kills each rise takes. Returns the index of each kill's rise.
-fn matched(possible: &[Vec<bool>], mut free: Vec<u64>) -> Vec<Option<usize>> {
-    let mut held = vec![None; possible.len()];
+/// how many kills each rise takes. Returns the index of each kill's rise, the index after the last for a kill without.
+fn matched(possible: &[Vec<bool>], mut free: Vec<u64>) -> Vec<usize> {
+    let mut held = vec![free.len(); possible.len()];
     for kill in 0..possible.len() {
-        place(possible, kill, free.len(), &mut held, &mut free);
+        let mut seen = vec![false; free.len()];
+        place(possible, kill, free.len(), &mut held, &mut free, &mut seen);
     }
     // A kill that can move to an earlier rise does. No such move is left only where the first rises are full
     // (Mendelsohn and Dulmage, 1958).
-    let mut move_one = |kill: usize| match held[kill] {
-        Some(rise) if free[..rise].iter().any(|free| *free > 0) => {
-            let moved = place(possible, kill, rise, &mut held, &mut free);
-            free[rise] += u64::from(moved);
-            moved
+    let mut move_one = |kill: usize| {
+        let rise = held[kill];
+        if rise == free.len() || free[..rise].iter().all(|free| *free == 0) {
+            return false;
         }
-        Some(_) | None => false,
+        held[kill] = free.len();
+        let mut seen = vec![false; free.len()];
+        let moved = place(possible, kill, rise, &mut held, &mut free, &mut seen);
+        if moved {
+            free[rise] += 1;
+        } else {
+            held[kill] = rise;
+        }
+        moved
     };
     while (0..possible.len()).rev().any(&mut move_one) {}
     held
 }
 
-/// Finds a rise before `end` for this kill; other kills change places if they must. Returns whether there is one.
-fn place(possible: &[Vec<bool>], kill: usize, end: usize, held: &mut [Option<usize>], free: &mut [u64]) -> bool {
-    let mut wanted_by: Vec<Option<usize>> = vec![None; free.len()];
-    let mut queue = VecDeque::from([kill]);
-    while let Some(seeking) = queue.pop_front() {
-        for rise in (0..free.len()).filter(|rise| possible[seeking][*rise]) {
-            if wanted_by[rise].is_some() {
-                continue;
-            }
-            wanted_by[rise] = Some(seeking);
-            if rise < end && free[rise] > 0 {
-                free[rise] -= 1;
-                let mut next = Some(rise);
-                while let Some(rise) = next {
-                    let mover = wanted_by[rise].unwrap_or(kill);
-                    next = held[mover].replace(rise).filter(|_| mover != kill);
-                }
-                return true;
-            }
-            let holders = held.iter().enumerate().filter(|(_, held)| **held == Some(rise));
-            queue.extend(holders.map(|(holder, _)| holder));
+/// Finds a rise before `end` for this kill, among those not `seen`; other kills change places if they must. Returns
+/// whether there is one.
+fn place(
+    possible: &[Vec<bool>],
+    kill: usize,
+    end: usize,
+    held: &mut [usize],
+    free: &mut [u64],
+    seen: &mut [bool],
+) -> bool {
+    let fits = |rise: usize| possible[kill][rise];
+    if let Some(rise) = (0..end).find(|rise| fits(*rise) && free[*rise] > 0) {
+        free[rise] -= 1;
+        held[kill] = rise;
+        return true;
+    }
+    for rise in 0..free.len() {
+        if !fits(rise) || std::mem::replace(&mut seen[rise], true) {
+            continue;
+        }
+        let moves = |holder: usize| held[holder] == rise && place(possible, holder, end, held, free, seen);
+        if (0..possible.len()).any(moves) {
+            held[kill] = rise;
+            return true;
         }
     }
     false

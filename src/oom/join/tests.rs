@@ -3,7 +3,6 @@ mod stories;
 use std::num::NonZeroU64;
 
 use super::*;
-use crate::oom::numbers::Numbers;
 use crate::oom::{Level, Limit, ReportedMemory};
 
 const UID: &str = "6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77";
@@ -12,11 +11,11 @@ fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// A place at this time, in an unknown line.
+/// A place at this time, of an unknown number.
 fn place(milliseconds: u64) -> LogPlace {
     LogPlace {
         time: ms(milliseconds),
-        line: KillLine::default(),
+        numbers: Numbers::ANY,
     }
 }
 

@@ -12,7 +12,7 @@ use nix::fcntl::OFlag;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::unix::AsyncFd;
 
-use super::tracker::Attempt;
+use super::Attempt;
 use crate::oom::clock::monotonic;
 use crate::oom::record::Line;
 

@@ -108,8 +108,19 @@ fn garbage_is_passed_over() {
     }
 }
 
+fn started(device: &Path) -> KmsgReader {
+    let mut reader = KmsgReader::new(device.to_owned());
+    reader.open(None, Duration::ZERO);
+    reader
+}
+
+fn without_end(problem: String) -> String {
+    let end = "; kills are counted, and told without process and cause";
+    problem.strip_suffix(end).unwrap().to_owned()
+}
+
 fn ended(device: &Path) -> String {
-    KmsgReader::start(device, None).unwrap_err().to_string()
+    without_end(started(device).problem.unwrap())
 }
 
 #[test]
@@ -129,11 +140,12 @@ async fn a_file_is_not_the_kernels_log() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let is_ended = |text: &str| text.ends_with("came to its end: it is not the kernel's log");
     assert!(is_ended(&ended(file.path())));
-    let refused = match KmsgReader::start("/dev/null".as_ref(), None) {
-        Ok(mut reader) => reader.next().await.unwrap_err(),
-        Err(error) => error,
+    let mut reader = started("/dev/null".as_ref());
+    let refused = match reader.problem.take() {
+        None => reader.next().await.unwrap_err().to_string(),
+        Some(problem) => without_end(problem),
     };
-    assert!(is_ended(&refused.to_string()), "{refused}");
+    assert!(is_ended(&refused), "{refused}");
 }
 
 #[tokio::test]
@@ -142,7 +154,7 @@ async fn a_silent_log_is_waited_for() {
     let device = dir.path().join("kmsg");
     mkfifo(&device, Mode::S_IRWXU).unwrap();
     let mut log = File::options().read(true).write(true).open(&device).unwrap();
-    let mut reader = KmsgReader::start(&device, None).unwrap();
+    let mut reader = started(&device);
     assert_eq!(reader.next_now().unwrap(), None);
     assert!(reader.read_up_to().is_some());
     log.write_all(format!("3,5,5000,-;{KILLED}\n").as_bytes()).unwrap();
@@ -167,7 +179,9 @@ fn reader_of(text: &Text, told: Option<u64>) -> KmsgReader {
         text.1 += 1;
         Ok(text.0.clone().into_bytes())
     };
-    KmsgReader::of(Source::Syslog(Syslog::new(Box::new(read_all)).unwrap()), told)
+    let mut reader = KmsgReader::new(SYSLOG.into());
+    reader.begin(Source::Syslog(Syslog::new(Box::new(read_all)).unwrap()), told);
+    reader
 }
 
 /// The line of a kill at this millisecond in the format of `SYSLOG_ACTION_READ_ALL`.
@@ -294,7 +308,8 @@ async fn a_refused_call_and_a_log_without_times_say_what_to_do() {
         }
     };
     let source = Source::Syslog(Syslog::new(Box::new(refused_later)).unwrap());
-    let mut reader = KmsgReader::of(source, None);
+    let mut reader = KmsgReader::new(SYSLOG.into());
+    reader.begin(source, None);
     assert_eq!(reader.next_now().unwrap(), None);
     reader.wake();
     assert_eq!(reader.next().await.unwrap_err().to_string(), REFUSED);

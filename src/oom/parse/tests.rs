@@ -1,5 +1,9 @@
-use super::*;
-use crate::oom::{Level, Limit, Part};
+mod lines;
+
+use super::{Event, Parser};
+use crate::model::CgroupPath;
+use crate::oom::report::ReportedMemory;
+use crate::oom::{Kill, Level, Limit, Line, Part};
 
 const GROUP: &str = "/kubepods/burstable/pod6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77/a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1a1";
 
@@ -74,7 +78,7 @@ fn how_full_the_cgroup_was_belongs_to_the_report_around_it_and_to_no_other() {
     ]);
     let limits: Vec<_> = found
         .iter()
-        .map(|kill| kill.usage.map(|usage| usage.limit.get() >> 20))
+        .map(|kill| kill.usage.map(|usage| usage.limit >> 20))
         .collect();
     assert_eq!(limits, [Some(8), None, None]);
 }

@@ -10,34 +10,23 @@
 mod events;
 mod release;
 
-use std::collections::HashMap;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Error;
-use jiff::Timestamp;
 
 use super::checkpoint::{Checkpoint, Records};
-use super::kill_counters::{CounterScope, KillCounters};
+use super::kill_counters::KillCounters;
 use super::node::NodeIo;
 use super::own_writes::OwnWrites;
 use super::pod_names::{Owner, PodNames};
-use crate::model::CgroupPath;
+use crate::model::{CgroupPath, CgroupVersion};
 use crate::oom::clock::Moment;
 use crate::oom::join::{CounterDelta, Joiner, OomKill, Progress, SLACK};
 use crate::oom::kill::Kill;
 use crate::oom::kmsg::{BootId, Numbering};
-use crate::oom::report::{Candidates, OomReport, Role};
-
-/// What an unreported record is known by, beside its content.
-#[derive(Debug, Clone)]
-struct RecordFacts {
-    wall: Timestamp,
-    /// Whether the record was in the log before this agent read the log.
-    replayed: bool,
-    role: Role,
-}
+use crate::oom::report::{Candidates, OomReport};
 
 /// Times of sweeps of the counters, by CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy)]
@@ -59,8 +48,6 @@ pub(super) struct Attribution {
     /// Whether the checkpoint has changed since the last [`Self::next_checkpoint`].
     unsaved: bool,
     pub(super) joiner: Joiner,
-    /// The unreported records, by number.
-    waiting: HashMap<u64, RecordFacts>,
     pub(super) tree: Option<KillCounters>,
     pub(super) swept: Option<SweepTimes>,
     /// Whether the agent's cgroup namespace hides the upper part of the paths that the kernel logs.
@@ -87,7 +74,6 @@ impl Attribution {
             checkpoint,
             // The next agent has to know that this one ran.
             unsaved: true,
-            waiting: HashMap::new(),
             tree: None,
             swept: None,
             namespaced: false,
@@ -100,14 +86,14 @@ impl Attribution {
     }
 
     /// Sets the root of the tree. `namespaced` says whether the kernel logs longer paths than the agent sees.
-    pub(super) fn set_tree(&mut self, scope: CounterScope, root: &CgroupPath, namespaced: bool) {
+    pub(super) fn set_tree(&mut self, version: CgroupVersion, root: &CgroupPath, namespaced: bool) {
         if self.tree.as_ref().is_some_and(|tree| tree.root == *root) {
             return;
         }
         if let Some(old) = self.tree.take() {
             self.checkpoint.counters = old.saved();
         }
-        self.tree = Some(KillCounters::new(scope, root.clone(), &self.checkpoint.counters));
+        self.tree = Some(KillCounters::new(version, root.clone(), &self.checkpoint.counters));
         self.namespaced = namespaced;
     }
 
@@ -186,17 +172,19 @@ impl Attribution {
     }
 
     fn apply_join_results(&mut self) {
-        for record in self.joiner.known_records.drain(..) {
-            self.checkpoint.records.mark_reported(record);
-            self.waiting.remove(&record);
-            self.unsaved = true;
-        }
-        for group in self.joiner.duplicates.drain(..) {
-            if let Some(tree) = &mut self.tree {
-                tree.mark_counted_twice(&group);
-                self.unsaved = true;
-            }
-        }
+        let records = std::mem::take(&mut self.joiner.known_records);
+        let again = std::mem::take(&mut self.joiner.duplicates);
+        self.mark_reported(&records, &[], &again);
+    }
+
+    /// Counts records, kills in these cgroups, and second counts of these groups' first victims as reported.
+    fn mark_reported(&mut self, records: &[u64], kills: &[CgroupPath], again: &[CgroupPath]) {
+        self.unsaved |= !(records.is_empty() && kills.is_empty() && again.is_empty());
+        let reported = &mut self.checkpoint.records;
+        records.iter().for_each(|record| reported.mark_reported(*record));
+        let Some(tree) = &mut self.tree else { return };
+        kills.iter().for_each(|cgroup| tree.mark_reported(cgroup));
+        again.iter().for_each(|group| tree.mark_counted_twice(group));
     }
 
     /// The checkpoint to store together with all reports so far, if it has changed.

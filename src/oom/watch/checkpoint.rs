@@ -2,15 +2,17 @@
 //!
 //! The kill log stores a checkpoint as opaque bytes, together with the reports of the kills that it counts as reported.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, bail};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::kill_counters::SavedCounter;
 use crate::oom::join::CounterDelta;
 use crate::oom::kmsg::BootId;
+use crate::oom::report::Role;
 
 /// A change to the meaning of the content raises this.
 const VERSION: u32 = 1;
@@ -78,7 +80,16 @@ pub(super) struct Records {
     beyond: BTreeSet<u64>,
     /// The records that were read and are not reported yet.
     #[serde(skip)]
-    waiting: BTreeSet<u64>,
+    waiting: BTreeMap<u64, RecordFacts>,
+}
+
+/// What an unreported record is known by, beside its content.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct RecordFacts {
+    pub(super) wall: Timestamp,
+    /// Whether the record was in the log before this agent read the log.
+    pub(super) replayed: bool,
+    pub(super) role: Role,
 }
 
 impl Records {
@@ -97,8 +108,13 @@ impl Records {
     }
 
     /// Adds a record that is to be reported.
-    pub(super) fn wait(&mut self, record: u64) {
-        self.waiting.insert(record);
+    pub(super) fn wait(&mut self, record: u64, facts: RecordFacts) {
+        self.waiting.insert(record, facts);
+    }
+
+    /// The facts about a record that is to be reported.
+    pub(super) fn facts(&self, record: Option<u64>) -> Option<&RecordFacts> {
+        self.waiting.get(&record?)
     }
 
     /// The agent has reported a record, or the record needs no report. The agent reads records in order, so no earlier
@@ -106,10 +122,8 @@ impl Records {
     pub(super) fn mark_reported(&mut self, record: u64) {
         self.waiting.remove(&record);
         self.beyond.insert(record);
-        let rest = match self.waiting.first() {
-            Some(first) => self.beyond.split_off(first),
-            None => BTreeSet::new(),
-        };
+        let first = self.waiting.keys().next();
+        let rest = first.map_or_else(BTreeSet::new, |first| self.beyond.split_off(first));
         self.up_to = self.up_to.max(self.beyond.last().copied());
         self.beyond = rest;
     }
@@ -123,7 +137,7 @@ mod tests {
     fn what_waits_is_not_passed_over_when_later_records_are_told() {
         let mut records = Records::default();
         for record in [10, 20, 30] {
-            records.wait(record);
+            records.wait(record, RecordFacts::default());
         }
         records.mark_reported(30);
         records.mark_reported(20);
@@ -134,7 +148,7 @@ mod tests {
         let text = serde_json::to_string(&records).unwrap();
         let mut again: Records = serde_json::from_str(&text).unwrap();
         assert!(again.is_reported(30) && !again.is_reported(10));
-        again.wait(10);
+        again.wait(10, RecordFacts::default());
         again.mark_reported(10);
         assert_eq!((again.up_to(), again.beyond.len()), (Some(30), 0));
     }

@@ -37,9 +37,9 @@ pub(super) fn container_limit(
     {
         return None;
     }
-    let pod_limit = kill.usage.map(|usage| usage.limit.get());
+    let pod_limit = kill.usage.map(|usage| usage.limit);
     let pod_limit = pod_limit.or_else(|| files.memory(pod)?.limit_bytes)?;
-    let pod_usage = kill.usage.map_or(pod_limit, |usage| usage.usage.get());
+    let pod_usage = kill.usage.map_or(pod_limit, |usage| usage.usage);
     let is_only = names.is_only_container(pod, &container);
     let Some(memory) = files.memory(&container) else {
         // The runtime has removed the container's cgroup. The pod's usage was that of its only container.
@@ -78,7 +78,7 @@ fn other_usage(pod: &CgroupPath, container: &CgroupPath, names: &PodNames, files
         let Some(memory) = files.memory(&other) else { continue };
         let usage = memory.usage_bytes.unwrap_or(0);
         all = all.saturating_add(usage);
-        if memory.limit_bytes.is_none() && names.is_container(container) && !names.is_container(&other) {
+        if memory.limit_bytes.is_none() && names.container(container).is_some() && names.container(&other).is_none() {
             sandbox = sandbox.saturating_add(usage);
         }
     }
@@ -175,7 +175,7 @@ mod tests {
 
     fn found(scene: &Scene, pod_limit: u64, is_live: bool) -> Option<Option<u64>> {
         let kill = kill_at(pod_limit);
-        assert_eq!(kill.usage.unwrap().limit.get(), pod_limit * MIB);
+        assert_eq!(kill.usage.unwrap().limit, pod_limit * MIB);
         let found = container_limit(&kill, &container(0, 1), &scene.names, &scene.kernel, is_live)?;
         assert_eq!(found.cgroup.as_deref(), Some(container(0, 1).as_str()));
         Some(found.limit_bytes.map(|limit| limit / MIB))

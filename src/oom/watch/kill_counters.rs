@@ -3,15 +3,18 @@
 //! In come a tree of counters and the cgroups of reported kills; out come rises of counters, each kill in one rise
 //! only. A kill that is counted and not reported when the agent ends is a rise for the next agent, so a checkpoint
 //! keeps the reported counts. An unknown cgroup has no reported kill. Pure: the tree is an argument.
+//!
+//! A counter of cgroup v2 shows kills in the cgroup and everything below, also below cgroups that are gone; one of v1
+//! shows kills in the cgroup alone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::Place;
-use crate::model::CgroupPath;
+use crate::model::{CgroupPath, CgroupVersion};
 use crate::oom::counters::Reading;
 use crate::oom::numbers::{MachineCount, Numbers};
 
@@ -23,15 +26,6 @@ pub(super) trait CounterTree {
     fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath>;
     /// The number of OOM kills on the machine since boot; `None` where the kernel does not count them.
     fn machine_kills(&self) -> Option<u64>;
-}
-
-/// The kills that a cgroup's counter shows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CounterScope {
-    /// Kills in the cgroup and everything below, also below cgroups that are gone: v2.
-    Below,
-    /// Kills in the cgroup alone: v1, and v2 mounted with `memory_localevents`.
-    Local,
 }
 
 /// The result of one read of all counters.
@@ -73,12 +67,6 @@ struct CounterState {
 /// a number of its own.
 const KNOWN_WHEN_GONE: Duration = Duration::from_secs(30);
 
-impl CounterState {
-    fn is_known(&mut self, is_there: bool, now: Duration) -> bool {
-        is_there || now < self.gone.get_or_insert(now).saturating_add(KNOWN_WHEN_GONE)
-    }
-}
-
 /// The reported kills of one cgroup, as a checkpoint keeps them. Cgroups without reported kills are left out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SavedCounter {
@@ -91,7 +79,7 @@ pub(super) struct SavedCounter {
 /// The counters of a tree.
 #[derive(Debug)]
 pub(super) struct KillCounters {
-    pub(super) scope: CounterScope,
+    pub(super) version: CgroupVersion,
     pub(super) root: CgroupPath,
     known: BTreeMap<CgroupPath, CounterState>,
     /// As of the last sweep.
@@ -102,7 +90,7 @@ pub(super) struct KillCounters {
 
 impl KillCounters {
     /// The counters of `root` and everything below, with the saved counts of these cgroups.
-    pub(super) fn new(scope: CounterScope, root: CgroupPath, saved: &[SavedCounter]) -> Self {
+    pub(super) fn new(version: CgroupVersion, root: CgroupPath, saved: &[SavedCounter]) -> Self {
         let of_tree = saved.iter().filter(|saved| saved.cgroup.below(&root).is_some());
         let state = |saved: &SavedCounter| CounterState {
             inode: saved.inode,
@@ -112,7 +100,7 @@ impl KillCounters {
         };
         let known = of_tree.map(|saved| (saved.cgroup.clone(), state(saved))).collect();
         Self {
-            scope,
+            version,
             root,
             known,
             machine: MachineCount::default(),
@@ -142,28 +130,28 @@ impl KillCounters {
         sweep
     }
 
-    /// Reads all counters that may have risen. A counter of [`CounterScope::Below`] is read before those below
+    /// Reads all counters that may have risen. A counter of v2 is read before those below
     /// it: the kernel counts from the inside out, so the inner counters show all kills of the outer one but those
     /// in cgroups that are gone.
     pub(super) fn sweep(&mut self, tree: &impl CounterTree, now: Duration) -> Sweep {
         let mut sweep = Sweep::default();
         let kills = tree.machine_kills();
         let root = self.root.clone();
-        match self.scope {
-            CounterScope::Below => drop(self.descend(tree, &root, &mut sweep, now)),
-            CounterScope::Local => {
-                let mut there = BTreeSet::new();
+        match self.version {
+            CgroupVersion::V2 => drop(self.descend(tree, &root, &mut sweep)),
+            CgroupVersion::V1 => {
                 let mut cgroups = vec![root];
                 while let Some(cgroup) = cgroups.pop() {
                     let risen = self.read(tree, &cgroup, &mut sweep);
-                    sweep.rises.extend(risen.map(|count| (cgroup.clone(), count)));
                     cgroups.extend(tree.children(&cgroup));
-                    there.insert(cgroup);
+                    sweep.rises.extend(risen.map(|count| (cgroup, count)));
                 }
-                self.known
-                    .retain(|cgroup, state| state.is_known(there.contains(cgroup), now));
             }
         }
+        self.known.retain(|cgroup, state| {
+            let is_gone = matches!(tree.read(cgroup), Ok(None));
+            !is_gone || now < state.gone.get_or_insert(now).saturating_add(KNOWN_WHEN_GONE)
+        });
         sweep.numbers = Numbers {
             first: self.first,
             last: tree.machine_kills().unwrap_or(u64::MAX),
@@ -198,7 +186,7 @@ impl KillCounters {
 
     /// The innermost cgroup whose counter shows kills in this one.
     pub(super) fn counted_in(&self, cgroup: &CgroupPath) -> Option<CgroupPath> {
-        self.counting(cgroup).pop()
+        self.counting(cgroup).into_iter().next()
     }
 
     fn each_counting(&mut self, cgroup: &CgroupPath, add: impl Fn(&mut Count)) {
@@ -207,25 +195,18 @@ impl KillCounters {
         }
     }
 
-    /// The cgroups whose counters show a kill in this one, the outermost first.
+    /// The cgroups whose counters show a kill in this one, the innermost first.
     fn counting(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {
-        let Some(below) = cgroup.below(&self.root) else {
-            return Vec::new();
+        let outwards = std::iter::successors(Some(cgroup.clone()), CgroupPath::parent);
+        let in_tree = outwards.take_while(|path| path.below(&self.root).is_some());
+        if self.version == CgroupVersion::V1 {
+            return in_tree.take(1).collect();
+        }
+        let is_read = |path: &CgroupPath| {
+            let around = path.parent().filter(|_| *path != self.root);
+            around.is_none_or(|around| self.has_counters_inside(&around))
         };
-        if self.scope == CounterScope::Local {
-            return vec![cgroup.clone()];
-        }
-        let mut chain = vec![self.root.clone()];
-        let mut inner = self.root.clone();
-        for name in below.split('/').filter(|name| !name.is_empty()) {
-            if !self.has_counters_inside(&inner) {
-                break;
-            }
-            let Ok(child) = inner.child(name) else { break };
-            inner = child;
-            chain.push(inner.clone());
-        }
-        chain
+        in_tree.filter(is_read).collect()
     }
 
     /// Whether the agent reads the counters of the cgroups in this one. Inside a container it reads none.
@@ -271,26 +252,16 @@ impl KillCounters {
     }
 
     /// Reads the counter of a cgroup and, if it rose, those inside. Returns by how much the counter rose.
-    fn descend(
-        &mut self,
-        tree: &impl CounterTree,
-        cgroup: &CgroupPath,
-        sweep: &mut Sweep,
-        now: Duration,
-    ) -> Option<Count> {
+    fn descend(&mut self, tree: &impl CounterTree, cgroup: &CgroupPath, sweep: &mut Sweep) -> Option<Count> {
         let risen = self.read(tree, cgroup, sweep)?;
         let mut here = risen;
         if self.has_counters_inside(cgroup) {
-            let children = tree.children(cgroup);
             let mut below = Count::default();
-            for rise in children
-                .iter()
-                .filter_map(|child| self.descend(tree, child, sweep, now))
-            {
+            for child in tree.children(cgroup) {
+                let rise = self.descend(tree, &child, sweep).unwrap_or_default();
                 below.kills += rise.kills;
                 below.groups += rise.groups;
             }
-            self.forget_children(cgroup, &children, now);
             let state = self.known.entry(cgroup.clone()).or_default();
             below.kills += state.ahead;
             state.ahead = below.kills.saturating_sub(risen.kills);
@@ -298,16 +269,6 @@ impl KillCounters {
         }
         sweep.rises.extend((here.kills > 0).then(|| (cgroup.clone(), here)));
         Some(risen)
-    }
-
-    /// Forgets cgroups in this one that are gone for [`KNOWN_WHEN_GONE`].
-    fn forget_children(&mut self, cgroup: &CgroupPath, children: &[CgroupPath], now: Duration) {
-        let there: BTreeSet<&str> = children.iter().filter_map(CgroupPath::name).collect();
-        self.known.retain(|known, state| {
-            let below = known.below(cgroup).and_then(|below| below.split('/').next());
-            let is_there = below.is_none_or(|child| child.is_empty() || there.contains(child));
-            state.is_known(is_there, now)
-        });
     }
 }
 

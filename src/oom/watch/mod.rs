@@ -3,7 +3,7 @@
 //! ```text
 //! memory.events (v2), an eventfd (v1) ─► wake_up ─┐
 //! the clock ──────────────────────► schedule ─────┤ sweep ─► kill_counters ─┐
-//! /dev/kmsg ─────────────────────► kernel_log ────┤ probe ─► node ──────────┤
+//! /dev/kmsg ─────────────────────► kmsg ──────────┤ probe ─► node ──────────┤
 //! the agent's pods ──────────────► pod_names ─────┤                         ├─► attribution ─► batch
 //! the agent's own writes ────────► own_writes ────┘                join ────┘
 //! ```
@@ -16,7 +16,6 @@
 mod attribution;
 mod checkpoint;
 mod container_limit;
-mod kernel_log;
 mod kill_counters;
 mod node;
 mod own_writes;

@@ -9,13 +9,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::kill_counters::{CounterScope, CounterTree};
+use super::kill_counters::CounterTree;
 use super::pod_names::NodePods;
 use crate::cgroup::{Hierarchy, cgroup_of_pid, children};
 use crate::model::{CgroupPath, CgroupVersion, Resource};
 use crate::oom::counters::{Counter, EVENTS, OOM_CONTROL, Reading, machine_kill_count};
-use crate::oom::kill::Kill;
-use crate::oom::message::Limit;
+use crate::oom::kill::{Kill, Limit};
 use crate::oom::report::{HitLimit, Role};
 
 const PROC: &str = "/proc";
@@ -59,9 +58,10 @@ pub(super) struct ProcProbe {
 /// The files of this node.
 #[derive(Debug)]
 pub(super) struct NodeFiles {
-    tree: Option<Tree>,
-    /// The searches for the first processes of containers, by the containers' cgroups.
-    init_processes: HashMap<CgroupPath, InitSearch>,
+    hierarchy: Option<Hierarchy>,
+    /// The first process of each container, once it is found, and when the search for it began, by the containers'
+    /// cgroups.
+    init_processes: HashMap<CgroupPath, (Option<u32>, Duration)>,
     /// Whether the agent's pid namespace is that of the kernel's log.
     sees_pids: bool,
     /// The open counters for the next sweeps.
@@ -73,7 +73,8 @@ struct OpenCounter {
     counter: Counter,
     /// The cgroups inside, and the number of links of the directory with them. One removed and one new cgroup leave
     /// that number as it is; then the counter of the removed one is found gone.
-    children: Option<(u64, Vec<CgroupPath>)>,
+    children: Vec<CgroupPath>,
+    links: Option<u64>,
 }
 
 /// The most counters to keep open.
@@ -83,25 +84,10 @@ const MOST_OPEN: usize = 512;
 /// process can be told apart as the first.
 const INIT_SEARCH_TIME: Duration = Duration::from_secs(60);
 
-/// The search for a container's first process.
-#[derive(Debug, Clone, Copy)]
-enum InitSearch {
-    Found(u32),
-    /// The search began at this time.
-    Since(Duration),
-}
-
-#[derive(Debug)]
-struct Tree {
-    hierarchy: Hierarchy,
-    mount: PathBuf,
-    counter: &'static str,
-}
-
 impl NodeFiles {
     pub(super) fn new() -> Self {
         Self {
-            tree: None,
+            hierarchy: None,
             init_processes: HashMap::new(),
             sees_pids: is_namespace("pid", FIRST_PID_NAMESPACE),
             open: RefCell::default(),
@@ -118,54 +104,47 @@ impl NodeFiles {
         !is_namespace("cgroup", FIRST_CGROUP_NAMESPACE)
     }
 
-    /// Takes the agent's inventory. Returns the scope of the counters and the root of all pods,
+    /// Takes the agent's inventory. Returns the version of the counters and the root of all pods,
     /// once the agent knows them.
-    pub(super) fn set_node_pods(&mut self, node: &NodePods, now: Duration) -> Option<(CounterScope, CgroupPath)> {
+    pub(super) fn set_node_pods(&mut self, node: &NodePods, now: Duration) -> Option<(CgroupVersion, CgroupPath)> {
         let (hierarchy, root) = node.tree.as_ref()?;
-        let mount = hierarchy.mount(Resource::Memory).to_owned();
-        let (counter, scope) = match hierarchy.version() {
-            CgroupVersion::V1 => (OOM_CONTROL, CounterScope::Local),
-            CgroupVersion::V2 if has_local_events(&mount) => (EVENTS, CounterScope::Local),
-            CgroupVersion::V2 => (EVENTS, CounterScope::Below),
-        };
         let known = std::mem::take(&mut self.init_processes);
         let containers = node.pods.iter().flat_map(|pod| pod.containers.values());
-        let search = |path: &CgroupPath| known.get(path).copied().unwrap_or(InitSearch::Since(now));
+        let search = |path: &CgroupPath| known.get(path).copied().unwrap_or((None, now));
         self.init_processes = containers
             .map(|container| (container.path.clone(), search(&container.path)))
             .collect();
         self.open.take();
-        self.tree = Some(Tree {
-            hierarchy: hierarchy.clone(),
-            mount,
-            counter,
-        });
-        Some((scope, root.clone()))
+        self.hierarchy = Some(hierarchy.clone());
+        Some((hierarchy.version(), root.clone()))
     }
 
     /// Searches for the first processes of containers. Returns whether to search again.
     pub(super) fn find_init_processes(&mut self, now: Duration) -> bool {
-        let Some(tree) = self.tree.as_ref().filter(|_| self.sees_pids) else {
+        let Some(hierarchy) = self.hierarchy.as_ref().filter(|_| self.sees_pids) else {
             return false;
         };
         let mut missing = false;
-        for (path, search) in &mut self.init_processes {
-            if let InitSearch::Since(since) = *search
-                && now.saturating_sub(since) < INIT_SEARCH_TIME
-            {
-                match init_process(&tree.mount, path) {
-                    Some(first) => *search = InitSearch::Found(first),
-                    None => missing = true,
-                }
+        for (path, (first, since)) in &mut self.init_processes {
+            if first.is_none() && now.saturating_sub(*since) < INIT_SEARCH_TIME {
+                *first = init_process(&path.under(hierarchy.mount(Resource::Memory)));
+                missing |= first.is_none();
             }
         }
         missing
     }
 
+    fn directory(&self, cgroup: &CgroupPath) -> Option<PathBuf> {
+        Some(cgroup.under(self.hierarchy.as_ref()?.mount(Resource::Memory)))
+    }
+
     /// The file of the counter of a cgroup, once the agent knows the tree.
     pub(super) fn counter_file(&self, cgroup: &CgroupPath) -> Option<PathBuf> {
-        let tree = self.tree.as_ref()?;
-        Some(cgroup.under(&tree.mount).join(tree.counter))
+        let name = match self.hierarchy.as_ref()?.version() {
+            CgroupVersion::V1 => OOM_CONTROL,
+            CgroupVersion::V2 => EVENTS,
+        };
+        Some(self.directory(cgroup)?.join(name))
     }
 
     /// Reads what `/proc` still knows of a victim.
@@ -178,8 +157,8 @@ impl NodeFiles {
         // The process may be gone, and another one may have its id.
         let is_there = || read(&process.join("comm")).is_some_and(|comm| comm.trim_end_matches('\n') == kill.comm);
         if self.sees_pids && role.is_none() && is_there() {
-            if let (None, Some(tree), Ok(pid)) = (named, &self.tree, kill.pid.try_into()) {
-                cgroup = cgroup_of_pid(&tree.hierarchy, Path::new(PROC), pid);
+            if let (None, Some(hierarchy), Ok(pid)) = (named, &self.hierarchy, kill.pid.try_into()) {
+                cgroup = cgroup_of_pid(hierarchy, Path::new(PROC), pid);
             }
             let is_first = || is_init_of_its_namespace(&process, kill.pid).then_some(Role::Main);
             role = cgroup
@@ -196,15 +175,12 @@ impl NodeFiles {
     /// The role of a process in its container, if the agent knows that container's first process.
     fn role_in(&self, cgroup: &CgroupPath, pid: u32) -> Option<Role> {
         let mut outwards = std::iter::successors(Some(cgroup.clone()), CgroupPath::parent);
-        match outwards.find_map(|path| self.init_processes.get(&path).copied())? {
-            InitSearch::Found(first) if first == pid => Some(Role::Main),
-            InitSearch::Found(_) => Some(Role::Child),
-            InitSearch::Since(_) => None,
-        }
+        let (first, _) = outwards.find_map(|path| self.init_processes.get(&path))?;
+        first.map(|first| if first == pid { Role::Main } else { Role::Child })
     }
 
     fn file(&self, cgroup: &CgroupPath, name: &str) -> Option<String> {
-        read(&cgroup.under(&self.tree.as_ref()?.mount).join(name))
+        read(&self.directory(cgroup)?.join(name))
     }
 }
 
@@ -212,13 +188,12 @@ impl CounterTree for NodeFiles {
     fn read(&self, cgroup: &CgroupPath) -> Result<Option<Reading>> {
         let mut open = self.open.borrow_mut();
         if let Some(known) = open.get(cgroup) {
-            let reading = known.counter.read()?;
-            if reading.is_some() {
-                return Ok(reading);
+            if let Some(reading) = known.counter.read()? {
+                return Ok(Some(reading));
             }
             open.remove(cgroup);
             if let Some(around) = cgroup.parent().and_then(|parent| open.get_mut(&parent)) {
-                around.children = None;
+                around.links = None;
             }
         }
         let Some(counter) = self.counter_file(cgroup).map_or(Ok(None), Counter::open)? else {
@@ -226,29 +201,34 @@ impl CounterTree for NodeFiles {
         };
         let reading = counter.read();
         if open.len() < MOST_OPEN {
-            let children = None;
-            open.insert(cgroup.clone(), OpenCounter { counter, children });
+            let new = OpenCounter {
+                counter,
+                children: Vec::new(),
+                links: None,
+            };
+            open.insert(cgroup.clone(), new);
         }
         reading
     }
 
     fn children(&self, cgroup: &CgroupPath) -> Vec<CgroupPath> {
-        let Some(tree) = &self.tree else { return Vec::new() };
-        let directory = fs::metadata(cgroup.under(&tree.mount));
+        let Some(hierarchy) = &self.hierarchy else {
+            return Vec::new();
+        };
+        let mount = hierarchy.mount(Resource::Memory);
+        let directory = fs::metadata(cgroup.under(mount));
         let links = directory.ok().map(|directory| directory.nlink());
         let mut open = self.open.borrow_mut();
-        let mut known = open.get_mut(cgroup).map(|open| &mut open.children);
-        if let Some(Some((then, children))) = &known
-            && links == Some(*then)
-        {
-            return children.clone();
+        let mut known = open.get_mut(cgroup);
+        if let Some(known) = known.as_ref().filter(|known| links.is_some() && known.links == links) {
+            return known.children.clone();
         }
-        let found = children(&tree.mount, cgroup).unwrap_or_else(|error| {
+        let found = children(mount, cgroup).unwrap_or_else(|error| {
             tracing::warn!(%error, "kills in these cgroups are found by the log only");
             Vec::new()
         });
         if let Some(known) = &mut known {
-            **known = links.map(|links| (links, found.clone()));
+            (known.links, known.children) = (links, found.clone());
         }
         found
     }
@@ -260,9 +240,9 @@ impl CounterTree for NodeFiles {
 
 impl NodeIo for NodeFiles {
     fn memory(&self, cgroup: &CgroupPath) -> Option<HitLimit> {
-        let names = match self.tree.as_ref()?.counter {
-            OOM_CONTROL => V1_MEMORY,
-            _ => V2_MEMORY,
+        let names = match self.hierarchy.as_ref()?.version() {
+            CgroupVersion::V1 => V1_MEMORY,
+            CgroupVersion::V2 => V2_MEMORY,
         };
         let [limit, usage, peak] = names.map(|name| self.file(cgroup, name));
         let bytes = |text: String| text.trim().parse().ok();
@@ -299,20 +279,9 @@ impl NodeIo for NodeFiles {
     }
 }
 
-/// Whether the mount makes `memory.events` of v2 count kills in the cgroup alone.
-fn has_local_events(mount: &Path) -> bool {
-    let table = procfs::process::Process::myself().and_then(|me| me.mountinfo());
-    let is_local = |mounts: procfs::process::MountInfos| {
-        let here = mounts.into_iter().find(|other| other.mount_point == mount);
-        here.is_some_and(|here| here.super_options.contains_key("memory_localevents"))
-    };
-    table.is_ok_and(is_local)
-}
-
 /// The first process of a container: process 1 of the container's own pid namespace, and in no namespace further in. A
 /// container in the pid namespace of its pod or of the host has no such process.
-fn init_process(mount: &Path, container: &CgroupPath) -> Option<u32> {
-    let directory = container.under(mount);
+fn init_process(directory: &Path) -> Option<u32> {
     let here = read(&directory.join("cgroup.procs"))?;
     let mut processes = pids(&here);
     if processes.is_empty() {

@@ -3,7 +3,7 @@
 //! In come records of passes; out comes, for a kill, the last write that lowered the limit that was hit. Also remembers
 //! the evidence that hooks left behind. Pure.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -17,8 +17,6 @@ use crate::oom::report::{Evidence, OomReport, OwnWrite};
 pub const BLAME_WINDOW: SignedDuration = SignedDuration::from_secs(60);
 /// A kill within this time after a hook gets the hook's evidence.
 const EVIDENCE_WINDOW: SignedDuration = SignedDuration::from_hours(1);
-/// The most writes to remember; more than the agent makes in that time.
-const MOST: usize = 4096;
 
 /// A write that lowered a limit.
 #[derive(Debug)]
@@ -33,7 +31,7 @@ struct Lowered {
 /// The agent's latest writes and hooks.
 #[derive(Debug, Default)]
 pub(super) struct OwnWrites {
-    lowered: VecDeque<Lowered>,
+    lowered: Vec<Lowered>,
     /// The latest hooks that were to leave evidence, by the UID of the pod and the name of the container.
     evidence: BTreeMap<(String, String), AskedEvidence>,
 }
@@ -61,10 +59,7 @@ impl OwnWrites {
         let took = SignedDuration::try_from(stages.verified + stages.runtime).unwrap_or_default();
         for step in &record.steps {
             let Some(what) = lowering(step) else { continue };
-            if self.lowered.len() == MOST {
-                self.lowered.pop_front();
-            }
-            self.lowered.push_back(Lowered {
+            self.lowered.push(Lowered {
                 pod_uid: record.pod.uid.clone(),
                 target: step.target.clone(),
                 from: record.at - took,
@@ -115,16 +110,10 @@ impl OwnWrites {
     /// Forgets writes and evidence that are too old for any kill.
     pub(super) fn forget(&mut self, now: Timestamp) {
         // The agent reports a kill some seconds after it happened.
-        let old = |lowered: &Lowered| now.duration_since(lowered.write.time) > BLAME_WINDOW * 2;
-        while self.lowered.front().is_some_and(old) {
-            self.lowered.pop_front();
-        }
+        self.lowered
+            .retain(|lowered| now.duration_since(lowered.write.time) <= BLAME_WINDOW * 2);
         self.evidence
             .retain(|_, (asked, _)| now.duration_since(*asked) <= EVIDENCE_WINDOW * 2);
-        // A recommendation for all pods leads to many writes at once, and the next one may be days away.
-        if self.lowered.is_empty() {
-            self.lowered.shrink_to_fit();
-        }
     }
 }
 

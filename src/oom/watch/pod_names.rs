@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cgroup::{Hierarchy, Place};
-use crate::model::objects::PodId;
 use crate::model::{CgroupPath, LivePod};
 use crate::oom::kill::{Level, pod_and_container};
 use crate::oom::report::{ReportedContainer, ReportedPod};
@@ -28,9 +27,8 @@ pub struct NodePods {
 /// The pod or container of a cgroup.
 #[derive(Debug, Clone)]
 struct KnownCgroup {
-    pod: PodId,
-    /// `None` for the pod's own cgroup.
-    container: Option<ReportedContainer>,
+    /// Without a container for the pod's own cgroup.
+    owner: Owner,
     /// The time since which it is gone.
     gone: Option<Duration>,
 }
@@ -59,8 +57,15 @@ impl PodNames {
         }
         for pod in &node.pods {
             let known = |container| KnownCgroup {
-                pod: pod.id.clone(),
-                container,
+                owner: Owner {
+                    pod: Some(ReportedPod {
+                        namespace: pod.id.namespace.clone(),
+                        name: pod.id.name.clone(),
+                        uid: pod.id.uid.clone(),
+                    }),
+                    container,
+                    unnamed: false,
+                },
                 gone: None,
             };
             self.cgroups.insert(pod.path.clone(), known(None));
@@ -76,25 +81,16 @@ impl PodNames {
 
     /// The pod and container of a cgroup.
     pub(super) fn owner(&self, cgroup: &CgroupPath) -> Owner {
-        let known = self.known(cgroup);
-        let pod = known.map(|known| ReportedPod {
-            namespace: known.pod.namespace.clone(),
-            name: known.pod.name.clone(),
-            uid: known.pod.uid.clone(),
-        });
-        if let Some(container) = known.and_then(|known| known.container.clone()) {
-            return Owner {
-                pod,
-                container: Some(container),
-                unnamed: false,
-            };
+        let known = self.known(cgroup).cloned().unwrap_or_default();
+        if known.container.is_some() {
+            return known;
         }
         let (Some(place), container) = pod_and_container(self.place(cgroup)) else {
             return Owner::default();
         };
         Owner {
-            unnamed: pod.is_none() || container.is_some(),
-            pod: pod.or_else(|| {
+            unnamed: known.pod.is_none() || container.is_some(),
+            pod: known.pod.or_else(|| {
                 Some(ReportedPod {
                     uid: place.uid.as_str().to_owned(),
                     ..ReportedPod::default()
@@ -107,13 +103,9 @@ impl PodNames {
         }
     }
 
-    /// Whether this cgroup is a container's own.
-    pub(super) fn is_container(&self, cgroup: &CgroupPath) -> bool {
-        self.container(cgroup).is_some()
-    }
-
-    fn container(&self, cgroup: &CgroupPath) -> Option<&ReportedContainer> {
-        self.cgroups.get(cgroup)?.container.as_ref()
+    /// The container that this cgroup is of.
+    pub(super) fn container(&self, cgroup: &CgroupPath) -> Option<&ReportedContainer> {
+        self.cgroups.get(cgroup)?.owner.container.as_ref()
     }
 
     /// Whether the pod has only this container. Two containers of the same name are one that restarted.
@@ -127,7 +119,7 @@ impl PodNames {
 
     /// The level of a cgroup whose limit was hit.
     pub(super) fn level(&self, cgroup: &CgroupPath) -> Level {
-        if self.known(cgroup).is_some_and(|known| known.container.is_some()) {
+        if self.known(cgroup).is_some_and(|owner| owner.container.is_some()) {
             return Level::Container;
         }
         Level::of(cgroup, self.place(cgroup).as_ref())
@@ -143,17 +135,14 @@ impl PodNames {
     }
 
     /// The outermost known container that this cgroup belongs to, or else the pod.
-    fn known(&self, cgroup: &CgroupPath) -> Option<&KnownCgroup> {
+    fn known(&self, cgroup: &CgroupPath) -> Option<&Owner> {
         let outwards = std::iter::successors(Some(cgroup.clone()), CgroupPath::parent);
-        let mut found = None;
-        for path in outwards {
-            match self.cgroups.get(&path) {
-                Some(known) if known.container.is_some() => found = Some(known),
-                Some(pod) => return found.or(Some(pod)),
-                None => {}
-            }
-        }
-        found
+        let mut owners: Vec<&Owner> = outwards
+            .filter_map(|path| self.cgroups.get(&path).map(|known| &known.owner))
+            .collect();
+        let containers = owners.iter().take_while(|owner| owner.container.is_some()).count();
+        owners.truncate(containers.max(1));
+        owners.pop()
     }
 }
 
@@ -163,6 +152,7 @@ mod tests {
 
     use super::*;
     use crate::model::LiveContainer;
+    use crate::model::objects::PodId;
 
     const UID: &str = "6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77";
     const OTHER: &str = "11111111-7a55-4d6b-9c3e-2f0b8a9d1c77";

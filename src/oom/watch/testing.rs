@@ -7,7 +7,7 @@ use super::kill_counters::CounterTree;
 use super::node::NodeIo;
 use crate::model::CgroupPath;
 use crate::oom::counters::Reading;
-use crate::oom::message::Limit;
+use crate::oom::kill::Limit;
 use crate::oom::report::HitLimit;
 
 const UIDS: [&str; 2] = [

@@ -14,8 +14,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::attribution::Attribution;
 use super::checkpoint::Checkpoint;
-use super::kernel_log::KernelLog;
-use super::kill_counters::CounterScope;
 use super::node::{NodeFiles, ProcProbe};
 use super::pod_names::NodePods;
 use super::schedule::{ContainerRefresh, Schedule, rest};
@@ -44,7 +42,7 @@ const DECIDING_SHARE: u32 = 10;
 struct Watcher {
     attribution: Attribution,
     files: NodeFiles,
-    log: KernelLog,
+    log: KmsgReader,
     wake_up: WakeUp,
     schedule: Schedule,
     refresh: ContainerRefresh,
@@ -85,7 +83,7 @@ impl Watcher {
         Self {
             attribution: Attribution::new(boot, links.node_name.clone(), left, now),
             files: NodeFiles::new(),
-            log: KernelLog::new(links.kmsg.clone()),
+            log: KmsgReader::new(links.kmsg.clone()),
             wake_up: WakeUp::default(),
             schedule: Schedule::new(now),
             refresh: ContainerRefresh::default(),
@@ -113,7 +111,8 @@ impl Watcher {
                     // The agent is ending.
                     Err(_) => return,
                 },
-                change = next_change(&mut self.links.changes) => self.attribution.own_writes.record(&change),
+                // The channel has dropped changes, or the agent is ending: the agent blames no kill on them.
+                Ok(change) = self.links.changes.recv() => self.attribution.own_writes.record(&change),
                 () = tokio::time::sleep(wake) => {}
                 () = self.links.stop.cancelled() => return,
             }
@@ -171,13 +170,13 @@ impl Watcher {
     fn set_node_pods(&mut self) {
         let pods = Arc::clone(&self.links.pods.borrow_and_update());
         self.attribution.names.update(&pods, monotonic());
-        let Some((scope, root)) = self.files.set_node_pods(&pods, monotonic()) else {
+        let Some((version, root)) = self.files.set_node_pods(&pods, monotonic()) else {
             return;
         };
         if self.attribution.tree.is_none() {
             self.schedule.request(monotonic());
         }
-        self.attribution.set_tree(scope, &root, NodeFiles::is_namespaced());
+        self.attribution.set_tree(version, &root, NodeFiles::is_namespaced());
         self.refresh.request(monotonic());
     }
 
@@ -204,8 +203,6 @@ impl Watcher {
                 format!("the kernel does not say when memory runs out in every container ({error}): {OTHERWISE}")
             });
         }
-        let tree = self.attribution.tree.as_ref();
-        tree.filter(|tree| tree.scope == CounterScope::Below)?;
         let counter = self.files.counter_file(root)?;
         self.wake_up.watch(&counter).err().map(|error| {
             format!(
@@ -249,7 +246,6 @@ impl Watcher {
 
     /// Reports the kills that are certain by now, if both sides are known.
     fn decide(&mut self, now: Moment) {
-        let reader = self.log.reader.as_ref();
         let counters = match (self.attribution.swept, &self.attribution.tree) {
             (Some(swept), _) => swept.latest_after,
             (None, _) if now.monotonic <= self.tree_due => return,
@@ -257,11 +253,7 @@ impl Watcher {
             // A node without counters has none to wait for.
             (None, None) => now.monotonic,
         };
-        // A closed log tells nothing more.
-        let Some(log) = reader.map_or(Some(Duration::MAX), KmsgReader::read_up_to) else {
-            return;
-        };
-        self.attribution.joiner.offset = reader.map(KmsgReader::offset);
+        let Some(log) = self.log.read_up_to() else { return };
         let from = monotonic();
         self.attribution.decide(Progress { log, counters }, now, &self.files);
         let to = monotonic();
@@ -336,23 +328,11 @@ impl Watcher {
         let again = Some(self.decide_from).filter(|from| *from > now);
         let due = [
             waits.then(|| again.unwrap_or(now + CHECK_AGAIN)),
-            self.log.reader.is_none().then_some(self.log.try_at),
+            self.log.due(),
             self.attribution.next_release(now),
             self.refresh.due(),
         ];
         due.into_iter().flatten().fold(self.schedule.next(), Duration::min)
-    }
-}
-
-/// The next change that the agent made. Skips changes that the channel has dropped: no kill is blamed on them. Waits
-/// for ever once the agent is ending. Cancel-safe.
-async fn next_change(changes: &mut broadcast::Receiver<Arc<ChangeRecord>>) -> Arc<ChangeRecord> {
-    loop {
-        match changes.recv().await {
-            Ok(change) => return change,
-            Err(broadcast::error::RecvError::Lagged(_)) => {}
-            Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
-        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::process::{Child, Command};
 
 use vscaled::cgroup::Hierarchy;
 use vscaled::model::{CgroupPath, CgroupVersion, MemoryLimit, Resource};
-use vscaled::oom::counters::{EVENTS, OOM_CONTROL, Reading};
+use vscaled::oom::counters::{Counter, EVENTS, OOM_CONTROL, Reading};
 
 use crate::support::tree::CgroupTree;
 use crate::support::victims::TOO_MUCH;
@@ -61,7 +61,8 @@ impl TestPod {
         } else {
             OOM_CONTROL
         };
-        Reading::of(&self.directory(path).join(file)).unwrap().unwrap()
+        let counter = Counter::open(self.directory(path).join(file)).unwrap().unwrap();
+        counter.read().unwrap().unwrap()
     }
 
     /// Runs a process in the container that uses more than the limit, until it is killed. Returns its pid.

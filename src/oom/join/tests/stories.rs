@@ -51,11 +51,6 @@ fn play(happenings: &[Happening], extra: &[(u64, u64)]) -> Vec<OomKill> {
 /// The same with numbers of kills, each up to `unsure` too low.
 fn play_numbered(happenings: &[Happening], extra: &[(u64, u64)], unsure: Option<u64>) -> Vec<OomKill> {
     let mut joiner = Joiner::new(true);
-    joiner.offset = unsure.map(|unsure| Offset {
-        run: 1,
-        least: 10 - unsure,
-        most: 10,
-    });
     let counted_by = |now| 10 + u64::try_from(happenings.iter().filter(|kill| kill.at <= now).count()).unwrap();
     let mut told = Vec::new();
     let mut last_read = [0; 4];
@@ -66,12 +61,13 @@ fn play_numbered(happenings: &[Happening], extra: &[(u64, u64)], unsure: Option<
             let logged = kill.at + kill.late;
             if kill.is_logged && logged + kill.log_delay == now {
                 let (mut logged, unexplained) = (place(logged), unexplained(pid));
-                if unsure.is_some() {
+                if let Some(unsure) = unsure {
                     let order = |other: &Happening, at| (other.at, at) <= (kill.at, pid);
                     let before = happenings.iter().zip(1..).filter(|(other, at)| order(other, *at));
-                    logged.line = KillLine {
-                        run: 1,
-                        line: u64::try_from(before.count()).unwrap(),
+                    let last = 10 + u64::try_from(before.count()).unwrap();
+                    logged.numbers = Numbers {
+                        first: last - unsure,
+                        last,
                     };
                 }
                 told.extend(match kill.known {

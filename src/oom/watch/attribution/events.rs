@@ -3,15 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::super::checkpoint::RecordFacts;
 use super::super::container_limit::container_limit;
 use super::super::node::{NO_LIMIT, NodeIo, ProcProbe};
-use super::{Attribution, PendingGroup, PendingKill, RecordFacts};
+use super::{Attribution, PendingGroup, PendingKill};
 use crate::model::CgroupPath;
 use crate::oom::clock::Moment;
 use crate::oom::join::OomKill;
 use crate::oom::kill::Kill;
+use crate::oom::kill::Limit;
 use crate::oom::kmsg::{LogEvent, Origin};
-use crate::oom::message::Limit;
 use crate::oom::parse::Event;
 use crate::oom::report::{Candidates, Confidence, HitLimit, KillFacts, OomReport, Role, Victim};
 
@@ -33,13 +34,12 @@ impl Attribution {
         }
         match log.event {
             Event::Kill(mut kill) => {
-                self.checkpoint.records.wait(log.seq);
                 let facts = RecordFacts {
                     wall: log.at,
                     replayed,
                     role: probe.role,
                 };
-                self.waiting.insert(log.seq, facts);
+                self.checkpoint.records.wait(log.seq, facts);
                 self.localize_kill(&mut kill);
                 match self.joiner.logged(log.place, *kill, probe.cgroup) {
                     Some(kill) => self.add_kill(kill, now, files),
@@ -67,13 +67,7 @@ impl Attribution {
                     group.last = now;
                 }
             }
-            None => {
-                self.checkpoint.records.mark_reported(record);
-                if let Some(tree) = &mut self.tree {
-                    tree.mark_counted_twice(&cgroup);
-                }
-                self.unsaved = true;
-            }
+            None => self.mark_reported(&[record], &[], &[cgroup]),
         }
     }
 
@@ -85,7 +79,7 @@ impl Attribution {
             group.add_victim(kill, now.monotonic);
             return;
         }
-        let facts = kill.record.and_then(|record| self.waiting.get(&record));
+        let facts = self.checkpoint.records.facts(kill.record);
         let is_live = facts.is_some_and(|facts| !facts.replayed);
         let counted_at_start = self.swept.is_none_or(|swept| kill.at <= swept.first_by);
         let time = facts.map_or_else(|| now.wall_at(kill.at), |facts| facts.wall);
@@ -140,7 +134,7 @@ impl Attribution {
 
     /// A process in the form of a report.
     fn as_victim(&self, kill: &Kill) -> Victim {
-        let facts = kill.seq.and_then(|record| self.waiting.get(&record));
+        let facts = self.checkpoint.records.facts(kill.seq);
         Victim {
             pid: kill.pid,
             comm: kill.comm.clone(),
@@ -192,11 +186,11 @@ fn hit_limit(kill: &Kill, files: &impl NodeIo) -> HitLimit {
         return HitLimit::default();
     };
     let memory = files.memory(cgroup).unwrap_or_default();
-    let logged = kill.usage.map(|usage| usage.limit.get());
+    let logged = kill.usage.map(|usage| usage.limit);
     HitLimit {
         cgroup: Some(cgroup.to_string()),
         limit_bytes: logged.or(memory.limit_bytes).filter(|limit| *limit < NO_LIMIT),
-        usage_bytes: kill.usage.map(|usage| usage.usage.get()),
+        usage_bytes: kill.usage.map(|usage| usage.usage),
         ..memory
     }
 }

@@ -8,9 +8,8 @@ use super::{Attribution, PendingGroup, PendingKill};
 use crate::model::CgroupPath;
 use crate::oom::clock::Moment;
 use crate::oom::join::OomKill;
-use crate::oom::kill::Level;
+use crate::oom::kill::{Level, Limit};
 use crate::oom::kmsg::Numbering;
-use crate::oom::message::Limit;
 use crate::oom::report::OwnWrite;
 
 /// The longest time between two victims of one group: a slow serial console takes 15 ms for each line.
@@ -88,14 +87,7 @@ impl Attribution {
             })
         });
         self.reports.push(report);
-        self.unsaved = true;
-        for record in pending.records {
-            self.checkpoint.records.mark_reported(record);
-            self.waiting.remove(&record);
-        }
-        let Some(tree) = &mut self.tree else { return };
-        pending.counted.iter().for_each(|cgroup| tree.mark_reported(cgroup));
-        pending.again.iter().for_each(|group| tree.mark_counted_twice(group));
+        self.mark_reported(&pending.records, &pending.counted, &pending.again);
     }
 
     /// The id of a kill, the same in every agent that finds this kill: the number of its record, unique in this boot;
@@ -116,13 +108,11 @@ impl Attribution {
 
 /// The level whose limit was hit. Unspecified if the candidates have different ones.
 fn level(kill: &OomKill, names: &PodNames) -> Level {
-    let mut levels = kill.processes.iter().map(|kill| match &kill.limit {
+    let levels = kill.processes.iter().map(|kill| match &kill.limit {
         Limit::Cgroup(cgroup) => names.level(cgroup),
         Limit::Node => Level::Node,
         Limit::Unknown => Level::Unspecified,
     });
-    let first = levels.next();
-    first
-        .filter(|first| levels.all(|level| level == *first))
-        .unwrap_or_default()
+    let same = |level, other| if level == other { level } else { Level::Unspecified };
+    levels.reduce(same).unwrap_or_default()
 }

@@ -1,5 +1,7 @@
 mod story;
 
+use jiff::Timestamp;
+
 use super::super::node::ProcProbe;
 use super::super::pod_names::NodePods;
 use super::super::testing::{Kernel, container, root};
@@ -8,7 +10,7 @@ use super::*;
 use crate::oom::join::LogPlace;
 use crate::oom::kill::Kill;
 use crate::oom::kmsg::{LogEvent, Numbering, Origin};
-use crate::oom::numbers::KillLine;
+use crate::oom::numbers::Numbers;
 use crate::oom::parse::Event;
 use crate::oom::report::Confidence;
 use crate::oom::{Limit, ReportedMemory};
@@ -39,7 +41,7 @@ fn attribution(checkpoint: Option<&[u8]>, now: u64) -> Attribution {
 fn attribution_of(checkpoint: Option<&[u8]>, now: u64) -> Attribution {
     let left = checkpoint.map(|bytes| Checkpoint::decode(bytes, boot()).unwrap());
     let mut attribution = Attribution::new(boot(), "n1".to_owned(), left, ms(now));
-    attribution.set_tree(CounterScope::Below, &root(), false);
+    attribution.set_tree(CgroupVersion::V2, &root(), false);
     attribution
 }
 
@@ -66,7 +68,7 @@ fn logged(event: Event, seq: u64, time: u64, origin: Origin) -> LogEvent {
         seq,
         place: LogPlace {
             time: ms(time),
-            line: KillLine::default(),
+            numbers: Numbers::ANY,
         },
         at: at(time).wall,
         origin,

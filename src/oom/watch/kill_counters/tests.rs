@@ -30,7 +30,7 @@ impl CounterTree for Busy<'_> {
     }
 }
 
-fn kill_counters(counting: CounterScope) -> KillCounters {
+fn kill_counters(counting: CgroupVersion) -> KillCounters {
     KillCounters::new(counting, root(), &[])
 }
 
@@ -44,7 +44,7 @@ fn risen(sweep: Sweep) -> Vec<(CgroupPath, u64)> {
 fn restarted(kill_counters: &KillCounters) -> KillCounters {
     let saved = serde_json::to_string(&kill_counters.saved()).unwrap();
     let saved: Vec<SavedCounter> = serde_json::from_str(&saved).unwrap();
-    KillCounters::new(kill_counters.scope, kill_counters.root.clone(), &saved)
+    KillCounters::new(kill_counters.version, kill_counters.root.clone(), &saved)
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn a_kill_shows_once_in_the_innermost_cgroup_that_is_left() {
     [container(0, 1), container(0, 2), container(1, 1)]
         .iter()
         .for_each(|path| kernel.make(path));
-    let mut kill_counters = kill_counters(CounterScope::Below);
+    let mut kill_counters = kill_counters(CgroupVersion::V2);
     assert_eq!(risen(kill_counters.sweep(&kernel, Duration::ZERO)), []);
     kernel.kill(&container(0, 1));
     kernel.kill(&container(0, 1));
@@ -75,7 +75,7 @@ fn a_kill_shows_once_in_the_innermost_cgroup_that_is_left() {
 
 #[test]
 fn what_was_there_before_anybody_watched_is_no_news_and_what_is_made_later_is() {
-    for (counting, local) in [(CounterScope::Below, false), (CounterScope::Local, true)] {
+    for (counting, local) in [(CgroupVersion::V2, false), (CgroupVersion::V1, true)] {
         let mut kernel = Kernel::default();
         kernel.local = local;
         kernel.make(&container(0, 1));
@@ -98,7 +98,7 @@ fn another_cgroup_of_the_same_name_counts_from_zero() {
     let mut kernel = Kernel::default();
     kernel.make(&container(0, 1));
     (0..3).for_each(|_| kernel.kill(&container(0, 1)));
-    let mut kill_counters = kill_counters(CounterScope::Below);
+    let mut kill_counters = kill_counters(CgroupVersion::V2);
     kill_counters.start_at_current(&kernel, Duration::ZERO);
     kernel.remove(&container(0, 1));
     kernel.make(&container(0, 1));
@@ -119,7 +119,7 @@ fn a_counter_that_goes_backwards_is_another_cgroups_even_with_the_same_inode() {
     kernel.local = true;
     kernel.make(&container(0, 1));
     (0..3).for_each(|_| kernel.kill(&container(0, 1)));
-    let mut kill_counters = kill_counters(CounterScope::Local);
+    let mut kill_counters = kill_counters(CgroupVersion::V1);
     kill_counters.start_at_current(&kernel, Duration::ZERO);
     assert_eq!(risen(kill_counters.sweep(&kernel, Duration::ZERO)), []);
     kernel.replace(&container(0, 1));
@@ -139,7 +139,7 @@ fn a_counter_that_goes_backwards_is_another_cgroups_even_with_the_same_inode() {
 fn a_kill_told_where_none_was_counted_hides_no_later_one() {
     let mut kernel = Kernel::default();
     kernel.make(&container(0, 1));
-    let mut kill_counters = kill_counters(CounterScope::Below);
+    let mut kill_counters = kill_counters(CgroupVersion::V2);
     kernel.kill(&container(0, 1));
     kill_counters.mark_reported(&container(0, 1));
     kill_counters.mark_reported(&container(0, 1));
@@ -161,11 +161,11 @@ fn what_a_container_makes_inside_of_its_own_cgroup_is_its_own() {
     let mut kernel = Kernel::default();
     kernel.make(&inner);
     kernel.kill(&inner);
-    let mut below = kill_counters(CounterScope::Below);
+    let mut below = kill_counters(CgroupVersion::V2);
     assert_eq!(below.counted_in(&inner), Some(container(0, 1)));
     assert_eq!(risen(below.sweep(&kernel, Duration::ZERO)), [(container(0, 1), 1)]);
     kernel.local = true;
-    let mut local = kill_counters(CounterScope::Local);
+    let mut local = kill_counters(CgroupVersion::V1);
     local.start_at_current(&kernel, Duration::ZERO);
     kernel.kill(&inner);
     assert_eq!(risen(local.sweep(&kernel, Duration::ZERO)), [(inner.clone(), 1)]);
@@ -198,7 +198,7 @@ proptest! {
         let containers = [container(0, 1), container(0, 2), container(1, 1), container(1, 2)];
         let mut kernel = Kernel::default();
         containers.iter().for_each(|path| kernel.make(path));
-        let mut kill_counters = kill_counters(CounterScope::Below);
+        let mut kill_counters = kill_counters(CgroupVersion::V2);
         let (mut killed, mut shown) = (0, 0);
         for (at, happens) in story.into_iter().chain([Happens::Look, Happens::Look]).enumerate() {
             let now = Duration::from_secs(u64::try_from(at).unwrap());

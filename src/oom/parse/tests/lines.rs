@@ -1,10 +1,21 @@
+//! Single lines.
+
+use super::super::{group, invoker, outcome, skipped};
 use super::*;
 
 const TAIL: &str = "total-vm:4kB, anon-rss:3kB, file-rss:2kB, shmem-rss:1kB, UID:1000 pgtables:80kB oom_score_adj:-997";
 
 fn killed(text: &str) -> Option<Kill> {
-    match Message::read(text) {
-        Some(Message::Killed(killed)) => Some(*killed),
+    let line = Line {
+        from_kernel: true,
+        seq: None,
+        timestamp_us: None,
+        caller: None,
+        part: Part::Start,
+        text: text.to_owned(),
+    };
+    match Parser::default().push(&line) {
+        Some(Event::Kill(killed)) => Some(*killed),
         _ => None,
     }
 }
@@ -67,8 +78,8 @@ fn hostile_commands_end_where_the_kernel_ends_them() {
         let text = format!("Memory cgroup out of memory: Killed process 7 ({comm}) {TAIL}");
         let killed = killed(&text).unwrap();
         assert_eq!(
-            (killed.pid, &*killed.comm, Bytes::new(killed.memory.total_vm_bytes)),
-            (7, comm, Bytes::new(4096))
+            (killed.pid, &*killed.comm, killed.memory.total_vm_bytes),
+            (7, comm, 4096)
         );
     }
 }
@@ -89,38 +100,19 @@ fn a_message_begins_where_its_line_begins() {
 
 #[test]
 fn the_lines_around_a_kill_are_told_apart() {
-    let group = CgroupPath::new("/a b").unwrap();
-    let cases = [
-        (
-            "a b invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0",
-            Message::Invoked,
-        ),
-        (
-            "CPU: 1 UID: 0 PID: 9270 Comm: a b Not tainted 6.18",
-            Message::Cpu { pid: 9270 },
-        ),
-        ("CPU: 0 PID: 141 Comm: x Tainted: G  W", Message::Cpu { pid: 141 }),
-        (
-            "CPU: 0 PID: 141 Comm: a b Kdump: loaded Not tainted 5.14",
-            Message::Cpu { pid: 141 },
-        ),
-        (
-            "CPU: 0 PID: 141 Comm: x Kdump: loaded Tainted: G  W",
-            Message::Cpu { pid: 141 },
-        ),
-        (
-            "Out of memory: OOM victim 7 (x) is already exiting. Skip killing the task",
-            Message::Skipped { pid: 7 },
-        ),
-        (
-            "Tasks in /a b are going to be killed due to memory.oom.group set",
-            Message::Group { cgroup: group },
-        ),
-        ("Out of memory and no killable processes...", Message::NoVictim),
-    ];
-    for (text, message) in cases {
-        assert_eq!(Message::read(text), Some(message), "{text}");
+    for (text, task) in [
+        ("CPU: 1 UID: 0 PID: 9270 Comm: a b Not tainted 6.18", 9270),
+        ("CPU: 0 PID: 141 Comm: x Tainted: G  W", 141),
+        ("CPU: 0 PID: 141 Comm: a b Kdump: loaded Not tainted 5.14", 141),
+    ] {
+        assert_eq!(invoker(text), Some(task), "{text}");
     }
+    let exiting = "Out of memory: OOM victim 7 (x) is already exiting. Skip killing the task";
+    assert_eq!(skipped(outcome(exiting).1), Some(7));
+    assert_eq!(
+        group("Tasks in /a b are going to be killed due to memory.oom.group set"),
+        Some(CgroupPath::new("/a b").unwrap())
+    );
     for other in [
         "",
         "[   9270]     0  9270    15609 hog",
@@ -131,6 +123,10 @@ fn the_lines_around_a_kill_are_told_apart() {
         "Mem-Info:",
         "oom_reaper: reaped process 7 (x)",
     ] {
-        assert_eq!(Message::read(other), None, "{other}");
+        assert_eq!(
+            (killed(other), invoker(other), group(other), skipped(outcome(other).1)),
+            (None, None, None, None),
+            "{other}"
+        );
     }
 }

@@ -237,17 +237,22 @@ impl KmsgReader {
                 Some(Source::Syslog(syslog)) => syslog.read()?,
                 None => None,
             };
-            let Some(attempt) = attempt else { break };
-            if let Attempt::AtEnd(as_of) = attempt {
-                self.read_up_to = Some(as_of);
-                if self.tracker.numbers.wants_count() {
-                    self.tracker.numbers.at_end(machine_kill_count(), now.monotonic);
+            let event = match attempt {
+                Some(Attempt::Line(line)) => self.tracker.line(line, now),
+                Some(Attempt::Nothing) => None,
+                Some(Attempt::Lost) => {
+                    self.tracker.lost();
+                    return Ok(Some(Notice::Lost));
                 }
-            }
-            let is_at_end = matches!(attempt, Attempt::AtEnd(_));
-            let notice = self.tracker.record_read(attempt, now);
-            if notice.is_some() || is_at_end {
-                return Ok(notice);
+                Some(Attempt::AtEnd(as_of)) => {
+                    self.read_up_to = Some(as_of);
+                    self.tracker.at_end(now.monotonic);
+                    break;
+                }
+                None => break,
+            };
+            if event.is_some() {
+                return Ok(event.map(Notice::Event));
             }
         }
         Ok(None)
@@ -296,24 +301,21 @@ impl Tracker {
         }
     }
 
-    /// Takes the result of a read, and the time at which the read returned.
-    fn record_read(&mut self, attempt: Attempt, now: Moment) -> Option<Notice> {
-        match attempt {
-            Attempt::Line(line) => self.line(line, now).map(Notice::Event),
-            Attempt::Nothing => None,
-            Attempt::AtEnd(_) => {
-                (self.waited, self.origin) = (true, Origin::Live);
-                None
-            }
-            Attempt::Lost => {
-                self.assembler.lost();
-                self.parser.lost();
-                self.numbers.lost();
-                Some(Notice::Lost)
-            }
+    fn lost(&mut self) {
+        self.assembler.lost();
+        self.parser.lost();
+        self.numbers.lost();
+    }
+
+    /// The reader returned everything that was in the log.
+    fn at_end(&mut self, now: Duration) {
+        (self.waited, self.origin) = (true, Origin::Live);
+        if self.numbers.wants_count() {
+            self.numbers.at_end(machine_kill_count(), now);
         }
     }
 
+    /// Takes a line, and the time at which the read returned.
     fn line(&mut self, line: Line, now: Moment) -> Option<LogEvent> {
         let (seq, timestamp_us) = (line.seq?, line.timestamp_us?);
         if std::mem::take(&mut self.waited) {

@@ -1,7 +1,5 @@
 //! Lists the kills in a whole log, which comes from a file or the clipboard.
 
-use std::collections::HashMap;
-
 use super::assemble::Assembler;
 use super::kill::Kill;
 use super::parse::{Event, Parser};
@@ -33,7 +31,6 @@ pub fn parse_log(log: &[u8]) -> Vec<Kill> {
     let has_records = has_records(log);
     let (mut assembler, mut parser) = (Assembler::default(), Parser::default());
     let mut kills: Vec<Kill> = Vec::new();
-    let mut latest: HashMap<u32, usize> = HashMap::new();
     let events = log
         .split(|byte| *byte == b'\n')
         .filter_map(|line| kernel_line(line.strip_suffix(b"\r").unwrap_or(line), has_records))
@@ -41,12 +38,9 @@ pub fn parse_log(log: &[u8]) -> Vec<Kill> {
         .filter_map(|line| parser.push(&line));
     for event in events {
         match event {
-            Event::Kill(kill) => {
-                latest.insert(kill.pid, kills.len());
-                kills.push(*kill);
-            }
+            Event::Kill(kill) => kills.push(*kill),
             Event::Again { pid, group } => {
-                if let Some(kill) = latest.get(&pid).and_then(|at| kills.get_mut(*at)) {
+                if let Some(kill) = kills.iter_mut().rfind(|kill| kill.pid == pid) {
                     kill.task_cgroup.get_or_insert_with(|| group.clone());
                     kill.group = Some(group);
                 }

@@ -218,12 +218,10 @@ impl Group {
 
 /// `16384kB, limit 16384kB, failcnt 22`: `mem_cgroup_print_oom_meminfo` prints this on v1 and v2.
 fn usage(rest: &str) -> Option<LimitUsage> {
-    let (usage, rest) = rest.split_once("kB, limit ")?;
-    let (limit, _) = rest.split_once("kB")?;
-    Some(LimitUsage {
-        usage: kilobytes(usage)?,
-        limit: kilobytes(limit)?,
-    })
+    let (usage, rest) = rest.split_once(", limit ")?;
+    let limit = kilobytes(rest.split(',').next()?)?;
+    let usage = kilobytes(usage)?;
+    Some(LimitUsage { usage, limit })
 }
 
 /// The limit that a line names as the cause, and what follows the cause.
@@ -269,33 +267,29 @@ fn group(text: &str) -> Option<CgroupPath> {
 fn killed(limit: Limit, rest: &str) -> Option<Kill> {
     let (pid, rest) = rest.split_once(" (")?;
     let (comm, tail) = rest.rsplit_once(") total-vm:")?;
-    let (total_vm, tail) = tail.split_once(',').unwrap_or((tail, ""));
-    let mut killed = Kill {
+    let total_vm = tail.split(',').next()?;
+    let fields = tail.split([',', ' ']).filter_map(|field| field.split_once(':'));
+    let fields: HashMap<&str, &str> = fields.collect();
+    let bytes = |key| fields.get(key).map_or(Some(0), |amount| kilobytes(amount));
+    Some(Kill {
         pid: number(pid)?,
         comm: comm.to_owned(),
         limit,
         memory: ReportedMemory {
-            total_vm_bytes: kilobytes(total_vm.strip_suffix("kB")?)?,
-            ..ReportedMemory::default()
+            total_vm_bytes: kilobytes(total_vm)?,
+            anon_rss_bytes: bytes("anon-rss")?,
+            file_rss_bytes: bytes("file-rss")?,
+            shmem_rss_bytes: bytes("shmem-rss")?,
         },
+        oom_score_adj: fields.get("oom_score_adj").and_then(|score| score.parse().ok()),
+        uid: fields.get("UID").and_then(|uid| number(uid)),
         ..Kill::default()
-    };
-    for (key, value) in tail.split([',', ' ']).filter_map(|field| field.split_once(':')) {
-        let amount = || kilobytes(value.strip_suffix("kB")?);
-        match key {
-            "anon-rss" => killed.memory.anon_rss_bytes = amount()?,
-            "file-rss" => killed.memory.file_rss_bytes = amount()?,
-            "shmem-rss" => killed.memory.shmem_rss_bytes = amount()?,
-            "UID" => killed.uid = number(value),
-            "oom_score_adj" => killed.oom_score_adj = value.parse().ok(),
-            _ => {}
-        }
-    }
-    Some(killed)
+    })
 }
 
+/// `16384kB` in bytes.
 fn kilobytes(text: &str) -> Option<u64> {
-    number::<u64>(text).map(|kb| kb.saturating_mul(1024))
+    number::<u64>(text.strip_suffix("kB")?).map(|kb| kb.saturating_mul(1024))
 }
 
 /// `TASK_COMM_LEN` without the terminating zero, in bytes. Each character stands for at least one byte.

@@ -8,7 +8,7 @@
 //! [`matched`] pairs as many as possible, from a table of which kill fits which rise.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::iter::once;
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -272,16 +272,12 @@ impl<'g> Places<'g> {
 
     fn find_components(&mut self) {
         let free = self.elsewhere() + 1;
-        let mut edges = BTreeSet::from([(free, free)]);
-        for (from, row) in self.nodes.iter().zip(&self.possible) {
-            edges.extend((0..free).filter(|to| row[*to]).map(|to| (*from, to)));
-        }
-        for (at, rise) in self.group.rises.iter().enumerate() {
-            edges.insert((free, at));
-            if count(self.nodes.iter().filter(|node| **node == at)) < rise.kills.get() {
-                edges.insert((at, free));
-            }
-        }
+        let taken = |rise: usize| count(self.nodes.iter().filter(|node| **node == rise));
+        let rooms = (0..free - 1).filter(|rise| taken(*rise) < self.group.rises[*rise].kills.get());
+        let moves = self.nodes.iter().zip(&self.possible);
+        let moves = moves.flat_map(|(from, row)| (0..free).filter(|to| row[*to]).map(|to| (*from, to)));
+        let edges = (0..=free).map(|to| (free, to)).filter(|(_, to)| *to + 1 != free);
+        let edges = edges.chain(rooms.map(|rise| (rise, free))).chain(moves);
         let graph = DiGraph::<(), (), usize>::from_edges(edges);
         for (number, component) in kosaraju_scc(&graph).into_iter().enumerate() {
             for node in component {

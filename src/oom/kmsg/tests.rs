@@ -31,11 +31,8 @@ fn summary(pid: u32) -> String {
 /// Reads a record with this number and this time in milliseconds, a millisecond later.
 fn record(tracker: &mut Tracker, seq: u64, text: &str) -> Option<Notice> {
     let line = Line::of_record(format!("3,{seq},{seq}000,-;{text}\n").as_bytes()).unwrap();
-    tracker.record_read(Attempt::Line(line), now(i64::try_from(seq).unwrap() * 1000 + 1000))
-}
-
-fn at_end(tracker: &mut Tracker) {
-    assert_eq!(tracker.record_read(Attempt::AtEnd(Duration::ZERO), now(0)), None);
+    let event = tracker.line(line, now(i64::try_from(seq).unwrap() * 1000 + 1000));
+    event.map(Notice::Event)
 }
 
 /// The number, time, origin and cgroup of a kill.
@@ -63,7 +60,7 @@ fn what_was_there_before_is_told_apart_from_what_comes() {
     assert_eq!(record(&mut tracker, 5, "first"), None);
     let replayed = record(&mut tracker, 6, KILLED);
     assert_eq!(kill(&replayed.unwrap()), Some((6, 6_000, Origin::Replayed, None)));
-    at_end(&mut tracker);
+    tracker.at_end(Duration::ZERO);
     let live = record(&mut tracker, 7, &KILLED.replace('7', "8"));
     assert_eq!(
         kill(&live.unwrap()),
@@ -88,7 +85,7 @@ fn what_was_told_before_is_not_told_again_but_still_explains() {
 fn a_position_beyond_the_log_silences_nothing_new() {
     let mut tracker = Tracker::new(Some(1_000_000));
     assert_eq!(record(&mut tracker, 5, KILLED), None);
-    at_end(&mut tracker);
+    tracker.at_end(Duration::ZERO);
     assert!(record(&mut tracker, 6, &KILLED.replace("process 7", "process 8")).is_some());
 }
 
@@ -96,7 +93,7 @@ fn a_position_beyond_the_log_silences_nothing_new() {
 fn overwritten_records_are_told_and_explain_nothing() {
     let mut tracker = Tracker::new(None);
     assert_eq!(record(&mut tracker, 5, &summary(7)), None);
-    assert_eq!(tracker.record_read(Attempt::Lost, now(0)), Some(Notice::Lost));
+    tracker.lost();
     let notice = record(&mut tracker, 9, KILLED);
     assert_eq!(kill(&notice.unwrap()), Some((9, 9_000, Origin::Replayed, None)));
 }
@@ -114,13 +111,13 @@ fn started(device: &Path) -> KmsgReader {
     reader
 }
 
-fn without_end(problem: String) -> String {
+fn without_end(problem: &str) -> String {
     let end = "; kills are counted, and told without process and cause";
     problem.strip_suffix(end).unwrap().to_owned()
 }
 
 fn ended(device: &Path) -> String {
-    without_end(started(device).problem.unwrap())
+    without_end(&started(device).problem.unwrap())
 }
 
 #[test]
@@ -143,7 +140,7 @@ async fn a_file_is_not_the_kernels_log() {
     let mut reader = started("/dev/null".as_ref());
     let refused = match reader.problem.take() {
         None => reader.next().await.unwrap_err().to_string(),
-        Some(problem) => without_end(problem),
+        Some(problem) => without_end(&problem),
     };
     assert!(is_ended(&refused), "{refused}");
 }
@@ -318,23 +315,21 @@ async fn a_refused_call_and_a_log_without_times_say_what_to_do() {
 #[tokio::test]
 async fn a_wall_clock_that_was_set_back_changes_neither_order_nor_age() {
     let mut tracker = Tracker::new(None);
-    at_end(&mut tracker);
+    tracker.at_end(Duration::ZERO);
     let line = |pid, millisecond| {
         let line = crate::oom::text::kernel_line(killed(pid, millisecond).trim_end()).unwrap();
-        Attempt::Line(Line {
+        Line {
             seq: Some(number(millisecond)),
             ..line
-        })
+        }
     };
-    let mut told = |attempt, monotonic_ms: u64, wall_ms: i64| {
+    let mut told = |line, monotonic_ms: u64, wall_ms: i64| {
         let now = Moment {
             monotonic: Duration::from_millis(monotonic_ms),
             wall: Timestamp::from_millisecond(wall_ms).unwrap(),
         };
-        match &tracker.record_read(attempt, now) {
-            Some(Notice::Event(event)) => (event.place.time.as_millis(), event.at.as_millisecond()),
-            other => panic!("{other:?}"),
-        }
+        let event = tracker.line(line, now).unwrap();
+        (event.place.time.as_millis(), event.at.as_millisecond())
     };
     assert_eq!(told(line(7, 1500), 1500, 900_000), (1500, 900_000));
     assert_eq!(

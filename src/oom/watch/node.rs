@@ -46,15 +46,6 @@ pub(super) trait NodeIo: CounterTree {
     fn is_own_thread(&self, task: u32) -> bool;
 }
 
-/// The facts about a victim that `/proc` still knew.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct ProcProbe {
-    /// Its cgroup; `/` counts as unknown.
-    pub(super) cgroup: Option<CgroupPath>,
-    /// Its role in its container.
-    pub(super) role: Role,
-}
-
 /// The files of this node.
 #[derive(Debug)]
 pub(super) struct NodeFiles {
@@ -147,8 +138,8 @@ impl NodeFiles {
         Some(self.directory(cgroup)?.join(name))
     }
 
-    /// Reads what `/proc` still knows of a victim.
-    pub(super) fn probe(&self, kill: &Kill) -> ProcProbe {
+    /// Reads what `/proc` still knows of a victim: its cgroup, where `/` counts as unknown, and its role in its container.
+    pub(super) fn probe(&self, kill: &Kill) -> (Option<CgroupPath>, Role) {
         let root = CgroupPath::root();
         let named = kill.task_cgroup.as_ref().filter(|path| **path != root);
         let mut role = named.and_then(|path| self.role_in(path, kill.pid));
@@ -166,10 +157,7 @@ impl NodeFiles {
                 .and_then(|path| self.role_in(path, kill.pid))
                 .or_else(is_first);
         }
-        ProcProbe {
-            cgroup,
-            role: role.unwrap_or(Role::Unspecified),
-        }
+        (cgroup, role.unwrap_or_default())
     }
 
     /// The role of a process in its container, if the agent knows that container's first process.

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::attribution::Attribution;
 use super::checkpoint::Checkpoint;
-use super::node::{NodeFiles, ProcProbe};
+use super::node::NodeFiles;
 use super::pod_names::NodePods;
 use super::schedule::{ContainerRefresh, Schedule, rest};
 use super::wake_up::{WakeUp, WakeUpReason};
@@ -145,7 +145,7 @@ impl Watcher {
             Notice::Event(event) => {
                 let probe = match (&event.event, event.origin) {
                     (Event::Kill(kill), Origin::Live) => self.files.probe(kill),
-                    _ => ProcProbe::default(),
+                    _ => <_>::default(),
                 };
                 self.attribution.add_event(event, probe, Moment::now(), &self.files);
             }

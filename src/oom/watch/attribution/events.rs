@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::checkpoint::RecordFacts;
 use super::super::container_limit::container_limit;
-use super::super::node::{NO_LIMIT, NodeIo, ProcProbe};
+use super::super::node::{NO_LIMIT, NodeIo};
 use super::{Attribution, PendingGroup, PendingKill};
 use crate::model::CgroupPath;
 use crate::oom::clock::Moment;
@@ -24,7 +24,7 @@ impl Attribution {
     pub(in crate::oom::watch) fn add_event(
         &mut self,
         log: LogEvent,
-        probe: ProcProbe,
+        (found, role): (Option<CgroupPath>, Role),
         now: Moment,
         files: &impl NodeIo,
     ) {
@@ -37,11 +37,11 @@ impl Attribution {
                 let facts = RecordFacts {
                     wall: log.at,
                     replayed,
-                    role: probe.role,
+                    role,
                 };
                 self.checkpoint.records.wait(log.seq, facts);
                 self.localize_kill(&mut kill);
-                match self.joiner.logged(log.place, *kill, probe.cgroup) {
+                match self.joiner.logged(log.place, *kill, found) {
                     Some(kill) => self.add_kill(kill, now, files),
                     None if self.checkpoint.doubted.contains(&log.seq) => self.joiner.doubt(log.seq),
                     None => self.apply_join_results(),

@@ -2,7 +2,6 @@ mod story;
 
 use jiff::Timestamp;
 
-use super::super::node::ProcProbe;
 use super::super::pod_names::NodePods;
 use super::super::testing::{Kernel, container, root};
 use super::events::MOST_CANDIDATES;
@@ -80,7 +79,7 @@ fn live(attribution: &mut Attribution, kernel: &Kernel, kill: Kill, time: u64) {
     let event = Event::Kill(Box::new(kill));
     attribution.add_event(
         logged(event, record, time, Origin::Live),
-        ProcProbe::default(),
+        <_>::default(),
         at(time),
         kernel,
     );
@@ -179,7 +178,7 @@ fn a_clock_that_is_set_back_or_forth_changes_the_times_of_kills_and_nothing_else
             at: wall,
             ..logged(event, record, now, Origin::Live)
         };
-        attribution.add_event(event, ProcProbe::default(), stepped(now), &kernel);
+        attribution.add_event(event, <_>::default(), stepped(now), &kernel);
         assert!(attribution.sweep(ms(now + 1), &kernel, || stepped(now + 1)).is_none());
         attribution.release(stepped(now + 20_000), &kernel);
         let reports = std::mem::take(&mut attribution.reports);
@@ -246,12 +245,7 @@ fn a_group_is_told_once_it_is_whole() {
         pid: 7,
         group: group.clone(),
     };
-    first.add_event(
-        logged(again, 43, 13, Origin::Live),
-        ProcProbe::default(),
-        at(13),
-        &kernel,
-    );
+    first.add_event(logged(again, 43, 13, Origin::Live), <_>::default(), at(13), &kernel);
     first.release(at(13), &kernel);
     let told = std::mem::take(&mut first.reports);
     assert_eq!((told.len(), &told[0].group), (1, &vec![7, 8]));
@@ -280,7 +274,7 @@ fn what_the_log_told_is_not_told_from_the_counters_when_the_log_is_lost_and_the_
     let second = Event::Kill(Box::new(kill(8, 41, Some(container(0, 1)))));
     attribution.add_event(
         logged(second, 41, 99, Origin::Replayed),
-        ProcProbe::default(),
+        <_>::default(),
         at(200),
         &kernel,
     );

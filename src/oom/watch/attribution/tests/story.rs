@@ -142,7 +142,7 @@ impl Node {
             let event = Event::Kill(Box::new(record.kill.clone()));
             let told = logged(event, number, record.time, origin);
             self.attribution
-                .add_event(told, ProcProbe::default(), at(self.now), &self.kernel);
+                .add_event(told, <_>::default(), at(self.now), &self.kernel);
         }
         self.take();
     }

@@ -313,7 +313,7 @@ mod tests {
             let log =
                 format!("Out of memory: Killed process {pid} (no such name) total-vm:4kB, anon-rss:3kB, file-rss:2kB");
             let [kill] = parse_log(log.as_bytes()).try_into().unwrap();
-            assert_eq!((kill.pid, NodeFiles::new().probe(&kill)), (pid, ProcProbe::default()));
+            assert_eq!((kill.pid, NodeFiles::new().probe(&kill)), (pid, <_>::default()));
         }
     }
 }

@@ -130,7 +130,7 @@ impl<'a> ShownPod<'a> {
             name: &pod.metadata.name,
             qos_class: given.qos,
             cgroups: cgroups(pod, &given, &observed.tree.overlaid(&wanted.tree), traits),
-            steps: plan.into_steps().into_iter().map(ShownStep::from).collect(),
+            steps: plan.steps().iter().cloned().map(ShownStep::from).collect(),
         })
     }
 
@@ -167,11 +167,11 @@ impl<'a> ShownPod<'a> {
 fn cgroups(pod: &Pod, given: &Hierarchy, end: &PodTree, traits: &NodeTraits) -> Vec<ShownCgroup> {
     let uid = Some(pod.cgroup_uid()).filter(|uid| !uid.is_empty()).unwrap_or("<uid>");
     let pod_path = pod_cgroup_path(traits.driver, "/", given.qos, uid);
-    let containers = given.containers.iter().map(|container| {
-        let id = pod.container_status(&container.name).and_then(ContainerStatus::bare_id);
-        let id = id.map_or_else(|| format!("<{}>", container.name), str::to_owned);
-        let name = container_cgroup_name(traits.driver, traits.runtime, &id);
-        (Target::Container(container.name.clone()), format!("{pod_path}/{name}"))
+    let containers = given.containers.iter().map(|(name, _)| {
+        let id = pod.container_status(name).and_then(ContainerStatus::bare_id);
+        let id = id.map_or_else(|| format!("<{name}>"), str::to_owned);
+        let directory = container_cgroup_name(traits.driver, traits.runtime, &id);
+        (Target::Container(name.clone()), format!("{pod_path}/{directory}"))
     });
     let all = std::iter::once((Target::Pod, pod_path.clone())).chain(containers);
     let shown = |(target, path)| ShownCgroup {

@@ -139,7 +139,7 @@ fn between<T: PartialOrd + 'static>(
 
 /// An amount of memory or disk in Kubernetes' notation: `16Mi`.
 pub(super) fn bytes(least: &'static str, most: &'static str) -> impl Parser<Bytes> {
-    between("an amount", |text| Bytes::parse(text).ok(), [least, most])
+    between("an amount", |text| text.parse().ok(), [least, most])
 }
 
 pub(super) fn number<T: FromStr + PartialOrd + 'static>(least: &'static str, most: &'static str) -> impl Parser<T> {

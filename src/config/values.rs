@@ -80,7 +80,7 @@ impl FromStr for Share {
                 Ok(percent @ 0..=100) => Ok(Self::Percent(percent)),
                 _ => Err(()),
             },
-            None => Bytes::parse(text).map(Self::Amount).map_err(|_| ()),
+            None => text.parse().map(Self::Amount).map_err(|_| ()),
         }
     }
 }

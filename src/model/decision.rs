@@ -18,7 +18,7 @@ pub enum Action {
 macro_rules! reasons {
     ($($name:ident => $action:ident, $meaning:literal;)*) => {
         /// Why a pod is changed or not. The [`Action`] follows from it.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, derive_more::Display)]
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, strum::Display, strum::IntoStaticStr)]
         pub enum Reason {
             $(#[doc = $meaning] $name,)*
         }
@@ -33,10 +33,6 @@ macro_rules! reasons {
             /// The reason for people, as the end of a sentence about the pod.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$name => $meaning,)* }
-            }
-
-            pub const fn as_str(self) -> &'static str {
-                match self { $(Self::$name => stringify!($name),)* }
             }
         }
     };

@@ -21,12 +21,8 @@ impl PageSize {
     pub const KIB_64: Self = Self(64 << 10);
 
     /// A page size in bytes. `None` if no kernel has such pages.
-    pub const fn new(bytes: u64) -> Option<Self> {
-        if bytes.is_power_of_two() {
-            Some(Self(bytes))
-        } else {
-            None
-        }
+    pub fn new(bytes: u64) -> Option<Self> {
+        bytes.is_power_of_two().then_some(Self(bytes))
     }
 
     /// In bytes.
@@ -40,38 +36,27 @@ impl PageSize {
     }
 }
 
-macro_rules! clamped {
-    ($(#[$about:meta])* $name:ident, $least:literal to $most:literal) => {
-        $(#[$about])*
-        ///
-        /// Between [`Self::MIN`] and [`Self::MAX`], like the kernel's value.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $name(u64);
+/// A value that the kernel keeps between [`Self::MIN`] and [`Self::MAX`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Clamped<const LEAST: u64, const MOST: u64>(u64);
 
-        impl $name {
-            pub const MIN: Self = Self($least);
-            pub const MAX: Self = Self($most);
+/// cgroup v1 `cpu.shares`, within the kernel's bounds (`MIN_SHARES` and `MAX_SHARES`, kernel/sched/sched.h).
+pub type CpuShares = Clamped<2, 262_144>;
+/// cgroup v2 `cpu.weight`.
+pub type CpuWeight = Clamped<1, 10_000>;
 
-            /// Clamps the value silently, like the kernel.
-            pub fn new(value: u64) -> Self {
-                Self(value.clamp(Self::MIN.0, Self::MAX.0))
-            }
+impl<const LEAST: u64, const MOST: u64> Clamped<LEAST, MOST> {
+    pub const MIN: Self = Self(LEAST);
+    pub const MAX: Self = Self(MOST);
 
-            pub const fn get(self) -> u64 {
-                self.0
-            }
-        }
-    };
-}
+    /// Clamps the value silently, like the kernel.
+    pub fn new(value: u64) -> Self {
+        Self(value.clamp(LEAST, MOST))
+    }
 
-clamped! {
-    /// cgroup v1 `cpu.shares`, within the kernel's bounds (`MIN_SHARES` and `MAX_SHARES`, kernel/sched/sched.h).
-    CpuShares, 2 to 262_144
-}
-
-clamped! {
-    /// cgroup v2 `cpu.weight`.
-    CpuWeight, 1 to 10_000
+    pub const fn get(self) -> u64 {
+        self.0
+    }
 }
 
 impl From<MilliCpu> for CpuShares {
@@ -105,14 +90,9 @@ impl WeightFormula {
             Self::Linear => CpuWeight::new(1 + (shares.0 - 2) * 9999 / 262_142),
             Self::Quadratic => {
                 // At most 262143: exact in f64, as is the result, at most 10000.
-                #[expect(clippy::cast_precision_loss, reason = "shares are at most 262144")]
-                let l = (shares.0 as f64).log2();
+                let l = u32::try_from(shares.0).map_or(f64::MAX, f64::from).log2();
                 let exponent = (l * l + 125.0 * l) / 612.0 - 7.0 / 34.0;
-                #[expect(
-                    clippy::cast_possible_truncation,
-                    clippy::cast_sign_loss,
-                    reason = "between 1 and 10000"
-                )]
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 10000")]
                 let weight = 10_f64.powf(exponent).ceil() as u64;
                 CpuWeight::new(weight)
             }
@@ -138,12 +118,6 @@ pub struct CpuMax {
 }
 
 impl CpuMax {
-    /// No bound, with the default period.
-    pub const UNBOUNDED: Self = Self {
-        quota: CpuQuota::Max,
-        period_us: DEFAULT_CFS_PERIOD_US,
-    };
-
     /// The quota for a cpu limit. No limit and zero are unbounded.
     ///
     /// `MilliCPUToQuota` (kubernetes `pkg/kubelet/cm/helpers_linux.go`): at least 1000 µs, so the smallest effective limit is
@@ -280,7 +254,8 @@ mod tests {
         assert_eq!(rounded(17_500), CpuQuota::Micros(18_000));
         assert_eq!(rounded(18_000), CpuQuota::Micros(18_000));
         assert_eq!(rounded(1_100), CpuQuota::Micros(2_000));
-        assert_eq!(CpuMax::UNBOUNDED.systemd_rounded(), CpuMax::UNBOUNDED);
+        let unbounded = CpuMax::of_limit(None, DEFAULT_CFS_PERIOD_US);
+        assert_eq!(unbounded.systemd_rounded(), unbounded);
     }
 
     #[test]
@@ -309,7 +284,8 @@ mod tests {
         assert!(bound(50_000, 100_000).allows(bound(25_000, 50_000)));
         assert!(!bound(10_000, 100_000).allows(bound(3_334, 33_333)));
         assert!(bound(10_000, 100_000).allows(bound(3_333, 33_333)));
-        assert!(CpuMax::UNBOUNDED.allows(bound(1000, 1000)));
-        assert!(!bound(1_000_000, 1000).allows(CpuMax::UNBOUNDED));
+        let unbounded = CpuMax::of_limit(None, DEFAULT_CFS_PERIOD_US);
+        assert!(unbounded.allows(bound(1000, 1000)));
+        assert!(!bound(1_000_000, 1000).allows(unbounded));
     }
 }

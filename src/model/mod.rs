@@ -9,7 +9,6 @@
 mod cgroup_path;
 mod decision;
 mod kernel;
-mod live;
 mod node;
 pub mod objects;
 pub mod quantity;
@@ -17,17 +16,14 @@ mod record;
 mod requirements;
 mod setting;
 mod step;
-mod tree;
 mod units;
 
 pub use cgroup_path::{CgroupPath, InvalidPath};
 pub use decision::{Action, Reason};
-pub use kernel::{CpuMax, CpuQuota, CpuShares, CpuWeight, DEFAULT_CFS_PERIOD_US, MemoryLimit, PageSize, WeightFormula};
-pub use live::{BoundPod, LiveContainer, LivePod};
-pub use node::{AskWhenFull, CgroupVersion, Driver, KubeletVersion, NodeTraits, ParseKubeletVersionError, RuntimeKind};
+pub use kernel::*;
+pub use node::*;
 pub use record::{Cause, ChangeRecord, Evidence, HookEnd, Outcome, Stages, StepRecord, Withheld, micros};
 pub use requirements::{NamedRequirements, QosClass, Requirements, ResourceList};
 pub use setting::{ControlFile, ParseSettingError, Setting, Settings};
-pub use step::{Change, Step, Via};
-pub use tree::{CriResources, PodTree, PodValues, Target};
+pub use step::*;
 pub use units::{Bytes, MilliCpu, Resource};

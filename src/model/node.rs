@@ -1,10 +1,13 @@
-//! A node's cgroup version, driver, runtime and kubelet.
+//! A node's cgroup version, driver, runtime and kubelet, and the pods that run there.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{PageSize, WeightFormula};
+use crate::model::objects::{Pod, PodId};
+use crate::model::{CgroupPath, PageSize, Target, WeightFormula};
 
 /// The version of the node's cgroup tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, derive_more::Display)]
@@ -62,32 +65,18 @@ impl KubeletVersion {
     /// The oldest version whose rules this crate knows.
     pub const OLDEST: Self = Self(20);
 
-    /// Whether an init container without a limit leaves its pod's limit undeclared: since 1.27, in which `ResourceConfigForPod`
-    /// uses the shared resource helpers. Before, only regular containers counted.
-    pub const fn init_containers_declare_limits(self) -> bool {
-        self.0 >= 27
-    }
-
-    /// Whether an explicit cpu request of zero gives the least shares (since 1.25, kubernetes#108832) rather
-    /// than those of the limit.
-    pub const fn zero_request_is_least(self) -> bool {
-        self.0 >= 25
-    }
-
-    /// Whether the gate `InPlacePodVerticalScaling` is on by default: since 1.33.
-    pub const fn resizes_by_default(self) -> bool {
-        self.0 >= 33
-    }
-
-    /// Whether that gate is locked: since 1.35.
-    pub const fn always_resizes(self) -> bool {
-        self.0 >= 35
-    }
-
-    /// Whether `spec.resources` counts: the gate `PodLevelResources` is on by default since 1.34.
-    pub const fn pod_level_resources(self) -> bool {
-        self.0 >= 34
-    }
+    /// From this version on an init container without a limit leaves its pod's limit undeclared: `ResourceConfigForPod` uses the
+    /// shared resource helpers. Before, only regular containers counted.
+    pub const INIT_CONTAINERS_DECLARE_LIMITS: Self = Self(27);
+    /// From this version on an explicit cpu request of zero gives the least shares (kubernetes#108832) rather than those of the
+    /// limit.
+    pub const ZERO_REQUEST_IS_LEAST: Self = Self(25);
+    /// From this version on the gate `InPlacePodVerticalScaling` is on by default.
+    pub const RESIZES_BY_DEFAULT: Self = Self(33);
+    /// From this version on that gate is locked.
+    pub const ALWAYS_RESIZES: Self = Self(35);
+    /// From this version on `spec.resources` counts: the gate `PodLevelResources` is on by default.
+    pub const POD_LEVEL_RESOURCES: Self = Self(34);
 }
 
 /// A text is not the version of a kubelet.
@@ -107,12 +96,8 @@ impl FromStr for KubeletVersion {
             None => bare,
         };
         // Some vendors print the minor version as `20+`.
-        minor
-            .strip_suffix('+')
-            .unwrap_or(minor)
-            .parse()
-            .map(Self)
-            .map_err(|_| ParseKubeletVersionError(text.to_owned()))
+        let minor = minor.strip_suffix('+').unwrap_or(minor).parse();
+        minor.map(Self).map_err(|_| ParseKubeletVersionError(text.to_owned()))
     }
 }
 
@@ -126,6 +111,58 @@ pub struct NodeTraits {
     pub container_weight: WeightFormula,
     pub kubelet: KubeletVersion,
     pub page: PageSize,
+}
+
+/// A pod that has a cgroup, and its containers that have a cgroup and a known name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LivePod {
+    pub id: PodId,
+    pub path: CgroupPath,
+    pub containers: BTreeMap<String, LiveContainer>,
+}
+
+/// A container that has a cgroup.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveContainer {
+    pub id: String,
+    pub path: CgroupPath,
+}
+
+impl LivePod {
+    /// The id of the pod's own cgroup beside those of its containers. No runtime gives a container this id.
+    pub const POD_CGROUP: &str = "pod";
+
+    /// The id of one of the pod's cgroups. A container that starts again has another id.
+    pub(crate) fn cgroup_id(&self, target: &Target) -> &str {
+        let container = target.container().and_then(|name| self.containers.get(name));
+        container.map_or(Self::POD_CGROUP, |container| &container.id)
+    }
+}
+
+/// A pod that runs, together with the object that describes it. The agent writes to no other pod and requests nothing for one.
+#[derive(Debug, Clone)]
+pub struct BoundPod {
+    object: Arc<Pod>,
+    live: Arc<LivePod>,
+}
+
+impl BoundPod {
+    /// `None` if the object describes another pod ([`Pod::describes`]).
+    pub fn new(object: &Arc<Pod>, live: &Arc<LivePod>) -> Option<Self> {
+        object.describes(&live.id).then(|| Self {
+            object: Arc::clone(object),
+            live: Arc::clone(live),
+        })
+    }
+
+    /// The pod's object from its source.
+    pub const fn object(&self) -> &Arc<Pod> {
+        &self.object
+    }
+
+    pub const fn live(&self) -> &Arc<LivePod> {
+        &self.live
+    }
 }
 
 #[cfg(test)]

@@ -3,19 +3,18 @@
 //! Follows `k8s.io/apimachinery/pkg/api/resource.ParseQuantity`: rounds up to whole nano units, away from zero, and saturates
 //! at `i64`.
 
-use std::fmt;
+use serde::de::{Error, Unexpected};
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
 
-/// A text is not a quantity, or a negative one.
+/// A text is not a quantity, or a negative one. Holds the text, and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum QuantityError {
-    /// The text is not of the form `<number><suffix>`.
-    #[error(
-        "{0:?} is not a quantity: write a number with an optional suffix (n u m k M G T P E, Ki Mi Gi Ti Pi Ei, or e<exponent>), such as 250m or 1.5Gi"
-    )]
-    Malformed(String),
-    #[error("{0:?} is negative: allowed are values from 0 upwards")]
-    Negative(String),
-}
+#[error("{0:?} is {1}")]
+pub struct QuantityError(String, &'static str);
+
+const MALFORMED: &str = "not a quantity: write a number with an optional suffix (n u m k M G T P E, Ki Mi Gi Ti Pi Ei, or \
+                         e<exponent>), such as 250m or 1.5Gi";
+const NEGATIVE: &str = "negative: allowed are values from 0 upwards";
 
 /// Nano units in one unit.
 const NANO: i128 = 1_000_000_000;
@@ -31,7 +30,7 @@ impl Quantity {
     ///
     /// Errors: [`QuantityError`] if the text is malformed or negative.
     pub fn parse(text: &str) -> Result<Self, QuantityError> {
-        let malformed = || QuantityError::Malformed(text.to_owned());
+        let malformed = || QuantityError(text.to_owned(), MALFORMED);
         let trimmed = text.trim();
         let (negative, unsigned) = match trimmed.strip_prefix('-') {
             Some(rest) => (true, rest),
@@ -50,7 +49,7 @@ impl Quantity {
         let nano = decimal(whole, fraction, ten.saturating_add(9));
         let nano = nano.saturating_mul(1 << two).min(CEILING);
         if negative && nano > 0 {
-            return Err(QuantityError::Negative(text.to_owned()));
+            return Err(QuantityError(text.to_owned(), NEGATIVE));
         }
         Ok(Self(nano))
     }
@@ -109,36 +108,21 @@ fn decimal(whole: &str, fraction: &str, exponent: i32) -> i128 {
     value
 }
 
-/// Deserializes a quantity from a string or a number, as the API server does.
-struct QuantityVisitor;
-
-impl serde::de::Visitor<'_> for QuantityVisitor {
-    type Value = Quantity;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a quantity such as 250m, 1.5Gi or 128974848")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Quantity, E> {
-        Quantity::parse(text).map_err(E::custom)
-    }
-
-    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Quantity, E> {
-        self.visit_str(&number.to_string())
-    }
-
-    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Quantity, E> {
-        self.visit_str(&number.to_string())
-    }
-
-    fn visit_f64<E: serde::de::Error>(self, number: f64) -> Result<Quantity, E> {
-        self.visit_str(&number.to_string())
-    }
-}
-
-impl<'de> serde::Deserialize<'de> for Quantity {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(QuantityVisitor)
+impl<'de> Deserialize<'de> for Quantity {
+    /// From a string or a number, as the API server does.
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = match Value::deserialize(deserializer)? {
+            Value::String(text) => text,
+            Value::Number(number) => number.to_string(),
+            _ => {
+                let expected = "a quantity such as 250m, 1.5Gi or 128974848";
+                return Err(D::Error::invalid_type(
+                    Unexpected::Other("neither text nor a number"),
+                    &expected,
+                ));
+            }
+        };
+        Self::parse(&text).map_err(D::Error::custom)
     }
 }
 
@@ -191,11 +175,11 @@ mod tests {
         ] {
             assert_eq!(
                 Quantity::parse(text),
-                Err(QuantityError::Malformed(text.to_owned())),
+                Err(QuantityError(text.to_owned(), MALFORMED)),
                 "{text}"
             );
         }
-        assert_eq!(Quantity::parse("-1"), Err(QuantityError::Negative("-1".to_owned())));
+        assert_eq!(Quantity::parse("-1"), Err(QuantityError("-1".to_owned(), NEGATIVE)));
     }
 
     proptest! {

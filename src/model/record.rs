@@ -213,11 +213,10 @@ impl Outcome {
 
     /// Notes that the API server denied the wanted amounts, and that the pass was to restore what was granted before.
     pub(crate) fn deny(&mut self, why: &str) {
-        let mut reason = why.to_owned();
-        if let Some(more) = self.reason() {
-            reason.push_str("; what was granted before is not there yet: ");
-            reason.push_str(more);
-        }
+        let reason = match self.reason() {
+            Some(more) => format!("{why}; what was granted before is not there yet: {more}"),
+            None => why.to_owned(),
+        };
         *self = match self {
             Self::Incomplete { .. } => Self::Incomplete { reason },
             Self::Interrupted { .. } => Self::Interrupted { reason },

@@ -40,34 +40,34 @@ impl ResourceList {
         }
     }
 
+    /// The list with these amounts as plain numbers (thousandths of a cpu, bytes), saturating.
+    pub fn from_fn(amount: impl Fn(Resource) -> Option<u64>) -> Self {
+        let mut list = Self::default();
+        for resource in Resource::ALL {
+            list.set(resource, amount(resource));
+        }
+        list
+    }
+
     /// These amounts, and where they are unset those of `other`.
     #[must_use]
     pub fn or(self, other: Self) -> Self {
-        Self {
-            cpu: self.cpu.or(other.cpu),
-            memory: self.memory.or(other.memory),
-        }
+        Self::from_fn(|resource| self.get(resource).or(other.get(resource)))
     }
 
     /// Combines the amounts of both lists. An amount that only one list has stays as it is.
     #[must_use]
     pub fn combine(self, other: Self, with: fn(u64, u64) -> u64) -> Self {
-        let mut combined = self.or(other);
-        for resource in Resource::ALL {
-            if let (Some(own), Some(other)) = (self.get(resource), other.get(resource)) {
-                combined.set(resource, Some(with(own, other)));
-            }
-        }
-        combined
+        Self::from_fn(|resource| match (self.get(resource), other.get(resource)) {
+            (Some(own), Some(other)) => Some(with(own, other)),
+            (own, other) => own.or(other),
+        })
     }
 
     /// These amounts without zeros, which upstream treats as unset.
     #[must_use]
     pub fn nonzero(self) -> Self {
-        Self {
-            cpu: self.cpu.filter(|cpu| !cpu.is_zero()),
-            memory: self.memory.filter(|memory| !memory.is_zero()),
-        }
+        Self::from_fn(|resource| self.get(resource).filter(|amount| *amount > 0))
     }
 
     /// The first resource of which this list has more than `other`, with both amounts as quantities.
@@ -106,6 +106,11 @@ impl Requirements {
         self.limits.set(resource, Some(least));
     }
 
+    /// The request and the limit of a resource as plain numbers (thousandths of a cpu, bytes), if set.
+    pub fn of(&self, resource: Resource) -> [Option<u64>; 2] {
+        [self.requests.get(resource), self.limits.get(resource)]
+    }
+
     /// Takes over the amounts that `other` sets.
     pub fn overlay(&mut self, other: &Self) {
         self.requests = other.requests.or(self.requests);
@@ -133,12 +138,21 @@ pub struct NamedRequirements {
 }
 
 impl NamedRequirements {
+    /// The requirements of the container of that name.
+    pub fn new(name: &str, resources: Requirements) -> Self {
+        let name = name.to_owned();
+        Self { name, resources }
+    }
+
     /// The requirements of the pod as a whole.
-    pub const fn of_pod(resources: Requirements) -> Self {
-        Self {
-            name: String::new(),
-            resources,
-        }
+    pub fn of_pod(resources: Requirements) -> Self {
+        Self::new("", resources)
+    }
+
+    /// The requirements of that name in a list.
+    pub fn find<'a>(list: &'a [Self], name: &str) -> Option<&'a Requirements> {
+        let mut all = list.iter();
+        all.find(|named| named.name == name).map(|named| &named.resources)
     }
 
     pub const fn is_of_pod(&self) -> bool {

@@ -95,18 +95,24 @@ impl Setting {
     /// Errors: [`ParseSettingError`] if the text is not a value of that file.
     pub fn parse(file: ControlFile, text: &str) -> Result<Self, ParseSettingError> {
         let text = text.trim();
+        let number = || text.parse().ok();
+        let memory =
+            |unbounded| bound(text, unbounded).map(|bytes| bytes.map_or(MemoryLimit::Max, MemoryLimit::of_bytes));
         let parsed = match file {
-            ControlFile::CpuMax => cpu_max(text).map(Self::CpuMax),
-            ControlFile::CpuMaxBurst => number(text).map(Self::CpuMaxBurst),
-            ControlFile::CpuWeight => number(text).map(|weight| Self::CpuWeight(CpuWeight::new(weight))),
-            ControlFile::MemoryHigh => memory(text, "max").map(Self::MemoryHigh),
-            ControlFile::MemoryMax => memory(text, "max").map(Self::MemoryMax),
-            ControlFile::CpuShares => number(text).map(|shares| Self::CpuShares(CpuShares::new(shares))),
+            ControlFile::CpuMax => text.split_once(' ').and_then(|(micros, period)| {
+                let (quota, period_us) = (quota(micros, "max")?, period.parse().ok()?);
+                Some(Self::CpuMax(CpuMax { quota, period_us }))
+            }),
+            ControlFile::CpuMaxBurst => number().map(Self::CpuMaxBurst),
+            ControlFile::CpuWeight => number().map(CpuWeight::new).map(Self::CpuWeight),
+            ControlFile::MemoryHigh => memory("max").map(Self::MemoryHigh),
+            ControlFile::MemoryMax => memory("max").map(Self::MemoryMax),
+            ControlFile::CpuShares => number().map(CpuShares::new).map(Self::CpuShares),
             ControlFile::CfsQuota => quota(text, "-1").map(Self::CfsQuota),
-            ControlFile::CfsPeriod => number(text).map(Self::CfsPeriod),
-            ControlFile::CfsBurst => number(text).map(Self::CfsBurst),
-            ControlFile::MemoryLimit => memory(text, "-1").map(Self::MemoryLimit),
-            ControlFile::MemswLimit => memory(text, "-1").map(Self::MemswLimit),
+            ControlFile::CfsPeriod => number().map(Self::CfsPeriod),
+            ControlFile::CfsBurst => number().map(Self::CfsBurst),
+            ControlFile::MemoryLimit => memory("-1").map(Self::MemoryLimit),
+            ControlFile::MemswLimit => memory("-1").map(Self::MemswLimit),
         };
         parsed.ok_or_else(|| ParseSettingError {
             file,
@@ -159,31 +165,14 @@ impl Setting {
     }
 }
 
-fn number(text: &str) -> Option<u64> {
-    text.parse().ok()
+/// A number, or no bound.
+fn bound(text: &str, unbounded: &str) -> Option<Option<u64>> {
+    let number = || text.parse().ok().map(Some);
+    if text == unbounded { Some(None) } else { number() }
 }
 
 fn quota(text: &str, unbounded: &str) -> Option<CpuQuota> {
-    if text == unbounded {
-        Some(CpuQuota::Max)
-    } else {
-        number(text).map(CpuQuota::Micros)
-    }
-}
-
-fn cpu_max(text: &str) -> Option<CpuMax> {
-    let (quota_text, period) = text.split_once(' ')?;
-    Some(CpuMax {
-        quota: quota(quota_text, "max")?,
-        period_us: number(period)?,
-    })
-}
-
-fn memory(text: &str, unbounded: &str) -> Option<MemoryLimit> {
-    if text == unbounded {
-        return Some(MemoryLimit::Max);
-    }
-    number(text).map(MemoryLimit::of_bytes)
+    bound(text, unbounded).map(|micros| micros.map_or(CpuQuota::Max, CpuQuota::Micros))
 }
 
 impl fmt::Display for Setting {
@@ -266,14 +255,6 @@ impl Settings {
     pub fn burst(&self) -> Option<Setting> {
         self.get(ControlFile::CpuMaxBurst)
             .or_else(|| self.get(ControlFile::CfsBurst))
-    }
-
-    /// The value of `memory.high`, above which the kernel slows processes down.
-    pub fn memory_high(&self) -> Option<MemoryLimit> {
-        match self.get(ControlFile::MemoryHigh) {
-            Some(Setting::MemoryHigh(limit)) => Some(limit),
-            _ => None,
-        }
     }
 
     /// The memory limit, from `memory.max` or `memory.limit_in_bytes`.

@@ -2,14 +2,27 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 use super::quantity::{Quantity, QuantityError};
 
 /// The two resources that vscaled manages, named like the kernel's controllers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
-#[display(rename_all = "lowercase")]
+#[derive(
+    Debug,
+    Clone,
+    Copy,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    Serialize,
+    Deserialize,
+    strum::Display,
+    strum::IntoStaticStr,
+)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Resource {
     Cpu,
     Memory,
@@ -20,11 +33,8 @@ impl Resource {
     pub const ALL: [Self; 2] = [Self::Cpu, Self::Memory];
 
     /// The name in the Kubernetes API, and of the kernel's controller.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Cpu => "cpu",
-            Self::Memory => "memory",
-        }
+    pub fn name(self) -> &'static str {
+        self.into()
     }
 
     /// Prints an amount of the resource (thousandths of a cpu, bytes) as a quantity.
@@ -37,11 +47,13 @@ impl Resource {
 }
 
 /// Thousandths of a cpu. At most `i64::MAX`, like a Kubernetes quantity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Deserialize)]
+#[serde(from = "Quantity")]
 pub struct MilliCpu(u64);
 
 /// Bytes of memory. At most `i64::MAX`, like a Kubernetes quantity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Deserialize)]
+#[serde(from = "Quantity")]
 pub struct Bytes(u64);
 
 macro_rules! amount {
@@ -80,13 +92,6 @@ macro_rules! amount {
             pub const fn saturating_sub(self, other: Self) -> Self {
                 Self(self.0.saturating_sub(other.0))
             }
-
-            /// Parses a Kubernetes quantity, and rounds up to this unit.
-            ///
-            /// Errors: [`QuantityError`] if the text is malformed or negative.
-            pub fn parse(text: &str) -> Result<Self, QuantityError> {
-                Quantity::parse(text).map(Self::from)
-            }
         }
 
         impl From<Quantity> for $name {
@@ -104,20 +109,17 @@ macro_rules! amount {
         impl std::str::FromStr for $name {
             type Err = QuantityError;
 
+            /// Parses a Kubernetes quantity, and rounds up to this unit.
+            ///
+            /// Errors: [`QuantityError`] if the text is malformed or negative.
             fn from_str(text: &str) -> Result<Self, QuantityError> {
-                Self::parse(text)
+                Quantity::parse(text).map(Self::from)
             }
         }
 
         impl Serialize for $name {
             fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_str(self)
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                Quantity::deserialize(deserializer).map(Self::from)
             }
         }
     };
@@ -140,10 +142,9 @@ impl fmt::Display for Bytes {
     /// The canonical Kubernetes notation: the largest binary suffix that keeps the value exact.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
-        let steps = if self.0 == 0 {
-            0
-        } else {
-            (self.0.trailing_zeros() / 10).min(6)
+        let steps = match self.0 {
+            0 => 0,
+            bytes => (bytes.trailing_zeros() / 10).min(6),
         };
         write!(f, "{}{}", self.0 >> (10 * steps), SUFFIXES[steps as usize])
     }
@@ -172,8 +173,8 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_printed_is_read_back(amount in 0_u64..=i64::MAX as u64) {
-            prop_assert_eq!(Bytes::parse(&Bytes::new(amount).to_string()), Ok(Bytes::new(amount)));
-            prop_assert_eq!(MilliCpu::parse(&MilliCpu::new(amount).to_string()), Ok(MilliCpu::new(amount)));
+            prop_assert_eq!(Bytes::new(amount).to_string().parse(), Ok(Bytes::new(amount)));
+            prop_assert_eq!(MilliCpu::new(amount).to_string().parse(), Ok(MilliCpu::new(amount)));
         }
     }
 }

@@ -8,15 +8,17 @@
 //!
 //! The rules are the kubelet's: `ResourceConfigForPod` (`pkg/kubelet/cm/helpers_linux.go`) for the pod,
 //! `generateLinuxContainerResources` (`pkg/kubelet/kuberuntime/kuberuntime_container_linux.go`) for containers.
+//!
+//! An [`EffectivePod`] holds a pod's resources as the API server stored them: with its defaults, with the decided amounts, and
+//! summed up like the kubelet does. It knows no cgroups.
 
-use crate::model::objects::Pod;
+use crate::model::objects::{Container, ContainerStatus, Pod};
 use crate::model::{
-    Bytes, CgroupVersion, CpuMax, CpuQuota, CpuShares, CriResources, DEFAULT_CFS_PERIOD_US, Driver, MemoryLimit,
-    MilliCpu, NamedRequirements, NodeTraits, PodTree, PodValues, QosClass, Resource, ResourceList, Setting, Settings,
-    Target, WeightFormula,
+    Bytes, CgroupVersion, CpuMax, CpuQuota, CpuShares, CriResources, DEFAULT_CFS_PERIOD_US, Driver, KubeletVersion,
+    MemoryLimit, MilliCpu, NamedRequirements, NodeTraits, PodTree, PodValues, QosClass, Requirements, Resource,
+    ResourceList, Setting, Settings, Target, WeightFormula,
 };
 
-use super::effective::{EffectiveContainer, EffectivePod};
 use super::shrink::Holds;
 
 /// A declared limit that bounds nothing: that of a container that is kept without one.
@@ -33,23 +35,15 @@ pub struct Allowance {
     pub period_us: Option<u64>,
 }
 
-/// A container and what its cgroup is given.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ContainerAllowance {
-    /// The container's name in the pod spec.
-    pub name: String,
-    pub allowance: Allowance,
-}
-
 /// What all cgroups of a pod are given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
     /// The class, which decides where the pod's cgroup is. No resize changes the class.
     pub qos: QosClass,
     pub pod: Allowance,
-    /// Regular containers in the spec's order, then sidecars. Other init containers have ended before a resize, and
-    /// count for the pod only.
-    pub containers: Vec<ContainerAllowance>,
+    /// By name, regular containers in the spec's order, then sidecars. Other init containers have ended before a resize,
+    /// and count for the pod only.
+    pub containers: Vec<(String, Allowance)>,
     /// The pod's own memory limit, which bounds each container and their sum.
     own_memory_limit: Option<Bytes>,
     traits: NodeTraits,
@@ -59,12 +53,9 @@ pub struct Hierarchy {
 /// them has those of its spec. The API server's defaults need not be filled in.
 pub fn hierarchy(pod: &Pod, targets: &[NamedRequirements], traits: &NodeTraits) -> Hierarchy {
     let effective = EffectivePod::new(pod, targets, traits.kubelet);
-    let sidecars = effective.init.iter().filter(|container| container.sidecar);
-    let containers = effective.regular.iter().chain(sidecars);
-    let containers = containers.map(|container| ContainerAllowance {
-        name: container.name.to_owned(),
-        allowance: container_allowance(container, &effective, traits),
-    });
+    let containers = effective
+        .running()
+        .map(|one| (one.name.to_owned(), container_allowance(one, &effective, traits)));
     Hierarchy {
         qos: effective.qos,
         pod: pod_allowance(&effective),
@@ -77,14 +68,8 @@ pub fn hierarchy(pod: &Pod, targets: &[NamedRequirements], traits: &NodeTraits) 
 /// The requirements in force as the kubelet reports them, for the containers that it reports. The cgroups of a running pod
 /// may differ from its spec until a resize is done.
 pub fn in_force(pod: &Pod) -> Vec<NamedRequirements> {
-    let reported = pod.statuses().filter_map(|status| {
-        let resources = status.resources?;
-        Some(NamedRequirements {
-            name: status.name.clone(),
-            resources,
-        })
-    });
-    reported.collect()
+    let named = |status: &ContainerStatus| Some(NamedRequirements::new(&status.name, status.resources?));
+    pod.statuses().filter_map(named).collect()
 }
 
 fn pod_allowance(pod: &EffectivePod<'_>) -> Allowance {
@@ -97,7 +82,7 @@ fn pod_allowance(pod: &EffectivePod<'_>) -> Allowance {
         QosClass::Guaranteed | QosClass::Burstable => pod.requests().cpu.unwrap_or_default(),
         QosClass::BestEffort => MilliCpu::ZERO,
     };
-    let ResourceList { cpu, memory } = pod.limits().nonzero();
+    let ResourceList { cpu, memory } = pod.limits();
     Allowance {
         shares: CpuShares::from(shares),
         cpu_limit: cpu.filter(|_| declared(Resource::Cpu)),
@@ -110,7 +95,7 @@ fn container_allowance(container: &EffectiveContainer<'_>, pod: &EffectivePod<'_
     let own = container.resources;
     // The pod-level limit bounds a container without a limit of its own, in the container's cgroup.
     let limits = own.limits.nonzero().or(pod.pod_level.limits);
-    let counts = |cpu: &MilliCpu| !cpu.is_zero() || traits.kubelet.zero_request_is_least();
+    let counts = |cpu: &MilliCpu| !cpu.is_zero() || traits.kubelet >= KubeletVersion::ZERO_REQUEST_IS_LEAST;
     let shares = own.requests.cpu.filter(counts).or(limits.cpu);
     let limits = limits.nonzero();
     Allowance {
@@ -130,9 +115,8 @@ impl Hierarchy {
     pub fn admitting(mut self, pod: &Pod) -> Self {
         if let (CgroupVersion::V1, Some(limit)) = (self.traits.version, &mut self.pod.cpu_limit) {
             let started = EffectivePod::new(pod, &in_force(pod), self.traits.kubelet);
-            let containers = started.regular.iter().chain(&started.init);
-            let limits =
-                containers.filter_map(|container| container_allowance(container, &started, &self.traits).cpu_limit);
+            let containers = started.containers.iter();
+            let limits = containers.filter_map(|one| container_allowance(one, &started, &self.traits).cpu_limit);
             *limit = limits.fold(*limit, MilliCpu::max);
         }
         self
@@ -145,7 +129,7 @@ impl Hierarchy {
         let bytes = |limit: &MemoryLimit| limit.bounded().unwrap_or(UNBOUNDED);
         let ceiling = self.own_memory_limit.unwrap_or(UNBOUNDED);
         let mut more = Bytes::ZERO;
-        for ContainerAllowance { name, allowance } in &mut self.containers {
+        for (name, allowance) in &mut self.containers {
             let held = holds.get(&Target::Container(name.clone())).map(bytes);
             if let (Some(limit), Some(held)) = (&mut allowance.memory_limit, held.map(|held| held.min(ceiling)))
                 && *limit < held
@@ -169,8 +153,8 @@ impl Hierarchy {
             enforced(target).then(|| standing.map_or(DEFAULT_CFS_PERIOD_US, |standing| standing.period_us))
         };
         self.pod.period_us = period(&Target::Pod);
-        for container in &mut self.containers {
-            container.allowance.period_us = period(&Target::Container(container.name.clone()));
+        for (name, allowance) in &mut self.containers {
+            allowance.period_us = period(&Target::Container(name.clone()));
         }
         self
     }
@@ -185,13 +169,14 @@ impl Hierarchy {
         self.values(false)
     }
 
-    fn values(&self, undeclared: bool) -> PodValues {
+    /// With `undeclared` as [`Self::created`], else as [`Self::wanted`].
+    pub(super) fn values(&self, undeclared: bool) -> PodValues {
         let settings = |allowance: &Allowance, formula| allowance.settings(formula, &self.traits, undeclared);
         // The kubelet writes the pod's cgroup itself, with its own formula (`getCPUWeight`,
         // `pkg/kubelet/cm/cgroup_manager_linux.go`).
         let mut values = PodValues::default();
         values.tree.pod = settings(&self.pod, WeightFormula::Linear);
-        for ContainerAllowance { name, allowance } in &self.containers {
+        for (name, allowance) in &self.containers {
             let files = settings(allowance, self.traits.container_weight);
             values.tree.containers.insert(name.clone(), files);
             values.specs.insert(name.clone(), allowance.spec(undeclared));
@@ -258,4 +243,154 @@ impl Allowance {
 /// CRI's numbers are signed. No amount of Kubernetes is above `i64::MAX`, and a runtime could not refuse a larger one better.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// One container's resources, defaults included.
+#[derive(Debug, Clone, Copy)]
+struct EffectiveContainer<'a> {
+    name: &'a str,
+    /// An init container, also if it is a sidecar.
+    init: bool,
+    /// The container runs for the pod's whole life: a regular container or a sidecar.
+    runs: bool,
+    resources: Requirements,
+}
+
+/// A pod's resources, defaults and decided amounts included.
+#[derive(Debug, Clone)]
+struct EffectivePod<'a> {
+    qos: QosClass,
+    /// Regular containers, then init containers, both in the spec's order.
+    containers: Vec<EffectiveContainer<'a>>,
+    /// Pod-level requests and limits. Unset if the pod has none, or if the kubelet does not know them.
+    pod_level: Requirements,
+    overhead: ResourceList,
+    kubelet: KubeletVersion,
+}
+
+impl<'a> EffectivePod<'a> {
+    /// Fills in the API server's defaults, then puts the `targets` in place of their containers' requirements.
+    ///
+    /// The order matters: the API server fills in defaults when the pod is created, so neither the class nor pod-level
+    /// requests follow a later resize of the containers.
+    fn new(pod: &'a Pod, targets: &[NamedRequirements], kubelet: KubeletVersion) -> Self {
+        let defaulted = |container: &'a Container, init| EffectiveContainer {
+            name: &container.name,
+            init,
+            runs: !init || container.is_sidecar(),
+            resources: with_requests(container.resources),
+        };
+        let regular = pod.spec.containers.iter().map(|regular| defaulted(regular, false));
+        let init = pod.spec.init_containers.iter().map(|init| defaulted(init, true));
+        let mut effective = Self {
+            qos: QosClass::BestEffort,
+            containers: regular.chain(init).collect(),
+            pod_level: Requirements::default(),
+            overhead: pod.spec.overhead,
+            kubelet,
+        };
+        if let (true, Some(pod_level)) = (
+            kubelet >= KubeletVersion::POD_LEVEL_RESOURCES,
+            pod.pod_level_in(targets),
+        ) {
+            effective.pod_level = effective.defaulted_pod_level(pod_level);
+        }
+        effective.qos = pod.status.qos_class.unwrap_or_else(|| effective.computed_qos());
+        for container in &mut effective.containers {
+            if let Some(target) = NamedRequirements::find(targets, container.name) {
+                container.resources = with_requests(*target);
+            }
+        }
+        effective
+    }
+
+    /// `defaultPodRequests` (kubernetes `pkg/apis/core/v1/defaults.go`): if there is any pod-level limit, an unset request
+    /// becomes the sum of the containers' requests, or else the limit.
+    fn defaulted_pod_level(&self, pod_level: Requirements) -> Requirements {
+        if pod_level.limits.is_empty() {
+            return pod_level;
+        }
+        let containers = self.total(|container| container.requests);
+        let requests = pod_level.requests.or(containers).or(pod_level.limits);
+        Requirements { requests, ..pod_level }
+    }
+
+    /// `ComputePodQOS` (kubernetes `pkg/apis/core/v1/helper/qos/qos.go`).
+    fn computed_qos(&self) -> QosClass {
+        if self.pod_level != Requirements::default() {
+            return QosClass::of([&self.pod_level]);
+        }
+        QosClass::of(self.containers.iter().map(|container| &container.resources))
+    }
+
+    /// `PodRequests` (kubernetes `component-helpers/resource/helpers.go`): pod-level requests, else
+    /// the containers', plus the overhead.
+    fn requests(&self) -> ResourceList {
+        let containers = self.total(|container| container.requests);
+        let requests = self.pod_level.requests.or(containers);
+        requests.combine(self.overhead, u64::saturating_add)
+    }
+
+    /// `PodLimits` (as above), without zeros: only a limit that is set gets the overhead.
+    fn limits(&self) -> ResourceList {
+        let limits = self
+            .pod_level
+            .limits
+            .or(self.total(|container| container.limits))
+            .nonzero();
+        let with_overhead = |limit: u64, resource| limit.saturating_add(self.overhead.amount(resource));
+        ResourceList::from_fn(|resource| Some(with_overhead(limits.get(resource)?, resource)))
+    }
+
+    /// Whether the pod declares a limit of this resource: with a pod-level limit; or if every container has a limit, and every
+    /// init step has one together with the sidecars started before it (`ResourceConfigForPod`, kubernetes
+    /// `pkg/kubelet/cm/helpers_linux.go`). So upstream accepts a limit-less init container after a limited sidecar.
+    fn declares(&self, resource: Resource) -> bool {
+        let is_limited = |limits: ResourceList| limits.amount(resource) > 0;
+        let mut all = self.containers.iter();
+        let mut regular = || all.all(|one| one.init || is_limited(one.resources.limits));
+        let init = || self.init_steps(|container| container.limits).all(is_limited);
+        let init_counts = self.kubelet >= KubeletVersion::INIT_CONTAINERS_DECLARE_LIMITS;
+        is_limited(self.pod_level.limits) || regular() && (!init_counts || init())
+    }
+
+    /// Regular containers, then sidecars.
+    fn running(&self) -> impl Iterator<Item = &EffectiveContainer<'a>> {
+        self.containers.iter().filter(|container| container.runs)
+    }
+
+    /// What the containers need together: the sum over all that run for the pod's whole life, or the largest init step.
+    fn total(&self, of: impl Fn(&Requirements) -> ResourceList + Copy) -> ResourceList {
+        let sum = self.running().fold(ResourceList::default(), |sum, container| {
+            sum.combine(of(&container.resources), u64::saturating_add)
+        });
+        self.init_steps(of).fold(sum, |sum, step| sum.combine(step, u64::max))
+    }
+
+    /// What the pod needs while each init container starts: the container's own amounts, and those of all sidecars
+    /// that were started before it.
+    fn init_steps(&self, of: impl Fn(&Requirements) -> ResourceList) -> impl Iterator<Item = ResourceList> {
+        let init = self.containers.iter().filter(|container| container.init);
+        init.scan(ResourceList::default(), move |sidecars, container| {
+            let step = sidecars.combine(of(&container.resources), u64::saturating_add);
+            if container.runs {
+                *sidecars = step;
+            }
+            Some(step)
+        })
+    }
+}
+
+/// What a pod requests of its node once its containers have the requirements in `targets`:
+/// `PodRequests`, defaults and overhead included.
+pub fn pod_requests(pod: &Pod, targets: &[NamedRequirements], kubelet: KubeletVersion) -> ResourceList {
+    EffectivePod::new(pod, targets, kubelet).requests()
+}
+
+/// A limit without a request is also the request (`SetDefaults_Pod`, kubernetes `pkg/apis/core/v1/defaults.go`).
+pub(super) fn with_requests(resources: Requirements) -> Requirements {
+    Requirements {
+        requests: resources.requests.or(resources.limits),
+        ..resources
+    }
 }

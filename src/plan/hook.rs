@@ -150,7 +150,7 @@ fn read<T>(
 }
 
 fn memory(value: &str) -> Result<Bytes, String> {
-    let memory = Bytes::parse(value.trim()).ok().filter(|memory| *memory <= MOST_MEMORY);
+    let memory = value.trim().parse().ok().filter(|memory| *memory <= MOST_MEMORY);
     memory.ok_or_else(|| format!("0 to {MOST_MEMORY}, as a quantity such as 64Mi"))
 }
 

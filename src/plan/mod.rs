@@ -5,15 +5,12 @@
 //! ([`PodValues`](crate::model::PodValues)). Output: the values of every cgroup ([`hierarchy()`]) and ordered
 //! [`Step`](crate::model::Step)s ([`Plan::between`]). Two values differ only if they mean something different to the kernel.
 
-mod effective;
-mod followers;
 mod hierarchy;
 pub mod hook;
 mod order;
 mod paths;
 mod planner;
 mod pod_level;
-mod quotas;
 pub mod resize;
 mod room;
 mod scope;
@@ -25,12 +22,10 @@ mod kernel_model;
 #[cfg(test)]
 mod tests;
 
-pub use effective::pod_requests;
-pub use hierarchy::{Allowance, ContainerAllowance, Hierarchy, hierarchy, in_force};
+pub use hierarchy::{Allowance, Hierarchy, hierarchy, in_force, pod_requests};
 pub use paths::{container_cgroup_name, pod_cgroup_path};
 pub use planner::{Plan, PlanError};
 pub use pod_level::LowPodLevel;
-pub use quotas::Quotas;
 pub use room::{Capacity, CapacityFrom, NoRoom, NodeRequests, OtherPods, Room, larger, sum};
-pub use scope::WriteScope;
+pub use scope::{Quotas, WriteScope};
 pub use targets::{PodTargets, lift_kept};

@@ -14,12 +14,21 @@
 //! value of the pod fits. If v1's quota and period both change, one of the two intermediate values fits: the product of the
 //! intermediate ratios (new quota by old period, old quota by new period) equals the product of the ratios at both ends. So
 //! when one intermediate ratio is below both ends the other is above both, and each bound has only one side.
+//!
+//! # Followers
+//! Two values follow another value of their cgroup: a burst its quota, `memory.high` its memory limit. Kubernetes does not
+//! know these values. The process that set one chose it as a part of the quota or limit of that time, so the value stays the
+//! same part. A follower that is unset or unbounded stays so.
+//! - The kernel refuses a quota below the burst and a burst above the quota (`tg_set_cfs_bandwidth`,
+//!   kernel/sched/core.c). So a burst goes down before its quota and up after it. The burst is rounded down.
+//! - Above `memory.high` the kernel slows a container down, so a grown limit has no effect if `memory.high` stays behind. So
+//!   `memory.high` goes up before its limit and down after it, unless more is in use then. It is rounded to the nearest page,
+//!   so that a limit that goes up and comes back restores it.
+//!
+//! A plan that ends between the two writes leaves a burst that is too small or a `memory.high` that is too high, never the
+//! opposite.
 
-use crate::model::{
-    ControlFile, CpuMax, CpuQuota, MemoryLimit, PageSize, PodTree, Resource, Setting, Settings, Target,
-};
-
-use super::followers::with_follower;
+use crate::model::{ControlFile, CpuQuota, MemoryLimit, PageSize, PodTree, Resource, Setting, Settings, Target};
 
 /// One value of one file that has to change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,47 +124,43 @@ fn memsw_covers_memory(cgroup: &Settings) -> bool {
 /// The files whose values differ from the desired ones, in the preferred order: growing values of the pod, then the containers'
 /// in either direction, then shrinking values of the pod.
 fn differing(observed: &PodTree, desired: &PodTree) -> Vec<Write> {
-    let (pod_grows, pod_shrinks) = changes(&Target::Pod, &observed.pod, &desired.pod);
-    let (mut writes, mut shrinks) = (pod_grows, Vec::new());
-    for (name, wanted) in &desired.containers {
-        if let Some(standing) = observed.containers.get(name) {
-            let (grow, shrink) = changes(&Target::Container(name.clone()), standing, wanted);
-            writes.extend(grow);
-            shrinks.extend(shrink);
+    let containers = desired.containers.keys().cloned().map(Target::Container);
+    let mut writes = Vec::new();
+    for target in [Target::Pod].into_iter().chain(containers) {
+        let (Some(held), Some(desired)) = (observed.get(&target), desired.get(&target)) else {
+            continue;
+        };
+        let mut wanted = desired.clone();
+        if let Some(memsw) = following_memsw(held, desired) {
+            wanted.insert(memsw);
+        }
+        let cpu = held.cpu_max().zip(wanted.cpu_max());
+        let cpu_grows = cpu.is_none_or(|(old, new)| new.allows(old));
+        for to in wanted.iter() {
+            let follows = to.burst_us().is_some() || to.file() == ControlFile::MemoryHigh;
+            let Some(from) = held.get(to.file()).filter(|from| !follows && *from != to) else {
+                continue;
+            };
+            let grows = match (from, to) {
+                (Setting::CpuWeight(old), Setting::CpuWeight(new)) => new >= old,
+                (Setting::CpuShares(old), Setting::CpuShares(new)) => new >= old,
+                _ => to
+                    .memory()
+                    .zip(from.memory())
+                    .map_or(cpu_grows, |(new, old)| new >= old),
+            };
+            let rank = match (&target, grows) {
+                (Target::Pod, true) => 0,
+                (Target::Container(_), true) => 1,
+                (Target::Container(_), false) => 2,
+                (Target::Pod, false) => 3,
+            };
+            let target = target.clone();
+            writes.push((rank, Write { target, from, to }));
         }
     }
-    writes.extend(shrinks);
-    writes.extend(pod_shrinks);
-    writes
-}
-
-/// The files of one cgroup that grow, and those that shrink.
-fn changes(target: &Target, observed: &Settings, desired: &Settings) -> (Vec<Write>, Vec<Write>) {
-    let mut wanted = desired.clone();
-    if let Some(memsw) = following_memsw(observed, desired) {
-        wanted.insert(memsw);
-    }
-    let cpu = observed.cpu_max().zip(wanted.cpu_max());
-    let cpu_shrinks = cpu.is_some_and(|(old, new)| !CpuMax::allows(new, old));
-    wanted
-        .iter()
-        // These values follow other ones.
-        .filter(|to| to.burst_us().is_none() && to.file() != ControlFile::MemoryHigh)
-        .filter_map(|to| observed.get(to.file()).map(|from| (from, to)))
-        .filter(|(from, to)| from != to)
-        .map(|(from, to)| Write {
-            target: target.clone(),
-            from,
-            to,
-        })
-        .partition(|write| match (write.from, write.to) {
-            (Setting::CpuWeight(old), Setting::CpuWeight(new)) => new >= old,
-            (Setting::CpuShares(old), Setting::CpuShares(new)) => new >= old,
-            (old, new) => match (old.memory(), new.memory()) {
-                (Some(old), Some(new)) => new >= old,
-                _ => !cpu_shrinks,
-            },
-        })
+    writes.sort_by_key(|(rank, _)| *rank);
+    writes.into_iter().map(|(_, write)| write).collect()
 }
 
 /// The limit of memory and swap follows the limit of memory, as with runc and containerd, so that the container gains no swap.
@@ -167,4 +172,76 @@ fn following_memsw(observed: &Settings, desired: &Settings) -> Option<Setting> {
     let standing = observed.get(ControlFile::MemswLimit).and_then(Setting::memory)?;
     let limit = desired.memory_limit()?;
     (standing != MemoryLimit::Max).then_some(Setting::MemswLimit(limit))
+}
+
+/// The write, with the write of its follower before or after it.
+fn with_follower(write: Write, held: &Settings, page: PageSize) -> Vec<Write> {
+    let follow = |from, to| Write {
+        target: write.target.clone(),
+        from,
+        to,
+    };
+    if let Some((from, to)) = burst(&write, held) {
+        let burst = follow(from, to);
+        return if to.burst_us() < from.burst_us() {
+            vec![burst, write]
+        } else {
+            vec![write, burst]
+        };
+    }
+    if let Some((from, to)) = memory_high(&write, held, page) {
+        let high = follow(Setting::MemoryHigh(from), Setting::MemoryHigh(to));
+        return if to > from {
+            vec![high, write]
+        } else {
+            vec![write, high]
+        };
+    }
+    vec![write]
+}
+
+/// The present burst and the one that goes with the new quota, if they differ.
+fn burst(write: &Write, held: &Settings) -> Option<(Setting, Setting)> {
+    let (old, new) = write.from.quota().zip(write.to.quota())?;
+    let from = held.burst()?;
+    let burst = from.burst_us()?;
+    let kept = burst_in_proportion(burst, old, new);
+    let to = match from {
+        Setting::CpuMaxBurst(_) => Setting::CpuMaxBurst(kept),
+        _ => Setting::CfsBurst(kept),
+    };
+    (kept != burst).then_some((from, to))
+}
+
+/// The burst that is the same part of the new quota as this one of the old. Without an old quota that part is unknown: the burst
+/// stays as far as the kernel allows it.
+fn burst_in_proportion(burst: u64, old: CpuQuota, new: CpuQuota) -> u64 {
+    match (old, new) {
+        (_, CpuQuota::Max) => burst,
+        (CpuQuota::Micros(old), CpuQuota::Micros(new)) if old > 0 => {
+            let scaled = u128::from(burst) * u128::from(new) / u128::from(old);
+            u64::try_from(scaled).unwrap_or(u64::MAX).min(new)
+        }
+        (_, CpuQuota::Micros(new)) => burst.min(new),
+    }
+}
+
+/// The present `memory.high` and the one that goes with the new limit, if they differ. Without an old limit the part is unknown.
+/// Without a new limit `memory.high` is unbounded too.
+fn memory_high(write: &Write, held: &Settings, page: PageSize) -> Option<(MemoryLimit, MemoryLimit)> {
+    let (Setting::MemoryMax(MemoryLimit::Bytes(old)), Setting::MemoryMax(new)) = (write.from, write.to) else {
+        return None;
+    };
+    let Setting::MemoryHigh(from @ MemoryLimit::Bytes(high)) = held.get(ControlFile::MemoryHigh)? else {
+        return None;
+    };
+    let kept = match new {
+        MemoryLimit::Max => MemoryLimit::Max,
+        MemoryLimit::Bytes(new) => {
+            let unit = u128::from(old.max(1)) * u128::from(page.get());
+            let pages = (u128::from(high) * u128::from(new) + unit / 2) / unit;
+            MemoryLimit::of_bytes(u64::try_from(pages * u128::from(page.get())).unwrap_or(u64::MAX))
+        }
+    };
+    (kept != from).then_some((from, kept))
 }

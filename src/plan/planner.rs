@@ -18,21 +18,18 @@ pub struct Plan {
     steps: Vec<Step>,
 }
 
-/// Why there is no plan.
+/// There is no plan: the v1 kernel would refuse the desired values.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum PlanError {
-    /// The v1 kernel would refuse the desired values.
-    #[error(
-        "container {container}: quota and period {wanted} exceed its pod's {pod}, which the kernel refuses: the pod's \
-         limit has to grow as well"
-    )]
-    AbovePod {
-        container: String,
-        /// The container's quota and period, in microseconds.
-        wanted: Setting,
-        /// The pod's quota and period, in microseconds.
-        pod: Setting,
-    },
+#[error(
+    "container {container}: quota and period {wanted} exceed its pod's {pod}, which the kernel refuses: the pod's limit has \
+     to grow as well"
+)]
+pub struct PlanError {
+    pub container: String,
+    /// The container's quota and period, in microseconds.
+    wanted: Setting,
+    /// The pod's quota and period, in microseconds.
+    pod: Setting,
 }
 
 impl Plan {
@@ -42,7 +39,7 @@ impl Plan {
     /// stored specs, and everything that `desired` does not set. A plan from where another plan ended early completes it. After
     /// all steps a new plan is empty.
     ///
-    /// Errors: [`PlanError::AbovePod`] if the v1 kernel would refuse the desired values.
+    /// Errors: [`PlanError`] if the v1 kernel would refuse the desired values.
     pub fn between(observed: &PodValues, desired: &PodValues, traits: &NodeTraits) -> Result<Self, PlanError> {
         let tree = desired.tree.in_pages(traits.page);
         if traits.version == CgroupVersion::V1 {
@@ -54,10 +51,8 @@ impl Plan {
             Driver::Systemd => through_systemd(writes, observed.tree.pod.clone()),
         };
         for (name, wanted) in &desired.specs {
-            let change = observed
-                .specs
-                .get(name)
-                .and_then(|stored| spec_change(stored, wanted, traits.page));
+            let stored = observed.specs.get(name);
+            let change = stored.and_then(|stored| spec_change(stored, wanted, traits.page));
             steps.extend(change.map(|change| Step {
                 target: Target::Container(name.clone()),
                 change,
@@ -68,10 +63,6 @@ impl Plan {
 
     pub fn steps(&self) -> &[Step] {
         &self.steps
-    }
-
-    pub fn into_steps(self) -> Vec<Step> {
-        self.steps
     }
 
     /// Whether every value is the desired one already.
@@ -85,7 +76,7 @@ fn check_quotas(observed: &PodTree, desired: &PodTree) -> Result<(), PlanError> 
     let end = observed.clone().overlaid(desired);
     let broken = edges(&end).find(|edge| edge.resource == Resource::Cpu && !edge.holds(&end) && edge.holds(observed));
     let error = broken.and_then(|edge| {
-        Some(PlanError::AbovePod {
+        Some(PlanError {
             container: edge.container.to_owned(),
             wanted: end.containers.get(edge.container)?.cpu_max().map(Setting::CpuMax)?,
             pod: end.pod.cpu_max().map(Setting::CpuMax)?,
@@ -178,42 +169,34 @@ pub(super) fn systemd_keeps(told: &Settings) -> Settings {
 
 /// The fields whose stored values differ in meaning from the wanted ones. Quota and period change together.
 fn spec_change(stored: &CriResources, wanted: &CriResources, page: PageSize) -> Option<Change> {
-    let (mut from, mut to) = (CriResources::default(), CriResources::default());
-    if wanted.cpu_shares.is_some() && spec_shares(stored) != spec_shares(wanted) {
-        (from.cpu_shares, to.cpu_shares) = (stored.cpu_shares, wanted.cpu_shares);
-    }
-    if wanted.cpu_quota.is_some() && spec_cpu(stored) != spec_cpu(wanted) {
-        (from.cpu_quota, to.cpu_quota) = (stored.cpu_quota, wanted.cpu_quota);
-        (from.cpu_period, to.cpu_period) = (stored.cpu_period, wanted.cpu_period);
-    }
-    if wanted.memory_limit_in_bytes.is_some()
-        && spec_memory(stored).in_pages(page) != spec_memory(wanted).in_pages(page)
-    {
-        from.memory_limit_in_bytes = stored.memory_limit_in_bytes;
-        to.memory_limit_in_bytes = wanted.memory_limit_in_bytes;
+    let (mut from, mut to) = (*stored, *wanted);
+    let [(old_shares, old_cpu, old_memory), (shares, cpu, memory)] = [stored, wanted].map(|spec| meaning(spec, page));
+    for spec in [&mut from, &mut to] {
+        if wanted.cpu_shares.is_none() || old_shares == shares {
+            spec.cpu_shares = None;
+        }
+        if wanted.cpu_quota.is_none() || old_cpu == cpu {
+            (spec.cpu_quota, spec.cpu_period) = (None, None);
+        }
+        if wanted.memory_limit_in_bytes.is_none() || old_memory == memory {
+            spec.memory_limit_in_bytes = None;
+        }
     }
     (to != CriResources::default()).then_some(Change::Spec { from, to })
 }
 
-/// A positive number of CRI. Zero and less means "not specified" or unbounded.
-fn positive(number: Option<i64>) -> Option<u64> {
-    number
-        .and_then(|number| u64::try_from(number).ok())
-        .filter(|number| *number > 0)
-}
-
-fn spec_shares(spec: &CriResources) -> Option<CpuShares> {
-    positive(spec.cpu_shares).map(CpuShares::new)
-}
-
-fn spec_cpu(spec: &CriResources) -> CpuMax {
-    CpuMax {
+/// What the kernel gets for a stored spec.
+fn meaning(spec: &CriResources, page: PageSize) -> (Option<CpuShares>, CpuMax, MemoryLimit) {
+    // Zero and less means "not specified" or unbounded.
+    let positive = |number: Option<i64>| u64::try_from(number?).ok().filter(|number| *number > 0);
+    let cpu = CpuMax {
         quota: positive(spec.cpu_quota).map_or(CpuQuota::Max, CpuQuota::Micros),
         period_us: positive(spec.cpu_period).unwrap_or(DEFAULT_CFS_PERIOD_US),
-    }
-}
-
-fn spec_memory(spec: &CriResources) -> MemoryLimit {
-    let limit = positive(spec.memory_limit_in_bytes);
-    limit.map_or(MemoryLimit::Max, MemoryLimit::of_bytes)
+    };
+    let memory = positive(spec.memory_limit_in_bytes).map_or(MemoryLimit::Max, MemoryLimit::of_bytes);
+    (
+        positive(spec.cpu_shares).map(CpuShares::new),
+        cpu,
+        memory.in_pages(page),
+    )
 }

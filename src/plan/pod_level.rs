@@ -8,7 +8,7 @@
 use super::hierarchy::in_force;
 use super::resize::Phase;
 use crate::model::objects::Pod;
-use crate::model::{Bytes, PodTree};
+use crate::model::{Bytes, NamedRequirements, PodTree};
 
 /// A pod whose cgroup allows less memory than its containers' cgroups do together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
@@ -34,8 +34,8 @@ impl LowPodLevel {
         let mut needs = Bytes::ZERO;
         for container in pod.running_containers() {
             let spec = container.resources.limits.memory;
-            let reported = in_force.iter().find(|named| named.name == container.name);
-            let reported = reported.and_then(|named| named.resources.limits.memory);
+            let reported = NamedRequirements::find(&in_force, &container.name);
+            let reported = reported.and_then(|reported| reported.limits.memory);
             needs = needs.saturating_add(match held.containers.get(&container.name) {
                 Some(settings) => settings.memory_bytes()?.min(spec.max(reported)?),
                 None => reported.or(spec.filter(|_| settled)).unwrap_or(Bytes::ZERO),

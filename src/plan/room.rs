@@ -182,11 +182,7 @@ pub fn larger(one: ResourceList, other: ResourceList) -> ResourceList {
 }
 
 fn each(one: ResourceList, other: ResourceList, with: fn(u64, u64) -> u64) -> ResourceList {
-    let mut all = ResourceList::default();
-    for resource in Resource::ALL {
-        all.set(resource, Some(with(one.amount(resource), other.amount(resource))));
-    }
-    all
+    ResourceList::from_fn(|resource| Some(with(one.amount(resource), other.amount(resource))))
 }
 
 #[cfg(test)]

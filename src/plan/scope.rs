@@ -1,11 +1,18 @@
-//! Which of a pod's values the agent has a reason to write. Pure.
+//! Which of a pod's values the agent has a reason to write, and which cpu quotas of a pod its kubelet enforces. Pure.
+//!
+//! A kubelet sets no quota if it is configured so (`cpuCFSQuota: false`), and none for a container with processors of its own
+//! and for that container's pod (static CPU manager policy, `DisableCPUQuotaWithExclusiveCPUs`). Such a cgroup is unbounded
+//! from the beginning although the spec declares a limit. If a quota was bounded once and is not any more, another process
+//! has removed it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::quotas::Quotas;
-use crate::model::{ControlFile, NamedRequirements, PodTree, PodValues, Resource};
+use crate::model::{
+    ControlFile, CpuQuota, CpuShares, CpuWeight, LivePod, NamedRequirements, PodTree, PodValues, Resource, Setting,
+    Settings,
+};
 
 /// The values of a pod that vscaled may write. All others belong to the kubelet.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -29,13 +36,9 @@ impl WriteScope {
     pub fn widen(&mut self, spec: &[NamedRequirements], wanted: &[NamedRequirements]) -> bool {
         let before = self.resources.len();
         for wanted in wanted {
-            let spec = spec.iter().find(|spec| spec.name == wanted.name);
-            let lists = |of: &NamedRequirements, resource| {
-                let resources = of.resources;
-                [resources.requests.get(resource), resources.limits.get(resource)]
-            };
+            let spec = NamedRequirements::find(spec, &wanted.name);
             let differs =
-                |resource: &Resource| spec.map(|spec| lists(spec, *resource)) != Some(lists(wanted, *resource));
+                |resource: &Resource| spec.map(|spec| spec.of(*resource)) != Some(wanted.resources.of(*resource));
             self.resources.extend(Resource::ALL.into_iter().filter(differs));
         }
         self.resources.len() > before
@@ -53,5 +56,118 @@ impl WriteScope {
                 spec.forget(file);
             }
         }
+    }
+}
+
+/// What the kernel gives a new cgroup.
+const DEFAULT_SHARES: u64 = 1024;
+const DEFAULT_WEIGHT: u64 = 100;
+
+/// Whether the kubelet enforces quotas, by cgroup: a container's id, or [`Quotas::POD`]. An unknown quota counts as enforced.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Quotas(BTreeMap<String, bool>);
+
+impl Quotas {
+    /// The key of the pod's own cgroup.
+    pub const POD: &'static str = LivePod::POD_CGROUP;
+
+    /// Learns from one cgroup: compares what its files hold with what a kubelet that enforces quotas would have written.
+    pub fn learn(&mut self, id: &str, held: &Settings, declared: &Settings) {
+        let quota = |settings: &Settings| settings.cpu_max().map(|max| max.quota);
+        match (quota(held), quota(declared)) {
+            (Some(CpuQuota::Micros(_)), _) => {
+                self.0.insert(id.to_owned(), true);
+            }
+            (Some(CpuQuota::Max), Some(CpuQuota::Micros(_))) => {
+                self.0
+                    .entry(id.to_owned())
+                    .or_insert_with(|| is_default(held) && !is_default(declared));
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes over newer entries, and drops cgroups that are gone. Returns whether anything changed.
+    pub fn update(&mut self, newer: &Self, lives: impl Fn(&str) -> bool) -> bool {
+        let before = self.clone();
+        self.0.extend(newer.0.clone());
+        self.0.retain(|id, _| id == Self::POD || lives(id));
+        *self != before
+    }
+
+    /// Whether the kubelet enforces the quota of this cgroup.
+    pub fn enforced(&self, id: &str) -> bool {
+        self.0.get(id).copied().unwrap_or(true)
+    }
+}
+
+/// Whether the shares are what the kernel gives a new cgroup.
+fn is_default(settings: &Settings) -> bool {
+    let files = [ControlFile::CpuShares, ControlFile::CpuWeight];
+    files.into_iter().filter_map(|file| settings.get(file)).all(|setting| {
+        setting == Setting::CpuShares(CpuShares::new(DEFAULT_SHARES))
+            || setting == Setting::CpuWeight(CpuWeight::new(DEFAULT_WEIGHT))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::CpuMax;
+
+    fn cgroup(shares: u64, milli: Option<u64>) -> Settings {
+        let max = CpuMax::of_limit(milli.map(crate::model::MilliCpu::new), 100_000);
+        Settings::from_iter([
+            Setting::CpuShares(CpuShares::new(shares)),
+            Setting::CfsQuota(max.quota),
+            Setting::CfsPeriod(max.period_us),
+        ])
+    }
+
+    fn enforced(history: &[Settings], declared: &Settings) -> bool {
+        let mut quotas = Quotas::default();
+        for held in history {
+            quotas.learn("c", held, declared);
+        }
+        quotas.enforced("c")
+    }
+
+    #[test]
+    fn a_quota_that_never_was_there_beside_a_declared_limit_is_not_enforced() {
+        let declared = cgroup(102, Some(200));
+        assert!(!enforced(&[cgroup(102, None)], &declared));
+        assert!(!enforced(&[cgroup(51, None), cgroup(1024, None)], &declared));
+        assert!(
+            enforced(&[cgroup(102, Some(200)), cgroup(102, None)], &declared),
+            "taken away"
+        );
+        assert!(enforced(
+            &[cgroup(102, None), cgroup(102, Some(200)), cgroup(102, None)],
+            &declared
+        ));
+    }
+
+    #[test]
+    fn a_limit_that_nobody_declares_says_nothing() {
+        assert!(enforced(&[cgroup(102, None)], &cgroup(102, None)));
+    }
+
+    #[test]
+    fn a_cgroup_that_nobody_has_set_up_is_still_to_be_given_its_quota() {
+        assert!(enforced(&[cgroup(1024, None)], &cgroup(102, Some(200))));
+        assert!(
+            !enforced(&[cgroup(1024, None)], &cgroup(1024, Some(2000))),
+            "set up with just that"
+        );
+    }
+
+    #[test]
+    fn what_is_known_of_a_container_ends_with_it() {
+        let (mut known, mut newer) = (Quotas::default(), Quotas::default());
+        known.learn("old", &cgroup(102, None), &cgroup(102, Some(200)));
+        newer.learn(Quotas::POD, &cgroup(102, None), &cgroup(102, Some(200)));
+        assert!(known.update(&newer, |id| id == "new"));
+        assert!(known.enforced("old") && !known.enforced(Quotas::POD));
     }
 }

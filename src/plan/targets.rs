@@ -36,11 +36,7 @@ impl PodTargets {
         if self.kubelet_unasked {
             hierarchy = hierarchy.admitting(pod);
         }
-        let mut values = if self.lift_undeclared {
-            hierarchy.created()
-        } else {
-            hierarchy.wanted()
-        };
+        let mut values = hierarchy.values(self.lift_undeclared);
         self.scope.restrict(&mut values);
         values
     }

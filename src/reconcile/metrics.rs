@@ -287,7 +287,7 @@ fn decision_labels(reason: Reason) -> Labels<2> {
         Action::None => "none",
         Action::Skip => "skip",
     };
-    [("action", action), ("reason", reason.as_str())]
+    [("action", action), ("reason", reason.into())]
 }
 
 fn lint_labels(rule: LintRule) -> Labels<2> {

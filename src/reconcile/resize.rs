@@ -149,8 +149,8 @@ impl Resize {
                 continue;
             };
             let known = known.iter().filter(|known| known.name == named.name);
-            let known: Vec<_> = known.map(|known| resize::amounts(known)).collect();
-            let has = resize::amounts(named);
+            let known: Vec<_> = known.map(|known| resize::amounts(&known.resources)).collect();
+            let has = resize::amounts(&named.resources);
             let is_ours = |number: usize| known.iter().any(|known| known[number] == has[number]);
             let Requirements { requests, limits } = &mut named.resources;
             for (number, resource) in Resource::ALL.into_iter().enumerate() {

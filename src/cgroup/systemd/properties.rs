@@ -197,7 +197,7 @@ mod tests {
         let unset = names(CgroupVersion::V2).map(|name| (name, INFINITY)).into();
         let read = settings(&unset, CgroupVersion::V2);
         assert_eq!(read.get(ControlFile::CpuWeight), None);
-        assert_eq!(read.cpu_max(), Some(CpuMax::UNBOUNDED));
+        assert_eq!(read.cpu_max(), Some(CpuMax::of_limit(None, DEFAULT_CFS_PERIOD_US)));
         assert_eq!(read.memory_limit(), Some(MemoryLimit::Max));
     }
 

@@ -99,7 +99,7 @@ fn a_change_that_moves_by_the_threshold_waits_anew() {
         let mut view = annotated.clone();
         let vpa = &mut view.vpas[0];
         let recommendation = vpa.status.recommendation.as_mut().unwrap();
-        recommendation.container_recommendations[0].target.cpu = Some(crate::model::MilliCpu::parse(cpu).unwrap());
+        recommendation.container_recommendations[0].target.cpu = Some(cpu.parse().unwrap());
         at(&view, 60, waits.as_ref(), None).reason
     };
     assert_eq!(moved("210m"), Reason::OutOfBounds);

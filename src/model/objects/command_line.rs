@@ -1,45 +1,27 @@
 //! A command line as its program gets it: with references to variables replaced, and scripts split into commands. Pure.
 //!
-//! A container's author writes all of it, so every replacement and every character costs some of a [`WorkBudget`].
+//! A container's author writes all of it, so every replacement and every character costs some of the work that
+//! [`Variables`] allow.
 
 use std::collections::HashMap;
 
 use super::memory_settings::Variables;
 
 /// How much work one container's command line may cost. A character of a replacement or a reference costs one.
-const MOST_WORK: usize = 256 << 10;
-
-/// The remaining work for one container.
-#[derive(Debug)]
-pub(super) struct WorkBudget(usize);
-
-impl Default for WorkBudget {
-    fn default() -> Self {
-        Self(MOST_WORK)
-    }
-}
-
-impl WorkBudget {
-    /// Pays for work. Returns whether there was enough left.
-    pub(super) fn spend(&mut self, cost: usize) -> bool {
-        let left = self.0.checked_sub(cost);
-        self.0 = left.unwrap_or(0);
-        left.is_some()
-    }
-}
+pub(super) const MOST_WORK: usize = 256 << 10;
 
 /// Replaces `$(NAME)` by the variables before index `before`, as the kubelet does (`Expand`, kubernetes
 /// `third_party/forked/golang/expansion`): `$$` stands for `$`, and a reference to an unknown variable stays.
-pub(super) fn expand(text: &str, variables: &Variables, before: usize, work: &mut WorkBudget) -> String {
+pub(super) fn expand(text: &str, variables: &Variables, before: usize) -> String {
     let mut expanded = String::new();
     let mut rest = text;
     while let Some((plain, after)) = rest.split_once('$') {
-        if !work.spend(plain.len() + 1) {
+        if !variables.spend(plain.len() + 1) {
             return expanded;
         }
         expanded.push_str(plain);
         let reference = after.strip_prefix('(').and_then(|name| name.split_once(')'));
-        let value = reference.and_then(|(name, _)| variables.value(name, before, work));
+        let value = reference.and_then(|(name, _)| variables.value(name, before));
         rest = match (reference, value) {
             (Some((_, after)), Some(value)) => {
                 expanded.push_str(&value);
@@ -55,7 +37,7 @@ pub(super) fn expand(text: &str, variables: &Variables, before: usize, work: &mu
             }
         };
     }
-    if work.spend(rest.len()) {
+    if variables.spend(rest.len()) {
         expanded.push_str(rest);
     }
     expanded
@@ -63,45 +45,37 @@ pub(super) fn expand(text: &str, variables: &Variables, before: usize, work: &mu
 
 /// Splits a script into commands and their words as a POSIX shell does, and replaces its variables and those of its
 /// environment. References that only a running shell can replace stay as they are written.
-pub(super) fn split(script: &str, variables: &Variables, work: &mut WorkBudget) -> Vec<Vec<String>> {
+pub(super) fn split(script: &str, variables: &Variables) -> Vec<Vec<String>> {
     let mut splitter = ScriptSplitter::default();
     let mut rest = script;
     while let Some(character) = rest.chars().next() {
-        if !work.spend(1) {
+        if !variables.spend(1) {
             splitter.word = None;
             break;
         }
         rest = &rest[character.len_utf8()..];
-        rest = match (splitter.quote, character) {
-            (Some('\''), '\'') | (Some('"'), '"') => {
-                splitter.quote = None;
-                rest
-            }
-            (Some('\''), _) => splitter.push(character, rest),
-            (_, '\\') => splitter.push_escaped(rest),
-            (_, '$') => splitter.push_reference(rest, variables, work),
-            (Some(_), _) => splitter.push(character, rest),
+        match (splitter.quote, character) {
+            (Some('\''), '\'') | (Some('"'), '"') => splitter.quote = None,
+            (Some('\''), _) => splitter.push(character),
+            (_, '\\') => rest = splitter.push_escaped(rest),
+            (_, '$') => rest = splitter.push_reference(rest, variables),
+            (Some(_), _) => splitter.push(character),
             (None, '\'' | '"') => {
                 splitter.quote = Some(character);
                 splitter.word.get_or_insert_default();
-                rest
             }
-            (None, '#') if splitter.word.is_none() => &rest[rest.find('\n').unwrap_or(rest.len())..],
+            (None, '#') if splitter.word.is_none() => rest = &rest[rest.find('\n').unwrap_or(rest.len())..],
             (None, ';' | '&' | '|' | '\n' | '(' | ')') => {
-                splitter.end_command(variables, work);
+                splitter.end_command(variables);
                 splitter.depends |= matches!(character, '&' | '|') && rest.starts_with(character);
-                rest
             }
             (None, '<' | '>') => {
                 splitter.end_word();
-                rest.strip_prefix('&').unwrap_or(rest)
+                rest = rest.strip_prefix('&').unwrap_or(rest);
             }
-            (None, _) if character.is_whitespace() => {
-                splitter.end_word();
-                rest
-            }
-            (None, _) => splitter.push(character, rest),
-        };
+            (None, _) if character.is_whitespace() => splitter.end_word(),
+            (None, _) => splitter.push(character),
+        }
     }
     splitter.end_word();
     splitter.commands.push(splitter.command);
@@ -130,7 +104,7 @@ impl ScriptSplitter {
     }
 
     /// Ends a command, and keeps the variables that it sets. If the command may not run, a variable with a value keeps it.
-    fn end_command(&mut self, variables: &Variables, work: &mut WorkBudget) {
+    fn end_command(&mut self, variables: &Variables) {
         self.end_word();
         let mut assignments = Vec::new();
         for word in &self.command {
@@ -148,7 +122,7 @@ impl ScriptSplitter {
         }
         for (name, value) in assignments {
             let may_be_skipped = self.depends || self.depth > 0;
-            if may_be_skipped && (self.set.contains_key(name) || variables.value(name, usize::MAX, work).is_some()) {
+            if may_be_skipped && (self.set.contains_key(name) || variables.value(name, usize::MAX).is_some()) {
                 continue;
             }
             let known = Some(value).filter(|value| !value.contains(['$', '`']));
@@ -159,9 +133,8 @@ impl ScriptSplitter {
         self.commands.push(std::mem::take(&mut self.command));
     }
 
-    fn push<'a>(&mut self, character: char, rest: &'a str) -> &'a str {
+    fn push(&mut self, character: char) {
         self.word.get_or_insert_default().push(character);
-        rest
     }
 
     /// Reads what follows a backslash. The shell drops a backslash together with the line's end after it.
@@ -169,20 +142,22 @@ impl ScriptSplitter {
         let Some(next) = rest.chars().next() else {
             return rest;
         };
-        let after = &rest[next.len_utf8()..];
-        match next {
-            '\n' => after,
-            _ if self.quote.is_some() && !matches!(next, '"' | '\\' | '$' | '`') => self.push('\\', rest),
-            _ => self.push(next, after),
+        if self.quote.is_some() && !matches!(next, '\n' | '"' | '\\' | '$' | '`') {
+            self.push('\\');
+            return rest;
         }
+        if next != '\n' {
+            self.push(next);
+        }
+        &rest[next.len_utf8()..]
     }
 
     /// Reads what follows a dollar sign. Outside of quotes, a value can be several words.
-    fn push_reference<'a>(&mut self, rest: &'a str, variables: &Variables, work: &mut WorkBudget) -> &'a str {
+    fn push_reference<'a>(&mut self, rest: &'a str, variables: &Variables) -> &'a str {
         let (name, default, after) = reference(rest);
         let as_written = &rest[..rest.len() - after.len()];
-        let own = self.set.get(name).filter(|value| work.spend(value.len())).cloned();
-        let value = own.or_else(|| variables.value(name, usize::MAX, work));
+        let own = self.set.get(name).filter(|value| variables.spend(value.len())).cloned();
+        let value = own.or_else(|| variables.value(name, usize::MAX));
         if let (None, Some(default)) = (&value, default.filter(|_| as_written.contains('='))) {
             self.set.insert(name.to_owned(), default.to_owned());
         }
@@ -194,7 +169,7 @@ impl ScriptSplitter {
             if self.quote.is_none() && character.is_whitespace() {
                 self.end_word();
             } else {
-                self.push(character, "");
+                self.push(character);
             }
         }
         after

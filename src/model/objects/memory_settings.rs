@@ -3,12 +3,13 @@
 //! They are read while the container is decoded. The result is at most one [`MemorySetting`] for each setting of the runtime:
 //! the one that counts. Nothing else of the command line is kept, because a tenant may write a megabyte.
 
-use std::collections::HashSet;
+use std::cell::Cell;
+use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::command_line::{WorkBudget, expand, split};
+use super::command_line::{MOST_WORK, expand, split};
 use super::pod::DeclaredContainer;
 use crate::model::{Bytes, Requirements};
 
@@ -113,36 +114,39 @@ pub(super) struct Variable {
     value_from: Option<Value>,
 }
 
-/// A container's environment, and the resources that fill in references to them.
+/// A container's environment, the resources that fill in references to them, and the work that is left for the container.
 #[derive(Debug)]
-pub(super) struct Variables<'a>(&'a [Variable], Option<&'a Requirements>);
+pub(super) struct Variables<'a>(&'a [Variable], Option<&'a Requirements>, &'a Cell<usize>);
 
 impl<'a> Variables<'a> {
+    /// Pays for work. Returns whether there was enough left.
+    pub(super) fn spend(&self, cost: usize) -> bool {
+        let left = self.2.get().checked_sub(cost);
+        self.2.set(left.unwrap_or(0));
+        left.is_some()
+    }
+
     /// The last variable of each name, with its index: the process gets that one.
     fn last_of_each_name(&self) -> Vec<(usize, &'a Variable)> {
-        let mut names = HashSet::new();
-        let mut last: Vec<_> = self.0.iter().enumerate().collect();
-        last.reverse();
-        last.retain(|(_, variable)| names.insert(variable.name.as_str()));
-        last.reverse();
-        last
+        let all = self.0.iter().enumerate();
+        let last: HashMap<&str, usize> = all.clone().map(|(index, one)| (one.name.as_str(), index)).collect();
+        all.filter(|(index, one)| last.get(one.name.as_str()) == Some(index))
+            .collect()
     }
 
     /// The value of the last variable of that name before index `before`, with its own references replaced.
-    pub(super) fn value(&self, name: &str, before: usize, work: &mut WorkBudget) -> Option<String> {
+    pub(super) fn value(&self, name: &str, before: usize) -> Option<String> {
         let earlier = &self.0[..before.min(self.0.len())];
-        if !work.spend(earlier.len() / COMPARED_AT_ONCE) {
-            return None;
-        }
-        let index = earlier.iter().rposition(|variable| variable.name == name)?;
-        Some(self.value_at(index, work))
+        let mut affordable = self.spend(earlier.len() / COMPARED_AT_ONCE).then(|| earlier.iter())?;
+        let index = affordable.rposition(|variable| variable.name == name)?;
+        Some(self.value_at(index))
     }
 
-    fn value_at(&self, index: usize, work: &mut WorkBudget) -> String {
+    fn value_at(&self, index: usize) -> String {
         let variable = &self.0[index];
         match &variable.value_from {
             Some(from) => self.value_from(from),
-            None => expand(&variable.value, self, index, work),
+            None => expand(&variable.value, self, index),
         }
     }
 
@@ -161,22 +165,20 @@ impl<'a> Variables<'a> {
             let number = memory.map(|memory| memory.unwrap_or(NODE_MEMORY).get().div_ceil(divisor));
             return number.map_or_else(|| format!("{{{resource}}}"), |number| number.to_string());
         }
-        for (kind, field) in [("ConfigMap", "configMapKeyRef"), ("Secret", "secretKeyRef")] {
-            if from.get(field).is_some_and(Value::is_object) {
-                let [name, key] = ["name", "key"].map(|part| text(&format!("/{field}/{part}")));
-                return format!("{{{kind}:{name}/{key}}}");
-            }
-        }
-        "{unknown}".to_owned()
+        let mut sources = [("ConfigMap", "configMapKeyRef"), ("Secret", "secretKeyRef")].into_iter();
+        let source = sources.find(|(_, field)| from.get(field).is_some_and(Value::is_object));
+        source.map_or("{unknown}".to_owned(), |(kind, field)| {
+            let [name, key] = ["name", "key"].map(|part| text(&format!("/{field}/{part}")));
+            format!("{{{kind}:{name}/{key}}}")
+        })
     }
 }
 
 /// The settings that count, in the order in which the runtimes read them.
 pub(super) fn read(declared: &DeclaredContainer) -> Vec<MemorySetting> {
-    let env = &declared.env[..declared.env.len().min(MOST_VARIABLES)];
-    let mut settings = read_with(declared, &Variables(env, None));
+    let mut settings = read_with(declared, None);
     if settings.iter().any(|setting| setting.value.contains("s.memory}")) {
-        let filled_in = read_with(declared, &Variables(env, Some(&declared.resources)));
+        let filled_in = read_with(declared, Some(&declared.resources));
         for (setting, filled_in) in settings.iter_mut().zip(filled_in) {
             let is_same = setting.option == filled_in.option && setting.value != filled_in.value;
             setting.filled_in = is_same.then_some(filled_in.value);
@@ -185,10 +187,12 @@ pub(super) fn read(declared: &DeclaredContainer) -> Vec<MemorySetting> {
     settings
 }
 
-fn read_with(declared: &DeclaredContainer, variables: &Variables) -> Vec<MemorySetting> {
+fn read_with(declared: &DeclaredContainer, resources: Option<&Requirements>) -> Vec<MemorySetting> {
+    let env = &declared.env[..declared.env.len().min(MOST_VARIABLES)];
+    let work = Cell::new(MOST_WORK);
+    let variables = &Variables(env, resources, &work);
     let mut reader = SettingsReader {
         variables,
-        work: WorkBudget::default(),
         settings: Vec::new(),
     };
     let mut last = variables.last_of_each_name();
@@ -200,14 +204,18 @@ fn read_with(declared: &DeclaredContainer, variables: &Variables) -> Vec<MemoryS
     });
     let after = last.partition_point(|(_, variable)| variable.name != "_JAVA_OPTIONS");
     reader.read_variables(&last[..after]);
-    reader.read_command_line(&declared.command, &declared.args);
+    let command = declared.command.iter().map(|word| (word, &SettingSource::Command));
+    let args = declared.args.iter().map(|word| (word, &SettingSource::Args));
+    let words = command
+        .chain(args)
+        .map(|(word, source)| (expand(word, variables, usize::MAX), source));
+    reader.read_command(words.collect(), 0);
     reader.read_variables(&last[after..]);
     reader.settings
 }
 
 struct SettingsReader<'a> {
     variables: &'a Variables<'a>,
-    work: WorkBudget,
     settings: Vec<MemorySetting>,
 }
 
@@ -217,7 +225,7 @@ impl SettingsReader<'_> {
             // A flag in a variable begins with a dash, which only a reference can hide.
             let is_setting = VARIABLES.iter().any(|(name, _)| *name == variable.name);
             if is_setting || variable.value.contains(['-', '$']) {
-                let value = self.variables.value_at(index, &mut self.work);
+                let value = self.variables.value_at(index);
                 let source = SettingSource::Env(variable.name.chars().take(LONGEST_VALUE).collect());
                 self.read_variable(&variable.name, &value, &source);
             }
@@ -232,25 +240,14 @@ impl SettingsReader<'_> {
                 // To Node a single quote is a character like any other.
                 let escaped = (name == "NODE_OPTIONS").then(|| value.replace('\'', "\\'"));
                 let value = escaped.as_deref().unwrap_or(value);
-                self.read_script(value, &Variables(&[], None), source, 0);
+                self.read_script(value, &Variables(&[], None, self.variables.2), source, 0);
             }
             None => {}
         }
     }
 
-    fn read_command_line(&mut self, command: &[String], args: &[String]) {
-        let sources = [SettingSource::Command, SettingSource::Args];
-        let mut words = Vec::new();
-        for (part, source) in [command, args].into_iter().zip(&sources) {
-            for word in part {
-                words.push((expand(word, self.variables, usize::MAX, &mut self.work), source));
-            }
-        }
-        self.read_command(words, 0);
-    }
-
     fn read_script(&mut self, script: &str, variables: &Variables, source: &SettingSource, depth: usize) {
-        for command in split(script, variables, &mut self.work) {
+        for command in split(script, variables) {
             let words = command.into_iter().map(|word| (word, source));
             self.read_command(words.collect(), depth);
         }
@@ -277,14 +274,14 @@ impl SettingsReader<'_> {
     /// Keeps a setting. Of several that set the same thing, the last counts.
     fn add(&mut self, option: MemoryOption, value: &str, source: &SettingSource) {
         self.settings.retain(|setting| setting.option.slot() != option.slot());
-        let mut shown: String = value.chars().take(LONGEST_VALUE).collect();
-        if value.chars().nth(LONGEST_VALUE).is_some() {
-            shown.push('…');
+        let mut value: String = value.chars().take(LONGEST_VALUE + 1).collect();
+        if let Some((end, _)) = value.char_indices().nth(LONGEST_VALUE) {
+            value.replace_range(end.., "…");
         }
         self.settings.push(MemorySetting {
             option,
             source: source.clone(),
-            value: shown,
+            value,
             filled_in: None,
         });
     }

@@ -1,9 +1,17 @@
-//! Names, labels and owners.
+//! Names, labels and owners; and the rule that decides which object describes which pod that runs. All writes, requests, saved
+//! state and reports depend on this rule.
+//!
+//! A tenant can write annotations, labels and owner references, but no UIDs, namespaces or labels of the runtime. So an object
+//! describes a pod only if UID, namespace and name all agree. Only mirror pods, the API server's copies of static pods, have
+//! another UID than the one in the cgroup's name.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+
+use super::{Pod, annotation};
 
 /// The parts of `metadata` that decisions need.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -50,4 +58,177 @@ pub struct OwnerReference {
     pub uid: String,
     /// Whether this owner is the managing controller.
     pub controller: Option<bool>,
+}
+
+/// The identity of a pod that runs.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, derive_more::Display)]
+#[display("{namespace}/{name}")]
+pub struct PodId {
+    /// The UID in cgroup paths and runtime labels.
+    pub uid: String,
+    pub namespace: String,
+    pub name: String,
+}
+
+impl Pod {
+    /// The UID in the pod's cgroup paths and runtime labels, according to this object. Empty if its manifest has none.
+    pub fn cgroup_uid(&self) -> &str {
+        self.static_uid().unwrap_or(&self.metadata.uid)
+    }
+
+    /// The UID of the static pod that this object mirrors. The kubelet gives a mirror pod the annotation, and the Node
+    /// as its only owner (`CreateMirrorPod`, kubernetes `pkg/kubelet/pod`).
+    fn static_uid(&self) -> Option<&str> {
+        let owners = &self.metadata.owner_references;
+        let owned_by_node = !owners.is_empty() && owners.iter().all(|owner| owner.kind == "Node");
+        let uid = self.metadata.annotations.get(annotation::MIRROR)?;
+        owned_by_node.then_some(uid)
+    }
+
+    /// Whether this object describes the pod that runs under that identity. A manifest without a UID describes the pod
+    /// with its namespace and name.
+    pub fn describes(&self, id: &PodId) -> bool {
+        let metadata = &self.metadata;
+        ["", &id.uid].contains(&self.cgroup_uid()) && metadata.namespace == id.namespace && metadata.name == id.name
+    }
+
+    /// The identity that this object describes, with this UID.
+    pub fn id_with(&self, uid: &str) -> PodId {
+        PodId {
+            uid: uid.to_owned(),
+            namespace: self.metadata.namespace.clone(),
+            name: self.metadata.name.clone(),
+        }
+    }
+}
+
+/// The object among `pods` that describes the pod with this UID in its cgroup's name, if no runtime says the pod's name. An
+/// object's own UID takes precedence over a mirror pod's annotation. None if two objects claim the same UID.
+pub fn pod_of_uid<'a>(
+    pods: impl IntoIterator<Item = &'a Arc<Pod>, IntoIter: Clone>,
+    uid: &str,
+) -> Option<&'a Arc<Pod>> {
+    let pods = pods.into_iter();
+    let claimed = |mirrors: bool| {
+        let of_kind = move |pod: &&Arc<Pod>| pod.cgroup_uid() == uid && pod.static_uid().is_some() == mirrors;
+        pods.clone().filter(of_kind)
+    };
+    let mirrors = claimed(false).next().is_none();
+    let first = claimed(mirrors).next()?;
+    let names = |pod: &Pod| (pod.metadata.namespace.clone(), pod.metadata.name.clone());
+    claimed(mirrors)
+        .all(|other| names(other) == names(first))
+        .then_some(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::objects::OwnerReference;
+
+    const VICTIM: &str = "6c4b2d1e-0000-4000-8000-00000000000a";
+
+    fn pod(namespace: &str, name: &str, uid: &str) -> Pod {
+        let mut pod = Pod::default();
+        pod.metadata.namespace = namespace.to_owned();
+        pod.metadata.name = name.to_owned();
+        pod.metadata.uid = uid.to_owned();
+        pod
+    }
+
+    fn claiming(mut pod: Pod, annotation: &str, owner: &str, uid: &str) -> Pod {
+        pod.metadata.annotations.insert(annotation.to_owned(), uid.to_owned());
+        pod.metadata.owner_references = vec![OwnerReference {
+            kind: owner.to_owned(),
+            ..OwnerReference::default()
+        }];
+        pod
+    }
+
+    #[test]
+    fn only_a_mirror_pod_has_the_uid_of_its_annotation() {
+        let tenant = || pod("tenant", "a", "own");
+        assert_eq!(
+            claiming(tenant(), annotation::MIRROR, "Node", VICTIM).cgroup_uid(),
+            VICTIM
+        );
+        assert_eq!(
+            claiming(tenant(), annotation::MIRROR, "ReplicaSet", VICTIM).cgroup_uid(),
+            "own"
+        );
+        let mut two = claiming(tenant(), annotation::MIRROR, "Node", VICTIM);
+        two.metadata.owner_references.push(OwnerReference::default());
+        assert_eq!(two.cgroup_uid(), "own");
+        for owner in ["Node", "ReplicaSet"] {
+            assert_eq!(
+                claiming(tenant(), "kubernetes.io/config.hash", owner, VICTIM).cgroup_uid(),
+                "own"
+            );
+        }
+    }
+
+    #[test]
+    fn an_object_describes_a_pod_only_if_all_three_agree() {
+        let id = pod("bank", "payments", "").id_with(VICTIM);
+        assert!(pod("bank", "payments", VICTIM).describes(&id) && pod("bank", "payments", "").describes(&id));
+        assert!(claiming(pod("bank", "payments", "api"), annotation::MIRROR, "Node", VICTIM).describes(&id));
+        for other in [("tenant", "payments"), ("bank", "other")] {
+            assert!(!pod(other.0, other.1, VICTIM).describes(&id) && !pod(other.0, other.1, "").describes(&id));
+            assert!(!claiming(pod(other.0, other.1, "own"), annotation::MIRROR, "Node", VICTIM).describes(&id));
+        }
+        assert!(!pod("bank", "payments", "another").describes(&id));
+    }
+
+    #[test]
+    fn without_a_runtime_an_own_uid_counts_before_a_mirror_pod_and_of_two_claims_none() {
+        let own = Arc::new(pod("bank", "payments", VICTIM));
+        let mirror = |name: &str| {
+            Arc::new(claiming(
+                pod("kube-system", name, "api"),
+                annotation::MIRROR,
+                "Node",
+                VICTIM,
+            ))
+        };
+        let name = |pods: &[Arc<Pod>]| pod_of_uid(pods, VICTIM).map(|pod| pod.full_name());
+        assert_eq!(
+            name(&[mirror("etcd"), Arc::clone(&own)]).as_deref(),
+            Some("bank/payments")
+        );
+        assert_eq!(name(&[mirror("etcd")]).as_deref(), Some("kube-system/etcd"));
+        assert_eq!(name(&[mirror("etcd"), mirror("forged")]), None);
+        assert_eq!(name(&[Arc::clone(&own), Arc::new(pod("tenant", "a", VICTIM))]), None);
+        assert_eq!(name(&[Arc::clone(&own), own]).as_deref(), Some("bank/payments"));
+    }
+
+    proptest! {
+        #[test]
+        fn no_annotation_label_or_owner_makes_a_pod_another_namespaces(
+            name in prop_oneof![Just("payments".to_owned()), "[a-z]{1,8}"],
+            annotations in prop::collection::btree_map(
+                prop_oneof![
+                    Just(annotation::MIRROR.to_owned()),
+                    Just("kubernetes.io/config.hash".to_owned()),
+                    Just("kubernetes.io/config.source".to_owned()),
+                    "[a-z./]{1,20}",
+                ],
+                prop_oneof![Just(VICTIM.to_owned()), Just("bank".to_owned()), ".{0,40}"],
+                0..4,
+            ),
+            owners in prop::collection::vec(prop_oneof![Just("Node"), Just("Pod"), Just("ReplicaSet")], 0..3),
+            labels in prop::collection::btree_map("[a-z./]{1,20}", prop_oneof![Just(VICTIM.to_owned()), ".{0,10}"], 0..3),
+        ) {
+            let mut tenant = pod("tenant", &name, "own");
+            tenant.metadata.annotations = annotations;
+            tenant.metadata.labels = labels;
+            let owner = |kind: &str| OwnerReference { kind: kind.to_owned(), uid: VICTIM.to_owned(), ..OwnerReference::default() };
+            tenant.metadata.owner_references = owners.into_iter().map(owner).collect();
+            let victim = Arc::new(pod("bank", "payments", VICTIM));
+            prop_assert!(!tenant.describes(&victim.id_with(VICTIM)));
+            let pods = [Arc::new(tenant), Arc::clone(&victim)];
+            prop_assert_eq!(pod_of_uid(&pods, VICTIM), Some(&victim));
+        }
+    }
 }

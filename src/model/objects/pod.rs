@@ -82,9 +82,9 @@ impl Container {
 
     /// Whether changing this resource restarts the container.
     pub fn restarts_for(&self, resource: Resource) -> bool {
-        self.resize_policy
-            .iter()
-            .any(|policy| policy.resource_name == resource.to_string() && policy.restart_policy == "RestartContainer")
+        let restarts = |policy: &ResizePolicy| policy.restart_policy == "RestartContainer";
+        let mut policies = self.resize_policy.iter();
+        policies.any(|policy| policy.resource_name == resource.name() && restarts(policy))
     }
 }
 
@@ -217,10 +217,7 @@ impl Pod {
 
     /// The spec's requests and limits of regular containers, then of sidecars, then the pod's own if they can be resized.
     pub fn requirements(&self) -> Vec<NamedRequirements> {
-        let named = |container: &Container| NamedRequirements {
-            name: container.name.clone(),
-            resources: container.resources,
-        };
+        let named = |container: &Container| NamedRequirements::new(&container.name, container.resources);
         let pod_level = self.resizable_pod_level().map(NamedRequirements::of_pod);
         self.running_containers().map(named).chain(pod_level).collect()
     }
@@ -230,9 +227,7 @@ impl Pod {
     pub fn with_requirements(&self, all: &[NamedRequirements]) -> Self {
         let mut pod = self.clone();
         for container in pod.spec.containers.iter_mut().chain(&mut pod.spec.init_containers) {
-            if let Some(named) = all.iter().find(|named| named.name == container.name) {
-                container.resources = named.resources;
-            }
+            container.resources = *NamedRequirements::find(all, &container.name).unwrap_or(&container.resources);
         }
         pod.spec.resources = pod.pod_level_in(all);
         pod
@@ -246,14 +241,12 @@ impl Pod {
 
     /// Frees the spare capacity of the pod's lists: a decoded list has room for four entries, and most have one.
     pub fn shrink_to_fit(&mut self) {
-        self.metadata.owner_references.shrink_to_fit();
-        for containers in [&mut self.spec.containers, &mut self.spec.init_containers] {
-            containers.shrink_to_fit();
-        }
-        let status = &mut self.status;
-        for statuses in [&mut status.container_statuses, &mut status.init_container_statuses] {
-            statuses.shrink_to_fit();
-        }
+        let Self { metadata, spec, status } = self;
+        metadata.owner_references.shrink_to_fit();
+        spec.containers.shrink_to_fit();
+        spec.init_containers.shrink_to_fit();
+        status.container_statuses.shrink_to_fit();
+        status.init_container_statuses.shrink_to_fit();
         status.conditions.shrink_to_fit();
     }
 

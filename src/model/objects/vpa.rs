@@ -24,7 +24,7 @@ pub struct VpaSpec {
     pub resource_policy: Option<ResourcePolicy>,
     /// The recommender of this VPA. None means the one named `default`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub recommenders: Vec<RecommenderSelector>,
+    pub recommenders: Vec<NameReference>,
     /// The boost of all containers without one in their own policy.
     pub startup_boost: Option<StartupBoost>,
 }
@@ -51,10 +51,10 @@ pub struct CpuBoost {
     pub duration_seconds: Option<i64>,
 }
 
-/// The name of a recommender that writes the status.
+/// The name of a recommender, or of a metric's resource.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct RecommenderSelector {
+pub struct NameReference {
     pub name: String,
 }
 
@@ -98,12 +98,12 @@ pub enum UpdateMode {
 }
 
 impl UpdateMode {
+    /// The modes in which upstream changes running pods.
+    pub const UPDATING: [Self; 4] = [Self::Recreate, Self::Auto, Self::InPlaceOrRecreate, Self::InPlace];
+
     /// Whether upstream changes running pods in this mode.
-    pub const fn updates_running_pods(self) -> bool {
-        match self {
-            Self::Recreate | Self::Auto | Self::InPlaceOrRecreate | Self::InPlace => true,
-            Self::Off | Self::Initial | Self::Unknown => false,
-        }
+    pub fn updates_running_pods(self) -> bool {
+        Self::UPDATING.contains(&self)
     }
 }
 
@@ -154,9 +154,8 @@ impl ContainerPolicy {
 
     /// Whether the policy manages this resource.
     pub fn controls(&self, resource: Resource) -> bool {
-        self.controlled_resources
-            .as_ref()
-            .is_none_or(|list| list.iter().any(|name| *name == resource.to_string()))
+        let controlled = self.controlled_resources.as_ref();
+        controlled.is_none_or(|list| list.iter().any(|name| name == resource.name()))
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::de::value::{Error, StrDeserializer};
 use serde::{Deserialize, Serialize};
 
-use super::meta::ObjectMeta;
+use super::{NameReference, ObjectMeta, TargetRef};
 use crate::model::ResourceList;
 
 /// A workload kind with a known selector, which needs no request to `/scale`.
@@ -100,7 +100,7 @@ pub struct HorizontalPodAutoscaler {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HpaSpec {
-    pub scale_target_ref: super::TargetRef,
+    pub scale_target_ref: TargetRef,
     pub metrics: Vec<HpaMetric>,
     /// `autoscaling/v1`: the cpu utilisation it scales on.
     #[serde(rename = "targetCPUUtilizationPercentage")]
@@ -111,16 +111,9 @@ pub struct HpaSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HpaMetric {
-    pub resource: Option<MetricSource>,
-    pub container_resource: Option<MetricSource>,
-}
-
-/// Names the resource of a metric.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct MetricSource {
     /// `cpu` or `memory`.
-    pub name: String,
+    pub resource: Option<NameReference>,
+    pub container_resource: Option<NameReference>,
 }
 
 /// The parts of a Node that decisions need.

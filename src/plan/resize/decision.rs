@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::super::room::Room;
-use super::{InvalidPatch, Phase, Unreported, changes, check_room, granted, grows, meanwhile, same};
+use super::{Phase, Unreported, changes, check_room, granted, grows, meanwhile, same};
 use crate::model::objects::Pod;
 use crate::model::{Cause, KubeletVersion, NamedRequirements, Resource, ResourceList, Step, Withheld};
 
@@ -112,22 +112,16 @@ impl ResizeFacts {
     pub fn decide(&self, pod: &Pod, targets: &[NamedRequirements], cause: &Cause) -> ResizeDecision {
         let changes = match self.changes(pod, targets) {
             Ok(changes) => changes,
-            Err(invalid) => {
-                return ResizeDecision::Refuse {
-                    why: invalid.to_string(),
-                    no_room: false,
-                };
-            }
+            Err(why) => return ResizeDecision::Refuse { why, no_room: false },
         };
         let room = self.check_room(pod, targets);
         let phase = self.phase(pod);
         let held = self.accepted.as_ref().map(|accepted| accepted.held.as_slice());
         let so_far = granted(pod, &phase, held);
         if changes.is_empty() && !self.unanswered {
-            return ResizeDecision::Write(Grant {
-                ahead: self.ahead,
-                ..Grant::new(&phase, targets, &so_far, room)
-            });
+            let mut grant = Grant::new(&phase, targets, &so_far, room);
+            grant.ahead = self.ahead;
+            return ResizeDecision::Write(grant);
         }
         if let Some(why) = &self.away {
             let given = if self.by_hand { targets } else { &so_far };
@@ -135,10 +129,8 @@ impl ResizeFacts {
             return ResizeDecision::Write(Grant::spec_later(given, self.by_hand, settled, why, LATER));
         }
         if let Some(Unreported { why, wait }) = &self.unreported {
-            return ResizeDecision::Wait {
-                why: Withheld::Unanswered(why.clone()),
-                retry_after: *wait,
-            };
+            let (why, retry_after) = (Withheld::Unanswered(why.clone()), *wait);
+            return ResizeDecision::Wait { why, retry_after };
         }
         if let Some(wait) = self.too_early {
             let given = if self.ahead { targets.to_vec() } else { so_far };
@@ -165,7 +157,7 @@ impl ResizeFacts {
         accepted.filter(|accepted| pod.metadata.generation < accepted.generation)
     }
 
-    fn changes(&self, pod: &Pod, targets: &[NamedRequirements]) -> Result<Vec<Step>, InvalidPatch> {
+    fn changes(&self, pod: &Pod, targets: &[NamedRequirements]) -> Result<Vec<Step>, String> {
         match self.unseen(pod) {
             Some(accepted) if same(&accepted.targets, targets) => Ok(Vec::new()),
             Some(accepted) => changes(&pod.with_requirements(&accepted.targets), targets),
@@ -215,8 +207,8 @@ impl Grant {
             settled,
             withheld: Some(withheld),
             reclaim,
-            ahead: false,
             retry_after: reclaim.then_some(RECLAIM_EVERY),
+            ..Self::default()
         }
     }
 

@@ -10,22 +10,19 @@
 
 mod decision;
 mod phase;
-mod reserved;
 mod support;
 #[cfg(test)]
 mod tests;
 
 pub use decision::{AcceptedResize, Grant, ResizeDecision, ResizeFacts, ResizePatch};
-use phase::meanwhile;
-pub use phase::{Phase, granted};
-use reserved::grows;
-pub use reserved::{check_room, reserved};
+pub use phase::{Phase, check_room, granted, reserved};
+use phase::{grows, meanwhile};
 pub use support::{NodeSupport, Support, Unreported};
 
 use crate::model::objects::{Container, Pod, annotation};
 use crate::model::{Change, NamedRequirements, Requirements, Resource, Step, Target};
 
-use super::effective::with_requests;
+use super::hierarchy::with_requests;
 
 /// Whether the pod's status shows that its kubelet resizes in place: the status then has the containers' resources, as
 /// `ValidatePodResize` (kubernetes `pkg/apis/core/validation`) demands. The API server resizes no mirror pod.
@@ -34,50 +31,11 @@ pub fn supports_in_place_resize(pod: &Pod) -> bool {
     !pod.metadata.annotations.contains_key(annotation::MIRROR) && statuses.any(|status| status.resources.is_some())
 }
 
-/// Why the API server would refuse a patch, or the kubelet restart a container for it.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidPatch {
-    /// The patch would remove an amount.
-    #[error(
-        "container {container}: its {field} of {amount} cannot be taken away from a running pod, only changed: the API server \
-         refuses that"
-    )]
-    Removed {
-        container: String,
-        /// Such as `limits.cpu`.
-        field: &'static str,
-        amount: String,
-    },
-    /// The kubelet would kill the container and start it anew.
-    #[error(
-        "container {container}: its {field} stays {from} instead of {to}: its resizePolicy for {resource} is RestartContainer, \
-         so the kubelet would restart it, and vscaled never restarts; set NotRequired in the workload's pod template, or \
-         change the amount there and let new pods have it{}", alone(*.other)
-    )]
-    Restarts {
-        container: String,
-        /// Such as `limits.cpu`.
-        field: &'static str,
-        resource: Resource,
-        from: String,
-        to: String,
-        /// A resource of the same container that changes too, and would restart nothing.
-        other: Option<Resource>,
-    },
-}
-
-/// The advice to ask for the other resource alone.
-fn alone(other: Option<Resource>) -> String {
-    other.map_or_else(String::new, |other| {
-        format!("; its {other} is not changed either: ask for {other} alone to have that now")
-    })
-}
-
 /// The steps of a patch after which the pod's spec has the wanted amounts: one for each container that differs.
 ///
 /// # Errors
-/// [`InvalidPatch`] if the patch would remove an amount or restart a container.
-pub fn changes(pod: &Pod, wanted: &[NamedRequirements]) -> Result<Vec<Step>, InvalidPatch> {
+/// A sentence, if the API server would refuse the patch because it removes an amount, or the kubelet would restart a container.
+pub fn changes(pod: &Pod, wanted: &[NamedRequirements]) -> Result<Vec<Step>, String> {
     let mut steps = Vec::new();
     for NamedRequirements { name, resources } in wanted {
         // The API server would fill in the requests.
@@ -118,34 +76,30 @@ pub fn altered(accepted: &Pod, asked: &[Step]) -> Option<String> {
 }
 
 /// Whether a patch can give a container of a running pod these amounts.
-fn check(container: &Container, to: &Requirements) -> Result<(), InvalidPatch> {
-    let changes = |resource| {
-        let amounts = |has: &Requirements| (has.requests.get(resource), has.limits.get(resource));
-        amounts(&container.resources) != amounts(to)
-    };
-    let fields = container.resources.fields().into_iter().zip(to.fields());
+fn check(container: &Container, to: &Requirements) -> Result<(), String> {
+    let Container { name, resources, .. } = container;
+    let fields = resources.fields().into_iter().zip(to.fields());
     for ((field, old), (_, new)) in fields.filter(|((_, old), (_, new))| old != new) {
-        let name = || container.name.clone();
+        let old = old.unwrap_or_else(|| "unset".to_owned());
         let Some(new) = new else {
-            return Err(InvalidPatch::Removed {
-                container: name(),
-                field,
-                amount: old.unwrap_or_default(),
-            });
+            return Err(format!(
+                "container {name}: its {field} of {old} cannot be taken away from a running pod, only changed: the API server \
+                 refuses that"
+            ));
         };
-        let mut resources = Resource::ALL.into_iter();
-        let of_field = resources.find(|resource| field.ends_with(resource.name()));
-        if let Some(resource) = of_field.filter(|resource| container.restarts_for(*resource)) {
-            return Err(InvalidPatch::Restarts {
-                container: name(),
-                field,
-                resource,
-                from: old.unwrap_or_else(|| "unset".to_owned()),
-                to: new,
-                other: Resource::ALL
-                    .into_iter()
-                    .find(|other| changes(*other) && !container.restarts_for(*other)),
+        let of_field = |resource: &&Resource| field.ends_with(resource.name());
+        let resource = Resource::ALL.iter().find(of_field).copied();
+        if let Some(resource) = resource.filter(|resource| container.restarts_for(*resource)) {
+            let changes =
+                |other: &&Resource| resources.of(**other) != to.of(**other) && !container.restarts_for(**other);
+            let alone = Resource::ALL.iter().find(changes).map_or_else(String::new, |other| {
+                format!("; its {other} is not changed either: ask for {other} alone to have that now")
             });
+            return Err(format!(
+                "container {name}: its {field} stays {old} instead of {new}: its resizePolicy for {resource} is RestartContainer, \
+                 so the kubelet would restart it, and vscaled never restarts; set NotRequired in the workload's pod template, or \
+                 change the amount there and let new pods have it{alone}"
+            ));
         }
     }
     Ok(())
@@ -155,9 +109,7 @@ fn check(container: &Container, to: &Requirements) -> Result<(), InvalidPatch> {
 fn overlaid(pod: &Pod, wanted: &[NamedRequirements]) -> Vec<NamedRequirements> {
     let mut all = pod.requirements();
     for named in &mut all {
-        if let Some(other) = wanted.iter().find(|other| other.name == named.name) {
-            named.resources = other.resources;
-        }
+        named.resources = *NamedRequirements::find(wanted, &named.name).unwrap_or(&named.resources);
     }
     all
 }
@@ -165,31 +117,26 @@ fn overlaid(pod: &Pod, wanted: &[NamedRequirements]) -> Vec<NamedRequirements> {
 /// Whether every amount of `whole` is in one of the `parts`. A container that no part names is ignored.
 pub fn is_made_of(parts: &[&Vec<NamedRequirements>], whole: &[NamedRequirements]) -> bool {
     whole.iter().all(|named| {
-        let of = |part: &&Vec<NamedRequirements>| part.iter().find(|other| other.name == named.name).map(amounts);
+        let of = |part: &&Vec<NamedRequirements>| NamedRequirements::find(part, &named.name).map(amounts);
         let of: Vec<[u64; 4]> = parts.iter().filter_map(of).collect();
-        let mut all = amounts(named).into_iter().enumerate();
+        let mut all = amounts(&named.resources).into_iter().enumerate();
         of.is_empty() || all.all(|(number, amount)| of.iter().any(|part| part[number] == amount))
     })
 }
 
 /// The requests of [`Resource::ALL`], then the limits, as numbers. Unset is zero, and a limit without a request is also the
 /// request.
-pub fn amounts(named: &NamedRequirements) -> [u64; 4] {
-    let NamedRequirements { resources, .. } = named;
-    let Requirements { requests, limits } = with_requests(*resources);
-    let [[cpu, memory], [cpu_limit, memory_limit]] =
-        [requests, limits].map(|list| Resource::ALL.map(|resource| list.amount(resource)));
-    [cpu, memory, cpu_limit, memory_limit]
+pub fn amounts(resources: &Requirements) -> [u64; 4] {
+    let resources = with_requests(*resources);
+    let [[cpu, cpu_limit], [memory, memory_limit]] = Resource::ALL.map(|resource| resources.of(resource));
+    [cpu, memory, cpu_limit, memory_limit].map(Option::unwrap_or_default)
 }
 
 /// Whether both give every container that both name the same amounts. Unset equals zero, and a limit without a request equals
 /// one with an equal request.
 pub fn same(one: &[NamedRequirements], other: &[NamedRequirements]) -> bool {
     one.iter().all(|named| {
-        let same = |other: &&NamedRequirements| other.name == named.name;
-        other
-            .iter()
-            .find(same)
-            .is_none_or(|other| amounts(other) == amounts(named))
+        let other = NamedRequirements::find(other, &named.name);
+        other.is_none_or(|other| amounts(other) == amounts(&named.resources))
     })
 }

@@ -1,7 +1,9 @@
-//! The phase of a resize, from what the kubelet reports about the pod.
+//! The phase of a resize, from what the kubelet reports about the pod, and what the pod takes of its node in that phase.
 
+use super::super::hierarchy::pod_requests;
+use super::super::room::{NoRoom, Room, larger};
 use crate::model::objects::Pod;
-use crate::model::{NamedRequirements, Requirements, Resource, Withheld};
+use crate::model::{KubeletVersion, NamedRequirements, Resource, ResourceList, Withheld};
 
 /// The phase of a pod's latest resize.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,8 +76,7 @@ pub(super) fn meanwhile(
 ) -> Vec<NamedRequirements> {
     if let Withheld::Failed(_) = withheld {
         for has in &mut granted {
-            let wanted = wanted.iter().find(|wanted| wanted.name == has.name);
-            let wanted = wanted.and_then(|wanted| wanted.resources.limits.memory);
+            let wanted = NamedRequirements::find(wanted, &has.name).and_then(|wanted| wanted.limits.memory);
             let memory = &mut has.resources.limits.memory;
             if wanted.is_some() && wanted < *memory {
                 *memory = wanted;
@@ -109,17 +110,40 @@ fn reported(pod: &Pod) -> Vec<NamedRequirements> {
 fn runs_with_spec(pod: &Pod) -> bool {
     pod.running_containers().all(|container| {
         let status = pod.container_status(&container.name);
-        let in_force = status.and_then(|status| status.resources);
-        in_force.is_none_or(|in_force| holds(&in_force, &container.resources))
+        status.and_then(|status| status.resources).is_none_or(|in_force| {
+            let mut with_spec = in_force;
+            with_spec.overlay(&container.resources);
+            with_spec == in_force
+        })
     })
 }
 
-/// Whether every amount of the spec is in force.
-fn holds(in_force: &Requirements, spec: &Requirements) -> bool {
-    let lists = [(in_force.requests, spec.requests), (in_force.limits, spec.limits)];
-    lists.into_iter().all(|(in_force, spec)| {
-        Resource::ALL
-            .into_iter()
-            .all(|resource| spec.get(resource).is_none() || spec.get(resource) == in_force.get(resource))
-    })
+/// Whether the node has room for a pod with the `wanted` amounts, beyond what the kubelet has allocated to the pod.
+///
+/// Errors: [`NoRoom`] with the numbers, for the first resource that does not fit.
+pub fn check_room(room: &Room, pod: &Pod, wanted: &[NamedRequirements], kubelet: KubeletVersion) -> Result<(), NoRoom> {
+    room.check(allocated(pod, kubelet), pod_requests(pod, wanted, kubelet))
+}
+
+/// Whether a pod would take more of its node with the `wanted` amounts than the kubelet has allocated to the pod.
+pub(super) fn grows(pod: &Pod, wanted: &[NamedRequirements], kubelet: KubeletVersion) -> bool {
+    let before = allocated(pod, kubelet);
+    let after = pod_requests(pod, wanted, kubelet);
+    let grows = |resource| after.amount(resource) > before.amount(resource);
+    Resource::ALL.into_iter().any(grows)
+}
+
+/// What the kubelet has allocated to a pod, according to the pod's status.
+fn allocated(pod: &Pod, kubelet: KubeletVersion) -> ResourceList {
+    pod_requests(pod, &granted(pod, &Phase::of(pod), None), kubelet)
+}
+
+/// What a pod's requests take of its node: what the kubelet has allocated, and what the spec asks for until the kubelet has
+/// answered. A resize that waits for room takes none.
+pub fn reserved(pod: &Pod, kubelet: KubeletVersion) -> ResourceList {
+    let allocated = allocated(pod, kubelet);
+    match Phase::of(pod) {
+        Phase::Accepted => larger(allocated, pod_requests(pod, &[], kubelet)),
+        Phase::Withheld(_) | Phase::InProgress | Phase::Settled => allocated,
+    }
 }

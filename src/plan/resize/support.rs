@@ -59,8 +59,8 @@ impl NodeSupport {
         let unreported = |pod: P| reported_by(pod.borrow(), upgraded).is_some_and(|at| at <= now);
         let resizes = match version {
             _ if reported => Some(true),
-            Some(version) if version.always_resizes() => Some(true),
-            Some(version) if version.resizes_by_default() => pods.any(unreported).then_some(false),
+            Some(version) if version >= KubeletVersion::ALWAYS_RESIZES => Some(true),
+            Some(version) if version >= KubeletVersion::RESIZES_BY_DEFAULT => pods.any(unreported).then_some(false),
             Some(_) | None => Some(false),
         };
         Self {
@@ -81,21 +81,18 @@ impl NodeSupport {
         if !at_the_api_server || self.resizes == Some(false) {
             return Support::Never;
         }
-        let certain = self.version.is_some_and(KubeletVersion::always_resizes);
+        let certain = self.version >= Some(KubeletVersion::ALWAYS_RESIZES);
         let until = reported_by(pod, self.upgraded).filter(|_| !certain);
         if until.is_some_and(|until| until <= now) {
             return Support::Never;
         }
-        let kubelet = self.version.map_or_else(
-            || "its kubelet".to_owned(),
-            |version| format!("its kubelet ({version})"),
-        );
+        let version = self.version.map_or_else(String::new, |version| format!(" ({version})"));
         let or_until = until.map_or_else(String::new, |until| {
             format!(", or until {until:.0}: a kubelet that reports none by then has resizing in place switched off")
         });
         Support::NotReported(Unreported {
             why: format!(
-                "waits until {kubelet} reports the containers' resources in the pod's status, to be asked through \
+                "waits until its kubelet{version} reports the containers' resources in the pod's status, to be asked through \
                  pods/resize{or_until}"
             ),
             wait: until.and_then(|until| Duration::try_from(until.duration_since(now)).ok()),
@@ -106,11 +103,8 @@ impl NodeSupport {
 /// The time by which a kubelet that resizes has reported the resources of the pod's running containers.
 fn reported_by(pod: &Pod, upgraded: Option<Timestamp>) -> Option<Timestamp> {
     let started = |status: &ContainerStatus| status.state.running.as_ref()?.started_at;
-    let unreported = pod
-        .status
-        .container_statuses
-        .iter()
-        .filter(|status| status.resources.is_none());
+    let statuses = pod.status.container_statuses.iter();
+    let unreported = statuses.filter(|status| status.resources.is_none());
     let started = unreported.filter_map(started).min()?;
     let started = upgraded.map_or(started, |upgraded| started.max(upgraded));
     Some(started.checked_add(REPORTED_WITHIN).unwrap_or(Timestamp::MAX))

@@ -3,12 +3,13 @@
 //! A limit is high enough if the container never used more, according to the kernel's own peak, plus a small spare. If the
 //! container once used more, a limit is high enough if the container has held much less for some time. The spare is larger
 //! if that time is short. Memory that is merely cached does not count: the kernel reclaims it first, in small steps.
+//!
+//! A [`MemoryReading`] holds a cgroup's memory at one moment: what is in use, and how much of that the kernel could reclaim.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use super::reading::MemoryReading;
-use crate::model::Bytes;
+use crate::model::{Bytes, CgroupVersion, PageSize};
 
 /// The most that one step reclaims: some tens of milliseconds of work for the kernel.
 pub const RECLAIM_STEP: Bytes = Bytes::new(32 << 20);
@@ -229,33 +230,87 @@ fn with_spare(amount: Bytes, share: u64) -> Bytes {
 impl fmt::Display for NotShrinkable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [usage, held, floor, wanted] = [self.usage, self.held, self.floor, self.wanted].map(Bytes::get);
-        write!(f, "not shrinkable now: {usage} bytes are in use")?;
-        match &self.why {
-            ShrinkObstacle::Held => write!(
-                f,
-                ", more than the wanted limit of {wanted} bytes has room for: {held} of them cannot be reclaimed"
-            )?,
-            ShrinkObstacle::Seen { most, peak, over } => write!(
-                f,
-                ", and at one time {} were; up to {} bytes that cannot be reclaimed were seen in the last {} s, which is too \
-                 close to the wanted limit of {wanted} bytes for so short a time",
+        let what = match &self.why {
+            ShrinkObstacle::Held => {
+                format!("more than the wanted limit of {wanted} bytes has room for: {held} of them cannot be reclaimed")
+            }
+            ShrinkObstacle::Seen { most, peak, over } => format!(
+                "and at one time {} were; up to {} bytes that cannot be reclaimed were seen in the last {} s, which is too close \
+                 to the wanted limit of {wanted} bytes for so short a time",
                 peak.get(),
                 most.get(),
                 over.as_secs().max(1),
-            )?,
-            ShrinkObstacle::Stubborn => write!(
-                f,
-                ", more than the wanted limit of {wanted} bytes has room for, and the kernel found nothing more to reclaim"
-            )?,
-            ShrinkObstacle::CannotAsk => write!(
-                f,
-                ", more than the wanted limit of {wanted} bytes, and this kernel cannot be asked to reclaim (memory.reclaim, \
-                 from Linux 5.19)"
-            )?,
-        }
+            ),
+            ShrinkObstacle::Stubborn => format!(
+                "more than the wanted limit of {wanted} bytes has room for, and the kernel found nothing more to reclaim"
+            ),
+            ShrinkObstacle::CannotAsk => format!(
+                "more than the wanted limit of {wanted} bytes, and this kernel cannot be asked to reclaim (memory.reclaim, from \
+                 Linux 5.19)"
+            ),
+        };
         write!(
             f,
-            "; {floor} bytes would be accepted now: choose a higher limit, or wait until less is in use"
+            "not shrinkable now: {usage} bytes are in use, {what}; {floor} bytes would be accepted now: choose a higher limit, \
+             or wait until less is in use"
         )
+    }
+}
+
+/// What the limit of a cgroup counts, and its parts. Includes descendants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct MemoryReading {
+    pub usage: Bytes,
+    /// The most that was ever in use. `None` if the kernel does not keep it (v2 before 5.19).
+    pub peak: Option<Bytes>,
+    /// Anonymous memory and tmpfs: without swap only its process can free it.
+    pub anonymous: Bytes,
+    /// Page cache and kernel caches that the kernel can drop.
+    pub evictable: Bytes,
+    /// Memory that the kernel had dropped and then read again, since the cgroup was made.
+    pub refaults: Bytes,
+}
+
+impl MemoryReading {
+    /// Makes a reading from the text of `memory.stat` and the two files beside it.
+    ///
+    /// `active_file` and `inactive_file` are more precise than `cache` or `file`: tmpfs and locked pages are on neither of these
+    /// lists (mm/vmscan.c). An absent line counts as zero, which can only make less evictable.
+    pub fn new(version: CgroupVersion, page: PageSize, usage: Bytes, peak: Option<Bytes>, stat: &str) -> Self {
+        let mut reading = Self {
+            usage,
+            peak,
+            ..Self::default()
+        };
+        let add = |to: &mut Bytes, bytes| *to = to.saturating_add(Bytes::new(bytes));
+        for (name, value) in stat.lines().filter_map(|line| line.split_once(' ')) {
+            let Ok(value) = value.trim().parse::<u64>() else {
+                continue;
+            };
+            let name = match version {
+                // Without the prefix, v1 leaves out descendants.
+                CgroupVersion::V1 => match name.strip_prefix("total_") {
+                    Some("rss") => "anon",
+                    Some(name) => name,
+                    None => continue,
+                },
+                CgroupVersion::V2 => name,
+            };
+            match name {
+                "anon" | "shmem" => add(&mut reading.anonymous, value),
+                "active_file" | "inactive_file" | "slab_reclaimable" => add(&mut reading.evictable, value),
+                // One counter before Linux 5.9.
+                "workingset_refault" | "workingset_refault_anon" | "workingset_refault_file" => {
+                    add(&mut reading.refaults, value.saturating_mul(page.get()));
+                }
+                _ => {}
+            }
+        }
+        reading
+    }
+
+    /// What the kernel cannot reclaim. Kernel memory and locked pages are in use, and neither anonymous nor evictable.
+    pub fn held(&self) -> Bytes {
+        self.anonymous.max(self.usage.saturating_sub(self.evictable))
     }
 }

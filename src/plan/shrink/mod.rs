@@ -11,18 +11,12 @@
 
 mod check;
 mod failed_shrinks;
-mod reading;
-mod turns;
 mod watch;
 
 #[cfg(test)]
 mod tests;
 
-pub use check::{
-    CheckStep, NotShrinkable, RECLAIM_STEP, Reclaim, ShrinkCheck, ShrinkObstacle, UsageHistory, leaves_room, slack,
-};
-pub use failed_shrinks::{FailedShrink, FailedShrinks, Holds};
-pub use reading::MemoryReading;
-pub use turns::{Progress, next_turns};
+pub use check::*;
+pub use failed_shrinks::*;
 pub(crate) use watch::rate;
-pub use watch::{Before, Trouble, WATCH_PERIOD, Watch, WatchReading, WatchStep};
+pub use watch::*;

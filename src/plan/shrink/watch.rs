@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::reading::MemoryReading;
+use super::check::MemoryReading;
 use crate::model::Bytes;
 
 /// How long the agent watches a lowered limit.

@@ -54,7 +54,7 @@ fn a_limit_alone_is_also_the_request() {
     ));
     assert_eq!(given.qos, QosClass::Guaranteed);
     assert_eq!(given.pod.shares.get(), 512);
-    assert_eq!(given.pod, given.containers[0].allowance);
+    assert_eq!(given.pod, given.containers[0].1);
 }
 
 #[test]
@@ -96,11 +96,7 @@ fn the_largest_init_step_counts_with_the_sidecars_started_before_it() {
         (given.pod.cpu_limit, given.pod.memory_limit),
         (cpu(350), mebibytes(250))
     );
-    let names: Vec<_> = given
-        .containers
-        .iter()
-        .map(|container| container.name.as_str())
-        .collect();
+    let names: Vec<_> = given.containers.iter().map(|container| container.0.as_str()).collect();
     assert_eq!(names, ["a", "proxy"]);
 }
 
@@ -155,8 +151,8 @@ fn an_explicit_request_of_zero_has_the_least_shares_since_1_25() {
         { "name": "a", "resources": { "requests": { "cpu": "0" }, "limits": { "cpu": "1", "memory": "1Mi" } } },
     ] }));
     assert_eq!(on_kubelet(36, &pod).qos, QosClass::Burstable);
-    assert_eq!(on_kubelet(36, &pod).containers[0].allowance.shares.get(), 2);
-    assert_eq!(on_kubelet(24, &pod).containers[0].allowance.shares.get(), 1024);
+    assert_eq!(on_kubelet(36, &pod).containers[0].1.shares.get(), 2);
+    assert_eq!(on_kubelet(24, &pod).containers[0].1.shares.get(), 1024);
 }
 
 #[test]
@@ -173,7 +169,7 @@ fn pod_level_resources_bind_containers_that_have_no_limit_of_their_own() {
         (given.pod.cpu_limit, given.pod.memory_limit),
         (cpu(200), mebibytes(128))
     );
-    let [a, b] = [given.containers[0].allowance, given.containers[1].allowance];
+    let [a, b] = [given.containers[0].1, given.containers[1].1];
     assert_eq!(
         (a.shares.get(), a.cpu_limit, a.memory_limit),
         (204, cpu(200), mebibytes(128))
@@ -184,7 +180,7 @@ fn pod_level_resources_bind_containers_that_have_no_limit_of_their_own() {
     );
     let ignored = on_kubelet(33, &pod);
     assert_eq!((ignored.pod.shares.get(), ignored.pod.cpu_limit), (20, None));
-    assert_eq!(ignored.containers[0].allowance.cpu_limit, None);
+    assert_eq!(ignored.containers[0].1.cpu_limit, None);
 }
 
 #[test]
@@ -216,7 +212,7 @@ fn a_decision_changes_neither_the_class_nor_pod_level_requests() {
             .unwrap();
     let given = hierarchy(&pod, &[target], &traits(CgroupVersion::V2, Driver::Cgroupfs));
     assert_eq!((given.qos, given.pod.shares.get()), (QosClass::Burstable, 256));
-    assert_eq!(given.containers[0].allowance.shares.get(), 1024);
+    assert_eq!(given.containers[0].1.shares.get(), 1024);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::trees::{Case, case, drop_followers};
-use crate::model::{CpuQuota, MemoryLimit, PageSize, PodTree, PodValues, Settings, Step, Target};
+use crate::model::{ControlFile, CpuQuota, MemoryLimit, PageSize, PodTree, PodValues, Setting, Settings, Step, Target};
 use crate::plan::Plan;
 use crate::plan::kernel_model::Machine;
 use crate::plan::order::edges;
@@ -28,10 +28,17 @@ fn burst_and_quota(tree: &PodTree, target: &Target) -> Option<(u128, u128)> {
     }
 }
 
+fn memory_high(cgroup: &Settings) -> Option<MemoryLimit> {
+    match cgroup.get(ControlFile::MemoryHigh) {
+        Some(Setting::MemoryHigh(limit)) => Some(limit),
+        _ => None,
+    }
+}
+
 /// A cgroup's `memory.high` and limit in pages, where both are bounded.
 fn high_and_limit(tree: &PodTree, target: &Target, page: PageSize) -> Option<(u128, u128)> {
     let cgroup = tree.get(target)?;
-    match (cgroup.memory_high()?, cgroup.memory_limit()?) {
+    match (memory_high(cgroup)?, cgroup.memory_limit()?) {
         (MemoryLimit::Bytes(high), MemoryLimit::Bytes(limit)) => {
             Some(((high / page.get()).into(), (limit / page.get()).into()))
         }
@@ -112,7 +119,7 @@ impl Case {
     fn assert_highs(&self, machine: &Machine) -> Result<(), TestCaseError> {
         for target in self.targets() {
             let trees = [&self.observed.tree, &machine.state.tree];
-            let [old, new] = trees.map(|tree| tree.get(&target).and_then(Settings::memory_high));
+            let [old, new] = trees.map(|tree| tree.get(&target).and_then(memory_high));
             if old == Some(MemoryLimit::Max) || old.is_none() {
                 prop_assert_eq!(new, old, "{}", target);
             }

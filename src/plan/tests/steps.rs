@@ -179,7 +179,7 @@ fn an_end_that_the_v1_kernel_refuses_has_no_plan() {
     let desired = state("", &[("a", &cgroup(30_000))]);
     let traits = traits(CgroupVersion::V1, Driver::Cgroupfs);
     let error = Plan::between(&observed, &desired, &traits).unwrap_err();
-    assert!(matches!(&error, PlanError::AbovePod { container, .. } if container == "a"));
+    assert!(matches!(&error, PlanError { container, .. } if container == "a"));
     assert_eq!(
         error.to_string(),
         "container a: quota and period 30000 100000 exceed its pod's 20000 100000, which the kernel refuses: \

@@ -1,6 +1,6 @@
 //! A `memory.high` that a foreign writer sets keeps its proportion to the limit.
 
-use vscaled::model::{CgroupVersion, MemoryLimit, Setting};
+use vscaled::model::{CgroupVersion, ControlFile, MemoryLimit, Setting, Settings};
 
 use super::{AT_FIRST, Amounts, Scene};
 use crate::support::skipped;
@@ -11,7 +11,14 @@ const LARGER: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 300)), ("sid
 /// The `memory.high` of `app`, and its limit.
 fn held(scene: &Scene) -> (MemoryLimit, MemoryLimit) {
     let app = &scene.node.held(&scene.pod)["app"];
-    (app.memory_high().unwrap(), app.memory_limit().unwrap())
+    (memory_high(app).unwrap(), app.memory_limit().unwrap())
+}
+
+fn memory_high(held: &Settings) -> Option<MemoryLimit> {
+    match held.get(ControlFile::MemoryHigh) {
+        Some(Setting::MemoryHigh(limit)) => Some(limit),
+        _ => None,
+    }
 }
 
 /// Nine tenths of a limit, in bytes.
@@ -49,7 +56,7 @@ async fn a_memory_high_follows_its_limit_and_is_given_to_no_other_cgroup() {
     let others = all.iter().filter(|(name, _)| !matches!(**name, "app"));
     assert!(
         others
-            .map(|(_, held)| held.memory_high())
+            .map(|(_, held)| memory_high(held))
             .all(|high| high == Some(MemoryLimit::Max))
     );
     let history = scene.agent.history().await;

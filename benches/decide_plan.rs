@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::{Samples, Table};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use vscaled::decide::{Index, Options, decide_pod};
+use vscaled::decide::{EarlierDecisions, Index, Options, decide_pod};
 use vscaled::model::objects::Pod;
 use vscaled::model::{CgroupVersion, Driver, KubeletVersion, NodeTraits, PageSize, RuntimeKind, WeightFormula};
 use vscaled::plan::{Plan, hierarchy, in_force};
@@ -47,7 +47,7 @@ fn measure(view: &NodeView, pod: &Pod, traits: &NodeTraits, runs: usize) -> anyh
     let mut steps = 0;
     for run in 0..runs + runs / 10 {
         let start = Instant::now();
-        let decision = decide_pod(black_box(pod), &index, now, &options, None);
+        let decision = decide_pod(black_box(pod), &index, now, &options, EarlierDecisions::default());
         let decided = start.elapsed();
         let wanted = hierarchy(pod, &decision.containers, traits).wanted();
         let levels = start.elapsed();

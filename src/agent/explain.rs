@@ -80,7 +80,7 @@ fn amounts(snapshot: &PodSnapshot) -> Vec<proto::Amount> {
         };
         // The notes of the decision about this amount.
         let is_about = |note: &&Note| {
-            let (container, of) = note.about();
+            let (container, of) = (note.container.as_deref(), note.resource);
             of == Some(resource) && container.is_none_or(|container| container == name)
         };
         let rules = snapshot.state.decision.notes.iter().filter(is_about);

@@ -13,19 +13,16 @@
 //! it. On other nodes the spec keeps the boost, and the pod its annotation. There the agent's record of what it applied
 //! differs from the spec once the boost was taken back.
 
-use std::fmt;
-
 use jiff::{SignedDuration, Timestamp};
 
+use super::PodDecision;
 use super::candidate::{Candidate, differ};
-use super::limit_range::Bounds;
+use super::case::Case;
+use super::index::Bounds;
 use super::note::Note;
-use crate::model::objects::{Pod, VerticalPodAutoscaler, annotation};
+use crate::model::objects::annotation::BOOST_PREFIX;
+use crate::model::objects::{Pod, VerticalPodAutoscaler};
 use crate::model::{MilliCpu, Requirements, Resource, ResourceList};
-
-/// The beginning of the webhook's annotation, before the container's name. The value is what the container
-/// had before (`StartupCPUBoostAnnotation`, autoscaler `pkg/utils/annotations`).
-pub const ANNOTATION: &str = annotation::BOOST_PREFIX;
 
 /// The startup boosts of a pod after a decision.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -34,24 +31,6 @@ pub struct Boosts {
     pub next_end: Option<Timestamp>,
     /// The containers whose boost was taken back. Their annotations are no longer needed.
     pub done: Vec<String>,
-}
-
-/// How long a boost lasts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BoostEnd {
-    /// Until the pod has been ready for this long.
-    UntilReady(SignedDuration),
-    Until(Timestamp),
-}
-
-impl fmt::Display for BoostEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::UntilReady(SignedDuration::ZERO) => f.write_str("the pod is ready"),
-            Self::UntilReady(duration) => write!(f, "the pod has been ready for {} s", duration.as_secs()),
-            Self::Until(end) => write!(f, "{end:.0}"),
-        }
-    }
 }
 
 /// The boost of a container.
@@ -68,90 +47,83 @@ pub(super) fn is_marked(pod: &Pod, vpa: &VerticalPodAutoscaler) -> bool {
     marks(pod, vpa).next().is_some()
 }
 
-/// Marks the containers that have a boost, by the rules of this VPA.
-pub(super) fn mark(
-    pod: &Pod,
-    vpa: &VerticalPodAutoscaler,
-    now: Timestamp,
-    candidates: &mut [Candidate<'_>],
-    notes: &mut Vec<Note>,
-) -> Boosts {
-    let mut boosts = Boosts::default();
-    for (container, before) in marks(pod, vpa) {
-        let lasts = lasts(pod, vpa.boost_duration(container), now);
-        let Some(candidate) = candidates.iter_mut().find(|one| one.spec.name == container) else {
-            boosts.done.extend(lasts.is_none().then(|| container.to_owned()));
-            continue;
-        };
-        if differ(&candidate.in_force, &candidate.spec.resources, Resource::Cpu) {
-            // The boost was taken back already, and the agent does not give it again.
-            keep_ratio(candidate, read(before).ok());
-            continue;
-        }
-        match lasts {
-            Some(lasts) => {
-                if let BoostEnd::Until(end) = lasts {
-                    boosts.next_end = boosts.next_end.into_iter().chain([end]).min();
-                }
-                candidate.drop_recommendation(Resource::Cpu);
-                candidate.boost = Some(Boost::Lasts);
-                notes.push(Note::Boosted {
-                    container: container.to_owned(),
-                    lasts,
-                });
+impl Case<'_> {
+    /// Marks the containers that have a boost, by the rules of this VPA.
+    pub(super) fn mark_boosts(&mut self, vpa: &VerticalPodAutoscaler) {
+        let PodDecision { boosts, notes, .. } = &mut self.decision;
+        for (container, before) in marks(self.pod, vpa) {
+            let lasts = lasts(self.pod, vpa.boost_duration(container), self.now);
+            let Some(candidate) = self.candidates.iter_mut().find(|one| one.spec.name == container) else {
+                boosts.done.extend(lasts.is_none().then(|| container.to_owned()));
+                continue;
+            };
+            if differ(&candidate.in_force, &candidate.spec.resources, Resource::Cpu) {
+                // The boost was taken back already, and the agent does not give it again.
+                keep_ratio(candidate, read(before).ok());
+                continue;
             }
-            None => end(candidate, before, notes),
+            match lasts {
+                Some((end, until)) => {
+                    boosts.next_end = boosts.next_end.into_iter().chain(end).min();
+                    candidate.drop_recommendation(Resource::Cpu);
+                    candidate.boost = Some(Boost::Lasts);
+                    let text = format!("cpu keeps its startup boost until {until}");
+                    notes.push(candidate.note(Resource::Cpu, text));
+                }
+                // The limit keeps its ratio to the request from before the boost.
+                None => {
+                    let before = read(before).map_err(|why| {
+                        let text = format!(
+                            "what it had before its startup boost is not known: annotation {BOOST_PREFIX}{container} should hold \
+                             the requests and limits of then as JSON: {why}"
+                        );
+                        notes.push(candidate.note(Resource::Cpu, text));
+                    });
+                    let before = before.ok();
+                    keep_ratio(candidate, before);
+                    candidate.boost = Some(Boost::Over(before));
+                }
+            }
         }
     }
-    boosts
+
+    /// Drops boosts that are over where the recommendation, within all bounds, is above what the container has with its boost.
+    /// The recommendation counts then, as it does without a boost.
+    pub(super) fn yield_to_larger_targets(&mut self) {
+        for candidate in &mut self.candidates {
+            let has = candidate.in_force.requests.amount(Resource::Cpu);
+            if candidate.ends_boost(Resource::Cpu) && candidate.target(Resource::Cpu).is_some_and(|target| target > has)
+            {
+                candidate.boost = None;
+                self.decision.boosts.done.push(candidate.spec.name.clone());
+            }
+        }
+    }
 }
 
 /// The containers that the VPA boosts, with their annotations' values.
 fn marks<'a>(pod: &'a Pod, vpa: &'a VerticalPodAutoscaler) -> impl Iterator<Item = (&'a str, &'a str)> {
     let annotations = pod.metadata.annotations.iter();
-    let marks = annotations.filter_map(|(name, value)| Some((name.strip_prefix(ANNOTATION)?, value.as_str())));
+    let marks = annotations.filter_map(|(name, value)| Some((name.strip_prefix(BOOST_PREFIX)?, value.as_str())));
     marks.filter(|(container, _)| vpa.boosts(container))
 }
 
-/// Drops boosts that are over where the recommendation, within all bounds, is above what the container has with its boost.
-/// The recommendation counts then, as it does without a boost.
-pub(super) fn yield_to_larger_targets(candidates: &mut [Candidate<'_>], boosts: &mut Boosts) {
-    for candidate in candidates
-        .iter_mut()
-        .filter(|candidate| candidate.ends_boost(Resource::Cpu))
-    {
-        let has = candidate.in_force.requests.amount(Resource::Cpu);
-        if candidate.target(Resource::Cpu).is_some_and(|target| target > has) {
-            candidate.boost = None;
-            boosts.done.push(candidate.spec.name.clone());
-        }
-    }
-}
-
-/// How long a boost lasts, or none if it is over (`GetExpiredStartupCPUBoostAnnotations`, autoscaler `pkg/utils/vpa`). If
-/// the condition does not say since when the pod is ready, the boost is over.
-fn lasts(pod: &Pod, duration: SignedDuration, now: Timestamp) -> Option<BoostEnd> {
+/// When a boost ends, if by time alone, and until when it lasts, in words. None if it is over
+/// (`GetExpiredStartupCPUBoostAnnotations`, autoscaler `pkg/utils/vpa`). If the condition does not say since when the pod is
+/// ready, the boost is over.
+fn lasts(pod: &Pod, duration: SignedDuration, now: Timestamp) -> Option<(Option<Timestamp>, String)> {
     let conditions = pod.status.conditions.iter();
     let mut ready = conditions.filter(|condition| condition.kind == "Ready" && condition.status == "True");
     let Some(ready) = ready.next() else {
-        return Some(BoostEnd::UntilReady(duration));
+        let until = match duration.as_secs() {
+            _ if duration.is_zero() => "the pod is ready".to_owned(),
+            seconds => format!("the pod has been ready for {seconds} s"),
+        };
+        return Some((None, until));
     };
     let since = ready.last_transition_time.filter(|_| !duration.is_zero())?;
     let end = since.checked_add(duration).unwrap_or(Timestamp::MAX);
-    (end > now).then_some(BoostEnd::Until(end))
-}
-
-/// Marks a boost as over: the limit keeps its ratio to the request from before the boost.
-fn end(candidate: &mut Candidate<'_>, before: &str, notes: &mut Vec<Note>) {
-    let before = read(before).map_err(|why| {
-        notes.push(Note::BoostUnreadable {
-            container: candidate.spec.name.clone(),
-            why,
-        });
-    });
-    let before = before.ok();
-    keep_ratio(candidate, before);
-    candidate.boost = Some(Boost::Over(before));
+    (end > now).then(|| (Some(end), format!("{end:.0}")))
 }
 
 /// Takes the ratio of limit to request from before the boost, unless it is above the present one. The webhook multiplies
@@ -189,49 +161,39 @@ pub(super) fn only_lower(candidate: &Candidate<'_>, limits: &Bounds, outcome: &m
 
 fn read(before: &str) -> Result<Requirements, String> {
     let before: Requirements = serde_json::from_str(before).map_err(|error| error.to_string())?;
-    let (request, limit) = (
-        before.requests.amount(Resource::Cpu),
-        before.limits.amount(Resource::Cpu),
-    );
-    if limit > 0 && request > limit {
-        return Err(format!(
-            "the cpu request {} is above the limit {}",
-            Resource::Cpu.quantity(request),
-            Resource::Cpu.quantity(limit)
-        ));
+    let cpu = before.requests.cpu.unwrap_or_default();
+    match before.limits.cpu.filter(|limit| !limit.is_zero() && cpu > *limit) {
+        Some(limit) => Err(format!("the cpu request {cpu} is above the limit {limit}")),
+        None => Ok(before),
     }
-    Ok(before)
 }
 
 /// Gives a container whose boost is over, and for whose cpu there is no recommendation, what it had before. A limit that it
 /// did not have before stays: a running pod cannot lose one.
 pub(super) fn take_back(candidate: &Candidate<'_>, outcome: &mut Requirements, notes: &mut Vec<Note>) {
     let Some(before) = candidate.before_boost() else { return };
-    let request = before.requests.amount(Resource::Cpu);
-    if request == 0 {
-        notes.push(Note::BoostStays {
-            container: candidate.spec.name.clone(),
-        });
+    let Some(request) = before.requests.cpu.filter(|request| !request.is_zero()) else {
+        let text = "cpu stays as its startup boost left it: it had no request before, and a request cannot be removed from a \
+                    running pod";
+        notes.push(candidate.note(Resource::Cpu, text));
         return;
-    }
-    outcome.requests.set(Resource::Cpu, Some(request));
-    let limit = before.limits.cpu.or(outcome.limits.cpu).map(MilliCpu::get);
-    let limit = limit.filter(|limit| *limit > 0);
-    if let Some(limit) = limit {
-        outcome.limits.set(Resource::Cpu, Some(limit.max(request)));
-    }
+    };
+    outcome.requests.cpu = Some(request);
+    let limit = before
+        .limits
+        .cpu
+        .or(outcome.limits.cpu)
+        .filter(|limit| !limit.is_zero());
+    outcome.limits.cpu = limit.map(|limit| limit.max(request)).or(outcome.limits.cpu);
 }
 
 /// The containers whose boost is over and that already have their outcome.
 pub(super) fn taken_back<'a>(candidates: &'a [Candidate<'_>]) -> impl Iterator<Item = String> + 'a {
-    let ended = candidates.iter().filter(|candidate| {
-        let differs = |from| differ(from, &candidate.outcome, Resource::Cpu);
-        candidate.ends_boost(Resource::Cpu)
-            && !is_stuck(candidate)
-            && !differs(&candidate.in_force)
-            && !differs(&candidate.standing)
-    });
-    ended.map(|candidate| candidate.spec.name.clone())
+    let ended = candidates
+        .iter()
+        .filter(|one| one.ends_boost(Resource::Cpu) && !is_stuck(one));
+    let there = ended.filter(|one| !one.differs(Resource::Cpu));
+    there.map(|candidate| candidate.spec.name.clone())
 }
 
 /// Whether a boost is over, and neither a recommendation nor the annotation says what the container should have.

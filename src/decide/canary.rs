@@ -8,7 +8,8 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::{Note, Options};
+use super::Note;
+use super::case::Case;
 use crate::model::objects::annotation::{CANARY, CANARY_BAKE};
 use crate::model::objects::{Pod, VerticalPodAutoscaler};
 use crate::model::{NamedRequirements, Reason, Resource};
@@ -49,15 +50,6 @@ pub struct EarlierDecisions<'a> {
     pub trouble: Option<Timestamp>,
 }
 
-impl<'a> From<Option<&'a [NamedRequirements]>> for EarlierDecisions<'a> {
-    fn from(applied: Option<&'a [NamedRequirements]>) -> Self {
-        Self {
-            applied,
-            ..Self::default()
-        }
-    }
-}
-
 /// The canary annotations of a VPA.
 #[derive(Debug, Clone, Copy)]
 struct CanaryPolicy {
@@ -76,10 +68,10 @@ impl CanaryPolicy {
         let percent = digits.and_then(|digits| digits.parse().ok());
         let percent = percent
             .filter(|percent| (1..=100).contains(percent))
-            .ok_or_else(|| Note::unreadable(vpa, CANARY, share, "1% to 100%".to_owned()))?;
+            .ok_or_else(|| Note::unreadable(vpa, CANARY, share, "1% to 100%"))?;
         let bake = annotations.get(CANARY_BAKE).map_or(Ok(BAKE), |bake| {
             let read = bake.parse().ok().filter(|bake| (SHORTEST..=LONGEST).contains(bake));
-            read.ok_or_else(|| Note::unreadable(vpa, CANARY_BAKE, bake, format!("{SHORTEST:#} to {LONGEST:#}")))
+            read.ok_or_else(|| Note::unreadable(vpa, CANARY_BAKE, bake, &format!("{SHORTEST:#} to {LONGEST:#}")))
         })?;
         Ok(Some(Self { percent, bake }))
     }
@@ -88,12 +80,8 @@ impl CanaryPolicy {
     fn lets_go_first(&self, pod: &Pod, vpa: &VerticalPodAutoscaler) -> bool {
         let mut hash = crc32fast::Hasher::new();
         for metadata in [&vpa.metadata, &pod.metadata] {
-            let own = if metadata.uid.is_empty() {
-                &metadata.name
-            } else {
-                &metadata.uid
-            };
-            hash.update(own.as_bytes());
+            let mut ids = [&metadata.uid, &metadata.name].into_iter();
+            hash.update(ids.find(|id| !id.is_empty()).map_or(&[][..], |id| id.as_bytes()));
         }
         (u64::from(hash.finalize()) * 100) >> 32 < self.percent
     }
@@ -102,54 +90,58 @@ impl CanaryPolicy {
 impl Canary {
     /// Finds out whether the pod goes first.
     pub(super) fn of(pod: &Pod, vpa: &VerticalPodAutoscaler, notes: &mut Vec<Note>) -> Self {
-        let mut canary = Self::default();
-        match CanaryPolicy::of(vpa) {
-            Ok(Some(policy)) if policy.lets_go_first(pod, vpa) => {
-                notes.push(Note::GoesFirst {
-                    percent: policy.percent,
-                });
-                canary.goes_first = true;
-            }
-            Ok(_) => {}
-            Err(malformed) => notes.push(malformed),
+        let policy = CanaryPolicy::of(vpa).unwrap_or_else(|malformed| {
+            notes.push(malformed);
+            None
+        });
+        let first = policy.filter(|policy| policy.lets_go_first(pod, vpa));
+        notes.extend(first.map(|CanaryPolicy { percent, .. }| {
+            let text = format!("changed recommendations go to this pod first, as to {percent}% of the VPA's pods");
+            Note::new(None, None, text)
+        }));
+        Self {
+            goes_first: first.is_some(),
+            ..Self::default()
         }
-        canary
     }
+}
 
+impl Case<'_> {
     /// Lets a due change to these amounts pass, or makes the pod wait. A pod whose container was just killed does not wait.
     ///
     /// Errors: the reason why the pod waits.
     pub(super) fn admit(
         &mut self,
         vpa: &VerticalPodAutoscaler,
-        (due, targets): (Reason, &[NamedRequirements]),
-        known: &EarlierDecisions<'_>,
-        now: Timestamp,
-        options: &Options,
-        notes: &mut Vec<Note>,
+        due: Reason,
+        targets: &[NamedRequirements],
     ) -> Result<(), Reason> {
-        if self.goes_first || due == Reason::QuickOOM {
+        let (now, known, canary) = (self.now, &self.known, &mut self.decision.canary);
+        if canary.goes_first || due == Reason::QuickOOM {
             return Ok(());
         }
         let Some(policy) = CanaryPolicy::of(vpa).map_err(|_| Reason::CanaryUnreadable)? else {
             return Ok(());
         };
-        let before = known
-            .waits
-            .filter(|waits| !differ(&waits.targets, targets, options.update_threshold));
+        let threshold = self.options.update_threshold;
+        let before = known.waits.filter(|waits| !differ(&waits.targets, targets, threshold));
         let since = before.map_or(now, |waits| waits.since.min(now));
         // A time in the future is that of a clock that was set back.
         let trouble = known.trouble.filter(|trouble| *trouble <= now);
         let since = trouble.map_or(since, |trouble| since.max(trouble));
         let targets = before.map_or(targets, |waits| &waits.targets).to_vec();
-        self.waits = Some(CanaryWait { since, targets });
+        canary.waits = Some(CanaryWait { since, targets });
         let until = since.checked_add(policy.bake).unwrap_or(Timestamp::MAX);
         if until <= now {
             return Ok(());
         }
-        self.until = Some(until);
-        let percent = policy.percent;
-        notes.push(Note::Waits { percent, since, until });
+        canary.until = Some(until);
+        let text = format!(
+            "{}% of the VPA's pods have the change first; this one has it from {until:.0}, if none of them on this node is in \
+             trouble, as none has been since {since:.0}",
+            policy.percent
+        );
+        self.decision.notes.push(Note::new(None, None, text));
         Err(Reason::CanaryFirst)
     }
 }

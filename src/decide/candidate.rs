@@ -1,21 +1,15 @@
 //! One container while the rules are applied to it: what it has, what is recommended for it, and what it will have.
 
+use std::fmt::Display;
+
 use super::boost::Boost;
-use super::limit_range::Bounds;
+use super::index::Bounds;
 use super::note::Note;
 use super::proportional::Ratio;
 use crate::model::objects::{
     Container, ContainerPolicy, ContainerRecommendation, ControlledValues, Pod, VerticalPodAutoscaler,
 };
 use crate::model::{NamedRequirements, Requirements, Resource, ResourceList};
-
-/// The recommendation for one container, which the rules change step by step. An unset amount changes nothing.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Recommended {
-    pub(super) target: ResourceList,
-    pub(super) lower: ResourceList,
-    pub(super) upper: ResourceList,
-}
 
 /// One of the three amounts of a recommendation. The same bounds apply to all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,30 +23,13 @@ impl Part {
     pub(super) const ALL: [Self; 3] = [Self::Upper, Self::Target, Self::Lower];
 }
 
-impl Recommended {
-    pub(super) const fn part(&self, part: Part) -> &ResourceList {
-        match part {
-            Part::Upper => &self.upper,
-            Part::Target => &self.target,
-            Part::Lower => &self.lower,
-        }
-    }
-
-    pub(super) const fn part_mut(&mut self, part: Part) -> &mut ResourceList {
-        match part {
-            Part::Upper => &mut self.upper,
-            Part::Target => &mut self.target,
-            Part::Lower => &mut self.lower,
-        }
-    }
-}
-
 /// A regular container or sidecar of the pod.
 #[derive(Debug)]
 pub(super) struct Candidate<'a> {
     pub(super) spec: &'a Container,
     pub(super) policy: Option<&'a ContainerPolicy>,
-    pub(super) recommended: Recommended,
+    /// The recommendation, by [`Part`], which the rules change step by step. An unset amount changes nothing.
+    recommended: [ResourceList; 3],
     /// What the container has now. Bounds and triggers compare with these amounts.
     pub(super) in_force: Requirements,
     /// The amounts whose ratio of limit to request the new limit keeps.
@@ -71,9 +48,8 @@ impl<'a> Candidate<'a> {
     /// `ContainerRequestsAndLimits` (autoscaler `pkg/utils/resources/resourcehelpers.go`): requests and limits come from the
     /// container's status if that has resources, else from the spec. A record of what the agent applied outranks both.
     pub(super) fn new(pod: &Pod, spec: &'a Container, applied: Option<&[NamedRequirements]>) -> Self {
-        let applied = applied.and_then(|containers| containers.iter().find(|container| container.name == spec.name));
-        let (in_force, base, standing) = match applied {
-            Some(applied) => (applied.resources, spec.resources, applied.resources),
+        let (in_force, base, standing) = match applied.and_then(|all| NamedRequirements::find(all, &spec.name)) {
+            Some(applied) => (*applied, spec.resources, *applied),
             None => {
                 let status = pod.container_status(&spec.name).and_then(|status| status.resources);
                 let in_force = status.unwrap_or(spec.resources);
@@ -83,7 +59,7 @@ impl<'a> Candidate<'a> {
         Self {
             spec,
             policy: None,
-            recommended: Recommended::default(),
+            recommended: Default::default(),
             in_force,
             base,
             standing,
@@ -100,27 +76,20 @@ impl<'a> Candidate<'a> {
         let Some(own) = recommendations.find(|one| one.container_name == self.spec.name) else {
             return;
         };
-        self.recommended = Recommended {
-            target: own.target,
-            lower: own.lower_bound,
-            upper: own.upper_bound,
-        };
+        self.recommended = [own.upper_bound, own.target, own.lower_bound];
         for resource in Resource::ALL {
             let is_excluded = policy.is_some_and(|policy| policy.is_off() || !policy.controls(resource));
             if is_excluded && own.target.get(resource).is_some() {
-                notes.push(Note::NotControlled {
-                    container: self.spec.name.clone(),
-                    resource,
-                });
+                let text = format!("{resource} is left alone: the VPA's policy excludes it");
+                notes.push(self.note(resource, text));
                 self.drop_recommendation(resource);
             }
         }
     }
 
     pub(super) fn controlled_values(&self) -> ControlledValues {
-        self.policy
-            .and_then(|policy| policy.controlled_values)
-            .unwrap_or_default()
+        let values = self.policy.and_then(|policy| policy.controlled_values);
+        values.unwrap_or_default()
     }
 
     /// How many times its request the limit of a resource is. A container without a limit has the LimitRange's default.
@@ -130,28 +99,46 @@ impl<'a> Candidate<'a> {
         Ratio::new(requests.amount(resource), own.amount(resource), default)
     }
 
-    /// These amounts under the container's name.
-    pub(super) fn named(&self, resources: Requirements) -> NamedRequirements {
-        NamedRequirements {
-            name: self.spec.name.clone(),
-            resources,
+    /// A note about one of the container's resources.
+    pub(super) fn note(&self, resource: Resource, text: impl Display) -> Note {
+        Note::new(Some(&self.spec.name), Some(resource), text)
+    }
+
+    /// One amount of the recommendation.
+    pub(super) fn recommended(&self, part: Part, resource: Resource) -> Option<u64> {
+        self.recommended[part as usize].get(resource)
+    }
+
+    /// Replaces one amount of the recommendation.
+    pub(super) fn recommend(&mut self, part: Part, resource: Resource, amount: Option<u64>) {
+        self.recommended[part as usize].set(resource, amount);
+    }
+
+    /// Replaces one amount of the recommendation by what a rule makes of it. Notes the rule if the target changes.
+    pub(super) fn cap(&mut self, part: Part, resource: Resource, to: u64, rule: &str, notes: &mut Vec<Note>) {
+        if let (Part::Target, Some(from)) = (part, self.target(resource).filter(|from| *from != to)) {
+            let [from, to] = [from, to].map(|amount| resource.quantity(amount));
+            notes.push(self.note(resource, format!("{resource} request {from} becomes {to}: {rule}")));
         }
+        self.recommend(part, resource, Some(to));
     }
 
     /// Drops the recommendation for a resource.
     pub(super) fn drop_recommendation(&mut self, resource: Resource) {
-        for part in Part::ALL {
-            self.recommended.part_mut(part).set(resource, None);
-        }
+        Part::ALL
+            .into_iter()
+            .for_each(|part| self.recommend(part, resource, None));
     }
 
     /// What the container's request should become, if the resource has a target.
     pub(super) fn target(&self, resource: Resource) -> Option<u64> {
-        self.recommended.target.get(resource)
+        self.recommended(Part::Target, resource)
     }
 
     pub(super) fn has_target(&self) -> bool {
-        !self.recommended.target.is_empty()
+        Resource::ALL
+            .into_iter()
+            .any(|resource| self.target(resource).is_some())
     }
 
     /// Whether the decision gives a resource a new amount: its target, or what the container had before a boost.
@@ -174,23 +161,25 @@ impl<'a> Candidate<'a> {
 
     /// Whether the outcome differs from what is in force or from what stands, in a resource that moves.
     pub(super) fn changes(&self) -> bool {
-        let differs = |from, resource| differ(from, &self.outcome, resource);
-        Resource::ALL
-            .into_iter()
-            .filter(|resource| self.moves(*resource))
-            .any(|resource| differs(&self.in_force, resource) || differs(&self.standing, resource))
+        let mut resources = Resource::ALL.into_iter();
+        resources.any(|resource| self.moves(resource) && self.differs(resource))
+    }
+
+    /// Whether the outcome of a resource differs from what is in force or from what stands.
+    pub(super) fn differs(&self, resource: Resource) -> bool {
+        [self.in_force, self.standing]
+            .iter()
+            .any(|from| differ(from, &self.outcome, resource))
     }
 }
 
 /// Whether a resource has another request or limit. Unset and zero are equal.
 pub(super) fn differ(from: &Requirements, to: &Requirements, resource: Resource) -> bool {
-    from.requests.amount(resource) != to.requests.amount(resource)
-        || from.limits.amount(resource) != to.limits.amount(resource)
+    let [from, to] = [from, to].map(|has| has.of(resource).map(Option::unwrap_or_default));
+    from != to
 }
 
 pub(super) fn recommendations(vpa: &VerticalPodAutoscaler) -> &[ContainerRecommendation] {
-    vpa.status
-        .recommendation
-        .as_ref()
-        .map_or(&[], |recommendation| &recommendation.container_recommendations)
+    let recommendation = vpa.status.recommendation.as_ref();
+    recommendation.map_or(&[], |recommendation| &recommendation.container_recommendations)
 }

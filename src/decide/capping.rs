@@ -4,15 +4,18 @@
 //! containers, the VPA's policy, the container's fixed heap, and with `RequestsOnly` the container's own limit. A later
 //! bound wins: the policy beats the LimitRange, an existing heap beats the policy, and a limit that may not change beats
 //! everything.
+//!
+//! Where the kubelet can resize the pod's own amounts (`spec.resources`), these change by the sum of the containers' changes,
+//! within the VPA's `podPolicy` (AEP-7571). If the containers then exceed them, `case` forbids the change.
 
 use super::boost;
 use super::candidate::{Candidate, Part};
-use super::limit_range::{Bounds, Limits};
-use super::note::{Note, Rule};
+use super::index::{Bounds, Limits};
+use super::note::Note;
 use super::pod_share;
 use super::proportional::{MAX, Ratio};
 use crate::lint::limit_floor;
-use crate::model::objects::ControlledValues;
+use crate::model::objects::{ContainerPolicy, ControlledValues};
 use crate::model::{Requirements, Resource};
 
 /// Applies every bound to the recommendations of a pod's containers.
@@ -26,59 +29,54 @@ pub(super) fn cap(candidates: &mut [Candidate<'_>], limits: &Limits, notes: &mut
 }
 
 fn cap_resource(candidate: &mut Candidate<'_>, limits: &Bounds, resource: Resource, notes: &mut Vec<Note>) {
-    let bounds = bounds(candidate, limits, resource);
-    for part in Part::ALL {
-        let list = candidate.recommended.part_mut(part);
-        let Some(mut amount) = list.get(resource) else {
+    for (rule, pick, bound) in bounds(candidate, limits, resource) {
+        // A bound of zero bounds nothing.
+        let Some(bound) = bound.filter(|bound| *bound > 0) else {
             continue;
         };
-        for (rule, bound) in bounds {
-            // A bound of zero bounds nothing.
-            let Some(bound) = bound.filter(|bound| *bound > 0) else {
-                continue;
-            };
-            let bounded = match rule {
-                Rule::PodMin | Rule::ContainerMin | Rule::MinAllowed | Rule::FixedHeap => amount.max(bound),
-                Rule::PodMax | Rule::ContainerMax | Rule::MaxAllowed | Rule::OwnLimit => amount.min(bound),
-            };
-            if bounded != amount && part == Part::Target {
-                notes.push(Note::Capped {
-                    container: candidate.spec.name.clone(),
-                    resource,
-                    rule,
-                    from: amount,
-                    to: bounded,
-                });
+        for part in Part::ALL {
+            if let Some(amount) = candidate.recommended(part, resource) {
+                candidate.cap(part, resource, pick(amount, bound), rule, notes);
             }
-            amount = bounded;
         }
-        list.set(resource, Some(amount));
     }
     // A request of zero is no request: where the rules leave nothing, the resource keeps its amounts.
     if candidate.target(resource) == Some(0) {
         candidate.drop_recommendation(resource);
-        notes.push(Note::NothingLeft {
-            container: candidate.spec.name.clone(),
-            resource,
-        });
+        let text = format!("{resource} is left alone: its request would become zero");
+        notes.push(candidate.note(resource, text));
     }
 }
 
+/// A rule, its effect on an amount, and its bound.
+type BoundingRule = (&'static str, fn(u64, u64) -> u64, Option<u64>);
+
 /// The bounds of one container, in the order in which they apply.
-fn bounds(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> [(Rule, Option<u64>); 6] {
+fn bounds(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> [BoundingRule; 6] {
     let ratio = candidate.ratio(resource, limits);
     let min = limits.min.get(resource);
     let min = min.map(|min| ratio.request_at(min).map_or(min, |request| request.max(min)));
     let max = limits.max.get(resource).and_then(|max| ratio.request_at(max));
     let allowed = candidate.policy.map(|policy| [policy.min_allowed, policy.max_allowed]);
     let [min_allowed, max_allowed] = allowed.unwrap_or_default().map(|list| list.get(resource));
+    let heap = request_for_heap(candidate, ratio, resource);
+    let own_limit = own_limit(candidate, resource);
     [
-        (Rule::ContainerMin, min),
-        (Rule::ContainerMax, max),
-        (Rule::MinAllowed, min_allowed),
-        (Rule::MaxAllowed, max_allowed),
-        (Rule::FixedHeap, request_for_heap(candidate, ratio, resource)),
-        (Rule::OwnLimit, own_limit(candidate, resource)),
+        ("the LimitRange's minimum for containers", u64::max, min),
+        // Bounds the limit, and so the request.
+        ("the LimitRange's maximum for containers", u64::min, max),
+        ("the VPA's minAllowed", u64::max, min_allowed),
+        ("the VPA's maxAllowed", u64::min, max_allowed),
+        (
+            "the memory limit keeps room for the container's fixed heap",
+            u64::max,
+            heap,
+        ),
+        (
+            "the container's limit, which RequestsOnly leaves alone",
+            u64::min,
+            own_limit,
+        ),
     ]
 }
 
@@ -140,26 +138,63 @@ pub(super) fn outcome(candidate: &Candidate<'_>, limits: &Bounds, notes: &mut Ve
 }
 
 fn explain_limit(candidate: &Candidate<'_>, resource: Resource, limit: u64, target: u64, notes: &mut Vec<Note>) {
-    let container = || candidate.spec.name.clone();
+    let mut note = |text| notes.push(candidate.note(resource, text));
+    let quantity = |amount| resource.quantity(amount);
     if limit < target {
-        notes.push(Note::LimitRaised {
-            container: container(),
-            resource,
-            from: limit,
-            to: target,
-        });
+        let (from, to) = (quantity(limit), quantity(target));
+        note(format!("{resource} limit {from} is raised to the request of {to}"));
     }
     if limits_of(candidate, resource).next().is_none() {
-        notes.push(Note::LimitAdded {
-            container: container(),
-            resource,
-            to: limit.max(target),
-        });
+        let to = quantity(limit.max(target));
+        note(format!("{resource} gets a limit of {to}: the LimitRange has a default"));
     }
     if limit == MAX && candidate.in_force.limits.amount(resource) < MAX {
-        notes.push(Note::LimitSaturated {
-            container: container(),
-            resource,
-        });
+        note(format!("{resource} limit stays at the largest quantity there is"));
+    }
+}
+
+/// The pod's own amounts after its containers' change.
+pub(super) fn pod_level(
+    has: &Requirements,
+    policy: Option<&ContainerPolicy>,
+    candidates: &[Candidate<'_>],
+) -> Requirements {
+    let mut after = *has;
+    let followed = |resource: &Resource| policy.is_none_or(|policy| !policy.is_off() && policy.controls(*resource));
+    for resource in Resource::ALL.into_iter().filter(followed) {
+        let (mut request, mut limit) = (has.requests.get(resource), has.limits.get(resource));
+        let mut highest = 0;
+        // VPA's webhook boosts containers only, so the end of a boost moves no other amount either.
+        for candidate in candidates.iter().filter(|candidate| !candidate.ends_boost(resource)) {
+            let [before, after] = [&candidate.standing, &candidate.outcome];
+            let requests = [before, after].map(|has| has.requests.get(resource));
+            let limits = [before, after].map(|has| has.limits.get(resource));
+            change(&mut request, requests);
+            // The pod's limit bounds a container without a limit of its own.
+            change(&mut limit, if limits[0].is_some() { limits } else { requests });
+            highest = after.limits.amount(resource).max(highest);
+        }
+        let min = policy.map_or(0, |policy| policy.min_allowed.amount(resource));
+        let max = policy.and_then(|policy| policy.max_allowed.get(resource));
+        let max = max.filter(|max| *max > 0).unwrap_or(u64::MAX);
+        let request = request.map(|request| request.max(min).min(max.max(has.requests.amount(resource))));
+        let least = highest.max(request.unwrap_or(0));
+        // Equal amounts stay equal: the pod's class depends on that.
+        let is_equal = has.limits.get(resource) == has.requests.get(resource);
+        let limit = if is_equal {
+            request
+        } else {
+            limit.map(|limit| limit.max(least))
+        };
+        after.requests.set(resource, request);
+        after.limits.set(resource, limit);
+    }
+    after
+}
+
+/// Adds the difference between two amounts, if both are set.
+fn change(sum: &mut Option<u64>, amounts: [Option<u64>; 2]) {
+    if let (Some(sum), [Some(before), Some(after)]) = (sum, amounts) {
+        *sum = sum.saturating_sub(before).saturating_add(after);
     }
 }

@@ -1,67 +1,41 @@
-//! Applies the rules to one pod, from its objects to a reason.
+//! Applies the rules to one pod, from its objects to a reason. Refuses changes that the agent must not make in place: the API
+//! refuses them, or they restart a container.
 
 use jiff::Timestamp;
 
 use super::boost::{self, Boost};
 use super::canary::{Canary, EarlierDecisions};
-use super::candidate::{Candidate, recommendations};
-use super::growth;
-use super::index::{Index, Namespace};
-use super::limit_range::Bounds;
+use super::candidate::{Candidate, differ, recommendations};
+use super::index::{Bounds, Index, Namespace};
 use super::matching::OwnerChain;
-use super::{
-    ACT_ANNOTATION, IGNORE_ANNOTATION, Note, Options, PodDecision, WithoutRestart, capping, pod_level, trigger, verdict,
-};
+use super::{Note, Options, PodDecision, WithoutRestart, capping};
+use crate::model::objects::annotation::{ACT, IGNORE};
 use crate::model::objects::{Pod, UpdateMode, VerticalPodAutoscaler};
-use crate::model::{Action, NamedRequirements, Reason, Resource};
+use crate::model::{Action, NamedRequirements, QosClass, Reason, Requirements, Resource};
 
 /// The amounts to give all containers, and the reason.
 type DueChange = (Reason, Vec<NamedRequirements>);
 
 /// One pod and its decision, which the rules complete step by step.
 pub(super) struct Case<'a> {
-    pod: &'a Pod,
-    now: Timestamp,
-    options: &'a Options,
-    known: EarlierDecisions<'a>,
+    pub(super) pod: &'a Pod,
+    pub(super) now: Timestamp,
+    pub(super) options: &'a Options,
+    pub(super) known: EarlierDecisions<'a>,
     /// The regular containers, then the sidecars, in their order.
-    candidates: Vec<Candidate<'a>>,
+    pub(super) candidates: Vec<Candidate<'a>>,
     /// The pod's own amounts, if the kubelet can resize them.
-    pod_level: Option<NamedRequirements>,
+    pub(super) pod_level: Option<NamedRequirements>,
     /// The VPA that controls the pod, or would if the agent acted on it.
-    vpa: Option<&'a VerticalPodAutoscaler>,
-    decision: PodDecision,
+    pub(super) vpa: Option<&'a VerticalPodAutoscaler>,
+    pub(super) decision: PodDecision,
 }
 
 impl<'a> Case<'a> {
-    /// `decision` is the pod's decision before any rule, with what is noted about the pod itself.
-    pub(super) fn new(
-        pod: &'a Pod,
-        now: Timestamp,
-        options: &'a Options,
-        known: EarlierDecisions<'a>,
-        decision: PodDecision,
-    ) -> Self {
-        let applied = known.applied;
-        let candidate = |container| Candidate::new(pod, container, applied);
-        let applied_to_pod = applied.and_then(|applied| NamedRequirements::split(applied).1);
-        let pod_level = pod.resizable_pod_level().map(|spec| *applied_to_pod.unwrap_or(&spec));
-        Self {
-            pod,
-            now,
-            options,
-            known,
-            candidates: pod.running_containers().map(candidate).collect(),
-            pod_level: pod_level.map(NamedRequirements::of_pod),
-            vpa: None,
-            decision,
-        }
-    }
-
     pub(super) fn decide(mut self, index: &Index<'a>) -> PodDecision {
         (self.decision.reason, self.decision.containers) = self.change(index).unwrap_or_else(|reason| {
             let containers = self.candidates.iter();
-            let standing = containers.map(|candidate| candidate.named(candidate.standing));
+            let standing = containers.map(|one| NamedRequirements::new(&one.spec.name, one.standing));
             (reason, standing.chain(self.pod_level.clone()).collect())
         });
         self.decision.vpa = self.vpa.map(|vpa| vpa.metadata.name.clone());
@@ -88,11 +62,10 @@ impl<'a> Case<'a> {
         if acts {
             self.decision.canary = Canary::of(self.pod, vpa, &mut self.decision.notes);
         }
-        let (candidates, notes) = (&mut self.candidates, &mut self.decision.notes);
-        self.decision.boosts = boost::mark(self.pod, vpa, self.now, candidates, notes);
+        self.mark_boosts(vpa);
         if followed.is_ok() {
-            capping::cap(candidates, &namespace.limits, notes);
-            boost::yield_to_larger_targets(candidates, &mut self.decision.boosts);
+            capping::cap(&mut self.candidates, &namespace.limits, &mut self.decision.notes);
+            self.yield_to_larger_targets();
         }
         let limits = &namespace.limits.container;
         if !acts {
@@ -100,7 +73,7 @@ impl<'a> Case<'a> {
         }
         let (pod, managers) = (self.pod, self.options.managers);
         let fixed = |resource| chain.hpa_on(resource, namespace).is_some() || managers.assign(pod, resource);
-        self.decision.ceilings = growth::ceilings(pod, candidates, &namespace.limits, fixed);
+        self.decision.ceilings = self.ceilings(&namespace.limits, fixed);
         let due = match followed {
             Ok(()) => self.trigger(vpa),
             Err(reason) => reason,
@@ -114,11 +87,6 @@ impl<'a> Case<'a> {
             self.decision.without_restart = self.decide_without_restart(vpa, limits);
         }
         concluded
-    }
-
-    fn trigger(&mut self, vpa: &VerticalPodAutoscaler) -> Reason {
-        let notes = &mut self.decision.notes;
-        trigger::when(self.pod, vpa, &self.candidates, self.now, self.options, notes)
     }
 
     /// Decides again without the resources whose change would restart their container. Those never reach their target, which
@@ -161,13 +129,12 @@ impl<'a> Case<'a> {
         for candidate in &mut self.candidates {
             candidate.outcome = capping::outcome(candidate, limits, notes);
         }
-        let policy = self
-            .vpa
-            .and_then(|vpa| vpa.spec.resource_policy.as_ref()?.pod_policy.as_ref());
-        let follow = |pod_level: &NamedRequirements| pod_level::follow(&pod_level.resources, policy, &self.candidates);
+        let policies = self.vpa.and_then(|vpa| vpa.spec.resource_policy.as_ref());
+        let policy = policies.and_then(|policies| policies.pod_policy.as_ref());
+        let follow = |pod_level: &NamedRequirements| capping::pod_level(&pod_level.resources, policy, &self.candidates);
         let pod_level = self.pod_level.as_ref().map(follow).map(NamedRequirements::of_pod);
         let containers = self.candidates.iter();
-        let containers = containers.map(|candidate| candidate.named(candidate.outcome));
+        let containers = containers.map(|one| NamedRequirements::new(&one.spec.name, one.outcome));
         let outcome: Vec<NamedRequirements> = containers.chain(pod_level).collect();
         self.decision.boosts.done.extend(boost::taken_back(&self.candidates));
         if !self.candidates.iter().any(Candidate::changes) {
@@ -175,17 +142,14 @@ impl<'a> Case<'a> {
             let reason = if is_due { Reason::AtTarget } else { unchanged };
             return Err(if stuck { Reason::BoostUnreadable } else { reason });
         }
-        if let Some(reason) = verdict::forbids(self.pod, &self.candidates, &outcome, notes) {
+        if let Some(reason) = self.forbids(&outcome) {
             return Err(reason);
         }
         if !is_due {
             return Ok((Reason::StartupBoostEnded, outcome));
         }
         if let Some(vpa) = self.vpa {
-            let change = (due, &*outcome);
-            self.decision
-                .canary
-                .admit(vpa, change, &self.known, self.now, self.options, notes)?;
+            self.admit(vpa, due, &outcome)?;
         }
         Ok((due, outcome))
     }
@@ -201,20 +165,23 @@ impl<'a> Case<'a> {
             Ok((chain.vpas(self.pod, namespace)?, chain))
         });
         let notes = &mut self.decision.notes;
-        let (vpas, chain) = found.map_err(|unmatched| {
-            notes.push(Note::Unmatched(unmatched));
+        let (vpas, chain) = found.map_err(|why| {
+            notes.push(Note::new(None, None, why));
             Reason::NoVpa
         })?;
         let mut active = vpas.iter().filter(|vpa| self.options.acts_on(vpa));
         let first = active.next();
         let vpa = *first.or_else(|| vpas.first()).ok_or(Reason::NoVpa)?;
-        notes.extend(active.map(|outranked| Note::Outranked {
-            vpa: outranked.metadata.name.clone(),
+        notes.extend(active.map(|VerticalPodAutoscaler { metadata, .. }| {
+            let name = &metadata.name;
+            let text =
+                format!("VerticalPodAutoscaler {name} targets the workload too, but is younger or later by name");
+            Note::new(None, None, text)
         }));
         self.vpa = Some(vpa);
-        let act = vpa.metadata.annotations.get(ACT_ANNOTATION);
+        let act = vpa.metadata.annotations.get(ACT);
         if let Some(act) = act.filter(|act| act.parse::<bool>().is_err()) {
-            notes.push(Note::unreadable(vpa, ACT_ANNOTATION, act, "true or false".to_owned()));
+            notes.push(Note::unreadable(vpa, ACT, act, "true or false"));
         }
         Ok((vpa, chain, first.is_some()))
     }
@@ -222,7 +189,7 @@ impl<'a> Case<'a> {
     /// Whether the pod is in a state in which it may be changed (`NewPodLister`, autoscaler `pkg/updater/logic`).
     fn check_changeable(&mut self) -> Result<(), Reason> {
         let pod = self.pod;
-        let ignore = pod.metadata.annotations.get(IGNORE_ANNOTATION);
+        let ignore = pod.metadata.annotations.get(IGNORE);
         if ignore.is_some_and(|ignore| ignore == "true") {
             return Err(Reason::Ignored);
         }
@@ -240,9 +207,8 @@ impl<'a> Case<'a> {
         match names.windows(2).find(|pair| pair[0] == pair[1]) {
             None => Ok(()),
             Some(pair) => {
-                self.decision.notes.push(Note::SharedName {
-                    container: pair[0].to_owned(),
-                });
+                let note = Note::new(Some(pair[0]), None, "two containers have this name");
+                self.decision.notes.push(note);
                 Err(Reason::DuplicateContainer)
             }
         }
@@ -261,40 +227,103 @@ impl<'a> Case<'a> {
         let (candidates, notes) = (&mut self.candidates, &mut self.decision.notes);
         let named = recommendations(vpa).iter().map(|one| &one.container_name);
         let unknown = named.filter(|name| self.pod.container(name).is_none());
-        notes.extend(unknown.map(|name| Note::UnknownContainer {
-            container: name.clone(),
-        }));
+        let text = "recommended for, but the pod has no such container";
+        notes.extend(unknown.map(|name| Note::new(Some(name), None, text)));
         for candidate in &mut *candidates {
             candidate.follow(vpa, notes);
         }
-        check_targets(candidates, Reason::NoRecommendation)?;
+        self.check_targets(Reason::NoRecommendation)?;
+        self.leave_alone(|case, resource| {
+            let name = &chain.hpa_on(resource, namespace)?.metadata.name;
+            let has_target = case.candidates.iter().any(|one| one.target(resource).is_some());
+            has_target.then(|| format!("HorizontalPodAutoscaler {name} scales on it"))
+        });
+        self.check_targets(Reason::HpaConflict)?;
+        self.leave_alone(|case, resource| {
+            let assigned = case.options.managers.assign(case.pod, resource);
+            assigned.then(|| format!("the kubelet's static {resource} manager has assigned it to the pod"))
+        });
+        self.check_targets(Reason::StaticallyAssigned)
+    }
+
+    /// Drops the recommendations for resources that there is a reason to leave alone.
+    fn leave_alone(&mut self, why: impl Fn(&Self, Resource) -> Option<String>) {
         for resource in Resource::ALL {
-            let has_target = candidates.iter().any(|candidate| candidate.target(resource).is_some());
-            if let Some(hpa) = chain.hpa_on(resource, namespace).filter(|_| has_target) {
-                notes.push(Note::FollowedByHpa {
-                    resource,
-                    hpa: hpa.metadata.name.clone(),
-                });
-                candidates
-                    .iter_mut()
-                    .for_each(|candidate| candidate.drop_recommendation(resource));
+            if let Some(why) = why(self, resource) {
+                let text = format!("{resource} is left alone: {why}");
+                self.decision.notes.push(Note::new(None, Some(resource), text));
+                for candidate in &mut self.candidates {
+                    candidate.drop_recommendation(resource);
+                }
             }
         }
-        check_targets(candidates, Reason::HpaConflict)?;
-        for resource in Resource::ALL {
-            if self.options.managers.assign(self.pod, resource) {
-                notes.push(Note::StaticallyAssigned { resource });
-                candidates
-                    .iter_mut()
-                    .for_each(|candidate| candidate.drop_recommendation(resource));
-            }
-        }
-        check_targets(candidates, Reason::StaticallyAssigned)
+    }
+
+    /// Errors: the `reason`, if no container has a target.
+    fn check_targets(&self, reason: Reason) -> Result<(), Reason> {
+        let any = self.candidates.iter().any(Candidate::has_target);
+        any.then_some(()).ok_or(reason)
     }
 }
 
-/// Errors: the `reason`, if no container has a target.
-fn check_targets(candidates: &[Candidate<'_>], reason: Reason) -> Result<(), Reason> {
-    let any = candidates.iter().any(Candidate::has_target);
-    any.then_some(()).ok_or(reason)
+impl Case<'_> {
+    /// Why the pod may not be given these amounts. None if it may. `outcome` has the candidates' outcomes, and the pod's own.
+    pub(super) fn forbids(&mut self, outcome: &[NamedRequirements]) -> Option<Reason> {
+        let notes = &mut self.decision.notes;
+        if let Some((from, to)) = class_change(self.pod, outcome) {
+            let text = format!("the pod is {from} and would become {to}, which the API refuses");
+            notes.push(Note::new(None, None, text));
+            return Some(Reason::QoSClassChange);
+        }
+        if let Some((resource, to, bound)) = self.pod.exceeded_by(outcome) {
+            let [to, bound] = [to, bound].map(|amount| resource.quantity(amount));
+            let text = format!("containers would have {to} of {resource}, and the pod's own resources allow {bound}");
+            notes.push(Note::new(None, Some(resource), text));
+            return Some(Reason::PodLevelExceeded);
+        }
+        let known = notes.len();
+        notes.extend(restarts(&self.candidates));
+        (notes.len() > known).then_some(Reason::RestartRequired)
+    }
+}
+
+/// The pod's class and the one that it would get, if they differ. A resize must not change the class (KEP-1287).
+fn class_change(pod: &Pod, outcome: &[NamedRequirements]) -> Option<(QosClass, QosClass)> {
+    // The class follows from the pod's own resources where it has any.
+    let own = pod.spec.resources.is_some();
+    if own && pod.resizable_pod_level().is_none() {
+        return None;
+    }
+    let from = pod.qos_class();
+    let mut to = pod.qos_with(outcome);
+    // A lone limit implies an equal request only until the API server fills in the request. It has done so for every
+    // object that has a class.
+    let init = pod.spec.init_containers.iter().map(|container| &container.resources);
+    let mut after = outcome.iter().map(|named| &named.resources).chain(init);
+    if !own && to == QosClass::Guaranteed && pod.status.qos_class.is_some() && after.any(has_lone_limit) {
+        to = QosClass::Burstable;
+    }
+    (from != to).then_some((from, to))
+}
+
+fn has_lone_limit(has: &Requirements) -> bool {
+    Resource::ALL
+        .into_iter()
+        .any(|resource| has.limits.amount(resource) > 0 && has.requests.amount(resource) == 0)
+}
+
+/// The resources whose change would restart their container.
+fn restarts(candidates: &[Candidate<'_>]) -> impl Iterator<Item = Note> {
+    candidates.iter().flat_map(|candidate| {
+        let restarts = move |resource: &Resource| {
+            candidate.moves(*resource)
+                && differ(&candidate.in_force, &candidate.outcome, *resource)
+                && candidate.spec.restarts_for(*resource)
+        };
+        let restarting = Resource::ALL.into_iter().filter(restarts);
+        restarting.map(|resource| {
+            let why = format!("its resizePolicy restarts the container when {resource} changes");
+            candidate.note(resource, format!("{resource} is left as it is: {why}"))
+        })
+    })
 }

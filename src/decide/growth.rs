@@ -4,8 +4,9 @@
 //! horizontal autoscaler scales on. A limit grows to `maxAllowed`. Where the policy has none, a limit grows to the one that
 //! goes with the recommendation's upper bound. A LimitRange and the pod's own limit bound both.
 
-use super::candidate::Candidate;
-use super::limit_range::{Bounds, Limits};
+use super::candidate::{Candidate, Part};
+use super::case::Case;
+use super::index::{Bounds, Limits};
 use crate::model::objects::{ControlledValues, Pod};
 use crate::model::{Resource, ResourceList};
 
@@ -17,34 +18,27 @@ pub struct Ceiling {
     pub limits: ResourceList,
 }
 
-/// The ceilings of all containers with a limit that may grow. Limits of a `fixed` resource never grow.
-pub(super) fn ceilings(
-    pod: &Pod,
-    candidates: &[Candidate<'_>],
-    limits: &Limits,
-    fixed: impl Fn(Resource) -> bool,
-) -> Vec<Ceiling> {
-    let free = Resource::ALL.into_iter().filter(|resource| !fixed(*resource));
-    let free: Vec<Resource> = free.collect();
-    let of = |candidate: &Candidate<'_>| {
-        let mut ceiling = ResourceList::default();
-        for &resource in &free {
-            let others = candidates.iter().filter(|other| other.spec.name != candidate.spec.name);
-            let others = others.map(|other| other.in_force.limits.amount(resource));
-            let others = others.fold(0, u64::saturating_add);
-            let highest = highest(pod, candidate, &limits.container, resource);
-            ceiling.set(
-                resource,
-                highest.map(|highest| within_pod(highest, pod, limits, resource, others)),
-            );
-        }
-        Ceiling {
+impl Case<'_> {
+    /// The ceilings of all containers with a limit that may grow. Limits of a `fixed` resource never grow.
+    pub(super) fn ceilings(&self, limits: &Limits, fixed: impl Fn(Resource) -> bool) -> Vec<Ceiling> {
+        let (pod, candidates) = (self.pod, &self.candidates);
+        let of = |candidate: &Candidate<'_>| Ceiling {
             container: candidate.spec.name.clone(),
-            limits: ceiling,
-        }
-    };
-    let all = candidates.iter().map(of);
-    all.filter(|ceiling| !ceiling.limits.is_empty()).collect()
+            limits: ResourceList::from_fn(|resource| {
+                let highest = highest(pod, candidate, &limits.container, resource);
+                let highest = highest.filter(|_| !fixed(resource))?;
+                let others = candidates.iter().filter(|other| other.spec.name != candidate.spec.name);
+                let others = others.map(|other| other.in_force.limits.amount(resource));
+                let others = others.fold(0, u64::saturating_add);
+                let of_range = limits.pod.max.get(resource).map(|max| max.saturating_sub(others));
+                // A container may use all of the pod's own limit, which stays as it is.
+                let of_pod = pod.spec.resources.and_then(|resources| resources.limits.get(resource));
+                Some([of_range, of_pod].into_iter().flatten().fold(highest, u64::min))
+            }),
+        };
+        let all = candidates.iter().map(of);
+        all.filter(|ceiling| !ceiling.limits.is_empty()).collect()
+    }
 }
 
 fn highest(pod: &Pod, candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> Option<u64> {
@@ -59,17 +53,9 @@ fn highest(pod: &Pod, candidate: &Candidate<'_>, limits: &Bounds, resource: Reso
     }
     let max_allowed = policy.map_or(0, |policy| policy.max_allowed.amount(resource));
     let from_upper = || {
-        let upper = candidate.recommended.upper.amount(resource);
+        let upper = candidate.recommended(Part::Upper, resource).unwrap_or(0);
         candidate.ratio(resource, limits).limit_for(upper)
     };
     let highest = Some(max_allowed).filter(|max| *max > 0).or_else(from_upper)?;
     Some(limits.max.get(resource).map_or(highest, |max| highest.min(max)))
-}
-
-/// Lowers `highest` to what the pod's bounds leave beside the limits of the `others`.
-fn within_pod(highest: u64, pod: &Pod, limits: &Limits, resource: Resource, others: u64) -> u64 {
-    let of_range = limits.pod.max.get(resource).map(|max| max.saturating_sub(others));
-    // A container may use all of the pod's own limit, which stays as it is.
-    let of_pod = pod.spec.resources.and_then(|resources| resources.limits.get(resource));
-    [of_range, of_pod].into_iter().flatten().fold(highest, u64::min)
 }

@@ -1,11 +1,13 @@
 //! Finds workloads, VPAs, LimitRanges and HPAs by namespace and name.
 //!
 //! An index borrows one view of the node, so that a decision about one pod costs a few lookups.
+//! The LimitRanges of a namespace are merged (`limit_range_calculator.go`, autoscaler `pkg/utils/limitrange`).
 
+use crate::model::ResourceList;
+use crate::model::objects::{
+    HorizontalPodAutoscaler, LimitRange, LimitRangeItem, ObjectMeta, Owner, OwnerKind, TargetRef, VerticalPodAutoscaler,
+};
 use std::collections::HashMap;
-
-use super::limit_range::Limits;
-use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Owner, OwnerKind, VerticalPodAutoscaler};
 
 /// Workloads, VPAs, LimitRanges and HPAs of all namespaces.
 #[derive(Debug, Default)]
@@ -18,11 +20,17 @@ type Key<'a> = (OwnerKind, &'a str);
 
 #[derive(Debug, Default)]
 pub(super) struct Namespace<'a> {
-    owners: HashMap<Key<'a>, &'a Owner>,
-    /// The VPAs of each target, the strongest first.
-    vpas: HashMap<Key<'a>, Vec<&'a VerticalPodAutoscaler>>,
-    hpas: HashMap<Key<'a>, Vec<&'a HorizontalPodAutoscaler>>,
+    workloads: HashMap<Key<'a>, Workload<'a>>,
     pub(super) limits: Limits,
+}
+
+/// A workload, and what scales it.
+#[derive(Debug, Default)]
+pub(super) struct Workload<'a> {
+    owner: Option<&'a Owner>,
+    /// The VPAs that target the workload, the strongest first.
+    pub(super) vpas: Vec<&'a VerticalPodAutoscaler>,
+    pub(super) hpas: Vec<&'a HorizontalPodAutoscaler>,
 }
 
 impl<'a> Index<'a> {
@@ -36,35 +44,35 @@ impl<'a> Index<'a> {
         let mut index = Self::default();
         for owner in owners {
             let key = (owner.kind, owner.metadata.name.as_str());
-            index.entry(&owner.metadata.namespace).owners.insert(key, owner);
+            index.workload(&owner.metadata, key).owner = Some(owner);
         }
         for vpa in vpas {
-            if let Some(key) = target(vpa) {
-                let namespace = index.entry(&vpa.metadata.namespace);
-                namespace.vpas.entry(key).or_default().push(vpa);
+            if let Some(key) = vpa.spec.target_ref.as_ref().and_then(key) {
+                index.workload(&vpa.metadata, key).vpas.push(vpa);
+            }
+        }
+        for hpa in hpas {
+            if let Some(key) = key(&hpa.spec.scale_target_ref) {
+                index.workload(&hpa.metadata, key).hpas.push(hpa);
             }
         }
         for range in limit_ranges {
-            index.entry(&range.metadata.namespace).limits.add(range);
+            let namespace = index.namespaces.entry(&range.metadata.namespace).or_default();
+            namespace.limits.add(range);
         }
-        for hpa in hpas {
-            let reference = &hpa.spec.scale_target_ref;
-            if let Some(kind) = OwnerKind::named(&reference.kind) {
-                let namespace = index.entry(&hpa.metadata.namespace);
-                namespace.hpas.entry((kind, &reference.name)).or_default().push(hpa);
-            }
-        }
-        for namespace in index.namespaces.values_mut() {
-            for vpas in namespace.vpas.values_mut() {
-                // `Stronger` (autoscaler `pkg/utils/vpa/api.go`): the older, then the smaller name.
-                vpas.sort_by_key(|vpa| (vpa.metadata.creation_timestamp, &vpa.metadata.name));
-            }
+        let namespaces = index.namespaces.values_mut();
+        for workload in namespaces.flat_map(|namespace| namespace.workloads.values_mut()) {
+            // `Stronger` (autoscaler `pkg/utils/vpa/api.go`): the older, then the smaller name.
+            let vpas = &mut workload.vpas;
+            vpas.sort_by_key(|vpa| (vpa.metadata.creation_timestamp, &vpa.metadata.name));
         }
         index
     }
 
-    fn entry(&mut self, namespace: &'a str) -> &mut Namespace<'a> {
-        self.namespaces.entry(namespace).or_default()
+    /// The entry of a workload in the namespace of an object.
+    fn workload(&mut self, of: &'a ObjectMeta, key: Key<'a>) -> &mut Workload<'a> {
+        let namespace = self.namespaces.entry(&of.namespace).or_default();
+        namespace.workloads.entry(key).or_default()
     }
 
     pub(super) fn namespace(&self, name: &str) -> Option<&Namespace<'a>> {
@@ -76,34 +84,106 @@ impl<'a> Index<'a> {
     /// This is meaningful only for a complete set of objects, such as a file: a node does not know every workload.
     pub fn without_target(&self, vpas: &'a [VerticalPodAutoscaler]) -> impl Iterator<Item = &'a VerticalPodAutoscaler> {
         vpas.iter().filter(|vpa| {
-            let owner = target(vpa).and_then(|(kind, name)| self.namespace(&vpa.metadata.namespace)?.owner(kind, name));
+            let target = vpa.spec.target_ref.as_ref().and_then(key);
+            let owner = target.and_then(|(kind, name)| self.namespace(&vpa.metadata.namespace)?.owner(kind, name));
             owner.is_none()
         })
     }
 }
 
-/// The workload that a VPA targets, if its kind is known. The API version does not matter, as upstream.
-fn target(vpa: &VerticalPodAutoscaler) -> Option<Key<'_>> {
-    let target = vpa.spec.target_ref.as_ref()?;
+/// The workload that an autoscaler targets, if its kind is known. The API version does not matter, as upstream.
+fn key(target: &TargetRef) -> Option<Key<'_>> {
     Some((OwnerKind::named(&target.kind)?, &target.name))
 }
 
 impl<'a> Namespace<'a> {
     pub(super) fn owner(&self, kind: OwnerKind, name: &str) -> Option<&'a Owner> {
-        self.owners.get(&(kind, name)).copied()
+        self.workloads.get(&(kind, name))?.owner
     }
 
-    /// The VPAs that target a workload, the strongest first.
-    pub(super) fn vpas_of(&self, owner: &'a Owner) -> &[&'a VerticalPodAutoscaler] {
-        self.vpas
-            .get(&(owner.kind, owner.metadata.name.as_str()))
-            .map_or(&[], Vec::as_slice)
+    pub(super) fn workload(&self, owner: &'a Owner) -> Option<&Workload<'a>> {
+        self.workloads.get(&(owner.kind, owner.metadata.name.as_str()))
+    }
+}
+
+/// Bounds for one type of object. An absent amount bounds nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Bounds {
+    pub(super) min: ResourceList,
+    pub(super) max: ResourceList,
+    pub(super) default: ResourceList,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Limits {
+    pub(super) container: Bounds,
+    pub(super) pod: Bounds,
+}
+
+impl Limits {
+    /// Tightens the bounds by another LimitRange of the namespace.
+    pub(super) fn add(&mut self, range: &LimitRange) {
+        for item in &range.spec.limits {
+            match item.kind.as_str() {
+                "Container" => self.container.add(item),
+                "Pod" => self.pod.add(item),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Bounds {
+    /// The highest minimum and the lowest maximum count. The last list of defaults replaces the one before.
+    fn add(&mut self, item: &LimitRangeItem) {
+        self.min = self.min.combine(item.min, u64::max);
+        self.max = self.max.combine(item.max, u64::min);
+        if !item.default.is_empty() {
+            self.default = item.default;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::MilliCpu;
+
+    fn cpu(milli: u64) -> ResourceList {
+        ResourceList {
+            cpu: Some(MilliCpu::new(milli)),
+            memory: None,
+        }
     }
 
-    /// The horizontal autoscalers that scale a workload.
-    pub(super) fn hpas_of(&self, owner: &'a Owner) -> &[&'a HorizontalPodAutoscaler] {
-        self.hpas
-            .get(&(owner.kind, owner.metadata.name.as_str()))
-            .map_or(&[], Vec::as_slice)
+    fn range(kind: &str, min: u64, max: u64, default: u64) -> LimitRange {
+        let mut range = LimitRange::default();
+        range.spec.limits.push(LimitRangeItem {
+            kind: kind.to_owned(),
+            min: cpu(min),
+            max: cpu(max),
+            default: cpu(default),
+        });
+        range
+    }
+
+    #[test]
+    fn the_tightest_bounds_and_the_last_default_count() {
+        let mut limits = Limits::default();
+        limits.add(&range("Container", 100, 2000, 500));
+        limits.add(&range("Container", 50, 1500, 300));
+        limits.add(&range("PersistentVolumeClaim", 1000, 1000, 1000));
+        let mut without_default = range("Container", 1, 3000, 0);
+        without_default.spec.limits[0].default = ResourceList::default();
+        limits.add(&without_default);
+        assert_eq!(
+            limits.container,
+            Bounds {
+                min: cpu(100),
+                max: cpu(1500),
+                default: cpu(300)
+            }
+        );
+        assert_eq!(limits.pod, Bounds::default());
     }
 }

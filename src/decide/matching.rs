@@ -18,23 +18,6 @@ use crate::model::objects::{
     TargetRef, VerticalPodAutoscaler,
 };
 
-/// Why no VPA can control a pod.
-#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
-pub enum Unmatched {
-    #[display("no owner reference of the pod names a controller")]
-    NoController,
-    #[display("the pod belongs to its node: a static pod")]
-    Static,
-    #[display("the pod's controller is {kind} {name}, of an unknown kind")]
-    UnknownKind { kind: String, name: String },
-    #[display("the pod's owner {kind:?} {name} is not known")]
-    MissingOwner { kind: OwnerKind, name: String },
-    #[display("the pod's owners own each other in a circle")]
-    Circle,
-    #[display("the workload's selector does not select the pod")]
-    NotSelected,
-}
-
 /// The workloads above a pod.
 #[derive(Debug)]
 pub(super) struct OwnerChain<'a> {
@@ -45,28 +28,26 @@ pub(super) struct OwnerChain<'a> {
 
 impl<'a> OwnerChain<'a> {
     /// Follows the owners of a pod up to its topmost well-known workload.
-    pub(super) fn above(pod: &Pod, namespace: &Namespace<'a>) -> Result<Self, Unmatched> {
-        let mut reference = controller(&pod.metadata).ok_or(Unmatched::NoController)?;
+    ///
+    /// Errors: why no VPA can control the pod.
+    pub(super) fn above(pod: &Pod, namespace: &Namespace<'a>) -> Result<Self, String> {
+        let mut reference =
+            controller(&pod.metadata).ok_or_else(|| "no owner reference of the pod names a controller".to_owned())?;
         let mut below: Vec<&'a Owner> = Vec::with_capacity(2);
         loop {
             if reference.kind == "Node" {
-                return Err(Unmatched::Static);
+                return Err("the pod belongs to its node: a static pod".to_owned());
             }
-            let Some(kind) = OwnerKind::named(&reference.kind) else {
-                let unknown = || Unmatched::UnknownKind {
-                    kind: reference.kind.clone(),
-                    name: reference.name.clone(),
-                };
+            let OwnerReference { kind, name, .. } = reference;
+            let Some(known) = OwnerKind::named(kind) else {
+                let unknown = || format!("the pod's controller is {kind} {name}, of an unknown kind");
                 let top = below.pop().ok_or_else(unknown)?;
                 return Ok(Self { top, below });
             };
-            let missing = || Unmatched::MissingOwner {
-                kind,
-                name: reference.name.clone(),
-            };
-            let owner = namespace.owner(kind, &reference.name).ok_or_else(missing)?;
+            let missing = || format!("the pod's owner {kind} {name} is not known");
+            let owner = namespace.owner(known, name).ok_or_else(missing)?;
             if below.iter().any(|below| std::ptr::eq(*below, owner)) {
-                return Err(Unmatched::Circle);
+                return Err("the pod's owners own each other in a circle".to_owned());
             }
             match controller(&owner.metadata) {
                 Some(next) => reference = next,
@@ -84,26 +65,27 @@ impl<'a> OwnerChain<'a> {
     }
 
     /// The VPAs of the topmost workload, the strongest first, if its selector selects the pod.
+    ///
+    /// Errors: why no VPA can control the pod.
     pub(super) fn vpas<'n>(
         &self,
         pod: &Pod,
         namespace: &'n Namespace<'a>,
-    ) -> Result<&'n [&'a VerticalPodAutoscaler], Unmatched> {
-        let vpas = namespace.vpas_of(self.top);
+    ) -> Result<&'n [&'a VerticalPodAutoscaler], String> {
+        let vpas = namespace.workload(self.top).map_or(&[][..], |workload| &workload.vpas);
         let selector = self.top.selector.as_ref();
-        let is_selected = || selector.is_some_and(|selector| selects(selector, &pod.metadata.labels));
         // Without a VPA the selector does not matter.
-        if vpas.is_empty() || is_selected() {
-            Ok(vpas)
-        } else {
-            Err(Unmatched::NotSelected)
+        if vpas.is_empty() || selector.is_some_and(|selector| selects(selector, &pod.metadata.labels)) {
+            return Ok(vpas);
         }
+        Err("the workload's selector does not select the pod".to_owned())
     }
 
     /// A horizontal autoscaler of any of the workloads that scales on a resource.
     pub(super) fn hpa_on(&self, resource: Resource, namespace: &Namespace<'a>) -> Option<&'a HorizontalPodAutoscaler> {
-        let workloads = self.below.iter().chain([&self.top]);
-        let mut hpas = workloads.flat_map(|owner| namespace.hpas_of(owner));
+        let owners = self.below.iter().chain([&self.top]);
+        let workloads = owners.filter_map(|owner| namespace.workload(owner));
+        let mut hpas = workloads.flat_map(|workload| &workload.hpas);
         hpas.find(|hpa| scales_on(hpa, resource)).copied()
     }
 }

@@ -2,14 +2,13 @@
 //! and a time come in, and one [`PodDecision`] for each pod goes out. No function here reads a clock, waits, or can fail: a
 //! malformed object leads to a [`Reason`] and a [`Note`].
 //!
-//! A decision passes these modules in this order (`case`):
+//! `case` leads a decision through these modules in this order:
 //! 1. `matching`: finds the workload above the pod and the VPA that controls it, in an [`Index`];
 //! 2. `candidate`: what each container has, and what is recommended for it;
 //!    `boost`: leaves cpu alone while the pod starts, and takes it back after that;
-//! 3. `capping` with `pod_share`, `limit_range` and `proportional`: bounds on the recommendation, and limits; `pod_level`: the
-//!    pod's own amounts;
+//! 3. `capping` with `pod_share` and `proportional`: bounds on the recommendation, limits, and the pod's own amounts;
 //! 4. `trigger`: whether to act now;
-//! 5. `verdict`: whether the change is allowed in place;
+//! 5. `case`: whether the change is allowed in place;
 //! 6. `canary`: whether other pods of the VPA have the change first.
 //!
 //! `growth` computes how far limits may grow before there is a decision.
@@ -51,14 +50,11 @@ mod capping;
 mod case;
 mod growth;
 mod index;
-mod limit_range;
 mod matching;
 mod note;
-mod pod_level;
 mod pod_share;
 mod proportional;
 mod trigger;
-mod verdict;
 
 #[cfg(test)]
 mod tests;
@@ -68,21 +64,18 @@ use std::borrow::Borrow;
 use jiff::{SignedDuration, Timestamp};
 
 use crate::lint::{Finding, findings};
-use crate::model::objects::{Pod, TargetRef, UpdateMode, VerticalPodAutoscaler, annotation};
+use crate::model::objects::annotation::ACT;
+use crate::model::objects::{Pod, TargetRef, UpdateMode, VerticalPodAutoscaler};
 use crate::model::{Action, MilliCpu, NamedRequirements, QosClass, Reason, Resource};
+use candidate::Candidate;
 use case::Case;
 
-pub use boost::{ANNOTATION as BOOST_ANNOTATION, BoostEnd, Boosts};
+pub use boost::Boosts;
 pub use canary::{Canary, CanaryWait, EarlierDecisions};
 pub use growth::Ceiling;
 pub use index::Index;
-pub use matching::Unmatched;
-pub use note::{Note, Rule};
+pub use note::{Fact, Note};
 
-/// On a pod: `"true"` leaves the pod alone.
-pub const IGNORE_ANNOTATION: &str = annotation::IGNORE;
-/// On a VPA: `"true"` or `"false"` decides whether the agent acts on the VPA, whatever its mode.
-pub const ACT_ANNOTATION: &str = annotation::ACT;
 /// The recommender of VPAs that name none.
 pub const DEFAULT_RECOMMENDER: &str = "default";
 
@@ -134,12 +127,7 @@ impl Default for Options {
             update_threshold: 0.1,
             lifetime: SignedDuration::from_hours(12),
             oom_window: SignedDuration::from_mins(10),
-            modes: vec![
-                UpdateMode::Recreate,
-                UpdateMode::Auto,
-                UpdateMode::InPlaceOrRecreate,
-                UpdateMode::InPlace,
-            ],
+            modes: UpdateMode::UPDATING.into(),
             recommender: None,
             managers: StaticManagers::default(),
         }
@@ -149,7 +137,7 @@ impl Default for Options {
 impl Options {
     /// Whether the agent acts on a VPA. The strongest VPA is chosen from those.
     fn acts_on(&self, vpa: &VerticalPodAutoscaler) -> bool {
-        let act = vpa.metadata.annotations.get(ACT_ANNOTATION);
+        let act = vpa.metadata.annotations.get(ACT);
         let act = act.and_then(|act| act.parse().ok());
         act.unwrap_or_else(|| self.modes.contains(&vpa.update_mode())) && self.recommends(vpa)
     }
@@ -157,7 +145,7 @@ impl Options {
     /// Whether the agent ends the startup boosts of a VPA that it does not act on: if the VPA's mode leaves running pods alone,
     /// and the agent acts on any mode.
     fn ends_boosts(&self, vpa: &VerticalPodAutoscaler) -> bool {
-        let act = vpa.metadata.annotations.get(ACT_ANNOTATION);
+        let act = vpa.metadata.annotations.get(ACT);
         let declined = act.is_some_and(|act| act == "false");
         let leaves_pods_alone = matches!(vpa.update_mode(), UpdateMode::Off | UpdateMode::Initial);
         !self.modes.is_empty() && !declined && leaves_pods_alone && self.recommends(vpa)
@@ -176,8 +164,6 @@ impl Options {
 pub struct PodDecision {
     pub namespace: String,
     pub name: String,
-    /// The pod's UID; empty if its manifest has none.
-    pub uid: String,
     /// The topmost known workload above the pod, or the pod itself.
     pub workload: TargetRef,
     /// The VPA that controls the pod, or would if the agent acted on it.
@@ -218,7 +204,6 @@ impl PodDecision {
         Self {
             namespace: pod.metadata.namespace.clone(),
             name: pod.metadata.name.clone(),
-            uid: pod.metadata.uid.clone(),
             workload: matching::declared_workload(pod),
             vpa: None,
             reason,
@@ -242,16 +227,18 @@ impl PodDecision {
 
     /// The memory settings inside the pod's containers that no resize reaches.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
-        self.notes.iter().filter_map(|note| match note {
-            Note::OutOfReach(finding) => Some(finding.as_ref()),
-            _ => None,
+        self.notes.iter().filter_map(|note| match &note.fact {
+            Fact::OutOfReach(finding) => Some(finding.as_ref()),
+            Fact::Text(_) | Fact::Unreadable(_) => None,
         })
     }
 
     /// The malformed annotation of the VPA, with what it may hold.
     pub fn unreadable(&self) -> Option<String> {
-        let unreadable = |note: &&Note| matches!(note, Note::Unreadable { .. });
-        self.notes.iter().find(unreadable).map(Note::to_string)
+        self.notes.iter().find_map(|note| match &note.fact {
+            Fact::Unreadable(text) => Some(text.clone()),
+            Fact::Text(_) | Fact::OutOfReach(_) => None,
+        })
     }
 
     /// The amounts to change the pod to now, and the reason. None if nothing changes. If the whole change would restart a
@@ -279,9 +266,22 @@ pub fn decide_pod<'a>(
     options: &Options,
     known: impl Into<EarlierDecisions<'a>>,
 ) -> PodDecision {
+    let known = known.into();
     let mut decision = PodDecision::new(pod, Reason::NoVpa);
     let findings = pod.running_containers().flat_map(findings);
-    let notes = findings.map(|finding| Note::OutOfReach(Box::new(finding)));
-    decision.notes.extend(notes);
-    Case::new(pod, now, options, known.into(), decision).decide(index)
+    decision.notes.extend(findings.map(Note::out_of_reach));
+    let candidates = pod.running_containers();
+    let applied = known.applied.and_then(|applied| NamedRequirements::split(applied).1);
+    let pod_level = pod.resizable_pod_level().map(|spec| *applied.unwrap_or(&spec));
+    let case = Case {
+        pod,
+        now,
+        options,
+        known,
+        candidates: candidates.map(|one| Candidate::new(pod, one, known.applied)).collect(),
+        pod_level: pod_level.map(NamedRequirements::of_pod),
+        vpa: None,
+        decision,
+    };
+    case.decide(index)
 }

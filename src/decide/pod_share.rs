@@ -7,8 +7,8 @@
 //! one byte.)
 
 use super::candidate::{Candidate, Part};
-use super::limit_range::Bounds;
-use super::note::{Note, Rule};
+use super::index::Bounds;
+use super::note::Note;
 use super::proportional::{Rounding, scale};
 use crate::model::Resource;
 
@@ -23,114 +23,81 @@ pub(super) fn fit(candidates: &mut [Candidate<'_>], bounds: &Bounds, notes: &mut
         }
         // Each part is scaled and rounded on its own. That can push a target out of its range, and the pod would be
         // changed again and again.
-        for recommended in candidates.iter_mut().map(|candidate| &mut candidate.recommended) {
-            if let Some(target) = recommended.target.get(resource) {
-                let lower = recommended.lower.get(resource).map(|lower| lower.min(target));
-                let upper = recommended.upper.get(resource).map(|upper| upper.max(target));
-                recommended.lower.set(resource, lower);
-                recommended.upper.set(resource, upper);
+        for candidate in &mut *candidates {
+            if let Some(target) = candidate.target(resource) {
+                let [upper, lower] = [Part::Upper, Part::Lower].map(|part| candidate.recommended(part, resource));
+                candidate.recommend(Part::Upper, resource, upper.map(|upper| upper.max(target)));
+                candidate.recommend(Part::Lower, resource, lower.map(|lower| lower.min(target)));
             }
         }
     }
 }
 
-/// Sums of requests and limits over containers.
-#[derive(Debug, Clone, Copy, Default)]
-struct Sums {
-    requests: u128,
-    limits: u128,
-}
+/// The numerator and the denominator that all shares are multiplied by, how shares are rounded, and the rule.
+type Factor = (u128, u128, Rounding, &'static str);
 
-/// The factor that all shares are multiplied by.
-struct Factor {
-    numerator: u128,
-    denominator: u128,
-    rounding: Rounding,
-    rule: Rule,
-}
+const POD_MIN: &str = "the LimitRange's minimum for pods";
+const POD_MAX: &str = "the LimitRange's maximum for pods";
 
 fn fit_part(candidates: &mut [Candidate<'_>], bounds: &Bounds, part: Part, resource: Resource, notes: &mut Vec<Note>) {
-    let Some(factor) = factor(candidates, bounds, part, resource) else {
+    let Some((numerator, denominator, rounding, rule)) = factor(candidates, bounds, part, resource) else {
         return;
     };
-    if factor.numerator == 0 && part == Part::Target {
-        notes.push(Note::PodMaxTaken {
-            resource,
-            max: bounds.max.amount(resource),
-        });
+    if numerator == 0 && part == Part::Target {
+        let max = resource.quantity(bounds.max.amount(resource));
+        let text = format!(
+            "{resource} is left alone: containers without recommendation take all of the {max} that the LimitRange allows a pod"
+        );
+        notes.push(Note::new(None, Some(resource), text));
     }
     for candidate in candidates {
-        if factor.numerator == 0 {
-            // Without a target the resource keeps its amounts. Without one end of the range, that end triggers nothing.
-            match part {
-                Part::Target => candidate.drop_recommendation(resource),
-                Part::Upper | Part::Lower => candidate.recommended.part_mut(part).set(resource, None),
+        // Without a target the resource keeps its amounts. Without one end of the range, that end triggers nothing.
+        match (numerator, part, candidate.recommended(part, resource)) {
+            (0, Part::Target, _) => candidate.drop_recommendation(resource),
+            (0, Part::Upper | Part::Lower, _) => candidate.recommend(part, resource, None),
+            // A share may be rounded to zero. A minimum can still raise it, and capping drops targets that stay zero.
+            (_, _, Some(from)) => {
+                let to = scale(from, numerator, denominator, rounding);
+                candidate.cap(part, resource, to, rule, notes);
             }
-            continue;
-        }
-        let list = candidate.recommended.part_mut(part);
-        let Some(from) = list.get(resource) else {
-            continue;
-        };
-        // A share may be rounded to zero. A minimum can still raise it, and capping drops targets that stay zero.
-        let to = scale(from, factor.numerator, factor.denominator, factor.rounding);
-        list.set(resource, Some(to));
-        if part == Part::Target && to != from {
-            notes.push(Note::Capped {
-                container: candidate.spec.name.clone(),
-                resource,
-                rule: factor.rule,
-                from,
-                to,
-            });
+            (_, _, None) => {}
         }
     }
 }
 
 /// The factor that brings the sums within the bounds. None if they are within them, or if there is no limit to bound.
 fn factor(candidates: &[Candidate<'_>], bounds: &Bounds, part: Part, resource: Resource) -> Option<Factor> {
-    let (mut shared, mut fixed) = (Sums::default(), Sums::default());
+    // Requests and limits.
+    let (mut shared, mut fixed) = ([0_u128; 2], [0_u128; 2]);
     for candidate in candidates {
-        let own = candidate.recommended.part(part).get(resource);
+        let own = candidate.recommended(part, resource);
+        let sums = if own.is_some() { &mut shared } else { &mut fixed };
         // A container that lacks this part alone will get its target. One without a target keeps what it has.
-        let (sums, request, limit) = match own.or(candidate.target(resource)) {
-            Some(request) => {
-                let limit = candidate.ratio(resource, bounds).limit_for(request).unwrap_or(0);
-                (if own.is_some() { &mut shared } else { &mut fixed }, request, limit)
-            }
-            None => {
-                let has = candidate.in_force;
-                (&mut fixed, has.requests.amount(resource), has.limits.amount(resource))
-            }
-        };
-        sums.requests += u128::from(request);
-        sums.limits += u128::from(limit);
+        let has = [candidate.in_force.requests, candidate.in_force.limits];
+        let amounts = own.or(candidate.target(resource)).map_or_else(
+            || has.map(|list| list.amount(resource)),
+            |request| {
+                [
+                    request,
+                    candidate.ratio(resource, bounds).limit_for(request).unwrap_or(0),
+                ]
+            },
+        );
+        *sums = [0, 1].map(|at| sums[at] + u128::from(amounts[at]));
     }
     let [min, max] = [bounds.min, bounds.max].map(|bound| u128::from(bound.amount(resource)));
-    let (requests, limits) = (shared.requests + fixed.requests, shared.limits + fixed.limits);
+    let [requests, limits] = [0, 1].map(|at| shared[at] + fixed[at]);
     if min <= limits && min <= requests && (max == 0 || max >= limits) {
         return None;
     }
     if min > requests && limits != 0 {
-        return (shared.requests != 0).then(|| Factor {
-            numerator: min - fixed.requests,
-            denominator: shared.requests,
-            rounding: match resource {
-                Resource::Cpu => Rounding::Up,
-                Resource::Memory => Rounding::Down,
-            },
-            rule: Rule::PodMin,
-        });
+        let rounding = match resource {
+            Resource::Cpu => Rounding::Up,
+            Resource::Memory => Rounding::Down,
+        };
+        return (shared[0] != 0).then(|| (min - fixed[0], shared[0], rounding, POD_MIN));
     }
-    let (bound, rule) = if max != 0 && max < limits {
-        (max, Rule::PodMax)
-    } else {
-        (min, Rule::PodMin)
-    };
-    (shared.limits != 0).then(|| Factor {
-        numerator: bound.saturating_sub(fixed.limits),
-        denominator: shared.limits,
-        rounding: Rounding::Down,
-        rule,
-    })
+    let exceeds = max != 0 && max < limits;
+    let (bound, rule) = if exceeds { (max, POD_MAX) } else { (min, POD_MIN) };
+    (shared[1] != 0).then(|| (bound.saturating_sub(fixed[1]), shared[1], Rounding::Down, rule))
 }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{Index, Options, PodDecision, decide};
+use super::{EarlierDecisions, Index, Options, PodDecision, decide};
 use crate::model::objects::Pod;
 use crate::model::{NamedRequirements, Resource};
 use crate::sources::{NodeView, parse_manifests};
@@ -57,6 +57,15 @@ spec:
     resources: {requests: {cpu: 100m, memory: 100Mi}, limits: {cpu: 300m, memory: 300Mi}}
 status: {phase: Running, qosClass: Burstable, startTime: '2026-03-01T11:00:00Z'}
 ";
+
+impl<'a> From<Option<&'a [NamedRequirements]>> for EarlierDecisions<'a> {
+    fn from(applied: Option<&'a [NamedRequirements]>) -> Self {
+        Self {
+            applied,
+            ..Self::default()
+        }
+    }
+}
 
 fn now() -> Timestamp {
     NOW.parse().unwrap()

@@ -6,51 +6,41 @@
 use jiff::{SignedDuration, Timestamp};
 
 use super::Options;
-use super::candidate::Candidate;
+use super::candidate::{Candidate, Part};
+use super::case::Case;
 use super::note::Note;
 use crate::model::objects::{ContainerPolicy, ContainerStatus, Pod, VerticalPodAutoscaler, annotation};
 use crate::model::{Reason, Resource};
 
-/// Why to act now, or why not.
-pub(super) fn when(
-    pod: &Pod,
-    vpa: &VerticalPodAutoscaler,
-    candidates: &[Candidate<'_>],
-    now: Timestamp,
-    options: &Options,
-    notes: &mut Vec<Note>,
-) -> Reason {
-    let observed = observed(pod);
-    let counts = |container: &str| observed.as_ref().is_none_or(|names| names.contains(&container));
-    let counted = candidates.iter().filter(|one| counts(&one.spec.name));
-    let drift = Drift::of(&counted);
-    let quick_oom = pod
-        .statuses()
-        .filter(|status| pod.container(&status.name).is_some())
-        .any(|status| counts(&status.name) && was_quick_oom(status, vpa, options));
-    if quick_oom {
-        return if drift.any { Reason::QuickOOM } else { Reason::InRange };
+impl Case<'_> {
+    /// Why to act now, or why not.
+    pub(super) fn trigger(&mut self, vpa: &VerticalPodAutoscaler) -> Reason {
+        let (pod, options) = (self.pod, self.options);
+        let observed = observed(pod);
+        let counts = |container: &str| observed.as_ref().is_none_or(|names| names.contains(&container));
+        let counted = self.candidates.iter().filter(|one| counts(&one.spec.name));
+        let drift = Drift::of(&counted);
+        let quick_oom = pod
+            .statuses()
+            .filter(|status| pod.container(&status.name).is_some())
+            .any(|status| counts(&status.name) && was_quick_oom(status, vpa, options));
+        match pod.status.start_time {
+            _ if quick_oom && drift.any => Reason::QuickOOM,
+            _ if quick_oom => Reason::InRange,
+            _ if drift.missing => Reason::RequestMissing,
+            _ if drift.outside => Reason::OutOfBounds,
+            _ if asks_for_too_much(pod, counted.clone()) => Reason::AskedTooMuch,
+            _ if drift.relative < options.update_threshold => Reason::InRange,
+            None => Reason::AgeUnknown,
+            Some(start) if self.now.duration_since(start) >= options.lifetime => Reason::LongLived,
+            Some(start) => {
+                let from = start.checked_add(options.lifetime).ok();
+                let note = |at: Timestamp| Note::new(None, None, format!("old enough to be changed from {at}"));
+                self.decision.notes.extend(from.map(note));
+                Reason::TooYoung
+            }
+        }
     }
-    if drift.missing {
-        return Reason::RequestMissing;
-    }
-    if drift.outside {
-        return Reason::OutOfBounds;
-    }
-    if asks_for_too_much(pod, counted) {
-        return Reason::AskedTooMuch;
-    }
-    if drift.relative < options.update_threshold {
-        return Reason::InRange;
-    }
-    let Some(start) = pod.status.start_time else {
-        return Reason::AgeUnknown;
-    };
-    if now.duration_since(start) >= options.lifetime {
-        return Reason::LongLived;
-    }
-    notes.extend(start.checked_add(options.lifetime).map(|at| Note::ActsFrom { at }));
-    Reason::TooYoung
 }
 
 /// Whether the kubelet has deferred or refused what the spec asks for, and less is recommended. The pod does not have what
@@ -75,11 +65,8 @@ fn was_quick_oom(status: &ContainerStatus, vpa: &VerticalPodAutoscaler, options:
         return false;
     };
     let ran: SignedDuration = finished.duration_since(started);
-    let own = vpa
-        .spec
-        .update_policy
-        .as_ref()
-        .and_then(|policy| policy.evict_after_oom_seconds);
+    let policy = vpa.spec.update_policy.as_ref();
+    let own = policy.and_then(|policy| policy.evict_after_oom_seconds);
     let window = own.filter(|seconds| *seconds >= 1).map(SignedDuration::from_secs);
     end.reason == "OOMKilled"
         && ran < window.unwrap_or(options.oom_window)
@@ -124,8 +111,8 @@ impl Drift {
         for resource in Resource::ALL {
             let (mut requests, mut targets, mut has_target) = (0_u128, 0_u128, false);
             for candidate in candidates.clone().filter(|candidate| !candidate.ends_boost(resource)) {
-                let recommended = &candidate.recommended;
-                let Some(target) = recommended.target.get(resource) else {
+                let bound = |part| candidate.recommended(part, resource);
+                let Some(target) = candidate.target(resource) else {
                     continue;
                 };
                 has_target = true;
@@ -135,26 +122,20 @@ impl Drift {
                     continue;
                 };
                 requests += u128::from(request);
-                drift.outside |= recommended.lower.get(resource).is_some_and(|lower| request < lower)
-                    || recommended.upper.get(resource).is_some_and(|upper| request > upper);
+                drift.outside |= bound(Part::Lower).is_some_and(|lower| request < lower)
+                    || bound(Part::Upper).is_some_and(|upper| request > upper);
             }
-            if has_target {
-                drift.add(resource, requests, targets);
+            if !has_target {
+                continue;
             }
+            // Upstream counts memory in thousandths too, and a missing request as one of them.
+            let unit = if resource == Resource::Memory { 1000 } else { 1 };
+            let (requests, targets) = ((requests * unit).max(1), targets * unit);
+            drift.any |= requests != targets;
+            #[expect(clippy::cast_precision_loss, reason = "upstream compares the same ratio in f64")]
+            let relative = requests.abs_diff(targets) as f64 / requests as f64;
+            drift.relative += relative;
         }
         drift
-    }
-
-    fn add(&mut self, resource: Resource, requests: u128, targets: u128) {
-        // Upstream counts memory in thousandths too, and a missing request as one of them.
-        let unit = match resource {
-            Resource::Cpu => 1,
-            Resource::Memory => 1000,
-        };
-        let (requests, targets) = ((requests * unit).max(1), targets * unit);
-        self.any |= requests != targets;
-        #[expect(clippy::cast_precision_loss, reason = "upstream compares the same ratio in f64")]
-        let relative = requests.abs_diff(targets) as f64 / requests as f64;
-        self.relative += relative;
     }
 }

@@ -157,7 +157,8 @@ impl PodMetadata for AgentMetadata {
 /// The VPA that controls a pod, whatever its mode and recommender.
 fn controlling<'a>(view: &'a NodeView, pod: &Pod) -> Option<&'a VerticalPodAutoscaler> {
     let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
-    let name = decide::decide_pod(pod, &index, Timestamp::now(), &decide::Options::default(), None).vpa?;
+    let known = decide::EarlierDecisions::default();
+    let name = decide::decide_pod(pod, &index, Timestamp::now(), &decide::Options::default(), known).vpa?;
     let namespace = &pod.metadata.namespace;
     let mut vpas = view.vpas.iter();
     vpas.find(|vpa| vpa.metadata.name == name && vpa.metadata.namespace == *namespace)

@@ -7,7 +7,8 @@ mod several;
 use jiff::SignedDuration;
 
 use super::*;
-use crate::decide::{ACT_ANNOTATION, BOOST_ANNOTATION, IGNORE_ANNOTATION, decide_pod};
+use crate::decide::decide_pod;
+use crate::model::objects::annotation::{ACT, BOOST_PREFIX, IGNORE};
 use crate::model::objects::{
     ContainerPolicy, CpuBoost, PodCondition, ResourcePolicy, StartupBoost, UpdateMode, UpdatePolicy,
 };
@@ -17,7 +18,7 @@ use crate::model::{Action, MilliCpu, Reason};
 const BEFORE: &str = r#"{"requests":{"cpu":"100m","memory":"100Mi"},"limits":{"cpu":"300m","memory":"300Mi"}}"#;
 
 fn annotate(pod: &mut Pod, container: &str, before: &str) {
-    let name = format!("{BOOST_ANNOTATION}{container}");
+    let name = format!("{BOOST_PREFIX}{container}");
     pod.metadata.annotations.insert(name, before.to_owned());
 }
 
@@ -258,12 +259,12 @@ fn boosts_that_others_are_to_end_are_left_alone() {
     let ours = Options::default();
     let act = |view: &mut NodeView| {
         let annotations = &mut view.vpas[0].metadata.annotations;
-        annotations.insert(ACT_ANNOTATION.to_owned(), "false".to_owned());
+        annotations.insert(ACT.to_owned(), "false".to_owned());
     };
     assert_eq!(reason(act, &ours), Reason::NotActedOn);
     let ignore = |view: &mut NodeView| {
         let annotations = &mut pod_of(view).metadata.annotations;
-        annotations.insert(IGNORE_ANNOTATION.to_owned(), "true".to_owned());
+        annotations.insert(IGNORE.to_owned(), "true".to_owned());
     };
     assert_eq!(reason(ignore, &ours), Reason::Ignored);
     let in_place = Options {

@@ -1,15 +1,15 @@
 //! The owner chain, and which of several VPAs counts.
 
 use super::*;
-use crate::decide::{Note, Unmatched};
-use crate::model::objects::{OwnerKind, OwnerReference};
+use crate::model::objects::OwnerReference;
 use crate::model::{Action, Reason};
 
-fn unmatched(view: &NodeView) -> Unmatched {
+/// The note that says why no VPA can control the pod.
+fn unmatched(view: &NodeView) -> String {
     let decision = decide_one(view);
     assert_eq!((decision.reason, &decision.vpa), (Reason::NoVpa, &None));
     match &decision.notes[..] {
-        [Note::Unmatched(unmatched)] => unmatched.clone(),
+        [note] => note.to_string(),
         other => panic!("one note, and that one says why: {other:?}"),
     }
 }
@@ -30,21 +30,18 @@ fn a_pod_without_a_known_controller_says_why() {
         pod_of(&mut view).metadata.owner_references = owners;
         unmatched(&view)
     };
-    assert_eq!(with(vec![]), Unmatched::NoController);
-    assert_eq!(with(vec![owned_by("Node", "here")]), Unmatched::Static);
+    assert_eq!(with(vec![]), "no owner reference of the pod names a controller");
+    assert_eq!(
+        with(vec![owned_by("Node", "here")]),
+        "the pod belongs to its node: a static pod"
+    );
     assert_eq!(
         with(vec![owned_by("Rollout", "web")]),
-        Unmatched::UnknownKind {
-            kind: "Rollout".to_owned(),
-            name: "web".to_owned()
-        }
+        "the pod's controller is Rollout web, of an unknown kind"
     );
     assert_eq!(
         with(vec![owned_by("DaemonSet", "web")]),
-        Unmatched::MissingOwner {
-            kind: OwnerKind::DaemonSet,
-            name: "web".to_owned()
-        }
+        "the pod's owner DaemonSet web is not known"
     );
 }
 
@@ -52,16 +49,16 @@ fn a_pod_without_a_known_controller_says_why() {
 fn owners_in_a_circle_end_the_search() {
     let mut view = view(WEB);
     view.owners[0].metadata.owner_references = vec![owned_by("StatefulSet", "web")];
-    assert_eq!(unmatched(&view), Unmatched::Circle);
+    assert_eq!(unmatched(&view), "the pod's owners own each other in a circle");
 }
 
 #[test]
 fn a_selector_that_passes_the_pod_by_is_named() {
     let mut view = view(WEB);
     pod_of(&mut view).metadata.labels.clear();
-    assert_eq!(unmatched(&view), Unmatched::NotSelected);
+    assert_eq!(unmatched(&view), "the workload's selector does not select the pod");
     view.owners[0].selector = None;
-    assert_eq!(unmatched(&view), Unmatched::NotSelected);
+    assert_eq!(unmatched(&view), "the workload's selector does not select the pod");
 }
 
 #[test]

@@ -27,11 +27,12 @@ fn containers_without_recommendation_keep_what_they_have_and_the_others_share_th
     );
     assert!(matches!(
         decision.notes[..],
-        [Note::Capped {
-            resource: Resource::Memory,
+        [Note {
+            resource: Some(Resource::Memory),
             ..
         }]
     ));
+    assert!(decision.notes[0].to_string().contains(" becomes "));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Annotations, conflicts and bad input, and where decisions differ from upstream on purpose.
 
 use super::*;
-use crate::decide::{ACT_ANNOTATION, IGNORE_ANNOTATION};
 use crate::model::objects::UpdateMode;
+use crate::model::objects::annotation::{ACT, IGNORE};
 use crate::model::{Action, QosClass, Reason};
 
 fn set(map: &mut std::collections::BTreeMap<String, String>, key: &str, value: &str) {
@@ -27,7 +27,7 @@ fn a_pod_out_of_range_is_resized_and_limits_keep_their_ratio() {
 #[test]
 fn an_ignored_pod_is_left_alone() {
     let mut view = view(WEB);
-    set(&mut pod_of(&mut view).metadata.annotations, IGNORE_ANNOTATION, "true");
+    set(&mut pod_of(&mut view).metadata.annotations, IGNORE, "true");
     let decision = decide_one(&view);
     assert_eq!((decision.action(), decision.reason), (Action::None, Reason::Ignored));
     assert_eq!(cpu(&decision, "app"), "100m/300m");
@@ -36,14 +36,14 @@ fn an_ignored_pod_is_left_alone() {
 #[test]
 fn the_annotation_of_a_vpa_outranks_its_mode() {
     let mut view = view(WEB);
-    set(&mut view.vpas[0].metadata.annotations, ACT_ANNOTATION, "false");
+    set(&mut view.vpas[0].metadata.annotations, ACT, "false");
     let decision = decide_one(&view);
     assert_eq!(
         (decision.vpa.as_deref(), decision.reason),
         (Some("web"), Reason::NotActedOn)
     );
 
-    set(&mut view.vpas[0].metadata.annotations, ACT_ANNOTATION, "true");
+    set(&mut view.vpas[0].metadata.annotations, ACT, "true");
     view.vpas[0].spec.update_policy = Some(crate::model::objects::UpdatePolicy {
         update_mode: Some(UpdateMode::Off),
         ..crate::model::objects::UpdatePolicy::default()

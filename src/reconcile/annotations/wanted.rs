@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use crate::decide::BOOST_ANNOTATION;
+use crate::model::objects::annotation::BOOST_PREFIX;
 use crate::model::objects::{Pod, PodId};
 use crate::model::{NamedRequirements, Requirements};
 use crate::plan::{lift_kept, resize};
@@ -41,7 +41,7 @@ pub(crate) fn ended_boosts(state: &PodState) -> impl Iterator<Item = String> {
         .done
         .iter()
         .filter(move |_| shown && resize::supports_in_place_resize(pod));
-    let annotations = done.map(|container| format!("{BOOST_ANNOTATION}{container}"));
+    let annotations = done.map(|container| format!("{BOOST_PREFIX}{container}"));
     annotations.filter(|name| pod.metadata.annotations.contains_key(name))
 }
 

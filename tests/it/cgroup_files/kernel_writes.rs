@@ -4,7 +4,9 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::TempDir;
 use vscaled::cgroup::{CgroupDir, Hierarchy, Reason};
-use vscaled::model::{CgroupVersion, ControlFile, CpuMax, CpuQuota, MemoryLimit, Resource, Setting};
+use vscaled::model::{
+    CgroupVersion, ControlFile, CpuMax, CpuQuota, DEFAULT_CFS_PERIOD_US, MemoryLimit, Resource, Setting,
+};
 
 use super::tree::{Tree, wait_for};
 use crate::support::skipped;
@@ -33,7 +35,7 @@ pub(super) fn quota(version: CgroupVersion, micros: u64) -> Setting {
 fn a_new_cgroup_is_unbounded() {
     let Some(tree) = Tree::new("unbounded") else { return };
     let settings = tree.open(&tree.path).read_all().unwrap();
-    assert_eq!(settings.cpu_max(), Some(CpuMax::UNBOUNDED));
+    assert_eq!(settings.cpu_max(), Some(CpuMax::of_limit(None, DEFAULT_CFS_PERIOD_US)));
     assert_eq!(settings.memory_limit(), Some(MemoryLimit::Max));
     for setting in settings.iter() {
         assert_eq!(
@@ -77,7 +79,10 @@ fn a_value_out_of_range_is_refused_with_the_rule() {
     assert_eq!(error.reason, Reason::Invalid { wanted });
     assert_eq!(error.file, tree.file(&tree.path, wanted.file()));
     assert!(error.to_string().contains("at least 1000"), "{error}");
-    assert_eq!(cgroup.read_all().unwrap().cpu_max(), Some(CpuMax::UNBOUNDED));
+    assert_eq!(
+        cgroup.read_all().unwrap().cpu_max(),
+        Some(CpuMax::of_limit(None, DEFAULT_CFS_PERIOD_US))
+    );
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub(super) fn run(manifests: &Manifests) -> Result<(), Failure> {
     let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
     warn_of_idle_vpas(&view, &index);
     let decisions = manifests.decide(&view, &index);
-    let pods: Vec<ShownPod> = decisions.iter().map(ShownPod::from).collect();
+    let pods: Vec<ShownPod> = view.pods.iter().zip(&decisions).map(ShownPod::from).collect();
     let table = || render(&view.pods, &decisions);
     manifests.output.print_list("pods", &pods, table)
 }
@@ -53,19 +53,19 @@ struct ShownPod<'a> {
     notes: Vec<String>,
 }
 
-impl<'a> From<&'a PodDecision> for ShownPod<'a> {
-    fn from(decision: &'a PodDecision) -> Self {
+impl<'a> From<(&'a Arc<Pod>, &'a PodDecision)> for ShownPod<'a> {
+    fn from((pod, decision): (&'a Arc<Pod>, &'a PodDecision)) -> Self {
         let (containers, resources) = NamedRequirements::split(&decision.containers);
         let without_restart = decision.without_restart.as_ref();
         Self {
-            namespace: &decision.namespace,
-            name: &decision.name,
+            namespace: &pod.metadata.namespace,
+            name: &pod.metadata.name,
             vpa: decision.vpa.as_deref(),
             action: decision.action(),
             reason: decision.reason,
             containers,
             resources,
-            without_restart: without_restart.map(|part| NamedRequirements::split(&part.containers).0),
+            without_restart: without_restart.map(|(_, part)| NamedRequirements::split(part).0),
             notes: decision.notes.iter().map(ToString::to_string).collect(),
         }
     }
@@ -89,10 +89,7 @@ fn render(pods: &[Arc<Pod>], decisions: &[PodDecision]) -> String {
         for note in &decision.notes {
             lines += &format!("{name}: {note}\n");
         }
-        let part = decision
-            .without_restart
-            .iter()
-            .flat_map(|part| changes(pod, &part.containers));
+        let part = decision.without_restart.iter().flat_map(|(_, part)| changes(pod, part));
         let mut container = String::new();
         // What the agent changes although the whole change would restart a container.
         for [first, resource, request, limit] in part {

@@ -8,13 +8,10 @@ use super::canary::{Canary, EarlierDecisions};
 use super::candidate::{Candidate, differ, recommendations};
 use super::index::{Bounds, Index, Namespace};
 use super::matching::OwnerChain;
-use super::{Note, Options, PodDecision, WithoutRestart, capping};
+use super::{DueChange, Note, Options, PodDecision, capping};
 use crate::model::objects::annotation::{ACT, IGNORE};
 use crate::model::objects::{Pod, UpdateMode, VerticalPodAutoscaler};
 use crate::model::{Action, NamedRequirements, QosClass, Reason, Requirements, Resource};
-
-/// The amounts to give all containers, and the reason.
-type DueChange = (Reason, Vec<NamedRequirements>);
 
 /// One pod and its decision, which the rules complete step by step.
 pub(super) struct Case<'a> {
@@ -91,7 +88,7 @@ impl<'a> Case<'a> {
 
     /// Decides again without the resources whose change would restart their container. Those never reach their target, which
     /// is no reason to change the others.
-    fn decide_without_restart(&mut self, vpa: &VerticalPodAutoscaler, limits: &Bounds) -> Option<WithoutRestart> {
+    fn decide_without_restart(&mut self, vpa: &VerticalPodAutoscaler, limits: &Bounds) -> Option<DueChange> {
         for candidate in &mut self.candidates {
             for resource in Resource::ALL {
                 if candidate.spec.restarts_for(resource) {
@@ -105,8 +102,7 @@ impl<'a> Case<'a> {
         let due = self.trigger(vpa);
         let concluded = self.conclude(due, limits);
         self.decision.notes = notes;
-        let (reason, containers) = concluded.ok()?;
-        Some(WithoutRestart { reason, containers })
+        concluded.ok()
     }
 
     /// The change that follows from what is `due` and from boosts that are over.

@@ -162,8 +162,6 @@ impl Options {
 /// What one pod's containers should have, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodDecision {
-    pub namespace: String,
-    pub name: String,
     /// The topmost known workload above the pod, or the pod itself.
     pub workload: TargetRef,
     /// The VPA that controls the pod, or would if the agent acted on it.
@@ -174,7 +172,7 @@ pub struct PodDecision {
     /// resize it: for a resize the new ones, else those of the agent's record or of the spec.
     pub containers: Vec<NamedRequirements>,
     /// For [`Reason::RestartRequired`]: the part of the change that restarts no container.
-    pub without_restart: Option<WithoutRestart>,
+    pub without_restart: Option<DueChange>,
     pub notes: Vec<Note>,
     /// How far limits may grow in an emergency, whatever is decided. Empty for a pod that the agent does not change.
     pub ceilings: Vec<Ceiling>,
@@ -182,14 +180,9 @@ pub struct PodDecision {
     pub canary: Canary,
 }
 
-/// The part of a due change that restarts no container.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct WithoutRestart {
-    /// Why that part alone is due.
-    pub reason: Reason,
-    /// The amounts of every regular container and every sidecar after that part.
-    pub containers: Vec<NamedRequirements>,
-}
+/// Why a change is due, and the amounts after it of every regular container, every sidecar, and the pod as a whole if the
+/// kubelet can resize it.
+pub type DueChange = (Reason, Vec<NamedRequirements>);
 
 impl PodDecision {
     /// The decision about a pod that no source has described yet.
@@ -202,8 +195,6 @@ impl PodDecision {
 
     fn new(pod: &Pod, reason: Reason) -> Self {
         Self {
-            namespace: pod.metadata.namespace.clone(),
-            name: pod.metadata.name.clone(),
             workload: matching::declared_workload(pod),
             vpa: None,
             reason,
@@ -245,7 +236,7 @@ impl PodDecision {
     /// container, these are the amounts of the part that restarts none.
     pub fn change(&self) -> Option<(Reason, &[NamedRequirements])> {
         match &self.without_restart {
-            Some(part) => Some((part.reason, &part.containers)),
+            Some((reason, containers)) => Some((*reason, containers)),
             None => (self.action() == Action::Resize).then_some((self.reason, &self.containers)),
         }
     }

@@ -169,7 +169,7 @@ impl Controller {
         for state in self.pods.values().filter(|state| state.decision.canary.goes_first) {
             if let (Some(vpa), Some(at)) = (&state.decision.vpa, state.in_trouble()) {
                 let latest = troubles
-                    .entry((state.decision.namespace.clone(), vpa.clone()))
+                    .entry((state.pod.metadata.namespace.clone(), vpa.clone()))
                     .or_insert(at);
                 *latest = at.max(*latest);
             }

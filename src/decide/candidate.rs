@@ -3,9 +3,9 @@
 use std::fmt::Display;
 
 use super::boost::Boost;
+use super::capping::Ratio;
 use super::index::Bounds;
 use super::note::Note;
-use super::proportional::Ratio;
 use crate::model::objects::{
     Container, ContainerPolicy, ContainerRecommendation, ControlledValues, Pod, VerticalPodAutoscaler,
 };

@@ -6,7 +6,7 @@
 //! 1. `matching`: finds the workload above the pod and the VPA that controls it, in an [`Index`];
 //! 2. `candidate`: what each container has, and what is recommended for it;
 //!    `boost`: leaves cpu alone while the pod starts, and takes it back after that;
-//! 3. `capping` with `pod_share` and `proportional`: bounds on the recommendation, limits, and the pod's own amounts;
+//! 3. `capping` with `pod_share`: bounds on the recommendation, limits, and the pod's own amounts;
 //! 4. `trigger`: whether to act now;
 //! 5. `case`: whether the change is allowed in place;
 //! 6. `canary`: whether other pods of the VPA have the change first.
@@ -31,7 +31,7 @@
 //! - A request of zero is never written. A limit never ends below its request. Everything saturates, nothing wraps.
 //! - A change that leads to the present values is no change.
 //! - Upstream sends changes of the QoS class and changes that restart containers, and evicts the pod if the API refuses
-//!   them. Here they are skipped. The part that restarts no container is decided on its own ([`WithoutRestart`]).
+//!   them. Here they are skipped. The part that restarts no container is decided on its own ([`PodDecision::without_restart`]).
 //! - Resources that a horizontal autoscaler scales on are left alone.
 //! - Sidecars (init containers with `restartPolicy: Always`) are treated like regular containers, as VPA 1.8 does behind a
 //!   gate (AEP-8905). Upstream 1.7 drops recommendations for them.
@@ -53,7 +53,6 @@ mod index;
 mod matching;
 mod note;
 mod pod_share;
-mod proportional;
 mod trigger;
 
 #[cfg(test)]

@@ -7,9 +7,9 @@
 //! one byte.)
 
 use super::candidate::{Candidate, Part};
+use super::capping::{Rounding, scale};
 use super::index::Bounds;
 use super::note::Note;
-use super::proportional::{Rounding, scale};
 use crate::model::Resource;
 
 /// Scales all recommendations until their sums are within the pod's bounds.

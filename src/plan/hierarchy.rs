@@ -189,11 +189,12 @@ impl Allowance {
     /// The values of the cgroup's files. With `undeclared`, undeclared limits are unbounded, else they are left out.
     fn settings(&self, formula: WeightFormula, traits: &NodeTraits, undeclared: bool) -> Settings {
         // systemd keeps whole percents of a cpu. Kubelets and runtimes that use systemd write the same to the file.
-        let cpu = self.cpu_max(undeclared).map(|exact| match traits.driver {
+        let (cpu, memory) = self.limits(undeclared);
+        let cpu = cpu.map(|exact| match traits.driver {
             Driver::Cgroupfs => exact,
             Driver::Systemd => exact.systemd_rounded(),
         });
-        let memory = self.memory(undeclared).map(|limit| limit.in_pages(traits.page));
+        let memory = memory.map(|limit| limit.in_pages(traits.page));
         let settings = match traits.version {
             CgroupVersion::V2 => [
                 Some(Setting::CpuWeight(formula.weight(self.shares))),
@@ -213,7 +214,7 @@ impl Allowance {
 
     /// What the kubelet tells the runtime: exact amounts, because the runtime rounds when it writes files.
     fn spec(&self, undeclared: bool) -> CriResources {
-        let cpu = self.cpu_max(undeclared);
+        let (cpu, memory) = self.limits(undeclared);
         CriResources {
             cpu_shares: Some(signed(self.shares.get())),
             cpu_quota: cpu.map(|cpu| match cpu.quota {
@@ -221,22 +222,19 @@ impl Allowance {
                 CpuQuota::Micros(micros) => signed(micros),
             }),
             cpu_period: cpu.map(|cpu| signed(cpu.period_us)),
-            memory_limit_in_bytes: self.memory(undeclared).map(|limit| match limit {
+            memory_limit_in_bytes: memory.map(|limit| match limit {
                 MemoryLimit::Max => -1,
                 MemoryLimit::Bytes(bytes) => signed(bytes),
             }),
         }
     }
 
-    /// None if the limit is undeclared, unless `undeclared`, or if the kubelet enforces no quota.
-    fn cpu_max(&self, undeclared: bool) -> Option<CpuMax> {
-        let period = self.period_us.filter(|_| undeclared || self.cpu_limit.is_some())?;
-        Some(CpuMax::of_limit(self.cpu_limit, period))
-    }
-
-    fn memory(&self, undeclared: bool) -> Option<MemoryLimit> {
-        let limit = self.memory_limit.map(|limit| MemoryLimit::of_bytes(limit.get()));
-        limit.or(undeclared.then_some(MemoryLimit::Max))
+    /// None if a limit is undeclared, unless `undeclared`, or if the kubelet enforces no quota.
+    fn limits(&self, undeclared: bool) -> (Option<CpuMax>, Option<MemoryLimit>) {
+        let period = self.period_us.filter(|_| undeclared || self.cpu_limit.is_some());
+        let memory = self.memory_limit.map(|limit| MemoryLimit::of_bytes(limit.get()));
+        let cpu = period.map(|period| CpuMax::of_limit(self.cpu_limit, period));
+        (cpu, memory.or(undeclared.then_some(MemoryLimit::Max)))
     }
 }
 

@@ -19,6 +19,13 @@ pub struct Rate {
     pub every: Duration,
 }
 
+impl Rate {
+    /// A burst of so many turns, and one more after each interval.
+    pub const fn new(burst: u32, every: Duration) -> Self {
+        Self { burst, every }
+    }
+}
+
 /// Limits one caller to a rate (the generic cell rate algorithm of ATM).
 #[derive(Debug, Clone, Copy)]
 pub struct RateLimiter {

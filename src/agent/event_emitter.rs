@@ -49,9 +49,10 @@ impl Composer {
             let Outcome::Hook(end) = &record.outcome else {
                 return None;
             };
-            let severity = match end.how {
-                Ok(_) => Severity::Normal,
-                Err(_) => Severity::Warning,
+            let severity = if end.how.is_ok() {
+                Severity::Normal
+            } else {
+                Severity::Warning
             };
             let message = format!("{}: {}", record.cause, record.outcome.reason().unwrap_or_default());
             return Some(event(record, severity, record.outcome.word(), message, None));
@@ -79,12 +80,9 @@ impl Composer {
             Outcome::Incomplete { .. } => (Severity::Warning, "ResizeIncomplete"),
             Outcome::Unchanged | Outcome::Interrupted { .. } | Outcome::Hook(_) => return None,
         };
-        let details = details(record);
-        let message = match cause {
-            Some(cause) if details.is_empty() => cause.to_string(),
-            Some(cause) => format!("{cause}: {details}"),
-            None => details,
-        };
+        let texts = [cause.map(|cause| cause.to_string()), Some(details(record))];
+        let texts = texts.into_iter().flatten().filter(|text| !text.is_empty());
+        let message = texts.collect::<Vec<_>>().join(": ");
         Some(event(record, severity, reason, message, None))
     }
 

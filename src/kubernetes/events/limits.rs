@@ -5,11 +5,10 @@
 //! continues another does the same and replaces the text. A message beyond a rate counts in the last Event of its pod and
 //! reason, or is held back.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use super::{EventMessage, PodReference};
-use crate::rate_limiter::{Rate, RateLimiter};
+use super::EventMessage;
+use crate::rate_limiter::{KeyedRateLimiter, Rate, RateLimiter};
 
 #[cfg(test)]
 mod tests;
@@ -22,15 +21,9 @@ const BETWEEN_CHANGES: Duration = Duration::from_secs(64);
 /// How long an Event is remembered while there are [`MANY`].
 const REMEMBERED_OF_MANY: Duration = Duration::from_secs(10);
 /// The rate of new Events about one pod.
-const OF_A_POD: Rate = Rate {
-    burst: 8,
-    every: Duration::from_secs(60),
-};
+const OF_A_POD: Rate = Rate::new(8, Duration::from_secs(60));
 /// The rate of all writes of this node.
-const OF_THE_NODE: Rate = Rate {
-    burst: 40,
-    every: Duration::from_secs(2),
-};
+const OF_THE_NODE: Rate = Rate::new(40, Duration::from_secs(2));
 /// The usual bound of remembered Events; a node has fewer pods.
 const MANY: usize = 1024;
 
@@ -57,13 +50,11 @@ struct KnownEvent {
     seen_at: Instant,
 }
 
-/// In floods, the messages of one topic count in one Event.
-type Topic = (PodReference, &'static str);
-
 #[derive(Debug)]
 pub(super) struct Limits {
-    known: BTreeMap<Topic, Vec<KnownEvent>>,
-    pods: BTreeMap<String, RateLimiter>,
+    /// Oldest first.
+    known: Vec<KnownEvent>,
+    pods: KeyedRateLimiter<String>,
     node: RateLimiter,
     tickets: Ticket,
     /// The number of messages that are in no Event.
@@ -79,10 +70,10 @@ impl KnownEvent {
 }
 
 impl Limits {
-    pub(super) const fn new(now: Instant) -> Self {
+    pub(super) fn new(now: Instant) -> Self {
         Self {
-            known: BTreeMap::new(),
-            pods: BTreeMap::new(),
+            known: Vec::new(),
+            pods: KeyedRateLimiter::new(OF_A_POD),
             node: RateLimiter::new(OF_THE_NODE, now),
             tickets: 0,
             held_back: 0,
@@ -92,27 +83,29 @@ impl Limits {
     /// Counts a message; returns the write that is due for it now.
     pub(super) fn record(&mut self, message: EventMessage, now: Instant) -> Option<Write> {
         self.forget(now);
-        let topic = (message.about.clone(), message.reason);
-        let known = self.known.entry(topic).or_default();
-        let continues =
-            |known: &KnownEvent| message.continues.is_some() && known.latest.message.continues == message.continues;
-        let same = known.iter().position(|known| known.latest.message == message);
-        let mut counts_in = same.or_else(|| known.iter().position(continues));
+        let place = |of_same: &dyn Fn(&EventMessage) -> bool| {
+            let mut latest = self.known.iter().map(|known| &known.latest.message);
+            latest.rposition(of_same)
+        };
+        // In floods, the messages about one object with one reason count in one Event.
+        let is_like = |known: &EventMessage| known.about == message.about && known.reason == message.reason;
+        let last = place(&is_like);
+        let continued = || {
+            message.continues.as_ref()?;
+            place(&|known| is_like(known) && known.continues == message.continues)
+        };
+        let mut counts_in = place(&|known| *known == message).or_else(continued);
         if counts_in.is_none() {
-            let pod = self
-                .pods
-                .entry(message.about.pod.uid.clone())
-                .or_insert_with(|| RateLimiter::new(OF_A_POD, now));
+            let pod = self.pods.try_use(message.about.pod.uid.clone(), now);
             // There are few reasons, and later messages need a first Event to count in.
-            let is_first = known.is_empty();
-            if (pod.try_use(now) || is_first) && self.node.try_use(now) {
+            if (pod || last.is_none()) && self.node.try_use(now) {
                 self.tickets += 1;
                 let latest = Write {
                     message,
                     ticket: self.tickets,
                     count: 1,
                 };
-                known.push(KnownEvent {
+                self.known.push(KnownEvent {
                     latest: latest.clone(),
                     written: 1,
                     changes: 0,
@@ -121,9 +114,9 @@ impl Limits {
                 });
                 return Some(latest);
             }
-            counts_in = known.len().checked_sub(1);
+            counts_in = last;
         }
-        match counts_in.map(|index| &mut known[index]) {
+        match counts_in.map(|index| &mut self.known[index]) {
             Some(known) => {
                 known.latest.message = message;
                 known.latest.count += 1;
@@ -137,7 +130,7 @@ impl Limits {
     /// The change of an Event that is due now.
     pub(super) fn due(&mut self, now: Instant) -> Option<Write> {
         let is_due = |known: &&mut KnownEvent| known.change_at().is_some_and(|at| at <= now);
-        let known = self.known.values_mut().flatten().find(is_due)?;
+        let known = self.known.iter_mut().find(is_due)?;
         if !self.node.try_use(now) {
             return None;
         }
@@ -150,7 +143,7 @@ impl Limits {
     /// The time until a change may be due.
     pub(super) fn next_due(&self, now: Instant) -> Option<Duration> {
         const NOT_AT_ONCE: Duration = Duration::from_millis(100);
-        let first = self.known.values().flatten().filter_map(KnownEvent::change_at).min()?;
+        let first = self.known.iter().filter_map(KnownEvent::change_at).min()?;
         // A due change that is not written exceeds the rate of the node.
         Some(first.saturating_duration_since(now).max(NOT_AT_ONCE))
     }
@@ -162,12 +155,9 @@ impl Limits {
 
     /// Forgets Events that the API server forgets, and in a flood also younger ones.
     fn forget(&mut self, now: Instant) {
-        let all: usize = self.known.values().map(Vec::len).sum();
-        let remembered = if all < MANY { REMEMBERED } else { REMEMBERED_OF_MANY };
-        for known in self.known.values_mut() {
-            known.retain(|known| known.seen_at + remembered > now || known.latest.count > known.written);
-        }
-        self.known.retain(|_, known| !known.is_empty());
-        self.pods.retain(|_, limiter| !limiter.is_full(now));
+        let is_full = self.known.len() >= MANY;
+        let remembered = if is_full { REMEMBERED_OF_MANY } else { REMEMBERED };
+        let is_needed = |known: &KnownEvent| known.seen_at + remembered > now || known.latest.count > known.written;
+        self.known.retain(is_needed);
     }
 }

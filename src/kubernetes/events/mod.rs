@@ -10,13 +10,16 @@ mod limits;
 mod post;
 mod writer;
 
+use jiff::Timestamp;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::call::Kind;
 use super::client::ApiClient;
 use crate::kubernetes::metrics::{EventMetrics, EventOutcome};
 use crate::model::objects::PodId;
+use limits::Limits;
 use writer::Writer;
 
 pub use post::{NamedEvent, Posted, Subject, name, post};
@@ -78,7 +81,13 @@ impl EventRecorder {
     #[must_use]
     pub fn start(client: ApiClient, node: &str, metrics: EventMetrics, stop: CancellationToken) -> Self {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        let writer = Writer::new(client, node.to_owned(), metrics.clone());
+        let writer = Writer {
+            client,
+            node: node.to_owned(),
+            limits: Limits::new(Instant::now().into_std()),
+            metrics: metrics.clone(),
+            started: Timestamp::now(),
+        };
         // Cancel-safe: an unwritten Event counts as not recorded.
         tokio::spawn(stop.run_until_cancelled_owned(writer.run(receiver)));
         Self { sender, metrics }

@@ -17,25 +17,15 @@ use crate::kubernetes::metrics::{EventMetrics, EventOutcome};
 use crate::pace::Backoff;
 
 pub(super) struct Writer {
-    client: ApiClient,
-    node: String,
-    limits: Limits,
-    metrics: EventMetrics,
+    pub(super) client: ApiClient,
+    pub(super) node: String,
+    pub(super) limits: Limits,
+    pub(super) metrics: EventMetrics,
     /// The start of this writer, which its Events have in their names.
-    started: Timestamp,
+    pub(super) started: Timestamp,
 }
 
 impl Writer {
-    pub(super) fn new(client: ApiClient, node: String, metrics: EventMetrics) -> Self {
-        Self {
-            client,
-            node,
-            limits: Limits::new(Instant::now().into_std()),
-            metrics,
-            started: Timestamp::now(),
-        }
-    }
-
     /// Writes until the last recorder is gone.
     pub(super) async fn run(mut self, mut messages: mpsc::Receiver<EventMessage>) {
         const LONG: Duration = Duration::from_secs(3600);

@@ -1,9 +1,10 @@
+use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::kubernetes::events::Severity;
+use crate::kubernetes::events::{PodReference, Severity};
 use crate::model::objects::PodId;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -11,7 +11,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use axum::Router;
@@ -28,9 +27,6 @@ use super::health::{Heartbeat, Readiness};
 
 /// The content type of OpenMetrics 1.0 text.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// How long the server finishes answers after `stop`.
-const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
 /// The state that the server exposes.
 #[derive(Debug)]
@@ -50,21 +46,13 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
     listening.map_err(|error| anyhow!("httpAddress {address}: cannot listen: {error}"))
 }
 
-/// Answers until `stop`, and finishes answers under way for `LAST_ANSWERS`.
+/// Answers until `stop`, and cuts off the answers under way: a caller that never finishes its request must not delay the end of
+/// the agent.
 ///
 /// Errors: the socket fails for good.
 pub async fn serve(listener: TcpListener, exposed: Exposed, stop: CancellationToken) -> io::Result<()> {
-    let server = axum::serve(listener, router(exposed)).with_graceful_shutdown(stop.clone().cancelled_owned());
-    // A caller that never finishes its request must not delay the end of the agent.
-    let too_late = async {
-        stop.cancelled().await;
-        tokio::time::sleep(LAST_ANSWERS).await;
-    };
-    tokio::select! {
-        // Cancel-safe: the caller loses an answer that took too long.
-        outcome = server => outcome,
-        () = too_late => Ok(()),
-    }
+    let server = axum::serve(listener, router(exposed)).into_future();
+    stop.run_until_cancelled_owned(server).await.unwrap_or(Ok(()))
 }
 
 fn router(exposed: Exposed) -> Router {

@@ -51,17 +51,6 @@ impl RotatedFile {
         Self { options, open: None }
     }
 
-    /// Appends lines, each of which ends with a newline. Returns the number of written lines, and
-    /// the error that stopped it.
-    pub(super) fn append(&mut self, lines: &[String]) -> (usize, Option<Error>) {
-        for (index, line) in lines.iter().enumerate() {
-            if let Err(error) = self.append_one(line) {
-                return (index, Some(error));
-            }
-        }
-        (lines.len(), None)
-    }
-
     /// Waits until the disk has all lines.
     ///
     /// Errors: a power cut may lose the lines since the last success.
@@ -70,7 +59,8 @@ impl RotatedFile {
         synced.map_err(|error| self.failed("sync", &error))
     }
 
-    fn append_one(&mut self, line: &str) -> Result<(), Error> {
+    /// Appends a line, which ends with a newline.
+    pub(super) fn append(&mut self, line: &str) -> Result<(), Error> {
         let length = u64::try_from(line.len()).unwrap_or(u64::MAX);
         let mut open = self.current()?;
         if open.bytes > 0 && open.bytes.saturating_add(length) > self.options.bytes {
@@ -135,25 +125,29 @@ impl RotatedFile {
         })
     }
 
-    /// Renames the files, so that the path is free. The second oldest replaces the oldest.
+    /// Removes the oldest file and renames the others, so that the path is free.
     fn rotate(&self) -> Result<(), Error> {
-        let moved = |from: PathBuf, to: PathBuf| match fs::rename(&from, &to) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(self.failed("rotate", &error)),
-            Ok(()) | Err(_) => Ok(()),
-        };
-        let oldest = self.options.files.saturating_sub(1);
-        if oldest == 0 {
-            return fs::remove_file(&self.options.path).map_err(|error| self.failed("rotate", &error));
+        for number in (0..self.options.files).rev() {
+            let (from, is_oldest) = (self.numbered(number), number + 1 == self.options.files);
+            let moved = if is_oldest {
+                fs::remove_file(from)
+            } else {
+                fs::rename(from, self.numbered(number + 1))
+            };
+            match moved {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(self.failed("rotate", &error)),
+                Ok(()) | Err(_) => {}
+            }
         }
-        for number in (1..oldest).rev() {
-            moved(self.numbered(number), self.numbered(number + 1))?;
-        }
-        moved(self.options.path.clone(), self.numbered(1))
+        Ok(())
     }
 
+    /// The path of a file; the current one is 0.
     fn numbered(&self, number: usize) -> PathBuf {
         let mut name = self.options.path.clone().into_os_string();
-        name.push(format!(".{number}"));
+        if number > 0 {
+            name.push(format!(".{number}"));
+        }
         name.into()
     }
 

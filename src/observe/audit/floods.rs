@@ -2,86 +2,57 @@
 //! does not push other lines out of the log. Pure: time is an argument.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::mem;
 
-use jiff::{SignedDuration, Timestamp};
-use serde::Serialize;
+use jiff::Timestamp;
 
-use super::line::{Line, of_kill};
-use crate::oom::OomReport;
+use super::line::{of_change, of_count, of_kill, of_refusal};
+use super::{Event, WINDOW};
 
-/// The period in which events beyond the bound are counted.
-const WINDOW: SignedDuration = SignedDuration::from_secs(super::WINDOW.as_secs().cast_signed());
 /// The number of kills with a line of their own in each period.
 const KILLS: u32 = 60;
 /// The most topics in memory. Beyond, the counts are written at once.
 const MOST_TOPICS: usize = 1024;
 
-/// A refused caller or a refused request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Refusal {
-    /// The time of the refusal.
-    pub time: Timestamp,
-    /// The user id of the caller.
-    pub uid: u32,
-    /// The process id of the caller.
-    pub pid: i32,
-    /// The call that was refused.
-    pub call: &'static str,
-    /// The pod of the request, if the caller may name pods.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pod: Option<String>,
-    /// The answer to the caller.
-    pub reason: String,
-}
-
-/// An event that may come in floods.
-#[derive(Debug)]
-pub(super) enum FloodEvent {
-    Refusal(Refusal),
-    Kill(Arc<OomReport>),
-}
-
 /// The same refusals of one user share a bound, and all kills share one.
 type Topic = Option<(u32, &'static str, Option<String>)>;
 
-#[derive(Debug)]
-struct Counted {
-    since: Timestamp,
-    written: u32,
-    /// The latest event without a line, and the number of such events.
-    more: Option<(FloodEvent, u64)>,
-}
-
-/// The topics of the last period.
+/// The topics of a period.
 #[derive(Debug, Default)]
 pub(super) struct Floods {
-    seen: HashMap<Topic, Counted>,
+    since: Timestamp,
+    topics: HashMap<Topic, Counted>,
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    written: u32,
+    /// The latest event without a line, and the number of such events.
+    more: Option<(Event, u64)>,
 }
 
 impl Floods {
     /// Counts an event; returns the lines to write now.
-    pub(super) fn record(&mut self, event: FloodEvent, now: Timestamp) -> Vec<String> {
+    pub(super) fn record(&mut self, event: Event, now: Timestamp) -> Vec<String> {
         let mut lines = self.take_expired(now);
-        if self.seen.len() >= MOST_TOPICS {
-            lines.extend(self.take_all(now));
+        if self.topics.len() >= MOST_TOPICS {
+            lines.extend(self.take_all());
         }
-        let (topic, most) = match &event {
-            FloodEvent::Refusal(refusal) => (Some((refusal.uid, refusal.call, refusal.pod.clone())), 1),
-            FloodEvent::Kill(_) => (None, KILLS),
+        let (topic, most, text) = match &event {
+            Event::Change(record) => {
+                lines.extend(of_change(record));
+                return lines;
+            }
+            Event::Refusal(refusal) => {
+                let topic = (refusal.uid, refusal.call, refusal.pod.clone());
+                (Some(topic), 1, of_refusal(refusal, 1))
+            }
+            Event::Kill(kill) => (None, KILLS, of_kill(kill)),
         };
-        let counted = self.seen.entry(topic).or_insert(Counted {
-            since: now,
-            written: 0,
-            more: None,
-        });
+        let counted = self.topics.entry(topic).or_default();
         if counted.written < most {
             counted.written += 1;
-            lines.push(match &event {
-                FloodEvent::Refusal(refusal) => Line::Refusal { refusal, times: 1 }.text(),
-                FloodEvent::Kill(kill) => of_kill(kill),
-            });
+            lines.push(text);
         } else {
             let times = counted.more.take().map_or(1, |(_, times)| times + 1);
             counted.more = Some((event, times));
@@ -89,35 +60,32 @@ impl Floods {
         lines
     }
 
-    /// The lines for topics whose period is over. Setting the clock back ends a period, too.
+    /// The lines of a period that is over. Setting the clock back ends a period, too.
     pub(super) fn take_expired(&mut self, now: Timestamp) -> Vec<String> {
-        self.take_if(now, |counted| now.duration_since(counted.since).abs() >= WINDOW)
+        if now.duration_since(self.since).unsigned_abs() < WINDOW {
+            return Vec::new();
+        }
+        self.since = now;
+        self.take_all()
     }
 
-    pub(super) fn take_all(&mut self, now: Timestamp) -> Vec<String> {
-        self.take_if(now, |_| true)
-    }
-
-    fn take_if(&mut self, now: Timestamp, is_over: impl Fn(&Counted) -> bool) -> Vec<String> {
-        let ended = self.seen.extract_if(|_, counted| is_over(counted));
-        let more = ended.filter_map(|(_, counted)| counted.more);
-        more.map(|(latest, times)| match latest {
-            FloodEvent::Refusal(refusal) => {
-                let refusal = &refusal;
-                Line::Refusal { refusal, times }.text()
-            }
-            FloodEvent::Kill(_) => Line::MoreKills {
-                time: now,
-                kills: times,
-            }
-            .text(),
-        })
-        .collect()
+    /// The lines of what was only counted.
+    pub(super) fn take_all(&mut self) -> Vec<String> {
+        let counted = mem::take(&mut self.topics).into_values();
+        let more = counted.filter_map(|counted| counted.more);
+        let lines = more.map(|(latest, times)| match latest {
+            Event::Refusal(refusal) => of_refusal(&refusal, times),
+            Event::Kill(_) | Event::Change(_) => of_count("moreKills", "kills", times),
+        });
+        lines.collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use super::super::Refusal;
     use super::*;
     use crate::report::testing::kill_of;
 
@@ -125,8 +93,8 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn refusal(uid: u32, second: i64) -> FloodEvent {
-        FloodEvent::Refusal(Refusal {
+    fn refusal(uid: u32, second: i64) -> Event {
+        Event::Refusal(Refusal {
             time: at(second),
             uid,
             pid: 7,
@@ -136,8 +104,8 @@ mod tests {
         })
     }
 
-    fn kill(number: u64) -> FloodEvent {
-        FloodEvent::Kill(Arc::new(kill_of("web", number)))
+    fn kill(number: u64) -> Event {
+        Event::Kill(Arc::new(kill_of("web", number)))
     }
 
     #[test]
@@ -158,7 +126,7 @@ mod tests {
                 "\n"
             )]
         );
-        assert!(floods.take_all(at(60)).is_empty());
+        assert!(floods.take_all().is_empty());
     }
 
     #[test]
@@ -167,7 +135,7 @@ mod tests {
         for uid in 0..5000 {
             floods.record(refusal(uid, 0), at(0));
             floods.record(refusal(uid, 0), at(0));
-            assert!(floods.seen.len() <= MOST_TOPICS);
+            assert!(floods.topics.len() <= MOST_TOPICS);
         }
     }
 
@@ -184,6 +152,6 @@ mod tests {
             next[0].contains(r#""kills":40"#) && next[1].contains("web-100"),
             "{next:?}"
         );
-        assert_eq!(floods.take_all(at(60)), [""; 0]);
+        assert_eq!(floods.take_all(), [""; 0]);
     }
 }

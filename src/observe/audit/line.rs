@@ -3,10 +3,9 @@
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::floods::Refusal;
-use crate::model::objects::PodId;
+use super::Refusal;
 use crate::model::{Cause, ChangeRecord, ControlFile, StepRecord, micros};
-use crate::oom::{Confidence, Level, OomReport, ReportedPod};
+use crate::oom::OomReport;
 
 /// The author of a change. Fields that do not apply are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -62,139 +61,97 @@ impl<'a> From<&'a Cause> for Actor<'a> {
     }
 }
 
-#[derive(Debug, Serialize)]
-#[serde(tag = "event", rename_all = "camelCase", rename_all_fields = "camelCase")]
-pub(super) enum Line<'a> {
-    /// One written value, or a pass that was refused and wrote none.
-    Change {
-        time: Timestamp,
-        /// The number of the pass, as in `vscalectl history`. Values with the same number were changed together.
-        change: u64,
-        pod: &'a PodId,
-        who: Actor<'a>,
-        why: String,
-        #[serde(flatten)]
-        what: Option<&'a WrittenValue<'a>>,
-        /// The outcome of the whole pass.
-        outcome: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        reason: Option<&'a str>,
-        /// From the decision until every value was read back, in microseconds.
-        verified_us: u64,
-    },
-    /// A refused caller or request.
-    Refusal {
-        #[serde(flatten)]
-        refusal: &'a Refusal,
-        /// The number of equal refusals.
-        times: u64,
-    },
-    /// A kill for lack of memory.
-    Kill {
-        time: Timestamp,
-        /// The id of the kill, as all receivers have it.
-        id: &'a str,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        pod: Option<&'a ReportedPod>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        container: Option<&'a str>,
-        level: Level,
-        limit_of: Level,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        limit_bytes: Option<u64>,
-        #[serde(skip_serializing_if = "Option::is_none")]
-        pid: Option<u32>,
-        confidence: Confidence,
-    },
-    /// Kills without lines of their own.
-    MoreKills { time: Timestamp, kills: u64 },
-    /// Lines that are missing before this one.
-    Lost { time: Timestamp, lines: u64 },
-}
-
-#[derive(Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct WrittenValue<'a> {
-    via: String,
-    level: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    container: Option<&'a str>,
-    /// Absent if one call sets several values, whose names then stand beside their amounts.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    file: Option<&'static str>,
-    old: String,
-    new: String,
-    took_us: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'a str>,
-    /// Whether the step undid an earlier value of the same pass.
-    rollback: bool,
-}
-
-impl<'a> From<&'a StepRecord> for WrittenValue<'a> {
-    fn from(step: &'a StepRecord) -> Self {
-        let (old, new) = step.change.texts();
-        Self {
-            via: step.change.via().to_string(),
-            level: step.target.level(),
-            container: step.target.container(),
-            file: step.change.file().map(ControlFile::name),
-            old,
-            new,
-            took_us: micros(step.took),
-            error: step.error.as_deref(),
-            rollback: step.rollback,
-        }
-    }
-}
-
 /// One line for each written value, or one line for a pass that wrote none.
 pub(super) fn of_change(record: &ChangeRecord) -> Vec<String> {
-    let line = |what: Option<&WrittenValue<'_>>| {
-        Line::Change {
-            time: record.at,
-            change: record.sequence,
-            pod: &record.pod,
-            who: Actor::from(&record.cause),
-            why: record.cause.to_string(),
-            what,
-            outcome: record.outcome.word(),
-            reason: record.outcome.reason(),
-            verified_us: micros(record.stages.verified),
-        }
-        .text()
-    };
     if record.steps.is_empty() {
-        return vec![line(None)];
+        return vec![of_step(record, None)];
     }
-    record
-        .steps
-        .iter()
-        .map(|step| line(Some(&WrittenValue::from(step))))
-        .collect()
+    record.steps.iter().map(|step| of_step(record, Some(step))).collect()
+}
+
+fn of_step(record: &ChangeRecord, step: Option<&StepRecord>) -> String {
+    let (old, new) = step.map(|step| step.change.texts()).unzip();
+    line(&[
+        ("event", json("change")),
+        ("time", json(record.at)),
+        // The number of the pass, as in `vscalectl history`. Values with the same number were changed together.
+        ("change", json(record.sequence)),
+        ("pod", json(&record.pod)),
+        ("who", json(Actor::from(&record.cause))),
+        ("why", json(record.cause.to_string())),
+        ("via", json(step.map(|step| step.change.via().to_string()))),
+        ("level", json(step.map(|step| step.target.level()))),
+        ("container", json(step.and_then(|step| step.target.container()))),
+        // Absent if one call sets several values, whose names then stand beside their amounts.
+        (
+            "file",
+            json(step.and_then(|step| step.change.file()).map(ControlFile::name)),
+        ),
+        ("old", json(old)),
+        ("new", json(new)),
+        ("tookUs", json(step.map(|step| micros(step.took)))),
+        ("error", json(step.and_then(|step| step.error.as_deref()))),
+        // Whether the step undid an earlier value of the same pass.
+        ("rollback", json(step.map(|step| step.rollback))),
+        // The outcome of the whole pass.
+        ("outcome", json(record.outcome.word())),
+        ("reason", json(record.outcome.reason())),
+        // From the decision until every value was read back.
+        ("verifiedUs", json(micros(record.stages.verified))),
+    ])
+}
+
+/// The line of so many equal refusals.
+pub(super) fn of_refusal(refusal: &Refusal, times: u64) -> String {
+    line(&[
+        ("event", json("refusal")),
+        ("time", json(refusal.time)),
+        ("uid", json(refusal.uid)),
+        ("pid", json(refusal.pid)),
+        ("call", json(refusal.call)),
+        ("pod", json(&refusal.pod)),
+        ("reason", json(&refusal.reason)),
+        ("times", json(times)),
+    ])
 }
 
 /// The line of a kill, without the process's own name.
 pub(super) fn of_kill(report: &OomReport) -> String {
     let facts = &report.facts;
-    Line::Kill {
-        time: report.time,
-        id: &report.id,
-        pod: facts.pod.as_ref(),
-        container: facts.container.as_ref().map(|container| container.name.as_str()),
-        level: facts.level,
-        limit_of: facts.limit_of(),
-        limit_bytes: facts.limit.limit_bytes,
-        pid: report.victim.as_ref().map(|victim| victim.pid),
-        confidence: report.confidence,
-    }
-    .text()
+    line(&[
+        ("event", json("kill")),
+        ("time", json(report.time)),
+        ("id", json(&report.id)),
+        ("pod", json(&facts.pod)),
+        (
+            "container",
+            json(facts.container.as_ref().map(|container| &container.name)),
+        ),
+        ("level", json(facts.level)),
+        ("limitOf", json(facts.limit_of())),
+        ("limitBytes", json(facts.limit.limit_bytes)),
+        ("pid", json(report.victim.as_ref().map(|victim| victim.pid))),
+        ("confidence", json(report.confidence)),
+    ])
 }
 
-impl Line<'_> {
-    pub(super) fn text(&self) -> String {
-        // Texts and numbers under names always become JSON. An error would stand in the log in place of the line.
-        let text = serde_json::to_string(self);
-        text.unwrap_or_else(|error| format!("{{\"event\":\"broken\",\"error\":\"{error}\"}}")) + "\n"
-    }
+/// The line of so many lost lines, or kills without lines of their own.
+pub(super) fn of_count(event: &str, counted: &str, count: u64) -> String {
+    line(&[
+        ("event", json(event)),
+        ("time", json(Timestamp::now())),
+        (counted, json(count)),
+    ])
+}
+
+/// A line with these fields in this order, without the absent ones.
+fn line(fields: &[(&str, String)]) -> String {
+    let present = fields.iter().filter(|(_, json)| json != "null");
+    let texts: Vec<_> = present.map(|(name, json)| format!("\"{name}\":{json}")).collect();
+    format!("{{{}}}\n", texts.join(","))
+}
+
+fn json(value: impl Serialize) -> String {
+    // Texts and numbers under names always become JSON. An error would stand in the log in place of the value.
+    serde_json::to_string(&value).unwrap_or_else(|error| format!("\"{error}\""))
 }

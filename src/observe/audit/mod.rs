@@ -21,17 +21,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
+use anyhow::Error;
 use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use self::file::RotatedFile;
-use self::floods::{FloodEvent, Floods};
-use self::line::Line;
+use self::floods::Floods;
 use crate::model::ChangeRecord;
 use crate::oom::OomReport;
 
-pub use floods::Refusal;
 pub use line::Actor;
 
 /// The capacity of the queue of events.
@@ -56,10 +55,28 @@ pub struct AuditOptions {
     pub sync_within: Duration,
 }
 
+/// A refused caller or a refused request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// The time of the refusal.
+    pub time: Timestamp,
+    /// The user id of the caller.
+    pub uid: u32,
+    /// The process id of the caller.
+    pub pid: i32,
+    /// The call that was refused.
+    pub call: &'static str,
+    /// The pod of the request, if the caller may name pods.
+    pub pod: Option<String>,
+    /// The answer to the caller.
+    pub reason: String,
+}
+
 #[derive(Debug)]
 enum Event {
     Change(Arc<ChangeRecord>),
-    FloodEvent(FloodEvent),
+    Refusal(Refusal),
+    Kill(Arc<OomReport>),
 }
 
 /// The handle of the audit log. Cheap to clone. The default handle has no file and drops everything.
@@ -100,12 +117,12 @@ impl Audit {
 
     /// Records a refused caller. Counts repetitions instead of writing them.
     pub fn refused(&self, refusal: Refusal) {
-        self.enqueue(|| Event::FloodEvent(FloodEvent::Refusal(refusal)));
+        self.enqueue(|| Event::Refusal(refusal));
     }
 
     /// Records a kill. Only counts kills beyond a rate.
     pub fn kill(&self, report: &Arc<OomReport>) {
-        self.enqueue(|| Event::FloodEvent(FloodEvent::Kill(Arc::clone(report))));
+        self.enqueue(|| Event::Kill(Arc::clone(report)));
     }
 
     /// The reason why lines are missing, if any are.
@@ -147,15 +164,12 @@ impl Writer {
             let now = Timestamp::now();
             let mut lines = Vec::new();
             for event in first.into_iter().chain(waiting.try_iter().take(AT_ONCE)) {
-                match event {
-                    Event::Change(record) => lines.extend(line::of_change(&record)),
-                    Event::FloodEvent(event) => lines.extend(floods.record(event, now)),
-                }
+                lines.extend(floods.record(event, now));
             }
             lines.extend(if open {
                 floods.take_expired(now)
             } else {
-                floods.take_all(now)
+                floods.take_all()
             });
             self.write(lines, !open);
             if !open {
@@ -165,36 +179,35 @@ impl Writer {
     }
 
     /// Writes these lines as far as the disk takes them, after the count of lost lines, and syncs if that is due.
-    fn write(&mut self, mut lines: Vec<String>, last: bool) {
+    fn write(&mut self, lines: Vec<String>, last: bool) {
         self.lost += self.dropped.swap(0, Ordering::Relaxed);
-        let missing = self.lost;
-        if missing > 0 {
-            let time = Timestamp::now();
-            lines.insert(0, Line::Lost { time, lines: missing }.text());
-        }
         // After a failure, only a successful sync ends the problem.
         let sync = last || self.problems.borrow().is_some() || self.sync_due.is_some_and(|due| due <= Instant::now());
-        if lines.is_empty() && !sync {
+        if lines.is_empty() && self.lost == 0 && !sync {
             return;
         }
-        let (written, error) = self.file.append(&lines);
-        let synced = if sync { self.file.sync() } else { Ok(()) };
-        let error = error.or(synced.err()).map(|error| error.to_string());
-        // The line with the count is no loss: the next write makes it anew.
-        let counted = usize::from(missing > 0);
-        let unwritten = lines.len().saturating_sub(written.max(counted));
-        self.lost = if written > 0 { 0 } else { missing };
-        self.lost += u64::try_from(unwritten).unwrap_or(u64::MAX);
+        let mut error = None;
+        if self.lost > 0 {
+            error = self.file.append(&line::of_count("lost", "lines", self.lost)).err();
+            self.lost = if error.is_none() { 0 } else { self.lost };
+        }
+        for line in lines {
+            error = error.or_else(|| self.file.append(&line).err());
+            self.lost += u64::from(error.is_some());
+        }
+        if sync {
+            error = error.or(self.file.sync().err());
+        }
         let soon = Instant::now() + self.sync_within;
         self.sync_due = match (&error, sync) {
             (None, true) => None,
             (None, false) => self.sync_due.or(Some(soon)),
             (Some(_), _) => Some(soon),
         };
-        self.publish_problem(error);
+        self.publish_problem(error.as_ref());
     }
 
-    fn publish_problem(&self, error: Option<String>) {
+    fn publish_problem(&self, error: Option<&Error>) {
         if let Some(error) = error {
             let problem = match self.lost {
                 0 => format!("audit log: {error}"),

@@ -1,6 +1,7 @@
 //! Asked over a real socket, as a probe would.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;

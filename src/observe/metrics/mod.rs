@@ -155,32 +155,31 @@ impl Collector for ProcessCollector {
                 return Ok(());
             }
         };
-        let (seconds, bytes) = (Some(Unit::Seconds), Some(Unit::Bytes));
-        let mut show = |name, help, unit: &Option<Unit>, value: &dyn EncodeMetric| {
-            value.encode(encoder.encode_descriptor(name, help, unit.as_ref(), value.metric_type())?)
-        };
-        let cpu = ConstCounter::new(cpu);
-        show("process_cpu", "Processor time the agent has used", &seconds, &cpu)?;
         // No tokio runtime means no tasks: unit tests encode metrics outside of one.
         let tasks = Handle::try_current().map_or(0, |runtime| runtime.metrics().num_alive_tasks());
-        let gauges = [
-            ("process_resident_memory", "Memory the agent occupies", &bytes, resident),
-            ("process_open_fds", "File descriptors the agent holds open", &None, fds),
-            (
-                "process_tasks",
-                "Asynchronous tasks of the agent that go on",
-                &None,
-                tasks as f64,
-            ),
-            (
-                "process_start_time",
-                "When the agent was started, since 1970",
-                &seconds,
-                start,
-            ),
-        ];
-        let mut gauges = gauges.into_iter();
-        gauges.try_for_each(|(name, help, unit, value)| show(name, help, unit, &ConstGauge::new(value)))
+        let (seconds, bytes) = (Some(&Unit::Seconds), Some(&Unit::Bytes));
+        let mut show = |name, unit, value: &dyn EncodeMetric, help| {
+            value.encode(encoder.encode_descriptor(name, help, unit, value.metric_type())?)
+        };
+        let (cpu, [resident, fds, tasks, start]) = (
+            ConstCounter::new(cpu),
+            [resident, fds, tasks as f64, start].map(ConstGauge::new),
+        );
+        show("process_cpu", seconds, &cpu, "Processor time the agent has used")?;
+        show("process_resident_memory", bytes, &resident, "Memory the agent occupies")?;
+        show("process_open_fds", None, &fds, "File descriptors the agent holds open")?;
+        show(
+            "process_tasks",
+            None,
+            &tasks,
+            "Asynchronous tasks of the agent that go on",
+        )?;
+        show(
+            "process_start_time",
+            seconds,
+            &start,
+            "When the agent was started, since 1970",
+        )
     }
 }
 

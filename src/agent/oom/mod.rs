@@ -7,6 +7,7 @@ pub(crate) mod published;
 mod recorder;
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use futures::future::FutureExt;
 use prometheus_client::registry::Registry;
@@ -48,17 +49,15 @@ pub(super) struct OomLinks {
 pub(super) struct Watched {
     pub(super) kills: Kills,
     pub(super) problems: Vec<watch::Receiver<Vec<String>>>,
-    thread: Option<std::thread::JoinHandle<()>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Watched {
     /// Waits for the end of the thread. The caller has cancelled [`OomLinks::stop`].
     pub(super) async fn finish(self) {
-        let Some(thread) = self.thread else { return };
-        match tokio::task::spawn_blocking(move || thread.join()).await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) => tracing::error!("the watcher of kills panicked"),
-            Err(error) => tracing::error!(%error, "the watcher of kills is not waited for"),
+        let join = move || self.thread.map(JoinHandle::join).transpose();
+        if !matches!(tokio::task::spawn_blocking(join).await, Ok(Ok(_))) {
+            tracing::error!("the watcher of kills panicked");
         }
     }
 }

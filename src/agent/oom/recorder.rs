@@ -3,12 +3,13 @@
 //! The recorder publishes a kill when the log has it, or when the disk takes longer than [`PATIENCE`]: a disk that hangs delays
 //! what operators see by a second at most. The log itself bounds what it keeps in memory while the disk refuses.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, interval, timeout};
+use tokio::time::{Instant, interval, sleep};
 
 use super::published::Published;
 use crate::oom::OomReport;
@@ -57,73 +58,69 @@ impl<S: Fn(Vec<Arc<OomReport>>, Vec<u8>) -> Commit> Recorder<S> {
         let mut tidy = interval(TIDY);
         let mut waiting = Waiting::default();
         loop {
-            let Waiting {
-                reports,
-                published,
-                checkpoint: Some(checkpoint),
-            } = std::mem::take(&mut waiting)
-            else {
-                // Cancel-safe: neither takes anything unless it returns.
-                tokio::select! {
-                    _ = tidy.tick() => {
-                        let now = Instant::now().into_std();
-                        self.published.metrics.end_old_series(&self.residents.borrow().pods, now);
-                    }
-                    batch = batches.recv() => match batch {
-                        Some(batch) => waiting.add(batch),
-                        None => return,
-                    },
+            // Cancel-safe: neither takes anything unless it returns.
+            tokio::select! {
+                _ = tidy.tick() => {
+                    let now = Instant::now().into_std();
+                    self.published.metrics.end_old_series(&self.residents.borrow().pods, now);
                 }
-                while let Ok(batch) = batches.try_recv() {
-                    waiting.add(batch);
-                }
-                continue;
-            };
-            let mut commit = (self.store)(reports.clone(), checkpoint);
-            let in_time = timeout(self.patience, &mut commit).await;
-            if in_time.is_err() {
-                self.set_problem(Some(format!(
-                    "{} reports of kills are not kept: the disk took longer than {:?}; check that stateDir is writable and \
-                     has free space",
-                    reports.len(),
-                    self.patience
-                )));
-            }
-            self.publish(&reports[published..]);
-            let stored = match in_time {
-                Ok(stored) => stored,
-                Err(_) => match self.wait_for_disk(&mut commit, &mut waiting, &mut batches).await {
-                    Some(stored) => stored,
-                    None => return tracing::error!("not all kills are kept: they are told again by the next agent"),
+                batch = batches.recv() => match batch {
+                    Some(batch) => waiting.add(batch),
+                    None => return,
                 },
-            };
-            if let Err(error) = stored {
-                tracing::error!(%error, "kills are not kept");
             }
-            self.set_problem(None);
+            while let Ok(batch) = batches.try_recv() {
+                waiting.add(batch);
+            }
+            while let Some(checkpoint) = waiting.checkpoint.take() {
+                if !self.store(checkpoint, &mut waiting, &mut batches).await {
+                    return tracing::error!("not all kills are kept: they are told again by the next agent");
+                }
+            }
         }
     }
 
-    /// Waits for a commit that takes too long, and publishes the kills that come meanwhile; `None` once the watcher has ended.
-    async fn wait_for_disk(
-        &mut self,
-        commit: &mut Commit,
-        waiting: &mut Waiting,
-        batches: &mut mpsc::Receiver<Batch>,
-    ) -> Option<Result<Committed, Ended>> {
-        loop {
+    /// Stores and publishes what waits. While the disk hangs, publishes the kills that come meanwhile. Returns false if the
+    /// watcher has ended before the disk took what waits.
+    async fn store(&mut self, checkpoint: Vec<u8>, waiting: &mut Waiting, batches: &mut mpsc::Receiver<Batch>) -> bool {
+        let Waiting { reports, published, .. } = std::mem::take(waiting);
+        let mut commit = (self.store)(reports.clone(), checkpoint);
+        let mut patience = pin!(sleep(self.patience));
+        let mut hangs = false;
+        let stored = loop {
             // Cancel-safe: `recv` takes nothing unless it returns, and the commit stays where it is.
             tokio::select! {
                 // The commit first: the recorder must notice that it is done before the end of the batches.
                 biased;
-                stored = &mut *commit => return Some(stored),
-                batch = batches.recv() => waiting.add(batch?),
+                stored = &mut commit => break stored,
+                () = &mut patience, if !hangs => {
+                    hangs = true;
+                    self.set_problem(Some(format!(
+                        "{} reports of kills are not kept: the disk took longer than {:?}; check that stateDir is writable and \
+                         has free space",
+                        reports.len(),
+                        self.patience
+                    )));
+                    self.publish(&reports[published..]);
+                }
+                batch = batches.recv(), if hangs => {
+                    let Some(batch) = batch else { return false };
+                    waiting.add(batch);
+                    self.publish(&waiting.reports[waiting.published..]);
+                    let excess = waiting.reports.len().saturating_sub(MOST_WAITING);
+                    waiting.reports.drain(..excess);
+                    waiting.published = waiting.reports.len();
+                }
             }
-            self.publish(&waiting.reports[waiting.published..]);
-            let excess = waiting.reports.len().saturating_sub(MOST_WAITING);
-            waiting.reports.drain(..excess);
-            waiting.published = waiting.reports.len();
+        };
+        if !hangs {
+            self.publish(&reports[published..]);
         }
+        if let Err(error) = stored {
+            tracing::error!(%error, "kills are not kept");
+        }
+        self.set_problem(None);
+        true
     }
 
     fn publish(&mut self, reports: &[Arc<OomReport>]) {

@@ -61,7 +61,8 @@ fn fill(file: File, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) 
     Ok(file)
 }
 
-fn remove_if_present(path: &Path) -> io::Result<()> {
+/// Removes the file at `path`, if there is one.
+pub(crate) fn remove_if_present(path: &Path) -> io::Result<()> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Ok(()),

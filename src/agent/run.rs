@@ -177,7 +177,7 @@ pub async fn run(config: Config, arguments: RunArguments, log: LogFilter) -> Res
     let guard = Guard::start(reported, Arc::clone(&limit_files))
         .inspect_err(|error| tracing::error!(%error, "no guard: no limit is grown in an emergency"))
         .ok();
-    let kill_problems = [oom.problems.clone(), vec![reporting::problems(reporter.clone())]].concat();
+    let kill_problems = [oom.problems.clone(), vec![reporting::problems(&reporter)]].concat();
     let controller = Controller::new(
         options(&config),
         NodeFacts {

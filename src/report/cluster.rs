@@ -5,10 +5,10 @@
 //! state says what is missing. Where the API server will never take an Event on a pod (the pod's namespace is gone, or a quota
 //! is used up), the Event is about the node instead.
 //!
-//! An [`EventPlan`] makes Events for people, or Events for a VPA recommender.
+//! An [`EventPlan`] makes Events: [`PodEvents`](super::events::PodEvents) for people, [`RecommenderPlan`] for a VPA recommender.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use std::{fmt, fs, io};
@@ -18,18 +18,14 @@ use jiff::Timestamp;
 
 use crate::files::replace_atomically;
 use crate::kubernetes::events::{NamedEvent, PodReference, Posted, Subject, post};
-use crate::kubernetes::{ApiClient, ApiError, Problem};
+use crate::kubernetes::{ApiClient, Problem};
 use crate::oom::KillFacts;
-use crate::pace::Backoff;
 use crate::report::content::Report;
 use crate::report::destination::Destination;
-use crate::report::events::{
-    ContainerFacts, LastTold, PlannedEvent, PodEvents, Rates, VpaEvents, VpaWindows, Withheld,
-};
+use crate::report::events::{ContainerFacts, LastTold, PlannedEvent, VpaEvents, VpaWindows};
 use crate::report::log::Pending;
-use crate::report::log::task::until;
 use crate::report::metrics::ReportOutcome;
-use crate::report::reporter::{Deliver, Ended, ReportQueue};
+use crate::report::reporter::{Deliver, Ended, ReportQueue, until};
 
 /// What the agent knows now besides the reports.
 pub trait PodMetadata: fmt::Debug + Send + Sync {
@@ -49,32 +45,13 @@ pub trait PodMetadata: fmt::Debug + Send + Sync {
     fn container_facts(&self, report: &Report) -> ContainerFacts;
 }
 
-/// The wait after the first failure, about.
-const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// The longest, unless the API server asks for more.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
-
 /// Delivers to [`Destination::PodEvents`] or [`Destination::VpaEvents`], in the name of a node.
 #[derive(Debug)]
 pub struct EventDelivery {
-    client: ApiClient,
-    node: String,
-    metadata: Arc<dyn PodMetadata>,
-    plan: EventPlan,
-    backoff: Backoff,
-}
-
-impl EventDelivery {
-    /// Delivers the Events of a plan in the name of a node.
-    pub fn new(client: ApiClient, node: &str, metadata: Arc<dyn PodMetadata>, plan: EventPlan) -> Self {
-        Self {
-            client,
-            node: node.to_owned(),
-            metadata,
-            plan,
-            backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
-        }
-    }
+    pub client: ApiClient,
+    pub node: String,
+    pub metadata: Arc<dyn PodMetadata>,
+    pub plan: Box<dyn EventPlan>,
 }
 
 impl Deliver for EventDelivery {
@@ -92,10 +69,22 @@ impl EventDelivery {
     async fn deliver(&mut self, queue: &mut ReportQueue) -> Result<(), Ended> {
         self.metadata.wait_until_known().await;
         loop {
-            self.fill(queue).await?;
-            match self.plan.next(self.metadata.as_ref()) {
-                Some(Ok(event)) => self.send(queue, &event).await?,
-                Some(Err(number)) => withhold(queue, vec![number]).await?,
+            let room = self.plan.destination().window().saturating_sub(self.plan.waiting());
+            for mut pending in queue.next(room).await? {
+                self.metadata.complete_names(pending.report.facts_mut());
+                self.plan.offer(pending);
+            }
+            let mut withheld = Vec::new();
+            let now = Instant::now();
+            let next = self.plan.next_event(now, self.metadata.as_ref(), &mut withheld);
+            let has_room = !withheld.is_empty();
+            if has_room {
+                queue.count(ReportOutcome::Withheld, withheld.len());
+                queue.acknowledge(withheld).await?;
+            }
+            match next {
+                Some(event) => self.send(queue, &event).await?,
+                None if has_room => {}
                 // Cancel-safe, all of them: none has taken anything from the queue yet.
                 None => tokio::select! {
                     more = queue.more() => more?,
@@ -105,24 +94,9 @@ impl EventDelivery {
         }
     }
 
-    /// Takes reports out of the queue, as far as there is room.
-    async fn fill(&mut self, queue: &mut ReportQueue) -> Result<(), Ended> {
-        let plan = &mut self.plan;
-        let room = plan.destination().window().saturating_sub(plan.waiting());
-        let mut withheld = Vec::new();
-        for mut pending in queue.next(room).await? {
-            let number = pending.number;
-            self.metadata.complete_names(pending.report.facts_mut());
-            if plan.offer(pending).is_err() {
-                withheld.push(number);
-            }
-        }
-        withhold(queue, withheld).await
-    }
-
     async fn send(&mut self, queue: &mut ReportQueue, planned: &PlannedEvent) -> Result<(), Ended> {
         let numbers = self.post(queue, planned).await;
-        self.plan.keep().await;
+        keep(self.plan.as_ref()).await;
         let all = numbers.len() == planned.reports.len();
         queue.acknowledge(numbers).await?;
         if !all {
@@ -135,7 +109,7 @@ impl EventDelivery {
 
     /// Tries until the API server has the Event or will never take it. Returns the numbers of the reports to acknowledge.
     /// Cancelling it is harmless: the next agent posts the Event again, under the same name.
-    async fn post(&mut self, queue: &ReportQueue, planned: &PlannedEvent) -> Vec<u64> {
+    async fn post(&mut self, queue: &mut ReportQueue, planned: &PlannedEvent) -> Vec<u64> {
         let mut event = planned.event.clone();
         // The pod as the API server knows it.
         if let Subject::Pod(reference) = &mut event.subject {
@@ -149,10 +123,10 @@ impl EventDelivery {
             if let Err(error) = &posted
                 && !is_permanent(&error.problem)
             {
-                self.wait(queue, error).await;
+                let asked_for = error.problem.retry_after();
+                queue.wait("Events about OOM kills", error.to_string(), asked_for).await;
                 continue;
             }
-            self.backoff.reset();
             queue.connected();
             let error = match posted {
                 Ok(Posted::Created) => return planned.numbers(),
@@ -160,7 +134,7 @@ impl EventDelivery {
                 Err(error) => error,
             };
             // An Event on the node would mean nothing to a recommender.
-            if event.subject == Subject::Node || self.destination() == Destination::VpaEvents {
+            if event.subject == Subject::Node || self.plan.destination() == Destination::VpaEvents {
                 tracing::error!(event = event.name, "an Event is given up: {error}");
                 queue.count(ReportOutcome::Refused, planned.reports.len());
                 return planned.numbers();
@@ -169,20 +143,20 @@ impl EventDelivery {
             event = about_node(event);
         }
     }
-
-    async fn wait(&mut self, queue: &ReportQueue, error: &ApiError) {
-        let wait = self.backoff.next(error.problem.retry_after());
-        tracing::warn!(%error, ?wait, "Events about OOM kills are not delivered; they are kept");
-        queue.wait(error.to_string(), wait).await;
-    }
 }
 
-async fn withhold(queue: &ReportQueue, numbers: Vec<u64>) -> Result<(), Ended> {
-    if numbers.is_empty() {
-        return Ok(());
-    }
-    queue.count(ReportOutcome::Withheld, numbers.len());
-    queue.acknowledge(numbers).await
+/// Writes down when each container had its last Event.
+async fn keep(plan: &dyn EventPlan) {
+    let Some((path, told)) = plan.memory() else { return };
+    let (path, told) = (path.to_owned(), told.to_vec());
+    let replace = move || {
+        let replaced = replace_atomically(&path, |new| Ok(serde_json::to_writer(new, &told)?));
+        if let Err(error) = replaced {
+            tracing::warn!(path = %path.display(), %error, "what the VPA recommender was told is not kept");
+        }
+    };
+    // An error: the runtime is ending.
+    tokio::task::spawn_blocking(replace).await.unwrap_or(());
 }
 
 /// The same Event, about the node: the API server takes none about the pod.
@@ -216,10 +190,29 @@ const fn is_permanent(problem: &Problem) -> bool {
 const SETTLE: Duration = Duration::from_secs(10);
 
 /// Makes Events of the reports of one destination.
-#[derive(Debug)]
-pub enum EventPlan {
-    People(PodEvents),
-    Recommender(RecommenderPlan),
+pub trait EventPlan: fmt::Debug + Send + Sync {
+    fn destination(&self) -> Destination;
+
+    /// Takes a report in.
+    fn offer(&mut self, pending: Pending);
+
+    /// How many of the reports taken in are in no Event yet.
+    fn waiting(&self) -> usize;
+
+    /// When [`Self::next_event`] has something, if no more reports come: in the past if now, never if none waits.
+    fn ready_at(&self) -> Option<Instant>;
+
+    /// The next Event that may be sent now. Adds the numbers of reports that no Event will tell of to `withheld`.
+    fn next_event(&mut self, now: Instant, metadata: &dyn PodMetadata, withheld: &mut Vec<u64>)
+    -> Option<PlannedEvent>;
+
+    /// Forgets the reports that wait. Events that were sent still count against the rates.
+    fn start_over(&mut self);
+
+    /// What is to be in a file after each Event, and its path.
+    fn memory(&self) -> Option<(&Path, &[LastTold])> {
+        None
+    }
 }
 
 /// Reports for a VPA recommender, each until the kubelet has had time to write the pod's status.
@@ -233,20 +226,10 @@ pub struct RecommenderPlan {
     memory: PathBuf,
 }
 
-fn log_withheld(pending: &Pending, why: Withheld) {
-    tracing::debug!(id = %pending.report.id(), ?why, "the VPA recommender is not told");
-}
-
-impl EventPlan {
-    /// Events on pods, for people.
-    pub fn for_people() -> Self {
-        let most = Destination::PodEvents.window();
-        Self::People(PodEvents::new(Rates::default(), most, Instant::now()))
-    }
-
+impl RecommenderPlan {
     /// Events in the shape that an unmodified VPA recommender reads. Resumes the windows that the file `memory` keeps,
     /// in a directory that exists. Blocks.
-    pub fn for_recommender(windows: VpaWindows, memory: PathBuf) -> Self {
+    pub fn open(windows: VpaWindows, memory: PathBuf) -> Self {
         let read = match fs::read(&memory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             read => read.and_then(|text| Ok(serde_json::from_slice::<Vec<LastTold>>(&text)?)),
@@ -255,90 +238,62 @@ impl EventPlan {
             tracing::warn!(path = %memory.display(), %error, "what the VPA recommender was told before is not known");
             Vec::new()
         });
-        Self::Recommender(RecommenderPlan {
+        Self {
             events: VpaEvents::new(windows, told),
             waiting: VecDeque::new(),
             memory,
-        })
-    }
-
-    const fn destination(&self) -> Destination {
-        match self {
-            Self::People(_) => Destination::PodEvents,
-            Self::Recommender(_) => Destination::VpaEvents,
         }
     }
+}
 
-    /// Takes a report in.
-    ///
-    /// Errors: why no Event will tell of the report, which is logged.
-    fn offer(&mut self, pending: Pending) -> Result<(), Withheld> {
-        match self {
-            Self::People(events) => events.offer(pending),
-            Self::Recommender(plan) => {
-                let screened = plan.events.screen(&pending.report, Timestamp::now());
-                screened.inspect_err(|why| log_withheld(&pending, *why))?;
-                plan.waiting.push_back((Instant::now() + SETTLE, pending));
-            }
-        }
-        Ok(())
+impl EventPlan for RecommenderPlan {
+    fn destination(&self) -> Destination {
+        Destination::VpaEvents
     }
 
-    /// How many of the reports taken in are in no Event yet.
-    fn waiting(&self) -> usize {
-        match self {
-            Self::People(events) => events.waiting(),
-            Self::Recommender(plan) => plan.waiting.len(),
-        }
-    }
-
-    /// When [`Self::next`] has something, if no more reports come.
-    fn ready_at(&self) -> Option<Instant> {
-        match self {
-            Self::People(events) => events.ready_at(),
-            Self::Recommender(plan) => plan.waiting.front().map(|(due, _)| *due),
-        }
-    }
-
-    /// The next Event that may be sent now, or the number of a report that no Event tells of.
-    fn next(&mut self, metadata: &dyn PodMetadata) -> Option<Result<PlannedEvent, u64>> {
+    fn offer(&mut self, pending: Pending) {
         let now = Instant::now();
-        if self.ready_at()? > now {
-            return None;
+        match self.events.screen(&pending.report, Timestamp::now()) {
+            Ok(()) => self.waiting.push_back((now + SETTLE, pending)),
+            // No Event will tell of it, whatever becomes of the container.
+            Err(_) => self.waiting.push_front((now, pending)),
         }
-        match self {
-            Self::People(events) => events.next(now).map(Ok),
-            Self::Recommender(plan) => {
-                let (_, pending) = plan.waiting.pop_front()?;
-                let facts = metadata.container_facts(&pending.report);
-                let planned = plan.events.decide(&pending, facts, Timestamp::now());
-                Some(planned.map_err(|why| {
-                    log_withheld(&pending, why);
-                    pending.number
-                }))
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    fn ready_at(&self) -> Option<Instant> {
+        self.waiting.front().map(|(due, _)| *due)
+    }
+
+    fn next_event(
+        &mut self,
+        now: Instant,
+        metadata: &dyn PodMetadata,
+        withheld: &mut Vec<u64>,
+    ) -> Option<PlannedEvent> {
+        while self.ready_at()? <= now {
+            let (_, pending) = self.waiting.pop_front()?;
+            let facts = metadata.container_facts(&pending.report);
+            match self.events.decide(&pending, facts, Timestamp::now()) {
+                Ok(event) => return Some(event),
+                Err(why) => {
+                    tracing::debug!(id = %pending.report.id(), why, "the VPA recommender is not told");
+                    withheld.push(pending.number);
+                }
             }
         }
+        None
     }
 
-    /// Forgets the reports that wait.
     fn start_over(&mut self) {
-        match self {
-            Self::People(events) => events.start_over(),
-            Self::Recommender(plan) => plan.waiting.clear(),
-        }
+        self.waiting.clear();
     }
 
-    /// Writes down when each container had its last Event.
-    async fn keep(&self) {
-        let Self::Recommender(RecommenderPlan { events, memory, .. }) = self else {
-            return;
-        };
-        let (told, path) = (events.told().to_vec(), memory.clone());
-        let replace = move || replace_atomically(&path, |new| Ok(serde_json::to_writer(new, &told)?)).map(drop);
-        let replaced = tokio::task::spawn_blocking(replace).await;
-        if let Err(error) = replaced.map_err(io::Error::from).flatten() {
-            tracing::warn!(path = %memory.display(), %error, "what the VPA recommender was told is not kept");
-        }
+    fn memory(&self) -> Option<(&Path, &[LastTold])> {
+        Some((&self.memory, self.events.told()))
     }
 }
 
@@ -352,10 +307,7 @@ mod tests {
     async fn what_was_told_is_known_again_and_what_is_not_understood_is_forgotten() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("vpa-events.json");
-        let open = || match EventPlan::for_recommender(VpaWindows::default(), path.clone()) {
-            EventPlan::Recommender(plan) => plan,
-            EventPlan::People(_) => unreachable!(),
-        };
+        let open = || RecommenderPlan::open(VpaWindows::default(), path.clone());
         let pending = Pending {
             number: 1,
             report: kill_of("web", 1).into(),
@@ -369,12 +321,10 @@ mod tests {
         let mut plan = open();
         plan.events.decide(&pending, facts, Timestamp::now()).unwrap();
         let told = plan.events.told().to_vec();
-        EventPlan::Recommender(plan).keep().await;
+        keep(&plan).await;
         assert_eq!(open().events.told(), told);
-        assert_eq!(
-            EventPlan::Recommender(open()).offer(pending),
-            Err(Withheld::WithinWindow)
-        );
+        let screened = open().events.screen(&pending.report, Timestamp::now());
+        assert_eq!(screened, Err("WithinWindow"));
         fs::write(&path, "[{").unwrap();
         assert_eq!(open().events.told(), []);
     }

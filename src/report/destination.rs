@@ -1,7 +1,10 @@
 //! The destinations of reports, and sets of them.
 
+use enumflags2::{BitFlags, bitflags};
+
 /// A destination of reports. Each acknowledges reports by itself, and none waits for another. The order gives the bits on disk:
 /// it never changes, and new destinations come last.
+#[bitflags]
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::IntoStaticStr)]
 #[strum(serialize_all = "kebab-case")]
 #[repr(u8)]
@@ -33,62 +36,16 @@ impl Destination {
 
     /// The index in an array of one value for each destination.
     pub(super) const fn index(self) -> usize {
-        self as usize
-    }
-
-    const fn bit(self) -> u8 {
-        1 << self as u8
+        (self as u8).trailing_zeros() as usize
     }
 }
 
-/// A set of destinations, as bits.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Destinations(u8);
+/// A set of destinations.
+pub type Destinations = BitFlags<Destination>;
 
-impl Destinations {
-    pub const NONE: Self = Self(0);
-
-    /// Whether the destination is in the set.
-    pub const fn contains(self, destination: Destination) -> bool {
-        self.0 & destination.bit() != 0
-    }
-
-    pub const fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    /// Adds a destination to the set.
-    pub const fn insert(&mut self, destination: Destination) {
-        self.0 |= destination.bit();
-    }
-
-    /// The destinations of this set that are not in the other.
-    pub(super) const fn without(self, others: Self) -> Self {
-        Self(self.0 & !others.0)
-    }
-
-    pub fn iter(self) -> impl Iterator<Item = Destination> {
-        let all = Destination::ALL.into_iter();
-        all.filter(move |destination| self.contains(*destination))
-    }
-
-    pub(super) fn bits(self) -> u32 {
-        self.0.into()
-    }
-
-    /// The set with these bits on disk. Leaves out bits that mean no destination here.
-    pub(super) fn from_bits(bits: u32) -> Self {
-        let all = Destination::ALL.into_iter();
-        all.filter(|destination| bits & u32::from(destination.bit()) != 0)
-            .collect()
-    }
-}
-
-impl FromIterator<Destination> for Destinations {
-    fn from_iter<I: IntoIterator<Item = Destination>>(destinations: I) -> Self {
-        let bits = destinations.into_iter().map(Destination::bit);
-        Self(bits.fold(0, |set, bit| set | bit))
-    }
+/// The set with these bits on disk. Leaves out bits that mean no destination here.
+pub(super) fn from_bits(bits: u32) -> Destinations {
+    Destinations::from_bits_truncate(bits.to_le_bytes()[0])
 }
 
 #[cfg(test)]
@@ -98,8 +55,8 @@ mod tests {
     #[test]
     fn a_set_holds_what_was_put_in_and_comes_back_from_disk() {
         let set: Destinations = [Destination::Grpc, Destination::PodEvents].into_iter().collect();
-        assert_eq!(Destinations::from_bits(set.bits() | 0x40), set);
-        let set = set.without(Destinations::from_iter([Destination::PodEvents]));
+        assert_eq!(from_bits(u32::from(set.bits()) | 0x140), set);
+        let set = set & !Destination::PodEvents;
         assert_eq!(set.iter().collect::<Vec<_>>(), [Destination::Grpc]);
         assert!(!set.contains(Destination::PodEvents) && !set.is_empty());
     }

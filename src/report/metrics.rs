@@ -41,16 +41,13 @@ pub struct ReportMetrics {
 impl ReportMetrics {
     /// Registers the families. A destination has series after [`Self::selected`].
     pub fn register(registry: &mut Registry) -> Self {
+        let mut total = |name, help| register(registry, name, help, Counter::default());
+        let folded = "OOM kills that lost their detail because the spool was full, and were only counted";
+        let lost = "Logs of kills that were found damaged, and reports that could not be written";
         let totals = [
-            (
-                "spool_folded",
-                "OOM kills that lost their detail because the spool was full, and were only counted",
-            ),
-            (
-                "spool_lost",
-                "Logs of kills that were found damaged, and reports that could not be written",
-            ),
-            ("spool_syncs", "Times the disk was waited for"),
+            total("spool_folded", folded),
+            total("spool_lost", lost),
+            total("spool_syncs", "Times the disk was waited for"),
         ];
         let reports = "Reports of OOM kills, by what became of them";
         let connected = "Whether a destination of reports can be reached now (1) or not (0)";
@@ -63,7 +60,7 @@ impl ReportMetrics {
             connected: register(registry, "report_connected", connected, Family::default()),
             pending: register(registry, "spool_reports", pending, Gauge::default()),
             bytes: register(registry, "spool_report_bytes", bytes, Gauge::default()),
-            totals: totals.map(|(name, help)| register(registry, name, help, Counter::default())),
+            totals,
         }
     }
 

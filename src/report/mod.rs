@@ -5,9 +5,8 @@
 //!                               ▲     queue ─► cluster ─► the API server
 //!                               └── acknowledgements ◄──┘
 //! ```
-//! - [`log`]: the file, its bounds, and the pending reports; and the task that owns it, which writes many entries at once, so
-//!   that a burst costs few waits for the disk.
-//! - [`Reporter`]: starts it all, stores kills, and knows how the destinations are doing.
+//! - [`log`]: the file, its bounds, and the pending reports.
+//! - [`Reporter`]: starts it all, stores kills, and waits for the disk, once for many of them.
 //! - [`Deliver`]: a way to a destination, in a task of its own with a [`ReportQueue`] of its own; a dead one delays no other.
 //! - [`grpc`]: delivery over `proto/vscaled/report/v1`.
 //! - [`cluster`]: delivery as Kubernetes Events; [`events`]: which Events tell of a stream of reports. Pure.

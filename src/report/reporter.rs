@@ -1,23 +1,39 @@
-//! The task of the log and those of the destinations, started and stopped as one.
+//! The log and the tasks around it, started and stopped as one.
+//!
+//! The log blocks, so all work with it happens on threads for blocking calls, one piece at a time. A task waits for the disk after
+//! the first new report and then at most every [`SYNC_EVERY`]: a burst of kills costs one or two waits, and a power cut can
+//! take the reports since the last one. The task tries a disk that refuses again every [`RETRY_EVERY`].
 //!
 //! Each destination has a [`ReportQueue`]: the next reports come out of the log, and their acknowledgements go into it.
 
 use std::fmt;
-use std::mem::replace;
-use std::sync::Arc;
-use std::time::Duration;
+use std::mem::take;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use futures::future::{BoxFuture, FutureExt};
+use futures::future::BoxFuture;
 use jiff::Timestamp;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::destination::Destination;
-use super::log::task::{self, LogLink, LogTask};
 use super::log::{Commit, Committed, KillLog, LogStatus, Pending};
 use super::metrics::{LinkOutcome, ReportMetrics, ReportOutcome};
 use crate::oom::OomReport;
+use crate::pace::Backoff;
+
+/// The shortest time between two waits for the disk.
+const SYNC_EVERY: Duration = Duration::from_millis(500);
+/// The time between two attempts to write to a disk that refuses.
+const RETRY_EVERY: Duration = Duration::from_secs(5);
+
+/// The usual wait after the first failure of a delivery, about.
+const FIRST_WAIT: Duration = Duration::from_secs(1);
+/// The usual longest, unless the destination asks for more.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// A way to a destination. Each runs in a task of its own: one that hangs delays no other.
 pub trait Deliver: fmt::Debug + Send + 'static {
@@ -32,15 +48,15 @@ pub trait Deliver: fmt::Debug + Send + 'static {
 /// The running tasks of reporting: stores kills, and knows how the destinations are doing. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Reporter {
-    log: LogLink,
-    links: Vec<(Destination, watch::Receiver<Link>)>,
+    log: SharedLog,
     stop: CancellationToken,
     deliveries: TaskTracker,
+    saving: AbortHandle,
 }
 
 impl Reporter {
-    /// Starts the task of the log and a task for each destination. Deliveries end with `stop`; the
-    /// log takes commits until [`Self::finish`].
+    /// Starts the task that waits for the disk and one for each destination. Deliveries end with `stop`; the log takes commits
+    /// until [`Self::finish`].
     pub fn start(
         log: KillLog,
         destinations: Vec<Box<dyn Deliver>>,
@@ -48,28 +64,35 @@ impl Reporter {
         stop: &CancellationToken,
     ) -> Self {
         let stop = stop.child_token();
-        let log = task::start(log, metrics.clone());
-        let (mut links, deliveries) = (Vec::new(), TaskTracker::new());
+        let log = SharedLog {
+            status: watch::Sender::new(log.status()),
+            log: Arc::new(Mutex::new(Some(log))),
+            metrics: metrics.clone(),
+            runtime: Handle::current(),
+        };
+        log.metrics.spool(&log.status.borrow());
+        let saving = tokio::spawn(log.clone().keep_saved()).abort_handle();
+        let deliveries = TaskTracker::new();
         for deliver in destinations {
             let destination = deliver.destination();
             metrics.selected(destination);
             let queue = ReportQueue {
                 destination,
                 log: log.clone(),
-                link: watch::Sender::new(Link::Starting),
-                metrics: metrics.clone(),
+                backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
+                status: log.status.subscribe(),
                 highest: 0,
                 after: 0,
                 known: None,
             };
-            links.push((destination, queue.link.subscribe()));
+            queue.set_link(Link::Starting);
             deliveries.spawn(stop.clone().run_until_cancelled_owned(deliver.run(queue)));
         }
         Self {
             log,
-            links,
             stop,
             deliveries,
+            saving,
         }
     }
 
@@ -78,7 +101,10 @@ impl Reporter {
         self.stop.cancel();
         self.deliveries.close();
         self.deliveries.wait().await;
-        self.log.finish().await;
+        self.saving.abort();
+        // An error: reporting has ended already.
+        self.log.call(KillLog::save).await.unwrap_or(());
+        *self.log.lock() = None;
     }
 
     /// Stores these kills and the position of the watcher after them, together or not at all, and returns once they
@@ -88,7 +114,7 @@ impl Reporter {
     /// Errors: [`Ended`] after [`Reporter::finish`]: nothing was stored.
     pub async fn commit(&self, reports: Vec<Arc<OomReport>>, checkpoint: Option<Vec<u8>>) -> Result<Committed, Ended> {
         let commit = Commit { reports, checkpoint };
-        self.log.call(|task| task.log.commit(commit)).await
+        self.log.call(|log| log.commit(commit)).await
     }
 
     /// The state of the log now.
@@ -96,34 +122,57 @@ impl Reporter {
         self.log.status.borrow().clone()
     }
 
-    /// Whether each destination can be reached now.
-    pub fn links(&self) -> impl Iterator<Item = (Destination, Link)> {
-        self.links.iter().map(|(to, link)| (*to, link.borrow().clone()))
+    /// The state of the log and of the ways to the destinations, now and whenever it changes.
+    pub fn status(&self) -> watch::Receiver<LogStatus> {
+        self.log.status.subscribe()
+    }
+}
+
+/// The log, which the recorder, the deliveries and the task that saves it share.
+#[derive(Debug, Clone)]
+struct SharedLog {
+    /// Absent once reporting has ended.
+    log: Arc<Mutex<Option<KillLog>>>,
+    status: watch::Sender<LogStatus>,
+    metrics: ReportMetrics,
+    /// Another event loop may wait for the log: its own threads for blocking calls would keep it from ending.
+    runtime: Handle,
+}
+
+impl SharedLog {
+    /// Does this work on the log, and publishes the status after it. Cancelling the call does not take the work back.
+    async fn call<T: Send + 'static>(&self, work: impl FnOnce(&mut KillLog) -> T + Send + 'static) -> Result<T, Ended> {
+        let shared = self.clone();
+        let call = move || {
+            let mut log = shared.lock();
+            let log = log.as_mut().ok_or(Ended)?;
+            let result = work(log);
+            shared.status.send_modify(|status| {
+                let links = take(&mut status.links);
+                *status = LogStatus { links, ..log.status() };
+            });
+            shared.metrics.spool(&shared.status.borrow());
+            Ok(result)
+        };
+        self.runtime.spawn_blocking(call).await.map_err(|_| Ended)?
     }
 
-    /// Present problems, one sentence each.
-    pub fn problems(&self) -> Vec<String> {
-        let log = self.log();
-        let mut problems = Vec::from_iter(log.problem.clone());
-        for (to, link) in self.links() {
-            if let Link::Waiting { error, until } = link {
-                let (name, pending) = (to.as_str(), log.pending_for(to));
-                problems.push(format!(
-                    "{name}: {error}; {pending} reports wait, the next attempt is at {until:.0}"
-                ));
+    fn lock(&self) -> MutexGuard<'_, Option<KillLog>> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Brings to the disk what it lacks, until reporting has ended.
+    async fn keep_saved(self) -> Result<(), Ended> {
+        let mut status = self.status.subscribe();
+        loop {
+            let unsaved = status.wait_for(|status| status.is_dirty || status.is_in_memory_only);
+            let is_refused = unsaved.await.map_err(|_| Ended)?.is_in_memory_only;
+            if is_refused {
+                tokio::time::sleep(RETRY_EVERY).await;
             }
+            self.call(KillLog::save).await?;
+            tokio::time::sleep(SYNC_EVERY).await;
         }
-        problems
-    }
-
-    /// Waits until [`Self::problems`] may have changed. Cancel-safe: the next call notices changes in between.
-    ///
-    /// Errors: [`Ended`] once nothing changes any more.
-    pub async fn changed(&mut self) -> Result<(), Ended> {
-        let links = self.links.iter_mut().map(|(_, state)| state.changed().boxed());
-        let changes = links.chain([self.log.status.changed().boxed()]);
-        let (changed, _, _) = futures::future::select_all(changes).await;
-        changed.map_err(|_| Ended)
     }
 }
 
@@ -148,9 +197,10 @@ pub enum Link {
 #[derive(Debug)]
 pub struct ReportQueue {
     destination: Destination,
-    log: LogLink,
-    link: watch::Sender<Link>,
-    metrics: ReportMetrics,
+    log: SharedLog,
+    status: watch::Receiver<LogStatus>,
+    /// The pauses between attempts. An acknowledgement starts them over.
+    pub(super) backoff: Backoff,
     /// The highest number that was sent since the agent started.
     highest: u64,
     /// The number of the last report that [`Self::next`] returned.
@@ -169,8 +219,7 @@ impl ReportQueue {
         // A report that the log stores after this wakes `more`.
         let known = self.log.status.borrow().last_number;
         let (destination, after) = (self.destination, self.after);
-        let next = move |task: &mut LogTask| task.log.next_for(destination, after, most);
-        let pending = self.log.call(next).await?;
+        let pending = self.log.call(move |log| log.next_for(destination, after, most)).await?;
         self.after = pending.last().map_or(after, |last| last.number);
         self.known = (pending.len() < most).then_some(known);
         Ok(pending)
@@ -186,7 +235,7 @@ impl ReportQueue {
         let Some(known) = self.known else {
             return std::future::pending().await;
         };
-        let more = self.log.status.wait_for(|status| status.last_number > known).await;
+        let more = self.status.wait_for(|status| status.last_number > known).await;
         more.map_err(|_| Ended)?;
         self.known = None;
         Ok(())
@@ -195,13 +244,12 @@ impl ReportQueue {
     /// The destination has received the reports with these numbers.
     ///
     /// Errors: [`Ended`]: the next agent delivers them again, under the same ids.
-    pub async fn acknowledge(&self, numbers: Vec<u64>) -> Result<(), Ended> {
-        let (destination, metrics) = (self.destination, self.metrics.clone());
-        let acknowledge = move |task: &mut LogTask| {
-            let count = task.log.acknowledge(destination, &numbers);
-            metrics.count(destination, ReportOutcome::Acknowledged, count);
-        };
-        self.log.send(acknowledge).await
+    pub async fn acknowledge(&mut self, numbers: Vec<u64>) -> Result<(), Ended> {
+        self.backoff.reset();
+        let destination = self.destination;
+        let acknowledge = move |log: &mut KillLog| log.acknowledge(destination, &numbers);
+        self.count(ReportOutcome::Acknowledged, self.log.call(acknowledge).await?);
+        Ok(())
     }
 
     /// Counts a report that was sent. A number that was sent before counts as sent again.
@@ -212,27 +260,48 @@ impl ReportQueue {
             ReportOutcome::SentAgain
         };
         self.highest = self.highest.max(number);
-        self.metrics.count(self.destination, outcome, 1);
+        self.count(outcome, 1);
     }
 
     /// Counts so many reports with this outcome.
     pub fn count(&self, outcome: ReportOutcome, reports: usize) {
-        self.metrics.count(self.destination, outcome, reports);
+        self.log.metrics.count(self.destination, outcome, reports);
     }
 
     /// Records that the destination can be reached.
     pub fn connected(&self) {
-        let connect = |link: &mut Link| replace(link, Link::Connected) != Link::Connected;
-        if self.link.send_if_modified(connect) {
-            self.metrics.link(self.destination, LinkOutcome::Established);
+        if self.set_link(Link::Connected) {
+            self.log.metrics.link(self.destination, LinkOutcome::Established);
         }
     }
 
-    /// Records that the destination cannot be reached, and waits for so long.
-    pub async fn wait(&self, error: String, pause: Duration) {
-        self.metrics.link(self.destination, LinkOutcome::Failed);
+    /// Publishes whether the destination can be reached. Returns whether that is new.
+    fn set_link(&self, link: Link) -> bool {
+        let link = Some(link);
+        self.log.status.send_if_modified(|status| {
+            let before = &mut status.links[self.destination.index()];
+            let is_new = *before != link;
+            *before = link;
+            is_new
+        })
+    }
+
+    /// Records that the destination cannot be reached, and waits, longer each time; where the destination asked for a wait, at
+    /// least for that.
+    pub async fn wait(&mut self, reports: &str, error: String, asked_for: Option<Duration>) {
+        let pause = self.backoff.next(asked_for);
+        tracing::warn!(error, wait = ?pause, "{reports} are not delivered; they are kept");
+        self.log.metrics.link(self.destination, LinkOutcome::Failed);
         let until = Timestamp::now() + pause;
-        self.link.send_replace(Link::Waiting { error, until });
+        self.set_link(Link::Waiting { error, until });
         tokio::time::sleep(pause).await;
+    }
+}
+
+/// Waits until then, or for ever.
+pub(super) async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment.into()).await,
+        None => std::future::pending().await,
     }
 }

@@ -4,6 +4,7 @@
 //! the inventory.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures::future::{BoxFuture, FutureExt};
 use jiff::Timestamp;
@@ -20,12 +21,12 @@ use crate::model::objects::{Pod, VerticalPodAutoscaler, pod_of_uid};
 use crate::oom::kmsg::BootId;
 use crate::oom::watch::NodePods;
 use crate::oom::{KillFacts, ReportedContainer};
-use crate::report::cluster::{EventDelivery, EventPlan, PodMetadata};
-use crate::report::events::{ContainerFacts, pod_id};
+use crate::report::cluster::{EventDelivery, EventPlan, PodMetadata, RecommenderPlan};
+use crate::report::events::{ContainerFacts, PodEvents, Rates, pod_id};
 use crate::report::grpc::GrpcDelivery;
 use crate::report::log::{KillLog, Recovered};
 use crate::report::metrics::ReportMetrics;
-use crate::report::{Deliver, Report, Reporter};
+use crate::report::{Deliver, Destination, Report, Reporter};
 use crate::sources::NodeView;
 
 /// The file that keeps when the VPA recommender was told of which container.
@@ -53,13 +54,6 @@ pub(super) fn start(
             "OOM reports are given up: where they were to go is not configured any more"
         );
     }
-    for (destination, pending) in recovered.pending.iter().filter(|(_, pending)| *pending > 0) {
-        tracing::info!(
-            destination = destination.as_str(),
-            pending,
-            "OOM reports from before are still to be delivered"
-        );
-    }
     (Reporter::start(log, destinations, &metrics, stop), recovered)
 }
 
@@ -70,23 +64,36 @@ fn destinations(config: &Config, api: Option<ApiClient>, known: AgentMetadata) -
         destinations.push(Box::new(GrpcDelivery::new(options, config.node_name.clone(), boot_id)));
     }
     let Some(api) = api else { return destinations };
-    let (node, known): (_, Arc<dyn PodMetadata>) = (config.node_name.as_str(), Arc::new(known));
+    let mut plans: Vec<Box<dyn EventPlan>> = Vec::new();
     if let Some(windows) = config.report.vpa_events() {
-        let plan = EventPlan::for_recommender(windows, config.state_dir.join(VPA_EVENTS));
-        destinations.push(Box::new(EventDelivery::new(api.clone(), node, known.clone(), plan)));
+        plans.push(Box::new(RecommenderPlan::open(
+            windows,
+            config.state_dir.join(VPA_EVENTS),
+        )));
     }
     if config.report.pod_events() {
-        destinations.push(Box::new(EventDelivery::new(api, node, known, EventPlan::for_people())));
+        let most = Destination::PodEvents.window();
+        plans.push(Box::new(PodEvents::new(Rates::default(), most, Instant::now())));
+    }
+    let known: Arc<dyn PodMetadata> = Arc::new(known);
+    for plan in plans {
+        destinations.push(Box::new(EventDelivery {
+            client: api.clone(),
+            node: config.node_name.clone(),
+            metadata: Arc::clone(&known),
+            plan,
+        }));
     }
     destinations
 }
 
 /// Watches what is wrong with reporting.
-pub(super) fn problems(mut reporter: Reporter) -> watch::Receiver<Vec<String>> {
-    let (sender, problems) = watch::channel(reporter.problems());
+pub(super) fn problems(reporter: &Reporter) -> watch::Receiver<Vec<String>> {
+    let mut status = reporter.status();
+    let (sender, problems) = watch::channel(status.borrow().problems());
     tokio::spawn(async move {
-        while reporter.changed().await.is_ok() {
-            sender.send_replace(reporter.problems());
+        while status.changed().await.is_ok() {
+            sender.send_replace(status.borrow_and_update().problems());
         }
     });
     problems

@@ -7,7 +7,9 @@ use super::{CoveredReport, PlannedEvent, name_of, subject, text};
 use crate::kubernetes::events::{NamedEvent, PodReference, Severity, Subject};
 use crate::oom::Level;
 use crate::rate_limiter::{Rate, RateLimiter};
+use crate::report::cluster::{EventPlan, PodMetadata};
 use crate::report::content::Report;
+use crate::report::destination::Destination;
 use crate::report::log::Pending;
 
 /// How many Events the agent may send.
@@ -25,19 +27,10 @@ impl Default for Rates {
     fn default() -> Self {
         Self {
             pod: [
-                Rate {
-                    burst: 10,
-                    every: Duration::from_secs(5),
-                },
-                Rate {
-                    burst: 20,
-                    every: Duration::from_secs(60),
-                },
+                Rate::new(10, Duration::from_secs(5)),
+                Rate::new(20, Duration::from_secs(60)),
             ],
-            node: Rate {
-                burst: 50,
-                every: Duration::from_secs(1),
-            },
+            node: Rate::new(50, Duration::from_secs(1)),
         }
     }
 }
@@ -79,28 +72,6 @@ impl PodEvents {
         }
     }
 
-    /// Takes a report in. One Event covers all that wait with the same container and levels.
-    pub fn offer(&mut self, pending: Pending) {
-        let facts = pending.report.facts();
-        let (subject, levels) = (subject(facts), [facts.level, facts.limit_of()]);
-        let same = |group: &&mut Group| group.subject == subject && group.levels == levels;
-        match self.groups.iter_mut().find(same) {
-            Some(group) => group.add(pending),
-            None => self.groups.push_back(Group {
-                subject,
-                levels,
-                id: pending.report.id().into_owned(),
-                reports: vec![CoveredReport::from(&pending)],
-                report: pending.report,
-            }),
-        }
-    }
-
-    /// Forgets the reports that wait. Events that were sent still count against the rates.
-    pub fn start_over(&mut self) {
-        self.groups.clear();
-    }
-
     /// The next Event that may be sent now, which counts as sent.
     pub fn next(&mut self, now: Instant) -> Option<PlannedEvent> {
         self.pods
@@ -116,17 +87,6 @@ impl PodEvents {
             both.iter_mut().for_each(|limiter| limiter.use_turn(now));
         }
         Some(group.event())
-    }
-
-    /// When [`Self::next`] has an Event, if no more reports come: in the past if now, never if none waits.
-    pub fn ready_at(&self) -> Option<Instant> {
-        let first = self.groups.iter().map(|group| self.pod_ready(group)).min()?;
-        let node = self.node.ready_at();
-        Some(if self.is_full() { node } else { first.max(node) })
-    }
-
-    pub fn waiting(&self) -> usize {
-        self.groups.iter().map(|group| group.reports.len()).sum()
     }
 
     /// The index of the group that may have the next Event.
@@ -150,6 +110,47 @@ impl PodEvents {
         };
         let ready = both.into_iter().flatten().map(RateLimiter::ready_at).max();
         ready.unwrap_or_else(|| self.node.ready_at())
+    }
+}
+
+impl EventPlan for PodEvents {
+    fn destination(&self) -> Destination {
+        Destination::PodEvents
+    }
+
+    fn offer(&mut self, pending: Pending) {
+        // One Event covers all that wait with the same container and levels.
+        let facts = pending.report.facts();
+        let (subject, levels) = (subject(facts), [facts.level, facts.limit_of()]);
+        let same = |group: &&mut Group| group.subject == subject && group.levels == levels;
+        match self.groups.iter_mut().find(same) {
+            Some(group) => group.add(pending),
+            None => self.groups.push_back(Group {
+                subject,
+                levels,
+                id: pending.report.id().into_owned(),
+                reports: vec![CoveredReport::from(&pending)],
+                report: pending.report,
+            }),
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.groups.iter().map(|group| group.reports.len()).sum()
+    }
+
+    fn ready_at(&self) -> Option<Instant> {
+        let first = self.groups.iter().map(|group| self.pod_ready(group)).min()?;
+        let node = self.node.ready_at();
+        Some(if self.is_full() { node } else { first.max(node) })
+    }
+
+    fn next_event(&mut self, now: Instant, _: &dyn PodMetadata, _: &mut Vec<u64>) -> Option<PlannedEvent> {
+        self.next(now)
+    }
+
+    fn start_over(&mut self) {
+        self.groups.clear();
     }
 }
 

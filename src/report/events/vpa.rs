@@ -49,26 +49,8 @@ pub struct ContainerFacts {
     pub survived: Option<bool>,
 }
 
-/// Why there is no Event for the recommender.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Withheld {
-    /// The container's name is unknown, or it is none of the pod's regular containers.
-    NoContainer,
-    /// No VPA controls the pod.
-    NoVpa,
-    /// Another limit than the container's was reached: a higher one would not have helped.
-    NotItsLimit,
-    /// It is not certain that this container lost a process.
-    Uncertain,
-    /// The container ended with the kill, or may have: the pod's status tells.
-    InStatus,
-    /// It is unknown how much memory the container would have needed.
-    NoUsage,
-    /// The container had an Event a short while ago.
-    WithinWindow,
-    /// The same, and the recommender cannot recommend more anyway.
-    Pinned,
-}
+/// Why there is no Event for the recommender, as a word for the log.
+pub type Withheld = &'static str;
 
 /// When a container last had an Event for the recommender. A file keeps it, so that windows outlive the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -117,14 +99,15 @@ impl VpaEvents {
     ) -> Result<PlannedEvent, Withheld> {
         let report = &pending.report;
         let (pod, container, usage) = eligible(report)?;
+        // The recommender knows only regular containers, and an Event about a pod without a VPA has no reader.
         if !facts.regular {
-            return Err(Withheld::NoContainer);
+            return Err("NoContainer");
         }
         if !facts.vpa {
-            return Err(Withheld::NoVpa);
+            return Err("NoVpa");
         }
         if is_in_status(report, facts.survived) {
-            return Err(Withheld::InStatus);
+            return Err("InStatus");
         }
         self.use_window(LastTold::new(pod, container, now), facts.pinned)?;
         let message = format!(
@@ -155,9 +138,9 @@ impl VpaEvents {
     /// Refuses an Event within the window of the last one about its container.
     fn check_window(&self, event: &LastTold, pinned: bool) -> Result<(), Withheld> {
         let (window, why) = if pinned {
-            (self.windows.usual.max(self.windows.pinned), Withheld::Pinned)
+            (self.windows.usual.max(self.windows.pinned), "Pinned")
         } else {
-            (self.windows.usual, Withheld::WithinWindow)
+            (self.windows.usual, "WithinWindow")
         };
         let is_within = |last: &LastTold| last.is_of_same(event) && event.at.duration_since(last.at) < window;
         if self.told.iter().any(is_within) {
@@ -198,23 +181,24 @@ impl LastTold {
 fn eligible(report: &Report) -> Result<(&ReportedPod, &ReportedContainer, u64), Withheld> {
     let facts = report.facts();
     let (Some(pod), Some(container)) = (&facts.pod, &facts.container) else {
-        return Err(Withheld::NoContainer);
+        return Err("NoContainer");
     };
     if pod.name.is_empty() || pod.namespace.is_empty() || container.name.is_empty() {
-        return Err(Withheld::NoContainer);
+        return Err("NoContainer");
     }
+    // A higher limit of the container would not have helped.
     if facts.limit_of() != Level::Container {
-        return Err(Withheld::NotItsLimit);
+        return Err("NotItsLimit");
     }
     if let Report::Kill(kill) = report {
         if kill.confidence == Confidence::Ambiguous {
-            return Err(Withheld::Uncertain);
+            return Err("Uncertain");
         }
         if kill.victim.as_ref().is_some_and(|victim| victim.role == Role::Main) {
-            return Err(Withheld::InStatus);
+            return Err("InStatus");
         }
     }
-    let usage = usage(facts.container_limit.as_ref().unwrap_or(&facts.limit)).ok_or(Withheld::NoUsage)?;
+    let usage = usage(facts.container_limit.as_ref().unwrap_or(&facts.limit)).ok_or("NoUsage")?;
     Ok((pod, container, usage))
 }
 

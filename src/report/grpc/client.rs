@@ -1,7 +1,7 @@
 //! Connects to the receiver, delivers until the stream ends, waits, and connects again.
 
 use std::convert::Infallible;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use futures::future::{BoxFuture, FutureExt};
@@ -11,7 +11,7 @@ use tonic::transport::{Channel, Endpoint as Target};
 use super::PROTOCOL_VERSION;
 use super::endpoint::{Endpoint, TlsFiles};
 use super::in_words;
-use super::session::Session;
+use super::session::{Session, Window};
 use crate::pace::Backoff;
 use crate::report::destination::Destination;
 use crate::report::proto::Hello;
@@ -33,7 +33,7 @@ const FIRST_WAIT: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrpcOptions {
     pub endpoint: Endpoint,
-    /// Used with [`Endpoint::Tls`] only.
+    /// Used for `https://` only.
     pub tls: TlsFiles,
     /// The longest wait between attempts to connect.
     pub longest_wait: Duration,
@@ -62,19 +62,17 @@ impl GrpcDelivery {
     }
 
     async fn deliver(self, mut queue: ReportQueue) {
-        let mut backoff = Backoff::new(FIRST_WAIT, self.options.longest_wait);
+        queue.backoff = Backoff::new(FIRST_WAIT, self.options.longest_wait);
         loop {
-            let Err(error) = self.once(&mut queue, &mut backoff).await;
+            let Err(error) = self.once(&mut queue).await;
             if error.is::<Ended>() {
                 return;
             }
-            let (error, wait) = (format!("{error:#}"), backoff.next(None));
-            tracing::warn!(error, ?wait, "OOM reports are not delivered; they are kept");
-            queue.wait(error, wait).await;
+            queue.wait("OOM reports", format!("{error:#}"), None).await;
         }
     }
 
-    async fn once(&self, queue: &mut ReportQueue, backoff: &mut Backoff) -> Result<Infallible> {
+    async fn once(&self, queue: &mut ReportQueue) -> Result<Infallible> {
         let endpoint = self.options.endpoint.to_string();
         // The timeout of connecting does not cover TLS with a peer that sends nothing.
         let channel = match timeout(CONNECT, self.connect()).await {
@@ -83,22 +81,26 @@ impl GrpcDelivery {
         };
         tracing::info!(endpoint, "connected to the receiver of OOM reports");
         queue.connected();
-        Session::new(queue, endpoint, self.options.patience, backoff)
-            .run(channel, self.hello.clone())
-            .await
+        queue.start_over();
+        let session = Session {
+            queue,
+            endpoint,
+            patience: self.options.patience,
+            window: Window::new(Destination::Grpc.window(), Instant::now()),
+            acknowledged: 0,
+            strange: 0,
+        };
+        session.run(channel, self.hello.clone()).await
     }
 
     async fn connect(&self) -> Result<Channel> {
         let failed = |error: tonic::transport::Error| {
             anyhow!("cannot connect to {}: {}", self.options.endpoint, in_words(&error))
         };
-        let target = match &self.options.endpoint {
-            Endpoint::Tls(uri) => Target::from(uri.clone())
-                .tls_config(self.options.tls.read().await?)
-                .map_err(failed)?,
-            Endpoint::Plain(uri) => Target::from(uri.clone()),
-            Endpoint::Unix(path) => Target::from_shared(format!("unix:{}", path.display())).map_err(failed)?,
-        };
+        let mut target = Target::from_shared(self.options.endpoint.to_string()).map_err(failed)?;
+        if self.options.endpoint.is_tls() {
+            target = target.tls_config(self.options.tls.read().await?).map_err(failed)?;
+        }
         let target = target
             .connect_timeout(CONNECT)
             .tcp_nodelay(true)

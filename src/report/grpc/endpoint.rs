@@ -1,35 +1,31 @@
 //! The address of a receiver, and the files of certificates and keys, which the agent reads for each connection.
 
-use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context as _, Result, bail};
-use tonic::transport::{Certificate, ClientTlsConfig, Identity, Uri};
+use http::Uri;
+use http::uri::Authority;
+use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 /// Room for a socket's path in `sockaddr_un` (unix(7)), without the final NUL.
 const MAX_SOCKET_PATH: usize = 107;
 const NO_ENDPOINT: &str = "not https://host:port, http://host:port or unix:///path";
 
-/// The address of a receiver.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Endpoint {
-    /// `https://host:port`: TLS.
-    Tls(Uri),
-    /// `http://host:port`: in the clear.
-    Plain(Uri),
-    /// `unix:///path`: a socket on this node.
-    Unix(PathBuf),
-}
+/// The address of a receiver: `https://host:port`, `http://host:port` in the clear, or `unix:///path`, a socket on this node.
+#[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
+pub struct Endpoint(String);
 
 impl Endpoint {
+    pub(super) fn is_tls(&self) -> bool {
+        self.0.starts_with("https://")
+    }
+
     /// Whether others than the processes on this node can read reports and forge acknowledgements.
     pub fn is_exposed(&self) -> bool {
-        match self {
-            Self::Tls(_) | Self::Unix(_) => false,
-            Self::Plain(uri) => !uri.host().is_some_and(is_loopback),
-        }
+        let plain = self.0.strip_prefix("http://").and_then(|host| host.parse().ok());
+        plain.is_some_and(|host: Authority| !is_loopback(host.host()))
     }
 }
 
@@ -44,31 +40,20 @@ impl FromStr for Endpoint {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if let Some(path) = text.strip_prefix("unix://") {
             let usable = Path::new(path).is_absolute() && path.len() <= MAX_SOCKET_PATH && !path.contains('\0');
-            return usable.then(|| Self::Unix(path.into())).ok_or(NO_ENDPOINT);
+            return usable.then(|| Self(text.to_owned())).ok_or(NO_ENDPOINT);
         }
         let uri: Uri = text.parse().map_err(|_| NO_ENDPOINT)?;
         let authority = uri.authority().ok_or(NO_ENDPOINT)?;
         let has_port = !authority.host().is_empty() && authority.port_u16().is_some();
         let has_more = authority.as_str().contains('@') || uri.path().len() > 1 || uri.query().is_some();
         match uri.scheme_str() {
-            Some("https") if has_port && !has_more => Ok(Self::Tls(uri)),
-            Some("http") if has_port && !has_more => Ok(Self::Plain(uri)),
+            Some("https" | "http") if has_port && !has_more => {
+                Ok(Self(uri.to_string().trim_end_matches('/').to_owned()))
+            }
             Some(_) | None => Err(NO_ENDPOINT),
         }
     }
 }
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tls(uri) | Self::Plain(uri) => write!(formatter, "{}", uri.to_string().trim_end_matches('/')),
-            Self::Unix(path) => write!(formatter, "unix://{}", path.display()),
-        }
-    }
-}
-
-/// A file of certificates is not near this.
-const LONGEST_FILE: u64 = 1 << 20;
 
 /// How the agent checks the receiver's certificate, and which one it shows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -101,12 +86,8 @@ impl TlsFiles {
 }
 
 async fn read(file: &Path, what: &str) -> Result<Vec<u8>> {
-    let name = || file.display().to_string();
-    let metadata = tokio::fs::metadata(file).await.with_context(name)?;
-    if metadata.len() > LONGEST_FILE {
-        bail!("{}: {} bytes are too many for it", file.display(), metadata.len());
-    }
-    let content = tokio::fs::read(file).await.with_context(name)?;
+    let read = tokio::fs::read(file).await;
+    let content = read.with_context(|| file.display().to_string())?;
     // Without a block, rustls would complain about the peer's certificate instead of about this file.
     let end = format!("{what}-----");
     let text = String::from_utf8_lossy(&content);

@@ -13,13 +13,11 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 use super::{bounded, in_words};
-use crate::pace::Backoff;
 use crate::report::destination::Destination;
-use crate::report::log::task::until;
 use crate::report::proto::agent_message::Message;
 use crate::report::proto::report_receiver_client::ReportReceiverClient;
 use crate::report::proto::{Ack, AgentMessage, Hello, Report};
-use crate::report::reporter::ReportQueue;
+use crate::report::reporter::{ReportQueue, until};
 
 /// An acknowledgement of a whole window by long ids is far from this.
 const LONGEST_ACK: usize = 256 << 10;
@@ -30,36 +28,16 @@ const TOLERATED: usize = 1000;
 /// A stream, and the reports on the way.
 #[derive(Debug)]
 pub(super) struct Session<'a> {
-    queue: &'a mut ReportQueue,
-    endpoint: String,
-    patience: Duration,
-    /// An acknowledgement resets it: the receiver works.
-    backoff: &'a mut Backoff,
-    window: Window,
-    acknowledged: usize,
-    strange: usize,
+    pub(super) queue: &'a mut ReportQueue,
+    pub(super) endpoint: String,
+    /// A receiver that acknowledges nothing for so long is stuck.
+    pub(super) patience: Duration,
+    pub(super) window: Window,
+    pub(super) acknowledged: usize,
+    pub(super) strange: usize,
 }
 
-impl<'a> Session<'a> {
-    /// A receiver that acknowledges nothing for as long as `patience` is stuck.
-    pub(super) fn new(
-        queue: &'a mut ReportQueue,
-        endpoint: String,
-        patience: Duration,
-        backoff: &'a mut Backoff,
-    ) -> Self {
-        queue.start_over();
-        Self {
-            queue,
-            endpoint,
-            patience,
-            backoff,
-            window: Window::new(Destination::Grpc.window(), Instant::now()),
-            acknowledged: 0,
-            strange: 0,
-        }
-    }
-
+impl Session<'_> {
     /// Delivers until the stream ends.
     ///
     /// Errors: always: why the stream ended, or [`crate::report::Ended`].
@@ -110,9 +88,9 @@ impl<'a> Session<'a> {
     }
 
     async fn acknowledged(&mut self, ack: &Ack) -> Result<()> {
-        let acknowledged = self.window.acknowledge(ack, Instant::now());
-        self.strange += acknowledged.strange;
-        self.acknowledged += acknowledged.numbers.len();
+        let (numbers, strange) = self.window.acknowledge(ack, Instant::now());
+        self.strange += strange;
+        self.acknowledged += numbers.len();
         if self.strange > TOLERATED + self.acknowledged {
             bail!(
                 "{} acknowledged {} times what was not sent to it",
@@ -120,9 +98,8 @@ impl<'a> Session<'a> {
                 self.strange
             );
         }
-        if !acknowledged.numbers.is_empty() {
-            self.backoff.reset();
-            self.queue.acknowledge(acknowledged.numbers).await?;
+        if !numbers.is_empty() {
+            self.queue.acknowledge(numbers).await?;
         }
         Ok(())
     }
@@ -147,7 +124,7 @@ impl<'a> Session<'a> {
 
 /// The reports that were sent on a stream and not acknowledged, oldest first.
 #[derive(Debug)]
-struct Window {
+pub(super) struct Window {
     limit: usize,
     last_sequence: u64,
     sent: VecDeque<Sent>,
@@ -162,16 +139,8 @@ struct Sent {
     id: String,
 }
 
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Acknowledged {
-    /// The numbers in the log of the reports that were acknowledged.
-    numbers: Vec<u64>,
-    /// How many acknowledgements are for reports that are not on the way.
-    strange: usize,
-}
-
 impl Window {
-    const fn new(limit: usize, now: Instant) -> Self {
+    pub(super) const fn new(limit: usize, now: Instant) -> Self {
         Self {
             limit,
             last_sequence: 0,
@@ -191,12 +160,12 @@ impl Window {
         sequence
     }
 
-    /// Takes the reports out that the receiver has acknowledged.
-    fn acknowledge(&mut self, ack: &Ack, now: Instant) -> Acknowledged {
-        let mut acknowledged = Acknowledged::default();
-        let Acknowledged { numbers, strange } = &mut acknowledged;
+    /// Takes the reports out that the receiver has acknowledged. Returns their numbers in the log, and how many acknowledgements
+    /// are for reports that are not on the way.
+    fn acknowledge(&mut self, ack: &Ack, now: Instant) -> (Vec<u64>, usize) {
+        let (mut numbers, mut strange) = (Vec::new(), 0);
         if ack.up_to > self.last_sequence {
-            *strange += 1;
+            strange += 1;
         } else {
             let count = self.sent.partition_point(|sent| sent.sequence <= ack.up_to);
             numbers.extend(self.sent.drain(..count).map(|sent| sent.number));
@@ -205,13 +174,13 @@ impl Window {
             let at = self.sent.iter().position(|sent| sent.id == *id);
             match at.and_then(|at| self.sent.remove(at)) {
                 Some(sent) => numbers.push(sent.number),
-                None => *strange += 1,
+                None => strange += 1,
             }
         }
-        if !acknowledged.numbers.is_empty() {
+        if !numbers.is_empty() {
             self.progress = now;
         }
-        acknowledged
+        (numbers, strange)
     }
 
     /// How many more may be sent now. None until half the window is free, so that the log gives many at a time.
@@ -253,11 +222,9 @@ mod tests {
         for (number, id) in [(10, "a"), (20, "b"), (30, "c"), (40, "d")] {
             window.send(number, id.to_owned(), now);
         }
-        assert_eq!(window.acknowledge(&ack(2, &["d"]), now).numbers, [10, 20, 40]);
-        let again = window.acknowledge(&ack(2, &["d"]), now);
-        assert_eq!((again.numbers, again.strange), (vec![], 1));
-        let never_sent = window.acknowledge(&ack(99, &["x"]), now);
-        assert_eq!((never_sent.numbers, never_sent.strange), (vec![], 2));
+        assert_eq!(window.acknowledge(&ack(2, &["d"]), now).0, [10, 20, 40]);
+        assert_eq!(window.acknowledge(&ack(2, &["d"]), now), (vec![], 1));
+        assert_eq!(window.acknowledge(&ack(99, &["x"]), now), (vec![], 2), "never sent");
         assert_eq!(window.len(), 1);
     }
 
@@ -295,7 +262,7 @@ mod tests {
                 }
                 prop_assert!(window.len() <= limit);
                 let ids = ids.iter().map(ToString::to_string).collect();
-                for number in window.acknowledge(&Ack { up_to, ids }, now).numbers {
+                for number in window.acknowledge(&Ack { up_to, ids }, now).0 {
                     prop_assert!((1001..=next + 1000).contains(&number));
                     prop_assert!(settled.insert(number), "{} twice", number);
                 }

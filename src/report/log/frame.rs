@@ -39,30 +39,23 @@ fn length_of(bytes: &[u8]) -> io::Result<[u8; 4]> {
 
 /// Gives `take` the payloads of a file with this header, up to the first that is damaged or that `take` refuses.
 ///
-/// Returns the end of the last good frame and the damage of the rest. A torn end is no damage: it is the beginning of a frame, or
-/// the zeros that a file system leaves, and no commit has returned for it.
-pub(super) fn read(
-    header: &Header,
-    bytes: &[u8],
-    mut take: impl FnMut(&[u8]) -> Result<()>,
-) -> (usize, Option<String>) {
+/// Returns the damage of the rest. A torn end is no damage: it is the beginning of a frame, or the zeros that a file system
+/// leaves, and no commit has returned for it.
+pub(super) fn read(header: &Header, bytes: &[u8], mut take: impl FnMut(&[u8]) -> Result<()>) -> Option<String> {
     if !bytes.starts_with(header) {
         let is_torn = header.starts_with(bytes);
-        return (
-            0,
-            (!is_torn).then(|| "it is no log of the version this agent writes".to_owned()),
-        );
+        return (!is_torn).then(|| "it is no log of the version this agent writes".to_owned());
     }
     let mut end = header.len();
     while let Some(payload) = intact(bytes, end) {
         let next = payload.end;
         if let Err(error) = take(&bytes[payload]) {
-            return (end, Some(format!("at byte {end}: {error:#}")));
+            return Some(format!("at byte {end}: {error:#}"));
         }
         end = next;
     }
     let is_damaged = (end + 1..bytes.len()).any(|at| intact(bytes, at).is_some());
-    (end, is_damaged.then(|| format!("at byte {end}: not what was written")))
+    is_damaged.then(|| format!("at byte {end}: not what was written"))
 }
 
 /// The payload of the frame that begins at this offset.
@@ -88,9 +81,6 @@ pub(super) struct Entry {
     /// The position of the watcher after the kills of this entry and all before.
     #[prost(bytes = "vec", optional, tag = "1")]
     pub(super) checkpoint: Option<Vec<u8>>,
-    /// No report has a higher number, and new reports get higher ones.
-    #[prost(uint64, tag = "2")]
-    pub(super) last_number: u64,
     /// New reports, by ascending number.
     #[prost(message, repeated, tag = "3")]
     pub(super) stored: Vec<Stored>,
@@ -165,7 +155,7 @@ mod tests {
     /// The payloads, and whether the rest is damaged.
     fn read_all(bytes: &[u8]) -> (Vec<Vec<u8>>, bool) {
         let mut payloads = Vec::new();
-        let (_, damage) = read(&HEADER, bytes, |payload| {
+        let damage = read(&HEADER, bytes, |payload| {
             payloads.push(payload.to_vec());
             Ok(())
         });
@@ -221,8 +211,8 @@ mod tests {
             if with_header {
                 bytes.splice(0..0, HEADER);
             }
-            let (end, _) = read(&HEADER, &bytes, |_| Ok(()));
-            prop_assert!(end <= bytes.len());
+            let damage = read(&HEADER, &bytes, |_| Ok(()));
+            prop_assert!(!with_header || damage.is_none_or(|damage| damage.starts_with("at byte ")));
         }
     }
 }
@@ -238,7 +228,6 @@ mod entry_tests {
         #[test]
         fn an_entry_is_read_as_it_was_written(
             checkpoint: Option<Vec<u8>>,
-            last_number: u64,
             kills in prop::collection::vec((arbitrary_kill(), any::<u64>(), any::<u8>()), 0..5),
             acknowledged in prop::collection::vec(any::<(u32, Vec<u64>)>(), 0..3),
         ) {
@@ -251,7 +240,6 @@ mod entry_tests {
             });
             let entry = Entry {
                 checkpoint,
-                last_number,
                 stored: stored.collect(),
                 acknowledged: acknowledged
                     .into_iter()

@@ -4,11 +4,12 @@
 //! - One frame holds kills and the checkpoint after them: after a crash at any byte both are there or neither. So the agent
 //!   decides the id of a kill once, and makes the id durable before it publishes the kill.
 //! - [`KillLog::commit`] writes an entry before it returns, so the entry survives the agent. [`KillLog::sync`] makes it
-//!   survive the machine; `task` calls it soon, once for many entries. Acknowledgements do not wait for the disk: a lost one
-//!   costs a second delivery of the same id.
+//!   survive the machine; the reporter calls it soon, once for many entries. Acknowledgements do not wait for the disk: a lost
+//!   one costs a second delivery of the same id.
 //! - A report stays until every destination has acknowledged it; the latest [`LATEST`] kills stay for operators.
-//! - The agent cuts off a torn end. It sets aside a file with damage before its end, and keeps the entries before the damage.
-//!   It leaves a file of a newer version alone, and carries the files of the version before over once (`carry_over`).
+//! - At its start the agent reads the files of earlier agents, and writes a new one of their content (`recovery`). It drops a
+//!   torn end. It sets aside a file with damage before its end, and keeps the entries before the damage. It leaves a file of a
+//!   newer version alone.
 //! - Without room ([`Bounds`]) the oldest detail that no destination can have received becomes counts, first for each
 //!   container, then for the node.
 //! - Memory holds all of the log, within the same bounds, and the disk repeats it: while the disk refuses nothing else
@@ -16,40 +17,41 @@
 //!
 //! The log drops no report silently, and returns none that was not stored.
 
-mod carry_over;
 mod file;
 mod frame;
+mod recovery;
 mod room;
 mod state;
-pub(super) mod task;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::fs::File;
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::Result;
-
-use carry_over::EarlierFiles;
-use file::{HEADER, LogFile};
-use frame::{Acknowledged, Entry, Stored};
+use frame::{Acknowledged, Entry, Header};
 pub use state::Pending;
-use state::State;
 #[cfg(any(test, fuzzing))]
 pub(crate) use state::fuzz_log;
 pub(crate) use state::{IdHash, SeenIds};
+use state::{Slot, State, frame};
 
 use super::content::Report;
 use super::destination::{Destination, Destinations};
+use super::reporter::Link;
 use crate::failpoint::failpoint;
 use crate::oom::OomReport;
 
+/// The name of the log in the state directory.
+const FILE: &str = "kills.log";
+/// The first bytes of the log: its kind and its version. A change that an older agent would misread raises the version.
+const HEADER: Header = *b"vskills\x01";
 /// How many of the latest kills the log keeps for operators.
 pub const LATEST: usize = 256;
 /// A report with longer JSON loses its detail. A report that a destination may have received cannot become a count, so one
 /// report must not fill the log.
-const LONGEST_REPORT: usize = 8 << 10;
+const LONGEST_REPORT: u32 = 8 << 10;
 
 /// How much the log may hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,13 +73,22 @@ impl Default for Bounds {
 }
 
 /// The log, on disk as long as the disk takes it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct KillLog {
     bounds: Bounds,
     selected: Destinations,
-    file: LogFile,
+    directory: PathBuf,
+    /// The file that the agent has written, if any.
+    file: Option<File>,
+    length: u64,
+    /// Whether a power cut could take a report that was appended.
+    is_dirty: bool,
     state: State,
     totals: Totals,
+    /// How many reports of earlier agents have no selected destination any more.
+    forgotten: usize,
+    /// Whether the agent has read what earlier agents left. Before, it writes nothing.
+    is_recovered: bool,
     /// Why the log is in memory only.
     fault: Option<String>,
     /// What happened to the file when the agent opened it.
@@ -105,15 +116,39 @@ pub struct LogStatus {
     pub totals: Totals,
     /// A sentence for people, if anything is wrong.
     pub problem: Option<String>,
-    pending_for: [usize; Destination::ALL.len()],
+    pub(super) pending_for: [usize; Destination::ALL.len()],
     /// The number of the last report.
     pub(super) last_number: u64,
+    pub(super) is_dirty: bool,
+    pub(super) is_in_memory_only: bool,
+    /// Whether each selected destination can be reached.
+    pub(super) links: [Option<Link>; Destination::ALL.len()],
 }
 
 impl LogStatus {
     /// Reports that a destination has not acknowledged.
     pub const fn pending_for(&self, destination: Destination) -> usize {
         self.pending_for[destination.index()]
+    }
+
+    /// Whether each selected destination can be reached.
+    pub fn links(&self) -> impl Iterator<Item = (Destination, &Link)> {
+        let links = Destination::ALL.into_iter().zip(&self.links);
+        links.filter_map(|(to, link)| Some((to, link.as_ref()?)))
+    }
+
+    /// Present problems, one sentence each.
+    pub fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::from_iter(self.problem.clone());
+        for (to, link) in self.links() {
+            if let Link::Waiting { error, until } = link {
+                let (name, pending) = (to.as_str(), self.pending_for(to));
+                problems.push(format!(
+                    "{name}: {error}; {pending} reports wait, the next attempt is at {until:.0}"
+                ));
+            }
+        }
+        problems
     }
 }
 
@@ -124,8 +159,6 @@ pub struct Recovered {
     pub checkpoint: Option<Vec<u8>>,
     /// The latest kills, oldest first.
     pub latest: Vec<Arc<OomReport>>,
-    /// How many reports each selected destination has not acknowledged.
-    pub pending: Vec<(Destination, usize)>,
     /// How many reports have no selected destination any more.
     pub forgotten: usize,
     /// A sentence for people, if anything is wrong.
@@ -157,97 +190,53 @@ impl KillLog {
         let mut log = Self {
             bounds,
             selected,
-            file: LogFile::new(directory),
+            directory: directory.to_owned(),
             state: State::new(LATEST.min(bounds.max_reports / 4), bounds.max_reports),
-            totals: Totals::default(),
-            fault: None,
-            opening: None,
-            long_checkpoint: None,
+            fault: Some("no attempt to read it was made".to_owned()),
+            ..Self::default()
         };
-        let recovered = log.recover();
-        let forgotten = or_fault(&mut log.fault, recovered).unwrap_or(0);
-        log.make_room();
-        let status = log.status();
+        log.restore();
         let recovered = Recovered {
-            checkpoint: Some(log.state.checkpoint.clone()).filter(|checkpoint| !checkpoint.is_empty()),
+            checkpoint: log.state.checkpoint.clone(),
             latest: log.state.latest(),
-            pending: selected.iter().map(|one| (one, status.pending_for(one))).collect(),
-            forgotten,
-            problem: status.problem,
+            forgotten: log.forgotten,
+            problem: log.problem(),
         };
         (log, recovered)
-    }
-
-    /// Reads the log and the files of the version before. Returns how many reports have no selected destination any more.
-    fn recover(&mut self) -> Result<usize> {
-        let mut rewrite = true;
-        if let Some(bytes) = self.file.open()? {
-            let (end, damage) = self.state.replay(&HEADER, &bytes);
-            if let Some(damage) = damage {
-                let aside = self.file.set_aside()?;
-                self.totals.lost += 1;
-                self.opening = Some(format!(
-                    "the log of OOM kills was damaged {damage}; what came before is kept, the file is now {}",
-                    aside.display()
-                ));
-            } else if end >= HEADER.len() {
-                self.file.truncate(end)?;
-                rewrite = false;
-            }
-        }
-        let earlier = EarlierFiles::read(&self.file.directory);
-        rewrite |= !earlier.is_empty();
-        self.carry_over(&earlier);
-        let forgotten = self.state.forget_all_but(self.selected);
-        for destination in self.selected.iter() {
-            // The reports that were on the way when the agent ended are among the oldest.
-            self.state.send_after(destination, 0, destination.window());
-        }
-        if rewrite {
-            self.rewrite();
-        }
-        if !self.is_in_memory_only() {
-            earlier.retire(&self.file.directory);
-        }
-        Ok(forgotten)
     }
 
     /// Stores all of this in one entry. Blocks.
     pub fn commit(&mut self, commit: Commit) -> Committed {
         let mut committed = Committed::default();
-        let mut entry = Entry {
-            checkpoint: commit.checkpoint.and_then(|checkpoint| self.new_checkpoint(checkpoint)),
-            ..Entry::default()
-        };
-        let (mut reports, mut json) = (Vec::new(), Vec::new());
+        let before = self.state.last_number;
         for report in commit.reports {
             if !self.state.seen.insert(IdHash::of(&report.id)) {
                 committed.duplicates += 1;
                 continue;
             }
             committed.stored += 1;
-            let (report, text) = match self.bounded(report.into()) {
-                Ok(bounded) => bounded,
-                Err(error) => {
-                    tracing::error!(%error, "a report cannot be written");
-                    self.totals.lost += 1;
-                    continue;
-                }
-            };
-            entry.stored.push(Stored {
-                number: self.state.next_number(),
-                pending: self.selected.bits(),
-                length: length_of(&text),
-            });
-            reports.push(report);
-            json.extend(text);
+            let mut slot = Slot::new(report.into(), self.selected);
+            if slot.length > LONGEST_REPORT {
+                self.totals.folded += 1;
+                let count = Report::Aggregate(Box::new(slot.report.into_aggregate()));
+                slot = Slot::new(count, self.selected);
+            }
+            self.state.push(slot);
         }
-        if entry.checkpoint.is_some() || !reports.is_empty() {
+        let checkpoint = commit
+            .checkpoint
+            .filter(|checkpoint| self.is_new_checkpoint(checkpoint));
+        if checkpoint.is_some() || committed.stored > 0 {
             failpoint("kills.seen");
-            self.append(entry, reports, &json);
+            let entry = Entry {
+                checkpoint: checkpoint.clone(),
+                ..Entry::default()
+            };
+            self.state.checkpoint = checkpoint.or(self.state.checkpoint.take());
+            let stored = self.state.slots.range((Bound::Excluded(before), Bound::Unbounded));
+            self.append(frame(entry, stored), committed.stored > 0);
             failpoint("kills.appended");
             self.make_room();
-            self.compact();
         }
         committed.on_disk = !self.is_in_memory_only();
         committed
@@ -261,95 +250,57 @@ impl KillLog {
 
     /// A destination acknowledges the reports with these numbers. Returns how many were pending for it. Blocks.
     pub fn acknowledge(&mut self, destination: Destination, numbers: &[u64]) -> usize {
+        let destinations = Destinations::from(destination);
         let numbers = numbers.iter().copied();
-        let numbers: BTreeSet<u64> = numbers
-            .filter(|number| self.state.is_pending(destination, *number))
+        let acknowledged: Vec<u64> = numbers
+            .filter(|number| self.state.acknowledge(destinations, *number))
             .collect();
-        let count = numbers.len();
+        let count = acknowledged.len();
         if count > 0 {
-            let acknowledged = Acknowledged {
-                destinations: Destinations::from_iter([destination]).bits(),
-                numbers: Vec::from_iter(numbers),
-            };
             let entry = Entry {
-                acknowledged: vec![acknowledged],
+                acknowledged: vec![Acknowledged {
+                    destinations: destinations.bits().into(),
+                    numbers: acknowledged,
+                }],
                 ..Entry::default()
             };
             failpoint("kills.acknowledged");
-            self.append(entry, Vec::new(), &[]);
-            self.compact();
+            self.append(entry.frame(&[]), false);
         }
         count
     }
 
-    /// The report with its JSON, without detail if that is too long.
-    fn bounded(&mut self, report: Report) -> serde_json::Result<(Report, Vec<u8>)> {
-        let text = serde_json::to_vec(&report)?;
-        if text.len() <= LONGEST_REPORT {
-            return Ok((report, text));
-        }
-        self.totals.folded += 1;
-        let report = Report::Aggregate(Box::new(report.into_aggregate()));
-        let text = serde_json::to_vec(&report)?;
-        Ok((report, text))
-    }
-
-    /// The checkpoint, if it has moved and is not too long to keep.
-    fn new_checkpoint(&mut self, checkpoint: Vec<u8>) -> Option<Vec<u8>> {
+    /// Whether the checkpoint has moved and is not too long to keep.
+    fn is_new_checkpoint(&mut self, checkpoint: &Vec<u8>) -> bool {
         let fits = wide(checkpoint.len()) <= self.bounds.max_bytes / 4;
         self.long_checkpoint = (!fits).then_some(checkpoint.len());
-        (fits && checkpoint != self.state.checkpoint).then_some(checkpoint)
-    }
-
-    /// Takes in an entry with its reports and appends it; rewrites the file where the entry finds no room.
-    fn append(&mut self, entry: Entry, reports: Vec<Report>, json: &[u8]) {
-        let frame = entry.frame(json).ok();
-        let frame = frame
-            .filter(|frame| self.file.is_in_place() && self.file.length + wide(frame.len()) <= self.bounds.max_bytes);
-        self.state.apply(entry, reports);
-        match frame {
-            _ if self.is_in_memory_only() => {}
-            Some(frame) => {
-                let appended = or_fault(&mut self.fault, self.file.append(&frame));
-                self.file.is_dirty |= appended.is_some() && !json.is_empty();
-            }
-            None => self.rewrite(),
-        }
-    }
-
-    /// Waits until the disk has every report. Blocks.
-    pub fn sync(&mut self) {
-        // The kernel forgets which pages it could not write (fsync(2)): after an error only a new file can be trusted.
-        let waited = or_fault(&mut self.fault, self.file.sync());
-        self.totals.syncs += u64::from(waited == Some(true));
+        fits && self.state.checkpoint.as_ref() != Some(checkpoint)
     }
 
     /// Whether a power cut could take a report that [`Self::sync`] would save.
     pub const fn is_dirty(&self) -> bool {
-        self.file.is_dirty
+        self.is_dirty
     }
 
     /// Writes the log, if it is in memory only. Returns whether the disk has everything. Blocks.
     pub fn restore(&mut self) -> bool {
-        if self.is_in_memory_only() {
-            let opened = self.open_again();
-            if or_fault(&mut self.fault, opened).is_some() {
-                self.rewrite();
-            }
+        if self.is_in_memory_only() && self.is_recovered {
+            self.rewrite();
+        } else if self.is_in_memory_only()
+            && let Err(error) = self.recover()
+        {
+            self.fault = Some(format!("{error:#}"));
         }
         !self.is_in_memory_only()
     }
 
-    /// Opens the log if that was not possible before. Does not overwrite a log that the agent has not read at its start.
-    fn open_again(&mut self) -> Result<()> {
-        if !self.file.is_open && self.file.open()?.is_some() {
-            let aside = self.file.set_aside()?;
-            self.opening = Some(format!(
-                "a log of OOM kills turned up after the start, too late to be read; it is now {}",
-                aside.display()
-            ));
+    /// Brings to the disk what it lacks. Blocks.
+    pub(super) fn save(&mut self) {
+        if !self.is_in_memory_only() {
+            self.sync();
+        } else if self.restore() {
+            tracing::info!("OOM reports are kept on disk again");
         }
-        Ok(())
     }
 
     /// A sentence for people, if anything is wrong.
@@ -383,6 +334,8 @@ impl KillLog {
             totals: self.totals,
             problem: self.problem(),
             last_number: self.state.last_number,
+            is_dirty: self.is_dirty(),
+            is_in_memory_only: self.is_in_memory_only(),
             ..LogStatus::default()
         };
         for slot in self.state.pending() {
@@ -392,16 +345,6 @@ impl KillLog {
         }
         status
     }
-}
-
-/// Makes an error the fault for which the log is in memory only.
-fn or_fault<T>(fault: &mut Option<String>, result: Result<T>) -> Option<T> {
-    result.inspect_err(|error| *fault = Some(format!("{error:#}"))).ok()
-}
-
-/// Reports of 4 GiB are cut down long before.
-fn length_of(json: &[u8]) -> u32 {
-    u32::try_from(json.len()).unwrap_or(u32::MAX)
 }
 
 /// A length in memory is at most 64 bits wide.

@@ -8,11 +8,7 @@ use std::collections::BTreeMap;
 
 use super::state::{Slot, State};
 use super::{KillLog, wide};
-use crate::oom::KillFacts;
 use crate::report::content::Report;
-
-/// A shorter file is not worth rewriting.
-const SMALL: u64 = 4 << 20;
 
 impl KillLog {
     /// Aggregates, if there is more than the bounds allow, until a quarter of the room is free: first the older half of
@@ -29,9 +25,7 @@ impl KillLog {
             (Grain::Node, true, 1),
         ];
         for (grain, all, divisor) in stages {
-            let mut numbers = self.state.aggregatable(all);
-            numbers.truncate(numbers.len().div_ceil(divisor));
-            self.totals.folded += self.state.aggregate(&numbers, grain, all);
+            self.totals.folded += self.state.aggregate(grain, all, divisor);
             if self.fits(3, 4) {
                 break;
             }
@@ -51,57 +45,47 @@ impl KillLog {
         within(status.bytes, self.bounds.max_bytes / 2)
             && within(wide(status.reports), wide(self.bounds.max_reports.max(4)))
     }
-
-    /// Rewrites a file that is mostly about reports that no destination needs any more.
-    pub(super) fn compact(&mut self) {
-        let small = SMALL.min(self.bounds.max_bytes / 4);
-        if self.is_in_memory_only() || self.file.length <= small {
-            return;
-        }
-        let lengths = self.state.slots.values().map(|slot| u64::from(slot.length));
-        let needed = lengths.sum::<u64>() + wide(self.state.checkpoint.len());
-        if self.file.length / 4 > needed {
-            self.rewrite();
-        }
-    }
-
-    /// Writes the state into a new file, which replaces the old one. If that fails, the log writes
-    /// nothing more until [`KillLog::restore`] succeeds.
-    pub(super) fn rewrite(&mut self) {
-        if self.file.is_open {
-            let replaced = self.file.replace(self.state.frames());
-            self.fault = replaced.err().map(|error| format!("{error:#}"));
-            self.totals.syncs += u64::from(self.fault.is_none());
-        }
-    }
 }
 
 /// Which kills share a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Grain {
+pub(super) enum Grain {
     /// Those of one container at one level.
     Container,
     Node,
 }
 
 impl State {
-    /// Aggregates those of the reports with these numbers, which ascend, that share a count; a report that shares its count
-    /// with no other keeps its detail. Returns how many kills lost theirs.
+    /// Aggregates the oldest pending reports that share a count: those that no destination can have received and that are not
+    /// among the latest kills, or all of them; of these a part. A report that shares its count with no other keeps its detail.
+    /// Returns how many kills lost theirs.
     ///
-    /// A count takes the number of its oldest report, or a new number: a destination that may have received one of the reports
-    /// asks for those after it.
-    fn aggregate(&mut self, numbers: &[u64], grain: Grain, renumber: bool) -> u64 {
+    /// A count takes the number of its oldest report, or, with all, a new number: a destination that may have received one of
+    /// the reports asks for those after it.
+    pub(super) fn aggregate(&mut self, grain: Grain, all: bool, divisor: usize) -> u64 {
+        let oldest_latest = self.oldest_latest();
+        let pending = self.slots.iter().filter(|(_, slot)| !slot.pending.is_empty());
+        let found = pending.filter(|(number, slot)| {
+            all || (slot.in_flight.is_empty() && (slot.report.kill().is_none() || **number < oldest_latest))
+        });
         // Reports that are pending for different destinations never share a count.
+        let counts = found.map(|(number, slot)| {
+            let facts = (grain == Grain::Container).then(|| slot.report.facts());
+            let container = facts.map(|facts| {
+                let container = facts.container.as_ref().map(|container| &container.name);
+                format!("{:?}", (&facts.pod, container, facts.level, facts.limit_of()))
+            });
+            (*number, (slot.pending, container))
+        });
+        let counts: Vec<_> = counts.collect();
+        let part = counts.len().div_ceil(divisor);
         let mut groups: BTreeMap<_, Vec<u64>> = BTreeMap::new();
-        for number in numbers {
-            if let Some(slot) = self.slots.get(number) {
-                let container = (grain == Grain::Container).then(|| container_of(slot.report.facts()));
-                groups.entry((slot.pending, container)).or_default().push(*number);
-            }
+        for (number, count) in counts.into_iter().take(part) {
+            groups.entry(count).or_default().push(number);
         }
         let mut folded = 0;
         for ((pending, _), group) in groups.into_iter().filter(|(_, group)| group.len() > 1) {
-            let number = if renumber { self.next_number() } else { group[0] };
+            let number = if all { self.last_number + 1 } else { group[0] };
             let reports = group.iter().filter_map(|number| self.slots.remove(number));
             let counts = reports.map(|slot| {
                 folded += u64::from(slot.report.kill().is_some());
@@ -113,19 +97,11 @@ impl State {
                 sum
             });
             if let Some(sum) = sum {
-                self.insert(number, Slot::measured(Report::Aggregate(Box::new(sum)), pending));
+                self.insert(number, Slot::new(Report::Aggregate(Box::new(sum)), pending));
             }
         }
         folded
     }
-}
-
-fn container_of(facts: &KillFacts) -> [String; 6] {
-    let pod = facts.pod.clone().unwrap_or_default();
-    let container = facts.container.clone().unwrap_or_default().name;
-    let levels = [facts.level, facts.limit_of()].map(|level| level.to_string());
-    let [level, limit_of] = levels;
-    [pod.uid, pod.namespace, pod.name, container, level, limit_of]
 }
 
 #[cfg(test)]
@@ -133,21 +109,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::report::destination::Destinations;
+    use crate::report::destination::from_bits;
     use crate::report::testing::{arbitrary_kill, kill_of};
 
     /// Reports that are pending for these destinations, numbered from 1.
     fn state(reports: impl IntoIterator<Item = (u32, Report)>) -> State {
         let mut state = State::new(0, 99);
         for (number, (pending, report)) in (1..).zip(reports) {
-            state.insert(number, Slot::measured(report, Destinations::from_bits(pending)));
+            state.insert(number, Slot::new(report, from_bits(pending)));
         }
         state
     }
 
     /// Aggregates everything.
     fn aggregate(state: &mut State, grain: Grain) -> u64 {
-        state.aggregate(&state.aggregatable(true), grain, false)
+        state.aggregate(grain, false, 1)
     }
 
     #[test]
@@ -196,7 +172,7 @@ mod tests {
         ) {
             let mut before = [0u64; 3];
             for (_, pending) in &kills {
-                Destinations::from_bits(*pending).iter().for_each(|one| before[one.index()] += 1);
+                from_bits(*pending).iter().for_each(|one| before[one.index()] += 1);
             }
             let mut state = state(kills.iter().map(|(kill, to)| (*to, kill.clone().into())));
             aggregate(&mut state, if coarse { Grain::Node } else { Grain::Container });

@@ -1,30 +1,31 @@
 //! The content of the log: reports and the destinations that have not acknowledged them, the ids stored lately, the last
 //! checkpoint. Pure.
 //!
-//! [`State::apply`] takes in an entry that the log writes, and one that it reads from a file, so both lead to the same state.
 //! A report stays while a destination has not acknowledged it, or while it is one of the latest kills, which operators list.
-//! Numbers of reports only ascend.
+//! Numbers of reports only ascend; each agent numbers the reports that it finds anew.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::frame::{self, Acknowledged, Entry, Header, Stored};
-use super::length_of;
+use anyhow::Result;
+use indexmap::IndexSet;
+
+use super::frame::{Acknowledged, Entry, Stored};
 use crate::oom::OomReport;
 use crate::report::content::Report;
-use crate::report::destination::{Destination, Destinations};
+use crate::report::destination::{Destination, Destinations, from_bits};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) slots: BTreeMap<u64, Slot>,
     /// How many of the latest kills stay though every destination has them.
-    most_latest: usize,
+    pub(super) most_latest: usize,
     pub(super) last_number: u64,
     pub(super) seen: SeenIds,
-    /// The last checkpoint; empty before the first.
-    pub(super) checkpoint: Vec<u8>,
+    /// The last checkpoint.
+    pub(super) checkpoint: Option<Vec<u8>>,
 }
 
 /// A report of the log.
@@ -35,7 +36,7 @@ pub(super) struct Slot {
     pub(super) pending: Destinations,
     /// The destinations that may have received the report without an acknowledgement. To aggregate the report would count
     /// its kill for them twice.
-    in_flight: Destinations,
+    pub(super) in_flight: Destinations,
     /// The length of its JSON in bytes.
     pub(super) length: u32,
 }
@@ -52,71 +53,85 @@ impl State {
     /// Keeps so many of the latest kills and remembers so many ids.
     pub(super) fn new(most_latest: usize, most_ids: usize) -> Self {
         Self {
-            slots: BTreeMap::new(),
             most_latest,
-            last_number: 0,
             seen: SeenIds::new(most_ids),
-            checkpoint: Vec::new(),
+            ..Self::default()
         }
     }
 
-    /// Takes in a log with this header up to the first damage. Returns the end of the last good entry and the damage of
-    /// the rest, as [`frame::read`] does.
-    pub(super) fn replay(&mut self, header: &Header, bytes: &[u8]) -> (usize, Option<String>) {
-        frame::read(header, bytes, |payload| {
-            let (entry, reports) = Entry::read(payload)?;
-            self.apply(entry, reports);
-            Ok(())
-        })
-    }
-
-    /// Takes in an entry and its reports.
-    pub(super) fn apply(&mut self, entry: Entry, reports: Vec<Report>) {
+    /// Takes in a frame of a log.
+    pub(super) fn replay_entry(&mut self, payload: &[u8]) -> Result<()> {
+        let (entry, reports) = Entry::read(payload)?;
         self.seen.insert_bytes(&entry.known_ids);
-        self.last_number = self.last_number.max(entry.last_number);
         for (stored, report) in entry.stored.iter().zip(reports) {
             self.seen.insert(IdHash::of(&report.id()));
-            let pending = Destinations::from_bits(stored.pending);
-            self.insert(stored.number, Slot::new(report, pending, stored.length));
+            let slot = Slot::new(report, from_bits(stored.pending));
+            self.insert(stored.number, slot);
         }
         for Acknowledged { destinations, numbers } in entry.acknowledged {
-            let destinations = Destinations::from_bits(destinations);
-            numbers
-                .into_iter()
-                .for_each(|number| self.acknowledge(destinations, number));
+            let destinations = from_bits(destinations);
+            for number in numbers {
+                self.acknowledge(destinations, number);
+            }
         }
-        if let Some(checkpoint) = entry.checkpoint {
+        self.checkpoint = entry.checkpoint.or(self.checkpoint.take());
+        Ok(())
+    }
+
+    /// Takes in a frame of the journal of version 0.1. It holds lines of JSON: the checkpoint, which is empty if it stays as it
+    /// was, then kills.
+    pub(super) fn replay_kills(&mut self, payload: &[u8]) -> Result<()> {
+        let mut lines = payload.split(|byte| *byte == b'\n');
+        let checkpoint = lines.next().filter(|checkpoint| !checkpoint.is_empty());
+        let kills: Vec<OomReport> = lines.map(serde_json::from_slice).collect::<Result<_, _>>()?;
+        for kill in kills {
+            self.push(Slot::new(kill.into(), Destinations::empty()));
+        }
+        self.checkpoint = checkpoint.map(<[u8]>::to_vec).or(self.checkpoint.take());
+        Ok(())
+    }
+
+    /// Takes in what several files hold, for the selected destinations: the reports whose ids are new, the ids, and the last
+    /// checkpoint unless this state has one. Returns how many reports have no selected destination any more.
+    pub(super) fn take_in(&mut self, found: Vec<Self>, selected: Destinations) -> usize {
+        let mut slots = Vec::new();
+        let mut checkpoint = None;
+        for state in found {
+            let is_new = |slot: &Slot| !self.seen.ids.contains(&IdHash::of(&slot.report.id()));
+            slots.extend(state.slots.into_values().filter(is_new));
+            for id in state.seen.ids {
+                self.seen.insert(id);
+            }
+            checkpoint = state.checkpoint.or(checkpoint);
+        }
+        if self.checkpoint.is_none() {
             self.checkpoint = checkpoint;
         }
+        slots.sort_by_key(|slot: &Slot| slot.report.last());
+        let mut forgotten = 0;
+        for slot in slots {
+            let pending = slot.pending & selected;
+            forgotten += usize::from(pending.is_empty() && !slot.pending.is_empty());
+            self.seen.insert(IdHash::of(&slot.report.id()));
+            self.push(Slot { pending, ..slot });
+        }
+        forgotten
     }
 
     /// The frames of a file that holds this state and nothing else.
     pub(super) fn frames(&self) -> impl Iterator<Item = io::Result<Vec<u8>>> {
         let head = Entry {
-            checkpoint: Some(self.checkpoint.clone()).filter(|checkpoint| !checkpoint.is_empty()),
-            last_number: self.last_number,
+            checkpoint: self.checkpoint.clone(),
             known_ids: self.seen.to_bytes(),
             ..Entry::default()
         };
-        let reports = self.slots.iter().map(|(number, slot)| {
-            let stored = Stored {
-                number: *number,
-                pending: slot.pending.bits(),
-                length: slot.length,
-            };
-            let entry = Entry {
-                stored: vec![stored],
-                ..Entry::default()
-            };
-            entry.frame(&serde_json::to_vec(&slot.report)?)
-        });
+        let reports = self.slots.iter().map(|report| frame(Entry::default(), [report]));
         std::iter::once(head.frame(&[])).chain(reports)
     }
 
-    /// A number that no report has yet.
-    pub(super) const fn next_number(&mut self) -> u64 {
-        self.last_number += 1;
-        self.last_number
+    /// Adds a report under the next number.
+    pub(super) fn push(&mut self, slot: Slot) {
+        self.insert(self.last_number + 1, slot);
     }
 
     pub(super) fn insert(&mut self, number: u64, slot: Slot) {
@@ -145,7 +160,7 @@ impl State {
     }
 
     /// The number of the oldest of the latest kills.
-    fn oldest_latest(&self) -> u64 {
+    pub(super) fn oldest_latest(&self) -> u64 {
         let oldest = self.kills().take(self.most_latest).last();
         oldest.map_or(u64::MAX, |(number, _)| number)
     }
@@ -159,28 +174,16 @@ impl State {
         }
     }
 
-    /// Removes these destinations from those that need the report.
-    pub(super) fn acknowledge(&mut self, destinations: Destinations, number: u64) {
-        if let Some(slot) = self.slots.get_mut(&number) {
-            slot.pending = slot.pending.without(destinations);
-            slot.in_flight = slot.in_flight.without(destinations);
-            self.remove_unless_needed(number);
-        }
-    }
-
-    /// Gives up the deliveries to all other destinations. Returns how many reports have no selected one.
-    pub(super) fn forget_all_but(&mut self, selected: Destinations) -> usize {
-        let before = self.pending().count();
-        let numbers: Vec<u64> = self.slots.keys().copied().collect();
-        let others = Destinations::from_iter(Destination::ALL).without(selected);
-        numbers.into_iter().for_each(|number| self.acknowledge(others, number));
-        before - self.pending().count()
-    }
-
-    /// Whether a destination has not acknowledged the report.
-    pub(super) fn is_pending(&self, destination: Destination, number: u64) -> bool {
-        let slot = self.slots.get(&number);
-        slot.is_some_and(|slot| slot.pending.contains(destination))
+    /// Removes these destinations from those that need the report. Returns whether one of them needed it.
+    pub(super) fn acknowledge(&mut self, destinations: Destinations, number: u64) -> bool {
+        let Some(slot) = self.slots.get_mut(&number) else {
+            return false;
+        };
+        let was_pending = slot.pending.intersects(destinations);
+        slot.pending.remove(destinations);
+        slot.in_flight.remove(destinations);
+        self.remove_unless_needed(number);
+        was_pending
     }
 
     /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on the
@@ -198,36 +201,38 @@ impl State {
         sent.collect()
     }
 
-    /// The pending reports that may become counts, oldest first: those that no destination can have received and that are not
-    /// among the latest kills; or all of them.
-    pub(super) fn aggregatable(&self, all: bool) -> Vec<u64> {
-        let oldest_latest = self.oldest_latest();
-        let pending = self.slots.iter().filter(|(_, slot)| !slot.pending.is_empty());
-        let found = pending.filter(|(number, slot)| {
-            all || (slot.in_flight.is_empty() && (slot.report.kill().is_none() || **number < oldest_latest))
-        });
-        found.map(|(number, _)| *number).collect()
-    }
-
     /// The reports that some destination has not acknowledged.
     pub(super) fn pending(&self) -> impl Iterator<Item = &Slot> {
         self.slots.values().filter(|slot| !slot.pending.is_empty())
     }
 }
 
-impl Slot {
-    /// Measures a report that no destination has received yet.
-    pub(super) fn measured(report: Report, pending: Destinations) -> Self {
-        // A report without JSON takes no room.
-        let length = serde_json::to_vec(&report).map_or(0, |json| length_of(&json));
-        Self::new(report, pending, length)
+/// The frame of this entry and these reports.
+pub(super) fn frame<'a>(
+    mut entry: Entry,
+    reports: impl IntoIterator<Item = (&'a u64, &'a Slot)>,
+) -> io::Result<Vec<u8>> {
+    let mut json = Vec::new();
+    for (number, slot) in reports {
+        serde_json::to_writer(&mut json, &slot.report)?;
+        entry.stored.push(Stored {
+            number: *number,
+            pending: slot.pending.bits().into(),
+            length: slot.length,
+        });
     }
+    entry.frame(&json)
+}
 
-    const fn new(report: Report, pending: Destinations, length: u32) -> Self {
+impl Slot {
+    /// A report that no destination has received yet.
+    pub(super) fn new(report: Report, pending: Destinations) -> Self {
+        // A report without JSON takes no room.
+        let length = serde_json::to_vec(&report).map_or(0, |json| u32::try_from(json.len()).unwrap_or(u32::MAX));
         Self {
             report,
             pending,
-            in_flight: Destinations::NONE,
+            in_flight: Destinations::empty(),
             length,
         }
     }
@@ -237,8 +242,8 @@ impl Slot {
 #[cfg(any(test, fuzzing))]
 pub(crate) fn fuzz_log(bytes: &[u8]) {
     let header = bytes.first_chunk().copied().unwrap_or_default();
-    let (end, _) = State::new(64, 64).replay(&header, bytes);
-    assert!(end <= bytes.len());
+    let mut state = State::new(64, 64);
+    super::frame::read(&header, bytes, |payload| state.replay_entry(payload));
 }
 
 /// FNV-1a of 128 bits of an id (<https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>). Files on disk and names
@@ -260,39 +265,31 @@ impl IdHash {
 }
 
 /// The ids stored last, up to a number of them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct SeenIds {
     most: usize,
-    order: VecDeque<IdHash>,
-    known: HashSet<IdHash>,
+    pub(super) ids: IndexSet<IdHash>,
 }
 
 impl SeenIds {
     pub(crate) fn new(most: usize) -> Self {
-        Self {
-            most: most.max(1),
-            order: VecDeque::new(),
-            known: HashSet::new(),
-        }
+        let (most, ids) = (most.max(1), IndexSet::new());
+        Self { most, ids }
     }
 
     /// Remembers an id. Returns whether it was new.
     pub(crate) fn insert(&mut self, id: IdHash) -> bool {
-        if !self.known.insert(id) {
-            return false;
+        let is_new = !self.ids.contains(&id);
+        if is_new && self.ids.len() >= self.most {
+            // To remove the oldest moves all others: an eighth of them goes at once.
+            self.ids.drain(..self.most.div_ceil(8));
         }
-        if self.order.len() == self.most
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.known.remove(&oldest);
-        }
-        self.order.push_back(id);
-        true
+        is_new && self.ids.insert(id)
     }
 
     /// The hashes as on disk, oldest first.
     pub(super) fn to_bytes(&self) -> Vec<u8> {
-        self.order.iter().flat_map(|id| id.0.to_le_bytes()).collect()
+        self.ids.iter().flat_map(|id| id.0.to_le_bytes()).collect()
     }
 
     pub(super) fn insert_bytes(&mut self, bytes: &[u8]) {
@@ -306,13 +303,14 @@ impl SeenIds {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::log::room::Grain;
     use crate::report::testing::kill_of;
 
     fn state(most_latest: usize, pending: &[u32]) -> State {
         let mut state = State::new(most_latest, 9);
         for (number, pending) in (1..).zip(pending) {
             let kill = kill_of("web", number).into();
-            state.insert(number, Slot::measured(kill, Destinations::from_bits(*pending)));
+            state.insert(number, Slot::new(kill, from_bits(*pending)));
         }
         state
     }
@@ -325,10 +323,10 @@ mod tests {
     fn a_report_stays_until_every_destination_acknowledged_it() {
         let mut state = state(0, &[5]);
         state.acknowledge(Destinations::from_iter([Destination::PodEvents]), 1);
-        assert!(state.is_pending(Destination::Grpc, 1) && !state.is_pending(Destination::PodEvents, 1));
+        assert_eq!(state.slots[&1].pending, Destinations::from(Destination::Grpc));
         assert_eq!(state.send_after(Destination::PodEvents, 0, 9), []);
         assert_eq!(state.send_after(Destination::Grpc, 0, 9).len(), 1);
-        state.acknowledge(Destinations::from_bits(7), 1);
+        state.acknowledge(from_bits(7), 1);
         assert_eq!(numbers(&state), [0; 0]);
     }
 
@@ -336,7 +334,7 @@ mod tests {
     fn the_latest_kills_stay_whatever_is_acknowledged() {
         let mut state = state(2, &[4, 0, 0]);
         assert_eq!(numbers(&state), [1, 2, 3]);
-        state.acknowledge(Destinations::from_bits(4), 1);
+        state.acknowledge(from_bits(4), 1);
         assert_eq!(numbers(&state), [2, 3]);
         assert_eq!((state.latest().len(), state.pending().count()), (2, 0));
     }
@@ -345,8 +343,10 @@ mod tests {
     fn what_a_destination_may_have_received_is_not_aggregated() {
         let mut state = state(1, &[4, 4, 4, 4]);
         assert_eq!(state.send_after(Destination::Grpc, 1, 1).len(), 1);
-        assert_eq!(state.aggregatable(false), [1, 3]);
-        assert_eq!(state.aggregatable(true), [1, 2, 3, 4]);
+        assert_eq!(state.aggregate(Grain::Node, false, 1), 2, "1 and 3");
+        assert_eq!(numbers(&state), [1, 2, 4]);
+        assert_eq!(state.aggregate(Grain::Node, true, 1), 2, "all");
+        assert_eq!(numbers(&state), [5]);
     }
 }
 

@@ -66,13 +66,13 @@ fn what_is_committed_is_there_after_a_restart_until_it_is_acknowledged() {
 
     let (mut log, recovered) = open(directory.path());
     assert_eq!(recovered.checkpoint.as_deref(), Some(&b"up to 3"[..]));
-    assert_eq!(recovered.pending, [(Destination::Grpc, 1)]);
+    assert_eq!(log.status().pending_for(Destination::Grpc), 1);
     let pending = log.next_for(Destination::Grpc, 0, 9);
     assert_eq!(pending[0].report, Report::from(kill_of("web", 2)));
     assert_eq!(pending.len(), 1);
     log.acknowledge(Destination::Grpc, &[2]);
     drop(log);
-    assert_eq!(open(directory.path()).1.pending, [(Destination::Grpc, 0)]);
+    assert_eq!(open(directory.path()).0.pending(), 0);
 }
 
 #[test]
@@ -103,7 +103,10 @@ fn destinations_are_owed_independently_and_new_ones_only_what_is_new() {
     // The VPA's Events are not selected any more: nobody waits for them.
     let two = Destinations::from_iter([Destination::PodEvents, Destination::Grpc]);
     let (log, recovered) = KillLog::open(directory.path(), Bounds::default(), two);
-    assert_eq!(recovered.pending, [(Destination::PodEvents, 0), (Destination::Grpc, 2)]);
+    assert_eq!(
+        [Destination::PodEvents, Destination::Grpc].map(|one| log.status().pending_for(one)),
+        [0, 2]
+    );
     assert_eq!(recovered.forgotten, 0);
     drop(log);
     let pods = Destinations::from_iter([Destination::PodEvents]);
@@ -118,11 +121,11 @@ fn destinations_are_owed_independently_and_new_ones_only_what_is_new() {
 #[test]
 fn without_destinations_nothing_is_pending_and_the_latest_kills_and_the_checkpoint_are_kept() {
     let directory = tempfile::tempdir().unwrap();
-    let (mut log, _) = KillLog::open(directory.path(), Bounds::default(), Destinations::NONE);
+    let (mut log, _) = KillLog::open(directory.path(), Bounds::default(), Destinations::empty());
     log.commit(commit(1..=2));
     assert_eq!(log.pending(), 0);
     drop(log);
-    let (_, recovered) = KillLog::open(directory.path(), Bounds::default(), Destinations::NONE);
+    let (_, recovered) = KillLog::open(directory.path(), Bounds::default(), Destinations::empty());
     assert_eq!(recovered.checkpoint.as_deref(), Some(&b"up to 2"[..]));
     assert_eq!(recovered.latest.len(), 2);
 }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use futures::future::{BoxFuture, FutureExt};
 use serde_json::json;
@@ -11,8 +12,8 @@ use vscaled::kubernetes::events::PodReference;
 use vscaled::kubernetes::metrics::ApiMetrics;
 use vscaled::observe::metrics::registry;
 use vscaled::oom::KillFacts;
-use vscaled::report::cluster::{EventDelivery, EventPlan, PodMetadata};
-use vscaled::report::events::ContainerFacts;
+use vscaled::report::cluster::{EventDelivery, PodMetadata};
+use vscaled::report::events::{ContainerFacts, PodEvents, Rates};
 use vscaled::report::log::{Bounds, Commit, KillLog};
 use vscaled::report::{Deliver, Destination, Destinations, Report};
 
@@ -54,12 +55,12 @@ async fn deliver(cluster: &ApiServer, directory: &Path) {
     let kubeconfig = cluster.kubeconfig(User::Admin);
     let metrics = ApiMetrics::register(&mut registry());
     let client = ApiClient::connect(Some(&kubeconfig), metrics).await.unwrap();
-    let delivery: Box<dyn Deliver> = Box::new(EventDelivery::new(
+    let delivery: Box<dyn Deliver> = Box::new(EventDelivery {
         client,
-        "node-1",
-        Arc::new(Nothing),
-        EventPlan::for_people(),
-    ));
+        node: "node-1".to_owned(),
+        metadata: Arc::new(Nothing),
+        plan: Box::new(PodEvents::new(Rates::default(), 512, Instant::now())),
+    });
     let station = Station::with(directory, Bounds::default(), vec![delivery]);
     station.settled().await;
     station.finish().await;

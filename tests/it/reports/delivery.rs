@@ -59,13 +59,13 @@ async fn what_happens_while_the_receiver_is_away_arrives_when_it_is_back() {
         station.metric(r#"vscaled_report_connections_total{destination="grpc",outcome="failed"}"#) >= 5
     })
     .await;
-    assert!(station.handle.problems()[0].contains("4500 reports wait"));
+    assert!(station.handle.log().problems()[0].contains("4500 reports wait"));
 
     let receiver = Receiver::at(&address, Manner::BySequence, None).await;
     station.settled().await;
     assert_eq!(receiver.ids(), ids(101..=4600));
     assert_eq!(station.link(), Link::Connected);
-    assert!(station.handle.problems().is_empty());
+    assert!(station.handle.log().problems().is_empty());
     station.finish().await;
 }
 
@@ -83,7 +83,7 @@ async fn what_an_agent_could_not_deliver_its_successor_does() {
     let receiver = Receiver::at(&address, Manner::BySequence, None).await;
     let station = Station::start(&directory, options(&receiver.address));
     assert_eq!(station.recovered.checkpoint.as_deref(), Some(&b"200"[..]));
-    assert_eq!(station.recovered.pending, [(Destination::Grpc, 200)]);
+    assert_eq!(station.recovered.latest.len(), 200);
     station.settled().await;
     assert_eq!(receiver.ids(), ids(1..=200));
     station.finish().await;

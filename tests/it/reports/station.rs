@@ -13,7 +13,7 @@ use vscaled::oom::{
 use vscaled::report::grpc::{GrpcDelivery, GrpcOptions, TlsFiles};
 use vscaled::report::log::{Bounds, KillLog, Recovered};
 use vscaled::report::metrics::ReportMetrics;
-use vscaled::report::{Deliver, Destinations, Link, Reporter};
+use vscaled::report::{Deliver, Destination, Destinations, Link, Reporter};
 
 use super::receiver::eventually;
 
@@ -21,6 +21,8 @@ use super::receiver::eventually;
 pub(crate) struct Station {
     pub(super) handle: Reporter,
     pub(super) recovered: Recovered,
+    /// The first destination.
+    first: Destination,
     registry: Registry,
     stop: CancellationToken,
 }
@@ -47,6 +49,7 @@ impl Station {
     }
 
     pub(crate) fn with(directory: &Path, bounds: Bounds, destinations: Vec<Box<dyn Deliver>>) -> Self {
+        let first = destinations[0].destination();
         let selected: Destinations = destinations.iter().map(|one| one.destination()).collect();
         let (log, recovered) = KillLog::open(directory, bounds, selected);
         let mut registry = Registry::with_prefix("vscaled");
@@ -56,6 +59,7 @@ impl Station {
         Self {
             handle: reporter,
             recovered,
+            first,
             registry,
             stop,
         }
@@ -92,13 +96,14 @@ impl Station {
 
     /// The state of the connection to the first destination.
     pub(super) fn link(&self) -> Link {
-        self.handle.links().next().unwrap().1
+        let status = self.handle.log();
+        let mut links = status.links();
+        links.find(|(to, _)| *to == self.first).unwrap().1.clone()
     }
 
     /// The number of reports without an acknowledgement from the first destination.
     pub(super) fn pending(&self) -> usize {
-        let (first, _) = self.handle.links().next().unwrap();
-        self.handle.log().pending_for(first)
+        self.handle.log().pending_for(self.first)
     }
 
     /// The value of a metric, by its name and labels.

@@ -1,6 +1,7 @@
 //! Files that a crash cut off, or a disk changed.
 
 use super::*;
+use crate::report::log::frame::Stored;
 
 /// A log of six entries: commits of one, two and three kills, an acknowledgement in between.
 fn log_bytes() -> Vec<u8> {

@@ -299,8 +299,8 @@ impl Controller {
             Effect::RunHook(run) => self.run_hook(key, run),
             Effect::RaisePodLevel(bound, low) => self.raise_pod_level(key, bound, low),
             Effect::WatchFiles(handles) => self.watch_files(key, handles),
-            Effect::WatchShrink(number, lowered) => self.watch_shrink(key, number, lowered),
-            Effect::EndShrinkWatch => drop(self.passes.shrink_watches.remove(key)),
+            Effect::WatchShrink(Some((number, lowered))) => self.watch_shrink(key, number, lowered),
+            Effect::WatchShrink(None) => drop(self.passes.shrink_watches.remove(key)),
             Effect::Record { record, news, answers } => {
                 let record = self.publisher.history.add(*record, news);
                 if let Some(request) = answers {

@@ -230,14 +230,6 @@ impl DesiredState {
         self.returning = true;
     }
 
-    /// Begins the way back to the spec anew, after an undone shrink of a pod that had completed it.
-    pub(crate) fn return_later(&mut self, pod: &Pod) {
-        if self.is_empty() {
-            self.remember_origin(pod);
-            self.returning = true;
-        }
-    }
-
     /// Ends the way back to the spec.
     pub(crate) fn end_return(&mut self) {
         if self.overridden.is_none() && self.temporary.is_empty() {

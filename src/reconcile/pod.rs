@@ -213,9 +213,8 @@ pub(crate) enum Effect {
     RaisePodLevel(BoundPod, LowPodLevel),
     /// Watch these cgroup files from now on; `None` stops watching.
     WatchFiles(Option<PodHandles>),
-    /// Watch these lower limits from now on, and no earlier ones.
-    WatchShrink(u64, Vec<Lowering>),
-    EndShrinkWatch,
+    /// Watch these lower limits of the pass with this number from now on, and no earlier ones; `None` stops watching.
+    WatchShrink(Option<(u64, Vec<Lowering>)>),
     /// Answer the request with this record, and keep the record in the history if it is news.
     Record {
         record: Box<ChangeRecord>,
@@ -294,10 +293,9 @@ impl PodState {
         }
         let number = |state: &Self| state.shrink.watch().map(|(number, _)| number);
         if number(before) != number(self) {
-            effects.push(match self.shrink.watch() {
-                Some((number, lowered)) => Effect::WatchShrink(number, lowered.to_vec()),
-                None => Effect::EndShrinkWatch,
-            });
+            let watch = self.shrink.watch();
+            let watch = watch.map(|(number, lowered)| (number, lowered.to_vec()));
+            effects.push(Effect::WatchShrink(watch));
         }
         effects
     }
@@ -431,11 +429,13 @@ impl PodState {
 
     /// When the next input from the clock is due, on the monotonic clock and on the wall clock.
     pub(crate) fn wakes_at(&self, now: Instant) -> (Option<Instant>, Option<Timestamp>) {
+        let denied = self.desired.temporary.iter();
+        let denied = denied.filter_map(|limit| Some(limit.denied.as_ref()?.ends));
         let dated = [
             self.desired.override_ends_at(),
             self.shrink.retry_at,
             self.decision.next_change(),
-            self.denied_end(),
+            denied.min(),
             self.evidence_due_at(),
         ];
         (self.work.wakes_at(now), dated.into_iter().flatten().min())
@@ -471,16 +471,15 @@ impl PodState {
         !self.is_enforced() || (drift.in_sync && !drift.runtime_sync_pending && drift.writers.is_empty() && is_clear)
     }
 
-    /// Whether a container of the pod has a temporary memory limit.
-    pub(crate) fn has_temporary_memory(&self) -> bool {
-        self.desired.memory_limits().next().is_some()
-    }
-
     fn follow_shrink(&mut self, ended: Option<ShrinkEnd>, effects: &mut Effects) {
         let Some(ended) = ended else { return };
         if let ShrinkEnd::Undone(why) = &ended {
             self.trouble = Some(effects.now.wall);
-            self.desired.return_later(&self.pod);
+            if self.desired.is_empty() {
+                // The pod had completed the way back to its spec.
+                self.desired.remember_origin(&self.pod);
+                self.desired.returning = true;
+            }
             self.restart(Cause::FailedShrink { why: why.clone() }, effects.now);
         }
         effects.push(Effect::ShrinkEnded(ended));

@@ -231,7 +231,8 @@ impl Controller {
             return;
         }
         // A container with a temporary limit may be about to run out of memory: its files are compared at once.
-        let urgent = |key: &String| self.pods.get(key).is_some_and(PodState::has_temporary_memory);
+        let limited = |state: &PodState| state.desired.memory_limits().next().is_some();
+        let urgent = |key: &String| self.pods.get(key).is_some_and(limited);
         let wait = if self.files.written.iter().any(urgent) {
             Duration::ZERO
         } else {

@@ -120,13 +120,8 @@ impl PodState {
     /// Brings the decision into force, and makes a pass due if the targets change.
     pub(super) fn follow(&mut self, refused: Option<String>, cause: Option<Cause>, delay: Duration, now: Now) {
         let known = self.no_room.take();
-        let recommended = self.recommendation(now.wall);
-        if recommended.is_none() && !ends_recommendation(self.decision.reason) {
-            self.end_overtaken();
-            return;
-        }
         let before = self.desired.targets(&self.pod);
-        match (recommended, refused) {
+        match (self.recommendation(now.wall), refused) {
             (Some(Recommended { targets, .. }), Some(why)) => {
                 let recorded = known.is_some_and(|known| known.recorded && known.targets == targets);
                 self.no_room = Some(NoRoomFor { targets, why, recorded });
@@ -136,7 +131,8 @@ impl PodState {
                 self.desired.before.get_or_insert_with(had);
                 self.desired.recommended = Some(recommended);
             }
-            (None, _) => self.desired.end_recommendation(),
+            (None, _) if ends_recommendation(self.decision.reason) => self.desired.end_recommendation(),
+            (None, _) => {}
         }
         let after = self.desired.targets(&self.pod);
         if before != after {

@@ -204,11 +204,6 @@ impl PodState {
         }
     }
 
-    pub(super) fn denied_end(&self) -> Option<Timestamp> {
-        let denied = self.desired.temporary.iter().filter_map(|limit| limit.denied.as_ref());
-        denied.map(|denied| denied.ends).min()
-    }
-
     /// Whether a container's limits may grow: not for a while after a denial, unless its spec has other limits since.
     fn may_grow(&self, container: &str, now: Timestamp) -> bool {
         let pause = self.growth.pauses.get(container);

@@ -211,8 +211,7 @@ impl World {
                 Effect::ForgetLeastLimits(uid) => self.least_limits.forget(&uid),
                 Effect::RunPass(pass, job) => (self.started, self.aims) = (Some(pass), Some(job)),
                 Effect::RunHook(run) => assert_eq!(self.hook.replace(run), None, "two hooks in one container"),
-                Effect::WatchShrink(number, _) => self.watched = Some(number),
-                Effect::EndShrinkWatch => self.watched = None,
+                Effect::WatchShrink(watch) => self.watched = watch.map(|(number, _)| number),
                 Effect::Record { answers: Some(id), .. } | Effect::Refuse(id, _) => {
                     assert!(self.waiting.remove(&id), "{id} is answered twice");
                 }

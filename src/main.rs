@@ -24,20 +24,18 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<(), Failure> {
-    let (arguments, restoring) = match CommandLine::parse().command {
-        Command::Run(arguments) => (arguments, None),
-        Command::Restore(restoring) => (restoring.agent.clone(), Some(restoring)),
-    };
-    let config = Config::load(&arguments).map_err(|error| Failure {
+    let command = CommandLine::parse().command;
+    let (Command::Run(arguments) | Command::Restore(RestoreArguments { agent: arguments, .. })) = &command;
+    let config = Config::load(arguments).map_err(|error| Failure {
         code: EXIT_BAD_CONFIGURATION,
         error,
     })?;
     if arguments.print_config {
         return io::print(&config.to_json()?);
     }
-    match restoring {
-        Some(restoring) => restore(&config, &restoring),
-        None => Ok(start(config, arguments)?),
+    match command {
+        Command::Restore(restoring) => restore(&config, &restoring),
+        Command::Run(arguments) => Ok(start(config, arguments)?),
     }
 }
 

@@ -23,7 +23,7 @@ use crate::model::objects::PodId;
 use crate::observe::audit::{Audit, Refusal};
 use crate::plan::resize::ResizeFacts;
 use crate::plan::shrink::FailedShrinks;
-use crate::reconcile::controller::{self, Controller, Event, PodSnapshot, Reply, send};
+use crate::reconcile::controller::{Controller, Event, PodSnapshot, Reply, send};
 use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::{PodState, not_running};
 use crate::reconcile::work::OperatorRequest;
@@ -56,14 +56,12 @@ impl AgentBackend {
         request: impl FnOnce(&mut Controller, Reply<T>) + Send + 'static,
     ) -> Result<T, ControlError> {
         let (reply, answer) = oneshot::channel();
-        let request = controller::Request(Box::new(|controller| request(controller, reply)));
+        let request = Event::Request(Box::new(|controller| request(controller, reply)));
         let busy = |reason: &str| ControlError::Busy(reason.to_owned());
-        self.events
-            .try_send(Event::Request(request))
-            .map_err(|error| match error {
-                TrySendError::Full(_) => busy("too much is going on"),
-                TrySendError::Closed(_) => busy("the agent is shutting down"),
-            })?;
+        self.events.try_send(request).map_err(|error| match error {
+            TrySendError::Full(_) => busy("too much is going on"),
+            TrySendError::Closed(_) => busy("the agent is shutting down"),
+        })?;
         let gone = |_| busy("the pod or the agent went away before it was done");
         answer.await.map_err(gone)?
     }
@@ -110,7 +108,7 @@ impl AgentBackend {
             pid: wanted.pid,
             reason: wanted.reason.clone(),
         };
-        let set = snapshot.headroom.set_override(&mut state.desired, &state.pod, wanted);
+        let set = snapshot.capacity.set_override(&mut state, wanted);
         set.map_err(ControlError::Refused)?;
         // A request of an operator ends the backoff after a failed shrink.
         state.shrink.backoffs = FailedShrinks::default();

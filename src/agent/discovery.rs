@@ -6,11 +6,11 @@
 //! new containers.
 
 mod formula;
+mod limits;
 mod managers;
-mod pod_levels;
 mod starts;
-mod unsaved;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use self::formula::LearnedFormula;
-use self::pod_levels::PodLevels;
+use self::limits::PodLevel;
 use self::starts::Starts;
-pub(super) use self::unsaved::UnsavedLimits;
 use crate::actuate::shrink::Freezer;
 use crate::actuate::{Concurrency, KnownFrom, LeastLimits, Node, RuntimeLink};
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{Hierarchy, Kubepods, PodEntry, page_size};
 use crate::config::{Config, PathSetting};
+use crate::guard::LentLast;
 use crate::model::objects::PodId;
 use crate::model::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind, WeightFormula};
 use crate::oom::watch::NodePods;
@@ -50,8 +50,6 @@ const BUS_DEADLINE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct DiscoveryLinks {
     pub(super) config: Config,
-    /// Every discovered [`Node`] shares it.
-    pub(super) concurrency: Arc<Concurrency>,
     pub(super) freezer: Arc<Freezer>,
     /// The limits that the guard grew.
     pub(super) least_limits: Arc<LeastLimits>,
@@ -61,14 +59,16 @@ pub(super) struct DiscoveryLinks {
     pub(super) residents: watch::Sender<Arc<NodePods>>,
     /// The formula that a pass observed when the runtime wrote a weight.
     pub(super) seen: watch::Receiver<Option<WeightFormula>>,
-    /// The memory limits that an earlier agent may have grown and not saved.
-    pub(super) unsaved: UnsavedLimits,
+    /// The memory limits that an earlier agent may have grown and not saved, by pod UID.
+    pub(super) unsaved: BTreeMap<String, LentLast>,
 }
 
 /// The state of the task: a part that it found once stays.
 #[derive(Debug)]
 pub(super) struct Discovery {
     links: DiscoveryLinks,
+    /// Every discovered [`Node`] shares it.
+    concurrency: Arc<Concurrency>,
     hierarchy: Option<Hierarchy>,
     runtime: Option<KnownRuntime>,
     runtime_events: Option<EventStream>,
@@ -78,7 +78,8 @@ pub(super) struct Discovery {
     containers: Vec<ListedContainer>,
     pods: Vec<PodId>,
     starts: Starts,
-    pod_levels: PodLevels,
+    /// What each pod's limits were found to be, by UID.
+    pod_levels: BTreeMap<String, PodLevel>,
 }
 
 /// The runtime with its name and version.
@@ -93,6 +94,7 @@ struct KnownRuntime {
 impl Discovery {
     pub(super) fn new(links: DiscoveryLinks) -> Self {
         Self {
+            concurrency: Arc::new(Concurrency::new(links.config.workers)),
             links,
             hierarchy: None,
             runtime: None,
@@ -102,7 +104,7 @@ impl Discovery {
             containers: Vec::new(),
             pods: Vec::new(),
             starts: Starts::default(),
-            pod_levels: PodLevels::default(),
+            pod_levels: BTreeMap::new(),
         }
     }
 
@@ -140,26 +142,26 @@ impl Discovery {
         let info = self.runtime.as_ref().map(|runtime| runtime.info.clone());
         let reported = info.as_ref().and_then(|info| info.cgroup_driver);
         let configured = self.links.config.cgroup_driver;
-        let (hierarchy, kubepods, scanned) = match self.find_pods(configured.or(reported)) {
-            Ok(found) => found,
-            Err(error) => {
-                problems.push(error.to_string());
-                return Discovered {
-                    runtime_answers,
-                    problems,
-                    ..Discovered::default()
-                };
-            }
+        let found = self.find_pods(configured.or(reported));
+        let Ok((hierarchy, kubepods, scanned)) = found.map_err(|error| problems.push(error.to_string())) else {
+            return Discovered {
+                runtime_answers,
+                problems,
+                ..Discovered::default()
+            };
         };
         let units = self.find_systemd(kubepods.driver, &mut problems).await;
         let seen = &mut self.links.seen;
         if let (true, Some(formula)) = (seen.has_changed().unwrap_or(false), *seen.borrow_and_update()) {
             self.formula.known = Some(formula);
         }
-        if runtime_answers {
-            self.learn_formula(&hierarchy, &scanned).await;
-        }
         let config = &self.links.config;
+        let has_weights = hierarchy.version() == CgroupVersion::V2;
+        let learns = runtime_answers && has_weights && config.weight_formula.is_none();
+        if let Some(runtime) = self.runtime.as_ref().filter(|_| learns) {
+            let (cri, listed) = (runtime.cri.as_ref(), &self.containers);
+            self.formula.learn(cri, &hierarchy, listed, &scanned).await;
+        }
         let traits = NodeTraits {
             version: hierarchy.version(),
             driver: kubepods.driver,
@@ -180,7 +182,7 @@ impl Discovery {
             formula_from: KnownFrom::of(config.weight_formula, self.formula.known),
             kubelet_from: KnownFrom::of(config.kubelet_version, None),
             units,
-            concurrency: Arc::clone(&self.links.concurrency),
+            concurrency: Arc::clone(&self.concurrency),
             freezer: Arc::clone(&self.links.freezer),
             least_limits: Arc::clone(&self.links.least_limits),
         })
@@ -191,8 +193,8 @@ impl Discovery {
             pods: inventory.pods().cloned().collect(),
         }));
         Discovered {
-            unsaved_limits: self.links.unsaved.find(&node, &inventory),
-            low_pod_levels: self.pod_levels.find(&node, &inventory, &view.pods),
+            unsaved_limits: self.find_unsaved_limits(&node, &inventory),
+            low_pod_levels: self.find_low_pod_levels(&node, &inventory, &view.pods),
             node: Some(node),
             inventory,
             runtime_answers,
@@ -285,17 +287,6 @@ impl Discovery {
             Err(error) => problems.push(error.to_string()),
         }
         self.systemd.clone()
-    }
-
-    /// Learns the formula from the weights of cgroup v2, unless the configuration has one.
-    async fn learn_formula(&mut self, hierarchy: &Hierarchy, scanned: &[PodEntry]) {
-        if let (CgroupVersion::V2, None, Some(runtime)) =
-            (hierarchy.version(), self.links.config.weight_formula, &self.runtime)
-        {
-            self.formula
-                .learn(runtime.cri.as_ref(), hierarchy, &self.containers, scanned)
-                .await;
-        }
     }
 
     fn handle_waiting_events(&mut self) {

@@ -24,13 +24,13 @@ mod discovery;
 mod doctor;
 mod event_emitter;
 mod explain;
-mod lock;
 mod machine;
 pub(crate) mod oom;
 mod reporting;
 mod restore;
 mod run;
 mod source_merge;
+mod state_directory;
 mod usage;
 mod view;
 

@@ -17,11 +17,12 @@ use jiff::Timestamp;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::discovery::{Discovery, DiscoveryLinks, UnsavedLimits};
-use super::run::{StateDirectory, connect, start_audit, start_sources};
+use super::discovery::{Discovery, DiscoveryLinks};
+use super::run::{connect, start_audit, start_sources};
+use super::state_directory::StateDirectory;
 use super::view;
 use crate::actuate::shrink::{self, Freezer, Lowering, Verdict};
-use crate::actuate::{Concurrency, Job, JobDone, Node, preview, reconcile};
+use crate::actuate::{Job, JobDone, Node, preview, reconcile};
 use crate::config::Config;
 use crate::control::proto;
 use crate::kubernetes::ApiClient;
@@ -72,58 +73,81 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
     let (node, inventory) = discover(config, state.freezer, &view, &mut remarks).await?;
     let found = view.pods.iter();
     let found = found.filter_map(|pod| BoundPod::new(pod, inventory.find(pod)?));
-    let (pods, others): (Vec<_>, Vec<_>) = found.partition(|pod| state.left.contains_key(&pod.live().id.uid));
-    let audit = match how {
-        Restore::Rehearse => None,
-        Restore::Apply | Restore::ApplyAndWatch => start_audit(config),
-    };
-    let (audit, writer) = audit.unzip();
+    let pods: Vec<_> = found.collect();
+    let applies = how != Restore::Rehearse;
+    let (audit, writer) = applies.then(|| start_audit(config)).flatten().unzip();
     let mut restorer = Restorer {
         node,
         audit: audit.unwrap_or_default(),
         saved: state.restored.pods,
         restored: BTreeSet::new(),
     };
-    let (mut results, mut lowered) = (Vec::with_capacity(pods.len()), Vec::new());
-    for (index, pod) in pods.iter().enumerate() {
-        let job = restorer.job(pod);
-        if how == Restore::Rehearse {
-            results.push(restorer.preview(job).await);
+    let (mut results, mut others, mut lowered) = (Vec::with_capacity(pods.len()), Vec::new(), Vec::new());
+    for pod in &pods {
+        let id = &pod.live().id;
+        // vscaled never wrote to other pods. They are only compared with their specs.
+        let is_written = state.left.contains_key(&id.uid);
+        let mut job = job_for(pod, restorer.saved.get(&id.uid).filter(|_| is_written));
+        job.targets.lift_undeclared = is_written;
+        if applies && is_written {
+            let (record, lower) = restorer.run_pass(job).await;
+            if matches!(record.outcome, Outcome::Applied | Outcome::Unchanged) {
+                restorer.restored.insert(id.uid.clone());
+            }
+            lowered.extend((!lower.is_empty()).then_some((results.len(), pod, lower)));
+            results.push(result(pod.live(), Ok(view::change(&record))));
             continue;
         }
-        let (result, lower) = restorer.put_back(pod, job).await;
-        results.push(result);
-        lowered.extend((!lower.is_empty()).then_some((index, lower)));
+        let cause = job.cause.clone();
+        let steps = preview(Arc::clone(&restorer.node), job).await;
+        if is_written || steps.as_ref().is_ok_and(Vec::is_empty) {
+            let change = steps.map(|steps| view::planned(id.clone(), &cause, &steps));
+            results.push(result(pod.live(), change));
+        } else {
+            others.push(id.to_string());
+        }
     }
-    remarks.extend(left_alone(&restorer.unrestored(), &view));
-    if how != Restore::Rehearse {
+    if !others.is_empty() {
+        let others = others.join(", ");
+        remarks.push(format!(
+            "left as they are, because nothing in stateDir says that vscaled wrote to them: {others}"
+        ));
+    }
+    let unrestored = restorer.unrestored();
+    // Without its spec, `restore` cannot restore a pod.
+    let unknown = unrestored.values().filter(|saved| {
+        let name = saved.pod.to_string();
+        !view.pods.iter().any(|pod| pod.full_name() == name)
+    });
+    let left_alone = unknown.map(|saved| format!("{} is left as it is: no source describes it any more", saved.pod));
+    remarks.extend(left_alone);
+    if applies {
         // This counts from now on, also if the user interrupts the watch.
-        state.file.save(restorer.unrestored())?;
+        state.file.save(unrestored)?;
     }
     if how == Restore::ApplyAndWatch {
-        let watched = lowered.into_iter().map(async |(index, lowered)| {
-            let live = Arc::clone(pods[index].live());
+        let watched = lowered.into_iter().map(async |(index, pod, lowered)| {
+            let live = Arc::clone(pod.live());
             let verdict = shrink::watch(Arc::clone(&restorer.node), live, lowered.clone()).await;
-            (index, lowered, verdict)
+            (index, pod, lowered, verdict)
         });
         let watched = join_all(watched).await;
-        for (index, lowered, verdict) in watched {
+        for (index, pod, lowered, verdict) in watched {
             if let Verdict::Trouble(target, trouble) = verdict {
                 let why = format!("{target}: {trouble}");
-                results[index] = restorer.raise_again(&pods[index], &lowered, why).await;
+                results[index] = restorer.raise_again(pod, &lowered, why).await;
             }
         }
         state.file.save(restorer.unrestored())?;
     }
     let is_restored = |uid: &str| restorer.restored.contains(uid);
-    if how != Restore::Rehearse {
+    if applies {
         state.limit_files.forget_all_but(|uid| !is_restored(uid));
     }
-    if let Some(api) = api.filter(|_| config.applied_annotation && how != Restore::Rehearse) {
+    if let Some(api) = api.filter(|_| config.applied_annotation && applies) {
         let restored = pods.iter().filter(|pod| is_restored(&pod.live().id.uid));
         remarks.extend(erase(&api, restored.map(|pod| &**pod.object())).await);
     }
-    restorer.compare_others(&others, &mut results, &mut remarks).await;
     drop(restorer);
     if let Some(writer) = writer
         && let Err(error) = writer.await
@@ -151,23 +175,10 @@ impl Restorer {
         saved
     }
 
-    fn job(&self, pod: &BoundPod) -> Job {
-        job_for(pod, self.saved.get(&pod.live().id.uid))
-    }
-
-    /// Runs one pass towards the spec; also returns the memory limits that the pass lowered.
-    async fn put_back(&mut self, pod: &BoundPod, job: Job) -> (proto::PodResult, Vec<Lowering>) {
-        let (record, lowered) = self.run_pass(job).await;
-        if matches!(record.outcome, Outcome::Applied | Outcome::Unchanged) {
-            self.restored.insert(pod.live().id.uid.clone());
-        }
-        (result(pod.live(), Ok(view::change(&record))), lowered)
-    }
-
     /// Sets the limits from before after lower ones did harm, and keeps the saved state of the pod.
     async fn raise_again(&mut self, pod: &BoundPod, lowered: &[Lowering], why: String) -> proto::PodResult {
         let before = lowered.iter().map(|lowering| (lowering.target.clone(), lowering.from));
-        let mut job = self.job(pod);
+        let mut job = job_for(pod, self.saved.get(&pod.live().id.uid));
         job.cause = Cause::FailedShrink { why: why.clone() };
         job.targets.holds = before.collect();
         job.targets.lift_undeclared = false;
@@ -178,44 +189,13 @@ impl Restorer {
         result(pod.live(), Err(error))
     }
 
+    /// Runs one pass towards the spec; also returns the memory limits that the pass lowered.
     async fn run_pass(&self, job: Job) -> (Arc<ChangeRecord>, Vec<Lowering>) {
         let JobDone { mut record, shrink, .. } = reconcile(Arc::clone(&self.node), Box::new(job)).await;
         record.at = Timestamp::now();
         let record = Arc::new(record);
         self.audit.change(&record);
         (record, shrink.lowered)
-    }
-
-    async fn preview(&self, job: Job) -> proto::PodResult {
-        let (cause, live) = (job.cause.clone(), Arc::clone(job.targets.bound.live()));
-        let steps = preview(Arc::clone(&self.node), job).await;
-        result(&live, steps.map(|steps| view::planned(live.id.clone(), &cause, &steps)))
-    }
-
-    /// Compares pods with their specs that vscaled never wrote to, according to the state directory.
-    async fn compare_others(
-        &self,
-        others: &[BoundPod],
-        results: &mut Vec<proto::PodResult>,
-        remarks: &mut Vec<String>,
-    ) {
-        let mut differ = Vec::new();
-        for pod in others {
-            let mut job = job_for(pod, None);
-            job.targets.lift_undeclared = false;
-            let result = self.preview(job).await;
-            if result.change.as_ref().is_some_and(|change| change.steps.is_empty()) {
-                results.push(result);
-            } else {
-                differ.push(pod.live().id.to_string());
-            }
-        }
-        if !differ.is_empty() {
-            remarks.push(format!(
-                "left as they are, because nothing in stateDir says that vscaled wrote to them: {}",
-                differ.join(", ")
-            ));
-        }
     }
 }
 
@@ -230,13 +210,12 @@ async fn read_sources(config: &Config, api: Option<ApiClient>, remarks: &mut Vec
     let mut problems = Vec::new();
     let until = tokio::time::Instant::now() + PATIENCE;
     while let Ok(Some(event)) = tokio::time::timeout_at(until, received.recv()).await {
-        match event {
-            Event::View(view, found) => {
-                remarks.extend(found);
+        if let Event::View(view, found) = event {
+            problems = found;
+            if let Some(view) = view {
+                remarks.append(&mut problems);
                 return Ok(NodeView::clone(&view));
             }
-            Event::SourceProblems(found) => problems = found,
-            _ => {}
         }
     }
     bail!(
@@ -256,14 +235,13 @@ async fn discover(
     let (_formula, seen) = watch::channel(None);
     let mut discovery = Discovery::new(DiscoveryLinks {
         config: config.clone(),
-        concurrency: Arc::new(Concurrency::new(config.workers)),
         freezer,
         least_limits: Arc::default(),
         runtime_metrics: RuntimeMetrics::register(&mut registry()),
         view: viewed,
         residents: watch::channel(Arc::default()).0,
         seen,
-        unsaved: UnsavedLimits::default(),
+        unsaved: BTreeMap::new(),
     });
     let found = discovery.discover().await;
     let unknown = || format!("the node cannot be looked at: {}", found.problems.join("; "));
@@ -300,13 +278,4 @@ fn job_for(pod: &BoundPod, saved: Option<&SavedPod>) -> Job {
 
 fn result(live: &LivePod, ended: Result<proto::Change, String>) -> proto::PodResult {
     view::result(&live.id, live.containers.keys().cloned().collect(), ended)
-}
-
-/// A remark for each pod with saved state that no source describes: without its spec, `restore` cannot restore it.
-fn left_alone(saved: &BTreeMap<String, SavedPod>, view: &NodeView) -> Vec<String> {
-    let described = |saved: &SavedPod| view.pods.iter().any(|pod| pod.full_name() == saved.pod.to_string());
-    let unknown = saved.values().filter(|saved| !described(saved));
-    unknown
-        .map(|saved| format!("{} is left as it is: no source describes it any more", saved.pod))
-        .collect()
 }

@@ -21,14 +21,11 @@ impl SourceMerge {
     pub(super) async fn run(mut self, views: watch::Sender<Arc<NodeView>>, events: mpsc::Sender<Event>) {
         loop {
             let (view, problems) = self.merged_view();
-            let event = match view.map(Arc::new) {
-                Some(view) => {
-                    views.send_replace(Arc::clone(&view));
-                    Event::View(view, problems)
-                }
-                None => Event::SourceProblems(problems),
-            };
-            if events.send(event).await.is_err() {
+            let view = view.map(Arc::new);
+            if let Some(view) = &view {
+                views.send_replace(Arc::clone(view));
+            }
+            if events.send(Event::View(view, problems)).await.is_err() {
                 return;
             }
             // Cancel-safe: a change stays marked until `merged_view` reads it.
@@ -131,19 +128,13 @@ mod tests {
         let (events, mut told) = mpsc::channel(8);
         tokio::spawn(merge.run(views, events));
         let first = told.recv().await.unwrap();
-        assert!(
-            matches!(&first, Event::SourceProblems(problems) if problems.len() == 1),
-            "{first:?}"
-        );
+        assert!(matches!(&first, Event::View(None, problems) if problems.len() == 1));
         cluster_side.send_replace(Arc::new(SourceState {
             view: view(&pod("web", "u1", "n")),
             generation: 1,
             ..SourceState::default()
         }));
         let second = told.recv().await.unwrap();
-        assert!(
-            matches!(&second, Event::View(view, _) if view.pods.len() == 1),
-            "{second:?}"
-        );
+        assert!(matches!(&second, Event::View(Some(view), _) if view.pods.len() == 1));
     }
 }

@@ -1,30 +1,29 @@
 //! Annotates pods with the values that are applied to them, where the kubelet cannot report these, and removes the
 //! annotation of a startup boost that VPA's webhook made, once the boost is taken back.
 //!
-//! Once a second the controller compares the annotations that every pod should have ([`applied_text()`], [`ended_boosts()`])
+//! Once a second the controller compares the annotations that every pod should have ([`wanted()`])
 //! with those it has, and sends the pods that differ. A pod leaves this list when the API server shows the right annotations.
 //! So a lost patch is sent again, and an API server that was away gets the latest values only.
 //!
 //! The task sends one patch at a time, with [`PAUSE`] between two patches and [`PAUSE_PER_POD`] between two of one
 //! pod. Nothing waits for this task.
 
-mod order;
-mod wanted;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::pod::PodState;
 use crate::kubernetes::{Annotations, ApiClient};
+use crate::model::objects::annotation::BOOST_PREFIX;
 use crate::model::objects::{Pod, PodId, annotation};
+use crate::model::{NamedRequirements, Requirements};
 use crate::pace::{Backoff, scattered};
-use order::PatchOrder;
-
-pub(crate) use wanted::{applied_text, ended_boosts, pod_ref};
+use crate::plan::{lift_kept, resize};
 
 pub(crate) const APPLIED: &str = annotation::APPLIED;
 
@@ -154,6 +153,85 @@ impl Writer {
     }
 }
 
+/// When recently patched pods may be patched again. A pod that still needs its annotations then was changed by another
+/// client, or its patch was lost.
+#[derive(Debug, Default)]
+pub(crate) struct PatchOrder {
+    next: BTreeMap<PodId, Instant>,
+}
+
+impl PatchOrder {
+    /// The next pod to patch, and when.
+    pub(crate) fn next(&mut self, notes: &WantedAnnotations, now: Instant) -> Option<(Instant, PodId)> {
+        self.next.retain(|_, next| *next > now);
+        let due = |pod| self.next.get(pod).copied().unwrap_or(now);
+        let first = notes.keys().map(|pod| (due(pod), pod)).min()?;
+        Some((first.0, first.1.clone()))
+    }
+
+    /// Keeps a pod from being patched before `next`.
+    pub(crate) fn not_before(&mut self, pod: PodId, next: Instant) {
+        self.next.insert(pod, next);
+    }
+}
+
+/// The value of the annotation, where it is known: `None` until a pass has shown what the pod holds, and while
+/// another process keeps changing its values. `Some(None)` is no annotation: the kubelet reports the values
+/// (`by_kubelet`), or nothing is applied.
+fn applied_text(state: &PodState, by_kubelet: bool, now: Timestamp) -> Option<Option<String>> {
+    state.live.as_ref()?;
+    if by_kubelet {
+        return Some(None);
+    }
+    let Some(mut applied) = state.desired.targets(&state.pod) else {
+        return Some(None);
+    };
+    let known = state.drift.in_sync && state.drift.writers.all_paused(now).next().is_none();
+    if !known {
+        return None;
+    }
+    lift_kept(&state.holds(now), &mut applied);
+    text(&applied).map(Some)
+}
+
+/// The annotations of a pod that should be changed. The annotation of a startup boost goes once the pod's spec, as the API
+/// server shows it, does not have the boost any more. It stays where no kubelet resizes in place: the spec keeps the boost,
+/// and only the annotation has the amounts from before.
+pub(crate) fn wanted(state: &PodState, by_kubelet: bool, annotate: bool, now: Timestamp) -> Annotations {
+    let (pod, has) = (&state.pod, &state.pod.metadata.annotations);
+    let mut wanted = Annotations::new();
+    let targets = state.desired.targets(pod);
+    if by_kubelet && targets.is_none_or(|targets| resize::same(&targets, &pod.requirements())) {
+        let boosts = state.decision.boosts.done.iter();
+        let names = boosts.map(|container| format!("{BOOST_PREFIX}{container}"));
+        wanted.extend(names.filter(|name| has.contains_key(name)).map(|name| (name, None)));
+    }
+    if let Some(applied) = applied_text(state, by_kubelet, now).filter(|_| annotate)
+        && has.get(APPLIED) != applied.as_ref()
+    {
+        wanted.insert(APPLIED.to_owned(), applied);
+    }
+    wanted
+}
+
+/// The pod at the API server; `None` for a pod without a UID, which only a manifest describes.
+pub(crate) fn pod_ref(pod: &Pod) -> Option<PodId> {
+    let uid = &pod.metadata.uid;
+    (!uid.is_empty()).then(|| pod.id_with(uid))
+}
+
+/// `{"app":{"requests":{"cpu":"300m"},"limits":{"cpu":"600m"}}}`, a container after the other by name, so that the same
+/// is always written the same.
+fn text(applied: &[NamedRequirements]) -> Option<String> {
+    let containers: BTreeMap<&str, &Requirements> = applied
+        .iter()
+        .map(|named| (named.name.as_str(), &named.resources))
+        .collect();
+    serde_json::to_string(&containers)
+        .inspect_err(|error| tracing::error!(%error, "what is applied cannot be written as JSON"))
+        .ok()
+}
+
 /// Removes the annotation of pods that have the values of their specs again; returns the failures, one sentence each.
 pub(crate) async fn erase(client: &ApiClient, pods: impl Iterator<Item = &Pod>) -> Vec<String> {
     let mut problems = Vec::new();
@@ -170,4 +248,62 @@ pub(crate) async fn erase(client: &ApiClient, pods: impl Iterator<Item = &Pod>) 
         }
     }
     problems
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(5);
+
+    fn pod(name: &str) -> PodId {
+        PodId {
+            uid: name.to_owned(),
+            namespace: "shop".to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    fn notes(names: &[&str]) -> WantedAnnotations {
+        names.iter().map(|name| (pod(name), Annotations::new())).collect()
+    }
+
+    #[test]
+    fn a_pod_is_patched_at_once_and_then_not_for_a_while() {
+        let (mut order, now) = (PatchOrder::default(), Instant::now());
+        let noted = notes(&["web"]);
+        assert_eq!(order.next(&noted, now), Some((now, pod("web"))));
+        order.not_before(pod("web"), now + SOON);
+        assert_eq!(order.next(&noted, now), Some((now + SOON, pod("web"))));
+        let later = now + SOON;
+        assert_eq!(order.next(&noted, later), Some((later, pod("web"))));
+    }
+
+    #[test]
+    fn a_pod_that_has_to_wait_does_not_keep_the_others_waiting() {
+        let (mut order, now) = (PatchOrder::default(), Instant::now());
+        let noted = notes(&["api", "web"]);
+        order.not_before(pod("api"), now + SOON);
+        assert_eq!(order.next(&noted, now), Some((now, pod("web"))));
+    }
+
+    #[test]
+    fn nothing_is_kept_of_pods_that_are_gone() {
+        let (mut order, now) = (PatchOrder::default(), Instant::now());
+        order.not_before(pod("web"), now + SOON);
+        assert_eq!(order.next(&WantedAnnotations::new(), now + SOON), None);
+        assert!(order.next.is_empty());
+    }
+
+    #[test]
+    fn containers_say_their_requests_and_limits_as_manifests_do() {
+        let named = |name: &str, resources: &str| NamedRequirements {
+            name: name.to_owned(),
+            resources: serde_json::from_str(resources).unwrap(),
+        };
+        let app = r#"{"requests":{"cpu":"300m","memory":"128Mi"},"limits":{"cpu":"2","memory":"1Gi"}}"#;
+        let side = r#"{"requests":{"cpu":"10m"},"limits":{}}"#;
+        let said = text(&[named("side", side), named("app", app)]).unwrap();
+        assert_eq!(said, format!(r#"{{"app":{app},"side":{side}}}"#));
+    }
 }

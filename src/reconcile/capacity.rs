@@ -9,7 +9,7 @@ use crate::model::objects::{Node as NodeObject, Pod};
 use crate::model::{AskWhenFull, KubeletVersion, NamedRequirements, Resource, ResourceList};
 use crate::plan::{Capacity, NoRoom, NodeRequests, Room, larger, pod_requests, resize};
 
-use super::desired::{DesiredState, Recommended, limit_in};
+use super::desired::{Recommended, limit_in};
 use super::overrides::{Override, check_assigned};
 use super::pod::PodState;
 
@@ -25,8 +25,10 @@ pub(crate) struct NodeCapacity {
     /// Whether the agent patches pods whose kubelet resizes in place.
     patches: bool,
     pub(crate) ask_when_full: AskWhenFull,
+    /// The resources that the kubelet assigns to pods for their lifetime.
+    pub(crate) managers: StaticManagers,
     /// Whether a pod has come to request less since this value was made.
-    freed: bool,
+    pub(crate) freed: bool,
 }
 
 impl NodeCapacity {
@@ -44,6 +46,7 @@ impl NodeCapacity {
             kubelet,
             patches,
             ask_when_full: AskWhenFull::default(),
+            managers: StaticManagers::default(),
             freed: false,
         };
         capacity.requested = pods
@@ -93,14 +96,9 @@ impl NodeCapacity {
     /// Accounts for the new state of a pod that requested `before`.
     pub(crate) fn update(&mut self, before: ResourceList, state: &PodState) {
         let after = self.requests_of(state);
-        self.freed |= Resource::ALL
-            .iter()
-            .any(|resource| after.amount(*resource) < before.amount(*resource));
+        let is_freed = |resource: &Resource| after.amount(*resource) < before.amount(*resource);
+        self.freed |= Resource::ALL.iter().any(is_freed);
         self.requested.change(priority(state), before, after);
-    }
-
-    pub(crate) const fn has_freed(&self) -> bool {
-        self.freed
     }
 
     /// The room for a pod whose spec is to be patched with `targets`, which count as requested from now on; and the
@@ -116,18 +114,25 @@ impl NodeCapacity {
         (room, self.requested.yields(priority(state), own, self.ask_when_full))
     }
 
-    /// The room for an operator's override of this pod.
-    pub(crate) fn headroom(&self, state: &PodState, managers: StaticManagers) -> Headroom {
-        let requested = self.requests_of(state);
-        Headroom {
-            room: Room {
-                capacity: self.any,
-                others: self.requested.others(requested),
-            },
-            requested,
-            kubelet: self.kubelet,
-            managers,
-        }
+    /// Sets an override, unless the pod cannot run with it or the node has no room. Nothing changes then.
+    ///
+    /// Errors: a sentence with the numbers.
+    pub(crate) fn set_override(&self, state: &mut PodState, values: Override) -> Result<(), String> {
+        let pod = &state.pod;
+        check_assigned(pod, &values.values, self.managers)?;
+        let before = state.desired.targets(pod).unwrap_or_else(|| pod.requirements());
+        let mut wanted = state.desired.clone();
+        wanted.set_override(pod, values)?;
+        let after = wanted.targets(pod).unwrap_or_default();
+        let requests = self.requests_of(state);
+        let room = Room {
+            capacity: self.any,
+            others: self.requested.others(requests),
+        };
+        let requests = [requests, pod_requests(pod, &after, self.kubelet)];
+        check(room, requests, [&before, &after])?;
+        state.desired = wanted;
+        Ok(())
     }
 }
 
@@ -138,34 +143,6 @@ fn priority(state: &PodState) -> i64 {
 /// Whether no container of the pod will run again.
 fn has_ended(pod: &Pod) -> bool {
     matches!(pod.status.phase.as_str(), "Succeeded" | "Failed")
-}
-
-/// The node's room for an operator's override of one pod.
-#[derive(Debug, Clone)]
-pub(crate) struct Headroom {
-    room: Room,
-    /// What the pod requests without the override.
-    requested: ResourceList,
-    kubelet: KubeletVersion,
-    /// The resources that the kubelet assigns to pods for their lifetime.
-    managers: StaticManagers,
-}
-
-impl Headroom {
-    /// Sets an override, unless the pod cannot run with it or the node has no room. Nothing changes then.
-    ///
-    /// Errors: a sentence with the numbers.
-    pub(crate) fn set_override(&self, desired: &mut DesiredState, pod: &Pod, values: Override) -> Result<(), String> {
-        check_assigned(pod, &values.values, self.managers)?;
-        let before = desired.targets(pod).unwrap_or_else(|| pod.requirements());
-        let mut wanted = desired.clone();
-        wanted.set_override(pod, values)?;
-        let after = wanted.targets(pod).unwrap_or_default();
-        let requested = [self.requested, pod_requests(pod, &after, self.kubelet)];
-        check(self.room, requested, [&before, &after])?;
-        *desired = wanted;
-        Ok(())
-    }
 }
 
 /// Refuses requests that do not fit beside those of other pods, and limits above the node's capacity.
@@ -187,14 +164,9 @@ fn check(room: Room, takes: [ResourceList; 2], containers: [&[NamedRequirements]
             readable(full.resource, full.left())
         )
     })?;
-    check_limits(room.capacity, containers)
-}
-
-fn check_limits(capacity: Capacity, [before, after]: [&[NamedRequirements]; 2]) -> Result<(), String> {
-    for resource in Resource::ALL {
-        let Some(has) = capacity.amounts.get(resource) else {
-            continue;
-        };
+    let [before, after] = containers;
+    let has = Resource::ALL.map(|resource| Some((resource, room.capacity.amounts.get(resource)?)));
+    for (resource, has) in has.into_iter().flatten() {
         for NamedRequirements { name, resources } in after {
             let wanted = resources.limits.amount(resource);
             if wanted > has && wanted > limit_in(before, name, resource).unwrap_or(0) {
@@ -202,7 +174,7 @@ fn check_limits(capacity: Capacity, [before, after]: [&[NamedRequirements]; 2]) 
                     "the node cannot hold it: container {name} could use {} of {resource}, and there is {} ({})",
                     resource.quantity(wanted),
                     readable(resource, has),
-                    capacity.from
+                    room.capacity.from
                 ));
             }
         }

@@ -4,40 +4,40 @@
 //! Each becomes an input to the state of the pods concerned ([`super::pod::PodState::apply`]), and [`Controller::carry_out`]
 //! carries out the effects, in one place. The controller decides nothing about a pod itself, and does no I/O.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
+use tracing::Span;
 
+use super::metrics::{growth_outcome, hook_labels};
 use super::pod::{Effect, Now, PodInput, PodState, Pods};
 use super::shrink::ShrinkEnd;
+use super::store::Store;
 use super::watching::Watching;
-use crate::actuate::{HookRun, JobDone};
-use crate::decide;
-use crate::guard;
-use crate::model::{AskWhenFull, HookEnd, Target};
+use super::work::PassId;
+use crate::actuate::{HookRun, JobDone, LeastLimits};
+use crate::config::Config;
+use crate::guard::budgets::Budget;
+use crate::guard::{self, Guard, GuardEvent, Report, Watchlist};
+use crate::model::{HookEnd, Target};
 use crate::observe::health::Heartbeat;
 use crate::oom::OomReport;
 use crate::sources::NodeView;
 
 mod deciding;
-mod guarding;
 mod node;
 mod passes;
 mod publishing;
 mod requests;
-mod resizing;
-mod saving;
 
-pub(crate) use guarding::GuardLink;
 pub(crate) use node::{Discovered, NodeFacts};
-pub(crate) use passes::{Passes, StartedPass};
+pub(crate) use passes::{Passes, ResizeEndpoint};
 pub(crate) use publishing::{OBSERVING, Publisher};
-pub(crate) use requests::{AgentSnapshot, PodSnapshot, Reply, Request, send};
-pub(crate) use resizing::ResizeEndpoint;
-pub(crate) use saving::Store;
+pub(crate) use requests::{AgentSnapshot, PodSnapshot, Reply, send};
 
 /// Decisions that depend on the time, such as on a pod's age, are made this often.
 const DECIDE_EVERY: Duration = Duration::from_secs(60);
@@ -52,64 +52,30 @@ const SHORT_ROUND: Duration = Duration::from_millis(1);
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
 
 /// An event for the controller.
-#[derive(Debug)]
 pub(crate) enum Event {
-    /// The view of the sources, or their problems, changed.
-    View(Arc<NodeView>, Vec<String>),
-    /// The problems of the sources, while there is no view yet.
-    SourceProblems(Vec<String>),
+    /// The view of the sources, or their problems, changed. There is no view before every source has one.
+    View(Option<Arc<NodeView>>, Vec<String>),
     /// The API server answers again.
     ApiServerReturned,
     /// The configuration was read again.
-    Options(Options),
+    Config(Box<Config>),
     Discovered(Discovered),
-    PassEnded(StartedPass, Box<JobDone>),
+    /// A pass of this pod ended. The logging span has the pod and the cause.
+    PassEnded(String, PassId, Span, Box<JobDone>),
     /// A hook of the pod ended. False: an earlier hook ran in the container, and this one did not.
     HookEnded(String, Box<HookRun>, HookEnd, bool),
     /// A task that worked on a pod ended with this input.
     Pod(String, PodInput),
     /// The kernel killed a process for a limit that a pass had lowered.
     Killed(Arc<OomReport>),
-    Request(Request),
-}
-
-/// The part of the configuration that the controller uses.
-#[derive(Debug)]
-pub(crate) struct Options {
-    pub(crate) decide: decide::Options,
-    pub(crate) sweep_interval: Duration,
-    pub(crate) observe_only: bool,
-    /// Whether to raise a pod's cgroup that is below its containers.
-    pub(crate) repair_pod_level: bool,
-    /// Whether to patch a spec although the node has no room now.
-    pub(crate) ask_when_full: AskWhenFull,
-    /// Whether to annotate pods with the values applied to them.
-    pub(crate) annotate: bool,
-    pub(crate) hooks: Hooks,
-    /// The settings of the guard; `None` turns the guard off.
-    pub(crate) guard: Option<guard::Settings>,
-}
-
-/// Which pods' hooks may run.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Hooks {
-    pub(crate) enabled: bool,
-    pub(crate) forbidden: Vec<String>,
-}
-
-impl Hooks {
-    /// Why hooks of pods in this namespace do not run.
-    pub(super) fn forbidden_by(&self, namespace: &str) -> Option<&'static str> {
-        let is_named = self.forbidden.iter().any(|forbidden| forbidden == namespace);
-        let named = is_named.then_some("hooksForbiddenNamespaces names its namespace");
-        if self.enabled { named } else { Some("hooks is false") }
-    }
+    /// An operator's request: a function that only looks something up or applies an input.
+    Request(Box<dyn FnOnce(&mut Controller) + Send>),
 }
 
 /// Owns the state of every pod, and carries out its effects.
 #[derive(Debug)]
 pub(crate) struct Controller {
-    options: Options,
+    config: Config,
     pods: Pods,
     sources: deciding::Sources,
     node: NodeFacts,
@@ -120,21 +86,26 @@ pub(crate) struct Controller {
     guard: GuardLink,
     files: Watching,
     publisher: Publisher,
-    schedule: Schedule,
-}
-
-/// When the next round over all pods is due.
-#[derive(Debug)]
-struct Schedule {
-    sweep: Instant,
+    next_sweep: Instant,
     /// The part of the pods that the latest sweep checked.
     swept: usize,
-    decide: Instant,
+    next_decisions: Instant,
+}
+
+/// The controller's side of the guard.
+#[derive(Debug)]
+pub(crate) struct GuardLink {
+    /// `None` if the guard's thread could not be started.
+    pub(crate) guard: Option<Guard>,
+    pub(crate) reports: mpsc::UnboundedReceiver<Report>,
+    pub(crate) least_limits: Arc<LeastLimits>,
+    /// Whether the watched limits have changed since the last watch list.
+    pub(crate) stale: bool,
 }
 
 impl Controller {
     pub(crate) fn new(
-        options: Options,
+        config: Config,
         node: NodeFacts,
         passes: Passes,
         endpoint: ResizeEndpoint,
@@ -144,12 +115,10 @@ impl Controller {
     ) -> Self {
         let now = Instant::now();
         Self {
-            schedule: Schedule {
-                sweep: now + options.sweep_interval,
-                swept: 0,
-                decide: now + DECIDE_EVERY,
-            },
-            options,
+            next_sweep: now + config.sweep_interval,
+            swept: 0,
+            next_decisions: now + DECIDE_EVERY,
+            config,
             pods: Pods::default(),
             sources: deciding::Sources::default(),
             node,
@@ -205,8 +174,10 @@ impl Controller {
         self.update_guard();
         self.start_passes();
         // After the passes: containers do not wait for the disk.
-        self.store.save(&self.pods);
-        self.requests.answer_once(self.store.writer.saved());
+        self.store.save(self.pods.values().filter_map(PodState::saved));
+        if !self.requests.ended.is_empty() {
+            tokio::spawn(self.requests.answer_once(self.store.saved(0)));
+        }
         self.publish(now);
     }
 
@@ -225,38 +196,38 @@ impl Controller {
                 None => break,
             }
         }
-        self.store.save(&self.pods);
-        self.store.writer.finish().await;
-        self.requests.answer_now();
+        self.store.save(self.pods.values().filter_map(PodState::saved));
+        self.store.finish().await;
+        self.requests.answer_once(std::future::ready(())).await;
     }
 
     fn take_event(&mut self, event: Event) {
         match event {
-            Event::View(view, problems) => self.take_view(view, problems),
-            Event::SourceProblems(problems) => self.take_source_problems(problems),
-            Event::Options(options) => {
-                self.options = options;
-                self.schedule.sweep = self.schedule.sweep.min(Instant::now() + self.options.sweep_interval);
+            Event::View(Some(view), problems) => self.take_view(view, problems),
+            Event::View(None, problems) => self.take_source_problems(problems),
+            Event::Config(config) => {
+                self.config = *config;
+                self.next_sweep = self.next_sweep.min(Instant::now() + self.config.sweep_interval);
                 self.decide_all(Timestamp::now());
             }
             Event::ApiServerReturned => {
-                self.apply_where(
-                    |state| state.drift.resize.waits_for_api_server(),
-                    || PodInput::ApiServerReturned,
-                );
+                let waiting = self.pods.keys_of(|state| state.drift.resize.waits_for_api_server());
+                self.apply_to_all(waiting, || PodInput::ApiServerReturned);
             }
             Event::Discovered(discovered) => self.take_discovered(discovered),
-            Event::PassEnded(pass, done) => self.end_pass(pass, done),
+            Event::PassEnded(key, pass, span, done) => span.in_scope(|| self.end_pass(&key, pass, done)),
             Event::HookEnded(key, run, end, is_only) => {
                 if is_only {
                     self.passes.hooked.remove(&run.live.id);
                 }
-                self.publisher.metrics.hook_ended(run.moment, &end);
+                let result = if end.how.is_ok() { "ran" } else { "failed" };
+                let hooks = &self.publisher.metrics.hooks;
+                hooks.get_or_create(&hook_labels(run.moment, result)).inc();
                 self.apply(&key, PodInput::HookEnded(run, end));
             }
             Event::Pod(key, input) => self.apply(&key, input),
             Event::Killed(kill) => self.take_kill(&kill),
-            Event::Request(request) => (request.0)(self),
+            Event::Request(request) => request(self),
         }
     }
 
@@ -267,21 +238,10 @@ impl Controller {
         }
     }
 
-    /// Whether the pod of this name runs with this UID.
-    fn runs(&self, key: &str, uid: &str) -> bool {
-        let live = self.pods.get(key).and_then(|state| state.live.as_ref());
-        live.is_some_and(|live| live.id.uid == uid)
-    }
-
     fn apply_to_all(&mut self, keys: impl IntoIterator<Item = String>, input: impl Fn() -> PodInput) {
         for key in keys {
             self.apply(&key, input());
         }
-    }
-
-    /// Applies an input to every pod that `fits`.
-    fn apply_where(&mut self, fits: impl Fn(&PodState) -> bool, input: impl Fn() -> PodInput) {
-        self.apply_to_all(self.pods.keys_of(fits), input);
     }
 
     fn carry_out(&mut self, key: &str, effect: Effect) {
@@ -309,23 +269,98 @@ impl Controller {
             }
             Effect::Refuse(request, error) => self.requests.refuse(request, error),
             Effect::AdmitRequest(id, request) => {
-                if let Some(state) = self.pods.get(key) {
-                    let headroom = self.capacity().headroom(state, self.node.managers());
-                    self.apply(key, PodInput::Admitted(id, request, Box::new(headroom)));
-                }
+                let capacity = Box::new(self.capacity());
+                self.apply(key, PodInput::Admitted(id, request, capacity));
             }
-            Effect::Decide => self.schedule.decide = Instant::now(),
+            Effect::Decide => self.next_decisions = Instant::now(),
             Effect::Avoided(avoided) => {
                 if let Some(state) = self.pods.get(key) {
                     self.publisher.worth.count(state, avoided, Timestamp::now());
                 }
             }
             Effect::ShrinkEnded(ended) => {
-                if let ShrinkEnd::Undone(why) = &ended {
-                    tracing::warn!(pod = key, why, "a shrink is undone");
-                }
-                self.publisher.metrics.shrink_ended(&ended);
+                let outcome = match &ended {
+                    ShrinkEnd::Kept => "kept",
+                    ShrinkEnd::Undone(why) => {
+                        tracing::warn!(pod = key, why, "a shrink is undone");
+                        "undone"
+                    }
+                };
+                let shrinks = &self.publisher.metrics.shrinks;
+                shrinks.get_or_create(&[("outcome", outcome)]).inc();
             }
+        }
+    }
+
+    fn take_guard_report(&mut self, report: Report) {
+        if let Some(outcome) = growth_outcome(&report.event) {
+            let growths = &self.publisher.metrics.growths;
+            growths.get_or_create(&[("outcome", outcome)]).inc();
+        }
+        match &report.event {
+            GuardEvent::Refused { why, .. } => tracing::warn!(
+                pod = %report.of.pod, container = report.of.container, reason = why,
+                "a memory limit is not grown although it will be reached"
+            ),
+            GuardEvent::Pressure { limit, lent } => tracing::warn!(
+                pod = %report.of.pod, container = report.of.container, %limit, %lent,
+                "a memory limit that cannot grow will be reached: evidence is asked for"
+            ),
+            _ => {}
+        }
+        let pod = &report.of.pod;
+        let key = pod.to_string();
+        let live = self.pods.get(&key).and_then(|state| state.live.as_ref());
+        if live.is_some_and(|live| live.id.uid == pod.uid) {
+            self.apply(&key, PodInput::Guard(Box::new(report)));
+        } else {
+            tracing::info!(%pod, "the guard reports a pod that is not described any more");
+        }
+    }
+
+    /// Sends the guard a new watch list, if the limits have changed.
+    fn update_guard(&mut self) {
+        if !std::mem::take(&mut self.guard.stale) {
+            return;
+        }
+        let Some(guard) = &self.guard.guard else { return };
+        let (config, kubelet, now) = (&self.config, self.node.kubelet(), Timestamp::now());
+        let guarded = |state: &PodState| state.guarded(self.hooks_forbidden_by(state).is_none(), now);
+        let pods = self.pods.values().filter(|_| config.guard && !config.observe_only);
+        // If the size of the memory is unknown, its parts are zero, and the guard gives nothing.
+        let memory = self.node.machine.memory.unwrap_or_default();
+        guard.watch(Watchlist {
+            node: self.node.known(),
+            pods: pods.filter_map(guarded).collect(),
+            claims: self.pods.values().filter_map(|state| state.claim(kubelet)).collect(),
+            settings: guard::Settings {
+                reserve: config.guard_reserve.of(memory),
+                budget: Budget {
+                    pod: config.guard_pod_budget.of(memory),
+                    node: config.guard_node_budget.of(memory),
+                },
+                quiet: config.guard_quiet_period,
+            },
+        });
+    }
+
+    /// How long a container has to be quiet before a temporary limit ends.
+    fn quiet(&self) -> SignedDuration {
+        let quiet = Some(self.config.guard_quiet_period).filter(|_| self.config.guard);
+        SignedDuration::try_from(quiet.unwrap_or_default()).unwrap_or(SignedDuration::MAX)
+    }
+
+    /// Why the hooks of this pod do not run.
+    fn hooks_forbidden_by(&self, state: &PodState) -> Option<&'static str> {
+        let is_named = self
+            .config
+            .hooks_forbidden_namespaces
+            .contains(&state.pod.metadata.namespace);
+        let named = is_named.then_some("hooksForbiddenNamespaces names its namespace");
+        if self.config.hooks {
+            named
+        } else {
+            Some("hooks is false")
         }
     }
 
@@ -341,6 +376,24 @@ impl Controller {
         }
     }
 
+    /// Forgets saved pods that no source describes, and the files of pods that are gone. Not before every source has answered.
+    fn forget_saved(&mut self) {
+        self.store.dirty |= self.store.write_problem().is_some();
+        if !self.sources.seen {
+            return;
+        }
+        let before = self.store.restored.pods.len();
+        self.store.restored.pods.retain(|_, saved| {
+            // The state of an earlier pod with the same name is not this pod's.
+            let state = self.pods.get(&saved.pod.to_string());
+            state.is_some_and(|state| state.pod.describes(&saved.pod))
+        });
+        self.store.dirty |= self.store.restored.pods.len() != before;
+        let pods = self.node.found.inventory.pods();
+        let uids: HashSet<&str> = pods.map(|pod| pod.id.uid.as_str()).collect();
+        self.store.limit_files.forget_all_but(|uid| uids.contains(uid));
+    }
+
     fn on_time(&mut self, now: Instant) {
         let wall = Timestamp::now();
         let written = self.files.take_due(now);
@@ -350,28 +403,28 @@ impl Controller {
             let (at, wall_at) = state.wakes_at(std_now);
             at.is_some_and(|at| at <= std_now) || wall_at.is_some_and(|at| at <= wall)
         };
-        self.apply_where(is_due, || PodInput::TimePassed);
+        self.apply_to_all(self.pods.keys_of(is_due), || PodInput::TimePassed);
         if self.endpoint.take_due(now) {
-            self.apply_where(|_| true, || PodInput::ResizeRetried);
+            self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::ResizeRetried);
         }
         self.begin_shrink_turns(wall);
         let is_over = |state: &PodState| state.decision.next_change().is_some_and(|end| end <= wall);
         if self.pods.values().any(is_over) {
             self.decide_all(wall);
         }
-        if self.schedule.decide <= now {
-            self.schedule.decide = now + DECIDE_EVERY;
+        if self.next_decisions <= now {
+            self.next_decisions = now + DECIDE_EVERY;
             self.decide_all(wall);
             self.match_live();
         }
-        if self.schedule.sweep <= now {
-            self.schedule.sweep = now + self.options.sweep_interval;
+        if self.next_sweep <= now {
+            self.next_sweep = now + self.config.sweep_interval;
             self.node.request_discovery();
             self.forget_saved();
-            self.schedule.swept = (self.schedule.swept + 1) % SWEEP_PARTS;
+            self.swept = (self.swept + 1) % SWEEP_PARTS;
             let due = self.pods.iter().enumerate().filter(|(number, (key, state))| {
                 let is_told = state.is_settled() && self.files.reports_writes_to(key);
-                !is_told || number % SWEEP_PARTS == self.schedule.swept
+                !is_told || number % SWEEP_PARTS == self.swept
             });
             let due: Vec<String> = due.map(|(_, (key, _))| key.clone()).collect();
             self.apply_to_all(due, || PodInput::Swept);
@@ -389,8 +442,8 @@ impl Controller {
         of_pods
             .chain(others)
             .flatten()
-            .chain([self.schedule.sweep, self.schedule.decide, now + HEARTBEAT_EVERY])
+            .chain([self.next_sweep, self.next_decisions, now + HEARTBEAT_EVERY])
             .min()
-            .unwrap_or(self.schedule.sweep)
+            .unwrap_or(self.next_sweep)
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tokio::sync::broadcast;
 
+use crate::control::proto;
 use crate::model::objects::PodId;
 use crate::model::{Cause, ChangeRecord, ControlFile, Outcome, Withheld, micros};
 use crate::observe::audit::Audit;
@@ -18,15 +19,25 @@ pub(crate) struct History {
     records: VecDeque<Arc<ChangeRecord>>,
     next: u64,
     listeners: broadcast::Sender<Arc<ChangeRecord>>,
+    /// The watchers at the socket, and the conversion for them.
+    changes: broadcast::Sender<Arc<proto::Change>>,
+    to_change: fn(&ChangeRecord) -> proto::Change,
     audit: Audit,
 }
 
 impl History {
-    pub(crate) fn new(listeners: broadcast::Sender<Arc<ChangeRecord>>, audit: Audit) -> Self {
+    pub(crate) const fn new(
+        listeners: broadcast::Sender<Arc<ChangeRecord>>,
+        changes: broadcast::Sender<Arc<proto::Change>>,
+        to_change: fn(&ChangeRecord) -> proto::Change,
+        audit: Audit,
+    ) -> Self {
         Self {
             records: VecDeque::new(),
             next: 1,
             listeners,
+            changes,
+            to_change,
             audit,
         }
     }
@@ -48,6 +59,10 @@ impl History {
                 self.records.pop_front();
             }
             self.records.push_back(Arc::clone(&record));
+            if self.changes.receiver_count() > 0 {
+                // The last watcher may just have left.
+                drop(self.changes.send(Arc::new((self.to_change)(&record))));
+            }
             self.audit.change(&record);
             log(&record);
         }

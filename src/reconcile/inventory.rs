@@ -20,7 +20,6 @@ use crate::runtime::ListedContainer;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Inventory {
     pods: BTreeMap<String, Arc<LivePod>>,
-    uids_by_name: HashMap<(String, String), String>,
 }
 
 impl Inventory {
@@ -65,11 +64,10 @@ impl Inventory {
             // Of two containers with one name, the later one stays.
             live.sort_by_key(|(age, ..)| *age);
             let pod = Arc::new(LivePod {
-                id: id.clone(),
+                id,
                 containers: live.into_iter().map(|(_, name, live)| (name, live)).collect(),
                 path: entry.path,
             });
-            inventory.uids_by_name.insert((id.namespace, id.name), uid.to_owned());
             inventory.pods.insert(uid.to_owned(), pod);
         }
         inventory
@@ -82,13 +80,10 @@ impl Inventory {
     /// The live pod that an object describes ([`Pod::describes`]).
     #[must_use]
     pub(crate) fn find(&self, pod: &Pod) -> Option<&Arc<LivePod>> {
-        let uid = match pod.cgroup_uid() {
-            "" => self
-                .uids_by_name
-                .get(&(pod.metadata.namespace.clone(), pod.metadata.name.clone()))?,
-            uid => uid,
-        };
-        self.pods.get(uid).filter(|live| pod.describes(&live.id))
+        match pod.cgroup_uid() {
+            "" => self.pods.values().find(|live| pod.describes(&live.id)),
+            uid => self.pods.get(uid).filter(|live| pod.describes(&live.id)),
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::capacity::Headroom;
+use super::capacity::NodeCapacity;
 use super::desired::{DesiredState, GrowthPause};
 use super::resize::{Resize, ResizeStatus};
 use super::shrink::{ShrinkEnd, ShrinkState};
@@ -167,7 +167,7 @@ pub(crate) enum PodInput {
     /// The API server answers again.
     ApiServerReturned,
     Requested(RequestId, OperatorRequest),
-    Admitted(RequestId, OperatorRequest, Box<Headroom>),
+    Admitted(RequestId, OperatorRequest, Box<NodeCapacity>),
     /// The guard grew a limit, refused to, or saw a container become quiet.
     Guard(Box<Report>),
     /// A pass is due. With `hooks`, the pod's hooks may run.
@@ -381,7 +381,7 @@ impl PodState {
                 );
             }
             PodInput::Requested(id, request) => self.enqueue(id, request, effects),
-            PodInput::Admitted(id, request, headroom) => self.admit(id, request, &headroom, effects),
+            PodInput::Admitted(id, request, capacity) => self.admit(id, request, &capacity, effects),
             PodInput::Guard(report) => self.take_guard_report(*report, effects),
             PodInput::PassDue { hooks } => self.announce(hooks, effects),
             PodInput::HookEnded(run, end) => self.end_hook(&run, end, effects),

@@ -1,82 +1,232 @@
-//! Saves what survives a restart in a task of its own: the controller never waits for the disk.
+//! What survives a restart: for each pod the desired state ([`DesiredState`]) and the patches of its spec ([`Resize`]).
 //!
-//! The task writes only the newest content, and skips contents that were replaced while the disk was busy.
+//! One JSON file, replaced whole ([`files::replace_atomically`]). A file that cannot be parsed is renamed, never
+//! overwritten and never used in part. A task of its own writes the file: the controller never waits for the disk. The task
+//! writes only the newest content, and skips contents that were replaced while the disk was busy.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::{Error, Result, anyhow, bail};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-mod file;
-#[cfg(any(test, fuzzing))]
-pub(crate) use file::fuzz_state;
-pub(crate) use file::{Restored, SavedPod, SavedTargets, StateFile};
+use super::desired::{DesiredState, GrowthPause};
+use super::resize::Resize;
+use crate::decide::CanaryWait;
+use crate::files;
+use crate::guard::LimitFiles;
+use crate::model::objects::{Pod, PodId};
+use crate::plan::shrink::FailedShrinks;
 
+const FILE_NAME: &str = "state.json";
+/// Raised when the content changes its meaning.
+const VERSION: u32 = 1;
 /// How long a caller waits for the disk at most.
 const LONGEST_SAVE_WAIT: Duration = Duration::from_secs(5);
 
-type Content = BTreeMap<String, SavedPod>;
-/// The newest content, until the task writes it.
-type Slot = Arc<Mutex<Option<Content>>>;
+/// The saved pods by UID.
+type SavedPods = BTreeMap<String, SavedPod>;
 
-fn lock(slot: &Slot) -> MutexGuard<'_, Option<Content>> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
+/// The part that every version of the file has.
+#[derive(Debug, Deserialize)]
+struct Header {
+    version: u32,
 }
 
-/// The handle of the task that writes the state file.
+#[derive(Debug, Serialize, Deserialize)]
+struct Saved {
+    version: u32,
+    pods: SavedPods,
+}
+
+/// The saved state of one pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SavedPod {
+    pub(crate) pod: PodId,
+    /// The pod's latest object: the desired state can be enforced before any source answers.
+    #[serde(default, skip_serializing_if = "Option::is_none", with = "shared")]
+    pub(crate) described: Option<Arc<Pod>>,
+    #[serde(rename = "standing")]
+    pub(crate) state: SavedTargets,
+    #[serde(default, skip_serializing_if = "FailedShrinks::is_empty")]
+    pub(crate) regrets: FailedShrinks,
+    /// Until when the guard does not grow limits that the API server denied.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) pauses: BTreeMap<String, GrowthPause>,
+    /// When a container last ran its `on-memory-pressure` hook.
+    #[serde(default, rename = "pressed", skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) evidence_at: BTreeMap<String, Timestamp>,
+    /// A change that other pods of the VPA get first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) waits: Option<CanaryWait>,
+}
+
+/// The desired state and the resize of a pod, in one object of the file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SavedTargets {
+    #[serde(flatten)]
+    pub(crate) desired: DesiredState,
+    #[serde(flatten)]
+    pub(crate) resize: Resize,
+}
+
+/// The content of the state file at the start.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Restored {
+    /// The saved pods by UID. The controller removes the pods that discovery has found.
+    pub(crate) pods: BTreeMap<String, SavedPod>,
+    /// Why the content is not complete. Reported until the agent ends: nothing repairs it.
+    pub(crate) problem: Option<String>,
+}
+
+impl Restored {
+    /// The latest objects of the saved pods.
+    pub(crate) fn described(&self) -> Vec<Arc<Pod>> {
+        self.pods.values().filter_map(|saved| saved.described.clone()).collect()
+    }
+}
+
 #[derive(Debug)]
-pub(crate) struct StateWriter {
-    slot: Slot,
-    /// The number of the newest content.
-    left: watch::Sender<u64>,
-    progress: watch::Receiver<Progress>,
+pub(crate) struct StateFile {
+    path: PathBuf,
+}
+
+impl StateFile {
+    /// The state file in this directory, which is created if it is missing.
+    ///
+    /// Errors: the directory cannot be made.
+    pub(crate) fn in_directory(directory: &Path) -> Result<Self> {
+        fs::create_dir_all(directory).map_err(|error| failed("create", directory, &error))?;
+        let path = directory.join(FILE_NAME);
+        Ok(Self { path })
+    }
+
+    /// Reads the file; one that cannot be parsed is renamed, and reported as a problem.
+    ///
+    /// Errors: the file cannot be read or renamed, or a newer agent wrote it. Such a file stays: this agent cannot read it,
+    /// and the newer agent may come back.
+    pub(crate) fn load(&self) -> Result<Restored> {
+        let path = &self.path;
+        let text = match fs::read(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Restored::default()),
+            Err(error) => return Err(failed("read", path, &error)),
+        };
+        if let Ok(Header { version }) = serde_json::from_slice(&text)
+            && version > VERSION
+        {
+            bail!(
+                "{}: a newer vscaled wrote this file (version {version}, this one knows up to {VERSION}); it is left alone: \
+                 start that vscaled again, or move the file away and lose what it says",
+                path.display()
+            );
+        }
+        let reason = match serde_json::from_slice::<Saved>(&text) {
+            Ok(Saved { version: VERSION, pods }) => return Ok(Restored { pods, problem: None }),
+            Ok(saved) => format!(
+                "version {} is not the version {VERSION} this agent writes",
+                saved.version
+            ),
+            Err(error) => error.to_string(),
+        };
+        let aside = path.with_file_name(format!("{FILE_NAME}.set-aside"));
+        fs::rename(path, &aside).map_err(|error| failed("set aside", path, &error))?;
+        let problem = format!(
+            "the state file was not understood at the start ({reason}) and is now {}; overrides from before are lost, \
+             and pods that an earlier agent wrote to go back to what their specs and VPAs say",
+            aside.display()
+        );
+        tracing::error!("{problem}");
+        Ok(Restored {
+            problem: Some(problem),
+            ..Restored::default()
+        })
+    }
+
+    /// Replaces the whole file.
+    ///
+    /// Errors: the file cannot be written; the earlier content is then still there.
+    pub(crate) fn save(&self, pods: SavedPods) -> Result<()> {
+        let content = Saved { version: VERSION, pods };
+        // Written piece by piece: the whole text in memory would be larger than the pods themselves.
+        files::replace_atomically(&self.path, |file| Ok(serde_json::to_writer(file, &content)?))
+            .map_err(|error| failed("write", &self.path, &error))?;
+        Ok(())
+    }
+}
+
+fn failed(action: &str, path: &Path, error: &io::Error) -> Error {
+    let path = path.display();
+    anyhow!("{action} {path}: {error}; check that stateDir exists, is writable and has free space")
+}
+
+/// What survives a restart, as the controller keeps it, and the task that saves it.
+#[derive(Debug)]
+pub(crate) struct Store {
+    /// Whether the state has changed since the latest save.
+    pub(crate) dirty: bool,
+    /// What an earlier agent saved, without the pods that discovery has found.
+    pub(crate) restored: Restored,
+    /// The files that name the pods this agent has written to.
+    pub(crate) limit_files: Arc<LimitFiles>,
+    progress: watch::Sender<Progress>,
     task: JoinHandle<()>,
 }
 
-/// How far the task has got.
+/// The newest content, and how far the task has got.
 #[derive(Debug, Default)]
 struct Progress {
+    /// The newest content, until the task takes it.
+    newest: Option<SavedPods>,
+    /// The number of the newest content.
+    latest: u64,
     /// The number of the content that was written last, or failed to be.
     done: u64,
     /// Why that content is not saved.
     problem: Option<String>,
+    /// Whether no further content follows.
+    ends: bool,
 }
 
-impl StateWriter {
-    pub(crate) fn start(file: StateFile) -> Self {
-        let slot = Slot::default();
-        let (left, news) = watch::channel(0);
-        let (progressed, progress) = watch::channel(Progress::default());
+impl Store {
+    pub(crate) fn start(file: StateFile, restored: Restored, limit_files: Arc<LimitFiles>) -> Self {
+        let progress = watch::Sender::new(Progress::default());
         Self {
-            task: tokio::spawn(write(file, Arc::clone(&slot), news, progressed)),
-            slot,
-            left,
+            dirty: false,
+            restored,
+            limit_files,
+            task: tokio::spawn(write(Arc::new(file), progress.clone())),
             progress,
         }
     }
 
-    /// Hands over content to save.
-    pub(crate) fn save(&mut self, content: Content) {
-        *lock(&self.slot) = Some(content);
-        self.left.send_modify(|left| *left += 1);
+    /// Saves these pods beside those that discovery has not found yet, if the state has changed.
+    pub(crate) fn save(&mut self, pods: impl Iterator<Item = SavedPod>) {
+        if !std::mem::take(&mut self.dirty) {
+            return;
+        }
+        let mut saved = self.restored.pods.clone();
+        saved.extend(pods.map(|of_pod| (of_pod.pod.uid.clone(), of_pod)));
+        self.progress.send_modify(|progress| {
+            progress.newest = Some(saved);
+            progress.latest += 1;
+        });
     }
 
-    /// Waits until all content handed over so far is saved or has failed to be, for [`LONGEST_SAVE_WAIT`] at most.
-    pub(crate) fn saved(&self) -> impl Future<Output = ()> + use<> {
-        self.saved_up_to(*self.left.borrow())
-    }
-
-    /// The same, including the next content.
-    pub(crate) fn next_saved(&self) -> impl Future<Output = ()> + use<> {
-        self.saved_up_to(*self.left.borrow() + 1)
-    }
-
-    fn saved_up_to(&self, left: u64) -> impl Future<Output = ()> + use<> {
-        let mut progress = self.progress.clone();
+    /// Waits until all content is saved or has failed to be, for [`LONGEST_SAVE_WAIT`] at most. `further` contents that
+    /// are still to come count, too.
+    pub(crate) fn saved(&self, further: u64) -> impl Future<Output = ()> + use<> {
+        let mut progress = self.progress.subscribe();
+        let latest = progress.borrow().latest + further;
         async move {
-            let settled = progress.wait_for(|progress| progress.done >= left);
+            let settled = progress.wait_for(|progress| progress.done >= latest);
             if tokio::time::timeout(LONGEST_SAVE_WAIT, settled).await.is_err() {
                 tracing::warn!(waited = ?LONGEST_SAVE_WAIT, "going on although the disk has not saved what was decided");
             }
@@ -84,43 +234,179 @@ impl StateWriter {
     }
 
     /// Why the newest content is not saved.
-    pub(crate) fn problem(&self) -> Option<String> {
+    pub(crate) fn write_problem(&self) -> Option<String> {
         self.progress.borrow().problem.clone()
+    }
+
+    /// Why the state may not survive a restart.
+    pub(crate) fn problems(&self) -> impl Iterator<Item = String> {
+        self.restored.problem.clone().into_iter().chain(self.write_problem())
+    }
+
+    /// Takes the saved state of this pod.
+    pub(crate) fn take_saved(&mut self, id: &PodId) -> Option<SavedPod> {
+        let saved = self.restored.pods.get(&id.uid)?;
+        (saved.pod == *id).then(|| self.restored.pods.remove(&id.uid)).flatten()
     }
 
     /// Ends the task after the newest content.
     pub(crate) async fn finish(self) {
-        drop(self.left);
+        self.progress.send_modify(|progress| progress.ends = true);
         if let Err(error) = self.task.await {
             tracing::error!(%error, "saving ended early");
         }
     }
 }
 
-async fn write(file: StateFile, slot: Slot, mut left: watch::Receiver<u64>, progressed: watch::Sender<Progress>) {
-    let file = Arc::new(file);
-    loop {
-        // After the sender is dropped, the last content is still written.
-        let open = left.changed().await.is_ok();
-        let done = *left.borrow_and_update();
-        // `None`: an earlier round already took the content of this number.
-        let newest = lock(&slot).take();
-        if let Some(content) = newest {
-            let file = Arc::clone(&file);
-            let saved = tokio::task::spawn_blocking(move || file.save(content)).await;
-            let problem = match saved {
-                Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(error.to_string()),
-                Err(error) => Some(error.to_string()),
-            };
-            if let Some(problem) = &problem {
-                tracing::error!(problem, "what was decided will not survive a restart");
+async fn write(file: Arc<StateFile>, progress: watch::Sender<Progress>) {
+    let mut news = progress.subscribe();
+    // Does not fail: this task has a sender.
+    while news
+        .wait_for(|progress| progress.newest.is_some() || progress.ends)
+        .await
+        .is_ok()
+    {
+        let (mut newest, mut number) = (None, 0);
+        progress.send_modify(|progress| (newest, number) = (progress.newest.take(), progress.latest));
+        let Some(content) = newest else { return };
+        let file = Arc::clone(&file);
+        let saved = tokio::task::spawn_blocking(move || file.save(content)).await;
+        let problem = saved
+            .map_err(Error::from)
+            .flatten()
+            .err()
+            .map(|error| error.to_string());
+        if let Some(problem) = &problem {
+            tracing::error!(problem, "what was decided will not survive a restart");
+        }
+        progress.send_modify(|progress| (progress.done, progress.problem) = (number, problem));
+    }
+}
+
+/// Serde for an `Arc`, which is written like the object itself.
+mod shared {
+    use std::sync::Arc;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Pod;
+
+    pub(super) fn serialize<S: Serializer>(pod: &Option<Arc<Pod>>, serializer: S) -> Result<S::Ok, S::Error> {
+        pod.as_deref().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Arc<Pod>>, D::Error> {
+        Ok(Option::deserialize(deserializer)?.map(Arc::new))
+    }
+}
+
+/// A target of the fuzzer: a state file that can be parsed reads the same after it is written.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn fuzz_state(bytes: &[u8]) {
+    if let Ok(saved) = serde_json::from_slice::<Saved>(bytes) {
+        let again = serde_json::to_vec(&saved).and_then(|text| serde_json::from_slice::<Saved>(&text));
+        assert_eq!(again.ok().map(|again| again.pods), Some(saved.pods));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn saved() -> BTreeMap<String, SavedPod> {
+        let pod = PodId {
+            uid: "u1".to_owned(),
+            namespace: "default".to_owned(),
+            name: "web".to_owned(),
+        };
+        let desired = DesiredState {
+            returning: true,
+            ..DesiredState::default()
+        };
+        let saved = SavedPod {
+            pod,
+            described: Some(Arc::default()),
+            state: SavedTargets {
+                desired,
+                resize: Resize::default(),
+            },
+            regrets: FailedShrinks::default(),
+            pauses: BTreeMap::new(),
+            waits: None,
+            evidence_at: BTreeMap::new(),
+        };
+        BTreeMap::from([("u1".to_owned(), saved)])
+    }
+
+    #[test]
+    fn what_is_saved_is_loaded() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = StateFile::in_directory(&directory.path().join("new")).unwrap();
+        assert_eq!(file.load().unwrap(), Restored::default());
+        file.save(saved()).unwrap();
+        assert_eq!(
+            file.load().unwrap(),
+            Restored {
+                pods: saved(),
+                problem: None
             }
-            progressed.send_modify(|progress| progress.problem = problem);
+        );
+    }
+
+    #[test]
+    fn what_is_not_understood_is_set_aside_and_kept() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = StateFile::in_directory(directory.path()).unwrap();
+        for broken in ["{\"version\":1,\"pods\":{", "{\"version\":0,\"pods\":{}}"] {
+            fs::write(&file.path, broken).unwrap();
+            let problem = file.load().unwrap().problem.unwrap();
+            let aside = directory.path().join("state.json.set-aside");
+            assert_eq!(fs::read_to_string(&aside).unwrap(), broken);
+            assert!(problem.contains(&aside.display().to_string()), "{problem}");
+            assert_eq!(file.load().unwrap(), Restored::default());
         }
-        progressed.send_modify(|progress| progress.done = done);
-        if !open {
-            return;
+    }
+
+    #[test]
+    fn what_a_newer_agent_wrote_is_an_error_and_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = StateFile::in_directory(directory.path()).unwrap();
+        let newer = "{\"version\":2,\"pods\":[\"another shape\"]}";
+        fs::write(&file.path, newer).unwrap();
+        let error = file.load().unwrap_err().to_string();
+        assert!(error.contains("version 2, this one knows up to 1"), "{error}");
+        assert_eq!(fs::read_to_string(&file.path).unwrap(), newer);
+    }
+
+    /// Files that agents of version 0.1 left (tests/data/state): read, kept whole, and written so that 0.1 reads them.
+    #[test]
+    fn what_the_version_before_left_is_carried_over() {
+        let recorded = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/state/0.1");
+        let mut names = Vec::new();
+        for entry in fs::read_dir(recorded).unwrap() {
+            let entry = entry.unwrap();
+            let directory = tempfile::tempdir().unwrap();
+            let file = StateFile::in_directory(directory.path()).unwrap();
+            fs::copy(entry.path(), &file.path).unwrap();
+            let restored = file.load().unwrap();
+            assert_eq!(restored.problem, None, "{}", entry.path().display());
+            file.save(restored.pods).unwrap();
+            let value = |path: &Path| serde_json::from_slice::<serde_json::Value>(&fs::read(path).unwrap()).unwrap();
+            assert_eq!(value(&file.path), value(&entry.path()), "{}", entry.path().display());
+            names.push(entry.file_name());
         }
+        assert_eq!(names.len(), 5, "{names:?}");
+    }
+
+    #[test]
+    fn a_failed_write_keeps_the_earlier_content() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = StateFile::in_directory(directory.path()).unwrap();
+        file.save(saved()).unwrap();
+        // A directory in the place of the file beside makes the write fail, also for root.
+        fs::create_dir(directory.path().join("state.json.new")).unwrap();
+        let error = file.save(BTreeMap::new()).unwrap_err().to_string();
+        assert!(error.starts_with("write ") && error.contains("stateDir"), "{error}");
+        assert_eq!(file.load().unwrap().pods, saved());
     }
 }

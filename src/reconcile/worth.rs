@@ -1,26 +1,35 @@
 //! What vscaled was worth: what workloads requested before it changed their pods and what they request now, and the
-//! kills, evictions, restarts and throttling that it avoided. Pure.
+//! kills, evictions, restarts and throttling that it avoided. A scrape renders the metrics of the node and each workload.
 //!
 //! An event counts as avoided where it would certainly have happened, or by a rule that docs/report.md states. Counts
 //! are kept by the hour, from the agent's start. The requests before are saved with the desired state.
 
-mod metrics;
-
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use jiff::Timestamp;
-use prometheus_client::registry::Registry;
+use jiff::{SignedDuration, Timestamp};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
 
-use self::metrics::WorthMetrics;
 use super::pod::PodState;
 use super::resize::ResizeStatus;
-use crate::model::{NamedRequirements, ResourceList};
+use crate::model::{NamedRequirements, Resource, ResourceList};
 use crate::plan::sum;
 
 /// The most hours of workloads that are kept, the latest ones: a node has some hundred workloads at a time, and sees many jobs.
 const MOST_HOURS: usize = 8192;
 const HOUR: i64 = 3600;
+/// The most workloads with series: a tenant can make any number of workloads.
+const MOST_WORKLOADS: usize = 1024;
+/// How long series stay after the last pod that followed a recommendation, or the last count.
+const SERIES_STAY: SignedDuration = SignedDuration::from_hours(2);
+/// How long the counters of a new workload are shown as zero: scrapers see the first count as a rise.
+const SHOWN_AS_ZERO: SignedDuration = SignedDuration::from_mins(2);
 
 /// What the agent kept from happening to a pod.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -107,7 +116,7 @@ impl Worth {
             Avoided::ThrottledSeconds(seconds) => worth.throttled_seconds = seconds,
         }
         let key = key_of(state);
-        self.metrics.count(&key, &worth, now);
+        self.metrics.series().add(&key, &worth, now);
         self.counts.entry((hour_of(now), key)).or_default().add(&worth);
         if self.counts.len() > MOST_HOURS
             && let Some(((oldest, _), _)) = self.counts.pop_first()
@@ -139,11 +148,145 @@ impl Worth {
         WorthReport { since, workloads }
     }
 
-    /// Updates the metrics of what the pods request.
+    /// Updates the metrics of what the pods request, and ends the series of workloads without a pod or a count for
+    /// [`SERIES_STAY`].
     pub(crate) fn show<'a>(&self, pods: impl Iterator<Item = &'a PodState>, now: Timestamp) {
-        let requests = requested(pods).map(|(state, worth)| (key_of(state), worth));
-        self.metrics.request(requests, now);
+        let mut series = self.metrics.series();
+        let Series { total, workloads } = &mut *series;
+        for worth in workloads.values_mut().map(|one| &mut one.worth).chain([total]) {
+            (worth.pods, worth.before, worth.now) = Default::default();
+        }
+        for (state, worth) in requested(pods) {
+            series.add(&key_of(state), &worth, now);
+        }
+        let stays = |one: &WorkloadSeries| now.duration_since(one.used) <= SERIES_STAY;
+        series.workloads.retain(|_, one| stays(one));
     }
+}
+
+/// The values of a scrape: counts since the agent's start, and the current requests.
+#[derive(Debug, Clone, Default)]
+struct WorthMetrics(Arc<Mutex<Series>>);
+
+impl WorthMetrics {
+    fn series(&self) -> MutexGuard<'_, Series> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Series {
+    total: WorkloadWorth,
+    workloads: BTreeMap<WorkloadKey, WorkloadSeries>,
+}
+
+#[derive(Debug, Default)]
+struct WorkloadSeries {
+    since: Timestamp,
+    used: Timestamp,
+    worth: WorkloadWorth,
+}
+
+impl Series {
+    fn add(&mut self, key: &WorkloadKey, worth: &WorkloadWorth, now: Timestamp) {
+        self.total.add(worth);
+        let new = || WorkloadSeries {
+            since: now,
+            ..WorkloadSeries::default()
+        };
+        let one = self.workloads.entry(key.clone()).or_insert_with(new);
+        one.worth.add(worth);
+        one.used = now;
+        if self.workloads.len() > MOST_WORKLOADS {
+            let oldest = self.workloads.iter().min_by_key(|(_, one)| one.used);
+            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                self.workloads.remove(&oldest);
+            }
+        }
+    }
+}
+
+/// A family: its name, unit and help, and the values of one workload, each with the value of its label `when`, if there is one.
+type Family = (
+    &'static str,
+    Option<Unit>,
+    &'static str,
+    Vec<(Option<&'static str>, Metric)>,
+);
+type Metric = Box<dyn EncodeMetric>;
+
+fn families(worth: &WorkloadWorth) -> [Family; 6] {
+    let kills =
+        "Temporary memory limits whose container used more than its limit was before: each would have been a kill";
+    let evictions = "Recommendations that running pods were given in place";
+    let restarts = "Containers of pods that were given a recommendation in place, once for each pod: replaced, they would have started again";
+    let throttled =
+        "Half of the time for which the guard held cpu limits higher that throttled in at least half of all periods";
+    let cpu = "Cores that pods which follow a recommendation requested before it, and request now";
+    let memory = "Memory that pods which follow a recommendation requested before it, and request now";
+    let count = |count: u64| -> Vec<(_, Metric)> { vec![(None, Box::new(ConstCounter::new(count)))] };
+    let requested = |metric: fn(&ResourceList) -> Metric| {
+        vec![
+            (Some("before"), metric(&worth.before)),
+            (Some("now"), metric(&worth.now)),
+        ]
+    };
+    let held = ConstCounter::new(worth.throttled_seconds);
+    let cores = |amounts: &ResourceList| -> Metric {
+        let thousandths = u32::try_from(amounts.amount(Resource::Cpu)).unwrap_or(u32::MAX);
+        Box::new(ConstGauge::new(f64::from(thousandths) / 1000.0))
+    };
+    let bytes = |amounts: &ResourceList| -> Metric { Box::new(ConstGauge::new(amounts.amount(Resource::Memory))) };
+    [
+        ("avoided_kills", None, kills, count(worth.kills)),
+        ("avoided_evictions", None, evictions, count(worth.evictions)),
+        ("avoided_restarts", None, restarts, count(worth.restarts)),
+        (
+            "avoided_throttled",
+            Some(Unit::Seconds),
+            throttled,
+            vec![(None, Box::new(held))],
+        ),
+        ("requested_cores", None, cpu, requested(cores)),
+        ("requested", Some(Unit::Bytes), memory, requested(bytes)),
+    ]
+}
+
+impl Collector for WorthMetrics {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let (series, now) = (self.series(), Timestamp::now());
+        let workloads = series.workloads.iter().map(|((namespace, kind, name), one)| {
+            let mut shown = one.worth.clone();
+            if now.duration_since(one.since) < SHOWN_AS_ZERO {
+                (shown.kills, shown.evictions, shown.restarts, shown.throttled_seconds) = Default::default();
+            }
+            let labels = vec![("namespace", namespace.clone()), ("workload", format!("{kind}/{name}"))];
+            (labels, families(&shown))
+        });
+        let node = vec![(Vec::new(), families(&series.total))];
+        for (prefix, series) in [("", node), ("workload_", workloads.collect())] {
+            for (index, (name, unit, help, values)) in families(&WorkloadWorth::default()).iter().enumerate() {
+                let (name, metric_type) = (format!("{prefix}{name}"), values[0].1.metric_type());
+                let mut encoder = encoder.encode_descriptor(&name, help, unit.as_ref(), metric_type)?;
+                let values = series.iter().flat_map(|(labels, families)| {
+                    let with = move |when: &Option<_>| labels.iter().cloned().chain(when.map(when_label)).collect();
+                    families[index].3.iter().map(move |(when, value)| (with(when), value))
+                });
+                let values: Vec<(Vec<_>, _)> = values.collect();
+                match &values[..] {
+                    [(labels, value)] if labels.is_empty() => value.encode(encoder)?,
+                    values => values
+                        .iter()
+                        .try_for_each(|(labels, value)| value.encode(encoder.encode_family(labels)?))?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn when_label(when: &str) -> (&'static str, String) {
+    ("when", when.to_owned())
 }
 
 /// What each of these pods requested before and requests now. A pod that waits for its kubelet has neither amount.
@@ -182,9 +325,6 @@ pub(crate) fn requests(containers: &[NamedRequirements]) -> ResourceList {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use jiff::SignedDuration;
     use prometheus_client::encoding::text::encode;
 
     use super::*;

@@ -96,6 +96,7 @@ const MODULES: &[Module] = &[
         &[
             "actuate",
             "cgroup",
+            "config",
             "control",
             "decide",
             "files",

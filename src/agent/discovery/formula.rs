@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use jiff::Timestamp;
 
 use crate::cgroup::{Cgroup, Hierarchy, PodEntry};
-use crate::model::{CgroupPath, ControlFile, CpuShares, CpuWeight, CriResources, Setting, WeightFormula};
+use crate::model::{ControlFile, CpuShares, Setting, WeightFormula};
 use crate::runtime::{ContainerRuntime, ListedContainer, weight};
 
 /// The most stored specs that one discovery reads.
@@ -51,9 +51,16 @@ impl LearnedFormula {
                     None
                 }
             };
-            let shares = stored.and_then(shares);
-            let weight = place(scanned, &container.id).and_then(|path| weight_at(hierarchy, path));
-            pairs.extend(shares.zip(weight));
+            let shares = stored.and_then(|stored| u64::try_from(stored.cpu_shares?).ok());
+            let mut places = scanned.iter().flat_map(|pod| &pod.containers);
+            let place = places.find(|place| place.id.as_str() == container.id);
+            let cgroup = place.map(|place| Cgroup::open(hierarchy, &place.path).and_then(|cgroup| cgroup.read_all()));
+            // The cgroup may have gone meanwhile.
+            let settings = cgroup.and_then(Result::ok);
+            if let Some(Setting::CpuWeight(weight)) = settings.and_then(|settings| settings.get(ControlFile::CpuWeight))
+            {
+                pairs.extend(shares.map(|shares| (CpuShares::new(shares), weight)));
+            }
         }
         self.asked_until = youngest.created_at;
         let Some(shown) = weight::detect(pairs) else { return };
@@ -70,26 +77,6 @@ impl LearnedFormula {
         new.sort_by_key(|container| Reverse(container.created_at));
         new.truncate(AT_ONCE);
         new
-    }
-}
-
-fn shares(stored: CriResources) -> Option<CpuShares> {
-    u64::try_from(stored.cpu_shares?).ok().map(CpuShares::new)
-}
-
-fn place<'a>(scanned: &'a [PodEntry], id: &str) -> Option<&'a CgroupPath> {
-    let mut containers = scanned.iter().flat_map(|pod| &pod.containers);
-    containers
-        .find(|container| container.id.as_str() == id)
-        .map(|container| &container.path)
-}
-
-/// The weight of a cgroup; `None` also if the cgroup has gone meanwhile.
-fn weight_at(hierarchy: &Hierarchy, path: &CgroupPath) -> Option<CpuWeight> {
-    let settings = Cgroup::open(hierarchy, path).and_then(|cgroup| cgroup.read_all());
-    match settings.ok()?.get(ControlFile::CpuWeight)? {
-        Setting::CpuWeight(weight) => Some(weight),
-        _ => None,
     }
 }
 

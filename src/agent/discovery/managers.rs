@@ -28,17 +28,15 @@ pub(super) fn static_managers(
     let mut is_static = |file: &str| {
         let path = kubelet_dir.join(file);
         let read = fs::read(&path).and_then(|text| Ok(serde_json::from_slice::<Checkpoint>(&text)?));
-        match read {
-            Ok(checkpoint) => checkpoint.policy_name.eq_ignore_ascii_case("static"),
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) => false,
-            Err(error) => {
-                problems.push(format!(
-                    "{}: {error}; pods with processors or memory of their own are not recognized",
-                    path.display()
-                ));
-                false
-            }
+        if let Err(error) = &read
+            && !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied)
+        {
+            let path = path.display();
+            problems.push(format!(
+                "{path}: {error}; pods with processors or memory of their own are not recognized"
+            ));
         }
+        read.is_ok_and(|checkpoint| checkpoint.policy_name.eq_ignore_ascii_case("static"))
     };
     StaticManagers {
         cpu: is_static("cpu_manager_state") || assigns_processors(hierarchy, scanned),
@@ -55,10 +53,10 @@ fn assigns_processors(hierarchy: &Hierarchy, scanned: &[PodEntry]) -> bool {
     };
     let processors = |path: &CgroupPath| fs::read_to_string(path.under(&mount).join("cpuset.cpus")).unwrap_or_default();
     let guaranteed = scanned.iter().filter(|pod| pod.place.qos == Some(QosClass::Guaranteed));
-    guaranteed.into_iter().any(|pod| {
-        let of_pod = processors(&pod.path);
-        let own = pod.containers.iter().map(|container| processors(&container.path));
-        own.into_iter().any(|own| !own.trim().is_empty() && own != of_pod)
+    let mut containers = guaranteed.flat_map(|pod| pod.containers.iter().map(move |container| (pod, container)));
+    containers.any(|(pod, container)| {
+        let own = processors(&container.path);
+        !own.trim().is_empty() && own != processors(&pod.path)
     })
 }
 

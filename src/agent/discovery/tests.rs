@@ -147,14 +147,13 @@ impl MadeUp {
         let (sender, view) = watch::channel(Arc::default());
         let mut discovery = Discovery::new(DiscoveryLinks {
             config: load(&[&format!("--cgroup-root={}", root.display()), "--kubepods=/kubepods"]).unwrap(),
-            concurrency: Arc::new(Concurrency::new(1)),
             freezer: Arc::new(Freezer::below(root).unwrap()),
             least_limits: Arc::default(),
             runtime_metrics: RuntimeMetrics::register(&mut registry()),
             view,
             residents: watch::channel(Arc::default()).0,
             seen: watch::channel(None).1,
-            unsaved: UnsavedLimits::default(),
+            unsaved: BTreeMap::new(),
         });
         // Found here, so that no task follows its events: that one's calls are not the discovery's.
         let (cri, info) = discover(Some(&socket), Deadlines::default()).await.unwrap();

@@ -111,6 +111,7 @@ fn node(own: ResourceList, other: ResourceList) -> NodeCapacity {
         kubelet: KubeletVersion::NEWEST,
         patches: false,
         ask_when_full: AskWhenFull::Never,
+        managers: StaticManagers::default(),
         freed: false,
     }
 }
@@ -128,7 +129,7 @@ fn what_is_recommended_must_fit_beside_what_others_request() {
     capacity.update(before, &state);
     let others = capacity.requested.others(list(800, 800));
     assert_eq!(others.take, list(200, 200), "from now on it is taken");
-    assert!(!capacity.has_freed());
+    assert!(!capacity.freed);
 }
 
 #[test]
@@ -142,7 +143,7 @@ fn what_stands_counts_and_not_the_spec() {
     assert_eq!(capacity.admit(&grown, &less), Ok(()), "less always fits");
     grown.desired.recommended = Some(less);
     capacity.update(before, &grown);
-    assert!(capacity.has_freed());
+    assert!(capacity.freed);
 }
 
 #[test]
@@ -195,15 +196,9 @@ fn what_the_kubelet_has_assigned_for_good_is_refused_with_field_value_and_reason
             name: "app".to_owned(),
             resources: limits,
         }];
-        let headroom = Headroom {
-            room: Room {
-                capacity: Capacity::of_node_or(None, list(8000, 8 * GI)),
-                others: NodeRequests::default().others(ResourceList::default()),
-            },
-            requested: ResourceList::default(),
-            kubelet: KubeletVersion::NEWEST,
-            managers,
-        };
+        let kubelet = KubeletVersion::NEWEST;
+        let mut capacity = NodeCapacity::of([].into_iter(), None, list(8000, 8 * GI), kubelet, false);
+        capacity.managers = managers;
         let values = Override {
             uid: 0,
             pid: 1,
@@ -212,9 +207,9 @@ fn what_the_kubelet_has_assigned_for_good_is_refused_with_field_value_and_reason
             until: None,
             values,
         };
-        let mut desired = DesiredState::default();
-        let set = headroom.set_override(&mut desired, &pod, values);
-        assert_eq!(desired.is_empty(), set.is_err());
+        let mut state = PodState::new(Arc::new(pod.clone()), PodDecision::undecided(&pod));
+        let set = capacity.set_override(&mut state, values);
+        assert_eq!(state.desired.is_empty(), set.is_err());
         set
     };
     let only = |cpu, memory| ResourceList { cpu, memory };

@@ -14,6 +14,7 @@ use crate::pace::{place_in, spread_window};
 use crate::plan::resize;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::inventory::Inventory;
+use crate::reconcile::metrics::decision_labels;
 use crate::reconcile::pod::{PodInput, PodState};
 use crate::sources::NodeView;
 
@@ -47,19 +48,15 @@ impl Sources {
         })
     }
 
-    /// How many pods of the cluster follow the same recommendation.
-    fn pods_of_workload(&self, state: &PodState) -> u64 {
-        let target = self.vpa_of(state).and_then(|vpa| vpa.spec.target_ref.as_ref());
-        let Some(target) = target else { return 0 };
-        let kind = OwnerKind::named(&target.kind);
-        let mut owners = self.view.owners.iter();
-        let owner = owners.find(|owner| Some(owner.kind) == kind && is_named(&owner.metadata, &target.name, state));
-        owner.map_or(0, |owner| owner.pods)
-    }
-
     /// The delay of this node's pass after a change that pods of many nodes follow.
     fn delay(&self, state: &PodState) -> Duration {
-        let window = spread_window(self.pods_of_workload(state));
+        let target = self.vpa_of(state).and_then(|vpa| vpa.spec.target_ref.as_ref());
+        let owner = target.and_then(|target| {
+            let kind = OwnerKind::named(&target.kind);
+            let mut owners = self.view.owners.iter();
+            owners.find(|owner| Some(owner.kind) == kind && is_named(&owner.metadata, &target.name, state))
+        });
+        let window = spread_window(owner.map_or(0, |owner| owner.pods));
         place_in(window, &state.pod.spec.node_name, &state.pod.metadata.uid)
     }
 }
@@ -81,6 +78,9 @@ fn one_of_each_name<'a>(pods: &'a [Arc<Pod>], inventory: &Inventory) -> BTreeMap
     chosen
 }
 
+/// Decides what a pod should have, with the facts that all pods share.
+type Decide<'a> = dyn Fn(&PodState) -> PodDecision + 'a;
+
 impl Controller {
     pub(super) fn take_view(&mut self, view: Arc<NodeView>, problems: Vec<String>) {
         let other_pods = !self.sources.seen || self.sources.view.pods != view.pods;
@@ -95,7 +95,7 @@ impl Controller {
         self.decide_all(Timestamp::now());
         self.match_live();
         if other_node && self.endpoint.get().is_some() {
-            self.apply_where(|_| true, || PodInput::RoomFreed);
+            self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::RoomFreed);
         }
         if other_pods {
             // Manifests may have the names of containers that discovery could not name.
@@ -110,7 +110,7 @@ impl Controller {
         if self.sources.problems.is_empty() || self.sources.seen {
             return;
         }
-        for pod in self.store.described() {
+        for pod in self.store.restored.described() {
             self.pods.add(&pod);
         }
         if self.pods.len() > 0 {
@@ -130,16 +130,24 @@ impl Controller {
         }
         let view = Arc::clone(&self.sources.view);
         let index = decide::Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
-        let decision_maker = DecisionMaker {
-            trouble: self.troubles(),
-            index: &index,
-            options: decide::Options {
-                managers: self.node.managers(),
-                ..self.options.decide.clone()
-            },
-            observe_only: self.options.observe_only,
-            patches: self.endpoint.get().is_some(),
-            now,
+        let options = decide::Options {
+            managers: self.node.managers(),
+            ..self.config.decide_options()
+        };
+        let (observes, patches, troubles) = (self.config.observe_only, self.endpoint.get().is_some(), self.troubles());
+        let decide = |state: &PodState| {
+            // With observeOnly, no recommendation comes into force.
+            let recommended = state.desired.recommended.as_ref().filter(|_| !observes);
+            let pod = &state.without_own_changes();
+            // Where the kubelet resizes in place, the spec has the latest targets, whichever client set them.
+            let spec = (patches && resize::supports_in_place_resize(pod)).then(|| pod.requirements());
+            let vpa = state.decision.vpa.clone();
+            let known = decide::EarlierDecisions {
+                applied: spec.as_deref().or(recommended.map(|recommended| &*recommended.targets)),
+                waits: state.decision.canary.waits.as_ref(),
+                trouble: vpa.and_then(|vpa| troubles.get(&(pod.metadata.namespace.clone(), vpa)).copied()),
+            };
+            decide::decide_pod(pod, &index, now, &options, known)
         };
         let described = one_of_each_name(&view.pods, &self.node.found.inventory);
         let is_same = |key: &str, state: &PodState| {
@@ -147,7 +155,18 @@ impl Controller {
             pod.is_some_and(|pod| pod.cgroup_uid() == state.pod.cgroup_uid())
         };
         for (key, state) in self.pods.retain(is_same) {
-            self.forget_pod(&key, &state);
+            self.passes.shrink_watches.remove(&key);
+            self.files.forget(&key);
+            self.requests.drop_all(&state);
+            if let Some(id) = &state.identity {
+                self.guard.least_limits.forget(&id.uid);
+            }
+            if !state.desired.is_empty() {
+                tracing::info!(
+                    pod = key,
+                    "no longer described by any source; its values are left as they are"
+                );
+            }
         }
         for (key, pod) in &described {
             let reason = self.pods.get(key).map(|state| state.decision.reason);
@@ -155,73 +174,55 @@ impl Controller {
                 Some(_) => self.apply(key, PodInput::Described(Arc::clone(pod))),
                 None => self.pods.add(pod),
             }
-            self.decide_one(key, &decision_maker);
+            self.decide_one(key, &decide);
             if let Some(state) = self.pods.get(key).filter(|state| Some(state.decision.reason) != reason) {
-                self.publisher.metrics.decided(&state.decision);
+                let decisions = &self.publisher.metrics.decisions;
+                decisions.get_or_create(&decision_labels(state.decision.reason)).inc();
             }
         }
-        self.follow_all(&decision_maker);
+        self.follow_all(&decide, now);
     }
 
     /// When the pods that get recommendations first were last in trouble, by namespace and VPA.
     fn troubles(&self) -> BTreeMap<(String, String), Timestamp> {
-        let mut troubles = BTreeMap::new();
-        for state in self.pods.values().filter(|state| state.decision.canary.goes_first) {
-            if let (Some(vpa), Some(at)) = (&state.decision.vpa, state.in_trouble()) {
-                let latest = troubles
-                    .entry((state.pod.metadata.namespace.clone(), vpa.clone()))
-                    .or_insert(at);
-                *latest = at.max(*latest);
-            }
-        }
-        troubles
+        let first = self.pods.values().filter(|state| state.decision.canary.goes_first);
+        let troubles = first.filter_map(|state| {
+            let vpa = (state.pod.metadata.namespace.clone(), state.decision.vpa.clone()?);
+            Some((vpa, state.in_trouble()?))
+        });
+        let mut troubles: Vec<_> = troubles.collect();
+        // Of one VPA the latest stays.
+        troubles.sort_by_key(|(_, at)| *at);
+        troubles.into_iter().collect()
     }
 
-    fn forget_pod(&mut self, key: &str, state: &PodState) {
-        self.passes.shrink_watches.remove(key);
-        self.files.forget(key);
-        self.requests.drop_all(state);
-        if let Some(id) = &state.identity {
-            self.guard.least_limits.forget(&id.uid);
-        }
-        if !state.desired.is_empty() {
-            tracing::info!(
-                pod = key,
-                "no longer described by any source; its values are left as they are"
-            );
-        }
-    }
-
-    fn decide_one(&mut self, key: &str, decision_maker: &DecisionMaker<'_>) {
+    fn decide_one(&mut self, key: &str, decide: &Decide<'_>) {
         let started = std::time::Instant::now();
-        let Some(decision) = self.pods.get(key).map(|state| Box::new(decision_maker.decide(state))) else {
-            return;
-        };
-        let took = started.elapsed();
-        self.apply(key, PodInput::Decided { decision, took });
+        if let Some(decision) = self.pods.get(key).map(|state| Box::new(decide(state))) {
+            let took = started.elapsed();
+            self.apply(key, PodInput::Decided { decision, took });
+        }
     }
 
     /// Brings all decisions into force. Recommendations without room are tried again every time, and at once after
     /// another pod has come to request less.
-    fn follow_all(&mut self, decision_maker: &DecisionMaker<'_>) {
+    fn follow_all(&mut self, decide: &Decide<'_>, now: Timestamp) {
         let mut capacity = self.capacity();
-        let all = self.pods.keys_of(|_| true);
-        for key in &all {
-            self.follow(key, &mut capacity, decision_maker);
+        for key in &self.pods.keys_of(|_| true) {
+            self.follow(key, &mut capacity, decide, now);
         }
-        let refused = self.pods.keys_of(|state| state.no_room.is_some());
-        for key in &refused {
-            if capacity.has_freed() {
-                self.follow(key, &mut capacity, decision_maker);
+        for key in &self.pods.keys_of(|state| state.no_room.is_some()) {
+            if capacity.freed {
+                self.follow(key, &mut capacity, decide, now);
             }
             let cause = self.pods.get(key).and_then(|state| self.sources.cause(state));
             self.apply(key, PodInput::StillNoRoom(cause));
         }
     }
 
-    fn follow(&mut self, key: &str, capacity: &mut NodeCapacity, decision_maker: &DecisionMaker<'_>) {
+    fn follow(&mut self, key: &str, capacity: &mut NodeCapacity, decide: &Decide<'_>, now: Timestamp) {
         let Some(state) = self.pods.get(key) else { return };
-        let recommended = state.recommendation(decision_maker.now);
+        let recommended = state.recommendation(now);
         let refused = recommended.and_then(|recommended| capacity.admit(state, &recommended).err());
         let requested = capacity.requests_of(state);
         let targets = state.desired.targets(&state.pod);
@@ -235,37 +236,7 @@ impl Controller {
         if state.desired.targets(&state.pod) != targets {
             capacity.update(requested, state);
             // The decision shown to users compares with the new targets.
-            self.decide_one(key, decision_maker);
+            self.decide_one(key, decide);
         }
-    }
-}
-
-/// The inputs of `decide` that all pods share.
-struct DecisionMaker<'a> {
-    index: &'a decide::Index<'a>,
-    options: decide::Options,
-    observe_only: bool,
-    /// Whether the agent patches pods whose kubelet resizes in place.
-    patches: bool,
-    /// The result of [`Controller::troubles`].
-    trouble: BTreeMap<(String, String), Timestamp>,
-    now: Timestamp,
-}
-
-impl DecisionMaker<'_> {
-    fn decide(&self, state: &PodState) -> PodDecision {
-        // With observeOnly, no recommendation comes into force.
-        let recommended = state.desired.recommended.as_ref().filter(|_| !self.observe_only);
-        let in_force = recommended.map(|recommended| &*recommended.targets);
-        let pod = &state.without_own_changes();
-        // Where the kubelet resizes in place, the spec has the latest targets, whichever client set them.
-        let spec = (self.patches && resize::supports_in_place_resize(pod)).then(|| pod.requirements());
-        let vpa = state.decision.vpa.clone();
-        let known = decide::EarlierDecisions {
-            applied: spec.as_deref().or(in_force),
-            waits: state.decision.canary.waits.as_ref(),
-            trouble: vpa.and_then(|vpa| self.trouble.get(&(pod.metadata.namespace.clone(), vpa)).copied()),
-        };
-        decide::decide_pod(pod, self.index, self.now, &self.options, known)
     }
 }

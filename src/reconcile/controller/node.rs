@@ -66,12 +66,6 @@ impl NodeFacts {
             tracing::debug!("the node is not looked at any more: shutting down");
         }
     }
-
-    /// Notes the runtime's formula of cpu weights; the next discovery brings a node that uses it.
-    pub(super) fn learn_formula(&self, formula: WeightFormula) {
-        self.formula.send_replace(Some(formula));
-        self.request_discovery();
-    }
 }
 
 impl Controller {
@@ -95,9 +89,21 @@ impl Controller {
             self.decide_all(Timestamp::now());
         }
         self.match_live();
-        self.take_low_pod_levels();
+        let repair = self.config.repair_pod_level && !self.config.observe_only;
+        let found = &self.node.found.low_pod_levels;
+        let low = |state: &PodState| found.get(&state.live.as_ref()?.id.uid).copied();
+        let levels = self
+            .pods
+            .iter()
+            .map(|(key, state)| (key.clone(), low(state), state.drift.low_pod_level));
+        let concerned: Vec<_> = levels
+            .filter(|(_, low, known)| low.is_some() || known.is_some())
+            .collect();
+        for (key, low, _) in concerned {
+            self.apply(&key, PodInput::PodLevelRead { low, repair });
+        }
         if self.node.found.runtime_answers && !earlier.runtime_answers {
-            self.apply_where(|_| true, || PodInput::RuntimeReturned);
+            self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::RuntimeReturned);
         }
     }
 
@@ -121,24 +127,19 @@ impl Controller {
             }
             tracing::info!(kubelet = %node.traits.kubelet, "the node is another than before: every pod is planned anew");
             self.guard.stale = true;
-            self.apply_where(|_| true, || PodInput::NodeChanged);
+            self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::NodeChanged);
         }
     }
 
     /// Updates where every pod runs.
     pub(super) fn match_live(&mut self) {
-        let inventory = &self.node.found.inventory;
-        let moved = self
-            .pods
-            .keys_of(|state| state.live.as_ref() != inventory.find(&state.pod));
-        for key in moved {
-            let Some(state) = self.pods.get(&key) else { continue };
-            let (first, live) = (
-                state.live.is_none(),
-                self.node.found.inventory.find(&state.pod).cloned(),
-            );
-            let id = live.as_ref().map(|live| live.id.clone());
-            let saved = id.as_ref().filter(|_| first).and_then(|id| self.store.take_saved(id));
+        let moved = self.pods.iter().filter_map(|(key, state)| {
+            let live = self.node.found.inventory.find(&state.pod);
+            (state.live.as_ref() != live).then(|| (key.clone(), state.live.is_none(), live.cloned()))
+        });
+        for (key, is_new, live) in moved.collect::<Vec<_>>() {
+            let id = live.as_ref().map(|live| &live.id);
+            let saved = id.filter(|_| is_new).and_then(|id| self.store.take_saved(id));
             let unsaved_limits = id.and_then(|id| self.node.found.unsaved_limits.remove(&id.uid));
             let located = Located {
                 live,
@@ -158,24 +159,9 @@ impl Controller {
             self.node.kubelet(),
             self.endpoint.get().is_some(),
         );
-        capacity.ask_when_full = self.options.ask_when_full;
+        capacity.ask_when_full = self.config.ask_when_full;
+        capacity.managers = self.node.managers();
         capacity
-    }
-
-    /// Updates every pod whose cgroup is below its containers, or is no longer.
-    pub(super) fn take_low_pod_levels(&mut self) {
-        let repair = self.options.repair_pod_level && !self.options.observe_only;
-        let all = &self.node.found.low_pod_levels;
-        let low = |state: &PodState| all.get(&state.live.as_ref()?.id.uid).copied();
-        let concerned: Vec<_> = self
-            .pods
-            .iter()
-            .map(|(key, state)| (key.clone(), low(state), state.drift.low_pod_level))
-            .filter(|(_, low, known)| low.is_some() || known.is_some())
-            .collect();
-        for (key, low, _) in concerned {
-            self.apply(&key, PodInput::PodLevelRead { low, repair });
-        }
     }
 
     /// Raises the memory limit of a pod's cgroup in a task of its own.

@@ -1,6 +1,8 @@
-//! Starts passes, hooks and watches of shrinks, and takes their results.
+//! Starts passes, hooks and watches of shrinks, and takes their results. Passes use the API server's `resize` subresource,
+//! but not for a while after the API server said that it does not serve it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt as _;
@@ -9,28 +11,21 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
-use tracing::{Instrument, Span};
+use tracing::Instrument;
 
 use super::{Controller, Event};
 use crate::actuate::shrink::{Lowering, watch};
-use crate::actuate::{HookRun, Job, JobDone, Node, PodHandles, Verdict, reconcile, run_hook};
-use crate::model::HookEnd;
-use crate::plan::resize::{NodeSupport, ResizeDecision};
+use crate::actuate::{HookRun, Job, JobDone, Node, PodHandles, PodResizer, Verdict, reconcile, run_hook};
+use crate::model::{Cause, HookEnd, NamedRequirements, Withheld};
+use crate::plan::resize::{NodeSupport, ResizeDecision, ResizeFacts, Support};
 use crate::plan::shrink::{Progress, next_turns};
+use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodInput, PodState};
 use crate::reconcile::watching::Written;
 use crate::reconcile::work::PassId;
 
 /// Writes come in bursts, like those of a pass: files are compared this long after the first write.
 const BURST: Duration = Duration::from_millis(20);
-
-#[derive(Debug)]
-pub(crate) struct StartedPass {
-    id: PassId,
-    key: String,
-    /// The logging span, with the pod and the cause.
-    span: Span,
-}
 
 /// The tasks that work on pods.
 #[derive(Debug)]
@@ -74,11 +69,105 @@ impl Passes {
     }
 }
 
+/// The pause after the API server said that it does not serve the `resize` subresource. Doubles each time.
+const FIRST_WAIT: Duration = Duration::from_secs(10);
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+
+/// The API server's `resize` subresource, and when the agent may use it.
+#[derive(Debug, Default)]
+pub(crate) struct ResizeEndpoint {
+    /// `None` without an API server.
+    pub(crate) resizer: Option<Arc<dyn PodResizer>>,
+    /// How many times in a row the API server said that it does not serve the subresource.
+    pub(crate) refusals: u32,
+    /// The end of the pause.
+    pub(crate) retry_at: Option<Instant>,
+    /// When the kubelet's version last changed.
+    pub(crate) upgraded: Option<Timestamp>,
+}
+
+impl ResizeEndpoint {
+    /// The subresource, except in a pause.
+    pub(super) const fn get(&self) -> Option<&Arc<dyn PodResizer>> {
+        match self.retry_at {
+            Some(_) => None,
+            None => self.resizer.as_ref(),
+        }
+    }
+
+    /// Begins a pause, in which passes write values directly, unless there is one. Returns its length.
+    pub(super) fn refuse(&mut self, now: Instant) -> Option<Duration> {
+        self.get()?;
+        let wait = FIRST_WAIT.saturating_mul(1 << self.refusals.min(16)).min(LONGEST_WAIT);
+        self.refusals = self.refusals.saturating_add(1);
+        self.retry_at = Some(now + wait);
+        tracing::warn!(asked_again_in = ?wait, "the API server does not resize pods in place: values are written directly");
+        Some(wait)
+    }
+
+    /// Whether a pause has just ended; true once.
+    pub(super) fn take_due(&mut self, now: Instant) -> bool {
+        self.retry_at.take_if(|at| *at <= now).is_some()
+    }
+
+    /// Ends a pause after the kubelet's version has changed.
+    pub(super) fn start_over(&mut self, upgraded: Option<Timestamp>) {
+        self.upgraded = upgraded;
+        self.refusals = 0;
+        self.retry_at = None;
+    }
+
+    /// The subresource for a pass with this cause, except in a pause.
+    pub(super) fn resizer(&self, cause: &Cause) -> Option<Arc<dyn PodResizer>> {
+        let resizer = self.get()?;
+        let own = match cause {
+            Cause::Operator { .. } | Cause::Released { .. } => resizer.for_operators(),
+            _ => None,
+        };
+        Some(own.unwrap_or_else(|| Arc::clone(resizer)))
+    }
+
+    /// The facts about a pod's resize, where a pass goes through the API server. Its targets count as requested from now on.
+    pub(super) fn facts(
+        &self,
+        state: &PodState,
+        targets: &[NamedRequirements],
+        cause: &Cause,
+        support: &NodeSupport,
+        capacity: &mut NodeCapacity,
+        now: Now,
+    ) -> Option<ResizeFacts> {
+        let resizer = self.get()?;
+        let unreported = match support.for_pod(&state.pod, now.wall) {
+            Support::Never => return None,
+            Support::Resizes => None,
+            Support::NotReported(unreported) => Some(unreported),
+        };
+        let (room, yields) = capacity.reserve(state, targets);
+        Some(ResizeFacts {
+            accepted: state.resize.accepted.clone(),
+            room,
+            yields,
+            kubelet: capacity.kubelet,
+            failed: match state.drift.resize.pending() {
+                Some(Withheld::Failed(why)) => Some(why.clone()),
+                _ => None,
+            },
+            too_early: state.too_early_to_patch(cause, now),
+            unreported,
+            away: resizer.away(),
+            by_hand: state.desired.is_by_hand(),
+            ahead: state.resize.written_ahead.is_some(),
+            unanswered: state.resize.prepared.is_some(),
+        })
+    }
+}
+
 impl Controller {
     /// Starts every pass that is due for a pod without a running one. The node's
     /// [concurrency](crate::actuate::Concurrency) limits how many passes write at once.
     pub(super) fn start_passes(&mut self) {
-        let (Some(node), false) = (self.node.known(), self.options.observe_only) else {
+        let (Some(node), false) = (self.node.known(), self.config.observe_only) else {
             return;
         };
         let now = Now::read();
@@ -93,7 +182,7 @@ impl Controller {
             let Some(state) = self.pods.get(&key).filter(|state| !self.passes.is_busy(state)) else {
                 continue;
             };
-            let hooks = self.options.hooks.forbidden_by(&state.pod.metadata.namespace).is_none();
+            let hooks = self.hooks_forbidden_by(state).is_none();
             self.apply(&key, PodInput::PassDue { hooks });
             let Some(state) = self.pods.get(&key) else { continue };
             let Some((cause, mut targets)) = state.next_pass(now) else {
@@ -127,22 +216,18 @@ impl Controller {
         if let ResizeDecision::Patch(_) = job.resize {
             // The patch waits until the prepared resize is saved.
             self.store.dirty = true;
-            job.saved = Some(self.store.writer.next_saved().boxed().shared());
+            job.saved = Some(self.store.saved(1).boxed().shared());
             job.resizer = self.endpoint.resizer(&job.cause);
         }
         let marked = self.store.limit_files.note_written(&id.uid);
-        let pass = StartedPass {
-            // The span has the level of errors, so that every log level includes it.
-            span: tracing::error_span!("pass", pod = %job.targets.bound.live().id, cause = %job.cause),
-            id,
-            key: key.to_owned(),
-        };
-        self.passes.busy.insert(pass.id.uid.clone());
-        let span = pass.span.clone();
+        // The span has the level of errors, so that every log level includes it.
+        let span = tracing::error_span!("pass", pod = %job.targets.bound.live().id, cause = %job.cause);
+        self.passes.busy.insert(id.uid.clone());
+        let (key, of_pass) = (key.to_owned(), span.clone());
         let work = async move {
             marked.await;
             let done = Box::new(reconcile(node, job).await);
-            Some(Event::PassEnded(pass, done))
+            Some(Event::PassEnded(key, id, of_pass, done))
         };
         self.passes.spawn(work.instrument(span));
     }
@@ -169,29 +254,34 @@ impl Controller {
     }
 
     /// Takes the result of a pass.
-    pub(super) fn end_pass(&mut self, StartedPass { id, key, span }: StartedPass, done: Box<JobDone>) {
-        let _about = span.enter();
-        self.passes.busy.remove(&id.uid);
+    pub(super) fn end_pass(&mut self, key: &str, pass: PassId, done: Box<JobDone>) {
+        self.passes.busy.remove(&pass.uid);
         if done.api.unsupported {
-            self.endpoint.refuse();
+            self.endpoint.refuse(Instant::now());
         }
         if done.api.asked.is_some() {
-            self.endpoint.accept();
+            self.endpoint.refusals = 0;
         }
         if done.stale {
             self.node.request_discovery();
         }
         self.publisher.metrics.passed(&done);
         if let Some(formula) = done.formula {
-            self.node.learn_formula(formula);
+            // The next discovery brings a node that uses it.
+            self.node.formula.send_replace(Some(formula));
+            self.node.request_discovery();
         }
-        report_foreign(&done);
-        let ended = PodInput::PassEnded {
-            pass: id,
-            done,
-            quiet: self.quiet(),
-        };
-        self.apply(&key, ended);
+        for (target, file, verdict) in &done.flipped {
+            match verdict {
+                Verdict::Repair => tracing::info!(cgroup = %target, %file, "something else changed a value; repaired"),
+                Verdict::LeaveUntil(until) => tracing::warn!(
+                    cgroup = %target, %file, %until,
+                    "something else keeps changing this value back; it is left alone until then"
+                ),
+            }
+        }
+        let quiet = self.quiet();
+        self.apply(key, PodInput::PassEnded { pass, done, quiet });
     }
 
     /// Watches the cgroup files of a pod, or stops.
@@ -265,15 +355,54 @@ impl Controller {
     }
 }
 
-/// Logs values that another process has changed.
-fn report_foreign(done: &JobDone) {
-    for (target, file, verdict) in &done.flipped {
-        match verdict {
-            Verdict::Repair => tracing::info!(cgroup = %target, %file, "something else changed a value; repaired"),
-            Verdict::LeaveUntil(until) => tracing::warn!(
-                cgroup = %target, %file, %until,
-                "something else keeps changing this value back; it is left alone until then"
-            ),
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::actuate::ResizeError;
+    use crate::model::Step;
+    use crate::model::objects::Pod;
+
+    #[derive(Debug)]
+    struct Way;
+
+    #[tonic::async_trait]
+    impl PodResizer for Way {
+        async fn resize(&self, _: &Pod, _: &str, _: &[Step]) -> Result<Pod, ResizeError> {
+            Err(ResizeError::Gone(String::new()))
         }
+
+        async fn read(&self, _: &Pod) -> Result<Pod, ResizeError> {
+            Err(ResizeError::Gone(String::new()))
+        }
+
+        fn away(&self) -> Option<String> {
+            None
+        }
+    }
+
+    #[test]
+    fn an_api_server_that_does_not_resize_is_asked_again_after_twice_as_long_each_time() {
+        let mut now = Instant::now();
+        let mut endpoint = ResizeEndpoint {
+            resizer: Some(Arc::new(Way)),
+            ..ResizeEndpoint::default()
+        };
+        for seconds in [10, 20, 40] {
+            let wait = Duration::from_secs(seconds);
+            assert_eq!(endpoint.refuse(now), Some(wait));
+            assert_eq!(endpoint.refuse(now), None, "a pass that was under way says nothing new");
+            assert!(endpoint.get().is_none() && !endpoint.take_due(now));
+            now += wait;
+            assert!(endpoint.take_due(now) && endpoint.get().is_some());
+        }
+        endpoint.refusals = 0;
+        assert_eq!(endpoint.refuse(now), Some(FIRST_WAIT));
+        endpoint.start_over(None);
+        assert!(endpoint.get().is_some());
+        for _ in 0..40 {
+            endpoint.refuse(now);
+            endpoint.retry_at = None;
+        }
+        assert_eq!(endpoint.refuse(now), Some(LONGEST_WAIT));
     }
 }

@@ -8,13 +8,13 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Controller;
-use crate::kubernetes::Annotations;
-use crate::model::objects::annotation::{self, UPDATED};
+use crate::model::objects::annotation::UPDATED;
+use crate::observe::metrics::gauge;
 use crate::plan::resize;
-use crate::reconcile::annotations::{Annotator, applied_text, ended_boosts, pod_ref};
+use crate::reconcile::annotations::{Annotator, pod_ref, wanted};
 use crate::reconcile::history::History;
-use crate::reconcile::metrics::{Metrics, ProblemKind};
-use crate::reconcile::pod::{PodState, ends_recommendation};
+use crate::reconcile::metrics::Metrics;
+use crate::reconcile::pod::ends_recommendation;
 use crate::reconcile::worth::Worth;
 
 /// Metrics and annotations are updated at most this often.
@@ -35,16 +35,6 @@ pub(crate) struct Publisher {
     pub(crate) next: Option<Instant>,
 }
 
-impl Publisher {
-    fn kill_problems(&self) -> impl Iterator<Item = String> {
-        self.kill_problems.iter().flat_map(|problems| problems.borrow().clone())
-    }
-
-    fn annotator_problems(&self) -> Vec<String> {
-        self.annotator.as_ref().map_or_else(Vec::new, Annotator::problems)
-    }
-}
-
 impl Controller {
     /// Updates metrics and annotations, at most once in [`COUNT_EVERY`].
     pub(super) fn publish(&mut self, now: Instant) {
@@ -53,67 +43,63 @@ impl Controller {
         }
         self.publisher.next = Some(now + COUNT_EVERY);
         let metrics = &self.publisher.metrics;
-        metrics.problems(&[
-            (
-                ProblemKind::Manifests,
-                self.sources.problems.len() + self.publisher.annotator_problems().len(),
-            ),
-            (ProblemKind::Node, self.node.found.problems.len()),
-            (ProblemKind::State, self.store.problems().count()),
-            (ProblemKind::Kills, self.publisher.kill_problems().count()),
-        ]);
+        for (kind, problems) in self.problems_by_kind() {
+            let gauges = metrics.problems.get_or_create(&[("with", kind)]);
+            gauges.set(gauge(problems.len()));
+        }
         metrics.show(self.pods.values(), Timestamp::now());
-        let followed = self.pods.values().filter(|_| !self.options.observe_only);
-        self.publisher.worth.show(followed, Timestamp::now());
-        self.annotate(Timestamp::now());
+        let followed = self.pods.values().filter(|_| !self.config.observe_only);
+        self.publisher.worth.show(followed.clone(), Timestamp::now());
+        // With observeOnly, no pod should have other annotations.
+        if let Some(annotator) = &self.publisher.annotator {
+            let due = followed.filter_map(|state| {
+                let by_kubelet = self.endpoint.get().is_some() && resize::supports_in_place_resize(&state.pod);
+                let annotations = wanted(state, by_kubelet, self.config.applied_annotation, Timestamp::now());
+                Some((pod_ref(&state.pod)?, annotations)).filter(|(_, annotations)| !annotations.is_empty())
+            });
+            annotator.annotate(due.collect());
+        }
     }
 
-    /// Sends the annotations of every pod that should have others. With observeOnly there are none.
-    fn annotate(&self, now: Timestamp) {
-        let Some(annotator) = self.publisher.annotator.as_ref() else {
-            return;
-        };
-        let pods = self.pods.values().filter(|_| !self.options.observe_only);
-        let due = pods.filter_map(|state| Some((pod_ref(&state.pod)?, self.annotations_of(state, now))));
-        annotator.annotate(due.filter(|(_, annotations)| !annotations.is_empty()).collect());
-    }
-
-    /// The annotations of a pod that should be changed.
-    fn annotations_of(&self, state: &PodState, now: Timestamp) -> Annotations {
-        let by_kubelet = self.endpoint.get().is_some() && resize::supports_in_place_resize(&state.pod);
-        let boosts = ended_boosts(state).filter(|_| by_kubelet).map(|name| (name, None));
-        let wanted = applied_text(state, by_kubelet, now).filter(|_| self.options.annotate);
-        let has = state.pod.metadata.annotations.get(annotation::APPLIED);
-        let wanted = wanted.filter(|wanted| has != wanted.as_ref());
-        boosts
-            .chain(wanted.map(|wanted| (annotation::APPLIED.to_owned(), wanted)))
-            .collect()
+    /// The problems that metrics count.
+    fn problems_by_kind(&self) -> [(&'static str, Vec<String>); 4] {
+        let annotator = self.publisher.annotator.iter().flat_map(Annotator::problems);
+        let kills = self.publisher.kill_problems.iter();
+        [
+            ("node", self.node.found.problems.clone()),
+            (
+                "manifests",
+                self.sources.problems.iter().cloned().chain(annotator).collect(),
+            ),
+            ("state", self.store.problems().collect()),
+            ("kills", kills.flat_map(|problems| problems.borrow().clone()).collect()),
+        ]
     }
 
     /// Everything that is degraded, one sentence each.
     pub(super) fn problems(&self) -> Vec<String> {
-        let mut problems = self.node.found.problems.clone();
-        problems.extend(self.sources.problems.iter().cloned());
-        problems.extend(self.store.problems());
+        let kinds = self.problems_by_kind().into_iter();
+        let mut problems: Vec<_> = kinds.flat_map(|(_, problems)| problems).collect();
         problems.extend(self.publisher.history.problem());
-        problems.extend(self.publisher.kill_problems());
-        problems.extend(self.publisher.annotator_problems());
         problems.extend(self.updater_problems());
         problems.extend(self.pod_level_problems());
-        if self.options.observe_only {
+        if self.config.observe_only {
             problems.push(OBSERVING.to_owned());
         }
         problems
     }
 
-    /// The VPAs whose pods VPA's own updater resizes as well, one sentence each.
+    /// The VPAs whose pods both this agent and VPA's own updater resize, one sentence each.
     fn updater_problems(&self) -> Vec<String> {
-        let pods = self.pods.values().filter(|state| self.is_updated_by_vpa(state));
-        let name = |state: &PodState| {
-            let vpa = state.decision.vpa.clone().unwrap_or_default();
-            (format!("{}/{vpa}", state.pod.metadata.namespace), state.pod.full_name())
-        };
-        let vpas: BTreeMap<_, _> = pods.map(name).collect();
+        let pods = self.pods.values().filter_map(|state| {
+            let vpa = self.sources.vpa_of(state)?;
+            let updated = state.pod.metadata.annotations.get(UPDATED);
+            let by_both = updated.is_some_and(|updated| updated == "true")
+                && !ends_recommendation(state.decision.reason)
+                && vpa.update_mode().updates_running_pods();
+            by_both.then(|| (vpa.metadata.full_name(), state.pod.full_name()))
+        });
+        let vpas: BTreeMap<_, _> = pods.collect();
         vpas.into_iter()
             .map(|(vpa, pod)| {
                 format!(
@@ -122,14 +108,5 @@ impl Controller {
                 )
             })
             .collect()
-    }
-
-    /// Whether VPA's updater has resized a pod that this agent resizes, too, and still does so in its VPA's mode.
-    fn is_updated_by_vpa(&self, state: &PodState) -> bool {
-        let updated = state.pod.metadata.annotations.get(UPDATED).map(String::as_str) == Some("true");
-        let vpa = self.sources.vpa_of(state);
-        updated
-            && !ends_recommendation(state.decision.reason)
-            && vpa.is_some_and(|vpa| vpa.update_mode().updates_running_pods())
     }
 }

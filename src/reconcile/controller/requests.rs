@@ -1,7 +1,6 @@
 //! Operators' requests. The controller answers from its state; the caller reads files and speaks protobuf.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,22 +13,13 @@ use crate::control::ControlError;
 use crate::model::objects::VerticalPodAutoscaler;
 use crate::model::{Cause, ChangeRecord};
 use crate::plan::resize::ResizeFacts;
-use crate::reconcile::capacity::Headroom;
+use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodInput, PodState, not_running};
 use crate::reconcile::work::{OperatorRequest, RequestId};
 use crate::reconcile::worth::WorthReport;
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, ControlError>>;
 type RecordReply = Reply<Arc<ChangeRecord>>;
-
-/// One request: a function of the controller that only looks something up or applies an input.
-pub(crate) struct Request(pub(crate) Box<dyn FnOnce(&mut Controller) + Send>);
-
-impl fmt::Debug for Request {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Request")
-    }
-}
 
 /// The state of the agent and of every pod.
 #[derive(Debug)]
@@ -51,7 +41,7 @@ pub(crate) struct PodSnapshot {
     pub(crate) changes: Vec<Arc<ChangeRecord>>,
     /// The VPA behind the decision.
     pub(crate) vpa: Option<VerticalPodAutoscaler>,
-    pub(crate) headroom: Headroom,
+    pub(crate) capacity: NodeCapacity,
     pub(crate) quiet: SignedDuration,
     /// The configuration key that forbids the pod's hooks.
     pub(crate) hooks_forbidden_by: Option<&'static str>,
@@ -63,7 +53,7 @@ pub(super) struct Requests {
     latest: RequestId,
     waiting: HashMap<RequestId, RecordReply>,
     /// Requests whose passes ended, with the results.
-    ended: Vec<(RecordReply, Arc<ChangeRecord>)>,
+    pub(super) ended: Vec<(RecordReply, Arc<ChangeRecord>)>,
 }
 
 impl Requests {
@@ -92,24 +82,14 @@ impl Requests {
     }
 
     /// Answers once the desired state is saved: a confirmed override ends on time also if the agent is killed.
-    pub(super) fn answer_once(&mut self, saved: impl Future<Output = ()> + Send + 'static) {
-        let mut ended = std::mem::take(&mut self.ended);
-        if !ended.is_empty() {
-            tokio::spawn(async move {
-                saved.await;
-                answer_all(&mut ended);
-            });
+    pub(super) fn answer_once<F: Future<Output = ()>>(&mut self, saved: F) -> impl Future<Output = ()> + use<F> {
+        let ended = std::mem::take(&mut self.ended);
+        async move {
+            saved.await;
+            for (reply, record) in ended {
+                send(reply, Ok(record));
+            }
         }
-    }
-
-    pub(super) fn answer_now(&mut self) {
-        answer_all(&mut self.ended);
-    }
-}
-
-fn answer_all(ended: &mut Vec<(RecordReply, Arc<ChangeRecord>)>) {
-    for (reply, record) in ended.drain(..) {
-        send(reply, Ok(record));
     }
 }
 
@@ -120,7 +100,7 @@ impl Controller {
 
     /// What vscaled was worth in this time, or since the agent's start.
     pub(crate) fn worth(&self, since: Option<Duration>) -> WorthReport {
-        let followed = self.pods.values().filter(|_| !self.options.observe_only);
+        let followed = self.pods.values().filter(|_| !self.config.observe_only);
         self.publisher.worth.report(followed, since, Timestamp::now())
     }
 
@@ -152,19 +132,17 @@ impl Controller {
     /// The state of one pod, by namespace and name.
     pub(crate) fn snapshot(&self, pod: &str) -> Result<PodSnapshot, ControlError> {
         let state = self.find(pod)?;
-        let id = state.live.as_ref().map(|live| &live.id);
-        let latest = id.map(|id| self.publisher.history.iter(Some(id)).rev().take(5).cloned());
-        let mut changes: Vec<_> = latest.into_iter().flatten().collect();
-        changes.reverse();
+        let mut changes = self.recent(Some(pod)).unwrap_or_default();
+        changes.drain(..changes.len().saturating_sub(5));
         Ok(PodSnapshot {
             state: state.clone(),
             node: self.node.known(),
             resize: self.resize_facts(state),
             changes,
             vpa: self.sources.vpa_of(state).cloned(),
-            headroom: self.capacity().headroom(state, self.node.managers()),
+            capacity: self.capacity(),
             quiet: self.quiet(),
-            hooks_forbidden_by: self.options.hooks.forbidden_by(&state.pod.metadata.namespace),
+            hooks_forbidden_by: self.hooks_forbidden_by(state),
         })
     }
 
@@ -187,7 +165,7 @@ impl Controller {
     /// Errors: why nothing can be changed for this pod now.
     fn find_actionable(&self, pod: &str) -> Result<(), ControlError> {
         let state = self.find(pod)?;
-        if self.options.observe_only {
+        if self.config.observe_only {
             let message = "the agent only observes (observeOnly is set) and writes nothing: set observeOnly to false to have it act";
             return Err(ControlError::Refused(message.to_owned()));
         }

@@ -30,26 +30,23 @@ const NO_ANSWER: Problem = Problem::Deadline {
 fn scrape() -> String {
     let mut registry = registry();
     let pods = Metrics::register(&mut registry);
-    pods.finished(
-        "applied",
-        &[
-            ("write", Duration::from_micros(200)),
-            ("total", Duration::from_millis(3)),
-        ],
-    );
+    pods.resizes.get_or_create(&[("outcome", "applied")]).inc();
+    for (stage, seconds) in [("write", 0.000_2), ("total", 0.003)] {
+        let labels = [("stage", stage), ("outcome", "applied")];
+        pods.durations.get_or_create(&labels).observe(seconds);
+    }
     pods.steps.get_or_create(&step_labels(Via::Cgroup, "verified")).inc();
     pods.repairs
         .get_or_create(&[("file", ControlFile::MemoryMax.name())])
         .inc();
-    pods.pods.foreign_writers.set(1);
-    pods.pods
-        .by_status
+    pods.counts[1].set(1);
+    pods.by_status
         .get_or_create(&[("state", PodStatus::InSync.as_str())])
         .set(250);
     pods.decisions
         .get_or_create(&decision_labels(Reason::OutOfBounds))
         .inc();
-    pods.problems(&[(ProblemKind::Manifests, 2)]);
+    pods.problems.get_or_create(&[("with", "manifests")]).set(2);
     RuntimeMetrics::register(&mut registry).called("Version", Duration::from_secs(2), Some(&NO_ANSWER));
     let calls = ApiMetrics::register(&mut registry);
     calls.called(Verb::Get, "pods".to_owned(), "200".to_owned());
@@ -159,13 +156,13 @@ fn a_family_is_shown_before_anything_has_happened() {
 fn the_documentation_lists_every_value_of_a_label() {
     let documentation = include_str!("../../../docs/metrics.md");
     let values = [
-        STAGES.to_vec(),
+        stages(&Stages::default()).map(|(stage, _)| stage).to_vec(),
         PASS_OUTCOMES.to_vec(),
         SHRINK_OUTCOMES.to_vec(),
         STEP_OUTCOMES.to_vec(),
         CallOutcome::ALL.iter().map(|value| value.as_str()).collect(),
         PodStatus::ALL.iter().map(|value| value.as_str()).collect(),
-        ProblemKind::ALL.iter().map(|value| value.as_str()).collect(),
+        PROBLEM_KINDS.to_vec(),
         ReportOutcome::ALL.iter().map(|value| value.as_str()).collect(),
         LinkOutcome::ALL.iter().map(|value| value.as_str()).collect(),
         Destination::ALL.iter().map(|value| value.as_str()).collect(),

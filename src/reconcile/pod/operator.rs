@@ -5,7 +5,7 @@ use crate::control::ControlError;
 use crate::model::objects::Pod;
 use crate::model::{Cause, Outcome};
 use crate::plan::shrink::FailedShrinks;
-use crate::reconcile::capacity::Headroom;
+use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::work::{Before, FIRST_RETRY, OperatorRequest, PendingRequest, RequestId};
 
 /// The refusal of a request for a pod that does not run here.
@@ -30,7 +30,13 @@ impl PodState {
     }
 
     /// Changes the desired state as an operator asks, and makes the pass due that answers.
-    pub(super) fn admit(&mut self, id: RequestId, request: OperatorRequest, room: &Headroom, effects: &mut Effects) {
+    pub(super) fn admit(
+        &mut self,
+        id: RequestId,
+        request: OperatorRequest,
+        room: &NodeCapacity,
+        effects: &mut Effects,
+    ) {
         match self.apply_request(request, room) {
             Ok((cause, before)) => {
                 self.work.request = Some(PendingRequest { id, before });
@@ -43,7 +49,11 @@ impl PodState {
         }
     }
 
-    fn apply_request(&mut self, request: OperatorRequest, room: &Headroom) -> Result<(Cause, Option<Before>), String> {
+    fn apply_request(
+        &mut self,
+        request: OperatorRequest,
+        room: &NodeCapacity,
+    ) -> Result<(Cause, Option<Before>), String> {
         match request {
             OperatorRequest::Override(values) => {
                 let before = (self.desired.clone(), self.shrink.backoffs.clone());
@@ -52,7 +62,7 @@ impl PodState {
                     pid: values.pid,
                     reason: values.reason.clone(),
                 };
-                room.set_override(&mut self.desired, &self.pod, values)?;
+                room.set_override(self, values)?;
                 (self.shrink.backoffs, self.shrink.retry_at) = (FailedShrinks::default(), None);
                 Ok((cause, Some(before)))
             }

@@ -177,8 +177,7 @@ impl World {
                     let states = [&self.state].into_iter();
                     let kubelet = KubeletVersion::NEWEST;
                     let capacity = NodeCapacity::of(states, None, ResourceList::default(), kubelet, true);
-                    let headroom = capacity.headroom(&self.state, crate::decide::StaticManagers::default());
-                    self.apply(PodInput::Admitted(id, request, Box::new(headroom)));
+                    self.apply(PodInput::Admitted(id, request, Box::new(capacity)));
                 }
                 Effect::Record { record, .. } if record.cause == Cause::ChangeLost => {
                     self.lost += u32::from(record.outcome.reason().is_some());

@@ -219,8 +219,7 @@ impl World {
                     let states = [&self.state].into_iter();
                     let capacity =
                         NodeCapacity::of(states, None, ResourceList::default(), KubeletVersion::NEWEST, false);
-                    let headroom = capacity.headroom(&self.state, crate::decide::StaticManagers::default());
-                    self.apply(PodInput::Admitted(id, request, Box::new(headroom)));
+                    self.apply(PodInput::Admitted(id, request, Box::new(capacity)));
                 }
                 Effect::Record { .. }
                 | Effect::RaisePodLevel(..)

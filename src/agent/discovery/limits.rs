@@ -1,0 +1,90 @@
+//! Reads memory limits that the controller has to know: pods whose limit is below those of their containers, and limits that
+//! an earlier agent grew and could not save before it was killed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Discovery;
+use crate::actuate::{Node, PodHandles};
+use crate::cgroup::CgroupError;
+use crate::guard::LentLast;
+use crate::model::objects::Pod;
+use crate::model::{Bytes, LivePod, MemoryLimit, Target};
+use crate::plan::LowPodLevel;
+use crate::reconcile::inventory::Inventory;
+
+/// The result for one pod, and what it was made of.
+#[derive(Debug)]
+pub(super) struct PodLevel {
+    live: Arc<LivePod>,
+    object: Arc<Pod>,
+    low: Option<LowPodLevel>,
+}
+
+impl Discovery {
+    /// The pods, managed or not, whose cgroup allows less memory than their containers' do together, by UID. Reads changed
+    /// pods, and those with a low limit, which another process may have raised.
+    pub(super) fn find_low_pod_levels(
+        &mut self,
+        node: &Node,
+        inventory: &Inventory,
+        pods: &[Arc<Pod>],
+    ) -> BTreeMap<String, LowPodLevel> {
+        let mut earlier = std::mem::take(&mut self.pod_levels);
+        for object in pods {
+            let Some(live) = inventory.find(object) else { continue };
+            let holds = |level: &PodLevel| level.low.is_none() && level.live == *live && level.object == *object;
+            let level = earlier.remove(&live.id.uid).filter(holds).unwrap_or_else(|| PodLevel {
+                live: Arc::clone(live),
+                object: Arc::clone(object),
+                low: low_pod_level(node, live, object),
+            });
+            self.pod_levels.insert(live.id.uid.clone(), level);
+        }
+        let low = |(uid, level): (&String, &PodLevel)| Some((uid.clone(), level.low?));
+        self.pod_levels.iter().filter_map(low).collect()
+    }
+
+    /// The containers of newly found pods that still have temporary limits of an earlier agent. Each pod is in one result only.
+    pub(super) fn find_unsaved_limits(
+        &mut self,
+        node: &Node,
+        inventory: &Inventory,
+    ) -> BTreeMap<String, BTreeMap<String, Bytes>> {
+        let mut found = BTreeMap::new();
+        for live in inventory.pods() {
+            if let Some(lent) = self.links.unsaved.remove(&live.id.uid) {
+                let held = held(node, live, lent).unwrap_or_else(|error| {
+                    tracing::warn!(pod = %live.id, %error, "what was lent to it is taken back");
+                    BTreeMap::new()
+                });
+                found.insert(live.id.uid.clone(), held);
+            }
+        }
+        found
+    }
+}
+
+fn low_pod_level(node: &Node, live: &LivePod, object: &Pod) -> Option<LowPodLevel> {
+    let held = PodHandles::open(&node.hierarchy, live).and_then(|handles| handles.read());
+    // The pod may just have ended.
+    let held =
+        held.inspect_err(|error| tracing::debug!(pod = %live.id, %error, "its memory limits cannot be compared"));
+    LowPodLevel::find(object, &held.ok()?)
+}
+
+/// The limits of `lent` that containers still have.
+fn held(node: &Node, live: &LivePod, lent: LentLast) -> Result<LentLast, CgroupError> {
+    let handles = PodHandles::open(&node.hierarchy, live)?;
+    let mut held = LentLast::new();
+    for (container, to) in lent {
+        let limit = MemoryLimit::Bytes(node.traits.page.round_down(to).get());
+        let cgroup = handles.get(&Target::Container(container.clone()));
+        if let Some(cgroup) = cgroup
+            && cgroup.memory_limit()? == limit
+        {
+            held.insert(container, to);
+        }
+    }
+    Ok(held)
+}

@@ -1,0 +1,168 @@
+//! The state directory: locked, so that one process alone may write limits, and with what an earlier process left there.
+//!
+//! The kernel releases the lock at the end of the process. The file stays and names the process: its removal would let two
+//! processes lock two files of one name.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use jiff::Timestamp;
+use tokio::time::Instant;
+
+use crate::actuate::shrink::{Freezer, thaw_on_panic};
+use crate::guard::{LentLast, LimitFiles};
+use crate::reconcile::store::{Restored, StateFile};
+
+const FILE_NAME: &str = "vscaled.lock";
+/// The pause between two attempts.
+const TRY_AGAIN: Duration = Duration::from_millis(100);
+
+/// The state directory of the one process that may write limits, with the state of an earlier process.
+#[derive(Debug)]
+pub(super) struct StateDirectory {
+    pub(super) file: StateFile,
+    pub(super) freezer: Arc<Freezer>,
+    pub(super) restored: Restored,
+    /// The files of temporary limits, and the limits of an earlier agent.
+    pub(super) limit_files: Arc<LimitFiles>,
+    pub(super) left: BTreeMap<String, LentLast>,
+    /// The drop releases the lock.
+    pub(super) _lock: File,
+}
+
+impl StateDirectory {
+    /// Locks and reads the directory, and thaws the cgroups that an earlier agent had frozen when it was killed. A panic
+    /// thaws cgroups, too.
+    ///
+    /// Errors: another process has the lock for longer than `patience`, or the directory cannot be used.
+    pub(super) async fn open(directory: &Path, command: &str, patience: Duration) -> Result<Self> {
+        allow_open_files();
+        let file = StateFile::in_directory(directory).context("stateDir")?;
+        let lock = lock(directory, command, patience).await?;
+        let shown = directory.display();
+        let unusable =
+            |error| anyhow!("stateDir: cannot use {shown}: {error}; check that it is writable and has free space");
+        // Before any step that could fail or block: processes may be frozen.
+        let freezer = Arc::new(Freezer::below(directory).map_err(unusable)?);
+        let thawed = freezer.thaw_left_behind();
+        for cgroup in &thawed.thawed {
+            tracing::warn!(cgroup = %cgroup.display(), "was left frozen when the agent was killed; it goes on now");
+        }
+        for problem in &thawed.problems {
+            tracing::error!("a cgroup may have been left frozen: {problem}");
+        }
+        thaw_on_panic();
+        let (limit_files, left) = LimitFiles::below(directory).map_err(unusable)?;
+        Ok(Self {
+            restored: file.load().context("stateDir")?,
+            file,
+            freezer,
+            limit_files,
+            left,
+            _lock: lock,
+        })
+    }
+}
+
+/// Locks the state directory, which exists, in the name of this command. Waits at most `patience` for
+/// the end of another process.
+///
+/// Errors: another process has the lock, which the message names, or the file cannot be opened, locked or written.
+async fn lock(state_dir: &Path, command: &str, patience: Duration) -> Result<File> {
+    let name = state_dir.join(FILE_NAME);
+    let path = &name.display();
+    let failed = |action| {
+        move |error: io::Error| {
+            anyhow!(
+                "stateDir: cannot {action} {path}: {error}; check that stateDir is on a local disk, is writable and has \
+                 free space"
+            )
+        }
+    };
+    let mut options = OpenOptions::new();
+    // A user who may open the file may lock it, and keep every agent from starting.
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = options.open(&name).map_err(failed("open"))?;
+    let until = Instant::now() + patience;
+    let mut waits = false;
+    while let Err(error) = file.try_lock() {
+        if let TryLockError::Error(error) = error {
+            return Err(failed("lock")(error));
+        }
+        let holder = fs::read_to_string(&name).map_err(failed("read"))?;
+        let holder = match holder.trim() {
+            "" => "a process that has not said which",
+            holder => holder,
+        };
+        if Instant::now() >= until {
+            bail!(
+                "another vscaled is running: {holder}; it has locked {path}; stop it first (`systemctl stop vscaled`, or \
+                 take the node out of the DaemonSet)"
+            );
+        }
+        if !std::mem::replace(&mut waits, true) {
+            tracing::warn!(%holder, ?patience, "another vscaled still runs; waiting for its end");
+        }
+        tokio::time::sleep(TRY_AGAIN).await;
+    }
+    // The host name, which is the pod's, tells agents in containers apart: they all have the same process id.
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let (pid, host, since) = (std::process::id(), host.trim(), Timestamp::now());
+    let holder = format!("vscaled {command}, pid {pid} on {host}, since {since:.0}\n");
+    fs::write(&name, holder).map_err(failed("write"))?;
+    Ok(file)
+}
+
+/// Raises the limit of open files. Every guarded container needs three descriptors on v1 and one on v2, and two more if crun
+/// made an inner cgroup: 1024 are too few for a full node.
+fn allow_open_files() {
+    use nix::sys::resource::{Resource, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::RLIMIT_NOFILE);
+    let raised = limit.and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        tracing::warn!(%error, "the limit of open files could not be raised; a full node may need more");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_second_process_is_told_who_has_the_lock_and_gets_it_when_that_ends() {
+        let directory = tempfile::tempdir().unwrap();
+        let first = lock(directory.path(), "run", Duration::ZERO).await.unwrap();
+        let file = fs::metadata(directory.path().join(FILE_NAME)).unwrap();
+        assert_eq!(file.permissions().mode() & 0o777, 0o600, "others can lock it");
+        let error = lock(directory.path(), "restore", Duration::ZERO).await.unwrap_err();
+        let said = error.to_string();
+        let pid = format!("vscaled run, pid {} on ", std::process::id());
+        assert!(
+            said.starts_with("another vscaled is running: ") && said.contains(&pid),
+            "{said}"
+        );
+        assert!(said.contains("since 20") && said.contains("vscaled.lock"), "{said}");
+        let waiting = lock(directory.path(), "run", Duration::from_secs(60));
+        let (second, ()) = tokio::join!(waiting, async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            drop(first);
+        });
+        second.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_directory_that_cannot_be_written_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join(FILE_NAME)).unwrap();
+        let error = lock(directory.path(), "run", Duration::ZERO).await.unwrap_err();
+        assert!(error.to_string().starts_with("stateDir: cannot open "), "{error}");
+    }
+}

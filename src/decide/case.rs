@@ -186,17 +186,17 @@ impl<'a> Case<'a> {
     fn check_changeable(&mut self) -> Result<(), Reason> {
         let pod = self.pod;
         let ignore = pod.metadata.annotations.get(IGNORE);
-        if ignore.is_some_and(|ignore| ignore == "true") {
-            return Err(Reason::Ignored);
-        }
-        if matches!(pod.status.phase.as_str(), "Succeeded" | "Failed") {
-            return Err(Reason::Ended);
-        }
-        if pod.metadata.deletion_timestamp.is_some() {
-            return Err(Reason::Terminating);
-        }
-        if pod.spec.node_name.is_empty() {
-            return Err(Reason::NotScheduled);
+        let states = [
+            (ignore.is_some_and(|ignore| ignore == "true"), Reason::Ignored),
+            (
+                ["Succeeded", "Failed"].contains(&pod.status.phase.as_str()),
+                Reason::Ended,
+            ),
+            (pod.metadata.deletion_timestamp.is_some(), Reason::Terminating),
+            (pod.spec.node_name.is_empty(), Reason::NotScheduled),
+        ];
+        if let Some((_, reason)) = states.into_iter().find(|(holds, _)| *holds) {
+            return Err(reason);
         }
         let mut names: Vec<&str> = pod.all_containers().map(|container| container.name.as_str()).collect();
         names.sort_unstable();

@@ -176,28 +176,19 @@ fn following_memsw(observed: &Settings, desired: &Settings) -> Option<Setting> {
 
 /// The write, with the write of its follower before or after it.
 fn with_follower(write: Write, held: &Settings, page: PageSize) -> Vec<Write> {
-    let follow = |from, to| Write {
-        target: write.target.clone(),
-        from,
-        to,
+    let (from, to, goes_first) = if let Some((from, to)) = burst(&write, held) {
+        (from, to, to.burst_us() < from.burst_us())
+    } else if let Some((from, to)) = memory_high(&write, held, page) {
+        (Setting::MemoryHigh(from), Setting::MemoryHigh(to), to > from)
+    } else {
+        return vec![write];
     };
-    if let Some((from, to)) = burst(&write, held) {
-        let burst = follow(from, to);
-        return if to.burst_us() < from.burst_us() {
-            vec![burst, write]
-        } else {
-            vec![write, burst]
-        };
+    let target = write.target.clone();
+    let mut writes = vec![write, Write { target, from, to }];
+    if goes_first {
+        writes.reverse();
     }
-    if let Some((from, to)) = memory_high(&write, held, page) {
-        let high = follow(Setting::MemoryHigh(from), Setting::MemoryHigh(to));
-        return if to > from {
-            vec![high, write]
-        } else {
-            vec![write, high]
-        };
-    }
-    vec![write]
+    writes
 }
 
 /// The present burst and the one that goes with the new quota, if they differ.

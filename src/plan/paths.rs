@@ -31,34 +31,25 @@ pub fn pod_cgroup_path(driver: Driver, root: &str, qos: QosClass, uid: &str) -> 
 /// A slice's path names every slice above it (systemd.slice(5)). Dashes separate the levels, so dashes
 /// within a level become underscores.
 fn slice_path<'a>(parts: impl Iterator<Item = &'a str>) -> String {
-    let (mut path, mut unit) = (String::new(), String::new());
-    for part in parts {
-        if !unit.is_empty() {
-            unit.push('-');
-        }
-        unit.push_str(&part.replace('-', "_"));
-        path.push('/');
-        path.push_str(&unit);
-        path.push_str(".slice");
-    }
-    path
+    let mut unit = String::new();
+    parts.fold(String::new(), |path, part| {
+        let separator = if unit.is_empty() { "" } else { "-" };
+        unit += &format!("{separator}{}", part.replace('-', "_"));
+        format!("{path}/{unit}.slice")
+    })
 }
 
 /// The name of a container's cgroup in its pod's.
 ///
 /// A runtime may keep the processes one level further down (crun under systemd: `container`).
 pub fn container_cgroup_name(driver: Driver, runtime: RuntimeKind, id: &str) -> String {
-    let prefix = match (driver, runtime) {
-        (Driver::Systemd, RuntimeKind::Containerd) => "cri-containerd-",
-        (Driver::Systemd, RuntimeKind::Docker) => "docker-",
-        (Driver::Systemd | Driver::Cgroupfs, RuntimeKind::Crio) => "crio-",
-        (Driver::Cgroupfs, RuntimeKind::Containerd | RuntimeKind::Docker) => "",
-    };
-    let suffix = match driver {
-        Driver::Systemd => ".scope",
-        Driver::Cgroupfs => "",
-    };
-    format!("{prefix}{id}{suffix}")
+    match (driver, runtime) {
+        (Driver::Systemd, RuntimeKind::Containerd) => format!("cri-containerd-{id}.scope"),
+        (Driver::Systemd, RuntimeKind::Docker) => format!("docker-{id}.scope"),
+        (Driver::Systemd, RuntimeKind::Crio) => format!("crio-{id}.scope"),
+        (Driver::Cgroupfs, RuntimeKind::Crio) => format!("crio-{id}"),
+        (Driver::Cgroupfs, RuntimeKind::Containerd | RuntimeKind::Docker) => id.to_owned(),
+    }
 }
 
 #[cfg(test)]

@@ -104,19 +104,14 @@ impl Pod {
 
 /// The object among `pods` that describes the pod with this UID in its cgroup's name, if no runtime says the pod's name. An
 /// object's own UID takes precedence over a mirror pod's annotation. None if two objects claim the same UID.
-pub fn pod_of_uid<'a>(
-    pods: impl IntoIterator<Item = &'a Arc<Pod>, IntoIter: Clone>,
-    uid: &str,
-) -> Option<&'a Arc<Pod>> {
-    let pods = pods.into_iter();
-    let claimed = |mirrors: bool| {
-        let of_kind = move |pod: &&Arc<Pod>| pod.cgroup_uid() == uid && pod.static_uid().is_some() == mirrors;
-        pods.clone().filter(of_kind)
-    };
-    let mirrors = claimed(false).next().is_none();
-    let first = claimed(mirrors).next()?;
+pub fn pod_of_uid<'a>(pods: impl IntoIterator<Item = &'a Arc<Pod>>, uid: &str) -> Option<&'a Arc<Pod>> {
+    let claimed = pods.into_iter().filter(|pod| pod.cgroup_uid() == uid);
+    let (mirrors, own): (Vec<_>, Vec<_>) = claimed.partition(|pod| pod.static_uid().is_some());
+    let claimed = if own.is_empty() { mirrors } else { own };
     let names = |pod: &Pod| (pod.metadata.namespace.clone(), pod.metadata.name.clone());
-    claimed(mirrors)
+    let first = *claimed.first()?;
+    claimed
+        .iter()
         .all(|other| names(other) == names(first))
         .then_some(first)
 }

@@ -42,11 +42,6 @@ pub(super) enum Boost {
     Over(Option<Requirements>),
 }
 
-/// Whether the webhook has boosted any container of the pod for this VPA.
-pub(super) fn is_marked(pod: &Pod, vpa: &VerticalPodAutoscaler) -> bool {
-    marks(pod, vpa).next().is_some()
-}
-
 impl Case<'_> {
     /// Marks the containers that have a boost, by the rules of this VPA.
     pub(super) fn mark_boosts(&mut self, vpa: &VerticalPodAutoscaler) {
@@ -101,8 +96,8 @@ impl Case<'_> {
     }
 }
 
-/// The containers that the VPA boosts, with their annotations' values.
-fn marks<'a>(pod: &'a Pod, vpa: &'a VerticalPodAutoscaler) -> impl Iterator<Item = (&'a str, &'a str)> {
+/// The containers that the webhook has boosted for this VPA, with their annotations' values.
+pub(super) fn marks<'a>(pod: &'a Pod, vpa: &'a VerticalPodAutoscaler) -> impl Iterator<Item = (&'a str, &'a str)> {
     let annotations = pod.metadata.annotations.iter();
     let marks = annotations.filter_map(|(name, value)| Some((name.strip_prefix(BOOST_PREFIX)?, value.as_str())));
     marks.filter(|(container, _)| vpa.boosts(container))

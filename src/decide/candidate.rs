@@ -135,12 +135,6 @@ impl<'a> Candidate<'a> {
         self.recommended(Part::Target, resource)
     }
 
-    pub(super) fn has_target(&self) -> bool {
-        Resource::ALL
-            .into_iter()
-            .any(|resource| self.target(resource).is_some())
-    }
-
     /// Whether the decision gives a resource a new amount: its target, or what the container had before a boost.
     pub(super) fn moves(&self, resource: Resource) -> bool {
         self.target(resource).is_some() || (resource == Resource::Cpu && self.before_boost().is_some())

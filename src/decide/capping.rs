@@ -63,7 +63,12 @@ fn bounds(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> [Bo
     let allowed = candidate.policy.map(|policy| [policy.min_allowed, policy.max_allowed]);
     let [min_allowed, max_allowed] = allowed.unwrap_or_default().map(|list| list.get(resource));
     let heap = request_for_heap(candidate, ratio, resource);
-    let own_limit = own_limit(candidate, resource);
+    // With `RequestsOnly` the limit stays, and bounds the request. If the limit in force differs from the one that stands, the
+    // smaller one counts.
+    let own_limit = match candidate.controlled_values() {
+        ControlledValues::RequestsAndLimits => None,
+        ControlledValues::RequestsOnly => limits_of(candidate, resource).min(),
+    };
     [
         ("the LimitRange's minimum for containers", u64::max, min),
         // Bounds the limit, and so the request.
@@ -92,15 +97,6 @@ fn request_for_heap(candidate: &Candidate<'_>, ratio: Ratio, resource: Resource)
     let floor = limit_floor(candidate.spec)?.get();
     let limit = limits_of(candidate, resource).next();
     ratio.request_reaching(floor.min(limit.unwrap_or(MAX)))
-}
-
-/// With `RequestsOnly` the limit stays, and bounds the request. If the limit in force differs from the one that
-/// stands, the smaller one counts.
-fn own_limit(candidate: &Candidate<'_>, resource: Resource) -> Option<u64> {
-    match candidate.controlled_values() {
-        ControlledValues::RequestsAndLimits => None,
-        ControlledValues::RequestsOnly => limits_of(candidate, resource).min(),
-    }
 }
 
 /// The container's limit in force, then the one that stands. Zero is no limit.

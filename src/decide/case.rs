@@ -46,7 +46,7 @@ impl<'a> Case<'a> {
         let namespace = index.namespace(&self.pod.metadata.namespace).ok_or(Reason::NoVpa)?;
         let (vpa, chain, acts) = self.control(namespace)?;
         // Boosts end also where the agent does not act on the VPA.
-        if !(acts || boost::is_marked(self.pod, vpa) && self.options.ends_boosts(vpa)) {
+        if !(acts || boost::marks(self.pod, vpa).next().is_some() && self.options.ends_boosts(vpa)) {
             return Err(Reason::NotActedOn);
         }
         self.check_changeable()?;
@@ -257,8 +257,11 @@ impl<'a> Case<'a> {
 
     /// Errors: the `reason`, if no container has a target.
     fn check_targets(&self, reason: Reason) -> Result<(), Reason> {
-        let any = self.candidates.iter().any(Candidate::has_target);
-        any.then_some(()).ok_or(reason)
+        let mut all = self
+            .candidates
+            .iter()
+            .flat_map(|one| Resource::ALL.map(|resource| one.target(resource)));
+        all.any(|target| target.is_some()).then_some(()).ok_or(reason)
     }
 }
 
@@ -303,9 +306,8 @@ fn class_change(pod: &Pod, outcome: &[NamedRequirements]) -> Option<(QosClass, Q
 }
 
 fn has_lone_limit(has: &Requirements) -> bool {
-    Resource::ALL
-        .into_iter()
-        .any(|resource| has.limits.amount(resource) > 0 && has.requests.amount(resource) == 0)
+    let mut resources = Resource::ALL.into_iter();
+    resources.any(|resource| has.limits.amount(resource) > 0 && has.requests.amount(resource) == 0)
 }
 
 /// The resources whose change would restart their container.

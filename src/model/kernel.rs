@@ -83,9 +83,6 @@ impl WeightFormula {
         if shares <= CpuShares::MIN {
             return CpuWeight::MIN;
         }
-        if shares >= CpuShares::MAX {
-            return CpuWeight::MAX;
-        }
         match self {
             Self::Linear => CpuWeight::new(1 + (shares.0 - 2) * 9999 / 262_142),
             Self::Quadratic => {

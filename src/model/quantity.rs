@@ -3,7 +3,7 @@
 //! Follows `k8s.io/apimachinery/pkg/api/resource.ParseQuantity`: rounds up to whole nano units, away from zero, and saturates
 //! at `i64`.
 
-use serde::de::{Error, Unexpected};
+use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
@@ -114,13 +114,7 @@ impl<'de> Deserialize<'de> for Quantity {
         let text = match Value::deserialize(deserializer)? {
             Value::String(text) => text,
             Value::Number(number) => number.to_string(),
-            _ => {
-                let expected = "a quantity such as 250m, 1.5Gi or 128974848";
-                return Err(D::Error::invalid_type(
-                    Unexpected::Other("neither text nor a number"),
-                    &expected,
-                ));
-            }
+            _ => return Err(D::Error::custom("invalid type, expected a quantity such as 250m")),
         };
         Self::parse(&text).map_err(D::Error::custom)
     }

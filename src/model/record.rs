@@ -120,7 +120,6 @@ pub struct Evidence {
 
 impl HookEnd {
     /// A hook that did not run, or failed before it printed anything.
-    #[must_use]
     pub const fn failed(why: String) -> Self {
         Self {
             how: Err(why),

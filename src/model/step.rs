@@ -76,10 +76,7 @@ impl Change {
 
     /// Whether this changes cgroup files, directly or through systemd.
     pub const fn writes_cgroups(&self) -> bool {
-        match self {
-            Self::File { .. } | Self::Unit { .. } => true,
-            Self::Resize { .. } | Self::Spec { .. } => false,
-        }
+        matches!(self, Self::File { .. } | Self::Unit { .. })
     }
 
     /// The interface for this change.

@@ -46,11 +46,9 @@ impl Capacity {
 
     /// The Node object's amounts, or else those of the machine.
     pub fn of_node_or(node: Option<&Node>, machine: ResourceList) -> Self {
+        let (amounts, from) = (machine, CapacityFrom::Machine);
         let declared = Self::of(node).filter(|declared| !declared.amounts.is_empty());
-        declared.unwrap_or(Self {
-            amounts: machine,
-            from: CapacityFrom::Machine,
-        })
+        declared.unwrap_or(Self { amounts, from })
     }
 }
 

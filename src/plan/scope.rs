@@ -59,10 +59,6 @@ impl WriteScope {
     }
 }
 
-/// What the kernel gives a new cgroup.
-const DEFAULT_SHARES: u64 = 1024;
-const DEFAULT_WEIGHT: u64 = 100;
-
 /// Whether the kubelet enforces quotas, by cgroup: a container's id, or [`Quotas::POD`]. An unknown quota counts as enforced.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -106,8 +102,7 @@ impl Quotas {
 fn is_default(settings: &Settings) -> bool {
     let files = [ControlFile::CpuShares, ControlFile::CpuWeight];
     files.into_iter().filter_map(|file| settings.get(file)).all(|setting| {
-        setting == Setting::CpuShares(CpuShares::new(DEFAULT_SHARES))
-            || setting == Setting::CpuWeight(CpuWeight::new(DEFAULT_WEIGHT))
+        setting == Setting::CpuShares(CpuShares::new(1024)) || setting == Setting::CpuWeight(CpuWeight::new(100))
     })
 }
 

@@ -25,10 +25,17 @@ pub struct PodTargets {
 impl PodTargets {
     /// What the pod's files and stored specs should hold, given what its files hold now.
     pub fn values(&mut self, held: &PodTree, traits: &NodeTraits) -> PodValues {
-        self.learn_quotas(held, traits);
         let mut containers = self.containers.clone();
         lift_kept(&self.holds, &mut containers);
         let (pod, live) = (self.bound.object(), self.bound.live());
+        // The pod's files show which quotas the kubelet enforces.
+        let declared = hierarchy(pod, &in_force(pod), traits).created().tree;
+        let targets = held.containers.keys().cloned().map(Target::Container);
+        for target in targets.chain([Target::Pod]) {
+            if let (Some(held), Some(declared)) = (held.get(&target), declared.get(&target)) {
+                self.scope.quotas.learn(live.cgroup_id(&target), held, declared);
+            }
+        }
         let enforced = |target: &Target| self.scope.quotas.enforced(live.cgroup_id(target));
         let mut hierarchy = hierarchy(pod, &containers, traits)
             .keeping(&self.holds)
@@ -39,18 +46,6 @@ impl PodTargets {
         let mut values = hierarchy.values(self.lift_undeclared);
         self.scope.restrict(&mut values);
         values
-    }
-
-    /// Learns from the pod's files which quotas the kubelet enforces.
-    fn learn_quotas(&mut self, held: &PodTree, traits: &NodeTraits) {
-        let (pod, live) = (self.bound.object(), self.bound.live());
-        let declared = hierarchy(pod, &in_force(pod), traits).created().tree;
-        let containers = held.containers.keys().cloned().map(Target::Container);
-        for target in containers.chain([Target::Pod]) {
-            if let (Some(held), Some(declared)) = (held.get(&target), declared.get(&target)) {
-                self.scope.quotas.learn(live.cgroup_id(&target), held, declared);
-            }
-        }
     }
 }
 

@@ -255,13 +255,11 @@ impl Grant {
 
 impl ResizePatch {
     /// What the cgroups may hold once the API server has applied the patch and returned `pod`.
-    #[must_use]
     pub fn grant(&self, pod: &Pod) -> Grant {
         Grant::new(&Phase::of(pod), &self.targets, &self.held, self.room.clone())
     }
 
     /// What the cgroups may hold if the API server could not be asked, for the reason `why`.
-    #[must_use]
     pub fn later(&self, why: &str, wait: Duration) -> Grant {
         let given = if self.by_hand { &self.targets } else { &self.held };
         Grant::spec_later(given, self.by_hand, false, why, wait)

@@ -87,15 +87,11 @@ impl Edge<'_> {
         let Some(container) = tree.containers.get(self.container) else {
             return true;
         };
+        let cpu = container.cpu_max().zip(tree.pod.cpu_max());
+        let memory = container.memory_limit().zip(tree.pod.memory_limit());
         match self.resource {
-            Resource::Cpu => match (container.cpu_max(), tree.pod.cpu_max()) {
-                (Some(own), Some(pod)) => own.quota == CpuQuota::Max || pod.allows(own),
-                _ => true,
-            },
-            Resource::Memory => match (container.memory_limit(), tree.pod.memory_limit()) {
-                (Some(own), Some(pod)) => own == MemoryLimit::Max || own <= pod,
-                _ => true,
-            },
+            Resource::Cpu => cpu.is_none_or(|(own, pod)| own.quota == CpuQuota::Max || pod.allows(own)),
+            Resource::Memory => memory.is_none_or(|(own, pod)| own == MemoryLimit::Max || own <= pod),
         }
     }
 }
@@ -115,10 +111,8 @@ fn fits(state: &mut PodTree, write: &Write, guarded: &[Edge<'_>]) -> bool {
 
 fn memsw_covers_memory(cgroup: &Settings) -> bool {
     let memsw = cgroup.get(ControlFile::MemswLimit).and_then(Setting::memory);
-    match (memsw, cgroup.memory_limit()) {
-        (Some(memsw), Some(memory)) => memory <= memsw,
-        _ => true,
-    }
+    let both = memsw.zip(cgroup.memory_limit());
+    both.is_none_or(|(memsw, memory)| memory <= memsw)
 }
 
 /// The files whose values differ from the desired ones, in the preferred order: growing values of the pod, then the containers'

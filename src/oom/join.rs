@@ -266,7 +266,13 @@ impl Joiner {
         self.duplicates.extend((kills..total).map(|_| rise.cgroup.clone()));
         self.reported_by_counter.push(rise.clone());
         (0..kills)
-            .map(|_| OomKill::counter_alone(rise.cgroup.clone(), rise.by))
+            .map(|_| OomKill {
+                cgroup: Some(rise.cgroup.clone()),
+                confidence: Confidence::CounterAlone,
+                processes: Arc::default(),
+                record: None,
+                at: rise.by,
+            })
             .collect()
     }
 }
@@ -301,16 +307,6 @@ impl OomKill {
             confidence,
             record: kill.seq,
             processes: Arc::from([kill]),
-            at,
-        }
-    }
-
-    fn counter_alone(cgroup: CgroupPath, at: Duration) -> Self {
-        Self {
-            cgroup: Some(cgroup),
-            confidence: Confidence::CounterAlone,
-            processes: Arc::default(),
-            record: None,
             at,
         }
     }

@@ -107,9 +107,9 @@ impl Syslog {
         let as_of = monotonic();
         let log = (self.read_all)()?;
         self.called = Instant::now();
-        let new = self.unread.after(&log);
-        self.attempts.extend(new.lost.then_some(Attempt::Lost));
-        for bytes in new.text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+        let (text, lost) = self.unread.after(&log);
+        self.attempts.extend(lost.then_some(Attempt::Lost));
+        for bytes in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let Some(line) = text::kernel_line(&String::from_utf8_lossy(bytes)) else {
                 continue;
             };
@@ -174,22 +174,12 @@ struct Unread {
     tail: Vec<u8>,
 }
 
-/// The new lines of a copy.
-#[derive(Debug, PartialEq, Eq)]
-struct New<'t> {
-    text: &'t [u8],
-    /// Whether lines between the last copy and these were overwritten or cleared away.
-    lost: bool,
-}
-
 impl Unread {
-    /// The part of a copy that comes after the last copy.
-    fn after<'t>(&mut self, log: &'t [u8]) -> New<'t> {
+    /// The part of a copy that comes after the last copy, and whether lines between the two were overwritten or cleared
+    /// away.
+    fn after<'t>(&mut self, log: &'t [u8]) -> (&'t [u8], bool) {
         let end = self.end_in(log);
-        let new = New {
-            text: &log[end.unwrap_or(0)..],
-            lost: end.is_none() && !self.tail.is_empty(),
-        };
+        let new = (&log[end.unwrap_or(0)..], end.is_none() && !self.tail.is_empty());
         if !log.is_empty() {
             let from = log.len().saturating_sub(COMPARED);
             log[from..].clone_into(&mut self.tail);
@@ -231,16 +221,10 @@ mod tests {
     fn all_is_new_at_first_and_then_what_was_added() {
         let mut unread = Unread::default();
         let first = log(0..100);
+        assert_eq!(unread.after(&first), (&first[..], false));
+        assert_eq!(unread.after(&first), (&b""[..], false));
         assert_eq!(
-            unread.after(&first),
-            New {
-                text: &first,
-                lost: false
-            }
-        );
-        assert_eq!(unread.after(&first), New { text: b"", lost: false });
-        assert_eq!(
-            unread.after(&log(40..103)).text,
+            unread.after(&log(40..103)).0,
             log(100..103),
             "its beginning was overwritten"
         );
@@ -249,38 +233,20 @@ mod tests {
     #[test]
     fn a_log_that_wrapped_or_was_cleared_between_two_reads_is_new_and_has_lost_lines() {
         let mut unread = Unread::default();
-        assert_eq!(unread.after(b""), New { text: b"", lost: false });
+        assert_eq!(unread.after(b""), (&b""[..], false));
         unread.after(&log(0..100));
         let wrapped = log(300..400);
-        assert_eq!(
-            unread.after(&wrapped),
-            New {
-                text: &wrapped,
-                lost: true
-            }
-        );
-        assert_eq!(unread.after(b""), New { text: b"", lost: true });
+        assert_eq!(unread.after(&wrapped), (&wrapped[..], true));
+        assert_eq!(unread.after(b""), (&b""[..], true));
         let later = log(401..402);
-        assert_eq!(
-            unread.after(&later),
-            New {
-                text: &later,
-                lost: true
-            }
-        );
+        assert_eq!(unread.after(&later), (&later[..], true));
     }
 
     #[test]
     fn of_what_was_read_the_last_line_is_enough() {
         let mut unread = Unread::default();
         unread.after(&log(0..100));
-        assert_eq!(
-            unread.after(&log(99..103)),
-            New {
-                text: &log(100..103),
-                lost: false
-            }
-        );
+        assert_eq!(unread.after(&log(99..103)), (&log(100..103)[..], false));
     }
 
     proptest! {
@@ -294,8 +260,8 @@ mod tests {
                 let text = log(from..end);
                 let new = unread.after(&text);
                 let first_new = expected.max(from);
-                prop_assert_eq!(new.text, log(first_new..end));
-                prop_assert_eq!(new.lost, expected > 0 && from >= expected);
+                prop_assert_eq!(new.0, log(first_new..end));
+                prop_assert_eq!(new.1, expected > 0 && from >= expected);
                 expected = end;
             }
         }

@@ -15,7 +15,6 @@
 
 mod attribution;
 mod checkpoint;
-mod container_limit;
 mod kill_counters;
 mod node;
 mod own_writes;

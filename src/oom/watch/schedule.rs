@@ -1,4 +1,4 @@
-//! Decides when to read the counters, and when to refresh containers. Pure.
+//! Decides when to read the counters. Pure.
 //!
 //! The agent reads the counters once a second, and sooner after a request: kills that it counts apart from each other
 //! can be told apart. Sweeps may take half a second in a row, but in the long run no more than a fiftieth of the time.
@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 /// The time between two sweeps without a request.
-const TICK: Duration = Duration::from_secs(1);
+pub(super) const TICK: Duration = Duration::from_secs(1);
 /// Sweeps take at most one in so many moments, plus their credit.
-const SHARE: u32 = 50;
+pub(super) const SHARE: u32 = 50;
 /// The most time that sweeps can save up.
 const MOST_CREDIT: Duration = Duration::from_millis(500);
 /// The shortest pause between two sweeps.
@@ -78,36 +78,6 @@ impl Schedule {
     }
 }
 
-/// When to refresh containers: at once after a request, but at most a fiftieth of the time.
-#[derive(Debug, Default)]
-pub(super) struct ContainerRefresh {
-    due: Option<Duration>,
-    not_before: Duration,
-    /// How many refreshes in a row found a container that is not ready.
-    again: u32,
-}
-
-impl ContainerRefresh {
-    /// Requests a refresh as soon as possible.
-    pub(super) fn request(&mut self, now: Duration) {
-        let at = now.max(self.not_before);
-        self.due = Some(self.due.map_or(at, |due| due.min(at)));
-        self.again = 0;
-    }
-
-    pub(super) const fn due(&self) -> Option<Duration> {
-        self.due
-    }
-
-    /// A refresh took from `from` to `to`. `again` requests another one: in a second, then after
-    /// twice the pause each time.
-    pub(super) fn completed(&mut self, from: Duration, to: Duration, again: bool) {
-        self.not_before = to + rest(to.saturating_sub(from), SHARE);
-        self.due = again.then(|| to + TICK * (1 << self.again.min(16)));
-        self.again += 1;
-    }
-}
-
 /// The rest after work of this duration, so that the work takes about one in `share` moments; at most a second.
 pub(super) fn rest(work: Duration, share: u32) -> Duration {
     work.saturating_mul(share).clamp(LEAST, TICK)
@@ -163,26 +133,5 @@ mod tests {
         schedule.expect(ms(5511));
         schedule.expect(ms(5512));
         assert_eq!(schedule.next(), ms(5505 + 5 * 50));
-    }
-
-    #[test]
-    fn new_containers_are_looked_at_at_once_and_in_a_storm_of_them_now_and_then() {
-        let mut refresh = ContainerRefresh::default();
-        assert_eq!(refresh.due(), None);
-        refresh.request(ms(100));
-        assert_eq!(refresh.due(), Some(ms(100)));
-        refresh.completed(ms(100), ms(110), false);
-        assert_eq!(refresh.due(), None);
-        refresh.request(ms(111));
-        refresh.request(ms(700));
-        assert_eq!(refresh.due(), Some(ms(610)));
-        refresh.completed(ms(610), ms(611), true);
-        assert_eq!(refresh.due(), Some(ms(1611)));
-        refresh.completed(ms(1611), ms(1612), true);
-        assert_eq!(refresh.due(), Some(ms(3612)));
-        refresh.request(ms(2000));
-        assert_eq!(refresh.due(), Some(ms(2000)));
-        refresh.completed(ms(2000), ms(2001), true);
-        assert_eq!(refresh.due(), Some(ms(3001)));
     }
 }

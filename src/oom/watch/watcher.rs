@@ -16,7 +16,7 @@ use super::attribution::Attribution;
 use super::checkpoint::Checkpoint;
 use super::node::NodeFiles;
 use super::pod_names::NodePods;
-use super::schedule::{ContainerRefresh, Schedule, rest};
+use super::schedule::{SHARE, Schedule, TICK, rest};
 use super::wake_up::{WakeUp, WakeUpReason};
 use crate::model::{CgroupVersion, ChangeRecord};
 use crate::oom::clock::{Moment, monotonic};
@@ -45,7 +45,9 @@ struct Watcher {
     log: KmsgReader,
     wake_up: WakeUp,
     schedule: Schedule,
-    refresh: ContainerRefresh,
+    /// When to refresh containers: at once after a change, but at most a fiftieth of the time.
+    refresh: Option<Duration>,
+    refresh_from: Duration,
     /// When to stop waiting for the tree of cgroups.
     tree_due: Duration,
     /// The machine's counts of kills at the two latest sweeps.
@@ -86,7 +88,8 @@ impl Watcher {
             log: KmsgReader::new(links.kmsg.clone()),
             wake_up: WakeUp::default(),
             schedule: Schedule::new(now),
-            refresh: ContainerRefresh::default(),
+            refresh: None,
+            refresh_from: Duration::ZERO,
             tree_due: now + TREE_WITHIN,
             machine_kills: [None; 2],
             decide_from: Duration::ZERO,
@@ -177,19 +180,22 @@ impl Watcher {
             self.schedule.request(monotonic());
         }
         self.attribution.set_tree(version, &root, NodeFiles::is_namespaced());
-        self.refresh.request(monotonic());
+        let at = self.refresh_from.max(monotonic());
+        self.refresh = Some(self.refresh.map_or(at, |due| due.min(at)));
     }
 
     /// Finds the first processes of new containers and registers wake-ups for them, if a refresh is due.
     fn refresh_containers(&mut self) {
         let from = monotonic();
-        if self.refresh.due().is_none_or(|due| due > from) {
+        if self.refresh.is_none_or(|due| due > from) {
             return;
         }
         let pods = Arc::clone(&self.links.pods.borrow());
         let again = self.files.find_init_processes(from);
         self.problems.wake_up = self.register_wake_ups(&pods);
-        self.refresh.completed(from, monotonic(), again);
+        let to = monotonic();
+        self.refresh = again.then(|| to + TICK);
+        self.refresh_from = to + rest(to.saturating_sub(from), SHARE);
     }
 
     /// Registers for the kernel's notifications about counters. Returns a problem, in words.
@@ -330,7 +336,7 @@ impl Watcher {
             waits.then(|| again.unwrap_or(now + CHECK_AGAIN)),
             self.log.due(),
             self.attribution.next_release(now),
-            self.refresh.due(),
+            self.refresh,
         ];
         due.into_iter().flatten().fold(self.schedule.next(), Duration::min)
     }

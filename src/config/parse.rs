@@ -6,11 +6,11 @@ use std::str::FromStr;
 use jiff::SignedDuration;
 use serde::de::DeserializeOwned;
 use serde::de::value::{Error, StrDeserializer};
-use tracing_subscriber::EnvFilter;
 
 use super::values::{List, Optional, PathSetting};
 use crate::model::objects::UpdateMode;
 use crate::model::{Bytes, CgroupPath};
+use crate::observe::log;
 
 /// The error names the allowed values.
 type Parsed<T> = Result<T, String>;
@@ -188,15 +188,11 @@ pub(super) fn namespaces() -> impl Parser<List<String>> {
     })
 }
 
-/// Levels and `target=level` directives. `EnvFilter` takes a lone word that is no level for a target, which silences everything
-/// else; this parser takes such a word for a misspelt level.
 pub(super) fn log_filter(text: &str) -> Parsed<String> {
-    const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
-    let directive = |text: &str| text.contains('=') || LEVELS.contains(&text.trim());
-    if EnvFilter::builder().parse(text).is_ok() && text.split(',').all(directive) {
+    if log::parse_filter(text).is_some() {
         return Ok(text.to_owned());
     }
-    let levels = list(LEVELS.into_iter());
+    let levels = list(log::LEVELS.into_iter());
     Err(format!("{levels}, or directives such as info,vscaled::plan=debug"))
 }
 

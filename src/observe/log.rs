@@ -2,15 +2,18 @@
 
 use std::io::{self, IsTerminal as _};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
 use tracing::Subscriber;
-use tracing_subscriber::filter::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
+
+/// The levels of the log, from the fewest lines to the most, and `off`.
+pub const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
 
 /// The format of log lines on stderr.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,7 +29,7 @@ pub enum LogFormat {
 
 /// A handle that changes the filter of the log.
 #[derive(Debug, Clone)]
-pub struct LogFilter(reload::Handle<EnvFilter, Registry>);
+pub struct LogFilter(reload::Handle<Targets, Registry>);
 
 impl LogFilter {
     /// Replaces the filter.
@@ -47,15 +50,26 @@ pub fn init(format: LogFormat, level: &str) -> Result<LogFilter> {
     Ok(filter)
 }
 
-fn filter(level: &str) -> Result<EnvFilter> {
-    let filter = EnvFilter::builder().parse(level);
-    filter.map_err(|error| anyhow!("logLevel {level:?} is not a log filter: {error}"))
+fn filter(level: &str) -> Result<Targets> {
+    parse_filter(level).with_context(|| format!("logLevel {level:?} is not a log filter"))
+}
+
+/// Parses levels and `target=level` directives, separated by commas. `Targets` itself takes a lone word that is no level for a
+/// target, which silences everything else; this parser takes such a word for a misspelt level.
+pub fn parse_filter(text: &str) -> Option<Targets> {
+    let level = |text: &str| LEVELS.contains(&text).then(|| text.parse::<LevelFilter>().ok())?;
+    text.split(',').map(str::trim).try_fold(Targets::new(), |filter, directive| {
+        Some(match directive.split_once('=') {
+            Some((target, text)) => filter.with_target(target, level(text)?),
+            None => filter.with_default(level(directive)?),
+        })
+    })
 }
 
 fn subscriber<W>(
     format: LogFormat,
     terminal: bool,
-    filter: EnvFilter,
+    filter: Targets,
     writer: W,
 ) -> (impl Subscriber + Send + Sync, LogFilter)
 where

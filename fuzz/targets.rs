@@ -5,11 +5,10 @@
 //! fuzzer only.
 
 use std::collections::BTreeMap;
-use std::str::FromStr;
 
 use prost::Message;
 
-use crate::control::Selector;
+use crate::control::selector;
 use crate::kubernetes::{fuzz as kubernetes, strip_nulls};
 use crate::model::objects::{ObjectMeta, Pod};
 use crate::model::quantity::Quantity;
@@ -97,7 +96,7 @@ fn control(bytes: &[u8]) {
             Ok(request)
         );
     }
-    drop(Selector::from_str(&String::from_utf8_lossy(bytes)));
+    drop(selector(&String::from_utf8_lossy(bytes)));
 }
 
 /// The state file and the kill log, with any damage.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use jiff::{SignedDuration, Timestamp};
+use kube::core::SelectorExt;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tonic::{Request, Response, Status};
@@ -15,7 +16,7 @@ use super::{explain, usage, view};
 use crate::actuate::{Job, preview};
 use crate::config::RunArguments;
 use crate::control::{
-    CallGate, Caller, Changes, Control, ControlError, Right, Selector, check_change, find_pod, proto, resize_values,
+    self, CallGate, Caller, Changes, Control, ControlError, Right, check_change, find_pod, proto, resize_values,
 };
 use crate::doctor::Locations;
 use crate::model::Cause;
@@ -205,15 +206,12 @@ impl AgentBackend {
     ///
     /// Errors: [`ControlError::Refused`] if the selector fits none.
     async fn select(&self, selector: &str, namespace: &str, overridden_only: bool) -> Result<Vec<PodId>, ControlError> {
-        let parsed: Selector = selector.parse().map_err(|error| ControlError::Invalid {
-            field: "selector".to_owned(),
-            message: error,
-        })?;
+        let parsed = control::selector(selector).map_err(ControlError::Refused)?;
         let namespace = namespace.to_owned();
         let fits = move |state: &&PodState| {
             let metadata = &state.pod.metadata;
             (namespace.is_empty() || metadata.namespace == namespace)
-                && parsed.selects(&metadata.labels)
+                && parsed.matches(&metadata.labels)
                 && (!overridden_only || state.desired.overridden.is_some())
         };
         let id = |state: &PodState| {

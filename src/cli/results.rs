@@ -6,7 +6,7 @@ use clap::builder::NonEmptyStringValueParser;
 
 use super::output::{Output, Tone, clean, coloured, or_dash, word};
 use super::{Failure, change, table};
-use crate::control::Selector;
+use crate::control;
 use crate::control::proto::{Change, ChangeReply, PodResult};
 
 /// Prints the change of the one pod, or the results of all pods that the selector fits.
@@ -88,5 +88,5 @@ impl PodSelection {
 }
 
 fn selector(text: &str) -> Result<String, String> {
-    text.parse::<Selector>().map(|_| text.to_owned())
+    control::selector(text).map(|_| text.to_owned())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::error::ControlError;
 use super::proto;
-use super::select::Selector;
+use super::select;
 use crate::model::quantity::Quantity;
 use crate::model::{NamedRequirements, Requirements, Resource, ResourceList};
 
@@ -62,7 +62,7 @@ pub fn check_change(pod: &str, selector: &str, namespace: &str, reason: &str) ->
     let one_of_both = "not together with a pod: leave one of them out";
     ensure(pod.is_empty() || !narrowed, "selector", one_of_both)?;
     if !selector.is_empty()
-        && let Err(error) = selector.parse::<Selector>()
+        && let Err(error) = select::selector(selector)
     {
         return Err(invalid("selector", error));
     }
@@ -86,11 +86,12 @@ fn requirements(path: &str, values: proto::Requirements) -> Result<Requirements,
     ensure(requirements != Requirements::default(), path, nothing)?;
     let Requirements { requests, limits } = &requirements;
     for resource in Resource::ALL {
-        let (field, no_limit) = (
-            format!("{path}.limits.{resource}"),
+        let field = format!("{path}.limits.{resource}");
+        ensure(
+            limits.get(resource) != Some(0),
+            field,
             "0 is no limit: give an amount above it",
-        );
-        ensure(limits.get(resource) != Some(0), field, no_limit)?;
+        )?;
     }
     if let Some((resource, request, limit)) = requests.first_above(limits) {
         let above = format!("{request} is above the limit of {limit}");

@@ -28,7 +28,7 @@ pub use connections::Caller;
 pub use convert::{check_change, resize_values};
 pub use error::ControlError;
 pub use proto::control_server::Control;
-pub use select::{Selector, find_pod};
+pub use select::{find_pod, selector};
 pub use server::Changes;
 pub use server::{CallGate, Limits, serve};
 pub use socket::ControlSocket;

@@ -4,10 +4,7 @@
 //! Labels have the notation of `kubectl --selector` (`Parse`, apimachinery `pkg/labels/selector.go`). All requirements of a
 //! selector must hold.
 
-use std::collections::BTreeMap;
-use std::str::FromStr;
-
-use kube::core::{self, Expression, SelectorExt};
+use kube::core::{Expression, Selector};
 
 use super::error::ControlError;
 use super::proto::Pod;
@@ -60,15 +57,13 @@ fn nearest(pods: &[Pod], text: &str) -> Vec<String> {
         Some((namespace, name)) => alike(&pod.namespace, namespace).min(alike(&pod.name, name)),
         None => alike(&pod.name, text),
     };
-    let mut all: Vec<(f64, String)> = pods
+    let all = pods
         .iter()
-        .map(|pod| (likeness(pod), format!("{}/{}", pod.namespace, pod.name)))
-        .filter(|(likeness, _)| *likeness >= ALIKE)
-        .collect();
+        .map(|pod| (likeness(pod), format!("{}/{}", pod.namespace, pod.name)));
+    let mut all: Vec<_> = all.filter(|(likeness, _)| *likeness >= ALIKE).collect();
     all.sort_by(|(a, first), (b, second)| b.total_cmp(a).then_with(|| first.cmp(second)));
     all.dedup();
-    all.truncate(OFFERED);
-    all.into_iter().map(|(_, name)| name).collect()
+    all.into_iter().map(|(_, name)| name).take(OFFERED).collect()
 }
 
 /// The likeness of two names: 1 means equal. A name that begins with the typed text is very similar, because pods' names
@@ -84,28 +79,14 @@ fn bare_id(id: &str) -> &str {
     id.split_once("://").map_or(id, |(_runtime, id)| id)
 }
 
-/// Requirements on labels.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Selector(core::Selector);
-
-impl Selector {
-    /// Whether every requirement holds for these labels.
-    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.0.matches(labels)
-    }
-}
-
-impl FromStr for Selector {
-    /// The mistake in the text, for people.
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        const ALLOWED: &str = "write key=value, key!=value, key in (a,b), key notin (a,b), key or !key";
-        let refused = |part| format!("{part:?} is no requirement on a label: {ALLOWED}");
-        let read = |part| expression(part).ok_or_else(|| refused(part));
-        let expressions: core::Selector = parts(text).into_iter().map(read).collect::<Result<_, _>>()?;
-        Ok(Self(expressions))
-    }
+/// Parses requirements on labels.
+///
+/// Errors: the mistake in the text, for people.
+pub fn selector(text: &str) -> Result<Selector, String> {
+    const ALLOWED: &str = "write key=value, key!=value, key in (a,b), key notin (a,b), key or !key";
+    let refused = |part| format!("{part:?} is no requirement on a label: {ALLOWED}");
+    let read = |part| expression(part).ok_or_else(|| refused(part));
+    parts(text).into_iter().map(read).collect()
 }
 
 /// Splits the text at its commas, except those in parentheses.
@@ -225,13 +206,14 @@ mod tests {
 #[cfg(test)]
 mod selector_tests {
     use super::*;
+    use kube::core::SelectorExt;
 
     fn selects(selector: &str, labels: &[(&str, &str)]) -> bool {
         let labels = labels
             .iter()
             .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
             .collect();
-        selector.parse::<Selector>().unwrap().selects(&labels)
+        super::selector(selector).unwrap().matches(&labels)
     }
 
     #[test]
@@ -276,9 +258,9 @@ mod selector_tests {
             "app~web",
             "app=(a)",
         ] {
-            assert!(text.parse::<Selector>().is_err(), "{text}");
+            assert!(selector(text).is_err(), "{text}");
         }
-        let error = "app=web,zone in x".parse::<Selector>().unwrap_err().to_string();
+        let error = selector("app=web,zone in x").unwrap_err();
         assert!(
             error.starts_with("\"zone in x\" is no requirement on a label: write key=value"),
             "{error}"

@@ -116,12 +116,7 @@ impl fmt::Debug for CallGate {
 }
 
 /// The permission for one call, until the call ends.
-#[derive(Debug)]
-struct Admission {
-    caller: Caller,
-    _permit: OwnedSemaphorePermit,
-    _call: Arc<()>,
-}
+type Admission = (OwnedSemaphorePermit, Arc<()>);
 
 impl CallGate {
     /// `record_refusal` records the refusal of a caller without the right to a call. It must not wait.
@@ -152,11 +147,9 @@ impl CallGate {
         name: &'static str,
         needs: Right,
         permits: &Arc<Semaphore>,
-    ) -> Result<Admission, Status> {
-        let peer = request
-            .extensions()
-            .get::<Peer>()
-            .ok_or_else(|| Status::internal("the connection does not say who called"))?;
+    ) -> Result<(Caller, Admission), Status> {
+        let unknown = || Status::internal("the connection does not say who called");
+        let peer = request.extensions().get::<Peer>().ok_or_else(unknown)?;
         let caller @ Caller { uid, pid, .. } = peer.caller;
         if let Some(refusal) = peer.refusal(needs) {
             (self.record_refusal)(caller, name, &refusal);
@@ -168,17 +161,10 @@ impl CallGate {
         if !self.rate.try_use(uid, Instant::now()) {
             return Err(ControlError::Busy(format!("uid {uid} calls too often")).into());
         }
-        let permit = Arc::clone(permits)
-            .try_acquire_owned()
-            .map_err(|_full| ControlError::Busy("as many calls as allowed are in progress".to_owned()))?;
-        let call = peer
-            .begin_call()
-            .ok_or_else(|| Status::unavailable("this connection gave way to a newer one"))?;
-        Ok(Admission {
-            caller,
-            _permit: permit,
-            _call: call,
-        })
+        let full = |_| ControlError::Busy("as many calls as allowed are in progress".to_owned());
+        let permit = Arc::clone(permits).try_acquire_owned().map_err(full)?;
+        let closed = || Status::unavailable("this connection gave way to a newer one");
+        Ok((caller, (permit, peer.begin_call().ok_or_else(closed)?)))
     }
 
     /// Admits a call that changes nothing, and runs it until its deadline, or until the caller leaves.
@@ -218,8 +204,8 @@ impl CallGate {
         A: Send + 'static,
         F: Future<Output = Result<A, ControlError>> + Send + 'static,
     {
-        let admission = self.admit(&request, name, needs, &self.calls)?;
-        let call = call(admission.caller, request.into_inner());
+        let (caller, admission) = self.admit(&request, name, needs, &self.calls)?;
+        let call = call(caller, request.into_inner());
         let task = self.changes.spawn(async move {
             let answer = call.await;
             drop(admission);
@@ -243,7 +229,7 @@ impl CallGate {
         request: &Request<WatchRequest>,
         news: Receiver<Arc<Change>>,
     ) -> Result<Response<Changes>, Status> {
-        let admission = self.admit(request, "watch", Right::Read, &self.watchers)?;
+        let (_, admission) = self.admit(request, "watch", Right::Read, &self.watchers)?;
         Ok(Response::new(changes(news, self.stop.clone(), admission)))
     }
 }

@@ -132,12 +132,9 @@ pub(super) fn check_outcome(change: &Change) -> Result<(), Failure> {
 pub(super) fn history(arguments: &PodArguments, agent: &Agent) -> Result<(), Failure> {
     let reply = agent.call(async |client| Ok(client.history(arguments.pod()).await?))?;
     arguments.output.print(&reply, || {
-        let changes = reply.changes.iter().map(cells);
-        table::fitted_or(
-            "nothing was done lately\n",
-            "AT  POD  CAUSE  OUTCOME  STEPS  TOOK  REASON",
-            changes,
-        )
+        let header = "AT  POD  CAUSE  OUTCOME  STEPS  TOOK  REASON";
+        let table = table::fitted(header, reply.changes.iter().map(cells));
+        table::or("nothing was done lately", table)
     })
 }
 

@@ -91,7 +91,7 @@ fn pods_table(reply: &GetReply) -> String {
         ]
     });
     let header = "POD  QOS  STATE  DECISION  VPA  BY HAND  DETAIL";
-    let mut text = table::fitted_or("no pods are known on this node\n", header, rows);
+    let mut text = table::or("no pods are known on this node", table::fitted(header, rows));
     for problem in reply.agent.iter().flat_map(|agent| &agent.problems) {
         text += &format!("{} {}\n", coloured(Tone::Bad, "degraded:"), clean(problem));
     }
@@ -103,7 +103,8 @@ fn overrides_table(pods: &[Pod]) -> String {
         let [by, age, left, reason] = by_hand(pod.r#override.as_ref()?);
         Some([full_name(pod), by, age, left, reason])
     });
-    table::fitted_or("nothing is held by hand\n", "POD  BY  AGE  LEFT  REASON", rows)
+    let table = table::fitted("POD  BY  AGE  LEFT  REASON", rows);
+    table::or("nothing is held by hand", table)
 }
 
 /// Who set an override, its age, the time that is left, and the reason.

@@ -65,7 +65,9 @@ enum Command {
     History(PodArguments),
     Lint(lint::Arguments),
     Man(man::Arguments),
-    Oom(oom::Arguments),
+    /// Shows what the kernel killed for want of memory.
+    #[command(subcommand)]
+    Oom(oom::Command),
     Plan(plan::Arguments),
     Release(resize::ReleaseArguments),
     Report(report::Arguments),
@@ -156,7 +158,7 @@ fn run(Cli { agent, command }: Cli) -> Result<(), Failure> {
         Command::History(arguments) => change::history(&arguments, &agent),
         Command::Lint(arguments) => lint::run(&arguments),
         Command::Man(arguments) => man::run(&arguments),
-        Command::Oom(arguments) => oom::run(&arguments, &agent),
+        Command::Oom(command) => oom::run(&command, &agent),
         Command::Plan(arguments) => plan::run(&arguments),
         Command::Release(arguments) => resize::release(&arguments, &agent),
         Command::Report(arguments) => report::run(&arguments, &agent),

@@ -3,7 +3,7 @@
 mod parse;
 mod sink;
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 
 use super::agent::Agent;
 use super::output::{Tone, clean, coloured, optional, or_dash};
@@ -12,23 +12,16 @@ use crate::control::proto::{OomKill, OomVictim};
 use crate::model::Bytes;
 use crate::oom::ReportedPod;
 
-/// Shows what the kernel killed for want of memory.
-#[derive(Debug, Args)]
-pub(super) struct Arguments {
-    #[command(subcommand)]
-    command: Command,
-}
-
 #[derive(Debug, Subcommand)]
-enum Command {
+pub(super) enum Command {
     /// Lists what the kernel killed lately for want of memory, newest last: where, whose limit was hit, who was killed
     List(PodArguments),
     Parse(parse::Arguments),
     Sink(sink::Arguments),
 }
 
-pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
-    match &arguments.command {
+pub(super) fn run(command: &Command, agent: &Agent) -> Result<(), Failure> {
+    match command {
         Command::List(arguments) => list(arguments, agent),
         Command::Parse(arguments) => parse::run(arguments),
         Command::Sink(arguments) => sink::run(arguments),
@@ -39,11 +32,9 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
 fn list(arguments: &PodArguments, agent: &Agent) -> Result<(), Failure> {
     let reply = agent.call(async |client| Ok(client.oom_list(arguments.pod()).await?))?;
     arguments.output.print(&reply, || {
-        if reply.kills.is_empty() {
-            return "the kernel killed nothing for want of memory lately\n".to_owned();
-        }
         let header = "AT  POD  CONTAINER  LEVEL  LIMIT  KILLED  RSS  KNOWN  NOTE";
-        table::list(header, reply.kills.iter().map(cells))
+        let table = table::list(header, reply.kills.iter().map(cells));
+        table::or("the kernel killed nothing for want of memory lately", table)
     })
 }
 

@@ -155,10 +155,7 @@ impl<'a> ShownPod<'a> {
                 change.to_string(),
             ]
         });
-        let steps = match self.steps.as_slice() {
-            [] => "nothing to do\n".to_owned(),
-            _ => table::list("STEP  VIA  LEVEL  CHANGE", steps),
-        };
+        let steps = table::or("nothing to do", table::list("STEP  VIA  LEVEL  CHANGE", steps));
         format!("{}/{} ({})\n{files}{steps}", self.namespace, self.name, self.qos_class)
     }
 }

@@ -19,16 +19,11 @@ pub(super) fn fitted<const N: usize>(header: &str, rows: impl IntoIterator<Item 
     align(&rows)
 }
 
-/// The same; `empty` in place of a table without rows.
-pub(super) fn fitted_or<const N: usize>(
-    empty: &str,
-    header: &str,
-    rows: impl IntoIterator<Item = [String; N]>,
-) -> String {
-    let mut rows = rows.into_iter().peekable();
-    match rows.peek() {
-        Some(_) => fitted(header, rows),
-        None => empty.to_owned(),
+/// The table, or `empty` for one without rows.
+pub(super) fn or(empty: &str, table: String) -> String {
+    match table.lines().nth(1) {
+        Some(_) => table,
+        None => format!("{empty}\n"),
     }
 }
 
@@ -76,28 +71,30 @@ fn fit(rows: &mut [Vec<String>], limit: usize) {
 /// Columns side by side, as many as fit into `limit` characters. The other columns follow below, each time after the first
 /// `fixed` columns. All columns have the same number of cells.
 pub(super) fn columns(columns: &[Vec<String>], fixed: usize, limit: usize) -> String {
-    let (fixed, others) = columns.split_at(fixed.min(columns.len()));
+    let (fixed, mut others) = columns.split_at(fixed.min(columns.len()));
     let wide = |column: &Vec<String>| column.iter().map(|cell| width(cell)).max().unwrap_or(0) + 2;
-    let before: usize = fixed.iter().map(wide).sum();
-    let mut blocks: Vec<Vec<&Vec<String>>> = Vec::new();
-    let mut taken = limit;
-    for column in others {
+    let mut text = String::new();
+    while !others.is_empty() {
         // The last column of a line needs no gap after it.
-        if taken + wide(column) > limit + 2 || blocks.is_empty() {
-            blocks.push(fixed.iter().collect());
-            taken = before;
-        }
-        taken += wide(column);
-        if let Some(block) = blocks.last_mut() {
-            block.push(column);
-        }
+        let mut room = (limit + 2).saturating_sub(fixed.iter().map(wide).sum());
+        let fits = |column: &&Vec<String>| {
+            let left = room.checked_sub(wide(column));
+            room = left.unwrap_or(0);
+            left.is_some()
+        };
+        let fitting = others.iter().take_while(fits).count().max(1);
+        let (block, later) = others.split_at(fitting.min(others.len()));
+        let row = |index: usize| {
+            fixed
+                .iter()
+                .chain(block)
+                .filter_map(|column| column.get(index).cloned())
+                .collect()
+        };
+        text += &align(&(0..others[0].len()).map(row).collect::<Vec<_>>());
+        others = later;
     }
-    let rows = columns.iter().map(Vec::len).max().unwrap_or(0);
-    let table = |block: Vec<&Vec<String>>| {
-        let row = |index: usize| block.iter().filter_map(|column| column.get(index).cloned()).collect();
-        align(&(0..rows).map(row).collect::<Vec<_>>())
-    };
-    blocks.into_iter().map(table).collect()
+    text
 }
 
 /// Breaks text at its spaces into lines of at most `limit` characters, each after `indent` spaces. No-break spaces hold.

@@ -14,7 +14,7 @@ use crate::oom::{Kill, Level, ReportedMemory, parse_log};
 /// Whatever a process wrote into /dev/kmsg is recognised in records and passed over. The output of dmesg does not always
 /// say who wrote a line (dmesg -x and dmesg -r do), so it can hold forgeries.
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(in crate::cli) struct Arguments {
     /// Records of /dev/kmsg, or what dmesg or journalctl -k printed; - is standard input
     #[arg(value_name = "FILE")]
     file: String,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use clap::Args;
 use futures::{FutureExt, StreamExt};
-use serde::Serialize;
+use serde_json::json;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream, UnixListenerStream};
@@ -37,7 +37,7 @@ const ACKS: usize = 64;
 /// A reference for people who write a receiver of vscaled.report.v1 (docs/reporting.md), and a way to see what an agent
 /// sends: point its reportGrpcEndpoint here. JSON is one line for each report, YAML one document.
 #[derive(Debug, Args)]
-pub(super) struct Arguments {
+pub(in crate::cli) struct Arguments {
     /// Where to listen: an address and a port such as 127.0.0.1:9470, or unix:///path
     #[arg(long, value_name = "ADDRESS")]
     listen: String,
@@ -165,14 +165,9 @@ async fn print(mut received: mpsc::Receiver<Received>, output: &Output) -> Resul
     let mut seen = SeenIds::new(REMEMBERED);
     while let Some((report, acks)) = received.recv().await {
         let again = !seen.insert(IdHash::of(&report.id));
-        let shown = Shown {
-            id: &report.id,
-            again,
-            report: match report.first_time {
-                None => ShownReport::Kill(&report),
-                Some(_) => ShownReport::Folded(&report),
-            },
-        };
+        // A report with a first time is the count of several kills.
+        let what = if report.first_time.is_none() { "kill" } else { "folded" };
+        let shown = json!({"id": report.id, "again": again, what: report});
         if output.print_next(&shown, || line(&report, again))?.is_break() {
             break;
         }
@@ -181,22 +176,6 @@ async fn print(mut received: mpsc::Receiver<Received>, output: &Output) -> Resul
         drop(acks.send(Ok(Ack { up_to, ids })).await);
     }
     Ok(())
-}
-
-#[derive(Serialize)]
-struct Shown<'a> {
-    id: &'a str,
-    again: bool,
-    #[serde(flatten)]
-    report: ShownReport<'a>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-enum ShownReport<'a> {
-    Kill(&'a Report),
-    /// The count of several kills.
-    Folded(&'a Report),
 }
 
 /// One report as a line: time, node, pod, container, limit, and the killed process.

@@ -65,9 +65,6 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
 
 /// One row for each resource of each pod and container.
 fn once(lines: &[&Line]) -> String {
-    if lines.is_empty() {
-        return "no such pod runs on this node\n".to_owned();
-    }
     let rows = lines.iter().flat_map(|line| {
         let mut head = [line.full_name(), optional(line.container.as_ref()), line.throttled()];
         [&line.cpu, &line.memory].map(|amounts| {
@@ -81,5 +78,5 @@ fn once(lines: &[&Line]) -> String {
         })
     });
     let header = "POD  CONTAINER  RESOURCE  USED  REQUEST  LIMIT  TARGET  BOUNDS  THROTTLED";
-    table::fitted(header, rows)
+    table::or("no such pod runs on this node", table::fitted(header, rows))
 }

@@ -31,14 +31,13 @@ pub(super) async fn show(client: &mut Client, interval: Duration, mut view: View
     let mut node = Node::default();
     let mut watch = client.watch().await?;
     node.read(client.get_with_usage().await?);
-    for change in &client.history(String::new()).await?.changes {
-        node.add(change);
-    }
-    for kill in client.oom_list(String::new()).await?.kills {
-        node.add(&Change {
-            kill: Some(kill),
-            ..Change::default()
-        });
+    let kills = client.oom_list(String::new()).await?.kills.into_iter().map(Some);
+    let kills = kills.map(|kill| Change {
+        kill,
+        ..Change::default()
+    });
+    for change in client.history(String::new()).await?.changes.into_iter().chain(kills) {
+        node.add(&change);
     }
     let mut replies = pin!(stream::unfold(client, |client| async move {
         tokio::time::sleep(interval).await;

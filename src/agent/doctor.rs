@@ -7,7 +7,7 @@ use futures::future::join_all;
 use crate::actuate::{KnownFrom, Node, RuntimeLink, hook_problems};
 use crate::config::{Config, MEND_API_VERSION};
 use crate::control::ControlError;
-use crate::doctor::{Check, Found, Locations, MEND_RUNTIME, Problem, local};
+use crate::doctor::{Check, Found, Locations, MEND_RUNTIME, local};
 use crate::model::{CgroupVersion, Driver};
 use crate::plan::resize::supports_in_place_resize;
 use crate::reconcile::controller::{AgentSnapshot, OBSERVING};
@@ -33,7 +33,7 @@ pub(super) async fn examine(
     let mut checks = machine.map_err(|panic| ControlError::Internal(panic.to_string()))?;
     if let Some(file) = outdated {
         let found = format!("{} is of vscaled.io/v1alpha1, which is still read", file.display());
-        checks.push(Check::new("configuration", Err(Problem::warn(found, MEND_API_VERSION))));
+        checks.push(Check::new("configuration", Err(Check::warn(found, MEND_API_VERSION))));
     }
     let own = match &agent.node {
         Some(node) => vec![
@@ -49,7 +49,7 @@ pub(super) async fn examine(
         ],
         None => {
             let mend = "see the problems below; nothing is written until then";
-            vec![("node", Err(Problem::fail("not known well enough to act on it", mend)))]
+            vec![("node", Err(Check::fail("not known well enough to act on it", mend)))]
         }
     };
     checks.extend(own.into_iter().map(|(name, found)| Check::new(name, found)));
@@ -87,7 +87,7 @@ fn settings(pods: &[String]) -> Found {
     }
     let named = pods[..pods.len().min(NAMED)].join(", ");
     let more = if pods.len() > NAMED { ", …" } else { "" };
-    Err(Problem::warn(
+    Err(Check::warn(
         format!("set inside {} pods, where no resize reaches: {named}{more}", pods.len()),
         "vscalectl explain POD says which setting and what to do",
     ))
@@ -104,7 +104,7 @@ async fn hooks(node: &Node, pods: &[PodState]) -> Option<Check> {
     }));
     let problems = problems.await.concat();
     let found = format!("{} would not be run, such as {}", problems.len(), problems.first()?);
-    let problem = Problem::warn(found, "vscalectl explain POD says it of each");
+    let problem = Check::warn(found, "vscalectl explain POD says it of each");
     Some(Check::new("hooks", Err(problem)))
 }
 
@@ -113,7 +113,7 @@ fn problem(text: String) -> Check {
     match text.as_str() {
         OBSERVING => Check::new("mode", Ok(text)),
         _ => {
-            let problem = Problem::warn(text, "mend it where it says; the log has the whole story");
+            let problem = Check::warn(text, "mend it where it says; the log has the whole story");
             Check::new("problem", Err(problem))
         }
     }
@@ -124,7 +124,7 @@ fn driver(node: &Node) -> Found {
     match (node.traits.driver, &node.units) {
         (Driver::Cgroupfs, _) => Ok(format!("cgroupfs, {from}")),
         (Driver::Systemd, Some(systemd)) => Ok(format!("systemd {}, {from}", systemd.version())),
-        (Driver::Systemd, None) => Err(Problem::warn(
+        (Driver::Systemd, None) => Err(Check::warn(
             format!("systemd, {from}, and it cannot be reached"),
             "mount the host's /run/dbus/system_bus_socket here, and where AppArmor forbids to use it set cgroup=v2 (overlays/cgroup-v2); \
              until then systemd may put its own values back",
@@ -135,12 +135,12 @@ fn driver(node: &Node) -> Found {
 async fn runtime(node: &Node) -> Found {
     match &node.runtime {
         RuntimeLink::None => Ok("none, as configured: cgroup files are written directly".to_owned()),
-        RuntimeLink::Away(why) => Err(Problem::fail(why.clone(), MEND_RUNTIME)),
+        RuntimeLink::Away(why) => Err(Check::fail(why.clone(), MEND_RUNTIME)),
         RuntimeLink::Found(runtime) => match runtime.info().await {
             Ok(info) => Ok(format!("{} {}", info.name, info.version)),
             Err(error) => {
                 let name = node.runtime_name.as_deref().unwrap_or("found");
-                Err(Problem::fail(
+                Err(Check::fail(
                     format!("{name}: {error}"),
                     "see whether it runs: crictl info",
                 ))

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::output::{self, Output, Tone, clean, coloured};
 use super::{Failure, NO_AGENT, agent::Agent, table};
-use crate::doctor::{Check, Locations, MEND_RUNTIME, Problem, local};
+use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
 use crate::runtime::{Deadlines, discover};
 
 /// The characters in a line where standard output is no terminal.
@@ -57,8 +57,8 @@ pub(super) fn run(output: &Output, agent: &Agent) -> Result<(), Failure> {
 fn no_agent(error: &str) -> Check {
     const FOLLOWS: &str = "what follows is what this user finds on this machine with vscaled's defaults";
     let problem = match error.split_once("; ") {
-        Some((found, next)) => Problem::fail(found, format!("{next}; {FOLLOWS}")),
-        None => Problem::fail(error, FOLLOWS),
+        Some((found, next)) => Check::fail(found, format!("{next}; {FOLLOWS}")),
+        None => Check::fail(error, FOLLOWS),
     };
     Check::new("agent", Err(problem))
 }
@@ -72,7 +72,7 @@ fn examine_locally() -> Result<Vec<Check>, Failure> {
     };
     let found = super::agent::block_on(discover(None, deadlines))?;
     let found = found.map(|(_, info)| format!("{} {}", info.name, info.version));
-    let found = found.map_err(|error| Problem::warn(error.to_string(), MEND_RUNTIME));
+    let found = found.map_err(|error| Check::warn(error.to_string(), MEND_RUNTIME));
     checks.push(Check::new("runtime", found));
     Ok(checks)
 }
@@ -115,11 +115,11 @@ mod tests {
             Check::new("kernel", Ok("Linux 6.18.0 x86_64".to_owned())),
             Check::new(
                 "kernel log",
-                Err(Problem::warn("/dev/kmsg cannot be read: EPERM", "grant CAP_SYSLOG")),
+                Err(Check::warn("/dev/kmsg cannot be read: EPERM", "grant CAP_SYSLOG")),
             ),
             Check::new(
                 "cgroups",
-                Err(Problem::fail(
+                Err(Check::fail(
                     "nothing is mounted",
                     "mount the host's /sys/fs/cgroup here",
                 )),

@@ -11,7 +11,7 @@ use nix::sys::inotify::{InitFlags, Inotify};
 use nix::sys::statvfs::statvfs;
 use nix::unistd::{AccessFlags, access};
 
-use super::{Check, Found, Locations, Problem};
+use super::{Check, Found, Locations};
 use crate::cgroup::Hierarchy;
 use crate::model::Resource;
 use crate::oom::kmsg;
@@ -52,7 +52,7 @@ pub fn local(locations: &Locations) -> Vec<Check> {
 }
 
 fn kernel() -> Found {
-    let unknown = |error| Problem::warn(format!("uname: {error}"), "nothing depends on it");
+    let unknown = |error| Check::warn(format!("uname: {error}"), "nothing depends on it");
     let name = nix::sys::utsname::uname().map_err(unknown)?;
     let text = |part: &OsStr| part.to_string_lossy().into_owned();
     Ok([name.sysname(), name.release(), name.machine()].map(text).join(" "))
@@ -61,7 +61,7 @@ fn kernel() -> Found {
 fn cgroups(locations: &Locations) -> Found {
     let hierarchy = Hierarchy::discover(locations.cgroup_root.as_deref());
     let hierarchy =
-        hierarchy.map_err(|error| Problem::fail(error.to_string(), "mount the host's /sys/fs/cgroup here"))?;
+        hierarchy.map_err(|error| Check::fail(error.to_string(), "mount the host's /sys/fs/cgroup here"))?;
     let mut mounts = Resource::ALL
         .map(|one| hierarchy.mount(one).display().to_string())
         .to_vec();
@@ -72,7 +72,7 @@ fn cgroups(locations: &Locations) -> Found {
 /// Whether this user may write limits on this mount.
 fn cgroup_files(locations: &Locations) -> Found {
     let hierarchy = Hierarchy::discover(locations.cgroup_root.as_deref());
-    let hierarchy = hierarchy.map_err(|_error| Problem::fail("there are none", "see cgroups"))?;
+    let hierarchy = hierarchy.map_err(|_error| Check::fail("there are none", "see cgroups"))?;
     for controller in Resource::ALL {
         // A file, as the agent writes files: without capabilities the directory at the top is read-only.
         let file = hierarchy.mount(controller).join("cgroup.procs");
@@ -84,7 +84,7 @@ fn cgroup_files(locations: &Locations) -> Found {
                 }
                 _ => "run as root",
             };
-            return Err(Problem::fail(found, mend));
+            return Err(Check::fail(found, mend));
         }
     }
     Ok("may be written".to_owned())
@@ -93,7 +93,7 @@ fn cgroup_files(locations: &Locations) -> Found {
 fn privileges() -> Found {
     let uid = nix::unistd::geteuid().as_raw();
     let status = procfs::process::Process::myself().and_then(|process| process.status());
-    let unknown = |error| Problem::warn(format!("uid {uid}, capabilities unknown: {error}"), "mount /proc");
+    let unknown = |error| Check::warn(format!("uid {uid}, capabilities unknown: {error}"), "mount /proc");
     let missing = missing_in(status.map_err(unknown)?.capeff);
     let found = match missing.as_slice() {
         [] => format!("uid {uid}, every capability that matters"),
@@ -103,7 +103,7 @@ fn privileges() -> Found {
         return Ok(found);
     }
     let mend = format!("run as root, or grant {}", missing.join(" and "));
-    Err(Problem::fail(found, mend))
+    Err(Check::fail(found, mend))
 }
 
 /// The needed capabilities that are not effective.
@@ -133,7 +133,7 @@ fn check_log(device: io::Result<()>, syslog: impl FnOnce() -> anyhow::Result<()>
     };
     match syslog() {
         Ok(()) => Ok(format!("syslog(2) is read: /dev/kmsg cannot be ({device})")),
-        Err(error) => Err(Problem::warn(
+        Err(error) => Err(Check::warn(
             format!("neither /dev/kmsg ({device}) nor syslog(2) can be read: {error}"),
             format!("grant CAP_SYSLOG (with /dev/kmsg as a device, `c 1:11 r`, kills are seen sooner); {WITHOUT}"),
         )),
@@ -156,11 +156,11 @@ fn check_inotify(opened: nix::Result<()>, watches: Option<u64>, instances: Optio
         [watches, instances].map(|limit| limit.map_or("unknown".to_owned(), |limit| limit.to_string()));
     let found = format!("max_user_watches {most}, max_user_instances {most_instances}");
     match opened {
-        Err(error) => Err(Problem::warn(
+        Err(error) => Err(Check::warn(
             format!("no descriptor: {error}; {found}"),
             format!("sysctl fs.inotify.max_user_instances=1024; {WITHOUT}"),
         )),
-        Ok(()) if watches.is_some_and(|watches| watches < ENOUGH_WATCHES) => Err(Problem::warn(
+        Ok(()) if watches.is_some_and(|watches| watches < ENOUGH_WATCHES) => Err(Check::warn(
             found,
             format!("sysctl fs.inotify.max_user_watches=65536, as a full node needs {ENOUGH_WATCHES}; {WITHOUT}"),
         )),
@@ -182,18 +182,18 @@ fn audit_log(locations: &Locations) -> Found {
 fn usable_directory(directory: &Path, consequence: &str) -> Found {
     let shown = directory.display();
     let there = directory.ancestors().find(|ancestor| ancestor.exists());
-    let there = there.ok_or_else(|| Problem::fail(format!("{shown} is nowhere"), consequence))?;
+    let there = there.ok_or_else(|| Check::fail(format!("{shown} is nowhere"), consequence))?;
     access(there, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|error| {
         let found = format!("{} may not be written: {error}", there.display());
-        Problem::fail(found, format!("let this user write to it, or {consequence}"))
+        Check::fail(found, format!("let this user write to it, or {consequence}"))
     })?;
-    let info = statvfs(there).map_err(|error| Problem::warn(format!("{shown}: {error}"), consequence))?;
+    let info = statvfs(there).map_err(|error| Check::warn(format!("{shown}: {error}"), consequence))?;
     let room = info.blocks_available().saturating_mul(info.fragment_size());
     let will_be_made = if there == directory { "" } else { " will be made" };
     let found = format!("{shown}{will_be_made}, {} MiB free", room >> 20);
     match room {
         LEAST_ROOM.. => Ok(found),
-        _ => Err(Problem::warn(found, format!("make room, or {consequence}"))),
+        _ => Err(Check::warn(found, format!("make room, or {consequence}"))),
     }
 }
 

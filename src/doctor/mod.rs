@@ -16,44 +16,29 @@ pub use local::local;
 /// The advice where no runtime answers.
 pub const MEND_RUNTIME: &str = "start it, and mount its socket's directory here; or name its socket with runtimeSocket, `none` to do without a runtime";
 
-/// What a check found, or a problem.
-pub type Found = Result<String, Problem>;
+/// What a check found, or the nameless check of a missing requirement, with its remedy.
+pub type Found = Result<String, Check>;
 
-/// A missing requirement, and how to mend it.
-#[derive(Debug)]
-pub struct Problem {
-    status: &'static str,
-    found: String,
-    mend: String,
-}
-
-impl Problem {
+impl Check {
     /// A missing requirement that restricts the agent.
     pub fn warn(found: impl Into<String>, mend: impl Into<String>) -> Self {
-        let (status, found, mend) = ("warn", found.into(), mend.into());
-        Self { status, found, mend }
+        Self::nameless("warn", found.into(), mend.into())
     }
 
     /// A missing requirement without which the agent cannot work.
     pub fn fail(found: impl Into<String>, mend: impl Into<String>) -> Self {
-        let status = "fail";
-        Self {
-            status,
-            ..Self::warn(found, mend)
-        }
+        Self::nameless("fail", found.into(), mend.into())
     }
-}
 
-impl Check {
     /// Its status follows from what was found.
     pub fn new(name: &str, found: Found) -> Self {
-        let ok = |found| Problem {
-            status: "ok",
-            found,
-            mend: String::new(),
-        };
-        let Problem { status, found, mend } = found.map_or_else(|problem| problem, ok);
-        let (name, status) = (name.to_owned(), status.to_owned());
+        let check = found.map_or_else(|missing| missing, |found| Self::nameless("ok", found, String::new()));
+        let name = name.to_owned();
+        Self { name, ..check }
+    }
+
+    fn nameless(status: &str, found: String, mend: String) -> Self {
+        let (name, status) = (String::new(), status.to_owned());
         Self {
             name,
             status,

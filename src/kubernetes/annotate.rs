@@ -15,24 +15,16 @@ use crate::model::objects::PodId;
 /// The wanted annotations by name; none removes an annotation.
 pub type Annotations = BTreeMap<String, Option<String>>;
 
-/// The outcome of writing a pod's annotations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Annotated {
-    Done,
-    /// The pod does not exist any more.
-    Gone,
-}
-
 impl ApiClient {
-    /// Sets and removes annotations of the pod with this UID in one patch. Does not change another pod of the same name.
+    /// Sets and removes annotations of the pod with this UID in one patch, if the pod still exists. Does not change another pod
+    /// of the same name.
     ///
     /// Errors: [`ApiError`]; the annotations are unchanged, or the answer was lost.
-    pub async fn annotate(&self, pod: &PodId, annotations: &Annotations) -> Result<Annotated, ApiError> {
+    pub async fn annotate(&self, pod: &PodId, annotations: &Annotations) -> Result<(), ApiError> {
         let call = Call::patch_pod(&pod.namespace, &pod.name, "status");
         match self.send::<Value>(&call, &body(&pod.uid, annotations)).await {
-            Ok(_) => Ok(Annotated::Done),
-            Err(error) if error.problem.names_no_pod() => Ok(Annotated::Gone),
-            Err(error) => Err(error),
+            Err(error) if !error.problem.names_no_pod() => Err(error),
+            Ok(_) | Err(_) => Ok(()),
         }
     }
 }

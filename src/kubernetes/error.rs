@@ -26,7 +26,8 @@ impl ApiError {
 }
 
 /// The reason why a call failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error, strum::IntoStaticStr)]
+#[strum(serialize_all = "lowercase")]
 pub enum Problem {
     #[error("the API server did not answer within {} s", .0.as_secs())]
     Timeout(Duration),
@@ -156,12 +157,8 @@ impl Problem {
 
     /// The value of the metric's label `code`: the HTTP status, or a word if there was no answer.
     pub(super) fn code(&self) -> String {
-        match self {
-            Self::Timeout(_) => "timeout".to_owned(),
-            Self::Unreachable(_) => "unreachable".to_owned(),
-            Self::Unreadable(_) => "unreadable".to_owned(),
-            Self::Forbidden(_) | Self::Refused(_) => self.status().unwrap_or_default().to_string(),
-        }
+        self.status()
+            .map_or_else(|| <&str>::from(self).to_owned(), |code| code.to_string())
     }
 }
 

@@ -14,34 +14,21 @@ use super::error::Problem;
 /// The longest wait of a call during an outage.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
-/// An outage of the API server.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Away {
-    /// None if the API server has never answered.
-    since: Option<Timestamp>,
-    why: String,
-}
-
-impl std::fmt::Display for Away {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.since {
-            Some(since) => write!(f, "the API server is away since {since:.0} ({})", self.why),
-            None => f.write_str("the API server has not answered since the agent started"),
-        }
-    }
-}
+/// The outage of an API server that has never answered.
+const NEVER_HEARD: &str = "the API server has not answered since the agent started";
 
 /// The health of the API server. Clones share one state.
 #[derive(Debug, Clone, Default)]
 pub struct ApiHealth {
-    away: watch::Sender<Option<Away>>,
+    /// The outage, with its beginning and its cause.
+    away: watch::Sender<Option<String>>,
     suspected: Arc<Notify>,
 }
 
 impl ApiHealth {
     /// The outage, if there is one now.
     #[must_use]
-    pub fn away(&self) -> Option<Away> {
+    pub fn away(&self) -> Option<String> {
         self.away.borrow().clone()
     }
 
@@ -62,10 +49,10 @@ impl ApiHealth {
             .map(ToString::to_string);
         self.away.send_if_modified(|away| match why {
             // The outage began with the first failed call.
-            Some(_) if away.as_ref().is_some_and(|away| away.since.is_some()) => false,
+            Some(_) if away.as_ref().is_some_and(|away| away != NEVER_HEARD) => false,
             Some(why) => {
-                let since = Some(Timestamp::now());
-                *away = Some(Away { since, why });
+                let since = Timestamp::now();
+                *away = Some(format!("the API server is away since {since:.0} ({why})"));
                 true
             }
             None => away.take().is_some(),
@@ -74,11 +61,7 @@ impl ApiHealth {
 
     /// Begins with an outage that the first answer ends.
     pub(super) fn begin_unknown(&self) {
-        let away = Away {
-            since: None,
-            why: String::new(),
-        };
-        self.away.send_replace(Some(away));
+        self.away.send_replace(Some(NEVER_HEARD.to_owned()));
     }
 
     /// Notes that a stream broke, which may be the beginning of an outage.
@@ -154,8 +137,8 @@ mod tests {
     fn an_api_server_that_was_never_heard_of_is_away() {
         let health = ApiHealth::default();
         health.begin_unknown();
-        assert!(health.away().unwrap().to_string().contains("has not answered since"));
+        assert!(health.away().unwrap().contains("has not answered since"));
         health.observe(&unreachable());
-        assert!(health.away().unwrap().to_string().contains("refused"));
+        assert!(health.away().unwrap().contains("refused"));
     }
 }

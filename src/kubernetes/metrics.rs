@@ -53,18 +53,16 @@ impl ApiMetrics {
     /// Begins the series of a resource's watches at zero.
     pub fn watching(&self, resource: &'static str) {
         for end in WatchEnd::ALL {
-            drop(self.watches.get_or_create(&watch(resource, *end)));
+            let labels = [("resource", resource), ("end", end.as_str())];
+            drop(self.watches.get_or_create(&labels));
         }
     }
 
     /// Counts the end of a watch.
     pub fn watched(&self, resource: &'static str, end: WatchEnd) {
-        self.watches.get_or_create(&watch(resource, end)).inc();
+        let labels = [("resource", resource), ("end", end.as_str())];
+        self.watches.get_or_create(&labels).inc();
     }
-}
-
-const fn watch(resource: &'static str, end: WatchEnd) -> [(&'static str, &'static str); 2] {
-    [("resource", resource), ("end", end.as_str())]
 }
 
 /// Counts of Kubernetes Events by outcome.

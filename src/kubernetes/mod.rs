@@ -22,11 +22,11 @@ mod object;
 mod resize;
 mod splitter;
 
-pub use annotate::{Annotated, Annotations};
+pub use annotate::Annotations;
 pub use call::{Call, Kind, Verb};
 pub use client::ApiClient;
 pub use error::{ApiError, Problem, Status};
 pub use follow::{Followed, Follower, Timing, follow, follow_kubelet, kubelet_proto};
-pub use health::{ApiHealth, Away};
+pub use health::ApiHealth;
 pub use object::{Object, Share, strip_nulls};
 pub use resize::ApiResizer;

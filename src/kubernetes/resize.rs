@@ -60,7 +60,7 @@ impl PodResizer for ApiResizer {
     }
 
     fn away(&self) -> Option<String> {
-        self.client.health.away().map(|away| away.to_string())
+        self.client.health.away()
     }
 
     fn for_operators(&self) -> Option<Arc<dyn PodResizer>> {

@@ -131,7 +131,7 @@ impl Writer {
         let answer = self.client.annotate(&pod, annotations).await;
         let now = Instant::now();
         match answer {
-            Ok(_) => {
+            Ok(()) => {
                 self.order.not_before(pod, now + PAUSE_PER_POD);
                 self.backoff.reset();
                 self.problems.send_replace(Vec::new());

@@ -1,11 +1,10 @@
 //! Kubernetes manifests → the pod templates of workloads, and pods. Reads the same texts as `manifests`.
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::manifests::{ManifestDocument, ManifestError, for_each_object};
 use super::validate::check_pod;
-use crate::model::objects::{ObjectMeta, OwnerKind, Pod, PodSpec};
+use crate::model::objects::{OwnerKind, Pod, PodSpec};
 
 /// The pod spec of a workload.
 #[derive(Debug)]
@@ -24,29 +23,6 @@ pub struct PodTemplates {
     pub warnings: Vec<String>,
 }
 
-#[derive(Deserialize)]
-struct TemplatedWorkload {
-    metadata: ObjectMeta,
-    #[serde(default)]
-    spec: WorkloadSpec,
-    #[serde(default)]
-    template: Template<PodSpec>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct WorkloadSpec {
-    template: Template<PodSpec>,
-    /// Only in a CronJob.
-    job_template: Box<Option<Template<WorkloadSpec>>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Template<T> {
-    spec: T,
-}
-
 /// Reads a text of one or more documents. `origin` names the file in messages.
 ///
 /// Errors: [`ManifestError`] for the first unusable document.
@@ -58,30 +34,27 @@ pub fn parse_pod_templates(origin: &str, text: &str) -> Result<PodTemplates, Man
 
 impl PodTemplates {
     fn add(&mut self, document: &ManifestDocument<'_>, kind: &str, mut object: Value) -> Result<(), ManifestError> {
-        let owner = OwnerKind::named(kind);
-        if !matches!(kind, "Pod" | "PodTemplate") && owner.is_none() {
-            if object.pointer("/spec/template/spec/containers").is_some() {
-                self.warnings.push(document.ignored(&object));
+        let place = match (kind, OwnerKind::named(kind)) {
+            ("Pod", _) => "/spec",
+            ("PodTemplate", _) => "/template/spec",
+            (_, Some(OwnerKind::CronJob)) => "/spec/jobTemplate/spec/template/spec",
+            (_, Some(_)) => "/spec/template/spec",
+            (_, None) => {
+                if object.pointer("/spec/template/spec/containers").is_some() {
+                    self.warnings.push(document.ignored(&object));
+                }
+                return Ok(());
             }
-            return Ok(());
-        }
-        let prefix = name_what_is_to_be_named(&mut object);
-        let (metadata, spec) = if kind == "Pod" {
-            let pod: Pod = document.typed(object, check_pod)?;
-            (pod.metadata, pod.spec)
-        } else {
-            let TemplatedWorkload {
-                metadata,
-                spec,
-                template,
-            } = document.typed(object, |_| Ok(()))?;
-            let template = match owner {
-                Some(OwnerKind::CronJob) => spec.job_template.unwrap_or_default().spec.template,
-                Some(_) => spec.template,
-                None => template,
-            };
-            (metadata, template.spec)
         };
+        let prefix = name_what_is_to_be_named(&mut object);
+        let spec = object.pointer_mut(place).map_or_else(|| json!({}), Value::take);
+        let pod = json!({"kind": kind, "metadata": object["metadata"].take(), "spec": spec});
+        let check = |pod: &Pod| if kind == "Pod" { check_pod(pod) } else { Ok(()) };
+        let Pod { metadata, spec, .. } = document.typed(pod, check).map_err(|error| {
+            let place = format!("): {}", place[1..].replace('/', "."));
+            let message = error.message.replacen("): spec", &place, 1);
+            ManifestError { message, ..error }
+        })?;
         self.templates.push(PodTemplate {
             namespace: metadata.namespace,
             workload: format!("{kind}/{}", prefix.unwrap_or(metadata.name)),

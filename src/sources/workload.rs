@@ -10,38 +10,30 @@ use crate::model::objects::{LabelSelector, ObjectMeta, Owner, OwnerKind};
 pub(super) struct Workload {
     metadata: ObjectMeta,
     #[serde(default)]
-    spec: WorkloadSpec,
+    spec: WorkloadPart,
     #[serde(default)]
-    status: WorkloadStatus,
+    status: WorkloadPart,
 }
 
+/// A spec or a status. Each field stands in one of them.
 #[derive(Debug, Deserialize, Default)]
-#[serde(default)]
-struct WorkloadSpec {
+#[serde(rename_all = "camelCase", default)]
+struct WorkloadPart {
     selector: Option<LabelSelector>,
     replicas: Option<u64>,
     parallelism: Option<u64>,
-}
-
-#[derive(Debug, Deserialize, Default)]
-#[serde(rename_all = "camelCase", default)]
-struct WorkloadStatus {
     desired_number_scheduled: Option<u64>,
 }
 
 impl Workload {
     pub(super) fn into_owner(self, kind: OwnerKind) -> Owner {
-        let scheduled = self.status.desired_number_scheduled;
+        let Self { metadata, spec, status } = self;
+        let pods = spec.replicas.max(spec.parallelism).max(status.desired_number_scheduled);
         Owner {
             kind,
-            metadata: self.metadata,
-            selector: self.spec.selector,
-            pods: self
-                .spec
-                .replicas
-                .max(self.spec.parallelism)
-                .max(scheduled)
-                .unwrap_or(0),
+            metadata,
+            selector: spec.selector,
+            pods: pods.unwrap_or(0),
         }
     }
 }

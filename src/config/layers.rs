@@ -64,14 +64,12 @@ impl Key {
         if self.default.contains(',') {
             return members(text).collect();
         }
-        let scalar = |text: &str| {
-            serde_json::from_str(text)
-                .ok()
-                .filter(|value: &Value| value.is_number() || value.is_boolean())
-        };
-        scalar(&self.default)
-            .and_then(|_| scalar(text))
-            .unwrap_or_else(|| text.into())
+        match (serde_json::from_str(&self.default), serde_json::from_str(text)) {
+            (Ok(Value::Number(_)), Ok(value @ Value::Number(_))) | (Ok(Value::Bool(_)), Ok(value @ Value::Bool(_))) => {
+                value
+            }
+            _ => text.into(),
+        }
     }
 
     /// The flag, with its dashes.

@@ -94,9 +94,9 @@ pub(super) fn absolute_path() -> impl Parser<PathBuf> {
 
 /// The kernel's log: a device, or `syslog` for the system call.
 pub(super) fn kernel_log() -> impl Parser<PathBuf> {
-    parser("an absolute path or `syslog`", |text| {
-        let word = (text == "syslog").then(|| PathBuf::from(text));
-        word.or_else(|| absolute(text))
+    parser("an absolute path or `syslog`", |text| match text {
+        "syslog" => Some(text.into()),
+        text => absolute(text),
     })
 }
 

@@ -33,8 +33,8 @@ use crate::oom::watch::NodePods;
 use crate::reconcile::controller::{Discovered, Event};
 use crate::reconcile::inventory::Inventory;
 use crate::runtime::{
-    ContainerEvent, ContainerRuntime, Cri, EventStream, ListedContainer, RuntimeError, RuntimeEvent, RuntimeInfo,
-    RuntimeMetrics, discover, weight,
+    ContainerRuntime, Cri, EventStream, ListedContainer, RuntimeError, RuntimeEvent, RuntimeInfo, RuntimeMetrics,
+    discover, weight,
 };
 use crate::sources::NodeView;
 
@@ -297,14 +297,8 @@ impl Discovery {
 
     fn handle(&mut self, event: &RuntimeEvent) {
         match event {
-            RuntimeEvent::Container { id, event } => {
-                match event {
-                    ContainerEvent::Started => self.starts.started(id, Instant::now()),
-                    ContainerEvent::Stopped | ContainerEvent::Removed => self.starts.ended(id),
-                    ContainerEvent::Updated | ContainerEvent::OutOfMemory => {}
-                }
-                return;
-            }
+            RuntimeEvent::Started(id) => return self.starts.started(id, Instant::now()),
+            RuntimeEvent::Ended(id) => return self.starts.ended(id),
             RuntimeEvent::Lost { why } => tracing::warn!(why, "the runtime is lost; enforcing what is known"),
             RuntimeEvent::Resync => {}
         }
@@ -315,21 +309,11 @@ impl Discovery {
     }
 }
 
-/// Waits for an event that may change the inventory, for ever where the runtime reports none. Cancel-safe: it drops
-/// only events that change nothing.
-///
-/// It drops updates. The runtime reports each update of a pass back, and a discovery for each would cost more than the pass;
-/// updates by others show in the files.
+/// Waits for an event, for ever where the runtime reports none. Cancel-safe.
 async fn next_event(runtime_events: &mut Option<EventStream>) -> RuntimeEvent {
     if let Some(stream) = runtime_events {
-        while let Some(event) = stream.next().await {
-            match event {
-                RuntimeEvent::Container {
-                    event: ContainerEvent::Updated,
-                    ..
-                } => {}
-                event => return event,
-            }
+        if let Some(event) = stream.next().await {
+            return event;
         }
         *runtime_events = None;
     }

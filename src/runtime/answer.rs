@@ -27,7 +27,9 @@ pub(super) fn runtime_kind(name: &str) -> Result<RuntimeKind, Problem> {
         "cri-o" => Ok(RuntimeKind::Crio),
         "docker" => Ok(RuntimeKind::Docker),
         "" => Err(Problem::nonsense("runtime_name is empty")),
-        other => Err(Problem::UnknownRuntime { name: other.to_owned() }),
+        other => Err(Problem::Unusable(format!(
+            "{other:?} is not a supported runtime; supported are containerd, cri-o and docker (cri-dockerd)"
+        ))),
     }
 }
 

@@ -14,12 +14,7 @@ use super::error::{Problem, RuntimeError};
 use super::events::{EventStream, NAMESPACE};
 use super::metrics::RuntimeMetrics;
 use super::proto::runtime_service_client::RuntimeServiceClient;
-use super::proto::{
-    self, Container, ContainerFilter, ContainerStateValue, ContainerStatusRequest, ContainerStatusResponse,
-    ExecSyncRequest, ExecSyncResponse, LinuxContainerResources, ListContainersRequest, ListContainersResponse,
-    ListPodSandboxRequest, ListPodSandboxResponse, PodSandboxFilter, PodSandboxState, PodSandboxStateValue,
-    RuntimeConfigRequest, RuntimeConfigResponse, UpdateContainerResourcesRequest, VersionRequest, VersionResponse,
-};
+use super::proto::{self, ContainerStatusResponse, ExecSyncResponse, LinuxContainerResources, VersionResponse};
 use super::{ContainerRuntime, Executed, Listing, RuntimeInfo, answer};
 use crate::cgroup::page_size;
 use crate::model::CriResources;
@@ -72,10 +67,7 @@ impl Cri {
             method: "Version",
             socket: socket.into(),
             container: None,
-            problem: Problem::NotCri {
-                cause: cause.to_owned(),
-                next: "give the path of a unix socket, in UTF-8",
-            },
+            problem: Problem::not_cri(cause, "give the path of a unix socket, in UTF-8"),
         };
         let path = socket.to_str().ok_or_else(|| unusable("the path is not UTF-8"))?;
         let channel = Endpoint::from_shared(format!("unix://{path}"))
@@ -112,27 +104,29 @@ impl Cri {
 
     /// The runtime's name and version. This is the cheapest call that shows whether the runtime answers.
     pub(super) async fn version(&self) -> Result<VersionResponse, RuntimeError> {
+        let version = "v1".to_owned();
         let mut client = self.client.clone();
-        let call = client.version(VersionRequest {
-            version: "v1".to_owned(),
-        });
+        let call = client.version(proto::VersionRequest { version });
         let mut answer = self.call("Version", None, self.deadlines.read, call, Ok).await;
         if let Err(RuntimeError { problem, .. }) = &mut answer
             && *problem == Problem::Unimplemented
         {
-            *problem = Problem::NotCri {
-                cause: "it serves gRPC without runtime.v1.RuntimeService".to_owned(),
-                next: "the runtime's CRI is disabled (containerd: disabled_plugins) or older than v1",
-            };
+            *problem = Problem::not_cri(
+                "it serves gRPC without runtime.v1.RuntimeService",
+                "the runtime's CRI is disabled (containerd: disabled_plugins) or older than v1",
+            );
         }
         answer
     }
 
-    /// The runtime's list of containers, unfiltered by labels. Every entry has an id.
-    pub(super) async fn list(&self, filter: Option<ContainerFilter>) -> Result<Vec<Container>, RuntimeError> {
+    /// The running containers, unfiltered by labels. Every entry has an id.
+    pub(super) async fn running(&self) -> Result<Vec<proto::Container>, RuntimeError> {
+        let state = proto::ContainerState::ContainerRunning.into();
+        let state = Some(proto::ContainerStateValue { state });
+        let filter = Some(proto::ContainerFilter { state });
         let mut client = self.client.clone();
-        let call = client.list_containers(ListContainersRequest { filter });
-        let read = |answer: ListContainersResponse| match answer.containers {
+        let call = client.list_containers(proto::ListContainersRequest { filter });
+        let read = |answer: proto::ListContainersResponse| match answer.containers {
             listed if listed.iter().any(|container| container.id.is_empty()) => {
                 Err(Problem::nonsense("a container without an id"))
             }
@@ -146,11 +140,9 @@ impl Cri {
         id: &str,
         read: impl FnOnce(ContainerStatusResponse) -> Result<R, Problem>,
     ) -> Result<R, RuntimeError> {
+        let (container_id, verbose) = (id.to_owned(), true);
         let mut client = self.client.clone();
-        let call = client.container_status(ContainerStatusRequest {
-            container_id: id.to_owned(),
-            verbose: true,
-        });
+        let call = client.container_status(proto::ContainerStatusRequest { container_id, verbose });
         self.call("ContainerStatus", Some(id), self.deadlines.read, call, read)
             .await
     }
@@ -187,8 +179,8 @@ impl ContainerRuntime for Cri {
         let kind =
             answer::runtime_kind(&version.runtime_name).map_err(|problem| self.error("Version", None, problem))?;
         let mut client = self.client.clone();
-        let call = client.runtime_config(RuntimeConfigRequest {});
-        let read = |config: RuntimeConfigResponse| answer::cgroup_driver(&config);
+        let call = client.runtime_config(proto::RuntimeConfigRequest {});
+        let read = |config: proto::RuntimeConfigResponse| answer::cgroup_driver(&config);
         let driver = self.call("RuntimeConfig", None, self.deadlines.read, call, read).await;
         let cgroup_driver = match driver {
             Err(error) if error.problem == Problem::Unimplemented => None,
@@ -203,33 +195,23 @@ impl ContainerRuntime for Cri {
     }
 
     async fn list_pods(&self) -> Result<Vec<PodId>, RuntimeError> {
-        let ready = PodSandboxStateValue {
-            state: PodSandboxState::SandboxReady.into(),
-        };
-        let filter = Some(PodSandboxFilter { state: Some(ready) });
+        let state = proto::PodSandboxState::SandboxReady.into();
+        let state = Some(proto::PodSandboxStateValue { state });
+        let filter = Some(proto::PodSandboxFilter { state });
         let mut client = self.client.clone();
-        let call = client.list_pod_sandbox(ListPodSandboxRequest { filter });
-        let read = |answer: ListPodSandboxResponse| {
+        let call = client.list_pod_sandbox(proto::ListPodSandboxRequest { filter });
+        let read = |answer: proto::ListPodSandboxResponse| {
             let sandboxes = answer.items.into_iter();
-            sandboxes
-                .filter(|sandbox| answer::is_the_kubelets(&sandbox.labels))
-                .map(answer::pod)
-                .collect()
+            let of_pods = sandboxes.filter(|sandbox| answer::is_the_kubelets(&sandbox.labels));
+            of_pods.map(answer::pod).collect()
         };
         self.call("ListPodSandbox", None, self.deadlines.read, call, read).await
     }
 
     async fn list_containers(&self) -> Result<Listing, RuntimeError> {
-        let running = ContainerFilter {
-            state: Some(ContainerStateValue {
-                state: proto::ContainerState::ContainerRunning.into(),
-            }),
-        };
         let mut listing = Listing::default();
-        for entry in self.list(Some(running)).await? {
-            if !answer::is_the_kubelets(&entry.labels) {
-                continue;
-            }
+        let running = self.running().await?.into_iter();
+        for entry in running.filter(|entry| answer::is_the_kubelets(&entry.labels)) {
             let id = entry.id.clone();
             match answer::listed(entry) {
                 Ok(container) => listing.containers.push(container),
@@ -244,7 +226,7 @@ impl ContainerRuntime for Cri {
     }
 
     async fn exec(&self, id: &str, command: &[String], deadline: Duration) -> Result<Executed, RuntimeError> {
-        let request = ExecSyncRequest {
+        let request = proto::ExecSyncRequest {
             container_id: id.to_owned(),
             cmd: command.to_vec(),
             timeout: i64::try_from(deadline.as_secs()).unwrap_or(i64::MAX).max(1),
@@ -279,7 +261,7 @@ impl ContainerRuntime for Cri {
         const METHOD: &str = "UpdateContainerResources";
         let linux = update_request(resources).map_err(|problem| self.error(METHOD, Some(id), problem))?;
         let mut client = self.client.clone();
-        let call = client.update_container_resources(UpdateContainerResourcesRequest {
+        let call = client.update_container_resources(proto::UpdateContainerResourcesRequest {
             container_id: id.to_owned(),
             linux: Some(linux),
         });
@@ -304,11 +286,7 @@ fn update_request(resources: &CriResources) -> Result<LinuxContainerResources, P
         memory_limit_in_bytes,
     } = *resources;
     if *resources == CriResources::default() {
-        return Err(Problem::Invalid {
-            field: "the number of changed fields",
-            value: 0,
-            allowed: "at least 1",
-        });
+        return Err(invalid("the number of changed fields", 0, "at least 1"));
     }
     Ok(LinuxContainerResources {
         cpu_shares: field("cpu_shares", cpu_shares, "2 to 262144", |shares| {
@@ -338,8 +316,13 @@ fn field(
     match value {
         None => Ok(0),
         Some(value) if is_allowed(value) => Ok(value),
-        Some(value) => Err(Problem::Invalid { field, value, allowed }),
+        Some(value) => Err(invalid(field, value, allowed)),
     }
+}
+
+/// The client refuses the request and does not send it.
+fn invalid(field: &str, value: i64, allowed: &str) -> Problem {
+    Problem::Unusable(format!("{field} must be {allowed}, not {value}; nothing was sent"))
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! What can go wrong between vscaled and a container runtime, with the call, the socket and the container named.
 
 use std::error::Error;
+use std::fmt::Display;
 use std::io;
+use std::iter::successors;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +29,7 @@ impl RuntimeError {
     /// The caller then reads the container again and makes a new plan.
     pub const fn is_retryable(&self) -> bool {
         match &self.problem {
-            Problem::NoSocket | Problem::Unavailable { .. } | Problem::Deadline { .. } => true,
+            Problem::NoSocket | Problem::Unavailable(_) | Problem::Deadline { .. } => true,
             Problem::Refused { code, .. } => matches!(
                 code,
                 Code::Unavailable | Code::Aborted | Code::ResourceExhausted | Code::DeadlineExceeded | Code::Cancelled
@@ -47,14 +49,10 @@ impl RuntimeError {
 pub enum Problem {
     #[error("the socket does not exist: is the runtime running, and is its socket's directory mounted here?")]
     NoSocket,
-    /// No process answers at the socket, or the connection broke.
-    #[error("the runtime is unavailable: {cause}; {next}")]
-    Unavailable {
-        /// The error of the kernel or of the transport.
-        cause: String,
-        /// What an operator should check.
-        next: &'static str,
-    },
+    /// No process answers at the socket, or the connection broke: the error of the kernel or of the transport, and what an
+    /// operator should check.
+    #[error("the runtime is unavailable: {0}")]
+    Unavailable(String),
     /// The runtime accepted the connection and did not answer in time. An update may or may not have happened.
     #[error("no answer within {limit:?}; the runtime hangs or the node is overloaded (is the kubelet stuck as well?)")]
     Deadline { limit: Duration },
@@ -71,32 +69,21 @@ pub enum Problem {
         code: Code,
         message: String,
     },
-    /// The runtime's answer contradicts itself, the question or the protocol.
-    #[error("the runtime's answer makes no sense: {what}")]
-    Nonsense { what: String },
-    /// The process at the socket is not a CRI v1 runtime.
-    #[error("no CRI v1 runtime is behind this socket: {cause}; {next}")]
-    NotCri {
-        cause: String,
-        /// What an operator should check.
-        next: &'static str,
-    },
-    /// A CRI runtime whose cgroup names the agent does not know.
-    #[error("{name:?} is not a supported runtime; supported are containerd, cri-o and docker (cri-dockerd)")]
-    UnknownRuntime { name: String },
-    /// The client refused the request and did not send it.
-    #[error("{field} must be {allowed}, not {value}; nothing was sent")]
-    Invalid {
-        /// The field of the request.
-        field: &'static str,
-        value: i64,
-        allowed: &'static str,
-    },
+    /// The runtime's answer makes no sense, the process at the socket is not a CRI v1 runtime that the agent supports, or the
+    /// request cannot be sent.
+    #[error("{0}")]
+    Unusable(String),
 }
 
 impl Problem {
-    pub(super) fn nonsense(what: impl Into<String>) -> Self {
-        Self::Nonsense { what: what.into() }
+    /// The runtime's answer contradicts itself, the question or the protocol.
+    pub(super) fn nonsense(what: impl Display) -> Self {
+        Self::Unusable(format!("the runtime's answer makes no sense: {what}"))
+    }
+
+    /// The process at the socket is not a CRI v1 runtime; `next` is what an operator should check.
+    pub(super) fn not_cri(cause: impl Display, next: &str) -> Self {
+        Self::Unusable(format!("no CRI v1 runtime is behind this socket: {cause}; {next}"))
     }
 }
 
@@ -120,32 +107,19 @@ impl From<&Status> for Problem {
 }
 
 fn of_transport(code: Code, source: &(dyn Error + 'static)) -> Problem {
-    let mut cause = source.to_string();
-    let mut next = Some(source);
-    while let Some(error) = next {
-        if let Some(error) = error.downcast_ref::<io::Error>() {
-            return match error.kind() {
-                io::ErrorKind::NotFound => Problem::NoSocket,
-                kind => Problem::Unavailable {
-                    cause: error.to_string(),
-                    next: advice(kind),
-                },
-            };
-        }
-        cause = error.to_string();
-        next = error.source();
+    let causes = || successors(Some(source), |error| (*error).source());
+    let unavailable = |cause: String, kind| Problem::Unavailable(format!("{cause}; {}", advice(kind)));
+    match causes().find_map(|error| error.downcast_ref::<io::Error>()) {
+        Some(error) if error.kind() == io::ErrorKind::NotFound => return Problem::NoSocket,
+        Some(error) => return unavailable(error.to_string(), error.kind()),
+        None => {}
     }
+    let innermost = causes().last().map(ToString::to_string).unwrap_or_default();
     // tonic maps HTTP/2's protocol errors to Internal: what came back was not HTTP/2.
     if code == Code::Internal {
-        return Problem::NotCri {
-            cause,
-            next: "give the socket of containerd, CRI-O or cri-dockerd",
-        };
+        return Problem::not_cri(innermost, "give the socket of containerd, CRI-O or cri-dockerd");
     }
-    Problem::Unavailable {
-        cause,
-        next: advice(io::ErrorKind::ConnectionReset),
-    }
+    unavailable(innermost, io::ErrorKind::ConnectionReset)
 }
 
 const fn advice(kind: io::ErrorKind) -> &'static str {

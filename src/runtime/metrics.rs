@@ -24,17 +24,11 @@ impl CallOutcome {
     const fn of(problem: Option<&Problem>) -> Self {
         match problem {
             None => Self::Ok,
-            Some(Problem::NoSocket | Problem::Unavailable { .. }) => Self::Unavailable,
+            Some(Problem::NoSocket | Problem::Unavailable(_)) => Self::Unavailable,
             Some(Problem::Deadline { .. }) => Self::Timeout,
             Some(Problem::NotFound) => Self::NotFound,
             Some(Problem::Refused { .. }) => Self::Refused,
-            Some(
-                Problem::Unimplemented
-                | Problem::Nonsense { .. }
-                | Problem::NotCri { .. }
-                | Problem::UnknownRuntime { .. }
-                | Problem::Invalid { .. },
-            ) => Self::Unusable,
+            Some(Problem::Unimplemented | Problem::Unusable(_)) => Self::Unusable,
         }
     }
 }
@@ -50,14 +44,12 @@ impl RuntimeMetrics {
     /// Registers the families, which have no series at first.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
-        let durations = "Time until the container runtime answered, or was given up";
+        let (calls, durations) = (
+            "Calls to the container runtime",
+            "Time until the container runtime answered, or was given up",
+        );
         Self {
-            calls: register(
-                registry,
-                "runtime_calls",
-                "Calls to the container runtime",
-                Family::default(),
-            ),
+            calls: register(registry, "runtime_calls", calls, Family::default()),
             durations: register(
                 registry,
                 "runtime_call_duration_seconds",

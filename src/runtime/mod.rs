@@ -30,7 +30,7 @@ pub(crate) use answer::fuzz_answers;
 pub use cri::{Cri, Deadlines};
 pub use discovery::{DiscoveryError, WELL_KNOWN_SOCKETS, discover};
 pub use error::{Problem, RuntimeError};
-pub use events::{ContainerEvent, EventStream, RuntimeEvent};
+pub use events::{EventStream, RuntimeEvent};
 pub use metrics::RuntimeMetrics;
 
 /// What the agent needs of a container runtime. Every call ends with an answer, an error or its deadline.
@@ -69,7 +69,7 @@ pub trait ContainerRuntime: Debug + Send + Sync {
     /// - containerd writes a `memory.high` of the stored spec's unified keys again, as it was: callers restore the file.
     /// - On cgroup v1 a new memory limit sets `memory.memsw.limit_in_bytes` too, where that file exists.
     ///
-    /// Errors: [`Problem::Invalid`] for values that the kernel could not hold (nothing is sent), [`Problem::Refused`] when
+    /// Errors: [`Problem::Unusable`] for values that the kernel could not hold (nothing is sent), [`Problem::Refused`] when
     /// the kernel or the runtime refused (the stored spec is as before), [`Problem::Deadline`] when the runtime may or may
     /// not have made the change: read back.
     async fn update(&self, id: &str, resources: &CriResources) -> Result<(), RuntimeError>;

@@ -1,0 +1,371 @@
+//! The starts and ends of containers as one stream, whichever event service the runtime has.
+//!
+//! containerd has an event service of its own, and CRI has `GetContainerEvents`. The agent tries containerd's own first:
+//! containerd broadcasts these events to every subscriber. CRI events of containerd 1.x are one queue, in which a second
+//! subscriber takes events away from the kubelet. CRI-O has only CRI's, unless disabled. Where a runtime has neither, the agent
+//! lists the running containers at an interval and sends the differences.
+//!
+//! The agent does not subscribe to updates: the runtime reports each update of a pass back, and updates by others show in the
+//! files.
+//!
+//! One task reads the runtime's stream and never waits for the consumer: a slow reader would block containerd. When the
+//! channel is full, the oldest events are dropped and one [`RuntimeEvent::Resync`] replaces them. So the stream only makes
+//! discovery faster; correctness never depends on it.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::pin::pin;
+use std::time::Duration;
+
+use containerd_client::events::{ContainerDelete, TaskDelete, TaskExit, TaskStart};
+use containerd_client::services::v1::SubscribeRequest;
+use containerd_client::types::Envelope;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
+use prost::{DecodeError, Message};
+use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::broadcast::{self, Receiver, Sender};
+use tokio_util::task::AbortOnDropHandle;
+use tonic::Status;
+
+use super::proto::{ContainerEventResponse, ContainerEventType, GetEventsRequest};
+use super::{ContainerRuntime, Cri, Problem, RuntimeError};
+use crate::model::RuntimeKind;
+
+/// How many events may wait for the consumer before a resync replaces them.
+const BUFFER: usize = 256;
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// How often the agent lists the containers where the runtime offers no events.
+const POLLING_INTERVAL: Duration = Duration::from_secs(1);
+/// The containerd namespace in which its CRI keeps pods.
+pub(super) const NAMESPACE: &str = "k8s.io";
+
+const TASK_START: &str = "/tasks/start";
+const TASK_EXIT: &str = "/tasks/exit";
+/// containerd sends this after the end, when the cgroup is gone.
+const TASK_DELETE: &str = "/tasks/delete";
+const CONTAINER_DELETE: &str = "/containers/delete";
+
+/// An event of the runtime or of the stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RuntimeEvent {
+    /// The process of the container with this id started, in a new cgroup with the runtime's values. Sandboxes have events
+    /// too, under their own id, and some ids belong to neither.
+    Started(String),
+    /// The container's process ended, its cgroup is gone, or the runtime removed it: several events for one container.
+    Ended(String),
+    /// Events arrive from here on, and earlier ones may be missing: list everything. Sent at the start, after a lost runtime
+    /// is back, and when the consumer was too slow.
+    Resync,
+    /// The runtime is lost; no event arrives until the next [`Self::Resync`]. Sent once for each loss.
+    Lost {
+        /// The error of the last attempt.
+        why: String,
+    },
+}
+
+/// The events of containers from now on. Dropping it ends the subscription.
+#[derive(Debug)]
+pub struct EventStream {
+    receiver: Receiver<RuntimeEvent>,
+    _follower: AbortOnDropHandle<()>,
+}
+
+impl EventStream {
+    pub(super) fn of(cri: Cri) -> Self {
+        let (output, receiver) = broadcast::channel(BUFFER);
+        let follower = tokio::spawn(Follower { cri, output }.run());
+        Self {
+            receiver,
+            _follower: AbortOnDropHandle::new(follower),
+        }
+    }
+
+    /// A stream of the events that a test sends. The stream ends when the test drops the sender.
+    #[cfg(test)]
+    pub(crate) fn fed_by_hand(buffer: usize) -> (Sender<RuntimeEvent>, Self) {
+        let (sender, receiver) = broadcast::channel(buffer.max(1));
+        let stream = Self {
+            receiver,
+            _follower: AbortOnDropHandle::new(tokio::spawn(async {})),
+        };
+        (sender, stream)
+    }
+
+    /// The next event. Cancel-safe: an event is either returned or still in the channel. A runtime's stream never ends, so
+    /// `None` comes in tests only.
+    pub async fn next(&mut self) -> Option<RuntimeEvent> {
+        match self.receiver.recv().await {
+            Ok(event) => Some(event),
+            Err(RecvError::Lagged(_)) => Some(RuntimeEvent::Resync),
+            Err(RecvError::Closed) => None,
+        }
+    }
+}
+
+/// A service's stream. `None` is an event that the agent ignores.
+type Events = BoxStream<'static, Result<Option<RuntimeEvent>, Status>>;
+
+/// Why the task stopped following a service; [`Problem::Unimplemented`] where the runtime does not have that service.
+type Lost = Result<Infallible, RuntimeError>;
+
+/// Sends the events of a runtime to a stream.
+#[derive(Debug)]
+struct Follower {
+    cri: Cri,
+    output: Sender<RuntimeEvent>,
+}
+
+impl Follower {
+    /// Follows for ever. After each loss it tries all services again, because an upgrade of the runtime may bring a better one.
+    async fn run(self) {
+        let mut pause = FIRST_PAUSE;
+        let mut reported = false;
+        loop {
+            let mut subscribed = false;
+            let Err(error) = self.follow_until_lost(&mut subscribed).await;
+            if subscribed {
+                (pause, reported) = (FIRST_PAUSE, false);
+            }
+            tracing::debug!(%error, ?pause, "cannot follow the runtime's events");
+            if !reported {
+                self.send(RuntimeEvent::Lost { why: error.to_string() });
+                reported = true;
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Follows the first service that the runtime offers, or polls.
+    async fn follow_until_lost(&self, subscribed: &mut bool) -> Lost {
+        let mut services = vec![("GetContainerEvents", subscribe_to_cri(self.cri.clone()).boxed())];
+        if self.cri.info().await?.kind == RuntimeKind::Containerd {
+            services.insert(
+                0,
+                (
+                    "containerd's Subscribe",
+                    subscribe_to_containerd(self.cri.clone()).boxed(),
+                ),
+            );
+        }
+        for (service, opening) in services {
+            match self.forward(service, opening, subscribed).await {
+                Err(error) if error.problem == Problem::Unimplemented => {
+                    tracing::info!(source = service, "the runtime does not offer these events");
+                }
+                lost => return lost,
+            }
+        }
+        tracing::info!(interval = ?POLLING_INTERVAL, "no events are offered; listing containers instead");
+        self.poll(subscribed).await
+    }
+
+    /// Forwards a service's events until it ends.
+    async fn forward(
+        &self,
+        service: &'static str,
+        opening: impl Future<Output = Result<Events, Status>>,
+        subscribed: &mut bool,
+    ) -> Lost {
+        let ended = |problem| self.cri.error(service, None, problem);
+        let lost = |status: Status| ended(Problem::from(&status));
+        let mut opening = pin!(opening);
+        // grpc-go sends headers with the first message, so an idle runtime acknowledges a subscription only with its first
+        // event. A later call that the runtime answers on the same connection shows that it has read the subscription.
+        let opened = tokio::select! {
+            biased;
+            opened = &mut opening => Some(opened.map_err(lost)?),
+            version = self.cri.version() => version.map(|_| None)?,
+        };
+        self.send(RuntimeEvent::Resync);
+        *subscribed = true;
+        let mut events = match opened {
+            Some(events) => events,
+            None => opening.await.map_err(lost)?,
+        };
+        let mut is_first = true;
+        while let Some(event) = events.next().await {
+            if let Some(event) = event.map_err(lost)? {
+                self.send(event);
+            }
+            is_first = false;
+        }
+        // CRI-O with pod events disabled answers with a stream that ends at once.
+        Err(ended(if is_first {
+            Problem::Unimplemented
+        } else {
+            Problem::nonsense("the stream ended")
+        }))
+    }
+
+    fn send(&self, event: RuntimeEvent) {
+        // Without a receiver this task is about to be aborted.
+        self.output.send(event).ok();
+    }
+
+    /// Lists the running containers at an interval and sends the differences.
+    async fn poll(&self, subscribed: &mut bool) -> Lost {
+        let mut before = None;
+        loop {
+            let running = self.cri.running().await?;
+            let now = running.into_iter().map(|container| container.id).collect();
+            match &before {
+                None => self.send(RuntimeEvent::Resync),
+                Some(before) => changes(before, &now).for_each(|event| self.send(event)),
+            }
+            *subscribed = true;
+            before = Some(now);
+            tokio::time::sleep(POLLING_INTERVAL).await;
+        }
+    }
+}
+
+/// The events between two lists of running containers. A container that came and went in between has none.
+fn changes<'a>(before: &'a BTreeSet<String>, now: &'a BTreeSet<String>) -> impl Iterator<Item = RuntimeEvent> + 'a {
+    let ended = before.difference(now).cloned().map(RuntimeEvent::Ended);
+    ended.chain(now.difference(before).cloned().map(RuntimeEvent::Started))
+}
+
+/// Subscribes to containerd's own events. grpc-go servers answer with the first event, so this may wait for long.
+async fn subscribe_to_containerd(cri: Cri) -> Result<Events, Status> {
+    let topics = [TASK_START, TASK_EXIT, TASK_DELETE, CONTAINER_DELETE];
+    let filters = topics
+        .map(|topic| format!("namespace=={NAMESPACE},topic==\"{topic}\""))
+        .to_vec();
+    let mut client = containerd_client::Client::from(cri.channel).events();
+    let answer = client.subscribe(SubscribeRequest { filters }).await?;
+    Ok(answer.into_inner().map(|envelope| of_containerd(&envelope?)).boxed())
+}
+
+async fn subscribe_to_cri(mut cri: Cri) -> Result<Events, Status> {
+    let answer = cri.client.get_container_events(GetEventsRequest {}).await?;
+    Ok(answer.into_inner().map(|event| event.map(of_cri)).boxed())
+}
+
+fn of_containerd(Envelope { topic, event, .. }: &Envelope) -> Result<Option<RuntimeEvent>, Status> {
+    let payload = event
+        .as_ref()
+        .ok_or_else(|| Status::data_loss(format!("an event of topic {topic} is empty")))?;
+    decode(topic, &payload.value).map_err(|error| Status::data_loss(format!("an event of topic {topic}: {error}")))
+}
+
+fn decode(topic: &str, payload: &[u8]) -> Result<Option<RuntimeEvent>, DecodeError> {
+    Ok(Some(match topic {
+        TASK_START => RuntimeEvent::Started(TaskStart::decode(payload)?.container_id),
+        TASK_EXIT => {
+            let TaskExit { id, container_id, .. } = TaskExit::decode(payload)?;
+            // A process that exec started has an id of its own.
+            return Ok((id == container_id).then_some(RuntimeEvent::Ended(container_id)));
+        }
+        TASK_DELETE => {
+            let TaskDelete { id, container_id, .. } = TaskDelete::decode(payload)?;
+            let is_first = id.is_empty() || id == container_id;
+            return Ok(is_first.then_some(RuntimeEvent::Ended(container_id)));
+        }
+        CONTAINER_DELETE => RuntimeEvent::Ended(ContainerDelete::decode(payload)?.id),
+        _ => return Ok(None),
+    }))
+}
+
+fn of_cri(event: ContainerEventResponse) -> Option<RuntimeEvent> {
+    match ContainerEventType::try_from(event.container_event_type).ok()? {
+        ContainerEventType::ContainerCreatedEvent => None,
+        ContainerEventType::ContainerStartedEvent => Some(RuntimeEvent::Started(event.container_id)),
+        ContainerEventType::ContainerStoppedEvent | ContainerEventType::ContainerDeletedEvent => {
+            Some(RuntimeEvent::Ended(event.container_id))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_slow_consumer_gets_one_resync_for_all_it_missed() {
+        let (sender, mut stream) = EventStream::fed_by_hand(2);
+        let event = |id: &str| RuntimeEvent::Started(id.to_owned());
+        for id in ["a", "b", "c", "d"] {
+            sender.send(event(id)).unwrap();
+        }
+        for expected in [RuntimeEvent::Resync, event("c"), event("d")] {
+            assert_eq!(stream.next().await, Some(expected));
+        }
+        sender.send(event("e")).unwrap();
+        assert_eq!(stream.next().await, Some(event("e")));
+        drop(sender);
+        assert_eq!(stream.next().await, None);
+    }
+
+    fn ids(ids: &[&str]) -> BTreeSet<String> {
+        ids.iter().map(|id| (*id).to_owned()).collect()
+    }
+
+    #[test]
+    fn differences_are_told_once_each() {
+        let events: Vec<_> = changes(&ids(&["gone", "stays", "stops"]), &ids(&["new", "starts", "stays"])).collect();
+        assert_eq!(
+            events,
+            [
+                RuntimeEvent::Ended("gone".to_owned()),
+                RuntimeEvent::Ended("stops".to_owned()),
+                RuntimeEvent::Started("new".to_owned()),
+                RuntimeEvent::Started("starts".to_owned()),
+            ]
+        );
+    }
+
+    #[test]
+    fn the_same_list_twice_is_silence() {
+        let now = ids(&["a", "b"]);
+        assert_eq!(changes(&now, &now).count(), 0);
+    }
+
+    #[test]
+    fn the_end_of_an_exec_is_not_the_end_of_its_container() {
+        let exit = |id: &str| {
+            let exit = TaskExit {
+                container_id: "c1".into(),
+                id: id.into(),
+                ..TaskExit::default()
+            };
+            decode(TASK_EXIT, &exit.encode_to_vec()).unwrap()
+        };
+        assert_eq!(exit("exec-7"), None);
+        assert_eq!(exit("c1"), Some(RuntimeEvent::Ended("c1".to_owned())));
+    }
+
+    #[test]
+    fn a_container_ends_once_more_when_its_cgroup_is_gone() {
+        let deleted = |id: &str| {
+            let deleted = TaskDelete {
+                container_id: "c1".into(),
+                id: id.into(),
+                ..TaskDelete::default()
+            };
+            decode(TASK_DELETE, &deleted.encode_to_vec()).unwrap()
+        };
+        let ended = Some(RuntimeEvent::Ended("c1".to_owned()));
+        assert_eq!((deleted(""), deleted("c1")), (ended.clone(), ended));
+        assert_eq!(deleted("exec-7"), None);
+    }
+
+    #[test]
+    fn an_undecodable_event_names_its_topic() {
+        let envelope = Envelope {
+            topic: TASK_START.into(),
+            event: Some(prost_types::Any {
+                type_url: "containerd.events.TaskStart".into(),
+                value: vec![0xff, 0xff],
+            }),
+            ..Envelope::default()
+        };
+        let error = of_containerd(&envelope).unwrap_err();
+        assert!(
+            error.message().starts_with("an event of topic /tasks/start: "),
+            "{error}"
+        );
+    }
+}

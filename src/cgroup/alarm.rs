@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use nix::fcntl::OFlag;
 use nix::sys::eventfd::EventFd;
 
-use super::limits::usage_file;
+use super::memory::usage_file;
 use super::{CgroupDir, CgroupError};
 use crate::model::{ControlFile, Resource};
 

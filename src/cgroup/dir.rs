@@ -1,7 +1,6 @@
 //! One cgroup, held open.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use nix::fcntl::OFlag;
 
@@ -19,21 +18,12 @@ pub struct CgroupDir {
     /// The directory of the cpu controller; v1 only.
     cpu: Option<Dir>,
     /// The directory of the memory controller, and in v2 of both controllers.
-    memory: Arc<Dir>,
+    memory: Dir,
 }
 
 /// The inodes of a cgroup's directories. A later cgroup of the same path has others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Identity([Inode; 2]);
-
-/// Whether a cgroup's path still leads to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    Alive,
-    Removed,
-    /// The path leads to another cgroup, made later.
-    Recreated,
-}
 
 impl CgroupDir {
     /// Opens the cgroup that is at a path now.
@@ -47,7 +37,7 @@ impl CgroupDir {
                 CgroupVersion::V1 => Some(open(Resource::Cpu)?),
                 CgroupVersion::V2 => None,
             },
-            memory: Arc::new(open(Resource::Memory)?),
+            memory: open(Resource::Memory)?,
         })
     }
 
@@ -76,19 +66,17 @@ impl CgroupDir {
         Identity([self.dir(Resource::Cpu).inode(), self.memory.inode()])
     }
 
-    /// Whether the path still leads here. In v1, where both directories must, the worse of the two.
+    /// Checks that the path still leads here, in v1 to both directories.
     ///
-    /// Errors: the kernel does not show a directory.
-    pub fn state(&self) -> Result<State, CgroupError> {
-        match self.dir(Resource::Cpu).state()? {
-            State::Alive => self.memory.state(),
-            gone => Ok(gone),
-        }
+    /// Errors: [`Reason::Vanished`], [`Reason::Recreated`], or the kernel does not show a directory.
+    pub fn check(&self) -> Result<(), CgroupError> {
+        self.dir(Resource::Cpu).check()?;
+        self.memory.check()
     }
 
     /// The directory of the memory controller, for the freezer of v2 and for the limits that CRI has no field for. v1 keeps
     /// freezers in a hierarchy of their own.
-    pub const fn memory_dir(&self) -> &Arc<Dir> {
+    pub const fn memory_dir(&self) -> &Dir {
         &self.memory
     }
 

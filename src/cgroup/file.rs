@@ -11,7 +11,6 @@ use nix::errno::Errno;
 use nix::fcntl::{OFlag, open, openat};
 use nix::sys::stat::{Mode, fstat};
 
-use super::dir::State;
 use super::{CgroupError, Reason};
 use crate::model::{ControlFile, Setting};
 
@@ -44,12 +43,13 @@ impl Dir {
                 inode: (stat.st_dev, stat.st_ino),
                 path,
             }),
+            Err(errno) if is_gone(errno) => Err(CgroupError {
+                file: path,
+                reason: Reason::Vanished,
+            }),
             Err(errno) => Err(CgroupError {
                 file: path,
-                reason: match errno {
-                    errno if is_gone(errno) => Reason::Vanished,
-                    errno => refused(errno, "open the directory"),
-                },
+                reason: refused(errno, "open the directory"),
             }),
         }
     }
@@ -68,17 +68,16 @@ impl Dir {
         &self.path
     }
 
-    /// Whether the path still leads to this directory.
-    pub(super) fn state(&self) -> Result<State, CgroupError> {
-        match fs::metadata(&self.path) {
-            Ok(found) if (found.dev(), found.ino()) == self.inode => Ok(State::Alive),
-            Ok(_) => Ok(State::Recreated),
-            Err(error) if is_gone(errno_of(&error)) => Ok(State::Removed),
-            Err(error) => Err(CgroupError {
-                file: self.path.clone(),
-                reason: refused(errno_of(&error), "look at the directory"),
-            }),
-        }
+    /// Checks that the path still leads to this directory.
+    pub(super) fn check(&self) -> Result<(), CgroupError> {
+        let reason = match fs::metadata(&self.path) {
+            Ok(found) if (found.dev(), found.ino()) == self.inode => return Ok(()),
+            Ok(_) => Reason::Recreated,
+            Err(error) if is_gone(errno_of(&error)) => Reason::Vanished,
+            Err(error) => refused(errno_of(&error), "look at the directory"),
+        };
+        let file = self.path.clone();
+        Err(CgroupError { file, reason })
     }
 
     /// Opens an existing file. Neither creates nor truncates it.
@@ -99,15 +98,12 @@ impl Dir {
 
     /// The error for an errno about a file. Files of a removed cgroup answer ENOENT or ENODEV.
     pub(super) fn failed(&self, name: &str, errno: Errno, call: &'static str) -> CgroupError {
-        let reason = match errno {
-            errno if !is_gone(errno) => refused(errno, call),
-            errno => match self.state() {
-                Ok(State::Removed) => Reason::Vanished,
-                Ok(State::Recreated) => Reason::Recreated,
-                Ok(State::Alive) if errno == Errno::ENOENT => Reason::Absent,
-                Ok(State::Alive) => Reason::Io { call, errno },
-                Err(error) => return error,
-            },
+        let reason = match (errno, self.check()) {
+            (errno, _) if !is_gone(errno) => refused(errno, call),
+            (_, Err(error)) if !error.is_gone() => return error,
+            (_, Err(gone)) => gone.reason,
+            (Errno::ENOENT, Ok(())) => Reason::Absent,
+            (errno, Ok(())) => Reason::Io { call, errno },
         };
         self.error(name, reason)
     }

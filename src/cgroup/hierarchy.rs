@@ -30,23 +30,16 @@ pub struct Hierarchy {
     memory: Mount,
 }
 
-/// Why the machine has no usable layout.
+/// Why the machine has no usable layout, or the agent does not know the root of all pods: the object, and what to do next.
 #[derive(Debug, thiserror::Error)]
-pub enum LayoutError {
-    /// The kernel refused to show this process's mount table.
-    #[error("cannot read /proc/self/mountinfo: {0}; /proc must be mounted")]
-    MountTable(#[source] procfs::ProcError),
-    #[error(
-        "the {controller} controller is not mounted (looked in {looked_in}); mount the host's /sys/fs/cgroup here, and \
-         check that the kernel has it ({controller} in /proc/cgroups, no cgroup_disable={controller} at boot)"
-    )]
-    Missing { controller: Resource, looked_in: String },
-    /// One controller is on v1 and the other on v2.
-    #[error("cpu and memory are divided between cgroup v1 ({v1}) and v2 ({v2}); no kubelet runs on such a machine")]
-    Divided { v1: PathBuf, v2: PathBuf },
-    /// The kernel refused to list a directory of the layout.
-    #[error("cannot read {}: {source}", path.display())]
-    Unreadable { path: PathBuf, source: io::Error },
+#[error("{0}")]
+pub struct LayoutError(pub(super) String);
+
+impl LayoutError {
+    /// The kernel refuses to show a file or a directory.
+    pub(super) fn unreadable(path: &Path, error: &io::Error) -> Self {
+        Self(format!("cannot read {}: {error}", path.display()))
+    }
 }
 
 impl Hierarchy {
@@ -55,9 +48,12 @@ impl Hierarchy {
     ///
     /// Errors: [`LayoutError`] names what is missing, and where the agent searched.
     pub fn discover(root: Option<&Path>) -> Result<Self, LayoutError> {
-        let table = Process::myself()
-            .and_then(|me| me.mountinfo())
-            .map_err(LayoutError::MountTable)?;
+        let table = Process::myself().and_then(|me| me.mountinfo());
+        let table = table.map_err(|error| {
+            LayoutError(format!(
+                "cannot read /proc/self/mountinfo: {error}; /proc must be mounted"
+            ))
+        })?;
         match root {
             None => Self::of_mounts(&table.0, "/proc/self/mountinfo"),
             Some(root) => {
@@ -97,13 +93,11 @@ impl Hierarchy {
         if root.join("cgroup.controllers").exists() {
             return Self::choose(None, None, Some(at(root.to_owned())), &looked_in);
         }
-        let unreadable = |source| LayoutError::Unreadable {
-            path: root.to_owned(),
-            source,
-        };
-        let entries = fs::read_dir(root).map_err(unreadable)?;
-        let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
-        let names = names.collect::<Result<Vec<_>, _>>().map_err(unreadable)?;
+        let entries = fs::read_dir(root).and_then(|entries| {
+            let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
+            names.collect::<Result<Vec<_>, _>>()
+        });
+        let names = entries.map_err(|error| LayoutError::unreadable(root, &error))?;
         let v1 = |controller: Resource| {
             let has = |name: &&OsString| {
                 let name = name.to_str().unwrap_or_default();
@@ -121,9 +115,11 @@ impl Hierarchy {
         v2: Option<Mount>,
         looked_in: &str,
     ) -> Result<Self, LayoutError> {
-        let missing = |controller| LayoutError::Missing {
-            controller,
-            looked_in: looked_in.to_owned(),
+        let missing = |controller: Resource| {
+            Err(LayoutError(format!(
+                "the {controller} controller is not mounted (looked in {looked_in}); mount the host's /sys/fs/cgroup here, and \
+                 check that the kernel has it ({controller} in /proc/cgroups, no cgroup_disable={controller} at boot)"
+            )))
         };
         let (v1, absent) = match (cpu, memory) {
             (Some(cpu), Some(memory)) => {
@@ -134,19 +130,20 @@ impl Hierarchy {
             (None, memory) => (memory, Resource::Cpu),
         };
         let Some(v2) = v2 else {
-            return Err(missing(absent));
+            return missing(absent);
         };
         let path = v2.point.join("cgroup.controllers");
-        let controllers = fs::read_to_string(&path).map_err(|source| LayoutError::Unreadable { path, source })?;
+        let controllers = fs::read_to_string(&path).map_err(|error| LayoutError::unreadable(&path, &error))?;
         let has = |controller: Resource| controllers.split_whitespace().any(|name| name == controller.name());
         match v1 {
-            Some(v1) if has(absent) => Err(LayoutError::Divided {
-                v1: v1.point,
-                v2: v2.point,
-            }),
-            Some(_) => Err(missing(absent)),
+            Some(v1) if has(absent) => Err(LayoutError(format!(
+                "cpu and memory are divided between cgroup v1 ({}) and v2 ({}); no kubelet runs on such a machine",
+                v1.point.display(),
+                v2.point.display()
+            ))),
+            Some(_) => missing(absent),
             None => match Resource::ALL.into_iter().find(|controller| !has(*controller)) {
-                Some(absent) => Err(missing(absent)),
+                Some(absent) => missing(absent),
                 None => Ok(Self {
                     version: CgroupVersion::V2,
                     cpu: v2.clone(),

@@ -5,11 +5,10 @@
 //! no error; the result leaves it out.
 
 use std::ffi::OsString;
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::file::directories_in;
-use super::{ContainerId, Hierarchy, Place, PodPlace};
+use super::{ContainerId, Hierarchy, LayoutError, Place, PodPlace};
 use crate::model::{CgroupPath, Driver, Resource};
 
 /// How deep below the mount the root may be: `/machine.slice/libpod-<id>.scope/container/kubelet.slice/<root>`.
@@ -40,46 +39,23 @@ pub struct ContainerEntry {
     pub path: CgroupPath,
 }
 
-/// Why the agent does not know the root of all pods.
-#[derive(Debug, thiserror::Error)]
-pub enum FindError {
-    #[error(
-        "no {names} within {DEPTH} levels below {}: is the kubelet running on this machine? Else configure the path",
-        mount.display()
-    )]
-    None {
-        /// The names of such a root.
-        names: &'static str,
-        mount: PathBuf,
-    },
-    #[error(
-        "several kubelet roots: {}; configure the path of the one to manage",
-        list(candidates)
-    )]
-    Ambiguous { candidates: Vec<CgroupPath> },
-    /// The configured path is not such a root.
-    #[error("{path} does not end in kubepods or kubepods.slice, so it is not the root of all pods")]
-    NotKubepods { path: CgroupPath },
-    /// The kernel refused to list a directory.
-    #[error("cannot read {}: {source}", path.display())]
-    Unreadable { path: PathBuf, source: io::Error },
-}
-
 impl Kubepods {
     /// The root at a configured path.
     ///
-    /// Errors: [`FindError::NotKubepods`] when the name is not that of such a root.
-    pub fn at(path: CgroupPath) -> Result<Self, FindError> {
+    /// Errors: [`LayoutError`] when the name is not that of such a root.
+    pub fn at(path: CgroupPath) -> Result<Self, LayoutError> {
         match path.name().and_then(driver_of) {
             Some(driver) => Ok(Self { path, driver }),
-            None => Err(FindError::NotKubepods { path }),
+            None => Err(LayoutError(format!(
+                "{path} does not end in kubepods or kubepods.slice, so it is not the root of all pods"
+            ))),
         }
     }
 
     /// Searches for the root, level by level; for the root of this driver only, where the runtime names one
     /// (`RuntimeConfig`). Takes the least deep root, and of several at that depth the one with pods: a node whose driver was
     /// changed keeps the old, empty root.
-    pub fn find(hierarchy: &Hierarchy, driver: Option<Driver>) -> Result<Self, FindError> {
+    pub fn find(hierarchy: &Hierarchy, driver: Option<Driver>) -> Result<Self, LayoutError> {
         let mount = hierarchy.mount(Resource::Cpu);
         let mut level = vec![CgroupPath::root()];
         for _ in 0..DEPTH {
@@ -96,17 +72,18 @@ impl Kubepods {
             }
             level = next;
         }
-        Err(FindError::None {
-            names: match driver {
-                None => "kubepods or kubepods.slice",
-                Some(Driver::Cgroupfs) => "kubepods",
-                Some(Driver::Systemd) => "kubepods.slice",
-            },
-            mount: mount.to_owned(),
-        })
+        let names = match driver {
+            None => "kubepods or kubepods.slice",
+            Some(Driver::Cgroupfs) => "kubepods",
+            Some(Driver::Systemd) => "kubepods.slice",
+        };
+        Err(LayoutError(format!(
+            "no {names} within {DEPTH} levels below {}: is the kubelet running on this machine? Else configure the path",
+            mount.display()
+        )))
     }
 
-    fn only(mut roots: Vec<Self>, hierarchy: &Hierarchy) -> Result<Self, FindError> {
+    fn only(mut roots: Vec<Self>, hierarchy: &Hierarchy) -> Result<Self, LayoutError> {
         if roots.len() > 1 {
             let mut used = Vec::new();
             for root in &roots {
@@ -118,8 +95,12 @@ impl Kubepods {
                 roots = used;
             }
         }
-        let [root] = <[Self; 1]>::try_from(roots).map_err(|roots| FindError::Ambiguous {
-            candidates: roots.into_iter().map(|root| root.path).collect(),
+        let [root] = <[Self; 1]>::try_from(roots).map_err(|roots| {
+            let paths: Vec<_> = roots.iter().map(|root| root.path.as_str()).collect();
+            let paths = paths.join(", ");
+            LayoutError(format!(
+                "several kubelet roots: {paths}; configure the path of the one to manage"
+            ))
         })?;
         Ok(root)
     }
@@ -131,7 +112,7 @@ impl Kubepods {
     }
 
     /// Lists the pods that have a cgroup now, in path order.
-    pub fn scan(&self, hierarchy: &Hierarchy) -> Result<Vec<PodEntry>, FindError> {
+    pub fn scan(&self, hierarchy: &Hierarchy) -> Result<Vec<PodEntry>, LayoutError> {
         let mount = hierarchy.mount(Resource::Cpu);
         let mut pods = Vec::new();
         let mut parents = vec![self.path.clone()];
@@ -155,7 +136,7 @@ impl Kubepods {
         Ok(pods)
     }
 
-    fn containers(&self, mount: &Path, pod: &CgroupPath) -> Result<Vec<ContainerEntry>, FindError> {
+    fn containers(&self, mount: &Path, pod: &CgroupPath) -> Result<Vec<ContainerEntry>, LayoutError> {
         let entry = |path: CgroupPath| match self.place(&path) {
             Some(Place::Container(_, id)) => Some(ContainerEntry { id, path }),
             _ => None,
@@ -176,15 +157,11 @@ fn driver_of(name: &str) -> Option<Driver> {
 
 /// The children of a cgroup, in a hierarchy with this mount; none if the cgroup is gone. Leaves out names that are not
 /// UTF-8: no kubelet makes them.
-pub fn children(mount: &Path, parent: &CgroupPath) -> Result<Vec<CgroupPath>, FindError> {
+pub fn children(mount: &Path, parent: &CgroupPath) -> Result<Vec<CgroupPath>, LayoutError> {
     let path = parent.under(mount);
-    let names = directories_in(&path).map_err(|source| FindError::Unreadable { path, source })?;
+    let names = directories_in(&path).map_err(|error| LayoutError::unreadable(&path, &error))?;
     let child = |name: &OsString| parent.child(name.to_str()?).ok();
     Ok(names.iter().filter_map(child).collect())
-}
-
-fn list(paths: &[CgroupPath]) -> String {
-    paths.iter().map(CgroupPath::as_str).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -1,19 +1,114 @@
-//! Reads what a cgroup's memory consists of, and asks the kernel to reclaim some of it.
+//! What a cgroup uses: memory, what it consists of, and cpu; and the rule that no memory limit is set below use.
+//!
+//! No file stays open: a node has thousands of them.
 
+use std::fs;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use nix::unistd::{SysconfVar, sysconf};
 
-use super::file::if_present;
-use super::{CgroupDir, CgroupError, page_size};
-use crate::model::{Bytes, CgroupVersion, Resource};
+use super::file::{Dir, LONGEST, if_present};
+use super::{Cgroup, CgroupDir, CgroupError, Hierarchy, Reason};
+use crate::model::{Bytes, CgroupVersion, ControlFile, MemoryLimit, PageSize, Resource, Setting};
 use crate::plan::shrink::{MemoryReading, Reclaim, WatchReading};
 
 /// v2's file through which the kernel reclaims memory on request (from Linux 5.19).
 const RECLAIM: &str = "memory.reclaim";
 
+/// One reading of a cgroup's counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// Processor time since the cgroup was made; `None` where the kernel does not count it.
+    pub cpu: Option<Duration>,
+    /// Bytes in use without inactive file pages, which the kernel reclaims first.
+    pub memory: u64,
+    pub periods: Periods,
+}
+
+/// The counters of a cpu limit's enforcement periods (`cpu.stat`), which only rise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Periods {
+    /// Periods in which a process of the cgroup ran.
+    pub all: u64,
+    /// Those of them in which the kernel throttled the cgroup.
+    pub throttled: u64,
+}
+
+impl Cgroup {
+    /// Reads the counters once.
+    ///
+    /// Errors: [`CgroupError`] of the first file that cannot be read.
+    pub fn usage(&self, hierarchy: &Hierarchy) -> Result<Usage, CgroupError> {
+        let [inactive, _] = self.outer().file_pages()?;
+        Ok(Usage {
+            periods: self.periods()?,
+            cpu: self.cpu_time(hierarchy)?,
+            memory: self.outer().memory_usage()?.get().saturating_sub(inactive),
+        })
+    }
+
+    /// Reads the counters of enforcement periods.
+    ///
+    /// Errors: [`CgroupError`] of the first file that cannot be read.
+    pub fn periods(&self) -> Result<Periods, CgroupError> {
+        let (mut all, mut throttled) = (0, 0);
+        for dir in self.dirs() {
+            let stat = dir.dir(Resource::Cpu).text("cpu.stat")?.unwrap_or_default();
+            // Both of crun's cgroups have the quota, and either may hit it first.
+            all = all.max(field(&stat, "nr_periods").unwrap_or_default());
+            throttled += field(&stat, "nr_throttled").unwrap_or_default();
+        }
+        let throttled = throttled.min(all);
+        Ok(Periods { all, throttled })
+    }
+
+    fn cpu_time(&self, hierarchy: &Hierarchy) -> Result<Option<Duration>, CgroupError> {
+        let cpu = self.outer().dir(Resource::Cpu);
+        if self.outer().version() == CgroupVersion::V2 {
+            let stat = cpu.text("cpu.stat")?;
+            return Ok(stat.and_then(|stat| field(&stat, "usage_usec").map(Duration::from_micros)));
+        }
+        let nanoseconds = cpu.text("cpuacct.usage")?.or_else(|| {
+            // Few machines mount v1's accounting and cpu controller at different places.
+            let mount = hierarchy.mount(Resource::Cpu).with_file_name("cpuacct");
+            fs::read_to_string(self.path().under(&mount).join("cpuacct.usage")).ok()
+        });
+        Ok(nanoseconds.and_then(|text| text.trim().parse().ok().map(Duration::from_nanos)))
+    }
+}
+
 impl CgroupDir {
+    /// Bytes in use now, page cache and kernel memory included.
+    ///
+    /// Errors: [`CgroupError`]; [`Reason::Absent`] on the root of v2.
+    pub fn memory_usage(&self) -> Result<Bytes, CgroupError> {
+        self.bytes(usage_file(limit_file(self.version())))
+    }
+
+    /// The most bytes that were ever in use; `None` where the kernel does not keep it (v2 before 5.19).
+    pub fn memory_peak(&self) -> Result<Option<Bytes>, CgroupError> {
+        if_present(self.bytes(match self.version() {
+            CgroupVersion::V1 => "memory.max_usage_in_bytes",
+            CgroupVersion::V2 => "memory.peak",
+        }))
+    }
+
+    /// Refuses a lower memory limit that the kernel could not make room for now by reclaiming. A pass checks its whole plan
+    /// with this before the first step.
+    ///
+    /// Errors: [`Reason::BelowUsage`], or a file cannot be read.
+    pub fn check_usage(&self, current: Setting, wanted: Setting) -> Result<(), CgroupError> {
+        refuse_below(self.dir_of(wanted.file())?, current, wanted, || {
+            self.memory_reading().map(Some)
+        })
+    }
+
+    fn bytes(&self, name: &'static str) -> Result<Bytes, CgroupError> {
+        read_bytes(self.dir(Resource::Memory), name).map(Bytes::new)
+    }
+
     /// The memory in use, and what it consists of.
     ///
     /// Errors: [`CgroupError`]; [`Absent`](super::Reason::Absent) on the root of v2.
@@ -69,10 +164,89 @@ impl CgroupDir {
             Err(errno) => Err(file.failed(errno, "write the file")),
         }
     }
+
+    /// Bytes of file pages, which the kernel reclaims before it kills. Without swap it can reclaim nothing else.
+    ///
+    /// Errors: [`CgroupError`].
+    pub fn reclaimable(&self) -> Result<u64, CgroupError> {
+        let [inactive, active] = self.file_pages()?;
+        Ok(inactive.saturating_add(active))
+    }
+
+    /// Bytes of inactive and of active file pages.
+    fn file_pages(&self) -> Result<[u64; 2], CgroupError> {
+        let stat = self.dir(Resource::Memory).text("memory.stat")?.unwrap_or_default();
+        Ok(file_pages(self.version(), &stat))
+    }
+}
+
+/// Refuses a memory limit that is lower than `current` and lower than the memory in use, caches included. Raising is always
+/// allowed, even to a limit that is still too low.
+pub(super) fn refuse_below_usage(dir: &Dir, current: Setting, wanted: Setting) -> Result<(), CgroupError> {
+    refuse_below(dir, current, wanted, || Ok(None))
+}
+
+/// Refuses a memory limit that is lower than `current` and lower than the memory in use. With a reading, memory that the kernel
+/// can evict does not count as in use.
+fn refuse_below(
+    dir: &Dir,
+    current: Setting,
+    wanted: Setting,
+    reading: impl FnOnce() -> Result<Option<MemoryReading>, CgroupError>,
+) -> Result<(), CgroupError> {
+    let (before, after) = (current.memory(), wanted.memory());
+    let Some(MemoryLimit::Bytes(bytes)) = after.filter(|after| before.is_some_and(|before| *after < before)) else {
+        return Ok(());
+    };
+    // In this order: memory that is charged between the two reads counts as held, not as evictable.
+    let reading = reading()?;
+    let usage = read_bytes(dir, usage_file(wanted.file()))?;
+    let held = reading.map_or(usage, |reading| {
+        usage
+            .saturating_sub(reading.evictable.get())
+            .max(reading.anonymous.get())
+    });
+    if bytes < held {
+        let reason = Reason::BelowUsage { usage, wanted: bytes };
+        return Err(dir.error(wanted.file().name(), reason));
+    }
+    Ok(())
+}
+
+/// The file of a cgroup's memory limit.
+pub(super) const fn limit_file(version: CgroupVersion) -> ControlFile {
+    match version {
+        CgroupVersion::V1 => ControlFile::MemoryLimit,
+        CgroupVersion::V2 => ControlFile::MemoryMax,
+    }
+}
+
+/// The file that counts the memory which a limit bounds.
+pub(super) fn usage_file(limit: ControlFile) -> &'static str {
+    match limit {
+        ControlFile::MemswLimit => "memory.memsw.usage_in_bytes",
+        ControlFile::MemoryLimit => "memory.usage_in_bytes",
+        _ => "memory.current",
+    }
+}
+
+pub(super) fn read_bytes(dir: &Dir, name: &'static str) -> Result<u64, CgroupError> {
+    let mut buffer = [0; LONGEST];
+    let text = dir.open_file(name, OFlag::O_RDONLY)?.line(&mut buffer)?;
+    text.parse()
+        .map_err(|_| dir.error(name, Reason::NotANumber(text.to_owned())))
+}
+
+/// The unit in which this kernel keeps memory limits: `sysconf(_SC_PAGESIZE)`.
+#[must_use]
+pub fn page_size() -> PageSize {
+    let bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
+    let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
+    bytes.and_then(PageSize::new).unwrap_or(PageSize::KIB_4)
 }
 
 /// The value of a field in a file of `name value` lines.
-pub(super) fn field(text: &str, name: &str) -> Option<u64> {
+fn field(text: &str, name: &str) -> Option<u64> {
     let fields = text.lines().filter_map(|line| line.split_once(' '));
     let (_, value) = fields.into_iter().find(|(field, _)| *field == name)?;
     value.trim().parse().ok()
@@ -83,6 +257,14 @@ fn full_stall(text: &str) -> Option<Duration> {
     let full = text.lines().find(|line| line.starts_with("full "))?;
     let (_, total) = full.rsplit_once("total=")?;
     total.trim().parse().ok().map(Duration::from_micros)
+}
+
+fn file_pages(version: CgroupVersion, stat: &str) -> [u64; 2] {
+    let keys = match version {
+        CgroupVersion::V1 => ["total_inactive_file", "total_active_file"],
+        CgroupVersion::V2 => ["inactive_file", "active_file"],
+    };
+    keys.map(|key| field(stat, key).unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -102,5 +284,13 @@ mod tests {
             "some avg10=0.00 avg60=0.00 avg300=0.00 total=1200\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=850\n";
         assert_eq!(full_stall(pressure), Some(Duration::from_micros(850)));
         assert_eq!(full_stall("some avg10=0.00 total=1\n"), None);
+    }
+
+    #[test]
+    fn only_pages_of_files_count_as_reclaimable() {
+        let v2 = "anon 1000\nfile 700\ninactive_anon 900\nactive_file 100\ninactive_file 200\nslab_reclaimable 50\n";
+        assert_eq!(file_pages(CgroupVersion::V2, v2), [200, 100]);
+        let v1 = "inactive_file 1\nactive_file 2\ntotal_inactive_file 30\ntotal_active_file 40\n";
+        assert_eq!(file_pages(CgroupVersion::V1, v1), [30, 40]);
     }
 }

@@ -5,8 +5,8 @@
 //! limits the tighter one binds. So the agent writes both, in the order that never binds more than either the old or the new
 //! value, and reads the value that binds.
 
-use super::limits::limit_file;
-use super::{CgroupDir, CgroupError, Hierarchy, Identity, State};
+use super::memory::limit_file;
+use super::{CgroupDir, CgroupError, Hierarchy, Identity};
 use crate::model::{CgroupPath, CpuQuota, MemoryLimit, Setting, Settings};
 
 /// The name of the cgroup crun makes below a scope (crun `cgroup-systemd.c`, `find_systemd_subgroup`).
@@ -58,13 +58,6 @@ impl Cgroup {
     /// The outer directory, which counts memory use and holds the freezer.
     pub const fn outer(&self) -> &CgroupDir {
         &self.outer
-    }
-
-    /// Whether the path still leads here.
-    ///
-    /// Errors: the kernel does not show a directory.
-    pub fn state(&self) -> Result<State, CgroupError> {
-        self.outer.state()
     }
 
     /// Reads the values that bind: of two limits the tighter, of two weights the outer; and the larger burst, because quotas

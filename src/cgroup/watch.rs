@@ -1,14 +1,13 @@
 //! Reports writes to a cgroup's files, without polling.
 //!
-//! In come open cgroups; out come [`Notice`]s of the files that a process wrote, this process included: the receiver reads the
-//! file and compares. One inotify descriptor serves all cgroups. It becomes readable when [`Watch::drain`] has notices, so an
+//! In come open cgroups; out come [`Notice`]s of those whose files a process wrote, this process included: the receiver reads
+//! the files and compares. One inotify descriptor serves all cgroups. It becomes readable when [`Watch::drain`] has notices, so an
 //! event loop can wait for it.
 //!
 //! Measured on Linux 6.18 (v1) and 7.2 (v2): every `write` by another process to `cpu.max`, `cpu.weight`, `memory.max`,
 //! `cpu.shares`, `cpu.cfs_quota_us`, `cpu.cfs_period_us`, `memory.limit_in_bytes` and `memory.memsw.limit_in_bytes` is
 //! one IN_MODIFY, a refused write included. Only 7.2 reports the removal of a cgroup (IN_DELETE_SELF, IN_IGNORED), and only
-//! for files that no process holds open. So [`Notice::Removed`] is a hint: the runtime's events and the next failed read show
-//! the end of a cgroup for certain.
+//! for files that no process holds open: the runtime's events and the next failed read show the end of a cgroup for certain.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,10 +25,8 @@ use crate::model::ControlFile;
 /// A change that inotify reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Notice {
-    /// A process wrote a file; the value may or may not have changed.
-    Modified { cgroup: Identity, file: ControlFile },
-    /// The cgroup was removed. Some kernels never report it.
-    Removed { cgroup: Identity },
+    /// A process wrote a file of the cgroup, whose value may or may not have changed, or the cgroup was removed.
+    Changed(Identity),
     /// The kernel dropped notices (`fs.inotify.max_queued_events`): check everything.
     Overflow,
 }
@@ -38,7 +35,7 @@ pub enum Notice {
 #[derive(Debug)]
 pub struct Watch {
     inotify: Inotify,
-    files: HashMap<WatchDescriptor, (Identity, ControlFile)>,
+    files: HashMap<WatchDescriptor, Identity>,
 }
 
 impl Watch {
@@ -66,7 +63,7 @@ impl Watch {
             match self.add_file(dir.dir(file.resource()), file) {
                 Ok(watch) => {
                     watched = true;
-                    self.files.insert(watch, (identity, file));
+                    self.files.insert(watch, identity);
                 }
                 Err(error) if error.reason == Reason::Absent => absent = Some(error),
                 Err(error) => {
@@ -92,7 +89,7 @@ impl Watch {
     /// Stops watching a cgroup, and drops its queued notices.
     pub fn remove(&mut self, cgroup: Identity) {
         let inotify = &self.inotify;
-        self.files.retain(|watch, (of, _)| {
+        self.files.retain(|watch, of| {
             if *of != cgroup {
                 return true;
             }
@@ -143,12 +140,7 @@ impl Watch {
             self.files.remove(&event.wd);
             return None;
         }
-        let (cgroup, file) = *self.files.get(&event.wd)?;
-        Some(if event.mask.contains(AddWatchFlags::IN_DELETE_SELF) {
-            Notice::Removed { cgroup }
-        } else {
-            Notice::Modified { cgroup, file }
-        })
+        self.files.get(&event.wd).copied().map(Notice::Changed)
     }
 }
 

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 
 use super::file::{ControlFd, Dir};
-use super::limits::{read_bytes, refuse_below_usage, usage_file};
+use super::memory::{read_bytes, refuse_below_usage, usage_file};
 use super::{CgroupDir, CgroupError, Reason, page_size};
 use crate::model::{CgroupVersion, ControlFile, Setting};
 

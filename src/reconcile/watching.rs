@@ -120,7 +120,7 @@ impl Watching {
     fn written_pods(&self, notices: &[Notice]) -> Written {
         let pod = |notice: &Notice| match notice {
             Notice::Overflow => None,
-            Notice::Modified { cgroup, .. } | Notice::Removed { cgroup } => Some(self.pods.get(cgroup).cloned()),
+            Notice::Changed(cgroup) => Some(self.pods.get(cgroup).cloned()),
         };
         let pods: Option<Vec<_>> = notices.iter().map(pod).collect();
         pods.map_or(Written::PerhapsAll, |pods| {

@@ -57,22 +57,11 @@ fn controllers_divided_between_versions_are_refused() {
         "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n",
         root.path().display()
     );
-    assert!(matches!(of_table(&table), Err(LayoutError::Divided { .. })));
+    let refusal = |table: &str| of_table(table).unwrap_err().to_string();
+    assert!(refusal(&table).contains("are divided between cgroup v1"));
     fs::write(root.path().join("cgroup.controllers"), "").unwrap();
-    assert!(matches!(
-        of_table(&table),
-        Err(LayoutError::Missing {
-            controller: Resource::Memory,
-            ..
-        })
-    ));
-    assert!(matches!(
-        of_table(""),
-        Err(LayoutError::Missing {
-            controller: Resource::Cpu,
-            ..
-        })
-    ));
+    assert!(refusal(&table).starts_with("the memory controller is not mounted"));
+    assert!(refusal("").starts_with("the cpu controller is not mounted"));
 }
 
 #[test]
@@ -125,15 +114,7 @@ fn a_plain_tree_is_read_by_its_names() {
     );
 
     let no_memory = tree(&["cpu", "cpuset"], &[]);
-    assert!(matches!(
-        Hierarchy::of_tree(no_memory.path()),
-        Err(LayoutError::Missing {
-            controller: Resource::Memory,
-            ..
-        })
-    ));
-    assert!(matches!(
-        Hierarchy::of_tree(Path::new("/nonexistent")),
-        Err(LayoutError::Unreadable { .. })
-    ));
+    let refusal = |root: &Path| Hierarchy::of_tree(root).unwrap_err().to_string();
+    assert!(refusal(no_memory.path()).starts_with("the memory controller is not mounted"));
+    assert!(refusal(Path::new("/nonexistent")).starts_with("cannot read /nonexistent: "));
 }

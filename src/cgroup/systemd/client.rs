@@ -7,7 +7,7 @@ use zbus::blocking::connection::Builder;
 use zbus::zvariant::{DynamicDeserialize, DynamicType, OwnedObjectPath, OwnedValue, Value};
 
 use super::properties::names;
-use super::{Properties, QuotaWithoutPeriod, Unit, properties, settings};
+use super::{Properties, Unit, properties, settings};
 use crate::model::{CgroupVersion, Settings};
 
 const BUS_NAME: &str = "org.freedesktop.systemd1";
@@ -22,42 +22,27 @@ pub struct Systemd {
     version: u32,
 }
 
-/// The agent cannot reach systemd, or systemd refused a call.
+/// The agent cannot reach systemd, systemd refused a call or did not answer in time, or a property has another value than the
+/// one that was set.
 #[derive(Debug, thiserror::Error)]
-pub enum SystemdError {
-    #[error(
-        "cannot reach systemd over D-Bus at {address}: {source}; is the host's /run/dbus/system_bus_socket mounted here?"
-    )]
-    Connect { address: String, source: Box<zbus::Error> },
-    /// systemd has not loaded such a unit: its pod or container has ended, or systemd did not make it.
-    #[error("systemd has no unit {unit}: its pod or container has ended, or the node's cgroup driver is not systemd")]
-    NoUnit { unit: Unit },
-    /// The settings cannot be written as properties.
-    #[error("cannot set properties of {unit}: {source}")]
-    Settings { unit: Unit, source: QuotaWithoutPeriod },
-    /// A call failed, or systemd did not answer in time.
-    #[error("systemd call {method} for {subject}: {source}")]
-    Call {
-        method: &'static str,
-        /// The unit or the property that the call is about.
-        subject: String,
-        source: Box<zbus::Error>,
-    },
-    /// The call succeeded, but the property has another value.
-    #[error("{property} of {unit} was set to {wanted} but reads {read_back}: something else sets it")]
-    Mismatch {
-        unit: Unit,
-        property: &'static str,
-        wanted: u64,
-        read_back: u64,
-    },
+#[error("{what}")]
+pub struct SystemdError {
+    what: String,
+    /// The name of the error that systemd answered with.
+    answer: Option<String>,
+}
+
+impl From<String> for SystemdError {
+    fn from(what: String) -> Self {
+        Self { what, answer: None }
+    }
 }
 
 impl Systemd {
     /// Connects to a bus: the system bus, or one at a D-Bus address such as
     /// `unix:path=/host/run/dbus/system_bus_socket`. `deadline` bounds each call.
     ///
-    /// Errors: [`SystemdError::Connect`], or the first call's [`SystemdError::Call`].
+    /// Errors: [`SystemdError`] names the address, or the first call.
     pub fn connect(address: Option<&str>, deadline: Duration) -> Result<Self, SystemdError> {
         let builder = match address {
             Some(address) => Builder::address(address),
@@ -65,9 +50,11 @@ impl Systemd {
         };
         let connection = builder
             .and_then(|builder| builder.method_timeout(deadline).build())
-            .map_err(|source| SystemdError::Connect {
-                address: address.unwrap_or("the system bus").to_owned(),
-                source: Box::new(source),
+            .map_err(|error| {
+                let address = address.unwrap_or("the system bus");
+                format!(
+                    "cannot reach systemd over D-Bus at {address}: {error}; is the host's /run/dbus/system_bus_socket mounted here?"
+                )
             })?;
         let mut systemd = Self { connection, version: 0 };
         let version = systemd.property(MANAGER_PATH, MANAGER, "Version")?;
@@ -88,10 +75,8 @@ impl Systemd {
     /// Sets a unit's properties to these settings until the next boot, and reads them back. systemd writes the cgroup's files
     /// later, from its own event loop: the caller verifies those.
     pub fn set(&self, unit: &Unit, wanted: &Settings) -> Result<(), SystemdError> {
-        let wanted = properties(wanted, self.version).map_err(|source| SystemdError::Settings {
-            unit: unit.clone(),
-            source,
-        })?;
+        let wanted =
+            properties(wanted, self.version).map_err(|error| format!("cannot set properties of {unit}: {error}"))?;
         // SetUnitProperties would load an absent unit, and keep the properties for a later unit of that name.
         let object = self.object(unit)?;
         let values: Vec<(&str, Value<'_>)> = wanted.iter().map(|(name, value)| (*name, Value::U64(*value))).collect();
@@ -100,12 +85,9 @@ impl Systemd {
         for (property, wanted) in wanted {
             let read_back = self.number(&object, unit, property)?;
             if read_back != wanted {
-                return Err(SystemdError::Mismatch {
-                    unit: unit.clone(),
-                    property,
-                    wanted,
-                    read_back,
-                });
+                let why = "something else sets it";
+                let mismatch = format!("{property} of {unit} was set to {wanted} but reads {read_back}: {why}");
+                return Err(mismatch.into());
             }
         }
         Ok(())
@@ -118,7 +100,7 @@ impl Systemd {
         for name in names(version) {
             match self.number(&object, unit, name) {
                 Ok(value) => drop(read.insert(name, value)),
-                Err(error) if is_answer(&error, "org.freedesktop.DBus.Error.UnknownProperty") => {}
+                Err(error) if error.answer.as_deref() == Some("org.freedesktop.DBus.Error.UnknownProperty") => {}
                 Err(error) => return Err(error),
             }
         }
@@ -126,17 +108,19 @@ impl Systemd {
     }
 
     fn object(&self, unit: &Unit) -> Result<OwnedObjectPath, SystemdError> {
-        match self.call(MANAGER_PATH, MANAGER, "GetUnit", unit.name(), &unit.name()) {
-            Err(error) if is_answer(&error, cgroups_rs::systemd::NO_SUCH_UNIT) => {
-                Err(SystemdError::NoUnit { unit: unit.clone() })
+        let answer = self.call(MANAGER_PATH, MANAGER, "GetUnit", unit.name(), &unit.name());
+        answer.map_err(|error| match error.answer.as_deref() {
+            Some(cgroups_rs::systemd::NO_SUCH_UNIT) => {
+                let why = "its pod or container has ended, or the node's cgroup driver is not systemd";
+                format!("systemd has no unit {unit}: {why}").into()
             }
-            answer => answer,
-        }
+            _ => error,
+        })
     }
 
     fn number(&self, object: &OwnedObjectPath, unit: &Unit, name: &'static str) -> Result<u64, SystemdError> {
         let value = self.property(object.as_str(), unit.interface(), name)?;
-        u64::try_from(value).map_err(|source| failed("Get", name, zbus::Error::Variant(source)))
+        u64::try_from(value).map_err(|error| failed("Get", name, &zbus::Error::Variant(error)))
     }
 
     fn property(&self, object: &str, interface: &str, name: &str) -> Result<OwnedValue, SystemdError> {
@@ -155,24 +139,18 @@ impl Systemd {
             .connection
             .call_method(Some(BUS_NAME), object, Some(interface), method, body);
         let answer = call.and_then(|answer| answer.body().deserialize());
-        answer.map_err(|source| failed(method, subject, source))
+        answer.map_err(|error| failed(method, subject, &error))
     }
 }
 
-fn failed(method: &'static str, subject: &str, source: zbus::Error) -> SystemdError {
-    SystemdError::Call {
-        method,
-        subject: subject.to_owned(),
-        source: Box::new(source),
+fn failed(method: &'static str, subject: &str, error: &zbus::Error) -> SystemdError {
+    SystemdError {
+        what: format!("systemd call {method} for {subject}: {error}"),
+        answer: match error {
+            zbus::Error::MethodError(name, ..) => Some(name.to_string()),
+            _ => None,
+        },
     }
-}
-
-/// Whether systemd answered with this error.
-fn is_answer(error: &SystemdError, name: &str) -> bool {
-    let SystemdError::Call { source, .. } = error else {
-        return false;
-    };
-    matches!(source.as_ref(), zbus::Error::MethodError(found, ..) if found.as_str() == name)
 }
 
 /// `252` of `252.38-1~deb12u1` or `v252`; 0 of anything else.

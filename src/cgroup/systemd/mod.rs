@@ -17,5 +17,5 @@ mod properties;
 mod unit;
 
 pub use client::{Systemd, SystemdError};
-pub use properties::{Properties, QuotaWithoutPeriod, properties, settings};
+pub use properties::{Properties, properties, settings};
 pub use unit::Unit;

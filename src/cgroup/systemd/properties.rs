@@ -21,20 +21,17 @@ const FIRST_WITH_PERIOD: u32 = 242;
 /// Properties by name, such as `MemoryMax`. D-Bus carries each as an unsigned 64-bit number; `u64::MAX` is no bound.
 pub type Properties = BTreeMap<&'static str, u64>;
 
-/// A quota without its period, or a period without its quota (v1). systemd knows only their ratio.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("cpu.cfs_quota_us and cpu.cfs_period_us make one systemd property: set both, or neither")]
-pub struct QuotaWithoutPeriod;
-
 /// The properties that make systemd write these settings. `memsw` and bursts have none; systemd leaves those files alone.
 ///
 /// Rounds a quota up to a full percent of a cpu ([`CpuMax::systemd_rounded`]): systemd stores percents, so a finer quota would
 /// be smaller after the next reload.
-pub fn properties(settings: &Settings, systemd_version: u32) -> Result<Properties, QuotaWithoutPeriod> {
+///
+/// Errors: a sentence, for a quota without its period, or a period without its quota (v1): systemd knows only their ratio.
+pub fn properties(settings: &Settings, systemd_version: u32) -> Result<Properties, &'static str> {
     let mut properties = Properties::new();
     let half = |file| settings.get(file).is_some();
     if half(ControlFile::CfsQuota) != half(ControlFile::CfsPeriod) {
-        return Err(QuotaWithoutPeriod);
+        return Err("cpu.cfs_quota_us and cpu.cfs_period_us make one systemd property: set both, or neither");
     }
     if let Some(max) = settings.cpu_max() {
         properties.insert(CPU_QUOTA_PER_SEC_US, per_second(max.systemd_rounded()));
@@ -189,7 +186,7 @@ mod tests {
         let weight: Settings = [Setting::CpuWeight(CpuWeight::new(5))].into_iter().collect();
         assert_eq!(pairs(&weight, 257), [("CPUWeight", 5)]);
         let half: Settings = [Setting::CfsQuota(CpuQuota::Max)].into_iter().collect();
-        assert_eq!(properties(&half, 257), Err(QuotaWithoutPeriod));
+        assert!(properties(&half, 257).unwrap_err().ends_with("set both, or neither"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! vscaled never writes to a cgroup that was removed, or removed and created again.
 
-use vscaled::cgroup::{CgroupDir, Reason, State};
+use vscaled::cgroup::{CgroupDir, Reason};
 
 use super::kernel_writes::quota;
 use super::tree::Tree;
@@ -10,9 +10,9 @@ fn a_removed_cgroup_says_so() {
     let Some(tree) = Tree::new("removed") else { return };
     let path = tree.below("pod");
     let cgroup = tree.open(&path);
-    assert_eq!(cgroup.state().unwrap(), State::Alive);
+    cgroup.check().unwrap();
     tree.remove(&path);
-    assert_eq!(cgroup.state().unwrap(), State::Removed);
+    assert_eq!(cgroup.check().unwrap_err().reason, Reason::Vanished);
     let write = cgroup.write(quota(cgroup.version(), 20_000)).unwrap_err();
     let read = cgroup.read_all().unwrap_err();
     let usage = cgroup.memory_usage().unwrap_err();
@@ -33,7 +33,7 @@ fn a_path_made_again_is_another_cgroup() {
     let after = tree.open(&path);
     assert_ne!(before.identity(), after.identity());
     assert_eq!(after.identity(), tree.open(&path).identity());
-    assert_eq!(before.state().unwrap(), State::Recreated);
+    assert_eq!(before.check().unwrap_err().reason, Reason::Recreated);
     let untouched = after.read_all().unwrap();
     let error = before.write(quota(before.version(), 20_000)).unwrap_err();
     assert_eq!(error.reason, Reason::Recreated);

@@ -1,7 +1,7 @@
 //! Cgroups disappear and reappear during a pass. The agent writes to the cgroup that it opened, never to a new one
 //! with the same path.
 
-use vscaled::cgroup::{CgroupDir, Hierarchy, State};
+use vscaled::cgroup::{CgroupDir, Hierarchy, Reason};
 
 use super::{APP, AT_FIRST, Amounts, SIDE, Scene, cpu};
 
@@ -39,7 +39,7 @@ async fn a_cgroup_made_again_at_the_same_path_is_another_one() {
     let old = CgroupDir::open(&hierarchy, &container.cgroup).unwrap();
     scene.node.cgroups().remove(&container.cgroup);
     scene.node.run_container_as(&mut scene.pod, "app", &container.id, APP);
-    assert_eq!(old.state().unwrap(), State::Recreated);
+    assert_eq!(old.check().unwrap_err().reason, Reason::Recreated);
     // Only the next pass detects the change.
     let change = scene.agent.resize(scene.by_hand(cpu("1"))).await.unwrap();
     assert_eq!(change.outcome, "Applied", "{change:#?}");

@@ -184,7 +184,7 @@ fn an_unknown_unit_is_not_taken_for_success() {
         .unwrap()
         .set(&unit("kubepods-podffff.slice"), &wanted())
         .unwrap_err();
-    assert!(matches!(error, SystemdError::NoUnit { .. }), "{error}");
+    assert!(error.to_string().starts_with("systemd has no unit "), "{error}");
     assert_eq!(properties.lock().unwrap().len(), 0);
 }
 
@@ -198,17 +198,8 @@ fn a_property_that_does_not_stick_is_told() {
     };
     let _service = bus.serve(manager, properties);
     let error = bus.client().unwrap().set(&unit(UNIT), &wanted()).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            SystemdError::Mismatch {
-                property: "CPUWeight",
-                wanted: 39,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    let mismatch = format!("CPUWeight of {UNIT} was set to 39 but reads ");
+    assert!(error.to_string().starts_with(&mismatch), "{error}");
 }
 
 #[test]
@@ -230,5 +221,8 @@ fn a_systemd_that_never_answers_does_not_hold_the_caller() {
     let mute = builder.build().unwrap();
     mute.request_name("org.freedesktop.systemd1").unwrap();
     let error = Systemd::connect(Some(&bus.address), Duration::from_millis(100)).unwrap_err();
-    assert!(matches!(error, SystemdError::Call { method: "Get", .. }), "{error}");
+    assert!(
+        error.to_string().starts_with("systemd call Get for Version: "),
+        "{error}"
+    );
 }

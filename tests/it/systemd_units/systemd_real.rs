@@ -185,6 +185,6 @@ fn a_unit_that_is_not_loaded_is_not_made_up() {
     let Some(pod) = Pod::start("unknown") else { return };
     let unknown = Unit::of(&CgroupPath::new("/vscaledtest.slice/vscaledtest-podffff.slice").unwrap()).unwrap();
     let error = systemd().set(&unknown, &wanted(20_000, 39, 64 << 20)).unwrap_err();
-    assert!(matches!(error, SystemdError::NoUnit { .. }), "{error}");
+    assert!(error.to_string().starts_with("systemd has no unit "), "{error}");
     assert!(systemd().get(&pod.unit(), pod.cgroup().version()).is_ok());
 }

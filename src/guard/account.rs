@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use procfs::{Current, Meminfo};
 
-use super::budgets::NodeMemory;
+use super::budgets::Refusal;
 use super::watchlist::Claim;
 use crate::actuate::Node;
 use crate::cgroup::{Cgroup, CgroupDir, CgroupError, Hierarchy};
@@ -41,40 +41,35 @@ impl Account {
         Some(self.root.as_ref()?.outer().memory_usage().ok()?.get())
     }
 
-    /// The memory that the guard may lend to a container of this pod.
+    /// The memory that the guard may lend to a container of this pod: available memory, or the room under the limit of all pods
+    /// if that is less, without the reserve and without the memory that other pods have requested and do not use yet.
     ///
-    /// Errors: a sentence, where the kernel does not show a value.
+    /// Errors: [`Refusal::Unreadable`].
     pub(super) fn read(
         &mut self,
         hierarchy: &Hierarchy,
         now: Duration,
         uid: &str,
         reserve: Bytes,
-    ) -> Result<NodeMemory, String> {
-        let meminfo = Meminfo::current().map_err(|error| format!("/proc/meminfo cannot be read: {error}"))?;
-        let available = meminfo
-            .mem_available
-            .ok_or("/proc/meminfo has no MemAvailable: Linux 3.14 or later is needed")?;
+    ) -> Result<Bytes, Refusal> {
+        let meminfo = Meminfo::current().map_err(|error| format!("/proc/meminfo cannot be read: {error}"));
+        let none = "/proc/meminfo has no MemAvailable: Linux 3.14 or later is needed";
+        let available = meminfo.and_then(|meminfo| meminfo.mem_available.ok_or(none.to_owned()));
+        let available = available.map_err(Refusal::Unreadable)?;
         let free = available.min(self.room_below_root()?).saturating_sub(reserve.get());
         self.sweep(hierarchy, now);
         let others = self.claims.iter().filter(|(claim, _)| claim.uid != uid);
         let claimed = others.map(|(_, unused)| *unused).fold(0, u64::saturating_add);
-        Ok(NodeMemory {
-            free: Bytes::new(free),
-            claimed: Bytes::new(claimed),
-        })
+        Ok(Bytes::new(free.saturating_sub(claimed)))
     }
 
     /// The room under the limit of all pods together, which the kubelet calls allocatable.
-    fn room_below_root(&self) -> Result<u64, String> {
+    fn room_below_root(&self) -> Result<u64, CgroupError> {
         let Some(root) = &self.root else { return Ok(u64::MAX) };
-        let room = || {
-            let MemoryLimit::Bytes(limit) = root.memory_limit()? else {
-                return Ok(u64::MAX);
-            };
-            Ok(limit.saturating_sub(used(root.outer())?))
-        };
-        room().map_err(|error: CgroupError| error.to_string())
+        match root.memory_limit()? {
+            MemoryLimit::Max => Ok(u64::MAX),
+            MemoryLimit::Bytes(limit) => Ok(limit.saturating_sub(used(root.outer())?)),
+        }
     }
 
     fn sweep(&mut self, hierarchy: &Hierarchy, now: Duration) {

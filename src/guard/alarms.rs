@@ -5,6 +5,8 @@
 //! orders more between use and the limit, and again where use rests next. The guard reads a container that keeps passing its
 //! alarms by the clock for a while instead, because the cost of that is bounded.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use super::notifications::AlarmFd;
@@ -26,7 +28,8 @@ const DEAF: Duration = Duration::from_secs(10);
 /// The alarms of one container, and how often they ring.
 #[derive(Debug, Default)]
 pub(super) struct Alarms {
-    state: State,
+    /// The latest ordered alarms.
+    latest: Option<Arc<AlarmFd>>,
     /// The limit that the alarms are for.
     limit: u64,
     /// When the guard last ordered alarms.
@@ -37,49 +40,27 @@ pub(super) struct Alarms {
     deaf: Duration,
 }
 
-#[derive(Debug, Default)]
-enum State {
-    #[default]
-    None,
-    Ordered(Vec<u64>),
-    Set(AlarmFd),
-}
-
 impl Alarms {
     /// The next amount at which the kernel wakes the guard, if there is one for this limit.
     pub(super) fn next(&self, limit: u64, usage: u64) -> Option<u64> {
-        match &self.state {
-            State::Set(armed) if self.limit == limit => first_above(&armed.amounts, usage),
-            State::None | State::Ordered(_) | State::Set(_) => None,
-        }
+        let set = self.latest.as_ref().filter(|alarms| alarms.is_set.load(Relaxed))?;
+        first_above(&set.amounts, usage).filter(|_| self.limit == limit)
     }
 
     /// The alarms to order for a container at rest: `None` where the present ones suffice.
-    pub(super) fn wanted(&mut self, now: Duration, limit: u64, usage: u64) -> Option<Vec<u64>> {
+    pub(super) fn wanted(&self, now: Duration, limit: u64, usage: u64) -> Option<Vec<u64>> {
         if now < self.deaf || self.ordered.is_some_and(|at| now.saturating_sub(at) < ANEW) {
             return None;
         }
         let wanted = amounts(limit, usage);
-        let (State::Ordered(there) | State::Set(AlarmFd { amounts: there, .. })) = &self.state else {
-            return Some(self.order(now, limit, wanted));
-        };
-        let will_do = self.limit == limit && (first_above(there, usage).is_some() || *there == wanted);
-        (!will_do).then(|| self.order(now, limit, wanted))
+        let suffice = |there: &Arc<AlarmFd>| first_above(&there.amounts, usage).is_some() || there.amounts == wanted;
+        let suffice = self.limit == limit && self.latest.as_ref().is_some_and(suffice);
+        (!suffice).then_some(wanted)
     }
 
     /// Replaces the present alarms, which end here.
-    fn order(&mut self, now: Duration, limit: u64, wanted: Vec<u64>) -> Vec<u64> {
-        self.state = State::Ordered(wanted.clone());
-        self.limit = limit;
-        self.ordered = Some(now);
-        wanted
-    }
-
-    /// Notes alarms that were set. Drops alarms other than the latest ordered ones, which ends them.
-    pub(super) fn set(&mut self, armed: AlarmFd) {
-        if matches!(&self.state, State::Ordered(wanted) if *wanted == armed.amounts) {
-            self.state = State::Set(armed);
-        }
+    pub(super) fn order(&mut self, now: Duration, limit: u64, alarms: Option<Arc<AlarmFd>>) {
+        (self.latest, self.limit, self.ordered) = (alarms, limit, Some(now));
     }
 
     pub(super) fn rang(&mut self, now: Duration) {
@@ -89,7 +70,7 @@ impl Alarms {
         }
         *count += 1;
         if *count > NOISE {
-            self.state = State::None;
+            self.latest = None;
             self.deaf = now + DEAF;
         }
     }
@@ -122,20 +103,23 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    fn armed(amounts: Vec<u64>) -> AlarmFd {
-        AlarmFd {
-            token: 2,
+    /// Orders these alarms, and has them set.
+    fn set(alarms: &mut Alarms, now: Duration, amounts: Vec<u64>) {
+        let ordered = Arc::new(AlarmFd {
             amounts,
             event_fd: EventFd::new().unwrap(),
-        }
+            is_set: false.into(),
+        });
+        alarms.order(now, LIMIT, Some(Arc::clone(&ordered)));
+        assert_eq!(alarms.next(LIMIT, 0), None, "not before they are set");
+        ordered.is_set.store(true, Relaxed);
     }
 
     /// At rest at this use, with its alarms set.
     fn resting(usage: u64) -> Alarms {
         let mut alarms = Alarms::default();
         let wanted = alarms.wanted(at(10), LIMIT, usage).unwrap();
-        assert_eq!(alarms.next(LIMIT, usage), None, "not before they are set");
-        alarms.set(armed(wanted));
+        set(&mut alarms, at(10), wanted);
         alarms
     }
 
@@ -150,14 +134,12 @@ mod tests {
         );
         let wanted = alarms.wanted(at(20), LIMIT, 120 * MIB).unwrap();
         assert_eq!(wanted[3..], [122 * MIB, 124 * MIB, 126 * MIB]);
-        alarms.set(armed(wanted));
+        set(&mut alarms, at(20), wanted);
         assert_eq!(alarms.next(LIMIT, 123 * MIB), Some(124 * MIB));
         assert_eq!(alarms.next(2 * LIMIT, 123 * MIB), None, "they are of another limit");
         assert_eq!(alarms.wanted(at(20), LIMIT, 127 * MIB), None, "not so soon again");
-        assert!(
-            alarms.wanted(at(30), LIMIT, 127 * MIB).is_some(),
-            "the fixed ones, to hear it fall"
-        );
+        let fixed = alarms.wanted(at(30), LIMIT, 127 * MIB);
+        set(&mut alarms, at(30), fixed.expect("the fixed ones, to hear it fall"));
         assert_eq!(alarms.wanted(at(40), LIMIT, 127 * MIB), None, "and those will do");
     }
 

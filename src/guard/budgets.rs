@@ -34,15 +34,6 @@ pub struct Budget {
     pub node: Bytes,
 }
 
-/// The memory that the node has left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NodeMemory {
-    /// Available memory, or the room under the limit of all pods if that is less, without the reserve.
-    pub free: Bytes,
-    /// Memory that the other pods have requested and do not use yet.
-    pub claimed: Bytes,
-}
-
 /// Why a limit was not grown.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum Refusal {
@@ -147,7 +138,7 @@ impl Budgets {
         }
     }
 
-    /// Grants a limit of at least `need.least` (or the ceiling) and at most `need.wanted`.
+    /// Grants a limit of at least `need.least` (or the ceiling) and at most `need.wanted`, where the node can lend `free`.
     ///
     /// Errors: [`Refusal`]; the account is then unchanged.
     pub fn grant(
@@ -157,7 +148,7 @@ impl Budgets {
         limit: Bytes,
         need: &Need,
         ceiling: Bytes,
-        node: NodeMemory,
+        free: Bytes,
     ) -> Result<Bytes, Refusal> {
         self.expire(at);
         // The kernel counts whole pages, so no limit lies between two of them.
@@ -167,7 +158,9 @@ impl Budgets {
         }
         let least = need.least.min(highest).get();
         let to = need.wanted.min(highest).get();
-        let left = self.left(claimant, node);
+        let others = self.promised.iter().filter(|(other, _)| *other != claimant);
+        let promised = others.map(|(_, unused)| *unused).fold(0, u64::saturating_add);
+        let left = free.get().saturating_sub(promised);
         let to = to.min(need.used.get().saturating_add(left));
         if to < least {
             return Err(Refusal::Node {
@@ -185,14 +178,6 @@ impl Budgets {
         });
         self.promise(claimant.clone(), Bytes::new(to), need.used);
         Ok(Bytes::new(to))
-    }
-
-    /// The memory that this claimant may get beyond its use.
-    fn left(&self, claimant: &Guarded, node: NodeMemory) -> u64 {
-        let others = self.promised.iter().filter(|(other, _)| *other != claimant);
-        let promised: u64 = others.map(|(_, unused)| *unused).fold(0, u64::saturating_add);
-        let spoken_for = promised.saturating_add(node.claimed.get());
-        node.free.get().saturating_sub(spoken_for)
     }
 
     fn within_budgets(&self, claimant: &Guarded, limit: u64, least: u64, to: u64) -> Result<u64, Refusal> {
@@ -234,13 +219,8 @@ impl Budgets {
     }
 
     fn expire(&mut self, at: Duration) {
-        while self
-            .given
-            .front()
-            .is_some_and(|given| at.saturating_sub(given.at) > WINDOW)
-        {
-            self.given.pop_front();
-        }
+        let is_old = |given: &mut Given| at.saturating_sub(given.at) > WINDOW;
+        while self.given.pop_front_if(is_old).is_some() {}
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::budgets::{Refusal, UNIT};
 use super::predict::{Need, Verdict};
 use super::thread::Worker;
-use super::throttle::{Finding, raised};
-use super::watched::{ITSELF, Watched};
+use super::throttle::{EVERY, Finding, WHILE_CALM, raised};
+use super::watched::{ITSELF, Watched, next_multiple};
 use super::watchlist::{GuardEvent, Report};
 use crate::actuate::{Node, PodBound, PodHandles, grow_memory};
 use crate::model::{Bytes, Outcome};
@@ -16,12 +16,20 @@ use crate::model::{Bytes, Outcome};
 const AT_CEILING: Duration = Duration::from_secs(1);
 /// How long a container waits after a refusal whose reason may end at any moment.
 const REFUSED: Duration = Duration::from_millis(50);
+/// From this rate on a container takes memory, in bytes per second, and will probably take all that its limit allows.
+const TAKING: u64 = 1 << 20;
 
 impl Worker {
-    /// Checks whether the kernel throttles a container all the time. Only reports: a pass lends the cpu.
+    /// Checks, when that is due, whether the kernel throttles a container all the time. Only reports: a pass lends the cpu.
     pub(super) fn check_cpu(&self, watched: &mut Watched) {
-        let Some(cpu) = watched.terms.cpu else { return };
-        let finding = watched.observe_cpu(self.now(), self.settings.quiet);
+        let now = self.now();
+        let Some(cpu) = watched.terms.cpu.filter(|_| watched.throttling.due <= now) else {
+            return;
+        };
+        let calm = watched.throttling.is_calm() && !cpu.lent;
+        watched.throttling.due = next_multiple(now, if calm { WHILE_CALM } else { EVERY });
+        let periods = watched.cgroup.periods();
+        let finding = periods.map(|periods| watched.throttling.observe(now, periods, self.settings.quiet));
         let (pod, container) = (&watched.pod.live.id, &watched.terms.container);
         let finding = finding.inspect_err(|error| tracing::debug!(%pod, container, %error, "throttling not known"));
         match finding {
@@ -45,7 +53,7 @@ impl Worker {
             Ok(Some((reading, verdict))) => {
                 watched.trace(&reading, &verdict, self.reaction.takes);
                 let limit = Bytes::new(reading.limit);
-                if watched.is_rising() || watched.lent.limit.is_some() {
+                if watched.track.rate() >= TAKING || watched.lent.limit.is_some() {
                     self.budgets.promise(watched.of(), limit, Bytes::new(reading.used()));
                 } else {
                     self.budgets.release(&watched.of());
@@ -127,10 +135,8 @@ impl Worker {
         need: &Need,
     ) -> Result<Bytes, Refusal> {
         let (now, pod, of) = (self.now(), &watched.pod, watched.of());
-        let memory = self
-            .account
-            .read(&node.hierarchy, now, &of.pod.uid, self.settings.reserve)
-            .map_err(Refusal::Unreadable)?;
+        let reserve = self.settings.reserve;
+        let memory = self.account.read(&node.hierarchy, now, &of.pod.uid, reserve)?;
         let bound = if ceiling > limit {
             pod.growable.bound(node, handles, &of.container, ceiling)?
         } else {

@@ -35,14 +35,9 @@ pub struct LimitFiles {
     lines: Sender<Line>,
 }
 
-/// A line to write; an empty one only makes the file.
-#[derive(Debug)]
-struct Line {
-    uid: String,
-    text: String,
-    /// The thread drops this after it has written the line, or failed to.
-    _done: Option<oneshot::Sender<()>>,
-}
+/// The UID of a pod and the line to write; an empty one only makes the file. The thread drops the sender after it has written
+/// the line, or failed to.
+type Line = (String, String, oneshot::Sender<()>);
 
 /// The latest temporary memory limits of a pod's containers, by name.
 pub type LentLast = BTreeMap<String, Bytes>;
@@ -79,35 +74,31 @@ impl LimitFiles {
     /// Notes that the guard is about to lend a container this memory limit.
     pub(super) fn note_lent(&self, uid: &str, container: &str, to: Bytes) {
         self.lock().insert(uid.to_owned());
-        self.send(uid, format!("{container} {}\n", to.get()), None);
+        drop(self.send(uid, format!("{container} {}\n", to.get())));
     }
 
     /// Marks a pod that a pass is about to write to. The future completes when the mark is on the disk, or after a short while
     /// where the disk is slow. Completes at once for a pod that has a mark.
     pub fn note_written(&self, uid: &str) -> impl Future<Output = ()> + use<> {
-        let (done, made) = oneshot::channel();
-        let sent = self.lock().insert(uid.to_owned()) && self.send(uid, String::new(), Some(done));
         let uid = uid.to_owned();
+        let is_new = self.lock().insert(uid.clone());
+        let written = is_new.then(|| self.send(&uid, String::new()));
         async move {
-            // The sender never sends: the thread drops it.
-            if sent && tokio::time::timeout(PATIENCE, made).await.is_err() {
+            if let Some(written) = written
+                && tokio::time::timeout(PATIENCE, written).await.is_err()
+            {
                 tracing::warn!(uid, waited = ?PATIENCE, "{UNMARKED}");
             }
         }
     }
 
-    /// Returns whether the thread will write the line.
-    fn send(&self, uid: &str, text: String, done: Option<oneshot::Sender<()>>) -> bool {
-        let line = Line {
-            uid: uid.to_owned(),
-            text,
-            _done: done,
-        };
-        let sent = self.lines.send(line).is_ok();
-        if !sent {
+    /// Has the thread write a line. The receiver completes when the thread has done so, or has ended.
+    fn send(&self, uid: &str, text: String) -> oneshot::Receiver<()> {
+        let (done, written) = oneshot::channel();
+        if self.lines.send((uid.to_owned(), text, done)).is_err() {
             tracing::warn!(uid, "{UNMARKED}");
         }
-        sent
+        written
     }
 
     /// Removes the marks of pods that are gone, also those of earlier agents.
@@ -130,14 +121,14 @@ impl LimitFiles {
     }
 }
 
-fn write(directory: &Path, line: &Line) {
-    let mark = directory.join(&line.uid);
+fn write(directory: &Path, (uid, text, _done): &Line) {
+    let mark = directory.join(uid);
     let opened = OpenOptions::new().create(true).append(true).open(&mark);
     let written = opened.and_then(|mut file| {
         if file.metadata()?.len() > LONGEST {
             file.set_len(0)?;
         }
-        file.write_all(line.text.as_bytes())
+        file.write_all(text.as_bytes())
     });
     // The guard grows a limit also without a mark.
     if let Err(error) = written {
@@ -148,12 +139,9 @@ fn write(directory: &Path, line: &Line) {
 /// The latest line of each container. Skips an incomplete line: the growth after it did not happen.
 fn parse(text: &str) -> LentLast {
     let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
-    whole
-        .filter_map(|line| {
-            let (container, to) = line.split_once(' ')?;
-            Some((container.to_owned(), Bytes::new(to.parse().ok()?)))
-        })
-        .collect()
+    let pairs = whole.filter_map(|line| line.split_once(' '));
+    let limit = |(container, to): (&str, &str)| Some((container.to_owned(), Bytes::new(to.parse().ok()?)));
+    pairs.filter_map(limit).collect()
 }
 
 #[cfg(test)]

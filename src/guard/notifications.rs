@@ -6,8 +6,9 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use nix::errno::Errno;
@@ -36,17 +37,17 @@ pub(super) struct Notifications {
     epoll: Epoll,
     inotify: Option<Inotify>,
     watched: HashMap<WatchDescriptor, Token>,
-    orders: mpsc::Sender<(Arc<Cgroup>, AlarmFd)>,
-    alarms: mpsc::Receiver<AlarmFd>,
+    orders: mpsc::Sender<(Arc<Cgroup>, Arc<AlarmFd>)>,
 }
 
 /// Alarms of one container. They end when this is dropped.
 #[derive(Debug)]
 pub(super) struct AlarmFd {
-    pub(super) token: Token,
     /// Bytes in use, in rising order.
     pub(super) amounts: Vec<u64>,
     pub(super) event_fd: EventFd,
+    /// Whether the kernel has the alarms.
+    pub(super) is_set: AtomicBool,
 }
 
 impl Notifications {
@@ -64,17 +65,14 @@ impl Notifications {
             epoll.add(inotify, EpollEvent::new(EpollFlags::EPOLLIN, RECLAIM))?;
         }
         let (orders, to_arm) = mpsc::channel();
-        let (done, alarms) = mpsc::channel();
-        let wake = Arc::clone(wake);
         std::thread::Builder::new()
             .name("guard-alarms".to_owned())
-            .spawn(move || set_alarms(&to_arm, &done, &wake))?;
+            .spawn(move || set_alarms(&to_arm))?;
         Ok(Self {
             epoll,
             inotify,
             watched: HashMap::new(),
             orders,
-            alarms,
         })
     }
 
@@ -152,32 +150,32 @@ impl Notifications {
         });
     }
 
-    /// Orders alarms (v1). [`Self::next_alarms`] returns them once they are set.
-    pub(super) fn order_alarms(&self, watched: &Watched, amounts: Vec<u64>) {
-        let event_fd = match EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK) {
-            Ok(event_fd) => event_fd,
-            Err(errno) => return tracing::debug!(error = %errno, "no alarms; looking by the clock"),
+    /// Orders the alarms that a container at rest lacks (v1).
+    pub(super) fn order_alarms(&self, watched: &mut Watched, now: Duration) {
+        let Some((limit, amounts)) = watched.wanted_alarms(now) else {
+            return;
         };
-        let token = watched.token;
-        let alarms = AlarmFd {
-            token,
-            amounts,
-            event_fd,
-        };
-        if self.orders.send((Arc::clone(&watched.cgroup), alarms)).is_err() {
+        let alarms = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).and_then(|event_fd| {
+            self.epoll.add(&event_fd, raised(watched.token))?;
+            let is_set = AtomicBool::new(false);
+            Ok(Arc::new(AlarmFd {
+                amounts,
+                event_fd,
+                is_set,
+            }))
+        });
+        let alarms = alarms
+            .inspect_err(|errno| tracing::debug!(error = %errno, "no alarms; looking by the clock"))
+            .ok();
+        if let Some(alarms) = &alarms
+            && self
+                .orders
+                .send((Arc::clone(&watched.cgroup), Arc::clone(alarms)))
+                .is_err()
+        {
             tracing::error!("the thread that sets alarms has ended; looking by the clock");
         }
-    }
-
-    /// The next alarms that were set.
-    ///
-    /// Errors: epoll refuses the eventfd of the alarms.
-    pub(super) fn next_alarms(&self) -> io::Result<Option<AlarmFd>> {
-        let Ok(alarms) = self.alarms.try_recv() else {
-            return Ok(None);
-        };
-        self.epoll.add(&alarms.event_fd, raised(alarms.token))?;
-        Ok(Some(alarms))
+        watched.alarms.order(now, limit, alarms);
     }
 }
 
@@ -187,14 +185,11 @@ fn raised(token: Token) -> EpollEvent {
 }
 
 /// Sets alarms, one container after the other, until the guard ends.
-fn set_alarms(orders: &mpsc::Receiver<(Arc<Cgroup>, AlarmFd)>, done: &mpsc::Sender<AlarmFd>, wake: &EventFd) {
+fn set_alarms(orders: &mpsc::Receiver<(Arc<Cgroup>, Arc<AlarmFd>)>) {
     for (cgroup, alarms) in orders {
-        if let Err(error) = cgroup.outer().alarm_at(&alarms.amounts, &alarms.event_fd) {
-            tracing::debug!(%error, "no alarms; looking by the clock");
-        } else if done.send(alarms).is_err() {
-            return;
-        } else if let Err(error) = wake.write(1) {
-            tracing::error!(%error, "the guard cannot be woken");
+        match cgroup.outer().alarm_at(&alarms.amounts, &alarms.event_fd) {
+            Ok(()) => alarms.is_set.store(true, Relaxed),
+            Err(error) => tracing::debug!(%error, "no alarms; looking by the clock"),
         }
     }
 }

@@ -22,7 +22,7 @@ use super::watched::Watched;
 use super::watchlist::{Report, Settings, Watchlist};
 use crate::actuate::Node;
 use crate::cgroup::{Cgroup, page_size};
-use crate::model::CgroupVersion;
+use crate::model::{Bytes, CgroupVersion};
 
 /// How long a growth is assumed to take before one was measured.
 const ACT_AT_FIRST: Duration = Duration::from_millis(5);
@@ -90,16 +90,12 @@ pub(super) struct ReactionTime {
     at: Duration,
 }
 
-impl Default for ReactionTime {
-    fn default() -> Self {
-        Self {
-            takes: ACT_AT_FIRST,
-            at: Duration::ZERO,
-        }
-    }
-}
-
 impl ReactionTime {
+    const AT_FIRST: Self = Self {
+        takes: ACT_AT_FIRST,
+        at: Duration::ZERO,
+    };
+
     fn learn(&mut self, now: Duration, took: Duration) {
         if took >= self.takes || now.saturating_sub(self.at) >= REMEMBERED {
             (self.takes, self.at) = (took.max(self.takes / 2), now);
@@ -134,7 +130,7 @@ impl Worker {
             settings: Settings::default(),
             budgets: Budgets::new(Budget::default(), page_size()),
             account: Account::default(),
-            reaction: ReactionTime::default(),
+            reaction: ReactionTime::AT_FIRST,
             containers: Vec::new(),
             next_token: FIRST,
         }
@@ -171,7 +167,6 @@ impl Worker {
                     Err(TryRecvError::Empty) => break,
                 }
             }
-            self.take_alarms();
             self.check_due(&notified);
         }
     }
@@ -206,7 +201,10 @@ impl Worker {
                     watched.set_terms(Arc::clone(&pod), terms, lent, times);
                     watched.subscribed = self.notifications.subscribe(&watched);
                     match lent {
-                        Some(lent) => self.budgets.promise(watched.of(), lent, watched.used()),
+                        Some(lent) => {
+                            let used = watched.latest.reading.map_or(0, |(reading, _)| reading.used());
+                            self.budgets.promise(watched.of(), lent, Bytes::new(used));
+                        }
                         None => self.budgets.release(&watched.of()),
                     }
                     watched
@@ -220,20 +218,6 @@ impl Worker {
         self.node = Some(node);
     }
 
-    fn take_alarms(&mut self) {
-        loop {
-            match self.notifications.next_alarms() {
-                Ok(Some(armed)) => {
-                    if let Some(watched) = self.containers.iter_mut().find(|watched| watched.token == armed.token) {
-                        watched.alarms.set(armed);
-                    }
-                }
-                Ok(None) => return,
-                Err(error) => tracing::warn!(%error, "an alarm is not heard; looking by the clock"),
-            }
-        }
-    }
-
     /// Reads every container that is due or that the kernel has notified about, except where the memory of all pods together
     /// shows that nothing can have changed. Checks that for all containers at once, so that they do not wake the guard one by one.
     fn check_due(&mut self, notified: &[Token]) {
@@ -243,19 +227,18 @@ impl Worker {
         for watched in &mut containers {
             let mut notified = notified.contains(&watched.token);
             if notified {
-                watched.note_notification();
+                // The container does not rest before the next reading.
+                watched.latest.grows = true;
                 notified = watched.due > now + AGAIN;
             }
-            if watched.cpu_is_due(now) {
-                self.check_cpu(watched);
-            }
+            self.check_cpu(watched);
             if !notified && (watched.can_wait(now, of_all) || watched.next() > now) {
                 continue;
             }
             self.check(&node, watched, notified && version == CgroupVersion::V1);
-            watched.note_usage_of_all(of_all);
-            if let Some(amounts) = watched.alarms_to_order(now, version) {
-                self.notifications.order_alarms(watched, amounts);
+            watched.latest.of_all = of_all.unwrap_or(u64::MAX);
+            if version == CgroupVersion::V1 {
+                self.notifications.order_alarms(watched, now);
             }
         }
         self.containers = containers;
@@ -268,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_guard_that_was_late_expects_to_be_late_again_for_a_while() {
-        let (ms, mut act) = (Duration::from_millis, ReactionTime::default());
+        let (ms, mut act) = (Duration::from_millis, ReactionTime::AT_FIRST);
         assert_eq!(act.takes, ACT_AT_FIRST);
         act.learn(ms(100), ms(50));
         // Hundreds of readings that come in time say nothing of the next one.

@@ -35,6 +35,8 @@ pub enum Finding {
 /// The readings of one container.
 #[derive(Debug, Clone, Default)]
 pub struct Throttling {
+    /// When to read the counters.
+    pub(super) due: Duration,
     last: Option<Periods>,
     bad: u32,
     calm_since: Option<Duration>,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::alarms::Alarms;
 use super::notifications::Token;
 use super::predict::{LONGEST, Pace, Reading, Track, Verdict, near};
-use super::throttle::{self, Finding, Throttling};
+use super::throttle::Throttling;
 use super::watchlist::{Guarded, GuardedPod, Terms};
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::model::{Bytes, CgroupVersion, MemoryLimit};
@@ -17,8 +17,6 @@ const CALM: Duration = Duration::from_millis(10);
 const WHILE_LENT: Duration = Duration::from_secs(1);
 /// After so long without a need, the guard reports the same refusal again.
 const REPORT_AGAIN: Duration = Duration::from_secs(600);
-/// From this rate on a container takes memory, in bytes per second.
-const TAKING: u64 = 1 << 20;
 /// The longest time between two readings of a container that does not grow, whatever all pods together use.
 pub(super) const ITSELF: Duration = Duration::from_secs(1);
 /// The same where the kernel notifies before use comes close to the limit, and when a process writes the limit. The kernel does
@@ -33,10 +31,10 @@ pub(super) struct Watched {
     pub(super) pod: Arc<GuardedPod>,
     pub(super) cgroup: Arc<Cgroup>,
     pub(super) terms: Terms,
-    track: Track,
-    cpu: CpuWatch,
+    pub(super) track: Track,
+    pub(super) throttling: Throttling,
     pub(super) due: Duration,
-    latest: Latest,
+    pub(super) latest: Latest,
     /// Whether [`Notifications::subscribe`](super::notifications::Notifications::subscribe) has succeeded.
     pub(super) subscribed: bool,
     pub(super) alarms: Alarms,
@@ -47,23 +45,15 @@ pub(super) struct Watched {
     pub(super) lent: LentMemory,
 }
 
-/// The readings of the container's throttling.
-#[derive(Debug, Default)]
-struct CpuWatch {
-    throttling: Throttling,
-    /// When to read the counters.
-    due: Duration,
-}
-
 /// The latest reading of memory.
 #[derive(Debug)]
-struct Latest {
+pub(super) struct Latest {
     /// The reading, and the time to wait after it.
-    reading: Option<(Reading, Duration)>,
+    pub(super) reading: Option<(Reading, Duration)>,
     /// The least memory that all pods together have used since the reading.
-    of_all: u64,
+    pub(super) of_all: u64,
     /// Whether use grew since the reading before.
-    grows: bool,
+    pub(super) grows: bool,
 }
 
 /// A container's temporary limit, and the quiet time since.
@@ -77,7 +67,7 @@ pub(super) struct LentMemory {
 }
 
 /// The next multiple of `every` since the start.
-fn next_multiple(now: Duration, every: Duration) -> Duration {
+pub(super) fn next_multiple(now: Duration, every: Duration) -> Duration {
     let times = now.as_nanos() / every.as_nanos() + 1;
     u32::try_from(times).map_or(now + every, |times| every * times)
 }
@@ -100,7 +90,7 @@ impl Watched {
             cgroup: Arc::new(cgroup),
             terms,
             track: Track::default(),
-            cpu: CpuWatch::default(),
+            throttling: Throttling::default(),
             due: Duration::ZERO,
             latest: Latest {
                 reading: None,
@@ -226,21 +216,6 @@ impl Watched {
         quiet
     }
 
-    /// Notes that the kernel has notified about the container: it does not rest before the next reading.
-    pub(super) const fn note_notification(&mut self) {
-        self.latest.grows = true;
-    }
-
-    /// Notes how much memory all pods together used at the latest reading.
-    pub(super) fn note_usage_of_all(&mut self, of_all: Option<u64>) {
-        self.latest.of_all = of_all.unwrap_or(u64::MAX);
-    }
-
-    /// Whether use is rising now, so that the container will probably take all that its limit allows.
-    pub(super) const fn is_rising(&self) -> bool {
-        self.track.rate() >= TAKING
-    }
-
     /// Logs a line for each reading, which shows why a limit grew too late (`vscaled::guard=trace`): in microseconds, bytes and
     /// bytes per second. A wait of 0 means a growth.
     pub(super) fn trace(&self, reading: &Reading, verdict: &Verdict, act: Duration) {
@@ -282,34 +257,17 @@ impl Watched {
     /// Notes that the container has ended: nothing is due before this time.
     pub(super) fn postpone(&mut self, until: Duration) {
         self.due = self.due.max(until);
-        self.cpu.due = self.cpu.due.max(until);
+        self.throttling.due = self.throttling.due.max(until);
         self.lent.ends_at = self.lent.ends_at.map(|at| at.max(until));
     }
 
     /// When the next action is due.
     pub(super) fn next(&self) -> Duration {
-        let throttle = self.terms.cpu.map(|_| self.cpu.due);
+        let throttle = self.terms.cpu.map(|_| self.throttling.due);
         [self.lent.ends_at, throttle]
             .into_iter()
             .flatten()
             .fold(self.due, Duration::min)
-    }
-
-    /// Reads how the kernel throttles the container.
-    pub(super) fn observe_cpu(&mut self, now: Duration, quiet: Duration) -> Result<Finding, CgroupError> {
-        let calm = self.cpu.throttling.is_calm() && self.terms.cpu.is_none_or(|cpu| !cpu.lent);
-        self.cpu.due = next_multiple(now, if calm { throttle::WHILE_CALM } else { throttle::EVERY });
-        Ok(self.cpu.throttling.observe(now, self.cgroup.periods()?, quiet))
-    }
-
-    /// Whether a reading of the throttling is due.
-    pub(super) fn cpu_is_due(&self, now: Duration) -> bool {
-        self.terms.cpu.is_some() && self.cpu.due <= now
-    }
-
-    /// The memory in use at the latest reading.
-    pub(super) fn used(&self) -> Bytes {
-        Bytes::new(self.latest.reading.map_or(0, |(reading, _)| reading.used()))
     }
 
     /// The most memory in use in the quiet time, if that is over. The next quiet time begins.
@@ -320,13 +278,11 @@ impl Watched {
         Some(peak)
     }
 
-    /// The alarms to order for a container at rest (v1).
-    pub(super) fn alarms_to_order(&mut self, now: Duration, version: CgroupVersion) -> Option<Vec<u64>> {
-        let (reading, _) = self
-            .latest
-            .reading
-            .filter(|_| version == CgroupVersion::V1 && !self.latest.grows)?;
-        self.alarms.wanted(now, reading.limit, reading.usage)
+    /// The alarms to order for a container at rest, and their limit.
+    pub(super) fn wanted_alarms(&self, now: Duration) -> Option<(u64, Vec<u64>)> {
+        let (reading, _) = self.latest.reading.filter(|_| !self.latest.grows)?;
+        let amounts = self.alarms.wanted(now, reading.limit, reading.usage)?;
+        Some((reading.limit, amounts))
     }
 }
 

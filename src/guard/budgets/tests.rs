@@ -24,11 +24,8 @@ fn claimant(pod: &str) -> Guarded {
     }
 }
 
-const fn node(free: u64, claimed: u64) -> NodeMemory {
-    NodeMemory {
-        free: mib(free),
-        claimed: mib(claimed),
-    }
+const fn node(free: u64, claimed: u64) -> Bytes {
+    mib(free.saturating_sub(claimed))
 }
 
 const fn need(used: u64, least: u64, wanted: u64) -> Need {

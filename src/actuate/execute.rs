@@ -7,60 +7,18 @@ use std::time::{Duration, Instant};
 
 use super::handles::PodHandles;
 use super::node::Node;
-use super::shrink::{LowerError, lower};
-use crate::cgroup::systemd::{SystemdError, Unit};
-use crate::cgroup::{Cgroup, CgroupError, Reason};
+use super::shrink::{StepError, lower};
+use crate::cgroup::systemd::Unit;
+use crate::cgroup::{Cgroup, Reason};
 use crate::failpoint::failpoint;
 use crate::model::{Change, MemoryLimit, Outcome, Setting, Settings, Step, StepRecord, Target};
 use crate::plan::Plan;
 
-#[derive(Debug, thiserror::Error)]
-enum StepError {
-    /// A write failed; a lower limit has reasons of its own.
-    #[error(transparent)]
-    Write(#[from] LowerError),
-    #[error(transparent)]
-    Systemd(#[from] SystemdError),
-    #[error("{0} has no open cgroup")]
-    NoCgroup(Target),
-}
-
-impl From<CgroupError> for StepError {
-    fn from(error: CgroupError) -> Self {
-        Self::Write(error.into())
-    }
-}
-
-impl StepError {
-    fn is_gone(&self) -> bool {
-        match self {
-            Self::Write(error) => error.is_gone(),
-            Self::Systemd(_) => false,
-            Self::NoCgroup(_) => true,
-        }
-    }
-
-    /// Whether the file was written and holds another value.
-    const fn is_mismatch(&self) -> bool {
-        matches!(self, Self::Write(LowerError::Cgroup(error)) if matches!(error.reason, Reason::Mismatch { .. }))
-    }
-
-    /// Whether a memory limit could not be lowered now.
-    const fn is_not_shrinkable(&self) -> bool {
-        match self {
-            Self::Write(LowerError::Cgroup(error)) => {
-                matches!(error.reason, Reason::BelowUsage { .. } | Reason::Busy { .. })
-            }
-            Self::Write(LowerError::Freeze(_) | LowerError::TooMuch { .. }) => true,
-            Self::Systemd(_) | Self::NoCgroup(_) => false,
-        }
-    }
-}
-
 /// The files that a failed step may have written, a step for each: those of a unit, although systemd refused its properties,
 /// and a file that holds another value than the step wrote.
 fn parts(step: &Step, failed: &StepError) -> Vec<Step> {
-    if !matches!(step.change, Change::Unit { .. }) && !failed.is_mismatch() {
+    let is_mismatch = matches!(failed, StepError::Cgroup(error) if matches!(error.reason, Reason::Mismatch { .. }));
+    if !matches!(step.change, Change::Unit { .. }) && !is_mismatch {
         return Vec::new();
     }
     let part = |(from, to)| Step {
@@ -129,12 +87,17 @@ impl<'a> Executor<'a> {
         Ok(())
     }
 
-    /// Checks all steps before the first one.
+    /// Checks all steps before the first one: refuses a limit below the memory that is in use and cannot be reclaimed.
     ///
     /// Errors: how the pass ends without a write.
     pub(super) fn check_all(&mut self, plan: &Plan) -> Result<(), Outcome> {
-        let checked = plan.steps().iter().try_for_each(|step| self.check(step));
-        checked.map_err(|error| {
+        let check = |step: &Step| {
+            for (from, to) in step.change.files() {
+                self.cgroup(&step.target)?.outer().check_usage(from, to)?;
+            }
+            Ok(())
+        };
+        plan.steps().iter().try_for_each(check).map_err(|error: StepError| {
             self.not_shrinkable = error.is_not_shrinkable();
             let reason = error.to_string();
             if error.is_gone() {
@@ -150,12 +113,12 @@ impl<'a> Executor<'a> {
     /// Errors: why a step cannot be undone; the steps before it stay as well.
     pub(super) fn undo(&mut self) -> Result<(), String> {
         while let Some(step) = self.written.pop() {
-            let change = match step.change {
+            let Step { target, change } = step;
+            let change = match change {
                 Change::File { from, to } => Change::File { from: to, to: from },
                 Change::Unit { from, to } => Change::Unit { from: to, to: from },
                 Change::Spec { .. } | Change::Resize { .. } => continue,
             };
-            let target = step.target;
             let reversed = Step { target, change };
             let start = Instant::now();
             failpoint("step.undone");
@@ -169,14 +132,6 @@ impl<'a> Executor<'a> {
             {
                 return Err(error.to_string());
             }
-        }
-        Ok(())
-    }
-
-    /// Refuses a limit below the memory that is in use and cannot be reclaimed.
-    fn check(&self, step: &Step) -> Result<(), StepError> {
-        for (from, to) in step.change.files() {
-            self.cgroup(&step.target)?.outer().check_usage(from, to)?;
         }
         Ok(())
     }
@@ -244,6 +199,7 @@ impl<'a> Executor<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cgroup::CgroupError;
     use crate::model::CpuShares;
 
     #[test]

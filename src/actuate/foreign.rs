@@ -6,18 +6,17 @@
 //! long, up to an hour. It forgets a foreign writer that stays quiet for ten minutes after a pause.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::model::{ControlFile, Target};
+use crate::model::{ControlFile, PodTree, PodValues, Resource, Target};
 
 /// How many flips mark a foreign writer.
 const FLIPS: u32 = 3;
 /// Flips further apart than this are drift.
-const WINDOW: Duration = Duration::from_secs(10 * 60);
-const FIRST_PAUSE: Duration = Duration::from_secs(60);
-const LONGEST_PAUSE: Duration = Duration::from_secs(3600);
+const WINDOW: SignedDuration = SignedDuration::from_mins(10);
+const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(1);
+const LONGEST_PAUSE: SignedDuration = SignedDuration::from_hours(1);
 
 /// One value of a pod: its cgroup and its file.
 type Value = (Target, ControlFile);
@@ -42,7 +41,7 @@ struct Flips {
     count: u32,
     last: Timestamp,
     /// The length of the next pause.
-    pause: Duration,
+    pause: SignedDuration,
     /// The end of the latest pause, until the value is repaired after it.
     until: Option<Timestamp>,
 }
@@ -77,7 +76,7 @@ impl ForeignWriters {
             flips.last = ended.max(now);
             return Verdict::Repair;
         }
-        if now > later(flips.last, WINDOW) {
+        if now.duration_since(flips.last) > WINDOW {
             *flips = Flips::none(now);
         }
         flips.count += 1;
@@ -85,10 +84,57 @@ impl ForeignWriters {
         if flips.count < FLIPS {
             return Verdict::Repair;
         }
-        let until = later(now, flips.pause);
+        let until = now.checked_add(flips.pause).unwrap_or(Timestamp::MAX);
         flips.pause = (flips.pause * 2).min(LONGEST_PAUSE);
         flips.until = Some(until);
         Verdict::LeaveUntil(until)
+    }
+
+    /// Finds the values that another process has changed, and removes from `wanted` those that the agent leaves alone. Does not
+    /// return values that it already left alone before.
+    ///
+    /// `held_before` is false where the pass before failed: a value that differs may then be that pass's own, but the agent still
+    /// leaves alone what it left alone before. The guard has raised the limits of `grown` containers since the last pass, and
+    /// writes them before or after the pass reads the files.
+    pub(super) fn find_flips(
+        &mut self,
+        observed: &PodTree,
+        wanted: &mut PodValues,
+        held_before: bool,
+        grown: &[String],
+    ) -> Vec<(Target, ControlFile, Verdict)> {
+        let now = Timestamp::now();
+        let mut flipped = Vec::new();
+        let PodValues { tree, specs } = wanted;
+        let containers = tree.containers.iter_mut();
+        let containers = containers.map(|(name, settings)| (Target::Container(name.clone()), settings));
+        for (target, settings) in std::iter::once((Target::Pod, &mut tree.pod)).chain(containers) {
+            let Some(held) = observed.get(&target) else { continue };
+            let differs = |file: &ControlFile| held.get(*file).is_some_and(|held| settings.get(*file) != Some(held));
+            let differing: Vec<_> = settings.iter().map(|wanted| wanted.file()).filter(differs).collect();
+            let is_grown = target
+                .container()
+                .map_or(!grown.is_empty(), |name| grown.iter().any(|grown| grown == name));
+            for file in differing {
+                let known = self.paused(&target, file, now).is_some();
+                let is_ours = !held_before || is_grown && file.resource() == Resource::Memory;
+                if is_ours && !known {
+                    continue;
+                }
+                let verdict = self.flipped(&target, file, now);
+                if let Verdict::LeaveUntil(_) = verdict {
+                    settings.remove(file);
+                    if let Some(spec) = target.container().and_then(|name| specs.get_mut(name)) {
+                        // The runtime would write the file with the spec.
+                        spec.forget(file);
+                    }
+                }
+                if !known {
+                    flipped.push((target.clone(), file, verdict));
+                }
+            }
+        }
+        flipped
     }
 
     /// Whether no value of the pod was flipped.
@@ -115,15 +161,10 @@ impl ForeignWriters {
     }
 }
 
-/// A time later than `at`, limited to the latest timestamp.
-fn later(at: Timestamp, by: Duration) -> Timestamp {
-    let by = SignedDuration::try_from(by).unwrap_or(SignedDuration::MAX);
-    at.checked_add(by).unwrap_or(Timestamp::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::{CpuWeight, MemoryLimit, Setting, Settings};
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + seconds).unwrap()
@@ -183,5 +224,51 @@ mod tests {
         assert_eq!(flip(&mut writers, 62 + 602), Verdict::Repair);
         writers.forget();
         assert_eq!(writers.all_paused(at(3)).count(), 0);
+    }
+    fn weight(value: u64) -> Settings {
+        [Setting::CpuWeight(CpuWeight::new(value))].into_iter().collect()
+    }
+
+    fn tree(pod: Settings) -> PodTree {
+        PodTree {
+            pod,
+            ..PodTree::default()
+        }
+    }
+
+    #[test]
+    fn what_the_guard_has_just_grown_is_nobody_elses_change() {
+        let limit = |bytes| [Setting::MemoryMax(MemoryLimit::Bytes(bytes))].into_iter().collect();
+        let found = |name: &str, grown: &str| {
+            let tree = |app: Settings| PodTree {
+                containers: [(name.to_owned(), app)].into(),
+                ..tree(weight(10))
+            };
+            let mut wanted = PodValues {
+                tree: tree(limit(200)),
+                ..PodValues::default()
+            };
+            let mut foreign = ForeignWriters::default();
+            foreign
+                .find_flips(&tree(limit(100)), &mut wanted, true, &[grown.to_owned()])
+                .len()
+        };
+        assert_eq!((found("app", "app"), found("app", "side")), (0, 1));
+    }
+
+    #[test]
+    fn what_is_left_to_somebody_else_stays_so_after_a_pass_that_failed() {
+        let mut foreign = ForeignWriters::default();
+        let mut flip = |held_before: bool| {
+            let mut wanted = PodValues {
+                tree: tree(weight(10)),
+                ..PodValues::default()
+            };
+            foreign.find_flips(&tree(weight(77)), &mut wanted, held_before, &[]);
+            wanted.tree.pod == Settings::default()
+        };
+        assert!(!flip(false), "nothing says that somebody else wrote the value");
+        while !flip(true) {}
+        assert!(flip(false), "a retry fights for the value");
     }
 }

@@ -14,7 +14,6 @@ mod hook;
 mod job;
 mod least_limits;
 mod node;
-mod observe;
 mod pass;
 mod patch;
 mod runtime_stage;

@@ -15,7 +15,6 @@ use super::handles::PodHandles;
 use super::job::{Job, JobDone};
 use super::least_limits::OfPod;
 use super::node::Node;
-use super::observe::flips;
 use super::patch::ResizeError;
 use super::runtime_stage;
 use super::shrink::{Lowering, Next, ShrinkChecks, ShrinkReport, reclaim_below_limits};
@@ -101,9 +100,16 @@ async fn stages(mut pass: Box<Pass>) -> Staged<Box<Pass>> {
         }
         ResizeDecision::Patch(patch) => pass = pass.make_room_and_patch(patch).await?,
     }
-    let pass = pass.run_kernel_stages().await?;
+    let mut pass = pass.run_kernel_stages().await?;
     failpoint("pass.written");
-    let pass = pass.sync_runtime().await?;
+    if pass.job.check_runtime || !pass.plan.is_empty() {
+        let start = Instant::now();
+        let synced = Box::pin(runtime_stage::sync(&mut pass)).await;
+        pass.done.record.stages.runtime = start.elapsed();
+        if let Err(outcome) = synced {
+            return Err(pass.stop(outcome));
+        }
+    }
     let outcome = match pass.done.record.steps.as_slice() {
         [] => Outcome::Unchanged,
         _ => Outcome::Applied,
@@ -221,25 +227,17 @@ impl Pass {
     /// Observes the cgroups, makes room for lower memory limits, and writes, unless a patch comes first. After the patch, the
     /// pass uses what it has observed before.
     async fn run_kernel_stages(mut self: Box<Self>) -> Staged<Box<Self>> {
-        loop {
-            let wait;
-            (self, wait) = self.on_kernel_thread(Self::advance).await?;
-            match wait {
-                Some(until) => tokio::time::sleep_until(until.into()).await,
-                None => return Ok(self),
-            }
-        }
-    }
-
-    async fn on_kernel_thread<T: Send + 'static>(
-        self: Box<Self>,
-        work: impl FnOnce(&mut Self) -> Result<T, Outcome> + Send + 'static,
-    ) -> Staged<(Box<Self>, T)> {
         let node = Arc::clone(&self.node);
-        let _permit = node.concurrency.kernel.acquire().await;
-        match self.blocking(work).await {
-            (pass, Ok(value)) => Ok((pass, value)),
-            (pass, Err(outcome)) => Err(pass.stop(outcome)),
+        loop {
+            let permit = node.concurrency.kernel.acquire().await;
+            let next;
+            (self, next) = self.blocking(Self::advance).await;
+            drop(permit);
+            match next {
+                Ok(Some(until)) => tokio::time::sleep_until(until.into()).await,
+                Ok(None) => return Ok(self),
+                Err(outcome) => return Err(self.stop(outcome)),
+            }
         }
     }
 
@@ -303,15 +301,14 @@ impl Pass {
         let containers = &mut self.job.targets.containers;
         let decided = containers.clone();
         self.least_limits = self.node.least_limits.lift(&live.id.uid, containers);
-        let grown = containers
-            .iter()
-            .zip(decided)
-            .filter(|(now, decided)| **now != *decided);
-        let grown: Vec<_> = grown.map(|(now, _)| now.name.clone()).collect();
+        let pairs = containers.iter().zip(decided);
+        let grown: Vec<_> = pairs
+            .filter_map(|(now, decided)| (*now != decided).then(|| now.name.clone()))
+            .collect();
         self.wanted = self.job.targets.values(&tree, &self.node.traits);
         if !others {
-            let foreign = &mut self.done.foreign;
-            self.done.flipped = flips(&tree, &mut self.wanted, foreign, self.job.held_before, &grown);
+            let (foreign, held_before) = (&mut self.done.foreign, self.job.held_before);
+            self.done.flipped = foreign.find_flips(&tree, &mut self.wanted, held_before, &grown);
         }
         self.plan = plan_files(tree, &self.wanted, &self.node.traits)?;
         self.checks = ShrinkChecks::of(&self.plan, handles, &self.job.seen)?;
@@ -409,19 +406,6 @@ impl Pass {
             }
         }
         Ok(lowered)
-    }
-
-    /// Updates the runtime's stored specs, if the kernel's values have changed.
-    async fn sync_runtime(mut self: Box<Self>) -> Staged<Box<Self>> {
-        if self.job.check_runtime || !self.plan.is_empty() {
-            let start = Instant::now();
-            let synced = Box::pin(runtime_stage::sync(&mut self)).await;
-            self.done.record.stages.runtime = start.elapsed();
-            if let Err(outcome) = synced {
-                return Err(self.stop(outcome));
-            }
-        }
-        Ok(self)
     }
 
     /// Ends the pass with this outcome.

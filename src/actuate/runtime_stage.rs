@@ -10,7 +10,7 @@ use futures::future::join_all;
 use super::node::{Node, RuntimeLink};
 use super::pass::{Pass, opened, plan_files};
 use super::shrink::Freezer;
-use crate::cgroup::{Cgroup, State};
+use crate::cgroup::Cgroup;
 use crate::failpoint::failpoint;
 use crate::model::{
     CgroupVersion, Change, ControlFile, CpuShares, CriResources, LivePod, Outcome, PodTree, PodValues, Setting, Step,
@@ -200,7 +200,7 @@ async fn spec_steps(runtime: &dyn ContainerRuntime, pass: &Pass) -> Result<Vec<S
 /// Whether a container's cgroup still exists: a runtime forgets a container of its own only later.
 fn is_alive(pass: &Pass, target: &Target) -> bool {
     let cgroup = pass.done.handles.as_ref().and_then(|handles| handles.get(target));
-    cgroup.is_some_and(|cgroup| matches!(cgroup.state(), Ok(State::Alive)))
+    cgroup.is_some_and(|cgroup| cgroup.outer().check().is_ok())
 }
 
 /// Puts back the stored specs that the pass updated, after the files ([`Undo::StoredSpecs`]).

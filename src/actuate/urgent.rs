@@ -56,11 +56,8 @@ impl Growable {
     fn pod_limit(&self, node: &Node, held: &PodTree, container: &str, limit: Bytes) -> Option<Bytes> {
         let mut targets = self.targets.clone();
         for NamedRequirements { name, resources } in &mut targets {
-            let standing = if name == container {
-                Some(limit)
-            } else {
-                held.containers.get(name).and_then(Settings::memory_bytes)
-            };
+            let own = (name == container).then_some(limit);
+            let standing = own.or_else(|| held.containers.get(name)?.memory_bytes());
             resources.limits.memory = resources.limits.memory.and(standing).or(resources.limits.memory);
         }
         hierarchy(&self.pod, &targets, &node.traits).pod.memory_limit
@@ -102,32 +99,15 @@ impl Growable {
 /// Grows a container's memory limit, and its pod's where that follows it. Leaves limits that are higher, or absent, alone.
 #[must_use]
 pub fn grow_memory(node: &Node, handles: &PodHandles, growable: &Growable, container: &str, to: Bytes) -> Grown {
-    Grown::by(|grown| {
-        let held = handles.read()?;
-        let mut wanted = PodTree::default();
-        grown.from = held.containers.get(container).and_then(Settings::memory_bytes);
-        if grown.from.is_some_and(|from| from < to) {
-            let version = node.traits.version;
-            wanted.containers.insert(container.to_owned(), limit(version, to));
-            let pod_limit = growable.pod_limit(node, &held, container, to);
-            let higher = pod_limit.filter(|to| held.pod.memory_bytes().is_some_and(|from| from < *to));
-            wanted.pod = higher.map(|to| limit(version, to)).unwrap_or_default();
-        }
-        grown.write(node, handles, held, wanted)
-    })
+    Grown::by(|grown| grown.raise(node, handles, Some((growable, container)), to))
 }
 
 /// Raises the memory limit of the pod's cgroup alone. Leaves a limit that is higher, or absent, alone.
 #[must_use]
 pub fn raise_pod_level(node: &Node, live: &LivePod, to: Bytes) -> Grown {
     Grown::by(|grown| {
-        let (handles, held) = PodHandles::open_and_read(&node.hierarchy, live)?;
-        let mut wanted = PodTree::default();
-        grown.from = held.pod.memory_bytes();
-        if grown.from.is_some_and(|from| from < to) {
-            wanted.pod = limit(node.traits.version, to);
-        }
-        grown.write(node, &handles, held, wanted)
+        let handles = PodHandles::open(&node.hierarchy, live)?;
+        grown.raise(node, &handles, None, to)
     })
 }
 
@@ -149,12 +129,31 @@ impl Grown {
         grown
     }
 
-    /// Writes the wanted values, parents first, as a pass does, and undoes them where a step fails.
-    fn write(&mut self, node: &Node, handles: &PodHandles, held: PodTree, wanted: PodTree) -> Result<(), Outcome> {
-        let wanted = PodValues {
-            tree: wanted,
-            ..PodValues::default()
+    /// Writes the higher limits, parents first, as a pass does, and undoes them where a step fails.
+    fn raise(
+        &mut self,
+        node: &Node,
+        handles: &PodHandles,
+        growing: Option<(&Growable, &str)>,
+        to: Bytes,
+    ) -> Result<(), Outcome> {
+        let held = handles.read()?;
+        let mut wanted = PodValues::default();
+        let own = match growing {
+            Some((_, container)) => held.containers.get(container),
+            None => Some(&held.pod),
         };
+        self.from = own.and_then(Settings::memory_bytes);
+        if self.from.is_some_and(|from| from < to) {
+            let limit = |to| limit(node.traits.version, to);
+            let mut of_pod = Some(to);
+            if let Some((growable, container)) = growing {
+                wanted.tree.containers.insert(container.to_owned(), limit(to));
+                of_pod = growable.pod_limit(node, &held, container, to);
+            }
+            let higher = of_pod.filter(|to| held.pod.memory_bytes().is_some_and(|from| from < *to));
+            wanted.tree.pod = higher.map(limit).unwrap_or_default();
+        }
         let traits = NodeTraits {
             driver: Driver::Cgroupfs,
             ..node.traits

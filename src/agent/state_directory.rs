@@ -15,7 +15,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use jiff::Timestamp;
 use tokio::time::Instant;
 
-use crate::actuate::shrink::{Freezer, thaw_on_panic};
+use crate::actuate::shrink::Freezer;
 use crate::guard::{LentLast, LimitFiles};
 use crate::reconcile::store::{Restored, StateFile};
 

@@ -7,14 +7,14 @@
 //! compares the memory in use and writes the limit. The write is also non-blocking, so that Linux 6.16 and newer neither
 //! reclaim nor kill for it. After the write the agent compares once more, and takes the limit back if it does not fit.
 
-use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::freezer::{FreezeError, Freezer};
+use super::freezer::{FREEZE_BOUND, Freezer};
+use crate::cgroup::systemd::SystemdError;
 use crate::cgroup::{Cgroup, CgroupError, Reason};
 use crate::failpoint::failpoint;
-use crate::model::{Bytes, CgroupVersion, MemoryLimit, Setting};
+use crate::model::{Bytes, CgroupVersion, MemoryLimit, Setting, Target};
 use crate::plan::shrink::{RECLAIM_STEP, Reclaim, slack};
 
 /// How often a pass tries to lower one limit.
@@ -22,36 +22,37 @@ const TRIES: u32 = 5;
 /// The pause after the first try; later ones are longer. A process that needs memory for a moment only frees it meanwhile.
 const PAUSE: Duration = Duration::from_millis(7);
 
-/// Why a limit was not lowered. The file holds its earlier value.
+/// Why a step failed. A limit that was not lowered has its earlier value.
 #[derive(Debug, thiserror::Error)]
-pub enum LowerError {
+pub enum StepError {
     /// The kernel refuses, or a file cannot be read.
     #[error(transparent)]
     Cgroup(#[from] CgroupError),
-    /// The cgroup cannot be frozen.
+    /// The cgroup cannot be frozen, or uses too much memory: the reason, in a sentence.
     #[error("not shrinkable now: {0}")]
-    Freeze(FreezeError),
-    /// Too much memory was in use at each try.
-    #[error(
-        "not shrinkable now: {usage} bytes were in use at {tries} moments one after the other, too close to the wanted limit of \
-         {wanted} bytes: choose a higher one, or wait until less is in use"
-    )]
-    TooMuch {
-        /// Bytes in use at the last try.
-        usage: u64,
-        /// Bytes wanted as the limit.
-        wanted: u64,
-        /// How often the pass tried.
-        tries: u32,
-    },
+    NotShrinkable(String),
+    #[error(transparent)]
+    Systemd(#[from] SystemdError),
+    #[error("{0} has no open cgroup")]
+    NoCgroup(Target),
 }
 
-impl LowerError {
+impl StepError {
     /// Whether the cgroup has ended.
     pub const fn is_gone(&self) -> bool {
         match self {
-            Self::Cgroup(error) | Self::Freeze(FreezeError::Cgroup(error)) => error.is_gone(),
-            Self::Freeze(_) | Self::TooMuch { .. } => false,
+            Self::Cgroup(error) => error.is_gone(),
+            Self::NoCgroup(_) => true,
+            Self::NotShrinkable(_) | Self::Systemd(_) => false,
+        }
+    }
+
+    /// Whether a memory limit could not be lowered now.
+    pub(in crate::actuate) const fn is_not_shrinkable(&self) -> bool {
+        match self {
+            Self::Cgroup(error) => matches!(error.reason, Reason::BelowUsage { .. } | Reason::Busy { .. }),
+            Self::NotShrinkable(_) => true,
+            Self::Systemd(_) | Self::NoCgroup(_) => false,
         }
     }
 }
@@ -59,13 +60,13 @@ impl LowerError {
 /// Lowers a memory limit. Blocks for some tens of milliseconds, longer where v1 has to write out reclaimed pages. Adds the
 /// duration of each freeze to `freezes`, also when it fails.
 ///
-/// Errors: [`LowerError`]; the limit is then unchanged.
+/// Errors: [`StepError`]; the limit is then unchanged.
 pub fn lower(
     cgroup: &Cgroup,
     wanted: Setting,
     freezer: &Freezer,
     freezes: &mut Vec<Duration>,
-) -> Result<(), LowerError> {
+) -> Result<(), StepError> {
     let Some(MemoryLimit::Bytes(bytes)) = wanted.memory() else {
         return Ok(cgroup.write(wanted).map(drop)?);
     };
@@ -75,13 +76,10 @@ pub fn lower(
     }
 }
 
-fn by_the_write(cgroup: &Cgroup, wanted: Setting) -> Result<(), LowerError> {
+fn by_the_write(cgroup: &Cgroup, wanted: Setting) -> Result<(), StepError> {
     for tries in 1.. {
         match cgroup.write(wanted) {
-            Err(CgroupError {
-                reason: Reason::Busy { .. },
-                ..
-            }) if tries < TRIES => sleep(PAUSE * tries),
+            Err(error) if tries < TRIES && matches!(error.reason, Reason::Busy { .. }) => sleep(PAUSE * tries),
             written => return Ok(written.map(drop)?),
         }
     }
@@ -94,7 +92,7 @@ fn while_frozen(
     bytes: Bytes,
     freezer: &Freezer,
     freezes: &mut Vec<Duration>,
-) -> Result<(), LowerError> {
+) -> Result<(), StepError> {
     let outer = cgroup.outer();
     let roof = bytes.saturating_sub(slack(bytes));
     let reclaim = outer.reclaim_way()?;
@@ -106,7 +104,7 @@ fn while_frozen(
         }
         // Freeze only where the limit already fits.
         if usage <= roof {
-            match freezer.freeze(Arc::clone(outer.memory_dir())) {
+            match freezer.freeze(outer.memory_dir())? {
                 Ok(frozen) => {
                     usage = outer.memory_usage()?;
                     failpoint("shrink.frozen");
@@ -114,24 +112,26 @@ fn while_frozen(
                     failpoint("shrink.written");
                     freezes.push(frozen.thaw());
                     match written {
-                        Some(Err(CgroupError {
-                            reason: Reason::BelowUsage { .. },
-                            ..
-                        }))
-                        | None => {}
+                        Some(Err(error)) if matches!(error.reason, Reason::BelowUsage { .. }) => {}
                         Some(written) => return Ok(written.map(drop)?),
+                        None => {}
                     }
                 }
-                Err(FreezeError::TooSlow { stood }) if tries < TRIES => freezes.push(stood),
-                Err(error) => return Err(LowerError::Freeze(error)),
+                Err(stood) if tries < TRIES => freezes.push(stood),
+                Err(_) => {
+                    let bound = FREEZE_BOUND.as_millis();
+                    let why = format!("the cgroup did not stand still within {bound} ms and was let go");
+                    return Err(StepError::NotShrinkable(why));
+                }
             }
         }
         sleep(PAUSE * tries);
         usage = outer.memory_usage()?;
     }
-    Err(LowerError::TooMuch {
-        usage: usage.get(),
-        wanted: bytes.get(),
-        tries: TRIES,
-    })
+    Err(StepError::NotShrinkable(format!(
+        "{} bytes were in use at {TRIES} moments one after the other, too close to the wanted limit of {} bytes: choose a higher \
+         one, or wait until less is in use",
+        usage.get(),
+        bytes.get()
+    )))
 }

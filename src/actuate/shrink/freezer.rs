@@ -1,20 +1,27 @@
 //! Freezes a cgroup for the moment of one write, and always thaws it.
 //!
 //! - The write succeeds, is refused or takes too long: [`Frozen`] thaws when it is dropped.
-//! - A thread panics: unwinding drops [`Frozen`]; where panics end the process instead, the panic hook runs [`thaw_all`].
+//! - A thread panics: the panic hook restores every cgroup that has a marker ([`Freezer::thaw_on_panic`]).
 //! - SIGTERM: the agent ends after the passes that run.
 //! - SIGKILL: the marker lets the next start of the agent thaw the cgroup ([`Freezer::thaw_left_behind`]). Until then the
 //!   cgroup stays frozen.
 //!
 //! The agent leaves a cgroup alone that another process has frozen, or that the agent itself runs in.
+//!
+//! Each marker is a file. It names a cgroup that the agent has frozen, or whose limits a runtime may change. The agent writes it
+//! before it freezes the cgroup or calls the runtime, and removes it after it has restored the cgroup. The file outlives the
+//! process, not the machine: a reboot ends the cgroup as well, so the agent does not sync it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::marker::Marker;
+use serde::{Deserialize, Serialize};
+
+use super::commit::StepError;
 use crate::cgroup::{CgroupError, Dir};
 use crate::failpoint::failpoint;
 
@@ -22,89 +29,184 @@ use crate::failpoint::failpoint;
 pub const FREEZE_BOUND: Duration = Duration::from_millis(100);
 /// The time between two reads of the freezer's state. The kernel notifies no more often than every 10 ms.
 const POLL: Duration = Duration::from_micros(200);
-/// How often the agent tries to thaw. No cause of a failure is known.
-const THAW_TRIES: u32 = 5;
-
-/// The cgroups that this process has frozen.
-static FROZEN: Mutex<Vec<Arc<Dir>>> = Mutex::new(Vec::new());
+/// The directory of the markers.
+const DIRECTORY: &str = "frozen";
 
 /// Freezes cgroups, and leaves markers for the next start of the agent.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Freezer {
-    /// The directory of the markers.
-    pub(super) directory: PathBuf,
+    directory: PathBuf,
 }
 
 /// A cgroup that is frozen for as long as this value lives.
 #[derive(Debug)]
-pub(super) struct Frozen {
-    cgroup: Arc<Dir>,
-    marker: Option<Marker>,
+pub(super) struct Frozen<'d> {
+    cgroup: &'d Dir,
+    marker: Marker,
     since: Instant,
 }
 
-/// Why a cgroup was not frozen.
-#[derive(Debug, thiserror::Error)]
-pub enum FreezeError {
-    #[error(transparent)]
-    Cgroup(#[from] CgroupError),
-    /// The kernel has no freezer for this cgroup.
-    #[error("this kernel has no freezer for cgroups (from Linux 5.2)")]
-    NoFreezer,
-    /// The cgroup or an ancestor was frozen already.
-    #[error("somebody else has frozen the cgroup; it is left alone until it runs again")]
-    FrozenByOther,
-    /// The agent runs in the cgroup, and would freeze itself.
-    #[error("the agent itself runs in the cgroup and would freeze with it")]
-    HoldsAgent,
-    /// Freezing took longer than [`FREEZE_BOUND`].
-    #[error("the cgroup did not stand still within {} ms and was let go", FREEZE_BOUND.as_millis())]
-    TooSlow {
-        /// How long the kernel held processes of the cgroup.
-        stood: Duration,
-    },
-    /// Without a marker, an agent that is killed would leave the cgroup frozen for good.
-    #[error("cannot leave a marker for the next start: {0}")]
-    NoMarker(std::io::Error),
+/// The marker of one cgroup.
+#[derive(Debug)]
+pub(in crate::actuate) struct Marker(PathBuf);
+
+/// The content of a marker.
+#[derive(Debug, Serialize, Deserialize)]
+struct Content {
+    /// The cgroup's directory in the file system.
+    cgroup: PathBuf,
+    /// The directory's inode number: a later cgroup at the same path has another one.
+    number: u64,
+    /// The values of the cgroup's limits before a call to the runtime. With these the cgroup was not frozen.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    limits: BTreeMap<String, String>,
+}
+
+/// The cgroups that an earlier agent had frozen.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct LeftBehind {
+    /// The cgroups that were still frozen, and are thawed now.
+    pub thawed: Vec<PathBuf>,
+    /// Markers that cannot be read, and cgroups that cannot be thawed, one sentence each.
+    pub problems: Vec<String>,
 }
 
 impl Freezer {
-    /// Freezes a cgroup and waits until the kernel has stopped every process in it, for [`FREEZE_BOUND`] at most.
-    pub(super) fn freeze(&self, cgroup: Arc<Dir>) -> Result<Frozen, FreezeError> {
-        let state = cgroup.freezer_state()?.ok_or(FreezeError::NoFreezer)?;
-        if state.requested || state.frozen {
-            return Err(FreezeError::FrozenByOther);
-        }
-        if cgroup.contains(std::process::id())? {
-            return Err(FreezeError::HoldsAgent);
-        }
-        let marker = self
-            .place_marker(&cgroup, BTreeMap::new())
-            .map_err(FreezeError::NoMarker)?;
-        failpoint("freeze.marked");
-        registry().push(Arc::clone(&cgroup));
-        let frozen = Frozen {
-            cgroup,
-            marker: Some(marker),
-            since: Instant::now(),
+    /// A freezer with its markers below a state directory. Makes the directory of the markers if it is missing.
+    ///
+    /// Errors: the directory cannot be made.
+    pub fn below(state_directory: &Path) -> io::Result<Self> {
+        let directory = state_directory.join(DIRECTORY);
+        fs::create_dir_all(&directory)?;
+        Ok(Self { directory })
+    }
+
+    /// Freezes a cgroup and waits until the kernel has stopped every process in it, for [`FREEZE_BOUND`] at most. After that
+    /// time the cgroup is thawed again, and the answer is how long the kernel held processes of it.
+    ///
+    /// Errors: the cgroup cannot be frozen, and is not.
+    pub(super) fn freeze<'d>(&self, cgroup: &'d Dir) -> Result<Result<Frozen<'d>, Duration>, StepError> {
+        let refused = |why: &str| Err(StepError::NotShrinkable(why.to_owned()));
+        let Some(state) = cgroup.freezer_state().map_err(not_frozen)? else {
+            return refused("this kernel has no freezer for cgroups (from Linux 5.2)");
         };
-        frozen.cgroup.set_frozen(true)?;
+        if state.requested || state.frozen {
+            return refused("somebody else has frozen the cgroup; it is left alone until it runs again");
+        }
+        if cgroup.contains(std::process::id()).map_err(not_frozen)? {
+            return refused("the agent itself runs in the cgroup and would freeze with it");
+        }
+        // Without a marker, an agent that is killed would leave the cgroup frozen for good.
+        let marker = match self.place_marker(cgroup, BTreeMap::new()) {
+            Ok(marker) => marker,
+            Err(error) => return refused(&format!("cannot leave a marker for the next start: {error}")),
+        };
+        failpoint("freeze.marked");
+        let since = Instant::now();
+        let frozen = Frozen { cgroup, marker, since };
+        cgroup.set_frozen(true).map_err(not_frozen)?;
         failpoint("freeze.asked");
         loop {
             // Read the clock before the state: an agent that is not scheduled in between must not call a frozen cgroup slow.
-            let elapsed = frozen.since.elapsed();
-            if frozen.cgroup.freezer_state()?.is_some_and(|state| state.frozen) {
-                return Ok(frozen);
+            let elapsed = since.elapsed();
+            if cgroup
+                .freezer_state()
+                .map_err(not_frozen)?
+                .is_some_and(|state| state.frozen)
+            {
+                return Ok(Ok(frozen));
             }
             if elapsed > FREEZE_BOUND {
-                return Err(FreezeError::TooSlow { stood: frozen.thaw() });
+                return Ok(Err(frozen.thaw()));
             }
             sleep(POLL);
         }
     }
+
+    /// Writes a marker for a cgroup that is about to be frozen, or, with `limits`, whose limits a runtime may change.
+    pub(in crate::actuate) fn place_marker(
+        &self,
+        cgroup: &Dir,
+        limits: BTreeMap<String, String>,
+    ) -> io::Result<Marker> {
+        let kind = if limits.is_empty() { "" } else { "-limits" };
+        let path = self.directory.join(format!("{:x}{kind}.json", cgroup.number()));
+        let content = Content {
+            cgroup: cgroup.path().to_owned(),
+            number: cgroup.number(),
+            limits,
+        };
+        fs::write(&path, serde_json::to_vec(&content)?)?;
+        Ok(Marker(path))
+    }
+
+    fn markers(&self) -> io::Result<impl Iterator<Item = Marker>> {
+        let entries = fs::read_dir(&self.directory)?;
+        Ok(entries.flatten().map(|entry| Marker(entry.path())))
+    }
+
+    /// Thaws every cgroup that an agent had frozen when it was killed, puts back the limits that a runtime changed meanwhile,
+    /// and removes the markers. Keeps the marker of a cgroup where that fails.
+    pub fn thaw_left_behind(&self) -> LeftBehind {
+        let mut left = LeftBehind::default();
+        let markers = self.markers().inspect_err(|error| {
+            left.problems.push(format!("{}: {error}", self.directory.display()));
+        });
+        for marker in markers.into_iter().flatten() {
+            let restored = match marker.content() {
+                Ok(content) => content.restore().map_err(|error| error.to_string()),
+                // The agent was killed while it wrote the marker, before it froze the cgroup.
+                Err(error) if matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof) => {
+                    marker.remove();
+                    Err(format!("not understood, and removed: {error}"))
+                }
+                Err(error) => Err(error.to_string()),
+            };
+            match restored {
+                Ok(thawed) => {
+                    left.thawed.extend(thawed);
+                    marker.remove();
+                }
+                Err(problem) => left.problems.push(format!("{}: {problem}", marker.0.display())),
+            }
+        }
+        left
+    }
+
+    /// Makes every panic thaw the frozen cgroups first: a process that a panic ends drops no value. The markers stay for the
+    /// next start.
+    pub fn thaw_on_panic(&self) {
+        let (freezer, report) = (self.clone(), std::panic::take_hook());
+        std::panic::set_hook(Box::new(move |panic| {
+            freezer.thaw_all();
+            report(panic);
+        }));
+    }
+
+    fn thaw_all(&self) {
+        let contents = self
+            .markers()
+            .into_iter()
+            .flatten()
+            .filter_map(|marker| marker.content().ok());
+        for content in contents {
+            if let Err(error) = content.restore() {
+                tracing::error!(%error, "a cgroup could not be thawed; the next start of the agent tries again");
+            }
+        }
+    }
 }
 
-impl Frozen {
+/// An error of a cgroup that is to be frozen: its limit cannot be lowered now.
+fn not_frozen(error: CgroupError) -> StepError {
+    if error.is_gone() {
+        StepError::Cgroup(error)
+    } else {
+        StepError::NotShrinkable(error.to_string())
+    }
+}
+
+impl Frozen<'_> {
     /// Thaws the cgroup; returns the time since the request to freeze it.
     pub(super) fn thaw(self) -> Duration {
         let since = self.since;
@@ -113,55 +215,66 @@ impl Frozen {
     }
 }
 
-impl Drop for Frozen {
+impl Drop for Frozen<'_> {
     fn drop(&mut self) {
-        let mut thawed = self.cgroup.set_frozen(false);
-        for _ in 1..THAW_TRIES {
-            if thawed.is_ok() {
-                break;
-            }
-            sleep(Duration::from_millis(1));
-            thawed = self.cgroup.set_frozen(false);
-        }
-        registry().retain(|frozen| !Arc::ptr_eq(frozen, &self.cgroup));
-        match thawed {
+        // No cause of a failure is known.
+        match self.cgroup.set_frozen(false).or_else(|_| self.cgroup.set_frozen(false)) {
             Err(error) if !error.is_gone() => {
                 // The marker stays.
                 tracing::error!(%error, "a cgroup could not be thawed; the next start of the agent tries again");
             }
             Ok(()) | Err(_) => {
                 failpoint("freeze.thawed");
-                if let Some(marker) = self.marker.take() {
-                    marker.remove();
-                }
+                self.marker.remove();
             }
         }
     }
 }
 
-fn registry() -> std::sync::MutexGuard<'static, Vec<Arc<Dir>>> {
-    FROZEN.lock().unwrap_or_else(PoisonError::into_inner)
-}
+impl Marker {
+    fn content(&self) -> io::Result<Content> {
+        Ok(serde_json::from_slice(&fs::read(&self.0)?)?)
+    }
 
-/// Thaws every cgroup that this process has frozen. For the panic hook: a process that a panic ends drops no value.
-pub fn thaw_all() {
-    // The panicking thread may hold the lock; then the markers stay for the next start.
-    let Ok(frozen) = FROZEN.try_lock() else { return };
-    for cgroup in &*frozen {
-        if let Err(error) = cgroup.set_frozen(false) {
-            tracing::error!(%error, "a cgroup could not be thawed; the next start of the agent tries again");
+    /// Removes the marker of a cgroup that is restored. A marker that stays does no harm: at the next start its cgroup is not
+    /// frozen, or is another one.
+    pub(in crate::actuate) fn remove(&self) {
+        if let Err(error) = fs::remove_file(&self.0) {
+            tracing::warn!(marker = %self.0.display(), %error, "the marker of a cgroup could not be removed");
         }
     }
 }
 
-/// Makes every panic thaw the frozen cgroups first.
-pub fn thaw_on_panic() {
-    let report = std::panic::take_hook();
-    std::panic::set_hook(Box::new(move |panic| {
-        thaw_all();
-        report(panic);
-    }));
+impl Content {
+    /// Thaws the cgroup or puts its limits back; returns the cgroup if it was frozen. Leaves a later cgroup of that path alone.
+    fn restore(self) -> Result<Option<PathBuf>, CgroupError> {
+        match self.restore_open() {
+            Err(error) if !error.is_gone() => Err(error),
+            restored => Ok((restored == Ok(true)).then_some(self.cgroup)),
+        }
+    }
+
+    fn restore_open(&self) -> Result<bool, CgroupError> {
+        let cgroup = Dir::open(self.cgroup.clone())?;
+        if cgroup.number() != self.number {
+            return Ok(false);
+        }
+        if !self.limits.is_empty() {
+            if cgroup.restore_limits(&self.limits)? {
+                tracing::warn!(cgroup = %self.cgroup.display(), limits = ?self.limits,
+                    "put back limits that the runtime had changed when the agent was killed");
+            }
+            return Ok(false);
+        }
+        let was_frozen = cgroup.freezer_state()?.is_some_and(|state| state.requested);
+        if was_frozen {
+            cgroup.set_frozen(false)?;
+        }
+        Ok(was_frozen)
+    }
 }
 
+#[cfg(test)]
+mod marker_tests;
 #[cfg(test)]
 mod tests;

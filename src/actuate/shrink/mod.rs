@@ -9,13 +9,11 @@
 mod check;
 mod commit;
 mod freezer;
-mod marker;
 mod watch;
 
 pub use check::SeenBefore;
-pub use commit::{LowerError, lower};
-pub use freezer::{FREEZE_BOUND, FreezeError, Freezer, thaw_all, thaw_on_panic};
-pub use marker::LeftBehind;
+pub use commit::{StepError, lower};
+pub use freezer::{FREEZE_BOUND, Freezer, LeftBehind};
 pub use watch::{Verdict, watch};
 
 pub(super) use check::{Next, ShrinkChecks, reclaim_below_limits};

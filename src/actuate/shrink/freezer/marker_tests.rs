@@ -1,0 +1,82 @@
+//! Markers, and what the next start of an agent makes of them.
+
+use super::*;
+
+/// Plain files in the place of a cgroup.
+fn cgroup(root: &Path, freeze: &str) -> Dir {
+    let directory = root.join("cgroup");
+    fs::create_dir_all(&directory).unwrap();
+    fs::write(directory.join("cgroup.freeze"), freeze).unwrap();
+    fs::write(directory.join("cgroup.events"), "populated 1\nfrozen 0\n").unwrap();
+    Dir::open(directory).unwrap()
+}
+
+fn asked(cgroup: &Dir) -> bool {
+    cgroup.freezer_state().unwrap().unwrap().requested
+}
+
+#[test]
+fn what_was_left_frozen_goes_on_at_the_next_start_and_is_forgotten() {
+    let root = tempfile::tempdir().unwrap();
+    let markers = Freezer::below(root.path()).unwrap();
+    let freezer = cgroup(root.path(), "1\n");
+    drop(markers.place_marker(&freezer, BTreeMap::new()).unwrap());
+    let left = markers.thaw_left_behind();
+    assert_eq!(left.thawed, [freezer.path()]);
+    assert_eq!(left.problems, Vec::<String>::new());
+    assert!(!asked(&freezer));
+    assert_eq!(markers.thaw_left_behind(), LeftBehind::default());
+}
+
+#[test]
+fn another_cgroup_of_the_same_path_is_left_alone() {
+    let root = tempfile::tempdir().unwrap();
+    let markers = Freezer::below(root.path()).unwrap();
+    drop(
+        markers
+            .place_marker(&cgroup(root.path(), "0\n"), BTreeMap::new())
+            .unwrap(),
+    );
+    fs::rename(root.path().join("cgroup"), root.path().join("earlier")).unwrap();
+    let other = cgroup(root.path(), "1\n");
+    assert_eq!(markers.thaw_left_behind(), LeftBehind::default());
+    assert!(asked(&other), "somebody else froze it");
+}
+
+#[test]
+fn a_marker_of_a_cgroup_that_ended_or_was_cut_off_is_removed() {
+    let root = tempfile::tempdir().unwrap();
+    let markers = Freezer::below(root.path()).unwrap();
+    drop(
+        markers
+            .place_marker(&cgroup(root.path(), "0\n"), BTreeMap::new())
+            .unwrap(),
+    );
+    fs::remove_dir_all(root.path().join("cgroup")).unwrap();
+    assert_eq!(markers.thaw_left_behind(), LeftBehind::default());
+    fs::write(markers.directory.join("1.json"), "{\"cgro").unwrap();
+    assert_eq!(markers.thaw_left_behind().problems.len(), 1);
+    assert_eq!(markers.thaw_left_behind(), LeftBehind::default());
+}
+
+#[test]
+fn limits_that_a_runtime_changed_while_the_agent_was_killed_are_put_back_at_the_next_start() {
+    let root = tempfile::tempdir().unwrap();
+    let markers = Freezer::below(root.path()).unwrap();
+    cgroup(root.path(), "1\n");
+    let file = root.path().join("cgroup/memory.swap.max");
+    fs::write(&file, "104857600\n").unwrap();
+    let dir = Dir::open(root.path().join("cgroup")).unwrap();
+    let chosen = dir.custom_limits().unwrap();
+    drop(markers.place_marker(&dir, chosen).unwrap());
+    fs::write(&file, "0\n").unwrap();
+    assert_eq!(markers.thaw_left_behind(), LeftBehind::default(), "it was not frozen");
+    assert_eq!(fs::read_to_string(&file).unwrap().lines().next(), Some("104857600"));
+    fs::write(&file, "0\n").unwrap();
+    assert_eq!(markers.thaw_left_behind(), LeftBehind::default());
+    assert_eq!(
+        fs::read_to_string(&file).unwrap().lines().next(),
+        Some("0"),
+        "forgotten"
+    );
+}

@@ -121,35 +121,33 @@ impl Hierarchy {
                  check that the kernel has it ({controller} in /proc/cgroups, no cgroup_disable={controller} at boot)"
             )))
         };
-        let (v1, absent) = match (cpu, memory) {
-            (Some(cpu), Some(memory)) => {
-                let version = CgroupVersion::V1;
-                return Ok(Self { version, cpu, memory });
-            }
-            (Some(cpu), None) => (Some(cpu), Resource::Memory),
-            (None, memory) => (memory, Resource::Cpu),
-        };
+        if let (Some(cpu), Some(memory)) = (&cpu, &memory) {
+            return Ok(Self {
+                version: CgroupVersion::V1,
+                cpu: cpu.clone(),
+                memory: memory.clone(),
+            });
+        }
+        let absent = if cpu.is_some() { Resource::Memory } else { Resource::Cpu };
         let Some(v2) = v2 else {
             return missing(absent);
         };
         let path = v2.point.join("cgroup.controllers");
         let controllers = fs::read_to_string(&path).map_err(|error| LayoutError::unreadable(&path, &error))?;
-        let has = |controller: Resource| controllers.split_whitespace().any(|name| name == controller.name());
-        match v1 {
-            Some(v1) if has(absent) => Err(LayoutError(format!(
+        let lacks = |controller: &Resource| controllers.split_whitespace().all(|name| name != controller.name());
+        match (cpu.or(memory), Resource::ALL.into_iter().find(lacks)) {
+            (None, None) => Ok(Self {
+                version: CgroupVersion::V2,
+                cpu: v2.clone(),
+                memory: v2,
+            }),
+            (None, Some(controller)) => missing(controller),
+            (Some(_), _) if lacks(&absent) => missing(absent),
+            (Some(v1), _) => Err(LayoutError(format!(
                 "cpu and memory are divided between cgroup v1 ({}) and v2 ({}); no kubelet runs on such a machine",
                 v1.point.display(),
                 v2.point.display()
             ))),
-            Some(_) => missing(absent),
-            None => match Resource::ALL.into_iter().find(|controller| !has(*controller)) {
-                Some(absent) => missing(absent),
-                None => Ok(Self {
-                    version: CgroupVersion::V2,
-                    cpu: v2.clone(),
-                    memory: v2,
-                }),
-            },
         }
     }
 

@@ -121,7 +121,12 @@ impl Kubepods {
                 match self.place(&path) {
                     Some(Place::Qos(_)) => parents.push(path),
                     Some(Place::Pod(place)) => {
-                        let containers = self.containers(mount, &path)?;
+                        let entry = |path: CgroupPath| match self.place(&path) {
+                            Some(Place::Container(_, id)) => Some(ContainerEntry { id, path }),
+                            _ => None,
+                        };
+                        let mut containers: Vec<_> = children(mount, &path)?.into_iter().filter_map(entry).collect();
+                        containers.sort_by(|a, b| a.path.cmp(&b.path));
                         pods.push(PodEntry {
                             place,
                             path,
@@ -134,16 +139,6 @@ impl Kubepods {
         }
         pods.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(pods)
-    }
-
-    fn containers(&self, mount: &Path, pod: &CgroupPath) -> Result<Vec<ContainerEntry>, LayoutError> {
-        let entry = |path: CgroupPath| match self.place(&path) {
-            Some(Place::Container(_, id)) => Some(ContainerEntry { id, path }),
-            _ => None,
-        };
-        let mut containers: Vec<ContainerEntry> = children(mount, pod)?.into_iter().filter_map(entry).collect();
-        containers.sort_by(|a, b| a.path.cmp(&b.path));
-        Ok(containers)
     }
 }
 

@@ -20,35 +20,24 @@ use tokio::io::unix::AsyncFd;
 
 use super::file::Dir;
 use super::{Cgroup, CgroupError, Identity, Reason};
-use crate::model::ControlFile;
 
 /// A change that inotify reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Notice {
-    /// A process wrote a file of the cgroup, whose value may or may not have changed, or the cgroup was removed.
-    Changed(Identity),
+pub enum Notice<K = Identity> {
+    /// A process wrote a file with this key, whose value may or may not have changed, or the cgroup was removed.
+    Changed(K),
     /// The kernel dropped notices (`fs.inotify.max_queued_events`): check everything.
     Overflow,
 }
 
-/// Watches the files of cgroups.
+/// Watches files of cgroups. The key of a file is its cgroup's identity, or the caller's own.
 #[derive(Debug)]
-pub struct Watch {
+pub struct Watch<K = Identity> {
     inotify: Inotify,
-    files: HashMap<WatchDescriptor, Identity>,
+    files: HashMap<WatchDescriptor, K>,
 }
 
 impl Watch {
-    /// Opens the inotify descriptor.
-    ///
-    /// Errors: EMFILE when this user has `fs.inotify.max_user_instances` descriptors.
-    pub fn new() -> Result<Self, Errno> {
-        Ok(Self {
-            inotify: Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?,
-            files: HashMap::new(),
-        })
-    }
-
     /// Watches every file of an open cgroup. The watch follows the opened directory, not its path.
     ///
     /// Errors: the cgroup is gone, it has none of the files, or ENOSPC when `fs.inotify.max_user_watches` is reached. Then no
@@ -60,11 +49,8 @@ impl Watch {
             .dirs()
             .flat_map(|dir| dir.files().iter().map(move |file| (dir, *file)))
         {
-            match self.add_file(dir.dir(file.resource()), file) {
-                Ok(watch) => {
-                    watched = true;
-                    self.files.insert(watch, identity);
-                }
+            match self.add_file(dir.dir(file.resource()), file.name(), identity) {
+                Ok(()) => watched = true,
                 Err(error) if error.reason == Reason::Absent => absent = Some(error),
                 Err(error) => {
                     self.remove(identity);
@@ -77,20 +63,36 @@ impl Watch {
             _ => Ok(identity),
         }
     }
+}
 
-    /// Names the file by the directory's descriptor, so that the file belongs to the opened cgroup.
-    fn add_file(&self, dir: &Dir, file: ControlFile) -> Result<WatchDescriptor, CgroupError> {
-        let path = PathBuf::from(format!("/proc/self/fd/{}/{file}", dir.as_fd().as_raw_fd()));
-        self.inotify
-            .add_watch(&path, AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_DELETE_SELF)
-            .map_err(|errno| dir.failed(file.name(), errno, "watch the file"))
+impl<K: Copy + PartialEq> Watch<K> {
+    /// Opens the inotify descriptor.
+    ///
+    /// Errors: EMFILE when this user has `fs.inotify.max_user_instances` descriptors.
+    pub fn new() -> Result<Self, Errno> {
+        Ok(Self {
+            inotify: Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?,
+            files: HashMap::new(),
+        })
     }
 
-    /// Stops watching a cgroup, and drops its queued notices.
-    pub fn remove(&mut self, cgroup: Identity) {
+    /// Watches one file. Names it by the directory's descriptor, so that the file belongs to the opened cgroup.
+    ///
+    /// Errors: as of [`Watch::add`].
+    pub fn add_file(&mut self, dir: &Dir, name: &str, key: K) -> Result<(), CgroupError> {
+        let path = PathBuf::from(format!("/proc/self/fd/{}/{name}", dir.as_fd().as_raw_fd()));
+        let flags = AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_DELETE_SELF;
+        let watch = self.inotify.add_watch(&path, flags);
+        let watch = watch.map_err(|errno| dir.failed(name, errno, "watch the file"))?;
+        self.files.insert(watch, key);
+        Ok(())
+    }
+
+    /// Stops watching the files with this key, and drops their queued notices.
+    pub fn remove(&mut self, key: K) {
         let inotify = &self.inotify;
         self.files.retain(|watch, of| {
-            if *of != cgroup {
+            if *of != key {
                 return true;
             }
             match inotify.rm_watch(*watch) {
@@ -105,7 +107,7 @@ impl Watch {
     /// Takes all notices, without waiting. Several writes to one file may be one notice.
     ///
     /// Errors: the kernel's errno, except EAGAIN (there is no notice).
-    pub fn drain(&mut self) -> Result<Vec<Notice>, Errno> {
+    pub fn drain(&mut self) -> Result<Vec<Notice<K>>, Errno> {
         let mut notices = Vec::new();
         loop {
             match self.inotify.read_events() {
@@ -132,7 +134,7 @@ impl Watch {
         AsyncFd::try_new(self).map_err(io::Error::from)
     }
 
-    fn notice(&mut self, event: &InotifyEvent) -> Option<Notice> {
+    fn notice(&mut self, event: &InotifyEvent) -> Option<Notice<K>> {
         if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
             return Some(Notice::Overflow);
         }
@@ -144,13 +146,13 @@ impl Watch {
     }
 }
 
-impl AsFd for Watch {
+impl<K> AsFd for Watch<K> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()
     }
 }
 
-impl AsRawFd for Watch {
+impl<K> AsRawFd for Watch<K> {
     fn as_raw_fd(&self) -> RawFd {
         self.inotify.as_fd().as_raw_fd()
     }

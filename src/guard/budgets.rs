@@ -145,15 +145,14 @@ impl Budgets {
         &mut self,
         at: Duration,
         claimant: &Guarded,
-        limit: Bytes,
         need: &Need,
         ceiling: Bytes,
         free: Bytes,
     ) -> Result<Bytes, Refusal> {
-        self.expire(at);
+        self.given.retain(|given| at.saturating_sub(given.at) <= WINDOW);
         // The kernel counts whole pages, so no limit lies between two of them.
         let highest = self.page.round_down(ceiling);
-        if highest <= limit {
+        if highest <= need.limit {
             return Err(Refusal::Ceiling { ceiling });
         }
         let least = need.least.min(highest).get();
@@ -168,13 +167,13 @@ impl Budgets {
                 left: Bytes::new(left),
             });
         }
-        let to = self.within_budgets(claimant, limit.get(), least, to)?;
+        let to = self.within_budgets(claimant, need.limit.get(), least, to)?;
         let whole = to / UNIT * UNIT;
         let to = if whole >= least { whole } else { to };
         self.given.push_back(Given {
             at,
             pod: claimant.pod.uid.clone(),
-            bytes: to - limit.get(),
+            bytes: to - need.limit.get(),
         });
         self.promise(claimant.clone(), Bytes::new(to), need.used);
         Ok(Bytes::new(to))
@@ -216,11 +215,6 @@ impl Budgets {
             Some((limit, used)) => self.promise(claimant.clone(), limit, used),
             None => self.release(claimant),
         }
-    }
-
-    fn expire(&mut self, at: Duration) {
-        let is_old = |given: &mut Given| at.saturating_sub(given.at) > WINDOW;
-        while self.given.pop_front_if(is_old).is_some() {}
     }
 }
 

@@ -59,7 +59,7 @@ impl Worker {
                     self.budgets.release(&watched.of());
                 }
                 if let Verdict::Grow(need) = verdict {
-                    self.grow(node, watched, limit, &need);
+                    self.grow(node, watched, &need);
                 }
             }
             // The runtime reports the end, and the next watchlist leaves the container out.
@@ -75,7 +75,7 @@ impl Worker {
         }
     }
 
-    fn grow(&mut self, node: &Node, watched: &mut Watched, limit: Bytes, need: &Need) {
+    fn grow(&mut self, node: &Node, watched: &mut Watched, need: &Need) {
         let handles = match PodHandles::open(&node.hierarchy, &watched.pod.live) {
             Ok(handles) => handles,
             Err(error) => return self.refuse(watched, &error.into(), None),
@@ -83,41 +83,35 @@ impl Worker {
         let Some(highest) = watched.terms.memory else {
             // The container is watched for its evidence only.
             watched.due = self.now() + AT_CEILING;
-            return self.request_evidence(node, &handles, watched, limit, need);
+            return self.request_evidence(node, &handles, watched, need);
         };
         let kept = watched.kept_for_evidence().unwrap_or_default();
-        let refusal = match self.grant(node, &handles, watched, (limit, highest.saturating_sub(kept)), need) {
-            Ok(to) => return self.grow_to(node, &handles, watched, (limit, to), need),
+        let refusal = match self.grant(node, &handles, watched, highest.saturating_sub(kept), need) {
+            Ok(to) => return self.grow_to(node, &handles, watched, to, need),
             Err(refusal @ Refusal::Unreadable(_)) => return self.refuse(watched, &refusal, None),
             Err(Refusal::Ceiling { .. }) => Refusal::Ceiling { ceiling: highest },
             Err(refusal) => refusal,
         };
-        self.refuse(watched, &refusal, Some(describe(limit, need)));
+        self.refuse(watched, &refusal, Some(describe(need)));
         if let Refusal::Ceiling { .. } | Refusal::Pod { .. } = refusal {
             watched.due = self.now() + AT_CEILING;
         }
-        self.request_evidence(node, &handles, watched, limit, need);
+        self.request_evidence(node, &handles, watched, need);
     }
 
     /// Asks once for the evidence of a container whose limit will be reached and cannot grow, and lends the memory kept for that.
-    fn request_evidence(
-        &mut self,
-        node: &Node,
-        handles: &PodHandles,
-        watched: &mut Watched,
-        limit: Bytes,
-        need: &Need,
-    ) {
+    fn request_evidence(&mut self, node: &Node, handles: &PodHandles, watched: &mut Watched, need: &Need) {
         let Some(kept) = watched.request_evidence() else { return };
+        let limit = need.limit;
         let need = Need {
             wanted: limit.saturating_add(kept),
             least: limit.saturating_add(Bytes::new(UNIT)),
             ..*need
         };
         let ceiling = watched.terms.memory.filter(|_| need.least <= need.wanted);
-        let granted = ceiling.and_then(|ceiling| self.grant(node, handles, watched, (limit, ceiling), &need).ok());
+        let granted = ceiling.and_then(|ceiling| self.grant(node, handles, watched, ceiling, &need).ok());
         if let Some(to) = granted {
-            self.grow_to(node, handles, watched, (limit, to), &need);
+            self.grow_to(node, handles, watched, to, &need);
         }
         let lent = granted.filter(|to| watched.lent.limit == Some(*to)).unwrap_or(limit);
         self.report(watched, GuardEvent::Pressure { limit, lent });
@@ -131,24 +125,24 @@ impl Worker {
         node: &Node,
         handles: &PodHandles,
         watched: &Watched,
-        (limit, ceiling): (Bytes, Bytes),
+        ceiling: Bytes,
         need: &Need,
     ) -> Result<Bytes, Refusal> {
         let (now, pod, of) = (self.now(), &watched.pod, watched.of());
         let reserve = self.settings.reserve;
         let memory = self.account.read(&node.hierarchy, now, &of.pod.uid, reserve)?;
-        let bound = if ceiling > limit {
+        let bound = if ceiling > need.limit {
             pod.growable.bound(node, handles, &of.container, ceiling)?
         } else {
             None
         };
         match bound.filter(|bound| bound.left <= ceiling) {
-            Some(PodBound { limit: of_pod, left }) if left.get() < limit.get() + UNIT => {
+            Some(PodBound { limit: of_pod, left }) if left.get() < need.limit.get() + UNIT => {
                 Err(Refusal::Pod { limit: of_pod, left })
             }
             bound => {
                 let ceiling = bound.map_or(ceiling, |bound| bound.left);
-                self.budgets.grant(now, &of, limit, need, ceiling, memory)
+                self.budgets.grant(now, &of, need, ceiling, memory)
             }
         }
     }
@@ -165,14 +159,7 @@ impl Worker {
     }
 
     /// Writes the granted limit, after it has become the least limit for all passes.
-    fn grow_to(
-        &mut self,
-        node: &Node,
-        handles: &PodHandles,
-        watched: &mut Watched,
-        (limit, to): (Bytes, Bytes),
-        need: &Need,
-    ) {
+    fn grow_to(&mut self, node: &Node, handles: &PodHandles, watched: &mut Watched, to: Bytes, need: &Need) {
         let (pod, of) = (Arc::clone(&watched.pod), watched.of());
         let (uid, name) = (&of.pod.uid, &of.container);
         self.files.note_lent(uid, name, to);
@@ -190,7 +177,7 @@ impl Worker {
                 return;
             }
         }
-        let (why, grown) = (describe(limit, need), Box::new(grown));
+        let (why, grown) = (describe(need), Box::new(grown));
         let used = need.used;
         self.report(watched, GuardEvent::Grew { used, to, why, grown });
     }
@@ -204,8 +191,8 @@ impl Worker {
 }
 
 /// `used 120 MiB of 128Mi and grew by 500 MiB/s`.
-fn describe(limit: Bytes, need: &Need) -> String {
+fn describe(need: &Need) -> String {
     let mib = |bytes: u64| bytes.div_ceil(1 << 20);
-    let (used, rate) = (mib(need.used.get()), mib(need.rate));
+    let (used, rate, limit) = (mib(need.used.get()), mib(need.rate), need.limit);
     format!("used {used} MiB of {limit} and grew by {rate} MiB/s")
 }

@@ -4,7 +4,6 @@
 //! container), and v2's notices that the kernel had to reclaim at a limit (one inotify descriptor for all). Setting an alarm
 //! blocks for the kernel's RCU grace period, some ten milliseconds, so a thread of its own sets the alarms.
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,11 +13,10 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, WatchDescriptor};
 
 use super::watched::Watched;
-use crate::cgroup::Cgroup;
-use crate::model::{CgroupVersion, ControlFile, Resource};
+use crate::cgroup::{Cgroup, Notice, Watch};
+use crate::model::{CgroupVersion, ControlFile};
 
 /// Identifies a container; never used twice.
 pub(super) type Token = u64;
@@ -35,8 +33,7 @@ const SIGNALS: usize = 64;
 #[derive(Debug)]
 pub(super) struct Notifications {
     epoll: Epoll,
-    inotify: Option<Inotify>,
-    watched: HashMap<WatchDescriptor, Token>,
+    files: Option<Watch<Token>>,
     orders: mpsc::Sender<(Arc<Cgroup>, Arc<AlarmFd>)>,
 }
 
@@ -58,22 +55,17 @@ impl Notifications {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
         epoll.add(&**wake, raised(WAKE))?;
         // Without an inotify descriptor the guard reads by the clock alone.
-        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
+        let files = Watch::new()
             .inspect_err(|error| tracing::warn!(%error, "no inotify descriptor for the guard"))
             .ok();
-        if let Some(inotify) = &inotify {
-            epoll.add(inotify, EpollEvent::new(EpollFlags::EPOLLIN, RECLAIM))?;
+        if let Some(files) = &files {
+            epoll.add(files, EpollEvent::new(EpollFlags::EPOLLIN, RECLAIM))?;
         }
         let (orders, to_arm) = mpsc::channel();
         std::thread::Builder::new()
             .name("guard-alarms".to_owned())
             .spawn(move || set_alarms(&to_arm))?;
-        Ok(Self {
-            epoll,
-            inotify,
-            watched: HashMap::new(),
-            orders,
-        })
+        Ok(Self { epoll, files, orders })
     }
 
     /// Waits for an event, or for so long. Returns the containers that the kernel notifies about.
@@ -94,60 +86,42 @@ impl Notifications {
         for signal in &signals[..count] {
             match signal.data() {
                 WAKE => {}
-                RECLAIM => self.drain(&mut tokens)?,
+                RECLAIM => {
+                    let notices = self.files.as_mut().map_or(Ok(Vec::new()), Watch::drain)?;
+                    tokens.extend(notices.iter().filter_map(|notice| match notice {
+                        Notice::Changed(token) => Some(*token),
+                        // The guard reads these containers by the clock.
+                        Notice::Overflow => None,
+                    }));
+                }
                 token => tokens.push(token),
             }
         }
         Ok(tokens)
     }
 
-    fn drain(&self, tokens: &mut Vec<Token>) -> io::Result<()> {
-        let Some(inotify) = &self.inotify else { return Ok(()) };
-        loop {
-            match inotify.read_events() {
-                Ok(events) => tokens.extend(events.iter().filter_map(|event| self.watched.get(&event.wd))),
-                Err(Errno::EAGAIN) => return Ok(()),
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno.into()),
-            }
-        }
-    }
-
     /// Has the kernel notify when it reclaims at the container's limit (v2), or when a process writes the limit
     /// (v1). Returns whether it will.
     pub(super) fn subscribe(&mut self, watched: &Watched) -> bool {
-        let (Some(inotify), false) = (&self.inotify, watched.subscribed) else {
+        let (Some(files), false) = (&mut self.files, watched.subscribed) else {
             return watched.subscribed;
         };
         let outer = watched.cgroup.outer();
-        let file = outer.directory(Resource::Memory).join(match outer.version() {
+        let file = match outer.version() {
             CgroupVersion::V1 => ControlFile::MemoryLimit.name(),
             CgroupVersion::V2 => "memory.events",
-        });
-        match inotify.add_watch(&file, AddWatchFlags::IN_MODIFY) {
-            Ok(watch) => {
-                self.watched.insert(watch, watched.token);
-                true
-            }
-            Err(errno) => {
-                tracing::debug!(file = %file.display(), %errno, "not told of; looking by the clock");
-                false
-            }
-        }
+        };
+        let added = files.add_file(outer.memory_dir(), file, watched.token);
+        added
+            .inspect_err(|error| tracing::debug!(%error, "not told of; looking by the clock"))
+            .is_ok()
     }
 
     /// Ends the notices about a container.
     pub(super) fn forget(&mut self, token: Token) {
-        let Some(inotify) = &self.inotify else { return };
-        self.watched.retain(|watch, of| {
-            if *of == token
-                && let Err(errno) = inotify.rm_watch(*watch)
-            {
-                // The kernel has removed the watch with its file.
-                tracing::debug!(%errno, "inotify watch");
-            }
-            *of != token
-        });
+        if let Some(files) = &mut self.files {
+            files.remove(token);
+        }
     }
 
     /// Orders the alarms that a container at rest lacks (v1).

@@ -80,6 +80,7 @@ pub enum Verdict {
 /// Why and how far a limit must grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
+    pub limit: Bytes,
     /// The rate that use grows at.
     pub rate: BytesPerSecond,
     /// Memory in use that the kernel cannot reclaim.
@@ -165,6 +166,7 @@ fn need(limit: u64, used: u64, rate: BytesPerSecond, reach: u64) -> Need {
     // The container would use up less than half a reach before the next reading.
     let least = limit.saturating_add((reach / 2).min(limit / CLOSE));
     Need {
+        limit: Bytes::new(limit),
         rate,
         used: Bytes::new(used),
         wanted: Bytes::new(for_a_while.max(by_a_part)),

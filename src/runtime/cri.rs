@@ -285,44 +285,38 @@ fn update_request(resources: &CriResources) -> Result<LinuxContainerResources, P
         cpu_period,
         memory_limit_in_bytes,
     } = *resources;
-    if *resources == CriResources::default() {
-        return Err(invalid("the number of changed fields", 0, "at least 1"));
+    let bounded = |value: Option<i64>| value.filter(|value| *value != -1);
+    let page = i64::try_from(page_size().get()).unwrap_or(i64::MAX);
+    let changes = i64::from(*resources != CriResources::default());
+    let rules = [
+        ("the number of changed fields", Some(changes), "at least 1", 1..=1),
+        ("cpu_shares", cpu_shares, "2 to 262144", 2..=262_144),
+        (
+            "cpu_quota",
+            bounded(cpu_quota),
+            "-1 (unbounded) or at least 1000 µs",
+            1000..=i64::MAX,
+        ),
+        ("cpu_period", cpu_period, "1000 to 1000000 µs", 1000..=1_000_000),
+        (
+            "memory_limit_in_bytes",
+            bounded(memory_limit_in_bytes),
+            "-1 (unbounded) or at least one page of memory",
+            page..=i64::MAX,
+        ),
+    ];
+    for (field, value, allowed, range) in rules {
+        if let Some(value) = value.filter(|value| !range.contains(value)) {
+            let why = format!("{field} must be {allowed}, not {value}; nothing was sent");
+            return Err(Problem::Unusable(why));
+        }
     }
     Ok(LinuxContainerResources {
-        cpu_shares: field("cpu_shares", cpu_shares, "2 to 262144", |shares| {
-            (2..=262_144).contains(&shares)
-        })?,
-        cpu_quota: field("cpu_quota", cpu_quota, "-1 (unbounded) or at least 1000 µs", |quota| {
-            quota == -1 || quota >= 1000
-        })?,
-        cpu_period: field("cpu_period", cpu_period, "1000 to 1000000 µs", |period| {
-            (1000..=1_000_000).contains(&period)
-        })?,
-        memory_limit_in_bytes: field(
-            "memory_limit_in_bytes",
-            memory_limit_in_bytes,
-            "-1 (unbounded) or at least one page of memory",
-            |limit| limit == -1 || u64::try_from(limit).is_ok_and(|limit| limit >= page_size().get()),
-        )?,
+        cpu_shares: cpu_shares.unwrap_or(0),
+        cpu_quota: cpu_quota.unwrap_or(0),
+        cpu_period: cpu_period.unwrap_or(0),
+        memory_limit_in_bytes: memory_limit_in_bytes.unwrap_or(0),
     })
-}
-
-fn field(
-    field: &'static str,
-    value: Option<i64>,
-    allowed: &'static str,
-    is_allowed: impl Fn(i64) -> bool,
-) -> Result<i64, Problem> {
-    match value {
-        None => Ok(0),
-        Some(value) if is_allowed(value) => Ok(value),
-        Some(value) => Err(invalid(field, value, allowed)),
-    }
-}
-
-/// The client refuses the request and does not send it.
-fn invalid(field: &str, value: i64, allowed: &str) -> Problem {
-    Problem::Unusable(format!("{field} must be {allowed}, not {value}; nothing was sent"))
 }
 
 #[cfg(test)]

@@ -30,10 +30,26 @@ const fn node(free: u64, claimed: u64) -> Bytes {
 
 const fn need(used: u64, least: u64, wanted: u64) -> Need {
     Need {
+        limit: Bytes::ZERO,
         rate: 0,
         used: mib(used),
         wanted: mib(wanted),
         least: mib(least),
+    }
+}
+
+impl Budgets {
+    /// Grants a container with this limit what it needs.
+    fn grant_above(
+        &mut self,
+        at: Duration,
+        claimant: &Guarded,
+        limit: Bytes,
+        need: &Need,
+        ceiling: Bytes,
+        free: Bytes,
+    ) -> Result<Bytes, Refusal> {
+        self.grant(at, claimant, &Need { limit, ..*need }, ceiling, free)
     }
 }
 
@@ -43,7 +59,7 @@ const NOW: Duration = Duration::ZERO;
 fn what_is_needed_is_granted_up_to_the_ceiling() {
     let mut budgets = Budgets::new(AMPLE, PageSize::KIB_4);
     let web = claimant("web");
-    let mut ask = |limit, need: Need| budgets.grant(NOW, &web, mib(limit), &need, mib(300), node(10_000, 0));
+    let mut ask = |limit, need: Need| budgets.grant_above(NOW, &web, mib(limit), &need, mib(300), node(10_000, 0));
     assert_eq!(ask(128, need(120, 132, 200)), Ok(mib(200)));
     assert_eq!(ask(200, need(190, 206, 900)), Ok(mib(300)));
     assert_eq!(
@@ -58,7 +74,7 @@ fn a_ceiling_is_reached_with_the_last_page_below_it() {
     let web = claimant("web");
     // `200M`, as people write it, is no whole number of pages.
     let (ceiling, last) = (Bytes::new(200_000_000), Bytes::new(199_999_488));
-    let mut ask = |limit| budgets.grant(NOW, &web, limit, &need(189, 196, 900), ceiling, node(10_000, 0));
+    let mut ask = |limit| budgets.grant_above(NOW, &web, limit, &need(189, 196, 900), ceiling, node(10_000, 0));
     assert_eq!(ask(mib(190)), Ok(last));
     assert_eq!(ask(last), Err(Refusal::Ceiling { ceiling }));
 }
@@ -69,12 +85,12 @@ fn the_last_memory_goes_to_the_first_who_asks() {
     let (first, second) = (claimant("first"), claimant("second"));
     let ceiling = mib(4096);
     assert_eq!(
-        budgets.grant(NOW, &first, mib(128), &need(120, 132, 500), ceiling, node(300, 0)),
+        budgets.grant_above(NOW, &first, mib(128), &need(120, 132, 500), ceiling, node(300, 0)),
         Ok(mib(420)),
         "what it uses, and all that is left"
     );
     // Nothing of it is used yet, so the node still readings free.
-    let refused = budgets.grant(NOW, &second, mib(128), &need(120, 132, 500), ceiling, node(300, 0));
+    let refused = budgets.grant_above(NOW, &second, mib(128), &need(120, 132, 500), ceiling, node(300, 0));
     assert_eq!(
         refused,
         Err(Refusal::Node {
@@ -85,7 +101,7 @@ fn the_last_memory_goes_to_the_first_who_asks() {
     budgets.release(&first);
     assert!(
         budgets
-            .grant(NOW, &second, mib(128), &need(120, 132, 500), ceiling, node(300, 0))
+            .grant_above(NOW, &second, mib(128), &need(120, 132, 500), ceiling, node(300, 0))
             .is_ok()
     );
 }
@@ -93,7 +109,7 @@ fn the_last_memory_goes_to_the_first_who_asks() {
 #[test]
 fn what_others_requested_is_theirs() {
     let mut budgets = Budgets::new(AMPLE, PageSize::KIB_4);
-    let refused = budgets.grant(
+    let refused = budgets.grant_above(
         NOW,
         &claimant("web"),
         mib(128),
@@ -117,7 +133,7 @@ fn a_budget_ends_a_runaway_and_is_there_again_later() {
     let web = claimant("web");
     let mut ask = |at, limit| {
         let need = need(limit - 2, limit + 4, limit + 60);
-        budgets.grant(at, &web, mib(limit), &need, mib(4096), node(10_000, 0))
+        budgets.grant_above(at, &web, mib(limit), &need, mib(4096), node(10_000, 0))
     };
     assert_eq!(ask(NOW, 128), Ok(mib(188)));
     assert_eq!(ask(NOW, 188), Ok(mib(228)), "what is left of the budget");
@@ -134,7 +150,7 @@ fn many_small_growths_are_too_many() {
     let mut limit = 128;
     let refused = loop {
         let need = need(limit - 2, limit + 1, limit + 1);
-        match budgets.grant(NOW, &web, mib(limit), &need, mib(1 << 20), node(1 << 20, 0)) {
+        match budgets.grant_above(NOW, &web, mib(limit), &need, mib(1 << 20), node(1 << 20, 0)) {
             Ok(to) => limit = to.get() / MIB,
             Err(refusal) => break refusal,
         }
@@ -157,7 +173,7 @@ fn a_growth_that_failed_is_not_counted() {
     let web = claimant("web");
     assert!(
         budgets
-            .grant(NOW, &web, mib(128), &need(120, 132, 500), mib(4096), node(500, 0))
+            .grant_above(NOW, &web, mib(128), &need(120, 132, 500), mib(4096), node(500, 0))
             .is_ok()
     );
     budgets.undo(&web, None);
@@ -178,7 +194,7 @@ proptest! {
         for (who, ahead, short, more) in asks {
             let limit = limits[who];
             let need = need(limit.saturating_sub(short % limit), limit + 1 + ahead / 8, limit + 1 + ahead + more);
-            let asked = budgets.grant(
+            let asked = budgets.grant_above(
                 NOW, &claimant(&who.to_string()), mib(limit), &need, mib(ceiling), node(free, claimed),
             );
             if let Ok(to) = asked {

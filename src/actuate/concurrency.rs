@@ -25,7 +25,7 @@ pub struct Concurrency {
     pub(super) runtime: Semaphore,
     pub(super) hooks: Semaphore,
     /// Every watch after a shrink holds one more reference.
-    watches: Arc<()>,
+    pub(super) watches: Arc<()>,
     away: Mutex<Option<(Instant, String)>>,
 }
 
@@ -41,16 +41,6 @@ impl Concurrency {
         }
     }
 
-    /// Counts a watch after a shrink, for as long as the caller holds the value.
-    pub(super) fn watch(&self) -> Arc<()> {
-        Arc::clone(&self.watches)
-    }
-
-    /// How many watches after shrinks run now.
-    pub(super) fn watches(&self) -> u32 {
-        u32::try_from(Arc::strong_count(&self.watches) - 1).unwrap_or(u32::MAX)
-    }
-
     /// Notes that the runtime did not answer.
     pub(super) fn runtime_is_away(&self, why: String) {
         *self.away.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now() + LEAVE_ALONE, why));
@@ -59,23 +49,7 @@ impl Concurrency {
     /// Why the agent does not call the runtime now.
     pub(super) fn runtime_away(&self) -> Option<String> {
         let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
-        away.as_ref()
-            .filter(|(until, _)| Instant::now() < *until)
-            .map(|(_, why)| why.clone())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn watches_are_counted_while_they_last() {
-        let concurrency = Concurrency::new(1);
-        let [first, second] = [concurrency.watch(), concurrency.watch()];
-        assert_eq!(concurrency.watches(), 2);
-        drop(first);
-        assert_eq!(concurrency.watches(), 1);
-        drop(second);
+        let (until, why) = away.as_ref()?;
+        (Instant::now() < *until).then(|| why.clone())
     }
 }

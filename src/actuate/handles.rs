@@ -1,33 +1,27 @@
 //! The open cgroups of one live pod. Callers close them as soon as they can: a node has thousands.
 
-use std::collections::BTreeMap;
-
 use crate::cgroup::{Cgroup, CgroupError, Hierarchy, Identity};
 use crate::model::{LivePod, PodTree, Target};
 
-/// The open cgroups of a pod. They stay the same cgroups, even if their paths now lead to other ones.
+/// The open cgroups of a pod, the pod's first. They stay the same cgroups, even if their paths now lead to other ones.
 #[derive(Debug)]
-pub struct PodHandles {
-    pod: Cgroup,
-    /// By name. A vector, because a tree would take ten times the memory.
-    containers: Vec<(String, Cgroup)>,
-}
+pub struct PodHandles(Vec<(Target, Cgroup)>);
 
 impl PodHandles {
     /// Opens the cgroups of the pod and of its containers. Leaves out a container that has ended.
     ///
     /// Errors: the pod's cgroup, or a container's that exists, cannot be opened.
     pub fn open(hierarchy: &Hierarchy, live: &LivePod) -> Result<Self, CgroupError> {
-        let pod = Cgroup::open(hierarchy, &live.path)?;
-        let mut containers = Vec::with_capacity(live.containers.len());
+        let mut handles = Vec::with_capacity(1 + live.containers.len());
+        handles.push((Target::Pod, Cgroup::open(hierarchy, &live.path)?));
         for (name, container) in &live.containers {
             match Cgroup::open(hierarchy, &container.path) {
-                Ok(cgroup) => containers.push((name.clone(), cgroup)),
+                Ok(cgroup) => handles.push((Target::Container(name.clone()), cgroup)),
                 Err(error) if error.is_gone() => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(Self { pod, containers })
+        Ok(Self(handles))
     }
 
     /// Opens a pod's cgroups, and reads their files.
@@ -48,17 +42,13 @@ impl PodHandles {
     ///
     /// Errors: a file of the pod, or of a container that exists, cannot be read.
     pub fn read(&self) -> Result<PodTree, CgroupError> {
-        let mut tree = PodTree {
-            pod: self.pod.read_all()?,
-            containers: BTreeMap::new(),
-        };
-        for (name, cgroup) in &self.containers {
-            match cgroup.read_all() {
-                Ok(settings) => {
-                    tree.containers.insert(name.clone(), settings);
-                }
-                Err(error) if error.is_gone() => {}
-                Err(error) => return Err(error),
+        let mut tree = PodTree::default();
+        for (target, cgroup) in self.iter() {
+            match (target, cgroup.read_all()) {
+                (Target::Pod, settings) => tree.pod = settings?,
+                (Target::Container(name), Ok(settings)) => drop(tree.containers.insert(name.clone(), settings)),
+                (Target::Container(_), Err(error)) if error.is_gone() => {}
+                (Target::Container(_), Err(error)) => return Err(error),
             }
         }
         Ok(tree)
@@ -66,21 +56,12 @@ impl PodHandles {
 
     /// Finds the open cgroup of a target, if the pod has one.
     pub fn get(&self, target: &Target) -> Option<&Cgroup> {
-        match target {
-            Target::Pod => Some(&self.pod),
-            Target::Container(name) => {
-                let found = self.containers.iter().find(|(container, _)| container == name);
-                found.map(|(_, cgroup)| cgroup)
-            }
-        }
+        self.iter()
+            .find_map(|(open, cgroup)| (open == target).then_some(cgroup))
     }
 
     /// Every cgroup with its target, the pod's first.
-    pub fn iter(&self) -> impl Iterator<Item = (Target, &Cgroup)> {
-        let containers = self
-            .containers
-            .iter()
-            .map(|(name, cgroup)| (Target::Container(name.clone()), cgroup));
-        std::iter::once((Target::Pod, &self.pod)).chain(containers)
+    pub fn iter(&self) -> impl Iterator<Item = (&Target, &Cgroup)> {
+        self.0.iter().map(|(target, cgroup)| (target, cgroup))
     }
 }

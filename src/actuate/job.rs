@@ -100,21 +100,17 @@ pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, S
             Plan::between(&PodValues { tree, specs }, &wanted, &node.traits).map_err(|error| error.to_string())?;
         let checked = Executor::new(&node, &handles).check_all(&plan);
         checked.map_err(|outcome| outcome.reason().unwrap_or_default().to_owned())?;
-        refuse_at_once(&plan, &handles, &job.seen)?;
+        // A pass would refuse to lower this limit at once.
+        let checks = ShrinkChecks::of(&plan, &handles, &job.seen);
+        match checks.and_then(|mut checks| checks.advance(&handles, false)) {
+            Ok(Next::Ready | Next::Wait(_)) => {}
+            Ok(Next::Refused(target, why)) => return Err(format!("{target}: {why}")),
+            Err(error) => return Err(error.to_string()),
+        }
         let steps = changes.iter().chain(plan.steps());
         Ok(steps.map(StepRecord::planned).collect())
     });
     planned.await.map_err(|panic| format!("internal error: {panic}"))?
-}
-
-/// Fails where a pass would refuse to lower a limit at once.
-fn refuse_at_once(plan: &Plan, handles: &PodHandles, seen: &SeenBefore) -> Result<(), String> {
-    let next = ShrinkChecks::of(plan, handles, seen).and_then(|mut checks| checks.advance(handles, false));
-    match next {
-        Ok(Next::Refused(target, why)) => Err(format!("{target}: {why}")),
-        Ok(Next::Ready | Next::Wait(_)) => Ok(()),
-        Err(error) => Err(error.to_string()),
-    }
 }
 
 impl JobDone {

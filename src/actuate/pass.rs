@@ -39,8 +39,10 @@ pub(super) struct Pass {
     pub(super) done: JobDone,
     pub(super) wanted: PodValues,
     pub(super) plan: Plan,
-    /// The actions to undo if the pass fails, the latest last.
-    undo: Vec<Undo>,
+    /// The steps on files and units, to undo if the pass fails.
+    written: Vec<Step>,
+    /// The pod that the pass patched, and the values that the kubelet had granted before.
+    patched: Option<(Box<Pod>, Vec<NamedRequirements>)>,
     /// The least limits that `wanted` was made with.
     least_limits: OfPod,
     /// The cgroups whose memory limits come down.
@@ -55,19 +57,6 @@ pub(super) struct Pass {
     withheld: Option<Withheld>,
     /// The kubelet waits until less memory is in use than the limits allow.
     reclaims: bool,
-}
-
-/// Undoes one action of a pass.
-#[derive(Debug)]
-pub(super) enum Undo {
-    /// Takes back the patch that made this pod, after the cgroups hold again the values that the kubelet had granted.
-    Patch(Box<Pod>, Vec<NamedRequirements>),
-    /// Puts back the runtime's stored specs, as the recorded steps say. After the files, although the pass updates the runtime
-    /// after it writes them: the runtime writes a lower limit without a check of the memory in use, which would kill where
-    /// the file could not be put back.
-    StoredSpecs,
-    /// Puts back files and units.
-    Written(Vec<Step>),
 }
 
 /// The end of a stage: the pass continues with the value, or is over.
@@ -132,7 +121,8 @@ impl Pass {
             done,
             wanted: PodValues::default(),
             plan: Plan::default(),
-            undo: Vec::new(),
+            written: Vec::new(),
+            patched: None,
             least_limits: OfPod::new(),
             checks: ShrinkChecks::default(),
             making_room: None,
@@ -174,7 +164,7 @@ impl Pass {
                 let grant = patch.grant(&pod);
                 if grant.withheld.is_none() {
                     // The cgroups may be unable to hold the values after all.
-                    self.undo.push(Undo::Patch(Box::new(pod), patch.held));
+                    self.patched = Some((Box::new(pod), patch.held));
                     return Ok(self);
                 }
                 self.job.held_before = held_before;
@@ -375,7 +365,7 @@ impl Pass {
         }
         self.done.shrink = report;
         self.done.record.steps.extend(records);
-        self.undo.extend([Undo::StoredSpecs, Undo::Written(written)]);
+        self.written = written;
         self.done.record.stages.verified = verified;
         if !self.plan.is_empty() {
             self.done.record.stages.write = took;
@@ -414,28 +404,27 @@ impl Pass {
         self
     }
 
-    /// Undoes the actions of a failed pass, the latest first. Keeps the written values where a cgroup has ended, or where only
-    /// the verification failed: they are in order.
+    /// Undoes the actions of a failed pass: files and units, then the runtime's stored specs, then the patch. Keeps the written
+    /// values where a cgroup has ended, or where only the verification failed: they are in order.
+    ///
+    /// The stored specs come after the files, although the pass updates the runtime after it writes them: the runtime writes a
+    /// lower limit without a check of the memory in use, which would kill where the file could not be put back.
     async fn take_back(mut self: Box<Self>) -> Box<Self> {
-        let is_refused = matches!(self.done.record.outcome, Outcome::RolledBack { .. });
-        while let Some(undo) = self.undo.pop() {
-            match undo {
-                Undo::Written(steps) if is_refused => self = self.blocking(|pass| pass.undo_steps(steps)).await.0,
-                Undo::StoredSpecs if is_refused => Box::pin(runtime_stage::undo(&mut self)).await,
-                Undo::Patch(patched, held) if !self.done.record.outcome.holds() => {
-                    failpoint("pass.not_taken_back");
-                    Box::pin(self.undo_patch(&patched, held)).await;
-                }
-                Undo::Written(_) | Undo::StoredSpecs | Undo::Patch(..) => {}
-            }
+        if matches!(self.done.record.outcome, Outcome::RolledBack { .. }) {
+            self = self.blocking(Self::undo_steps).await.0;
+            Box::pin(runtime_stage::undo(&mut self)).await;
+        }
+        if let Some((patched, held)) = self.patched.take_if(|_| !self.done.record.outcome.holds()) {
+            failpoint("pass.not_taken_back");
+            Box::pin(self.undo_patch(&patched, held)).await;
         }
         self
     }
 
-    fn undo_steps(&mut self, written: Vec<Step>) {
+    fn undo_steps(&mut self) {
         let Some(handles) = &self.done.handles else { return };
         let mut executor = Executor::new(&self.node, handles);
-        executor.written = written;
+        executor.written = std::mem::take(&mut self.written);
         if let Err(failed) = executor.undo() {
             self.done.record.outcome.not_undone(&failed);
         }

@@ -98,7 +98,7 @@ async fn update_spec(
         return Ok(());
     };
     let start = Instant::now();
-    let cgroup = pass.done.handles.as_ref().and_then(|handles| handles.get(&step.target));
+    let cgroup = cgroup(pass, &step.target);
     let result = update(runtime, &pass.node.freezer, cgroup, &container.id, to).await;
     pass.done.record.steps.push(StepRecord {
         rollback,
@@ -171,7 +171,10 @@ async fn spec_steps(runtime: &dyn ContainerRuntime, pass: &Pass) -> Result<Vec<S
         let stored = match answer {
             Ok(stored) => stored,
             // Only a manifest names this container: the runtime never writes a container that it does not know.
-            Err(error) if error.is_not_found() && is_alive(pass, &target) => {
+            // Its cgroup exists: a runtime forgets a container of its own only later.
+            Err(error)
+                if error.is_not_found() && cgroup(pass, &target).is_some_and(|open| open.outer().check().is_ok()) =>
+            {
                 tracing::debug!(container = %name, %error, "nothing to tell the runtime of it");
                 continue;
             }
@@ -197,52 +200,41 @@ async fn spec_steps(runtime: &dyn ContainerRuntime, pass: &Pass) -> Result<Vec<S
     Ok(plan.map(|plan| plan.steps().to_vec()).unwrap_or_default())
 }
 
-/// Whether a container's cgroup still exists: a runtime forgets a container of its own only later.
-fn is_alive(pass: &Pass, target: &Target) -> bool {
-    let cgroup = pass.done.handles.as_ref().and_then(|handles| handles.get(target));
-    cgroup.is_some_and(|cgroup| cgroup.outer().check().is_ok())
+/// The open cgroup of a target.
+fn cgroup<'p>(pass: &'p Pass, target: &Target) -> Option<&'p Cgroup> {
+    pass.done.handles.as_ref()?.get(target)
 }
 
-/// Puts back the stored specs that the pass updated, after the files ([`Undo::StoredSpecs`]).
-///
-/// [`Undo::StoredSpecs`]: super::pass::Undo::StoredSpecs
+/// Puts back the stored specs that the pass updated, as the recorded steps say. Leaves memory out where the files could not be
+/// put back.
 pub(super) async fn undo(pass: &mut Pass) {
     let node = Arc::clone(&pass.node);
     let RuntimeLink::Found(runtime) = &node.runtime else {
         return;
     };
     let _permit = node.concurrency.runtime.acquire().await;
-    let files_failed = matches!(pass.done.record.outcome, Outcome::Incomplete { .. });
+    let with_memory = !matches!(pass.done.record.outcome, Outcome::Incomplete { .. });
     let told = |record: &StepRecord| match record.change {
         Change::Spec { from, to } if record.error.is_none() => Some((record.target.clone(), from, to)),
         _ => None,
     };
     let told: Vec<_> = pass.done.record.steps.iter().filter_map(told).collect();
     for (target, from, to) in told.into_iter().rev() {
-        let mut back = unbounded(from, to);
-        if files_failed {
-            back.memory_limit_in_bytes = None;
-        }
+        // A field that was not specified before becomes unbounded, because CRI cannot unset it.
+        let memory = to.memory_limit_in_bytes.filter(|_| with_memory);
+        let back = CriResources {
+            cpu_shares: to.cpu_shares.and(from.cpu_shares),
+            cpu_quota: to.cpu_quota.map(|_| from.cpu_quota.unwrap_or(-1)),
+            cpu_period: to.cpu_period.map(|period| from.cpu_period.unwrap_or(period)),
+            memory_limit_in_bytes: memory.map(|_| from.memory_limit_in_bytes.unwrap_or(-1)),
+        };
         if back == CriResources::default() {
             continue;
         }
         let change = Change::Spec { from: to, to: back };
-        let result = update_spec(runtime.as_ref(), pass, &Step { target, change }, true).await;
-        if let Err(error) = result {
+        if let Err(error) = update_spec(runtime.as_ref(), pass, &Step { target, change }, true).await {
             pass.done.record.outcome.not_undone(&error.to_string());
         }
-    }
-}
-
-/// `from` for the fields that `to` sets. A field that was not specified before becomes unbounded, because CRI cannot unset it.
-fn unbounded(from: CriResources, to: CriResources) -> CriResources {
-    CriResources {
-        cpu_shares: to.cpu_shares.and(from.cpu_shares),
-        cpu_quota: to.cpu_quota.map(|_| from.cpu_quota.unwrap_or(-1)),
-        cpu_period: to.cpu_period.map(|period| from.cpu_period.unwrap_or(period)),
-        memory_limit_in_bytes: to
-            .memory_limit_in_bytes
-            .map(|_| from.memory_limit_in_bytes.unwrap_or(-1)),
     }
 }
 

@@ -120,7 +120,7 @@ fn values(
     let expected = expected(node, snapshot, &kernel);
     let mut values = Vec::new();
     for (target, cgroup) in handles.iter() {
-        let Some(held) = kernel.get(&target) else { continue };
+        let Some(held) = kernel.get(target) else { continue };
         let stored = target.container().and_then(|name| specs.get(name));
         let systemd = properties(node, cgroup.path());
         // A burst of zero and a memory.high without a limit are the defaults, and not worth a line.
@@ -129,12 +129,12 @@ fn values(
         };
         for setting in held.iter().filter(is_set) {
             let file = setting.file();
-            let of = |state: &PodValues| state.tree.get(&target).and_then(|settings| settings.get(file));
+            let of = |state: &PodValues| state.tree.get(target).and_then(|settings| settings.get(file));
             let text = |setting: Option<Setting>| setting.map(|setting| setting.to_string()).unwrap_or_default();
             let [spec, allocated, wanted, kept] = expected.each_ref().map(|state| state.as_ref().and_then(of));
             let runtime = stored.and_then(|stored| stored_text(stored, file));
             let property = systemd.as_ref().and_then(|settings| settings.get(file));
-            let difference = kernel_difference(setting, &target, [wanted, kept, spec], snapshot)
+            let difference = kernel_difference(setting, target, [wanted, kept, spec], snapshot)
                 .or_else(|| {
                     let wanted = expected[2].as_ref()?.specs.get(target.container()?)?;
                     runtime_difference(runtime.as_deref()?, &stored_text(wanted, file)?, snapshot)

@@ -57,7 +57,7 @@ impl StateDirectory {
         for problem in &thawed.problems {
             tracing::error!("a cgroup may have been left frozen: {problem}");
         }
-        thaw_on_panic();
+        freezer.thaw_on_panic();
         let (limit_files, left) = LimitFiles::below(directory).map_err(unusable)?;
         Ok(Self {
             restored: file.load().context("stateDir")?,

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use nix::errno::Errno;
 
-use crate::model::{ControlFile, ParseSettingError, Setting};
+use crate::model::{ControlFile, Setting};
 
 /// The kernel or the agent refused to read or write a cgroup or one of its files.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -76,11 +76,8 @@ pub enum Reason {
         read_back: Setting,
     },
     /// The file's content is not a value of it.
-    #[error("unexpected content: {0}")]
-    Unreadable(ParseSettingError),
-    /// The file's content is not a number of bytes.
-    #[error("unexpected content {0:?}: not a number of bytes")]
-    NotANumber(String),
+    #[error("unexpected content{0}")]
+    Unreadable(String),
     #[error("cannot {call}: {errno}")]
     Io { call: &'static str, errno: Errno },
 }

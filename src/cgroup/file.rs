@@ -153,7 +153,7 @@ impl ControlFd<'_> {
     /// Reads and parses the file's value.
     pub(super) fn setting(&self, file: ControlFile) -> Result<Setting, CgroupError> {
         Setting::parse(file, self.line(&mut [0; LONGEST])?)
-            .map_err(|error| self.dir.error(self.name, Reason::Unreadable(error)))
+            .map_err(|error| self.dir.error(self.name, Reason::Unreadable(format!(": {error}"))))
     }
 
     /// Reads the whole file.
@@ -204,18 +204,13 @@ pub(super) fn directories_in(path: &Path) -> io::Result<Vec<OsString>> {
     if fs::metadata(path).is_ok_and(|directory| directory.nlink() == 2) {
         return Ok(Vec::new());
     }
-    let list = || {
-        let mut names = Vec::new();
-        for entry in fs::read_dir(path)? {
-            match entry.and_then(|entry| Ok((entry.file_type()?, entry.file_name()))) {
-                Ok((kind, name)) if kind.is_dir() => names.push(name),
-                Err(error) if !is_gone(errno_of(&error)) => return Err(error),
-                Ok(_) | Err(_) => {}
-            }
-        }
-        Ok(names)
-    };
-    match list() {
+    let named =
+        |entry: io::Result<fs::DirEntry>| match entry.and_then(|entry| Ok((entry.file_type()?, entry.file_name()))) {
+            Ok((kind, name)) => kind.is_dir().then_some(Ok(name)),
+            Err(error) if is_gone(errno_of(&error)) => None,
+            Err(error) => Some(Err(error)),
+        };
+    match fs::read_dir(path).and_then(|entries| entries.filter_map(named).collect()) {
         Err(error) if is_gone(errno_of(&error)) => Ok(Vec::new()),
         listed => listed,
     }

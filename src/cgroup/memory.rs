@@ -233,8 +233,8 @@ pub(super) fn usage_file(limit: ControlFile) -> &'static str {
 pub(super) fn read_bytes(dir: &Dir, name: &'static str) -> Result<u64, CgroupError> {
     let mut buffer = [0; LONGEST];
     let text = dir.open_file(name, OFlag::O_RDONLY)?.line(&mut buffer)?;
-    text.parse()
-        .map_err(|_| dir.error(name, Reason::NotANumber(text.to_owned())))
+    let content = || Reason::Unreadable(format!(" {text:?}: not a number of bytes"));
+    text.parse().map_err(|_| dir.error(name, content()))
 }
 
 /// The unit in which this kernel keeps memory limits: `sysconf(_SC_PAGESIZE)`.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use procfs::{Current, Meminfo};
 
-use super::budgets::Refusal;
+use super::budgets::{Refusal, RefusalKind};
 use super::watchlist::Claim;
 use crate::actuate::Node;
 use crate::cgroup::{Cgroup, CgroupDir, CgroupError, Hierarchy};
@@ -44,7 +44,7 @@ impl Account {
     /// The memory that the guard may lend to a container of this pod: available memory, or the room under the limit of all pods
     /// if that is less, without the reserve and without the memory that other pods have requested and do not use yet.
     ///
-    /// Errors: [`Refusal::Unreadable`].
+    /// Errors: the kernel does not show a value.
     pub(super) fn read(
         &mut self,
         hierarchy: &Hierarchy,
@@ -55,7 +55,7 @@ impl Account {
         let meminfo = Meminfo::current().map_err(|error| format!("/proc/meminfo cannot be read: {error}"));
         let none = "/proc/meminfo has no MemAvailable: Linux 3.14 or later is needed";
         let available = meminfo.and_then(|meminfo| meminfo.mem_available.ok_or(none.to_owned()));
-        let available = available.map_err(Refusal::Unreadable)?;
+        let available = available.map_err(|why| Refusal::new(RefusalKind::Unreadable, why))?;
         let free = available.min(self.room_below_root()?).saturating_sub(reserve.get());
         self.sweep(hierarchy, now);
         let others = self.claims.iter().filter(|(claim, _)| claim.uid != uid);

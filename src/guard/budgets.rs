@@ -36,75 +36,46 @@ pub struct Budget {
 
 /// Why a limit was not grown.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
-pub enum Refusal {
+#[display("{why}")]
+pub struct Refusal {
+    pub kind: RefusalKind,
+    pub why: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalKind {
     /// The limit is as high as its bounds allow.
-    #[display("its limit is as high as its VPA lets it be ({ceiling})")]
-    Ceiling {
-        /// The highest limit it may have.
-        ceiling: Bytes,
-    },
+    Ceiling,
     /// The pod's limit does not grow with the container's.
-    #[display("its pod's limit of {limit} stands, of which the other containers leave it {}", mib(*left))]
-    Pod {
-        limit: Bytes,
-        /// The part that the other containers do not use.
-        left: Bytes,
-    },
+    Pod,
     /// The node has too little memory.
-    #[display(
-        "the node has {} to give beyond its reserve and what other pods may still claim, and {} are needed",
-        mib(*left), mib(*needed)
-    )]
-    Node {
-        /// The least memory that the container needs beyond its use.
-        needed: Bytes,
-        left: Bytes,
-    },
+    Node,
     /// The pod has grown too much within the window.
-    #[display(
-        "its pod was given {} in {growths} growths within {MINUTES} min and may be given {} (guardPodBudget) in {POD_GROWTHS}",
-        mib(*given), mib(*budget)
-    )]
-    PodBudget {
-        given: Bytes,
-        growths: usize,
-        budget: Bytes,
-    },
+    PodBudget,
     /// All pods together have grown too much within the window.
-    #[display(
-        "all pods were given {} in {growths} growths within {MINUTES} min and may be given {} (guardNodeBudget) in {NODE_GROWTHS}",
-        mib(*given), mib(*budget)
-    )]
-    NodeBudget {
-        given: Bytes,
-        growths: usize,
-        budget: Bytes,
-    },
+    NodeBudget,
     /// The kernel does not show the memory of the node or of the pod.
-    #[display("{_0}")]
-    Unreadable(String),
+    Unreadable,
+}
+
+impl Refusal {
+    pub(super) const fn new(kind: RefusalKind, why: String) -> Self {
+        Self { kind, why }
+    }
+
+    pub(super) fn ceiling(ceiling: Bytes) -> Self {
+        let why = format!("its limit is as high as its VPA lets it be ({ceiling})");
+        Self::new(RefusalKind::Ceiling, why)
+    }
 }
 
 impl From<CgroupError> for Refusal {
     fn from(error: CgroupError) -> Self {
-        Self::Unreadable(error.to_string())
+        Self::new(RefusalKind::Unreadable, error.to_string())
     }
 }
 
-impl Refusal {
-    pub const fn word(&self) -> &'static str {
-        match self {
-            Self::Ceiling { .. } => "ceiling",
-            Self::Pod { .. } => "pod",
-            Self::Node { .. } => "node",
-            Self::PodBudget { .. } => "pod_budget",
-            Self::NodeBudget { .. } => "node_budget",
-            Self::Unreadable(_) => "unknown",
-        }
-    }
-}
-
-fn mib(bytes: Bytes) -> String {
+pub(super) fn mib(bytes: Bytes) -> String {
     format!("{} MiB", bytes.get() >> 20)
 }
 
@@ -153,7 +124,7 @@ impl Budgets {
         // The kernel counts whole pages, so no limit lies between two of them.
         let highest = self.page.round_down(ceiling);
         if highest <= need.limit {
-            return Err(Refusal::Ceiling { ceiling });
+            return Err(Refusal::ceiling(ceiling));
         }
         let least = need.least.min(highest).get();
         let to = need.wanted.min(highest).get();
@@ -162,10 +133,14 @@ impl Budgets {
         let left = free.get().saturating_sub(promised);
         let to = to.min(need.used.get().saturating_add(left));
         if to < least {
-            return Err(Refusal::Node {
-                needed: Bytes::new(least.saturating_sub(need.used.get())),
-                left: Bytes::new(left),
-            });
+            let (left, needed) = (
+                mib(Bytes::new(left)),
+                mib(Bytes::new(least.saturating_sub(need.used.get()))),
+            );
+            let why = format!(
+                "the node has {left} to give beyond its reserve and what other pods may still claim, and {needed} are needed"
+            );
+            return Err(Refusal::new(RefusalKind::Node, why));
         }
         let to = self.within_budgets(claimant, need.limit.get(), least, to)?;
         let whole = to / UNIT * UNIT;
@@ -186,12 +161,20 @@ impl Budgets {
                 (bytes.saturating_add(one.bytes), growths + 1)
             });
             let to = to.min(limit.saturating_add(budget.get().saturating_sub(bytes)));
-            let given = Bytes::new(bytes);
-            match pod {
-                _ if growths < most && to >= least => Ok(to),
-                Some(_) => Err(Refusal::PodBudget { given, growths, budget }),
-                None => Err(Refusal::NodeBudget { given, growths, budget }),
+            if growths < most && to >= least {
+                return Ok(to);
             }
+            let (kind, whose, key) = match pod {
+                Some(_) => (RefusalKind::PodBudget, "its pod was", "guardPodBudget"),
+                None => (RefusalKind::NodeBudget, "all pods were", "guardNodeBudget"),
+            };
+            let (given, budget) = (mib(Bytes::new(bytes)), mib(budget));
+            Err(Refusal::new(
+                kind,
+                format!(
+                    "{whose} given {given} in {growths} growths within {MINUTES} min and may be given {budget} ({key}) in {most}"
+                ),
+            ))
         };
         let in_pod = within(self.budget.pod, POD_GROWTHS, Some(&claimant.pod.uid))?;
         let in_node = within(self.budget.node, NODE_GROWTHS, None)?;

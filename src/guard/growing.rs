@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::budgets::{Refusal, UNIT};
+use super::budgets::{Refusal, RefusalKind, UNIT, mib};
 use super::predict::{Need, Verdict};
 use super::thread::Worker;
 use super::throttle::{EVERY, Finding, WHILE_CALM, raised};
@@ -88,12 +88,12 @@ impl Worker {
         let kept = watched.kept_for_evidence().unwrap_or_default();
         let refusal = match self.grant(node, &handles, watched, highest.saturating_sub(kept), need) {
             Ok(to) => return self.grow_to(node, &handles, watched, to, need),
-            Err(refusal @ Refusal::Unreadable(_)) => return self.refuse(watched, &refusal, None),
-            Err(Refusal::Ceiling { .. }) => Refusal::Ceiling { ceiling: highest },
+            Err(refusal) if refusal.kind == RefusalKind::Unreadable => return self.refuse(watched, &refusal, None),
+            Err(refusal) if refusal.kind == RefusalKind::Ceiling => Refusal::ceiling(highest),
             Err(refusal) => refusal,
         };
         self.refuse(watched, &refusal, Some(describe(need)));
-        if let Refusal::Ceiling { .. } | Refusal::Pod { .. } = refusal {
+        if let RefusalKind::Ceiling | RefusalKind::Pod = refusal.kind {
             watched.due = self.now() + AT_CEILING;
         }
         self.request_evidence(node, &handles, watched, need);
@@ -138,7 +138,9 @@ impl Worker {
         };
         match bound.filter(|bound| bound.left <= ceiling) {
             Some(PodBound { limit: of_pod, left }) if left.get() < need.limit.get() + UNIT => {
-                Err(Refusal::Pod { limit: of_pod, left })
+                let left = mib(left);
+                let why = format!("its pod's limit of {of_pod} stands, of which the other containers leave it {left}");
+                Err(Refusal::new(RefusalKind::Pod, why))
             }
             bound => {
                 let ceiling = bound.map_or(ceiling, |bound| bound.left);
@@ -151,10 +153,10 @@ impl Worker {
     fn refuse(&self, watched: &mut Watched, refusal: &Refusal, seen: Option<String>) {
         let now = self.now();
         watched.due = now + REFUSED;
-        if watched.refuse(now, refusal.word()) {
+        if watched.refuse(now, Some(refusal.kind)) {
             let seen = seen.map(|seen| format!("; it {seen}")).unwrap_or_default();
-            let (refusal, why) = (refusal.clone(), format!("{refusal}{seen}"));
-            self.report(watched, GuardEvent::Refused { refusal, why });
+            let (kind, why) = (refusal.kind, format!("{refusal}{seen}"));
+            self.report(watched, GuardEvent::Refused { kind, why });
         }
     }
 
@@ -173,7 +175,7 @@ impl Worker {
             node.least_limits.change(uid, name, Some(to), watched.lent.limit);
             self.budgets.undo(&of, watched.lent.limit.map(|lent| (lent, need.used)));
             watched.due = now + REFUSED;
-            if !watched.refuse(now, grown.outcome.word()) {
+            if !watched.refuse(now, None) {
                 return;
             }
         }

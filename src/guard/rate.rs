@@ -31,28 +31,19 @@ pub struct Rate {
 impl Rate {
     /// Adds one reading and returns the rate. Times never go back.
     pub fn observe(&mut self, at: Duration, bytes: u64) -> BytesPerSecond {
-        while self.readings.len() >= KEPT
-            || self
-                .readings
-                .get(1)
-                .is_some_and(|(next, _)| at.saturating_sub(*next) > OLDEST)
-        {
+        let is_old = |(next, _): &(Duration, u64)| at.saturating_sub(*next) > OLDEST;
+        while self.readings.len() >= KEPT || self.readings.get(1).is_some_and(is_old) {
             self.readings.pop_front();
         }
         let seen = self.since_any(at, bytes);
-        let left = self
-            .steepest
-            .map_or(0, |(then, rate)| faded(rate, at.saturating_sub(then)));
+        let fade = |(then, rate)| faded(rate, at.saturating_sub(then));
+        let left = self.steepest.map_or(0, fade);
         if seen >= left {
             self.steepest = Some((at, seen));
         }
         // Keep only the first of readings in quick succession.
-        let crowded = self.readings.len() > 1
-            && self
-                .readings
-                .back()
-                .is_some_and(|(last, _)| at.saturating_sub(*last) < CLOSEST);
-        if !crowded {
+        let is_close = |(last, _): &(Duration, u64)| at.saturating_sub(*last) < CLOSEST;
+        if self.readings.len() < 2 || !self.readings.back().is_some_and(is_close) {
             self.readings.push_back((at, bytes));
         }
         seen.max(left)

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::alarms::Alarms;
+use super::budgets::RefusalKind;
 use super::notifications::Token;
 use super::predict::{LONGEST, Pace, Reading, Track, Verdict, near};
 use super::throttle::Throttling;
@@ -38,8 +39,8 @@ pub(super) struct Watched {
     /// Whether [`Notifications::subscribe`](super::notifications::Notifications::subscribe) has succeeded.
     pub(super) subscribed: bool,
     pub(super) alarms: Alarms,
-    /// The latest reported refusal, and the time of the latest need.
-    refused: Option<(&'static str, Duration)>,
+    /// The latest reported refusal, `None` for a failed write, and the time of the latest need.
+    refused: Option<(Option<RefusalKind>, Duration)>,
     /// Whether the guard has asked for evidence.
     evidence_requested: bool,
     pub(super) lent: LentMemory,
@@ -229,9 +230,9 @@ impl Watched {
     }
 
     /// Notes a refusal; returns whether it differs from the reported one.
-    pub(super) fn refuse(&mut self, now: Duration, word: &'static str) -> bool {
-        let before = self.refused.replace((word, now));
-        before.is_none_or(|(before, _)| before != word)
+    pub(super) fn refuse(&mut self, now: Duration, kind: Option<RefusalKind>) -> bool {
+        let before = self.refused.replace((kind, now));
+        before.is_none_or(|(before, _)| before != kind)
     }
 
     /// The memory that is kept for evidence, until the guard asks for it.

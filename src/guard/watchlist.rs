@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::budgets::{Budget, Refusal};
+use super::budgets::{Budget, RefusalKind};
 use crate::actuate::{Growable, Grown, Node};
 use crate::model::objects::PodId;
 use crate::model::{Bytes, CgroupPath, LivePod, MilliCpu};
@@ -87,7 +87,7 @@ pub enum GuardEvent {
         grown: Box<Grown>,
     },
     /// A limit should grow and must not. Reported once, until the reason changes.
-    Refused { refusal: Refusal, why: String },
+    Refused { kind: RefusalKind, why: String },
     /// A limit will be reached and cannot grow, and the container's hook shall leave evidence. Reported once, until the
     /// terms have been without evidence.
     Pressure {

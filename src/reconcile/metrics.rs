@@ -13,7 +13,7 @@ use prometheus_client::registry::Registry;
 use super::pod::PodState;
 use crate::actuate::{JobDone, Verdict};
 use crate::guard::GuardEvent;
-use crate::guard::budgets::Refusal;
+use crate::guard::budgets::RefusalKind;
 use crate::lint::LintRule;
 use crate::model::{ControlFile, Outcome, Reason, Stages, StepRecord, Via};
 use crate::observe::metrics::{Counters, Gauges, Histograms, Labels, family, gauge, labels, register, seconds};
@@ -203,12 +203,12 @@ pub(super) fn growth_outcome(event: &GuardEvent) -> Option<&'static str> {
     Some(match event {
         GuardEvent::Grew { grown, .. } if grown.outcome == Outcome::Applied => "applied",
         GuardEvent::Grew { .. } => "failed",
-        GuardEvent::Refused { refusal, .. } => match refusal {
-            Refusal::Ceiling { .. } | Refusal::Pod { .. } => "ceiling",
-            Refusal::Node { .. } => "node",
-            Refusal::PodBudget { .. } => "pod_budget",
-            Refusal::NodeBudget { .. } => "node_budget",
-            Refusal::Unreadable(_) => "failed",
+        GuardEvent::Refused { kind, .. } => match kind {
+            RefusalKind::Ceiling | RefusalKind::Pod => "ceiling",
+            RefusalKind::Node => "node",
+            RefusalKind::PodBudget => "pod_budget",
+            RefusalKind::NodeBudget => "node_budget",
+            RefusalKind::Unreadable => "failed",
         },
         _ => return None,
     })

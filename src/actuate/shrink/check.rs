@@ -34,8 +34,8 @@ struct LimitCheck {
     target: Target,
     policy: ShrinkCheck,
     ready: bool,
-    first: Option<(Instant, MemoryReading)>,
-    latest: Option<(Instant, MemoryReading)>,
+    /// The first and the latest reading.
+    readings: Option<[(Instant, MemoryReading); 2]>,
 }
 
 #[derive(Debug)]
@@ -62,8 +62,7 @@ impl ShrinkChecks {
                 target: step.target.clone(),
                 policy: ShrinkCheck::new(to, reclaim, seen),
                 ready: false,
-                first: None,
-                latest: None,
+                readings: None,
             });
         }
         Ok(Self(checks))
@@ -83,8 +82,7 @@ impl ShrinkChecks {
             };
             let reading = cgroup.outer().memory_reading()?;
             let now = Instant::now();
-            check.first.get_or_insert((now, reading));
-            check.latest = Some((now, reading));
+            check.readings.get_or_insert([(now, reading); 2])[1] = (now, reading);
             let again = match check.policy.next(&reading, now) {
                 CheckStep::Ready => {
                     check.ready = true;
@@ -128,7 +126,7 @@ impl ShrinkChecks {
 impl LimitCheck {
     /// The rate of refaults between the first and the latest reading, in bytes per second.
     fn refaults(&self) -> Bytes {
-        let (Some((began, first)), Some((ended, latest))) = (self.first, self.latest) else {
+        let Some([(began, first), (ended, latest)]) = self.readings else {
             return Bytes::ZERO;
         };
         let over = ended.saturating_duration_since(began);

@@ -49,8 +49,7 @@ type Reading = Result<(Box<WatchedPod>, Instant, Duration), Verdict>;
 
 /// Watches until the limit does harm or the time is over. Ends at once when it is dropped.
 pub async fn watch(node: Arc<Node>, live: Arc<LivePod>, lowered: Vec<Lowering>) -> Verdict {
-    let concurrency = Arc::clone(&node.concurrency);
-    let _counted = concurrency.watch();
+    let counted = Arc::clone(&node.concurrency.watches);
     let mut reading = tokio::task::spawn_blocking(move || {
         let now = Instant::now();
         let handles = PodHandles::open(&node.hierarchy, &live)?;
@@ -67,14 +66,15 @@ pub async fn watch(node: Arc<Node>, live: Arc<LivePod>, lowered: Vec<Lowering>) 
                 return Verdict::Gone;
             }
         };
-        let next = next.max(Instant::now() + pause(took, concurrency.watches()));
+        let next = next.max(Instant::now() + pause(took, Arc::strong_count(&counted) - 1));
         tokio::time::sleep_until(next.into()).await;
         reading = tokio::task::spawn_blocking(move || read_once(pod));
     }
 }
 
 /// How long one of so many watches rests after a reading that took so long.
-fn pause(took: Duration, watches: u32) -> Duration {
+fn pause(took: Duration, watches: usize) -> Duration {
+    let watches = u32::try_from(watches).unwrap_or(u32::MAX);
     took.saturating_mul(SHARE).saturating_mul(watches).min(LATEST)
 }
 
@@ -114,6 +114,6 @@ mod tests {
         assert_eq!(pause(took, 1), took * 4);
         assert_eq!(pause(took, 1000), Duration::from_millis(400));
         assert_eq!(pause(Duration::from_millis(30), 110), LATEST);
-        assert_eq!(pause(Duration::MAX, u32::MAX), LATEST);
+        assert_eq!(pause(Duration::MAX, usize::MAX), LATEST);
     }
 }

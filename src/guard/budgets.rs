@@ -42,6 +42,7 @@ pub struct Refusal {
     pub why: String,
 }
 
+/// The bound that a growth would exceed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalKind {
     /// The limit is as high as its bounds allow.

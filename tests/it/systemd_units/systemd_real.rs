@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use vscaled::cgroup::systemd::{Systemd, SystemdError, Unit};
+use vscaled::cgroup::systemd::{Systemd, Unit};
 use vscaled::cgroup::{CgroupDir, Hierarchy};
 use vscaled::model::{CgroupPath, ControlFile, CpuMax, CpuQuota, CpuWeight, MemoryLimit, Setting, Settings};
 

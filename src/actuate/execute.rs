@@ -61,7 +61,7 @@ impl<'a> Executor<'a> {
     /// ended: then the written steps are in order, and the next pass plans the rest anew.
     pub(super) fn run(&mut self, plan: &Plan) -> Result<(), Outcome> {
         self.check_all(plan)?;
-        for step in plan.steps().iter().filter(|step| step.change.writes_cgroups()) {
+        for step in plan.steps.iter().filter(|step| step.change.writes_cgroups()) {
             let start = Instant::now();
             if let Some(why) = self.would_slow_down(step) {
                 let record = StepRecord::carried_out(step, start.elapsed(), &Err::<(), _>(why));
@@ -78,11 +78,11 @@ impl<'a> Executor<'a> {
             };
             let reason = error.to_string();
             if error.is_gone() {
-                return Err(Outcome::Interrupted { reason });
+                return Err(Outcome::Interrupted(reason));
             }
             self.not_shrinkable = error.is_not_shrinkable();
             self.written.extend(parts(step, &error));
-            return Err(Outcome::RolledBack { reason });
+            return Err(Outcome::RolledBack(reason));
         }
         Ok(())
     }
@@ -97,13 +97,13 @@ impl<'a> Executor<'a> {
             }
             Ok(())
         };
-        plan.steps().iter().try_for_each(check).map_err(|error: StepError| {
+        plan.steps.iter().try_for_each(check).map_err(|error: StepError| {
             self.not_shrinkable = error.is_not_shrinkable();
             let reason = error.to_string();
             if error.is_gone() {
-                Outcome::Interrupted { reason }
+                Outcome::Interrupted(reason)
             } else {
-                Outcome::Refused { reason }
+                Outcome::Refused(reason)
             }
         })
     }

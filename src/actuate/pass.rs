@@ -74,11 +74,11 @@ pub async fn reconcile(node: Arc<Node>, job: Box<Job>) -> JobDone {
 async fn stages(mut pass: Box<Pass>) -> Staged<Box<Pass>> {
     match std::mem::take(&mut pass.job.resize) {
         ResizeDecision::Direct => {}
-        ResizeDecision::Refuse { why, no_room } => {
+        ResizeDecision::Refuse(why, no_room) => {
             pass.done.api.no_room = no_room;
-            return Err(pass.stop(Outcome::Refused { reason: why }));
+            return Err(pass.stop(Outcome::Refused(why)));
         }
-        ResizeDecision::Wait { why, retry_after } => {
+        ResizeDecision::Wait(why, retry_after) => {
             pass.done.api.retry_after = retry_after;
             return Err(pass.stop(Outcome::Withheld(why)));
         }
@@ -91,7 +91,7 @@ async fn stages(mut pass: Box<Pass>) -> Staged<Box<Pass>> {
     }
     let mut pass = pass.run_kernel_stages().await?;
     failpoint("pass.written");
-    if pass.job.check_runtime || !pass.plan.is_empty() {
+    if pass.job.check_runtime || !pass.plan.steps.is_empty() {
         let start = Instant::now();
         let synced = Box::pin(runtime_stage::sync(&mut pass)).await;
         pass.done.record.stages.runtime = start.elapsed();
@@ -196,16 +196,16 @@ impl Pass {
                 self.making_room = None;
                 return Ok(self);
             }
-            ResizeError::Gone(_) => return Err(self.stop(Outcome::Interrupted { reason })),
+            ResizeError::Gone(_) => return Err(self.stop(Outcome::Interrupted(reason))),
             ResizeError::Altered(_) => {
                 // Admission has changed the spec after this request.
                 let generation = self.job.targets.bound.object().metadata.generation;
                 self.done.api.asked = Some(patch.accepted(generation));
-                return Err(self.stop(Outcome::Refused { reason }));
+                return Err(self.stop(Outcome::Refused(reason)));
             }
             ResizeError::Refused { retry_after, .. } => {
                 self.done.api.retry_after = retry_after;
-                return Err(self.stop(Outcome::Refused { reason }));
+                return Err(self.stop(Outcome::Refused(reason)));
             }
         };
         self.job.targets.lift_undeclared = lift_undeclared && patch.ahead;
@@ -319,9 +319,7 @@ impl Pass {
             Next::Wait(until) => Ok(Some(until)),
             Next::Refused(target, why) => {
                 self.done.shrink.refused = true;
-                Err(Outcome::Refused {
-                    reason: format!("{target}: {why}"),
-                })
+                Err(Outcome::Refused(format!("{target}: {why}")))
             }
         }
     }
@@ -341,7 +339,7 @@ impl Pass {
         }
         lowered.extend(self.before_lowering(handles, |_, _| true)?);
         let changes_memory = |step: &&Step| step.change.files().iter().any(|(_, to)| to.memory().is_some());
-        let steps = self.plan.steps().iter().filter(changes_memory);
+        let steps = self.plan.steps.iter().filter(changes_memory);
         let touched = steps
             .map(|step| &step.target)
             .chain(lowered.iter().map(|lowering| &lowering.target));
@@ -367,7 +365,7 @@ impl Pass {
         self.done.record.steps.extend(records);
         self.written = written;
         self.done.record.stages.verified = verified;
-        if !self.plan.is_empty() {
+        if !self.plan.steps.is_empty() {
             self.done.record.stages.write = took;
         }
         ended
@@ -381,7 +379,7 @@ impl Pass {
         counts: impl Fn(&Target, Bytes) -> bool,
     ) -> Result<Vec<Lowering>, Outcome> {
         let mut lowered = Vec::new();
-        for step in self.plan.steps() {
+        for step in &self.plan.steps {
             let (Some((from, to)), Some(cgroup)) = (step.change.lowered_memory(), handles.get(&step.target)) else {
                 continue;
             };
@@ -410,7 +408,7 @@ impl Pass {
     /// The stored specs come after the files, although the pass updates the runtime after it writes them: the runtime writes a
     /// lower limit without a check of the memory in use, which would kill where the file could not be put back.
     async fn take_back(mut self: Box<Self>) -> Box<Self> {
-        if matches!(self.done.record.outcome, Outcome::RolledBack { .. }) {
+        if matches!(self.done.record.outcome, Outcome::RolledBack(_)) {
             self = self.blocking(Self::undo_steps).await.0;
             Box::pin(runtime_stage::undo(&mut self)).await;
         }
@@ -443,7 +441,7 @@ impl Pass {
         done.shrink.seen = std::mem::take(&mut pass.job.seen);
         done.shrink.seen.extend(pass.checks.seen());
         done.quotas = std::mem::take(&mut pass.job.targets.scope.quotas);
-        done.stale = pass.incomplete || matches!(done.record.outcome, Outcome::Interrupted { .. });
+        done.stale = pass.incomplete || matches!(done.record.outcome, Outcome::Interrupted(_));
         if done.stale {
             done.handles = None;
         }
@@ -458,18 +456,16 @@ impl Pass {
 }
 
 fn overtaken() -> Outcome {
-    Outcome::Interrupted {
-        reason: "a limit was grown in an emergency meanwhile".to_owned(),
-    }
+    Outcome::Interrupted("a limit was grown in an emergency meanwhile".to_owned())
 }
 
 /// The pod's cgroups, which the first stage opens.
 ///
 /// Errors: that stage has not run.
 pub(super) fn opened(done: &JobDone) -> Result<&PodHandles, Outcome> {
-    done.handles.as_ref().ok_or_else(|| Outcome::Interrupted {
-        reason: "the pod's cgroups are not open".to_owned(),
-    })
+    done.handles
+        .as_ref()
+        .ok_or_else(|| Outcome::Interrupted("the pod's cgroups are not open".to_owned()))
 }
 
 /// The end of a pass over a pod whose files cannot be read.
@@ -477,9 +473,9 @@ impl From<CgroupError> for Outcome {
     fn from(error: CgroupError) -> Self {
         let reason = error.to_string();
         if error.is_gone() {
-            Self::Interrupted { reason }
+            Self::Interrupted(reason)
         } else {
-            Self::Refused { reason }
+            Self::Refused(reason)
         }
     }
 }
@@ -492,7 +488,5 @@ pub(super) fn plan_files(held: PodTree, wanted: &PodValues, traits: &NodeTraits)
         tree: held,
         ..PodValues::default()
     };
-    Plan::between(&held, wanted, traits).map_err(|error| Outcome::Refused {
-        reason: error.to_string(),
-    })
+    Plan::between(&held, wanted, traits).map_err(|error| Outcome::Refused(error.to_string()))
 }

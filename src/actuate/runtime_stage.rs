@@ -52,12 +52,12 @@ pub(super) async fn sync(pass: &mut Pass) -> Result<(), Outcome> {
     let node = Arc::clone(&pass.node);
     let runtime = match &node.runtime {
         RuntimeLink::None => return Ok(()),
-        RuntimeLink::Away(why) => return Err(Outcome::RuntimeOwed { reason: why.clone() }),
+        RuntimeLink::Away(why) => return Err(Outcome::RuntimeOwed(why.clone())),
         RuntimeLink::Found(runtime) => runtime.as_ref(),
     };
     let _permit = node.concurrency.runtime.acquire().await;
     if let Some(reason) = node.concurrency.runtime_away() {
-        return Err(Outcome::RuntimeOwed { reason });
+        return Err(Outcome::RuntimeOwed(reason));
     }
     let steps = spec_steps(runtime, pass)
         .await
@@ -68,16 +68,16 @@ pub(super) async fn sync(pass: &mut Pass) -> Result<(), Outcome> {
     for step in steps {
         if !pass.is_current() {
             // The runtime would write the earlier limit.
-            return Err(Outcome::RuntimeOwed {
-                reason: "a limit was grown in an emergency meanwhile; told by the next pass".to_owned(),
-            });
+            return Err(Outcome::RuntimeOwed(
+                "a limit was grown in an emergency meanwhile; told by the next pass".to_owned(),
+            ));
         }
         if let Err(error) = update_spec(runtime, pass, &step, false).await {
             return Err(if error.is_not_found() || error.is_retryable() {
                 give_up(&node, &error)
             } else {
                 let reason = error.to_string();
-                Outcome::RolledBack { reason }
+                Outcome::RolledBack(reason)
             });
         }
     }
@@ -153,13 +153,11 @@ async fn update(
 
 fn give_up(node: &Node, error: &RuntimeError) -> Outcome {
     if error.is_not_found() {
-        return Outcome::Interrupted {
-            reason: "a container ended meanwhile".to_owned(),
-        };
+        return Outcome::Interrupted("a container ended meanwhile".to_owned());
     }
     let reason = error.to_string();
     node.concurrency.runtime_is_away(reason.clone());
-    Outcome::RuntimeOwed { reason }
+    Outcome::RuntimeOwed(reason)
 }
 
 /// The steps for the stored specs that differ from the wanted ones.
@@ -197,7 +195,7 @@ async fn spec_steps(runtime: &dyn ContainerRuntime, pass: &Pass) -> Result<Vec<S
         &of_specs(pass.wanted.specs.clone()),
         &pass.node.traits,
     );
-    Ok(plan.map(|plan| plan.steps().to_vec()).unwrap_or_default())
+    Ok(plan.map(|plan| plan.steps).unwrap_or_default())
 }
 
 /// The open cgroup of a target.
@@ -213,7 +211,7 @@ pub(super) async fn undo(pass: &mut Pass) {
         return;
     };
     let _permit = node.concurrency.runtime.acquire().await;
-    let with_memory = !matches!(pass.done.record.outcome, Outcome::Incomplete { .. });
+    let with_memory = !matches!(pass.done.record.outcome, Outcome::Incomplete(_));
     let told = |record: &StepRecord| match record.change {
         Change::Spec { from, to } if record.error.is_none() => Some((record.target.clone(), from, to)),
         _ => None,
@@ -243,17 +241,17 @@ pub(super) async fn undo(pass: &mut Pass) {
 /// Errors: how the pass ends where a file does not hold its value.
 fn verify(pass: &mut Pass) -> Result<(), Outcome> {
     let tree = opened(&pass.done)?.read().map_err(|error| match error.into() {
-        Outcome::Refused { reason } => Outcome::Incomplete { reason },
+        Outcome::Refused(reason) => Outcome::Incomplete(reason),
         ended => ended,
     })?;
     pass.done.formula = detected_formula(pass, &tree);
-    let incomplete = |reason| Err(Outcome::Incomplete { reason });
+    let incomplete = |reason| Err(Outcome::Incomplete(reason));
     match plan_files(tree, &pass.wanted, &pass.node.traits) {
-        Ok(plan) if plan.is_empty() => Ok(()),
+        Ok(plan) if plan.steps.is_empty() => Ok(()),
         // The runtime decides the formula of weights; the next pass uses the formula that the weights show.
         Ok(_) if pass.done.formula.is_some() => Ok(()),
         Ok(plan) => {
-            let differ: Vec<_> = plan.steps().iter().map(|step| step.target.to_string()).collect();
+            let differ: Vec<_> = plan.steps.iter().map(|step| step.target.to_string()).collect();
             let differ = differ.join(", ");
             incomplete(format!("after the runtime was told, {differ} differ; planning again"))
         }

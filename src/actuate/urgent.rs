@@ -161,7 +161,7 @@ impl Grown {
         let plan = plan_files(held, &wanted, &traits)?;
         let mut executor = Executor::new(node, handles);
         let mut ended = executor.run(&plan);
-        if let Err(outcome @ Outcome::RolledBack { .. }) = &mut ended
+        if let Err(outcome @ Outcome::RolledBack(_)) = &mut ended
             && let Err(failed) = executor.undo()
         {
             outcome.not_undone(&failed);

@@ -59,7 +59,7 @@ impl Composer {
         }
         let cause = self.cause_of(record);
         let (severity, reason) = match &record.outcome {
-            Outcome::Applied | Outcome::RuntimeOwed { .. } => match cause.as_ref()? {
+            Outcome::Applied | Outcome::RuntimeOwed(_) => match cause.as_ref()? {
                 Cause::Guard {
                     container, resource, ..
                 }
@@ -75,10 +75,10 @@ impl Composer {
             Outcome::Withheld(Withheld::Unanswered(_) | Withheld::Postponed(_) | Withheld::SpecLater(_)) => {
                 return None;
             }
-            Outcome::Refused { .. } => (Severity::Warning, "ResizeRefused"),
-            Outcome::RolledBack { .. } => (Severity::Warning, "ResizeRolledBack"),
-            Outcome::Incomplete { .. } => (Severity::Warning, "ResizeIncomplete"),
-            Outcome::Unchanged | Outcome::Interrupted { .. } | Outcome::Hook(_) => return None,
+            Outcome::Refused(_) => (Severity::Warning, "ResizeRefused"),
+            Outcome::RolledBack(_) => (Severity::Warning, "ResizeRolledBack"),
+            Outcome::Incomplete(_) => (Severity::Warning, "ResizeIncomplete"),
+            Outcome::Unchanged | Outcome::Interrupted(_) | Outcome::Hook(_) => return None,
         };
         let texts = [cause.map(|cause| cause.to_string()), Some(details(record))];
         let texts = texts.into_iter().flatten().filter(|text| !text.is_empty());
@@ -94,10 +94,10 @@ impl Composer {
             false => self.unfinished.get(uid).cloned(),
         };
         let is_tried_again = match &record.outcome {
-            Outcome::Applied | Outcome::RuntimeOwed { .. } | Outcome::Unchanged | Outcome::Hook(_) => false,
-            Outcome::Withheld(_) | Outcome::Interrupted { .. } => true,
+            Outcome::Applied | Outcome::RuntimeOwed(_) | Outcome::Unchanged | Outcome::Hook(_) => false,
+            Outcome::Withheld(_) | Outcome::Interrupted(_) => true,
             // The agent does not retry a request of an operator or of the guard.
-            Outcome::Refused { .. } | Outcome::RolledBack { .. } | Outcome::Incomplete { .. } => {
+            Outcome::Refused(_) | Outcome::RolledBack(_) | Outcome::Incomplete(_) => {
                 !matches!(cause, Some(Cause::Operator { .. } | Cause::Guard { .. }))
             }
         };
@@ -245,9 +245,7 @@ mod tests {
     }
 
     fn refused() -> Outcome {
-        Outcome::Refused {
-            reason: "more than the node has".to_owned(),
-        }
+        Outcome::Refused("more than the node has".to_owned())
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Connects the tasks, runs them until a signal, and stops them in order.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -204,7 +205,13 @@ pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) ->
             worth,
             annotator,
             kill_problems,
-            history: History::new(records, changes, view::change, audit),
+            history: History {
+                records: VecDeque::new(),
+                listeners: records,
+                changes,
+                to_change: view::change,
+                audit,
+            },
             next: None,
         },
     );

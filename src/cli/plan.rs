@@ -130,7 +130,7 @@ impl<'a> ShownPod<'a> {
             name: &pod.metadata.name,
             qos_class: given.qos,
             cgroups: cgroups(pod, &given, &observed.tree.overlaid(&wanted.tree), traits),
-            steps: plan.steps().iter().cloned().map(ShownStep::from).collect(),
+            steps: plan.steps.iter().cloned().map(ShownStep::from).collect(),
         })
     }
 

@@ -201,12 +201,8 @@ fn change(sum: &mut Option<u64>, amounts: [Option<u64>; 2]) {
 /// The largest amount a Kubernetes quantity holds.
 pub(super) const MAX: u64 = i64::MAX as u64;
 
-/// How the quotient of a proportion is rounded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Rounding {
-    Down,
-    Up,
-}
+/// How the quotient of a proportion is rounded: `u128::div_euclid` rounds down, `u128::div_ceil` up.
+pub(super) type Rounding = fn(u128, u128) -> u128;
 
 /// `amount · numerator / denominator`, or the amount itself if the denominator is zero.
 pub(super) fn scale(amount: u64, numerator: u128, denominator: u128, rounding: Rounding) -> u64 {
@@ -214,11 +210,7 @@ pub(super) fn scale(amount: u64, numerator: u128, denominator: u128, rounding: R
         return amount.min(MAX);
     }
     let product = u128::from(amount).saturating_mul(numerator);
-    let quotient = match rounding {
-        Rounding::Down => product / denominator,
-        Rounding::Up => product.div_ceil(denominator),
-    };
-    u64::try_from(quotient).map_or(MAX, |quotient| quotient.min(MAX))
+    u64::try_from(rounding(product, denominator)).map_or(MAX, |quotient| quotient.min(MAX))
 }
 
 /// The request and limit whose ratio a new limit keeps.
@@ -247,7 +239,7 @@ impl Ratio {
             Some(request)
         } else {
             let (limit, base) = (u128::from(self.limit), u128::from(self.request));
-            Some(scale(request, limit, base, Rounding::Down))
+            Some(scale(request, limit, base, u128::div_euclid))
         }
     }
 
@@ -259,7 +251,7 @@ impl Ratio {
             Some(limit)
         } else {
             let (request, whole) = (u128::from(self.request), u128::from(self.limit));
-            Some(scale(limit, request, whole, Rounding::Up))
+            Some(scale(limit, request, whole, u128::div_ceil))
         }
     }
 
@@ -272,7 +264,12 @@ impl Ratio {
         } else if self.request == 0 {
             bound
         } else {
-            scale(self.request, u128::from(bound), u128::from(self.limit), Rounding::Down)
+            scale(
+                self.request,
+                u128::from(bound),
+                u128::from(self.limit),
+                u128::div_euclid,
+            )
         };
         (request > 0).then_some(request)
     }

@@ -90,14 +90,15 @@ fn factor(candidates: &[Candidate<'_>], bounds: &Bounds, part: Part, resource: R
     if min <= limits && min <= requests && (max == 0 || max >= limits) {
         return None;
     }
+    let down: Rounding = u128::div_euclid;
     if min > requests && limits != 0 {
         let rounding = match resource {
-            Resource::Cpu => Rounding::Up,
-            Resource::Memory => Rounding::Down,
+            Resource::Cpu => u128::div_ceil,
+            Resource::Memory => down,
         };
         return (shared[0] != 0).then(|| (min - fixed[0], shared[0], rounding, POD_MIN));
     }
     let exceeds = max != 0 && max < limits;
     let (bound, rule) = if exceeds { (max, POD_MAX) } else { (min, POD_MIN) };
-    (shared[1] != 0).then(|| (bound.saturating_sub(fixed[1]), shared[1], Rounding::Down, rule))
+    (shared[1] != 0).then(|| (bound.saturating_sub(fixed[1]), shared[1], down, rule))
 }

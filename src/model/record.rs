@@ -172,37 +172,26 @@ pub enum Outcome {
     /// Every value was the desired one already.
     Unchanged,
     /// Every cgroup file has the desired value, but the runtime's stored spec is still the old one.
-    RuntimeOwed {
-        reason: String,
-    },
+    RuntimeOwed(String),
     /// The API server has the wanted amounts, but the kubelet does not grant them, yet or at all. The cgroups keep
     /// what the kubelet granted before.
     Withheld(Withheld),
-    /// The pass wrote nothing: a check before the first step failed.
-    Refused {
-        /// What failed, with the numbers.
-        reason: String,
-    },
+    /// The pass wrote nothing: a check before the first step failed. The text says which, with the numbers.
+    Refused(String),
     /// A cgroup ended during the pass. The next pass plans the rest anew.
-    Interrupted {
-        reason: String,
-    },
+    Interrupted(String),
     /// A step failed, and the pass undid all steps before it.
-    RolledBack {
-        reason: String,
-    },
+    RolledBack(String),
     /// A step failed, and so did undoing the steps before it. The next pass starts from what the files hold.
-    Incomplete {
-        /// What failed, and which step was not undone.
-        reason: String,
-    },
+    /// The text says what failed, and which step was not undone.
+    Incomplete(String),
     Hook(HookEnd),
 }
 
 impl Outcome {
     /// Whether the cgroups have every wanted value.
     pub const fn holds(&self) -> bool {
-        matches!(self, Self::Applied | Self::Unchanged | Self::RuntimeOwed { .. })
+        matches!(self, Self::Applied | Self::Unchanged | Self::RuntimeOwed(_))
     }
 
     /// Whether the cgroups have the wanted values, or those that the kubelet granted.
@@ -217,18 +206,18 @@ impl Outcome {
             None => why.to_owned(),
         };
         *self = match self {
-            Self::Incomplete { .. } => Self::Incomplete { reason },
-            Self::Interrupted { .. } => Self::Interrupted { reason },
-            _ => Self::Refused { reason },
+            Self::Incomplete(_) => Self::Incomplete(reason),
+            Self::Interrupted(_) => Self::Interrupted(reason),
+            _ => Self::Refused(reason),
         };
     }
 
     /// Notes that a failed pass could not undo a step.
     pub(crate) fn not_undone(&mut self, why: &str) {
         match self {
-            Self::RolledBack { reason } => {
+            Self::RolledBack(reason) => {
                 let reason = format!("{reason}; and it could not be undone: {why}");
-                *self = Self::Incomplete { reason };
+                *self = Self::Incomplete(reason);
             }
             _ => self.add(why),
         }
@@ -236,11 +225,11 @@ impl Outcome {
 
     /// Adds to the reason, if there is one.
     pub(crate) fn add(&mut self, more: &str) {
-        if let Self::RuntimeOwed { reason }
-        | Self::Refused { reason }
-        | Self::Interrupted { reason }
-        | Self::RolledBack { reason }
-        | Self::Incomplete { reason } = self
+        if let Self::RuntimeOwed(reason)
+        | Self::Refused(reason)
+        | Self::Interrupted(reason)
+        | Self::RolledBack(reason)
+        | Self::Incomplete(reason) = self
         {
             reason.push_str("; ");
             reason.push_str(more);
@@ -262,11 +251,11 @@ impl Outcome {
         match self {
             Self::Applied | Self::Unchanged => None,
             Self::Withheld(withheld) => Some(withheld.reason()),
-            Self::RuntimeOwed { reason }
-            | Self::Refused { reason }
-            | Self::Interrupted { reason }
-            | Self::RolledBack { reason }
-            | Self::Incomplete { reason } => Some(reason),
+            Self::RuntimeOwed(reason)
+            | Self::Refused(reason)
+            | Self::Interrupted(reason)
+            | Self::RolledBack(reason)
+            | Self::Incomplete(reason) => Some(reason),
             Self::Hook(HookEnd {
                 how: Ok(how) | Err(how),
                 ..

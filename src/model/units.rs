@@ -3,24 +3,12 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize, Serializer};
+use strum::{Display, IntoStaticStr};
 
 use super::quantity::{Quantity, QuantityError};
 
 /// The two resources that vscaled manages, named like the kernel's controllers.
-#[derive(
-    Debug,
-    Clone,
-    Copy,
-    PartialEq,
-    Eq,
-    PartialOrd,
-    Ord,
-    Hash,
-    Serialize,
-    Deserialize,
-    strum::Display,
-    strum::IntoStaticStr,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Display, IntoStaticStr)]
 #[serde(rename_all = "lowercase")]
 #[strum(serialize_all = "lowercase")]
 pub enum Resource {

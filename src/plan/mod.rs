@@ -26,6 +26,6 @@ pub use hierarchy::{Allowance, Hierarchy, hierarchy, in_force, pod_requests};
 pub use paths::{container_cgroup_name, pod_cgroup_path};
 pub use planner::{Plan, PlanError};
 pub use pod_level::LowPodLevel;
-pub use room::{Capacity, CapacityFrom, NoRoom, NodeRequests, OtherPods, Room, larger, sum};
+pub use room::{Capacity, NoRoom, NodeRequests, OtherPods, Room, larger, sum};
 pub use scope::{Quotas, WriteScope};
 pub use targets::{PodTargets, lift_kept};

@@ -15,7 +15,7 @@ use super::order::{Write, edges, ordered_writes};
 /// Ordered steps. Only the planner makes one.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Plan {
-    steps: Vec<Step>,
+    pub steps: Vec<Step>,
 }
 
 /// There is no plan: the v1 kernel would refuse the desired values.
@@ -59,15 +59,6 @@ impl Plan {
             }));
         }
         Ok(Self { steps })
-    }
-
-    pub fn steps(&self) -> &[Step] {
-        &self.steps
-    }
-
-    /// Whether every value is the desired one already.
-    pub fn is_empty(&self) -> bool {
-        self.steps.is_empty()
     }
 }
 

@@ -21,32 +21,27 @@ use crate::model::{AskWhenFull, Resource, ResourceList};
 pub struct Capacity {
     /// An unset amount is unknown, and bounds nothing.
     pub amounts: ResourceList,
-    pub from: CapacityFrom,
-}
-
-/// The source of a node's capacity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
-pub enum CapacityFrom {
-    /// The Node object: what the reservations for the kubelet and the system leave.
-    #[display("allocatable")]
-    Allocatable,
-    /// The kernel: processors online, `MemTotal`.
-    #[display("all this machine has")]
-    Machine,
+    /// [`Self::ALLOCATABLE`] or [`Self::MACHINE`].
+    pub from: &'static str,
 }
 
 impl Capacity {
+    /// From the Node object: what the reservations for the kubelet and the system leave.
+    pub const ALLOCATABLE: &str = "allocatable";
+    /// From the kernel: processors online, `MemTotal`.
+    pub const MACHINE: &str = "all this machine has";
+
     /// The Node object's amounts. None without such an object.
     pub fn of(node: Option<&Node>) -> Option<Self> {
         node.map(|node| Self {
             amounts: node.status.allocatable,
-            from: CapacityFrom::Allocatable,
+            from: Capacity::ALLOCATABLE,
         })
     }
 
     /// The Node object's amounts, or else those of the machine.
     pub fn of_node_or(node: Option<&Node>, machine: ResourceList) -> Self {
-        let (amounts, from) = (machine, CapacityFrom::Machine);
+        let (amounts, from) = (machine, Capacity::MACHINE);
         let declared = Self::of(node).filter(|declared| !declared.amounts.is_empty());
         declared.unwrap_or(Self { amounts, from })
     }

@@ -32,16 +32,14 @@ impl WriteScope {
         }
     }
 
-    /// Adds the resources for which other amounts than the spec's are wanted. Returns whether there are new ones.
-    pub fn widen(&mut self, spec: &[NamedRequirements], wanted: &[NamedRequirements]) -> bool {
-        let before = self.resources.len();
+    /// Adds the resources for which other amounts than the spec's are wanted.
+    pub fn widen(&mut self, spec: &[NamedRequirements], wanted: &[NamedRequirements]) {
         for wanted in wanted {
             let spec = NamedRequirements::find(spec, &wanted.name);
             let differs =
                 |resource: &Resource| spec.map(|spec| spec.of(*resource)) != Some(wanted.resources.of(*resource));
             self.resources.extend(Resource::ALL.into_iter().filter(differs));
         }
-        self.resources.len() > before
     }
 
     /// Drops the values of `wanted` that vscaled may not write.
@@ -84,12 +82,10 @@ impl Quotas {
         }
     }
 
-    /// Takes over newer entries, and drops cgroups that are gone. Returns whether anything changed.
-    pub fn update(&mut self, newer: &Self, lives: impl Fn(&str) -> bool) -> bool {
-        let before = self.clone();
+    /// Takes over newer entries, and drops cgroups that are gone.
+    pub fn update(&mut self, newer: &Self, lives: impl Fn(&str) -> bool) {
         self.0.extend(newer.0.clone());
         self.0.retain(|id, _| id == Self::POD || lives(id));
-        *self != before
     }
 
     /// Whether the kubelet enforces the quota of this cgroup.

@@ -61,13 +61,8 @@ impl Annotator {
             order: PatchOrder::default(),
             backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
         };
-        tokio::spawn(async move {
-            // Cancel-safe: the next agent sends a patch that was not sent.
-            tokio::select! {
-                () = writer.run() => {}
-                () = stop.cancelled() => {}
-            }
-        });
+        // Cancel-safe: the next agent sends a patch that was not sent.
+        tokio::spawn(stop.run_until_cancelled_owned(writer.run()));
         Self { notes, problems }
     }
 

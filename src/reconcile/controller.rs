@@ -15,7 +15,6 @@ use tracing::Span;
 
 use super::metrics::{growth_outcome, hook_labels};
 use super::pod::{Effect, Now, PodInput, PodState, Pods};
-use super::shrink::ShrinkEnd;
 use super::store::Store;
 use super::watching::Watching;
 use super::work::PassId;
@@ -248,12 +247,9 @@ impl Controller {
         match effect {
             Effect::SaveState => self.store.dirty = true,
             Effect::WatchGuard => self.guard.stale = true,
-            Effect::MoveLeastLimit {
-                uid,
-                container,
-                from,
-                to,
-            } => self.guard.least_limits.change(&uid, &container, from, to),
+            Effect::MoveLeastLimit(uid, container, from, to) => {
+                self.guard.least_limits.change(&uid, &container, from, to)
+            }
             Effect::ForgetLeastLimits(uid) => self.guard.least_limits.forget(&uid),
             Effect::RunPass(pass, job) => self.run_pass(key, pass, job),
             Effect::RunHook(run) => self.run_hook(key, run),
@@ -261,7 +257,7 @@ impl Controller {
             Effect::WatchFiles(handles) => self.watch_files(key, handles),
             Effect::WatchShrink(Some((number, lowered))) => self.watch_shrink(key, number, lowered),
             Effect::WatchShrink(None) => drop(self.passes.shrink_watches.remove(key)),
-            Effect::Record { record, news, answers } => {
+            Effect::Record(record, news, answers) => {
                 let record = self.publisher.history.add(*record, news);
                 if let Some(request) = answers {
                     self.requests.answer(request, record);
@@ -280,8 +276,8 @@ impl Controller {
             }
             Effect::ShrinkEnded(ended) => {
                 let outcome = match &ended {
-                    ShrinkEnd::Kept => "kept",
-                    ShrinkEnd::Undone(why) => {
+                    Ok(()) => "kept",
+                    Err(why) => {
                         tracing::warn!(pod = key, why, "a shrink is undone");
                         "undone"
                     }

@@ -161,7 +161,11 @@ impl DesiredState {
             return None;
         }
         let mut targets = self.without_temporary(pod);
-        self.lift(&mut targets);
+        for limit in &self.temporary {
+            if let Some(target) = targets.iter_mut().find(|target| target.name == limit.container) {
+                target.resources.lift(limit.resource, limit.to);
+            }
+        }
         Some(targets)
     }
 
@@ -305,7 +309,7 @@ impl DesiredState {
 
     /// Ends temporary limits. If nothing else is desired, the pod goes back to its spec.
     pub(crate) fn end_temporary(&mut self, ends: impl Fn(&TemporaryLimit) -> bool) -> Vec<TemporaryLimit> {
-        let ended = self.take_out(ends);
+        let ended: Vec<_> = self.temporary.extract_if(.., |limit| ends(limit)).collect();
         self.returning |= !ended.is_empty() && self.is_empty();
         ended
     }
@@ -313,20 +317,9 @@ impl DesiredState {
     /// Ends the temporary limits that are not above the limits without them.
     pub(crate) fn end_overtaken(&mut self, pod: &Pod) -> Vec<TemporaryLimit> {
         let base = self.without_temporary(pod);
-        self.take_out(|limit| limit_in(&base, &limit.container, limit.resource) >= Some(limit.to))
-    }
-
-    fn take_out(&mut self, ends: impl Fn(&TemporaryLimit) -> bool) -> Vec<TemporaryLimit> {
-        self.temporary.extract_if(.., |limit| ends(limit)).collect()
-    }
-
-    /// Raises lower targets to the temporary limits.
-    fn lift(&self, targets: &mut [NamedRequirements]) {
-        for limit in &self.temporary {
-            if let Some(target) = targets.iter_mut().find(|target| target.name == limit.container) {
-                target.resources.lift(limit.resource, limit.to);
-            }
-        }
+        let overtaken =
+            |limit: &mut TemporaryLimit| limit_in(&base, &limit.container, limit.resource) >= Some(limit.to);
+        self.temporary.extract_if(.., overtaken).collect()
     }
 }
 

@@ -16,38 +16,20 @@ const MOST_CHANGES: usize = 256;
 /// The latest changes, oldest first.
 #[derive(Debug)]
 pub(crate) struct History {
-    records: VecDeque<Arc<ChangeRecord>>,
-    next: u64,
-    listeners: broadcast::Sender<Arc<ChangeRecord>>,
+    pub(crate) records: VecDeque<Arc<ChangeRecord>>,
+    pub(crate) listeners: broadcast::Sender<Arc<ChangeRecord>>,
     /// The watchers at the socket, and the conversion for them.
-    changes: broadcast::Sender<Arc<proto::Change>>,
-    to_change: fn(&ChangeRecord) -> proto::Change,
-    audit: Audit,
+    pub(crate) changes: broadcast::Sender<Arc<proto::Change>>,
+    pub(crate) to_change: fn(&ChangeRecord) -> proto::Change,
+    pub(crate) audit: Audit,
 }
 
 impl History {
-    pub(crate) const fn new(
-        listeners: broadcast::Sender<Arc<ChangeRecord>>,
-        changes: broadcast::Sender<Arc<proto::Change>>,
-        to_change: fn(&ChangeRecord) -> proto::Change,
-        audit: Audit,
-    ) -> Self {
-        Self {
-            records: VecDeque::new(),
-            next: 1,
-            listeners,
-            changes,
-            to_change,
-            audit,
-        }
-    }
-
     /// Numbers, keeps and publishes a record that is news. A record that is no news is only returned; listeners get it
     /// if a hook has begun.
     pub(crate) fn add(&mut self, mut record: ChangeRecord, news: bool) -> Arc<ChangeRecord> {
         if news {
-            record.sequence = self.next;
-            self.next += 1;
+            record.sequence = self.records.back().map_or(1, |last| last.sequence + 1);
         }
         let record = Arc::new(record);
         if news || matches!(record.cause, Cause::Hook { .. }) {

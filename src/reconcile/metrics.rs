@@ -242,19 +242,19 @@ const fn outcome(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Applied => "applied",
         Outcome::Unchanged | Outcome::Hook(_) => "unchanged",
-        Outcome::RuntimeOwed { .. } => "runtime_owed",
+        Outcome::RuntimeOwed(_) => "runtime_owed",
         Outcome::Withheld(_) => "withheld",
-        Outcome::Refused { .. } => "refused",
-        Outcome::RolledBack { .. } => "rolled_back",
-        Outcome::Interrupted { .. } | Outcome::Incomplete { .. } => "incomplete",
+        Outcome::Refused(_) => "refused",
+        Outcome::RolledBack(_) => "rolled_back",
+        Outcome::Interrupted(_) | Outcome::Incomplete(_) => "incomplete",
     }
 }
 
 const fn step_outcome(step: &StepRecord, outcome: &Outcome) -> &'static str {
     match (&step.error, outcome) {
         (None, _) => "verified",
-        (Some(_), Outcome::Interrupted { .. }) => "gone",
-        (Some(_), Outcome::RolledBack { .. }) => "refused",
+        (Some(_), Outcome::Interrupted(_)) => "gone",
+        (Some(_), Outcome::RolledBack(_)) => "refused",
         (Some(_), _) => "failed",
     }
 }

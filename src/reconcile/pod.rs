@@ -130,26 +130,17 @@ pub(crate) enum PodInput {
     /// The source has a new object of the pod.
     Described(Arc<Pod>),
     /// `decide` has a new decision, which took this long.
-    Decided {
-        decision: Box<PodDecision>,
-        took: Duration,
-    },
-    /// Bring the decision into force. `refused` says why the node has no room for it.
-    Followed {
-        refused: Option<String>,
-        cause: Option<Cause>,
-        delay: Duration,
-    },
+    Decided(Box<PodDecision>, Duration),
+    /// Bring the decision into force, for this cause and after this delay. The sentence says why the node has no room
+    /// for it.
+    Followed(Option<String>, Option<Cause>, Duration),
     /// The node still has no room for the recommendation.
     StillNoRoom(Option<Cause>),
     /// Discovery found the pod's cgroups, or found that they are gone.
     Located(Box<Located>),
-    /// Discovery compared the memory limits of the pod and its containers. With `repair`, the agent raises a pod's
+    /// Discovery compared the memory limits of the pod and its containers. With `true`, the agent raises a pod's
     /// cgroup that is too low.
-    PodLevelRead {
-        low: Option<LowPodLevel>,
-        repair: bool,
-    },
+    PodLevelRead(Option<LowPodLevel>, bool),
     /// The agent tried to raise the memory limit of the cgroup of the pod with this UID.
     PodLevelRaised(String, Box<Grown>),
     /// A process wrote the pod's files, or may have done so before the agent began to watch them.
@@ -170,19 +161,13 @@ pub(crate) enum PodInput {
     Admitted(RequestId, OperatorRequest, Box<NodeCapacity>),
     /// The guard grew a limit, refused to, or saw a container become quiet.
     Guard(Box<Report>),
-    /// A pass is due. With `hooks`, the pod's hooks may run.
-    PassDue {
-        hooks: bool,
-    },
+    /// A pass is due. With `true`, the pod's hooks may run.
+    PassDue(bool),
     HookEnded(Box<HookRun>, HookEnd),
     /// The pass of this number begins.
     PassBegan(u64, Box<ResizeDecision>),
-    /// A pass ended. Temporary memory limits that the API server denied end after `quiet`.
-    PassEnded {
-        pass: PassId,
-        done: Box<JobDone>,
-        quiet: SignedDuration,
-    },
+    /// A pass ended. Temporary memory limits that the API server denied end after this duration.
+    PassEnded(PassId, Box<JobDone>, SignedDuration),
     /// The agent no longer watches the limits that this pass lowered.
     ShrinkWatchEnded(u64, Verdict),
     /// The kernel killed a process in this cgroup for a limit that a pass had lowered.
@@ -198,13 +183,9 @@ pub(crate) enum Effect {
     SaveState,
     /// The limits that the guard watches, or may grow, have changed.
     WatchGuard,
-    /// Replace a container's least memory limit, unless the guard has raised it meanwhile.
-    MoveLeastLimit {
-        uid: String,
-        container: String,
-        from: Option<Bytes>,
-        to: Option<Bytes>,
-    },
+    /// Replace the first of these least memory limits by the second, unless the guard has raised it meanwhile: of the
+    /// pod with this UID, the container of this name.
+    MoveLeastLimit(String, String, Option<Bytes>, Option<Bytes>),
     /// Another pod has the name: remove the least limits of the earlier one.
     ForgetLeastLimits(String),
     RunPass(PassId, Box<Job>),
@@ -215,12 +196,8 @@ pub(crate) enum Effect {
     WatchFiles(Option<PodHandles>),
     /// Watch these lower limits of the pass with this number from now on, and no earlier ones; `None` stops watching.
     WatchShrink(Option<(u64, Vec<Lowering>)>),
-    /// Answer the request with this record, and keep the record in the history if it is news.
-    Record {
-        record: Box<ChangeRecord>,
-        news: bool,
-        answers: Option<RequestId>,
-    },
+    /// Answer the request with this record, and keep the record in the history if it is news (`true`).
+    Record(Box<ChangeRecord>, bool, Option<RequestId>),
     Refuse(RequestId, ControlError),
     /// Check the next operator's request against the node's capacity.
     AdmitRequest(RequestId, OperatorRequest),
@@ -327,12 +304,7 @@ impl PodState {
             let [from, to] = [&least_before, &least].map(|least| least.get(container).copied());
             if from != to {
                 let (uid, container) = (uid.clone(), container.to_owned());
-                effects.push(Effect::MoveLeastLimit {
-                    uid,
-                    container,
-                    from,
-                    to,
-                });
+                effects.push(Effect::MoveLeastLimit(uid, container, from, to));
             }
         }
     }
@@ -341,18 +313,18 @@ impl PodState {
         let now = effects.now;
         match input {
             PodInput::Described(pod) => self.describe(pod, effects),
-            PodInput::Decided { decision, took } => {
+            PodInput::Decided(decision, took) => {
                 self.decision = *decision;
                 self.work.decided_in = took;
                 self.record_unreadable(effects);
             }
-            PodInput::Followed { refused, cause, delay } => self.follow(refused, cause, delay, now),
+            PodInput::Followed(refused, cause, delay) => self.follow(refused, cause, delay, now),
             PodInput::StillNoRoom(cause) => self.record_no_room(cause, effects),
             PodInput::Located(located) => {
                 self.locate(*located, effects);
                 self.record_unreadable(effects);
             }
-            PodInput::PodLevelRead { low, repair } => self.take_pod_level(low, repair, effects),
+            PodInput::PodLevelRead(low, repair) => self.take_pod_level(low, repair, effects),
             PodInput::PodLevelRaised(uid, raised) => self.take_raised_pod_level(&uid, *raised, effects),
             PodInput::FilesWritten => self.request_if(self.is_enforced(), Cause::Drift, false, now),
             PodInput::TimePassed => self.time_passed(now),
@@ -373,20 +345,16 @@ impl PodState {
                 self.request_if(resizes, Cause::Retry, true, now);
             }
             PodInput::ApiServerReturned => {
-                self.request_if(
-                    self.drift.resize.waits_for_api_server(),
-                    Cause::ApiServerReturned,
-                    true,
-                    now,
-                );
+                let waits = self.drift.resize.waits_for_api_server();
+                self.request_if(waits, Cause::ApiServerReturned, true, now);
             }
             PodInput::Requested(id, request) => self.enqueue(id, request, effects),
             PodInput::Admitted(id, request, capacity) => self.admit(id, request, &capacity, effects),
             PodInput::Guard(report) => self.take_guard_report(*report, effects),
-            PodInput::PassDue { hooks } => self.announce(hooks, effects),
+            PodInput::PassDue(hooks) => self.announce(hooks, effects),
             PodInput::HookEnded(run, end) => self.end_hook(&run, end, effects),
             PodInput::PassBegan(number, resize) => self.begin_pass(number, *resize, effects),
-            PodInput::PassEnded { pass, done, quiet } => self.end_pass(&pass, *done, quiet, effects),
+            PodInput::PassEnded(pass, done, quiet) => self.end_pass(&pass, *done, quiet, effects),
             PodInput::ShrinkWatchEnded(number, verdict) => {
                 let ended = self.shrink.watch_ended(number, verdict, now.wall);
                 self.follow_shrink(ended, effects);
@@ -421,7 +389,8 @@ impl PodState {
             self.restart(Cause::OverrideEnded, now);
         }
         self.end_denied(now);
-        self.forget_old_evidence(now.wall);
+        let is_recent = |at: Timestamp| now.wall.duration_since(at) < hooks::EVIDENCE_EVERY;
+        self.growth.evidence_at.retain(|_, at| is_recent(*at));
         if self.shrink.take_due(now.wall) {
             self.restart(Cause::Retry, now);
         }
@@ -431,12 +400,13 @@ impl PodState {
     pub(crate) fn wakes_at(&self, now: Instant) -> (Option<Instant>, Option<Timestamp>) {
         let denied = self.desired.temporary.iter();
         let denied = denied.filter_map(|limit| Some(limit.denied.as_ref()?.ends));
+        let evidence = self.growth.evidence_at.values().min();
         let dated = [
             self.desired.override_ends_at(),
             self.shrink.retry_at,
             self.decision.next_change(),
             denied.min(),
-            self.evidence_due_at(),
+            evidence.and_then(|at| at.checked_add(hooks::EVIDENCE_EVERY).ok()),
         ];
         (self.work.wakes_at(now), dated.into_iter().flatten().min())
     }
@@ -473,7 +443,7 @@ impl PodState {
 
     fn follow_shrink(&mut self, ended: Option<ShrinkEnd>, effects: &mut Effects) {
         let Some(ended) = ended else { return };
-        if let ShrinkEnd::Undone(why) = &ended {
+        if let Err(why) = &ended {
             self.trouble = Some(effects.now.wall);
             if self.desired.is_empty() {
                 // The pod had completed the way back to its spec.

@@ -30,13 +30,8 @@ pub(crate) struct ShrinkState {
     recent: Vec<Lowering>,
 }
 
-/// The end of a shrink.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum ShrinkEnd {
-    Kept,
-    /// The limits go up again for this reason.
-    Undone(String),
-}
+/// The end of a shrink: the limits stay, or they go up again for this reason.
+pub(crate) type ShrinkEnd = Result<(), String>;
 
 impl ShrinkState {
     /// Notes the shrinks of a pass; the lowered limits are watched from now on, together with those that are watched already.
@@ -74,7 +69,7 @@ impl ShrinkState {
                 for lowering in self.recent.drain(..) {
                     self.backoffs.forgive(&lowering.target);
                 }
-                Some(ShrinkEnd::Kept)
+                Some(Ok(()))
             }
             Verdict::Trouble(target, trouble) => self.undo(&target, trouble, now),
         }
@@ -98,7 +93,7 @@ impl ShrinkState {
             let until = self.backoffs.note(&lowering.target, lowering.from, &why, now);
             self.retry_at = Some(self.retry_at.map_or(until, |at| at.min(until)));
         }
-        Some(ShrinkEnd::Undone(why))
+        Some(Err(why))
     }
 
     /// Keeps these limits until it is the pod's turn to lower them.

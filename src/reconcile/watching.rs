@@ -24,13 +24,6 @@ pub(crate) struct Watching {
     pub(crate) due: Option<Instant>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Written {
-    Pods(BTreeSet<String>),
-    /// The kernel lost events: the files of any pod may have been written.
-    PerhapsAll,
-}
-
 impl Watching {
     /// Opens the descriptor; without one, nothing is reported.
     pub(crate) fn new() -> Self {
@@ -94,8 +87,9 @@ impl Watching {
         due.map(|_| std::mem::take(&mut self.written)).unwrap_or_default()
     }
 
-    /// Waits for the next write. Cancel-safe: events stay in the kernel until they are drained, and draining does not wait.
-    pub(crate) async fn next_written(&mut self) -> Written {
+    /// Waits for the next write, and returns the pods. None if the kernel lost events: the files of any pod may have been
+    /// written. Cancel-safe: events stay in the kernel until they are drained, and draining does not wait.
+    pub(crate) async fn next_written(&mut self) -> Option<BTreeSet<String>> {
         let Some(watch) = &mut self.watch else {
             return std::future::pending().await;
         };
@@ -112,19 +106,17 @@ impl Watching {
             Err(error) => {
                 tracing::error!(%error, "watching ended: changes by others are found by the periodic check only");
                 self.watch = None;
-                Written::PerhapsAll
+                None
             }
         }
     }
 
-    fn written_pods(&self, notices: &[Notice]) -> Written {
+    fn written_pods(&self, notices: &[Notice]) -> Option<BTreeSet<String>> {
         let pod = |notice: &Notice| match notice {
             Notice::Overflow => None,
             Notice::Changed(cgroup) => Some(self.pods.get(cgroup).cloned()),
         };
         let pods: Option<Vec<_>> = notices.iter().map(pod).collect();
-        pods.map_or(Written::PerhapsAll, |pods| {
-            Written::Pods(pods.into_iter().flatten().collect())
-        })
+        Some(pods?.into_iter().flatten().collect())
     }
 }

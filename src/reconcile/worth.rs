@@ -269,6 +269,7 @@ impl Collector for WorthMetrics {
                 let (name, metric_type) = (format!("{prefix}{name}"), values[0].1.metric_type());
                 let mut encoder = encoder.encode_descriptor(&name, help, unit.as_ref(), metric_type)?;
                 let values = series.iter().flat_map(|(labels, families)| {
+                    let when_label = |when: &str| ("when", when.to_owned());
                     let with = move |when: &Option<_>| labels.iter().cloned().chain(when.map(when_label)).collect();
                     families[index].3.iter().map(move |(when, value)| (with(when), value))
                 });
@@ -283,10 +284,6 @@ impl Collector for WorthMetrics {
         }
         Ok(())
     }
-}
-
-fn when_label(when: &str) -> (&'static str, String) {
-    ("when", when.to_owned())
 }
 
 /// What each of these pods requested before and requests now. A pod that waits for its kubelet has neither amount.

@@ -193,7 +193,7 @@ fn the_steps_of_a_resize_lead_to_what_real_kubelets_wrote() {
             let wanted = hierarchy(&case.pod(), &case.targets(), &recording.traits()).wanted();
             let plan = Plan::between(&observed, &wanted, &recording.traits()).unwrap();
             let mut tree = observed.tree;
-            for step in plan.steps() {
+            for step in &plan.steps {
                 if let Change::File { from, to } = step.change {
                     assert_eq!(
                         tree.get(&step.target).and_then(|cgroup| cgroup.get(to.file())),

@@ -52,7 +52,7 @@ impl ShrinkChecks {
     /// The cgroups of a plan, in the plan's order: children before their parent.
     pub(in crate::actuate) fn of(plan: &Plan, handles: &PodHandles, seen: &SeenBefore) -> Result<Self, CgroupError> {
         let mut checks = Vec::new();
-        for step in plan.steps() {
+        for step in &plan.steps {
             let (Some((_, to)), Some(cgroup)) = (step.change.lowered_memory(), handles.get(&step.target)) else {
                 continue;
             };

@@ -76,9 +76,7 @@ async fn each_value_is_a_line_that_says_who_what_and_why() {
         reason: Reason::OutOfBounds,
     };
     audit.change(&record(vpa, Outcome::Applied, vec![step()]));
-    let refused = Outcome::Refused {
-        reason: "below usage".to_owned(),
-    };
+    let refused = Outcome::Refused("below usage".to_owned());
     audit.change(&record(operator(), refused, Vec::new()));
     drop(audit);
     task.await.unwrap();

@@ -105,15 +105,6 @@ fn check(container: &Container, to: &Requirements) -> Result<(), String> {
     Ok(())
 }
 
-/// The spec's amounts, with those of `wanted` in their place.
-fn overlaid(pod: &Pod, wanted: &[NamedRequirements]) -> Vec<NamedRequirements> {
-    let mut all = pod.requirements();
-    for named in &mut all {
-        named.resources = *NamedRequirements::find(wanted, &named.name).unwrap_or(&named.resources);
-    }
-    all
-}
-
 /// Whether every amount of `whole` is in one of the `parts`. A container that no part names is ignored.
 pub fn is_made_of(parts: &[&Vec<NamedRequirements>], whole: &[NamedRequirements]) -> bool {
     whole.iter().all(|named| {

@@ -62,7 +62,7 @@ impl Phase {
 pub fn granted(pod: &Pod, phase: &Phase, held: Option<&[NamedRequirements]>) -> Vec<NamedRequirements> {
     match (phase, held) {
         (Phase::InProgress | Phase::Settled, _) => pod.requirements(),
-        (_, Some(held)) => super::overlaid(pod, held),
+        (_, Some(held)) => pod.with_requirements(held).requirements(),
         (_, None) => reported(pod),
     }
 }

@@ -10,7 +10,7 @@ use crate::model::objects::{Container, ContainerStatus, Pod, PodCondition, Resiz
 use crate::model::{
     Bytes, Cause, Change, KubeletVersion, MilliCpu, NamedRequirements, Requirements, Resource, ResourceList, Withheld,
 };
-use crate::plan::{Capacity, CapacityFrom, NodeRequests, Room, pod_requests};
+use crate::plan::{Capacity, NodeRequests, Room, pod_requests};
 
 const KUBELET: KubeletVersion = KubeletVersion::NEWEST;
 
@@ -57,7 +57,7 @@ fn room(has: u64, others: u64) -> Room {
     Room {
         capacity: Capacity {
             amounts: amounts(has).requests,
-            from: CapacityFrom::Allocatable,
+            from: Capacity::ALLOCATABLE,
         },
         others: all.others(amounts(0).requests),
     }
@@ -454,10 +454,7 @@ fn a_patch_waits_for_a_report_a_calm_moment_and_room_and_then_knows_what_to_fall
         }),
         ..facts()
     };
-    let waits = ResizeDecision::Wait {
-        why: Withheld::Unanswered(why()),
-        retry_after: second,
-    };
+    let waits = ResizeDecision::Wait(Withheld::Unanswered(why()), second);
     assert_eq!(decided(&unreported, 200, &Cause::Sweep), waits);
     let settled_already = decided(&unreported, 100, &Cause::Sweep);
     assert!(
@@ -483,7 +480,7 @@ fn a_patch_waits_for_a_report_a_calm_moment_and_room_and_then_knows_what_to_fall
     }
 
     let full = decided(&facts(), 2000, &Cause::Sweep);
-    assert!(matches!(full, ResizeDecision::Refuse { no_room: true, .. }), "{full:?}");
+    assert!(matches!(full, ResizeDecision::Refuse(_, true)), "{full:?}");
     let yielding = ResizeFacts {
         room: Some(room(1000, 900)),
         yields: amounts(900).requests,
@@ -500,7 +497,7 @@ fn a_patch_waits_for_a_report_a_calm_moment_and_room_and_then_knows_what_to_fall
         "nothing is written before they do"
     );
     let beyond = decided(&yielding, 1001, &Cause::Sweep);
-    assert!(matches!(beyond, ResizeDecision::Refuse { .. }), "{beyond:?}");
+    assert!(matches!(beyond, ResizeDecision::Refuse(..)), "{beyond:?}");
     let ResizeDecision::Patch(patch) = decided(&facts(), 200, &Cause::Sweep) else {
         panic!("nothing stands in the way")
     };

@@ -13,7 +13,7 @@ const fn list(cpu: u64, memory: u64) -> ResourceList {
 const fn allocatable(amounts: ResourceList) -> Capacity {
     Capacity {
         amounts,
-        from: CapacityFrom::Allocatable,
+        from: Capacity::ALLOCATABLE,
     }
 }
 
@@ -42,7 +42,7 @@ fn the_node_object_counts_for_more_than_the_machine() {
     let machine = list(1, 1);
     for silent in [None, Some(&node)] {
         let capacity = Capacity::of_node_or(silent, machine);
-        assert_eq!((capacity.from, capacity.amounts), (CapacityFrom::Machine, machine));
+        assert_eq!((capacity.from, capacity.amounts), (Capacity::MACHINE, machine));
     }
     node.status.allocatable = list(2, 2);
     assert_eq!(Capacity::of_node_or(Some(&node), machine), allocatable(list(2, 2)));

@@ -161,7 +161,7 @@ proptest! {
     fn no_step_is_refused_and_no_container_exceeds_its_pod_on_the_way(case in case()) {
         let mut machine = case.machine();
         let plan = case.plan_from(&machine);
-        case.run(&mut machine, plan.steps())?;
+        case.run(&mut machine, &plan.steps)?;
         case.assert_arrived(&machine)?;
         case.assert_bursts(&machine)?;
         case.assert_highs(&machine)?;
@@ -171,10 +171,10 @@ proptest! {
     fn a_plan_cut_anywhere_is_completed_by_planning_again(case in case(), cut in any::<prop::sample::Index>()) {
         let mut machine = case.machine();
         let plan = case.plan_from(&machine);
-        let (first, _) = plan.steps().split_at(cut.index(plan.steps().len() + 1));
+        let (first, _) = plan.steps.split_at(cut.index(plan.steps.len() + 1));
         case.run(&mut machine, first)?;
         let rest = case.plan_from(&machine);
-        case.run(&mut machine, rest.steps())?;
+        case.run(&mut machine, &rest.steps)?;
         case.assert_arrived(&machine)?;
     }
 
@@ -183,11 +183,11 @@ proptest! {
         let case = case.with_agreeing_runtime();
         let mut machine = case.machine();
         let plan = case.plan_from(&machine);
-        let (first, _) = plan.steps().split_at(cut.index(plan.steps().len() + 1));
+        let (first, _) = plan.steps.split_at(cut.index(plan.steps.len() + 1));
         case.run(&mut machine, first)?;
         let back = Case { desired: without_followers(&case.observed), ..case };
         let undo = back.plan_from(&machine);
-        back.run(&mut machine, undo.steps())?;
+        back.run(&mut machine, &undo.steps)?;
         back.assert_arrived(&machine)?;
     }
 }

@@ -32,7 +32,7 @@ fn state(pod: &str, containers: &[(&str, &str)]) -> PodValues {
 /// Each step in a line.
 fn planned(version: CgroupVersion, driver: Driver, observed: &PodValues, desired: &PodValues) -> Vec<String> {
     let plan = Plan::between(observed, desired, &traits(version, driver)).unwrap();
-    plan.steps().iter().map(ToString::to_string).collect()
+    plan.steps.iter().map(ToString::to_string).collect()
 }
 
 fn on_v2(observed: &PodValues, desired: &PodValues) -> Vec<String> {
@@ -279,7 +279,7 @@ fn a_burst_above_a_quota_that_is_new_comes_down_to_it() {
     );
     let traits = traits(CgroupVersion::V1, Driver::Systemd);
     let plan = Plan::between(&unbounded, &bounded, &traits).unwrap();
-    let through: Vec<_> = plan.steps().iter().map(|step| step.change.via().to_string()).collect();
+    let through: Vec<_> = plan.steps.iter().map(|step| step.change.via().to_string()).collect();
     assert_eq!(through, ["cgroup", "systemd"], "systemd has no property for bursts");
 }
 
@@ -391,7 +391,7 @@ fn systemd_is_told_a_pods_memory_high_with_its_limit() {
     let observed = state("memory.max=1048576 memory.high=942080", &[]);
     let desired = state("memory.max=2097152", &[]);
     let plan = Plan::between(&observed, &desired, &traits(CgroupVersion::V2, Driver::Systemd)).unwrap();
-    let [step] = plan.steps() else { panic!("{plan:?}") };
+    let [step] = &plan.steps[..] else { panic!("{plan:?}") };
     let written: Vec<String> = step.change.files().iter().map(|(_, to)| to.to_string()).collect();
     assert_eq!(written, ["1884160", "2097152"], "memory.high first");
 }

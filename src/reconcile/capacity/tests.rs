@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use super::*;
 use crate::decide::PodDecision;
 use crate::model::{Bytes, MilliCpu, Requirements};
-use crate::plan::CapacityFrom;
+use crate::plan::Capacity;
 use crate::reconcile::desired::Recommended;
 
 const GI: u64 = 1 << 30;
@@ -102,7 +102,7 @@ fn pod(requests: ResourceList) -> PodState {
 fn node(own: ResourceList, other: ResourceList) -> NodeCapacity {
     let declared = Capacity {
         amounts: list(1000, 1000),
-        from: CapacityFrom::Allocatable,
+        from: Capacity::ALLOCATABLE,
     };
     NodeCapacity {
         declared: Some(declared),

@@ -200,7 +200,7 @@ impl Controller {
         let started = std::time::Instant::now();
         if let Some(decision) = self.pods.get(key).map(|state| Box::new(decide(state))) {
             let took = started.elapsed();
-            self.apply(key, PodInput::Decided { decision, took });
+            self.apply(key, PodInput::Decided(decision, took));
         }
     }
 
@@ -226,11 +226,11 @@ impl Controller {
         let refused = recommended.and_then(|recommended| capacity.admit(state, &recommended).err());
         let requested = capacity.requests_of(state);
         let targets = state.desired.targets(&state.pod);
-        let input = PodInput::Followed {
-            refused: refused.map(|full| full.to_string()),
-            cause: self.sources.cause(state),
-            delay: self.sources.delay(state),
-        };
+        let input = PodInput::Followed(
+            refused.map(|full| full.to_string()),
+            self.sources.cause(state),
+            self.sources.delay(state),
+        );
         self.apply(key, input);
         let Some(state) = self.pods.get(key) else { return };
         if state.desired.targets(&state.pod) != targets {

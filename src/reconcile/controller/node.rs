@@ -100,7 +100,7 @@ impl Controller {
             .filter(|(_, low, known)| low.is_some() || known.is_some())
             .collect();
         for (key, low, _) in concerned {
-            self.apply(&key, PodInput::PodLevelRead { low, repair });
+            self.apply(&key, PodInput::PodLevelRead(low, repair));
         }
         if self.node.found.runtime_answers && !earlier.runtime_answers {
             self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::RuntimeReturned);

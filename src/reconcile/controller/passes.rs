@@ -21,7 +21,6 @@ use crate::plan::resize::{NodeSupport, ResizeDecision, ResizeFacts, Support};
 use crate::plan::shrink::{Progress, next_turns};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodInput, PodState};
-use crate::reconcile::watching::Written;
 use crate::reconcile::work::PassId;
 
 /// Writes come in bursts, like those of a pass: files are compared this long after the first write.
@@ -183,7 +182,7 @@ impl Controller {
                 continue;
             };
             let hooks = self.hooks_forbidden_by(state).is_none();
-            self.apply(&key, PodInput::PassDue { hooks });
+            self.apply(&key, PodInput::PassDue(hooks));
             let Some(state) = self.pods.get(&key) else { continue };
             let Some((cause, mut targets)) = state.next_pass(now) else {
                 continue;
@@ -281,7 +280,7 @@ impl Controller {
             }
         }
         let quiet = self.quiet();
-        self.apply(key, PodInput::PassEnded { pass, done, quiet });
+        self.apply(key, PodInput::PassEnded(pass, done, quiet));
     }
 
     /// Watches the cgroup files of a pod, or stops.
@@ -309,10 +308,10 @@ impl Controller {
     }
 
     /// Notes pods whose files were written, by another process or by a pass. They are compared after the burst.
-    pub(super) fn note_written(&mut self, written: Written) {
+    pub(super) fn note_written(&mut self, written: Option<BTreeSet<String>>) {
         match written {
-            Written::Pods(pods) => self.files.written.extend(pods),
-            Written::PerhapsAll => {
+            Some(pods) => self.files.written.extend(pods),
+            None => {
                 let all = self.pods.keys_of(|state| !state.desired.is_empty());
                 self.files.written.extend(all);
             }

@@ -48,12 +48,7 @@ impl PodState {
                 let cause = cause(Resource::Memory, Some(why.clone()));
                 if grown.outcome == Outcome::Applied && self.desired.is_overridden(&container, Resource::Memory) {
                     // An operator has set the limit meanwhile.
-                    effects.push(Effect::MoveLeastLimit {
-                        uid: pod.uid.clone(),
-                        container,
-                        from: Some(to),
-                        to: None,
-                    });
+                    effects.push(Effect::MoveLeastLimit(pod.uid.clone(), container, Some(to), None));
                     self.work.request_pass(cause.clone(), true, now.instant);
                 } else if grown.outcome == Outcome::Applied {
                     self.growth.refused.remove(&container);
@@ -67,7 +62,7 @@ impl PodState {
             }
             GuardEvent::Refused { why, .. } => {
                 let reason = format!("container {container}: memory limit not grown: {why}");
-                let refused = ChangeRecord::new(pod, cause(Resource::Memory, None), Outcome::Refused { reason });
+                let refused = ChangeRecord::new(pod, cause(Resource::Memory, None), Outcome::Refused(reason));
                 self.growth.refused.insert(container, why);
                 self.record_guard(refused, effects);
             }

@@ -22,7 +22,7 @@ use crate::reconcile::desired::limit_in;
 const ANNOUNCE_AGAIN: Duration = Duration::from_secs(5 * 60);
 
 /// The `on-memory-pressure` hook runs at most once in this time.
-const EVIDENCE_EVERY: SignedDuration = SignedDuration::from_hours(1);
+pub(super) const EVIDENCE_EVERY: SignedDuration = SignedDuration::from_hours(1);
 
 /// The hooks of a pod's containers, by container name.
 #[derive(Debug, Clone, Default)]
@@ -207,17 +207,6 @@ impl PodState {
             self.hooks.is_allowed = true;
             self.run_hooks(effects);
         }
-    }
-
-    pub(super) fn forget_old_evidence(&mut self, now: Timestamp) {
-        let is_recent = |at: &Timestamp| now.duration_since(*at) < EVIDENCE_EVERY;
-        self.growth.evidence_at.retain(|_, at| is_recent(at));
-    }
-
-    /// When an `on-memory-pressure` hook may run again.
-    pub(super) fn evidence_due_at(&self) -> Option<Timestamp> {
-        let first = self.growth.evidence_at.values().min()?;
-        first.checked_add(EVIDENCE_EVERY).ok()
     }
 
     /// Runs the hooks that are due in containers in which no hook runs.

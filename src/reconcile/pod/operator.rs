@@ -82,7 +82,7 @@ impl PodState {
         if let (false, Some(before)) = (outcome.is_kept(), before) {
             self.restore_before(before, now);
             self.start_over();
-            if let Outcome::Incomplete { .. } = outcome {
+            if let Outcome::Incomplete(_) = outcome {
                 // A part of the override is still in the cgroups.
                 self.desired.returning |= self.desired.is_empty();
             }

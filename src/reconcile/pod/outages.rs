@@ -179,7 +179,7 @@ impl World {
                     let capacity = NodeCapacity::of(states, None, ResourceList::default(), kubelet, true);
                     self.apply(PodInput::Admitted(id, request, Box::new(capacity)));
                 }
-                Effect::Record { record, .. } if record.cause == Cause::ChangeLost => {
+                Effect::Record(record, _, _) if record.cause == Cause::ChangeLost => {
                     self.lost += u32::from(record.outcome.reason().is_some());
                 }
                 _ => {}
@@ -223,7 +223,7 @@ impl World {
             let reason = "failed".to_owned();
             done.record.outcome = match silent || ahead {
                 true => later("failed"),
-                false => Outcome::Refused { reason },
+                false => Outcome::Refused(reason),
             };
         } else if asked && self.away {
             if std::mem::take(&mut self.carries_out) && !known_away && as_viewed {
@@ -235,7 +235,7 @@ impl World {
         } else if asked && self.denies {
             let reason = "a quota".to_owned();
             done.api.denied = Some(reason.clone());
-            done.record.outcome = Outcome::Refused { reason };
+            done.record.outcome = Outcome::Refused(reason);
         } else if asked {
             self.server = changed(&self.server, &patched);
             done.api.asked = Some(AcceptedResize {
@@ -252,11 +252,11 @@ impl World {
         } else {
             job.targets.containers
         });
-        self.apply(PodInput::PassEnded {
+        self.apply(PodInput::PassEnded(
             pass,
-            done: Box::new(done),
-            quiet: SignedDuration::from_secs(600),
-        });
+            Box::new(done),
+            SignedDuration::from_secs(600),
+        ));
     }
 
     /// Runs passes for as long as one is due. The first of an outage is begun before anybody knows of it.
@@ -300,15 +300,8 @@ impl World {
         decision.vpa = Some("web".to_owned());
         decision.reason = Reason::OutOfBounds;
         decision.containers = containers;
-        self.apply(PodInput::Decided {
-            decision: Box::new(decision),
-            took: Duration::ZERO,
-        });
-        self.apply(PodInput::Followed {
-            refused: None,
-            cause: Some(Cause::Sweep),
-            delay: Duration::ZERO,
-        });
+        self.apply(PodInput::Decided(Box::new(decision), Duration::ZERO));
+        self.apply(PodInput::Followed(None, Some(Cause::Sweep), Duration::ZERO));
     }
 
     fn request(&mut self, request: OperatorRequest) {

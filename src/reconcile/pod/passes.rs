@@ -138,7 +138,7 @@ impl PodState {
             let drifted = !done.flipped.is_empty();
             record.cause = if drifted { Cause::Drift } else { Cause::Sweep };
         }
-        let resized = matches!(record.outcome, Outcome::Applied | Outcome::RuntimeOwed { .. });
+        let resized = matches!(record.outcome, Outcome::Applied | Outcome::RuntimeOwed(_));
         if resized && matches!(record.cause, Cause::Recommendation { .. }) {
             let is_first = !std::mem::replace(&mut self.desired.resized, true);
             let restarts = if is_first { live.containers.len() as u64 } else { 0 };
@@ -183,7 +183,7 @@ impl PodState {
             }
             None => self.yield_to_spec(effects),
         }
-        self.drift.runtime_sync_pending = matches!(outcome, Outcome::RuntimeOwed { .. });
+        self.drift.runtime_sync_pending = matches!(outcome, Outcome::RuntimeOwed(_));
         if self.work.generation != pass.generation {
             // A pass with the new generation is due.
             return self.record(record, None, true, effects);
@@ -222,14 +222,11 @@ impl PodState {
             Outcome::Withheld(_) | Outcome::Hook(_) => self.work.reset_retries(),
             // Discovery looks up which containers run now, and another pass follows if they are others.
             // That pass answers the operator.
-            Outcome::Interrupted { .. } => {
+            Outcome::Interrupted(_) => {
                 self.work.retry_at = Some(now.instant + FIRST_RETRY);
                 return None;
             }
-            Outcome::RuntimeOwed { .. }
-            | Outcome::Refused { .. }
-            | Outcome::RolledBack { .. }
-            | Outcome::Incomplete { .. } => {
+            Outcome::RuntimeOwed(_) | Outcome::Refused(_) | Outcome::RolledBack(_) | Outcome::Incomplete(_) => {
                 let wait = self.work.back_off(retry_after, now.instant);
                 if !self.is_enforced() {
                     self.work.drop_noticed();
@@ -249,7 +246,7 @@ impl PodState {
     /// Records why the agent did nothing, if the pod runs.
     pub(super) fn record_refusal(&mut self, cause: Cause, reason: String, effects: &mut Effects) {
         if let Some(live) = &self.live {
-            let refused = ChangeRecord::new(live.id.clone(), cause, Outcome::Refused { reason });
+            let refused = ChangeRecord::new(live.id.clone(), cause, Outcome::Refused(reason));
             self.record(refused, None, true, effects);
         }
     }
@@ -275,10 +272,6 @@ impl PodState {
         }
         let news = !record.steps.is_empty() || reason.is_some() && !known;
         record.at = effects.now.wall;
-        effects.push(Effect::Record {
-            record: Box::new(record),
-            news,
-            answers,
-        });
+        effects.push(Effect::Record(Box::new(record), news, answers));
     }
 }

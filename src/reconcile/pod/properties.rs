@@ -110,11 +110,11 @@ fn outcome(which: usize) -> Outcome {
     match which {
         0 => Outcome::Applied,
         1 => Outcome::Unchanged,
-        2 => Outcome::RuntimeOwed { reason },
-        3 => Outcome::Refused { reason },
-        4 => Outcome::Interrupted { reason },
+        2 => Outcome::RuntimeOwed(reason),
+        3 => Outcome::Refused(reason),
+        4 => Outcome::Interrupted(reason),
         5 => Outcome::Withheld(Withheld::SpecLater(reason)),
-        _ => Outcome::Incomplete { reason },
+        _ => Outcome::Incomplete(reason),
     }
 }
 
@@ -202,17 +202,14 @@ impl World {
             match effect {
                 Effect::SaveState => self.saved = self.state.saved(),
                 Effect::WatchGuard => self.guarded = format!("{:?}", self.state.guarded(true, self.now.wall)),
-                Effect::MoveLeastLimit {
-                    uid,
-                    container,
-                    from,
-                    to,
-                } => self.least_limits.change(&uid, &container, from, to),
+                Effect::MoveLeastLimit(uid, container, from, to) => {
+                    self.least_limits.change(&uid, &container, from, to)
+                }
                 Effect::ForgetLeastLimits(uid) => self.least_limits.forget(&uid),
                 Effect::RunPass(pass, job) => (self.started, self.aims) = (Some(pass), Some(job)),
                 Effect::RunHook(run) => assert_eq!(self.hook.replace(run), None, "two hooks in one container"),
                 Effect::WatchShrink(watch) => self.watched = watch.map(|(number, _)| number),
-                Effect::Record { answers: Some(id), .. } | Effect::Refuse(id, _) => {
+                Effect::Record(_, _, Some(id)) | Effect::Refuse(id, _) => {
                     assert!(self.waiting.remove(&id), "{id} is answered twice");
                 }
                 Effect::AdmitRequest(id, request) => {
@@ -221,7 +218,7 @@ impl World {
                         NodeCapacity::of(states, None, ResourceList::default(), KubeletVersion::NEWEST, false);
                     self.apply(PodInput::Admitted(id, request, Box::new(capacity)));
                 }
-                Effect::Record { .. }
+                Effect::Record(..)
                 | Effect::RaisePodLevel(..)
                 | Effect::WatchFiles(_)
                 | Effect::Decide
@@ -242,12 +239,12 @@ impl World {
         match happening {
             Happening::Decided { mib, no_room } => {
                 let (decision, took) = (Box::new(decision(*mib)), Duration::ZERO);
-                self.apply(PodInput::Decided { decision, took });
-                self.apply(PodInput::Followed {
-                    refused: no_room.then(|| "full".to_owned()),
-                    cause: Some(Cause::Sweep),
-                    delay: Duration::ZERO,
-                });
+                self.apply(PodInput::Decided(decision, took));
+                self.apply(PodInput::Followed(
+                    no_room.then(|| "full".to_owned()),
+                    Some(Cause::Sweep),
+                    Duration::ZERO,
+                ));
             }
             Happening::Runs(runs_now) if *runs_now != runs => self.apply(PodInput::Located(Box::new(Located {
                 live: runs_now.then(|| live("u1")),
@@ -298,7 +295,7 @@ impl World {
             }),
             Happening::PassBegins => {
                 self.passes += 1;
-                self.apply(PodInput::PassDue { hooks: true });
+                self.apply(PodInput::PassDue(true));
                 self.apply(PodInput::PassBegan(self.passes, Box::default()));
             }
             Happening::PassEnds { outcome: which, denied } => {
@@ -360,11 +357,11 @@ impl World {
     }
 
     fn end_pass(&mut self, pass: PassId, done: JobDone) {
-        self.apply(PodInput::PassEnded {
+        self.apply(PodInput::PassEnded(
             pass,
-            done: Box::new(done),
-            quiet: SignedDuration::from_secs(600),
-        });
+            Box::new(done),
+            SignedDuration::from_secs(600),
+        ));
     }
 
     /// A pass that does not run any more changes nothing, whatever it says.

@@ -39,7 +39,7 @@ fn lowered(number: u64, targets: &[Target]) -> ShrinkState {
 fn what_came_down_together_goes_up_together_and_is_tried_again_later() {
     let mut shrink_state = lowered(7, &[container("app"), container("side"), Target::Pod]);
     let trouble = Verdict::Trouble(container("app"), Trouble::Killed(1));
-    let Some(ShrinkEnd::Undone(why)) = shrink_state.watch_ended(7, trouble, at(0)) else {
+    let Some(Err(why)) = shrink_state.watch_ended(7, trouble, at(0)) else {
         panic!("nothing was undone");
     };
     assert_eq!(why, "container app: 1 processes were killed for want of memory");
@@ -90,7 +90,7 @@ fn a_kill_that_ended_what_was_watched_is_blamed_once() {
     shrink_state.start_over();
     assert!(matches!(
         shrink_state.killed(&container("app"), at(0)),
-        Some(ShrinkEnd::Undone(why)) if why.starts_with("container app: 1 processes were killed")
+        Some(Err(why)) if why.starts_with("container app: 1 processes were killed")
     ));
     assert_eq!(
         (shrink_state.backoffs.holds(at(1)).len(), shrink_state.retry_at),
@@ -116,10 +116,7 @@ fn a_shrink_that_goes_well_makes_good_for_earlier_ones() {
     regrets.note(&container("app"), BEFORE, "it hurt", at(-1000));
     regrets.note(&container("side"), BEFORE, "it hurt", at(-1000));
     shrink_state.restore(regrets, at(0));
-    assert_eq!(
-        shrink_state.watch_ended(1, Verdict::Kept, at(60)),
-        Some(ShrinkEnd::Kept)
-    );
+    assert_eq!(shrink_state.watch_ended(1, Verdict::Kept, at(60)), Some(Ok(())));
     let mut left = FailedShrinks::default();
     left.note(&container("side"), BEFORE, "it hurt", at(-1000));
     assert_eq!(shrink_state.backoffs, left);

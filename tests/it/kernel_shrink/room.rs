@@ -139,7 +139,7 @@ async fn room_is_made_for_a_kubelet_and_no_limit_is_touched() {
     let done = reconcile(Arc::clone(&node), patching(job(&scene.pod, 64), &asked)).await;
     assert!(asked.asked.load(Ordering::SeqCst), "{done:#?}");
     let reason = "not now".to_owned();
-    assert_eq!(done.record.outcome, Outcome::Refused { reason });
+    assert_eq!(done.record.outcome, Outcome::Refused(reason));
     assert!(
         done.record.steps.iter().all(|step| step.change.via() == Via::Resize),
         "{done:#?}"

@@ -44,7 +44,7 @@ async fn a_pod_is_not_left_below_its_container_when_systemd_is_gone() {
         ..of_slices(&bare, &state)
     };
     let done = reconcile(Arc::new(node), Box::new(job(&pod, 100))).await;
-    assert!(matches!(done.record.outcome, Outcome::RolledBack { .. }), "{done:#?}");
+    assert!(matches!(done.record.outcome, Outcome::RolledBack(_)), "{done:#?}");
     let held = bare.held(&pod);
     for level in ["app", "pod"] {
         let limit = held[level].memory_limit();
@@ -143,7 +143,7 @@ async fn what_was_lowered_is_told_although_a_container_ended_before_its_runtime_
         ..node(&bare, &state)
     };
     let done = reconcile(Arc::new(node), Box::new(job(&pod, 100))).await;
-    assert!(matches!(done.record.outcome, Outcome::Interrupted { .. }), "{done:#?}");
+    assert!(matches!(done.record.outcome, Outcome::Interrupted(_)), "{done:#?}");
     let limit = bare.held(&pod)["app"].memory_limit();
     assert_eq!(limit, Some(MemoryLimit::Bytes(100 << 20)));
     let lowered: Vec<_> = done.shrink.lowered.iter().map(|lowering| &lowering.target).collect();

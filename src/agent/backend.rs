@@ -104,11 +104,7 @@ impl AgentBackend {
     async fn preview(&self, pod: String, wanted: Override) -> Result<proto::Change, ControlError> {
         let snapshot = self.snapshot(&pod).await?;
         let mut state = snapshot.state;
-        let cause = Cause::Operator {
-            uid: wanted.uid,
-            pid: wanted.pid,
-            reason: wanted.reason.clone(),
-        };
+        let cause = Cause::Operator(wanted.uid, wanted.pid, wanted.reason.clone());
         let set = snapshot.capacity.set_override(&mut state, wanted);
         set.map_err(ControlError::Refused)?;
         // A request of an operator ends the backoff after a failed shrink.

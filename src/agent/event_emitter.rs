@@ -60,10 +60,7 @@ impl Composer {
         let cause = self.cause_of(record);
         let (severity, reason) = match &record.outcome {
             Outcome::Applied | Outcome::RuntimeOwed(_) => match cause.as_ref()? {
-                Cause::Guard {
-                    container, resource, ..
-                }
-                | Cause::TemporaryLimitEnded { container, resource } => {
+                Cause::Guard(container, resource, _) | Cause::TemporaryLimitEnded { container, resource } => {
                     return self.temporary_limit(record, cause.as_ref()?, container, *resource);
                 }
                 Cause::Drift => (Severity::Warning, "ResourcesRestored"),
@@ -98,7 +95,7 @@ impl Composer {
             Outcome::Withheld(_) | Outcome::Interrupted(_) => true,
             // The agent does not retry a request of an operator or of the guard.
             Outcome::Refused(_) | Outcome::RolledBack(_) | Outcome::Incomplete(_) => {
-                !matches!(cause, Some(Cause::Operator { .. } | Cause::Guard { .. }))
+                !matches!(cause, Some(Cause::Operator(..) | Cause::Guard(..)))
             }
         };
         if record.cause != Cause::Drift {
@@ -124,7 +121,7 @@ impl Composer {
         let mut written = done(record).filter(|step| step.target == target);
         let (from, to) = written.find_map(|step| limits(step, resource))?;
         let key = (record.pod.uid.clone(), container.to_owned(), resource);
-        let grows = matches!(cause, Cause::Guard { .. });
+        let grows = matches!(cause, Cause::Guard(..));
         if grows && !self.lent.contains_key(&key) && self.lent.len() < MOST {
             self.lent.insert(key.clone(), (record.sequence, from.clone()));
         }
@@ -257,11 +254,7 @@ mod tests {
 
     #[test]
     fn what_succeeds_later_is_told_once_with_the_cause_it_began_with() {
-        let recommended = Cause::Recommendation {
-            vpa: "web".to_owned(),
-            resource_version: "7".to_owned(),
-            reason: Reason::OutOfBounds,
-        };
+        let recommended = Cause::Recommendation("web".to_owned(), "7".to_owned(), Reason::OutOfBounds);
         let postponed = Outcome::Withheld(Withheld::Unanswered("not yet".to_owned()));
         let said = composed(&[
             record(recommended.clone(), postponed),
@@ -311,11 +304,7 @@ mod tests {
             };
             record
         };
-        let grew = || Cause::Guard {
-            container: "app".to_owned(),
-            resource: Resource::Memory,
-            why: Some("used 127Mi".to_owned()),
-        };
+        let grew = || Cause::Guard("app".to_owned(), Resource::Memory, Some("used 127Mi".to_owned()));
         let ended = || Cause::TemporaryLimitEnded {
             container: "app".to_owned(),
             resource: Resource::Memory,

@@ -82,10 +82,12 @@ impl Quotas {
         }
     }
 
-    /// Takes over newer entries, and drops cgroups that are gone.
-    pub fn update(&mut self, newer: &Self, lives: impl Fn(&str) -> bool) {
+    /// Takes over newer entries, and drops cgroups that are gone. Returns whether anything changed.
+    pub fn update(&mut self, newer: &Self, lives: impl Fn(&str) -> bool) -> bool {
+        let before = self.clone();
         self.0.extend(newer.0.clone());
         self.0.retain(|id, _| id == Self::POD || lives(id));
+        *self != before
     }
 
     /// Whether the kubelet enforces the quota of this cgroup.

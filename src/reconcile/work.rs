@@ -157,9 +157,9 @@ const fn rank(cause: &Cause) -> u8 {
         | Cause::TemporaryLimitEnded { .. }
         | Cause::TemporaryLimitDenied { .. }
         | Cause::ChangeLost => 6,
-        Cause::Guard { .. } => 7,
-        Cause::Recommendation { .. } | Cause::BoostEnded { .. } => 8,
-        Cause::Operator { .. } | Cause::Released { .. } => 9,
+        Cause::Guard(..) => 7,
+        Cause::Recommendation(..) | Cause::BoostEnded { .. } => 8,
+        Cause::Operator(..) | Cause::Released(..) => 9,
         // Harm says more than a decision.
         Cause::FailedShrink { .. } => 10,
     }
@@ -172,11 +172,7 @@ mod tests {
     #[test]
     fn a_first_action_waits_for_its_place_and_nothing_urgent_waits_with_it() {
         let now = Instant::now();
-        let recommended = || Cause::Recommendation {
-            vpa: "web".to_owned(),
-            resource_version: "7".to_owned(),
-            reason: crate::model::Reason::NoVpa,
-        };
+        let recommended = || Cause::Recommendation("web".to_owned(), "7".to_owned(), crate::model::Reason::NoVpa);
         let not_before = |causes: &[Cause]| {
             let mut work = WorkItem::default();
             work.request_pass_after(recommended(), Duration::from_secs(20), now);
@@ -187,11 +183,7 @@ mod tests {
         };
         assert_eq!(not_before(&[]), Some(now + Duration::from_secs(20)));
         assert!(not_before(&[Cause::Drift, Cause::Sweep, Cause::Kubelet]).is_some());
-        let operator = Cause::Operator {
-            uid: 0,
-            pid: 1,
-            reason: String::new(),
-        };
+        let operator = Cause::Operator(0, 1, String::new());
         for urgent in [
             operator,
             Cause::ContainerStarted,

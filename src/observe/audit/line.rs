@@ -33,9 +33,9 @@ pub struct Actor<'a> {
 impl<'a> From<&'a Cause> for Actor<'a> {
     fn from(cause: &'a Cause) -> Self {
         let kind = match cause {
-            Cause::Recommendation { .. } => "vpa",
-            Cause::Operator { .. } | Cause::Released { .. } => "operator",
-            Cause::Guard { .. } | Cause::TemporaryLimitEnded { .. } | Cause::TemporaryLimitDenied { .. } => "guard",
+            Cause::Recommendation(..) => "vpa",
+            Cause::Operator(..) | Cause::Released(..) => "operator",
+            Cause::Guard(..) | Cause::TemporaryLimitEnded { .. } | Cause::TemporaryLimitDenied { .. } => "guard",
             _ => "agent",
         };
         let of_kind = Self {
@@ -43,14 +43,12 @@ impl<'a> From<&'a Cause> for Actor<'a> {
             ..Self::default()
         };
         match cause {
-            Cause::Recommendation {
-                vpa, resource_version, ..
-            } => Self {
+            Cause::Recommendation(vpa, resource_version, _) => Self {
                 name: Some(vpa),
                 resource_version: Some(resource_version),
                 ..of_kind
             },
-            Cause::Operator { uid, pid, reason } | Cause::Released { uid, pid, reason } => Self {
+            Cause::Operator(uid, pid, reason) | Cause::Released(uid, pid, reason) => Self {
                 uid: Some(*uid),
                 pid: Some(*pid),
                 reason: Some(reason),

@@ -59,22 +59,14 @@ fn lines(directory: &Path) -> Vec<Value> {
 }
 
 fn operator() -> Cause {
-    Cause::Operator {
-        uid: 1000,
-        pid: 42,
-        reason: "load test".to_owned(),
-    }
+    Cause::Operator(1000, 42, "load test".to_owned())
 }
 
 #[tokio::test]
 async fn each_value_is_a_line_that_says_who_what_and_why() {
     let temp = tempfile::tempdir().unwrap();
     let (audit, task) = Audit::start(options(temp.path()));
-    let vpa = Cause::Recommendation {
-        vpa: "web".to_owned(),
-        resource_version: "1234".to_owned(),
-        reason: Reason::OutOfBounds,
-    };
+    let vpa = Cause::Recommendation("web".to_owned(), "1234".to_owned(), Reason::OutOfBounds);
     audit.change(&record(vpa, Outcome::Applied, vec![step()]));
     let refused = Outcome::Refused("below usage".to_owned());
     audit.change(&record(operator(), refused, Vec::new()));

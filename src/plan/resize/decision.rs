@@ -212,7 +212,7 @@ impl Grant {
     fn postponed(phase: &Phase, granted: Vec<NamedRequirements>, cause: &Cause, wait: Duration) -> Self {
         let done = match cause {
             Cause::FailedShrink { .. } => true,
-            Cause::Guard { resource, .. } => *resource == Resource::Memory,
+            Cause::Guard(_, resource, _) => *resource == Resource::Memory,
             _ => false,
         };
         let why = "a memory limit is being grown; the API server is asked once that is over";

@@ -248,7 +248,7 @@ impl Controller {
             Effect::SaveState => self.store.dirty = true,
             Effect::WatchGuard => self.guard.stale = true,
             Effect::MoveLeastLimit(uid, container, from, to) => {
-                self.guard.least_limits.change(&uid, &container, from, to)
+                self.guard.least_limits.change(&uid, &container, from, to);
             }
             Effect::ForgetLeastLimits(uid) => self.guard.least_limits.forget(&uid),
             Effect::RunPass(pass, job) => self.run_pass(key, pass, job),

@@ -203,7 +203,7 @@ impl World {
                 Effect::SaveState => self.saved = self.state.saved(),
                 Effect::WatchGuard => self.guarded = format!("{:?}", self.state.guarded(true, self.now.wall)),
                 Effect::MoveLeastLimit(uid, container, from, to) => {
-                    self.least_limits.change(&uid, &container, from, to)
+                    self.least_limits.change(&uid, &container, from, to);
                 }
                 Effect::ForgetLeastLimits(uid) => self.least_limits.forget(&uid),
                 Effect::RunPass(pass, job) => (self.started, self.aims) = (Some(pass), Some(job)),

@@ -1,6 +1,6 @@
 //! Distinguishes drift from a foreign writer, which keeps changing a value back.
 //!
-//! Pure; time is an argument. In comes each flip (cgroup, file, time); out comes whether the pass repairs the value now or
+//! In comes each flip (cgroup, file, time); out comes whether the pass repairs the value now or
 //! leaves it alone. Three flips of a value within ten minutes mark a foreign writer: the agent then leaves the value alone, for
 //! a minute at first. After each pause it repairs the value once; after another flip it leaves the value alone for twice as
 //! long, up to an hour. It forgets a foreign writer that stays quiet for ten minutes after a pause.

@@ -202,7 +202,10 @@ impl AgentBackend {
     ///
     /// Errors: [`ControlError::Refused`] if the selector fits none.
     async fn select(&self, selector: &str, namespace: &str, overridden_only: bool) -> Result<Vec<PodId>, ControlError> {
-        let parsed = control::selector(selector).map_err(ControlError::Refused)?;
+        let parsed = control::selector(selector).map_err(|message| ControlError::Invalid {
+            field: "selector".to_owned(),
+            message,
+        })?;
         let namespace = namespace.to_owned();
         let fits = move |state: &&PodState| {
             let metadata = &state.pod.metadata;

@@ -73,7 +73,8 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
     let (node, inventory) = discover(config, state.freezer, &view, &mut remarks).await?;
     let found = view.pods.iter();
     let found = found.filter_map(|pod| BoundPod::new(pod, inventory.find(pod)?));
-    let pods: Vec<_> = found.collect();
+    // vscaled never wrote to the others. They are only compared with their specs.
+    let (pods, others): (Vec<_>, Vec<_>) = found.partition(|pod| state.left.contains_key(&pod.live().id.uid));
     let applies = how != Restore::Rehearse;
     let (audit, writer) = applies.then(|| start_audit(config)).flatten().unzip();
     let mut restorer = Restorer {
@@ -82,36 +83,23 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
         saved: state.restored.pods,
         restored: BTreeSet::new(),
     };
-    let (mut results, mut others, mut lowered) = (Vec::with_capacity(pods.len()), Vec::new(), Vec::new());
+    let (mut results, mut lowered) = (Vec::with_capacity(pods.len()), Vec::new());
     for pod in &pods {
         let id = &pod.live().id;
-        // vscaled never wrote to other pods. They are only compared with their specs.
-        let is_written = state.left.contains_key(&id.uid);
-        let mut job = job_for(pod, restorer.saved.get(&id.uid).filter(|_| is_written));
-        job.targets.lift_undeclared = is_written;
-        if applies && is_written {
+        let job = job_for(pod, restorer.saved.get(&id.uid));
+        if applies {
             let (record, lower) = restorer.run_pass(job).await;
             if matches!(record.outcome, Outcome::Applied | Outcome::Unchanged) {
                 restorer.restored.insert(id.uid.clone());
             }
             lowered.extend((!lower.is_empty()).then_some((results.len(), pod, lower)));
             results.push(result(pod.live(), Ok(view::change(&record))));
-            continue;
-        }
-        let cause = job.cause.clone();
-        let steps = preview(Arc::clone(&restorer.node), job).await;
-        if is_written || steps.as_ref().is_ok_and(Vec::is_empty) {
+        } else {
+            let cause = job.cause.clone();
+            let steps = preview(Arc::clone(&restorer.node), job).await;
             let change = steps.map(|steps| view::planned(id.clone(), &cause, &steps));
             results.push(result(pod.live(), change));
-        } else {
-            others.push(id.to_string());
         }
-    }
-    if !others.is_empty() {
-        let others = others.join(", ");
-        remarks.push(format!(
-            "left as they are, because nothing in stateDir says that vscaled wrote to them: {others}"
-        ));
     }
     let unrestored = restorer.unrestored();
     // Without its spec, `restore` cannot restore a pod.
@@ -147,6 +135,24 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
     if let Some(api) = api.filter(|_| config.applied_annotation && applies) {
         let restored = pods.iter().filter(|pod| is_restored(&pod.live().id.uid));
         remarks.extend(erase(&api, restored.map(|pod| &**pod.object())).await);
+    }
+    let mut differ = Vec::new();
+    for pod in &others {
+        let (id, mut job) = (&pod.live().id, job_for(pod, None));
+        job.targets.lift_undeclared = false;
+        let cause = job.cause.clone();
+        match preview(Arc::clone(&restorer.node), job).await {
+            Ok(steps) if steps.is_empty() => {
+                results.push(result(pod.live(), Ok(view::planned(id.clone(), &cause, &steps))));
+            }
+            Ok(_) | Err(_) => differ.push(id.to_string()),
+        }
+    }
+    if !differ.is_empty() {
+        remarks.push(format!(
+            "left as they are, because nothing in stateDir says that vscaled wrote to them: {}",
+            differ.join(", ")
+        ));
     }
     drop(restorer);
     if let Some(writer) = writer

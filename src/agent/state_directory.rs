@@ -123,8 +123,10 @@ async fn lock(state_dir: &Path, command: &str, patience: Duration) -> Result<Fil
 /// made an inner cgroup: 1024 are too few for a full node.
 fn allow_open_files() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let limit = getrlimit(Resource::RLIMIT_NOFILE);
-    let raised = limit.and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    let raised = match getrlimit(Resource::RLIMIT_NOFILE) {
+        Ok((soft, hard)) if soft < hard => setrlimit(Resource::RLIMIT_NOFILE, hard, hard),
+        known => known.map(drop),
+    };
     if let Err(error) = raised {
         tracing::warn!(%error, "the limit of open files could not be raised; a full node may need more");
     }

@@ -43,7 +43,7 @@ pub struct Refusal {
 }
 
 /// The bound that a growth would exceed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::IntoStaticStr)]
 pub enum RefusalKind {
     /// The limit is as high as its bounds allow.
     Ceiling,

@@ -153,7 +153,7 @@ impl Worker {
     fn refuse(&self, watched: &mut Watched, refusal: &Refusal, seen: Option<String>) {
         let now = self.now();
         watched.due = now + REFUSED;
-        if watched.refuse(now, Some(refusal.kind)) {
+        if watched.refuse(now, refusal.kind.into()) {
             let seen = seen.map(|seen| format!("; it {seen}")).unwrap_or_default();
             let (kind, why) = (refusal.kind, format!("{refusal}{seen}"));
             self.report(watched, GuardEvent::Refused { kind, why });
@@ -175,7 +175,7 @@ impl Worker {
             node.least_limits.change(uid, name, Some(to), watched.lent.limit);
             self.budgets.undo(&of, watched.lent.limit.map(|lent| (lent, need.used)));
             watched.due = now + REFUSED;
-            if !watched.refuse(now, None) {
+            if !watched.refuse(now, grown.outcome.word()) {
                 return;
             }
         }

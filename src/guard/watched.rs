@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::alarms::Alarms;
-use super::budgets::RefusalKind;
 use super::notifications::Token;
 use super::predict::{LONGEST, Pace, Reading, Track, Verdict, near};
 use super::throttle::Throttling;
@@ -39,8 +38,8 @@ pub(super) struct Watched {
     /// Whether [`Notifications::subscribe`](super::notifications::Notifications::subscribe) has succeeded.
     pub(super) subscribed: bool,
     pub(super) alarms: Alarms,
-    /// The latest reported refusal, `None` for a failed write, and the time of the latest need.
-    refused: Option<(Option<RefusalKind>, Duration)>,
+    /// The latest reported refusal, or outcome of a failed write, and the time of the latest need.
+    refused: Option<(&'static str, Duration)>,
     /// Whether the guard has asked for evidence.
     evidence_requested: bool,
     pub(super) lent: LentMemory,
@@ -230,7 +229,7 @@ impl Watched {
     }
 
     /// Notes a refusal; returns whether it differs from the reported one.
-    pub(super) fn refuse(&mut self, now: Duration, kind: Option<RefusalKind>) -> bool {
+    pub(super) fn refuse(&mut self, now: Duration, kind: &'static str) -> bool {
         let before = self.refused.replace((kind, now));
         before.is_none_or(|(before, _)| before != kind)
     }

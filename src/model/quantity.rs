@@ -3,9 +3,10 @@
 //! Follows `k8s.io/apimachinery/pkg/api/resource.ParseQuantity`: rounds up to whole nano units, away from zero, and saturates
 //! at `i64`.
 
-use serde::de::Error;
+use std::fmt;
+
+use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
 
 /// A text is not a quantity, or a negative one. Holds the text, and what is wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -108,15 +109,36 @@ fn decimal(whole: &str, fraction: &str, exponent: i32) -> i128 {
     value
 }
 
+/// Reads a quantity from a string or a number, as the API server does, and refuses anything else before it is read.
+struct QuantityVisitor;
+
+impl Visitor<'_> for QuantityVisitor {
+    type Value = Quantity;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a quantity such as 250m, 1.5Gi or 128974848")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Quantity, E> {
+        Quantity::parse(text).map_err(E::custom)
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Quantity, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Quantity, E> {
+        self.visit_str(&number.to_string())
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Quantity, E> {
+        self.visit_str(&number.to_string())
+    }
+}
+
 impl<'de> Deserialize<'de> for Quantity {
-    /// From a string or a number, as the API server does.
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = match Value::deserialize(deserializer)? {
-            Value::String(text) => text,
-            Value::Number(number) => number.to_string(),
-            _ => return Err(D::Error::custom("invalid type, expected a quantity such as 250m")),
-        };
-        Self::parse(&text).map_err(D::Error::custom)
+        deserializer.deserialize_any(QuantityVisitor)
     }
 }
 

@@ -58,12 +58,17 @@ fn filter(level: &str) -> Result<Targets> {
 /// target, which silences everything else; this parser takes such a word for a misspelt level.
 pub fn parse_filter(text: &str) -> Option<Targets> {
     let level = |text: &str| LEVELS.contains(&text).then(|| text.parse::<LevelFilter>().ok())?;
-    text.split(',').map(str::trim).try_fold(Targets::new(), |filter, directive| {
-        Some(match directive.split_once('=') {
-            Some((target, text)) => filter.with_target(target, level(text)?),
-            None => filter.with_default(level(directive)?),
+    text.split(',')
+        .map(str::trim)
+        .try_fold(Targets::new(), |filter, directive| {
+            Some(match directive.split_once('=') {
+                Some((target, text)) if !text.is_empty() => {
+                    filter.with_target(target, text.parse::<LevelFilter>().ok()?)
+                }
+                Some(_) => return None,
+                None => filter.with_default(level(directive)?),
+            })
         })
-    })
 }
 
 fn subscriber<W>(

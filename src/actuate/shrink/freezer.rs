@@ -16,7 +16,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::thread::sleep;
+use std::sync::mpsc::channel;
+use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,10 @@ use crate::failpoint::failpoint;
 
 /// The agent thaws a cgroup that is not frozen within this time, and tries again later.
 pub const FREEZE_BOUND: Duration = Duration::from_millis(100);
+/// How long a panic waits for the thaw of all frozen cgroups.
+const PANIC_BOUND: Duration = Duration::from_secs(1);
+/// How often the agent tries to thaw a cgroup.
+const THAW_TRIES: usize = 5;
 /// The time between two reads of the freezer's state. The kernel notifies no more often than every 10 ms.
 const POLL: Duration = Duration::from_micros(200);
 /// The directory of the markers.
@@ -178,7 +183,15 @@ impl Freezer {
     pub fn thaw_on_panic(&self) {
         let (freezer, report) = (self.clone(), std::panic::take_hook());
         std::panic::set_hook(Box::new(move |panic| {
-            freezer.thaw_all();
+            let (freezer, (done, thawed)) = (freezer.clone(), channel());
+            // A disk that hangs keeps the markers, and must not keep the process.
+            let thaw = move || {
+                freezer.thaw_all();
+                done.send(())
+            };
+            if Builder::new().spawn(thaw).is_ok() {
+                thawed.recv_timeout(PANIC_BOUND).unwrap_or(());
+            }
             report(panic);
         }));
     }
@@ -189,7 +202,7 @@ impl Freezer {
             .into_iter()
             .flatten()
             .filter_map(|marker| marker.content().ok());
-        for content in contents {
+        for content in contents.filter(|content| content.limits.is_empty()) {
             if let Err(error) = content.restore() {
                 tracing::error!(%error, "a cgroup could not be thawed; the next start of the agent tries again");
             }
@@ -217,8 +230,15 @@ impl Frozen<'_> {
 
 impl Drop for Frozen<'_> {
     fn drop(&mut self) {
-        // No cause of a failure is known.
-        match self.cgroup.set_frozen(false).or_else(|_| self.cgroup.set_frozen(false)) {
+        let mut thawed = self.cgroup.set_frozen(false);
+        for _ in 1..THAW_TRIES {
+            if thawed.is_ok() {
+                break;
+            }
+            sleep(Duration::from_millis(1));
+            thawed = self.cgroup.set_frozen(false);
+        }
+        match thawed {
             Err(error) if !error.is_gone() => {
                 // The marker stays.
                 tracing::error!(%error, "a cgroup could not be thawed; the next start of the agent tries again");

@@ -47,7 +47,7 @@ pub enum Event {
 #[derive(Debug, Default)]
 pub struct Parser {
     /// The report that the kernel is printing: who invoked the OOM killer, and how full the cgroup was.
-    begun: Kill,
+    begun: Option<Kill>,
     /// Complete reports by the pid of the victim, each as the part of a [`Kill`] that it tells.
     reports: HashMap<u32, Kill>,
     group: Option<Group>,
@@ -74,18 +74,18 @@ impl Parser {
         } else if text.contains(" invoked oom-killer: gfp_mask=") {
             // The first line of a report. The kernel's rate limit holds back whole reports.
             self.group = None;
-            self.begun = Kill {
+            self.begun = Some(Kill {
                 timestamp_us: at,
                 ..Kill::default()
-            };
-        } else if let Some(task) = invoker(text) {
-            self.begun.invoker.get_or_insert(task);
+            });
+        } else if let (Some(begun), Some(task)) = (&mut self.begun, invoker(text)) {
+            begun.invoker.get_or_insert(task);
         } else if let Some(usage) = text.strip_prefix("memory: usage ").and_then(usage) {
-            self.begun = Kill {
+            self.begun = Some(Kill {
                 usage: Some(usage),
                 timestamp_us: at,
                 ..self.take_begun(at)
-            };
+            });
         } else if let Some(cgroup) = group(text) {
             let chosen = self.last_kill.take().filter(|kill| within(kill.timestamp_us, at));
             self.group = Some(Group::new(at, cgroup, chosen, self.may_suppress(at)));
@@ -120,14 +120,14 @@ impl Parser {
     }
 
     fn forget_reports(&mut self) {
-        self.begun = Kill::default();
+        self.begun = None;
         self.reports.clear();
         self.group = None;
     }
 
     /// Takes the report that the kernel is printing, if its last line is recent.
     fn take_begun(&mut self, at: Option<u64>) -> Kill {
-        let begun = Some(std::mem::take(&mut self.begun));
+        let begun = self.begun.take();
         begun.filter(|begun| within(begun.timestamp_us, at)).unwrap_or_default()
     }
 

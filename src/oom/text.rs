@@ -19,7 +19,7 @@ use super::record::{FIRST_USER_PREFIX, Line, Part, number};
 const HEADER: &str = concat!(
     r"^(?:<(?<priority>\d{1,9})>)?",
     r"(?:(?<facility>[0-9A-Za-z]+) *:(?:emerg|alert|crit|err|warn|notice|info|debug) *: )?",
-    r"(?:(?:(?:\w(?:\S*[^\s:])? +){0,2}(?:\w\S*)?\d\d:\d\d(?:\S*[^\s:])? +(?:\w(?:\S*[^\s:])? +){0,2})?kernel: )?",
+    r"(?:(?:(?:\w(?:\S*[^\s:])? +){0,3}(?:\w\S*)?\d\d:\d\d(?:\S*[^\s:])? +(?:\w(?:\S*[^\s:])? +){0,2})?kernel: )?",
     r"(?:\[(?: *(?<seconds>\d{1,12})\.(?<micros>\d{6}) *|[^\]]{0,16}\d\d:\d\d[^\]]{0,16})\] ?)?",
     r"(?:\[ *(?<caller>[TC]\d{1,9}) *\] ?)?",
 );

@@ -156,15 +156,16 @@ impl MatchGroup {
         }
         let times = self.logged.iter().map(|logged| logged.at.time);
         let began = times.chain(self.rises.iter().map(|rise| rise.by)).min()?;
-        let (many, within) = FLOOD;
-        let flood = (progress.log.min(progress.counters), within);
-        let flood = Some(flood).filter(|_| self.logged.len() + self.rises.len() > many);
-        let mut limits = flood
-            .into_iter()
-            .chain([(progress.log.max(progress.counters), PATIENCE)]);
-        limits.find_map(|(known, within)| {
+        let until = |known: Duration, within: Duration| {
             (began.saturating_add(within) < known).then(|| known.saturating_sub(within / 2))
-        })
+        };
+        let (many, within) = FLOOD;
+        // Without a rise that is over, there is nothing to decide in a flood.
+        let is_news = |end: &Duration| self.rises.iter().any(|rise| rise.is_over(*end));
+        let flood = until(progress.log.min(progress.counters), within).filter(is_news);
+        flood
+            .filter(|_| self.logged.len() + self.rises.len() > many)
+            .or_else(|| until(progress.log.max(progress.counters), PATIENCE))
     }
 
     /// Whether the group is complete: rises that come later begin after these kills, and kills that come later were

@@ -1,4 +1,5 @@
 mod lines;
+mod summary;
 
 use super::{Event, Parser};
 use crate::model::CgroupPath;

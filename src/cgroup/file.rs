@@ -156,7 +156,6 @@ impl ControlFd<'_> {
             .map_err(|error| self.dir.error(self.name, Reason::Unreadable(format!(": {error}"))))
     }
 
-    /// Reads the whole file.
     pub(super) fn text(&self) -> Result<String, CgroupError> {
         // `File::read_to_string` would read the file's size first, and kernel files have none.
         let mut text = String::with_capacity(LONGEST_TEXT);

@@ -20,7 +20,7 @@ pub enum ControlError {
         /// The pods that the text fits, in an unambiguous notation.
         candidates: Vec<String>,
     },
-    /// The request is unusable.
+    /// A field of the request cannot be used.
     #[error("{field}: {message}")]
     Invalid {
         /// The field, as in `containers[0].limits.memory`.

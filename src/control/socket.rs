@@ -9,6 +9,7 @@
 //! stranger then gets an answer that names the groups, and a line in the audit log, and cannot keep others out
 //! ([`connections`](super::connections)). The agent replaces the socket of a dead agent, but not that of a living process.
 
+use std::ffi::OsString;
 use std::fs::{DirBuilder, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::fd::AsFd;
@@ -99,13 +100,12 @@ fn prepare_directory(path: &Path, access: &Access) -> Result<()> {
 
 /// Whether the directory holds nothing but the socket, and the lock that earlier agents left beside it.
 fn holds_only(path: &Path, directory: &Path) -> io::Result<bool> {
-    let socket = path.file_name().unwrap_or_default().as_encoded_bytes();
-    for entry in directory.read_dir()? {
-        if !entry?.file_name().as_encoded_bytes().starts_with(socket) {
-            return Ok(false);
-        }
-    }
-    Ok(true)
+    let socket = path.file_name().unwrap_or_default();
+    let lock = OsString::from_iter([socket, ".lock".as_ref()]);
+    directory.read_dir()?.try_fold(true, |all, entry| {
+        let name = entry?.file_name();
+        Ok(all && (name == socket || name == lock))
+    })
 }
 
 /// Removes a socket at which no process answers.

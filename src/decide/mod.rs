@@ -248,7 +248,7 @@ pub fn decide(pods: &[impl Borrow<Pod>], index: &Index<'_>, now: Timestamp, opti
         .collect()
 }
 
-/// Decides about one pod.
+/// Decides about one pod with the objects of its namespace.
 pub fn decide_pod<'a>(
     pod: &Pod,
     index: &Index<'_>,

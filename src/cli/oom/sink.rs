@@ -172,8 +172,8 @@ async fn print(mut received: mpsc::Receiver<Received>, output: &Output) -> Resul
             break;
         }
         let (up_to, ids) = (report.sequence, Vec::new());
-        // An agent that has gone sends the report again.
-        drop(acks.send(Ok(Ack { up_to, ids })).await);
+        // An agent that has gone, or does not read, sends the report again.
+        drop(acks.try_send(Ok(Ack { up_to, ids })));
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -36,6 +36,9 @@ const QUIET: Duration = Duration::from_millis(1);
 /// How long the lists of a namespace stay after its last pod has left. Another pod often follows.
 const LINGER: Duration = Duration::from_secs(5 * 60);
 
+/// Requests for workloads under way at once: those of tenants' pods must not keep the calls of operators waiting.
+const AT_ONCE: usize = 4;
+
 /// The most objects of one list in the problems.
 const MOST_PROBLEMS: usize = 20;
 
@@ -49,6 +52,7 @@ pub struct KubernetesSource {
     namespaces: BTreeMap<String, NamespaceLists>,
     owners: Owners,
     changed: Arc<Notify>,
+    permits: Arc<Semaphore>,
     /// Requested workloads and the answers.
     answers: JoinSet<(OwnerKey, Result<Option<Owner>, ApiError>)>,
     sender: watch::Sender<Arc<SourceState>>,
@@ -91,6 +95,7 @@ impl KubernetesSource {
             namespaces: BTreeMap::new(),
             owners: Owners::new(timing),
             changed,
+            permits: Arc::new(Semaphore::new(AT_ONCE)),
             answers: JoinSet::new(),
             sender,
         };
@@ -195,8 +200,10 @@ impl KubernetesSource {
             }
         }
         for key in self.owners.take_due(&missing.owners, &missing.passed, now) {
-            let client = self.client.clone();
+            let (client, permits) = (self.client.clone(), Arc::clone(&self.permits));
             self.answers.spawn(async move {
+                // The semaphore is never closed.
+                let _permit = permits.acquire().await;
                 let answer = owners::fetch(&client, &key).await;
                 (key, answer)
             });

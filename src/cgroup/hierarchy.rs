@@ -202,18 +202,8 @@ fn outermost<'m>(mounts: impl Iterator<Item = &'m MountInfo>) -> Option<Mount> {
     })
 }
 
-/// A target of the fuzzer: a table of mounts.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz_mounts(bytes: &[u8]) {
-    use procfs::FromBufRead;
-
-    if let Ok(table) = procfs::process::MountInfos::from_buf_read(bytes) {
-        drop(Hierarchy::of_mounts(
-            &table.into_iter().collect::<Vec<_>>(),
-            "the fuzzer",
-        ));
-    }
-}
-
+#[path = "../../fuzz/inputs/mounts.rs"]
+pub(crate) mod fuzz;
 #[cfg(test)]
 mod tests;

@@ -38,7 +38,7 @@ pub use error::{CgroupError, Reason};
 pub use file::Dir;
 pub use freeze::FreezerState;
 #[cfg(any(test, fuzzing))]
-pub(crate) use hierarchy::fuzz_mounts;
+pub(crate) use hierarchy::fuzz::mounts as fuzz_mounts;
 pub use hierarchy::{Hierarchy, LayoutError};
 pub use kubepods::{ContainerEntry, Kubepods, PodEntry, children};
 pub use memory::{Periods, Usage, page_size};

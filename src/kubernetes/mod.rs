@@ -15,6 +15,7 @@ mod error;
 pub mod events;
 mod follow;
 #[cfg(any(test, fuzzing))]
+#[path = "../../fuzz/inputs/kubernetes.rs"]
 pub(crate) mod fuzz;
 mod health;
 pub mod metrics;

@@ -162,21 +162,6 @@ fn of_info(info: &HashMap<String, String>) -> Option<CriResources> {
 #[path = "answer_tests.rs"]
 mod tests;
 
-/// A target of the fuzzer: the answers of a runtime.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz_answers(bytes: &[u8]) {
-    use prost::Message;
-
-    if let Ok(answer) = proto::ListContainersResponse::decode(bytes) {
-        answer.containers.into_iter().for_each(|entry| drop(listed(entry)));
-    }
-    if let Ok(answer) = proto::ListPodSandboxResponse::decode(bytes) {
-        answer.items.into_iter().for_each(|sandbox| drop(pod(sandbox)));
-    }
-    if let Ok(answer) = proto::ContainerStatusResponse::decode(bytes) {
-        drop((first_process("id", &answer), stored("id", answer)));
-    }
-    if let Ok(answer) = proto::ExecSyncResponse::decode(bytes) {
-        drop(executed(&answer));
-    }
-}
+#[path = "../../fuzz/inputs/runtime.rs"]
+pub(crate) mod fuzz;

@@ -26,7 +26,7 @@ use crate::model::{CriResources, Driver, RuntimeKind};
 
 pub use crate::proto::cri as proto;
 #[cfg(any(test, fuzzing))]
-pub(crate) use answer::fuzz_answers;
+pub(crate) use answer::fuzz::answers as fuzz_answers;
 pub use cri::{Cri, Deadlines};
 pub use discovery::{DiscoveryError, WELL_KNOWN_SOCKETS, discover};
 pub use error::{Problem, RuntimeError};

@@ -46,8 +46,8 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
     listening.map_err(|error| anyhow!("httpAddress {address}: cannot listen: {error}"))
 }
 
-/// Answers until `stop`, and cuts off the answers under way: a caller that never finishes its request must not delay the end of
-/// the agent.
+/// Accepts callers until `stop`, and waits for no answer under way: a caller that never finishes its request must not delay the
+/// end of the agent.
 ///
 /// Errors: the socket fails for good.
 pub async fn serve(listener: TcpListener, exposed: Exposed, stop: CancellationToken) -> io::Result<()> {

@@ -43,7 +43,7 @@ impl ReportMetrics {
     pub fn register(registry: &mut Registry) -> Self {
         let mut total = |name, help| register(registry, name, help, Counter::default());
         let folded = "OOM kills that lost their detail because the spool was full, and were only counted";
-        let lost = "Logs of kills that were found damaged, and reports that could not be written";
+        let lost = "Logs of kills that were found damaged at a start";
         let totals = [
             total("spool_folded", folded),
             total("spool_lost", lost),

@@ -102,9 +102,16 @@ impl Reporter {
         self.deliveries.close();
         self.deliveries.wait().await;
         self.saving.abort();
-        // An error: reporting has ended already.
-        self.log.call(KillLog::save).await.unwrap_or(());
-        *self.log.lock() = None;
+        let shared = self.log.clone();
+        let save = move || {
+            let mut held = shared.lock();
+            if let Some(mut log) = held.take() {
+                log.save();
+                shared.publish(&log);
+            }
+        };
+        // An error: the runtime is ending.
+        self.log.runtime.spawn_blocking(save).await.unwrap_or(());
     }
 
     /// Stores these kills and the position of the watcher after them, together or not at all, and returns once they
@@ -147,14 +154,20 @@ impl SharedLog {
             let mut log = shared.lock();
             let log = log.as_mut().ok_or(Ended)?;
             let result = work(log);
-            shared.status.send_modify(|status| {
-                let links = take(&mut status.links);
-                *status = LogStatus { links, ..log.status() };
-            });
-            shared.metrics.spool(&shared.status.borrow());
+            shared.publish(log);
             Ok(result)
         };
         self.runtime.spawn_blocking(call).await.map_err(|_| Ended)?
+    }
+
+    /// Publishes the state of the log, and holds the lock of the status no longer than that takes.
+    fn publish(&self, log: &KillLog) {
+        let mut now = log.status();
+        self.metrics.spool(&now);
+        self.status.send_modify(|status| {
+            now.links = take(&mut status.links);
+            *status = now;
+        });
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<KillLog>> {

@@ -8,6 +8,7 @@ use std::io::{self, BufWriter, Write as _};
 use std::mem::take;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
+use super::recovery::retire_earlier_files;
 use super::{FILE, HEADER, KillLog, wide};
 use crate::files::replace_atomically;
 
@@ -28,6 +29,9 @@ impl KillLog {
         let replaced = replace_atomically(&self.directory.join(FILE), write);
         match replaced.and_then(|file| Ok((file.metadata()?.len(), file))) {
             Ok((length, file)) => {
+                if self.file.is_none() {
+                    retire_earlier_files(&self.directory);
+                }
                 (self.file, self.length) = (Some(file), length);
                 (self.is_dirty, self.fault) = (false, None);
                 self.totals.syncs += 1;
@@ -73,8 +77,11 @@ impl KillLog {
 
     /// Waits until the disk has every report.
     pub fn sync(&mut self) {
+        let Some(file) = &self.file else {
+            return self.rewrite();
+        };
         // The kernel forgets which pages it could not write (fsync(2)): after an error only a new file can be trusted.
-        if let Some(file) = self.file.as_ref().filter(|_| take(&mut self.is_dirty)) {
+        if take(&mut self.is_dirty) {
             match file.sync_data() {
                 Ok(()) => self.totals.syncs += 1,
                 Err(error) => self.fail("sync", &error),

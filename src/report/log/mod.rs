@@ -7,9 +7,9 @@
 //!   survive the machine; the reporter calls it soon, once for many entries. Acknowledgements do not wait for the disk: a lost
 //!   one costs a second delivery of the same id.
 //! - A report stays until every destination has acknowledged it; the latest [`LATEST`] kills stay for operators.
-//! - At its start the agent reads the files of earlier agents, and writes a new one of their content (`recovery`). It drops a
-//!   torn end. It sets aside a file with damage before its end, and keeps the entries before the damage. It leaves a file of a
-//!   newer version alone.
+//! - At its start the agent reads the files of earlier agents (`recovery`); the reporter or the first commit writes a new one
+//!   of their content. It drops a torn end. It sets aside a file with damage before its end, and keeps the entries before the
+//!   damage. It leaves a file of a newer version alone.
 //! - Without room ([`Bounds`]) the oldest detail that no destination can have received becomes counts, first for each
 //!   container, then for the node.
 //! - Memory holds all of the log, within the same bounds, and the disk repeats it: while the disk refuses nothing else
@@ -81,7 +81,7 @@ pub struct KillLog {
     /// The file that the agent has written, if any.
     file: Option<File>,
     length: u64,
-    /// Whether a power cut could take a report that was appended.
+    /// Whether the file is still to be written, or a power cut could take a report that was appended.
     is_dirty: bool,
     state: State,
     totals: Totals,
@@ -102,7 +102,7 @@ pub struct KillLog {
 pub struct Totals {
     /// Kills that lost their detail for want of room.
     pub folded: u64,
-    /// Damaged logs, whose reports behind the damage are lost, and reports that could not be written.
+    /// Damaged logs, whose reports behind the damage are lost.
     pub lost: u64,
     pub syncs: u64,
 }
@@ -184,18 +184,17 @@ pub struct Committed {
 }
 
 impl KillLog {
-    /// Opens the log in the state directory for these destinations. Never fails: without a usable disk it keeps the log in
-    /// memory, and [`Self::problem`] says why. Blocks.
+    /// Reads the log in the state directory for these destinations. Never fails: without a usable disk it keeps the log in
+    /// memory, and [`Self::problem`] says why. Leaves the file as it is until [`Self::sync`] or a commit. Blocks.
     pub fn open(directory: &Path, bounds: Bounds, selected: Destinations) -> (Self, Recovered) {
         let mut log = Self {
             bounds,
             selected,
             directory: directory.to_owned(),
             state: State::new(LATEST.min(bounds.max_reports / 4), bounds.max_reports),
-            fault: Some("no attempt to read it was made".to_owned()),
             ..Self::default()
         };
-        log.restore();
+        log.recover_once();
         let recovered = Recovered {
             checkpoint: log.state.checkpoint.clone(),
             latest: log.state.latest(),
@@ -284,20 +283,26 @@ impl KillLog {
 
     /// Writes the log, if it is in memory only. Returns whether the disk has everything. Blocks.
     pub fn restore(&mut self) -> bool {
-        if self.is_in_memory_only() && self.is_recovered {
+        if self.is_in_memory_only() {
+            self.recover_once();
             self.rewrite();
-        } else if self.is_in_memory_only()
-            && let Err(error) = self.recover()
-        {
-            self.fault = Some(format!("{error:#}"));
         }
         !self.is_in_memory_only()
+    }
+
+    fn recover_once(&mut self) {
+        if !self.is_recovered {
+            self.fault = self.recover().err().map(|error| format!("{error:#}"));
+        }
     }
 
     /// Brings to the disk what it lacks. Blocks.
     pub(super) fn save(&mut self) {
         if !self.is_in_memory_only() {
             self.sync();
+            if self.is_in_memory_only() {
+                tracing::error!(problem = self.problem(), "OOM reports are not kept on disk");
+            }
         } else if self.restore() {
             tracing::info!("OOM reports are kept on disk again");
         }

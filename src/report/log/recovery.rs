@@ -41,17 +41,27 @@ const LEFTOVERS: [&str; 6] = [
 ];
 
 impl KillLog {
-    /// Reads all files in the state directory, which it creates if need be, private to the agent, and writes a new log of
-    /// their content. The agent has locked the directory: no other agent writes there.
+    /// Reads all files in the state directory, which it creates if need be, private to the agent. The agent has locked the
+    /// directory: no other agent writes there. Waits for no write: the first [`KillLog::sync`] or commit writes a new log.
     ///
-    /// Errors: also for a file of a newer version, which stays untouched, as all others do.
+    /// Errors: also for a file of a newer version, which stays untouched.
     pub(super) fn recover(&mut self) -> Result<()> {
         let created = DirBuilder::new().recursive(true).mode(0o700).create(&self.directory);
         created.with_context(|| format!("cannot create {}", self.directory.display()))?;
         let (mut found, mut damaged) = (Vec::new(), Vec::new());
         for (name, header, replay) in FILES {
             let path = self.directory.join(name);
-            let bytes = read(&path, header).with_context(|| format!("cannot use {}", path.display()))?;
+            let bytes = match read(&path, header) {
+                Err(error) if name != FILE && error.is::<io::Error>() => {
+                    let renamed = fs::rename(&path, aside_of(&path));
+                    tracing::error!(
+                        path = %path.display(), %error, ?renamed,
+                        "a file of an earlier version cannot be read, and is set aside"
+                    );
+                    None
+                }
+                bytes => bytes.with_context(|| format!("cannot use {}", path.display()))?,
+            };
             let mut state = State::new(self.state.most_latest, usize::MAX);
             let damage = frame::read(&header, &bytes.unwrap_or_default(), |payload| {
                 replay(&mut state, payload)
@@ -72,14 +82,8 @@ impl KillLog {
                 aside.display()
             ));
         }
-        self.is_recovered = true;
         self.make_room();
-        self.rewrite();
-        if self.fault.is_none()
-            && let Err(error) = retire_earlier_files(&self.directory)
-        {
-            tracing::warn!(%error, "a file of an earlier version is in the way");
-        }
+        (self.is_recovered, self.is_dirty) = (true, true);
         Ok(())
     }
 }
@@ -99,24 +103,37 @@ fn read(path: &Path, [magic @ .., version]: Header) -> Result<Option<Vec<u8>>> {
     Ok(Some(bytes))
 }
 
-/// Copies a damaged file, over a copy of an earlier one.
+/// Gives a damaged file a second name, which an earlier one loses. Takes no room on a full disk.
 fn set_aside(path: &Path) -> Result<PathBuf> {
+    let aside = aside_of(path);
+    let linked = remove_if_present(&aside).and_then(|()| fs::hard_link(path, &aside));
+    linked.with_context(|| format!("cannot set aside {}", path.display()))?;
+    Ok(aside)
+}
+
+fn aside_of(path: &Path) -> PathBuf {
     let mut aside = path.as_os_str().to_owned();
     aside.push(".set-aside");
-    fs::copy(path, &aside).with_context(|| format!("cannot set aside {}", path.display()))?;
-    Ok(aside.into())
+    aside.into()
 }
 
 /// Removes the files of the version before, after the log has their content on disk.
-fn retire_earlier_files(directory: &Path) -> io::Result<()> {
-    LEFTOVERS
-        .iter()
-        .try_for_each(|name| remove_if_present(&directory.join(name)))?;
+pub(super) fn retire_earlier_files(directory: &Path) {
+    let warn = |name, retired: io::Result<()>| {
+        if let Err(error) = retired {
+            tracing::warn!(name, %error, "a file of an earlier version is in the way");
+        }
+    };
+    let journal = directory.join(JOURNAL);
+    if !fs::read(&journal).is_ok_and(|bytes| bytes == JOURNAL_MOVED) {
+        // The next start would prefer the journal's checkpoint: it goes even if there is no room for what replaces it.
+        warn(JOURNAL, remove_if_present(&journal));
+        let marked = replace_atomically(&journal, |new| new.write_all(JOURNAL_MOVED));
+        warn(JOURNAL, marked.map(drop));
+    }
+    for name in LEFTOVERS {
+        warn(name, remove_if_present(&directory.join(name)));
+    }
     // An error: it holds a file that was set aside, or it is not there.
     fs::remove_dir(directory.join("spool")).unwrap_or(());
-    let journal = directory.join(JOURNAL);
-    if fs::read(&journal).is_ok_and(|bytes| bytes == JOURNAL_MOVED) {
-        return Ok(());
-    }
-    replace_atomically(&journal, |new| new.write_all(JOURNAL_MOVED)).map(drop)
 }

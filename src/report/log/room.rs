@@ -1,8 +1,5 @@
-//! Keeps the log within its bounds: makes counts of the oldest reports, and drops from the file those that every destination
-//! has.
-//!
-//! Where the reports take too much room they become counts. The sum of the counts stays the same for every destination: the
-//! log drops no kill, and counts none for a destination that has acknowledged it.
+//! Keeps the log within its bounds: where the reports take too much room, the oldest become counts. The sum of the counts stays
+//! the same for every destination: the log drops no kill, and counts none for a destination that has acknowledged it.
 
 use std::collections::BTreeMap;
 

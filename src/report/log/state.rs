@@ -92,13 +92,15 @@ impl State {
     }
 
     /// Takes in what several files hold, for the selected destinations: the reports whose ids are new, the ids, and the last
-    /// checkpoint unless this state has one. Returns how many reports have no selected destination any more.
+    /// checkpoint unless this state has one. The first file, the log, keeps its order; the reports of the others follow by
+    /// time. Returns how many reports have no selected destination any more.
     pub(super) fn take_in(&mut self, found: Vec<Self>, selected: Destinations) -> usize {
-        let mut slots = Vec::new();
+        let (mut slots, mut of_log) = (Vec::new(), None);
         let mut checkpoint = None;
         for state in found {
             let is_new = |slot: &Slot| !self.seen.ids.contains(&IdHash::of(&slot.report.id()));
             slots.extend(state.slots.into_values().filter(is_new));
+            of_log.get_or_insert(slots.len());
             for id in state.seen.ids {
                 self.seen.insert(id);
             }
@@ -107,7 +109,7 @@ impl State {
         if self.checkpoint.is_none() {
             self.checkpoint = checkpoint;
         }
-        slots.sort_by_key(|slot: &Slot| slot.report.last());
+        slots[of_log.unwrap_or(0)..].sort_by_key(|slot: &Slot| slot.report.last());
         let mut forgotten = 0;
         for slot in slots {
             let pending = slot.pending & selected;

@@ -24,7 +24,9 @@ fn grpc() -> Destinations {
 }
 
 fn open(directory: &Path) -> (KillLog, Recovered) {
-    KillLog::open(directory, Bounds::default(), grpc())
+    let (mut log, recovered) = KillLog::open(directory, Bounds::default(), grpc());
+    log.sync();
+    (log, recovered)
 }
 
 /// A commit of kills of `web` with these numbers, and a checkpoint that names the last.
@@ -177,6 +179,26 @@ fn a_log_of_a_newer_version_is_left_alone_and_said_to_be() {
     drop(log);
     assert_eq!(fs::read(&path).unwrap(), newer);
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1, "the log");
+}
+
+#[test]
+fn opening_leaves_the_file_until_something_is_saved_and_claims_no_fault() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(FILE);
+    open(directory.path()).0.commit(commit(1..=2));
+    let before = fs::read(&path).unwrap();
+    let (mut log, recovered) = KillLog::open(directory.path(), Bounds::default(), grpc());
+    assert_eq!(
+        (recovered.problem, log.is_in_memory_only(), log.is_dirty()),
+        (None, false, true)
+    );
+    assert_eq!(fs::read(&path).unwrap(), before);
+    assert!(
+        log.commit(commit(3..=3)).on_disk && !log.is_dirty(),
+        "a new file, synced"
+    );
+    drop(log);
+    assert_eq!(pending_ids(&mut open(directory.path()).0), named(1..=3));
 }
 
 #[test]

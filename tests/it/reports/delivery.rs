@@ -141,6 +141,7 @@ async fn a_destination_that_is_dead_delays_neither_the_others_nor_who_stores() {
 async fn a_burst_of_kills_waits_for_the_disk_once_or_twice() {
     let directory = tempfile::tempdir().unwrap();
     let station = Station::with(directory.path(), Bounds::default(), vec![Box::new(Dead)]);
+    eventually("a new log", || station.handle.log().totals.syncs == 1).await;
     let before = station.metric("vscaled_spool_syncs_total");
     let kills: Vec<_> = (1..=50).map(|number| station.kill(number..=number)).collect();
     futures::future::join_all(kills).await;

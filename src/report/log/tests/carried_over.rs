@@ -100,6 +100,38 @@ fn what_was_damaged_is_set_aside_and_what_came_before_the_damage_is_carried_over
 }
 
 #[test]
+fn a_file_that_cannot_be_read_is_set_aside_and_the_rest_is_carried_over() {
+    let directory = left();
+    let path = directory.path().join("oom.journal");
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    let (mut log, recovered) = open(directory.path());
+    assert_eq!((recovered.problem, log.is_in_memory_only()), (None, false));
+    assert_eq!(pending_ids(&mut log), kills(&[505, 586, 667]));
+    assert_eq!(
+        names(directory.path()),
+        ["kills.log", "oom.journal", "oom.journal.set-aside"]
+    );
+}
+
+#[test]
+fn a_checkpoint_carried_over_does_not_come_back_where_the_marker_finds_no_room() {
+    let directory = left();
+    let in_the_way = directory.path().join("oom.journal.new");
+    fs::create_dir(&in_the_way).unwrap();
+    let (mut log, _) = open(directory.path());
+    log.commit(commit(1..=1));
+    drop(log);
+    assert_eq!(
+        names(directory.path()),
+        ["kills.log", "oom.journal.new"],
+        "the others are removed"
+    );
+    let (_, recovered) = open(directory.path());
+    assert_eq!(recovered.checkpoint.as_deref(), Some(&b"up to 1"[..]));
+}
+
+#[test]
 fn a_destination_that_is_not_selected_any_more_gets_nothing_of_it() {
     let directory = left();
     let pods = Destinations::from_iter([Destination::PodEvents]);

@@ -84,7 +84,9 @@ struct Node {
 }
 
 fn open(state: &Path) -> (KillLog, crate::report::log::Recovered) {
-    KillLog::open(state, Bounds::default(), Destinations::from_iter([Destination::Grpc]))
+    let (mut log, recovered) = KillLog::open(state, Bounds::default(), Destinations::from_iter([Destination::Grpc]));
+    log.sync();
+    (log, recovered)
 }
 
 impl Node {

@@ -101,7 +101,7 @@ fn control(bytes: &[u8]) {
 
 /// The state file and the kill log, with any damage.
 fn files(bytes: &[u8]) {
-    reconcile::store::fuzz_state(bytes);
+    reconcile::store::fuzz::state(bytes);
     report::log::fuzz_log(bytes);
     if let Ok(mut value) = serde_json::from_slice(bytes) {
         strip_nulls(&mut value);

@@ -59,12 +59,8 @@ impl Readiness {
 
     /// The names of the held latches; empty when ready.
     pub fn waiting_for(&self) -> Vec<&'static str> {
-        let held = |latch: &Weak<()>| latch.strong_count() > 0;
-        self.0
-            .iter()
-            .filter(|(_, latch)| held(latch))
-            .map(|(name, _)| *name)
-            .collect()
+        let held = self.0.iter().filter(|(_, latch)| latch.strong_count() > 0);
+        held.map(|(name, _)| *name).collect()
     }
 }
 

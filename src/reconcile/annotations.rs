@@ -19,13 +19,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::pod::PodState;
 use crate::kubernetes::{Annotations, ApiClient};
-use crate::model::objects::annotation::BOOST_PREFIX;
-use crate::model::objects::{Pod, PodId, annotation};
+use crate::model::objects::annotation::{APPLIED, BOOST_PREFIX};
+use crate::model::objects::{Pod, PodId};
 use crate::model::{NamedRequirements, Requirements};
 use crate::pace::{Backoff, scattered};
 use crate::plan::{lift_kept, resize};
-
-pub(crate) const APPLIED: &str = annotation::APPLIED;
 
 /// The pause between two patches, scattered.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -300,15 +300,9 @@ mod shared {
     }
 }
 
-/// A target of the fuzzer: a state file that can be parsed reads the same after it is written.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz_state(bytes: &[u8]) {
-    if let Ok(saved) = serde_json::from_slice::<Saved>(bytes) {
-        let again = serde_json::to_vec(&saved).and_then(|text| serde_json::from_slice::<Saved>(&text));
-        assert_eq!(again.ok().map(|again| again.pods), Some(saved.pods));
-    }
-}
-
+#[path = "../../fuzz/inputs/state.rs"]
+pub(crate) mod fuzz;
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -23,13 +23,13 @@ pub type Target = fn(&[u8]);
 pub const TARGETS: [(&str, Target); 11] = [
     ("kernel_log", kernel_log),
     ("cgroup_files", cgroup_files),
-    ("mountinfo", cgroup::fuzz_mounts),
+    ("mountinfo", cgroup::hierarchy::fuzz::mounts),
     ("quantity", quantity),
     ("manifests", manifests),
     ("annotations", annotations),
     ("watch", kubernetes::watch),
     ("kubelet_pods", kubernetes::kubelet_pods),
-    ("cri", runtime::fuzz_answers),
+    ("cri", runtime::answer::fuzz::answers),
     ("control", control),
     ("files", files),
 ];
@@ -102,7 +102,7 @@ fn control(bytes: &[u8]) {
 /// The state file and the kill log, with any damage.
 fn files(bytes: &[u8]) {
     reconcile::store::fuzz::state(bytes);
-    report::log::fuzz_log(bytes);
+    report::log::state::fuzz::log(bytes);
     if let Ok(mut value) = serde_json::from_slice(bytes) {
         strip_nulls(&mut value);
     }

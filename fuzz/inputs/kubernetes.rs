@@ -1,6 +1,6 @@
 //! Targets of the fuzzer: the inputs from the API server and from the kubelet.
 
-use super::follow;
+use super::follow::kubelet::decode_pod;
 use super::object::Decoded;
 use super::splitter::{Layout, RawObject, Splitter};
 use crate::model::objects::{Pod, VerticalPodAutoscaler};
@@ -24,5 +24,5 @@ pub(crate) fn watch(bytes: &[u8]) {
 
 /// A pod in the API's protobuf encoding.
 pub(crate) fn kubelet_pods(bytes: &[u8]) {
-    drop(follow::decode_pod(bytes));
+    drop(decode_pod(bytes));
 }

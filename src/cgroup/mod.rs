@@ -23,7 +23,7 @@ mod dir;
 mod error;
 mod file;
 mod freeze;
-mod hierarchy;
+pub(crate) mod hierarchy;
 mod kubepods;
 mod memory;
 mod pair;
@@ -37,8 +37,6 @@ pub use dir::{CgroupDir, Identity};
 pub use error::{CgroupError, Reason};
 pub use file::Dir;
 pub use freeze::FreezerState;
-#[cfg(any(test, fuzzing))]
-pub(crate) use hierarchy::fuzz::mounts as fuzz_mounts;
 pub use hierarchy::{Hierarchy, LayoutError};
 pub use kubepods::{ContainerEntry, Kubepods, PodEntry, children};
 pub use memory::{Periods, Usage, page_size};

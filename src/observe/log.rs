@@ -57,18 +57,13 @@ fn filter(level: &str) -> Result<Targets> {
 /// Parses levels and `target=level` directives, separated by commas. `Targets` itself takes a lone word that is no level for a
 /// target, which silences everything else; this parser takes such a word for a misspelt level.
 pub fn parse_filter(text: &str) -> Option<Targets> {
-    let level = |text: &str| LEVELS.contains(&text).then(|| text.parse::<LevelFilter>().ok())?;
-    text.split(',')
-        .map(str::trim)
-        .try_fold(Targets::new(), |filter, directive| {
-            Some(match directive.split_once('=') {
-                Some((target, text)) if !text.is_empty() => {
-                    filter.with_target(target, text.parse::<LevelFilter>().ok()?)
-                }
-                Some(_) => return None,
-                None => filter.with_default(level(directive)?),
-            })
-        })
+    let mut directives = text.split(',').map(str::trim);
+    directives.try_fold(Targets::new(), |filter, directive| match directive.split_once('=') {
+        Some((_, "")) => None,
+        Some((target, level)) => Some(filter.with_target(target, level.parse::<LevelFilter>().ok()?)),
+        None if LEVELS.contains(&directive) => Some(filter.with_default(directive.parse::<LevelFilter>().ok()?)),
+        None => None,
+    })
 }
 
 fn subscriber<W>(

@@ -8,7 +8,7 @@
 //! own the backoff. It never sends a field that is not to change, and never huge pages, cpusets, unified keys or
 //! `oom_score_adj`: runtimes keep or append those fields, which would defeat the kubelet's own updates later.
 
-mod answer;
+pub(crate) mod answer;
 mod cri;
 mod discovery;
 mod error;
@@ -25,8 +25,6 @@ use crate::model::objects::PodId;
 use crate::model::{CriResources, Driver, RuntimeKind};
 
 pub use crate::proto::cri as proto;
-#[cfg(any(test, fuzzing))]
-pub(crate) use answer::fuzz::answers as fuzz_answers;
 pub use cri::{Cri, Deadlines};
 pub use discovery::{DiscoveryError, WELL_KNOWN_SOCKETS, discover};
 pub use error::{Problem, RuntimeError};

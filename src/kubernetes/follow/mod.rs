@@ -8,7 +8,7 @@
 //! An object that cannot be decoded is reported, keeps its last usable state, and does not affect the others. The objects
 //! of a namespace take at most their [`Share`](super::Share); the number of objects left out is reported.
 
-mod kubelet;
+pub(super) mod kubelet;
 mod state;
 mod task;
 #[cfg(test)]
@@ -26,8 +26,6 @@ use crate::pace::Backoff;
 use task::Task;
 
 pub use crate::proto::kubelet as kubelet_proto;
-#[cfg(any(test, fuzzing))]
-pub(super) use kubelet::decode_pod;
 pub use kubelet::follow_kubelet;
 pub use state::Followed;
 

@@ -21,7 +21,7 @@ mod file;
 mod frame;
 mod recovery;
 mod room;
-mod state;
+pub(crate) mod state;
 #[cfg(test)]
 mod tests;
 
@@ -32,8 +32,6 @@ use std::sync::Arc;
 
 use frame::{Acknowledged, Entry, Header};
 pub use state::Pending;
-#[cfg(any(test, fuzzing))]
-pub(crate) use state::fuzz_log;
 pub(crate) use state::{IdHash, SeenIds};
 use state::{Slot, State, frame};
 

@@ -240,13 +240,9 @@ impl Slot {
     }
 }
 
-/// A target of the fuzzer: a log of kills.
 #[cfg(any(test, fuzzing))]
-pub(crate) fn fuzz_log(bytes: &[u8]) {
-    let header = bytes.first_chunk().copied().unwrap_or_default();
-    let mut state = State::new(64, 64);
-    super::frame::read(&header, bytes, |payload| state.replay_entry(payload));
-}
+#[path = "../../../fuzz/inputs/kills.rs"]
+pub(crate) mod fuzz;
 
 /// FNV-1a of 128 bits of an id (<https://datatracker.ietf.org/doc/html/draft-eastlake-fnv>). Files on disk and names
 /// of Events contain it, so it never changes.

@@ -95,7 +95,8 @@ impl PodState {
             }
             _ => {}
         }
-        if through_api && (self.desired.overridden.is_some() || !self.desired.temporary.is_empty()) {
+        // On the way back, too, a limit that waits for its turn may get into the spec.
+        if through_api && self.desired.is_by_hand() {
             self.desired.remember_origin(&self.pod);
         }
         self.work.running = Some(number);

@@ -4,11 +4,12 @@
 //! change. Only a terminal gets colours, and not where `NO_COLOR` is set.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fmt::Display;
+use std::io::IsTerminal;
 use std::ops::ControlFlow;
 
 use anstream::adapter::strip_str;
-use anstream::{AutoStream, ColorChoice};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -106,9 +107,12 @@ pub(super) fn width() -> Option<usize> {
 
 /// The text as standard output shows it: with colours only on a terminal whose user wants them (<https://no-color.org>).
 fn for_stdout(text: String) -> String {
-    match AutoStream::choice(&std::io::stdout()) {
-        ColorChoice::Never => plain(&text),
-        _ => text,
+    let has = |variable, value: fn(&OsStr) -> bool| std::env::var_os(variable).is_some_and(|text| value(&text));
+    let unwanted = has("NO_COLOR", |text| !text.is_empty()) || has("TERM", |text| text == "dumb");
+    if unwanted || !std::io::stdout().is_terminal() {
+        plain(&text)
+    } else {
+        text
     }
 }
 

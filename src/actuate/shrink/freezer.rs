@@ -1,7 +1,7 @@
 //! Freezes a cgroup for the moment of one write, and always thaws it.
 //!
 //! - The write succeeds, is refused or takes too long: [`Frozen`] thaws when it is dropped.
-//! - A thread panics: the panic hook restores every cgroup that has a marker ([`Freezer::thaw_on_panic`]).
+//! - A thread panics: the panic hook thaws every frozen cgroup that has a marker ([`Freezer::thaw_on_panic`]).
 //! - SIGTERM: the agent ends after the passes that run.
 //! - SIGKILL: the marker lets the next start of the agent thaw the cgroup ([`Freezer::thaw_left_behind`]). Until then the
 //!   cgroup stays frozen.

@@ -277,8 +277,8 @@ impl Control for AgentBackend {
     async fn report(&self, request: Request<proto::ReportRequest>) -> Result<Response<proto::ReportReply>, Status> {
         let report = async |request: proto::ReportRequest| {
             let since = request.since_us.map(Duration::from_micros);
-            let worth = self.query(move |controller| Ok(controller.worth(since))).await?;
-            Ok(view::report(&worth))
+            let savings = self.query(move |controller| Ok(controller.savings(since))).await?;
+            Ok(view::report(&savings))
         };
         self.gate.read("report", request, report).await
     }

@@ -26,7 +26,7 @@ use crate::actuate::{Concurrency, KnownFrom, LeastLimits, Node, RuntimeLink};
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{Hierarchy, Kubepods, PodEntry, page_size};
 use crate::config::{Config, PathSetting};
-use crate::guard::LentLast;
+use crate::guard::LatestLimits;
 use crate::model::objects::PodId;
 use crate::model::{CgroupVersion, Driver, KubeletVersion, NodeTraits, RuntimeKind, WeightFormula};
 use crate::oom::watch::NodePods;
@@ -56,11 +56,11 @@ pub(super) struct DiscoveryLinks {
     pub(super) runtime_metrics: RuntimeMetrics,
     pub(super) view: watch::Receiver<Arc<NodeView>>,
     /// The pods of the node, for the tasks that do not wait for the controller.
-    pub(super) residents: watch::Sender<Arc<NodePods>>,
+    pub(super) node_pods: watch::Sender<Arc<NodePods>>,
     /// The formula that a pass observed when the runtime wrote a weight.
     pub(super) seen: watch::Receiver<Option<WeightFormula>>,
     /// The memory limits that an earlier agent may have grown and not saved, by pod UID.
-    pub(super) unsaved: BTreeMap<String, LentLast>,
+    pub(super) unsaved: BTreeMap<String, LatestLimits>,
 }
 
 /// The state of the task: a part that it found once stays.
@@ -188,7 +188,7 @@ impl Discovery {
         })
         .with_stated_kubelet(view.kubelet_version());
         let inventory = Inventory::assemble(scanned, &self.pods, &self.containers, &view.pods);
-        self.links.residents.send_replace(Arc::new(NodePods {
+        self.links.node_pods.send_replace(Arc::new(NodePods {
             tree: Some((node.hierarchy.clone(), node.kubepods.path.clone())),
             pods: inventory.pods().cloned().collect(),
         }));

@@ -74,7 +74,7 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
     let found = view.pods.iter();
     let found = found.filter_map(|pod| BoundPod::new(pod, inventory.find(pod)?));
     // vscaled never wrote to the others. They are only compared with their specs.
-    let (pods, others): (Vec<_>, Vec<_>) = found.partition(|pod| state.left.contains_key(&pod.live().id.uid));
+    let (pods, others): (Vec<_>, Vec<_>) = found.partition(|pod| state.earlier_limits.contains_key(&pod.live().id.uid));
     let applies = how != Restore::Rehearse;
     let (audit, writer) = applies.then(|| start_audit(config)).flatten().unzip();
     let mut restorer = Restorer {
@@ -245,7 +245,7 @@ async fn discover(
         least_limits: Arc::default(),
         runtime_metrics: RuntimeMetrics::register(&mut registry()),
         view: viewed,
-        residents: watch::channel(Arc::default()).0,
+        node_pods: watch::channel(Arc::default()).0,
         seen,
         unsaved: BTreeMap::new(),
     });

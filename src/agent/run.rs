@@ -38,8 +38,8 @@ use crate::reconcile::controller::{
 };
 use crate::reconcile::history::History;
 use crate::reconcile::metrics::Metrics;
+use crate::reconcile::savings::Savings;
 use crate::reconcile::store::Store;
-use crate::reconcile::worth::Worth;
 use crate::runtime::RuntimeMetrics;
 use crate::sources::NodeView;
 use crate::sources::directory::DirectorySource;
@@ -70,7 +70,7 @@ pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) ->
     let mut state = StateDirectory::open(&config.state_dir, "run", OTHERS_END).await?;
     // An intact state file is complete for pods without temporary limits.
     let is_lost = state.restored.problem.is_some();
-    state.left.retain(|_, lent| is_lost || !lent.is_empty());
+    state.earlier_limits.retain(|_, lent| is_lost || !lent.is_empty());
     let access = Access {
         operators: machine::group("operatorGroup", config.operator_group.as_deref())?,
         readers: machine::group("readerGroup", config.reader_group.as_deref())?,
@@ -84,7 +84,7 @@ pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) ->
     let stop = CancellationToken::new();
     let mut registry = registry();
     let metrics = Metrics::register(&mut registry);
-    let worth = Worth::register(&mut registry);
+    let savings = Savings::register(&mut registry);
     let mut readiness = Readiness::default();
     let starting = vec![readiness.latch("sources and node")];
     let api = connect(&config, ApiMetrics::register(&mut registry)).await?;
@@ -118,10 +118,10 @@ pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) ->
     let (resizer, annotator) = cluster.unzip();
     let source_merge = start_sources(&config, api.clone(), &stop);
     tokio::spawn(source_merge.run(views, events.clone()));
-    let (residents, watched_residents) = watch::channel(Arc::new(NodePods::default()));
+    let (node_pods, watched_node_pods) = watch::channel(Arc::new(NodePods::default()));
     let known = reporting::AgentMetadata {
         view: view.clone(),
-        residents: watched_residents.clone(),
+        node_pods: watched_node_pods.clone(),
     };
     let (reporter, recovered) = reporting::start(&config, api, known, &mut registry, &stop);
     let (audit, audit_writer) = start_audit(&config).unzip();
@@ -130,7 +130,7 @@ pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) ->
         audit: audit.clone(),
         reporter: reporter.clone(),
         recovered,
-        residents: watched_residents,
+        node_pods: watched_node_pods,
         records: records.subscribe(),
         changes: changes.clone(),
         events: events.clone(),
@@ -144,9 +144,9 @@ pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) ->
         least_limits: Arc::clone(&least_limits),
         runtime_metrics: RuntimeMetrics::register(&mut registry),
         view,
-        residents,
+        node_pods,
         seen,
-        unsaved: state.left,
+        unsaved: state.earlier_limits,
     });
     tokio::spawn(discovery.run(discovery_asked, events.clone()));
     if let Some(listener) = http {
@@ -202,7 +202,7 @@ pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) ->
         },
         Publisher {
             metrics,
-            worth,
+            savings,
             annotator,
             kill_problems,
             history: History {

@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use tokio::time::Instant;
 
 use crate::actuate::shrink::Freezer;
-use crate::guard::{LentLast, LimitFiles};
+use crate::guard::{LatestLimits, LimitFiles};
 use crate::reconcile::store::{Restored, StateFile};
 
 const FILE_NAME: &str = "vscaled.lock";
@@ -31,7 +31,7 @@ pub(super) struct StateDirectory {
     pub(super) restored: Restored,
     /// The files of temporary limits, and the limits of an earlier agent.
     pub(super) limit_files: Arc<LimitFiles>,
-    pub(super) left: BTreeMap<String, LentLast>,
+    pub(super) earlier_limits: BTreeMap<String, LatestLimits>,
     /// The drop releases the lock.
     pub(super) _lock: File,
 }
@@ -58,13 +58,13 @@ impl StateDirectory {
             tracing::error!("a cgroup may have been left frozen: {problem}");
         }
         freezer.thaw_on_panic();
-        let (limit_files, left) = LimitFiles::below(directory).map_err(unusable)?;
+        let (limit_files, earlier_limits) = LimitFiles::below(directory).map_err(unusable)?;
         Ok(Self {
             restored: file.load().context("stateDir")?,
             file,
             freezer,
             limit_files,
-            left,
+            earlier_limits,
             _lock: lock,
         })
     }

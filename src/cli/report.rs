@@ -40,20 +40,20 @@ fn report_table(reply: &ReportReply) -> String {
     )
 }
 
-fn row(name: String, worth: &WorkloadWorth) -> [String; 8] {
+fn row(name: String, savings: &WorkloadWorth) -> [String; 8] {
     let change = |amount: fn(&Amounts) -> Option<&String>| {
-        let amounts = [&worth.requested_before, &worth.requested];
+        let amounts = [&savings.requested_before, &savings.requested];
         let [before, now] = amounts.map(|all| optional(all.as_ref().and_then(amount).map(String::as_str)));
         format!("{before} → {now}")
     };
     [
         name,
-        worth.pods.to_string(),
+        savings.pods.to_string(),
         change(|amounts| amounts.cpu.as_ref()),
         change(|amounts| amounts.memory.as_ref()),
-        worth.avoided_kills.to_string(),
-        worth.avoided_evictions.to_string(),
-        worth.avoided_restarts.to_string(),
-        format!("{:.0} s", worth.avoided_throttled_seconds),
+        savings.avoided_kills.to_string(),
+        savings.avoided_evictions.to_string(),
+        savings.avoided_restarts.to_string(),
+        format!("{:.0} s", savings.avoided_throttled_seconds),
     ]
 }

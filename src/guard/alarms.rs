@@ -63,7 +63,7 @@ impl Alarms {
         (self.latest, self.limit, self.ordered) = (alarms, limit, Some(now));
     }
 
-    pub(super) fn rang(&mut self, now: Duration) {
+    pub(super) fn note_alarm(&mut self, now: Duration) {
         let (count, since) = &mut self.rang;
         if now.saturating_sub(*since) > ANEW {
             (*count, *since) = (0, now);
@@ -147,7 +147,7 @@ mod tests {
     fn alarms_that_ring_all_the_time_are_taken_down_for_a_while() {
         let mut alarms = resting(120 * MIB);
         for _ in 0..=NOISE {
-            alarms.rang(at(20));
+            alarms.note_alarm(at(20));
         }
         assert_eq!(alarms.next(LIMIT, 120 * MIB), None);
         assert_eq!(alarms.wanted(at(29), LIMIT, 120 * MIB), None);
@@ -158,7 +158,7 @@ mod tests {
     fn alarms_that_ring_now_and_then_stay() {
         let mut alarms = resting(120 * MIB);
         for second in 0..100 {
-            alarms.rang(at(20 + 2 * second));
+            alarms.note_alarm(at(20 + 2 * second));
         }
         assert!(alarms.next(LIMIT, 120 * MIB).is_some());
     }

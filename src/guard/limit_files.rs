@@ -40,14 +40,14 @@ pub struct LimitFiles {
 type Line = (String, String, oneshot::Sender<()>);
 
 /// The latest temporary memory limits of a pod's containers, by name.
-pub type LentLast = BTreeMap<String, Bytes>;
+pub type LatestLimits = BTreeMap<String, Bytes>;
 
 impl LimitFiles {
     /// The marks below a state directory, and the temporary limits that an earlier agent left there, by pod UID. Makes the
     /// directory of the marks if it is missing.
     ///
     /// Errors: the directory cannot be made or read, or the kernel refuses the thread.
-    pub fn below(state_directory: &Path) -> io::Result<(Arc<Self>, BTreeMap<String, LentLast>)> {
+    pub fn below(state_directory: &Path) -> io::Result<(Arc<Self>, BTreeMap<String, LatestLimits>)> {
         let directory = state_directory.join(DIRECTORY);
         fs::create_dir_all(&directory)?;
         let mut left = BTreeMap::new();
@@ -137,7 +137,7 @@ fn write(directory: &Path, (uid, text, _done): &Line) {
 }
 
 /// The latest line of each container. Skips an incomplete line: the growth after it did not happen.
-fn parse(text: &str) -> LentLast {
+fn parse(text: &str) -> LatestLimits {
     let whole = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     let pairs = whole.filter_map(|line| line.split_once(' '));
     let limit = |(container, to): (&str, &str)| Some((container.to_owned(), Bytes::new(to.parse().ok()?)));
@@ -159,7 +159,7 @@ mod tests {
     }
 
     /// What a later agent finds, once these marks are written.
-    fn found(state: &Path, files: Arc<LimitFiles>) -> (Arc<LimitFiles>, BTreeMap<String, LentLast>) {
+    fn found(state: &Path, files: Arc<LimitFiles>) -> (Arc<LimitFiles>, BTreeMap<String, LatestLimits>) {
         let last = state.join(DIRECTORY).join("last");
         files.note_lent("last", "app", mib(1));
         drop(files);
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn a_line_that_is_not_whole_says_nothing() {
         assert_eq!(parse("app 1024\napp 20"), [("app".to_owned(), Bytes::new(1024))].into());
-        assert_eq!(parse("app\n\napp x\n"), LentLast::new());
+        assert_eq!(parse("app\n\napp x\n"), LatestLimits::new());
     }
 
     #[test]

@@ -26,6 +26,6 @@ pub mod throttle;
 mod watched;
 mod watchlist;
 
-pub use limit_files::{LentLast, LimitFiles};
+pub use limit_files::{LatestLimits, LimitFiles};
 pub use thread::Guard;
 pub use watchlist::{Claim, CpuTerms, GuardEvent, Guarded, GuardedPod, Report, Settings, Terms, Watchlist};

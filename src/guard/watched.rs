@@ -42,7 +42,7 @@ pub(super) struct Watched {
     refused: Option<(&'static str, Duration)>,
     /// Whether the guard has asked for evidence.
     evidence_requested: bool,
-    pub(super) lent: LentMemory,
+    pub(super) lent: TemporaryMemory,
 }
 
 /// The latest reading of memory.
@@ -58,7 +58,7 @@ pub(super) struct Latest {
 
 /// A container's temporary limit, and the quiet time since.
 #[derive(Debug, Default)]
-pub(super) struct LentMemory {
+pub(super) struct TemporaryMemory {
     pub(super) limit: Option<Bytes>,
     /// The most memory in use since the quiet time began.
     peak: u64,
@@ -101,7 +101,7 @@ impl Watched {
             alarms: Alarms::default(),
             refused: None,
             evidence_requested: false,
-            lent: LentMemory::default(),
+            lent: TemporaryMemory::default(),
         }
     }
 
@@ -152,7 +152,7 @@ impl Watched {
         rang: bool,
     ) -> Result<Option<(Reading, Verdict)>, CgroupError> {
         if rang {
-            self.alarms.rang(now);
+            self.alarms.note_alarm(now);
         }
         let limit = match self.terms.memory.or(self.terms.evidence) {
             Some(_) => self.cgroup.memory_limit()?,

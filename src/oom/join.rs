@@ -167,7 +167,7 @@ impl Joiner {
             self.rises.push(rise);
             return Vec::new();
         }
-        self.alone(&rise)
+        self.kills_without_record(&rise)
     }
 
     /// The log cannot be read any more. Returns everything that waits, and from now on rises at once.
@@ -222,7 +222,7 @@ impl Joiner {
         kills.extend(self.place_late(late));
         let known = if crowded { Progress::END } else { progress };
         for rise in expire(&mut self.unmatched, known, &self.logged) {
-            kills.extend(self.alone(&rise));
+            kills.extend(self.kills_without_record(&rise));
         }
         let read = if self.has_log { progress.log } else { progress.counters };
         if progress != Progress::END {
@@ -260,7 +260,7 @@ impl Joiner {
     }
 
     /// The kills of a rise without records.
-    fn alone(&mut self, rise: &CounterDelta) -> Vec<OomKill> {
+    fn kills_without_record(&mut self, rise: &CounterDelta) -> Vec<OomKill> {
         let total = rise.kills.get();
         let kills = total.saturating_sub(rise.again);
         self.duplicates.extend((kills..total).map(|_| rise.cgroup.clone()));

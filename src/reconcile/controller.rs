@@ -271,7 +271,7 @@ impl Controller {
             Effect::Decide => self.next_decisions = Instant::now(),
             Effect::Avoided(avoided) => {
                 if let Some(state) = self.pods.get(key) {
-                    self.publisher.worth.count(state, avoided, Timestamp::now());
+                    self.publisher.savings.count(state, avoided, Timestamp::now());
                 }
             }
             Effect::ShrinkEnded(ended) => {

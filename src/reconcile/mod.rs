@@ -6,7 +6,7 @@
 //!   are its parts; [`overrides`] checks what operators set.
 //! - [`capacity`]: what the node has for its pods.
 //! - [`store`]: what survives a restart.
-//! - [`history`], [`metrics`], [`worth`], [`annotations`]: what the agent publishes about passes and pods.
+//! - [`history`], [`metrics`], [`savings`], [`annotations`]: what the agent publishes about passes and pods.
 //! - [`inventory`], [`watching`]: which pods run here, and when another process writes their files.
 
 pub(crate) mod annotations;
@@ -19,8 +19,8 @@ pub(crate) mod metrics;
 pub(crate) mod overrides;
 pub(crate) mod pod;
 pub(crate) mod resize;
+pub(crate) mod savings;
 pub(crate) mod shrink;
 pub(crate) mod store;
 pub(crate) mod watching;
 pub(crate) mod work;
-pub(crate) mod worth;

@@ -14,10 +14,10 @@ use jiff::{SignedDuration, Timestamp};
 use super::capacity::NodeCapacity;
 use super::desired::{DesiredState, GrowthPause};
 use super::resize::{Resize, ResizeStatus};
+use super::savings::Avoided;
 use super::shrink::{ShrinkEnd, ShrinkState};
 use super::store::{SavedPod, SavedTargets};
 use super::work::{OperatorRequest, PassId, RequestId, WorkItem};
-use super::worth::Avoided;
 use crate::actuate::shrink::{Lowering, Verdict};
 use crate::actuate::{ForeignWriters, Grown, HookRun, Job, JobDone, PodHandles};
 use crate::control::ControlError;
@@ -506,7 +506,7 @@ impl PodState {
                 desired: self.desired.clone(),
                 resize: self.resize.clone(),
             },
-            regrets: self.shrink.backoffs.clone(),
+            failed_shrinks: self.shrink.backoffs.clone(),
             pauses: self.growth.pauses.clone(),
             evidence_at: self.growth.evidence_at.clone(),
             waits: self.decision.canary.waits.clone(),

@@ -55,8 +55,8 @@ pub(crate) struct SavedPod {
     pub(crate) described: Option<Arc<Pod>>,
     #[serde(rename = "standing")]
     pub(crate) state: SavedTargets,
-    #[serde(default, skip_serializing_if = "FailedShrinks::is_empty")]
-    pub(crate) regrets: FailedShrinks,
+    #[serde(default, rename = "regrets", skip_serializing_if = "FailedShrinks::is_empty")]
+    pub(crate) failed_shrinks: FailedShrinks,
     /// Until when the guard does not grow limits that the API server denied.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) pauses: BTreeMap<String, GrowthPause>,
@@ -324,7 +324,7 @@ mod tests {
                 desired,
                 resize: Resize::default(),
             },
-            regrets: FailedShrinks::default(),
+            failed_shrinks: FailedShrinks::default(),
             pauses: BTreeMap::new(),
             waits: None,
             evidence_at: BTreeMap::new(),

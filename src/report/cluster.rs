@@ -22,7 +22,7 @@ use crate::kubernetes::{ApiClient, Problem};
 use crate::oom::KillFacts;
 use crate::report::content::Report;
 use crate::report::destination::Destination;
-use crate::report::events::{ContainerFacts, LastTold, PlannedEvent, VpaEvents, VpaWindows};
+use crate::report::events::{ContainerFacts, LastEvent, PlannedEvent, VpaEvents, VpaWindows};
 use crate::report::log::Pending;
 use crate::report::metrics::ReportOutcome;
 use crate::report::reporter::{Deliver, Ended, ReportQueue, until};
@@ -210,7 +210,7 @@ pub trait EventPlan: fmt::Debug + Send + Sync {
     fn start_over(&mut self);
 
     /// What is to be in a file after each Event, and its path.
-    fn memory(&self) -> Option<(&Path, &[LastTold])> {
+    fn memory(&self) -> Option<(&Path, &[LastEvent])> {
         None
     }
 }
@@ -232,7 +232,7 @@ impl RecommenderPlan {
     pub fn open(windows: VpaWindows, memory: PathBuf) -> Self {
         let read = match fs::read(&memory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            read => read.and_then(|text| Ok(serde_json::from_slice::<Vec<LastTold>>(&text)?)),
+            read => read.and_then(|text| Ok(serde_json::from_slice::<Vec<LastEvent>>(&text)?)),
         };
         let told = read.unwrap_or_else(|error| {
             tracing::warn!(path = %memory.display(), %error, "what the VPA recommender was told before is not known");
@@ -292,7 +292,7 @@ impl EventPlan for RecommenderPlan {
         self.waiting.clear();
     }
 
-    fn memory(&self) -> Option<(&Path, &[LastTold])> {
+    fn memory(&self) -> Option<(&Path, &[LastEvent])> {
         Some((&self.memory, self.events.told()))
     }
 }

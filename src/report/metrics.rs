@@ -98,7 +98,7 @@ impl ReportMetrics {
     }
 
     /// Shows the state of the log.
-    pub fn spool(&self, status: &LogStatus) {
+    pub fn show_log_status(&self, status: &LogStatus) {
         self.pending.set(gauge(status.reports));
         self.bytes.set(i64::try_from(status.bytes).unwrap_or(i64::MAX));
         let Totals { folded, lost, syncs } = status.totals;

@@ -70,7 +70,7 @@ impl Reporter {
             metrics: metrics.clone(),
             runtime: Handle::current(),
         };
-        log.metrics.spool(&log.status.borrow());
+        log.metrics.show_log_status(&log.status.borrow());
         let saving = tokio::spawn(log.clone().keep_saved()).abort_handle();
         let deliveries = TaskTracker::new();
         for deliver in destinations {
@@ -163,7 +163,7 @@ impl SharedLog {
     /// Publishes the state of the log, and holds the lock of the status no longer than that takes.
     fn publish(&self, log: &KillLog) {
         let mut now = log.status();
-        self.metrics.spool(&now);
+        self.metrics.show_log_status(&now);
         self.status.send_modify(|status| {
             now.links = take(&mut status.links);
             *status = now;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::Discovery;
 use crate::actuate::{Node, PodHandles};
 use crate::cgroup::CgroupError;
-use crate::guard::LentLast;
+use crate::guard::LatestLimits;
 use crate::model::objects::Pod;
 use crate::model::{Bytes, LivePod, MemoryLimit, Target};
 use crate::plan::LowPodLevel;
@@ -74,9 +74,9 @@ fn low_pod_level(node: &Node, live: &LivePod, object: &Pod) -> Option<LowPodLeve
 }
 
 /// The limits of `lent` that containers still have.
-fn held(node: &Node, live: &LivePod, lent: LentLast) -> Result<LentLast, CgroupError> {
+fn held(node: &Node, live: &LivePod, lent: LatestLimits) -> Result<LatestLimits, CgroupError> {
     let handles = PodHandles::open(&node.hierarchy, live)?;
-    let mut held = LentLast::new();
+    let mut held = LatestLimits::new();
     for (container, to) in lent {
         let limit = MemoryLimit::Bytes(node.traits.page.round_down(to).get());
         let cgroup = handles.get(&Target::Container(container.clone()));

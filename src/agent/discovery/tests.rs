@@ -151,7 +151,7 @@ impl MadeUp {
             least_limits: Arc::default(),
             runtime_metrics: RuntimeMetrics::register(&mut registry()),
             view,
-            residents: watch::channel(Arc::default()).0,
+            node_pods: watch::channel(Arc::default()).0,
             seen: watch::channel(None).1,
             unsaved: BTreeMap::new(),
         });

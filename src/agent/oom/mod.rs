@@ -33,7 +33,7 @@ const BATCHES: usize = 64;
 /// The channels and handles that watching for kills needs.
 #[derive(Debug)]
 pub(super) struct OomLinks {
-    pub(super) residents: watch::Receiver<Arc<NodePods>>,
+    pub(super) node_pods: watch::Receiver<Arc<NodePods>>,
     pub(super) records: broadcast::Receiver<Arc<ChangeRecord>>,
     pub(super) changes: broadcast::Sender<Arc<proto::Change>>,
     pub(super) events: mpsc::Sender<Event>,
@@ -83,7 +83,7 @@ pub(super) fn watch_for_kills(config: &Config, links: OomLinks, registry: &mut R
         store,
         patience: PATIENCE,
         published,
-        residents: links.residents.clone(),
+        node_pods: links.node_pods.clone(),
         problem: watch::Sender::default(),
     };
     let recorder_problems = recorder.problem.subscribe();
@@ -92,7 +92,7 @@ pub(super) fn watch_for_kills(config: &Config, links: OomLinks, registry: &mut R
             kmsg: config.kmsg.clone(),
             node_name: config.node_name.clone(),
             checkpoint: links.recovered.checkpoint,
-            pods: links.residents,
+            pods: links.node_pods,
             changes: links.records,
             batches,
             problems: problems.clone(),

@@ -32,7 +32,7 @@ pub(super) struct Recorder<S> {
     pub(super) store: S,
     pub(super) patience: Duration,
     pub(super) published: Published,
-    pub(super) residents: watch::Receiver<Arc<NodePods>>,
+    pub(super) node_pods: watch::Receiver<Arc<NodePods>>,
     pub(super) problem: watch::Sender<Vec<String>>,
 }
 
@@ -62,7 +62,7 @@ impl<S: Fn(Vec<Arc<OomReport>>, Vec<u8>) -> Commit> Recorder<S> {
             tokio::select! {
                 _ = tidy.tick() => {
                     let now = Instant::now().into_std();
-                    self.published.metrics.end_old_series(&self.residents.borrow().pods, now);
+                    self.published.metrics.end_old_series(&self.node_pods.borrow().pods, now);
                 }
                 batch = batches.recv() => match batch {
                     Some(batch) => waiting.add(batch),
@@ -187,7 +187,7 @@ mod tests {
             audit: Audit::default(),
         };
         let kills = published.kills.subscribe();
-        let (_residents, residents) = watch::channel(Arc::new(NodePods {
+        let (_node_pods, node_pods) = watch::channel(Arc::new(NodePods {
             tree: None,
             pods: Vec::new(),
         }));
@@ -199,7 +199,7 @@ mod tests {
             store,
             patience: Duration::from_millis(20),
             published,
-            residents,
+            node_pods,
             problem: watch::Sender::default(),
         };
         let problems = recorder.problem.subscribe();

@@ -103,7 +103,7 @@ pub(super) fn problems(reporter: &Reporter) -> watch::Receiver<Vec<String>> {
 #[derive(Debug)]
 pub(in crate::agent) struct AgentMetadata {
     pub(in crate::agent) view: watch::Receiver<Arc<NodeView>>,
-    pub(in crate::agent) residents: watch::Receiver<Arc<NodePods>>,
+    pub(in crate::agent) node_pods: watch::Receiver<Arc<NodePods>>,
 }
 
 impl PodMetadata for AgentMetadata {
@@ -156,7 +156,7 @@ impl PodMetadata for AgentMetadata {
             regular: pod.spec.containers.iter().any(|regular| regular.name == container.name),
             vpa: vpa.is_some(),
             pinned: vpa.is_some_and(|vpa| is_pinned(vpa, &container.name)),
-            survived: survived(pod, container, &self.residents.borrow()),
+            survived: survived(pod, container, &self.node_pods.borrow()),
         }
     }
 }
@@ -186,14 +186,14 @@ fn is_pinned(vpa: &VerticalPodAutoscaler, container: &str) -> bool {
 }
 
 /// Whether the container that had the kill runs on, by the pod's status and by the inventory.
-fn survived(pod: &Pod, container: &ReportedContainer, residents: &NodePods) -> Option<bool> {
+fn survived(pod: &Pod, container: &ReportedContainer, node_pods: &NodePods) -> Option<bool> {
     let status = pod.container_status(&container.name)?;
     let id = status.bare_id()?;
     if id != container.id || status.state.terminated.is_some() {
         return Some(false);
     }
     let lives = |id: &str| {
-        let mut containers = residents.pods.iter().flat_map(|pod| pod.containers.values());
+        let mut containers = node_pods.pods.iter().flat_map(|pod| pod.containers.values());
         containers.any(|live| live.id == id)
     };
     Some(lives(id))
@@ -247,14 +247,14 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
             path: CgroupPath::root(),
             containers: lives.then(|| ("app".to_owned(), live)).into_iter().collect(),
         };
-        let residents = NodePods {
+        let node_pods = NodePods {
             tree: None,
             pods: vec![Arc::new(pod)],
         };
         let view = parse_manifests("test.yaml", text).unwrap().view;
         AgentMetadata {
             view: watch::channel(Arc::new(view)).1,
-            residents: watch::channel(Arc::new(residents)).1,
+            node_pods: watch::channel(Arc::new(node_pods)).1,
         }
     }
 

@@ -33,11 +33,11 @@ struct Lowered {
 pub(super) struct OwnWrites {
     lowered: Vec<Lowered>,
     /// The latest hooks that were to leave evidence, by the UID of the pod and the name of the container.
-    evidence: BTreeMap<(String, String), AskedEvidence>,
+    evidence: BTreeMap<(String, String), RequestedEvidence>,
 }
 
 /// The time at which the agent asked a hook for evidence; the time at which the hook ended, and the evidence.
-type AskedEvidence = (Timestamp, Option<(Timestamp, HookEvidence)>);
+type RequestedEvidence = (Timestamp, Option<(Timestamp, HookEvidence)>);
 
 impl OwnWrites {
     /// Takes the record of a pass or a hook.

@@ -15,7 +15,7 @@ use crate::reconcile::annotations::{Annotator, pod_ref, wanted};
 use crate::reconcile::history::History;
 use crate::reconcile::metrics::Metrics;
 use crate::reconcile::pod::ends_recommendation;
-use crate::reconcile::worth::Worth;
+use crate::reconcile::savings::Savings;
 
 /// Metrics and annotations are updated at most this often.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ pub(crate) const OBSERVING: &str = "observing only: nothing is written";
 #[derive(Debug)]
 pub(crate) struct Publisher {
     pub(crate) metrics: Metrics,
-    pub(crate) worth: Worth,
+    pub(crate) savings: Savings,
     /// `None` without an API server.
     pub(crate) annotator: Option<Annotator>,
     /// The problems of the components that watch for kills.
@@ -49,7 +49,7 @@ impl Controller {
         }
         metrics.show(self.pods.values(), Timestamp::now());
         let followed = self.pods.values().filter(|_| !self.config.observe_only);
-        self.publisher.worth.show(followed.clone(), Timestamp::now());
+        self.publisher.savings.show(followed.clone(), Timestamp::now());
         // With observeOnly, no pod should have other annotations.
         if let Some(annotator) = &self.publisher.annotator {
             let due = followed.filter_map(|state| {

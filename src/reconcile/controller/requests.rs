@@ -15,8 +15,8 @@ use crate::model::{Cause, ChangeRecord};
 use crate::plan::resize::ResizeFacts;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodInput, PodState, not_running};
+use crate::reconcile::savings::SavingsReport;
 use crate::reconcile::work::{OperatorRequest, RequestId};
-use crate::reconcile::worth::WorthReport;
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, ControlError>>;
 type RecordReply = Reply<Arc<ChangeRecord>>;
@@ -98,10 +98,10 @@ impl Controller {
         self.pods.values()
     }
 
-    /// What vscaled was worth in this time, or since the agent's start.
-    pub(crate) fn worth(&self, since: Option<Duration>) -> WorthReport {
+    /// The savings of vscaled in this time, or since the agent's start.
+    pub(crate) fn savings(&self, since: Option<Duration>) -> SavingsReport {
         let followed = self.pods.values().filter(|_| !self.config.observe_only);
-        self.publisher.worth.report(followed, since, Timestamp::now())
+        self.publisher.savings.report(followed, since, Timestamp::now())
     }
 
     pub(crate) fn agent_snapshot(&self) -> AgentSnapshot {

@@ -15,7 +15,7 @@ use crate::kubernetes::metrics::{ApiMetrics, EventMetrics};
 use crate::model::ResourceList;
 use crate::model::objects::Pod;
 use crate::observe::metrics::registry;
-use crate::reconcile::worth::Worth;
+use crate::reconcile::savings::Savings;
 use crate::report::metrics::{LinkOutcome, ReportMetrics, ReportOutcome};
 use crate::report::testing::kill_of;
 use crate::report::{Destination, LogStatus};
@@ -55,7 +55,7 @@ fn scrape() -> String {
     let pod = Arc::new(Pod::default());
     let mut follows = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
     follows.desired.before = Some(ResourceList::default());
-    Worth::register(&mut registry).show(std::iter::once(&follows), Timestamp::now());
+    Savings::register(&mut registry).show(std::iter::once(&follows), Timestamp::now());
     KillMetrics::register(&mut registry).killed(&kill_of("web", 1), Instant::now());
     let reports = ReportMetrics::register(&mut registry);
     reports.selected(Destination::Grpc);
@@ -64,8 +64,8 @@ fn scrape() -> String {
     let mut spool = LogStatus::default();
     spool.reports = 7;
     spool.totals.folded = 5;
-    reports.spool(&spool);
-    reports.spool(&spool);
+    reports.show_log_status(&spool);
+    reports.show_log_status(&spool);
     let mut text = String::new();
     encode(&mut text, &registry).unwrap();
     text

@@ -13,7 +13,7 @@ use crate::plan::lift_kept;
 use crate::plan::resize::{self, Phase};
 use crate::reconcile::desired::Recommended;
 use crate::reconcile::resize::Resize;
-use crate::reconcile::worth::requests;
+use crate::reconcile::savings::requests;
 
 /// Whether a decision ends an earlier recommendation: no VPA asks for its values any more.
 pub(crate) const fn ends_recommendation(reason: Reason) -> bool {

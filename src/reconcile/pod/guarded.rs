@@ -15,7 +15,7 @@ use crate::model::{
 use crate::plan::pod_requests;
 use crate::plan::resize::AcceptedResize;
 use crate::reconcile::desired::{Denied, GrowthPause, TemporaryLimit, limit_in};
-use crate::reconcile::worth::Avoided;
+use crate::reconcile::savings::Avoided;
 
 /// How long the guard does not grow a container's limits after the API server's first denial. Doubles with each further one.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(5);

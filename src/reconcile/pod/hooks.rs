@@ -39,7 +39,7 @@ struct ContainerHooks {
     /// The memory limit in bytes, as passes left it.
     limit: Option<u64>,
     /// The memory limit that the container knows. The `after-grow` hook is due while `limit` is higher.
-    told: Option<u64>,
+    announced_limit: Option<u64>,
     announced: Option<Announcement>,
     /// The limit, and the temporary limit that it was raised to, while the `on-memory-pressure` hook is due or runs.
     evidence: Option<(u64, u64)>,
@@ -66,7 +66,7 @@ impl ContainerHooks {
                 Some((HookMoment::BeforeShrink, limit, *to))
             }
             (_, None, limit) => {
-                let from = std::mem::replace(&mut self.told, limit)?;
+                let from = std::mem::replace(&mut self.announced_limit, limit)?;
                 let to = limit.filter(|limit| from < *limit)?;
                 Some((HookMoment::AfterGrow, from, to))
             }
@@ -113,7 +113,7 @@ impl PodState {
             known.entry(name.clone()).or_insert_with(|| ContainerHooks {
                 id: container.id.clone(),
                 limit,
-                told: limit,
+                announced_limit: limit,
                 ..ContainerHooks::default()
             });
         }
@@ -179,9 +179,9 @@ impl PodState {
         lift_kept(&self.holds(effects.now.wall), &mut targets);
         for (name, known) in &mut self.hooks.containers {
             known.limit = limit_in(&targets, name, Resource::Memory);
-            known.told = known
+            known.announced_limit = known
                 .limit
-                .map(|limit| known.told.map_or(limit, |told| told.min(limit)));
+                .map(|limit| known.announced_limit.map_or(limit, |announced| announced.min(limit)));
             known.announced.take_if(|announced| known.limit <= Some(announced.to));
         }
         self.run_hooks(effects);

@@ -96,7 +96,7 @@ impl PodState {
             // This decision took amounts for the pod's own that an operator or the guard had set.
             (decided, _) => decided.filter(|_| desired.origin.is_none()),
         };
-        self.shrink.restore(saved.regrets, now.wall);
+        self.shrink.restore(saved.failed_shrinks, now.wall);
         self.resize = resize;
         self.resize.recognise(&self.pod);
         self.desired = DesiredState { recommended, ..desired };

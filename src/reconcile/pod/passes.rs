@@ -11,8 +11,8 @@ use crate::pace::scattered;
 use crate::plan::PodTargets;
 use crate::plan::resize::{self, ResizeDecision};
 use crate::reconcile::resize::ResizeStatus;
+use crate::reconcile::savings::Avoided;
 use crate::reconcile::work::{FIRST_RETRY, PassId, RequestId};
-use crate::reconcile::worth::Avoided;
 
 /// A limit that has not grown for this long has stopped growing. A slow kubelet takes a second from a patch to the
 /// write; this is longer, with some time to spare.

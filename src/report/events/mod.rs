@@ -19,7 +19,7 @@ mod text;
 mod vpa;
 
 pub use pods::{PodEvents, Rates};
-pub use vpa::{ContainerFacts, LastTold, VpaEvents, VpaWindows, Withheld};
+pub use vpa::{ContainerFacts, LastEvent, VpaEvents, VpaWindows, Withheld};
 
 use super::log::{IdHash, Pending};
 use crate::kubernetes::events::{NamedEvent, PodReference, Subject, name};

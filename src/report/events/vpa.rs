@@ -54,7 +54,7 @@ pub type Withheld = &'static str;
 
 /// When a container last had an Event for the recommender. A file keeps it, so that windows outlive the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LastTold {
+pub struct LastEvent {
     pub pod: String,
     pub container: String,
     /// When, by the wall clock.
@@ -65,18 +65,18 @@ pub struct LastTold {
 #[derive(Debug)]
 pub struct VpaEvents {
     windows: VpaWindows,
-    told: Vec<LastTold>,
+    told: Vec<LastEvent>,
 }
 
 impl VpaEvents {
     /// Begins with the Events of an earlier agent.
-    pub fn new(windows: VpaWindows, mut before: Vec<LastTold>) -> Self {
+    pub fn new(windows: VpaWindows, mut before: Vec<LastEvent>) -> Self {
         before.truncate(REMEMBERED);
         Self { windows, told: before }
     }
 
     /// The latest Events, to be kept.
-    pub fn told(&self) -> &[LastTold] {
+    pub fn told(&self) -> &[LastEvent] {
         &self.told
     }
 
@@ -85,7 +85,7 @@ impl VpaEvents {
     /// Errors: why there will be no Event, whatever becomes of the container.
     pub fn screen(&self, report: &Report, now: Timestamp) -> Result<(), Withheld> {
         let (pod, container, _) = eligible(report)?;
-        self.check_window(&LastTold::new(pod, container, now), false)
+        self.check_window(&LastEvent::new(pod, container, now), false)
     }
 
     /// The Event about a report, once the agent knows what became of the container. It counts as sent from now on.
@@ -109,7 +109,7 @@ impl VpaEvents {
         if is_in_status(report, facts.survived) {
             return Err("InStatus");
         }
-        self.use_window(LastTold::new(pod, container, now), facts.pinned)?;
+        self.use_window(LastEvent::new(pod, container, now), facts.pinned)?;
         let message = format!(
             "vscaled tells the VPA recommender of an OOM kill in container {}; nothing was evicted. {}",
             container.name,
@@ -136,13 +136,13 @@ impl VpaEvents {
     }
 
     /// Refuses an Event within the window of the last one about its container.
-    fn check_window(&self, event: &LastTold, pinned: bool) -> Result<(), Withheld> {
+    fn check_window(&self, event: &LastEvent, pinned: bool) -> Result<(), Withheld> {
         let (window, why) = if pinned {
             (self.windows.usual.max(self.windows.pinned), "Pinned")
         } else {
             (self.windows.usual, "WithinWindow")
         };
-        let is_within = |last: &LastTold| last.is_of_same(event) && event.at.duration_since(last.at) < window;
+        let is_within = |last: &LastEvent| last.is_of_same(event) && event.at.duration_since(last.at) < window;
         if self.told.iter().any(is_within) {
             Err(why)
         } else {
@@ -151,7 +151,7 @@ impl VpaEvents {
     }
 
     /// Remembers an Event that is sent now, if its container may have one.
-    fn use_window(&mut self, event: LastTold, pinned: bool) -> Result<(), Withheld> {
+    fn use_window(&mut self, event: LastEvent, pinned: bool) -> Result<(), Withheld> {
         let longest = self.windows.usual.max(self.windows.pinned);
         // A clock that was set back costs one window, and not the time by which it was wrong.
         self.told.iter_mut().for_each(|last| last.at = last.at.min(event.at));
@@ -166,7 +166,7 @@ impl VpaEvents {
     }
 }
 
-impl LastTold {
+impl LastEvent {
     fn new(pod: &ReportedPod, container: &ReportedContainer, at: Timestamp) -> Self {
         let (pod, container) = (pod.uid.clone(), container.name.clone());
         Self { pod, container, at }

@@ -1,4 +1,4 @@
-//! What vscaled was worth: what workloads requested before it changed their pods and what they request now, and the
+//! The savings of vscaled: what workloads requested before it changed their pods and what they request now, and the
 //! kills, evictions, restarts and throttling that it avoided. A scrape renders the metrics of the node and each workload.
 //!
 //! An event counts as avoided where it would certainly have happened, or by a rule that docs/report.md states. Counts
@@ -45,7 +45,7 @@ pub(crate) enum Avoided {
 
 /// The pods of one workload on this node, with counts since the agent's start.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct WorkloadWorth {
+pub(crate) struct WorkloadSavings {
     /// Pods that follow a recommendation.
     pub(crate) pods: u64,
     pub(crate) before: ResourceList,
@@ -60,7 +60,7 @@ pub(crate) struct WorkloadWorth {
 /// A workload: its namespace, kind and name.
 pub(crate) type WorkloadKey = (String, String, String);
 
-impl WorkloadWorth {
+impl WorkloadSavings {
     pub(crate) fn add(&mut self, other: &Self) {
         self.pods += other.pods;
         self.before = sum([&self.before, &other.before].into_iter());
@@ -74,15 +74,15 @@ impl WorkloadWorth {
 
 /// All workloads, and the beginning of the counts.
 #[derive(Debug)]
-pub(crate) struct WorthReport {
+pub(crate) struct SavingsReport {
     pub(crate) since: Timestamp,
-    pub(crate) workloads: BTreeMap<WorkloadKey, WorkloadWorth>,
+    pub(crate) workloads: BTreeMap<WorkloadKey, WorkloadSavings>,
 }
 
-impl WorthReport {
+impl SavingsReport {
     /// All workloads together.
-    pub(crate) fn total(&self) -> WorkloadWorth {
-        let mut total = WorkloadWorth::default();
+    pub(crate) fn total(&self) -> WorkloadSavings {
+        let mut total = WorkloadSavings::default();
         self.workloads.values().for_each(|one| total.add(one));
         total
     }
@@ -90,16 +90,16 @@ impl WorthReport {
 
 /// The counts, and their metrics.
 #[derive(Debug)]
-pub(crate) struct Worth {
+pub(crate) struct Savings {
     since: Timestamp,
     /// The counts by hour since 1970 and workload.
-    counts: BTreeMap<(i64, WorkloadKey), WorkloadWorth>,
-    metrics: WorthMetrics,
+    counts: BTreeMap<(i64, WorkloadKey), WorkloadSavings>,
+    metrics: SavingsMetrics,
 }
 
-impl Worth {
+impl Savings {
     pub(crate) fn register(registry: &mut Registry) -> Self {
-        let metrics = WorthMetrics::default();
+        let metrics = SavingsMetrics::default();
         registry.register_collector(Box::new(metrics.clone()));
         Self {
             since: Timestamp::now(),
@@ -109,15 +109,15 @@ impl Worth {
     }
 
     pub(crate) fn count(&mut self, state: &PodState, avoided: Avoided, now: Timestamp) {
-        let mut worth = WorkloadWorth::default();
+        let mut savings = WorkloadSavings::default();
         match avoided {
-            Avoided::Kill => worth.kills = 1,
-            Avoided::Eviction { restarts } => (worth.evictions, worth.restarts) = (1, restarts),
-            Avoided::ThrottledSeconds(seconds) => worth.throttled_seconds = seconds,
+            Avoided::Kill => savings.kills = 1,
+            Avoided::Eviction { restarts } => (savings.evictions, savings.restarts) = (1, restarts),
+            Avoided::ThrottledSeconds(seconds) => savings.throttled_seconds = seconds,
         }
         let key = key_of(state);
-        self.metrics.series().add(&key, &worth, now);
-        self.counts.entry((hour_of(now), key)).or_default().add(&worth);
+        self.metrics.series().add(&key, &savings, now);
+        self.counts.entry((hour_of(now), key)).or_default().add(&savings);
         if self.counts.len() > MOST_HOURS
             && let Some(((oldest, _), _)) = self.counts.pop_first()
         {
@@ -133,19 +133,19 @@ impl Worth {
         pods: impl Iterator<Item = &'a PodState>,
         time: Option<Duration>,
         now: Timestamp,
-    ) -> WorthReport {
+    ) -> SavingsReport {
         let begin = time
             .and_then(|time| now.checked_sub(time).ok())
             .map(|begin| begin_of(hour_of(begin)));
         let since = begin.map_or(self.since, |begin| begin.max(self.since));
-        let mut workloads = BTreeMap::<WorkloadKey, WorkloadWorth>::new();
-        for ((_, key), worth) in self.counts.range((hour_of(since), WorkloadKey::default())..) {
-            workloads.entry(key.clone()).or_default().add(worth);
+        let mut workloads = BTreeMap::<WorkloadKey, WorkloadSavings>::new();
+        for ((_, key), savings) in self.counts.range((hour_of(since), WorkloadKey::default())..) {
+            workloads.entry(key.clone()).or_default().add(savings);
         }
-        for (state, worth) in requested(pods) {
-            workloads.entry(key_of(state)).or_default().add(&worth);
+        for (state, savings) in requested(pods) {
+            workloads.entry(key_of(state)).or_default().add(&savings);
         }
-        WorthReport { since, workloads }
+        SavingsReport { since, workloads }
     }
 
     /// Updates the metrics of what the pods request, and ends the series of workloads without a pod or a count for
@@ -153,11 +153,11 @@ impl Worth {
     pub(crate) fn show<'a>(&self, pods: impl Iterator<Item = &'a PodState>, now: Timestamp) {
         let mut series = self.metrics.series();
         let Series { total, workloads } = &mut *series;
-        for worth in workloads.values_mut().map(|one| &mut one.worth).chain([total]) {
-            (worth.pods, worth.before, worth.now) = Default::default();
+        for savings in workloads.values_mut().map(|one| &mut one.savings).chain([total]) {
+            (savings.pods, savings.before, savings.now) = Default::default();
         }
-        for (state, worth) in requested(pods) {
-            series.add(&key_of(state), &worth, now);
+        for (state, savings) in requested(pods) {
+            series.add(&key_of(state), &savings, now);
         }
         let stays = |one: &WorkloadSeries| now.duration_since(one.used) <= SERIES_STAY;
         series.workloads.retain(|_, one| stays(one));
@@ -166,9 +166,9 @@ impl Worth {
 
 /// The values of a scrape: counts since the agent's start, and the current requests.
 #[derive(Debug, Clone, Default)]
-struct WorthMetrics(Arc<Mutex<Series>>);
+struct SavingsMetrics(Arc<Mutex<Series>>);
 
-impl WorthMetrics {
+impl SavingsMetrics {
     fn series(&self) -> MutexGuard<'_, Series> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -176,7 +176,7 @@ impl WorthMetrics {
 
 #[derive(Debug, Default)]
 struct Series {
-    total: WorkloadWorth,
+    total: WorkloadSavings,
     workloads: BTreeMap<WorkloadKey, WorkloadSeries>,
 }
 
@@ -184,18 +184,18 @@ struct Series {
 struct WorkloadSeries {
     since: Timestamp,
     used: Timestamp,
-    worth: WorkloadWorth,
+    savings: WorkloadSavings,
 }
 
 impl Series {
-    fn add(&mut self, key: &WorkloadKey, worth: &WorkloadWorth, now: Timestamp) {
-        self.total.add(worth);
+    fn add(&mut self, key: &WorkloadKey, savings: &WorkloadSavings, now: Timestamp) {
+        self.total.add(savings);
         let new = || WorkloadSeries {
             since: now,
             ..WorkloadSeries::default()
         };
         let one = self.workloads.entry(key.clone()).or_insert_with(new);
-        one.worth.add(worth);
+        one.savings.add(savings);
         one.used = now;
         if self.workloads.len() > MOST_WORKLOADS {
             let oldest = self.workloads.iter().min_by_key(|(_, one)| one.used);
@@ -215,7 +215,7 @@ type Family = (
 );
 type Metric = Box<dyn EncodeMetric>;
 
-fn families(worth: &WorkloadWorth) -> [Family; 6] {
+fn families(savings: &WorkloadSavings) -> [Family; 6] {
     let kills =
         "Temporary memory limits whose container used more than its limit was before: each would have been a kill";
     let evictions = "Recommendations that running pods were given in place";
@@ -227,20 +227,20 @@ fn families(worth: &WorkloadWorth) -> [Family; 6] {
     let count = |count: u64| -> Vec<(_, Metric)> { vec![(None, Box::new(ConstCounter::new(count)))] };
     let requested = |metric: fn(&ResourceList) -> Metric| {
         vec![
-            (Some("before"), metric(&worth.before)),
-            (Some("now"), metric(&worth.now)),
+            (Some("before"), metric(&savings.before)),
+            (Some("now"), metric(&savings.now)),
         ]
     };
-    let held = ConstCounter::new(worth.throttled_seconds);
+    let held = ConstCounter::new(savings.throttled_seconds);
     let cores = |amounts: &ResourceList| -> Metric {
         let thousandths = u32::try_from(amounts.amount(Resource::Cpu)).unwrap_or(u32::MAX);
         Box::new(ConstGauge::new(f64::from(thousandths) / 1000.0))
     };
     let bytes = |amounts: &ResourceList| -> Metric { Box::new(ConstGauge::new(amounts.amount(Resource::Memory))) };
     [
-        ("avoided_kills", None, kills, count(worth.kills)),
-        ("avoided_evictions", None, evictions, count(worth.evictions)),
-        ("avoided_restarts", None, restarts, count(worth.restarts)),
+        ("avoided_kills", None, kills, count(savings.kills)),
+        ("avoided_evictions", None, evictions, count(savings.evictions)),
+        ("avoided_restarts", None, restarts, count(savings.restarts)),
         (
             "avoided_throttled",
             Some(Unit::Seconds),
@@ -252,11 +252,11 @@ fn families(worth: &WorkloadWorth) -> [Family; 6] {
     ]
 }
 
-impl Collector for WorthMetrics {
+impl Collector for SavingsMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let (series, now) = (self.series(), Timestamp::now());
         let workloads = series.workloads.iter().map(|((namespace, kind, name), one)| {
-            let mut shown = one.worth.clone();
+            let mut shown = one.savings.clone();
             if now.duration_since(one.since) < SHOWN_AS_ZERO {
                 (shown.kills, shown.evictions, shown.restarts, shown.throttled_seconds) = Default::default();
             }
@@ -265,7 +265,7 @@ impl Collector for WorthMetrics {
         });
         let node = vec![(Vec::new(), families(&series.total))];
         for (prefix, series) in [("", node), ("workload_", workloads.collect())] {
-            for (index, (name, unit, help, values)) in families(&WorkloadWorth::default()).iter().enumerate() {
+            for (index, (name, unit, help, values)) in families(&WorkloadSavings::default()).iter().enumerate() {
                 let (name, metric_type) = (format!("{prefix}{name}"), values[0].1.metric_type());
                 let mut encoder = encoder.encode_descriptor(&name, help, unit.as_ref(), metric_type)?;
                 let values = series.iter().flat_map(|(labels, families)| {
@@ -287,16 +287,16 @@ impl Collector for WorthMetrics {
 }
 
 /// What each of these pods requested before and requests now. A pod that waits for its kubelet has neither amount.
-fn requested<'a>(pods: impl Iterator<Item = &'a PodState>) -> impl Iterator<Item = (&'a PodState, WorkloadWorth)> {
+fn requested<'a>(pods: impl Iterator<Item = &'a PodState>) -> impl Iterator<Item = (&'a PodState, WorkloadSavings)> {
     let clear = pods.filter(|state| state.drift.resize == ResizeStatus::Clear);
     clear.filter_map(|state| {
-        let worth = WorkloadWorth {
+        let savings = WorkloadSavings {
             pods: 1,
             before: state.desired.before?,
             now: requests(&state.desired.without_temporary(&state.pod)),
-            ..WorkloadWorth::default()
+            ..WorkloadSavings::default()
         };
-        Some((state, worth))
+        Some((state, savings))
     })
 }
 
@@ -334,8 +334,8 @@ mod tests {
         Timestamp::from_second(500_000 * HOUR + hour * HOUR + second).unwrap()
     }
 
-    fn kills(worth: &Worth, time: Option<u64>, now: Timestamp) -> (u64, i64) {
-        let report = worth.report(std::iter::empty(), time.map(Duration::from_secs), now);
+    fn kills(savings: &Savings, time: Option<u64>, now: Timestamp) -> (u64, i64) {
+        let report = savings.report(std::iter::empty(), time.map(Duration::from_secs), now);
         (report.total().kills, (report.since.as_second() - at(0, 0).as_second()))
     }
 
@@ -343,26 +343,26 @@ mod tests {
     fn what_did_not_happen_counts_by_the_hour() {
         let pod = Arc::clone(&parse_manifests("test", POD).unwrap().view.pods[0]);
         let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
-        let mut worth = Worth::register(&mut Registry::default());
-        worth.since = at(0, 600);
+        let mut savings = Savings::register(&mut Registry::default());
+        savings.since = at(0, 600);
         for (hour, second) in [(0, 700), (1, 5), (1, 3599), (3, 0)] {
-            worth.count(&state, Avoided::Kill, at(hour, second));
+            savings.count(&state, Avoided::Kill, at(hour, second));
         }
         let now = at(3, 60);
-        assert_eq!(kills(&worth, None, now), (4, 600));
-        assert_eq!(kills(&worth, Some(60), now), (1, 3 * 3600));
-        assert_eq!(kills(&worth, Some(2 * 3600), now), (3, 3600), "whole hours");
+        assert_eq!(kills(&savings, None, now), (4, 600));
+        assert_eq!(kills(&savings, Some(60), now), (1, 3 * 3600));
+        assert_eq!(kills(&savings, Some(2 * 3600), now), (3, 3600), "whole hours");
         for long in [7 * 86_400, u64::MAX] {
-            assert_eq!(kills(&worth, Some(long), now), (4, 600), "it was not there before");
+            assert_eq!(kills(&savings, Some(long), now), (4, 600), "it was not there before");
         }
         // Of more than is kept the oldest hours go, and are not counted in part.
         for number in 0..MOST_HOURS {
             let hour = i64::try_from(number / 100).unwrap() + 4;
             state.decision.workload.name = number.to_string();
-            worth.count(&state, Avoided::Kill, at(hour, 0));
+            savings.count(&state, Avoided::Kill, at(hour, 0));
         }
         let now = at(100, 0);
-        let (kept, since) = kills(&worth, None, now);
+        let (kept, since) = kills(&savings, None, now);
         assert!((MOST_HOURS as u64 - 100..=MOST_HOURS as u64).contains(&kept), "{kept}");
         assert_eq!(since, 4 * 3600);
     }
@@ -373,7 +373,7 @@ mod tests {
         let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
         state.desired.before = Some(ResourceList::default());
         let mut registry = Registry::default();
-        let mut worth = Worth::register(&mut registry);
+        let mut savings = Savings::register(&mut registry);
         let shown = || {
             let mut text = String::new();
             encode(&mut text, &registry).unwrap();
@@ -385,22 +385,22 @@ mod tests {
             Timestamp::now() - SignedDuration::from_hours(hours)
         });
         // What is counted at once was zero before, for every scraper.
-        worth.show(std::iter::once(&state), now);
-        worth.count(&state, Avoided::Kill, now);
+        savings.show(std::iter::once(&state), now);
+        savings.count(&state, Avoided::Kill, now);
         assert!(shown().contains(&format!("{kills} 0")), "{:?}", shown());
-        worth.show(std::iter::empty(), ago(-3));
+        savings.show(std::iter::empty(), ago(-3));
         assert_eq!(shown(), <[String; 0]>::default());
 
-        worth.show(std::iter::once(&state), ago(2));
-        worth.count(&state, Avoided::Kill, ago(2));
-        worth.show(std::iter::empty(), ago(1));
+        savings.show(std::iter::once(&state), ago(2));
+        savings.count(&state, Avoided::Kill, ago(2));
+        savings.show(std::iter::empty(), ago(1));
         assert!(shown().contains(&format!("{kills} 1")), "{:?}", shown());
         let requested = r#"workload_requested_cores{namespace="default",workload="Pod/web",when="now"} 0.0"#;
         assert!(shown().contains(&requested.to_owned()), "{:?}", shown());
         // Whoever makes workloads without an end does not fill the scrape.
         for number in 0..2000 {
             state.decision.workload.name = number.to_string();
-            worth.count(&state, Avoided::Kill, now);
+            savings.count(&state, Avoided::Kill, now);
         }
         assert_eq!(shown().len(), 8 * 1024);
     }

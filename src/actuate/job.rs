@@ -37,12 +37,12 @@ pub struct Job {
     pub foreign: ForeignWriters,
     /// Whether to compare the runtime's stored spec even if no file has to change.
     pub check_runtime: bool,
-    /// What earlier tries to lower limits have seen.
+    /// The memory use that earlier tries to lower limits have read.
     pub seen: SeenBefore,
 }
 
 impl Job {
-    /// A pass that is due now, writes without the API server, and knows of no earlier pass.
+    /// A pass that is due now, writes without the API server, and has no earlier pass.
     pub fn new(targets: PodTargets, cause: Cause) -> Self {
         Self {
             targets,

@@ -115,7 +115,7 @@ impl AgentBackend {
         };
         let id = targets.bound.live().id.clone();
         let resize = snapshot.resize.map(|facts| {
-            // The answer shows the steps of a pass that waits for nothing.
+            // The answer shows the steps of a pass that runs at once.
             let facts = ResizeFacts {
                 too_early: None,
                 unreported: None,

@@ -78,7 +78,7 @@ pub(super) struct Discovery {
     containers: Vec<ListedContainer>,
     pods: Vec<PodId>,
     starts: Starts,
-    /// What each pod's limits were found to be, by UID.
+    /// The result of the latest comparison of each pod's limits, by UID.
     pod_levels: BTreeMap<String, PodLevel>,
 }
 

@@ -14,7 +14,7 @@ use crate::model::{Cause, Change, ChangeRecord, Outcome, Resource, Setting, Step
 /// The most unfinished changes, and the most temporary limits, that the composer remembers. A node has fewer pods.
 const MOST: usize = 1024;
 
-/// Emits an Event for each record that is worth one, until the channel closes.
+/// Emits the Event of each record that has one, until the channel closes.
 pub(super) async fn emit_events(mut records: broadcast::Receiver<Arc<ChangeRecord>>, events: EventRecorder) {
     let mut composer = Composer::default();
     loop {

@@ -123,7 +123,7 @@ fn values(
         let Some(held) = kernel.get(target) else { continue };
         let stored = target.container().and_then(|name| specs.get(name));
         let systemd = properties(node, cgroup.path());
-        // A burst of zero and a memory.high without a limit are the defaults, and not worth a line.
+        // A burst of zero and a memory.high without a limit are the defaults, and omitted.
         let is_set = |setting: &Setting| {
             setting.burst_us() != Some(0) && !matches!(setting, Setting::MemoryHigh(MemoryLimit::Max))
         };

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use crate::control::Group;
 use crate::model::{Bytes, MilliCpu, ResourceList};
 
-/// The processors online and the main memory; absent where the kernel does not tell.
+/// The processors online and the main memory; absent where the kernel does not report them.
 pub(super) fn capacity() -> ResourceList {
     use nix::unistd::{SysconfVar, sysconf};
     let cpus = sysconf(SysconfVar::_NPROCESSORS_ONLN).ok().flatten();

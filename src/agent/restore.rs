@@ -57,7 +57,7 @@ pub enum Restore {
 pub struct Restoration {
     /// One for each pod on this node, including pods that are as their specs say.
     pub results: Vec<proto::PodResult>,
-    /// One sentence for each thing that `restore` could not examine, or leaves as it is.
+    /// One sentence for each pod or file that `restore` could not examine, or leaves as it is.
     pub remarks: Vec<String>,
 }
 
@@ -110,7 +110,7 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
     let left_alone = unknown.map(|saved| format!("{} is left as it is: no source describes it any more", saved.pod));
     remarks.extend(left_alone);
     if applies {
-        // This counts from now on, also if the user interrupts the watch.
+        // The removal of the saved state is final, also if the user interrupts the watch.
         state.file.save(unrestored)?;
     }
     if how == Restore::ApplyAndWatch {

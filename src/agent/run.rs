@@ -1,4 +1,5 @@
-//! Connects the tasks, runs them until a signal, and stops them in order.
+//! Connects the tasks, runs them until a signal, and stops them in this order: the controller, the control socket, the
+//! watcher of kills, the receivers, the audit log.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The state directory: locked, so that one process alone may write limits, and with what an earlier process left there.
+//! The state directory: locked, so that one process alone may write limits, with the state of an earlier process.
 //!
 //! The kernel releases the lock at the end of the process. The file stays and names the process: its removal would let two
 //! processes lock two files of one name.

@@ -20,7 +20,7 @@ const EVENTS: &str = "cgroup.events";
 /// The content of a freezer's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FreezerState {
-    /// Some process has asked the kernel to freeze this cgroup.
+    /// A freeze of this cgroup was requested.
     pub requested: bool,
     /// Every process of the cgroup is stopped, by this freezer or by an ancestor's.
     pub frozen: bool,

@@ -1,4 +1,4 @@
-//! What a cgroup uses: memory, what it consists of, and cpu; and the rule that no memory limit is set below use.
+//! A cgroup's use of cpu and of memory with its parts; and the rule that no memory limit is set below use.
 //!
 //! No file stays open: a node has thousands of them.
 
@@ -109,7 +109,7 @@ impl CgroupDir {
         read_bytes(self.dir(Resource::Memory), name).map(Bytes::new)
     }
 
-    /// The memory in use, and what it consists of.
+    /// The memory in use, and its parts.
     ///
     /// Errors: [`CgroupError`]; [`Absent`](super::Reason::Absent) on the root of v2.
     pub fn memory_reading(&self) -> Result<MemoryReading, CgroupError> {

@@ -43,7 +43,7 @@ fn succeeded(result: &PodResult) -> bool {
     change.is_some_and(|change| change::check_outcome(change).is_ok())
 }
 
-/// One row for each container of each pod. The first row of a pod says what became of all its containers.
+/// One row for each container of each pod. The first row of a pod has the pod's outcome.
 fn render(results: &[PodResult]) -> String {
     let mut rows = Vec::new();
     for result in results {

@@ -1,17 +1,17 @@
 //! Startup boosts (AEP-7862): a container keeps more cpu while its pod starts, and loses it after that.
 //!
-//! VPA's webhook raises the cpu of containers when it admits a pod, and leaves annotations on the pod. From these, the pod's
-//! Ready condition and the VPA's duration this module marks each boosted container. While the boost lasts, the decision
-//! leaves the container's cpu alone. After it, the cpu goes to the recommended amount, or else to what the container had
-//! before. This module never makes a boost.
+//! VPA's webhook raises the cpu of containers when it admits a pod, and leaves annotations on the pod. From these, the
+//! pod's Ready condition and the VPA's duration this module marks each boosted container. While the boost lasts, the
+//! decision leaves the container's cpu alone. After it, the cpu goes to the recommended amount, or else to the amount
+//! from before the boost. This module never makes a boost.
 //!
 //! A tenant who may write pods may write these annotations. So an annotation counts only for a container that the pod's VPA
 //! boosts, the end of a boost only ever lowers cpu, and the annotation's ratio of limit to request counts only if it is not
 //! above the pod's own.
 //!
-//! A kubelet that resizes in place has the decision in its pod's spec, and the agent removes the annotation once the spec has
-//! it. On other nodes the spec keeps the boost, and the pod its annotation. There the agent's record of what it applied
-//! differs from the spec once the boost was taken back.
+//! A kubelet that resizes in place has the decision in its pod's spec, and the agent removes the annotation once the
+//! spec has it. On other nodes the spec keeps the boost, and the pod its annotation. There the agent's record of its
+//! applied amounts differs from the spec once the boost was taken back.
 
 use jiff::{SignedDuration, Timestamp};
 
@@ -38,7 +38,7 @@ pub struct Boosts {
 pub(super) enum Boost {
     /// The container keeps its additional cpu.
     Lasts,
-    /// The container loses its additional cpu. Holds what it had before, if the annotation says so.
+    /// The container loses its additional cpu. Holds its amounts from before, if the annotation has them.
     Over(Option<Requirements>),
 }
 
@@ -163,8 +163,8 @@ fn read(before: &str) -> Result<Requirements, String> {
     }
 }
 
-/// Gives a container whose boost is over, and for whose cpu there is no recommendation, what it had before. A limit that it
-/// did not have before stays: a running pod cannot lose one.
+/// Gives a container whose boost is over, and for whose cpu there is no recommendation, its earlier amounts. A limit
+/// that it did not have before stays: a running pod cannot lose one.
 pub(super) fn take_back(candidate: &Candidate<'_>, outcome: &mut Requirements, notes: &mut Vec<Note>) {
     let Some(before) = candidate.before_boost() else { return };
     let Some(request) = before.requests.cpu.filter(|request| !request.is_zero()) else {
@@ -191,7 +191,7 @@ pub(super) fn taken_back<'a>(candidates: &'a [Candidate<'_>]) -> impl Iterator<I
     there.map(|candidate| candidate.spec.name.clone())
 }
 
-/// Whether a boost is over, and neither a recommendation nor the annotation says what the container should have.
+/// Whether a boost is over, and neither a recommendation nor the annotation has the container's amounts.
 pub(super) fn is_stuck(candidate: &Candidate<'_>) -> bool {
     candidate.ends_boost(Resource::Cpu) && !candidate.moves(Resource::Cpu)
 }

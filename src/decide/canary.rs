@@ -14,7 +14,7 @@ use crate::model::objects::annotation::{CANARY, CANARY_BAKE};
 use crate::model::objects::{Pod, VerticalPodAutoscaler};
 use crate::model::{NamedRequirements, Reason, Resource};
 
-/// How long pods wait if the VPA does not say so.
+/// How long pods wait if the VPA has no annotation for it.
 const BAKE: SignedDuration = SignedDuration::from_mins(30);
 const SHORTEST: SignedDuration = SignedDuration::from_mins(1);
 const LONGEST: SignedDuration = SignedDuration::from_hours(168);
@@ -39,10 +39,11 @@ pub struct CanaryWait {
     pub targets: Vec<NamedRequirements>,
 }
 
-/// What the agent remembers of earlier decisions about a pod.
+/// The facts that the agent keeps of earlier decisions about a pod.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EarlierDecisions<'a> {
-    /// What the agent applied, if no status says so. A container that is absent here has what its status or spec says.
+    /// The amounts that the agent applied, if no status has them. A container that is absent here has the amounts
+    /// of its status or spec.
     pub applied: Option<&'a [NamedRequirements]>,
     /// The change that the pod waits for.
     pub waits: Option<&'a CanaryWait>,

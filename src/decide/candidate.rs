@@ -68,7 +68,7 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Takes over what the VPA recommends for the container, without the resources that its policy excludes.
+    /// Takes over the VPA's recommendation for the container, without the resources that its policy excludes.
     pub(super) fn follow(&mut self, vpa: &'a VerticalPodAutoscaler, notes: &mut Vec<Note>) {
         let policy = vpa.policy_for(&self.spec.name);
         self.policy = policy;
@@ -114,7 +114,7 @@ impl<'a> Candidate<'a> {
         self.recommended[part as usize].set(resource, amount);
     }
 
-    /// Replaces one amount of the recommendation by what a rule makes of it. Notes the rule if the target changes.
+    /// Replaces one amount of the recommendation by the result of a rule. Notes the rule if the target changes.
     pub(super) fn cap(&mut self, part: Part, resource: Resource, to: u64, rule: &str, notes: &mut Vec<Note>) {
         if let (Part::Target, Some(from)) = (part, self.target(resource).filter(|from| *from != to)) {
             let [from, to] = [from, to].map(|amount| resource.quantity(amount));
@@ -130,12 +130,12 @@ impl<'a> Candidate<'a> {
             .for_each(|part| self.recommend(part, resource, None));
     }
 
-    /// What the container's request should become, if the resource has a target.
+    /// The wanted request of the container, if the resource has a target.
     pub(super) fn target(&self, resource: Resource) -> Option<u64> {
         self.recommended(Part::Target, resource)
     }
 
-    /// Whether the decision gives a resource a new amount: its target, or what the container had before a boost.
+    /// Whether the decision gives a resource a new amount: its target, or the amount from before a boost.
     pub(super) fn moves(&self, resource: Resource) -> bool {
         self.target(resource).is_some() || (resource == Resource::Cpu && self.before_boost().is_some())
     }
@@ -145,7 +145,7 @@ impl<'a> Candidate<'a> {
         resource == Resource::Cpu && matches!(self.boost, Some(Boost::Over(_)))
     }
 
-    /// What the container had before a boost that is over, if the annotation says so.
+    /// The amounts from before a boost that is over, if the annotation has them.
     pub(super) const fn before_boost(&self) -> Option<Requirements> {
         match self.boost {
             Some(Boost::Over(before)) => before,
@@ -153,13 +153,13 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    /// Whether the outcome differs from what is in force or from what stands, in a resource that moves.
+    /// Whether the outcome differs from the amounts in force or from the kept ones, in a resource that moves.
     pub(super) fn changes(&self) -> bool {
         let mut resources = Resource::ALL.into_iter();
         resources.any(|resource| self.moves(resource) && self.differs(resource))
     }
 
-    /// Whether the outcome of a resource differs from what is in force or from what stands.
+    /// Whether the outcome of a resource differs from the amounts in force or from the kept ones.
     pub(super) fn differs(&self, resource: Resource) -> bool {
         [self.in_force, self.standing]
             .iter()

@@ -63,8 +63,8 @@ fn bounds(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> [Bo
     let allowed = candidate.policy.map(|policy| [policy.min_allowed, policy.max_allowed]);
     let [min_allowed, max_allowed] = allowed.unwrap_or_default().map(|list| list.get(resource));
     let heap = request_for_heap(candidate, ratio, resource);
-    // With `RequestsOnly` the limit stays, and bounds the request. If the limit in force differs from the one that stands, the
-    // smaller one counts.
+    // With `RequestsOnly` the limit stays, and bounds the request. If the limit in force differs from the kept
+    // one, the smaller one counts.
     let own_limit = match candidate.controlled_values() {
         ControlledValues::RequestsAndLimits => None,
         ControlledValues::RequestsOnly => limits_of(candidate, resource).min(),
@@ -99,7 +99,7 @@ fn request_for_heap(candidate: &Candidate<'_>, ratio: Ratio, resource: Resource)
     ratio.request_reaching(floor.min(limit.unwrap_or(MAX)))
 }
 
-/// The container's limit in force, then the one that stands. Zero is no limit.
+/// The container's limit in force, then the kept one. Zero is no limit.
 fn limits_of(candidate: &Candidate<'_>, resource: Resource) -> impl Iterator<Item = u64> {
     let limits = [candidate.in_force, candidate.standing].map(|has| has.limits.amount(resource));
     limits.into_iter().filter(|limit| *limit > 0)

@@ -50,7 +50,7 @@ impl<'a> Case<'a> {
             return Err(Reason::NotActedOn);
         }
         self.check_changeable()?;
-        // A VPA of mode `Initial` says what a container has from its creation on, so also what follows its boost.
+        // A VPA of mode `Initial` decides a container's amounts from its creation on, so also those after its boost.
         let followed = if acts || vpa.update_mode() == UpdateMode::Initial {
             self.follow(vpa, namespace, &chain)
         } else {

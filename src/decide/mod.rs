@@ -18,7 +18,7 @@
 //! bounds, computes differences and keeps ratios of limit to request by these amounts. So does [`decide`]. Every rounded
 //! limit becomes the base of the next ratio that way, and errors add up.
 //!
-//! A kubelet that cannot resize writes no such status. There the agent passes its own record of what it applied to
+//! A kubelet that cannot resize writes no such status. There the agent passes the record of its applied amounts to
 //! [`decide_pod`]: bounds and differences are tested against the record, but ratios are those of the spec, which never
 //! changes. Another decision about the result then changes nothing.
 //!
@@ -173,7 +173,8 @@ pub struct PodDecision {
     /// For [`Reason::RestartRequired`]: the part of the change that restarts no container.
     pub without_restart: Option<DueChange>,
     pub notes: Vec<Note>,
-    /// How far limits may grow in an emergency, whatever is decided. Empty for a pod that the agent does not change.
+    /// How far limits may grow in an emergency, regardless of the decision. Empty for a pod that
+    /// the agent does not change.
     pub ceilings: Vec<Ceiling>,
     pub boosts: Boosts,
     pub canary: Canary,

@@ -1,4 +1,4 @@
-//! Notes on what the rules did to a decision, one fact each, for people who ask why.
+//! Notes on the effects of rules on a decision, one fact each, for people.
 
 use std::fmt::Display;
 
@@ -20,7 +20,7 @@ pub struct Note {
     pub fact: Fact,
 }
 
-/// What a note says.
+/// The fact of a note.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum Fact {
     Text(String),

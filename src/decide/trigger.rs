@@ -43,8 +43,8 @@ impl Case<'_> {
     }
 }
 
-/// Whether the kubelet has deferred or refused what the spec asks for, and less is recommended. The pod does not have what
-/// the spec asks for, so no age or threshold protects it.
+/// Whether the kubelet has deferred or refused the amounts of the spec, and less is recommended. The pod does not have
+/// the amounts of its spec, so no age or threshold protects it.
 fn asks_for_too_much<'a>(pod: &Pod, mut candidates: impl Iterator<Item = &'a Candidate<'a>>) -> bool {
     let less = |one: &Candidate<'_>| {
         Resource::ALL.into_iter().any(|resource| {

@@ -1,8 +1,8 @@
 //! Checks that the machine has all that the agent needs, and says how to mend what is missing.
 //!
-//! In come the paths that the agent uses ([`Locations`]); out comes one [`Check`] for each examined thing. The agent examines
-//! itself so ([`local()`] says what *this process* may do), and so does `vscalectl doctor` where no agent answers. A check
-//! changes nothing: it writes no file, and consumes no record of the kernel's log.
+//! In come the paths that the agent uses ([`Locations`]); out comes one [`Check`] for each examined thing. The agent
+//! examines itself so ([`local()`] checks the rights of *this process*), and so does `vscalectl doctor` where no agent
+//! answers. A check changes nothing: it writes no file, and consumes no record of the kernel's log.
 //!
 //! A new check is one function: in the list of `local` for the machine, in `agent::doctor` for the agent's knowledge.
 

@@ -20,7 +20,8 @@ const REFUSED: Duration = Duration::from_millis(50);
 const TAKING: u64 = 1 << 20;
 
 impl Worker {
-    /// Checks, when that is due, whether the kernel throttles a container all the time. Only reports: a pass lends the cpu.
+    /// Checks, when that is due, whether the kernel throttles a container all the time. Only reports:
+    /// a pass raises the limit.
     pub(super) fn check_cpu(&self, watched: &mut Watched) {
         let now = self.now();
         let Some(cpu) = watched.terms.cpu.filter(|_| watched.throttling.due <= now) else {
@@ -99,7 +100,8 @@ impl Worker {
         self.request_evidence(node, &handles, watched, need);
     }
 
-    /// Asks once for the evidence of a container whose limit will be reached and cannot grow, and lends the memory kept for that.
+    /// Requests the evidence of a container whose limit will be reached and cannot grow, once, with
+    /// the memory kept for that.
     fn request_evidence(&mut self, node: &Node, handles: &PodHandles, watched: &mut Watched, need: &Need) {
         let Some(kept) = watched.request_evidence() else { return };
         let limit = need.limit;

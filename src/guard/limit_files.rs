@@ -71,7 +71,7 @@ impl LimitFiles {
         Ok((files, left))
     }
 
-    /// Notes that the guard is about to lend a container this memory limit.
+    /// Notes that the guard is about to grow a container's memory limit to this one.
     pub(super) fn note_lent(&self, uid: &str, container: &str, to: Bytes) {
         self.lock().insert(uid.to_owned());
         drop(self.send(uid, format!("{container} {}\n", to.get())));

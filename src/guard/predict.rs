@@ -30,7 +30,7 @@ const QUICKEST: Duration = Duration::from_millis(1);
 pub(super) const AGAIN: Duration = Duration::from_millis(2);
 /// The shortest time between two readings of a container whose use does not grow.
 const RESTING: Duration = Duration::from_millis(10);
-/// The same where use stands at the limit with reclaimable memory: reclaiming slows growth down.
+/// The shortest time where use is at the limit with reclaimable memory: reclaiming slows growth down.
 const RECLAIMING: Duration = Duration::from_millis(20);
 /// The longest time between two readings for which the rate of unreclaimable memory is known.
 const FOLLOWED: Duration = Duration::from_secs(1);
@@ -113,7 +113,8 @@ impl Track {
         self.rate
     }
 
-    /// The verdict on one reading. After a verdict to grow without [`Reading::reclaimable`], the caller reads that and asks again.
+    /// The verdict on one reading. After a verdict to grow without [`Reading::reclaimable`], the caller
+    /// reads that and calls again.
     pub fn predict(&mut self, reading: Reading, pace: Pace) -> Verdict {
         let of_usage = self.usage.observe(reading.at, reading.usage);
         let used = reading.used();

@@ -44,7 +44,7 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// Starts the thread. It guards nothing before the first watchlist, and notes in `files` what it lends to pods.
+    /// Starts the thread. It guards nothing before the first watchlist, and notes each growth in `files`.
     ///
     /// Errors: the kernel refuses a descriptor or the thread.
     pub fn start(reports: UnboundedSender<Report>, files: Arc<LimitFiles>) -> io::Result<Self> {

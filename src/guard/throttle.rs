@@ -11,7 +11,7 @@ use crate::model::MilliCpu;
 
 /// The time between two readings.
 pub const EVERY: Duration = Duration::from_secs(2);
-/// The same while the container is hardly throttled.
+/// The time between two readings while the container is hardly throttled.
 pub const WHILE_CALM: Duration = Duration::from_secs(10);
 /// So many bad readings in a row make throttling sustained.
 const SUSTAINED: u32 = 5;

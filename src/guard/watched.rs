@@ -19,8 +19,8 @@ const WHILE_LENT: Duration = Duration::from_secs(1);
 const REPORT_AGAIN: Duration = Duration::from_secs(600);
 /// The longest time between two readings of a container that does not grow, whatever all pods together use.
 pub(super) const ITSELF: Duration = Duration::from_secs(1);
-/// The same where the kernel notifies before use comes close to the limit, and when a process writes the limit. The kernel does
-/// not notify about its own memory.
+/// [`ITSELF`] where the kernel notifies before use comes close to the limit, and when a process writes the limit. The
+/// kernel does not notify about its own memory.
 const ANNOUNCED: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use crate::actuate::{Growable, Grown, Node};
 use crate::model::objects::PodId;
 use crate::model::{Bytes, CgroupPath, LivePod, MilliCpu};
 
-/// What the guard shall watch. Each list replaces the one before.
+/// The pods that the guard watches. Each list replaces the one before.
 #[derive(Debug, Clone)]
 pub struct Watchlist {
     /// The guard watches nothing until the node is known.
@@ -75,7 +75,7 @@ pub struct Report {
     pub event: GuardEvent,
 }
 
-/// What the guard did for a container, or has seen of it.
+/// The guard's action for a container, or its observation.
 #[derive(Debug)]
 pub enum GuardEvent {
     /// The guard grew a limit, or tried to.

@@ -36,10 +36,10 @@ pub(super) const CALLS_AT_ONCE: usize = 10;
 /// The longest `Retry-After` that the client believes.
 const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
 
-/// The longest pause of all calls after one answer: a proxy's answer does not speak for the whole API server.
+/// The longest pause of all calls after one answer: a proxy may have sent it, not the API server.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// About how much longer a pause is than asked for, so that the pauses of many agents do not end together.
+/// About how much longer a pause is than the requested one, so that the pauses of many agents do not end together.
 const PAUSE_SPREAD: Duration = Duration::from_secs(1);
 
 /// The shortest and the longest pause between two probes of an API server that is away. Each probe may cost it a TLS handshake:

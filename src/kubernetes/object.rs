@@ -133,7 +133,7 @@ impl<T: Object> Decoded<T> {
     }
 }
 
-/// Drops annotations and labels that the agent does not read. Returns which of the others are too long to keep.
+/// Drops annotations and labels that the agent does not read. Returns the names of those that are too long to keep.
 fn keep_what_is_read<T: Object>(object: &mut T) -> Option<String> {
     let mut complaints = Vec::new();
     let mut annotations = std::mem::take(&mut object.metadata_mut().annotations);

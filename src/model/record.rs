@@ -25,8 +25,8 @@ pub enum Cause {
     /// The time of an operator's override is over.
     #[display("override ended")]
     OverrideEnded,
-    /// A container was about to reach a limit. The guard raised the limit, or could not. The text is what the guard saw, as
-    /// part of a sentence about the container, or None if the message says so elsewhere.
+    /// A container was about to reach a limit. The guard raised the limit, or could not. The text is the guard's
+    /// observation, as part of a sentence about the container, or None if the message has it elsewhere.
     #[display("guard: container {_0} {}{}", guarded(*_1), _2.as_ref().map(|why| format!(" (it {why})")).unwrap_or_default())]
     Guard(String, Resource, Option<String>),
     /// A temporary limit is not needed any more, or not all of it.
@@ -55,7 +55,7 @@ pub enum Cause {
     ChangeLost,
     #[display("container started")]
     ContainerStarted,
-    /// The agent started and checks what it finds.
+    /// The agent started and checks every pod.
     #[display("agent started")]
     AgentStarted,
     #[display("periodic check")]
@@ -87,11 +87,11 @@ pub struct HookEnd {
     pub how: Result<String, String>,
     /// The beginning of the hook's output, which only `vscalectl` shows.
     pub output: String,
-    /// What the hook left, if it ran because its container was about to reach a limit.
+    /// The evidence of the hook, if it ran because its container was about to reach a limit.
     pub evidence: Option<Evidence>,
 }
 
-/// What a hook left before its container reached a limit that could not grow.
+/// The evidence that a hook left before its container reached a limit that could not grow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Evidence {
     /// The file that the hook named. The text comes from the container.
@@ -111,7 +111,7 @@ impl HookEnd {
     }
 }
 
-/// Why the cgroups do not get what the spec says.
+/// Why the cgroups do not get the amounts of the spec.
 #[derive(Debug, Clone, PartialEq, Eq, strum::IntoStaticStr)]
 pub enum Withheld {
     /// The kubelet has no room for the resize now, and tries again when that changes. Holds the kubelet's message.
@@ -125,7 +125,7 @@ pub enum Withheld {
     Unanswered(String),
     /// The agent has not asked the kubelet yet, because the targets still change from one moment to the next.
     Postponed(String),
-    /// The API server is away. The cgroups get what an operator set all the same.
+    /// The API server is away. The cgroups get an operator's values all the same.
     SpecLater(String),
 }
 
@@ -155,8 +155,8 @@ pub enum Outcome {
     Unchanged,
     /// Every cgroup file has the desired value, but the runtime's stored spec is still the old one.
     RuntimeOwed(String),
-    /// The API server has the wanted amounts, but the kubelet does not grant them, yet or at all. The cgroups keep
-    /// what the kubelet granted before.
+    /// The API server has the wanted amounts, but the kubelet does not grant them, yet or at all. The
+    /// cgroups keep the earlier grant.
     Withheld(Withheld),
     /// The pass wrote nothing: a check before the first step failed. The text says which, with the numbers.
     Refused(String),
@@ -164,8 +164,8 @@ pub enum Outcome {
     Interrupted(String),
     /// A step failed, and the pass undid all steps before it.
     RolledBack(String),
-    /// A step failed, and so did undoing the steps before it. The next pass starts from what the files hold.
-    /// The text says what failed, and which step was not undone.
+    /// A step failed, and so did undoing the steps before it. The next pass starts from the values of the files.
+    /// The text names the failure, and the step that was not undone.
     Incomplete(String),
     Hook(HookEnd),
 }
@@ -181,7 +181,7 @@ impl Outcome {
         self.holds() || matches!(self, Self::Withheld(_))
     }
 
-    /// Notes that the API server denied the wanted amounts, and that the pass was to restore what was granted before.
+    /// Notes that the API server denied the wanted amounts, and that the pass was to restore the earlier grant.
     pub(crate) fn deny(&mut self, why: &str) {
         let reason = match self.reason() {
             Some(more) => format!("{why}; what was granted before is not there yet: {more}"),

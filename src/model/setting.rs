@@ -204,7 +204,7 @@ impl Serialize for Setting {
     }
 }
 
-/// What a cgroup holds, or should hold: at most one value for each file. The agent leaves absent files alone.
+/// The values that a cgroup holds, or should hold: at most one for each file. The agent leaves absent files alone.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 #[serde(transparent)]
 pub struct Settings(BTreeMap<ControlFile, Setting>);

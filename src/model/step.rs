@@ -206,7 +206,7 @@ pub struct PodTree {
 }
 
 impl PodTree {
-    /// What the cgroup of that target holds, if it exists.
+    /// The values of the cgroup of that target, if it exists.
     pub fn get(&self, target: &Target) -> Option<&Settings> {
         match target {
             Target::Pod => Some(&self.pod),

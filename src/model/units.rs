@@ -17,7 +17,7 @@ pub enum Resource {
 }
 
 impl Resource {
-    /// Both, in the order in which every list has them.
+    /// All resources, in list order.
     pub const ALL: [Self; 2] = [Self::Cpu, Self::Memory];
 
     /// The name in the Kubernetes API, and of the kernel's controller.

@@ -2,8 +2,8 @@
 //! from any fixed moment.
 //!
 //! In come kills of the log with their time, and rises of containers' counters with the two times of reading. Out comes
-//! every kill once, with the certain facts told apart from the uncertain. A counter tells for certain that a container
-//! lost a process. The log tells which process the kernel killed and why, but often not where. So:
+//! every kill once, marked certain or uncertain. A counter proves that a container lost a process. The log shows which
+//! process the kernel killed and why, but often not where. So:
 //!
 //! * The joiner returns a kill at once if the log names its cgroup, or `/proc` still knew the cgroup. Later this kill
 //!   accounts for one rise of its container.
@@ -44,8 +44,8 @@ pub(super) const SLACK: Duration = Duration::from_millis(50);
 /// In a flood, kills and rises form one group without an end. The joiner decides a group of this age with what it
 /// knows, and leaves the newer half of this time undecided. One side may be stuck, hence so long.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The same for a group of more kills and rises than this, at this age by both sides: the time of matching grows faster
-/// than the size of the group.
+/// [`PATIENCE`] for a group of more kills and rises than this, by the ages of both sides: the time of matching grows
+/// faster than the size of the group.
 const FLOOD: (usize, Duration) = (128, Duration::from_secs(1));
 /// The most kills and rises that may wait, for the same reason.
 const MOST_WAITING: usize = 1024;

@@ -192,7 +192,7 @@ impl KmsgReader {
         self.source.is_none().then_some(self.try_at)
     }
 
-    /// Asks for a read of syslog(2), which cannot be waited for.
+    /// Requests a read of syslog(2), which cannot be waited for.
     pub const fn wake(&mut self) {
         if let Some(Source::Syslog(syslog)) = &mut self.source {
             syslog.wake();
@@ -200,7 +200,7 @@ impl KmsgReader {
     }
 
     /// The reader has returned everything that the kernel logged before this moment of CLOCK_MONOTONIC. Returns `None`
-    /// before the reader first reached the end. A closed log tells nothing more.
+    /// before the reader first reached the end. A closed log has no further events.
     pub const fn read_up_to(&self) -> Option<Duration> {
         match self.source {
             Some(_) => self.read_up_to,

@@ -1,7 +1,7 @@
 //! Finds OOM kills: which processes the kernel killed, why, and in which containers.
 //!
 //! The kernel reports kills in two places. Its log has the detail (process, size, limit) but holds back all but ten
-//! reports in five seconds. The counters in cgroup files ([`counters`]) miss no kill and tell only how many there were.
+//! reports in five seconds. The counters in cgroup files ([`counters`]) miss no kill and show only the number.
 //! So the counters decide how many kills there were, and the log explains them.
 //!
 //! ```text

@@ -69,7 +69,7 @@ impl LineNumbers {
     pub(super) fn line(&mut self, logged: Duration) -> Numbers {
         let is_at_end = std::mem::replace(&mut self.is_at_end, false);
         if let Some(kills) = self.machine.complete_at(logged).filter(|_| is_at_end) {
-            // Earlier lines told of all these kills, and this line is the first one since.
+            // Earlier lines reported all these kills, and this line is the first one since.
             self.ahead = kills.checked_sub(self.read);
         }
         self.read += 1;

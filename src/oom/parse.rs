@@ -11,8 +11,8 @@
 //!
 //! Each `Killed process` line is a kill; all other lines only explain kills. The parser joins lines by pid, because
 //! reports of several CPUs may interleave. The kernel prints only ten reports in five seconds, so a kill without a
-//! report of its own must never be explained by the report of another. What is not certain stays unknown; the counters
-//! tell the rest.
+//! report of its own must never be explained by the report of another. Uncertain facts stay unknown; the counters
+//! have the number of kills.
 //!
 //! For a cgroup that is killed as a whole (`memory.oom.group`) the kernel logs the chosen victim, then the name of the
 //! group, then every process in the group, the chosen one a second time (`oom_kill_process`, from Linux 4.19 to at
@@ -32,7 +32,7 @@ const BURST: usize = 10;
 /// The parser remembers this many pids before it forgets the old ones.
 const MANY_PIDS: usize = 1024;
 
-/// What lines of the kernel's log tell together.
+/// The event that one or several lines of the kernel's log report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     Kill(Box<Kill>),
@@ -48,7 +48,7 @@ pub enum Event {
 pub struct Parser {
     /// The report that the kernel is printing: who invoked the OOM killer, and how full the cgroup was.
     begun: Option<Kill>,
-    /// Complete reports by the pid of the victim, each as the part of a [`Kill`] that it tells.
+    /// Complete reports by the pid of the victim, each as the part of a [`Kill`] that it has.
     reports: HashMap<u32, Kill>,
     group: Option<Group>,
     last_kill: Option<Kill>,
@@ -107,7 +107,7 @@ impl Parser {
         oldest.is_some_and(|oldest| within(*oldest, at))
     }
 
-    /// The number of lines that told of a kill, whether or not an earlier line told of the same kill.
+    /// The number of lines that reported a kill, second reports of the same kill included.
     pub const fn kill_lines(&self) -> u64 {
         self.kill_lines
     }

@@ -22,7 +22,7 @@ pub struct OomReport {
     /// The idempotency key: the same for this kill across retries and restarts of the agent,
     /// and unique among all nodes.
     pub id: String,
-    /// When the kernel killed, by the wall clock. If only a counter tells, when the agent read its rise.
+    /// When the kernel killed, by the wall clock. For a kill without a record, when the agent read the counter's rise.
     pub time: Timestamp,
     #[serde(flatten)]
     pub facts: KillFacts,
@@ -157,6 +157,6 @@ pub(crate) mod shared {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OwnWrite {
     pub time: Timestamp,
-    /// The file, its old and its new value, in words.
+    /// The file with its old and its new value, in words.
     pub what: String,
 }

@@ -1,10 +1,10 @@
-//! What every cgroup of a pod must hold.
+//! The values that every cgroup of a pod must hold.
 //!
-//! Input: a pod, the requirements decided for its containers, and the node's traits. Output: a [`Hierarchy`] with the shares
-//! and limits of the pod's cgroup and of each container that runs for the pod's whole life. A hierarchy answers two
-//! questions: what a pod that is [created](Hierarchy::created) with these requirements holds, and which of these values the
-//! agent has a reason to [write](Hierarchy::wanted). The difference is undeclared limits: they are unbounded in a new pod, and
-//! the agent does not change what another process has made of them.
+//! Input: a pod, the requirements decided for its containers, and the node's traits. Output: a [`Hierarchy`] with the
+//! shares and limits of the pod's cgroup and of each container that runs for the pod's whole life. A hierarchy answers
+//! two questions: what a pod that is [created](Hierarchy::created) with these requirements holds, and which of these
+//! values the agent has a reason to [write](Hierarchy::wanted). The difference is undeclared limits: they are unbounded
+//! in a new pod, and the agent does not change the value that another process has written.
 //!
 //! The rules are the kubelet's: `ResourceConfigForPod` (`pkg/kubelet/cm/helpers_linux.go`) for the pod,
 //! `generateLinuxContainerResources` (`pkg/kubelet/kuberuntime/kuberuntime_container_linux.go`) for containers.
@@ -24,7 +24,7 @@ use super::shrink::Holds;
 /// A declared limit that bounds nothing: that of a container that is kept without one.
 const UNBOUNDED: Bytes = Bytes::new(u64::MAX);
 
-/// What one cgroup is given. An absent limit is undeclared. A limit that is set is not zero.
+/// The shares and limits of one cgroup. An absent limit is undeclared. A limit that is set is not zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Allowance {
     /// The share of the parent's cpu time when it is scarce.
@@ -35,7 +35,7 @@ pub struct Allowance {
     pub period_us: Option<u64>,
 }
 
-/// What all cgroups of a pod are given.
+/// The shares and limits of all cgroups of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
     /// The class, which decides where the pod's cgroup is. No resize changes the class.
@@ -49,8 +49,8 @@ pub struct Hierarchy {
     traits: NodeTraits,
 }
 
-/// What the cgroups of `pod` are given once its containers have the requirements in `targets`. A container that is absent from
-/// them has those of its spec. The API server's defaults need not be filled in.
+/// The shares and limits of a pod's cgroups once its containers have the requirements in `targets`. An absent container
+/// has those of its spec. The API server's defaults need not be filled in.
 pub fn hierarchy(pod: &Pod, targets: &[NamedRequirements], traits: &NodeTraits) -> Hierarchy {
     let effective = EffectivePod::new(pod, targets, traits.kubelet);
     let containers = effective
@@ -159,7 +159,7 @@ impl Hierarchy {
         self
     }
 
-    /// What every file reads in a pod that is created like this, and what its runtime has stored.
+    /// The values of every file in a pod that is created like this, and of the specs that its runtime has stored.
     pub fn created(&self) -> PodValues {
         self.values(true)
     }
@@ -212,7 +212,7 @@ impl Allowance {
         settings.into_iter().flatten().collect()
     }
 
-    /// What the kubelet tells the runtime: exact amounts, because the runtime rounds when it writes files.
+    /// The kubelet's request to the runtime: exact amounts, because the runtime rounds when it writes files.
     fn spec(&self, undeclared: bool) -> CriResources {
         let (cpu, memory) = self.limits(undeclared);
         CriResources {
@@ -357,7 +357,7 @@ impl<'a> EffectivePod<'a> {
         self.containers.iter().filter(|container| container.runs)
     }
 
-    /// What the containers need together: the sum over all that run for the pod's whole life, or the largest init step.
+    /// The needs of all containers: the sum over all that run for the pod's whole life, or the largest init step.
     fn total(&self, of: impl Fn(&Requirements) -> ResourceList + Copy) -> ResourceList {
         let sum = self.running().fold(ResourceList::default(), |sum, container| {
             sum.combine(of(&container.resources), u64::saturating_add)
@@ -365,7 +365,7 @@ impl<'a> EffectivePod<'a> {
         self.init_steps(of).fold(sum, |sum, step| sum.combine(step, u64::max))
     }
 
-    /// What the pod needs while each init container starts: the container's own amounts, and those of all sidecars
+    /// The pod's needs while each init container starts: the container's own amounts, and those of all sidecars
     /// that were started before it.
     fn init_steps(&self, of: impl Fn(&Requirements) -> ResourceList) -> impl Iterator<Item = ResourceList> {
         let init = self.containers.iter().filter(|container| container.init);
@@ -379,7 +379,7 @@ impl<'a> EffectivePod<'a> {
     }
 }
 
-/// What a pod requests of its node once its containers have the requirements in `targets`:
+/// The pod's requests once its containers have the requirements in `targets`:
 /// `PodRequests`, defaults and overhead included.
 pub fn pod_requests(pod: &Pod, targets: &[NamedRequirements], kubelet: KubeletVersion) -> ResourceList {
     EffectivePod::new(pod, targets, kubelet).requests()

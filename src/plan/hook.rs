@@ -1,4 +1,4 @@
-//! Hooks: how a container learns of a change of its memory limit. Pure.
+//! Hooks: how the agent notifies a container of a change of its memory limit. Pure.
 //!
 //! A pod's own annotations configure them, for all of its containers or, with `.NAME` after the annotation, for one container.
 //! Only the container's own runtime runs a hook, with the container's own rights.
@@ -12,11 +12,11 @@ use crate::model::Bytes;
 use crate::model::objects::Pod;
 use crate::model::objects::annotation::HOOKS;
 
-/// How long a hook may take, and memory use may take to fall after it, if the pod does not say so.
+/// How long a hook may take, and memory use may take to fall after it, without an annotation of the pod.
 const WAIT: Duration = Duration::from_secs(30);
 const SHORTEST_WAIT: SignedDuration = SignedDuration::from_secs(1);
 const LONGEST_WAIT: SignedDuration = SignedDuration::from_mins(2);
-/// The memory that is kept for evidence, if the pod does not say how much.
+/// The memory that is kept for evidence, without an annotation of the pod.
 const MEMORY: Bytes = Bytes::new(64 << 20);
 const MOST_MEMORY: Bytes = Bytes::new(64 << 30);
 /// The longest path that the agent takes from a hook's output, in bytes.

@@ -146,7 +146,7 @@ fn flush(steps: &mut Vec<Step>, run: &mut Settings, pod: &mut Settings) {
     }
 }
 
-/// What systemd writes to the files for these properties: it keeps quotas in whole percents.
+/// The values that systemd writes to the files for these properties: it keeps quotas in whole percents.
 pub(super) fn systemd_keeps(told: &Settings) -> Settings {
     let rounded = told.cpu_max().map(CpuMax::systemd_rounded);
     told.iter()
@@ -176,7 +176,7 @@ fn spec_change(stored: &CriResources, wanted: &CriResources, page: PageSize) -> 
     (to != CriResources::default()).then_some(Change::Spec { from, to })
 }
 
-/// What the kernel gets for a stored spec.
+/// The kernel's values for a stored spec.
 fn meaning(spec: &CriResources, page: PageSize) -> (Option<CpuShares>, CpuMax, MemoryLimit) {
     // Zero and less means "not specified" or unbounded.
     let positive = |number: Option<i64>| u64::try_from(number?).ok().filter(|number| *number > 0);

@@ -16,7 +16,7 @@ use crate::model::{Bytes, NamedRequirements, PodTree};
 pub struct LowPodLevel {
     /// The limit of the pod's cgroup, in bytes.
     pub holds: Bytes,
-    /// The sum of what the containers may use, in bytes.
+    /// The sum of the containers' limits, in bytes.
     pub needs: Bytes,
 }
 

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use crate::model::objects::Node;
 use crate::model::{AskWhenFull, Resource, ResourceList};
 
-/// What a node has for its pods, and the source of these amounts.
+/// The amounts that a node has for its pods, and their source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Capacity {
     /// An unset amount is unknown, and bounds nothing.
@@ -26,7 +26,7 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// From the Node object: what the reservations for the kubelet and the system leave.
+    /// From the Node object: the amounts without the reservations for the kubelet and the system.
     pub const ALLOCATABLE: &str = "allocatable";
     /// From the kernel: processors online, `MemTotal`.
     pub const MACHINE: &str = "all this machine has";
@@ -47,7 +47,7 @@ impl Capacity {
     }
 }
 
-/// The sum of what all pods of a node take.
+/// The sum of the requests of all pods of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NodeRequests {
     /// By the pods' priority.
@@ -56,7 +56,7 @@ pub struct NodeRequests {
 }
 
 impl NodeRequests {
-    /// What the other pods take, for a pod that takes `own`.
+    /// The requests of the other pods, for a pod that takes `own`.
     pub fn others(&self, own: ResourceList) -> OtherPods {
         OtherPods {
             take: each(sum(self.taken.values()), own, u64::saturating_sub),
@@ -64,8 +64,8 @@ impl NodeRequests {
         }
     }
 
-    /// What other pods may give up for a pod of this priority that takes `own`. The agent asks the kubelet although the node is
-    /// full, if there would be room without it.
+    /// The requests that other pods may give up for a pod of this priority that takes `own`. The agent asks the kubelet
+    /// although the node is full, if there would be room without it.
     pub fn yields(&self, priority: i64, own: ResourceList, ask: AskWhenFull) -> ResourceList {
         match ask {
             AskWhenFull::Never => ResourceList::default(),
@@ -74,7 +74,7 @@ impl NodeRequests {
         }
     }
 
-    /// Replaces what one of the pods, with this priority, takes.
+    /// Replaces the requests of one of the pods, with this priority.
     pub fn change(&mut self, priority: i64, before: ResourceList, after: ResourceList) {
         let taken = self.taken.entry(priority).or_default();
         *taken = each(each(*taken, before, u64::saturating_sub), after, u64::saturating_add);
@@ -104,10 +104,10 @@ pub struct OtherPods {
     pub pods: usize,
 }
 
-/// What a node has for one of its pods.
+/// The room that a node has for one of its pods.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Room {
-    /// What the node has for all pods.
+    /// The amounts for all pods.
     pub capacity: Capacity,
     pub others: OtherPods,
 }
@@ -123,12 +123,12 @@ pub struct Room {
 )]
 pub struct NoRoom {
     pub resource: Resource,
-    /// What the node has of the resource.
+    /// The node's amount of the resource.
     pub has: u64,
     pub others: u64,
-    /// What the pod takes now.
+    /// The pod's request before the change.
     pub before: u64,
-    /// What the pod would take.
+    /// The pod's request after the change.
     pub after: u64,
 }
 
@@ -139,7 +139,7 @@ impl NoRoom {
 }
 
 impl Room {
-    /// The room if other pods give up what `yields`.
+    /// The room if other pods give up the amounts `yields`.
     #[must_use]
     pub fn without(mut self, yields: ResourceList) -> Self {
         self.others.take = each(self.others.take, yields, u64::saturating_sub);

@@ -66,7 +66,8 @@ impl Quotas {
     /// The key of the pod's own cgroup.
     pub const POD: &'static str = LivePod::POD_CGROUP;
 
-    /// Learns from one cgroup: compares what its files hold with what a kubelet that enforces quotas would have written.
+    /// Learns from one cgroup: compares its files with the values that a kubelet which
+    /// enforces quotas would have written.
     pub fn learn(&mut self, id: &str, held: &Settings, declared: &Settings) {
         let quota = |settings: &Settings| settings.cpu_max().map(|max| max.quota);
         match (quota(held), quota(declared)) {
@@ -96,7 +97,7 @@ impl Quotas {
     }
 }
 
-/// Whether the shares are what the kernel gives a new cgroup.
+/// Whether the shares are those that the kernel gives a new cgroup.
 fn is_default(settings: &Settings) -> bool {
     let files = [ControlFile::CpuShares, ControlFile::CpuWeight];
     files.into_iter().filter_map(|file| settings.get(file)).all(|setting| {

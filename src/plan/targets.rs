@@ -1,4 +1,4 @@
-//! What every cgroup and stored spec of a running pod should hold. Pure.
+//! The values that every cgroup and stored spec of a running pod should hold. Pure.
 //!
 //! A pass writes these values, and `explain` shows them.
 
@@ -7,11 +7,11 @@ use super::scope::WriteScope;
 use super::shrink::Holds;
 use crate::model::{BoundPod, MemoryLimit, NamedRequirements, NodeTraits, PodTree, PodValues, Resource, Target};
 
-/// What a running pod should have, and which of its values the agent writes.
+/// The targets of a running pod, and the values among them that the agent writes.
 #[derive(Debug, Clone)]
 pub struct PodTargets {
     pub bound: BoundPod,
-    /// What the containers should have.
+    /// The targets of the containers.
     pub containers: Vec<NamedRequirements>,
     /// Whether the agent removes limits that the pod does not declare, rather than leaves them alone.
     pub lift_undeclared: bool,
@@ -23,7 +23,7 @@ pub struct PodTargets {
 }
 
 impl PodTargets {
-    /// What the pod's files and stored specs should hold, given what its files hold now.
+    /// The values that the pod's files and stored specs should hold, given the present ones of its files.
     pub fn values(&mut self, held: &PodTree, traits: &NodeTraits) -> PodValues {
         let mut containers = self.containers.clone();
         lift_kept(&self.holds, &mut containers);

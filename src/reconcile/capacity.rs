@@ -1,4 +1,5 @@
-//! The node's capacity: what its pods request, and whether the node has room for more. Pure, and the only place for this.
+//! The node's capacity: the requests of its pods, and whether the node has room for more. Pure, and
+//! the only place for this.
 //!
 //! A recommendation is checked before it comes into force, an operator's override before it is set, and a pass
 //! before it patches the spec. Refusals have the numbers. How much memory is free at a moment is another
@@ -13,7 +14,7 @@ use super::desired::{Recommended, limit_in};
 use super::overrides::{Override, check_assigned};
 use super::pod::PodState;
 
-/// What the node has and what its pods request.
+/// The amounts of the node, and the requests of its pods.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeCapacity {
     /// The capacity in the Node object. Without one, only operators are refused anything.
@@ -56,7 +57,7 @@ impl NodeCapacity {
         capacity
     }
 
-    /// What a pod requests of the node. A pod that has ended requests nothing.
+    /// The requests of a pod. A pod that has ended requests nothing.
     pub(crate) fn requests_of(&self, state: &PodState) -> ResourceList {
         let pod = &state.pod;
         if has_ended(pod) {

@@ -67,7 +67,7 @@ pub(crate) enum Event {
     Pod(String, PodInput),
     /// The kernel killed a process for a limit that a pass had lowered.
     Killed(Arc<OomReport>),
-    /// An operator's request: a function that only looks something up or applies an input.
+    /// An operator's request: a function that only reads the state or applies an input.
     Request(Box<dyn FnOnce(&mut Controller) + Send>),
 }
 

@@ -84,7 +84,7 @@ pub(crate) struct TemporaryLimit {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Denied {
-    /// When the limit ends, whatever the container uses then.
+    /// When the limit ends, regardless of the container's use.
     pub(crate) ends: Timestamp,
     pub(crate) why: String,
 }
@@ -96,7 +96,7 @@ pub(crate) struct GrowthPause {
     pub(crate) until: Timestamp,
     /// How many temporary limits in a row the API server denied.
     pub(crate) times: u32,
-    /// The limits of the container's spec at the denial. With other limits the pause does not count.
+    /// The limits of the container's spec at the denial. The pause ends when the spec has other limits.
     pub(crate) limits: ResourceList,
     /// The denied limit, in bytes or thousandths of a cpu.
     pub(crate) denied: u64,
@@ -169,7 +169,7 @@ impl DesiredState {
         Some(targets)
     }
 
-    /// The targets of every regular container, or else what the spec says.
+    /// The targets of every regular container, or else the amounts of the spec.
     pub(crate) fn targets_or_spec(&self, pod: &Pod) -> Vec<NamedRequirements> {
         self.targets(pod).unwrap_or_else(|| pod.requirements())
     }
@@ -225,8 +225,8 @@ impl DesiredState {
         }
     }
 
-    /// Another client has changed `spec`. The pod's `own` amounts in it count from now on, with the temporary limits on top;
-    /// an override and a recommendation end.
+    /// Yields to another client that has changed `spec`. The pod gets its `own` amounts, with the temporary limits on
+    /// top; an override and a recommendation end.
     pub(crate) fn yield_to(&mut self, own: Vec<NamedRequirements>, spec: &[NamedRequirements]) {
         (self.overridden, self.recommended) = (None, None);
         self.origin = (!self.temporary.is_empty() || !resize::same(&own, spec)).then_some(own);

@@ -198,7 +198,7 @@ fn reset<const N: usize>(gauges: &Gauges<N>, series: impl Iterator<Item = Labels
     }
 }
 
-/// What became of a memory limit that was about to be reached.
+/// The outcome for a memory limit that was about to be reached.
 pub(super) fn growth_outcome(event: &GuardEvent) -> Option<&'static str> {
     Some(match event {
         GuardEvent::Grew { grown, .. } if grown.outcome == Outcome::Applied => "applied",

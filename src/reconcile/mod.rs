@@ -3,10 +3,10 @@
 //! - [`controller`]: turns facts, requests and the clock into inputs, and effects into passes, files and answers. Only
 //!   the controller owns [`pod::Pods`].
 //! - [`pod`]: `PodState × PodInput → PodState + Vec<Effect>`, pure. [`desired`], [`resize`], [`shrink`] and [`work`]
-//!   are its parts; [`overrides`] checks what operators set.
-//! - [`capacity`]: what the node has for its pods.
-//! - [`store`]: what survives a restart.
-//! - [`history`], [`metrics`], [`savings`], [`annotations`]: what the agent publishes about passes and pods.
+//!   are its parts; [`overrides`] checks the values of operators.
+//! - [`capacity`]: the node's room for its pods.
+//! - [`store`]: the state that survives a restart.
+//! - [`history`], [`metrics`], [`savings`], [`annotations`]: the published facts about passes and pods.
 //! - [`inventory`], [`watching`]: which pods run here, and when another process writes their files.
 
 pub(crate) mod annotations;

@@ -1,7 +1,7 @@
 //! The state of one pod and how it changes: `PodState × PodInput → PodState + Vec<Effect>`.
 //!
 //! [`PodState`] holds everything that the agent knows about a pod, and [`PodState::apply`] is the only way to change
-//! it. `apply` compares the state before with the state after, and derives what must follow from every change: save the
+//! it. `apply` compares the state before with the state after, and derives the effects of every change: save the
 //! state, update the guard, move the least limits, watch lower limits, close files. No transition can forget these
 //! effects. No I/O and no clock: time is an argument.
 
@@ -113,7 +113,7 @@ pub(crate) struct NoRoomFor {
     recorded: bool,
 }
 
-/// What stands in the way of growing limits, by container name.
+/// Why the guard may not grow limits, by container name.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct GrowthState {
     /// Why the guard did not grow a memory limit that was about to be reached.
@@ -176,7 +176,7 @@ pub(crate) enum PodInput {
     TurnGiven,
 }
 
-/// What must follow from a change of a pod's state. [`super::controller`] carries every effect out in one place.
+/// A consequence of a change of a pod's state. [`super::controller`] carries every effect out in one place.
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// The saved part of the state has changed.
@@ -203,7 +203,7 @@ pub(crate) enum Effect {
     AdmitRequest(RequestId, OperatorRequest),
     /// Decide again: the amounts that a recommendation is compared with have changed.
     Decide,
-    /// The agent kept something from happening to the pod.
+    /// The agent has avoided a kill, an eviction or throttling.
     Avoided(Avoided),
     /// Lower limits were kept, or undone.
     ShrinkEnded(ShrinkEnd),
@@ -411,8 +411,8 @@ impl PodState {
         (self.work.wakes_at(now), dated.into_iter().flatten().min())
     }
 
-    /// Makes a pass due after a change of what the pod should have or where it runs. What earlier
-    /// passes learnt no longer counts.
+    /// Makes a pass due after a change of what the pod should have or where it runs.
+    /// Resets what earlier passes recorded.
     fn restart(&mut self, cause: Cause, now: Now) {
         self.start_over();
         self.work.request_pass(cause, true, now.instant);

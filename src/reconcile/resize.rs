@@ -31,9 +31,9 @@ pub(crate) struct Resize {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct PreparedResize {
-    /// What the patch gives the spec.
+    /// The amounts that the patch gives the spec.
     pub(crate) targets: Vec<NamedRequirements>,
-    /// The kubelet's grant before the patch: what the spec gets back if the cgroups cannot hold the targets.
+    /// The kubelet's grant before the patch. The spec gets it back if the cgroups cannot hold the targets.
     pub(crate) held: Vec<NamedRequirements>,
     /// The spec before the first patch without an answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -47,7 +47,7 @@ pub(crate) struct PreparedResize {
 const UNANSWERED: usize = 8;
 
 impl PreparedResize {
-    /// The spec before the patches, and what each of them gives it.
+    /// The spec before the patches, and the amounts that each of them gives it.
     fn specs(&self) -> impl Iterator<Item = &Vec<NamedRequirements>> {
         self.earlier.iter().chain([&self.before, &self.targets])
     }
@@ -180,8 +180,8 @@ impl Resize {
         accepted.is_some_and(|accepted| resize::same(&accepted.targets, &pod.requirements()))
     }
 
-    /// Notes the spec that the kubelet has settled on as its grant, whoever patches the spec next. Only where the
-    /// kubelet says which spec it means: otherwise the fast path may have written the limits in force.
+    /// Notes the spec that the kubelet has settled on as its grant, for every later patch of the spec. Only where the
+    /// kubelet reports the generation of that spec: otherwise the fast path may have written the limits in force.
     pub(crate) fn observe_settled(&mut self, pod: &Pod) {
         let seen = |accepted: &&mut AcceptedResize| accepted.generation <= pod.status.observed_generation;
         if let Some(accepted) = self.accepted.as_mut().filter(seen)

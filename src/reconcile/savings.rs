@@ -31,7 +31,7 @@ const SERIES_STAY: SignedDuration = SignedDuration::from_hours(2);
 /// How long the counters of a new workload are shown as zero: scrapers see the first count as a rise.
 const SHOWN_AS_ZERO: SignedDuration = SignedDuration::from_mins(2);
 
-/// What the agent kept from happening to a pod.
+/// An event that the agent has avoided for a pod.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Avoided {
     /// A container used more memory than its limit was before the guard raised it.
@@ -148,8 +148,8 @@ impl Savings {
         SavingsReport { since, workloads }
     }
 
-    /// Updates the metrics of what the pods request, and ends the series of workloads without a pod or a count for
-    /// [`SERIES_STAY`].
+    /// Updates the metrics of the pods' requests, and ends the series of workloads without a pod
+    /// or a count for [`SERIES_STAY`].
     pub(crate) fn show<'a>(&self, pods: impl Iterator<Item = &'a PodState>, now: Timestamp) {
         let mut series = self.metrics.series();
         let Series { total, workloads } = &mut *series;
@@ -286,7 +286,7 @@ impl Collector for SavingsMetrics {
     }
 }
 
-/// What each of these pods requested before and requests now. A pod that waits for its kubelet has neither amount.
+/// The requests of each of these pods, before and now. A pod that waits for its kubelet has neither amount.
 fn requested<'a>(pods: impl Iterator<Item = &'a PodState>) -> impl Iterator<Item = (&'a PodState, WorkloadSavings)> {
     let clear = pods.filter(|state| state.drift.resize == ResizeStatus::Clear);
     clear.filter_map(|state| {

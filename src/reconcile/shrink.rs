@@ -1,6 +1,6 @@
 //! One pod's shrinks: its turn, the watch after a pass, and shrinks that were undone. Pure.
 //!
-//! [`crate::plan::shrink`] has the rules: how to lower a limit, and what counts as harm. A pass lowers the limit.
+//! [`crate::plan::shrink`] has the rules: how to lower a limit, and how to recognise harm. A pass lowers the limit.
 //! This state keeps the results.
 
 use jiff::{SignedDuration, Timestamp};
@@ -59,7 +59,7 @@ impl ShrinkState {
         self.watched.map(|number| (number, self.recent.as_slice()))
     }
 
-    /// Notes the end of a watch. A watch that a later one has replaced counts no longer.
+    /// Notes the end of a watch. Ignores a watch that a later one has replaced.
     pub(crate) fn watch_ended(&mut self, number: u64, verdict: Verdict, now: Timestamp) -> Option<ShrinkEnd> {
         self.watched.take_if(|watched| *watched == number)?;
         self.turn = None;

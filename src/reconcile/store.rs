@@ -1,4 +1,5 @@
-//! What survives a restart: for each pod the desired state ([`DesiredState`]) and the patches of its spec ([`Resize`]).
+//! The state that survives a restart: of each pod the desired state ([`DesiredState`]) and the
+//! patches of its spec ([`Resize`]).
 //!
 //! One JSON file, replaced whole ([`files::replace_atomically`]). A file that cannot be parsed is renamed, never
 //! overwritten and never used in part. A task of its own writes the file: the controller never waits for the disk. The task
@@ -167,12 +168,12 @@ fn failed(action: &str, path: &Path, error: &io::Error) -> Error {
     anyhow!("{action} {path}: {error}; check that stateDir exists, is writable and has free space")
 }
 
-/// What survives a restart, as the controller keeps it, and the task that saves it.
+/// The state that survives a restart, as the controller keeps it, and the task that saves it.
 #[derive(Debug)]
 pub(crate) struct Store {
     /// Whether the state has changed since the latest save.
     pub(crate) dirty: bool,
-    /// What an earlier agent saved, without the pods that discovery has found.
+    /// The saved pods of an earlier agent, without those that discovery has found.
     pub(crate) restored: Restored,
     /// The files that name the pods this agent has written to.
     pub(crate) limit_files: Arc<LimitFiles>,

@@ -35,7 +35,7 @@ pub(crate) enum OperatorRequest {
 /// The passes of one pod.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct WorkItem {
-    /// Counts changes of what a pass starts from. The result of a pass with an earlier generation does
+    /// Counts changes of the facts that a pass starts from. The result of a pass with an earlier generation does
     /// not describe the pod now.
     pub(super) generation: u64,
     /// The number of the pass that runs. A pod has at most one.
@@ -85,7 +85,7 @@ impl WorkItem {
         if rank(&cause) > rank(&Cause::Kubelet) {
             pending.not_before = None;
         }
-        // A decision says more in the history than an observation, and is timed from its own moment.
+        // A decision outranks an observation in the history, and is timed from its own moment.
         if rank(&cause) > rank(&pending.cause) {
             (pending.cause, pending.since) = (cause, now);
         }
@@ -160,7 +160,7 @@ const fn rank(cause: &Cause) -> u8 {
         Cause::Guard(..) => 7,
         Cause::Recommendation(..) | Cause::BoostEnded { .. } => 8,
         Cause::Operator(..) | Cause::Released(..) => 9,
-        // Harm says more than a decision.
+        // A failed shrink outranks a decision.
         Cause::FailedShrink { .. } => 10,
     }
 }

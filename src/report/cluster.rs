@@ -1,9 +1,9 @@
 //! Delivery as Kubernetes Events: reports → Events at the API server, as [`events`](super::events) plans them.
 //!
-//! In come the reports of a [`ReportQueue`] and [`PodMetadata`]; out go Events. The delivery acknowledges the reports of an Event
-//! once the API server has it. While the API server is away, or a right is missing, everything waits in the log, and the link's
-//! state says what is missing. Where the API server will never take an Event on a pod (the pod's namespace is gone, or a quota
-//! is used up), the Event is about the node instead.
+//! In come the reports of a [`ReportQueue`] and [`PodMetadata`]; out go Events. The delivery acknowledges the reports
+//! of an Event once the API server has it. While the API server is away, or a right is missing, everything waits in the
+//! log, and the link's state gives the reason. Where the API server will never take an Event on a pod (the pod's
+//! namespace is gone, or a quota is used up), the Event is about the node instead.
 //!
 //! An [`EventPlan`] makes Events: [`PodEvents`](super::events::PodEvents) for people, [`RecommenderPlan`] for a VPA recommender.
 
@@ -27,7 +27,7 @@ use crate::report::log::Pending;
 use crate::report::metrics::ReportOutcome;
 use crate::report::reporter::{Deliver, Ended, ReportQueue, until};
 
-/// What the agent knows now besides the reports.
+/// The agent's facts about pods, besides the reports.
 pub trait PodMetadata: fmt::Debug + Send + Sync {
     /// Waits until the pods of the node are known for the first time. An agent that begins while the API server is away
     /// knows no pod by name.
@@ -202,14 +202,14 @@ pub trait EventPlan: fmt::Debug + Send + Sync {
     /// When [`Self::next_event`] has something, if no more reports come: in the past if now, never if none waits.
     fn ready_at(&self) -> Option<Instant>;
 
-    /// The next Event that may be sent now. Adds the numbers of reports that no Event will tell of to `withheld`.
+    /// The next Event that may be sent now. Adds the numbers of reports that get no Event to `withheld`.
     fn next_event(&mut self, now: Instant, metadata: &dyn PodMetadata, withheld: &mut Vec<u64>)
     -> Option<PlannedEvent>;
 
     /// Forgets the reports that wait. Events that were sent still count against the rates.
     fn start_over(&mut self);
 
-    /// What is to be in a file after each Event, and its path.
+    /// The content of the plan's file after each Event, and its path.
     fn memory(&self) -> Option<(&Path, &[LastEvent])> {
         None
     }
@@ -255,7 +255,7 @@ impl EventPlan for RecommenderPlan {
         let now = Instant::now();
         match self.events.screen(&pending.report, Timestamp::now()) {
             Ok(()) => self.waiting.push_back((now + SETTLE, pending)),
-            // No Event will tell of it, whatever becomes of the container.
+            // The report gets no Event, regardless of the container's state.
             Err(_) => self.waiting.push_front((now, pending)),
         }
     }

@@ -25,7 +25,7 @@ impl Destination {
         self.into()
     }
 
-    /// How many reports the destination may hold unacknowledged. One Event can tell of many reports that it holds,
+    /// How many reports the destination may hold unacknowledged. One Event can cover many reports,
     /// so there it is more.
     pub const fn window(self) -> usize {
         match self {

@@ -10,7 +10,7 @@ use super::log::{LogStatus, Totals};
 use crate::observe::metrics::{Counters, Gauges, Labels, gauge, labels, register};
 
 labels! {
-    /// What became of a report for one destination.
+    /// The outcome of a report for one destination.
     pub enum ReportOutcome {
         Sent = "sent",
         SentAgain = "sent_again",
@@ -19,7 +19,7 @@ labels! {
         Refused = "refused",
     }
 
-    /// What became of an attempt to reach a destination of reports.
+    /// The outcome of an attempt to reach a destination of reports.
     pub enum LinkOutcome {
         Established = "established",
         Failed = "failed",

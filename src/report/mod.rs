@@ -9,7 +9,7 @@
 //! - [`Reporter`]: starts it all, stores kills, and waits for the disk, once for many of them.
 //! - [`Deliver`]: a way to a destination, in a task of its own with a [`ReportQueue`] of its own; a dead one delays no other.
 //! - [`grpc`]: delivery over `proto/vscaled/report/v1`.
-//! - [`cluster`]: delivery as Kubernetes Events; [`events`]: which Events tell of a stream of reports. Pure.
+//! - [`cluster`]: delivery as Kubernetes Events; [`events`]: plans the Events for a stream of reports. Pure.
 //!
 //! No part of this loses a kill silently, counts one twice for the same destination, or waits for a destination while a kill
 //! is to be stored.

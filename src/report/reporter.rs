@@ -32,7 +32,7 @@ const RETRY_EVERY: Duration = Duration::from_secs(5);
 
 /// The usual wait after the first failure of a delivery, about.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// The usual longest, unless the destination asks for more.
+/// The longest retry wait, before `Retry-After`.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// A way to a destination. Each runs in a task of its own: one that hangs delays no other.
@@ -45,7 +45,7 @@ pub trait Deliver: fmt::Debug + Send + 'static {
     fn run(self: Box<Self>, queue: ReportQueue) -> BoxFuture<'static, ()>;
 }
 
-/// The running tasks of reporting: stores kills, and knows how the destinations are doing. Cheap to clone.
+/// The running tasks of reporting: store kills, and publish the state of each destination. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Reporter {
     log: SharedLog,
@@ -174,7 +174,7 @@ impl SharedLog {
         self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Brings to the disk what it lacks, until reporting has ended.
+    /// Writes missing entries to the disk, until reporting has ended.
     async fn keep_saved(self) -> Result<(), Ended> {
         let mut status = self.status.subscribe();
         loop {

@@ -47,7 +47,7 @@ impl Default for Deadlines {
     }
 }
 
-/// A client of a runtime that speaks CRI v1 behind a unix socket. Clones are cheap and share one connection. The first call
+/// A client of a runtime that serves CRI v1 at a unix socket. Clones are cheap and share one connection. The first call
 /// connects, and so does the first call after the runtime restarted.
 #[derive(Debug, Clone)]
 pub struct Cri {

@@ -1,4 +1,4 @@
-//! What can go wrong between vscaled and a container runtime, with the call, the socket and the container named.
+//! The errors of calls to a container runtime, with the call, the socket and the container named.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -49,8 +49,8 @@ impl RuntimeError {
 pub enum Problem {
     #[error("the socket does not exist: is the runtime running, and is its socket's directory mounted here?")]
     NoSocket,
-    /// No process answers at the socket, or the connection broke: the error of the kernel or of the transport, and what an
-    /// operator should check.
+    /// No process answers at the socket, or the connection broke: the error of the kernel or of the transport, and the
+    /// next step of an operator.
     #[error("the runtime is unavailable: {0}")]
     Unavailable(String),
     /// The runtime accepted the connection and did not answer in time. An update may or may not have happened.
@@ -81,7 +81,7 @@ impl Problem {
         Self::Unusable(format!("the runtime's answer makes no sense: {what}"))
     }
 
-    /// The process at the socket is not a CRI v1 runtime; `next` is what an operator should check.
+    /// The process at the socket is not a CRI v1 runtime; `next` is the next step of an operator.
     pub(super) fn not_cri(cause: impl Display, next: &str) -> Self {
         Self::Unusable(format!("no CRI v1 runtime is behind this socket: {cause}; {next}"))
     }

@@ -31,7 +31,7 @@ pub use error::{Problem, RuntimeError};
 pub use events::{EventStream, RuntimeEvent};
 pub use metrics::RuntimeMetrics;
 
-/// What the agent needs of a container runtime. Every call ends with an answer, an error or its deadline.
+/// The calls of the agent to a container runtime. Every call ends with an answer, an error or its deadline.
 #[tonic::async_trait]
 pub trait ContainerRuntime: Debug + Send + Sync {
     /// The runtime's name, version and cgroup driver.
@@ -109,8 +109,8 @@ pub struct RuntimeInfo {
     pub version: String,
     /// Decides how the runtime's cgroups are called.
     pub kind: RuntimeKind,
-    /// The cgroup driver, if the runtime says (`RuntimeConfig`: containerd from 2.0, CRI-O from 1.28). `None` is never a
-    /// default: the caller looks at the tree.
+    /// The cgroup driver, if the runtime reports it (`RuntimeConfig`: containerd from 2.0, CRI-O from 1.28). `None` is
+    /// never a default: the caller examines the tree.
     pub cgroup_driver: Option<Driver>,
 }
 

@@ -22,7 +22,7 @@ const RATE_OVER: Duration = Duration::from_millis(500);
 /// than the containers cache until then.
 const KEPT_FREE: u64 = 16;
 
-/// What earlier tries have seen of each cgroup of a pod.
+/// The memory use that earlier tries have read, for each cgroup of a pod.
 pub type SeenBefore = BTreeMap<Target, UsageHistory>;
 
 /// The cgroups of one pod whose limits come down.
@@ -102,13 +102,13 @@ impl ShrinkChecks {
         Ok(next.map_or(Next::Ready, Next::Wait))
     }
 
-    /// What the checks have seen, for the next try.
+    /// The memory use that the checks have read, for the next try.
     pub(in crate::actuate) fn seen(&self) -> SeenBefore {
         let seen = |check: &LimitCheck| (check.target.clone(), check.policy.history());
         self.0.iter().map(seen).collect()
     }
 
-    /// What the watch needs to know of a cgroup immediately before its limit is lowered to `to`.
+    /// The state of a cgroup immediately before its limit is lowered to `to`, for the watch.
     pub(in crate::actuate) fn before(&self, target: &Target, last: WatchReading, to: Bytes) -> Before {
         let check = self.0.iter().find(|check| check.target == *target);
         let held = last.memory.held();

@@ -27,7 +27,7 @@ pub struct Lowering {
     pub target: Target,
     pub from: MemoryLimit,
     pub to: Bytes,
-    /// What the cgroup held and did before.
+    /// The cgroup's memory use and refaults before.
     pub before: Before,
 }
 
@@ -42,7 +42,7 @@ pub struct ShrinkReport {
     pub refused: bool,
     /// How long each freeze of a cgroup lasted.
     pub freezes: Vec<std::time::Duration>,
-    /// What the pass saw of the cgroups, for the next try.
+    /// The memory use that the pass has read, for the next try.
     pub seen: SeenBefore,
 }
 

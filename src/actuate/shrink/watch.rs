@@ -1,6 +1,6 @@
 //! Watches a pod after its limits were lowered, apart from any pass.
 //!
-//! Only reads. The controller learns the verdict, and a pass like any other raises the limit again.
+//! Only reads. The controller gets the verdict, and a pass like any other raises the limit again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,9 +12,9 @@ use crate::cgroup::CgroupError;
 use crate::model::{LivePod, Target};
 use crate::plan::shrink::{Trouble, Watch, WatchStep};
 
-/// All watches of a node together use one part in so many of one processor,
+/// The divisor of the part of one processor that all watches of a node together use.
 const SHARE: u32 = 4;
-/// unless a watch would then read later than this.
+/// The longest interval between two readings, even if the watches then use more.
 const LATEST: Duration = Duration::from_secs(1);
 
 /// The end of the watch after a shrink.

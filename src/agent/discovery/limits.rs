@@ -13,7 +13,7 @@ use crate::model::{Bytes, LivePod, MemoryLimit, Target};
 use crate::plan::LowPodLevel;
 use crate::reconcile::inventory::Inventory;
 
-/// The result for one pod, and what it was made of.
+/// The result for one pod, and its inputs.
 #[derive(Debug)]
 pub(super) struct PodLevel {
     live: Arc<LivePod>,

@@ -40,7 +40,7 @@ pub(super) struct OomLinks {
     pub(super) stop: CancellationToken,
     pub(super) audit: Audit,
     pub(super) reporter: Reporter,
-    /// What an earlier agent left in the log.
+    /// The content of the log from an earlier agent.
     pub(super) recovered: Recovered,
 }
 

@@ -58,7 +58,7 @@ impl<S: Fn(Vec<Arc<OomReport>>, Vec<u8>) -> Commit> Recorder<S> {
         let mut tidy = interval(TIDY);
         let mut waiting = Waiting::default();
         loop {
-            // Cancel-safe: neither takes anything unless it returns.
+            // Cancel-safe: both branches take a value only when they return.
             tokio::select! {
                 _ = tidy.tick() => {
                     let now = Instant::now().into_std();
@@ -80,8 +80,8 @@ impl<S: Fn(Vec<Arc<OomReport>>, Vec<u8>) -> Commit> Recorder<S> {
         }
     }
 
-    /// Stores and publishes what waits. While the disk hangs, publishes the kills that come meanwhile. Returns false if the
-    /// watcher has ended before the disk took what waits.
+    /// Stores and publishes the waiting kills. While the disk hangs, publishes the kills that come meanwhile. Returns
+    /// false if the watcher has ended before the disk had the waiting kills.
     async fn store(&mut self, checkpoint: Vec<u8>, waiting: &mut Waiting, batches: &mut mpsc::Receiver<Batch>) -> bool {
         let Waiting { reports, published, .. } = std::mem::take(waiting);
         let mut commit = (self.store)(reports.clone(), checkpoint);

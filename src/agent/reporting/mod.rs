@@ -1,7 +1,6 @@
 //! Starts the receivers that the configuration names.
 //!
-//! [`AgentMetadata`] is what the agent knows of the pods and containers that reports are about: the view of the sources, and
-//! the inventory.
+//! [`AgentMetadata`] describes the pods and containers of reports, from the view of the sources and from the inventory.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,11 +28,11 @@ use crate::report::metrics::ReportMetrics;
 use crate::report::{Deliver, Destination, Report, Reporter};
 use crate::sources::NodeView;
 
-/// The file that keeps when the VPA recommender was told of which container.
+/// The file with the time of each container's latest Event for the VPA recommender.
 const VPA_EVENTS: &str = "vpa-events.json";
 
-/// Opens the kill log and starts to deliver what is pending in it, also to the API server if there is one. Returns what an
-/// earlier agent left: the watcher resumes from its checkpoint. Blocks while it reads the log.
+/// Opens the kill log and starts to deliver its pending reports, also to the API server if there is one. Returns the
+/// log's content from an earlier agent: the watcher resumes from its checkpoint. Blocks while it reads the log.
 pub(super) fn start(
     config: &Config,
     api: Option<ApiClient>,
@@ -87,7 +86,7 @@ fn destinations(config: &Config, api: Option<ApiClient>, known: AgentMetadata) -
     destinations
 }
 
-/// Watches what is wrong with reporting.
+/// The present problems of reporting.
 pub(super) fn problems(reporter: &Reporter) -> watch::Receiver<Vec<String>> {
     let mut status = reporter.status();
     let (sender, problems) = watch::channel(status.borrow().problems());
@@ -99,7 +98,7 @@ pub(super) fn problems(reporter: &Reporter) -> watch::Receiver<Vec<String>> {
     problems
 }
 
-/// Knows pods and containers by the view and the inventory.
+/// Finds pods and containers in the view and in the inventory.
 #[derive(Debug)]
 pub(in crate::agent) struct AgentMetadata {
     pub(in crate::agent) view: watch::Receiver<Arc<NodeView>>,

@@ -1,9 +1,9 @@
 //! Recorded messages → the Events to write. Pure; time is an argument.
 //!
-//! A new message becomes an Event at once, unless the pod or the node exceeds its rate; the first message of a pod and reason ignores
-//! the pod's rate. A repeated message raises the count of its Event: after a second at first, then ever more rarely. A message that
-//! continues another does the same and replaces the text. A message beyond a rate counts in the last Event of its pod and
-//! reason, or is held back.
+//! A new message becomes an Event at once, unless the pod or the node exceeds its rate; the first message of a pod and
+//! reason ignores the pod's rate. A repeated message raises the count of its Event: after a second at first, then ever
+//! more rarely. A message that continues another raises the count likewise and replaces the text. A message beyond a
+//! rate counts in the last Event of its pod and reason, or is held back.
 
 use std::time::{Duration, Instant};
 

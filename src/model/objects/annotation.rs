@@ -2,7 +2,7 @@
 
 /// On a pod: `"true"` leaves the pod alone.
 pub const IGNORE: &str = "vscaled.io/ignore";
-/// On a VPA: `"true"` or `"false"` decides whether the agent acts on the VPA, whatever its mode.
+/// On a VPA: `"true"` or `"false"` decides whether the agent acts on the VPA, regardless of its mode.
 pub const ACT: &str = "vscaled.io/act";
 /// On a VPA: the share of its pods that changed recommendations go to first, such as `10%`.
 pub const CANARY: &str = "vscaled.io/canary";
@@ -23,7 +23,7 @@ pub const HOOKS: [&str; 6] = [
 pub const OBSERVED: &str = "vpaObservedContainers";
 /// On a pod, by VPA's updater: `"true"` once the updater resized the pod in place.
 pub const UPDATED: &str = "vpaInPlaceUpdated";
-/// On a pod, by VPA's webhook: what a container had before its startup boost (`StartupCPUBoostAnnotation`, autoscaler
+/// On a pod, by VPA's webhook: a container's amounts before its startup boost (`StartupCPUBoostAnnotation`, autoscaler
 /// `pkg/utils/annotations`). The container's name follows.
 pub const BOOST_PREFIX: &str = "vpaCpuStartupBoost/";
 /// On a mirror pod: the UID of the static pod (`IsMirrorPod`, kubernetes `pkg/kubelet/types`). The API

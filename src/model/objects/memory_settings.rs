@@ -98,7 +98,8 @@ pub enum SettingSource {
 pub struct MemorySetting {
     pub option: MemoryOption,
     pub source: SettingSource,
-    /// As written, with references to variables replaced. `{…}` stands for what the kubelet fills in when the container starts.
+    /// As written, with references to variables replaced. `{…}` stands for the value that the kubelet
+    /// fills in at the start.
     pub value: String,
     /// The value with the numbers that the kubelet would fill in now for the container's own request and limit.
     #[serde(skip)]
@@ -150,7 +151,8 @@ impl<'a> Variables<'a> {
         }
     }
 
-    /// What the kubelet fills in when the container starts, if that follows from its resources, or else a placeholder.
+    /// The value that the kubelet fills in when the container starts, if it follows from its
+    /// resources, or else a placeholder.
     fn value_from(&self, from: &Value) -> String {
         let text = |field: &str| from.pointer(field).and_then(Value::as_str).unwrap_or_default();
         let resource = text("/resourceFieldRef/resource");

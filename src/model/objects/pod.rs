@@ -25,7 +25,7 @@ pub struct PodSpec {
     pub containers: Vec<Container>,
     /// In order. Init containers with `restartPolicy: Always` are sidecars.
     pub init_containers: Vec<Container>,
-    /// What the runtime class adds to the pod's amounts.
+    /// The amounts that the runtime class adds to the pod's.
     pub overhead: ResourceList,
     /// Pod-level requests and limits (gate PodLevelResources).
     pub resources: Option<Requirements>,
@@ -40,7 +40,7 @@ pub struct PodSpec {
 pub struct Container {
     pub name: String,
     pub resources: Requirements,
-    /// What a change of each resource does to the container.
+    /// The effect of a change of each resource on the container.
     pub resize_policy: Vec<ResizePolicy>,
     /// `Always` makes an init container a sidecar.
     pub restart_policy: Option<String>,
@@ -88,7 +88,7 @@ impl Container {
     }
 }
 
-/// What a change of one resource does to its container.
+/// The effect of a change of one resource on its container.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ResizePolicy {
@@ -136,7 +136,7 @@ pub struct PodCondition {
     pub last_transition_time: Option<Timestamp>,
 }
 
-/// What the kubelet reports about one container.
+/// The kubelet's report about one container.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerStatus {

@@ -136,7 +136,7 @@ pub struct ContainerPolicy {
     pub startup_boost: Option<StartupBoost>,
 }
 
-/// What a VPA changes in a container.
+/// The amounts that a VPA changes in a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum ControlledValues {
     RequestsOnly,

@@ -134,7 +134,7 @@ pub struct NodeStatus {
     pub node_info: NodeInfo,
 }
 
-/// What a kubelet reports about itself.
+/// A kubelet's report about itself.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeInfo {

@@ -69,7 +69,7 @@ impl Floods {
         self.take_all()
     }
 
-    /// The lines of what was only counted.
+    /// The lines with the counts of events without a line.
     pub(super) fn take_all(&mut self) -> Vec<String> {
         let counted = mem::take(&mut self.topics).into_values();
         let more = counted.filter_map(|counted| counted.more);

@@ -80,7 +80,7 @@ fn of_step(record: &ChangeRecord, step: Option<&StepRecord>) -> String {
         ("via", json(step.map(|step| step.change.via().to_string()))),
         ("level", json(step.map(|step| step.target.level()))),
         ("container", json(step.and_then(|step| step.target.container()))),
-        // Absent if one call sets several values, whose names then stand beside their amounts.
+        // Absent if one call sets several values, then each amount carries its name.
         (
             "file",
             json(step.and_then(|step| step.change.file()).map(ControlFile::name)),

@@ -1,5 +1,4 @@
-//! Attributes kills to containers: turns everything known of unreported kills into reports, each kill in one report,
-//! once.
+//! Attributes kills to containers: turns the facts about unreported kills into reports, each kill in one report, once.
 //!
 //! In come events of the log, rises of counters, the pods on the node, and the time. Out come reports and the
 //! [`Checkpoint`] that counts their kills as reported. A kill counts as reported only from the moment its report is
@@ -36,7 +35,7 @@ pub(super) struct SweepTimes {
     pub(super) latest_after: Duration,
 }
 
-/// The unreported kills, and which kills earlier reports told of.
+/// The unreported kills, and the kills of earlier reports.
 #[derive(Debug)]
 pub(super) struct Attribution {
     node: String,
@@ -100,7 +99,7 @@ impl Attribution {
     pub(super) fn log_began(&mut self, numbering: Numbering, now: Duration) {
         let known = self.checkpoint.records.any();
         if known.is_some_and(|record| Numbering::of(record) != numbering) {
-            // The records of the other source cannot be found in this one. The counters tell of the kills until now.
+            // The records of the other source cannot be found in this one. The counters show the kills until now.
             self.checkpoint.records = Records::default();
             self.checkpoint.doubted.clear();
             self.checkpoint.log_from = now;
@@ -290,7 +289,7 @@ impl PendingKill {
 
 /// The longest time between two victims of one group: a slow serial console takes 15 ms for each line.
 const GROUP_GOES_ON: Duration = Duration::from_secs(1);
-/// The same for a group whose cgroup is gone: all its processes have ended.
+/// The longest gap when the group's cgroup is gone: all its processes have ended.
 const GROUP_IS_GONE: Duration = Duration::from_millis(20);
 /// The time between two checks of an incomplete group.
 const CHECK_AGAIN: Duration = Duration::from_millis(2);

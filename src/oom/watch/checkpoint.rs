@@ -23,7 +23,8 @@ const VERSION: u32 = 1;
 pub(super) struct Checkpoint {
     pub(super) version: u32,
     pub(super) boot: BootId,
-    /// Of records from before this moment of CLOCK_MONOTONIC, the counters have told, or no agent is to tell.
+    /// The counters have shown the kills of records from before this moment of CLOCK_MONOTONIC,
+    /// or no agent reports them.
     #[serde(rename = "logFromUs", with = "crate::oom::join::micros")]
     pub(super) log_from: Duration,
     pub(super) records: Records,
@@ -83,7 +84,7 @@ pub(super) struct Records {
     waiting: BTreeMap<u64, RecordFacts>,
 }
 
-/// What an unreported record is known by, beside its content.
+/// The facts about an unreported record, beside its content.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct RecordFacts {
     pub(super) wall: Timestamp,

@@ -53,7 +53,7 @@ struct CounterState {
     inode: u64,
     /// The count of the last read.
     seen: Count,
-    /// The reported part of the count, whether the log or the counter told of the kills.
+    /// The reported part of the count, of kills in the log and of others.
     reported: Count,
     /// Whether this agent has read the counter.
     read: bool,

@@ -32,7 +32,7 @@ pub(super) const NO_LIMIT: u64 = 1 << 60;
 const FIRST_PID_NAMESPACE: &str = "pid:[4026531836]";
 const FIRST_CGROUP_NAMESPACE: &str = "cgroup:[4026531835]";
 
-/// The files that tell more about a kill.
+/// The files read to describe a kill.
 pub(super) trait NodeIo: CounterTree {
     /// The limit and the usage of a cgroup's memory now. Each is absent without a limit, or where the kernel has no
     /// such file. Returns `None` if the cgroup is gone.
@@ -138,7 +138,7 @@ impl NodeFiles {
         Some(self.directory(cgroup)?.join(name))
     }
 
-    /// Reads what `/proc` still knows of a victim: its cgroup, where `/` counts as unknown, and its role in its container.
+    /// Reads a victim's entry in `/proc`, if it still exists: its cgroup, where `/` counts as unknown, and its role.
     pub(super) fn probe(&self, kill: &Kill) -> (Option<CgroupPath>, Role) {
         let root = CgroupPath::root();
         let named = kill.task_cgroup.as_ref().filter(|path| **path != root);

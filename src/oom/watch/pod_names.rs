@@ -1,4 +1,4 @@
-//! Knows the names of the pods and containers of cgroups, also of those that are gone since a short time.
+//! Finds the names of the pods and containers of cgroups, also of those that ended a short time ago.
 //!
 //! In comes the agent's inventory, again and again; out come names and levels for the paths in the kernel's log. A
 //! cgroup that the inventory knows as a container's belongs to that container with everything inside, whatever the

@@ -135,7 +135,7 @@ impl Watcher {
             next = if left > 0 { self.log.next_now() } else { Ok(None) };
         }
         if let Err(error) = next {
-            // The counters also show the kills that the log has told of: read them before the log is closed.
+            // The counters also show logged kills: read them before the log is closed.
             self.sweep();
             let now = Moment::now();
             self.log.close(&error, now.monotonic);
@@ -283,7 +283,7 @@ impl Watcher {
         }
         self.sweep();
         if last != kills {
-            // Kills come in bursts. Frequent sweeps tell which kill was in which cgroup.
+            // Kills come in bursts. Frequent sweeps show which kill was in which cgroup.
             self.log.wake();
             self.schedule.expect(monotonic());
         }

@@ -1,4 +1,4 @@
-//! What a pass does about a pod's resize at the API server, decided once before the pass begins. Pure.
+//! Decides how a pass uses a pod's resize at the API server, once before the pass begins. Pure.
 
 use std::time::Duration;
 
@@ -23,23 +23,24 @@ pub struct AcceptedResize {
     pub targets: Vec<NamedRequirements>,
     /// The spec's generation with these amounts.
     pub generation: i64,
-    /// What the kubelet had granted before.
+    /// The kubelet's grant before the request.
     pub held: Vec<NamedRequirements>,
 }
 
-/// What the agent knows about the resize of a pod whose kubelet resizes in place.
+/// The facts about the resize of a pod whose kubelet resizes in place.
 #[derive(Debug, Clone)]
 pub struct ResizeFacts {
     pub accepted: Option<AcceptedResize>,
     /// The node's room for this pod. None if the node's capacity is unknown.
     pub room: Option<Room>,
-    /// What the scheduler may free for the pod. The agent asks the kubelet if there would be room without it.
+    /// The requests that the scheduler may free for the pod. The agent asks the kubelet if there
+    /// would be room without them.
     pub yields: ResourceList,
     pub kubelet: KubeletVersion,
     /// The message of the kubelet, if it has tried to write the targets and failed.
     pub failed: Option<String>,
-    /// In an emergency the agent patches only after this time: until then the kubelet would write an earlier request over
-    /// what the agent has given since.
+    /// In an emergency the agent patches only after this time: until then the kubelet would write an earlier request
+    /// over limits that the agent has grown since.
     pub too_early: Option<Duration>,
     /// Set while the kubelet has not reported the pod's resources. The agent patches nothing before.
     pub unreported: Option<Unreported>,
@@ -53,23 +54,23 @@ pub struct ResizeFacts {
     pub unanswered: bool,
 }
 
-/// What a pass does about a pod's resize.
+/// How a pass uses a pod's resize.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum ResizeDecision {
     /// The pass writes without the API server.
     #[default]
     Direct,
-    /// The pass patches and writes nothing: the patch is invalid, or (`true`) the node has no room.
+    /// The pass sends no patch and writes nothing: the patch is invalid, or (`true`) the node has no room.
     Refuse(String, bool),
-    /// The pass patches and writes nothing before the kubelet reports the pod's resources. The agent looks again after
-    /// the duration.
+    /// The pass sends no patch and writes nothing until the kubelet reports the pod's resources. The agent
+    /// checks again after the duration.
     Wait(Withheld, Option<Duration>),
     /// The spec needs no patch now.
     Write(Grant),
     Patch(ResizePatch),
 }
 
-/// What the cgroups may hold at the present phase of the resize.
+/// The amounts that the cgroups may hold at the present phase of the resize.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Grant {
     pub targets: Vec<NamedRequirements>,
@@ -92,7 +93,7 @@ pub struct ResizePatch {
     pub changes: Vec<Step>,
     /// The amounts that the spec gets.
     pub targets: Vec<NamedRequirements>,
-    /// What the kubelet has granted so far. The spec gets it back if the cgroups cannot hold the targets.
+    /// The kubelet's grant so far. The spec gets it back if the cgroups cannot hold the targets.
     pub held: Vec<NamedRequirements>,
     /// Whether the spec must still be the one that was read.
     pub ahead: bool,
@@ -103,7 +104,7 @@ pub struct ResizePatch {
 }
 
 impl ResizeFacts {
-    /// What a pass does so that the containers of `pod` get `targets`.
+    /// Decides how a pass gives the containers of `pod` the `targets`.
     pub fn decide(&self, pod: &Pod, targets: &[NamedRequirements], cause: &Cause) -> ResizeDecision {
         let changes = match self.changes(pod, targets) {
             Ok(changes) => changes,
@@ -207,8 +208,8 @@ impl Grant {
         }
     }
 
-    /// The patch waits. The cgroups get what was granted, with the limits that are kept or were grown. That is all that
-    /// a pass in an emergency does.
+    /// The patch waits. The cgroups get the granted amounts, with the limits that are kept or were grown. A pass in
+    /// an emergency does only that.
     fn postponed(phase: &Phase, granted: Vec<NamedRequirements>, cause: &Cause, wait: Duration) -> Self {
         let done = match cause {
             Cause::FailedShrink { .. } => true,
@@ -225,7 +226,8 @@ impl Grant {
         }
     }
 
-    /// The API server is away, so the spec follows later. The cgroups get at once what an operator set or the guard gave.
+    /// The API server is away, so the spec follows later. The cgroups get the values of operators and
+    /// of the guard at once.
     fn spec_later(given: &[NamedRequirements], by_hand: bool, settled: bool, why: &str, wait: Duration) -> Self {
         let then = if by_hand {
             "the kernel has the values now, the spec follows later"
@@ -242,19 +244,19 @@ impl Grant {
         }
     }
 
-    /// Whether the cgroups get what the spec cannot have yet.
+    /// Whether the cgroups get amounts that the spec cannot have yet.
     pub const fn is_written_ahead(&self) -> bool {
         self.ahead && matches!(self.withheld, Some(Withheld::SpecLater(_)))
     }
 }
 
 impl ResizePatch {
-    /// What the cgroups may hold once the API server has applied the patch and returned `pod`.
+    /// The amounts that the cgroups may hold once the API server has applied the patch and returned `pod`.
     pub fn grant(&self, pod: &Pod) -> Grant {
         Grant::new(&Phase::of(pod), &self.targets, &self.held, self.room.clone())
     }
 
-    /// What the cgroups may hold if the API server could not be asked, for the reason `why`.
+    /// The amounts that the cgroups may hold if the API server could not be asked, for the reason `why`.
     pub fn later(&self, why: &str, wait: Duration) -> Grant {
         let given = if self.by_hand { &self.targets } else { &self.held };
         Grant::spec_later(given, self.by_hand, false, why, wait)

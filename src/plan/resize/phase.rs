@@ -1,4 +1,4 @@
-//! The phase of a resize, from what the kubelet reports about the pod, and what the pod takes of its node in that phase.
+//! The phase of a resize, from the kubelet's report about the pod, and the pod's requests in that phase.
 
 use super::super::hierarchy::pod_requests;
 use super::super::room::{NoRoom, Room, larger};
@@ -14,7 +14,7 @@ pub enum Phase {
     Withheld(Withheld),
     /// The kubelet has allocated the amounts and is writing them.
     InProgress,
-    /// The containers run with what the spec says.
+    /// The containers run with the amounts of the spec.
     Settled,
 }
 
@@ -57,8 +57,8 @@ impl Phase {
     }
 }
 
-/// What the kubelet has granted to the containers: the spec once the kubelet has allocated that. Before, and if it could not
-/// write the spec, what was `held` at the time of the request, or else what the kubelet reports.
+/// The kubelet's grant to the containers: the spec once the kubelet has allocated that. Before, and if it could not
+/// write the spec, the amounts `held` at the time of the request, or else those that the kubelet reports.
 pub fn granted(pod: &Pod, phase: &Phase, held: Option<&[NamedRequirements]>) -> Vec<NamedRequirements> {
     match (phase, held) {
         (Phase::InProgress | Phase::Settled, _) => pod.requirements(),
@@ -67,8 +67,9 @@ pub fn granted(pod: &Pod, phase: &Phase, held: Option<&[NamedRequirements]>) -> 
     }
 }
 
-/// What the cgroups get while they cannot have what is wanted: what was granted. But if the kubelet has allocated a lower
-/// memory limit and could not write it, the cgroups get that limit: the kubelet waits until less than that is in use.
+/// The amounts of the cgroups while they cannot have the wanted ones: the grant. But if the kubelet has
+/// allocated a lower memory limit and could not write it, the cgroups get that limit: the kubelet waits until
+/// less than that is in use.
 pub(super) fn meanwhile(
     withheld: &Withheld,
     wanted: &[NamedRequirements],
@@ -86,8 +87,8 @@ pub(super) fn meanwhile(
     granted
 }
 
-/// What the kubelet reports: allocated requests, and limits in force. The spec's amounts count where it reports nothing. The
-/// fast path may have changed what is in force.
+/// The kubelet's report: allocated requests, and limits in force. Takes the spec's amounts where it reports nothing.
+/// The fast path may have changed the limits in force.
 fn reported(pod: &Pod) -> Vec<NamedRequirements> {
     let mut all = pod.requirements();
     for named in &mut all {
@@ -118,7 +119,7 @@ fn runs_with_spec(pod: &Pod) -> bool {
     })
 }
 
-/// Whether the node has room for a pod with the `wanted` amounts, beyond what the kubelet has allocated to the pod.
+/// Whether the node has room for a pod with the `wanted` amounts, beyond the amounts allocated to the pod.
 ///
 /// Errors: [`NoRoom`] with the numbers, for the first resource that does not fit.
 pub fn check_room(room: &Room, pod: &Pod, wanted: &[NamedRequirements], kubelet: KubeletVersion) -> Result<(), NoRoom> {
@@ -133,13 +134,13 @@ pub(super) fn grows(pod: &Pod, wanted: &[NamedRequirements], kubelet: KubeletVer
     Resource::ALL.into_iter().any(grows)
 }
 
-/// What the kubelet has allocated to a pod, according to the pod's status.
+/// The amounts that the kubelet has allocated to a pod, according to the pod's status.
 fn allocated(pod: &Pod, kubelet: KubeletVersion) -> ResourceList {
     pod_requests(pod, &granted(pod, &Phase::of(pod), None), kubelet)
 }
 
-/// What a pod's requests take of its node: what the kubelet has allocated, and what the spec asks for until the kubelet has
-/// answered. A resize that waits for room takes none.
+/// The amounts that a pod takes of its node: the allocated ones, and until the kubelet has answered those of the spec.
+/// A resize that waits for room takes none.
 pub fn reserved(pod: &Pod, kubelet: KubeletVersion) -> ResourceList {
     let allocated = allocated(pod, kubelet);
     match Phase::of(pod) {

@@ -30,13 +30,13 @@ pub enum Support {
 /// The agent waits until the pod's status shows that its kubelet resizes in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreported {
-    /// What the pod waits for, as a sentence.
+    /// The reason of the wait, as a sentence.
     pub why: String,
     /// How long the wait lasts at most. None if the kubelet certainly resizes.
     pub wait: Option<Duration>,
 }
 
-/// What a node's version and pods say about its kubelet.
+/// The evidence of a node's version and pods about its kubelet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeSupport {
     version: Option<KubeletVersion>,

@@ -1,4 +1,4 @@
-//! Before a limit is lowered: checks whether it can be, and reclaims what is in the way.
+//! Before a limit is lowered: checks whether it can be, and reclaims memory that is in the way.
 //!
 //! A limit is high enough if the container never used more, according to the kernel's own peak, plus a small spare. If the
 //! container once used more, a limit is high enough if the container has held much less for some time. The spare is larger
@@ -45,7 +45,7 @@ pub enum CheckStep {
     Refused(NotShrinkable),
 }
 
-/// ShrinkObstacle a limit cannot be lowered now, with the numbers.
+/// Why a limit cannot be lowered now, with the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NotShrinkable {
     pub usage: Bytes,
@@ -111,13 +111,13 @@ pub struct ShrinkCheck {
     reclaim: Reclaim,
     history: UsageHistory,
     began: Option<Instant>,
-    /// What was in use when the agent last made the kernel reclaim.
+    /// The memory in use when the agent last made the kernel reclaim.
     asked_at: Option<Bytes>,
     fruitless: u32,
 }
 
 impl ShrinkCheck {
-    /// A check before a limit is lowered to `wanted`, with what earlier tries have seen.
+    /// A check before a limit is lowered to `wanted`, with the history of earlier tries.
     pub const fn new(wanted: Bytes, reclaim: Reclaim, history: UsageHistory) -> Self {
         Self {
             wanted,
@@ -129,7 +129,7 @@ impl ShrinkCheck {
         }
     }
 
-    /// What this try and earlier ones have seen, for the next try.
+    /// The memory use that this try and earlier ones have seen, for the next try.
     pub const fn history(&self) -> UsageHistory {
         self.history
     }
@@ -204,7 +204,7 @@ pub fn leaves_room(reading: &MemoryReading, wanted: Bytes) -> bool {
     with_spare(reading.held(), spare(Duration::ZERO)) <= wanted
 }
 
-/// What stays free under a limit when it is written: for what the kernel charges at that moment, and for the charges
+/// The memory that stays free under a limit when it is written: for the kernel's charges at that moment, and for those
 /// that every processor keeps in stock.
 pub fn slack(limit: Bytes) -> Bytes {
     SLACK.min(Bytes::new(limit.get() / 16))
@@ -257,7 +257,7 @@ impl fmt::Display for NotShrinkable {
     }
 }
 
-/// What the limit of a cgroup counts, and its parts. Includes descendants.
+/// The memory that the limit of a cgroup counts, and its parts. Includes descendants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct MemoryReading {
     pub usage: Bytes,
@@ -309,7 +309,8 @@ impl MemoryReading {
         reading
     }
 
-    /// What the kernel cannot reclaim. Kernel memory and locked pages are in use, and neither anonymous nor evictable.
+    /// The memory that the kernel cannot reclaim. Kernel memory and locked pages are in use,
+    /// and neither anonymous nor evictable.
     pub fn held(&self) -> Bytes {
         self.anonymous.max(self.usage.saturating_sub(self.evictable))
     }

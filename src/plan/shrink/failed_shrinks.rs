@@ -188,7 +188,7 @@ mod tests {
                 if count(Progress::Undone) > 0 {
                     prop_assert_eq!(given, 0);
                 } else {
-                    // As many as there is room for, so that nobody waits for nothing.
+                    // Start as many shrinks as the limit allows.
                     prop_assert_eq!(given, waiting.min(AT_ONCE.saturating_sub(tried)));
                 }
             }

@@ -55,7 +55,7 @@ pub enum WatchStep {
     Done,
 }
 
-/// What went wrong after a limit was lowered.
+/// The harm after a limit was lowered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
 pub enum Trouble {
     #[display("{_0} processes were killed for want of memory")]
@@ -98,7 +98,7 @@ pub struct Watch {
     limit: Bytes,
     began: Instant,
     before: Before,
-    /// What was held at the last reading.
+    /// The memory held at the last reading.
     last: (Instant, Bytes),
     /// The latest readings, the oldest first.
     recent: VecDeque<(Instant, WatchReading)>,

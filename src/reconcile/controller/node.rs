@@ -1,4 +1,4 @@
-//! What discovery found: the node, the pods that run, and their cgroups.
+//! The results of discovery: the node, the pods that run, and their cgroups.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -150,7 +150,7 @@ impl Controller {
         }
     }
 
-    /// What the node has and what its pods request.
+    /// The capacity of the node, with the requests of its pods.
     pub(super) fn capacity(&self) -> NodeCapacity {
         let mut capacity = NodeCapacity::of(
             self.pods.values(),

@@ -1,4 +1,5 @@
-//! What the sources say about the pod: its object, with changes that other clients make to its spec, and the decision. Pure.
+//! The sources' facts about the pod: its object, with changes that other clients make to its
+//! spec, and the decision. Pure.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -40,7 +41,7 @@ impl PodState {
         // Init containers and pod-level resources count for the pod's cgroup.
         let news =
             Phase::of(before) != Phase::of(pod) || before.spec != pod.spec || !resize::supports_in_place_resize(before);
-        // A failed pass patched the spec and took the patch back. Its echo is no reason to retry at once.
+        // A failed pass patched the spec and took the patch back. Do not retry when the watch returns that change.
         let takes_its_course = matches!(Phase::of(pod), Phase::Accepted | Phase::InProgress | Phase::Settled);
         let echo = takes_its_course && self.resize.is_spec_of(pod);
         if news && !(self.work.has_failed() && echo) {
@@ -59,10 +60,10 @@ impl PodState {
         Some(targets)
     }
 
-    /// Where another client has changed the spec since the agent's last patch, that change counts: the override and the
+    /// Yields to another client that has changed the spec since the agent's last patch: the override and the
     /// recommendation that were in force end. The amounts of the agent in the spec do not become the pod's own.
     pub(super) fn yield_to_spec(&mut self, effects: &mut Effects) {
-        // A pass that runs may have patched the spec, and has not said so yet.
+        // A pass that runs may have patched the spec, and its result has not arrived.
         if !resize::supports_in_place_resize(&self.pod) || self.work.running.is_some() {
             return;
         }

@@ -1,4 +1,4 @@
-//! The guard's reports on a pod, and what the guard may do next. Pure.
+//! The guard's reports on a pod, and the limits that the guard may grow. Pure.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Where the pod runs, what an earlier agent saved for the pod, and repairs of its cgroup. Pure.
+//! Where the pod runs, the state that an earlier agent saved for it, and repairs of its cgroup. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::reconcile::store::{SavedPod, SavedTargets};
 
 const WHY: &str = "an earlier agent was killed before it noted why";
 
-/// What discovery found about a pod, with what an earlier agent saved for the pod.
+/// The facts of discovery about a pod, with the state that an earlier agent saved for the pod.
 #[derive(Debug)]
 pub(crate) struct Located {
     pub(crate) live: Option<Arc<LivePod>>,
@@ -77,7 +77,8 @@ impl PodState {
         another
     }
 
-    /// Applies the saved state of an earlier agent. A saved override always counts; of two recommendations the newer one does.
+    /// Applies the saved state of an earlier agent. A saved override always holds; of two
+    /// recommendations the newer one does.
     fn restore(&mut self, saved: SavedPod, now: Now) {
         let SavedTargets { desired, resize } = saved.state;
         for (container, pause) in saved.pauses {

@@ -1,4 +1,4 @@
-//! The start of a pass, and what follows from its end. Pure.
+//! The start of a pass, and the changes of state at its end. Pure.
 
 use std::time::{Duration, Instant};
 
@@ -123,8 +123,8 @@ impl PodState {
         effects.push(Effect::RunPass(pass, Box::new(job)));
     }
 
-    /// Applies the result of a pass. Nothing of the result counts if the pass is stale: another pod has the name, or
-    /// the pod ended. If something else is desired meanwhile, only what the pass did counts.
+    /// Applies the result of a pass. Ignores the result of a stale pass: another pod has the name, or the pod ended. If
+    /// the desired state has changed meanwhile, applies only the changes that the pass made.
     pub(super) fn end_pass(&mut self, pass: &PassId, done: JobDone, quiet: SignedDuration, effects: &mut Effects) {
         let now = effects.now;
         if self.work.running.take_if(|number| *number == pass.number).is_none() {
@@ -177,7 +177,7 @@ impl PodState {
                     // The override was in the spec before the API server was away, so the denial is not about the override.
                     self.yield_to_spec(effects);
                 } else {
-                    // The operator was told that the spec follows.
+                    // The operator's answer was that the spec follows.
                     self.desired.end_override();
                     self.record_lost_change(why, effects);
                 }

@@ -6,7 +6,8 @@
 //! - [`PodEvents`]: for people. An Event for each kill, on its pod; where kills come faster than a pod or the node may send
 //!   Events, one Event covers many, and says how many.
 //! - [`VpaEvents`]: for an unmodified VPA recommender. It learns of a kill from the pod's status or from an Event in the
-//!   shape of an eviction (`recommender/input/oom/observer.go`); the plan has such an Event only where the status tells nothing.
+//!   shape of an eviction (`recommender/input/oom/observer.go`); the plan has such an Event only where the
+//!   status lacks the kill.
 //!
 //! The id of the first report gives an Event its name, so a second post finds that the Event exists. An agent that ended before
 //! it acknowledged the reports may be followed by one with another plan for them and more; the count of the Event that exists

@@ -15,7 +15,7 @@ use crate::report::log::Pending;
 /// How many Events the agent may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rates {
-    /// About one pod. Both hold: the first spaces what comes at once, the second what does not end.
+    /// About one pod. Both hold: the first spaces a burst of kills, the second an endless flood.
     pub pod: [Rate; 2],
     pub node: Rate,
 }
@@ -60,8 +60,8 @@ struct Group {
 }
 
 impl PodEvents {
-    /// Once `most` reports wait, the largest group has an Event whatever its pod's rate is, so that a flood in one pod does not
-    /// keep out the reports of others.
+    /// Once `most` reports wait, the largest group has an Event regardless of its pod's rate, so that a flood in one
+    /// pod does not keep out the reports of others.
     pub const fn new(rates: Rates, most: usize, now: Instant) -> Self {
         Self {
             rates,

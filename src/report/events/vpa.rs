@@ -1,4 +1,4 @@
-//! Events in the shape that an unmodified VPA recommender reads, for kills that it would not learn of otherwise.
+//! Events in the shape that an unmodified VPA recommender reads, for kills that the pod's status does not show.
 //!
 //! The recommender takes a new Event with the reason Evicted on a pod, with three annotations, for a sample of memory
 //! (`parseEvictionEvent` in `recommender/input/oom/observer.go`), and adds its own margin. From the status of a pod it
@@ -20,9 +20,9 @@ const REMEMBERED: usize = 4096;
 /// The least time between two Events about one container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VpaWindows {
-    /// Usually. The recommender looks once a minute.
+    /// The default; the recommender polls once a minute.
     pub usual: SignedDuration,
-    /// While maxAllowed holds down the recommendation: every further Event would raise what it would be without maxAllowed.
+    /// While maxAllowed holds down the recommendation: every further Event would raise the uncapped recommendation.
     pub pinned: SignedDuration,
 }
 
@@ -36,7 +36,7 @@ impl Default for VpaWindows {
     }
 }
 
-/// What the agent knows of a container besides the report.
+/// The agent's facts about a container, besides the report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ContainerFacts {
     /// Whether it is one of the pod's regular containers: the recommender knows only those.
@@ -80,15 +80,15 @@ impl VpaEvents {
         &self.told
     }
 
-    /// Whether to wait for what becomes of the container.
+    /// Whether to wait for the container's next state.
     ///
-    /// Errors: why there will be no Event, whatever becomes of the container.
+    /// Errors: why there will be no Event, regardless of the container's state.
     pub fn screen(&self, report: &Report, now: Timestamp) -> Result<(), Withheld> {
         let (pod, container, _) = eligible(report)?;
         self.check_window(&LastEvent::new(pod, container, now), false)
     }
 
-    /// The Event about a report, once the agent knows what became of the container. It counts as sent from now on.
+    /// The Event about a report, once the agent knows the container's state. It counts as sent from now on.
     ///
     /// Errors: why there is none.
     pub fn decide(
@@ -202,7 +202,7 @@ fn eligible(report: &Report) -> Result<(&ReportedPod, &ReportedContainer, u64), 
     Ok((pod, container, usage))
 }
 
-/// Whether the pod's status tells of an eligible report: the container ended, or may have.
+/// Whether the pod's status shows an eligible kill: the container ended, or may have.
 fn is_in_status(report: &Report, survived: Option<bool>) -> bool {
     let may_have_ended = || match report.kill() {
         Some(kill) if kill.victim.as_ref().is_some_and(|victim| victim.role == Role::Child) => died_as_a_whole(kill),

@@ -85,11 +85,11 @@ pub struct KillLog {
     totals: Totals,
     /// How many reports of earlier agents have no selected destination any more.
     forgotten: usize,
-    /// Whether the agent has read what earlier agents left. Before, it writes nothing.
+    /// Whether the agent has read the files of earlier agents. Before, it writes nothing.
     is_recovered: bool,
     /// Why the log is in memory only.
     fault: Option<String>,
-    /// What happened to the file when the agent opened it.
+    /// The problem found when opening the file.
     opening: Option<String>,
     /// The length in bytes of the checkpoint that is too long to keep.
     long_checkpoint: Option<usize>,
@@ -150,7 +150,7 @@ impl LogStatus {
     }
 }
 
-/// What an earlier agent left.
+/// The content of the log from an earlier agent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// The last checkpoint; `None` in a new or unreadable log.
@@ -294,7 +294,7 @@ impl KillLog {
         }
     }
 
-    /// Brings to the disk what it lacks. Blocks.
+    /// Writes missing entries to the disk. Blocks.
     pub(super) fn save(&mut self) {
         if !self.is_in_memory_only() {
             self.sync();

@@ -1,9 +1,9 @@
 //! Takes in the files that earlier agents left in the state directory: the log, and the files of the version before.
 //!
-//! vscaled 0.1 kept the reports that were not acknowledged in `spool/reports.journal`, and the latest kills with the checkpoint in
-//! `oom.journal`. The agent removes both when the log has their content on disk. In place of `oom.journal` it leaves a file that
-//! an agent of the version before does not understand: that agent says so, and leaves the log alone. It writes new files of its
-//! own, which the next newer agent takes in again.
+//! vscaled 0.1 kept the reports that were not acknowledged in `spool/reports.journal`, and the latest kills with the
+//! checkpoint in `oom.journal`. The agent removes both when the log has their content on disk. In place of
+//! `oom.journal` it leaves a file that an agent of the version before does not understand: that agent reports that, and
+//! leaves the log alone. It writes new files of its own, which the next newer agent takes in again.
 
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write as _};

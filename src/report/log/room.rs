@@ -10,7 +10,7 @@ use crate::report::content::Report;
 impl KillLog {
     /// Aggregates, if there is more than the bounds allow, until a quarter of the room is free: first the older half of
     /// the reports that no destination can have received, by container, then all of them, then by node. If that is not
-    /// enough, the log also aggregates reports that a destination may have received, and may tell it of them twice.
+    /// enough, the log also aggregates reports that a destination may have received, and may deliver them twice.
     pub(super) fn make_room(&mut self) {
         if self.fits(1, 1) {
             return;

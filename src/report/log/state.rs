@@ -91,9 +91,9 @@ impl State {
         Ok(())
     }
 
-    /// Takes in what several files hold, for the selected destinations: the reports whose ids are new, the ids, and the last
-    /// checkpoint unless this state has one. The first file, the log, keeps its order; the reports of the others follow by
-    /// time. Returns how many reports have no selected destination any more.
+    /// Takes in the content of several files, for the selected destinations: the reports whose ids are new, the ids,
+    /// and the last checkpoint unless this state has one. The first file, the log, keeps its order; the reports of the
+    /// others follow by time. Returns how many reports have no selected destination any more.
     pub(super) fn take_in(&mut self, found: Vec<Self>, selected: Destinations) -> usize {
         let (mut slots, mut of_log) = (Vec::new(), None);
         let mut checkpoint = None;

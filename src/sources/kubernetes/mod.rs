@@ -33,7 +33,7 @@ use view::{Missing, Namespace};
 /// How long a burst of changes is collected before the view is built.
 const QUIET: Duration = Duration::from_millis(1);
 
-/// How long the lists of a namespace stay after its last pod has left. Another pod often follows.
+/// How long the lists of a namespace stay after its last pod has left. A new pod often arrives soon.
 const LINGER: Duration = Duration::from_secs(5 * 60);
 
 /// Requests for workloads under way at once: those of tenants' pods must not keep the calls of operators waiting.

@@ -18,13 +18,13 @@ use crate::oom::report::{Candidates, Confidence, HitLimit, KillFacts, OomReport,
 /// A container stands at its limit if at most this fraction of the limit is free: the kernel charges
 /// in batches for each CPU.
 const FREE_SHARE: u64 = 25;
-/// The same amount in bytes, for small limits.
+/// [`FREE_SHARE`] in bytes, for small limits.
 const LEAST_FREE: u64 = 1 << 20;
 /// A report lists this many candidates at most: in a flood each kill may have hundreds.
 pub(super) const MOST_CANDIDATES: usize = 16;
 
 impl Attribution {
-    /// Adds an event of the log, and what `/proc` still knew of the victim.
+    /// Adds an event of the log, and the facts that `/proc` still had about the victim.
     pub(in crate::oom::watch) fn add_event(
         &mut self,
         log: LogEvent,
@@ -200,7 +200,7 @@ fn hit_limit(kill: &Kill, files: &impl NodeIo) -> HitLimit {
 }
 
 /// The limit of the container that lost a process, if the container stood at that limit when the kernel killed at the
-/// pod's limit. `is_live` says that the kill happened just now, so that the files still tell the usage.
+/// pod's limit. `is_live` says that the kill happened just now, so that the files still show the usage.
 ///
 /// A pod's limit is the sum of its containers' limits, and its sandbox uses some memory of it. So a container that uses
 /// up its own limit brings its pod to the pod's limit a little earlier: in a pod of one container always. The
@@ -236,7 +236,7 @@ fn container_limit(
         });
     };
     let limit = memory.limit_bytes.filter(|limit| *limit <= pod_limit)?;
-    // The usage long after the kill, or after the end of the pod, tells nothing about the moment of the kill.
+    // The usage long after the kill, or after the end of the pod, is no sign of the usage at the kill.
     let read = is_live.then(|| other_usage(pod, &container, names, files));
     let Some((others, sandbox)) = read.filter(|_| files.memory(pod).is_some()) else {
         let usage_bytes = None;

@@ -69,7 +69,7 @@ pub(super) async fn sync(pass: &mut Pass) -> Result<(), Outcome> {
         if !pass.is_current() {
             // The runtime would write the earlier limit.
             return Err(Outcome::RuntimeOwed(
-                "a limit was grown in an emergency meanwhile; told by the next pass".to_owned(),
+                "a limit was grown in an emergency meanwhile; the next pass updates the runtime".to_owned(),
             ));
         }
         if let Err(error) = update_spec(runtime, pass, &step, false).await {
@@ -253,7 +253,7 @@ fn verify(pass: &mut Pass) -> Result<(), Outcome> {
         Ok(plan) => {
             let differ: Vec<_> = plan.steps.iter().map(|step| step.target.to_string()).collect();
             let differ = differ.join(", ");
-            incomplete(format!("after the runtime was told, {differ} differ; planning again"))
+            incomplete(format!("after the runtime's update, {differ} differ; planning again"))
         }
         Err(outcome) => incomplete(outcome.reason().unwrap_or_default().to_owned()),
     }

@@ -60,10 +60,10 @@ impl AgentBackend {
         let request = Event::Request(Box::new(|controller| request(controller, reply)));
         let busy = |reason: &str| ControlError::Busy(reason.to_owned());
         self.events.try_send(request).map_err(|error| match error {
-            TrySendError::Full(_) => busy("too much is going on"),
+            TrySendError::Full(_) => busy("the controller's queue is full; retry"),
             TrySendError::Closed(_) => busy("the agent is shutting down"),
         })?;
-        let gone = |_| busy("the pod or the agent went away before it was done");
+        let gone = |_| busy("the pod or the agent ended before the request finished");
         answer.await.map_err(gone)?
     }
 

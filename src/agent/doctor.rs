@@ -120,7 +120,7 @@ fn problem(text: String) -> Check {
 }
 
 fn driver(node: &Node) -> Found {
-    let from = known_from(node.driver_from, "told by the runtime", "by the names in the tree");
+    let from = known_from(node.driver_from, "reported by the runtime", "by the names in the tree");
     match (node.traits.driver, &node.units) {
         (Driver::Cgroupfs, _) => Ok(format!("cgroupfs, {from}")),
         (Driver::Systemd, Some(systemd)) => Ok(format!("systemd {}, {from}", systemd.version())),

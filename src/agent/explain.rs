@@ -223,7 +223,7 @@ fn kernel_difference(
             Some("the kubelet enforces no cpu quota here, so vscaled writes none".to_owned())
         }
         (None, Some(spec)) if held != spec => {
-            Some("differs from the spec; nobody asked vscaled to change it, so it is left alone".to_owned())
+            Some("differs from the spec; no decision concerns it, so it is left alone".to_owned())
         }
         _ => None,
     }
@@ -238,8 +238,8 @@ fn runtime_difference(stored: &str, wanted: &str, snapshot: &PodSnapshot) -> Opt
     };
     (stored != wanted).then(|| {
         format!(
-            "the runtime has {stored} stored instead of {wanted}{why}: it would write that back when somebody else updates the \
-             container, so it is told again with the next pass"
+            "the runtime has {stored} stored instead of {wanted}{why}: it would write that back when another process updates \
+             the container, so the next pass updates it"
         )
     })
 }

@@ -52,7 +52,7 @@ impl StateDirectory {
         let freezer = Arc::new(Freezer::below(directory).map_err(unusable)?);
         let thawed = freezer.thaw_left_behind();
         for cgroup in &thawed.thawed {
-            tracing::warn!(cgroup = %cgroup.display(), "was left frozen when the agent was killed; it goes on now");
+            tracing::warn!(cgroup = %cgroup.display(), "was left frozen when the agent was killed; thawed");
         }
         for problem in &thawed.problems {
             tracing::error!("a cgroup may have been left frozen: {problem}");

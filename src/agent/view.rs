@@ -182,7 +182,10 @@ pub(super) fn detail(state: &PodState, now: Timestamp) -> String {
 fn guard_actions(state: &PodState) -> impl Iterator<Item = String> {
     let lent = state.desired.temporary.iter().map(|limit| {
         let amount = limit.resource.quantity(limit.to);
-        format!("container {} is lent {} of {amount}", limit.container, limit.resource)
+        format!(
+            "container {} has a temporary {} limit of {amount}",
+            limit.container, limit.resource
+        )
     });
     let refused = state.growth.refused.iter();
     lent.chain(refused.map(|(container, why)| format!("container {container} was not grown: {why}")))
@@ -229,13 +232,13 @@ pub(super) fn next(state: &PodState, now: Timestamp) -> String {
             Withheld::Unanswered(_) => "The kubelet is to answer; its values follow then.",
             Withheld::Postponed(_) => "The kubelet is asked once the limit has stopped growing.",
             Withheld::SpecLater(_) => {
-                "The API server is asked once it is back; where somebody else has changed the pod's resources by then, that counts."
+                "The API server is asked once it is back; if another client has changed the pod's resources by then, its values apply."
             }
         };
         next.to_owned()
     } else if let Some(until) = state.desired.override_ends_at() {
         format!(
-            "The override ends at {until:.0}, and what was decided comes back; until then its values are kept true."
+            "The override ends at {until:.0}, and the decided values come back; until then its values are enforced."
         )
     } else if let Some(end) = decision.boosts.next_end {
         format!("A startup boost ends at {end:.0}, and that container's cpu goes back.")
@@ -247,10 +250,10 @@ pub(super) fn next(state: &PodState, now: Timestamp) -> String {
         "Nothing: this pod is not managed.".to_owned()
     } else if let Some(TemporaryLimit { container, .. }) = state.desired.temporary.first() {
         format!(
-            "What container {container} is lent is taken back once it has been quiet for long enough, or the recommendation has caught up."
+            "The temporary limit of container {container} ends once the container has been quiet for long enough, or the recommendation has caught up."
         )
     } else {
-        "Its values are kept true; a new recommendation changes them at once.".to_owned()
+        "Its values are enforced; a new recommendation changes them at once.".to_owned()
     }
 }
 

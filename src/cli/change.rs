@@ -106,7 +106,7 @@ pub(super) fn check_outcome(change: &Change) -> Result<(), Failure> {
         reason => reason,
     };
     let warn = |text: &str| {
-        io::warn(&format!("{pod}: {text} `vscalectl explain {pod}` shows how it stands"));
+        io::warn(&format!("{pod}: {text} `vscalectl explain {pod}` shows its state"));
         Ok(())
     };
     let failure = match change.outcome.as_str() {

@@ -16,7 +16,7 @@ const INDENT: usize = 2;
 /// The number of latest changes.
 const LATEST: usize = 5;
 
-/// Shows where one pod's values come from and where they stand
+/// Shows each value of one pod, from the recommendation to the kernel
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// namespace/name, a UID, or the beginning of a container's id

@@ -14,7 +14,7 @@ use crate::model::{Requirements, Resource};
 
 /// Prints manifests that give workloads what was decided for their pods on this node
 ///
-/// Without a name: every workload whose pods vscaled looks after. Where pods of a workload differ, the largest amounts of this
+/// Without a name: every workload whose pods vscaled manages. Where pods of a workload differ, the largest amounts of this
 /// node's pods count. Values that could not be applied are printed too. Temporary limits are left out.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {

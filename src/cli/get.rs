@@ -19,9 +19,9 @@ pub(super) struct Arguments {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum What {
-    /// Every pod the agent knows, and how it stands
+    /// Every known pod of this node, with its state
     Pods,
-    /// Values held by hand, by whom and for how long
+    /// Overrides: their values, who set them, and until when they last
     Overrides,
     /// What each container should have, and why
     Decisions,
@@ -104,7 +104,7 @@ fn overrides_table(pods: &[Pod]) -> String {
         Some([full_name(pod), by, age, left, reason])
     });
     let table = table::fitted("POD  BY  AGE  LEFT  REASON", rows);
-    table::or("nothing is held by hand", table)
+    table::or("no overrides", table)
 }
 
 /// Who set an override, its age, the time that is left, and the reason.

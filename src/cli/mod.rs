@@ -55,8 +55,8 @@ enum Command {
     Decide(decide::Manifests),
     /// Examines the agent and the node, and says how to mend what does not work
     ///
-    /// Without an agent, the machine is examined with the eyes of whoever calls, and the exit code is 3; it is
-    /// 1 where anything else fails.
+    /// Without an agent, examines the machine with the caller's rights, and the exit code is 3; it is 1 where
+    /// anything else fails.
     Doctor(Output),
     Explain(explain::Arguments),
     Export(export::Arguments),
@@ -65,7 +65,7 @@ enum Command {
     History(PodArguments),
     Lint(lint::Arguments),
     Man(man::Arguments),
-    /// Shows what the kernel killed for want of memory.
+    /// Shows the kernel's OOM kills.
     #[command(subcommand)]
     Oom(oom::Command),
     Plan(plan::Arguments),

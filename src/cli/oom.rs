@@ -14,7 +14,7 @@ use crate::oom::ReportedPod;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Command {
-    /// Lists what the kernel killed lately for want of memory, newest last: where, whose limit was hit, who was killed
+    /// Lists the latest OOM kills, newest last: the container, the limit that was hit, and the killed process
     List(PodArguments),
     Parse(parse::Arguments),
     Sink(sink::Arguments),
@@ -34,7 +34,7 @@ fn list(arguments: &PodArguments, agent: &Agent) -> Result<(), Failure> {
     arguments.output.print(&reply, || {
         let header = "AT  POD  CONTAINER  LEVEL  LIMIT  KILLED  RSS  KNOWN  NOTE";
         let table = table::list(header, reply.kills.iter().map(cells));
-        table::or("the kernel killed nothing for want of memory lately", table)
+        table::or("no OOM kills lately", table)
     })
 }
 

@@ -8,12 +8,12 @@ use super::output::{Output, clean, optional, or_dash};
 use super::{Failure, agent::Agent, table, time};
 use crate::control::proto::{Amounts, ReportReply, Workload, WorkloadWorth};
 
-/// Shows what workloads requested before and request now, and what did not happen to them
+/// Shows the requests of workloads before and now, and the kills, evictions, restarts and throttling avoided
 ///
 /// By namespace and workload, for the pods of this node that follow a recommendation. docs/report.md says how each number is made.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Count what did not happen in this time only, by whole hours, as in 7d or 12h; at most since the agent's start
+    /// Count only what was avoided in this time, by whole hours, as in 7d or 12h; at most since the agent's start
     #[arg(long, value_name = "DURATION", value_parser = time::duration)]
     since: Option<Duration>,
     #[command(flatten)]

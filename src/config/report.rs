@@ -19,7 +19,7 @@ pub struct ReportConfig {
     /// The receiver of OOM reports: https://host:port, http://host:port or unix:///path; empty reports to none.
     #[arg(long, default_value = "", value_parser = or("", read::<Endpoint>(ENDPOINT)))]
     pub report_grpc_endpoint: Optional<Endpoint>,
-    /// The authorities (PEM) that may sign the receiver's certificate; empty believes the system's.
+    /// The authorities (PEM) that may sign the receiver's certificate; empty trusts the system's.
     #[arg(long, default_value = "", value_parser = or("", absolute_path()))]
     pub report_grpc_ca_file: Optional<PathBuf>,
     /// The agent's certificate (PEM) for receivers that ask for one; empty shows none.
@@ -38,13 +38,13 @@ pub struct ReportConfig {
     /// The longest wait between attempts to reach the receiver (10ms to 1h).
     #[arg(long, default_value = "1m", value_parser = duration::<Duration>("10ms", "1h"))]
     pub report_grpc_max_backoff: Duration,
-    /// How long the receiver may acknowledge nothing before it is taken for stuck (100ms to 1h).
+    /// How long the receiver may acknowledge nothing before it counts as stuck (100ms to 1h).
     #[arg(long, default_value = "30s", value_parser = duration::<Duration>("100ms", "1h"))]
     pub report_grpc_ack_timeout: Duration,
     /// Whether OOM kills become Events on their pods: `true` needs an API server, `auto` is true where there is one, or `false`.
     #[arg(long, default_value = "auto", value_parser = or("auto", read::<bool>(BOOLEAN)))]
     pub report_pod_events: Optional<bool>,
-    /// With `true`, an unmodified VPA recommender is told of OOM kills by Events that look like evictions; needs an API server.
+    /// With `true`, OOM kills become Events that look like evictions, for an unmodified VPA recommender; needs an API server.
     #[arg(long, default_value = "false", value_parser = read::<bool>(BOOLEAN), action = Set)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub report_vpa_events: bool,

@@ -30,16 +30,16 @@ pub struct Config {
     /// kubelet for pods) or `both` (directory and API server); what both describe is as the API server says.
     #[arg(long, default_value = "directory", value_parser = named::<Source>("directory, kubernetes, kubelet or both"))]
     pub source: Source,
-    /// The socket at which the kubelet tells of its pods (feature gate PodInfoAPI), for the source `kubelet`.
+    /// The socket at which the kubelet lists its pods (feature gate PodInfoAPI), for the source `kubelet`.
     #[arg(long, default_value = "/var/lib/kubelet/pods/kubelet.sock", value_parser = socket_path())]
     pub kubelet_socket: PathBuf,
-    /// The file that says how to reach the API server; empty uses the service account of the pod that vscaled runs in.
+    /// The file with the address and the credentials of the API server; empty uses the service account of the pod that vscaled runs in.
     #[arg(long, default_value = "", value_parser = or("", absolute_path()))]
     pub kubeconfig: Optional<PathBuf>,
     /// The directory of manifests (*.yaml, *.yml, *.json) that the directory source follows.
     #[arg(long, default_value = "/etc/vscaled/manifests", value_parser = absolute_path())]
     pub manifests: PathBuf,
-    /// The directory for what must outlive the agent: overrides and records.
+    /// The directory of the files that outlive the agent: overrides and records.
     #[arg(long, default_value = "/var/lib/vscaled", value_parser = absolute_path())]
     pub state_dir: PathBuf,
     /// The unix socket that vscalectl talks to.
@@ -64,7 +64,7 @@ pub struct Config {
     /// Address and port of /metrics, /healthz and /readyz; empty serves no HTTP.
     #[arg(long, default_value = "127.0.0.1:9464", value_parser = or("", read::<SocketAddr>(ADDRESS)))]
     pub http_address: Optional<SocketAddr>,
-    /// The container runtime's CRI socket: `auto` looks in the usual places, `none` works without a runtime, else a path.
+    /// The container runtime's CRI socket: `auto` tries the usual paths, `none` works without a runtime, else a path.
     #[arg(long, default_value = "auto", value_parser = auto_none_or(endpoint_path()))]
     pub runtime_socket: PathSetting,
     /// Where the cgroup hierarchies are mounted.
@@ -77,18 +77,18 @@ pub struct Config {
     /// policy assigns is never resized.
     #[arg(long, default_value = "/var/lib/kubelet", value_parser = absolute_path())]
     pub kubelet_dir: PathBuf,
-    /// Who creates cgroups: `cgroupfs` or `systemd`; `auto` asks the runtime, then looks at what exists.
+    /// Who creates cgroups: `cgroupfs` or `systemd`; `auto` asks the runtime, then examines the existing cgroups.
     #[arg(long, default_value = "auto", value_parser = or("auto", named::<Driver>("cgroupfs or systemd")))]
     pub cgroup_driver: Optional<Driver>,
     /// How the runtime turns cpu shares into cpu.weight: `linear` or `quadratic`; `auto` finds out from its version.
     #[arg(long, default_value = "auto", value_parser = or("auto", named::<WeightFormula>("linear or quadratic")))]
     pub weight_formula: Optional<WeightFormula>,
-    /// The kubelet whose rules the pod level follows, such as 1.36; `auto` takes what the Node object
-    /// states, else the newest known.
+    /// The kubelet whose rules the pod level follows, such as 1.36; `auto` takes the version in the
+    /// Node object, else the newest known.
     #[arg(long, default_value = "auto", value_parser = or("auto", read::<KubeletVersion>("a version such as 1.36")))]
     pub kubelet_version: Optional<KubeletVersion>,
-    /// The kernel's log, which tells whom it killed for want of memory: a device, or `syslog` for the system call, which is also
-    /// used where /dev/kmsg cannot be opened. Counters tell how many where neither can be read.
+    /// The kernel's log, with the processes of OOM kills: a device, or `syslog` for the system call, which is also used where
+    /// /dev/kmsg cannot be opened. Counters give the number of kills where neither can be read.
     #[arg(long, default_value = "/dev/kmsg", value_parser = kernel_log())]
     pub kmsg: PathBuf,
     /// The update modes of VPAs that are acted on; with none, only VPAs that the annotation vscaled.io/act names.
@@ -107,7 +107,7 @@ pub struct Config {
     /// How soon after its start a container's kill for memory makes its pod due at once (0s to 24h).
     #[arg(long, default_value = "10m", value_parser = duration::<SignedDuration>("0s", "24h"), help_heading = LIVE)]
     pub quick_oom_threshold: SignedDuration,
-    /// The time between two looks at the node and at every value whose changes the kernel does not tell (1s to 1h).
+    /// The time between two checks of the node and of every value that inotify does not cover (1s to 1h).
     #[arg(long, default_value = "30s", value_parser = duration::<Duration>("1s", "1h"), help_heading = LIVE)]
     pub sweep_interval: Duration,
     /// How long the container runtime may take for one update (100ms to 5m); calls that only read get 2s at most.
@@ -134,18 +134,18 @@ pub struct Config {
     /// part of the node's memory.
     #[arg(long, default_value = "50%", value_parser = read::<Share>(SHARE), help_heading = LIVE)]
     pub guard_node_budget: Share,
-    /// How long a container that was lent memory or cpu has to be quiet before what it does not need is taken back (1s to 24h).
+    /// The quiet time of a container after which its temporary limit ends, or comes down to its need (1s to 24h).
     #[arg(long, default_value = "10m", value_parser = duration::<Duration>("1s", "24h"), help_heading = LIVE)]
     pub guard_quiet_period: Duration,
-    /// With `true`, pods are told of their memory limits as their annotations
-    /// vscaled.io/before-shrink, vscaled.io/after-grow and vscaled.io/on-memory-pressure say.
+    /// With `true`, run the hooks about memory limits in the pods' annotations
+    /// vscaled.io/before-shrink, vscaled.io/after-grow and vscaled.io/on-memory-pressure.
     #[arg(long, default_value = "true", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub hooks: bool,
-    /// The namespaces, separated by commas, whose pods are told nothing whatever their annotations say.
+    /// The namespaces, separated by commas, in which no hook runs.
     #[arg(long, default_value = "", value_parser = namespaces(), help_heading = LIVE)]
     pub hooks_forbidden_namespaces: List<String>,
-    /// With `true`, pods whose kubelet does not resize in place say what is applied to them in the annotation
+    /// With `true`, pods whose kubelet does not resize in place get their applied amounts in the annotation
     /// vscaled.io/applied; needs an API server.
     #[arg(long, default_value = "true", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
@@ -155,16 +155,16 @@ pub struct Config {
     #[arg(long, default_value = "false", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub repair_pod_level: bool,
-    /// Whether a kubelet that resizes in place is asked for what its node has no room for now, so that it defers the resize and a
-    /// scheduler can make room: `never`, `always`, or `priority`, where pods of lower priority request enough. What the node
-    /// could not hold without any other pod is never asked for.
+    /// Whether to request a resize that the node has no room for now from a kubelet that resizes in place, so that it defers the
+    /// resize and a scheduler can make room: `never`, `always`, or `priority`, where pods of lower priority request enough. The
+    /// agent never requests more than the node could hold without any other pod.
     #[arg(long, default_value = "never")]
     #[arg(value_parser = named::<AskWhenFull>("never, always or priority"), help_heading = LIVE)]
     pub ask_when_full: AskWhenFull,
-    /// How log lines look: `text` or `json`; `auto` is text on a terminal and JSON elsewhere.
+    /// The format of log lines: `text` or `json`; `auto` is text on a terminal and JSON elsewhere.
     #[arg(long, default_value = "auto", value_parser = named::<LogFormat>("auto, text or json"))]
     pub log_format: LogFormat,
-    /// What is logged: a level, or directives such as `info,vscaled::plan=debug`.
+    /// The logged lines: a level, or directives such as `info,vscaled::plan=debug`.
     #[arg(long, default_value = "info", value_parser = log_filter, help_heading = LIVE)]
     pub log_level: String,
     /// With `true`, decide and plan and report, but never write.

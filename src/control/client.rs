@@ -173,7 +173,7 @@ fn no_connection(socket: &Path, error: &tonic::transport::Error) -> ClientError 
         // EAGAIN: more callers wait than the kernel keeps.
         Some(io::ErrorKind::WouldBlock) => return lost(socket, "too many callers"),
         Some(io::ErrorKind::NotFound) => "there is no such socket".to_owned(),
-        Some(io::ErrorKind::ConnectionRefused) => "nobody listens there".to_owned(),
+        Some(io::ErrorKind::ConnectionRefused) => "no process listens there".to_owned(),
         _ => cause.map_or_else(|| error.to_string(), ToString::to_string),
     };
     ClientError::NoAgent(format!(

@@ -189,7 +189,7 @@ impl Worker {
     fn report(&self, watched: &Watched, event: GuardEvent) {
         let of = watched.of();
         if self.reports.send(Report { of, event }).is_err() {
-            tracing::debug!("the guard reports to nobody: shutting down");
+            tracing::debug!("the controller takes no reports: shutting down");
         }
     }
 }

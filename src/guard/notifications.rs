@@ -113,7 +113,7 @@ impl Notifications {
         };
         let added = files.add_file(outer.memory_dir(), file, watched.token);
         added
-            .inspect_err(|error| tracing::debug!(%error, "not told of; looking by the clock"))
+            .inspect_err(|error| tracing::debug!(%error, "no notifications; reading by the clock"))
             .is_ok()
     }
 

@@ -73,7 +73,7 @@ impl EventMetrics {
     /// Registers the family, with every outcome at zero.
     #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
-        let help = "Kubernetes Events, by what became of them";
+        let help = "Kubernetes Events, by outcome";
         Self(family(registry, "events", help, EventOutcome::series("outcome")))
     }
 

@@ -42,7 +42,7 @@ reasons! {
     OutOfBounds => Resize, "a request lies outside of the VPA's bounds, so the pod goes to the target";
     RequestMissing => Resize, "a resource has a recommendation but no request, so the pod goes to the target";
     QuickOOM => Resize, "a container was killed for memory soon after it started, so the pod goes to the target";
-    AskedTooMuch => Resize, "the kubelet does not let the pod have what was asked for, and less is recommended now, so it goes to the target";
+    AskedTooMuch => Resize, "the kubelet does not grant the requested amounts, and less is recommended now, so the pod goes to the target";
     LongLived => Resize, "the pod is old and far enough from the VPA's target, so it goes there";
     StartupBoostEnded => Resize, "the pod has started, so a container's cpu goes back from its startup boost";
     StartupBoost => None, "a container keeps more cpu while its pod starts, and nothing else is to be done";
@@ -51,7 +51,7 @@ reasons! {
     AgeUnknown => None, "the requests lie within the VPA's bounds, and it is not known how old the pod is";
     AtTarget => None, "the rules lead to the values that are there already";
     NoVpa => None, "no VPA targets the pod's workload";
-    NotActedOn => None, "the VPA's mode, annotation or recommender says that nobody acts on it here";
+    NotActedOn => None, "the VPA's mode, annotation or recommender keeps vscaled from acting on it";
     NoRecommendation => None, "the VPA has nothing to say about the pod's containers yet";
     CanaryFirst => None, "a change is due, and a part of the workload's pods has it first";
     HpaConflict => None, "a HorizontalPodAutoscaler follows every resource that the VPA recommends";
@@ -59,7 +59,7 @@ reasons! {
     NotScheduled => None, "the pod is bound to no node";
     Ended => None, "the pod has ended";
     Terminating => None, "the pod is being deleted";
-    SourcesSilent => None, "no source has said anything since the agent started, so what stood before counts";
+    SourcesSilent => None, "no source has answered since the agent started, so the saved state applies";
     QoSClassChange => Skip, "the change would move the pod to another QoS class, which Kubernetes never does";
     RestartRequired => Skip, "a container's resizePolicy asks for a restart, and vscaled never restarts; what needs no restart is changed";
     PodLevelExceeded => Skip, "the containers would need more than the pod's own resources allow";

@@ -42,8 +42,8 @@ pub enum RuntimeKind {
     Docker,
 }
 
-/// Whether the agent asks a kubelet for a resize that its node has no room for now. The scheduler may make room for a resize that
-/// a kubelet has deferred (KEP-5836). The agent never asks for more than the node could hold without any other pod.
+/// Whether the agent requests a resize that the node has no room for now. The scheduler may make room for a resize that a
+/// kubelet has deferred (KEP-5836). The agent never requests more than the node could hold without any other pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AskWhenFull {

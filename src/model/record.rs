@@ -30,10 +30,10 @@ pub enum Cause {
     #[display("guard: container {_0} {}{}", guarded(*_1), _2.as_ref().map(|why| format!(" (it {why})")).unwrap_or_default())]
     Guard(String, Resource, Option<String>),
     /// A temporary limit is not needed any more, or not all of it.
-    #[display("guard: container {container} does not need all the {resource} any more that it was lent")]
+    #[display("guard: temporary {resource} limit of container {container} lowered")]
     TemporaryLimitEnded { container: String, resource: Resource },
     /// The agent takes a temporary limit back because the API server denies it.
-    #[display("guard: what was lent to container {container} is taken back, the API server denies it ({why})")]
+    #[display("guard: temporary limit of container {container} ended, the API server denies it ({why})")]
     TemporaryLimitDenied { container: String, why: String },
     /// The pod's cgroup allows less memory than its containers' cgroups do together.
     #[display("the pod's cgroup was left below its containers (kubernetes/kubernetes#138760)")]

@@ -180,7 +180,7 @@ impl KmsgReader {
     pub(super) fn close(&mut self, error: &Error, now: Duration) {
         self.source = None;
         self.try_at = now + TRY_AGAIN;
-        let problem = format!("{error}; kills are counted, and told without process and cause");
+        let problem = format!("{error}; kills are counted, and reported without process and cause");
         if self.problem.as_ref() != Some(&problem) {
             tracing::warn!("{problem}");
         }

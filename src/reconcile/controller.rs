@@ -300,7 +300,7 @@ impl Controller {
             ),
             GuardEvent::Pressure { limit, lent } => tracing::warn!(
                 pod = %report.of.pod, container = report.of.container, %limit, %lent,
-                "a memory limit that cannot grow will be reached: evidence is asked for"
+                "a memory limit that cannot grow will be reached: evidence is requested"
             ),
             _ => {}
         }

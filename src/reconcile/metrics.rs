@@ -26,14 +26,14 @@ const PODS: &str = "Pods on this node, by how they stand";
 const DECISIONS: &str = "Decisions about pods that differ from the one before";
 const DECIDED: &str = "Pods on this node, by what the latest decision says";
 const PROBLEMS: &str = "What is degraded, as vscalectl get lists it";
-const SHRINKS: &str = "Passes that were to lower memory limits, and what became of the limits";
-const HOOKS: &str = "Hooks of containers that were due, and what became of them";
-const FREEZES: &str = "Time for which a cgroup stood still while its memory limit was lowered";
-const GROWTHS: &str = "Memory limits that were about to be reached, by what became of them";
+const SHRINKS: &str = "Passes that were to lower memory limits, by outcome";
+const HOOKS: &str = "Hooks of containers that were due, by result";
+const FREEZES: &str = "Time for which a cgroup was frozen while its memory limit was lowered";
+const GROWTHS: &str = "Memory limits that were about to be reached, by outcome";
 const LINT: &str = "Memory settings inside containers of this node that no resize reaches";
 /// The plain gauges of the pods, in the order of [`Metrics::show`].
 const COUNTS: [(&str, &str); 4] = [
-    ("pods_overridden", "Pods on this node that are held by hand"),
+    ("pods_overridden", "Pods on this node with an override"),
     (
         "foreign_writers",
         "Values that something else keeps changing, and that are left alone for a while",

@@ -229,7 +229,7 @@ impl Store {
         async move {
             let settled = progress.wait_for(|progress| progress.done >= latest);
             if tokio::time::timeout(LONGEST_SAVE_WAIT, settled).await.is_err() {
-                tracing::warn!(waited = ?LONGEST_SAVE_WAIT, "going on although the disk has not saved what was decided");
+                tracing::warn!(waited = ?LONGEST_SAVE_WAIT, "continuing although the disk has not saved the state");
             }
         }
     }

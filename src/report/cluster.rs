@@ -152,7 +152,7 @@ async fn keep(plan: &dyn EventPlan) {
     let replace = move || {
         let replaced = replace_atomically(&path, |new| Ok(serde_json::to_writer(new, &told)?));
         if let Err(error) = replaced {
-            tracing::warn!(path = %path.display(), %error, "what the VPA recommender was told is not kept");
+            tracing::warn!(path = %path.display(), %error, "the times of Events for the VPA recommender are not saved");
         }
     };
     // An error: the runtime is ending.
@@ -235,7 +235,7 @@ impl RecommenderPlan {
             read => read.and_then(|text| Ok(serde_json::from_slice::<Vec<LastEvent>>(&text)?)),
         };
         let told = read.unwrap_or_else(|error| {
-            tracing::warn!(path = %memory.display(), %error, "what the VPA recommender was told before is not known");
+            tracing::warn!(path = %memory.display(), %error, "the times of earlier Events for the VPA recommender are unknown");
             Vec::new()
         });
         Self {
@@ -280,7 +280,7 @@ impl EventPlan for RecommenderPlan {
             match self.events.decide(&pending, facts, Timestamp::now()) {
                 Ok(event) => return Some(event),
                 Err(why) => {
-                    tracing::debug!(id = %pending.report.id(), why, "the VPA recommender is not told");
+                    tracing::debug!(id = %pending.report.id(), why, "no Event for the VPA recommender");
                     withheld.push(pending.number);
                 }
             }

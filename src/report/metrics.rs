@@ -49,7 +49,7 @@ impl ReportMetrics {
             total("spool_lost", lost),
             total("spool_syncs", "Times the disk was waited for"),
         ];
-        let reports = "Reports of OOM kills, by what became of them";
+        let reports = "Reports of OOM kills, by outcome";
         let connected = "Whether a destination of reports can be reached now (1) or not (0)";
         let pending = "Reports that some destination has not acknowledged";
         let bytes = "The room those reports take";

@@ -96,7 +96,7 @@ impl Freezer {
             return refused("this kernel has no freezer for cgroups (from Linux 5.2)");
         };
         if state.requested || state.frozen {
-            return refused("somebody else has frozen the cgroup; it is left alone until it runs again");
+            return refused("another process has frozen the cgroup; it is left alone until it runs again");
         }
         if cgroup.contains(std::process::id()).map_err(not_frozen)? {
             return refused("the agent itself runs in the cgroup and would freeze with it");

@@ -55,7 +55,7 @@ impl Discovery {
         for live in inventory.pods() {
             if let Some(lent) = self.links.unsaved.remove(&live.id.uid) {
                 let held = held(node, live, lent).unwrap_or_else(|error| {
-                    tracing::warn!(pod = %live.id, %error, "what was lent to it is taken back");
+                    tracing::warn!(pod = %live.id, %error, "its temporary limits cannot be read, and end");
                     BTreeMap::new()
                 });
                 found.insert(live.id.uid.clone(), held);

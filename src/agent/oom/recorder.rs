@@ -74,7 +74,7 @@ impl<S: Fn(Vec<Arc<OomReport>>, Vec<u8>) -> Commit> Recorder<S> {
             }
             while let Some(checkpoint) = waiting.checkpoint.take() {
                 if !self.store(checkpoint, &mut waiting, &mut batches).await {
-                    return tracing::error!("not all kills are kept: they are told again by the next agent");
+                    return tracing::error!("not all kills are kept: the next agent reports them again");
                 }
             }
         }

@@ -11,7 +11,7 @@ use crate::oom::{Kill, Level, ReportedMemory, parse_log};
 
 /// Lists the kills in a kernel log, each process once, with the level of the node whose limit was hit.
 ///
-/// Whatever a process wrote into /dev/kmsg is recognised in records and passed over. The output of dmesg does not always
+/// Ignores records that processes wrote into /dev/kmsg. The output of dmesg does not always
 /// say who wrote a line (dmesg -x and dmesg -r do), so it can hold forgeries.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Arguments {

@@ -40,7 +40,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     if arguments.ttl == Ttl(None) && !arguments.force {
         return Err(Failure::usage(anyhow!(
-            "--ttl 0 holds the values until somebody releases them: add --force if that is meant, or give a time such as --ttl 2h"
+            "--ttl 0 holds the values until an operator releases them: add --force if that is meant, or give a time such as --ttl 2h"
         )));
     }
     let (pod, selector, namespace) = arguments.pods.parts();

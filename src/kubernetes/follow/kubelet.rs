@@ -56,7 +56,7 @@ async fn run(socket: PathBuf, timing: Timing, shared: Arc<SharedList<Pod>>) {
                 message => message,
             };
             let socket = socket.display();
-            shared.trouble(&format!("the kubelet tells no pods at {socket}: {why}"), false);
+            shared.trouble(&format!("the kubelet lists no pods at {socket}: {why}"), false);
         }
         sleep(backoff.next(None)).await;
     }

@@ -230,5 +230,5 @@ fn namespace(key: &str) -> &str {
 }
 
 fn old(why: &str) -> String {
-    format!("{why}; its last usable state counts, if there was one")
+    format!("{why}; its last usable state stays, if there was one")
 }

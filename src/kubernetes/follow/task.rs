@@ -170,7 +170,7 @@ impl<T: Object> Task<T> {
             let what = "their CustomResourceDefinition is not installed";
             (what, scattered(self.timing.unknown))
         } else {
-            ("what was known of them before counts", self.backoff.next(None))
+            ("the last known ones stay", self.backoff.next(None))
         };
         self.shared
             .trouble(&format!("the API server knows no {}: {what}", T::plural()), news);

@@ -112,7 +112,7 @@ fn started(device: &Path) -> KmsgReader {
 }
 
 fn without_end(problem: &str) -> String {
-    let end = "; kills are counted, and told without process and cause";
+    let end = "; kills are counted, and reported without process and cause";
     problem.strip_suffix(end).unwrap().to_owned()
 }
 

@@ -77,7 +77,7 @@ impl Watcher {
             .map(|left| Checkpoint::decode(&left, boot.clone()));
         let mut problems = Problems::default();
         let left = left.transpose().unwrap_or_else(|error| {
-            let problem = format!("{error}; kills from before this start are not told");
+            let problem = format!("{error}; kills from before this start are not reported");
             tracing::error!("{problem}");
             problems.checkpoint = Some(problem);
             None
@@ -292,7 +292,7 @@ impl Watcher {
     fn sweep(&mut self) {
         let before = monotonic();
         let failed = self.attribution.sweep(before, &self.files, Moment::now);
-        self.problems.counters = failed.map(|error| format!("{error}; kills there are told by the kernel's log only"));
+        self.problems.counters = failed.map(|error| format!("{error}; kills there are found in the kernel's log only"));
         self.schedule.completed(before, monotonic());
     }
 
@@ -315,7 +315,7 @@ impl Watcher {
                 reports: std::mem::take(&mut self.attribution.reports),
                 checkpoint,
             }),
-            Some(Err(error)) => tracing::error!(%error, "which kills were told is not kept"),
+            Some(Err(error)) => tracing::error!(%error, "the record of reported kills is not saved"),
             None => {}
         }
         true

@@ -232,7 +232,7 @@ impl Grant {
         let then = if by_hand {
             "the kernel has the values now, the spec follows later"
         } else {
-            "what is wanted is asked for when it is back"
+            "the wanted amounts are requested when it is back"
         };
         Self {
             targets: given.to_vec(),

@@ -78,7 +78,7 @@ pub enum Trouble {
         limit: Bytes,
     },
     /// All processes stall for want of memory.
-    #[display("its processes stood still for want of memory for {}.{} % of the time", milli / 10, milli % 10)]
+    #[display("its processes stalled for want of memory for {}.{} % of the time", milli / 10, milli % 10)]
     Stalled { milli: u128 },
 }
 

@@ -114,7 +114,7 @@ impl Controller {
             self.pods.add(&pod);
         }
         if self.pods.len() > 0 {
-            let problem = "until the sources answer, what stood when the agent last ended counts";
+            let problem = "until the sources answer, the saved state applies";
             self.sources.problems.push(problem.to_owned());
         }
         self.match_live();

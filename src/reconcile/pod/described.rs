@@ -81,10 +81,10 @@ impl PodState {
         self.desired.yield_to(own, &spec);
         self.resize = Resize::default();
         if is_overtaken {
-            let why = "somebody else changed the pod's resources meanwhile, and that counts";
+            let why = "another client changed the pod's resources; its values apply";
             self.record_lost_change(why.to_owned(), effects);
         } else {
-            tracing::info!(pod = %self.pod.full_name(), "somebody else changed the spec: that counts now");
+            tracing::info!(pod = %self.pod.full_name(), "another client changed the spec; its values apply");
             self.restart(Cause::Kubelet, effects.now);
         }
     }

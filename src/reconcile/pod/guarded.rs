@@ -66,7 +66,7 @@ impl PodState {
                 self.request_evidence(&container, (limit.get(), lent.get()), effects);
             }
             GuardEvent::Quiet { peak } if self.hooks.is_leaving_evidence(&container) => {
-                tracing::debug!(%peak, "lent for evidence that is being left");
+                tracing::debug!(%peak, "a temporary limit for evidence that a hook leaves now");
             }
             GuardEvent::Quiet { peak } => {
                 self.note_usage(&container, peak, effects);
@@ -156,14 +156,14 @@ impl PodState {
             let times = self.growth.pauses.get(&container).map_or(0, |pause| pause.times);
             let pause = (FIRST_PAUSE * (1 << times.min(8))).min(LONGEST_PAUSE);
             let until = ends.checked_add(pause).unwrap_or(Timestamp::MAX);
-            let sentence = format!("the {resource} lent to container {container} ends at {ends:.0}");
+            let sentence = format!("the temporary {resource} limit of container {container} ends at {ends:.0}");
             outcome.add(&sentence);
             let pause = GrowthPause {
                 until,
                 times: times.saturating_add(1),
                 limits,
                 denied: limit.to,
-                why: format!("the API server denies a higher limit, and none is lent before {until:.0}: {why}"),
+                why: format!("the API server denies a higher limit, no temporary limit before {until:.0}: {why}"),
             };
             let why = why.to_owned();
             limit.denied = Some(Denied { ends, why });

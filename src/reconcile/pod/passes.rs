@@ -233,7 +233,7 @@ impl PodState {
                     self.work.drop_noticed();
                 }
                 let (word, reason) = (outcome.word(), outcome.reason().unwrap_or_default());
-                tracing::warn!(outcome = word, reason, retry_in = ?wait, "not everything is as it should be");
+                tracing::warn!(outcome = word, reason, retry_in = ?wait, "pass failed; retrying");
             }
         }
         if outcome.is_kept() {

@@ -85,7 +85,7 @@ impl Reader {
                     same_name.push((uid.to_owned(), name));
                     return true;
                 };
-                let message = format!("{object} is described by {} already, which counts", earlier.display());
+                let message = format!("{object} is described by {} already, which applies", earlier.display());
                 problems.push((path.clone(), message));
                 false
             });

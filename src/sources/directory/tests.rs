@@ -252,13 +252,13 @@ async fn of_one_object_in_two_files_the_first_by_name_counts() {
     assert_eq!(
         state.problems[0],
         format!(
-            "{}: Pod default/a is described by 1.yaml already, which counts",
+            "{}: Pod default/a is described by 1.yaml already, which applies",
             followed.path("2.yaml").display()
         )
     );
     assert_eq!(
         followed.message(&state.problems[1], "4.yaml"),
-        "the Node is described by 3.yaml already, which counts"
+        "the Node is described by 3.yaml already, which applies"
     );
     assert_eq!(state.view.node.as_ref().unwrap().metadata.name, "n1");
     fs::remove_file(followed.path("1.yaml")).unwrap();

@@ -42,7 +42,7 @@ async fn withheld(scene: &Scene) -> Vec<&'static str> {
     let log = agent.log();
     let lines = log
         .lines()
-        .filter(|line| line.contains("the VPA recommender is not told"));
+        .filter(|line| line.contains("no Event for the VPA recommender"));
     let ours = lines.filter(|line| kills.iter().any(|kill| line.contains(&format!("id={} ", kill.id))));
     let why = ours.map(|line| ["WithinWindow", "InStatus"].into_iter().find(|why| line.contains(why)));
     why.map(|why| why.unwrap_or("another reason")).collect()

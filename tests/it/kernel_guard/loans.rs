@@ -44,7 +44,7 @@ async fn a_loan_that_is_not_needed_any_more_is_taken_back() {
     assert!(
         causes
             .iter()
-            .any(|cause| cause.contains("does not need all the memory any more")),
+            .any(|cause| cause.contains("temporary memory limit of container")),
         "{causes:?}"
     );
 }

@@ -9,7 +9,7 @@ use super::{Amounts, LARGER, NAME, SMALLER, Scene, UID, resources};
 use crate::support::apimodel::Effect;
 
 const PATCH: &str = "patch pods/resize";
-const THEIRS: &str = "somebody else changed the spec";
+const THEIRS: &str = "another client changed the spec";
 
 impl Scene {
     fn patches_meet(&self, effect: Effect) {

@@ -85,7 +85,7 @@ async fn a_kubelet_that_restarts_takes_no_pod_away_and_tells_of_those_that_went_
     socket.stop();
     scene
         .agent
-        .reports(&["the kubelet tells no pods at", "No such file"])
+        .reports(&["the kubelet lists no pods at", "No such file"])
         .await;
     scene.recommend(&SMALLER);
     scene.settles(&SMALLER).await;

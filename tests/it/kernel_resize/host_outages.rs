@@ -147,7 +147,7 @@ async fn what_somebody_else_puts_into_the_spec_meanwhile_wins() {
     scene.api.resize(NAME, &containers).unwrap();
     scene.mend();
     scene
-        .is_reported_lost("somebody else changed the pod's resources")
+        .is_reported_lost("another client changed the pod's resources")
         .await;
     scene.confirmed(&[("app", theirs)]).await;
     scene.holds_soon(&[("app", theirs)]).await;

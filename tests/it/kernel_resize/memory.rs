@@ -321,11 +321,11 @@ async fn a_loan_that_a_quota_denies_ends_although_it_is_used_and_is_not_given_ag
     assert!(lent > 200, "what is in use was taken away: {lent}");
     let ended = async || scene.agent.pod(NAME).await.filter(|pod| pod.leases.is_empty());
     let pod = scene.agent.until("the loan to end", ended).await;
-    let not_lent = |why: &String| why.contains("none is lent before") && why.contains("exceeded quota");
+    let not_lent = |why: &String| why.contains("no temporary limit before") && why.contains("exceeded quota");
     assert!(pod.not_grown.iter().any(not_lent), "{pod:#?}");
     let taken_back = async || {
         let history = scene.agent.history().await;
-        let said = |change: &proto::Change| change.cause.contains("is taken back, the API server denies it");
+        let said = |change: &proto::Change| change.cause.contains("ended, the API server denies it");
         history.iter().any(said).then_some(())
     };
     scene

@@ -31,7 +31,7 @@ async fn what_somebody_else_has_frozen_is_left_to_them() {
     let change = scene.resize(100).await;
     assert_eq!(change.outcome, "RolledBack", "{change:#?}");
     assert!(
-        change.reason.contains("somebody else has frozen the cgroup"),
+        change.reason.contains("another process has frozen the cgroup"),
         "{change:#?}"
     );
     assert_eq!(scene.limits(), [ROOMY, ROOMY]);

@@ -122,14 +122,14 @@ fn what_others_have_frozen_and_what_holds_the_agent_is_left_alone() {
     };
     let scene = Scene::new();
     scene.write("cgroup.freeze", "1\n");
-    assert!(scene.refusal().contains("somebody else has frozen the cgroup"));
+    assert!(scene.refusal().contains("another process has frozen the cgroup"));
     untouched(&scene, true);
 
     drop(scene);
     let scene = Scene::new();
     scene.write("cgroup.events", "populated 1\nfrozen 1\n");
     assert!(
-        scene.refusal().contains("somebody else has frozen the cgroup"),
+        scene.refusal().contains("another process has frozen the cgroup"),
         "by an ancestor"
     );
     untouched(&scene, false);

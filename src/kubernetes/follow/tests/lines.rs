@@ -94,7 +94,7 @@ fn an_object_that_cannot_be_used_keeps_its_last_good_state_and_hides_no_other() 
     let why = problems(&known);
     assert_eq!(
         why[1],
-        "a/y: size: at most 99; its last usable state counts, if there was one"
+        "a/y: size: at most 99; its last usable state stays, if there was one"
     );
     assert!(why[0].starts_with("a/x: size: invalid type"), "{why:?}");
     assert!(

@@ -1,8 +1,9 @@
 //! vscaled: resizes running containers in place on one Kubernetes node.
 //!
-//! The agent learns what each local container *should* have from a VerticalPodAutoscaler's recommendation, or from an operator
-//! at a socket. It gives the running container these amounts without a restart, restores them when another process changes
-//! them, and reports what it did and why. It also reports which processes the kernel's OOM killer has ended.
+//! The agent gets the amounts that each local container *should* have from a VerticalPodAutoscaler's
+//! recommendation, or from an operator at a socket. It gives the running container these amounts without a restart,
+//! restores them when another process changes them, and reports what it did and why. It also reports which
+//! processes the kernel's OOM killer has ended.
 //!
 //! # Data flow
 //! ```text
@@ -14,7 +15,7 @@
 //!                                               └ observe: what the files and the runtime hold ◄── verify
 //! ```
 //! [`decide`] and [`plan`] are pure functions over plain data. The unit of work is one pass over one pod
-//! ([`actuate::reconcile`]), whatever its cause. Every pass starts from what the cgroup files hold, so a lost event delays a
+//! ([`actuate::reconcile`]), for every cause. Every pass starts from the values of the cgroup files, so a lost event delays a
 //! change and never makes it wrong. `ARCHITECTURE.md` lists the tasks, and follows a recommendation and a kill through the
 //! files.
 //!
@@ -38,7 +39,7 @@
 //! - [`kubernetes`]: the client of the API server.
 //! - [`report`]: keeps kills on disk and delivers them to every receiver.
 //! - [`config`]: flags, environment and file become one checked configuration.
-//! - [`guard`]: watches limits that will soon be reached and asks for temporary limits.
+//! - [`guard`]: watches limits that will soon be reached and requests temporary limits.
 //! - [`sources`]: merges the API server's objects and a directory's manifests into one [`sources::NodeView`].
 //! - `reconcile`: the state of every pod, its transitions, and the controller that owns it.
 //! - [`agent`]: starts the tasks and connects them.

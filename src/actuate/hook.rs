@@ -91,8 +91,8 @@ pub async fn run_hook(node: Arc<Node>, run: &HookRun) -> HookEnd {
     }
 }
 
-/// Why hooks of a pod would not run now, a sentence each. `forbidden_by` is the configuration key that forbids them. Only the
-/// runtime knows whether a command can run.
+/// Why hooks of a pod would not run now, a sentence each. `forbidden_by` is the configuration key that forbids them.
+/// Only the runtime can check whether a command can run.
 pub async fn hook_problems(node: &Node, pod: &Pod, live: &LivePod, forbidden_by: Option<&str>) -> Vec<String> {
     let mut problems = Vec::new();
     for (name, container) in &live.containers {

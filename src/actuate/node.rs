@@ -22,7 +22,7 @@ pub enum RuntimeLink {
     Found(Arc<dyn ContainerRuntime>),
 }
 
-/// How the agent knows a trait of the node.
+/// The source of a trait of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KnownFrom {
     Configured,

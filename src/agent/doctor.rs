@@ -108,7 +108,7 @@ async fn hooks(node: &Node, pods: &[PodState]) -> Option<Check> {
     Some(Check::new("hooks", Err(problem)))
 }
 
-/// A problem of the agent, whose text names the way out of it. Observing is no problem: the configuration says so.
+/// A problem of the agent, whose text names the way out of it. Observing is no problem: the configuration requests it.
 fn problem(text: String) -> Check {
     match text.as_str() {
         OBSERVING => Check::new("mode", Ok(text)),

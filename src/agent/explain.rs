@@ -248,7 +248,7 @@ fn runtime_difference(stored: &str, wanted: &str, snapshot: &PodSnapshot) -> Opt
 fn systemd_difference(property: Setting, wanted: Setting) -> Option<String> {
     let kept = match wanted {
         Setting::CpuMax(max) => Setting::CpuMax(max.systemd_rounded()),
-        // One property stands for both files, and says nothing about one alone.
+        // One property holds the ratio of both files, and no value of one of them.
         Setting::CfsQuota(_) | Setting::CfsPeriod(_) => return None,
         other => other,
     };

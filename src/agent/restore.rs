@@ -63,7 +63,7 @@ pub struct Restoration {
 
 /// Restores every pod, or returns the steps of that.
 ///
-/// Errors: an agent runs, or the node or its sources do not tell the values that the pods should have.
+/// Errors: an agent runs, or the node or its sources do not show the values that the pods should have.
 /// `restore` has written nothing then.
 pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
     let state = StateDirectory::open(&config.state_dir, "restore", Duration::ZERO).await?;

@@ -111,7 +111,7 @@ async fn lock(state_dir: &Path, command: &str, patience: Duration) -> Result<Fil
         }
         tokio::time::sleep(TRY_AGAIN).await;
     }
-    // The host name, which is the pod's, tells agents in containers apart: they all have the same process id.
+    // The host name, which is the pod's, distinguishes agents in containers: they all have the same process id.
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let (pid, host, since) = (std::process::id(), host.trim(), Timestamp::now());
     let holder = format!("vscaled {command}, pid {pid} on {host}, since {since:.0}\n");

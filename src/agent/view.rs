@@ -180,15 +180,12 @@ pub(super) fn detail(state: &PodState, now: Timestamp) -> String {
 
 /// The temporary limits of the guard, and the limits that it could not grow.
 fn guard_actions(state: &PodState) -> impl Iterator<Item = String> {
-    let lent = state.desired.temporary.iter().map(|limit| {
-        let amount = limit.resource.quantity(limit.to);
-        format!(
-            "container {} has a temporary {} limit of {amount}",
-            limit.container, limit.resource
-        )
+    let grown = state.desired.temporary.iter().map(|limit| {
+        let limit_of = format!("{} limit of {}", limit.resource, limit.resource.quantity(limit.to));
+        format!("container {} has a temporary {limit_of}", limit.container)
     });
     let refused = state.growth.refused.iter();
-    lent.chain(refused.map(|(container, why)| format!("container {container} was not grown: {why}")))
+    grown.chain(refused.map(|(container, why)| format!("container {container} was not grown: {why}")))
 }
 
 /// The next step for a pod, as a sentence.

@@ -27,7 +27,7 @@ pub struct Kubepods {
 pub struct PodEntry {
     pub place: PodPlace,
     pub path: CgroupPath,
-    /// The pod's containers and its sandbox: only the runtime knows which one is the sandbox.
+    /// The pod's containers and its sandbox: only the runtime shows which one is the sandbox.
     pub containers: Vec<ContainerEntry>,
 }
 

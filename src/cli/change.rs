@@ -56,7 +56,7 @@ fn row(step: &Step) -> [String; 7] {
     ]
 }
 
-/// One line about a change or a kill, for an endless list, whose column widths nothing tells in advance.
+/// One line about a change or a kill, for an endless list, whose column widths are unknown in advance.
 pub(super) fn line(change: &Change) -> String {
     if let Some(kill) = &change.kill {
         return oom::line(kill);

@@ -55,8 +55,8 @@ enum Command {
     Decide(decide::Manifests),
     /// Examines the agent and the node, and says how to mend what does not work
     ///
-    /// Without an agent, examines the machine with the caller's rights, and the exit code is 3; it is 1 where
-    /// anything else fails.
+    /// Without an agent, examines the machine with the caller's rights, and the exit code is 3;
+    /// it is 1 where anything else fails.
     Doctor(Output),
     Explain(explain::Arguments),
     Export(export::Arguments),

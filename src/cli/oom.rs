@@ -38,7 +38,7 @@ fn list(arguments: &PodArguments, agent: &Agent) -> Result<(), Failure> {
     })
 }
 
-/// One line about a kill, for an endless list, whose column widths nothing tells in advance.
+/// One line about a kill, for an endless list, whose column widths are unknown in advance.
 pub(super) fn line(kill: &OomKill) -> String {
     let [at, pod, container, level, limit, killed, rss, known, note] = cells(kill);
     let text = format!(

@@ -78,7 +78,8 @@ impl Key {
     }
 }
 
-/// A value as text, so that one parser refuses a value in the same words whatever its place. Commas join the members of a list.
+/// A value as text, so that one parser refuses a value in the same words in every layer. Commas join
+/// the members of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct PlacedText {
     text: String,

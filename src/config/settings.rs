@@ -137,8 +137,8 @@ pub struct Config {
     /// The quiet time of a container after which its temporary limit ends, or comes down to its need (1s to 24h).
     #[arg(long, default_value = "10m", value_parser = duration::<Duration>("1s", "24h"), help_heading = LIVE)]
     pub guard_quiet_period: Duration,
-    /// With `true`, run the hooks about memory limits in the pods' annotations
-    /// vscaled.io/before-shrink, vscaled.io/after-grow and vscaled.io/on-memory-pressure.
+    /// With `true`, run the hooks in the pods' annotations vscaled.io/before-shrink, vscaled.io/after-grow and
+    /// vscaled.io/on-memory-pressure, which notify containers of their memory limits.
     #[arg(long, default_value = "true", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub hooks: bool,

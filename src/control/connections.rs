@@ -63,12 +63,12 @@ impl Peer {
     }
 }
 
-/// Connections, the oldest first. Each call in progress shares what stands beside its connection.
+/// Connections, the oldest first. Each call in progress shares the `Arc` beside its connection.
 type Pool = Vec<(AbortHandle, Arc<()>)>;
 
 /// Closes the oldest connection without a call if there are `limit` connections. False if every connection has a call.
 ///
-/// A call that begins at this very moment loses its connection; a change goes on to its end all the same.
+/// A call that begins at this very moment loses its connection; a change still runs to its end.
 fn make_room(open: &mut Pool, limit: usize) -> bool {
     open.retain(|(task, _)| !task.is_finished());
     if open.len() < limit.max(1) {
@@ -190,7 +190,7 @@ pub(super) fn identify(socket: &impl AsFd) -> io::Result<(Caller, Vec<u32>)> {
     let mut groups = vec![0_u32; MOST_GROUPS];
     match uapi::getsockopt(socket.as_fd().as_raw_fd(), SOL_SOCKET, SO_PEERGROUPS, &mut groups[..]) {
         Ok(bytes) => groups.truncate(bytes / size_of::<u32>()),
-        // A kernel before 4.13 tells the first group only.
+        // A kernel before 4.13 reports the first group only.
         Err(error) if error.0 == ENOPROTOOPT => groups.clear(),
         Err(error) => return Err(error.into()),
     }

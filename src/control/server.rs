@@ -51,7 +51,7 @@ pub struct Limits {
     pub rate: u32,
     /// The longest time of a read.
     pub read_deadline: Duration,
-    /// The longest wait of a caller for a change. The change goes on afterwards.
+    /// The longest wait of a caller for a change. The change continues afterwards.
     pub change_deadline: Duration,
     /// The longest time that calls may go on after the agent began to stop.
     pub grace: Duration,

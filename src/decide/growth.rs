@@ -1,4 +1,4 @@
-//! How far limits may grow in an emergency, before a recommendation asks for it.
+//! How far limits may grow in an emergency, before a recommendation follows.
 //!
 //! Only what the VPA manages may grow: existing limits of containers and resources whose policy covers limits and that no
 //! horizontal autoscaler scales on. A limit grows to `maxAllowed`. Where the policy has none, a limit grows to the one that

@@ -37,7 +37,7 @@
 //!   gate (AEP-8905). Upstream 1.7 drops recommendations for them.
 //! - Owners of kinds that are not well known end the owner chain.
 //! - A smaller target replaces at once what the kubelet has deferred or refused, also if that lies within the bounds.
-//! - A memory limit is not lowered below what a heap of fixed size needs (`lint`), whatever the policy says.
+//! - A memory limit is not lowered below what a heap of fixed size needs (`lint`), for any policy.
 //! - Replica counts and `evictionRequirements` do not matter: the agent evicts nothing.
 //! - While a startup boost lasts, only the boosted cpu is left alone. Upstream changes nothing of the pod. The end of a boost
 //!   moves that cpu and nothing else, and only down.

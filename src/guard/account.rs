@@ -1,4 +1,4 @@
-//! The memory that the guard may lend at this moment.
+//! The memory that the guard may grant at this moment.
 //!
 //! Reads `/proc/meminfo` and the memory use of the pods' root for each growth. Reads the memory that pods have requested and do
 //! not use at most once a second, because that takes two reads for each pod.
@@ -41,8 +41,9 @@ impl Account {
         Some(self.root.as_ref()?.outer().memory_usage().ok()?.get())
     }
 
-    /// The memory that the guard may lend to a container of this pod: available memory, or the room under the limit of all pods
-    /// if that is less, without the reserve and without the memory that other pods have requested and do not use yet.
+    /// The memory that the guard may grant to a container of this pod: available memory, or the room under the
+    /// limit of all pods if that is less, without the reserve and without the memory that other pods have requested
+    /// and do not use yet.
     ///
     /// Errors: the kernel does not show a value.
     pub(super) fn read(

@@ -27,7 +27,7 @@ const NODE_GROWTHS: usize = 600;
 /// Granted limits are multiples of this, where such a multiple is large enough.
 pub(super) const UNIT: u64 = 1 << 20;
 
-/// How much memory the guard may lend within a window.
+/// By how much the guard may grow limits within a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Budget {
     pub pod: Bytes,
@@ -80,7 +80,7 @@ pub(super) fn mib(bytes: Bytes) -> String {
     format!("{} MiB", bytes.get() >> 20)
 }
 
-/// The account of memory that the guard has lent.
+/// The account of memory that the guard has granted.
 #[derive(Debug, Clone)]
 pub struct Budgets {
     pub(super) budget: Budget,
@@ -110,7 +110,8 @@ impl Budgets {
         }
     }
 
-    /// Grants a limit of at least `need.least` (or the ceiling) and at most `need.wanted`, where the node can lend `free`.
+    /// Grants a limit of at least `need.least` (or the ceiling) and at most `need.wanted`, where
+    /// the node has `free` memory.
     ///
     /// Errors: [`Refusal`]; the account is then unchanged.
     pub fn grant(

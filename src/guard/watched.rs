@@ -13,11 +13,11 @@ use crate::model::{Bytes, CgroupVersion, MemoryLimit};
 
 /// A container is calm enough for alarms if the guard need not read it for so long, now or with alarms.
 const CALM: Duration = Duration::from_millis(10);
-/// The longest time between two readings of a container with a temporary limit, so that the guard knows its peak.
+/// The longest time between two readings of a container with a temporary limit, so that the guard sees its peak.
 const WHILE_LENT: Duration = Duration::from_secs(1);
 /// After so long without a need, the guard reports the same refusal again.
 const REPORT_AGAIN: Duration = Duration::from_secs(600);
-/// The longest time between two readings of a container that does not grow, whatever all pods together use.
+/// The longest time between two readings of a container that does not grow, for any use of all pods together.
 pub(super) const ITSELF: Duration = Duration::from_secs(1);
 /// [`ITSELF`] where the kernel notifies before use comes close to the limit, and when a process writes the limit. The
 /// kernel does not notify about its own memory.
@@ -40,7 +40,7 @@ pub(super) struct Watched {
     pub(super) alarms: Alarms,
     /// The latest reported refusal, or outcome of a failed write, and the time of the latest need.
     refused: Option<(&'static str, Duration)>,
-    /// Whether the guard has asked for evidence.
+    /// Whether the guard has requested evidence.
     evidence_requested: bool,
     pub(super) lent: TemporaryMemory,
 }
@@ -234,12 +234,12 @@ impl Watched {
         before.is_none_or(|(before, _)| before != kind)
     }
 
-    /// The memory that is kept for evidence, until the guard asks for it.
+    /// The memory that is kept for evidence, until the guard requests it.
     pub(super) fn kept_for_evidence(&self) -> Option<Bytes> {
         self.terms.evidence.filter(|_| !self.evidence_requested)
     }
 
-    /// Notes that the guard asks for evidence; returns the memory kept for that, once.
+    /// Notes that the guard requests evidence; returns the memory kept for that, once.
     pub(super) fn request_evidence(&mut self) -> Option<Bytes> {
         let kept = self.kept_for_evidence();
         self.evidence_requested |= kept.is_some();

@@ -23,7 +23,7 @@ pub struct Watchlist {
 /// The configuration of the guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Settings {
-    /// Available memory that the guard never lends.
+    /// Available memory that the guard never grants.
     pub reserve: Bytes,
     pub budget: Budget,
     /// How long a container with a temporary limit has to be quiet before the controller reviews the limit.
@@ -92,7 +92,7 @@ pub enum GuardEvent {
     /// terms have been without evidence.
     Pressure {
         limit: Bytes,
-        /// The limit that the guard lent for the evidence; the same as `limit` where it could lend nothing.
+        /// The temporary limit for the evidence; the same as `limit` where the guard could not grow it.
         lent: Bytes,
     },
     /// The kernel has throttled the container for so long that its cpu limit should rise to `to`.

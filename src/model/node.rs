@@ -60,9 +60,9 @@ pub enum AskWhenFull {
 pub struct KubeletVersion(pub u32);
 
 impl KubeletVersion {
-    /// The newest version whose rules this crate knows.
+    /// The newest version whose rules this crate has.
     pub const NEWEST: Self = Self(36);
-    /// The oldest version whose rules this crate knows.
+    /// The oldest version whose rules this crate has.
     pub const OLDEST: Self = Self(20);
 
     /// From this version on an init container without a limit leaves its pod's limit undeclared: `ResourceConfigForPod` uses the

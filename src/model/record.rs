@@ -38,7 +38,7 @@ pub enum Cause {
     /// The pod's cgroup allows less memory than its containers' cgroups do together.
     #[display("the pod's cgroup was left below its containers (kubernetes/kubernetes#138760)")]
     PodLevel,
-    /// A hook tells a container that its memory limit changes.
+    /// A hook notifies a container of a change of its memory limit.
     #[display("hook {moment} in container {container}")]
     Hook { moment: &'static str, container: String },
     /// Another process changed a value.

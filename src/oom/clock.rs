@@ -1,6 +1,6 @@
 //! Moments by CLOCK_MONOTONIC and by the wall clock, and the clock of the kernel's log.
 //!
-//! Records carry `local_clock()`. Like CLOCK_MONOTONIC it stands still while the machine is suspended. NTP slews
+//! Records carry `local_clock()`. Like CLOCK_MONOTONIC it stops while the machine is suspended. NTP slews
 //! CLOCK_MONOTONIC only, so the two drift apart (0.6 ms in 12 minutes on one machine).
 
 use std::time::Duration;

@@ -13,8 +13,8 @@
 //! * A kill or a rise without a partner waits longer for one, and is returned alone if none comes ([`LATEST`]).
 //!
 //! The kernel counts a kill just before it logs the kill (`__oom_kill_process`), so a kill belongs to the rise between
-//! whose two reads the kernel logged it. Times tell that to a fraction of a second. Numbers ([`super::numbers`]) tell
-//! it exactly, where the agent knows them. The kernel counts and logs the first victim of a group twice; the second
+//! whose two reads the kernel logged it. Times show that to a fraction of a second. Numbers ([`super::numbers`]) show
+//! it exactly, where the agent has them. The kernel counts and logs the first victim of a group twice; the second
 //! time accounts for a rise, and is no kill.
 //!
 //! No kill may be in two rises: a v2 counter also counts kills below its cgroup, so the caller feeds only the part of a
@@ -73,7 +73,7 @@ pub struct LogPlace {
     pub numbers: Numbers,
 }
 
-/// How far the agent knows each side.
+/// How far the agent has read each side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// The joiner has every kill that the kernel logged up to this moment.

@@ -163,7 +163,7 @@ impl Parser {
             }
         }
         let before = self.killed.insert(pid, at);
-        // Without times, only a report of its own tells a process from an earlier one of that pid.
+        // Without times, only a report of its own distinguishes a process from an earlier one of that pid.
         let is_new = report.is_some() && at.is_none();
         if before.is_some_and(|before| within(before, at)) && !is_new {
             return None;

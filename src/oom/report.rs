@@ -71,7 +71,7 @@ pub struct KillFacts {
     /// The limit that the kernel enforced, and the usage.
     #[serde(default)]
     pub limit: HitLimit,
-    /// The container's own limit, if the container stood at it, too: a container that has used up its limit
+    /// The container's own limit, if the container had reached it, too: a container that has used up its limit
     /// brings its pod to the pod's limit, which the kernel enforces first. Then the container's limit caused the
     /// kill at the pod's level.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -79,7 +79,8 @@ pub struct KillFacts {
 }
 
 impl KillFacts {
-    /// The level of the limit that caused the kill: the container, if it stood at its own limit, else [`Self::level`].
+    /// The level of the limit that caused the kill: the container, if it had reached
+    /// its own limit, else [`Self::level`].
     pub const fn limit_of(&self) -> Level {
         match self.container_limit {
             Some(_) => Level::Container,
@@ -89,7 +90,7 @@ impl KillFacts {
 }
 
 impl ReportedPod {
-    /// Its namespace and name, or its UID if the agent knows only its cgroup.
+    /// Its namespace and name, or its UID if the agent has found only its cgroup.
     pub fn full_name(&self) -> String {
         match self.name.as_str() {
             "" => self.uid.clone(),

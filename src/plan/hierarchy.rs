@@ -9,8 +9,8 @@
 //! The rules are the kubelet's: `ResourceConfigForPod` (`pkg/kubelet/cm/helpers_linux.go`) for the pod,
 //! `generateLinuxContainerResources` (`pkg/kubelet/kuberuntime/kuberuntime_container_linux.go`) for containers.
 //!
-//! An [`EffectivePod`] holds a pod's resources as the API server stored them: with its defaults, with the decided amounts, and
-//! summed up like the kubelet does. It knows no cgroups.
+//! An [`EffectivePod`] holds a pod's resources as the API server stored them: with its defaults, with the decided
+//! amounts, and summed up like the kubelet does. It contains no cgroups.
 
 use crate::model::objects::{Container, ContainerStatus, Pod};
 use crate::model::{
@@ -31,7 +31,7 @@ pub struct Allowance {
     pub shares: CpuShares,
     pub cpu_limit: Option<MilliCpu>,
     pub memory_limit: Option<Bytes>,
-    /// The period of the quota in microseconds. `None` if the kubelet enforces no quota, whatever the limit is.
+    /// The period of the quota in microseconds. `None` if the kubelet enforces no quota for any limit.
     pub period_us: Option<u64>,
 }
 

@@ -8,8 +8,8 @@
 //! rest already, also on a node that is too full. If the kubelet resizes in place, a pod takes what the kubelet has allocated
 //! ([`super::resize::reserved`]).
 //!
-//! Requests are promises. Pods use more than they request, and less. Before the guard lends memory it checks how much is free
-//! at that moment (`guard::budgets`).
+//! Requests are promises. Pods use more than they request, and less. Before the guard grows a limit it checks how much
+//! memory is free at that moment (`guard::budgets`).
 
 use std::collections::BTreeMap;
 

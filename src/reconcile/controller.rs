@@ -141,7 +141,7 @@ impl Controller {
         let (mut wake, mut rest) = (self.next_wake(), Instant::now());
         loop {
             heartbeat.beat();
-            // Cancel-safe: `recv` and `written` lose nothing, the others only tell the time.
+            // Cancel-safe: `recv` and `written` lose nothing, the others only wait for a time.
             tokio::select! {
                 Some(report) = self.guard.reports.recv() => self.take_guard_report(report),
                 event = events.recv() => match event {

@@ -218,7 +218,7 @@ impl DesiredState {
         }
     }
 
-    /// Clears the recommendation when its VPA no longer asks for it.
+    /// Clears the recommendation when its VPA no longer has it.
     pub(crate) fn end_recommendation(&mut self) {
         if let (Some(recommended), Some(origin)) = (self.recommended.take(), &mut self.origin) {
             *origin = recommended.targets;

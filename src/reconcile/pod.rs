@@ -1,6 +1,6 @@
 //! The state of one pod and how it changes: `PodState × PodInput → PodState + Vec<Effect>`.
 //!
-//! [`PodState`] holds everything that the agent knows about a pod, and [`PodState::apply`] is the only way to change
+//! [`PodState`] holds every fact about a pod, and [`PodState::apply`] is the only way to change
 //! it. `apply` compares the state before with the state after, and derives the effects of every change: save the
 //! state, update the guard, move the least limits, watch lower limits, close files. No transition can forget these
 //! effects. No I/O and no clock: time is an argument.

@@ -62,10 +62,10 @@ pub(crate) struct WrittenAhead {
     pub(crate) spec: Vec<NamedRequirements>,
 }
 
-/// How far a resize has got, as the latest pass knows.
+/// How far a resize has got, by the latest pass.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum ResizeStatus {
-    /// Nothing stands in the way.
+    /// No patch waits, and none was refused.
     #[default]
     Clear,
     /// The kubelet does not grant the targets, or the API server has not answered.

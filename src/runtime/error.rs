@@ -124,9 +124,7 @@ fn of_transport(code: Code, source: &(dyn Error + 'static)) -> Problem {
 
 const fn advice(kind: io::ErrorKind) -> &'static str {
     match kind {
-        io::ErrorKind::ConnectionRefused => {
-            "no process listens at the socket: the runtime is stopped or still starting"
-        }
+        io::ErrorKind::ConnectionRefused => "nothing listens at the socket: the runtime is stopped or still starting",
         io::ErrorKind::PermissionDenied => "connecting needs root",
         _ => "the connection broke: the runtime stopped or restarted",
     }

@@ -36,7 +36,7 @@ pub use metrics::RuntimeMetrics;
 pub trait ContainerRuntime: Debug + Send + Sync {
     /// The runtime's name, version and cgroup driver.
     ///
-    /// Errors: the runtime is away, hangs, or is not a CRI v1 runtime that the agent knows.
+    /// Errors: the runtime is away, hangs, or is not a CRI v1 runtime that the agent supports.
     async fn info(&self) -> Result<RuntimeInfo, RuntimeError>;
 
     /// The pods whose sandbox is ready, in one call. Includes pods whose containers are all down, between two crashes.

@@ -15,7 +15,7 @@ pub(super) struct Workload {
     status: WorkloadPart,
 }
 
-/// A spec or a status. Each field stands in one of them.
+/// A spec or a status. Each field is in one of them.
 #[derive(Debug, Deserialize, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct WorkloadPart {

@@ -1,9 +1,9 @@
 //! Learns the formula by which the runtime converts cpu shares to cgroup v2 weights.
 //!
-//! No runtime reports its formula, but its containers show it: the stored spec has the shares, and the kernel's file has the
-//! weight. Only the youngest containers show the formula of the present OCI runtime, because an upgrade leaves older
-//! containers as they are. So the agent reads the stored spec of each new container once, and none on a node where no
-//! container starts. The learned formula stands until a container shows another one.
+//! No runtime reports its formula, but its containers show it: the stored spec has the shares, and the kernel's file
+//! has the weight. Only the youngest containers show the formula of the present OCI runtime, because an upgrade leaves
+//! older containers as they are. So the agent reads the stored spec of each new container once, and none on a node
+//! where no container starts. The agent uses the learned formula until a container shows another one.
 
 use std::cmp::Reverse;
 

@@ -73,7 +73,7 @@ fn low_pod_level(node: &Node, live: &LivePod, object: &Pod) -> Option<LowPodLeve
     LowPodLevel::find(object, &held.ok()?)
 }
 
-/// The limits of `lent` that containers still have.
+/// The temporary limits among `lent` that containers still have.
 fn held(node: &Node, live: &LivePod, lent: LatestLimits) -> Result<LatestLimits, CgroupError> {
     let handles = PodHandles::open(&node.hierarchy, live)?;
     let mut held = LatestLimits::new();

@@ -62,7 +62,7 @@ impl Watched {
     }
 }
 
-/// Starts to watch for kills. An agent that cannot watch does everything else, and says so.
+/// Starts to watch for kills. An agent that cannot watch does everything else, and reports a problem.
 pub(super) fn watch_for_kills(config: &Config, links: OomLinks, registry: &mut Registry) -> Watched {
     let (batches, taken) = mpsc::channel(BATCHES);
     let (problems, watcher_problems) = watch::channel(Vec::new());

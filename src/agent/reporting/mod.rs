@@ -160,7 +160,7 @@ impl PodMetadata for AgentMetadata {
     }
 }
 
-/// The VPA that controls a pod, whatever its mode and recommender.
+/// The VPA that controls a pod, of any mode and recommender.
 fn controlling<'a>(view: &'a NodeView, pod: &Pod) -> Option<&'a VerticalPodAutoscaler> {
     let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
     let known = decide::EarlierDecisions::default();

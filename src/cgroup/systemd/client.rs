@@ -67,7 +67,7 @@ impl Systemd {
         self.property(MANAGER_PATH, MANAGER, "Version").map(drop)
     }
 
-    /// systemd's version, such as 252; 0 if it tells none.
+    /// systemd's version, such as 252; 0 if it reports none.
     pub const fn version(&self) -> u32 {
         self.version
     }

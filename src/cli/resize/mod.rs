@@ -24,7 +24,7 @@ pub(super) struct Arguments {
     /// Confirms --ttl 0
     #[arg(long)]
     force: bool,
-    /// Why, for whoever finds the override
+    /// Why, for people who find the override
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
     /// Show the steps and write nothing

@@ -132,7 +132,7 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, lines: &[&Line], selected: usize
     let widths = columns.iter().map(|(_, width, _)| Constraint::Length(*width));
     let table = Table::new(rows, widths).header(header);
     let table = table.row_highlight_style(Style::new().bold().on_dark_gray());
-    // By pages: the list stands still while the selection moves on a page.
+    // By pages: the list scrolls only when the selection leaves a page.
     let room = usize::from(area.height.saturating_sub(1)).max(1);
     let first = (selected / room * room).min(lines.len().saturating_sub(room));
     let mut state = TableState::new().with_selected(selected).with_offset(first);

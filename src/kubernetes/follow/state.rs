@@ -58,7 +58,7 @@ const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 /// The effect of an item of a list or a line of a watch.
 #[derive(Debug)]
 pub(super) enum WatchResult {
-    /// An object changed. A watch now stands at this version.
+    /// An object changed. A watch has now reached this version.
     Change {
         /// Empty if the version cannot be read.
         version: String,

@@ -88,7 +88,7 @@ impl<T: Object> Task<T> {
             return Ok(None);
         }
         // Not older than the objects seen, and from the API server's cache: an API server reads a list "as of now" from
-        // etcd, every object of the kind, whatever the selector.
+        // etcd, every object of the kind, for any selector.
         let version = self.version.clone().unwrap_or_else(|| "0".to_owned());
         if self.client.streams_lists.load(Ordering::Relaxed) {
             let call = self

@@ -108,7 +108,7 @@ pub struct PodStatus {
     pub qos_class: Option<QosClass>,
     /// When the kubelet acknowledged the pod.
     pub start_time: Option<Timestamp>,
-    /// The generation of the spec that this status is about. 0 if the kubelet does not say so (before 1.34).
+    /// The generation of the spec that this status is about. 0 if the kubelet does not report it (before 1.34).
     pub observed_generation: i64,
     pub conditions: Vec<PodCondition>,
     /// Pod-level requests and limits in force, from kubelets that can resize them in place (KEP-5419). After a resize amounts may
@@ -131,7 +131,7 @@ pub struct PodCondition {
     pub status: String,
     pub reason: String,
     pub message: String,
-    /// The generation of the spec that this condition is about. 0 if the kubelet does not say so.
+    /// The generation of the spec that this condition is about. 0 if the kubelet does not report it.
     pub observed_generation: i64,
     pub last_transition_time: Option<Timestamp>,
 }

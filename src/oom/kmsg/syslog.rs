@@ -26,7 +26,7 @@ const TEXT_PER_BYTE: usize = 2;
 const MOST_READ: usize = 2 << 20;
 /// The lowest number of a line. No record of `/dev/kmsg` has so high a number.
 const FIRST_NUMBER: u64 = 1 << 63;
-/// This many bits of a number tell apart kills with the same time: some machines have a clock of ten milliseconds.
+/// This many bits of a number distinguish kills with the same time: some machines have a clock of ten milliseconds.
 const ORDINAL_BITS: u32 = 12;
 const LAST_ORDINAL: u64 = (1 << ORDINAL_BITS) - 1;
 /// Each kill has one line with this text.

@@ -72,7 +72,7 @@ struct OpenCounter {
 const MOST_OPEN: usize = 512;
 
 /// How long to search for a container's first process: a runtime takes a while to start one, and in some containers no
-/// process can be told apart as the first.
+/// process is recognisable as the first.
 const INIT_SEARCH_TIME: Duration = Duration::from_secs(60);
 
 impl NodeFiles {

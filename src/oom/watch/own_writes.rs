@@ -36,7 +36,7 @@ pub(super) struct OwnWrites {
     evidence: BTreeMap<(String, String), RequestedEvidence>,
 }
 
-/// The time at which the agent asked a hook for evidence; the time at which the hook ended, and the evidence.
+/// The time at which the agent requested evidence from a hook; the time at which the hook ended, and the evidence.
 type RequestedEvidence = (Timestamp, Option<(Timestamp, HookEvidence)>);
 
 impl OwnWrites {
@@ -141,7 +141,7 @@ fn lowering(step: &StepRecord) -> Option<String> {
     (to < from).then(|| format!("{name} of {} from {} to {}", step.target, words(from), words(to)))
 }
 
-/// The limit in a runtime's stored spec. A negative one stands for no limit.
+/// The limit in a runtime's stored spec. A negative one means no limit.
 fn stored_limit(spec: &CriResources) -> Option<MemoryLimit> {
     let limit = u64::try_from(spec.memory_limit_in_bytes?);
     Some(limit.map_or(MemoryLimit::Max, MemoryLimit::Bytes))

@@ -1,8 +1,8 @@
 //! Decides when to read the counters. Pure.
 //!
 //! The agent reads the counters once a second, and sooner after a request: kills that it counts apart from each other
-//! can be told apart. Sweeps may take half a second in a row, but in the long run no more than a fiftieth of the time.
-//! On a node full of kills the counters only have to agree with the log in the end.
+//! are distinguishable. Sweeps may take half a second in a row, but in the long run no more than a fiftieth of the
+//! time. On a node full of kills the counters only have to agree with the log in the end.
 
 use std::time::Duration;
 

@@ -104,7 +104,7 @@ impl Watcher {
         self.set_node_pods();
         while self.work() {
             let wake = self.next_wake().saturating_sub(monotonic());
-            // Cancel-safe: the documentation of each branch but the last two says so, and those two carry no value.
+            // Cancel-safe: each branch but the last two is documented so, and those two carry no value.
             tokio::select! {
                 biased;
                 notice = self.log.next() => self.handle_notices(notice),

@@ -44,7 +44,7 @@ pub struct ResizeFacts {
     pub too_early: Option<Duration>,
     /// Set while the kubelet has not reported the pod's resources. The agent patches nothing before.
     pub unreported: Option<Unreported>,
-    /// A sentence that says so, if the API server is away. The agent sends it nothing then.
+    /// A sentence about the outage, if the API server is away. The agent sends it nothing then.
     pub away: Option<String>,
     /// Whether the cgroups get the targets before the spec can have them.
     pub by_hand: bool,

@@ -19,7 +19,7 @@ use crate::reconcile::pod::{Located, PodInput, PodState};
 /// The result of one discovery.
 #[derive(Debug, Default)]
 pub(crate) struct Discovered {
-    /// The node; `None` until the agent knows enough of it to write.
+    /// The node; `None` until discovery has found all that a pass needs.
     pub(crate) node: Option<Arc<Node>>,
     pub(crate) inventory: Inventory,
     /// Memory limits that the guard of an earlier agent grew and that may not be saved, by pod UID.

@@ -19,7 +19,7 @@ use crate::reconcile::savings::Savings;
 
 /// Metrics and annotations are updated at most this often.
 const COUNT_EVERY: Duration = Duration::from_secs(1);
-/// The one problem that the configuration asks for.
+/// The one problem that the configuration requests.
 pub(crate) const OBSERVING: &str = "observing only: nothing is written";
 
 /// The metrics, annotations and history that the controller publishes.

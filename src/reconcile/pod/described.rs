@@ -16,7 +16,7 @@ use crate::reconcile::desired::Recommended;
 use crate::reconcile::resize::Resize;
 use crate::reconcile::savings::requests;
 
-/// Whether a decision ends an earlier recommendation: no VPA asks for its values any more.
+/// Whether a decision ends an earlier recommendation: no VPA recommends its values any more.
 pub(crate) const fn ends_recommendation(reason: Reason) -> bool {
     matches!(reason, Reason::NoVpa | Reason::NotActedOn | Reason::Ignored)
 }

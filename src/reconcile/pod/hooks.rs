@@ -38,7 +38,8 @@ struct ContainerHooks {
     id: String,
     /// The memory limit in bytes, as passes left it.
     limit: Option<u64>,
-    /// The memory limit that the container knows. The `after-grow` hook is due while `limit` is higher.
+    /// The memory limit that hooks have announced to the container. The `after-grow` hook is
+    /// due while `limit` is higher.
     announced_limit: Option<u64>,
     announced: Option<Announcement>,
     /// The limit, and the temporary limit that it was raised to, while the `on-memory-pressure` hook is due or runs.
@@ -187,8 +188,8 @@ impl PodState {
         self.run_hooks(effects);
     }
 
-    /// The memory that the guard must lend to the `on-memory-pressure` hook, if the container has one that may run now.
-    /// A hook that cannot be parsed needs none; its error goes on record.
+    /// The memory that the guard must keep for the `on-memory-pressure` hook, if the container has one that may run
+    /// now. A hook that cannot be parsed needs none; its error goes on record.
     pub(super) fn evidence_of(&self, container: &str) -> Option<Bytes> {
         let hook = Hook::of(&self.pod, container, HookMoment::OnMemoryPressure)?;
         let kept = hook.map_or(Bytes::ZERO, |hook| hook.memory);

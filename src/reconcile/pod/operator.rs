@@ -29,7 +29,7 @@ impl PodState {
         }
     }
 
-    /// Changes the desired state as an operator asks, and makes the pass due that answers.
+    /// Carries out an operator's request on the desired state, and makes the pass due that answers.
     pub(super) fn admit(
         &mut self,
         id: RequestId,

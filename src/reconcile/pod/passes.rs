@@ -213,7 +213,8 @@ impl PodState {
         match outcome {
             Outcome::Applied | Outcome::Unchanged => {
                 self.work.reset_retries();
-                // The way back to the spec goes on while a limit is kept for now, and until the pod shows its spec again.
+                // The way back to the spec continues while a limit is kept for now, and until the
+                // pod shows its spec again.
                 let known = self.resize.prepared.is_none() && self.resize.unseen(&self.pod).is_none();
                 if known && self.shrink.retry_at.is_none() && self.holds(now.wall).is_empty() {
                     self.desired.end_return();

@@ -39,7 +39,7 @@ impl Default for VpaWindows {
 /// The agent's facts about a container, besides the report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ContainerFacts {
-    /// Whether it is one of the pod's regular containers: the recommender knows only those.
+    /// Whether it is one of the pod's regular containers: the recommender ignores all others.
     pub regular: bool,
     /// Whether a VPA controls the pod: without one the Event has no reader.
     pub vpa: bool,
@@ -99,7 +99,7 @@ impl VpaEvents {
     ) -> Result<PlannedEvent, Withheld> {
         let report = &pending.report;
         let (pod, container, usage) = eligible(report)?;
-        // The recommender knows only regular containers, and an Event about a pod without a VPA has no reader.
+        // The recommender ignores other than regular containers, and an Event about a pod without a VPA has no reader.
         if !facts.regular {
             return Err("NoContainer");
         }

@@ -1,7 +1,7 @@
 //! The format of an append-only file: frames of a mark, a length, a checksum and a payload. Pure.
 //!
-//! [`read`] tells an end that a crash cut off from damage in the middle: only after damage do intact frames follow. It never
-//! gives a payload that was not written.
+//! [`read`] distinguishes an end that a crash cut off from damage in the middle: only after damage do intact frames
+//! follow. It never gives a payload that was not written.
 //!
 //! A payload is one step of the log: a protobuf message ([`Entry`]), then reports as JSON, one after the other. The agent
 //! refuses a payload as a whole if it does not understand a part of it.

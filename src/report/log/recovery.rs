@@ -19,8 +19,8 @@ use crate::files::{remove_if_present, replace_atomically};
 
 type Replay = fn(&mut State, &[u8]) -> Result<()>;
 
-/// Each file, the version of it that this agent reads, and how the state takes in a payload. Of a kill in several files the
-/// first knows the acknowledgements; the last has the checkpoint.
+/// Each file, the version of it that this agent reads, and how the state takes in a payload. Of a kill in several files
+/// the first has the acknowledgements; the last has the checkpoint.
 const FILES: [(&str, Header, Replay); 3] = [
     (FILE, HEADER, State::replay_entry),
     (SPOOL, *b"vscspl\x00\x01", State::replay_entry),

@@ -73,7 +73,7 @@ impl Reader {
             problems.extend(file.problem.clone().map(|message| (path.clone(), message)));
             all.merge(file.usable.clone(), |kind, metadata| {
                 let (object, uid) = match kind {
-                    // A directory describes one node, whatever its name.
+                    // A directory describes one node, of any name.
                     "Node" => ("the Node".to_owned(), ""),
                     "Pod" => (format!("Pod {}", metadata.full_name()), metadata.uid.as_str()),
                     kind => (format!("{kind} {}", metadata.full_name()), ""),

@@ -15,7 +15,7 @@ use crate::oom::kmsg::{LogEvent, Origin};
 use crate::oom::parse::Event;
 use crate::oom::report::{Candidates, Confidence, HitLimit, KillFacts, OomReport, Role, Victim};
 
-/// A container stands at its limit if at most this fraction of the limit is free: the kernel charges
+/// A container is at its limit if at most this fraction of the limit is free: the kernel charges
 /// in batches for each CPU.
 const FREE_SHARE: u64 = 25;
 /// [`FREE_SHARE`] in bytes, for small limits.

@@ -19,7 +19,7 @@ const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(1);
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_hours(1);
 
 /// One value of a pod: its cgroup and its file.
-type Value = (Target, ControlFile);
+type PodFile = (Target, ControlFile);
 
 /// What to do with a value that differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub enum Verdict {
 /// The foreign writers of one pod.
 #[derive(Debug, Clone, Default)]
 pub struct ForeignWriters {
-    flips: BTreeMap<Value, Flips>,
+    flips: BTreeMap<PodFile, Flips>,
 }
 
 /// The flips of one value.

@@ -13,7 +13,7 @@ use crate::model::objects::Pod;
 use crate::model::{Action, NamedRequirements, Reason, Requirements};
 use crate::sources::{NodeView, parse_manifests};
 
-pub(super) fn run(manifests: &Manifests) -> Result<(), Failure> {
+pub(super) fn run(manifests: &ManifestArguments) -> Result<(), Failure> {
     let view = manifests.read()?;
     let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
     warn_of_idle_vpas(&view, &index);
@@ -112,7 +112,7 @@ fn changes(pod: &Pod, after: &[NamedRequirements]) -> impl Iterator<Item = [Stri
 
 /// The file of manifests, the time of the decision, and the notation of the answer.
 #[derive(Debug, Args)]
-pub(super) struct Manifests {
+pub(super) struct ManifestArguments {
     /// Pods, their owners, VerticalPodAutoscalers, LimitRanges and HorizontalPodAutoscalers in YAML or
     /// JSON; - is standard input
     #[arg(short, long, value_name = "FILE")]
@@ -124,7 +124,7 @@ pub(super) struct Manifests {
     now: Option<Timestamp>,
 }
 
-impl Manifests {
+impl ManifestArguments {
     /// Reads the manifests, and warns of the objects that it ignores.
     pub(super) fn read(&self) -> Result<NodeView, Failure> {
         let text = io::read_text(&self.file)?;

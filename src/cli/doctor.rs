@@ -15,7 +15,7 @@ const WIDTH: usize = 100;
 
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Report {
+struct DoctorReport {
     /// `agent`, or `vscalectl` where no agent answered.
     examined_by: &'static str,
     checks: Vec<Check>,
@@ -41,7 +41,7 @@ pub(super) fn run(output: &Output, agent: &Agent) -> Result<(), Failure> {
         .collect();
     let is_missing = is_failing(&&first);
     let checks = [vec![first], others].concat();
-    let report = Report { examined_by, checks };
+    let report = DoctorReport { examined_by, checks };
     output.print(&report, || render(&report))?;
     match failed.as_slice() {
         [] if is_missing => Err(Failure {
@@ -77,7 +77,7 @@ fn examine_locally() -> Result<Vec<Check>, Failure> {
     Ok(checks)
 }
 
-fn render(report: &Report) -> String {
+fn render(report: &DoctorReport) -> String {
     let names = report.checks.iter().map(|check| check.name.chars().count());
     let column = names.max().unwrap_or(0);
     let width = output::width().unwrap_or(WIDTH);
@@ -125,7 +125,7 @@ mod tests {
                 )),
             ),
         ];
-        let report = Report {
+        let report = DoctorReport {
             examined_by: "agent",
             checks,
         };

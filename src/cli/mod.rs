@@ -52,7 +52,7 @@ struct Cli {
 enum Command {
     Completions(man::CompletionsArguments),
     /// Says what would be decided for the pods in a file of manifests.
-    Decide(decide::Manifests),
+    Decide(decide::ManifestArguments),
     /// Examines the agent and the node, and says how to mend what does not work
     ///
     /// Without an agent, examines the machine with the caller's rights, and the exit code is 3;

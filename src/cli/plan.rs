@@ -12,7 +12,7 @@ use serde::Serialize;
 use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 
-use super::decide::Manifests;
+use super::decide::ManifestArguments;
 use super::{Failure, table};
 use crate::decide::Index;
 use crate::model::objects::{ContainerStatus, Pod};
@@ -26,7 +26,7 @@ use crate::plan::{Hierarchy, Plan, container_cgroup_name, hierarchy, in_force, p
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     #[command(flatten)]
-    manifests: Manifests,
+    manifests: ManifestArguments,
     /// The kernel interface
     #[arg(long, value_name = "VERSION", default_value = "v2", value_parser = named::<CgroupVersion>(&["v1", "v2"]))]
     cgroup: CgroupVersion,

@@ -86,13 +86,13 @@ pub struct Budgets {
     pub(super) budget: Budget,
     page: PageSize,
     /// Growths of the last window, oldest first.
-    given: VecDeque<Given>,
+    given: VecDeque<PastGrowth>,
     /// The part of its limit that a container does not use yet and will probably take.
     promised: BTreeMap<Guarded, u64>,
 }
 
 #[derive(Debug, Clone)]
-struct Given {
+struct PastGrowth {
     at: Duration,
     pod: String,
     bytes: u64,
@@ -147,7 +147,7 @@ impl Budgets {
         let to = self.within_budgets(claimant, need.limit.get(), least, to)?;
         let whole = to / UNIT * UNIT;
         let to = if whole >= least { whole } else { to };
-        self.given.push_back(Given {
+        self.given.push_back(PastGrowth {
             at,
             pod: claimant.pod.uid.clone(),
             bytes: to - need.limit.get(),

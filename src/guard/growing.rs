@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::budgets::{Refusal, RefusalKind, UNIT, mib};
 use super::predict::{Need, Verdict};
 use super::thread::Worker;
-use super::throttle::{EVERY, Finding, WHILE_CALM, raised};
+use super::throttle::{EVERY, ThrottleFinding, WHILE_CALM, raised};
 use super::watched::{ITSELF, Watched, next_multiple};
 use super::watchlist::{GuardEvent, Report};
 use crate::actuate::{Node, PodBound, PodHandles, grow_memory};
@@ -34,15 +34,15 @@ impl Worker {
         let (pod, container) = (&watched.pod.live.id, &watched.terms.container);
         let finding = finding.inspect_err(|error| tracing::debug!(%pod, container, %error, "throttling not known"));
         match finding {
-            Ok(Finding::Sustained(share)) => {
+            Ok(ThrottleFinding::Sustained(share)) => {
                 if let Some(to) = raised(cpu.limit, cpu.ceiling) {
                     let from = cpu.limit;
                     let why = format!("was throttled in {share} % of all periods at a limit of {from}");
                     self.report(watched, GuardEvent::Throttled { from, to, why });
                 }
             }
-            Ok(Finding::Quiet) if cpu.lent => self.report(watched, GuardEvent::Unthrottled),
-            Ok(Finding::Quiet | Finding::Nothing) | Err(_) => {}
+            Ok(ThrottleFinding::Quiet) if cpu.lent => self.report(watched, GuardEvent::Unthrottled),
+            Ok(ThrottleFinding::Quiet | ThrottleFinding::Nothing) | Err(_) => {}
         }
     }
 

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use super::rate::{BytesPerSecond, Rate, grown, time_for};
+use super::rate::{BytesPerSecond, GrowthRate, grown, time_for};
 use crate::model::Bytes;
 
 /// A limit grows for so much time ahead at the present rate.
@@ -94,9 +94,9 @@ pub struct Need {
 /// The readings of one container.
 #[derive(Debug, Clone, Default)]
 pub struct Track {
-    usage: Rate,
+    usage: GrowthRate,
     /// The part that the kernel cannot reclaim, and when it was last read.
-    used: Rate,
+    used: GrowthRate,
     used_at: Option<Duration>,
     rate: BytesPerSecond,
 }

@@ -21,14 +21,14 @@ pub type BytesPerSecond = u64;
 
 /// The readings of one counter.
 #[derive(Debug, Clone, Default)]
-pub struct Rate {
+pub struct GrowthRate {
     /// Time and bytes, oldest first.
     readings: VecDeque<(Duration, u64)>,
     /// The steepest recent rate, and its time.
     steepest: Option<(Duration, BytesPerSecond)>,
 }
 
-impl Rate {
+impl GrowthRate {
     /// Adds one reading and returns the rate. Times never go back.
     pub fn observe(&mut self, at: Duration, bytes: u64) -> BytesPerSecond {
         let is_old = |(next, _): &(Duration, u64)| at.saturating_sub(*next) > OLDEST;
@@ -97,12 +97,12 @@ mod tests {
 
     #[test]
     fn one_look_says_nothing() {
-        assert_eq!(Rate::default().observe(ms(5), 500 * MIB), 0);
+        assert_eq!(GrowthRate::default().observe(ms(5), 500 * MIB), 0);
     }
 
     #[test]
     fn a_burst_after_long_rest_is_seen_at_the_second_look() {
-        let mut rate = Rate::default();
+        let mut rate = GrowthRate::default();
         for second in 0..10 {
             assert_eq!(rate.observe(ms(second * 1000), 100 * MIB), 0);
         }
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn a_growth_that_ended_is_forgotten_within_seconds() {
-        let mut rate = Rate::default();
+        let mut rate = GrowthRate::default();
         rate.observe(ms(0), 0);
         rate.observe(ms(100), 50 * MIB);
         assert!(rate.observe(ms(600), 50 * MIB) >= 250 * MIB);
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn memory_that_is_given_back_is_no_growth() {
-        let mut rate = Rate::default();
+        let mut rate = GrowthRate::default();
         rate.observe(ms(0), 100 * MIB);
         assert_eq!(rate.observe(ms(100), 10 * MIB), 0);
     }
@@ -132,7 +132,7 @@ mod tests {
         fn a_steady_growth_is_never_underestimated(
             rate in 1_u64..(4 << 30), steps in prop::collection::vec(2_u64..400, 2..60),
         ) {
-            let mut seen = Rate::default();
+            let mut seen = GrowthRate::default();
             let mut now = Duration::ZERO;
             seen.observe(now, 0);
             for step in steps {
@@ -148,7 +148,7 @@ mod tests {
         fn nothing_is_seen_faster_than_the_whole_counter_at_once(
             readings in prop::collection::vec((0_u64..50, 0_u64..(1 << 40)), 1..100),
         ) {
-            let mut seen = Rate::default();
+            let mut seen = GrowthRate::default();
             let (mut now, mut largest) = (Duration::ZERO, 0);
             for (step, bytes) in readings {
                 now += ms(step);

@@ -1,8 +1,9 @@
 //! Decides whether the kernel throttles a container for so long that its cpu limit should grow. Pure.
 //!
-//! In come readings of the kernel's counters of enforcement periods, each with its time; out comes a [`Finding`]. A container
-//! that is throttled now and then only uses its limit. A container that is throttled in most periods for ten seconds needs
-//! more, and no recommendation follows for minutes. The kernel kills no process for want of cpu, so this is not urgent.
+//! In come readings of the kernel's counters of enforcement periods, each with its time; out comes a
+//! [`ThrottleFinding`]. A container that is throttled now and then only uses its limit. A container that is throttled
+//! in most periods for ten seconds needs more, and no recommendation follows for minutes. The kernel kills no process
+//! for want of cpu, so this is not urgent.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ const RAN: u64 = 5;
 
 /// What follows from a reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Finding {
+pub enum ThrottleFinding {
     Nothing,
     /// The limit should grow: the kernel throttled this part of the latest periods, in percent.
     Sustained(u64),
@@ -49,9 +50,9 @@ impl Throttling {
     }
 
     /// Adds a reading of the counters at this time.
-    pub fn observe(&mut self, at: Duration, periods: Periods, quiet: Duration) -> Finding {
+    pub fn observe(&mut self, at: Duration, periods: Periods, quiet: Duration) -> ThrottleFinding {
         let Some(last) = self.last.replace(periods) else {
-            return Finding::Nothing;
+            return ThrottleFinding::Nothing;
         };
         let all = periods.all.saturating_sub(last.all);
         let throttled = periods.throttled.saturating_sub(last.throttled);
@@ -67,20 +68,20 @@ impl Throttling {
             self.bad += 1;
             if self.bad >= SUSTAINED {
                 self.bad = 0;
-                return Finding::Sustained(share);
+                return ThrottleFinding::Sustained(share);
             }
-            return Finding::Nothing;
+            return ThrottleFinding::Nothing;
         }
         self.bad = 0;
         if share > CALM {
-            return Finding::Nothing;
+            return ThrottleFinding::Nothing;
         }
         let since = *self.calm_since.get_or_insert(at);
         if at.saturating_sub(since) < quiet {
-            return Finding::Nothing;
+            return ThrottleFinding::Nothing;
         }
         self.calm_since = Some(at);
-        Finding::Quiet
+        ThrottleFinding::Quiet
     }
 }
 
@@ -99,7 +100,7 @@ mod tests {
     const QUIET: Duration = Duration::from_secs(60);
 
     /// Looks every two seconds, at twenty periods each, of which so many are throttled.
-    fn findings(throttled: &[u64]) -> Vec<Finding> {
+    fn findings(throttled: &[u64]) -> Vec<ThrottleFinding> {
         let mut seen = Throttling::default();
         let (mut at, mut periods) = (Duration::ZERO, Periods::default());
         seen.observe(at, periods, QUIET);
@@ -115,7 +116,9 @@ mod tests {
     #[test]
     fn what_is_throttled_most_of_the_time_for_ten_seconds_is_found_once_each_time() {
         let found = findings(&[20; 11]);
-        let at: Vec<usize> = (0..11).filter(|at| found[*at] == Finding::Sustained(100)).collect();
+        let at: Vec<usize> = (0..11)
+            .filter(|at| found[*at] == ThrottleFinding::Sustained(100))
+            .collect();
         assert_eq!(at, [4, 9]);
     }
 
@@ -124,17 +127,20 @@ mod tests {
         assert!(
             findings(&[20, 20, 20, 20, 2, 20, 20, 20, 20, 0])
                 .iter()
-                .all(|found| *found == Finding::Nothing)
+                .all(|found| *found == ThrottleFinding::Nothing)
         );
     }
 
     #[test]
     fn a_quiet_time_is_told_once_it_is_over() {
         let found = findings(&[0; 40]);
-        assert_eq!(found.iter().filter(|found| **found == Finding::Quiet).count(), 1);
+        assert_eq!(
+            found.iter().filter(|found| **found == ThrottleFinding::Quiet).count(),
+            1
+        );
         let mut disturbed = [0; 40];
         disturbed[20] = 15;
-        assert!(!findings(&disturbed).contains(&Finding::Quiet));
+        assert!(!findings(&disturbed).contains(&ThrottleFinding::Quiet));
     }
 
     #[test]
@@ -146,7 +152,7 @@ mod tests {
                 throttled: second,
             };
             let found = seen.observe(Duration::from_secs(2 * second), periods, QUIET);
-            assert_eq!(found, Finding::Nothing);
+            assert_eq!(found, ThrottleFinding::Nothing);
         }
     }
 

@@ -50,7 +50,7 @@ pub struct Parser {
     begun: Option<Kill>,
     /// Complete reports by the pid of the victim, each as the part of a [`Kill`] that it has.
     reports: HashMap<u32, Kill>,
-    group: Option<Group>,
+    group: Option<KilledGroup>,
     last_kill: Option<Kill>,
     /// The times of kills by pid.
     killed: HashMap<u32, Option<u64>>,
@@ -88,7 +88,7 @@ impl Parser {
             });
         } else if let Some(cgroup) = group(text) {
             let chosen = self.last_kill.take().filter(|kill| within(kill.timestamp_us, at));
-            self.group = Some(Group::new(at, cgroup, chosen, self.may_suppress(at)));
+            self.group = Some(KilledGroup::new(at, cgroup, chosen, self.may_suppress(at)));
         } else if let Some(pid) = skipped(outcome) {
             self.reports.remove(&pid);
         } else if outcome.starts_with(" and no killable processes") {
@@ -183,7 +183,7 @@ impl Parser {
 
 /// A group that the kernel is killing, from the line with its name on.
 #[derive(Debug)]
-struct Group {
+struct KilledGroup {
     cgroup: CgroupPath,
     victims: HashSet<u32>,
     /// The report of the chosen victim, if every kill up to the next report belongs to this group.
@@ -192,7 +192,7 @@ struct Group {
     last: Option<u64>,
 }
 
-impl Group {
+impl KilledGroup {
     /// The kernel named a group after the kill of `chosen`.
     fn new(last: Option<u64>, cgroup: CgroupPath, chosen: Option<Kill>, may_suppress: bool) -> Self {
         let is_in = |kill: &Kill| {

@@ -52,7 +52,7 @@ impl Annotator {
     pub(crate) fn start(client: ApiClient, stop: CancellationToken) -> Self {
         let (notes, noted) = watch::channel(Arc::default());
         let (telling, problems) = watch::channel(Vec::new());
-        let writer = Writer {
+        let writer = AnnotationWriter {
             client,
             noted,
             problems: telling,
@@ -81,7 +81,7 @@ impl Annotator {
     }
 }
 
-struct Writer {
+struct AnnotationWriter {
     client: ApiClient,
     noted: watch::Receiver<Arc<WantedAnnotations>>,
     problems: watch::Sender<Vec<String>>,
@@ -89,7 +89,7 @@ struct Writer {
     backoff: Backoff,
 }
 
-impl Writer {
+impl AnnotationWriter {
     /// Writes until the [`Annotator`] is dropped.
     async fn run(mut self) {
         loop {

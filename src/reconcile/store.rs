@@ -37,7 +37,7 @@ type SavedPods = BTreeMap<String, SavedPod>;
 
 /// The part that every version of the file has.
 #[derive(Debug, Deserialize)]
-struct Header {
+struct FileVersion {
     version: u32,
 }
 
@@ -120,7 +120,7 @@ impl StateFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Restored::default()),
             Err(error) => return Err(failed("read", path, &error)),
         };
-        if let Ok(Header { version }) = serde_json::from_slice(&text)
+        if let Ok(FileVersion { version }) = serde_json::from_slice(&text)
             && version > VERSION
         {
             bail!(
@@ -177,13 +177,13 @@ pub(crate) struct Store {
     pub(crate) restored: Restored,
     /// The files that name the pods this agent has written to.
     pub(crate) limit_files: Arc<LimitFiles>,
-    progress: watch::Sender<Progress>,
+    progress: watch::Sender<SaveProgress>,
     task: JoinHandle<()>,
 }
 
 /// The newest content, and how far the task has got.
 #[derive(Debug, Default)]
-struct Progress {
+struct SaveProgress {
     /// The newest content, until the task takes it.
     newest: Option<SavedPods>,
     /// The number of the newest content.
@@ -198,7 +198,7 @@ struct Progress {
 
 impl Store {
     pub(crate) fn start(file: StateFile, restored: Restored, limit_files: Arc<LimitFiles>) -> Self {
-        let progress = watch::Sender::new(Progress::default());
+        let progress = watch::Sender::new(SaveProgress::default());
         Self {
             dirty: false,
             restored,
@@ -259,7 +259,7 @@ impl Store {
     }
 }
 
-async fn write(file: Arc<StateFile>, progress: watch::Sender<Progress>) {
+async fn write(file: Arc<StateFile>, progress: watch::Sender<SaveProgress>) {
     let mut news = progress.subscribe();
     // Does not fail: this task has a sender.
     while news

@@ -75,7 +75,7 @@ pub struct EventStream {
 impl EventStream {
     pub(super) fn of(cri: Cri) -> Self {
         let (output, receiver) = broadcast::channel(BUFFER);
-        let follower = tokio::spawn(Follower { cri, output }.run());
+        let follower = tokio::spawn(EventFollower { cri, output }.run());
         Self {
             receiver,
             _follower: AbortOnDropHandle::new(follower),
@@ -105,19 +105,19 @@ impl EventStream {
 }
 
 /// A service's stream. `None` is an event that the agent ignores.
-type Events = BoxStream<'static, Result<Option<RuntimeEvent>, Status>>;
+type ServiceEvents = BoxStream<'static, Result<Option<RuntimeEvent>, Status>>;
 
 /// Why the task stopped following a service; [`Problem::Unimplemented`] where the runtime does not have that service.
 type Lost = Result<Infallible, RuntimeError>;
 
 /// Sends the events of a runtime to a stream.
 #[derive(Debug)]
-struct Follower {
+struct EventFollower {
     cri: Cri,
     output: Sender<RuntimeEvent>,
 }
 
-impl Follower {
+impl EventFollower {
     /// Follows for ever. After each loss it tries all services again, because an upgrade of the runtime may bring a better one.
     async fn run(self) {
         let mut pause = FIRST_PAUSE;
@@ -166,7 +166,7 @@ impl Follower {
     async fn forward(
         &self,
         service: &'static str,
-        opening: impl Future<Output = Result<Events, Status>>,
+        opening: impl Future<Output = Result<ServiceEvents, Status>>,
         subscribed: &mut bool,
     ) -> Lost {
         let ended = |problem| self.cri.error(service, None, problem);
@@ -229,7 +229,7 @@ fn changes<'a>(before: &'a BTreeSet<String>, now: &'a BTreeSet<String>) -> impl 
 }
 
 /// Subscribes to containerd's own events. grpc-go servers answer with the first event, so this may wait for long.
-async fn subscribe_to_containerd(cri: Cri) -> Result<Events, Status> {
+async fn subscribe_to_containerd(cri: Cri) -> Result<ServiceEvents, Status> {
     let topics = [TASK_START, TASK_EXIT, TASK_DELETE, CONTAINER_DELETE];
     let filters = topics
         .map(|topic| format!("namespace=={NAMESPACE},topic==\"{topic}\""))
@@ -239,7 +239,7 @@ async fn subscribe_to_containerd(cri: Cri) -> Result<Events, Status> {
     Ok(answer.into_inner().map(|envelope| of_containerd(&envelope?)).boxed())
 }
 
-async fn subscribe_to_cri(mut cri: Cri) -> Result<Events, Status> {
+async fn subscribe_to_cri(mut cri: Cri) -> Result<ServiceEvents, Status> {
     let answer = cri.client.get_container_events(GetEventsRequest {}).await?;
     Ok(answer.into_inner().map(|event| event.map(of_cri)).boxed())
 }

@@ -45,7 +45,7 @@ struct WatchedPod {
 }
 
 /// When to read again, and how long this reading took.
-type Reading = Result<(Box<WatchedPod>, Instant, Duration), Verdict>;
+type WatchTurn = Result<(Box<WatchedPod>, Instant, Duration), Verdict>;
 
 /// Watches until the limit does harm or the time is over. Ends at once when it is dropped.
 pub async fn watch(node: Arc<Node>, live: Arc<LivePod>, lowered: Vec<Lowering>) -> Verdict {
@@ -79,7 +79,7 @@ fn pause(took: Duration, watches: usize) -> Duration {
 }
 
 /// Reads each cgroup once. Leaves out a cgroup that has ended from then on.
-fn read_once(mut pod: Box<WatchedPod>) -> Reading {
+fn read_once(mut pod: Box<WatchedPod>) -> WatchTurn {
     let began = Instant::now();
     let mut next = None::<Instant>;
     for (target, mut watch) in std::mem::take(&mut pod.watches) {

@@ -13,7 +13,7 @@ use crate::model::{CgroupPath, CgroupVersion, QosClass, Resource};
 /// The needed part of a checkpoint.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Checkpoint {
+struct PolicyCheckpoint {
     policy_name: String,
 }
 
@@ -27,7 +27,7 @@ pub(super) fn static_managers(
 ) -> StaticManagers {
     let mut is_static = |file: &str| {
         let path = kubelet_dir.join(file);
-        let read = fs::read(&path).and_then(|text| Ok(serde_json::from_slice::<Checkpoint>(&text)?));
+        let read = fs::read(&path).and_then(|text| Ok(serde_json::from_slice::<PolicyCheckpoint>(&text)?));
         if let Err(error) = &read
             && !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied)
         {

@@ -46,13 +46,13 @@ pub(super) struct OomLinks {
 
 /// The running watcher, as the rest of the agent sees it.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(super) struct KillWatch {
     pub(super) kills: Kills,
     pub(super) problems: Vec<watch::Receiver<Vec<String>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Watched {
+impl KillWatch {
     /// Waits for the end of the thread. The caller has cancelled [`OomLinks::stop`].
     pub(super) async fn finish(self) {
         let join = move || self.thread.map(JoinHandle::join).transpose();
@@ -63,7 +63,7 @@ impl Watched {
 }
 
 /// Starts to watch for kills. An agent that cannot watch does everything else, and reports a problem.
-pub(super) fn watch_for_kills(config: &Config, links: OomLinks, registry: &mut Registry) -> Watched {
+pub(super) fn watch_for_kills(config: &Config, links: OomLinks, registry: &mut Registry) -> KillWatch {
     let (batches, taken) = mpsc::channel(BATCHES);
     let (problems, watcher_problems) = watch::channel(Vec::new());
     let published = Published {
@@ -108,7 +108,7 @@ pub(super) fn watch_for_kills(config: &Config, links: OomLinks, registry: &mut R
             None
         }
     };
-    Watched {
+    KillWatch {
         kills,
         problems: vec![watcher_problems, recorder_problems],
         thread,

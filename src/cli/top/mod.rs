@@ -18,7 +18,7 @@ use clap::Args;
 use super::output::{Format, Output, optional};
 use super::time::Ttl;
 use super::{Failure, agent::Agent, table};
-use state::{Line, Node};
+use state::{Node, PodLine};
 use view::View;
 
 /// Shows what pods use beside their requests, limits and bounds: live on a terminal, elsewhere once as a table
@@ -64,7 +64,7 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
 }
 
 /// One row for each resource of each pod and container.
-fn once(lines: &[&Line]) -> String {
+fn once(lines: &[&PodLine]) -> String {
     let rows = lines.iter().flat_map(|line| {
         let mut head = [line.full_name(), optional(line.container.as_ref()), line.throttled()];
         [&line.cpu, &line.memory].map(|amounts| {

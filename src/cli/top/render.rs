@@ -6,7 +6,7 @@ use ratatui::style::{Color, Style, Stylize as _};
 use ratatui::text::{Line as Text, Span};
 use ratatui::widgets::{Paragraph, Row, Table, TableState, Wrap};
 
-use super::state::{Amounts, Line, Node};
+use super::state::{Amounts, Node, PodLine};
 use super::view::View;
 use crate::cli::output::{Tone, clean};
 
@@ -68,7 +68,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, node: &Node, view: &View) -> usize {
 }
 
 fn header(node: &Node, view: &View) -> Text<'static> {
-    let count = |is_counted: fn(&Line) -> bool| node.lines.iter().filter(|line| is_counted(line)).count();
+    let count = |is_counted: fn(&PodLine) -> bool| node.lines.iter().filter(|line| is_counted(line)).count();
     let throttled = count(|line| line.container.is_some() && line.throttled_percent > Some(0));
     let temporary = count(|line| [&line.cpu, &line.memory].iter().any(|of| of.temporary_until.is_some()));
     let agent = &node.agent;
@@ -95,9 +95,9 @@ fn footer(node: &Node, view: &View) -> Text<'static> {
 }
 
 /// A column: its title, its width, and its cell for a line.
-type Column = (&'static str, u16, fn(&Line, u16) -> Text<'static>);
+type Column = (&'static str, u16, fn(&PodLine, u16) -> Text<'static>);
 
-fn draw_list(frame: &mut Frame<'_>, area: Rect, lines: &[&Line], selected: usize) {
+fn draw_list(frame: &mut Frame<'_>, area: Rect, lines: &[&PodLine], selected: usize) {
     // A narrow screen leaves out the widest columns first.
     let at_least = |columns, room| if area.width >= columns { room } else { 0 };
     let (state, throttled, last) = (at_least(72, 10), at_least(48, 4), at_least(140, 36));
@@ -139,7 +139,7 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, lines: &[&Line], selected: usize
     frame.render_stateful_widget(table, area, &mut state);
 }
 
-fn name(line: &Line) -> String {
+fn name(line: &PodLine) -> String {
     match &line.container {
         Some(container) => format!("  {container}"),
         None => line.full_name(),
@@ -157,7 +157,7 @@ fn use_and_limit(amounts: &Amounts) -> Text<'static> {
 }
 
 /// The state of a pod; nothing for a container.
-fn state_of(line: &Line, _: u16) -> Text<'static> {
+fn state_of(line: &PodLine, _: u16) -> Text<'static> {
     let colour = match Tone::of(&line.state) {
         _ if line.container.is_some() => return Text::default(),
         Tone::Good => Color::Green,
@@ -169,7 +169,7 @@ fn state_of(line: &Line, _: u16) -> Text<'static> {
 }
 
 /// The numbers of the selected line.
-fn describe(line: &Line) -> Vec<Text<'static>> {
+fn describe(line: &PodLine) -> Vec<Text<'static>> {
     let amounts = |amounts: &Amounts| {
         let until = amounts.temporary_until.as_ref().map(|until| format!(" until {until}"));
         let (([used, request, _, target, ..], limit, bounds), until) = (amounts.texts(), until.unwrap_or_default());

@@ -21,7 +21,7 @@ const NEWS: usize = 32;
 pub(super) struct Node {
     pub(super) agent: proto::Agent,
     /// Each pod, and its containers after it.
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<PodLine>,
     /// Changes and kills, oldest first.
     pub(super) news: VecDeque<Text<'static>>,
     /// The latest change of each pod, by UID.
@@ -36,7 +36,7 @@ type LastChange = (Timestamp, String);
 /// A pod as a whole, or one of its containers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Line {
+pub(super) struct PodLine {
     #[serde(skip)]
     uid: String,
     pub(super) namespace: String,
@@ -76,7 +76,7 @@ impl Node {
         for pod in &reply.pods {
             for container in std::iter::once(None).chain(pod.containers.iter().map(Some)) {
                 let key = (pod.uid.clone(), container.and_then(|container| container.id.clone()));
-                let mut line = Line::new(pod, container, self.last.get(&pod.uid));
+                let mut line = PodLine::new(pod, container, self.last.get(&pod.uid));
                 if let Some(usage) = container.map_or(&pod.usage, |container| &container.usage) {
                     line.measure(usage, before.get(&key));
                     self.usage.insert(key, usage.clone());
@@ -110,7 +110,7 @@ impl Node {
     }
 }
 
-impl Line {
+impl PodLine {
     fn new(pod: &Pod, container: Option<&Container>, last: Option<&LastChange>) -> Self {
         let [cpu, memory] = Resource::ALL.map(|resource| Amounts::new(pod, container, resource));
         Self {

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::state::{Line, Node};
+use super::state::{Node, PodLine};
 
 /// An order of pods: its name, and the number by which pods with more come first. The pod's line comes first.
-type Order = (&'static str, fn(&[Line]) -> Option<i128>);
+type Order = (&'static str, fn(&[PodLine]) -> Option<i128>);
 
 /// The orders that the key `s` goes through. Pods that are equal stand in the order of their names.
 const ORDERS: [Order; 5] = [
@@ -38,7 +38,7 @@ pub(super) struct View {
     selected: Option<(String, Option<String>)>,
 }
 
-fn names(line: &Line) -> (String, Option<String>) {
+fn names(line: &PodLine) -> (String, Option<String>) {
     (line.full_name(), line.container.clone())
 }
 
@@ -55,9 +55,9 @@ impl View {
     }
 
     /// The lines that fit the filter, in order. The containers of a pod follow it.
-    pub(super) fn lines<'n>(&self, node: &'n Node) -> Vec<&'n Line> {
+    pub(super) fn lines<'n>(&self, node: &'n Node) -> Vec<&'n PodLine> {
         let pods = node.lines.chunk_by(|_, next| next.container.is_some());
-        let mut pods: Vec<&[Line]> = pods
+        let mut pods: Vec<&[PodLine]> = pods
             .filter(|lines| lines[0].full_name().contains(&self.filter))
             .collect();
         let (_, most) = ORDERS[self.order];
@@ -67,8 +67,8 @@ impl View {
     }
 
     /// The index of the selected line: the first one where the selected pod or container has gone.
-    pub(super) fn selected(&self, lines: &[&Line]) -> usize {
-        let is_selected = |line: &&Line| self.selected.as_ref() == Some(&names(line));
+    pub(super) fn selected(&self, lines: &[&PodLine]) -> usize {
+        let is_selected = |line: &&PodLine| self.selected.as_ref() == Some(&names(line));
         lines.iter().position(is_selected).unwrap_or(0)
     }
 

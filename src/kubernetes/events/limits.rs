@@ -29,7 +29,7 @@ const MANY: usize = 1024;
 
 /// A write of an Event: a new one, or the change of an existing one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Write {
+pub(super) struct EventWrite {
     pub(super) message: EventMessage,
     pub(super) ticket: Ticket,
     /// The number of messages in the Event; 1 for a new Event.
@@ -41,7 +41,7 @@ pub(super) type Ticket = u64;
 
 #[derive(Debug)]
 struct KnownEvent {
-    latest: Write,
+    latest: EventWrite,
     /// The count at the API server.
     written: u32,
     /// The number of changes at the API server.
@@ -51,7 +51,7 @@ struct KnownEvent {
 }
 
 #[derive(Debug)]
-pub(super) struct Limits {
+pub(super) struct EventLimits {
     /// Oldest first.
     known: Vec<KnownEvent>,
     pods: KeyedRateLimiter<String>,
@@ -69,7 +69,7 @@ impl KnownEvent {
     }
 }
 
-impl Limits {
+impl EventLimits {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             known: Vec::new(),
@@ -81,7 +81,7 @@ impl Limits {
     }
 
     /// Counts a message; returns the write that is due for it now.
-    pub(super) fn record(&mut self, message: EventMessage, now: Instant) -> Option<Write> {
+    pub(super) fn record(&mut self, message: EventMessage, now: Instant) -> Option<EventWrite> {
         self.forget(now);
         let place = |of_same: &dyn Fn(&EventMessage) -> bool| {
             let mut latest = self.known.iter().map(|known| &known.latest.message);
@@ -100,7 +100,7 @@ impl Limits {
             // There are few reasons, and later messages need a first Event to count in.
             if (pod || last.is_none()) && self.node.try_use(now) {
                 self.tickets += 1;
-                let latest = Write {
+                let latest = EventWrite {
                     message,
                     ticket: self.tickets,
                     count: 1,
@@ -128,7 +128,7 @@ impl Limits {
     }
 
     /// The change of an Event that is due now.
-    pub(super) fn due(&mut self, now: Instant) -> Option<Write> {
+    pub(super) fn due(&mut self, now: Instant) -> Option<EventWrite> {
         let is_due = |known: &&mut KnownEvent| known.change_at().is_some_and(|at| at <= now);
         let known = self.known.iter_mut().find(is_due)?;
         if !self.node.try_use(now) {

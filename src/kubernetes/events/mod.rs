@@ -19,8 +19,8 @@ use super::call::Kind;
 use super::client::ApiClient;
 use crate::kubernetes::metrics::{EventMetrics, EventOutcome};
 use crate::model::objects::PodId;
-use limits::Limits;
-use writer::Writer;
+use limits::EventLimits;
+use writer::EventWriter;
 
 pub use post::{NamedEvent, Posted, Subject, name, post};
 
@@ -81,10 +81,10 @@ impl EventRecorder {
     #[must_use]
     pub fn start(client: ApiClient, node: &str, metrics: EventMetrics, stop: CancellationToken) -> Self {
         let (sender, receiver) = mpsc::channel(QUEUE);
-        let writer = Writer {
+        let writer = EventWriter {
             client,
             node: node.to_owned(),
-            limits: Limits::new(Instant::now().into_std()),
+            limits: EventLimits::new(Instant::now().into_std()),
             metrics: metrics.clone(),
             started: Timestamp::now(),
         };

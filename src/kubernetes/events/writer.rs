@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 
-use super::limits::{Limits, Ticket, Write};
+use super::limits::{EventLimits, EventWrite, Ticket};
 use super::{EVENTS, EventMessage, NamedEvent, Subject, post};
 use crate::failpoint::failpoint;
 use crate::kubernetes::call::{Call, Verb};
@@ -16,16 +16,16 @@ use crate::kubernetes::error::ApiError;
 use crate::kubernetes::metrics::{EventMetrics, EventOutcome};
 use crate::pace::Backoff;
 
-pub(super) struct Writer {
+pub(super) struct EventWriter {
     pub(super) client: ApiClient,
     pub(super) node: String,
-    pub(super) limits: Limits,
+    pub(super) limits: EventLimits,
     pub(super) metrics: EventMetrics,
     /// The start of this writer, which its Events have in their names.
     pub(super) started: Timestamp,
 }
 
-impl Writer {
+impl EventWriter {
     /// Writes until the last recorder is gone.
     pub(super) async fn run(mut self, mut messages: mpsc::Receiver<EventMessage>) {
         const LONG: Duration = Duration::from_secs(3600);
@@ -50,7 +50,7 @@ impl Writer {
     }
 
     /// Writes one Event, and waits for the end of an outage. Drops an Event that the API server refuses.
-    async fn write(&self, write: &Write) {
+    async fn write(&self, write: &EventWrite) {
         let mut backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
         loop {
             let error = match self.attempt(write).await {
@@ -69,8 +69,8 @@ impl Writer {
         }
     }
 
-    async fn attempt(&self, write: &Write) -> Result<(), ApiError> {
-        let Write { message, ticket, count } = write;
+    async fn attempt(&self, write: &EventWrite) -> Result<(), ApiError> {
+        let EventWrite { message, ticket, count } = write;
         let (now, name) = (Timestamp::now(), self.name(message, *ticket));
         if *count > 1 {
             let call = Call::new(Verb::Patch, EVENTS)

@@ -45,7 +45,7 @@ struct ObjectState<T> {
 
 /// A line of a watch.
 #[derive(Debug, Deserialize)]
-struct Line<'a> {
+struct WatchLine<'a> {
     #[serde(rename = "type")]
     kind: String,
     #[serde(borrow)]
@@ -126,7 +126,7 @@ impl<T: Object> Followed<T> {
             RawObject::TooLarge(beginning) => (Decoded::too_large(beginning), is_list),
             RawObject::Object(text) if is_list => (Decoded::parse(&String::from_utf8_lossy(text)), true),
             RawObject::Object(text) => {
-                let Line { kind, object } = serde_json::from_slice(text).map_err(nonsense)?;
+                let WatchLine { kind, object } = serde_json::from_slice(text).map_err(nonsense)?;
                 match kind.as_str() {
                     "ADDED" => (Decoded::parse(object.get()), true),
                     "MODIFIED" => (Decoded::parse(object.get()), false),

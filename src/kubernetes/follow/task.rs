@@ -40,7 +40,7 @@ pub(super) struct Task<T> {
 }
 
 /// A watch that has begun.
-type Watching = (Call, ObjectStream);
+type BegunWatch = (Call, ObjectStream);
 
 impl<T: Object> Task<T> {
     pub(super) async fn run(mut self) {
@@ -83,7 +83,7 @@ impl<T: Object> Task<T> {
     }
 
     /// Lists the objects where that is due. Returns the watch that begins with the list, where the API server offers it.
-    async fn list(&mut self, kind: Kind) -> Result<Option<Watching>, ApiError> {
+    async fn list(&mut self, kind: Kind) -> Result<Option<BegunWatch>, ApiError> {
         if !self.must_list {
             return Ok(None);
         }
@@ -178,7 +178,7 @@ impl<T: Object> Task<T> {
     }
 
     /// Watches from the version of the list or of the last watch, until the watch ends.
-    async fn watch(&mut self, kind: Kind, streamed: Option<Watching>, listed: bool) -> Result<WatchEnd, ApiError> {
+    async fn watch(&mut self, kind: Kind, streamed: Option<BegunWatch>, listed: bool) -> Result<WatchEnd, ApiError> {
         let (call, mut stream) = match streamed {
             Some(watching) => watching,
             None => {

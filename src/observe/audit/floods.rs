@@ -7,7 +7,7 @@ use std::mem;
 use jiff::Timestamp;
 
 use super::line::{of_change, of_count, of_kill, of_refusal};
-use super::{Event, WINDOW};
+use super::{AuditEvent, WINDOW};
 
 /// The number of kills with a line of their own in each period.
 const KILLS: u32 = 60;
@@ -28,26 +28,26 @@ pub(super) struct Floods {
 struct Counted {
     written: u32,
     /// The latest event without a line, and the number of such events.
-    more: Option<(Event, u64)>,
+    more: Option<(AuditEvent, u64)>,
 }
 
 impl Floods {
     /// Counts an event; returns the lines to write now.
-    pub(super) fn record(&mut self, event: Event, now: Timestamp) -> Vec<String> {
+    pub(super) fn record(&mut self, event: AuditEvent, now: Timestamp) -> Vec<String> {
         let mut lines = self.take_expired(now);
         if self.topics.len() >= MOST_TOPICS {
             lines.extend(self.take_all());
         }
         let (topic, most, text) = match &event {
-            Event::Change(record) => {
+            AuditEvent::Change(record) => {
                 lines.extend(of_change(record));
                 return lines;
             }
-            Event::Refusal(refusal) => {
+            AuditEvent::Refusal(refusal) => {
                 let topic = (refusal.uid, refusal.call, refusal.pod.clone());
                 (Some(topic), 1, of_refusal(refusal, 1))
             }
-            Event::Kill(kill) => (None, KILLS, of_kill(kill)),
+            AuditEvent::Kill(kill) => (None, KILLS, of_kill(kill)),
         };
         let counted = self.topics.entry(topic).or_default();
         if counted.written < most {
@@ -74,8 +74,8 @@ impl Floods {
         let counted = mem::take(&mut self.topics).into_values();
         let more = counted.filter_map(|counted| counted.more);
         let lines = more.map(|(latest, times)| match latest {
-            Event::Refusal(refusal) => of_refusal(&refusal, times),
-            Event::Kill(_) | Event::Change(_) => of_count("moreKills", "kills", times),
+            AuditEvent::Refusal(refusal) => of_refusal(&refusal, times),
+            AuditEvent::Kill(_) | AuditEvent::Change(_) => of_count("moreKills", "kills", times),
         });
         lines.collect()
     }
@@ -93,8 +93,8 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn refusal(uid: u32, second: i64) -> Event {
-        Event::Refusal(Refusal {
+    fn refusal(uid: u32, second: i64) -> AuditEvent {
+        AuditEvent::Refusal(Refusal {
             time: at(second),
             uid,
             pid: 7,
@@ -104,8 +104,8 @@ mod tests {
         })
     }
 
-    fn kill(number: u64) -> Event {
-        Event::Kill(Arc::new(kill_of("web", number)))
+    fn kill(number: u64) -> AuditEvent {
+        AuditEvent::Kill(Arc::new(kill_of("web", number)))
     }
 
     #[test]

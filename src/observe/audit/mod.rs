@@ -73,7 +73,7 @@ pub struct Refusal {
 }
 
 #[derive(Debug)]
-enum Event {
+enum AuditEvent {
     Change(Arc<ChangeRecord>),
     Refusal(Refusal),
     Kill(Arc<OomReport>),
@@ -82,7 +82,7 @@ enum Event {
 /// The handle of the audit log. Cheap to clone. The default handle has no file and drops everything.
 #[derive(Debug, Clone, Default)]
 pub struct Audit {
-    events: Option<SyncSender<Event>>,
+    events: Option<SyncSender<AuditEvent>>,
     dropped: Arc<AtomicU64>,
     problem: Option<watch::Receiver<Option<String>>>,
 }
@@ -94,7 +94,7 @@ impl Audit {
         let (events, waiting) = sync_channel(WAITING);
         let (problems, problem) = watch::channel(None);
         let dropped = Arc::<AtomicU64>::default();
-        let writer = Writer {
+        let writer = AuditWriter {
             sync_within: options.sync_within,
             file: RotatedFile::new(options),
             lost: 0,
@@ -112,17 +112,17 @@ impl Audit {
 
     /// Records a finished pass.
     pub fn change(&self, record: &Arc<ChangeRecord>) {
-        self.enqueue(|| Event::Change(Arc::clone(record)));
+        self.enqueue(|| AuditEvent::Change(Arc::clone(record)));
     }
 
     /// Records a refused caller. Counts repetitions instead of writing them.
     pub fn refused(&self, refusal: Refusal) {
-        self.enqueue(|| Event::Refusal(refusal));
+        self.enqueue(|| AuditEvent::Refusal(refusal));
     }
 
     /// Records a kill. Only counts kills beyond a rate.
     pub fn kill(&self, report: &Arc<OomReport>) {
-        self.enqueue(|| Event::Kill(Arc::clone(report)));
+        self.enqueue(|| AuditEvent::Kill(Arc::clone(report)));
     }
 
     /// The reason why lines are missing, if any are.
@@ -130,7 +130,7 @@ impl Audit {
         self.problem.as_ref().and_then(|problem| problem.borrow().clone())
     }
 
-    fn enqueue(&self, event: impl FnOnce() -> Event) {
+    fn enqueue(&self, event: impl FnOnce() -> AuditEvent) {
         if let Some(events) = &self.events
             && events.try_send(event()).is_err()
         {
@@ -140,7 +140,7 @@ impl Audit {
 }
 
 #[derive(Debug)]
-struct Writer {
+struct AuditWriter {
     file: RotatedFile,
     /// The number of lines that could not be written.
     lost: u64,
@@ -152,8 +152,8 @@ struct Writer {
     problems: watch::Sender<Option<String>>,
 }
 
-impl Writer {
-    fn run(mut self, waiting: &Receiver<Event>) {
+impl AuditWriter {
+    fn run(mut self, waiting: &Receiver<AuditEvent>) {
         let mut floods = Floods::default();
         loop {
             let patience = self

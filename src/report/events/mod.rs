@@ -20,7 +20,7 @@ mod text;
 mod vpa;
 
 pub use pods::{PodEvents, Rates};
-pub use vpa::{ContainerFacts, LastEvent, VpaEvents, VpaWindows, Withheld};
+pub use vpa::{ContainerFacts, LastEvent, VpaEvents, VpaWindows, WithheldReason};
 
 use super::log::{IdHash, Pending};
 use crate::kubernetes::events::{NamedEvent, PodReference, Subject, name};

@@ -150,7 +150,7 @@ const NOT_SEEN: ContainerFacts = ContainerFacts {
     ..RAN_ON
 };
 
-fn judged(kill: OomReport, facts: ContainerFacts) -> Result<PlannedEvent, Withheld> {
+fn judged(kill: OomReport, facts: ContainerFacts) -> Result<PlannedEvent, WithheldReason> {
     VpaEvents::new(VpaWindows::default(), Vec::new()).decide(&pending(7, kill), facts, Timestamp::UNIX_EPOCH)
 }
 

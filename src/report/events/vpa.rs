@@ -50,7 +50,7 @@ pub struct ContainerFacts {
 }
 
 /// Why there is no Event for the recommender, as a word for the log.
-pub type Withheld = &'static str;
+pub type WithheldReason = &'static str;
 
 /// When a container last had an Event for the recommender. A file keeps it, so that windows outlive the agent.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,7 +83,7 @@ impl VpaEvents {
     /// Whether to wait for the container's next state.
     ///
     /// Errors: why there will be no Event, regardless of the container's state.
-    pub fn screen(&self, report: &Report, now: Timestamp) -> Result<(), Withheld> {
+    pub fn screen(&self, report: &Report, now: Timestamp) -> Result<(), WithheldReason> {
         let (pod, container, _) = eligible(report)?;
         self.check_window(&LastEvent::new(pod, container, now), false)
     }
@@ -96,7 +96,7 @@ impl VpaEvents {
         pending: &Pending,
         facts: ContainerFacts,
         now: Timestamp,
-    ) -> Result<PlannedEvent, Withheld> {
+    ) -> Result<PlannedEvent, WithheldReason> {
         let report = &pending.report;
         let (pod, container, usage) = eligible(report)?;
         // The recommender ignores other than regular containers, and an Event about a pod without a VPA has no reader.
@@ -136,7 +136,7 @@ impl VpaEvents {
     }
 
     /// Refuses an Event within the window of the last one about its container.
-    fn check_window(&self, event: &LastEvent, pinned: bool) -> Result<(), Withheld> {
+    fn check_window(&self, event: &LastEvent, pinned: bool) -> Result<(), WithheldReason> {
         let (window, why) = if pinned {
             (self.windows.usual.max(self.windows.pinned), "Pinned")
         } else {
@@ -151,7 +151,7 @@ impl VpaEvents {
     }
 
     /// Remembers an Event that is sent now, if its container may have one.
-    fn use_window(&mut self, event: LastEvent, pinned: bool) -> Result<(), Withheld> {
+    fn use_window(&mut self, event: LastEvent, pinned: bool) -> Result<(), WithheldReason> {
         let longest = self.windows.usual.max(self.windows.pinned);
         // A clock that was set back costs one window, and not the time by which it was wrong.
         self.told.iter_mut().for_each(|last| last.at = last.at.min(event.at));
@@ -178,7 +178,7 @@ impl LastEvent {
 }
 
 /// The pod, the container and the usage in bytes for the Event, if the recommender needs one at all.
-fn eligible(report: &Report) -> Result<(&ReportedPod, &ReportedContainer, u64), Withheld> {
+fn eligible(report: &Report) -> Result<(&ReportedPod, &ReportedContainer, u64), WithheldReason> {
     let facts = report.facts();
     let (Some(pod), Some(container)) = (&facts.pod, &facts.container) else {
         return Err("NoContainer");

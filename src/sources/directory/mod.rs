@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{NodeView, SourceState};
 use notify::Notifier;
-use read::{Problem, Reader};
+use read::{FileProblem, Reader};
 
 /// How long the directory must be quiet before it is read.
 const QUIET: Duration = Duration::from_millis(1);
@@ -103,7 +103,7 @@ impl DirectorySource {
     }
 
     /// The combined files, without those that are being written.
-    async fn read(&mut self) -> Option<(NodeView, Vec<Problem>)> {
+    async fn read(&mut self) -> Option<(NodeView, Vec<FileProblem>)> {
         let writing = self.notifier.as_mut().map(|notifier| {
             notifier.arm();
             notifier.being_written(Instant::now())
@@ -120,7 +120,7 @@ impl DirectorySource {
             .ok()
     }
 
-    fn publish(&self, view: NodeView, problems: Vec<Problem>) {
+    fn publish(&self, view: NodeView, problems: Vec<FileProblem>) {
         let before = Arc::clone(&self.sender.borrow());
         let texts = problems.into_iter().map(|(path, message)| {
             let text = format!("{}: {message}", path.display());

@@ -20,7 +20,7 @@ pub(super) const MAX_FILE: u64 = 64 << 20;
 const UNNAMED: &str = "this-node";
 
 /// The directory or a file, and its problem, with document and field where there is one.
-pub(super) type Problem = (PathBuf, String);
+pub(super) type FileProblem = (PathBuf, String);
 
 /// The latest state of the directory.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Reader {
 
     /// Reads all files but those in `writing`. Returns the objects of all files, and the problems of the directory and of
     /// files. If several files describe an object, the first by file name counts, and the others are problems. Blocks.
-    pub(super) fn read(&mut self, writing: &HashSet<OsString>) -> (NodeView, Vec<Problem>) {
+    pub(super) fn read(&mut self, writing: &HashSet<OsString>) -> (NodeView, Vec<FileProblem>) {
         let mut problems = Vec::new();
         match manifests_in(&self.directory) {
             Ok(names) => {

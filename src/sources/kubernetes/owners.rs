@@ -35,11 +35,11 @@ const REFRESH_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 #[derive(Debug, Default)]
 pub(super) struct Owners {
     timing: Timing,
-    pub(super) slots: BTreeMap<OwnerKey, Slot>,
+    pub(super) slots: BTreeMap<OwnerKey, CachedOwner>,
 }
 
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct CachedOwner {
     /// The latest answer. The inner none means that the workload does not exist.
     pub(super) answer: Option<Option<Owner>>,
     /// The time of the next request; none while a request is under way.
@@ -120,8 +120,8 @@ impl Owners {
         .collect()
     }
 
-    fn slot(&mut self, key: OwnerKey, now: Instant) -> &mut Slot {
-        self.slots.entry(key).or_insert_with(|| Slot {
+    fn slot(&mut self, key: OwnerKey, now: Instant) -> &mut CachedOwner {
+        self.slots.entry(key).or_insert_with(|| CachedOwner {
             answer: None,
             due: Some(now),
             backoff: Backoff::new(self.timing.first_pause, self.timing.longest_pause),

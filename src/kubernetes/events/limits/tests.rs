@@ -16,8 +16,8 @@ fn at(since: Duration) -> Instant {
     *START + since
 }
 
-fn limits() -> Limits {
-    Limits::new(*START)
+fn limits() -> EventLimits {
+    EventLimits::new(*START)
 }
 
 fn message_of(pod: u32, reason: &'static str, message: &str) -> EventMessage {
@@ -38,8 +38,8 @@ fn message_of(pod: u32, reason: &'static str, message: &str) -> EventMessage {
     }
 }
 
-fn new(message: EventMessage, ticket: Ticket) -> Write {
-    Write {
+fn new(message: EventMessage, ticket: Ticket) -> EventWrite {
+    EventWrite {
         message,
         ticket,
         count: 1,
@@ -58,7 +58,7 @@ fn what_is_new_is_written_at_once_and_what_repeats_raises_a_count() {
         assert_eq!(limits.record(resized.clone(), at(SECOND / 2)), None);
     }
     assert_eq!(limits.due(at(SECOND / 2)), None, "not so soon");
-    let changed = Write {
+    let changed = EventWrite {
         message: resized,
         ticket: 1,
         count: 6,
@@ -101,9 +101,9 @@ fn a_flood_about_one_pod_ends_in_the_count_of_its_last_event_and_leaves_room_for
     assert_eq!(new.count(), 8);
     assert!(matches!(
         limits.record(message_of(2, "Resized", "x"), at(Duration::ZERO)),
-        Some(Write { count: 1, .. })
+        Some(EventWrite { count: 1, .. })
     ));
-    let Some(Write { message, count, .. }) = limits.due(at(20 * SECOND)) else {
+    let Some(EventWrite { message, count, .. }) = limits.due(at(20 * SECOND)) else {
         panic!("nothing is due")
     };
     assert_eq!((message.message.as_str(), count), ("999", 993));
@@ -141,7 +141,7 @@ proptest! {
         // What is left comes due sooner or later; then every message is in a count or was held back.
         for _ in 0..2000 {
             now += 64 * SECOND;
-            if let Some(Write { ticket, count, .. }) = limits.due(now) {
+            if let Some(EventWrite { ticket, count, .. }) = limits.due(now) {
                 counts.insert(ticket, count);
             }
         }
@@ -153,14 +153,14 @@ proptest! {
 #[test]
 fn what_continues_an_event_replaces_its_text_and_another_story_has_an_event_of_its_own() {
     let now = Instant::now();
-    let mut limits = Limits::new(now);
+    let mut limits = EventLimits::new(now);
     let lent = |message: &str, story: &str| EventMessage {
         continues: Some(story.to_owned()),
         ..message_of(1, "TemporaryLimit", message)
     };
     assert!(matches!(
         limits.record(lent("grows", "a"), now),
-        Some(Write {
+        Some(EventWrite {
             ticket: 1,
             count: 1,
             ..
@@ -170,14 +170,14 @@ fn what_continues_an_event_replaces_its_text_and_another_story_has_an_event_of_i
     assert_eq!(limits.record(lent("ends", "a"), now), None);
     assert!(matches!(
         limits.record(lent("grows", "b"), now),
-        Some(Write {
+        Some(EventWrite {
             ticket: 2,
             count: 1,
             ..
         })
     ));
     let due = limits.due(now + FIRST_CHANGE);
-    let expected = Write {
+    let expected = EventWrite {
         message: lent("ends", "a"),
         ticket: 1,
         count: 3,

@@ -193,6 +193,13 @@ impl Scene {
         self.api.get("pods", &self.pod.full_name()).unwrap()
     }
 
+    /// The agent's Events. Other processes on the machine may be killed too, of which it tells about the node.
+    fn events(&self) -> Vec<Value> {
+        let mut events = self.api.all("events");
+        events.retain(|event| event["reason"] != "OOMKilled" || event["involvedObject"]["kind"] != "Node");
+        events
+    }
+
     fn spec(&self) -> Value {
         self.object()["spec"]["containers"][0]["resources"].clone()
     }

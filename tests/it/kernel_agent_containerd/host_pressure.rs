@@ -1,22 +1,21 @@
 //! A container that is about to reach a limit which cannot grow leaves evidence. Nothing else changes, whatever the
 //! hook does.
 
+mod kills;
+
 use std::time::Duration;
 
 use futures::future::join_all;
-use vscaled::control::proto::{Change, OomKill};
+use vscaled::control::proto::Change;
 use vscaled::model::MemoryLimit;
 
-use super::{APP, Amounts, Scene, UID};
+use super::{APP, Amounts, Scene};
 
 const ANNOTATION: &str = "vscaled.io/on-memory-pressure.app";
 /// Allocates 80 MB and then 10 MB per second after /go exists, and frees everything on request.
 pub(super) const GROWS: &str = "while [ ! -e /go ]; do sleep 0.05; done; \
      (head -c 80000000 /dev/zero; while [ ! -e /free ]; do head -c 1000000 /dev/zero; sleep 0.1; done) | tail -c 900000000 >/dev/null; \
      while true; do sleep 1000; done";
-/// Like [`GROWS`], but the container ends after the kill.
-const DIES: &str = "while [ ! -e /go ]; do sleep 0.05; done; \
-     (head -c 80000000 /dev/zero; while :; do head -c 1000000 /dev/zero; sleep 0.1; done) | tail -c 900000000 >/dev/null; exit 7";
 
 fn shell(script: &str) -> String {
     format!("[\"/bin/sh\", \"-c\", {script:?}]")
@@ -70,16 +69,6 @@ status:
     async fn evidence(&self) -> Change {
         self.hooks(1).await.remove(0)
     }
-
-    async fn killed(&self) -> OomKill {
-        let told = async || {
-            let reply = self.agent.client().await.oom_list(UID.to_owned()).await.unwrap();
-            let tree = self.pod.cgroup.to_string();
-            let ours = |kill: &OomKill| kill.cgroup.as_ref().is_some_and(|cgroup| cgroup.starts_with(&tree));
-            reply.kills.into_iter().find(ours)
-        };
-        self.agent.until("a kill", told).await
-    }
 }
 
 #[tokio::test]
@@ -109,58 +98,6 @@ async fn what_is_kept_is_lent_while_evidence_is_left() {
         .unwrap();
     assert!(ran.contains("HookRan") && ran.contains("/tmp/dump.1"), "{ran}");
     assert_eq!(scene.hooks(1).await.len(), 1);
-}
-
-#[tokio::test]
-async fn a_kill_names_the_evidence_that_was_left_before_it() {
-    let hook = shell("echo /dumps/heap.1; exit 3");
-    let scene = Scene::pressed(
-        DIES,
-        &[(ANNOTATION, &hook), ("vscaled.io/on-memory-pressure-memory", "32Mi")],
-    )
-    .await;
-    scene.go();
-    let told = scene.evidence().await;
-    assert!(
-        told.outcome == "HookFailed" && told.reason.starts_with("ended with 3 and named /dumps/heap.1"),
-        "{told:#?}"
-    );
-    let evidence = scene.killed().await.evidence.expect("evidence");
-    assert_eq!(
-        (evidence.path.as_deref(), evidence.exit_code),
-        (Some("/dumps/heap.1"), Some(3))
-    );
-    assert_eq!(scene.hooks(1).await.len(), 1, "once an hour");
-}
-
-#[tokio::test]
-async fn a_kill_while_the_hook_runs_says_that_it_had_not_ended() {
-    let hook = shell("touch /told; sleep 1009; true");
-    let annotations = [
-        (ANNOTATION, hook.as_str()),
-        ("vscaled.io/on-memory-pressure-memory", "16Mi"),
-        ("vscaled.io/on-memory-pressure-wait", "30s"),
-    ];
-    let scene = Scene::pressed(DIES, &annotations).await;
-    let before = jiff::Timestamp::now();
-    scene.go();
-    let kill = scene.killed().await;
-    let evidence = kill.evidence.as_ref().expect("evidence");
-    assert_eq!(
-        (evidence.path.as_deref(), evidence.exit_code, evidence.unfinished),
-        (None, None, Some(true)),
-        "{kill:#?}"
-    );
-    let asked: jiff::Timestamp = evidence.time.parse().unwrap();
-    let killed: jiff::Timestamp = kill.time.parse().unwrap();
-    assert!(before < asked && asked < killed, "{before} {asked} {killed}");
-    // The start of a hook is not a change, so the history has only its end.
-    let told = scene.evidence().await;
-    assert_eq!(
-        (told.outcome.as_str(), scene.hooks(1).await.len()),
-        ("HookFailed", 1),
-        "{told:#?}"
-    );
 }
 
 #[tokio::test]

@@ -166,14 +166,18 @@ async fn every_command_is_answered_for_those_who_may_and_for_nobody_else() {
     }
 }
 
-/// The first line of a command that does not end, while `happen` runs again and again.
+/// The first line about the pod of a command that does not end, while `happen` runs again and again. Other processes on
+/// the machine may be killed meanwhile, and the command shows that too.
 fn first_line_of(mut command: Command, happen: impl Fn()) -> String {
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut out = BufReader::new(child.stdout.take().unwrap());
     let (send, receive) = mpsc::channel();
     let reader = std::thread::spawn(move || {
         let mut line = String::new();
-        out.read_line(&mut line).unwrap();
+        while !line.contains("\"web\"") {
+            line.clear();
+            assert_ne!(out.read_line(&mut line).unwrap(), 0, "it ended");
+        }
         send.send(line).unwrap();
     });
     let line = loop {

@@ -178,7 +178,7 @@ async fn an_ordinary_hour_of_recommendations_makes_a_handful_of_events() {
         scene.agent.reaches(NAME, "InSync").await;
     }
     assert!(scene.api.calls("patch pods/resize") > 1, "the hour changes nothing");
-    let events = scene.api.all("events");
+    let events = scene.events();
     let told: u64 = events.iter().map(|event| event["count"].as_u64().unwrap_or(1)).sum();
     assert!((2..=5).contains(&told), "{told}: {events:#?}");
 }

@@ -136,9 +136,9 @@ async fn whatever_stands_in_a_tenants_namespace_no_patch_write_or_event_leaves_t
         "the tenant's own pod is resized"
     );
     let policy = Policy::shipped("vscaled-events");
-    let said = || !scene.api.all("events").is_empty();
+    let said = || !scene.events().is_empty();
     scene.agent.wait_for("an Event about the own pod", said).await;
-    for event in scene.api.all("events") {
+    for event in scene.events() {
         let about = &event["involvedObject"];
         assert_eq!(
             (&about["namespace"], &about["name"]),

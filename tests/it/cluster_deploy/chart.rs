@@ -144,6 +144,7 @@ fn values_combine_as_overlays_do() {
     if let Some(cluster) = &cluster {
         cluster.kubectl(&["apply", "--filename=deploy/base/namespace.yaml"], "");
     }
+    let mut sets = Vec::new();
     // All combinations of the values that change the pods; restoring includes observing.
     for bits in 0..8 {
         let [crio, kernel_log, kubelet_pods] = [1, 2, 4].map(|bit| bits & bit != 0);
@@ -179,12 +180,14 @@ fn values_combine_as_overlays_do() {
             ];
             let rendered = helm.template(CHART, &values);
             check_names(&rendered, &case);
-            if let Some(cluster) = &cluster {
-                let set = the("DaemonSet", &rendered).to_string();
-                cluster.kubectl(&["apply", "--server-side", "--dry-run=server", "--filename=-"], &set);
-            }
+            sets.push(the("DaemonSet", &rendered).clone());
             assert_eq!(comparable(rendered), comparable(objects(&text)), "{case}");
         }
+    }
+    if let Some(cluster) = &cluster {
+        let all = json!({"apiVersion": "v1", "kind": "List", "items": sets}).to_string();
+        let said = cluster.kubectl(&["apply", "--server-side", "--dry-run=server", "--filename=-"], &all);
+        assert_eq!(said.lines().count(), sets.len(), "{said}");
     }
 }
 

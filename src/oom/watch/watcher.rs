@@ -200,7 +200,7 @@ impl Watcher {
 
     /// Registers for the kernel's notifications about counters. Returns a problem, in words.
     fn register_wake_ups(&mut self, node: &NodePods) -> Option<String> {
-        const OTHERWISE: &str = "kills that the kernel's log does not tell are found within a second";
+        const OTHERWISE: &str = "kills that the kernel's log does not show are found within a second";
         let (hierarchy, root) = node.tree.as_ref()?;
         if hierarchy.version() == CgroupVersion::V1 {
             let containers = node.pods.iter().flat_map(|pod| pod.containers.values());

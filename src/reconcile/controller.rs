@@ -259,9 +259,7 @@ impl Controller {
             Effect::WatchShrink(None) => drop(self.passes.shrink_watches.remove(key)),
             Effect::Record(record, news, answers) => {
                 let record = self.publisher.history.add(*record, news);
-                if let Some(request) = answers {
-                    self.requests.answer(request, record);
-                }
+                self.requests.answer(answers, record);
             }
             Effect::Refuse(request, error) => self.requests.refuse(request, error),
             Effect::AdmitRequest(id, request) => {
@@ -275,13 +273,10 @@ impl Controller {
                 }
             }
             Effect::ShrinkEnded(ended) => {
-                let outcome = match &ended {
-                    Ok(()) => "kept",
-                    Err(why) => {
-                        tracing::warn!(pod = key, why, "a shrink is undone");
-                        "undone"
-                    }
-                };
+                if let Err(why) = &ended {
+                    tracing::warn!(pod = key, why, "a shrink is undone");
+                }
+                let outcome = if ended.is_ok() { "kept" } else { "undone" };
                 let shrinks = &self.publisher.metrics.shrinks;
                 shrinks.get_or_create(&[("outcome", outcome)]).inc();
             }
@@ -348,16 +343,12 @@ impl Controller {
 
     /// Why the hooks of this pod do not run.
     fn hooks_forbidden_by(&self, state: &PodState) -> Option<&'static str> {
-        let is_named = self
-            .config
-            .hooks_forbidden_namespaces
-            .contains(&state.pod.metadata.namespace);
-        let named = is_named.then_some("hooksForbiddenNamespaces names its namespace");
-        if self.config.hooks {
-            named
-        } else {
-            Some("hooks is false")
+        if !self.config.hooks {
+            return Some("hooks is false");
         }
+        let forbidden = &self.config.hooks_forbidden_namespaces;
+        let is_named = forbidden.contains(&state.pod.metadata.namespace);
+        is_named.then_some("hooksForbiddenNamespaces names its namespace")
     }
 
     /// Reports a kill to the state of its pod.
@@ -435,11 +426,7 @@ impl Controller {
             [at.map(Instant::from_std), wall_at.map(from_now)]
         });
         let others = [self.files.due, self.endpoint.retry_at];
-        of_pods
-            .chain(others)
-            .flatten()
-            .chain([self.next_sweep, self.next_decisions, now + HEARTBEAT_EVERY])
-            .min()
-            .unwrap_or(self.next_sweep)
+        let latest = self.next_sweep.min(self.next_decisions).min(now + HEARTBEAT_EVERY);
+        of_pods.chain(others).flatten().fold(latest, Instant::min)
     }
 }

@@ -199,8 +199,7 @@ impl Controller {
     fn decide_one(&mut self, key: &str, decide: &Decide<'_>) {
         let started = std::time::Instant::now();
         if let Some(decision) = self.pods.get(key).map(|state| Box::new(decide(state))) {
-            let took = started.elapsed();
-            self.apply(key, PodInput::Decided(decision, took));
+            self.apply(key, PodInput::Decided(decision, started.elapsed()));
         }
     }
 

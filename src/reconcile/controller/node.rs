@@ -14,7 +14,7 @@ use crate::observe::health::Latch;
 use crate::plan::LowPodLevel;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::inventory::Inventory;
-use crate::reconcile::pod::{Located, PodInput, PodState};
+use crate::reconcile::pod::{Located, PodInput};
 
 /// The result of one discovery.
 #[derive(Debug, Default)]
@@ -91,15 +91,11 @@ impl Controller {
         self.match_live();
         let repair = self.config.repair_pod_level && !self.config.observe_only;
         let found = &self.node.found.low_pod_levels;
-        let low = |state: &PodState| found.get(&state.live.as_ref()?.id.uid).copied();
-        let levels = self
-            .pods
-            .iter()
-            .map(|(key, state)| (key.clone(), low(state), state.drift.low_pod_level));
-        let concerned: Vec<_> = levels
-            .filter(|(_, low, known)| low.is_some() || known.is_some())
-            .collect();
-        for (key, low, _) in concerned {
+        let concerned = self.pods.iter().filter_map(|(key, state)| {
+            let low = state.live.as_ref().and_then(|live| found.get(&live.id.uid).copied());
+            (low.is_some() || state.drift.low_pod_level.is_some()).then(|| (key.clone(), low))
+        });
+        for (key, low) in concerned.collect::<Vec<_>>() {
             self.apply(&key, PodInput::PodLevelRead(low, repair));
         }
         if self.node.found.runtime_answers && !earlier.runtime_answers {

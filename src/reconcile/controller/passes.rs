@@ -187,9 +187,8 @@ impl Controller {
             let Some((cause, mut targets)) = state.next_pass(now) else {
                 continue;
             };
-            let facts = self
-                .endpoint
-                .facts(state, &targets, cause, &support, &mut capacity, now);
+            let endpoint = &self.endpoint;
+            let facts = endpoint.facts(state, &targets, cause, &support, &mut capacity, now);
             let resize = facts.map(|facts| {
                 let live = state.live.iter();
                 // The patch includes limits that the guard has just raised: otherwise the kubelet would lower them again.
@@ -302,32 +301,24 @@ impl Controller {
             let verdict = watch(node, live, lowered).await;
             Some(Event::Pod(name, PodInput::ShrinkWatchEnded(number, verdict)))
         });
-        self.passes
-            .shrink_watches
-            .insert(key.to_owned(), AbortOnDropHandle::new(task));
+        let watches = &mut self.passes.shrink_watches;
+        watches.insert(key.to_owned(), AbortOnDropHandle::new(task));
     }
 
     /// Notes pods whose files were written, by another process or by a pass. They are compared after the burst.
     pub(super) fn note_written(&mut self, written: Option<BTreeSet<String>>) {
-        match written {
-            Some(pods) => self.files.written.extend(pods),
-            None => {
-                let all = self.pods.keys_of(|state| !state.desired.is_empty());
-                self.files.written.extend(all);
-            }
-        }
+        let all = || self.pods.keys_of(|state| !state.desired.is_empty());
+        self.files
+            .written
+            .extend(written.unwrap_or_else(|| all().into_iter().collect()));
         if self.files.written.is_empty() {
             return;
         }
         // A container with a temporary limit may be about to run out of memory: its files are compared at once.
         let limited = |state: &PodState| state.desired.memory_limits().next().is_some();
         let urgent = |key: &String| self.pods.get(key).is_some_and(limited);
-        let wait = if self.files.written.iter().any(urgent) {
-            Duration::ZERO
-        } else {
-            BURST
-        };
-        let at = Instant::now() + wait;
+        let is_urgent = self.files.written.iter().any(urgent);
+        let at = Instant::now() + if is_urgent { Duration::ZERO } else { BURST };
         self.files.due = Some(self.files.due.map_or(at, |known| known.min(at)));
     }
 

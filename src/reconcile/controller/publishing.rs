@@ -64,13 +64,11 @@ impl Controller {
     /// The problems that metrics count.
     fn problems_by_kind(&self) -> [(&'static str, Vec<String>); 4] {
         let annotator = self.publisher.annotator.iter().flat_map(Annotator::problems);
+        let sources = self.sources.problems.iter().cloned().chain(annotator);
         let kills = self.publisher.kill_problems.iter();
         [
             ("node", self.node.found.problems.clone()),
-            (
-                "manifests",
-                self.sources.problems.iter().cloned().chain(annotator).collect(),
-            ),
+            ("manifests", sources.collect()),
             ("state", self.store.problems().collect()),
             ("kills", kills.flat_map(|problems| problems.borrow().clone()).collect()),
         ]
@@ -83,9 +81,7 @@ impl Controller {
         problems.extend(self.publisher.history.problem());
         problems.extend(self.updater_problems());
         problems.extend(self.pod_level_problems());
-        if self.config.observe_only {
-            problems.push(OBSERVING.to_owned());
-        }
+        problems.extend(self.config.observe_only.then(|| OBSERVING.to_owned()));
         problems
     }
 

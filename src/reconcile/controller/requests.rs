@@ -63,8 +63,8 @@ impl Requests {
         self.latest
     }
 
-    pub(super) fn answer(&mut self, id: RequestId, record: Arc<ChangeRecord>) {
-        let reply = self.waiting.remove(&id);
+    pub(super) fn answer(&mut self, id: Option<RequestId>, record: Arc<ChangeRecord>) {
+        let reply = id.and_then(|id| self.waiting.remove(&id));
         self.ended.extend(reply.map(|reply| (reply, record)));
     }
 
@@ -171,14 +171,10 @@ impl Controller {
         }
         if self.node.known().is_none() {
             let problems = self.node.found.problems.join("; ");
-            return Err(ControlError::Busy(format!(
-                "the node is not known well enough yet: {problems}"
-            )));
+            let message = format!("the node is not known well enough yet: {problems}");
+            return Err(ControlError::Busy(message));
         }
-        match state.live {
-            Some(_) => Ok(()),
-            None => Err(not_running(&state.pod)),
-        }
+        state.live.as_ref().map(drop).ok_or_else(|| not_running(&state.pod))
     }
 
     /// The latest changes of all pods or of one, oldest first.

@@ -181,8 +181,7 @@ impl Worker {
                 return;
             }
         }
-        let (why, grown) = (describe(need), Box::new(grown));
-        let used = need.used;
+        let (used, why, grown) = (need.used, describe(need), Box::new(grown));
         self.report(watched, GuardEvent::Grew { used, to, why, grown });
     }
 

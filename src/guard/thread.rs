@@ -19,7 +19,7 @@ use super::limit_files::LimitFiles;
 use super::notifications::{FIRST, Notifications, Token};
 use super::predict::AGAIN;
 use super::watched::Watched;
-use super::watchlist::{Report, Settings, Watchlist};
+use super::watchlist::{GuardedPod, Report, Settings, Terms, Watchlist};
 use crate::actuate::Node;
 use crate::cgroup::{Cgroup, page_size};
 use crate::model::{Bytes, CgroupVersion};
@@ -109,7 +109,7 @@ pub(super) struct Worker {
     notifications: Notifications,
     pub(super) reports: UnboundedSender<Report>,
     pub(super) files: Arc<LimitFiles>,
-    /// `None` before the first watchlist with a node.
+    /// `None` before the first watchlist.
     node: Option<Arc<Node>>,
     pub(super) settings: Settings,
     pub(super) budgets: Budgets,
@@ -172,50 +172,52 @@ impl Worker {
     }
 
     /// Guards the containers of this list from now on, and no others.
-    fn watch(&mut self, watchlist: Watchlist) {
-        let known = std::mem::take(&mut self.containers);
-        let Some(node) = watchlist.node else { return };
-        self.settings = watchlist.settings;
+    fn watch(&mut self, list: Watchlist) {
+        let node = list.node;
+        self.settings = list.settings;
         self.budgets.budget = self.settings.budget;
-        self.account.set(&node, watchlist.claims);
-        let mut known: HashMap<String, Watched> =
-            known.into_iter().map(|watched| (watched.id.clone(), watched)).collect();
-        for pod in watchlist.pods.into_iter().map(Arc::new) {
-            for terms in pod.containers.iter().cloned() {
-                let Some(container) = pod.live.containers.get(&terms.container) else {
-                    continue;
-                };
-                let watched = known.remove(&container.id).or_else(|| {
-                    let opened = Cgroup::open(&node.hierarchy, &container.path).inspect_err(|error| {
-                        if !error.is_gone() {
-                            tracing::warn!(pod = %pod.live.id, container = terms.container, %error, "not guarded");
-                        }
-                    });
-                    self.next_token += 1;
-                    let (token, id) = (self.next_token, container.id.clone());
-                    Some(Watched::new(token, id, opened.ok()?, terms.clone(), &pod))
-                });
-                self.containers.extend(watched.map(|mut watched| {
-                    let lent = node.least_limits.get(&pod.live.id.uid, &terms.container);
-                    let times = (self.started.elapsed(), self.settings.quiet);
-                    watched.set_terms(Arc::clone(&pod), terms, lent, times);
-                    watched.subscribed = self.notifications.subscribe(&watched);
-                    match lent {
-                        Some(lent) => {
-                            let used = watched.latest.reading.map_or(0, |(reading, _)| reading.used());
-                            self.budgets.promise(watched.of(), lent, Bytes::new(used));
-                        }
-                        None => self.budgets.release(&watched.of()),
-                    }
-                    watched
-                }));
+        self.account.set(&node, list.claims);
+        let known = std::mem::take(&mut self.containers).into_iter();
+        let mut known: HashMap<String, Watched> = known.map(|watched| (watched.id.clone(), watched)).collect();
+        let mut listed = Vec::new();
+        for pod in list.pods.into_iter().map(Arc::new) {
+            for terms in &pod.containers {
+                let container = pod.live.containers.get(&terms.container);
+                let watched = container.and_then(|container| known.remove(&container.id));
+                let watched = watched.or_else(|| self.open(&node, &pod, terms));
+                listed.extend(watched.map(|watched| (watched, Arc::clone(&pod), terms.clone())));
             }
         }
         for watched in known.into_values() {
             self.notifications.forget(watched.token);
             self.budgets.release(&watched.of());
         }
+        for (mut watched, pod, terms) in listed {
+            let lent = node.least_limits.get(&pod.live.id.uid, &terms.container);
+            watched.set_terms(pod, terms, lent, (self.now(), self.settings.quiet));
+            watched.subscribed = self.notifications.subscribe(&watched);
+            match lent {
+                Some(lent) => {
+                    let used = watched.latest.reading.map_or(0, |(reading, _)| reading.used());
+                    self.budgets.promise(watched.of(), lent, Bytes::new(used));
+                }
+                None => self.budgets.release(&watched.of()),
+            }
+            self.containers.push(watched);
+        }
         self.node = Some(node);
+    }
+
+    fn open(&mut self, node: &Node, pod: &Arc<GuardedPod>, terms: &Terms) -> Option<Watched> {
+        let container = pod.live.containers.get(&terms.container)?;
+        let opened = Cgroup::open(&node.hierarchy, &container.path).inspect_err(|error| {
+            if !error.is_gone() {
+                tracing::warn!(pod = %pod.live.id, container = terms.container, %error, "not guarded");
+            }
+        });
+        self.next_token += 1;
+        let id = container.id.clone();
+        Some(Watched::new(self.next_token, id, opened.ok()?, terms.clone(), pod))
     }
 
     /// Reads every container that is due or that the kernel has notified about, except where the memory of all pods together
@@ -236,7 +238,7 @@ impl Worker {
                 continue;
             }
             self.check(&node, watched, notified && version == CgroupVersion::V1);
-            watched.latest.of_all = of_all.unwrap_or(u64::MAX);
+            watched.latest.of_all = of_all;
             if version == CgroupVersion::V1 {
                 self.notifications.order_alarms(watched, now);
             }

@@ -46,12 +46,12 @@ pub(super) struct Watched {
 }
 
 /// The latest reading of memory.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Latest {
     /// The reading, and the time to wait after it.
     pub(super) reading: Option<(Reading, Duration)>,
     /// The least memory that all pods together have used since the reading.
-    pub(super) of_all: u64,
+    pub(super) of_all: Option<u64>,
     /// Whether use grew since the reading before.
     pub(super) grows: bool,
 }
@@ -92,11 +92,7 @@ impl Watched {
             track: Track::default(),
             throttling: Throttling::default(),
             due: Duration::ZERO,
-            latest: Latest {
-                reading: None,
-                of_all: u64::MAX,
-                grows: false,
-            },
+            latest: Latest::default(),
             subscribed: false,
             alarms: Alarms::default(),
             refused: None,
@@ -201,14 +197,15 @@ impl Watched {
         let (Some(of_all), Some((reading, wait))) = (of_all, self.latest.reading) else {
             return false;
         };
-        self.latest.of_all = self.latest.of_all.min(of_all);
+        let least_of_all = self.latest.of_all.map_or(of_all, |least| least.min(of_all));
+        self.latest.of_all = Some(least_of_all);
         let slack = reading.limit.saturating_sub(reading.used()) / 4;
         let has_alarm = wait >= LONGEST && self.alarms.next(reading.limit, reading.usage).is_some();
         let announced = has_alarm && self.subscribed && self.lent.limit.is_none();
         let itself = if announced { ANNOUNCED } else { ITSELF };
         let quiet = !self.latest.grows
             && now.saturating_sub(reading.at) < itself
-            && of_all - self.latest.of_all < slack
+            && of_all - least_of_all < slack
             && self.lent.ends_at.is_none_or(|at| at > now);
         if quiet {
             self.due = self.due.max(after(now, wait));

@@ -11,8 +11,7 @@ use crate::model::{Bytes, CgroupPath, LivePod, MilliCpu};
 /// The pods that the guard watches. Each list replaces the one before.
 #[derive(Debug, Clone)]
 pub struct Watchlist {
-    /// The guard watches nothing until the node is known.
-    pub node: Option<Arc<Node>>,
+    pub node: Arc<Node>,
     pub settings: Settings,
     /// The pods with a limit that may grow.
     pub pods: Vec<GuardedPod>,

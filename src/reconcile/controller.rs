@@ -311,17 +311,19 @@ impl Controller {
 
     /// Sends the guard a new watch list, if the limits have changed.
     fn update_guard(&mut self) {
+        let (Some(guard), Some(node)) = (&self.guard.guard, self.node.known()) else {
+            return;
+        };
         if !std::mem::take(&mut self.guard.stale) {
             return;
         }
-        let Some(guard) = &self.guard.guard else { return };
         let (config, kubelet, now) = (&self.config, self.node.kubelet(), Timestamp::now());
         let guarded = |state: &PodState| state.guarded(self.hooks_forbidden_by(state).is_none(), now);
         let pods = self.pods.values().filter(|_| config.guard && !config.observe_only);
         // If the size of the memory is unknown, its parts are zero, and the guard gives nothing.
         let memory = self.node.machine.memory.unwrap_or_default();
         guard.watch(Watchlist {
-            node: self.node.known(),
+            node,
             pods: pods.filter_map(guarded).collect(),
             claims: self.pods.values().filter_map(|state| state.claim(kubelet)).collect(),
             settings: guard::Settings {

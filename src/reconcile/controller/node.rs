@@ -110,9 +110,6 @@ impl Controller {
         let stated = self.sources.view.kubelet_version().or(before);
         let node = node.map(|node| node.with_stated_kubelet(stated));
         let earlier = std::mem::replace(&mut self.node.found.node, node.clone());
-        if earlier.is_some() != node.is_some() {
-            self.guard.stale = true;
-        }
         if let (Some(earlier), Some(node)) = (earlier, node)
             && earlier.traits != node.traits
         {

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::bail;
 use futures::FutureExt;
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
@@ -69,7 +70,7 @@ pub(super) struct Discovery {
     links: DiscoveryLinks,
     /// Every discovered [`Node`] shares it.
     concurrency: Arc<Concurrency>,
-    hierarchy: Option<Hierarchy>,
+    found: Option<FoundPods>,
     runtime: Option<KnownRuntime>,
     runtime_events: Option<EventStream>,
     systemd: Option<Arc<Systemd>>,
@@ -81,6 +82,9 @@ pub(super) struct Discovery {
     /// The result of the latest comparison of each pod's limits, by UID.
     pod_levels: BTreeMap<String, PodLevel>,
 }
+
+/// The mounts, the root of all pods, and the pods that have cgroups.
+type FoundPods = (Hierarchy, Kubepods, Vec<PodEntry>);
 
 /// The runtime with its name and version.
 #[derive(Debug)]
@@ -96,7 +100,7 @@ impl Discovery {
         Self {
             concurrency: Arc::new(Concurrency::new(links.config.workers)),
             links,
-            hierarchy: None,
+            found: None,
             runtime: None,
             runtime_events: None,
             systemd: None,
@@ -142,8 +146,14 @@ impl Discovery {
         let info = self.runtime.as_ref().map(|runtime| runtime.info.clone());
         let reported = info.as_ref().and_then(|info| info.cgroup_driver);
         let configured = self.links.config.cgroup_driver;
-        let found = self.find_pods(configured.or(reported));
-        let Ok((hierarchy, kubepods, scanned)) = found.map_err(|error| problems.push(error.to_string())) else {
+        match self.find_pods(configured.or(reported)) {
+            Ok(found) => self.found = Some(found),
+            Err(error) => {
+                problems.push(error.to_string());
+                self.found.iter_mut().for_each(drop_removed);
+            }
+        }
+        let Some((hierarchy, kubepods, scanned)) = self.found.clone() else {
             return Discovered {
                 runtime_answers,
                 problems,
@@ -255,14 +265,14 @@ impl Discovery {
 
     /// Finds the mounts, the root of all pods, and the cgroups below it. Reads directory names only, which waits
     /// for nothing but the kernel.
-    fn find_pods(&mut self, driver: Option<Driver>) -> anyhow::Result<(Hierarchy, Kubepods, Vec<PodEntry>)> {
+    fn find_pods(&self, driver: Option<Driver>) -> anyhow::Result<FoundPods> {
         let config = &self.links.config;
-        let hierarchy = match self.hierarchy.take() {
-            Some(hierarchy) => hierarchy,
+        let hierarchy = match &self.found {
+            Some((hierarchy, ..)) => hierarchy.clone(),
             None => Hierarchy::discover(config.custom_cgroup_root())?,
         };
-        self.hierarchy = Some(hierarchy.clone());
         let kubepods = match &config.kubepods {
+            Some(path) if !hierarchy.may_have(path) => bail!("kubepods: there is no cgroup {path}"),
             Some(path) => Kubepods::at(path.clone())?,
             None => Kubepods::find(&hierarchy, driver)?,
         };
@@ -307,6 +317,14 @@ impl Discovery {
         }
         self.formula.doubt();
     }
+}
+
+/// Drops the pods and containers whose cgroups were removed. A scan that failed says nothing about the others.
+fn drop_removed((hierarchy, _, scanned): &mut FoundPods) {
+    scanned.retain_mut(|pod| {
+        pod.containers.retain(|container| hierarchy.may_have(&container.path));
+        hierarchy.may_have(&pod.path)
+    });
 }
 
 /// Waits for an event, for ever where the runtime reports none. Cancel-safe.

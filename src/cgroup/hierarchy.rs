@@ -161,6 +161,12 @@ impl Hierarchy {
         &self.mount_of(controller).point
     }
 
+    /// Whether a cgroup exists, or cannot be examined.
+    #[must_use]
+    pub fn may_have(&self, path: &CgroupPath) -> bool {
+        path.under(&self.cpu.point).try_exists().unwrap_or(true)
+    }
+
     const fn mount_of(&self, controller: Resource) -> &Mount {
         match controller {
             Resource::Cpu => &self.cpu,

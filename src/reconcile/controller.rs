@@ -4,7 +4,6 @@
 //! Each becomes an input to the state of the pods concerned ([`super::pod::PodState::apply`]), and [`Controller::carry_out`]
 //! carries out the effects, in one place. The controller decides nothing about a pod itself, and does no I/O.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -378,9 +377,8 @@ impl Controller {
             state.is_some_and(|state| state.pod.describes(&saved.pod))
         });
         self.store.dirty |= self.store.restored.pods.len() != before;
-        let pods = self.node.found.inventory.pods();
-        let uids: HashSet<&str> = pods.map(|pod| pod.id.uid.as_str()).collect();
-        self.store.limit_files.forget_all_but(|uid| uids.contains(uid));
+        let found = &self.node.found;
+        drop(self.store.limit_files.forget_all_but(|uid| found.may_have_cgroup(uid)));
     }
 
     fn on_time(&mut self, now: Instant) {

@@ -16,10 +16,10 @@ use crate::model::objects::{Pod, PodId, pod_of_uid};
 use crate::model::{LiveContainer, LivePod};
 use crate::runtime::ListedContainer;
 
-/// The running pods of the node, by the UID in their cgroup's name.
+/// The running pods of the node, by the UID in their cgroup's name; `None` for a pod that no source names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Inventory {
-    pods: BTreeMap<String, Arc<LivePod>>,
+    pods: BTreeMap<String, Option<Arc<LivePod>>>,
 }
 
 impl Inventory {
@@ -48,16 +48,15 @@ impl Inventory {
         for entry in scanned {
             let uid = entry.place.uid.as_str();
             let Some((id, containers)) = known.get(uid).and_then(|known| known.names(uid)) else {
+                inventory.pods.insert(uid.to_owned(), None);
                 continue;
             };
             let mut live: Vec<_> = entry
                 .containers
                 .into_iter()
                 .filter_map(|container| {
-                    let id = container.id.as_str();
-                    let (name, age) = containers.get(id)?;
-                    let id = id.to_owned();
-                    let path = container.path;
+                    let (name, age) = containers.get(container.id.as_str())?;
+                    let (id, path) = (container.id.as_str().to_owned(), container.path);
                     Some((*age, (*name).to_owned(), LiveContainer { id, path }))
                 })
                 .collect();
@@ -68,21 +67,26 @@ impl Inventory {
                 containers: live.into_iter().map(|(_, name, live)| (name, live)).collect(),
                 path: entry.path,
             });
-            inventory.pods.insert(uid.to_owned(), pod);
+            inventory.pods.insert(uid.to_owned(), Some(pod));
         }
         inventory
     }
 
     pub(crate) fn pods(&self) -> impl Iterator<Item = &Arc<LivePod>> {
-        self.pods.values()
+        self.pods.values().flatten()
+    }
+
+    /// Whether a pod with this UID has a cgroup.
+    pub(crate) fn has_cgroup(&self, uid: &str) -> bool {
+        self.pods.contains_key(uid)
     }
 
     /// The live pod that an object describes ([`Pod::describes`]).
     #[must_use]
     pub(crate) fn find(&self, pod: &Pod) -> Option<&Arc<LivePod>> {
         match pod.cgroup_uid() {
-            "" => self.pods.values().find(|live| pod.describes(&live.id)),
-            uid => self.pods.get(uid).filter(|live| pod.describes(&live.id)),
+            "" => self.pods().find(|live| pod.describes(&live.id)),
+            uid => self.pods.get(uid)?.as_ref().filter(|live| pod.describes(&live.id)),
         }
     }
 }
@@ -229,6 +233,13 @@ mod tests {
         };
         let inventory = Inventory::assemble(scanned(&[id_of_sandbox()]), &[pod], &[], &[]);
         assert!(inventory.find(&manifest("", "")[0]).unwrap().containers.is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_nobody_names_has_its_cgroup_all_the_same() {
+        let inventory = Inventory::assemble(scanned(&[id('a')]), &[], &[], &[]);
+        assert_eq!(inventory.pods().count(), 0);
+        assert!(inventory.has_cgroup(UID) && !inventory.has_cgroup("another"));
     }
 
     #[test]

@@ -51,17 +51,14 @@ impl Discovery {
         node: &Node,
         inventory: &Inventory,
     ) -> BTreeMap<String, BTreeMap<String, Bytes>> {
-        let mut found = BTreeMap::new();
-        for live in inventory.pods() {
-            if let Some(lent) = self.links.unsaved.remove(&live.id.uid) {
-                let held = held(node, live, lent).unwrap_or_else(|error| {
-                    tracing::warn!(pod = %live.id, %error, "its temporary limits cannot be read, and end");
-                    BTreeMap::new()
-                });
-                found.insert(live.id.uid.clone(), held);
-            }
-        }
-        found
+        let found = inventory.pods().filter_map(|live| {
+            let held = held(node, live, self.links.unsaved.remove(&live.id.uid)?);
+            let held = held.inspect_err(
+                |error| tracing::warn!(pod = %live.id, %error, "its temporary limits cannot be read, and end"),
+            );
+            Some((live.id.uid.clone(), held.unwrap_or_default()))
+        });
+        found.collect()
     }
 }
 

@@ -13,6 +13,7 @@ use tonic::{Request, Response, Status};
 
 use super::*;
 use crate::config::tests::load;
+use crate::model::CgroupPath;
 use crate::observe::metrics::registry;
 use crate::runtime::Deadlines;
 use crate::runtime::proto::runtime_service_server::{RuntimeService, RuntimeServiceServer};
@@ -324,4 +325,35 @@ async fn events_that_came_together_are_one_look() {
     node.discovery.handle_waiting_events();
     assert!(node.discovery.runtime.as_ref().unwrap().doubted);
     assert!(next_event(&mut node.discovery.runtime_events).now_or_never().is_none());
+}
+
+#[tokio::test]
+async fn what_cannot_be_listed_now_ends_only_when_its_cgroup_is_gone() {
+    let mut node = MadeUp::new().await;
+    node.start('a', 1, LINEAR);
+    node.start('b', 2, LINEAR);
+    let (found, _) = node.look().await;
+    // A root that is not there stands for everything that keeps the agent from listing the pods.
+    node.discovery.links.config.kubepods = Some(CgroupPath::new("/gone/kubepods").unwrap());
+    let (discovered, _) = node.look().await;
+    assert_eq!(discovered.problems, ["kubepods: there is no cgroup /gone/kubepods"]);
+    assert!(discovered.node.is_some() && discovered.inventory == found.inventory);
+
+    let pod = node.directory.path().join(format!("kubepods/burstable/pod{UID}"));
+    fs::remove_dir_all(pod.join("b".repeat(64))).unwrap();
+    let (discovered, _) = node.look().await;
+    let pods: Vec<_> = discovered.inventory.pods().collect();
+    assert_eq!(pods[0].containers.keys().collect::<Vec<_>>(), ["a"]);
+    assert!(discovered.may_have_cgroup(UID));
+    fs::remove_dir_all(pod).unwrap();
+    let (discovered, _) = node.look().await;
+    assert!(!discovered.may_have_cgroup(UID) && discovered.inventory == Inventory::default());
+}
+
+#[tokio::test]
+async fn without_a_root_nothing_is_known_to_have_ended() {
+    let mut node = MadeUp::new().await;
+    node.discovery.links.config.kubepods = Some(CgroupPath::new("/gone/kubepods").unwrap());
+    let (discovered, _) = node.look().await;
+    assert!(discovered.node.is_none() && discovered.may_have_cgroup(UID));
 }

@@ -32,6 +32,13 @@ pub(crate) struct Discovered {
     pub(crate) problems: Vec<String>,
 }
 
+impl Discovered {
+    /// Whether a pod with this UID has a cgroup, or the node is not known yet.
+    pub(crate) fn may_have_cgroup(&self, uid: &str) -> bool {
+        self.node.is_none() || self.inventory.has_cgroup(uid)
+    }
+}
+
 /// The latest discovery, and the channels to start another.
 #[derive(Debug)]
 pub(crate) struct NodeFacts {

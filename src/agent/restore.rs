@@ -129,8 +129,8 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
         state.file.save(restorer.unrestored())?;
     }
     let is_restored = |uid: &str| restorer.restored.contains(uid);
-    if applies {
-        state.limit_files.forget_all_but(|uid| !is_restored(uid));
+    if applies && let Some(removed) = state.limit_files.forget_all_but(|uid| !is_restored(uid)) {
+        drop(removed.await);
     }
     if let Some(api) = api.filter(|_| config.applied_annotation && applies) {
         let restored = pods.iter().filter(|pod| is_restored(&pod.live().id.uid));

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -29,15 +29,14 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The marks of pods.
 #[derive(Debug)]
 pub struct LimitFiles {
-    directory: PathBuf,
-    /// The pods that have a mark, by UID.
+    /// The pods that have a mark, by UID. A caller sends its line under the lock, so that the file agrees in the end.
     made: Mutex<HashSet<String>>,
     lines: Sender<Line>,
 }
 
-/// The UID of a pod and the line to write; an empty one only makes the file. The thread drops the sender after it has written
-/// the line, or failed to.
-type Line = (String, String, oneshot::Sender<()>);
+/// The UID of a pod, and the line to write or `None` to remove the mark; an empty line only makes the file. The thread drops
+/// the sender after it has done so, or failed to.
+type Line = (String, Option<String>, oneshot::Sender<()>);
 
 /// The latest temporary memory limits of a pod's containers, by name.
 pub type LatestLimits = BTreeMap<String, Bytes>;
@@ -61,7 +60,6 @@ impl LimitFiles {
         }
         let (lines, sent) = mpsc::channel();
         let files = Arc::new(Self {
-            directory: directory.clone(),
             made: Mutex::new(left.keys().cloned().collect()),
             lines,
         });
@@ -73,16 +71,18 @@ impl LimitFiles {
 
     /// Notes that the guard is about to grow a container's memory limit to this one.
     pub(super) fn note_lent(&self, uid: &str, container: &str, to: Bytes) {
-        self.lock().insert(uid.to_owned());
-        drop(self.send(uid, format!("{container} {}\n", to.get())));
+        let mut made = self.lock();
+        made.insert(uid.to_owned());
+        drop(self.send(uid, Some(format!("{container} {}\n", to.get()))));
     }
 
     /// Marks a pod that a pass is about to write to. The future completes when the mark is on the disk, or after a short while
     /// where the disk is slow. Completes at once for a pod that has a mark.
     pub fn note_written(&self, uid: &str) -> impl Future<Output = ()> + use<> {
         let uid = uid.to_owned();
-        let is_new = self.lock().insert(uid.clone());
-        let written = is_new.then(|| self.send(&uid, String::new()));
+        let mut made = self.lock();
+        let written = made.insert(uid.clone()).then(|| self.send(&uid, Some(String::new())));
+        drop(made);
         async move {
             if let Some(written) = written
                 && tokio::time::timeout(PATIENCE, written).await.is_err()
@@ -92,28 +92,21 @@ impl LimitFiles {
         }
     }
 
-    /// Has the thread write a line. The receiver completes when the thread has done so, or has ended.
-    fn send(&self, uid: &str, text: String) -> oneshot::Receiver<()> {
+    /// Has the thread write a line, or remove the mark. The receiver completes when the thread has done so, or has ended.
+    fn send(&self, uid: &str, line: Option<String>) -> oneshot::Receiver<()> {
         let (done, written) = oneshot::channel();
-        if self.lines.send((uid.to_owned(), text, done)).is_err() {
+        if self.lines.send((uid.to_owned(), line, done)).is_err() {
             tracing::warn!(uid, "{UNMARKED}");
         }
         written
     }
 
-    /// Removes the marks of pods that are gone, also those of earlier agents.
-    pub fn forget_all_but(&self, is_there: impl Fn(&str) -> bool) {
-        // Releases the lock first: the guard must not wait for the disk.
-        let gone: Vec<String> = self.lock().extract_if(|uid| !is_there(uid)).collect();
-        for uid in gone {
-            let mark = self.directory.join(uid);
-            match fs::remove_file(&mark) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    tracing::warn!(mark = %mark.display(), %error, "the mark of a pod that is gone could not be removed");
-                }
-                _ => {}
-            }
-        }
+    /// Has the thread remove the marks of pods that are gone, also those of earlier agents. The receiver, if there is a mark
+    /// to remove, completes when the thread has removed the last one.
+    pub fn forget_all_but(&self, is_there: impl Fn(&str) -> bool) -> Option<oneshot::Receiver<()>> {
+        let mut made = self.lock();
+        let gone = made.extract_if(|uid| !is_there(uid));
+        gone.map(|uid| self.send(&uid, None)).last()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
@@ -121,8 +114,16 @@ impl LimitFiles {
     }
 }
 
-fn write(directory: &Path, (uid, text, _done): &Line) {
+fn write(directory: &Path, (uid, line, _done): &Line) {
     let mark = directory.join(uid);
+    let Some(text) = line else {
+        return match fs::remove_file(&mark) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::warn!(mark = %mark.display(), %error, "the mark of a pod that is gone could not be removed");
+            }
+            _ => {}
+        };
+    };
     let opened = OpenOptions::new().create(true).append(true).open(&mark);
     let written = opened.and_then(|mut file| {
         if file.metadata()?.len() > LONGEST {
@@ -146,6 +147,9 @@ fn parse(text: &str) -> LatestLimits {
 
 #[cfg(test)]
 mod tests {
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
     use super::*;
 
     const fn mib(mebibytes: u64) -> Bytes {
@@ -155,6 +159,12 @@ mod tests {
     fn wait_for(happens: impl Fn() -> bool) {
         while !happens() {
             thread::yield_now();
+        }
+    }
+
+    fn forget(files: &LimitFiles, is_there: impl Fn(&str) -> bool) {
+        if let Some(removed) = files.forget_all_but(is_there) {
+            drop(removed.blocking_recv());
         }
     }
 
@@ -180,7 +190,7 @@ mod tests {
         let (files, mut left) = found(state.path(), files);
         let latest = [("app".to_owned(), mib(256)), ("side".to_owned(), mib(32))];
         assert_eq!(left.remove("uid-a"), Some(latest.into()));
-        files.forget_all_but(|uid| uid == "uid-a");
+        forget(&files, |uid| uid == "uid-a");
         let (_, left) = found(state.path(), files);
         assert!(left.contains_key("uid-a") && !left.contains_key("uid-b"));
     }
@@ -207,13 +217,36 @@ mod tests {
         files.note_lent("now", "app", mib(128));
         let count = || fs::read_dir(state.path().join(DIRECTORY)).unwrap().count();
         wait_for(|| count() == 2);
-        files.forget_all_but(|uid| uid == "now");
+        forget(&files, |uid| uid == "now");
         assert_eq!(count(), 1);
-        files.forget_all_but(|_| false);
+        forget(&files, |_| false);
         assert_eq!(count(), 0);
         // It was there after all.
         files.note_lent("now", "app", mib(128));
         wait_for(|| count() == 1);
+    }
+
+    #[test]
+    fn nobody_waits_for_the_disk_and_the_marks_are_right_in_the_end() {
+        let state = tempfile::tempdir().unwrap();
+        let (files, _) = LimitFiles::below(state.path()).unwrap();
+        let mark = |uid: &str| state.path().join(DIRECTORY).join(uid);
+        // The thread waits until this one has a reader, as it waits for a disk that hangs.
+        mkfifo(&mark("slow"), Mode::S_IRWXU).unwrap();
+        files.note_lent("slow", "app", mib(1));
+        fs::write(mark("ended"), "").unwrap();
+        files.note_lent("ended", "app", mib(1));
+        let removed = files.forget_all_but(|uid| uid != "ended").unwrap();
+        assert!(mark("ended").exists(), "the caller removed it");
+        files.note_lent("ended", "app", mib(2));
+        let again = files.forget_all_but(|uid| uid != "ended").unwrap();
+        let reader = fs::File::open(mark("slow")).unwrap();
+        drop((removed.blocking_recv(), again.blocking_recv()));
+        assert!(
+            !mark("ended").exists(),
+            "a line that was noted before was written afterwards"
+        );
+        drop(reader);
     }
 
     #[test]

@@ -12,40 +12,45 @@ use crate::model::{Bytes, NamedRequirements, Resource};
 /// The least memory limits of one pod's containers, by name.
 pub(super) type OfPod = BTreeMap<String, Bytes>;
 
-/// The least memory limits of containers, by pod UID. The guard, the controller and all passes share them.
+/// The least memory limits of containers. The guard, the controller and all passes share them.
 #[derive(Debug, Default)]
-pub struct LeastLimits(Mutex<BTreeMap<String, OfPod>>);
+pub struct LeastLimits(Mutex<Parts>);
+
+/// The two parts of the least limits. The higher limit of a container counts.
+#[derive(Debug, Default)]
+struct Parts {
+    /// The temporary limits in the state of each pod, by UID.
+    temporary: BTreeMap<String, OfPod>,
+    /// The limits that the guard gave and whose report the controller does not have yet, by UID and container.
+    given: BTreeMap<(String, String), Bytes>,
+}
 
 impl LeastLimits {
     /// From now on no writer sets this container's limit below `to`, nor below an earlier least limit.
     pub fn raise(&self, uid: &str, container: &str, to: Bytes) {
-        let mut all = self.lock();
-        let least = all.entry(uid.to_owned()).or_default().entry(container.to_owned());
-        least.and_modify(|least| *least = to.max(*least)).or_insert(to);
+        let mut parts = self.lock();
+        let given = parts.given.entry((uid.to_owned(), container.to_owned())).or_default();
+        *given = to.max(*given);
     }
 
-    /// Replaces the least limit `from` by `to`, or removes it. Keeps a least limit other than `from`: the
-    /// guard has raised it meanwhile.
-    pub fn change(&self, uid: &str, container: &str, from: Option<Bytes>, to: Option<Bytes>) {
-        let mut all = self.lock();
-        let of_pod = all.entry(uid.to_owned()).or_default();
-        if of_pod.get(container).copied() == from {
-            of_pod.remove(container);
-            of_pod.extend(to.map(|to| (container.to_owned(), to)));
-        }
-        if of_pod.is_empty() {
-            all.remove(uid);
-        }
+    /// Ends a raise: the pod's state has the limit now, or no state will have it. Keeps a limit other than `to`: the guard has
+    /// raised it meanwhile.
+    pub fn end_raise(&self, uid: &str, container: &str, to: Bytes) {
+        let mut parts = self.lock();
+        let all = &mut parts.given;
+        all.retain(|(of, name), given| (&**of, &**name, *given) != (uid, container, to));
     }
 
-    /// Removes the least limits of a pod.
-    pub fn forget(&self, uid: &str) {
-        self.lock().remove(uid);
+    /// Replaces the temporary limits of these pods.
+    pub fn set(&self, temporary: BTreeMap<String, BTreeMap<String, Bytes>>) {
+        let mut parts = self.lock();
+        parts.temporary.extend(temporary);
+        parts.temporary.retain(|_, limits| !limits.is_empty());
     }
 
     /// The least limit of one container.
     pub fn get(&self, uid: &str, container: &str) -> Option<Bytes> {
-        self.lock().get(uid)?.get(container).copied()
+        self.of(uid).remove(container)
     }
 
     /// Lifts the targets of a pod's containers to their least limits, and returns those. A request that equals its limit rises
@@ -62,10 +67,16 @@ impl LeastLimits {
 
     /// The least limits of one pod.
     pub(super) fn of(&self, uid: &str) -> OfPod {
-        self.lock().get(uid).cloned().unwrap_or_default()
+        let parts = self.lock();
+        let mut limits = parts.temporary.get(uid).cloned().unwrap_or_default();
+        for ((_, container), given) in parts.given.iter().filter(|((of, _), _)| of == uid) {
+            let least = limits.entry(container.clone()).or_default();
+            *least = (*least).max(*given);
+        }
+        limits
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, OfPod>> {
+    fn lock(&self) -> MutexGuard<'_, Parts> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -81,13 +92,39 @@ mod tests {
     #[test]
     fn a_least_limit_only_rises_until_it_is_changed_by_whoever_knows_it() {
         let least_limits = LeastLimits::default();
+        let set = |to: Option<u64>| {
+            let limits = to.map(|to| ("app".to_owned(), mib(to)));
+            least_limits.set([("u".to_owned(), limits.into_iter().collect())].into());
+        };
         least_limits.raise("u", "app", mib(200));
         least_limits.raise("u", "app", mib(100));
         assert_eq!(least_limits.of("u")["app"], mib(200));
-        least_limits.change("u", "app", Some(mib(100)), None);
+        set(Some(100));
+        least_limits.end_raise("u", "app", mib(100));
         assert_eq!(least_limits.of("u")["app"], mib(200), "grown meanwhile");
-        least_limits.change("u", "app", Some(mib(200)), Some(mib(150)));
-        least_limits.change("u", "app", Some(mib(150)), None);
+        set(Some(200));
+        least_limits.end_raise("u", "app", mib(200));
+        assert_eq!(least_limits.of("u")["app"], mib(200), "the state has it");
+        set(Some(150));
+        assert_eq!(least_limits.of("u")["app"], mib(150));
+        set(None);
+        assert!(least_limits.of("u").is_empty());
+    }
+
+    #[test]
+    fn a_limit_that_no_state_has_had_ends_whatever_the_state_says() {
+        let least_limits = LeastLimits::default();
+        // The guard raises the limit after its pod has left the view.
+        least_limits.set([("u".to_owned(), BTreeMap::new())].into());
+        least_limits.raise("u", "app", mib(200));
+        least_limits.end_raise("u", "app", mib(200));
+        assert!(least_limits.of("u").is_empty());
+        // The guard cannot write a limit, while the controller ends the one before.
+        let before = [("app".to_owned(), mib(100))].into();
+        least_limits.set([("u".to_owned(), before)].into());
+        least_limits.raise("u", "app", mib(200));
+        least_limits.set([("u".to_owned(), BTreeMap::new())].into());
+        least_limits.end_raise("u", "app", mib(200));
         assert!(least_limits.of("u").is_empty());
     }
 

@@ -174,7 +174,7 @@ impl Worker {
         if matches!(grown.outcome, Outcome::Applied) {
             watched.lend(to, now, self.settings.quiet);
         } else {
-            node.least_limits.change(uid, name, Some(to), watched.lent.limit);
+            node.least_limits.end_raise(uid, name, to);
             self.budgets.undo(&of, watched.lent.limit.map(|lent| (lent, need.used)));
             watched.due = now + REFUSED;
             if !watched.refuse(now, grown.outcome.word()) {

@@ -20,8 +20,8 @@ use super::work::PassId;
 use crate::actuate::{HookRun, JobDone, LeastLimits};
 use crate::config::Config;
 use crate::guard::budgets::Budget;
-use crate::guard::{self, Guard, GuardEvent, Report, Watchlist};
-use crate::model::{HookEnd, Target};
+use crate::guard::{self, Guard, GuardEvent, Guarded, Report, Watchlist};
+use crate::model::{Cause, ChangeRecord, HookEnd, Outcome, Resource, Target};
 use crate::observe::health::Heartbeat;
 use crate::oom::OomReport;
 use crate::sources::NodeView;
@@ -246,10 +246,7 @@ impl Controller {
         match effect {
             Effect::SaveState => self.store.dirty = true,
             Effect::WatchGuard => self.guard.stale = true,
-            Effect::MoveLeastLimit(uid, container, from, to) => {
-                self.guard.least_limits.change(&uid, &container, from, to);
-            }
-            Effect::ForgetLeastLimits(uid) => self.guard.least_limits.forget(&uid),
+            Effect::SetLeastLimits(limits) => self.guard.least_limits.set(limits),
             Effect::RunPass(pass, job) => self.run_pass(key, pass, job),
             Effect::RunHook(run) => self.run_hook(key, run),
             Effect::RaisePodLevel(bound, low) => self.raise_pod_level(key, bound, low),
@@ -298,7 +295,11 @@ impl Controller {
             ),
             _ => {}
         }
-        let pod = &report.of.pod;
+        let Guarded { pod, container } = report.of.clone();
+        let raised = match &report.event {
+            GuardEvent::Grew { to, grown, .. } => Some(*to).filter(|_| grown.outcome == Outcome::Applied),
+            _ => None,
+        };
         let key = pod.to_string();
         let live = self.pods.get(&key).and_then(|state| state.live.as_ref());
         if live.is_some_and(|live| live.id.uid == pod.uid) {
@@ -306,6 +307,9 @@ impl Controller {
         } else {
             tracing::info!(%pod, "the guard reports a pod that is not described any more");
         }
+        // The pod's state has the limit now, or will never have it.
+        let end_raise = |to| self.guard.least_limits.end_raise(&pod.uid, &container, to);
+        raised.into_iter().for_each(end_raise);
     }
 
     /// Sends the guard a new watch list, if the limits have changed.

@@ -5,7 +5,7 @@
 //! state, update the guard, move the least limits, watch lower limits, close files. No transition can forget these
 //! effects. No I/O and no clock: time is an argument.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -183,11 +183,8 @@ pub(crate) enum Effect {
     SaveState,
     /// The limits that the guard watches, or may grow, have changed.
     WatchGuard,
-    /// Replace the first of these least memory limits by the second, unless the guard has raised it meanwhile: of the
-    /// pod with this UID, the container of this name.
-    MoveLeastLimit(String, String, Option<Bytes>, Option<Bytes>),
-    /// Another pod has the name: remove the least limits of the earlier one.
-    ForgetLeastLimits(String),
+    /// Replace the least memory limits of the pods with these UIDs, by container name.
+    SetLeastLimits(BTreeMap<String, BTreeMap<String, Bytes>>),
     RunPass(PassId, Box<Job>),
     RunHook(Box<HookRun>),
     /// Raise the memory limit of a pod's cgroup that is below its containers.
@@ -289,23 +286,16 @@ impl PodState {
         (&self.pod, &self.live, &self.desired, may_grow)
     }
 
-    /// The least memory limits equal the temporary ones.
+    /// The least memory limits of the pod that runs here equal the temporary ones.
     fn derive_least_limits(&self, before: &Self, effects: &mut Vec<Effect>) {
-        let [earlier, uid] = [before, self].map(|state| state.identity.as_ref().map(|id| &id.uid));
-        let [mut least_before, least] =
-            [before, self].map(|state| state.desired.memory_limits().collect::<BTreeMap<_, _>>());
-        if let Some(earlier) = earlier.filter(|_| earlier != uid) {
-            effects.push(Effect::ForgetLeastLimits(earlier.clone()));
-            least_before.clear();
-        }
-        let Some(uid) = uid else { return };
-        let containers: BTreeSet<_> = least_before.keys().chain(least.keys()).copied().collect();
-        for container in containers {
-            let [from, to] = [&least_before, &least].map(|least| least.get(container).copied());
-            if from != to {
-                let (uid, container) = (uid.clone(), container.to_owned());
-                effects.push(Effect::MoveLeastLimit(uid, container, from, to));
-            }
+        let [before, now] = [before, self].map(|state| {
+            let limits = state.desired.memory_limits();
+            let limits: BTreeMap<_, _> = limits.map(|(name, limit)| (name.to_owned(), limit)).collect();
+            state.identity.as_ref().map(|id| (id.uid.clone(), limits))
+        });
+        if before != now {
+            let ended = before.map(|(uid, _)| (uid, BTreeMap::new()));
+            effects.push(Effect::SetLeastLimits(ended.into_iter().chain(now).collect()));
         }
     }
 

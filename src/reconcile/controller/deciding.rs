@@ -159,7 +159,7 @@ impl Controller {
             self.files.forget(&key);
             self.requests.drop_all(&state);
             if let Some(id) = &state.identity {
-                self.guard.least_limits.forget(&id.uid);
+                self.guard.least_limits.set([(id.uid.clone(), BTreeMap::new())].into());
             }
             if !state.desired.is_empty() {
                 tracing::info!(

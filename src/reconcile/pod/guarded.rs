@@ -44,7 +44,6 @@ impl PodState {
                 let cause = cause(Resource::Memory, Some(why.clone()));
                 if grown.outcome == Outcome::Applied && self.desired.is_overridden(&container, Resource::Memory) {
                     // An operator has set the limit meanwhile.
-                    effects.push(Effect::MoveLeastLimit(pod.uid.clone(), container, Some(to), None));
                     self.work.request_pass(cause.clone(), true, now.instant);
                 } else if grown.outcome == Outcome::Applied {
                     self.growth.refused.remove(&container);

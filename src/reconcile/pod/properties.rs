@@ -202,10 +202,7 @@ impl World {
             match effect {
                 Effect::SaveState => self.saved = self.state.saved(),
                 Effect::WatchGuard => self.guarded = format!("{:?}", self.state.guarded(true, self.now.wall)),
-                Effect::MoveLeastLimit(uid, container, from, to) => {
-                    self.least_limits.change(&uid, &container, from, to);
-                }
-                Effect::ForgetLeastLimits(uid) => self.least_limits.forget(&uid),
+                Effect::SetLeastLimits(limits) => self.least_limits.set(limits),
                 Effect::RunPass(pass, job) => (self.started, self.aims) = (Some(pass), Some(job)),
                 Effect::RunHook(run) => assert_eq!(self.hook.replace(run), None, "two hooks in one container"),
                 Effect::WatchShrink(watch) => self.watched = watch.map(|(number, _)| number),
@@ -281,6 +278,7 @@ impl World {
                             took: Duration::ZERO,
                         }),
                     });
+                    self.least_limits.end_raise("u1", "app", to);
                 }
             }
             Happening::Pressed { mib } if runs => {

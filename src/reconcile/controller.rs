@@ -306,6 +306,13 @@ impl Controller {
             self.apply(&key, PodInput::Guard(Box::new(report)));
         } else {
             tracing::info!(%pod, "the guard reports a pod that is not described any more");
+            if let GuardEvent::Grew { why, grown, .. } = report.event {
+                let cause = Cause::Guard(container.clone(), Resource::Memory, Some(why));
+                let mut record = ChangeRecord::new(pod.clone(), cause, grown.outcome);
+                record.steps = grown.steps;
+                let is_news = !record.steps.is_empty();
+                self.publisher.history.add(record, is_news);
+            }
         }
         // The pod's state has the limit now, or will never have it.
         let end_raise = |to| self.guard.least_limits.end_raise(&pod.uid, &container, to);
@@ -434,3 +441,6 @@ impl Controller {
         of_pods.chain(others).flatten().fold(latest, Instant::min)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use tokio::sync::broadcast;
 
 use crate::control::proto;
@@ -31,6 +32,7 @@ impl History {
         if news {
             record.sequence = self.records.back().map_or(1, |last| last.sequence + 1);
         }
+        record.at = Timestamp::now();
         let record = Arc::new(record);
         if news || matches!(record.cause, Cause::Hook { .. }) {
             // The error means that there are no listeners.

@@ -278,6 +278,11 @@ impl Controller {
                 ),
             }
         }
+        if self.pods.get(key).is_none() {
+            let is_news = !done.record.steps.is_empty();
+            self.publisher.history.add(done.record, is_news);
+            return;
+        }
         let quiet = self.quiet();
         self.apply(key, PodInput::PassEnded(pass, done, quiet));
     }

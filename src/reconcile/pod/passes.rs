@@ -123,17 +123,16 @@ impl PodState {
         effects.push(Effect::RunPass(pass, Box::new(job)));
     }
 
-    /// Applies the result of a pass. Ignores the result of a stale pass: another pod has the name, or the pod ended. If
+    /// Applies the result of a pass. Only records the steps of a stale pass: another pod has the name, or the pod ended. If
     /// the desired state has changed meanwhile, applies only the changes that the pass made.
     pub(super) fn end_pass(&mut self, pass: &PassId, done: JobDone, quiet: SignedDuration, effects: &mut Effects) {
         let now = effects.now;
-        if self.work.running.take_if(|number| *number == pass.number).is_none() {
-            return;
-        }
-        let Some(live) = self.live.clone().filter(|live| live.id.uid == pass.uid) else {
-            return;
-        };
+        let runs = self.work.running.take_if(|number| *number == pass.number).is_some();
         let (mut record, api, mut shrink) = (done.record, done.api, done.shrink);
+        let Some(live) = self.live.clone().filter(|live| runs && live.id.uid == pass.uid) else {
+            let is_news = !record.steps.is_empty();
+            return effects.push(Effect::Record(Box::new(record), is_news, None));
+        };
         if matches!(record.cause, Cause::Drift | Cause::Sweep) {
             // This agent, or the kubelet at its request, may have written the files.
             let drifted = !done.flipped.is_empty();
@@ -257,7 +256,7 @@ impl PodState {
     /// every value was as desired, or if the kubelet's answer is known.
     pub(super) fn record(
         &mut self,
-        mut record: ChangeRecord,
+        record: ChangeRecord,
         answers: Option<RequestId>,
         is_latest: bool,
         effects: &mut Effects,
@@ -273,7 +272,6 @@ impl PodState {
             self.drift.last_reason = reason.unwrap_or_default().to_owned();
         }
         let news = !record.steps.is_empty() || reason.is_some() && !known;
-        record.at = effects.now.wall;
         effects.push(Effect::Record(Box::new(record), news, answers));
     }
 }

@@ -1,7 +1,7 @@
 //! What becomes of one pod's state in single cases.
 
 use super::*;
-use crate::model::{CgroupPath, KubeletVersion};
+use crate::model::{CgroupPath, Change, KubeletVersion, MemoryLimit, Outcome, Setting, StepRecord};
 use crate::reconcile::work::PendingRequest;
 use crate::sources::parse_manifests;
 
@@ -117,4 +117,37 @@ fn what_grows_is_asked_for_when_it_is_over_or_at_once_before_the_kubelet_lowers_
     // A limit that grows every few milliseconds is no reason to ask as often.
     assert_eq!(too_early(5 * SECOND, true, Some(SECOND / 4)), Some(SECOND * 3 / 4));
     assert_eq!(too_early(SECOND / 2, true, Some(NONE)), Some(SECOND / 2));
+}
+
+#[test]
+fn what_a_stale_pass_wrote_is_on_record() {
+    let (mut state, now) = (any_pod(), Now::read());
+    let step = StepRecord {
+        target: Target::Pod,
+        change: Change::File {
+            from: Setting::MemoryMax(MemoryLimit::Max),
+            to: Setting::MemoryMax(MemoryLimit::Bytes(1 << 20)),
+        },
+        took: NONE,
+        error: None,
+        rollback: false,
+    };
+    for steps in [Vec::new(), vec![step]] {
+        // The pod ended during its pass.
+        state.work.running = Some(1);
+        let pass = PassId {
+            number: 1,
+            uid: "u1".to_owned(),
+            generation: 0,
+        };
+        let mut record = ChangeRecord::new(id("u1"), Cause::Sweep, Outcome::Interrupted("it ended".to_owned()));
+        record.steps.clone_from(&steps);
+        let done = Box::new(JobDone::new(record));
+        let effects = state.apply(PodInput::PassEnded(pass, done, SignedDuration::ZERO), now);
+        let [Effect::Record(record, news, None)] = &effects[..] else {
+            panic!("{effects:?}");
+        };
+        assert_eq!((&record.steps, *news), (&steps, !steps.is_empty()));
+        assert!(state.work.running.is_none() && state.drift.last_reason.is_empty());
+    }
 }

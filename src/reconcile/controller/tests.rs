@@ -1,0 +1,141 @@
+//! What the controller keeps of pods whose state or node it does not know.
+
+use std::collections::VecDeque;
+use std::path::Path;
+
+use tokio::sync::{broadcast, watch};
+
+use super::*;
+use crate::actuate::Grown;
+use crate::config::tests::load;
+use crate::control::proto;
+use crate::guard::LimitFiles;
+use crate::model::objects::PodId;
+use crate::model::{Bytes, Change, MemoryLimit, ResourceList, Setting, StepRecord};
+use crate::observe::audit::Audit;
+use crate::observe::metrics::registry;
+use crate::reconcile::history::History;
+use crate::reconcile::metrics::Metrics;
+use crate::reconcile::savings::Savings;
+use crate::reconcile::store::{Restored, StateFile};
+
+const UID: &str = "u1";
+
+/// A controller that knows no pod and no node.
+fn controller(directory: &Path) -> Controller {
+    let mut registry = registry();
+    let (limit_files, _) = LimitFiles::below(directory).unwrap();
+    let file = StateFile::in_directory(directory).unwrap();
+    Controller::new(
+        load(&[]).unwrap(),
+        NodeFacts {
+            found: Discovered::default(),
+            machine: ResourceList::default(),
+            discover: mpsc::channel(1).0,
+            formula: watch::channel(None).0,
+            starting: Vec::new(),
+        },
+        Passes::new(mpsc::channel(1).0),
+        ResizeEndpoint::default(),
+        Store::start(file, Restored::default(), limit_files),
+        GuardLink {
+            guard: None,
+            reports: mpsc::unbounded_channel().1,
+            least_limits: Arc::default(),
+            stale: true,
+        },
+        Publisher {
+            metrics: Metrics::register(&mut registry),
+            savings: Savings::register(&mut registry),
+            annotator: None,
+            kill_problems: Vec::new(),
+            history: History {
+                records: VecDeque::new(),
+                listeners: broadcast::channel(1).0,
+                changes: broadcast::channel(1).0,
+                to_change: |_| proto::Change::default(),
+                audit: Audit::default(),
+            },
+            next: None,
+        },
+    )
+}
+
+fn pod() -> PodId {
+    PodId {
+        uid: UID.to_owned(),
+        namespace: "shop".to_owned(),
+        name: "web".to_owned(),
+    }
+}
+
+fn step() -> StepRecord {
+    StepRecord {
+        target: Target::Pod,
+        change: Change::File {
+            from: Setting::MemoryMax(MemoryLimit::Bytes(1 << 20)),
+            to: Setting::MemoryMax(MemoryLimit::Bytes(2 << 20)),
+        },
+        took: Duration::ZERO,
+        error: None,
+        rollback: false,
+    }
+}
+
+#[tokio::test]
+async fn what_was_written_to_a_pod_that_is_not_described_any_more_is_on_record() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    for steps in [Vec::new(), vec![step()]] {
+        let pass = PassId {
+            number: 1,
+            uid: UID.to_owned(),
+            generation: 1,
+        };
+        let mut record = ChangeRecord::new(pod(), Cause::Sweep, Outcome::Interrupted("it ended".to_owned()));
+        record.steps = steps;
+        controller.end_pass("shop/web", pass, Box::new(JobDone::new(record)));
+    }
+    let records = &controller.publisher.history.records;
+    assert_eq!(records.len(), 1);
+    assert_eq!((&records[0].pod, records[0].steps.len()), (&pod(), 1));
+}
+
+#[tokio::test]
+async fn a_limit_that_the_guard_gave_to_a_pod_that_left_does_not_stay_for_its_return() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    let to = Bytes::new(2 << 20);
+    controller.guard.least_limits.raise(UID, "app", to);
+    let of = Guarded {
+        pod: pod(),
+        container: "app".to_owned(),
+    };
+    let event = GuardEvent::Grew {
+        used: to,
+        to,
+        why: String::new(),
+        grown: Box::new(Grown {
+            from: None,
+            outcome: Outcome::Applied,
+            steps: vec![step()],
+            took: Duration::ZERO,
+        }),
+    };
+    controller.take_guard_report(Report { of, event });
+    assert_eq!(controller.guard.least_limits.get(UID, "app"), None);
+    assert_eq!(controller.publisher.history.records.len(), 1);
+}
+
+#[tokio::test]
+async fn no_mark_is_removed_before_the_node_is_known() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut controller = controller(directory.path());
+    controller.sources.seen = true;
+    let marks = Arc::clone(&controller.store.limit_files);
+    marks.note_written(UID).await;
+    controller.forget_saved();
+    // The thread removes a mark before it writes the next one.
+    marks.note_written("last").await;
+    assert!(directory.path().join("lent").join(UID).exists());
+}

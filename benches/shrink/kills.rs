@@ -22,22 +22,31 @@ struct Tally {
     /// The number of limits below the process's highest use.
     too_low: usize,
     kills: u64,
+    /// The kills from the decision until the limit was written and read back. The others died under a limit below their use,
+    /// before the benchmark raised it again.
+    kills_meanwhile: u64,
     took: Samples,
     refusing: Samples,
 }
 
+/// All five ways.
 pub(crate) async fn measure(tries: usize) -> anyhow::Result<()> {
-    let mut figures = Figures::new(
-        "shrink",
-        format!(
-            "{tries} tries each, from {ROOMY} MiB to 0.3 to 0.95 of it, under a process that uses 5 to {MOST} MiB, and up \
-             again at once"
-        ),
-    );
-    let mut table = Table::new("shrink-time", "how long that takes");
-    for (name, tally) in [
+    let mut ways = vec![
         ("a plain write", by_hand(tries, false)?),
         ("look, write without waiting, look", by_hand(tries, true)?),
+    ];
+    ways.extend(with_and_without_freezer(tries)?);
+    ways.push(("vscaled, decision to read back", by_agent(tries).await?));
+    print("shrink", tries, ways)
+}
+
+/// The two ways that differ only in the freezer: whether it saves processes is a question of many thousand tries.
+pub(crate) fn measure_freezer(tries: usize) -> anyhow::Result<()> {
+    print("shrink-freezer", tries, with_and_without_freezer(tries)?)
+}
+
+fn with_and_without_freezer(tries: usize) -> anyhow::Result<Vec<(&'static str, Tally)>> {
+    Ok(vec![
         (
             "make room, look, write, look; not frozen",
             by_lowering(tries, Way::Running)?,
@@ -46,10 +55,25 @@ pub(crate) async fn measure(tries: usize) -> anyhow::Result<()> {
             "the same as vscaled does, frozen on v2",
             by_lowering(tries, Way::Frozen)?,
         ),
-        ("vscaled, decision to read back", by_agent(tries).await?),
-    ] {
+    ])
+}
+
+fn print(part: &'static str, tries: usize, ways: Vec<(&'static str, Tally)>) -> anyhow::Result<()> {
+    let mut figures = Figures::new(
+        part,
+        format!(
+            "{tries} tries each, from {ROOMY} MiB to 0.3 to 0.95 of it, under a process that uses 5 to {MOST} MiB, and up \
+             again at once"
+        ),
+    );
+    let mut table = Table::new("shrink-time", "how long that takes");
+    for (name, tally) in ways {
         let Tally {
-            done, too_low, kills, ..
+            done,
+            too_low,
+            kills,
+            kills_meanwhile,
+            ..
         } = tally;
         figures.row([
             ("way", json!(name)),
@@ -57,6 +81,7 @@ pub(crate) async fn measure(tries: usize) -> anyhow::Result<()> {
             ("lowered", json!(done)),
             ("below_most", json!(too_low)),
             ("killed", json!(kills)),
+            ("killed_meanwhile", json!(kills_meanwhile)),
         ]);
         table.row(name, tally.took);
         table.row("  … refused", tally.refusing);
@@ -91,6 +116,7 @@ fn by_hand(tries: usize, checked: bool) -> anyhow::Result<Tally> {
         scene.revive();
         std::thread::sleep(Duration::from_micros(numbers.u64(..10_000)));
         let wanted = share_of(&mut numbers, ROOMY);
+        let before = scene.kills();
         let start = Instant::now();
         let done = if checked {
             cgroup.write(memory(wanted)).is_ok()
@@ -98,6 +124,7 @@ fn by_hand(tries: usize, checked: bool) -> anyhow::Result<Tally> {
             fs::write(&file, memory(wanted).to_write()).is_ok()
         };
         let took = start.elapsed();
+        tally.kills_meanwhile += scene.kills() - before;
         fs::write(&file, memory(ROOMY).to_write())?;
         tally.note(wanted, done, took);
     }
@@ -127,12 +154,14 @@ fn by_lowering(tries: usize, way: Way) -> anyhow::Result<Tally> {
         scene.revive();
         std::thread::sleep(Duration::from_micros(numbers.u64(..10_000)));
         let wanted = share_of(&mut numbers, ROOMY);
+        let before = scene.kills();
         let start = Instant::now();
         let done = match way {
             Way::Running => lower_running(&cgroup, wanted)?,
             Way::Frozen => lower(&cgroup, limit(version, wanted), &freezer, &mut Vec::new()).is_ok(),
         };
         let took = start.elapsed();
+        tally.kills_meanwhile += scene.kills() - before;
         fs::write(&file, roomy.to_write())?;
         tally.note(wanted, done, took);
     }
@@ -168,8 +197,10 @@ async fn by_agent(tries: usize) -> anyhow::Result<Tally> {
         scene.revive();
         tokio::time::sleep(Duration::from_micros(numbers.u64(..10_000))).await;
         let wanted = share_of(&mut numbers, ROOMY);
+        let before = scene.kills();
         let change = agent.resize(scene.limit(wanted)).await?;
         let stages = change.stages.unwrap_or_default();
+        tally.kills_meanwhile += scene.kills() - before;
         let done = change.outcome == "Applied";
         let took = if done { stages.verified_us } else { stages.prepare_us };
         tally.note(wanted, done, Duration::from_micros(took));

@@ -3,9 +3,10 @@
 //!
 //!     cargo bench --bench shrink [-- [--quick] [--tries COUNT] [--kills COUNT] [PART...]]      as root
 //!
-//! Parts, all of them by default:
+//! Parts, all but `freezer` by default:
 //! - `kills`: from 200 MiB to limits below and above the process's use, by a plain write, by a write with a check
 //!   before and after it, by vscaled's write with and without its freezer, and by the whole agent;
+//! - `freezer`: only with and without the freezer, for many thousand tries; not among the parts by default;
 //! - `freeze`: one limit lowered again and again above the use: the duration, and the time for which one and eight
 //!   processes are frozen;
 //! - `killed`: the agent killed at random moments of shrinks.
@@ -48,13 +49,14 @@ struct Arguments {
     /// The flag that cargo passes to every benchmark.
     #[arg(long, hide = true)]
     bench: bool,
-    /// The parts to measure; everything by default.
+    /// The parts to measure; everything but `freezer` by default.
     parts: Vec<Part>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     Kills,
+    Freezer,
     Freeze,
     Killed,
 }
@@ -67,6 +69,9 @@ async fn main() -> anyhow::Result<()> {
     machine::print()?;
     if wanted(Part::Kills) {
         kills::measure(tries).await?;
+    }
+    if arguments.parts.contains(&Part::Freezer) {
+        kills::measure_freezer(tries)?;
     }
     if wanted(Part::Freeze) {
         freeze::measure(tries)?;

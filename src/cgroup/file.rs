@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -157,11 +157,19 @@ impl ControlFd<'_> {
     }
 
     pub(super) fn text(&self) -> Result<String, CgroupError> {
-        // `File::read_to_string` would read the file's size first, and kernel files have none.
-        let mut text = String::with_capacity(LONGEST_TEXT);
-        let read = (&self.file).take(u64::MAX).read_to_string(&mut text);
-        read.map_err(|error| self.failed(errno_of(&error), "read the file"))?;
-        Ok(text)
+        // On the stack: the allocator returns a page of heap to the kernel at once, which costs more than the read.
+        let (mut buffer, mut text) = ([0; LONGEST_TEXT], Vec::new());
+        loop {
+            match self.file.read_at(&mut buffer, text.len() as u64) {
+                Ok(read) => text.extend_from_slice(&buffer[..read]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(self.failed(errno_of(&error), "read the file")),
+            }
+            // A kernel file is one record, of which a read returns all that the buffer has room for.
+            if text.len() % LONGEST_TEXT != 0 || text.is_empty() {
+                return Ok(String::from_utf8_lossy(&text).into_owned());
+            }
+        }
     }
 
     /// Writes a value in one call, as the kernel requires. In a plain file the newline ends a value that is

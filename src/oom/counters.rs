@@ -94,10 +94,17 @@ fn unless_gone<T>(file: &Path, done: io::Result<T>) -> Result<Option<T>> {
 
 /// The number of OOM kills on the machine since boot. The kernel raises this count before the count of the cgroup.
 pub fn machine_kill_count() -> Option<u64> {
-    let mut text = String::with_capacity(VMSTAT);
-    File::open("/proc/vmstat").ok()?.read_to_string(&mut text).ok()?;
-    let (_, count) = text.split_once("\noom_kill ")?;
-    count.split('\n').next()?.parse().ok()
+    let (mut file, mut buffer, mut length) = (File::open("/proc/vmstat").ok()?, [0; VMSTAT], 0);
+    loop {
+        let read = file.read(&mut buffer[length..]).ok()?;
+        length += read;
+        let counted = str::from_utf8(&buffer[..length]).ok()?.split_once("\noom_kill ");
+        match counted.and_then(|(_, count)| count.split_once('\n')) {
+            Some((count, _)) => return count.parse().ok(),
+            None if read == 0 => return None,
+            None => {}
+        }
+    }
 }
 
 #[cfg(test)]

@@ -12,8 +12,10 @@
 //! process to kill, and when a container ends.
 
 use std::collections::HashMap;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -23,8 +25,8 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep_until};
 
-use crate::cgroup::{CgroupDir, Hierarchy, Identity};
-use crate::model::CgroupPath;
+use crate::cgroup::{CgroupDir, Hierarchy};
+use crate::model::{CgroupPath, Resource};
 use crate::oom::kmsg::async_fd;
 
 /// The watcher ignores the eventfd for this long after a notification: a process that cannot be killed raises the
@@ -45,8 +47,8 @@ pub(super) enum WakeUpReason {
 pub(super) struct WakeUp {
     events: Option<AsyncFd<Events>>,
     alarm: Option<AsyncFd<EventFd>>,
-    /// The existing cgroups with an alarm. The kernel itself removes the alarms of the others.
-    registered: HashMap<CgroupPath, Identity>,
+    /// The existing cgroups with an alarm, by the inode of their directory. The kernel itself removes the alarms of the others.
+    registered: HashMap<CgroupPath, u64>,
     quiet_until: Option<Instant>,
 }
 
@@ -92,20 +94,19 @@ impl WakeUp {
             }
         };
         let alarm = self.alarm.insert(alarm);
+        let inode =
+            |path: &CgroupPath| fs::metadata(path.under(hierarchy.mount(Resource::Memory))).map(|found| found.ino());
         self.registered
-            .retain(|path, identity| match CgroupDir::open(hierarchy, path) {
-                Ok(dir) => dir.identity() == *identity,
-                Err(error) => !error.is_gone(),
-            });
+            .retain(|path, registered| inode(path).is_ok_and(|inode| inode == *registered));
         let mut failed = Ok(());
         for path in containers {
             if self.registered.contains_key(path) {
                 continue;
             }
-            let registered = CgroupDir::open(hierarchy, path)
-                .and_then(|dir| dir.alarm_at_oom(alarm.get_ref()).map(|()| dir.identity()));
-            match registered {
-                Ok(identity) => drop(self.registered.insert(path.clone(), identity)),
+            // Read before the alarm is set: a cgroup that is made anew meanwhile gets its alarm the next time.
+            let inode = inode(path).unwrap_or_default();
+            match CgroupDir::open(hierarchy, path).and_then(|dir| dir.alarm_at_oom(alarm.get_ref())) {
+                Ok(()) => drop(self.registered.insert(path.clone(), inode)),
                 Err(error) if error.is_gone() => {}
                 Err(error) => failed = failed.and(Err(error.to_string())),
             }

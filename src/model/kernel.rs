@@ -87,10 +87,10 @@ impl WeightFormula {
             Self::Linear => CpuWeight::new(1 + (shares.0 - 2) * 9999 / 262_142),
             Self::Quadratic => {
                 // At most 262143: exact in f64, as is the result, at most 10000.
-                let l = u32::try_from(shares.0).map_or(f64::MAX, f64::from).log2();
+                let l = libm::log2(u32::try_from(shares.0).map_or(f64::MAX, f64::from));
                 let exponent = (l * l + 125.0 * l) / 612.0 - 7.0 / 34.0;
                 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 10000")]
-                let weight = 10_f64.powf(exponent).ceil() as u64;
+                let weight = libm::pow(10.0, exponent).ceil() as u64;
                 CpuWeight::new(weight)
             }
         }
@@ -198,6 +198,16 @@ impl MemoryLimit {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_quadratic_weight_of_all_shares_is_that_of_the_c_library() {
+        for shares in CpuShares::MIN.0 + 1..=CpuShares::MAX.0 {
+            let l = f64::from(u32::try_from(shares).unwrap()).log2();
+            let weight = 10_f64.powf((l * l + 125.0 * l) / 612.0 - 7.0 / 34.0).ceil();
+            let ours = WeightFormula::Quadratic.weight(CpuShares::new(shares)).get();
+            assert_eq!(u32::try_from(ours).map(f64::from), Ok(weight), "{shares} shares");
+        }
+    }
 
     #[test]
     fn both_weight_formulas_agree_with_their_sources() {

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -375,24 +375,24 @@ pub struct Batch {
 ///
 /// Errors: the boot has no id, which the ids of kills need; the thread or the event loop cannot start.
 pub fn start(links: Links, receiver: impl Future<Output = ()> + Send + 'static) -> Result<JoinHandle<()>> {
-    const NO_THREAD: &str = "cannot start the thread that watches for kills";
+    const NO_THREAD: &str = "cannot start the threads that watch for kills";
     let boot = BootId::current()?;
-    // The receiver has a thread of its own, because the watcher is busy with sweeps after a kill.
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(1)
-        .thread_name("oom-reports")
-        .enable_all()
-        .build();
-    let runtime = runtime.map_err(|error| anyhow!("{NO_THREAD}: {error}"))?;
-    let watcher = Watcher::new(boot, links);
-    let thread = thread::Builder::new().name("oom".to_owned()).spawn(move || {
-        runtime.block_on(async {
-            let receiver = tokio::spawn(receiver);
-            watcher.run().await;
-            if let Err(error) = receiver.await {
-                tracing::error!(%error, "reports of kills were not taken to the end");
+    let start = || -> io::Result<JoinHandle<()>> {
+        let (watching, receiving) = (event_loop()?, event_loop()?);
+        let watcher = Watcher::new(boot, links);
+        // The receiver has a thread of its own, because the watcher is busy with sweeps after a kill.
+        let received = thread::Builder::new().name("oom-reports".to_owned());
+        let received = received.spawn(move || receiving.block_on(receiver))?;
+        thread::Builder::new().name("oom".to_owned()).spawn(move || {
+            watching.block_on(watcher.run());
+            if received.join().is_err() {
+                tracing::error!("reports of kills were not taken to the end");
             }
-        });
-    });
-    thread.map_err(|error| anyhow!("{NO_THREAD}: {error}"))
+        })
+    };
+    start().map_err(|error| anyhow!("{NO_THREAD}: {error}"))
+}
+
+fn event_loop() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
 }

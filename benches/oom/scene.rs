@@ -1,6 +1,6 @@
 //! Pods whose containers have very low memory limits, and the observers of kills in them.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ impl Scene {
                     name: pod.name.to_owned(),
                 },
                 path: pod.cgroup.clone(),
-                containers: pod.containers.iter().map(container).collect::<BTreeMap<_, _>>(),
+                containers: pod.containers.iter().map(container).collect(),
             })
         };
         Ok(NodePods {

@@ -198,6 +198,7 @@ impl Discovery {
         })
         .with_stated_kubelet(view.kubelet_version());
         let inventory = Inventory::assemble(scanned, &self.pods, &self.containers, &view.pods);
+        let inventory = inventory.sharing(&self.links.node_pods.borrow().pods);
         self.links.node_pods.send_replace(Arc::new(NodePods {
             tree: Some((node.hierarchy.clone(), node.kubepods.path.clone())),
             pods: inventory.pods().cloned().collect(),

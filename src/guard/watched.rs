@@ -285,7 +285,6 @@ impl Watched {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::fs;
     use std::path::Path;
 
@@ -321,7 +320,7 @@ mod tests {
                 name: "web".to_owned(),
             },
             path,
-            containers: BTreeMap::from([(
+            containers: indexmap::IndexMap::from([(
                 "app".to_owned(),
                 LiveContainer {
                     id: id.clone(),

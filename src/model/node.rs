@@ -1,9 +1,9 @@
 //! A node's cgroup version, driver, runtime and kubelet, and the pods that run there.
 
-use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use indexmap::IndexMap;
 use serde::{Deserialize, Serialize};
 
 use crate::model::objects::{Pod, PodId};
@@ -118,7 +118,8 @@ pub struct NodeTraits {
 pub struct LivePod {
     pub id: PodId,
     pub path: CgroupPath,
-    pub containers: BTreeMap<String, LiveContainer>,
+    /// By name, in this order. Nearly every pod has one or two: a tree would take ten times the memory.
+    pub containers: IndexMap<String, LiveContainer>,
 }
 
 /// A container that has a cgroup.

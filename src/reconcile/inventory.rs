@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use indexmap::IndexMap;
 use jiff::Timestamp;
 
 use crate::cgroup::PodEntry;
@@ -62,14 +63,25 @@ impl Inventory {
                 .collect();
             // Of two containers with one name, the later one stays.
             live.sort_by_key(|(age, ..)| *age);
-            let pod = Arc::new(LivePod {
-                id,
-                containers: live.into_iter().map(|(_, name, live)| (name, live)).collect(),
-                path: entry.path,
-            });
+            let mut containers: IndexMap<_, _> = live.into_iter().map(|(_, name, live)| (name, live)).collect();
+            containers.sort_unstable_keys();
+            let path = entry.path;
+            let pod = Arc::new(LivePod { id, path, containers });
             inventory.pods.insert(uid.to_owned(), Some(pod));
         }
         inventory
+    }
+
+    /// Takes the pods that are the same as earlier from there: the state of a pod and the thread of kills hold them, too.
+    pub(crate) fn sharing(mut self, earlier: &[Arc<LivePod>]) -> Self {
+        for earlier in earlier {
+            if let Some(Some(pod)) = self.pods.get_mut(&earlier.id.uid)
+                && pod == earlier
+            {
+                *pod = Arc::clone(earlier);
+            }
+        }
+        self
     }
 
     pub(crate) fn pods(&self) -> impl Iterator<Item = &Arc<LivePod>> {

@@ -3,6 +3,8 @@
 //! [`crate::plan::shrink`] has the rules: how to lower a limit, and how to recognise harm. A pass lowers the limit.
 //! This state keeps the results.
 
+use std::mem;
+
 use jiff::{SignedDuration, Timestamp};
 
 use crate::actuate::shrink::{Lowering, SeenBefore, ShrinkReport, Verdict};
@@ -42,7 +44,7 @@ impl ShrinkState {
             return;
         }
         if self.watched.take().is_none() {
-            self.recent.clear();
+            self.recent = Vec::new();
         }
         self.recent.retain(|known| !report.touched.contains(&known.target));
         self.recent.extend(report.lowered);
@@ -52,6 +54,10 @@ impl ShrinkState {
     /// Forgets the memory use seen of these: they have another limit, or have freed memory on request.
     pub(crate) fn forget_seen(&mut self, targets: &[Target]) {
         self.seen.retain(|target, _| !targets.contains(target));
+        if self.seen.is_empty() {
+            // An empty map still holds half a kilobyte, in each pod.
+            self.seen = SeenBefore::new();
+        }
     }
 
     /// The watch that should run: the number of its pass, and the lowered limits.
@@ -66,7 +72,7 @@ impl ShrinkState {
         match verdict {
             Verdict::Gone => None,
             Verdict::Kept => {
-                for lowering in self.recent.drain(..) {
+                for lowering in mem::take(&mut self.recent) {
                     self.backoffs.forgive(&lowering.target);
                 }
                 Some(Ok(()))
@@ -89,7 +95,7 @@ impl ShrinkState {
         }
         self.turn = None;
         let why = format!("{target}: {trouble}");
-        for lowering in self.recent.drain(..) {
+        for lowering in mem::take(&mut self.recent) {
             let until = self.backoffs.note(&lowering.target, lowering.from, &why, now);
             self.retry_at = Some(self.retry_at.map_or(until, |at| at.min(until)));
         }

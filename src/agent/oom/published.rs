@@ -212,7 +212,7 @@ pub(super) mod tests {
                 name: name.to_owned(),
             },
             path: CgroupPath::root(),
-            containers: std::collections::BTreeMap::new(),
+            containers: <_>::default(),
         })
     }
 

@@ -94,14 +94,14 @@ mod tests {
     }
 
     fn refusal(uid: u32, second: i64) -> AuditEvent {
-        AuditEvent::Refusal(Refusal {
+        AuditEvent::Refusal(Box::new(Refusal {
             time: at(second),
             uid,
             pid: 7,
             call: "get",
             pod: None,
             reason: "no right".to_owned(),
-        })
+        }))
     }
 
     fn kill(number: u64) -> AuditEvent {

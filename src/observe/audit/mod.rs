@@ -75,7 +75,7 @@ pub struct Refusal {
 #[derive(Debug)]
 enum AuditEvent {
     Change(Arc<ChangeRecord>),
-    Refusal(Refusal),
+    Refusal(Box<Refusal>),
     Kill(Arc<OomReport>),
 }
 
@@ -117,7 +117,7 @@ impl Audit {
 
     /// Records a refused caller. Counts repetitions instead of writing them.
     pub fn refused(&self, refusal: Refusal) {
-        self.enqueue(|| AuditEvent::Refusal(refusal));
+        self.enqueue(|| AuditEvent::Refusal(Box::new(refusal)));
     }
 
     /// Records a kill. Only counts kills beyond a rate.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cgroup::{Hierarchy, Place};
+use crate::model::objects::PodId;
 use crate::model::{CgroupPath, LivePod};
 use crate::oom::kill::{Level, pod_and_container};
 use crate::oom::report::{ReportedContainer, ReportedPod};
@@ -27,8 +28,9 @@ pub struct NodePods {
 /// The pod or container of a cgroup.
 #[derive(Debug, Clone)]
 struct KnownCgroup {
-    /// Without a container for the pod's own cgroup.
-    owner: Owner,
+    pod: Arc<LivePod>,
+    /// The container's name; none for the pod's own cgroup.
+    container: Option<String>,
     /// The time since which it is gone.
     gone: Option<Duration>,
 }
@@ -48,6 +50,21 @@ pub(super) struct Owner {
     pub(super) unnamed: bool,
 }
 
+impl KnownCgroup {
+    fn owner(&self) -> Owner {
+        let (PodId { uid, namespace, name }, container) = (self.pod.id.clone(), self.container.as_ref());
+        let container = container.and_then(|container| self.pod.containers.get_key_value(container));
+        Owner {
+            pod: Some(ReportedPod { namespace, name, uid }),
+            container: container.map(|(name, live)| ReportedContainer {
+                name: name.clone(),
+                id: live.id.clone(),
+            }),
+            unnamed: false,
+        }
+    }
+}
+
 impl PodNames {
     /// Replaces the pods on the node.
     pub(super) fn update(&mut self, node: &NodePods, now: Duration) {
@@ -57,22 +74,13 @@ impl PodNames {
         }
         for pod in &node.pods {
             let known = |container| KnownCgroup {
-                owner: Owner {
-                    pod: Some(ReportedPod {
-                        namespace: pod.id.namespace.clone(),
-                        name: pod.id.name.clone(),
-                        uid: pod.id.uid.clone(),
-                    }),
-                    container,
-                    unnamed: false,
-                },
+                pod: Arc::clone(pod),
+                container,
                 gone: None,
             };
             self.cgroups.insert(pod.path.clone(), known(None));
             for (name, container) in &pod.containers {
-                let (name, id) = (name.clone(), container.id.clone());
-                let known = known(Some(ReportedContainer { name, id }));
-                self.cgroups.insert(container.path.clone(), known);
+                self.cgroups.insert(container.path.clone(), known(Some(name.clone())));
             }
         }
         self.cgroups
@@ -81,7 +89,7 @@ impl PodNames {
 
     /// The pod and container of a cgroup.
     pub(super) fn owner(&self, cgroup: &CgroupPath) -> Owner {
-        let known = self.known(cgroup).cloned().unwrap_or_default();
+        let known = self.known(cgroup).map(KnownCgroup::owner).unwrap_or_default();
         if known.container.is_some() {
             return known;
         }
@@ -103,9 +111,9 @@ impl PodNames {
         }
     }
 
-    /// The container that this cgroup is of.
-    pub(super) fn container(&self, cgroup: &CgroupPath) -> Option<&ReportedContainer> {
-        self.cgroups.get(cgroup)?.owner.container.as_ref()
+    /// The name of the container that this cgroup is of.
+    pub(super) fn container(&self, cgroup: &CgroupPath) -> Option<&str> {
+        self.cgroups.get(cgroup)?.container.as_deref()
     }
 
     /// Whether the pod has only this container. Two containers of the same name are one that restarted.
@@ -114,12 +122,12 @@ impl PodNames {
         let in_pod = cgroups.filter(|path| path.parent().as_ref() == Some(pod));
         let mut containers = in_pod.filter_map(|path| self.container(path));
         self.container(container)
-            .is_some_and(|only| containers.all(|other| other.name == only.name))
+            .is_some_and(|only| containers.all(|other| other == only))
     }
 
     /// The level of a cgroup whose limit was hit.
     pub(super) fn level(&self, cgroup: &CgroupPath) -> Level {
-        if self.known(cgroup).is_some_and(|owner| owner.container.is_some()) {
+        if self.known(cgroup).is_some_and(|known| known.container.is_some()) {
             return Level::Container;
         }
         Level::of(cgroup, self.place(cgroup).as_ref())
@@ -135,24 +143,21 @@ impl PodNames {
     }
 
     /// The outermost known container that this cgroup belongs to, or else the pod.
-    fn known(&self, cgroup: &CgroupPath) -> Option<&Owner> {
+    fn known(&self, cgroup: &CgroupPath) -> Option<&KnownCgroup> {
         let outwards = std::iter::successors(Some(cgroup.clone()), CgroupPath::parent);
-        let mut owners: Vec<&Owner> = outwards
-            .filter_map(|path| self.cgroups.get(&path).map(|known| &known.owner))
-            .collect();
-        let containers = owners.iter().take_while(|owner| owner.container.is_some()).count();
-        owners.truncate(containers.max(1));
-        owners.pop()
+        let mut known: Vec<_> = outwards.filter_map(|path| self.cgroups.get(&path)).collect();
+        let containers = known.iter().take_while(|known| known.container.is_some()).count();
+        known.truncate(containers.max(1));
+        known.pop()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use indexmap::IndexMap;
 
     use super::*;
     use crate::model::LiveContainer;
-    use crate::model::objects::PodId;
 
     const UID: &str = "6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77";
     const OTHER: &str = "11111111-7a55-4d6b-9c3e-2f0b8a9d1c77";
@@ -189,7 +194,7 @@ mod tests {
                 name: "web".to_owned(),
             },
             path: container("a").parent().unwrap(),
-            containers: BTreeMap::from([("app".to_owned(), live)]),
+            containers: IndexMap::from([("app".to_owned(), live)]),
         })
     }
 

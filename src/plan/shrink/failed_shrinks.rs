@@ -95,6 +95,7 @@ impl FailedShrinks {
     /// Forgets the failures of a shrink that went well.
     pub fn forgive(&mut self, target: &Target) {
         self.0.retain(|failed| failed.target != *target);
+        self.0.shrink_to_fit();
     }
 
     /// The limits that the agent keeps now.

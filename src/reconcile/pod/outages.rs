@@ -160,7 +160,7 @@ impl World {
                 name: "web".to_owned(),
             },
             path,
-            containers: BTreeMap::from(containers),
+            containers: indexmap::IndexMap::from(containers),
         };
         self.apply(PodInput::Located(Box::new(Located {
             live: Some(Arc::new(live)),

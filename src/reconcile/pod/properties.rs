@@ -1,6 +1,6 @@
 //! What holds for every sequence of inputs: no effect is forgotten, and nothing stale counts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -52,7 +52,7 @@ fn live(uid: &str) -> Arc<LivePod> {
             name: "web".to_owned(),
         },
         path,
-        containers: BTreeMap::from([("app".to_owned(), app)]),
+        containers: indexmap::IndexMap::from([("app".to_owned(), app)]),
     })
 }
 

@@ -94,7 +94,7 @@ spec:
             name: "web".to_owned(),
         },
         path: CgroupPath::new("/kubepods/podu").unwrap(),
-        containers: BTreeMap::new(),
+        containers: <_>::default(),
     }));
     let claimed = state.claim(KubeletVersion::NEWEST).unwrap().request;
     assert_eq!(claimed, Bytes::new((32 + 200 + 16) << 20));

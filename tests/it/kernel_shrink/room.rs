@@ -1,6 +1,5 @@
 //! Room for a write by the kubelet.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -36,7 +35,7 @@ pub(super) fn job(of: &BarePod, mebibytes: u64) -> Job {
     let live = Arc::new(LivePod {
         id: pod.id_with(of.uid),
         path: of.cgroup.clone(),
-        containers: BTreeMap::from([("app".to_owned(), live)]),
+        containers: indexmap::IndexMap::from([("app".to_owned(), live)]),
     });
     let targets = PodTargets {
         bound: BoundPod::new(&pod, &live).unwrap(),

@@ -273,7 +273,6 @@ fn other_usage(pod: &CgroupPath, container: &CgroupPath, names: &PodNames, files
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
     use std::sync::Arc;
     use std::time::Duration;
 
@@ -311,7 +310,7 @@ mod tests {
         kernel.make(&sandbox);
         let used = memory(&sandbox, None, 1);
         kernel.memory.insert(sandbox, used);
-        let mut live = BTreeMap::new();
+        let mut live = indexmap::IndexMap::new();
         for (number, (limit, usage)) in (1..).zip(containers) {
             let path = container(0, number);
             kernel.make(&path);

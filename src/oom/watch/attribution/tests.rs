@@ -199,7 +199,7 @@ fn node_with(path: &CgroupPath) -> NodePods {
             name: "web".to_owned(),
         },
         path: path.parent().unwrap(),
-        containers: std::collections::BTreeMap::from([(
+        containers: indexmap::IndexMap::from([(
             "app".to_owned(),
             LiveContainer {
                 id: "i".to_owned(),

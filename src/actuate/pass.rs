@@ -188,11 +188,11 @@ impl Pass {
                 self.making_room = None;
                 return Ok(self);
             }
-            ResizeError::Unsupported(_) => {
+            ResizeError::Unsupported { everywhere, .. } => {
                 self.job.targets.lift_undeclared = lift_undeclared;
                 self.job.targets.kubelet_unasked = true;
                 self.job.held_before = held_before;
-                self.done.api.unsupported = true;
+                self.done.api.unsupported = everywhere;
                 self.making_room = None;
                 return Ok(self);
             }

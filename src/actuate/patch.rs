@@ -44,9 +44,9 @@ pub trait PodResizer: Debug + Send + Sync {
 /// The API server did not make the requested change.
 #[derive(Debug, thiserror::Error)]
 pub enum ResizeError {
-    /// The API server or the pod's kubelet cannot resize in place.
-    #[error("no resizing in place here: {0}")]
-    Unsupported(String),
+    /// The API server cannot resize in place, `everywhere` or because of the pod's kubelet.
+    #[error("no resizing in place here: {why}")]
+    Unsupported { why: String, everywhere: bool },
     /// The pod no longer exists.
     #[error("{0}")]
     Gone(String),
@@ -79,7 +79,7 @@ pub type Saved = Shared<BoxFuture<'static, ()>>;
 pub struct ApiReport {
     /// The request that the API server has accepted.
     pub asked: Option<AcceptedResize>,
-    /// The API server cannot resize in place.
+    /// The API server cannot resize any pod in place.
     pub unsupported: bool,
     /// How long to wait before the next request.
     pub retry_after: Option<Duration>,
@@ -144,7 +144,7 @@ impl Pass {
         let result = self.resizer()?.resize(pod, version, changes).await;
         let took = start.elapsed();
         self.done.record.stages.ask += took;
-        if !matches!(result, Err(ResizeError::Unsupported(_) | ResizeError::Away(_))) {
+        if !matches!(result, Err(ResizeError::Unsupported { .. } | ResizeError::Away(_))) {
             let record = |step| StepRecord::carried_out(step, took, &result);
             self.done.record.steps.extend(changes.iter().map(record));
         }
@@ -152,7 +152,9 @@ impl Pass {
     }
 
     fn resizer(&self) -> Result<&dyn PodResizer, ResizeError> {
-        let missing = || ResizeError::Unsupported("no API server".to_owned());
-        self.job.resizer.as_deref().ok_or_else(missing)
+        self.job.resizer.as_deref().ok_or_else(|| ResizeError::Unsupported {
+            why: "no API server".to_owned(),
+            everywhere: true,
+        })
     }
 }

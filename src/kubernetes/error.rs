@@ -95,8 +95,20 @@ impl Status {
     }
 
     /// Whether a rule denies the request and will deny it again.
-    pub const fn is_denial(&self) -> bool {
-        !matches!(self.code, 401 | 404 | 409 | 410 | 429 | 500..)
+    pub fn is_denial(&self) -> bool {
+        !matches!(self.code, 401 | 404 | 409 | 410 | 429 | 500..) || self.code == 404 && self.is_by_webhook()
+    }
+
+    /// Whether an admission webhook chose code and text (`ToStatusErr`, apiserver `pkg/admission/plugin/webhook/errors`).
+    pub(super) fn is_by_webhook(&self) -> bool {
+        self.message.starts_with("admission webhook \"")
+    }
+
+    /// Whether the API server serves the call's path for no object (`NewGenericServerResponse`, apimachinery `pkg/api/errors`).
+    pub(super) fn names_no_path(&self) -> bool {
+        let is_said = |text| self.message.starts_with(text);
+        is_said("the server could not find the requested resource")
+            || is_said("the server does not allow this method on the requested resource")
     }
 }
 
@@ -142,7 +154,8 @@ impl Problem {
     pub fn names_no_pod(&self) -> bool {
         let Self::Refused(status) = self else { return false };
         match status.code {
-            404 => !status.message.contains("could not find the requested resource"),
+            _ if status.is_by_webhook() => false,
+            404 => status.message.starts_with("pods \""),
             // In capitals, which quoted names cannot contain.
             409 => status.message.contains("UID"),
             _ => status.is_denial() && status.message.contains("metadata.uid"),

@@ -103,21 +103,19 @@ fn body(pod: &Pod, version: &str, changes: &[Step]) -> Value {
     body
 }
 
-/// Turns an API error into the reaction of the pass. Only the message distinguishes some errors: 404 is a missing pod or a
-/// missing path, 422 is another pod (the UID is immutable) or a rule.
+/// Turns an API error into the reaction of the pass. Only the message distinguishes some errors: 404 is a missing pod, a
+/// missing path or a webhook's denial, 422 is another pod (the UID is immutable), a pod whose kubelet does not resize, or a rule.
 fn resize_error(error: ApiError) -> ResizeError {
     let reason = error.to_string();
     let retry_after = error.problem.retry_after();
+    let unsupported = |Status { message: why, .. }, everywhere| ResizeError::Unsupported { why, everywhere };
     match error.problem {
         problem if problem.names_no_pod() => ResizeError::Gone(reason),
-        Problem::Refused(Status {
-            code: 404 | 405,
-            message,
-            ..
-        }) => ResizeError::Unsupported(message),
+        Problem::Refused(status) if status.names_no_path() => unsupported(status, true),
         Problem::Refused(status) if status.is_denial() => {
-            if status.message.contains("without support for resize") {
-                ResizeError::Unsupported(status.message)
+            let of_kubelet = status.message.contains("without support for resize") && !status.is_by_webhook();
+            if of_kubelet {
+                unsupported(status, false)
             } else {
                 ResizeError::Denied(reason)
             }
@@ -175,19 +173,43 @@ mod tests {
         })
     }
 
+    fn answered(code: u16, message: &str) -> ResizeError {
+        refused(Problem::Refused(Status {
+            code,
+            message: message.to_owned(),
+            ..Status::default()
+        }))
+    }
+
+    /// The answers of kube-apiserver 1.20, which are the same for every pod.
     #[test]
     fn a_path_nobody_serves_is_told_from_a_pod_that_is_gone() {
-        let missing = |message: &str| {
-            Problem::Refused(Status {
-                code: 404,
-                message: message.to_owned(),
-                ..Status::default()
-            })
-        };
-        let path = missing("the server could not find the requested resource");
-        assert!(matches!(refused(path), ResizeError::Unsupported(_)));
-        let pod = missing("pods \"web\" not found");
-        assert!(matches!(refused(pod), ResizeError::Gone(_)));
+        let path = answered(404, "the server could not find the requested resource");
+        assert!(matches!(path, ResizeError::Unsupported { everywhere: true, .. }));
+        let verb = answered(405, "the server does not allow this method on the requested resource");
+        assert!(matches!(verb, ResizeError::Unsupported { everywhere: true, .. }));
+        let pod = answered(404, "pods \"web\" not found");
+        assert!(matches!(pod, ResizeError::Gone(_)));
+        let proxy = answered(404, "404 page not found");
+        assert!(matches!(proxy, ResizeError::Refused { .. }), "{proxy}");
+    }
+
+    #[test]
+    fn a_webhook_and_one_pods_kubelet_decide_for_one_pod() {
+        for text in [
+            "not now",
+            "the server could not find the requested resource",
+            "pods \"web\" not found",
+            "spec: Forbidden: Pod running on node without support for resize",
+        ] {
+            let text = format!("admission webhook \"limits.example.com\" denied the request: {text}");
+            for code in [400, 403, 404, 405, 422] {
+                assert!(matches!(answered(code, &text), ResizeError::Denied(_)), "{code} {text}");
+            }
+        }
+        let kubelet = "Pod \"web\" is invalid: spec: Forbidden: Pod running on node without support for resize";
+        let kubelet = answered(422, kubelet);
+        assert!(matches!(kubelet, ResizeError::Unsupported { everywhere: false, .. }));
     }
 
     #[test]

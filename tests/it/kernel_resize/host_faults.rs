@@ -60,6 +60,21 @@ async fn a_webhook_that_denies_is_quoted_and_nothing_is_written() {
 }
 
 #[tokio::test]
+async fn a_webhook_decides_for_its_pod_whatever_code_it_chooses() {
+    for (code, reason) in [(404, "NotFound"), (405, "MethodNotAllowed")] {
+        let scene = Scene::managed().await;
+        let message = "admission webhook \"quota.example.com\" denied the request: ask finance";
+        scene
+            .api
+            .fault(patches(None, Effect::Says(code, reason, message, None)));
+        scene.recommend(&LARGER);
+        scene.reaches_with_detail("Refused", "ask finance").await;
+        assert!(scene.holds(&SMALLER));
+        assert!(!scene.agent.log().contains("does not resize pods in place"));
+    }
+}
+
+#[tokio::test]
 async fn a_conflict_is_tried_again() {
     let scene = Scene::managed().await;
     let message = "the object has been modified; please apply your changes to the latest version and try again";

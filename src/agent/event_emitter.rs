@@ -6,20 +6,24 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 use crate::kubernetes::events::{EventMessage, EventRecorder, PodReference, Severity};
-use crate::model::{Cause, Change, ChangeRecord, Outcome, Resource, Setting, StepRecord, Target, Withheld};
-
-/// The most unfinished changes, and the most temporary limits, that the composer remembers. A node has fewer pods.
-const MOST: usize = 1024;
+use crate::model::{Cause, Change, ChangeRecord, Outcome, Resource, Setting, StepRecord, Withheld};
+use crate::sources::NodeView;
 
 /// Emits the Event of each record that has one, until the channel closes.
-pub(super) async fn emit_events(mut records: broadcast::Receiver<Arc<ChangeRecord>>, events: EventRecorder) {
+pub(super) async fn emit_events(
+    mut records: broadcast::Receiver<Arc<ChangeRecord>>,
+    view: watch::Receiver<Arc<NodeView>>,
+    events: EventRecorder,
+) {
     let mut composer = Composer::default();
     loop {
         match records.recv().await {
             Ok(record) => {
+                let view = Arc::clone(&view.borrow());
+                composer.forget_others(|uid| view.pods.iter().any(|pod| pod.cgroup_uid() == uid));
                 if let Some(message) = composer.compose(&record) {
                     events.record(message);
                 }
@@ -33,7 +37,7 @@ pub(super) async fn emit_events(mut records: broadcast::Receiver<Arc<ChangeRecor
 /// A temporary limit: the UID of the pod, the container, and the resource.
 type Lent = (String, String, Resource);
 
-/// Composes Events from records, one after the other.
+/// Composes Events from records, one after the other. Remembers only what concerns pods of the node's view.
 #[derive(Debug, Default)]
 struct Composer {
     /// The causes of the changes that are not done yet, by the UIDs of the pods.
@@ -43,17 +47,19 @@ struct Composer {
 }
 
 impl Composer {
+    /// Forgets pods except those with these UIDs.
+    fn forget_others(&mut self, is_known: impl Fn(&str) -> bool) {
+        self.unfinished.retain(|uid, _| is_known(uid));
+        self.lent.retain(|(uid, ..), _| is_known(uid));
+    }
+
     /// The Event about a record. A pass without steps, or with a retry at once, has none.
     fn compose(&mut self, record: &ChangeRecord) -> Option<EventMessage> {
         if let Cause::Hook { .. } = &record.cause {
             let Outcome::Hook(end) = &record.outcome else {
                 return None;
             };
-            let severity = if end.how.is_ok() {
-                Severity::Normal
-            } else {
-                Severity::Warning
-            };
+            let severity = end.how.as_ref().map_or(Severity::Warning, |_| Severity::Normal);
             let message = format!("{}: {}", record.cause, record.outcome.reason().unwrap_or_default());
             return Some(event(record, severity, record.outcome.word(), message, None));
         }
@@ -61,7 +67,8 @@ impl Composer {
         let (severity, reason) = match &record.outcome {
             Outcome::Applied | Outcome::RuntimeOwed(_) => match cause.as_ref()? {
                 Cause::Guard(container, resource, _) | Cause::TemporaryLimitEnded { container, resource } => {
-                    return self.temporary_limit(record, cause.as_ref()?, container, *resource);
+                    let limit = (record.pod.uid.clone(), container.clone(), *resource);
+                    return self.temporary_limit(record, cause.as_ref()?, &limit);
                 }
                 Cause::Drift => (Severity::Warning, "ResourcesRestored"),
                 _ => (Severity::Normal, "ResourcesResized"),
@@ -99,33 +106,24 @@ impl Composer {
             }
         };
         if record.cause != Cause::Drift {
-            match &cause {
-                Some(cause) if is_tried_again && self.unfinished.len() < MOST => {
-                    self.unfinished.insert(uid.clone(), cause.clone());
-                }
-                _ => drop(self.unfinished.remove(uid)),
-            }
+            self.unfinished.remove(uid);
+            let unfinished = cause.clone().filter(|_| is_tried_again);
+            self.unfinished.extend(unfinished.map(|cause| (uid.clone(), cause)));
         }
         cause
     }
 
     /// The Event about a temporary limit that grew or shrank.
-    fn temporary_limit(
-        &mut self,
-        record: &ChangeRecord,
-        cause: &Cause,
-        container: &str,
-        resource: Resource,
-    ) -> Option<EventMessage> {
-        let target = Target::Container(container.to_owned());
-        let mut written = done(record).filter(|step| step.target == target);
-        let (from, to) = written.find_map(|step| limits(step, resource))?;
-        let key = (record.pod.uid.clone(), container.to_owned(), resource);
+    fn temporary_limit(&mut self, record: &ChangeRecord, cause: &Cause, limit: &Lent) -> Option<EventMessage> {
+        let (_, container, resource) = limit;
+        let mut written = done(record).filter(|step| step.target.container() == Some(container.as_str()));
+        let (from, to) = written.find_map(|step| limits(step, *resource))?;
         let grows = matches!(cause, Cause::Guard(..));
-        if grows && !self.lent.contains_key(&key) && self.lent.len() < MOST {
-            self.lent.insert(key.clone(), (record.sequence, from.clone()));
+        if grows {
+            let first = || (record.sequence, from.clone());
+            self.lent.entry(limit.clone()).or_insert_with(first);
         }
-        let known = self.lent.get(&key).cloned();
+        let known = self.lent.get(limit).cloned();
         let before = known.as_ref().map_or(from.as_str(), |(_, before)| before.as_str());
         let message = if grows {
             format!("{cause}: temporary {resource} limit {before} → {to}")
@@ -133,7 +131,7 @@ impl Composer {
             format!("{cause}: {resource} limit {from} → {to}")
         };
         if !grows && to == before {
-            self.lent.remove(&key);
+            self.lent.remove(limit);
         }
         let continues = known.map(|(number, _)| format!("{container} {resource} {number}"));
         Some(event(record, Severity::Normal, "TemporaryLimit", message, continues))
@@ -142,11 +140,13 @@ impl Composer {
 
 /// Whether the cause wants a change. The others make the agent check the pod again.
 const fn wants_change(cause: &Cause) -> bool {
-    use Cause::{AgentStarted, ApiServerReturned, ContainerStarted, Hook, Kubelet, Retry, Sweep};
-    !matches!(
-        cause,
-        Sweep | Kubelet | ApiServerReturned | ContainerStarted | AgentStarted | Hook { .. } | Retry
-    )
+    use Cause::*;
+    match cause {
+        Recommendation(..) | BoostEnded { .. } | Operator(..) | Released(..) | OverrideEnded => true,
+        Guard(..) | TemporaryLimitEnded { .. } | TemporaryLimitDenied { .. } => true,
+        PodLevel | Drift | ChangeLost | FailedShrink { .. } => true,
+        Sweep | Kubelet | ApiServerReturned | ContainerStarted | AgentStarted | Hook { .. } | Retry => false,
+    }
 }
 
 fn event(
@@ -181,8 +181,8 @@ fn limits(step: &StepRecord, resource: Resource) -> Option<(String, String)> {
     };
     let shown = |setting: &Setting| match (resource, setting) {
         (Resource::Memory, Setting::MemoryMax(limit) | Setting::MemoryLimit(limit)) => {
-            let bytes = limit.bounded().map(|bytes| bytes.to_string());
-            Some(bytes.unwrap_or_else(|| "none".to_owned()))
+            let bytes = limit.bounded();
+            Some(bytes.map_or_else(|| "none".to_owned(), |bytes| bytes.to_string()))
         }
         (Resource::Cpu, Setting::CpuMax(_) | Setting::CfsQuota(_)) => Some(setting.to_string()),
         _ => None,
@@ -195,11 +195,9 @@ fn details(record: &ChangeRecord) -> String {
     if !record.outcome.holds() {
         return record.outcome.reason().unwrap_or_default().to_owned();
     }
-    let files = done(record).filter_map(|step| {
-        step.change.file()?;
-        Some(format!("{} {}", step.target, step.change))
-    });
-    files.collect::<Vec<_>>().join(", ")
+    let files = done(record).filter(|step| step.change.file().is_some());
+    let texts: Vec<_> = files.map(|step| format!("{} {}", step.target, step.change)).collect();
+    texts.join(", ")
 }
 
 #[cfg(test)]
@@ -208,7 +206,7 @@ mod tests {
 
     use super::*;
     use crate::model::objects::PodId;
-    use crate::model::{MemoryLimit, Reason, Stages};
+    use crate::model::{MemoryLimit, Reason, Stages, Target};
 
     fn record(cause: Cause, outcome: Outcome) -> ChangeRecord {
         let step = StepRecord {
@@ -326,6 +324,29 @@ mod tests {
         let text = &said[1].message;
         assert!(text.contains("used 127Mi") && text.ends_with("128Mi → 192Mi"), "{text}");
         assert!(said[3].message.ends_with("150Mi → 128Mi"), "{}", said[3].message);
+    }
+
+    #[test]
+    fn pods_that_ended_leave_room_for_those_that_run() {
+        let recommended = Cause::Recommendation("web".to_owned(), "7".to_owned(), Reason::OutOfBounds);
+        let mut composer = Composer::default();
+        let mut compose = |number: u32, cause: Cause, outcome: Outcome| {
+            let mut record = record(cause, outcome);
+            record.pod.uid = number.to_string();
+            composer.forget_others(|uid| uid == number.to_string());
+            let said = composer.compose(&record);
+            (said, composer.unfinished.len())
+        };
+        let mut last = 0;
+        for number in 0..2000 {
+            let deferred = Outcome::Withheld(Withheld::Deferred("no room".to_owned()));
+            assert_eq!(compose(number, recommended.clone(), deferred).1, 1);
+            last = number;
+        }
+        let (said, unfinished) = compose(last, Cause::Retry, Outcome::Applied);
+        let text = said.unwrap().message;
+        assert!(text.starts_with(&recommended.to_string()), "{text}");
+        assert_eq!(unfinished, 0);
     }
 
     #[test]

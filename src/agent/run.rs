@@ -104,7 +104,7 @@ pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) ->
     let counted_events = EventMetrics::register(&mut registry);
     let cluster = api.clone().map(|api| {
         let recorder = EventRecorder::start(api.clone(), &config.node_name, counted_events, stop.clone());
-        tokio::spawn(emit_events(records.subscribe(), recorder));
+        tokio::spawn(emit_events(records.subscribe(), view.clone(), recorder));
         api.keep_probing(stop.clone());
         let (health, returned) = (api.health.clone(), events.clone());
         tokio::spawn(async move {

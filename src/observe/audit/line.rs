@@ -32,29 +32,28 @@ pub struct Actor<'a> {
 
 impl<'a> From<&'a Cause> for Actor<'a> {
     fn from(cause: &'a Cause) -> Self {
-        let kind = match cause {
-            Cause::Recommendation(..) => "vpa",
-            Cause::Operator(..) | Cause::Released(..) => "operator",
-            Cause::Guard(..) | Cause::TemporaryLimitEnded { .. } | Cause::TemporaryLimitDenied { .. } => "guard",
-            _ => "agent",
-        };
-        let of_kind = Self {
+        use Cause::*;
+        let of_kind = |kind| Self {
             kind,
             ..Self::default()
         };
         match cause {
-            Cause::Recommendation(vpa, resource_version, _) => Self {
+            Recommendation(vpa, resource_version, _) => Self {
                 name: Some(vpa),
                 resource_version: Some(resource_version),
-                ..of_kind
+                ..of_kind("vpa")
             },
-            Cause::Operator(uid, pid, reason) | Cause::Released(uid, pid, reason) => Self {
+            Operator(uid, pid, reason) | Released(uid, pid, reason) => Self {
                 uid: Some(*uid),
                 pid: Some(*pid),
                 reason: Some(reason),
-                ..of_kind
+                ..of_kind("operator")
             },
-            _ => of_kind,
+            Guard(..) | TemporaryLimitEnded { .. } | TemporaryLimitDenied { .. } => of_kind("guard"),
+            BoostEnded { .. } | OverrideEnded | PodLevel | ChangeLost | FailedShrink { .. } | Hook { .. } => {
+                of_kind("agent")
+            }
+            Drift | Kubelet | ApiServerReturned | ContainerStarted | AgentStarted | Sweep | Retry => of_kind("agent"),
         }
     }
 }

@@ -113,12 +113,6 @@ impl From<OomReport> for Report {
     }
 }
 
-impl From<Arc<OomReport>> for Report {
-    fn from(kill: Arc<OomReport>) -> Self {
-        Self::Kill(kill)
-    }
-}
-
 impl Aggregate {
     /// Adds younger kills of the same container and level.
     pub(super) fn add(&mut self, younger: Self) {

@@ -19,10 +19,10 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::content::Report;
 use super::destination::Destination;
 use super::log::{Commit, Committed, KillLog, LogStatus, Pending};
 use super::metrics::{LinkOutcome, ReportMetrics, ReportOutcome};
-use crate::oom::OomReport;
 use crate::pace::Backoff;
 
 /// The shortest time between two waits for the disk.
@@ -119,7 +119,7 @@ impl Reporter {
     /// it does not take the kills back.
     ///
     /// Errors: [`Ended`] after [`Reporter::finish`]: nothing was stored.
-    pub async fn commit(&self, reports: Vec<Arc<OomReport>>, checkpoint: Option<Vec<u8>>) -> Result<Committed, Ended> {
+    pub async fn commit(&self, reports: Vec<Report>, checkpoint: Option<Vec<u8>>) -> Result<Committed, Ended> {
         let commit = Commit { reports, checkpoint };
         self.log.call(|log| log.commit(commit)).await
     }

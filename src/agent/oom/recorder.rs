@@ -3,6 +3,7 @@
 //! The recorder publishes a kill when the log has it, or when the disk takes longer than [`PATIENCE`]: a disk that hangs delays
 //! what operators see by a second at most. The log itself bounds what it keeps in memory while the disk refuses.
 
+use std::mem::take;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,16 +13,15 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, interval, sleep};
 
 use super::published::Published;
-use crate::oom::OomReport;
 use crate::oom::watch::{Batch, NodePods};
-use crate::report::Ended;
-use crate::report::log::Committed;
+use crate::report::log::{Committed, aggregate};
+use crate::report::{Ended, Report};
 
 /// How long a disk may take before the recorder publishes kills that are not stored.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 /// The time between two searches for metric series of pods that are gone.
 const TIDY: Duration = Duration::from_secs(60);
-/// At most so many kills wait for a disk that hangs. The oldest go first; they are published already.
+/// At most so many reports wait for a disk that hangs. Beyond that the oldest kills, which are published, become counts.
 const MOST_WAITING: usize = 4096;
 
 /// Commits kills with the checkpoint after them.
@@ -39,7 +39,7 @@ pub(super) struct Recorder<S> {
 /// The content of the next commit.
 #[derive(Default)]
 struct Waiting {
-    reports: Vec<Arc<OomReport>>,
+    reports: Vec<Report>,
     /// How many of the reports, from the first on, are published already.
     published: usize,
     checkpoint: Option<Vec<u8>>,
@@ -47,12 +47,12 @@ struct Waiting {
 
 impl Waiting {
     fn add(&mut self, batch: Batch) {
-        self.reports.extend(batch.reports.into_iter().map(Arc::new));
+        self.reports.extend(batch.reports.into_iter().map(Report::from));
         self.checkpoint = Some(batch.checkpoint);
     }
 }
 
-impl<S: Fn(Vec<Arc<OomReport>>, Vec<u8>) -> Commit> Recorder<S> {
+impl<S: Fn(Vec<Report>, Vec<u8>) -> Commit> Recorder<S> {
     /// Runs until the watcher has ended and everything is stored, or the disk takes too long.
     pub(super) async fn run(mut self, mut batches: mpsc::Receiver<Batch>) {
         let mut tidy = interval(TIDY);
@@ -83,7 +83,7 @@ impl<S: Fn(Vec<Arc<OomReport>>, Vec<u8>) -> Commit> Recorder<S> {
     /// Stores and publishes the waiting kills. While the disk hangs, publishes the kills that come meanwhile. Returns
     /// false if the watcher has ended before the disk had the waiting kills.
     async fn store(&mut self, checkpoint: Vec<u8>, waiting: &mut Waiting, batches: &mut mpsc::Receiver<Batch>) -> bool {
-        let Waiting { reports, published, .. } = std::mem::take(waiting);
+        let Waiting { reports, published, .. } = take(waiting);
         let mut commit = (self.store)(reports.clone(), checkpoint);
         let mut patience = pin!(sleep(self.patience));
         let mut hangs = false;
@@ -107,8 +107,10 @@ impl<S: Fn(Vec<Arc<OomReport>>, Vec<u8>) -> Commit> Recorder<S> {
                     let Some(batch) = batch else { return false };
                     waiting.add(batch);
                     self.publish(&waiting.reports[waiting.published..]);
-                    let excess = waiting.reports.len().saturating_sub(MOST_WAITING);
-                    waiting.reports.drain(..excess);
+                    if waiting.reports.len() > MOST_WAITING {
+                        tracing::warn!("too many kills wait for the disk: the oldest are only counted from now on");
+                        waiting.reports = aggregate(take(&mut waiting.reports), MOST_WAITING);
+                    }
                     waiting.published = waiting.reports.len();
                 }
             }
@@ -123,11 +125,10 @@ impl<S: Fn(Vec<Arc<OomReport>>, Vec<u8>) -> Commit> Recorder<S> {
         true
     }
 
-    fn publish(&mut self, reports: &[Arc<OomReport>]) {
+    fn publish(&mut self, reports: &[Report]) {
         let now = Instant::now().into_std();
-        reports
-            .iter()
-            .for_each(|report| self.published.publish(Arc::clone(report), now));
+        let kills = reports.iter().filter_map(Report::kill).cloned();
+        kills.for_each(|kill| self.published.publish(kill, now));
     }
 
     fn set_problem(&self, problem: Option<String>) {
@@ -148,6 +149,7 @@ mod tests {
     use super::super::published::tests::{ids, report};
     use super::*;
     use crate::agent::oom::published::KillMetrics;
+    use crate::control::proto;
     use crate::observe::audit::Audit;
     use crate::observe::metrics::registry;
 
@@ -155,23 +157,54 @@ mod tests {
     #[derive(Clone, Default)]
     struct Disk {
         stored: Arc<Mutex<Vec<String>>>,
+        /// How many kills it has.
+        kills: Arc<Mutex<u64>>,
         hangs: Arc<Mutex<bool>>,
         goes_on: Arc<Notify>,
     }
 
     impl Disk {
-        fn store(&self, reports: &[Arc<OomReport>], checkpoint: Vec<u8>) -> Commit {
+        fn store(&self, reports: &[Report], checkpoint: Vec<u8>) -> Commit {
             let disk = self.clone();
-            let ids: Vec<String> = reports.iter().map(|report| report.id.clone()).collect();
+            let ids: Vec<String> = reports.iter().map(|report| report.id().into_owned()).collect();
+            let kills: u64 = reports.iter().map(Report::count).sum();
             let checkpoint = String::from_utf8(checkpoint).unwrap();
             async move {
                 while *disk.hangs.lock().unwrap() {
                     disk.goes_on.notified().await;
                 }
                 disk.stored.lock().unwrap().extend(ids.into_iter().chain([checkpoint]));
+                *disk.kills.lock().unwrap() += kills;
                 Ok(Committed::default())
             }
             .boxed()
+        }
+    }
+
+    /// A recorder that stores on this disk, for a node without pods.
+    fn recorder(
+        disk: Disk,
+        changes: broadcast::Sender<Arc<proto::Change>>,
+    ) -> Recorder<impl Fn(Vec<Report>, Vec<u8>) -> Commit> {
+        Recorder {
+            store: move |reports: Vec<Report>, checkpoint| disk.store(&reports, checkpoint),
+            patience: Duration::from_millis(20),
+            published: Published {
+                kills: watch::Sender::default(),
+                changes,
+                events: mpsc::channel(1).0,
+                metrics: KillMetrics::register(&mut registry()),
+                audit: Audit::default(),
+            },
+            node_pods: watch::channel(Arc::new(NodePods::default())).1,
+            problem: watch::Sender::default(),
+        }
+    }
+
+    fn batch(ids: impl IntoIterator<Item = String>, checkpoint: &str) -> Batch {
+        Batch {
+            reports: ids.into_iter().map(|id| report(&id)).collect(),
+            checkpoint: checkpoint.as_bytes().to_vec(),
         }
     }
 
@@ -179,37 +212,13 @@ mod tests {
     async fn a_kill_is_stored_before_it_is_published_and_published_even_if_the_disk_hangs() {
         let disk = Disk::default();
         let (changes, mut told) = broadcast::channel(16);
-        let published = Published {
-            kills: watch::Sender::default(),
-            changes,
-            events: mpsc::channel(1).0,
-            metrics: KillMetrics::register(&mut registry()),
-            audit: Audit::default(),
-        };
-        let kills = published.kills.subscribe();
-        let (_node_pods, node_pods) = watch::channel(Arc::new(NodePods {
-            tree: None,
-            pods: Vec::new(),
-        }));
-        let store = {
-            let disk = disk.clone();
-            move |reports: Vec<Arc<OomReport>>, checkpoint| disk.store(&reports, checkpoint)
-        };
-        let recorder = Recorder {
-            store,
-            patience: Duration::from_millis(20),
-            published,
-            node_pods,
-            problem: watch::Sender::default(),
-        };
+        let recorder = recorder(disk.clone(), changes);
+        let kills = recorder.published.kills.subscribe();
         let problems = recorder.problem.subscribe();
         let (batches, taken) = mpsc::channel(1);
         let recorder = tokio::spawn(recorder.run(taken));
         let mut next = async |id: &str| {
-            let batch = Batch {
-                reports: vec![report(id)],
-                checkpoint: format!("after {id}").into_bytes(),
-            };
+            let batch = batch([id.to_owned()], &format!("after {id}"));
             batches.send(batch).await.unwrap();
             told.recv().await.unwrap().kill.as_ref().unwrap().id.clone()
         };
@@ -229,5 +238,34 @@ mod tests {
         let stored = disk.stored.lock().unwrap();
         assert_eq!(stored[2..], ["b", "after b", "c", "d", "after d"]);
         assert_eq!(ids(&kills), ["a", "b", "c", "d"]);
+    }
+
+    #[tokio::test]
+    async fn a_flood_while_the_disk_hangs_loses_detail_and_no_kill() {
+        let disk = Disk::default();
+        *disk.hangs.lock().unwrap() = true;
+        let recorder = recorder(disk.clone(), broadcast::channel(16).0);
+        let mut problems = recorder.problem.subscribe();
+        let (batches, taken) = mpsc::channel(1);
+        let recorder = tokio::spawn(recorder.run(taken));
+        batches.send(batch(["first".to_owned()], "1")).await.unwrap();
+        problems.changed().await.unwrap();
+        let flood = 0..MOST_WAITING + 1000;
+        batches
+            .send(batch(flood.clone().map(|number| number.to_string()), "2"))
+            .await
+            .unwrap();
+        batches.send(batch(["last".to_owned()], "3")).await.unwrap();
+        // The recorder has taken the flood when the channel has room again.
+        drop(batches.reserve().await.unwrap());
+        *disk.hangs.lock().unwrap() = false;
+        disk.goes_on.notify_waiters();
+        drop(batches);
+        recorder.await.unwrap();
+        assert_eq!(*disk.kills.lock().unwrap(), flood.len() as u64 + 2);
+        let stored = disk.stored.lock().unwrap();
+        assert!(stored.len() <= MOST_WAITING, "{} entries", stored.len());
+        let youngest = (flood.end - 1).to_string();
+        assert_eq!(stored[stored.len() - 3..], [youngest.as_str(), "last", "3"]);
     }
 }

@@ -31,6 +31,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use frame::{Acknowledged, Entry, Header};
+pub use room::aggregate;
 pub use state::Pending;
 pub(crate) use state::{IdHash, SeenIds};
 use state::{Slot, State, frame};
@@ -166,7 +167,7 @@ pub struct Recovered {
 /// Kills and a checkpoint that the log stores together or not at all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Commit {
-    pub reports: Vec<Arc<OomReport>>,
+    pub reports: Vec<Report>,
     /// The position of the watcher after these kills; `None` leaves the last one.
     pub checkpoint: Option<Vec<u8>>,
 }
@@ -207,16 +208,18 @@ impl KillLog {
         let mut committed = Committed::default();
         let before = self.state.last_number;
         for report in commit.reports {
-            if !self.state.seen.insert(IdHash::of(&report.id)) {
+            if !self.state.seen.insert(IdHash::of(&report.id())) {
                 committed.duplicates += 1;
                 continue;
             }
             committed.stored += 1;
-            let mut slot = Slot::new(report.into(), self.selected);
+            let mut slot = Slot::new(report, self.selected);
             if slot.length > LONGEST_REPORT {
-                self.totals.folded += 1;
                 let count = Report::Aggregate(Box::new(slot.report.into_aggregate()));
                 slot = Slot::new(count, self.selected);
+            }
+            if slot.report.kill().is_none() {
+                self.totals.folded += slot.report.count();
             }
             self.state.push(slot);
         }

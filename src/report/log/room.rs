@@ -4,29 +4,17 @@
 use std::collections::BTreeMap;
 
 use super::state::{Slot, State};
-use super::{KillLog, wide};
+use super::{Bounds, KillLog, LATEST, wide};
 use crate::report::content::Report;
+use crate::report::destination::Destinations;
 
 impl KillLog {
-    /// Aggregates, if there is more than the bounds allow, until a quarter of the room is free: first the older half of
-    /// the reports that no destination can have received, by container, then all of them, then by node. If that is not
-    /// enough, the log also aggregates reports that a destination may have received, and may deliver them twice.
+    /// Aggregates reports, if there is more than the bounds allow.
     pub(super) fn make_room(&mut self) {
-        if self.fits(1, 1) {
+        if self.state.fits(self.bounds, 1, 1) {
             return;
         }
-        let stages = [
-            (Grain::Container, false, 2),
-            (Grain::Container, false, 1),
-            (Grain::Node, false, 1),
-            (Grain::Node, true, 1),
-        ];
-        for (grain, all, divisor) in stages {
-            self.totals.folded += self.state.aggregate(grain, all, divisor);
-            if self.fits(3, 4) {
-                break;
-            }
-        }
+        self.totals.folded += self.state.make_room(self.bounds);
         tracing::warn!(
             pending = self.pending(),
             folded = self.totals.folded,
@@ -34,14 +22,18 @@ impl KillLog {
         );
         self.rewrite();
     }
+}
 
-    /// Whether the reports that are not acknowledged take at most this part of their room.
-    fn fits(&self, numerator: u64, denominator: u64) -> bool {
-        let status = self.status();
-        let within = |taken: u64, room: u64| taken <= room / denominator * numerator;
-        within(status.bytes, self.bounds.max_bytes / 2)
-            && within(wide(status.reports), wide(self.bounds.max_reports.max(4)))
-    }
+/// Makes fewer reports of the same kills, as a full log of `most` reports does. No destination has received them.
+pub fn aggregate(reports: Vec<Report>, most: usize) -> Vec<Report> {
+    let mut state = State::new(LATEST.min(most / 4), 0);
+    let slots = reports.into_iter().map(|report| Slot::new(report, Destinations::all()));
+    slots.for_each(|slot| state.push(slot));
+    state.make_room(Bounds {
+        max_reports: most,
+        ..Bounds::default()
+    });
+    state.slots.into_values().map(|slot| slot.report).collect()
 }
 
 /// Which kills share a count.
@@ -53,6 +45,32 @@ pub(super) enum Grain {
 }
 
 impl State {
+    /// Whether the reports that are not acknowledged take at most this part of their room.
+    fn fits(&self, bounds: Bounds, numerator: u64, denominator: u64) -> bool {
+        let within = |taken: u64, room: u64| taken <= room / denominator * numerator;
+        let bytes = self.pending().map(|slot| u64::from(slot.length)).sum();
+        within(bytes, bounds.max_bytes / 2) && within(wide(self.pending().count()), wide(bounds.max_reports.max(4)))
+    }
+
+    /// Aggregates until a quarter of the room is free: first the older half of the reports that no destination can have
+    /// received, by container, then all of them, then by node. If that is not enough, also reports that a destination may have
+    /// received, and may get twice. Returns how many kills lost their detail.
+    fn make_room(&mut self, bounds: Bounds) -> u64 {
+        let mut folded = 0;
+        for (grain, all, divisor) in [
+            (Grain::Container, false, 2),
+            (Grain::Container, false, 1),
+            (Grain::Node, false, 1),
+            (Grain::Node, true, 1),
+        ] {
+            folded += self.aggregate(grain, all, divisor);
+            if self.fits(bounds, 3, 4) {
+                break;
+            }
+        }
+        folded
+    }
+
     /// Aggregates the oldest pending reports that share a count: those that no destination can have received and that are not
     /// among the latest kills, or all of them; of these a part. A report that shares its count with no other keeps its detail.
     /// Returns how many kills lost theirs.

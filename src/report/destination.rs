@@ -1,11 +1,12 @@
 //! The destinations of reports, and sets of them.
 
 use enumflags2::{BitFlags, bitflags};
+use strum::VariantArray;
 
 /// A destination of reports. Each acknowledges reports by itself, and none waits for another. The order gives the bits on disk:
 /// it never changes, and new destinations come last.
 #[bitflags]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::IntoStaticStr)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, strum::IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 #[repr(u8)]
 pub enum Destination {
@@ -18,7 +19,7 @@ pub enum Destination {
 }
 
 impl Destination {
-    pub const ALL: [Self; 3] = [Self::PodEvents, Self::VpaEvents, Self::Grpc];
+    pub const ALL: &[Self] = Self::VARIANTS;
 
     /// The name in metrics, problems and the status.
     pub fn as_str(self) -> &'static str {
@@ -63,9 +64,9 @@ mod tests {
 
     #[test]
     fn every_destination_has_a_place_of_its_own() {
-        let bits: Destinations = Destination::ALL.into_iter().collect();
+        let bits: Destinations = Destination::ALL.iter().copied().collect();
         assert_eq!(bits.bits().count_ones(), 3);
-        for (place, destination) in Destination::ALL.into_iter().enumerate() {
+        for (place, destination) in Destination::ALL.iter().enumerate() {
             assert_eq!(destination.index(), place);
         }
     }

@@ -132,7 +132,7 @@ impl LogStatus {
 
     /// Whether each selected destination can be reached.
     pub fn links(&self) -> impl Iterator<Item = (Destination, &Link)> {
-        let links = Destination::ALL.into_iter().zip(&self.links);
+        let links = Destination::ALL.iter().copied().zip(&self.links);
         links.filter_map(|(to, link)| Some((to, link.as_ref()?)))
     }
 

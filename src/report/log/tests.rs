@@ -16,7 +16,7 @@ use crate::report::testing::kill_of;
 const FILE: &str = "kills.log";
 
 fn all() -> Destinations {
-    Destination::ALL.into_iter().collect()
+    Destination::ALL.iter().copied().collect()
 }
 
 fn grpc() -> Destinations {
@@ -261,7 +261,7 @@ enum Act {
 fn acts() -> impl Strategy<Value = Vec<Act>> {
     let act = prop_oneof![
         (1u64..5).prop_map(Act::Commit),
-        (prop::sample::select(&Destination::ALL[..]), 0usize..9).prop_map(|(to, which)| Act::Settle(to, which)),
+        (prop::sample::select(Destination::ALL), 0usize..9).prop_map(|(to, which)| Act::Settle(to, which)),
         Just(Act::Rewrite),
         Just(Act::Reopen),
     ];
@@ -300,7 +300,7 @@ proptest! {
                     log = opened;
                 }
             }
-            for to in Destination::ALL {
+            for to in Destination::ALL.iter().copied() {
                 prop_assert_eq!(&ids(&log.next_for(to, 0, usize::MAX)), &expected[to.index()]);
             }
         }

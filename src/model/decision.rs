@@ -14,9 +14,14 @@ pub enum Action {
     Skip,
 }
 
-/// One line for each reason: its name, which the API shows, the action that follows, and its meaning.
+/// What a decision means for an earlier recommendation: no VPA recommends its values any more, or they stay desired.
+const ENDS: bool = true;
+const KEEPS: bool = false;
+
+/// One line for each reason: its name, which the API shows, the action that follows, what happens to an earlier recommendation,
+/// and its meaning.
 macro_rules! reasons {
-    ($($name:ident => $action:ident, $meaning:literal;)*) => {
+    ($($name:ident => $action:ident, $earlier:ident, $meaning:literal;)*) => {
         /// Why a pod is changed or not. The [`Action`] follows from it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, strum::Display, strum::IntoStaticStr)]
         pub enum Reason {
@@ -30,6 +35,11 @@ macro_rules! reasons {
                 match self { $(Self::$name => Action::$action,)* }
             }
 
+            /// Whether the decision ends an earlier recommendation.
+            pub const fn ends_recommendation(self) -> bool {
+                match self { $(Self::$name => $earlier,)* }
+            }
+
             /// The reason for people, as the end of a sentence about the pod.
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$name => $meaning,)* }
@@ -39,32 +49,32 @@ macro_rules! reasons {
 }
 
 reasons! {
-    OutOfBounds => Resize, "a request lies outside of the VPA's bounds, so the pod goes to the target";
-    RequestMissing => Resize, "a resource has a recommendation but no request, so the pod goes to the target";
-    QuickOOM => Resize, "a container was killed for memory soon after it started, so the pod goes to the target";
-    AskedTooMuch => Resize, "the kubelet does not grant the requested amounts, and less is recommended now, so the pod goes to the target";
-    LongLived => Resize, "the pod is old and far enough from the VPA's target, so it goes there";
-    StartupBoostEnded => Resize, "the pod has started, so a container's cpu goes back from its startup boost";
-    StartupBoost => None, "a container keeps more cpu while its pod starts, and nothing else is to be done";
-    InRange => None, "the requests lie within the VPA's bounds and near enough to its target";
-    TooYoung => None, "the requests lie within the VPA's bounds, and the pod is too young to be changed for the difference";
-    AgeUnknown => None, "the requests lie within the VPA's bounds, and it is not known how old the pod is";
-    AtTarget => None, "the rules lead to the values that are there already";
-    NoVpa => None, "no VPA targets the pod's workload";
-    NotActedOn => None, "the VPA's mode, annotation or recommender keeps vscaled from acting on it";
-    NoRecommendation => None, "the VPA has nothing to say about the pod's containers yet";
-    CanaryFirst => None, "a change is due, and a part of the workload's pods has it first";
-    HpaConflict => None, "a HorizontalPodAutoscaler follows every resource that the VPA recommends";
-    Ignored => None, "the pod's annotation vscaled.io/ignore says so";
-    NotScheduled => None, "the pod is bound to no node";
-    Ended => None, "the pod has ended";
-    Terminating => None, "the pod is being deleted";
-    SourcesSilent => None, "no source has answered since the agent started, so the saved state applies";
-    QoSClassChange => Skip, "the change would move the pod to another QoS class, which Kubernetes never does";
-    RestartRequired => Skip, "a container's resizePolicy asks for a restart, and vscaled never restarts; what needs no restart is changed";
-    PodLevelExceeded => Skip, "the containers would need more than the pod's own resources allow";
-    StaticallyAssigned => Skip, "the kubelet's static CPU or memory manager has given it processors or memory of its own";
-    DuplicateContainer => Skip, "two containers of the pod share a name";
-    CanaryUnreadable => Skip, "a change is due, but an annotation of the VPA does not say which pods have it first";
-    BoostUnreadable => Skip, "a startup boost is over, but nothing says what the container had before it";
+    OutOfBounds => Resize, KEEPS, "a request lies outside of the VPA's bounds, so the pod goes to the target";
+    RequestMissing => Resize, KEEPS, "a resource has a recommendation but no request, so the pod goes to the target";
+    QuickOOM => Resize, KEEPS, "a container was killed for memory soon after it started, so the pod goes to the target";
+    AskedTooMuch => Resize, KEEPS, "the kubelet does not grant the requested amounts, and less is recommended now, so the pod goes to the target";
+    LongLived => Resize, KEEPS, "the pod is old and far enough from the VPA's target, so it goes there";
+    StartupBoostEnded => Resize, KEEPS, "the pod has started, so a container's cpu goes back from its startup boost";
+    StartupBoost => None, KEEPS, "a container keeps more cpu while its pod starts, and nothing else is to be done";
+    InRange => None, KEEPS, "the requests lie within the VPA's bounds and near enough to its target";
+    TooYoung => None, KEEPS, "the requests lie within the VPA's bounds, and the pod is too young to be changed for the difference";
+    AgeUnknown => None, KEEPS, "the requests lie within the VPA's bounds, and it is not known how old the pod is";
+    AtTarget => None, KEEPS, "the rules lead to the values that are there already";
+    NoVpa => None, ENDS, "no VPA targets the pod's workload";
+    NotActedOn => None, ENDS, "the VPA's mode, annotation or recommender keeps vscaled from acting on it";
+    NoRecommendation => None, KEEPS, "the VPA has nothing to say about the pod's containers yet";
+    CanaryFirst => None, KEEPS, "a change is due, and a part of the workload's pods has it first";
+    HpaConflict => None, KEEPS, "a HorizontalPodAutoscaler follows every resource that the VPA recommends";
+    Ignored => None, ENDS, "the pod's annotation vscaled.io/ignore says so";
+    NotScheduled => None, KEEPS, "the pod is bound to no node";
+    Ended => None, KEEPS, "the pod has ended";
+    Terminating => None, KEEPS, "the pod is being deleted";
+    SourcesSilent => None, KEEPS, "no source has answered since the agent started, so the saved state applies";
+    QoSClassChange => Skip, KEEPS, "the change would move the pod to another QoS class, which Kubernetes never does";
+    RestartRequired => Skip, KEEPS, "a container's resizePolicy asks for a restart, and vscaled never restarts; what needs no restart is changed";
+    PodLevelExceeded => Skip, KEEPS, "the containers would need more than the pod's own resources allow";
+    StaticallyAssigned => Skip, KEEPS, "the kubelet's static CPU or memory manager has given it processors or memory of its own";
+    DuplicateContainer => Skip, KEEPS, "two containers of the pod share a name";
+    CanaryUnreadable => Skip, KEEPS, "a change is due, but an annotation of the VPA does not say which pods have it first";
+    BoostUnreadable => Skip, KEEPS, "a startup boost is over, but nothing says what the container had before it";
 }

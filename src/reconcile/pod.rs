@@ -37,7 +37,6 @@ mod passes;
 mod pods;
 
 pub(crate) use super::metrics::PodStatus;
-pub(crate) use described::ends_recommendation;
 pub(crate) use located::Located;
 pub(crate) use operator::not_running;
 pub(crate) use pods::Pods;

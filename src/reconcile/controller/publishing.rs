@@ -14,7 +14,6 @@ use crate::plan::resize;
 use crate::reconcile::annotations::{Annotator, pod_ref, wanted};
 use crate::reconcile::history::History;
 use crate::reconcile::metrics::Metrics;
-use crate::reconcile::pod::ends_recommendation;
 use crate::reconcile::savings::Savings;
 
 /// Metrics and annotations are updated at most this often.
@@ -91,7 +90,7 @@ impl Controller {
             let vpa = self.sources.vpa_of(state)?;
             let updated = state.pod.metadata.annotations.get(UPDATED);
             let by_both = updated.is_some_and(|updated| updated == "true")
-                && !ends_recommendation(state.decision.reason)
+                && !state.decision.reason.ends_recommendation()
                 && vpa.update_mode().updates_running_pods();
             by_both.then(|| (vpa.metadata.full_name(), state.pod.full_name()))
         });

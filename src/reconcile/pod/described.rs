@@ -9,17 +9,12 @@ use jiff::Timestamp;
 
 use super::{Effects, NoRoomFor, Now, PodState};
 use crate::model::objects::Pod;
-use crate::model::{Cause, MemoryLimit, NamedRequirements, Reason, Target};
+use crate::model::{Cause, MemoryLimit, NamedRequirements, Target};
 use crate::plan::lift_kept;
 use crate::plan::resize::{self, Phase};
 use crate::reconcile::desired::Recommended;
 use crate::reconcile::resize::Resize;
 use crate::reconcile::savings::requests;
-
-/// Whether a decision ends an earlier recommendation: no VPA recommends its values any more.
-pub(crate) const fn ends_recommendation(reason: Reason) -> bool {
-    matches!(reason, Reason::NoVpa | Reason::NotActedOn | Reason::Ignored)
-}
 
 impl PodState {
     /// Replaces the pod's object, and makes a pass due when the kubelet has answered in it.
@@ -132,7 +127,7 @@ impl PodState {
                 self.desired.before.get_or_insert_with(had);
                 self.desired.recommended = Some(recommended);
             }
-            (None, _) if ends_recommendation(self.decision.reason) => self.desired.end_recommendation(),
+            (None, _) if self.decision.reason.ends_recommendation() => self.desired.end_recommendation(),
             (None, _) => {}
         }
         let after = self.desired.targets(&self.pod);

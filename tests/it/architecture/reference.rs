@@ -1,5 +1,5 @@
-//! The tables in docs/rbac.md and docs/protocol.md are generated from the manifests and the protocol files.
-//! docs/events.md has the reason of every Event.
+//! The tables in docs/rbac.md and docs/protocol.md are generated from the manifests and the protocol files, the last table of
+//! docs/troubleshooting.md from the reasons of decisions. docs/events.md has the reason of every Event.
 //!
 //! `VSCALED_WRITE_DOCS=1 cargo test --test it reference` regenerates them. The tests of `config` and of the metrics
 //! check docs/configuration.md and docs/metrics.md.
@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::Value;
+use vscaled::model::Reason;
 
 use super::{code_of, root, rust_files};
 
@@ -71,6 +72,20 @@ fn a_protocol_file_becomes_tables() {
         |---|---|---|---|\n| `b` | 1 | `optional string` | One. |\n| `c` | 2 | `map<string, C>` |  |\n\n### C\n\n\
         | value | number | meaning |\n|---|---|---|\n| `NONE` | 0 | None. |";
     assert_eq!(described(text).join("\n"), expected);
+}
+
+#[test]
+fn the_reference_of_decisions_is_what_the_agent_decides() {
+    let made = ["| decision | meaning |".to_owned(), "|---|---|".to_owned()];
+    let rows = Reason::ALL.iter().map(|reason| {
+        let meaning = reason.meaning();
+        assert!(!meaning.contains('|'), "{meaning}");
+        format!("| {}: {reason} | {meaning} |", reason.action())
+    });
+    compare(
+        "docs/troubleshooting.md",
+        &made.into_iter().chain(rows).collect::<Vec<_>>(),
+    );
 }
 
 #[test]

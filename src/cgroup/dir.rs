@@ -111,7 +111,7 @@ impl CgroupDir {
     pub(super) fn dir(&self, controller: Resource) -> &Dir {
         match (controller, &self.cpu) {
             (Resource::Cpu, Some(cpu)) => cpu,
-            _ => &self.memory,
+            (Resource::Cpu, None) | (Resource::Memory, _) => &self.memory,
         }
     }
 

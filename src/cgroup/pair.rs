@@ -7,7 +7,7 @@
 
 use super::memory::limit_file;
 use super::{CgroupDir, CgroupError, Hierarchy, Identity};
-use crate::model::{CgroupPath, CpuQuota, MemoryLimit, Setting, Settings};
+use crate::model::{CgroupPath, MemoryLimit, Setting, Settings};
 
 /// The name of the cgroup crun makes below a scope (crun `cgroup-systemd.c`, `find_systemd_subgroup`).
 const INNER: &str = "container";
@@ -115,17 +115,14 @@ impl Cgroup {
 fn loosens(current: Setting, wanted: Setting) -> bool {
     match (current, wanted) {
         (Setting::CpuMax(current), Setting::CpuMax(wanted)) => wanted.allows(current),
-        (Setting::CfsQuota(current), Setting::CfsQuota(wanted)) => match (current, wanted) {
-            (_, CpuQuota::Max) => true,
-            (CpuQuota::Max, CpuQuota::Micros(_)) => false,
-            (CpuQuota::Micros(current), CpuQuota::Micros(wanted)) => wanted >= current,
-        },
+        (Setting::CfsQuota(current), Setting::CfsQuota(wanted)) => wanted >= current,
         // With the quota as it is, a shorter period is a larger share.
         (Setting::CfsPeriod(current), Setting::CfsPeriod(wanted)) => wanted <= current,
-        (current, wanted) => match (current.memory(), wanted.memory()) {
-            (Some(current), Some(wanted)) => wanted >= current,
-            _ => true,
-        },
+        (_, Setting::MemoryMax(wanted) | Setting::MemoryLimit(wanted) | Setting::MemswLimit(wanted)) => {
+            current.memory().is_none_or(|current| wanted >= current)
+        }
+        (_, Setting::CpuMax(_) | Setting::CfsQuota(_) | Setting::CfsPeriod(_) | Setting::MemoryHigh(_)) => true,
+        (_, Setting::CpuWeight(_) | Setting::CpuShares(_) | Setting::CpuMaxBurst(_) | Setting::CfsBurst(_)) => true,
     }
 }
 

@@ -98,12 +98,12 @@ impl WeightFormula {
 }
 
 /// The cpu time in each period, or no bound.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum CpuQuota {
+    /// At most this many microseconds in a period, at least 1000. Ordered before [`Self::Max`].
+    Micros(u64),
     /// No bound: `max` in v2, `-1` in v1.
     Max,
-    /// At most this many microseconds in a period, at least 1000.
-    Micros(u64),
 }
 
 /// Quota and period together, as in v2 `cpu.max`.
@@ -144,13 +144,10 @@ impl CpuMax {
 
     /// Whether this bound allows at least as much as `other`. Compares the ratios exactly.
     pub fn allows(self, other: Self) -> bool {
-        match (self.quota, other.quota) {
-            (CpuQuota::Max, _) => true,
-            (CpuQuota::Micros(_), CpuQuota::Max) => false,
-            (CpuQuota::Micros(own), CpuQuota::Micros(others)) => {
-                u128::from(own) * u128::from(other.period_us) >= u128::from(others) * u128::from(self.period_us)
-            }
-        }
+        let (CpuQuota::Micros(own), CpuQuota::Micros(others)) = (self.quota, other.quota) else {
+            return self.quota >= other.quota;
+        };
+        u128::from(own) * u128::from(other.period_us) >= u128::from(others) * u128::from(self.period_us)
     }
 }
 

@@ -128,7 +128,8 @@ impl Setting {
             Self::MemoryMax(limit) => Self::MemoryMax(limit.in_pages(page)),
             Self::MemoryLimit(limit) => Self::MemoryLimit(limit.in_pages(page)),
             Self::MemswLimit(limit) => Self::MemswLimit(limit.in_pages(page)),
-            _ => self,
+            Self::CpuMax(_) | Self::CpuMaxBurst(_) | Self::CpuWeight(_) | Self::CpuShares(_) => self,
+            Self::CfsQuota(_) | Self::CfsPeriod(_) | Self::CfsBurst(_) => self,
         }
     }
 

@@ -7,7 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use strum::{Display, IntoStaticStr};
 
-use crate::model::{Bytes, ControlFile, CpuQuota, MemoryLimit, PageSize, Requirements, Setting, Settings};
+use crate::model::{Bytes, ControlFile, MemoryLimit, PageSize, Requirements, Setting, Settings};
 
 /// The interface that a step uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, Display, IntoStaticStr)]
@@ -161,8 +161,7 @@ impl fmt::Display for Change {
 /// Whether v1's quota or `memory.high` comes down.
 fn comes_last(from: Setting, to: Setting) -> bool {
     match (from, to) {
-        (Setting::CfsQuota(CpuQuota::Micros(from)), Setting::CfsQuota(CpuQuota::Micros(to))) => to < from,
-        (Setting::CfsQuota(CpuQuota::Max), Setting::CfsQuota(CpuQuota::Micros(_))) => true,
+        (Setting::CfsQuota(from), Setting::CfsQuota(to)) => to < from,
         (Setting::MemoryHigh(from), Setting::MemoryHigh(to)) => to < from,
         _ => false,
     }

@@ -131,17 +131,18 @@ fn differing(observed: &PodTree, desired: &PodTree) -> Vec<Write> {
         let cpu = held.cpu_max().zip(wanted.cpu_max());
         let cpu_grows = cpu.is_none_or(|(old, new)| new.allows(old));
         for to in wanted.iter() {
-            let follows = to.burst_us().is_some() || to.file() == ControlFile::MemoryHigh;
-            let Some(from) = held.get(to.file()).filter(|from| !follows && *from != to) else {
+            let Some(from) = held.get(to.file()).filter(|from| *from != to) else {
                 continue;
             };
-            let grows = match (from, to) {
-                (Setting::CpuWeight(old), Setting::CpuWeight(new)) => new >= old,
-                (Setting::CpuShares(old), Setting::CpuShares(new)) => new >= old,
-                _ => to
-                    .memory()
-                    .zip(from.memory())
-                    .map_or(cpu_grows, |(new, old)| new >= old),
+            let grows = match to {
+                Setting::CpuMax(_) | Setting::CfsQuota(_) | Setting::CfsPeriod(_) => cpu_grows,
+                Setting::CpuWeight(new) => matches!(from, Setting::CpuWeight(old) if new >= old),
+                Setting::CpuShares(new) => matches!(from, Setting::CpuShares(old) if new >= old),
+                Setting::MemoryMax(new) | Setting::MemoryLimit(new) | Setting::MemswLimit(new) => {
+                    from.memory().is_none_or(|old| new >= old)
+                }
+                // These follow other files.
+                Setting::CpuMaxBurst(_) | Setting::CfsBurst(_) | Setting::MemoryHigh(_) => continue,
             };
             let rank = match (&target, grows) {
                 (Target::Pod, true) => 0,

@@ -4,7 +4,7 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use super::*;
-use crate::model::{CpuMax, CpuWeight, DEFAULT_CFS_PERIOD_US};
+use crate::model::{CpuMax, CpuQuota, CpuWeight, DEFAULT_CFS_PERIOD_US};
 
 const SCOPE: &str = "/kubepods.slice/crio-a.scope";
 

@@ -46,7 +46,9 @@ pub fn properties(settings: &Settings, systemd_version: u32) -> Result<Propertie
             Setting::MemoryHigh(limit) => Some((MEMORY_HIGH, bytes(limit))),
             Setting::MemoryMax(limit) => Some((MEMORY_MAX, bytes(limit))),
             Setting::MemoryLimit(limit) => Some((MEMORY_LIMIT, bytes(limit))),
-            _ => None,
+            // One property for quota and period, above.
+            Setting::CpuMax(_) | Setting::CfsQuota(_) | Setting::CfsPeriod(_) => None,
+            Setting::MemswLimit(_) | Setting::CpuMaxBurst(_) | Setting::CfsBurst(_) => None,
         });
     }
     Ok(properties)

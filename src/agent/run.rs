@@ -18,7 +18,7 @@ use super::event_emitter::emit_events;
 use super::oom::{OomLinks, watch_for_kills};
 use super::source_merge::SourceMerge;
 use super::state_directory::StateDirectory;
-use super::{machine, reporting, view};
+use super::{machine, reporting, show_change, view};
 use crate::actuate::{LeastLimits, PodResizer};
 use crate::config::{Config, MEND_API_VERSION, RunArguments, Source};
 use crate::control::{Access, CallGate, ControlSocket, Limits, serve};
@@ -209,8 +209,7 @@ pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) ->
             history: History {
                 records: VecDeque::new(),
                 listeners: records,
-                changes,
-                to_change: view::change,
+                show: Box::new(move |record| show_change(&changes, || view::change(record))),
                 audit,
             },
             next: None,

@@ -39,6 +39,7 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
     let (wanted, _) = NamedRequirements::split(&wanted);
     let (live, inits) = (state.live.as_ref(), &state.pod.spec.init_containers);
     let (temporary, refused) = (state.desired.temporary.iter(), state.growth.refused.iter());
+    let not_grown = |(container, why): (&String, &String)| format!("container {container}: {why}");
     let container = |named: &NamedRequirements| proto::Container {
         name: named.name.clone(),
         id: live.and_then(|live| Some(live.containers.get(&named.name)?.id.clone())),
@@ -65,9 +66,7 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
         r#override: state.desired.overridden.as_ref().map(overridden),
         labels: metadata.labels.clone(),
         leases: temporary.map(|limit| lease(limit, quiet)).collect(),
-        not_grown: refused
-            .map(|(container, why)| format!("container {container}: {why}"))
-            .collect(),
+        not_grown: refused.map(not_grown).collect(),
         ..proto::Pod::default()
     }
 }
@@ -118,11 +117,9 @@ pub(super) fn report(report: &SavingsReport) -> proto::ReportReply {
 }
 
 fn lease(limit: &TemporaryLimit, quiet: SignedDuration) -> proto::Lease {
+    let denial = |why: &String| format!("{}; the API server denies it: {why}", limit.why);
     let (until, reason) = match &limit.denied {
-        Some(denied) => (
-            denied.ends,
-            format!("{}; the API server denies it: {}", limit.why, denied.why),
-        ),
+        Some(denied) => (denied.ends, denial(&denied.why)),
         None => (limit.until(quiet), limit.why.clone()),
     };
     proto::Lease {

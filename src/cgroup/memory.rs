@@ -11,8 +11,9 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use super::file::{Dir, LONGEST, if_present};
 use super::{Cgroup, CgroupDir, CgroupError, Hierarchy, Reason};
-use crate::model::{Bytes, CgroupVersion, ControlFile, MemoryLimit, PageSize, Resource, Setting};
-use crate::plan::shrink::{MemoryReading, Reclaim, WatchReading};
+use crate::model::{
+    Bytes, CgroupVersion, ControlFile, MemoryLimit, MemoryReading, PageSize, Reclaim, Resource, Setting, WatchReading,
+};
 
 /// v2's file through which the kernel reclaims memory on request (from Linux 5.19).
 const RECLAIM: &str = "memory.reclaim";
@@ -100,9 +101,8 @@ impl CgroupDir {
     ///
     /// Errors: [`Reason::BelowUsage`], or a file cannot be read.
     pub fn check_usage(&self, current: Setting, wanted: Setting) -> Result<(), CgroupError> {
-        refuse_below(self.dir_of(wanted.file())?, current, wanted, || {
-            self.memory_reading().map(Some)
-        })
+        let reading = || self.memory_reading().map(Some);
+        refuse_below(self.dir_of(wanted.file())?, current, wanted, reading)
     }
 
     fn bytes(&self, name: &'static str) -> Result<Bytes, CgroupError> {
@@ -116,13 +116,8 @@ impl CgroupDir {
         // In this order: memory that is charged between the two reads counts as held, not as evictable.
         let stat = self.dir(Resource::Memory).text("memory.stat")?.unwrap_or_default();
         let usage = self.memory_usage()?;
-        Ok(MemoryReading::new(
-            self.version(),
-            page_size(),
-            usage,
-            self.memory_peak()?,
-            &stat,
-        ))
+        let (version, peak) = (self.version(), self.memory_peak()?);
+        Ok(MemoryReading::new(version, page_size(), usage, peak, &stat))
     }
 
     /// The memory in use, with the counters of kills and stalls.
@@ -202,9 +197,8 @@ fn refuse_below(
     let reading = reading()?;
     let usage = read_bytes(dir, usage_file(wanted.file()))?;
     let held = reading.map_or(usage, |reading| {
-        usage
-            .saturating_sub(reading.evictable.get())
-            .max(reading.anonymous.get())
+        let usage = Bytes::new(usage);
+        MemoryReading { usage, ..reading }.held().get()
     });
     if bytes < held {
         let reason = Reason::BelowUsage { usage, wanted: bytes };

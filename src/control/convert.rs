@@ -1,8 +1,10 @@
-//! Converts amounts to the texts of the protocol, and checks and parses requests.
+//! Converts amounts and refusals for the protocol, and checks and parses requests.
 
 use std::collections::BTreeSet;
 
-use super::error::ControlError;
+use tonic::Status;
+
+use super::ControlError;
 use super::proto;
 use super::select;
 use crate::model::quantity::Quantity;
@@ -27,6 +29,19 @@ impl From<&Requirements> for proto::Requirements {
         Self {
             requests: Some((&requirements.requests).into()),
             limits: Some((&requirements.limits).into()),
+        }
+    }
+}
+
+impl From<ControlError> for Status {
+    fn from(error: ControlError) -> Self {
+        let message = error.to_string();
+        match error {
+            ControlError::NotFound { .. } => Self::not_found(message),
+            ControlError::Ambiguous { .. } | ControlError::Invalid { .. } => Self::invalid_argument(message),
+            ControlError::Refused(_) => Self::failed_precondition(message),
+            ControlError::Busy(_) => Self::resource_exhausted(message),
+            ControlError::Internal(_) => Self::internal(message),
         }
     }
 }
@@ -61,10 +76,8 @@ pub fn check_change(pod: &str, selector: &str, namespace: &str, reason: &str) ->
     let narrowed = !selector.is_empty() || !namespace.is_empty();
     let one_of_both = "not together with a pod: leave one of them out";
     ensure(pod.is_empty() || !narrowed, "selector", one_of_both)?;
-    if !selector.is_empty()
-        && let Err(error) = select::selector(selector)
-    {
-        return Err(invalid("selector", error));
+    if !selector.is_empty() {
+        select::selector(selector).map_err(|error| invalid("selector", error))?;
     }
     let too_long = format!("{} bytes long: allowed are {LONGEST_REASON}", reason.len());
     ensure(reason.len() <= LONGEST_REASON, "reason", too_long)
@@ -87,11 +100,8 @@ fn requirements(path: &str, values: proto::Requirements) -> Result<Requirements,
     let Requirements { requests, limits } = &requirements;
     for resource in Resource::ALL {
         let field = format!("{path}.limits.{resource}");
-        ensure(
-            limits.get(resource) != Some(0),
-            field,
-            "0 is no limit: give an amount above it",
-        )?;
+        let no_limit = "0 is no limit: give an amount above it";
+        ensure(limits.get(resource) != Some(0), field, no_limit)?;
     }
     if let Some((resource, request, limit)) = requests.first_above(limits) {
         let above = format!("{request} is above the limit of {limit}");

@@ -16,17 +16,16 @@ mod access;
 mod client;
 mod connections;
 mod convert;
-mod error;
 mod select;
 mod server;
 mod socket;
 
+pub use crate::model::ControlError;
 pub use crate::proto::control as proto;
 pub use access::{Access, Group, Right};
 pub use client::{Client, ClientError, Watch};
 pub use connections::Caller;
 pub use convert::{check_change, resize_values};
-pub use error::ControlError;
 pub use proto::control_server::Control;
 pub use select::{find_pod, selector};
 pub use server::Changes;

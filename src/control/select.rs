@@ -6,7 +6,7 @@
 
 use kube::core::{Expression, Selector};
 
-use super::error::ControlError;
+use super::ControlError;
 use super::proto::Pod;
 
 /// The shortest beginning of a container id: a shorter one would fit by accident.

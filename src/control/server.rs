@@ -22,9 +22,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
 
+use super::ControlError;
 use super::access::Right;
 use super::connections::{Caller, Peer, serve_connections};
-use super::error::ControlError;
 use super::proto::control_server::{Control, ControlServer};
 use super::proto::{Change, WatchRequest};
 use super::socket::ControlSocket;

@@ -3,12 +3,15 @@
 //! - Amounts: Kubernetes quantities ([`quantity`]) become typed units ([`MilliCpu`], [`Bytes`]), and these become [`Setting`]s,
 //!   one for each cgroup file. Every conversion names the upstream function that it agrees with.
 //! - Kubernetes: the [`objects`] that decisions need, a container's [`Requirements`], a pod's [`QosClass`].
-//! - The node: [`NodeTraits`], the paths of its cgroups ([`CgroupPath`]), the pods that run there ([`LivePod`], [`BoundPod`]).
-//! - Changes: a decision's [`Reason`], a plan's [`Step`]s, a pass's [`ChangeRecord`].
+//! - The node: [`NodeTraits`], the paths of its cgroups ([`CgroupPath`]), their memory ([`MemoryReading`]), the pods that run
+//!   there ([`LivePod`], [`BoundPod`]).
+//! - Changes: a decision's [`Reason`], a plan's [`Step`]s, a pass's [`ChangeRecord`], a refused request's [`ControlError`].
 
 mod cgroup_path;
+mod control_error;
 mod decision;
 mod kernel;
+mod memory;
 mod node;
 pub mod objects;
 pub mod quantity;
@@ -19,8 +22,10 @@ mod step;
 mod units;
 
 pub use cgroup_path::{CgroupPath, InvalidPath};
+pub use control_error::ControlError;
 pub use decision::{Action, Reason};
 pub use kernel::*;
+pub use memory::{MemoryReading, Reclaim, WatchReading};
 pub use node::*;
 pub use record::{Cause, ChangeRecord, Evidence, HookEnd, Outcome, Stages, StepRecord, Withheld, micros};
 pub use requirements::{NamedRequirements, QosClass, Requirements, ResourceList};

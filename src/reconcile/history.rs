@@ -6,7 +6,6 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use tokio::sync::broadcast;
 
-use crate::control::proto;
 use crate::model::objects::PodId;
 use crate::model::{Cause, ChangeRecord, ControlFile, Outcome, Withheld, micros};
 use crate::observe::audit::Audit;
@@ -15,13 +14,13 @@ use crate::observe::audit::Audit;
 const MOST_CHANGES: usize = 256;
 
 /// The latest changes, oldest first.
-#[derive(Debug)]
+#[derive(derive_more::Debug)]
 pub(crate) struct History {
     pub(crate) records: VecDeque<Arc<ChangeRecord>>,
     pub(crate) listeners: broadcast::Sender<Arc<ChangeRecord>>,
-    /// The watchers at the socket, and the conversion for them.
-    pub(crate) changes: broadcast::Sender<Arc<proto::Change>>,
-    pub(crate) to_change: fn(&ChangeRecord) -> proto::Change,
+    /// Shows a change to the watchers at the socket.
+    #[debug(skip)]
+    pub(crate) show: Box<dyn Fn(&ChangeRecord) + Send + Sync>,
     pub(crate) audit: Audit,
 }
 
@@ -43,26 +42,17 @@ impl History {
                 self.records.pop_front();
             }
             self.records.push_back(Arc::clone(&record));
-            if self.changes.receiver_count() > 0 {
-                // The last watcher may just have left.
-                drop(self.changes.send(Arc::new((self.to_change)(&record))));
-            }
+            (self.show)(&record);
             self.audit.change(&record);
             log(&record);
         }
         record
     }
 
-    /// Why the audit log is not complete.
-    pub(crate) fn problem(&self) -> Option<String> {
-        self.audit.problem()
-    }
-
     /// The changes of all pods or of one, oldest first.
     pub(crate) fn iter<'a>(&'a self, pod: Option<&'a PodId>) -> impl DoubleEndedIterator<Item = &'a Arc<ChangeRecord>> {
-        self.records
-            .iter()
-            .filter(move |record| pod.is_none_or(|pod| record.pod == *pod))
+        let records = self.records.iter();
+        records.filter(move |record| pod.is_none_or(|pod| record.pod == *pod))
     }
 }
 

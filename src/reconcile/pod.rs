@@ -20,11 +20,12 @@ use super::store::{SavedPod, SavedTargets};
 use super::work::{OperatorRequest, PassId, RequestId, WorkItem};
 use crate::actuate::shrink::{Lowering, Verdict};
 use crate::actuate::{ForeignWriters, Grown, HookRun, Job, JobDone, PodHandles};
-use crate::control::ControlError;
 use crate::decide::PodDecision;
 use crate::guard::Report;
 use crate::model::objects::{Pod, PodId};
-use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, HookEnd, LivePod, NamedRequirements, Target, Withheld};
+use crate::model::{
+    BoundPod, Bytes, Cause, ChangeRecord, ControlError, HookEnd, LivePod, NamedRequirements, Target, Withheld,
+};
 use crate::plan::LowPodLevel;
 use crate::plan::resize::{self, ResizeDecision};
 

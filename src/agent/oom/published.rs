@@ -10,7 +10,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use tokio::sync::{broadcast, mpsc, watch};
 
-use crate::agent::view;
+use crate::agent::{show_change, view};
 use crate::control::proto;
 use crate::model::LivePod;
 use crate::observe::audit::Audit;
@@ -42,15 +42,11 @@ impl Published {
         log(&report);
         self.audit.kill(&report);
         self.metrics.killed(&report, now);
-        if self.changes.receiver_count() > 0 {
-            let change = proto::Change {
-                at: report.time.to_string(),
-                kill: Some(view::kill(&report)),
-                ..proto::Change::default()
-            };
-            // An error: the last watcher has just left.
-            drop(self.changes.send(Arc::new(change)));
-        }
+        show_change(&self.changes, || proto::Change {
+            at: report.time.to_string(),
+            kill: Some(view::kill(&report)),
+            ..proto::Change::default()
+        });
         if report.own_write.is_some() {
             let (events, report) = (self.events.clone(), Arc::clone(&report));
             // The controller may be slow: nothing here waits for it.
@@ -127,9 +123,8 @@ impl KillMetrics {
         self.series.insert(labels, now);
         if self.series.len() > MOST_SERIES {
             let oldest = self.series.iter().min_by_key(|(_, used)| **used);
-            if let Some(oldest) = oldest.map(|(labels, _)| labels.clone()) {
-                self.end_series(&oldest);
-            }
+            let oldest = oldest.map(|(labels, _)| labels.clone());
+            oldest.iter().for_each(|labels| self.end_series(labels));
         }
     }
 

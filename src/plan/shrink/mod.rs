@@ -16,6 +16,7 @@ mod watch;
 #[cfg(test)]
 mod tests;
 
+pub use crate::model::{MemoryReading, Reclaim, WatchReading};
 pub use check::*;
 pub use failed_shrinks::*;
 pub(crate) use watch::rate;

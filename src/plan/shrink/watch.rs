@@ -6,8 +6,7 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use super::check::MemoryReading;
-use crate::model::Bytes;
+use crate::model::{Bytes, WatchReading};
 
 /// How long the agent watches a lowered limit.
 pub const WATCH_PERIOD: Duration = Duration::from_secs(60);
@@ -34,16 +33,6 @@ const SLOPE_OVER: Duration = Duration::from_millis(50);
 const REFAULT_SHARE: u64 = 32;
 /// A container may not stall for more than this many thousandths of the time.
 const STALL_MILLI: u128 = 100;
-
-/// A reading of a watched cgroup.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct WatchReading {
-    pub memory: MemoryReading,
-    /// How many of its processes the kernel has ever killed for want of memory.
-    pub kills: u64,
-    /// How long all of its processes have ever stalled for want of memory. `None` without pressure accounting.
-    pub stalled: Option<Duration>,
-}
 
 /// The next step of the watch after a shrink.
 #[derive(Debug, Clone, PartialEq, Eq)]

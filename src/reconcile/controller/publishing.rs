@@ -77,7 +77,7 @@ impl Controller {
     pub(super) fn problems(&self) -> Vec<String> {
         let kinds = self.problems_by_kind().into_iter();
         let mut problems: Vec<_> = kinds.flat_map(|(_, problems)| problems).collect();
-        problems.extend(self.publisher.history.problem());
+        problems.extend(self.publisher.history.audit.problem());
         problems.extend(self.updater_problems());
         problems.extend(self.pod_level_problems());
         problems.extend(self.config.observe_only.then(|| OBSERVING.to_owned()));

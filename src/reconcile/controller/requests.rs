@@ -9,9 +9,8 @@ use tokio::sync::oneshot;
 
 use super::Controller;
 use crate::actuate::Node;
-use crate::control::ControlError;
 use crate::model::objects::VerticalPodAutoscaler;
-use crate::model::{Cause, ChangeRecord};
+use crate::model::{Cause, ChangeRecord, ControlError};
 use crate::plan::resize::ResizeFacts;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodInput, PodState, not_running};
@@ -120,13 +119,11 @@ impl Controller {
 
     /// Hands an operator's request to a pod.
     pub(crate) fn change(&mut self, pod: &str, request: OperatorRequest, reply: RecordReply) {
-        match self.find_actionable(pod) {
-            Ok(()) => {
-                let id = self.requests.add(reply);
-                self.apply(pod, PodInput::Requested(id, request));
-            }
-            Err(error) => send(reply, Err(error)),
+        if let Err(error) = self.find_actionable(pod) {
+            return send(reply, Err(error));
         }
+        let id = self.requests.add(reply);
+        self.apply(pod, PodInput::Requested(id, request));
     }
 
     /// The state of one pod, by namespace and name.

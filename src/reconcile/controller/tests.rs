@@ -8,7 +8,6 @@ use tokio::sync::{broadcast, watch};
 use super::*;
 use crate::actuate::Grown;
 use crate::config::tests::load;
-use crate::control::proto;
 use crate::guard::LimitFiles;
 use crate::model::objects::PodId;
 use crate::model::{Bytes, Change, MemoryLimit, ResourceList, Setting, StepRecord};
@@ -52,8 +51,7 @@ fn controller(directory: &Path) -> Controller {
             history: History {
                 records: VecDeque::new(),
                 listeners: broadcast::channel(1).0,
-                changes: broadcast::channel(1).0,
-                to_change: |_| proto::Change::default(),
+                show: Box::new(|_| {}),
                 audit: Audit::default(),
             },
             next: None,

@@ -1,9 +1,8 @@
 //! Operators' requests, carried out one after another. Pure.
 
 use super::{Effect, Effects, Now, PodState};
-use crate::control::ControlError;
 use crate::model::objects::Pod;
-use crate::model::{Cause, Outcome};
+use crate::model::{Cause, ControlError, Outcome};
 use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::work::{Before, FIRST_RETRY, OperatorRequest, PendingRequest, RequestId};

@@ -1,7 +1,5 @@
 //! The reasons of the agent to refuse a request.
 
-use tonic::Status;
-
 /// The reason why the agent did not carry out a request. It changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
@@ -42,18 +40,5 @@ fn did_you_mean(nearest: &[String]) -> String {
     match nearest {
         [] => String::new(),
         names => format!(" (did you mean {}?)", names.join(" or ")),
-    }
-}
-
-impl From<ControlError> for Status {
-    fn from(error: ControlError) -> Self {
-        let message = error.to_string();
-        match error {
-            ControlError::NotFound { .. } => Self::not_found(message),
-            ControlError::Ambiguous { .. } | ControlError::Invalid { .. } => Self::invalid_argument(message),
-            ControlError::Refused(_) => Self::failed_precondition(message),
-            ControlError::Busy(_) => Self::resource_exhausted(message),
-            ControlError::Internal(_) => Self::internal(message),
-        }
     }
 }

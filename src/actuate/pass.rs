@@ -148,6 +148,7 @@ impl Pass {
     /// Makes room for the patched values, as for a write, and patches the spec.
     async fn make_room_and_patch(mut self: Box<Self>, patch: ResizePatch) -> Staged<Box<Self>> {
         let lift_undeclared = std::mem::take(&mut self.job.targets.lift_undeclared);
+        self.done.api.unanswered = (!patch.changes.is_empty()).then_some(false);
         // The targets are new: a file that differs from them is no drift.
         let held_before = std::mem::take(&mut self.job.held_before);
         self.job.targets.containers.clone_from(&patch.targets);

@@ -87,6 +87,9 @@ pub struct ApiReport {
     pub no_room: bool,
     /// Why a rule denies the request. The pass writes the values that were granted before.
     pub denied: Option<String>,
+    /// Whether the API server may have carried out the prepared patch although no answer says so; `None` where the pass
+    /// prepared none.
+    pub unanswered: Option<bool>,
 }
 
 impl Pass {
@@ -97,18 +100,22 @@ impl Pass {
             failpoint("patch.saved");
         }
         let known = Arc::clone(self.job.targets.bound.object());
-        let pod = if patch.ahead {
-            let pod = self.resizer()?.read(&known).await?;
-            let same = pod.metadata.generation == known.metadata.generation
-                && resize::same(&pod.requirements(), &known.requirements());
-            let version = pod.metadata.resource_version.clone();
-            match (same, patch.changes.as_slice()) {
-                (false, _) => return Err(ResizeError::Stale),
-                (true, []) => pod,
-                (true, changes) => self.call_resize(&known, &version, changes).await?,
+        let mut read = None;
+        if patch.reads_first {
+            let pod = read.insert(self.resizer()?.read(&known).await?);
+            let (has, had) = (pod.requirements(), known.requirements());
+            if pod.metadata.generation != known.metadata.generation || !resize::same(&has, &had) {
+                return Err(ResizeError::Stale);
             }
-        } else {
-            self.call_resize(&known, "", &patch.changes).await?
+        }
+        let pod = match read {
+            Some(read) if patch.changes.is_empty() => read,
+            read => {
+                let version = read.map(|read| read.metadata.resource_version).unwrap_or_default();
+                let sent = self.call_resize(&known, &version, &patch.changes).await;
+                self.done.api.unanswered = Some(!matches!(sent, Err(ResizeError::Denied(_) | ResizeError::Stale)));
+                sent?
+            }
         };
         self.done.api.asked = Some(patch.accepted(pod.metadata.generation));
         Ok(pod)

@@ -47,7 +47,10 @@ impl ApiResizer {
 impl PodResizer for ApiResizer {
     async fn resize(&self, pod: &Pod, version: &str, changes: &[Step]) -> Result<Pod, ResizeError> {
         let accepted = self.patch(&resize_call(pod), &body(pod, version, changes)).await;
-        let accepted = accepted.map_err(resize_error)?;
+        let accepted = accepted.map_err(|error| match error.problem.status() {
+            Some(409) if !version.is_empty() && !error.problem.names_no_pod() => ResizeError::Stale,
+            _ => resize_error(error),
+        })?;
         match resize::altered(&accepted, changes) {
             Some(altered) => Err(ResizeError::Altered(altered)),
             None => Ok(accepted),

@@ -38,13 +38,10 @@ pub(crate) struct PreparedResize {
     /// The spec before the first patch without an answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) before: Vec<NamedRequirements>,
-    /// The targets of earlier patches without an answer, the latest last.
+    /// The targets of earlier patches without an answer, the latest last. There are some if an agent was killed amid a pass.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) earlier: Vec<Vec<NamedRequirements>>,
 }
-
-/// The most patches without an answer that are kept.
-const UNANSWERED: usize = 8;
 
 impl PreparedResize {
     /// The spec before the patches, and the amounts that each of them gives it.
@@ -93,18 +90,35 @@ impl Resize {
     /// Notes a patch that is about to be sent.
     pub(crate) fn prepare(&mut self, pod: &Pod, patch: &ResizePatch) {
         let unseen = self.unseen(pod).map(|accepted| accepted.targets.clone());
-        let (before, mut earlier) = match self.prepared.take() {
-            Some(prepared) => (prepared.before, [prepared.earlier, vec![prepared.targets]].concat()),
+        let (before, earlier) = match self.prepared.take() {
+            Some(mut prepared) => {
+                prepared.earlier.retain(|targets| *targets != prepared.targets);
+                prepared.earlier.push(prepared.targets);
+                (prepared.before, prepared.earlier)
+            }
             None => (unseen.unwrap_or_else(|| pod.requirements()), Vec::new()),
         };
-        earlier.retain(|targets| !resize::same(targets, &patch.targets));
-        earlier.drain(..earlier.len().saturating_sub(UNANSWERED));
         self.prepared = Some(PreparedResize {
             targets: patch.targets.clone(),
             held: patch.held.clone(),
             before,
             earlier,
         });
+    }
+
+    /// Notes whether the prepared patch of a pass that has ended may have been carried out. If so, no earlier one has been:
+    /// the pass read the spec before. An agent that is killed amid a pass leaves both.
+    pub(crate) fn end_pass(&mut self, unanswered: Option<bool>) {
+        let (Some(prepared), Some(unanswered)) = (&mut self.prepared, unanswered) else {
+            return;
+        };
+        if unanswered {
+            prepared.earlier.clear();
+        } else if let Some(earlier) = prepared.earlier.pop() {
+            prepared.targets = earlier;
+        } else {
+            self.prepared = None;
+        }
     }
 
     /// Notes that the cgroups get targets before the spec of `pod` does.

@@ -95,8 +95,11 @@ pub struct ResizePatch {
     pub targets: Vec<NamedRequirements>,
     /// The kubelet's grant so far. The spec gets it back if the cgroups cannot hold the targets.
     pub held: Vec<NamedRequirements>,
-    /// Whether the spec must still be the one that was read.
+    /// Whether the cgroups got values before the spec could have them, or the patch only reads the spec.
     pub ahead: bool,
+    /// Whether the pass reads the spec before the patch, and sends the patch only if the spec is still the known one. So at
+    /// most one patch has no answer.
+    pub reads_first: bool,
     /// Whether the cgroups get the targets also while the API server is away.
     pub by_hand: bool,
     /// An error if the node is not known to have room.
@@ -137,6 +140,7 @@ impl ResizeFacts {
             Err(why) if self.room.is_some_and(full) => ResizeDecision::Refuse(why, true),
             room => ResizeDecision::Patch(ResizePatch {
                 // Without a change the pass only reads the spec.
+                reads_first: self.ahead || self.unanswered,
                 ahead: self.ahead || changes.is_empty(),
                 changes,
                 targets: targets.to_vec(),

@@ -190,9 +190,9 @@ impl World {
     /// What a pass does with what the API server, and the kernel, would do.
     fn run(&mut self, pass: PassId, job: Job) {
         let viewed = self.state.pod.clone();
-        let (known_away, ahead, asked) = match &job.resize {
-            ResizeDecision::Write(grant) => (grant.is_written_ahead(), false, grant.is_written_ahead()),
-            ResizeDecision::Patch(patch) => (false, patch.ahead, true),
+        let (known_away, ahead, reads, asked) = match &job.resize {
+            ResizeDecision::Write(grant) => (grant.is_written_ahead(), false, false, grant.is_written_ahead()),
+            ResizeDecision::Patch(patch) => (false, patch.ahead, patch.reads_first, true),
             other => panic!("{other:?}"),
         };
         let later = |why: &str| Outcome::Withheld(Withheld::SpecLater(why.to_owned()));
@@ -201,7 +201,7 @@ impl World {
             job.cause,
             Outcome::Applied,
         ));
-        let as_viewed = !ahead || self.server.metadata.generation == viewed.metadata.generation;
+        let as_viewed = !reads || self.server.metadata.generation == viewed.metadata.generation;
         // Containers that are not in the patch stay.
         let patched: Vec<_> = match &job.resize {
             ResizeDecision::Patch(patch) => patch.changes.iter(),
@@ -215,10 +215,14 @@ impl World {
             _ => None,
         })
         .collect();
+        // A request that reads first fails before the patch, or with it.
+        let (mut sent, mut denied) = (as_viewed && !known_away, false);
         if let (true, Some(silent)) = (asked && !known_away, self.fails) {
             self.fails = None;
             if std::mem::take(&mut self.carries_out) && as_viewed {
                 self.server = changed(&self.server, &patched);
+            } else if reads && silent {
+                sent = false;
             }
             let reason = "failed".to_owned();
             done.record.outcome = match silent || ahead {
@@ -230,9 +234,10 @@ impl World {
                 self.server = changed(&self.server, &patched);
             }
             done.record.outcome = later("away");
-        } else if asked && ahead && self.server.metadata.generation != viewed.metadata.generation {
+        } else if asked && !as_viewed {
             done.record.outcome = later("changed");
         } else if asked && self.denies {
+            denied = true;
             let reason = "a quota".to_owned();
             done.api.denied = Some(reason.clone());
             done.record.outcome = Outcome::Refused(reason);
@@ -244,9 +249,9 @@ impl World {
                 held: viewed.requirements(),
             });
         }
+        done.api.unanswered = (!patched.is_empty()).then_some(sent && !denied);
         done.api.retry_after = matches!(done.record.outcome, Outcome::Withheld(_)).then_some(Duration::from_secs(5));
         // What is denied is taken back at every level.
-        let denied = done.api.denied.is_some();
         self.kernel = limit(&if denied {
             viewed.requirements()
         } else {

@@ -155,6 +155,7 @@ impl PodState {
         } else if api.asked.is_some() || outcome.holds() && api.retry_after.is_none() {
             self.resize.catch_up();
         }
+        self.resize.end_pass(api.unanswered);
         if let Some(accepted) = api.asked {
             if outcome.is_kept() {
                 self.accept_temporary(&accepted);

@@ -27,7 +27,7 @@ fn ours_beside_others() -> impl Strategy<Value = Happening> {
 
 proptest! {
     #[test]
-    fn what_may_have_been_carried_out_is_ours_and_never_the_pods_own(happenings in vec(ours(), 0..16)) {
+    fn what_may_have_been_carried_out_is_ours_and_never_the_pods_own(happenings in vec(ours(), 0..40)) {
         let mut world = World::new(false);
         let mut own = world.server.requirements();
         for happening in &happenings {
@@ -62,7 +62,7 @@ proptest! {
 proptest! {
     #[test]
     fn what_somebody_else_gives_one_container_leaves_nothing_of_ours_in_another(
-        happenings in vec(ours_beside_others(), 0..16),
+        happenings in vec(ours_beside_others(), 0..40),
     ) {
         let mut world = World::new(false);
         let mut own = AT_FIRST;
@@ -86,6 +86,44 @@ proptest! {
         world.recover();
         prop_assert_eq!(limit(&world.server.requirements()), own, "{:?}", world.state);
         prop_assert!(world.state.desired.temporary.is_empty(), "{:?}", world.state);
+    }
+}
+
+#[test]
+fn a_patch_that_was_carried_out_without_an_answer_is_known_however_many_follow() {
+    for follow in [1, 9, 60] {
+        let mut world = World::new(false);
+        world.happen(&Happening::Fails {
+            carries_out: true,
+            silent: true,
+        });
+        world.happen(&Happening::Recommends { mib: [90, 90] });
+        world.passes(true);
+        for number in 0..follow {
+            world.happen(&Happening::Fails {
+                carries_out: false,
+                silent: number % 2 == 0,
+            });
+            world.happen(&Happening::Recommends { mib: [91 + number, 90] });
+            world.passes(true);
+            world.now.instant += Duration::from_secs(20);
+            world.apply(PodInput::TimePassed);
+            world.passes(true);
+            assert_eq!(limit(&world.server.requirements()), 180);
+            let prepared = world.state.resize.prepared.as_ref();
+            assert_eq!(
+                prepared.map(|prepared| (limit(&prepared.targets), prepared.earlier.len())),
+                Some((180, 0))
+            );
+        }
+        world.recover();
+        assert_eq!(
+            limit(&world.server.requirements()),
+            2 * (90 + follow),
+            "{:?}",
+            world.state
+        );
+        assert_eq!(world.lost, 0);
     }
 }
 

@@ -1,23 +1,11 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::reconcile::desired::Recommended;
-use crate::reconcile::overrides::Override;
-use crate::sources::parse_manifests;
 
 const MIB: u64 = 1 << 20;
 
-const POD: &str = "
-kind: Pod
-metadata: {name: web}
-spec:
-  containers:
-  - {name: app, resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 200m, memory: 128Mi}}}
-  - {name: same, resources: {requests: {memory: 64Mi}, limits: {memory: 64Mi}}}
-";
-
 fn pod() -> Pod {
-    Pod::clone(&parse_manifests("test", POD).unwrap().view.pods[0])
+    tests::pod_with("{name: same, resources: {requests: {memory: 64Mi}, limits: {memory: 64Mi}}}")
 }
 
 fn grown(container: &str, from: u64, to: u64) -> TemporaryLimit {

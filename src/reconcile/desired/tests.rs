@@ -2,17 +2,23 @@ use super::*;
 use crate::model::{Bytes, MilliCpu};
 use crate::sources::parse_manifests;
 
-const POD: &str = "
+/// A pod of `app` and this container.
+pub(super) fn pod_with(container: &str) -> Pod {
+    let pod = format!(
+        "
 kind: Pod
-metadata: {name: web}
+metadata: {{name: web}}
 spec:
   containers:
-  - {name: app, resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 200m, memory: 128Mi}}}
-  - {name: side, resources: {requests: {cpu: 10m}}}
-";
+  - {{name: app, resources: {{requests: {{cpu: 100m, memory: 64Mi}}, limits: {{cpu: 200m, memory: 128Mi}}}}}}
+  - {container}
+"
+    );
+    Pod::clone(&parse_manifests("test", &pod).unwrap().view.pods[0])
+}
 
 fn pod() -> Pod {
-    Pod::clone(&parse_manifests("test", POD).unwrap().view.pods[0])
+    pod_with("{name: side, resources: {requests: {cpu: 10m}}}")
 }
 
 fn values(name: &str, list: &str) -> Vec<NamedRequirements> {

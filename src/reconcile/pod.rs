@@ -255,7 +255,7 @@ impl PodState {
     /// The effects that update every copy after the state changed from `before`.
     fn derived_from(&self, before: &Self) -> Vec<Effect> {
         let mut effects = Vec::new();
-        if before.known_to_file() != self.known_to_file() {
+        if before.saved() != self.saved() {
             effects.push(Effect::SaveState);
         }
         self.derive_least_limits(before, &mut effects);
@@ -272,13 +272,6 @@ impl PodState {
             effects.push(Effect::WatchShrink(watch));
         }
         effects
-    }
-
-    fn known_to_file(&self) -> Option<impl PartialEq + '_> {
-        let undone = (&self.shrink.backoffs, &self.growth.pauses, &self.growth.evidence_at);
-        let waits = &self.decision.canary.waits;
-        let saved = (&self.identity, &self.pod, &self.desired, &self.resize, undone, waits);
-        self.is_saved().then_some(saved)
     }
 
     fn known_to_guard(&self) -> impl PartialEq + '_ {
@@ -481,14 +474,12 @@ impl PodState {
         ended.chain(self.trouble).max()
     }
 
-    fn is_saved(&self) -> bool {
-        let waits = self.decision.canary.waits.is_some();
-        !self.desired.is_empty() || !self.growth.pauses.is_empty() || !self.growth.evidence_at.is_empty() || waits
-    }
-
     /// The part of the state that survives a restart, if there is one.
     pub(crate) fn saved(&self) -> Option<SavedPod> {
-        let pod = self.identity.clone().filter(|_| self.is_saved())?;
+        let growth = &self.growth;
+        let is_growth_bound = !growth.pauses.is_empty() || !growth.evidence_at.is_empty();
+        let is_saved = !self.desired.is_empty() || is_growth_bound || self.decision.canary.waits.is_some();
+        let pod = self.identity.clone().filter(|_| is_saved)?;
         Some(SavedPod {
             pod,
             described: Some(Arc::clone(&self.pod)),
@@ -497,8 +488,8 @@ impl PodState {
                 resize: self.resize.clone(),
             },
             failed_shrinks: self.shrink.backoffs.clone(),
-            pauses: self.growth.pauses.clone(),
-            evidence_at: self.growth.evidence_at.clone(),
+            pauses: growth.pauses.clone(),
+            evidence_at: growth.evidence_at.clone(),
             waits: self.decision.canary.waits.clone(),
         })
     }

@@ -153,12 +153,6 @@ impl ShrinkState {
         self.seen.clear();
         self.watched.take_if(|_| !earlier.zip(live).is_some_and(same));
     }
-
-    /// Forgets everything about earlier cgroups of the pod.
-    pub(crate) fn start_over(&mut self) {
-        self.seen.clear();
-        self.watched = None;
-    }
 }
 
 #[cfg(test)]

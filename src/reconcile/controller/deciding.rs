@@ -170,10 +170,8 @@ impl Controller {
         }
         for (key, pod) in &described {
             let reason = self.pods.get(key).map(|state| state.decision.reason);
-            match reason {
-                Some(_) => self.apply(key, PodInput::Described(Arc::clone(pod))),
-                None => self.pods.add(pod),
-            }
+            self.pods.add(pod);
+            self.apply(key, PodInput::Described(Arc::clone(pod)));
             self.decide_one(key, &decide);
             if let Some(state) = self.pods.get(key).filter(|state| Some(state.decision.reason) != reason) {
                 let decisions = &self.publisher.metrics.decisions;

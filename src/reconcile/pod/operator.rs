@@ -96,7 +96,6 @@ impl PodState {
     /// The pod has no containers on this node any more: refuses every request that waits.
     pub(super) fn stop_running(&mut self, effects: &mut Effects) {
         self.work.pending = None;
-        self.shrink.start_over();
         let waiting: Vec<RequestId> = self.work.requests().collect();
         self.work.queued.clear();
         if let Some(before) = self.work.request.take().and_then(|request| request.before) {

@@ -87,7 +87,7 @@ fn a_watch_that_was_overtaken_says_nothing_any_more() {
 #[test]
 fn a_kill_that_ended_what_was_watched_is_blamed_once() {
     let mut shrink_state = lowered(8, &[container("app"), Target::Pod]);
-    shrink_state.start_over();
+    shrink_state.live_changed(None, None);
     assert!(matches!(
         shrink_state.killed(&container("app"), at(0)),
         Some(Err(why)) if why.starts_with("container app: 1 processes were killed")

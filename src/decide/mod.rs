@@ -159,7 +159,7 @@ impl Options {
 }
 
 /// What one pod's containers should have, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PodDecision {
     /// The topmost known workload above the pod, or the pod itself.
     pub workload: TargetRef,
@@ -196,14 +196,8 @@ impl PodDecision {
     fn new(pod: &Pod, reason: Reason) -> Self {
         Self {
             workload: matching::declared_workload(pod),
-            vpa: None,
             reason,
-            containers: Vec::new(),
-            without_restart: None,
-            notes: Vec::new(),
-            ceilings: Vec::new(),
-            boosts: Boosts::default(),
-            canary: Canary::default(),
+            ..Self::default()
         }
     }
 

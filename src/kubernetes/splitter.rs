@@ -16,9 +16,10 @@ pub(super) const LEFT_OUT: &str = "(left out: longer than 8192 bytes)";
 pub(super) const LARGEST_OBJECT: usize = 1 << 20;
 
 /// The layout of an answer: the depth of its objects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Layout {
     /// Objects one after the other: a watch, or one object.
+    #[default]
     Objects = 0,
     /// Objects in the array of an enclosing object: a list.
     List = 2,
@@ -34,7 +35,7 @@ pub(super) enum RawObject {
     Envelope(Vec<u8>),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Splitter {
     layout: Layout,
     /// The text outside of objects: of a list, beside its objects.
@@ -55,15 +56,10 @@ struct Text {
 }
 
 impl Splitter {
-    pub(super) const fn new(layout: Layout) -> Self {
+    pub(super) fn new(layout: Layout) -> Self {
         Self {
             layout,
-            envelope: Vec::new(),
-            object: None,
-            depth: 0,
-            is_among_items: false,
-            string: None,
-            ready: VecDeque::new(),
+            ..Self::default()
         }
     }
 

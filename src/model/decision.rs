@@ -28,6 +28,13 @@ macro_rules! reasons {
             $(#[doc = $meaning] $name,)*
         }
 
+        impl Default for Reason {
+            /// Nothing is decided yet.
+            fn default() -> Self {
+                Self::SourcesSilent
+            }
+        }
+
         impl Reason {
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 

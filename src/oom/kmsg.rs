@@ -41,7 +41,7 @@ const TRY_AGAIN: Duration = Duration::from_secs(60);
 const AT_ONCE: usize = 1024;
 
 /// The id of a boot of the machine: `/proc/sys/kernel/random/boot_id`.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct BootId(pub String);
 
@@ -57,10 +57,11 @@ impl BootId {
 }
 
 /// Whether the kernel logged an event while this agent read the log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Origin {
     Live,
     /// The event was in the log before the reader reached the end for the first time.
+    #[default]
     Replayed,
 }
 
@@ -274,7 +275,7 @@ enum Attempt {
 }
 
 /// The position in the log.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Tracker {
     /// An earlier agent reported everything up to this record.
     reported: Option<u64>,
@@ -292,12 +293,7 @@ impl Tracker {
     fn new(reported: Option<u64>) -> Self {
         Self {
             reported,
-            origin: Origin::Replayed,
-            waited: false,
-            clock: LogClock::default(),
-            assembler: Assembler::default(),
-            parser: Parser::default(),
-            numbers: LineNumbers::default(),
+            ..Self::default()
         }
     }
 

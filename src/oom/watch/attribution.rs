@@ -36,7 +36,7 @@ pub(super) struct SweepTimes {
 }
 
 /// The unreported kills, and the kills of earlier reports.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Attribution {
     node: String,
     /// Whether an earlier agent left a checkpoint. Without one, this agent ignores everything from before its start.
@@ -72,14 +72,7 @@ impl Attribution {
             checkpoint,
             // The next agent has to know that this one ran.
             unsaved: true,
-            tree: None,
-            swept: None,
-            namespaced: false,
-            names: PodNames::default(),
-            own_writes: OwnWrites::default(),
-            pending: Vec::new(),
-            listed: Vec::new(),
-            reports: Vec::new(),
+            ..Self::default()
         }
     }
 

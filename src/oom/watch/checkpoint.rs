@@ -18,7 +18,7 @@ use crate::oom::report::Role;
 const VERSION: u32 = 1;
 
 /// The reported kills of a boot.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Checkpoint {
     pub(super) version: u32,
@@ -44,10 +44,7 @@ impl Checkpoint {
             version: VERSION,
             boot,
             log_from,
-            records: Records::default(),
-            doubted: Vec::new(),
-            counters: Vec::new(),
-            reported_by_counter: Vec::new(),
+            ..Self::default()
         }
     }
 

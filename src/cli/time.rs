@@ -4,23 +4,16 @@ use std::time::Duration;
 
 use jiff::{Span, SpanRelativeTo, Timestamp};
 
-use crate::model::micros;
-
-/// The life of an override. Without a duration the override holds until an operator releases it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ttl(pub(super) Option<Duration>);
-
-impl std::str::FromStr for Ttl {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        if text == "0" {
-            return Ok(Self(None));
+/// The life of an override. Zero, written as `0`, means that the override holds until an operator releases it.
+///
+/// Errors: the text is neither `0` nor a duration of a microsecond at least.
+pub(super) fn ttl(text: &str) -> Result<Duration, String> {
+    match duration(text) {
+        _ if text == "0" => Ok(Duration::ZERO),
+        Ok(short) if short.as_micros() == 0 => {
+            Err("too short: write 0 to hold the values until they are released".to_owned())
         }
-        match duration(text)? {
-            duration if duration.as_micros() > 0 => Ok(Self(Some(duration))),
-            _ => Err("too short: write 0 to hold the values until they are released".to_owned()),
-        }
+        read => read,
     }
 }
 
@@ -35,13 +28,6 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         format!("{text:?} is not a duration: write a number with a unit, such as 90s, 30m, 1h30m or 7d")
     })?;
     Duration::try_from(duration).map_err(|_negative| format!("{text:?} is in the past"))
-}
-
-impl Ttl {
-    /// Microseconds, as in the protocol; saturated far beyond the longest time that the agent accepts.
-    pub(super) fn micros(self) -> Option<u64> {
-        self.0.map(micros)
-    }
 }
 
 /// A duration in microseconds, in the unit that suits it; a dash for none.
@@ -94,11 +80,11 @@ mod tests {
             ("PT30M", 1800),
             ("7d", 7 * 86_400),
         ] {
-            assert_eq!(text.parse(), Ok(Ttl(Some(Duration::from_secs(seconds)))), "{text}");
+            assert_eq!(ttl(text), Ok(Duration::from_secs(seconds)), "{text}");
         }
-        assert_eq!("0".parse(), Ok(Ttl(None)));
+        assert_eq!(ttl("0"), Ok(Duration::ZERO));
         for text in ["", "30", "m", "-30m", "0s", "1ns", "soon", "1mo", "9999999999999d"] {
-            assert!(text.parse::<Ttl>().is_err(), "{text}");
+            assert!(ttl(text).is_err(), "{text}");
         }
     }
 

@@ -2,14 +2,17 @@
 
 mod requested;
 
+use std::time::Duration;
+
 use anyhow::anyhow;
 use clap::Args;
 
 use self::requested::RequestedResources;
 use super::output::{Format, Output};
-use super::time::{Ttl, coarse};
+use super::time::{coarse, ttl};
 use super::{Failure, agent::Agent, change, results, results::PodSelection};
 use crate::control::proto::{Change, ContainerValues, ReleaseRequest, ResizeRequest};
+use crate::model::micros;
 
 /// Sets containers' requests and limits by hand; they win over the VPA until their time is over
 #[derive(Debug, Args)]
@@ -19,8 +22,8 @@ pub(super) struct Arguments {
     #[command(flatten)]
     requested: RequestedResources,
     /// How long the values hold, such as 90s, 30m or 1h30m; 0, with --force, is until they are released
-    #[arg(long, value_name = "DURATION", default_value = "30m")]
-    ttl: Ttl,
+    #[arg(long, value_name = "DURATION", default_value = "30m", value_parser = ttl)]
+    ttl: Duration,
     /// Confirms --ttl 0
     #[arg(long)]
     force: bool,
@@ -38,7 +41,7 @@ pub(super) struct Arguments {
 ///
 /// Errors: the arguments contradict each other, or the agent does not answer, refuses or fails.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
-    if arguments.ttl == Ttl(None) && !arguments.force {
+    if arguments.ttl.is_zero() && !arguments.force {
         return Err(Failure::usage(anyhow!(
             "--ttl 0 holds the values until an operator releases them: add --force if that is meant, or give a time such as --ttl 2h"
         )));
@@ -53,7 +56,7 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
         selector,
         namespace,
         containers: containers.collect(),
-        ttl_us: arguments.ttl.micros(),
+        ttl_us: Some(micros(arguments.ttl)).filter(|ttl| *ttl > 0),
         reason: arguments.reason.clone(),
         dry_run: arguments.dry_run,
     };
@@ -66,13 +69,10 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
 
 fn what_next(change: &Change, arguments: &Arguments) -> String {
     let pod = change::pod(change);
-    match arguments.ttl.0 {
+    match coarse(arguments.ttl) {
         _ if arguments.dry_run => "nothing was written: leave --dry-run out to do it\n".to_owned(),
-        Some(time) => {
-            let time = coarse(time);
-            format!("holds for {time}; `vscalectl release {pod}` ends it earlier\n")
-        }
-        None => format!("holds until `vscalectl release {pod}`\n"),
+        _ if arguments.ttl.is_zero() => format!("holds until `vscalectl release {pod}`\n"),
+        time => format!("holds for {time}; `vscalectl release {pod}` ends it earlier\n"),
     }
 }
 

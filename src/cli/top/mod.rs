@@ -16,7 +16,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::output::{Format, Output, optional};
-use super::time::Ttl;
+use super::time::ttl;
 use super::{Failure, agent::Agent, table};
 use state::{Node, PodLine};
 use view::View;
@@ -36,10 +36,8 @@ pub(super) struct Arguments {
 
 fn interval(text: &str) -> Result<Duration, String> {
     let allowed = Duration::from_millis(100)..=Duration::from_secs(3600);
-    let Ttl(interval) = text.parse()?;
-    interval
-        .filter(|interval| allowed.contains(interval))
-        .ok_or_else(|| format!("{text:?}: allowed are 100ms to 1h"))
+    let interval = Some(ttl(text)?).filter(|interval| allowed.contains(interval));
+    interval.ok_or_else(|| format!("{text:?}: allowed are 100ms to 1h"))
 }
 
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {

@@ -95,7 +95,7 @@ impl Slot {
         node.reap();
         let granted = self.granted(api, container);
         node.run_container(&mut self.pod, container, start_amounts(granted));
-        self.restarted(node, api, container, granted);
+        self.restarted(node, api, container);
     }
 
     /// The amounts that the kubelet has granted a container.
@@ -103,20 +103,21 @@ impl Slot {
         let object = api.get("pods", &self.pod.full_name()).unwrap();
         let statuses = object["status"]["containerStatuses"].as_array().unwrap();
         let status = statuses.iter().find(|status| status["name"] == container).unwrap();
-        Amounts::of(&serde_json::from_value(status["resources"].clone()).unwrap())
+        granted_in(status)
     }
 
-    /// Handles a restarted container: writes the granted amounts and updates the pod's status.
-    pub(super) fn restarted(&self, node: &BareNode, api: &ApiModel, container: &'static str, granted: Amounts) {
-        // The next writer completes values that the pod's cgroup does not permit now, as with a real kubelet.
+    /// Handles a restarted container: writes the granted amounts and updates the pod's status, with no sync of the
+    /// kubelet in between, which may have granted other amounts since the container started.
+    pub(super) fn restarted(&self, node: &BareNode, api: &ApiModel, container: &'static str) {
         let cgroup = &self.pod.containers[container].cgroup;
-        for setting in granted.settings(node.cgroups().version()).iter() {
-            node.cgroups().try_put(cgroup, setting);
-        }
         let id = format!("containerd://{}", self.pod.containers[container].id);
         api.change("pods", &self.pod.full_name(), |pod| {
             let statuses = pod["status"]["containerStatuses"].as_array_mut().unwrap();
             let status = statuses.iter_mut().find(|status| status["name"] == container).unwrap();
+            // The next writer completes values that the pod's cgroup does not permit now, as with a real kubelet.
+            for setting in granted_in(status).settings(node.cgroups().version()).iter() {
+                node.cgroups().try_put(cgroup, setting);
+            }
             status["containerID"] = id.into();
             status["restartCount"] = (status["restartCount"].as_u64().unwrap() + 1).into();
         });
@@ -156,6 +157,11 @@ impl Slot {
                 .zip(statuses)
                 .all(|(spec, status)| spec["resources"] == status["resources"])
     }
+}
+
+/// The granted amounts in a container's status.
+fn granted_in(status: &Value) -> Amounts {
+    Amounts::of(&serde_json::from_value(status["resources"].clone()).unwrap())
 }
 
 /// The amounts at a container's start: less cpu than any pod's cgroup permits.

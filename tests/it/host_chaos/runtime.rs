@@ -149,7 +149,7 @@ impl World {
         } = runtime;
         containerd.restart(pod, spec, index, *attempts).await;
         slot.pod.containers.insert(name, self.runtime.container(index, granted));
-        slot.restarted(&self.node, &self.api, name, granted);
+        slot.restarted(&self.node, &self.api, name);
     }
 
     /// Checks that the runtime has stored the resources of the spec.

@@ -25,12 +25,14 @@ impl World {
         let Some((process, before)) = self.growth.take() else {
             return;
         };
+        let pid = process.pid();
         drop(process);
         let cgroup = &self.slots[GUARDED].pod.containers[CONTAINERS[0]].cgroup;
         let killed = self.node.cgroups().oom_kills(cgroup) - before;
-        self.kills += usize::try_from(killed).unwrap();
+        assert!(killed < 2, "{killed} kills of one process");
         if killed > 0 {
-            self.note(&format!("{killed} killed while it took memory"));
+            self.killed.push(pid);
+            self.note(&format!("{pid} was killed while it took memory"));
         }
     }
 

@@ -54,7 +54,8 @@ pub(super) struct World {
     untouched: BTreeMap<CgroupPath, Settings>,
     victims: Vec<(Child, usize)>,
     last_kill: Option<Instant>,
-    pub(super) kills: usize,
+    /// The processes that the kernel has killed, by pid.
+    pub(super) killed: Vec<u32>,
     pub(super) crashes: BTreeMap<&'static str, u32>,
     /// The failpoint of the running agent.
     armed: Failpoint,
@@ -100,6 +101,9 @@ impl World {
             .with("--guard-node-budget", "100%")
             .with("--guard-quiet-period", "1s")
             .with_variables(clock.variables())
+            // The audit log shares the small disk with what must be saved.
+            .with("--audit-log-size", "64Ki")
+            .with("--audit-log-files", "2")
             .with("--report-grpc-endpoint", &receiver.address)
             .with("--report-grpc-max-backoff", "1s");
         let disk = Disk::mount(agent.state_directory());
@@ -117,7 +121,7 @@ impl World {
             untouched: BTreeMap::new(),
             victims: Vec::new(),
             last_kill: None,
-            kills: 0,
+            killed: Vec::new(),
             crashes: BTreeMap::new(),
             armed: None,
             link_returns: None,
@@ -465,18 +469,18 @@ impl World {
 
     /// Counts dead processes as kills. Returns whether other processes still live.
     pub(super) fn count_kills(&mut self) -> bool {
-        let before = self.victims.len();
+        let before = self.killed.len();
+        let killed = &mut self.killed;
         self.victims.retain_mut(|(child, _)| match child.try_wait().unwrap() {
             None => true,
             Some(status) => {
                 assert_eq!(status.signal(), Some(9), "not killed; is there swap?");
+                killed.push(child.id());
                 false
             }
         });
-        let dead = before - self.victims.len();
-        if dead > 0 {
-            self.kills += dead;
-            self.note(&format!("{} were killed for want of memory", self.kills));
+        if self.killed.len() > before {
+            self.note(&format!("{} were killed for want of memory", self.killed.len()));
         }
         !self.victims.is_empty()
     }
@@ -527,6 +531,12 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            for name in ["state.json", "kills.log"] {
+                let content = fs::read(self.directory.join(name)).unwrap_or_default();
+                println!("{name}:\n{}", String::from_utf8_lossy(&content));
+            }
+        }
         unmount_below(&self.directory);
     }
 }

@@ -94,6 +94,10 @@ impl Allocator {
         text.lines().next().and_then(|line| line.parse().ok()).unwrap_or(0)
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn lives(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }

@@ -113,22 +113,24 @@ async fn sync(shared: &Shared, node: &str, name: &str, delay: Duration) {
         ResizeResult::Infeasible(why) => Some(("Infeasible", (*why).to_owned())),
         ResizeResult::ByRoom | ResizeResult::Error(_) => lack_of_room(shared, node, name).map(|why| ("Deferred", why)),
     };
+    let read = || shared.store().find("pods", name).cloned();
+    let Some(pod) = read() else { return };
     if let Some((reason, message)) = refusal {
-        return write_status(shared, name, Some(("PodResizePending", reason, &message)), |_| {});
+        return write_status(shared, &pod, Some(("PodResizePending", reason, &message)), |_| {});
     }
-    write_status(shared, name, Some(("PodResizeInProgress", "", "")), |pod| {
+    write_status(shared, &pod, Some(("PodResizeInProgress", "", "")), |pod| {
         report(pod, "allocatedResources");
     });
     tokio::time::sleep(delay).await;
+    let Some(pod) = read() else { return };
     if let ResizeResult::Error(why) = result {
-        return write_status(shared, name, Some(("PodResizeInProgress", "Error", why)), |_| {});
+        return write_status(shared, &pod, Some(("PodResizeInProgress", "Error", why)), |_| {});
     }
-    let pod = shared.store().find("pods", name).cloned();
     let writes = shared.kubelet.lock().unwrap().writes.clone();
-    if let (Some(pod), Some(writes)) = (pod, writes) {
-        writes(&serde_json::from_value(pod).unwrap());
+    if let Some(writes) = writes {
+        writes(&serde_json::from_value(pod.clone()).unwrap());
     }
-    write_status(shared, name, None, |pod| report(pod, "resources"));
+    write_status(shared, &pod, None, |pod| report(pod, "resources"));
 }
 
 /// Copies the amounts of the spec into the containers' statuses.
@@ -158,12 +160,10 @@ fn report(pod: &mut Value, field: &str) {
     }
 }
 
-/// Writes the status if that changes it. The status refers to the spec that the kubelet read.
-fn write_status(shared: &Shared, name: &str, condition: Option<(&str, &str, &str)>, more: impl FnOnce(&mut Value)) {
-    let Some(old) = shared.store().find("pods", name).cloned() else {
-        return;
-    };
-    let mut pod = old.clone();
+/// Writes the status of the pod as the kubelet read it, if that changes the status. The next sync handles a pod that has
+/// changed since: the cgroups do not have the values of its new spec, or of its new containers, yet.
+fn write_status(shared: &Shared, read: &Value, condition: Option<(&str, &str, &str)>, more: impl FnOnce(&mut Value)) {
+    let mut pod = read.clone();
     more(&mut pod);
     let generation = pod["metadata"]["generation"].clone();
     let conditions = pod["status"]["conditions"].as_array().cloned().unwrap_or_default();
@@ -178,11 +178,9 @@ fn write_status(shared: &Shared, name: &str, condition: Option<(&str, &str, &str
     }
     pod["status"]["conditions"] = conditions.into();
     pod["status"]["observedGeneration"] = generation;
-    let unchanged = shared.store().find("pods", name) == Some(&pod);
-    if !unchanged {
+    if pod != *read && shared.store().find("pods", &full_name(read)) == Some(read) {
         shared.change(|store| {
-            // A change in the meantime is handled by the next sync.
-            if store.find("pods", name) == Some(&old) {
+            if store.find("pods", &full_name(read)) == Some(read) {
                 store.put("pods", pod);
             }
         });

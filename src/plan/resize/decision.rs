@@ -215,11 +215,7 @@ impl Grant {
     /// The patch waits. The cgroups get the granted amounts, with the limits that are kept or were grown. A pass in
     /// an emergency does only that.
     fn postponed(phase: &Phase, granted: Vec<NamedRequirements>, cause: &Cause, wait: Duration) -> Self {
-        let done = match cause {
-            Cause::FailedShrink { .. } => true,
-            Cause::Guard(_, resource, _) => *resource == Resource::Memory,
-            _ => false,
-        };
+        let done = matches!(cause, Cause::FailedShrink { .. } | Cause::Guard(_, Resource::Memory, _));
         let why = "a memory limit is being grown; the API server is asked once that is over";
         Self {
             targets: granted,

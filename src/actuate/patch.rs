@@ -79,6 +79,8 @@ pub type Saved = Shared<BoxFuture<'static, ()>>;
 pub struct ApiReport {
     /// The request that the API server has accepted.
     pub asked: Option<AcceptedResize>,
+    /// The amounts of a request that takes an accepted one back, and has no answer. Then `asked` is `None`.
+    pub taking_back: Option<Vec<NamedRequirements>>,
     /// The API server cannot resize any pod in place.
     pub unsupported: bool,
     /// How long to wait before the next request.
@@ -141,6 +143,7 @@ impl Pass {
             Err(error) => {
                 let why = format!("the API server did not take the request back: {error}");
                 self.done.record.outcome.add(&why);
+                (self.done.api.asked, self.done.api.taking_back) = (None, Some(held));
             }
         }
     }

@@ -160,13 +160,17 @@ impl DesiredState {
         if self.is_empty() {
             return None;
         }
-        let mut targets = self.without_temporary(pod);
+        Some(self.with_temporary(self.without_temporary(pod)))
+    }
+
+    /// Raises these amounts to the temporary limits.
+    pub(crate) fn with_temporary(&self, mut targets: Vec<NamedRequirements>) -> Vec<NamedRequirements> {
         for limit in &self.temporary {
             if let Some(target) = targets.iter_mut().find(|target| target.name == limit.container) {
                 target.resources.lift(limit.resource, limit.to);
             }
         }
-        Some(targets)
+        targets
     }
 
     /// The targets of every regular container, or else the amounts of the spec.
@@ -325,8 +329,7 @@ impl DesiredState {
 
 /// A container's limit in a list, in bytes or thousandths of a cpu.
 pub(crate) fn limit_in(list: &[NamedRequirements], container: &str, resource: Resource) -> Option<u64> {
-    let found = list.iter().find(|named| named.name == container)?;
-    found.resources.limits.get(resource)
+    NamedRequirements::find(list, container)?.limits.get(resource)
 }
 
 #[cfg(test)]

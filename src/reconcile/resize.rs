@@ -169,13 +169,10 @@ impl Resize {
             let Requirements { requests, limits } = &mut named.resources;
             for (number, resource) in Resource::ALL.into_iter().enumerate() {
                 if is_ours(number) && is_ours(number + Resource::ALL.len()) {
-                    let Requirements {
-                        requests: request,
-                        limits: limit,
-                    } = own.resources;
                     // No amount can be removed from the spec of a running pod.
-                    requests.set(resource, request.get(resource).or(requests.get(resource)));
-                    limits.set(resource, limit.get(resource).or(limits.get(resource)));
+                    let [request, limit] = own.resources.of(resource);
+                    requests.set(resource, request.or(requests.get(resource)));
+                    limits.set(resource, limit.or(limits.get(resource)));
                 }
             }
         }

@@ -48,13 +48,21 @@ impl PodState {
             effects.push(Effect::Decide);
             cause = Cause::AgentStarted;
             self.restore(saved, now);
-            if self.resize.written_ahead.is_some() {
-                self.yield_to_spec(effects);
-            }
         }
         if let Some(limits) = located.unsaved_limits {
             cause = Cause::AgentStarted;
             self.recover(limits, now);
+        }
+        if restored {
+            if let Some(prepared) = &mut self.resize.prepared {
+                // The earlier agent may have taken the patch back. That leaves limits in the spec that the guard had raised.
+                let held = self.desired.with_temporary(prepared.held.clone());
+                prepared.earlier.extend((held != prepared.held).then_some(held));
+            }
+            self.resize.recognise(&self.pod);
+            if self.resize.written_ahead.is_some() {
+                self.yield_to_spec(effects);
+            }
         }
         self.update_hooks(restored);
         if !self.desired.is_empty() {
@@ -99,7 +107,6 @@ impl PodState {
         };
         self.shrink.restore(saved.failed_shrinks, now.wall);
         self.resize = resize;
-        self.resize.recognise(&self.pod);
         self.desired = DesiredState { recommended, ..desired };
     }
 

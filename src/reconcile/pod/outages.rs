@@ -6,7 +6,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::guard::{GuardEvent, Guarded};
-use crate::model::{CgroupPath, Change, KubeletVersion, LiveContainer, Outcome, Reason, ResourceList, Withheld};
+use crate::model::{
+    CgroupPath, Change, KubeletVersion, LiveContainer, Outcome, Reason, Resource, ResourceList, Withheld,
+};
 use crate::plan::resize::{AcceptedResize, ResizeFacts};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::overrides::Override;
@@ -70,6 +72,21 @@ enum Happening {
     },
     /// It is the pod's turn to lower limits.
     MayLower,
+    /// The guard raises a limit after the API server accepted the next patch, so the pass takes the patch back.
+    Overtakes(Overtaking),
+}
+
+/// How a pass takes its patch back.
+#[derive(Debug, Clone, Copy)]
+struct Overtaking {
+    container: usize,
+    mib: u64,
+    /// Whether the API server carries out the second request.
+    carries_out: bool,
+    /// Whether the agent gets no answer.
+    silent: bool,
+    /// Whether the agent is killed before the pass ends.
+    killed: bool,
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
@@ -99,6 +116,8 @@ struct World {
     carries_out: bool,
     /// Whether the next request fails without an answer, or with one.
     fails: Option<bool>,
+    /// How the guard overtakes the next pass whose patch is accepted.
+    overtaking: Option<Overtaking>,
     passes: u64,
     requests: u64,
     lost: u32,
@@ -136,15 +155,16 @@ impl World {
             kernel: AT_FIRST,
             carries_out,
             fails: None,
+            overtaking: None,
             passes: 0,
             requests: 0,
             lost: 0,
         };
-        world.locate(None);
+        world.locate(None, None);
         world
     }
 
-    fn locate(&mut self, saved: Option<SavedPod>) {
+    fn locate(&mut self, saved: Option<SavedPod>, unsaved_limits: Option<BTreeMap<String, Bytes>>) {
         let path = CgroupPath::new("/kubepods/podu").unwrap();
         let containers = ["app", "side"].map(|name| {
             let container = LiveContainer {
@@ -165,7 +185,7 @@ impl World {
         self.apply(PodInput::Located(Box::new(Located {
             live: Some(Arc::new(live)),
             saved,
-            unsaved_limits: None,
+            unsaved_limits,
         })));
     }
 
@@ -248,6 +268,9 @@ impl World {
                 generation: self.server.metadata.generation,
                 held: viewed.requirements(),
             });
+            if let (Some(overtaking), ResizeDecision::Patch(patch)) = (self.overtaking.take(), &job.resize) {
+                return self.take_back(pass, done, overtaking, patch.held.clone());
+            }
         }
         done.api.unanswered = (!patched.is_empty()).then_some(sent && !denied);
         done.api.retry_after = matches!(done.record.outcome, Outcome::Withheld(_)).then_some(Duration::from_secs(5));
@@ -264,32 +287,86 @@ impl World {
         ));
     }
 
+    /// What follows when the guard raises a limit after the patch of a pass.
+    fn take_back(&mut self, pass: PassId, mut done: JobDone, how: Overtaking, mut held: Vec<NamedRequirements>) {
+        let to = how.mib * MIB;
+        held = self.state.desired.with_temporary(held);
+        held[how.container].resources.lift(Resource::Memory, to);
+        if how.carries_out || !how.silent {
+            self.server = changed(&self.server, &held);
+        }
+        if how.killed {
+            let container = held[how.container].name.clone();
+            return self.is_killed(Some(BTreeMap::from([(container, Bytes::new(to))])));
+        }
+        if how.silent {
+            (done.api.asked, done.api.taking_back) = (None, Some(held));
+        } else {
+            done.api.asked = Some(AcceptedResize {
+                targets: held.clone(),
+                generation: self.server.metadata.generation,
+                held,
+            });
+        }
+        done.record.outcome = Outcome::Interrupted("overtaken".to_owned());
+        self.apply(PodInput::PassEnded(
+            pass,
+            Box::new(done),
+            SignedDuration::from_secs(600),
+        ));
+        self.happen(&Happening::Grows {
+            container: how.container,
+            mib: how.mib,
+        });
+    }
+
+    /// Another agent follows, which finds these limits of the guard beside what is saved.
+    fn is_killed(&mut self, unsaved_limits: Option<BTreeMap<String, Bytes>>) {
+        let saved = self.state.saved();
+        // An agent that has an API server lists the pods first.
+        let pod = match self.away {
+            true => Arc::clone(&self.state.pod),
+            false => Arc::new(self.server.clone()),
+        };
+        let decision = PodDecision::undecided(&pod);
+        self.state = PodState::new(pod, decision);
+        self.locate(saved, unsaved_limits);
+    }
+
     /// Runs passes for as long as one is due. The first of an outage is begun before anybody knows of it.
     fn passes(&mut self, known: bool) {
         for _ in 0..10 {
-            if self.state.next_pass(self.now).is_none() {
+            if !self.begin_pass(known) {
                 return;
             }
-            self.passes += 1;
-            let facts = ResizeFacts {
-                accepted: self.state.resize.accepted.clone(),
-                room: None,
-                yields: ResourceList::default(),
-                kubelet: KubeletVersion::NEWEST,
-                failed: None,
-                too_early: None,
-                unreported: None,
-                away: (self.away && known).then(|| "away".to_owned()),
-                by_hand: self.state.desired.is_by_hand(),
-                ahead: self.state.resize.written_ahead.is_some(),
-                unanswered: self.state.resize.prepared.is_some(),
-            };
-            let (cause, targets) = self.state.next_pass(self.now).unwrap();
-            let resize = Box::new(facts.decide(&self.state.pod, &targets, cause));
-            let number = self.passes;
-            self.apply(PodInput::PassBegan(number, resize));
         }
         panic!("no end of passes: {:?}", self.state.work);
+    }
+
+    /// Runs the next pass, if one is due.
+    fn begin_pass(&mut self, known: bool) -> bool {
+        if self.state.next_pass(self.now).is_none() {
+            return false;
+        }
+        self.passes += 1;
+        let facts = ResizeFacts {
+            accepted: self.state.resize.accepted.clone(),
+            room: None,
+            yields: ResourceList::default(),
+            kubelet: KubeletVersion::NEWEST,
+            failed: None,
+            too_early: None,
+            unreported: None,
+            away: (self.away && known).then(|| "away".to_owned()),
+            by_hand: self.state.desired.is_by_hand(),
+            ahead: self.state.resize.written_ahead.is_some(),
+            unanswered: self.state.resize.prepared.is_some(),
+        };
+        let (cause, targets) = self.state.next_pass(self.now).unwrap();
+        let resize = Box::new(facts.decide(&self.state.pod, &targets, cause));
+        let number = self.passes;
+        self.apply(PodInput::PassBegan(number, resize));
+        true
     }
 
     fn report(&mut self, container: usize, event: GuardEvent) {
@@ -347,17 +424,7 @@ impl World {
                 targets[1].resources.limits.memory = Some(Bytes::new(mib * MIB));
                 self.server = changed(&self.server, &targets);
             }
-            Happening::AgentIsKilled => {
-                let saved = self.state.saved();
-                // An agent that has an API server lists the pods first.
-                let pod = match self.away {
-                    true => Arc::clone(&self.state.pod),
-                    false => Arc::new(self.server.clone()),
-                };
-                let decision = PodDecision::undecided(&pod);
-                self.state = PodState::new(pod, decision);
-                self.locate(saved);
-            }
+            Happening::AgentIsKilled => self.is_killed(None),
             Happening::FilesAreWritten => self.apply(PodInput::FilesWritten),
             Happening::AnswerIsLost => {
                 self.carries_out = true;
@@ -400,6 +467,7 @@ impl World {
             }
             Happening::MayLower if self.state.desired.is_empty() => {}
             Happening::MayLower => self.apply(PodInput::TurnGiven),
+            Happening::Overtakes(how) => self.overtaking = Some(*how),
         }
     }
 

@@ -163,6 +163,10 @@ impl PodState {
             (self.resize.accepted, self.resize.prepared) = (Some(accepted), None);
             self.drift.resize_accepted_at = Some(now.instant);
         }
+        if let (Some(held), Some(prepared)) = (api.taking_back, &mut self.resize.prepared) {
+            // The spec has the patch, or these amounts.
+            prepared.earlier.push(std::mem::replace(&mut prepared.targets, held));
+        }
         if self.takes_back_denied(&shrink.lowered, now.wall) {
             shrink.lowered.clear();
         }

@@ -168,3 +168,35 @@ fn an_agent_that_follows_a_killed_one_takes_a_limit_that_is_kept_for_none_of_the
     // Its first pass may run by now.
     assert_eq!(limit(&world.state.without_own_changes().requirements()), 178);
 }
+
+#[test]
+fn a_limit_that_overtook_a_patch_is_none_of_the_pods_own_whatever_became_of_taking_the_patch_back() {
+    for number in 0..8 {
+        let [carries_out, silent, killed] = [1, 2, 4].map(|bit| number & bit != 0);
+        let mut world = World::new(false);
+        world.happen(&Happening::Overtakes(Overtaking {
+            container: 0,
+            mib: 300,
+            carries_out,
+            silent,
+            killed,
+        }));
+        world.happen(&Happening::Recommends { mib: [60, 61] });
+        world.begin_pass(true);
+        // The next request is lost on its way.
+        world.away = true;
+        world.apply(PodInput::TimePassed);
+        world.passes(true);
+        world.away = false;
+        world.happen(&Happening::WatchBrings);
+        world.passes(true);
+        world.happen(&Happening::IsQuiet { container: 0 });
+        world.recover();
+        // What was lowered meanwhile waits for its turn.
+        world.happen(&Happening::MayLower);
+        world.recover();
+        let case = (carries_out, silent, killed);
+        assert_eq!(world.lost, 0, "{case:?}");
+        assert_eq!(limit(&world.server.requirements()), 120, "{case:?}: {:?}", world.state);
+    }
+}

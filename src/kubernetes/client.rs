@@ -322,12 +322,9 @@ fn roomiest(open: impl IntoIterator<Item = usize>) -> usize {
 }
 
 /// The problem of a connection that cannot be made, or broke: the innermost cause.
-fn broken(error: &dyn std::error::Error) -> Problem {
-    let mut innermost = error;
-    while let Some(source) = innermost.source() {
-        innermost = source;
-    }
-    Problem::Unreachable(innermost.to_string())
+fn broken(error: &(dyn std::error::Error + 'static)) -> Problem {
+    let innermost = anyhow::Chain::new(error).next_back();
+    Problem::Unreachable(innermost.unwrap_or(error).to_string())
 }
 
 /// Whole seconds; the API server gives no dates.

@@ -22,15 +22,13 @@ pub const PROTOCOL_VERSION: u32 = 1;
 const LONGEST: usize = 300;
 
 /// An error with its causes, bounded and printable: the receiver may have written part of it.
-fn in_words(error: &dyn Error) -> String {
+fn in_words(error: &(dyn Error + 'static)) -> String {
     let mut words = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
+    for cause in anyhow::Chain::new(error).skip(1) {
+        let text = cause.to_string();
         if !words.contains(&text) {
             words = format!("{words}: {text}");
         }
-        cause = error.source();
     }
     bounded(&words)
 }

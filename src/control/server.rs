@@ -7,17 +7,17 @@
 //! The changes for one watcher wait in a bounded channel. A watcher that reads too slowly loses the oldest ones and gets
 //! their number. The agent never waits for a watcher.
 
-use std::fmt;
 use std::future::{Future, ready};
-use std::pin::Pin;
+use std::mem::take;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::stream::{once, unfold};
-use futures::{Stream, StreamExt};
+use futures::StreamExt;
+use futures::stream::{BoxStream, once};
 use tokio::sync::broadcast::Receiver;
-use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_stream::wrappers::BroadcastStream;
+use tokio_stream::wrappers::errors::BroadcastStreamRecvError::Lagged;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
@@ -96,6 +96,7 @@ pub async fn serve(socket: ControlSocket, agent: impl Control, gate: &CallGate) 
 type RecordRefusal = dyn Fn(Caller, &'static str, &str) + Send + Sync;
 
 /// Admits every call at the socket: by [`read`](Self::read), [`change`](Self::change) or [`watch`](Self::watch).
+#[derive(derive_more::Debug)]
 pub struct CallGate {
     limits: Limits,
     calls: Arc<Semaphore>,
@@ -104,15 +105,8 @@ pub struct CallGate {
     logged_refusals: KeyedRateLimiter<u32>,
     changes: TaskTracker,
     stop: CancellationToken,
+    #[debug(skip)]
     record_refusal: Box<RecordRefusal>,
-}
-
-impl fmt::Debug for CallGate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallGate")
-            .field("limits", &self.limits)
-            .finish_non_exhaustive()
-    }
 }
 
 /// The permission for one call, until the call ends.
@@ -235,28 +229,23 @@ impl CallGate {
 }
 
 /// The stream of changes for one watcher.
-pub type Changes = Pin<Box<dyn Stream<Item = Result<Change, Status>> + Send>>;
+pub type Changes = BoxStream<'static, Result<Change, Status>>;
 
 /// The changes from now on. The stream ends with `UNAVAILABLE` when the agent stops, and then drops `guard`.
 fn changes<G: Send + 'static>(changes: Receiver<Arc<Change>>, stop: CancellationToken, guard: G) -> Changes {
-    let next = async |(mut changes, guard): (Receiver<Arc<Change>>, G)| {
-        let mut missed = 0;
-        loop {
-            match changes.recv().await {
-                Ok(change) => {
-                    let change = Change {
-                        missed,
-                        ..Change::clone(&change)
-                    };
-                    return Some((Ok(change), (changes, guard)));
-                }
-                Err(RecvError::Lagged(lost)) => missed += lost,
-                Err(RecvError::Closed) => return None,
-            }
-        }
-    };
+    let mut lost = 0;
+    let changes = BroadcastStream::new(changes).filter_map(move |next| {
+        let _guard = &guard;
+        let next = next.map_err(|Lagged(more)| lost += more).ok();
+        ready(next.map(|change| {
+            let missed = take(&mut lost);
+            Ok(Change {
+                missed,
+                ..Change::clone(&change)
+            })
+        }))
+    });
     let end = once(ready(Err(Status::unavailable("vscaled is stopping"))));
-    let changes = unfold((changes, guard), next);
     Box::pin(changes.take_until(stop.cancelled_owned()).chain(end))
 }
 

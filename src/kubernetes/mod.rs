@@ -7,7 +7,6 @@
 //!
 //! This module decides nothing, and repeats nothing without a pause.
 
-mod annotate;
 mod call;
 mod client;
 mod connect;
@@ -20,14 +19,13 @@ pub(crate) mod fuzz;
 mod health;
 pub mod metrics;
 mod object;
-mod resize;
+mod patch;
 mod splitter;
 
-pub use annotate::Annotations;
 pub use call::{Call, Kind, Verb};
 pub use client::ApiClient;
 pub use error::{ApiError, Problem, Status};
 pub use follow::{Followed, Follower, Timing, follow, follow_kubelet, kubelet_proto};
 pub use health::ApiHealth;
 pub use object::{Object, Share, strip_nulls};
-pub use resize::ApiResizer;
+pub use patch::{Annotations, ApiResizer};

@@ -1,7 +1,10 @@
-//! The `resize` subresource of pods: changes to requests and limits → a patch, and the API server's answer.
+//! Patches of pods' subresources: changes to requests and limits → `resize`, annotations → `status`, and the answers.
 //!
-//! A dry run before the first patch shows whether the API server has the subresource; its version does not.
+//! A dry run before the first patch of `resize` shows whether the API server has the subresource; its version does not. The API
+//! server takes annotations from a patch of the status and leaves the spec as it is. So the right to patch the status does not
+//! allow the agent to change what a pod runs.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 
 use serde_json::{Value, json};
@@ -10,7 +13,7 @@ use super::call::Call;
 use super::client::ApiClient;
 use super::error::{ApiError, Problem, Status};
 use crate::actuate::{PodResizer, ResizeError};
-use crate::model::objects::Pod;
+use crate::model::objects::{Pod, PodId};
 use crate::model::{Change, Step, Target};
 use crate::plan::resize;
 
@@ -128,10 +131,39 @@ fn resize_error(error: ApiError) -> ResizeError {
     }
 }
 
+/// The wanted annotations by name; none removes an annotation.
+pub type Annotations = BTreeMap<String, Option<String>>;
+
+impl ApiClient {
+    /// Sets and removes annotations of the pod with this UID in one patch, if the pod still exists. Does not change another pod
+    /// of the same name.
+    ///
+    /// Errors: [`ApiError`]; the annotations are unchanged, or the answer was lost.
+    pub async fn annotate(&self, pod: &PodId, annotations: &Annotations) -> Result<(), ApiError> {
+        let call = Call::patch_pod(&pod.namespace, &pod.name, "status");
+        match self.send::<Value>(&call, &annotating(&pod.uid, annotations)).await {
+            Err(error) if !error.problem.names_no_pod() => Err(error),
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+}
+
+/// The UID restricts the patch to this pod. Null removes an annotation.
+fn annotating(uid: &str, annotations: &Annotations) -> Value {
+    json!({"metadata": {"uid": uid, "annotations": annotations}})
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::model::{MilliCpu, Requirements, ResourceList};
+
+    #[test]
+    fn a_patch_names_the_pod_by_uid_and_nothing_but_the_annotations() {
+        let annotations = Annotations::from([("a.io/b".to_owned(), Some("{}".to_owned())), ("c/d".to_owned(), None)]);
+        let patch = json!({"metadata": {"uid": "u1", "annotations": {"a.io/b": "{}", "c/d": null}}});
+        assert_eq!(annotating("u1", &annotations), patch);
+    }
 
     #[test]
     fn a_patch_names_the_pod_by_uid_and_only_what_changes() {

@@ -13,7 +13,7 @@ use tonic::{Request, Response, Status};
 use super::doctor;
 use super::oom::Kills;
 use super::{explain, usage, view};
-use crate::actuate::{Job, preview};
+use crate::actuate::Job;
 use crate::config::RunArguments;
 use crate::control::{
     self, CallGate, Caller, Changes, Control, ControlError, Right, check_change, find_pod, proto, resize_values,
@@ -113,7 +113,6 @@ impl AgentBackend {
         let (Some(node), Some(targets)) = (snapshot.node, targets) else {
             return Err(not_running(&state.pod));
         };
-        let id = targets.bound.live().id.clone();
         let resize = snapshot.resize.map(|facts| {
             // The answer shows the steps of a pass that runs at once.
             let facts = ResizeFacts {
@@ -125,13 +124,12 @@ impl AgentBackend {
                 ..facts
             };
             let mut containers = targets.containers.clone();
-            node.least_limits.lift(&id.uid, &mut containers);
+            node.least_limits.lift(&targets.bound.live().id.uid, &mut containers);
             facts.decide(&state.pod, &containers, &cause)
         });
-        let mut job = Job::new(targets, cause.clone());
+        let mut job = Job::new(targets, cause);
         job.resize = resize.unwrap_or_default();
-        let steps = preview(node, job).await.map_err(ControlError::Refused)?;
-        Ok(view::planned(id, &cause, &steps))
+        view::planned(node, job).await.map_err(ControlError::Refused)
     }
 
     /// Changes one pod, or each pod that a selector fits.

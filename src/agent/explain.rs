@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use super::{usage, view};
+use super::view;
 use crate::actuate::{KnownFrom, Node, PodHandles, hook_problems, stored_specs};
 use crate::cgroup::CgroupError;
 use crate::cgroup::systemd::Unit;
@@ -85,7 +85,7 @@ fn amounts(snapshot: &PodSnapshot) -> Vec<proto::Amount> {
         };
         let rules = snapshot.state.decision.notes.iter().filter(is_about);
         let status = pod.container_status(name);
-        let bounds = snapshot.vpa.as_ref().and_then(|vpa| usage::recommendation(vpa, name));
+        let bounds = snapshot.vpa.as_ref().and_then(|vpa| vpa.recommendation_for(name));
         proto::Amount {
             container: name.to_owned(),
             resource: resource.to_string(),

@@ -22,7 +22,7 @@ use super::run::{connect, start_audit, start_sources};
 use super::state_directory::StateDirectory;
 use super::view;
 use crate::actuate::shrink::{self, Freezer, Lowering, Verdict};
-use crate::actuate::{Job, JobDone, Node, preview, reconcile};
+use crate::actuate::{Job, JobDone, Node, reconcile};
 use crate::config::Config;
 use crate::control::proto;
 use crate::kubernetes::ApiClient;
@@ -95,10 +95,8 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
             lowered.extend((!lower.is_empty()).then_some((results.len(), pod, lower)));
             results.push(result(pod.live(), Ok(view::change(&record))));
         } else {
-            let cause = job.cause.clone();
-            let steps = preview(Arc::clone(&restorer.node), job).await;
-            let change = steps.map(|steps| view::planned(id.clone(), &cause, &steps));
-            results.push(result(pod.live(), change));
+            let planned = view::planned(Arc::clone(&restorer.node), job).await;
+            results.push(result(pod.live(), planned));
         }
     }
     let unrestored = restorer.unrestored();
@@ -138,14 +136,11 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
     }
     let mut differ = Vec::new();
     for pod in &others {
-        let (id, mut job) = (&pod.live().id, job_for(pod, None));
+        let mut job = job_for(pod, None);
         job.targets.lift_undeclared = false;
-        let cause = job.cause.clone();
-        match preview(Arc::clone(&restorer.node), job).await {
-            Ok(steps) if steps.is_empty() => {
-                results.push(result(pod.live(), Ok(view::planned(id.clone(), &cause, &steps))));
-            }
-            Ok(_) | Err(_) => differ.push(id.to_string()),
+        match view::planned(Arc::clone(&restorer.node), job).await {
+            Ok(planned) if planned.steps.is_empty() => results.push(result(pod.live(), Ok(planned))),
+            Ok(_) | Err(_) => differ.push(pod.live().id.to_string()),
         }
     }
     if !differ.is_empty() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::actuate::{Node, PodHandles};
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::control::{ControlError, proto};
-use crate::model::objects::{ContainerRecommendation, VerticalPodAutoscaler};
+use crate::model::objects::VerticalPodAutoscaler;
 use crate::model::{Bytes, CpuQuota, LivePod, MilliCpu, Target, micros};
 use crate::oom::kmsg::monotonic;
 
@@ -74,20 +74,11 @@ fn usage(node: &Node, cgroup: &Cgroup) -> Result<proto::Usage, CgroupError> {
 fn recommend(pod: &mut proto::Pod, vpa: &VerticalPodAutoscaler) {
     pod.vpa_spec = Some(serde_json::json!(vpa.spec).to_string());
     for container in &mut pod.containers {
-        let bounds = recommendation(vpa, &container.name);
+        let bounds = vpa.recommendation_for(&container.name);
         container.recommendation = bounds.map(|bounds| proto::Recommendation {
             lower_bound: Some((&bounds.lower_bound).into()),
             target: Some((&bounds.target).into()),
             upper_bound: Some((&bounds.upper_bound).into()),
         });
     }
-}
-
-/// The recommendation of a VPA for one container.
-pub(super) fn recommendation<'a>(
-    vpa: &'a VerticalPodAutoscaler,
-    container: &str,
-) -> Option<&'a ContainerRecommendation> {
-    let mut all = vpa.status.recommendation.as_ref()?.container_recommendations.iter();
-    all.find(|bounds| bounds.container_name == container)
 }

@@ -1,10 +1,11 @@
-//! Converts the state of the controller to messages of the control protocol. Pure.
+//! Converts the state of the controller to messages of the control protocol. Only [`planned`] reads anything.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::actuate::Node;
+use crate::actuate::{Job, Node, preview};
 use crate::control::proto;
 use crate::model::objects::PodId;
 use crate::model::{
@@ -286,8 +287,12 @@ pub(super) fn change(record: &ChangeRecord) -> proto::Change {
 }
 
 /// The steps that a pass would do.
-pub(super) fn planned(pod: PodId, cause: &Cause, steps: &[StepRecord]) -> proto::Change {
-    proto::Change {
+///
+/// Errors: a sentence that names the unreadable file or the reason why there is no plan.
+pub(super) async fn planned(node: Arc<Node>, job: Job) -> Result<proto::Change, String> {
+    let (pod, cause) = (job.targets.bound.live().id.clone(), job.cause.clone());
+    let steps = preview(node, job).await?;
+    Ok(proto::Change {
         at: Timestamp::now().to_string(),
         namespace: pod.namespace,
         name: pod.name,
@@ -295,9 +300,9 @@ pub(super) fn planned(pod: PodId, cause: &Cause, steps: &[StepRecord]) -> proto:
         cause: cause.to_string(),
         outcome: "Planned".to_owned(),
         steps: steps.iter().map(step).collect(),
-        who: Some(who(cause)),
+        who: Some(who(&cause)),
         ..proto::Change::default()
-    }
+    })
 }
 
 /// The result for one of several pods.

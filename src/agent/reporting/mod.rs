@@ -172,9 +172,7 @@ fn controlling<'a>(view: &'a NodeView, pod: &Pod) -> Option<&'a VerticalPodAutos
 
 /// Whether `maxAllowed` or the recommender's own limit holds down the recommendation for a container's memory.
 fn is_pinned(vpa: &VerticalPodAutoscaler, container: &str) -> bool {
-    let recommended = vpa.status.recommendation.as_ref();
-    let mut recommended = recommended.into_iter().flat_map(|all| &all.container_recommendations);
-    let Some(recommended) = recommended.find(|one| one.container_name == container) else {
+    let Some(recommended) = vpa.recommendation_for(container) else {
         return false;
     };
     let memory = recommended.target.amount(Resource::Memory);

@@ -196,6 +196,12 @@ impl VerticalPodAutoscaler {
         policy.and_then(|policy| policy.update_mode).unwrap_or_default()
     }
 
+    /// The recommendation for one container.
+    pub fn recommendation_for(&self, container: &str) -> Option<&ContainerRecommendation> {
+        let mut all = self.status.recommendation.as_ref()?.container_recommendations.iter();
+        all.find(|one| one.container_name == container)
+    }
+
     /// Whether the VPA boosts containers of this name, by their own policy or for all.
     pub fn boosts(&self, container: &str) -> bool {
         self.startup_boosts(container).next().is_some()

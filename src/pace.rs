@@ -31,7 +31,12 @@ impl Backoff {
 
     /// The pause after one more failure. Where the server asked for a wait (`Retry-After`), the sum of both.
     pub fn next(&mut self, asked_for: Option<Duration>) -> Duration {
-        let pause = pause(self.first, self.longest, self.failures, asked_for, fraction());
+        self.next_at(asked_for, fraction())
+    }
+
+    /// Pure: the pause after one more failure, with a fraction from 0 to 1 to scatter it.
+    pub fn next_at(&mut self, asked_for: Option<Duration>, fraction: f64) -> Duration {
+        let pause = pause(self.first, self.longest, self.failures, asked_for, fraction);
         self.failures = self.failures.saturating_add(1);
         pause
     }
@@ -55,7 +60,7 @@ pub fn spread_window(pods: u64) -> Duration {
 }
 
 /// A number from 0 to 1 that differs from process to process and from call to call.
-fn fraction() -> f64 {
+pub fn fraction() -> f64 {
     // The standard library seeds each of these from the system's randomness and a counter.
     part(RandomState::new().hash_one(()))
 }

@@ -26,7 +26,7 @@ use crate::plan::resize::ResizeFacts;
 use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::controller::{Controller, Event, PodSnapshot, Reply, send};
 use crate::reconcile::overrides::Override;
-use crate::reconcile::pod::{PodState, not_running};
+use crate::reconcile::pod::{PodState, ended_early, not_running};
 use crate::reconcile::work::OperatorRequest;
 
 /// The service at the control socket.
@@ -63,8 +63,7 @@ impl AgentBackend {
             TrySendError::Full(_) => busy("the controller's queue is full; retry"),
             TrySendError::Closed(_) => busy("the agent is shutting down"),
         })?;
-        let gone = |_| busy("the pod or the agent ended before the request finished");
-        answer.await.map_err(gone)?
+        answer.await.map_err(|_| ended_early())?
     }
 
     /// The namespace and name of the pod that a caller names.

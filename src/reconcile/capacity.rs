@@ -7,7 +7,7 @@
 
 use crate::decide::StaticManagers;
 use crate::model::objects::{Node as NodeObject, Pod};
-use crate::model::{AskWhenFull, KubeletVersion, NamedRequirements, Resource, ResourceList};
+use crate::model::{AskWhenFull, KubeletVersion, NamedRequirements, PageSize, Resource, ResourceList};
 use crate::plan::{Capacity, NoRoom, NodeRequests, Room, larger, pod_requests, resize};
 
 use super::desired::{Recommended, limit_in};
@@ -28,6 +28,7 @@ pub(crate) struct NodeCapacity {
     pub(crate) ask_when_full: AskWhenFull,
     /// The resources that the kubelet assigns to pods for their lifetime.
     pub(crate) managers: StaticManagers,
+    pub(crate) page: PageSize,
     /// Whether a pod has come to request less since this value was made.
     pub(crate) freed: bool,
 }
@@ -48,6 +49,7 @@ impl NodeCapacity {
             patches,
             ask_when_full: AskWhenFull::default(),
             managers: StaticManagers::default(),
+            page: PageSize::KIB_4,
             freed: false,
         };
         capacity.requested = pods
@@ -123,7 +125,7 @@ impl NodeCapacity {
         check_assigned(pod, &values.values, self.managers)?;
         let before = state.desired.targets(pod).unwrap_or_else(|| pod.requirements());
         let mut wanted = state.desired.clone();
-        wanted.set_override(pod, values)?;
+        wanted.set_override(pod, values, self.page)?;
         let after = wanted.targets(pod).unwrap_or_default();
         let requests = self.requests_of(state);
         let room = Room {

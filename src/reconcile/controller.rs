@@ -24,14 +24,17 @@ use crate::guard::{self, Guard, GuardEvent, Guarded, Report, Watchlist};
 use crate::model::{Cause, ChangeRecord, HookEnd, Outcome, Resource, Target};
 use crate::observe::health::Heartbeat;
 use crate::oom::OomReport;
+use crate::pace::fraction;
 use crate::sources::NodeView;
 
 mod deciding;
+mod logging;
 mod node;
 mod passes;
 mod publishing;
 mod requests;
 
+use logging::log;
 pub(crate) use node::{Discovered, NodeFacts};
 pub(crate) use passes::{Passes, ResizeEndpoint};
 pub(crate) use publishing::{OBSERVING, Publisher};
@@ -99,6 +102,16 @@ pub(crate) struct GuardLink {
     pub(crate) least_limits: Arc<LeastLimits>,
     /// Whether the watched limits have changed since the last watch list.
     pub(crate) stale: bool,
+}
+
+impl Now {
+    pub(crate) fn read() -> Self {
+        Self {
+            wall: Timestamp::now(),
+            instant: std::time::Instant::now(),
+            fraction: fraction(),
+        }
+    }
 }
 
 impl Controller {
@@ -174,7 +187,7 @@ impl Controller {
         // After the passes: containers do not wait for the disk.
         self.store.save(self.pods.values().filter_map(PodState::saved));
         if !self.requests.ended.is_empty() {
-            tokio::spawn(self.requests.answer_once(self.store.saved(0)));
+            tokio::spawn(self.requests.answer_once(self.store.saved()));
         }
         self.publish(now);
     }
@@ -205,6 +218,7 @@ impl Controller {
             Event::View(None, problems) => self.take_source_problems(problems),
             Event::Config(config) => {
                 self.config = *config;
+                self.guard.stale = true;
                 self.next_sweep = self.next_sweep.min(Instant::now() + self.config.sweep_interval);
                 self.decide_all(Timestamp::now());
             }
@@ -244,7 +258,7 @@ impl Controller {
 
     fn carry_out(&mut self, key: &str, effect: Effect) {
         match effect {
-            Effect::SaveState => self.store.dirty = true,
+            Effect::SaveState => self.store.changed = true,
             Effect::WatchGuard => self.guard.stale = true,
             Effect::SetLeastLimits(limits) => self.guard.least_limits.set(limits),
             Effect::RunPass(pass, job) => self.run_pass(key, pass, job),
@@ -276,6 +290,7 @@ impl Controller {
                 let shrinks = &self.publisher.metrics.shrinks;
                 shrinks.get_or_create(&[("outcome", outcome)]).inc();
             }
+            Effect::Log(line) => log(key, line),
         }
     }
 
@@ -377,17 +392,15 @@ impl Controller {
 
     /// Forgets saved pods that no source describes, and the files of pods that are gone. Not before every source has answered.
     fn forget_saved(&mut self) {
-        self.store.dirty |= self.store.write_problem().is_some();
+        self.store.retry_failed();
         if !self.sources.seen {
             return;
         }
-        let before = self.store.restored.pods.len();
-        self.store.restored.pods.retain(|_, saved| {
+        self.store.retain(|id| {
             // The state of an earlier pod with the same name is not this pod's.
-            let state = self.pods.get(&saved.pod.to_string());
-            state.is_some_and(|state| state.pod.describes(&saved.pod))
+            let state = self.pods.get(&id.to_string());
+            state.is_some_and(|state| state.pod.describes(id))
         });
-        self.store.dirty |= self.store.restored.pods.len() != before;
         let found = &self.node.found;
         drop(self.store.limit_files.forget_all_but(|uid| found.may_have_cgroup(uid)));
     }

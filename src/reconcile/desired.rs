@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::overrides::{Override, check_names, check_result, overlay};
 use crate::model::objects::Pod;
-use crate::model::{Bytes, NamedRequirements, Resource, ResourceList};
+use crate::model::{Bytes, NamedRequirements, PageSize, Resource, ResourceList};
 use crate::plan::WriteScope;
 use crate::plan::resize;
 
@@ -195,11 +195,11 @@ impl DesiredState {
     /// Sets an override; the values of an earlier one stay where the new one has none.
     ///
     /// Errors: a sentence, when the pod could not run with the result. Nothing changes then.
-    pub(crate) fn set_override(&mut self, pod: &Pod, mut wanted: Override) -> Result<(), String> {
+    pub(crate) fn set_override(&mut self, pod: &Pod, mut wanted: Override, page: PageSize) -> Result<(), String> {
         check_names(pod, &wanted.values)?;
         wanted.values = overlay(self.override_values().to_vec(), &wanted.values);
         let result = overlay(self.base(pod), &wanted.values);
-        check_result(pod, &wanted.values, &result)?;
+        check_result(pod, &wanted.values, &result, page)?;
         self.remember_origin(pod);
         self.temporary
             .retain(|limit| limit_in(&wanted.values, &limit.container, limit.resource).is_none());

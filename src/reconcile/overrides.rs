@@ -3,10 +3,9 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::cgroup::page_size;
 use crate::decide::StaticManagers;
 use crate::model::objects::Pod;
-use crate::model::{MilliCpu, NamedRequirements, QosClass, Requirements, Resource, ResourceList};
+use crate::model::{MilliCpu, NamedRequirements, PageSize, QosClass, Requirements, Resource, ResourceList};
 use crate::plan::resize;
 
 /// The least cpu limit accepted from an operator: the kernel refuses quotas below 1000 µs in a period of 100 ms.
@@ -92,9 +91,11 @@ pub(crate) fn check_result(
     pod: &Pod,
     values: &[NamedRequirements],
     result: &[NamedRequirements],
+    page: PageSize,
 ) -> Result<(), String> {
     let is_set = |container: &&NamedRequirements| values.iter().any(|value| value.name == container.name);
-    result.iter().filter(is_set).try_for_each(check_container)?;
+    let mut set = result.iter().filter(is_set);
+    set.try_for_each(|container| check_container(container, page))?;
     if let Some((resource, wanted, allowed)) = pod.exceeded_by(result) {
         return Err(format!(
             "the containers would have {} of {resource}, and the pod's own spec.resources allow {}, which vscaled leaves as they \
@@ -117,7 +118,7 @@ pub(crate) fn check_result(
     ))
 }
 
-fn check_container(container: &NamedRequirements) -> Result<(), String> {
+fn check_container(container: &NamedRequirements, page: PageSize) -> Result<(), String> {
     let NamedRequirements { name, resources } = container;
     for resource in Resource::ALL {
         let Some(limit) = resources.limits.get(resource) else {
@@ -126,7 +127,7 @@ fn check_container(container: &NamedRequirements) -> Result<(), String> {
         let least = match resource {
             Resource::Cpu => LEAST_CPU.get(),
             // Below one page nothing can run at all.
-            Resource::Memory => page_size().get(),
+            Resource::Memory => page.get(),
         };
         let request = resources.requests.amount(resource);
         let [has, allowed, request_text] = [limit, least, request].map(|amount| resource.quantity(amount));

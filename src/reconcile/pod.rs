@@ -39,7 +39,7 @@ mod pods;
 
 pub(crate) use super::metrics::PodStatus;
 pub(crate) use located::Located;
-pub(crate) use operator::not_running;
+pub(crate) use operator::{ended_early, not_running};
 pub(crate) use pods::Pods;
 
 /// One moment, on the wall clock and on the monotonic clock.
@@ -47,19 +47,12 @@ pub(crate) use pods::Pods;
 pub(crate) struct Now {
     pub(crate) wall: Timestamp,
     pub(crate) instant: Instant,
-}
-
-impl Now {
-    pub(crate) fn read() -> Self {
-        Self {
-            wall: Timestamp::now(),
-            instant: Instant::now(),
-        }
-    }
+    /// From 0 to 1, another one at each moment: agents whose passes fail together do not retry together.
+    pub(crate) fraction: f64,
 }
 
 /// One pod of the node.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct PodState {
     /// The object as its source describes it.
     pub(crate) pod: Arc<Pod>,
@@ -129,6 +122,8 @@ pub(crate) struct GrowthState {
 pub(crate) enum PodInput {
     /// The source has a new object of the pod.
     Described(Arc<Pod>),
+    /// No source describes the pod any more. This is the last input.
+    Removed,
     /// `decide` has a new decision, which took this long.
     Decided(Box<PodDecision>, Duration),
     /// Bring the decision into force, for this cause and after this delay. The sentence says why the node has no room
@@ -204,6 +199,26 @@ pub(crate) enum Effect {
     Avoided(Avoided),
     /// Lower limits were kept, or undone.
     ShrinkEnded(ShrinkEnd),
+    Log(LogLine),
+}
+
+/// A line about the pod in the agent's log.
+#[derive(Debug)]
+pub(crate) enum LogLine {
+    /// The reason.
+    ChangeLost(String),
+    /// The peak use while the hook runs.
+    EvidenceLeft(Bytes),
+    /// The container, and the API server's denial.
+    Denied(String, String),
+    /// The container, and its limit.
+    LimitRecommended(String, u64),
+    /// The cause of the recommendation, and the refusal.
+    NoRoom(Cause, String),
+    /// The word for the outcome, the reason, and the wait before the retry.
+    PassFailed(&'static str, String, Duration),
+    Removed,
+    SpecChanged,
 }
 
 /// The moment of a transition, and its effects so far.
@@ -225,18 +240,7 @@ impl PodState {
         Self {
             pod,
             decision,
-            no_room: None,
-            unreadable: None,
-            desired: DesiredState::default(),
-            resize: Resize::default(),
-            live: None,
-            identity: None,
-            drift: DriftState::default(),
-            shrink: ShrinkState::default(),
-            growth: GrowthState::default(),
-            hooks: hooks::Hooks::default(),
-            trouble: None,
-            work: WorkItem::default(),
+            ..Self::default()
         }
     }
 
@@ -265,9 +269,8 @@ impl PodState {
         if before.known_to_guard() != self.known_to_guard() {
             effects.push(Effect::WatchGuard);
         }
-        let number = |state: &Self| state.shrink.watch().map(|(number, _)| number);
-        if number(before) != number(self) {
-            let watch = self.shrink.watch();
+        let watch = self.shrink.watch();
+        if before.shrink.watch().map(|(number, _)| number) != watch.map(|(number, _)| number) {
             let watch = watch.map(|(number, lowered)| (number, lowered.to_vec()));
             effects.push(Effect::WatchShrink(watch));
         }
@@ -296,12 +299,20 @@ impl PodState {
         let now = effects.now;
         match input {
             PodInput::Described(pod) => self.describe(pod, effects),
+            PodInput::Removed => self.remove(effects),
             PodInput::Decided(decision, took) => {
                 self.decision = *decision;
                 self.work.decided_in = took;
                 self.record_unreadable(effects);
+                if !self.growth.pauses.is_empty() {
+                    // A pause may be over.
+                    effects.push(Effect::WatchGuard);
+                }
             }
-            PodInput::Followed(refused, cause, delay) => self.follow(refused, cause, delay, now),
+            PodInput::Followed(refused, cause, delay) => {
+                self.follow(refused, cause, delay, now);
+                self.end_overtaken(effects);
+            }
             PodInput::StillNoRoom(cause) => self.record_no_room(cause, effects),
             PodInput::Located(located) => {
                 self.locate(*located, effects);
@@ -310,7 +321,7 @@ impl PodState {
             PodInput::PodLevelRead(low, repair) => self.take_pod_level(low, repair, effects),
             PodInput::PodLevelRaised(uid, raised) => self.take_raised_pod_level(&uid, *raised, effects),
             PodInput::FilesWritten => self.request_if(self.is_enforced(), Cause::Drift, false, now),
-            PodInput::TimePassed => self.time_passed(now),
+            PodInput::TimePassed => self.time_passed(effects),
             PodInput::Swept => {
                 self.request_if(self.is_enforced(), Cause::Sweep, self.drift.runtime_sync_pending, now);
             }
@@ -362,7 +373,8 @@ impl PodState {
         }
     }
 
-    fn time_passed(&mut self, now: Now) {
+    fn time_passed(&mut self, effects: &mut Effects) {
+        let now = effects.now;
         if self.work.retry_at.take_if(|at| *at <= now.instant).is_some() {
             let waits = self.drift.resize.waits_for_api_server();
             let cause = if waits { Cause::ApiServerReturned } else { Cause::Retry };
@@ -371,7 +383,7 @@ impl PodState {
         if self.desired.override_ends_at().is_some_and(|at| at <= now.wall) && self.desired.end_override() {
             self.restart(Cause::OverrideEnded, now);
         }
-        self.end_denied(now);
+        self.end_denied(effects);
         let is_recent = |at: Timestamp| now.wall.duration_since(at) < hooks::EVIDENCE_EVERY;
         self.growth.evidence_at.retain(|_, at| is_recent(*at));
         if self.shrink.take_due(now.wall) {
@@ -474,22 +486,21 @@ impl PodState {
         ended.chain(self.trouble).max()
     }
 
-    /// The part of the state that survives a restart, if there is one.
+    /// The part of the state that survives a restart, if there is one. [`Self::restore`] is the inverse.
     pub(crate) fn saved(&self) -> Option<SavedPod> {
-        let growth = &self.growth;
-        let is_growth_bound = !growth.pauses.is_empty() || !growth.evidence_at.is_empty();
-        let is_saved = !self.desired.is_empty() || is_growth_bound || self.decision.canary.waits.is_some();
-        let pod = self.identity.clone().filter(|_| is_saved)?;
+        let (pauses, evidence_at) = (&self.growth.pauses, &self.growth.evidence_at);
+        let waits = self.decision.canary.waits.is_some();
+        let is_saved = waits || !self.desired.is_empty() || !pauses.is_empty() || !evidence_at.is_empty();
         Some(SavedPod {
-            pod,
+            pod: self.identity.clone().filter(|_| is_saved)?,
             described: Some(Arc::clone(&self.pod)),
             state: SavedTargets {
                 desired: self.desired.clone(),
                 resize: self.resize.clone(),
             },
             failed_shrinks: self.shrink.backoffs.clone(),
-            pauses: growth.pauses.clone(),
-            evidence_at: growth.evidence_at.clone(),
+            pauses: pauses.clone(),
+            evidence_at: evidence_at.clone(),
             waits: self.decision.canary.waits.clone(),
         })
     }

@@ -171,8 +171,8 @@ fn failed(action: &str, path: &Path, error: &io::Error) -> Error {
 /// The state that survives a restart, as the controller keeps it, and the task that saves it.
 #[derive(Debug)]
 pub(crate) struct Store {
-    /// Whether the state has changed since the latest save.
-    pub(crate) dirty: bool,
+    /// Whether the content has changed since the latest save.
+    pub(crate) changed: bool,
     /// The saved pods of an earlier agent, without those that discovery has found.
     pub(crate) restored: Restored,
     /// The files that name the pods this agent has written to.
@@ -200,7 +200,7 @@ impl Store {
     pub(crate) fn start(file: StateFile, restored: Restored, limit_files: Arc<LimitFiles>) -> Self {
         let progress = watch::Sender::new(SaveProgress::default());
         Self {
-            dirty: false,
+            changed: false,
             restored,
             limit_files,
             task: tokio::spawn(write(Arc::new(file), progress.clone())),
@@ -208,9 +208,9 @@ impl Store {
         }
     }
 
-    /// Saves these pods beside those that discovery has not found yet, if the state has changed.
+    /// Saves these pods beside those that discovery has not found yet, if the content has changed.
     pub(crate) fn save(&mut self, pods: impl Iterator<Item = SavedPod>) {
-        if !std::mem::take(&mut self.dirty) {
+        if !std::mem::take(&mut self.changed) {
             return;
         }
         let mut saved = self.restored.pods.clone();
@@ -221,11 +221,11 @@ impl Store {
         });
     }
 
-    /// Waits until all content is saved or has failed to be, for [`LONGEST_SAVE_WAIT`] at most. `further` contents that
-    /// are still to come count, too.
-    pub(crate) fn saved(&self, further: u64) -> impl Future<Output = ()> + use<> {
+    /// Waits until all content is saved or has failed to be, for [`LONGEST_SAVE_WAIT`] at most. Content that
+    /// [`Self::save`] is still to take counts, too.
+    pub(crate) fn saved(&self) -> impl Future<Output = ()> + use<> {
         let mut progress = self.progress.subscribe();
-        let latest = progress.borrow().latest + further;
+        let latest = progress.borrow().latest + u64::from(self.changed);
         async move {
             let settled = progress.wait_for(|progress| progress.done >= latest);
             if tokio::time::timeout(LONGEST_SAVE_WAIT, settled).await.is_err() {
@@ -246,8 +246,21 @@ impl Store {
 
     /// Takes the saved state of this pod.
     pub(crate) fn take_saved(&mut self, id: &PodId) -> Option<SavedPod> {
-        let saved = self.restored.pods.get(&id.uid)?;
-        (saved.pod == *id).then(|| self.restored.pods.remove(&id.uid)).flatten()
+        let is_saved = self.restored.pods.get(&id.uid).is_some_and(|saved| saved.pod == *id);
+        self.changed |= is_saved;
+        is_saved.then(|| self.restored.pods.remove(&id.uid)).flatten()
+    }
+
+    /// Forgets the pods that discovery has not found and that do not stay.
+    pub(crate) fn retain(&mut self, stays: impl Fn(&PodId) -> bool) {
+        let before = self.restored.pods.len();
+        self.restored.pods.retain(|_, saved| stays(&saved.pod));
+        self.changed |= self.restored.pods.len() != before;
+    }
+
+    /// Has the content saved again if the latest save failed.
+    pub(crate) fn retry_failed(&mut self) {
+        self.changed |= self.write_problem().is_some();
     }
 
     /// Ends the task after the newest content.

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::desired::DesiredState;
 use super::overrides::Override;
+use super::pod::Now;
 use crate::model::Cause;
 use crate::pace::Backoff;
 use crate::plan::shrink::FailedShrinks;
@@ -121,10 +122,10 @@ impl WorkItem {
     }
 
     /// Notes a failed pass; returns the wait before the next one.
-    pub(super) fn back_off(&mut self, at_least: Option<Duration>, now: Instant) -> Duration {
+    pub(super) fn back_off(&mut self, at_least: Option<Duration>, now: Now) -> Duration {
         let backoff = self.backoff.get_or_insert(Backoff::new(FIRST_RETRY, LONGEST_RETRY));
-        let wait = backoff.next(at_least);
-        self.retry_at = Some(now + wait);
+        let wait = backoff.next_at(at_least, now.fraction);
+        self.retry_at = Some(now.instant + wait);
         wait
     }
 
@@ -199,7 +200,7 @@ mod tests {
 
     #[test]
     fn agents_whose_passes_fail_together_do_not_try_again_together() {
-        let wait = |_| WorkItem::default().back_off(Some(Duration::from_secs(7)), Instant::now());
+        let wait = |_| WorkItem::default().back_off(Some(Duration::from_secs(7)), Now::read());
         let waits: std::collections::BTreeSet<_> = (0..50).map(wait).collect();
         assert!(
             waits.len() > 40 && waits.iter().all(|wait| *wait > Duration::from_secs(7)),

@@ -111,6 +111,7 @@ fn node(own: ResourceList, other: ResourceList) -> NodeCapacity {
         kubelet: KubeletVersion::NEWEST,
         patches: false,
         ask_when_full: AskWhenFull::Never,
+        page: PageSize::KIB_4,
         managers: StaticManagers::default(),
         freed: false,
     }

@@ -122,8 +122,6 @@ impl Controller {
 
     /// Decides for every pod of the view, and brings the decisions into force. Pods that left the view are forgotten.
     pub(super) fn decide_all(&mut self, now: Timestamp) {
-        // A pause of growth may be over.
-        self.guard.stale = true;
         if !self.sources.seen {
             // No view is not the same as an empty view.
             return;
@@ -150,24 +148,11 @@ impl Controller {
             decide::decide_pod(pod, &index, now, &options, known)
         };
         let described = one_of_each_name(&view.pods, &self.node.found.inventory);
-        let is_same = |key: &str, state: &PodState| {
-            let pod = described.get(key);
-            pod.is_some_and(|pod| pod.cgroup_uid() == state.pod.cgroup_uid())
+        let is_gone = |state: &PodState| {
+            let pod = described.get(&state.pod.full_name());
+            pod.is_none_or(|pod| pod.cgroup_uid() != state.pod.cgroup_uid())
         };
-        for (key, state) in self.pods.retain(is_same) {
-            self.passes.shrink_watches.remove(&key);
-            self.files.forget(&key);
-            self.requests.drop_all(&state);
-            if let Some(id) = &state.identity {
-                self.guard.least_limits.set([(id.uid.clone(), BTreeMap::new())].into());
-            }
-            if !state.desired.is_empty() {
-                tracing::info!(
-                    pod = key,
-                    "no longer described by any source; its values are left as they are"
-                );
-            }
-        }
+        self.apply_to_all(self.pods.keys_of(is_gone), || PodInput::Removed);
         for (key, pod) in &described {
             let reason = self.pods.get(key).map(|state| state.decision.reason);
             self.pods.add(pod);

@@ -9,12 +9,12 @@ use tokio::sync::{mpsc, watch};
 use super::{Controller, Event};
 use crate::actuate::{Node, raise_pod_level};
 use crate::decide::StaticManagers;
-use crate::model::{BoundPod, Bytes, KubeletVersion, ResourceList, WeightFormula};
+use crate::model::{BoundPod, Bytes, KubeletVersion, PageSize, ResourceList, WeightFormula};
 use crate::observe::health::Latch;
 use crate::plan::LowPodLevel;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::inventory::Inventory;
-use crate::reconcile::pod::{Located, PodInput};
+use crate::reconcile::pod::{Located, PodInput, PodState};
 
 /// The result of one discovery.
 #[derive(Debug, Default)]
@@ -98,11 +98,9 @@ impl Controller {
         self.match_live();
         let repair = self.config.repair_pod_level && !self.config.observe_only;
         let found = &self.node.found.low_pod_levels;
-        let concerned = self.pods.iter().filter_map(|(key, state)| {
-            let low = state.live.as_ref().and_then(|live| found.get(&live.id.uid).copied());
-            (low.is_some() || state.drift.low_pod_level.is_some()).then(|| (key.clone(), low))
-        });
-        for (key, low) in concerned.collect::<Vec<_>>() {
+        let low = |state: &PodState| found.get(&state.live.as_ref()?.id.uid).copied();
+        let levels = self.pods.iter().map(|(key, state)| (key.clone(), low(state)));
+        for (key, low) in levels.collect::<Vec<_>>() {
             self.apply(&key, PodInput::PodLevelRead(low, repair));
         }
         if self.node.found.runtime_answers && !earlier.runtime_answers {
@@ -117,6 +115,7 @@ impl Controller {
         let stated = self.sources.view.kubelet_version().or(before);
         let node = node.map(|node| node.with_stated_kubelet(stated));
         let earlier = std::mem::replace(&mut self.node.found.node, node.clone());
+        self.guard.stale |= earlier.as_ref().map(Arc::as_ptr) != node.as_ref().map(Arc::as_ptr);
         if let (Some(earlier), Some(node)) = (earlier, node)
             && earlier.traits != node.traits
         {
@@ -126,7 +125,6 @@ impl Controller {
                 self.endpoint.start_over(upgraded);
             }
             tracing::info!(kubelet = %node.traits.kubelet, "the node is another than before: every pod is planned anew");
-            self.guard.stale = true;
             self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::NodeChanged);
         }
     }
@@ -161,6 +159,7 @@ impl Controller {
         );
         capacity.ask_when_full = self.config.ask_when_full;
         capacity.managers = self.node.managers();
+        capacity.page = self.node.known().map_or(PageSize::KIB_4, |node| node.traits.page);
         capacity
     }
 

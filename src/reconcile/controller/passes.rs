@@ -213,8 +213,8 @@ impl Controller {
         job.cgroups = self.files.cgroups(key).cloned();
         if let ResizeDecision::Patch(_) = job.resize {
             // The patch waits until the prepared resize is saved.
-            self.store.dirty = true;
-            job.saved = Some(self.store.saved(1).boxed().shared());
+            self.store.retry_failed();
+            job.saved = Some(self.store.saved().boxed().shared());
             job.resizer = self.endpoint.resizer(&job.cause);
         }
         let marked = self.store.limit_files.note_written(&id.uid);

@@ -73,13 +73,6 @@ impl Requests {
         }
     }
 
-    /// Drops the requests for a pod that no source describes any more: their callers get no answer.
-    pub(super) fn drop_all(&mut self, state: &PodState) {
-        for id in state.work.requests() {
-            self.waiting.remove(&id);
-        }
-    }
-
     /// Answers once the desired state is saved: a confirmed override ends on time also if the agent is killed.
     pub(super) fn answer_once<F: Future<Output = ()>>(&mut self, saved: F) -> impl Future<Output = ()> + use<F> {
         let ended = std::mem::take(&mut self.ended);

@@ -88,7 +88,7 @@ fn what_an_operator_sets_is_the_operators() {
             resources,
         }],
     };
-    desired.set_override(&pod, by_hand).unwrap();
+    desired.set_override(&pod, by_hand, PageSize::KIB_4).unwrap();
     assert_eq!(memory_limits(&desired, &pod), [Some(256), Some(100)]);
     assert!(desired.is_overridden("app", Resource::Memory));
     assert!(!desired.is_overridden("app", Resource::Cpu) && !desired.is_overridden("same", Resource::Memory));

@@ -46,10 +46,18 @@ fn an_override_changes_only_what_it_names_and_goes_back_to_the_spec() {
     let mut desired = DesiredState::default();
     assert_eq!(desired.targets(&pod), None);
     desired
-        .set_override(&pod, by_hand(values("app", r#"{"limits":{"memory":"256Mi"}}"#)))
+        .set_override(
+            &pod,
+            by_hand(values("app", r#"{"limits":{"memory":"256Mi"}}"#)),
+            PageSize::KIB_4,
+        )
         .unwrap();
     desired
-        .set_override(&pod, by_hand(values("app", r#"{"limits":{"cpu":"1"}}"#)))
+        .set_override(
+            &pod,
+            by_hand(values("app", r#"{"limits":{"cpu":"1"}}"#)),
+            PageSize::KIB_4,
+        )
         .unwrap();
     let targets = desired.targets(&pod).unwrap();
     assert_eq!(targets[0].resources.limits.memory, Some(Bytes::new(256 << 20)));
@@ -75,7 +83,11 @@ fn an_override_wins_over_the_recommendation_until_it_ends() {
         ..DesiredState::default()
     };
     desired
-        .set_override(&pod, by_hand(values("app", r#"{"limits":{"cpu":"900m"}}"#)))
+        .set_override(
+            &pod,
+            by_hand(values("app", r#"{"limits":{"cpu":"900m"}}"#)),
+            PageSize::KIB_4,
+        )
         .unwrap();
     assert_eq!(
         desired.targets(&pod).unwrap()[0].resources.limits.cpu,
@@ -91,7 +103,7 @@ fn what_could_not_run_is_refused_with_the_numbers() {
     let mut desired = DesiredState::default();
     let mut refused = |name: &str, list: &str| {
         desired
-            .set_override(&pod, by_hand(values(name, list)))
+            .set_override(&pod, by_hand(values(name, list)), PageSize::KIB_4)
             .unwrap_err()
             .to_string()
     };
@@ -117,7 +129,9 @@ fn the_qos_class_cannot_change() {
     pod.spec.containers.truncate(1);
     let mut desired = DesiredState::default();
     let equal = r#"{"requests":{"cpu":"1","memory":"1Gi"},"limits":{"cpu":"1","memory":"1Gi"}}"#;
-    let error = desired.set_override(&pod, by_hand(values("app", equal))).unwrap_err();
+    let error = desired
+        .set_override(&pod, by_hand(values("app", equal)), PageSize::KIB_4)
+        .unwrap_err();
     assert_eq!(
         error.to_string(),
         "the pod's QoS class would change from Burstable to Guaranteed, which a running pod cannot do: keep at least one request below its limit"
@@ -130,7 +144,7 @@ fn what_is_not_a_regular_containers_own_is_refused_with_a_way_out() {
     let refused = |pod: &Pod, name: &str, list: &str| {
         let wanted = by_hand(values(name, list));
         DesiredState::default()
-            .set_override(pod, wanted)
+            .set_override(pod, wanted, PageSize::KIB_4)
             .unwrap_err()
             .to_string()
     };
@@ -147,7 +161,9 @@ fn what_is_not_a_regular_containers_own_is_refused_with_a_way_out() {
          in the workload's pod template"
     );
     let of_sidecar = by_hand(values("mesh", r#"{"limits":{"cpu":"1"}}"#));
-    DesiredState::default().set_override(&pod, of_sidecar).unwrap();
+    DesiredState::default()
+        .set_override(&pod, of_sidecar, PageSize::KIB_4)
+        .unwrap();
     pod.spec.init_containers.clear();
     pod.spec.resources = serde_json::from_str(r#"{"requests":{"cpu":"300m"},"limits":{"memory":"200Mi"}}"#).unwrap();
     let limit = refused(&pod, "app", r#"{"limits":{"memory":"256Mi"}}"#);

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{Effects, NoRoomFor, Now, PodState};
+use super::{Effect, Effects, LogLine, NoRoomFor, Now, PodState};
 use crate::model::objects::Pod;
 use crate::model::{Cause, MemoryLimit, NamedRequirements, Target};
 use crate::plan::lift_kept;
 use crate::plan::resize::{self, Phase};
-use crate::reconcile::desired::Recommended;
+use crate::reconcile::desired::{Recommended, TemporaryLimit};
 use crate::reconcile::resize::Resize;
 use crate::reconcile::savings::requests;
 
@@ -79,14 +79,14 @@ impl PodState {
             let why = "another client changed the pod's resources; its values apply";
             self.record_lost_change(why.to_owned(), effects);
         } else {
-            tracing::info!(pod = %self.pod.full_name(), "another client changed the spec; its values apply");
+            effects.push(Effect::Log(LogLine::SpecChanged));
             self.restart(Cause::Kubelet, effects.now);
         }
     }
 
     /// Records that a change which was made while the API server was away is lost.
     pub(super) fn record_lost_change(&mut self, reason: String, effects: &mut Effects) {
-        tracing::warn!(pod = %self.pod.full_name(), reason, "what was set while the API server was away is lost");
+        effects.push(Effect::Log(LogLine::ChangeLost(reason.clone())));
         self.restart(Cause::ChangeLost, effects.now);
         self.record_refusal(Cause::ChangeLost, reason, effects);
     }
@@ -143,14 +143,12 @@ impl PodState {
                 self.work.request_pass_after(cause, delay, now.instant);
             }
         }
-        self.end_overtaken();
     }
 
     /// Ends temporary limits that are not above the decided limits any more.
-    fn end_overtaken(&mut self) {
-        for limit in self.desired.end_overtaken(&self.pod) {
-            let (pod, container) = (self.pod.full_name(), limit.container);
-            tracing::info!(pod, container, limit = limit.to, "a temporary limit is recommended now");
+    pub(super) fn end_overtaken(&mut self, effects: &mut Effects) {
+        for TemporaryLimit { container, to, .. } in self.desired.end_overtaken(&self.pod) {
+            effects.push(Effect::Log(LogLine::LimitRecommended(container, to)));
         }
     }
 
@@ -175,7 +173,7 @@ impl PodState {
         no_room.recorded = true;
         let reason = no_room.why.clone();
         if let (Some(cause), Some(_)) = (cause, &self.live) {
-            tracing::warn!(pod = self.pod.full_name(), %cause, "not done: {reason}");
+            effects.push(Effect::Log(LogLine::NoRoom(cause.clone(), reason.clone())));
             self.record_refusal(cause, reason, effects);
         }
     }

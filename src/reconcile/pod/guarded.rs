@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Effect, Effects, GrowthState, Now, PodState};
+use super::{Effect, Effects, GrowthState, LogLine, Now, PodState};
 use crate::actuate::Growable;
 use crate::actuate::shrink::Lowering;
 use crate::guard::{Claim, CpuTerms, GuardEvent, Guarded, GuardedPod, Report, Terms};
@@ -65,7 +65,7 @@ impl PodState {
                 self.request_evidence(&container, (limit.get(), lent.get()), effects);
             }
             GuardEvent::Quiet { peak } if self.hooks.is_leaving_evidence(&container) => {
-                tracing::debug!(%peak, "a temporary limit for evidence that a hook leaves now");
+                effects.push(Effect::Log(LogLine::EvidenceLeft(peak)));
             }
             GuardEvent::Quiet { peak } => {
                 self.note_usage(&container, peak, effects);
@@ -182,14 +182,12 @@ impl PodState {
     }
 
     /// Ends denied temporary limits whose time is over.
-    pub(super) fn end_denied(&mut self, now: Now) {
+    pub(super) fn end_denied(&mut self, effects: &mut Effects) {
+        let now = effects.now;
         let over = |limit: &TemporaryLimit| limit.denied.as_ref().is_some_and(|denied| denied.ends <= now.wall);
         for TemporaryLimit { container, denied, .. } in self.desired.end_temporary(over) {
-            let (pod, why) = (
-                self.pod.full_name(),
-                denied.map(|denied| denied.why).unwrap_or_default(),
-            );
-            tracing::warn!(pod, container, why, "a temporary limit that is denied ends");
+            let why = denied.map(|denied| denied.why).unwrap_or_default();
+            effects.push(Effect::Log(LogLine::Denied(container.clone(), why.clone())));
             self.restart(Cause::TemporaryLimitDenied { container, why }, now);
         }
     }

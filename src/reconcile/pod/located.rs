@@ -3,15 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::hooks::Hooks;
-use super::{Effect, Effects, GrowthState, Now, PodState};
+use super::{Effect, Effects, Now, PodState, not_running};
 use crate::actuate::Grown;
 use crate::model::objects::PodId;
 use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, LivePod, Outcome, Reason, Resource};
 use crate::plan::LowPodLevel;
 use crate::reconcile::desired::{DesiredState, TemporaryLimit, limit_in};
-use crate::reconcile::resize::Resize;
-use crate::reconcile::shrink::ShrinkState;
 use crate::reconcile::store::{SavedPod, SavedTargets};
 
 const WHY: &str = "an earlier agent was killed before it noted why";
@@ -36,7 +33,7 @@ impl PodState {
         self.start_over();
         let Some(live) = self.live.clone() else {
             self.hooks.forget_announced();
-            self.stop_running(effects);
+            self.stop_running(&not_running(&self.pod), effects);
             return;
         };
         if self.identify(&live.id, effects) {
@@ -70,17 +67,18 @@ impl PodState {
         }
     }
 
-    /// Notes which pod runs here. Returns whether another one did before, whose state is dropped.
+    /// Notes which pod runs here. Returns whether another one did before. Of that one's state only the passes stay: one of
+    /// them may run still.
     pub(super) fn identify(&mut self, id: &PodId, effects: &mut Effects) -> bool {
         let earlier = self.identity.replace(id.clone());
         let another = earlier.is_some_and(|earlier| earlier.uid != id.uid);
         if another {
-            self.stop_running(effects);
-            self.desired = DesiredState::default();
-            self.resize = Resize::default();
-            self.shrink = ShrinkState::default();
-            self.growth = GrowthState::default();
-            self.hooks = Hooks::default();
+            self.stop_running(&not_running(&self.pod), effects);
+            let mut new = Self::new(Arc::clone(&self.pod), self.decision.clone());
+            new.decision.canary.waits = None;
+            (new.live, new.identity, new.work) =
+                (self.live.take(), self.identity.take(), std::mem::take(&mut self.work));
+            *self = new;
         }
         another
     }
@@ -88,12 +86,20 @@ impl PodState {
     /// Applies the saved state of an earlier agent. A saved override always holds; of two
     /// recommendations the newer one does.
     fn restore(&mut self, saved: SavedPod, now: Now) {
-        let SavedTargets { desired, resize } = saved.state;
-        for (container, pause) in saved.pauses {
+        let SavedPod {
+            pod: _,
+            described: _,
+            state: SavedTargets { desired, resize },
+            failed_shrinks,
+            pauses,
+            evidence_at,
+            waits,
+        } = saved;
+        for (container, pause) in pauses {
             self.growth.pause(container, pause);
         }
-        self.growth.evidence_at = saved.evidence_at;
-        self.decision.canary.waits = saved.waits.or(self.decision.canary.waits.take());
+        self.growth.evidence_at = evidence_at;
+        self.decision.canary.waits = waits.or(self.decision.canary.waits.take());
         let decided = self.desired.recommended.take();
         let silent = self.decision.reason == Reason::SourcesSilent;
         let not_followed = self.decision.change().is_none() || self.no_room.is_some();
@@ -105,7 +111,7 @@ impl PodState {
             // This decision took amounts for the pod's own that an operator or the guard had set.
             (decided, _) => decided.filter(|_| desired.origin.is_none()),
         };
-        self.shrink.restore(saved.failed_shrinks, now.wall);
+        self.shrink.restore(failed_shrinks, now.wall);
         self.resize = resize;
         self.desired = DesiredState { recommended, ..desired };
     }

@@ -1,6 +1,9 @@
 //! Operators' requests, carried out one after another. Pure.
 
-use super::{Effect, Effects, Now, PodState};
+use std::sync::Arc;
+
+use super::{Effect, Effects, LogLine, Now, PodState};
+use crate::decide::PodDecision;
 use crate::model::objects::Pod;
 use crate::model::{Cause, ControlError, Outcome};
 use crate::plan::shrink::FailedShrinks;
@@ -10,6 +13,11 @@ use crate::reconcile::work::{Before, FIRST_RETRY, OperatorRequest, PendingReques
 /// The refusal of a request for a pod that does not run here.
 pub(crate) fn not_running(pod: &Pod) -> ControlError {
     ControlError::Refused(format!("{} has no running container on this node", pod.full_name()))
+}
+
+/// The refusal of a request whose pod or agent went away.
+pub(crate) fn ended_early() -> ControlError {
+    ControlError::Busy("the pod or the agent ended before the request finished".to_owned())
 }
 
 impl PodState {
@@ -93,16 +101,24 @@ impl PodState {
         self.shrink.restore(backoffs, now.wall);
     }
 
-    /// The pod has no containers on this node any more: refuses every request that waits.
-    pub(super) fn stop_running(&mut self, effects: &mut Effects) {
+    /// No pass runs for this pod any more: refuses every request that waits.
+    pub(super) fn stop_running(&mut self, error: &ControlError, effects: &mut Effects) {
         self.work.pending = None;
-        let waiting: Vec<RequestId> = self.work.requests().collect();
+        for id in self.work.requests() {
+            effects.push(Effect::Refuse(id, error.clone()));
+        }
         self.work.queued.clear();
         if let Some(before) = self.work.request.take().and_then(|request| request.before) {
             self.restore_before(before, effects.now);
         }
-        for id in waiting {
-            effects.push(Effect::Refuse(id, not_running(&self.pod)));
+    }
+
+    /// Drops the state of a pod that no source describes any more, and keeps the pod's values as they are.
+    pub(super) fn remove(&mut self, effects: &mut Effects) {
+        if !self.desired.is_empty() {
+            effects.push(Effect::Log(LogLine::Removed));
         }
+        self.stop_running(&ended_early(), effects);
+        *self = Self::new(Arc::clone(&self.pod), PodDecision::undecided(&self.pod));
     }
 }

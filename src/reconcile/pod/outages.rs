@@ -148,6 +148,7 @@ impl World {
             now: Now {
                 wall: Timestamp::from_second(1_700_000_000).unwrap(),
                 instant: Instant::now(),
+                fraction: 0.5,
             },
             server: pod,
             away: false,

@@ -4,10 +4,9 @@ use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{DriftState, Effect, Effects, Now, PodState};
+use super::{DriftState, Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::{Job, JobDone};
 use crate::model::{BoundPod, Cause, ChangeRecord, NamedRequirements, Outcome, Resource, Withheld};
-use crate::pace::scattered;
 use crate::plan::PodTargets;
 use crate::plan::resize::{self, ResizeDecision};
 use crate::reconcile::resize::ResizeStatus;
@@ -202,7 +201,7 @@ impl PodState {
         }
         self.drift.writers = done.foreign;
         effects.push(Effect::WatchFiles(done.handles));
-        let answers = self.schedule_next(&outcome, api.retry_after, now);
+        let answers = self.schedule_next(&outcome, api.retry_after, effects);
         self.record(record, answers, true, effects);
         self.drift.resize = match outcome {
             Outcome::Withheld(withheld) => ResizeStatus::Pending(withheld),
@@ -213,7 +212,8 @@ impl PodState {
     }
 
     /// Schedules the next pass after this outcome; returns the request that the ended pass answers.
-    fn schedule_next(&mut self, outcome: &Outcome, retry_after: Option<Duration>, now: Now) -> Option<RequestId> {
+    fn schedule_next(&mut self, outcome: &Outcome, wait: Option<Duration>, effects: &mut Effects) -> Option<RequestId> {
+        let now = effects.now;
         match outcome {
             Outcome::Applied | Outcome::Unchanged => {
                 self.work.reset_retries();
@@ -233,17 +233,17 @@ impl PodState {
                 return None;
             }
             Outcome::RuntimeOwed(_) | Outcome::Refused(_) | Outcome::RolledBack(_) | Outcome::Incomplete(_) => {
-                let wait = self.work.back_off(retry_after, now.instant);
+                let wait = self.work.back_off(wait, now);
                 if !self.is_enforced() {
                     self.work.drop_noticed();
                 }
-                let (word, reason) = (outcome.word(), outcome.reason().unwrap_or_default());
-                tracing::warn!(outcome = word, reason, retry_in = ?wait, "pass failed; retrying");
+                let reason = outcome.reason().unwrap_or_default().to_owned();
+                effects.push(Effect::Log(LogLine::PassFailed(outcome.word(), reason, wait)));
             }
         }
         if outcome.is_kept() {
             // The API server is patched later.
-            let again = retry_after.map(|wait| now.instant + wait + scattered(FIRST_RETRY));
+            let again = wait.map(|wait| now.instant + wait + FIRST_RETRY.mul_f64(0.5 + now.fraction));
             self.work.retry_at = self.work.retry_at.or(again);
         }
         self.answer_request(outcome, now)

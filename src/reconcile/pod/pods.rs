@@ -33,22 +33,20 @@ impl Pods {
         self.0.len()
     }
 
-    /// Applies an input to one pod; without a pod of that name there are no effects.
+    /// Applies an input to one pod, and drops the pod after the last input; without a pod of that name there are no effects.
     pub(crate) fn apply(&mut self, key: &str, input: PodInput, now: Now) -> Vec<Effect> {
+        let is_last = matches!(input, PodInput::Removed);
         let state = self.0.get_mut(key);
-        state.map_or_else(Vec::new, |state| state.apply(input, now))
+        let effects = state.map_or_else(Vec::new, |state| state.apply(input, now));
+        if is_last {
+            self.0.remove(key);
+        }
+        effects
     }
 
     /// Adds a pod, unless there is one of that name.
     pub(crate) fn add(&mut self, pod: &Arc<Pod>) {
         let new = || Box::new(PodState::new(Arc::clone(pod), PodDecision::undecided(pod)));
         self.0.entry(pod.full_name()).or_insert_with(new);
-    }
-
-    /// Removes and returns the pods that do not stay.
-    pub(crate) fn retain(&mut self, stays: impl Fn(&str, &PodState) -> bool) -> Vec<(String, Box<PodState>)> {
-        let gone = self.0.iter().filter(|(key, state)| !stays(key, state));
-        let gone: Vec<String> = gone.map(|(key, _)| key.clone()).collect();
-        gone.into_iter().filter_map(|key| self.0.remove_entry(&key)).collect()
     }
 }

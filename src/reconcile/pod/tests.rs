@@ -27,7 +27,7 @@ fn what_holds_is_enforced_while_it_waits_and_what_failed_is_not() {
     assert!(!state.is_enforced(), "nothing is desired");
     state.desired.returning = true;
     assert!(state.is_enforced());
-    state.work.back_off(None, Instant::now());
+    state.work.back_off(None, Now::read());
     assert!(!state.is_enforced(), "it failed, and is tried again later");
     state.drift.in_sync = true;
     assert!(state.is_enforced(), "the API server is to be asked later");

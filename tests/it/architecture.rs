@@ -148,7 +148,9 @@ const MODULES: &[Module] = &[
 const PURE_CRATES: &[&str] = &[
     "crc32fast",
     "derive_more",
+    "indexmap",
     "jiff",
+    "libm",
     "serde",
     "serde_json",
     "serde_path_to_error",

@@ -78,7 +78,7 @@ const OPTIONAL: [&str; 23] = [
     ".vscaled.report.v1.Victim.oom_score_adj",
     ".vscaled.report.v1.Victim.uid",
 ];
-/// The messages that `vscalectl oom sink` prints. The first five are also stored on disk.
+/// The messages that `vscalectl oom sink` prints. The first six are also stored on disk.
 const PRINTED: [&str; 8] = [
     "Pod",
     "Container",
@@ -96,14 +96,15 @@ const ENUMERATIONS: [(&str, &str); 3] = [
     ("Confidence", "CONFIDENCE_UNSPECIFIED"),
 ];
 /// Fields with a conversion in JSON: enumerations as words, times as in RFC 3339.
-const CONVERTED: [(&str, &str); 7] = [
-    ("Report.time", "time"),
-    ("Report.first_time", "time"),
-    ("OwnWrite.time", "time"),
-    ("Report.level", "word::<Level, _>"),
-    ("Report.limit_of", "word::<Level, _>"),
-    ("Report.confidence", "word::<Confidence, _>"),
-    ("Victim.role", "word::<Role, _>"),
+const CONVERTED: [(&str, &str); 8] = [
+    ("Report.time", "serialize_with = \"time\""),
+    ("Report.first_time", "serialize_with = \"time\""),
+    ("OwnWrite.time", "serialize_with = \"time\""),
+    ("Report.level", "serialize_with = \"word::<Level, _>\""),
+    ("Report.limit_of", "serialize_with = \"word::<Level, _>\""),
+    ("Report.confidence", "serialize_with = \"word::<Confidence, _>\""),
+    ("Victim.role", "serialize_with = \"word::<Role, _>\""),
+    ("Victim.role", "deserialize_with = \"number::<Role, _>\""),
 ];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -151,7 +152,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// Adds attributes that convert reports to JSON.
 fn printed_reports(mut builder: Builder) -> Builder {
     for (number, message) in PRINTED.into_iter().enumerate() {
-        let deserialize = if number < 5 { ", serde::Deserialize" } else { "" };
+        let deserialize = if number < 6 { ", serde::Deserialize" } else { "" };
         let attribute = format!("#[derive(serde::Serialize{deserialize})] #[serde(rename_all = \"camelCase\")]");
         builder = builder.type_attribute(format!("{REPORT}.{message}"), attribute);
     }
@@ -169,9 +170,6 @@ fn printed_reports(mut builder: Builder) -> Builder {
             );
     }
     CONVERTED.into_iter().fold(builder, |builder, (field, with)| {
-        builder.field_attribute(
-            format!("{REPORT}.{field}"),
-            format!("#[serde(serialize_with = \"{with}\")]"),
-        )
+        builder.field_attribute(format!("{REPORT}.{field}"), format!("#[serde({with})]"))
     })
 }

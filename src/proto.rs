@@ -15,7 +15,7 @@ pub mod control {
 
 /// `vscaled.report.v1`: reports of kills, for receivers and for the kill log on disk.
 pub mod report {
-    use serde::{Serialize, Serializer};
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
     tonic::include_proto!("vscaled.report.v1");
 
@@ -25,6 +25,11 @@ pub mod report {
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
         E::try_from(*value).unwrap_or_default().serialize(serializer)
+    }
+
+    /// Deserializes a value of an enumeration.
+    fn number<'de, E: Deserialize<'de> + Into<i32>, D: Deserializer<'de>>(from: D) -> Result<i32, D::Error> {
+        E::deserialize(from).map(Into::into)
     }
 
     fn time<S: Serializer>(time: &Option<prost_types::Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {

@@ -390,7 +390,7 @@ fn victim(victim: &Victim) -> proto::OomVictim {
     proto::OomVictim {
         pid: victim.pid,
         comm: victim.comm.clone(),
-        role: victim.role.to_string(),
+        role: victim.role().to_string(),
         memory: victim.memory,
         oom_score_adj: victim.oom_score_adj,
         uid: victim.uid,

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::kill::Level;
 pub use super::proto::{
     Confidence, Container as ReportedContainer, Evidence, HitLimit, Memory as ReportedMemory, Pod as ReportedPod, Role,
+    Victim,
 };
 use crate::model::Bytes;
 
@@ -110,27 +111,6 @@ impl ReportedMemory {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 const fn is_zero(count: &u32) -> bool {
     *count == 0
-}
-
-/// The process that the kernel killed.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Victim {
-    /// Its id in the host's pid namespace.
-    pub pid: u32,
-    /// The name of its command: at most 15 bytes that the process chose. Do not trust it.
-    pub comm: String,
-    /// Whether it was the container's first process.
-    pub role: Role,
-    /// Its memory; absent if the kernel did not say.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory: Option<ReportedMemory>,
-    /// `oom_score_adj`, since Linux 5.4.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub oom_score_adj: Option<i32>,
-    /// Its user, since Linux 5.4.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uid: Option<u32>,
 }
 
 /// Possible victims: in a flood many kills share one list.

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::oom::{HitLimit, KillFacts, OomReport, Victim, proto};
+use crate::oom::{HitLimit, KillFacts, OomReport, proto};
 
 /// A kill or an aggregate of kills, as a destination receives it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, derive_more::From)]
 #[serde(rename_all = "camelCase")]
 pub enum Report {
     #[serde(with = "crate::oom::shared")]
+    #[from(OomReport, Arc<OomReport>)]
     Kill(Arc<OomReport>),
     /// The count of kills whose detail is gone.
     #[serde(rename = "folded")]
@@ -107,12 +108,6 @@ impl Report {
     }
 }
 
-impl From<OomReport> for Report {
-    fn from(kill: OomReport) -> Self {
-        Self::Kill(Arc::new(kill))
-    }
-}
-
 impl Aggregate {
     /// Adds younger kills of the same container and level.
     pub(super) fn add(&mut self, younger: Self) {
@@ -169,7 +164,7 @@ impl From<&Report> for proto::Report {
         match report {
             Report::Kill(kill) => Self {
                 cgroup: kill.cgroup.clone().unwrap_or_default(),
-                victim: kill.victim.as_ref().map(victim),
+                victim: kill.victim.clone(),
                 group: kill.group.clone(),
                 own_write: kill.own_write.as_ref().map(|write| proto::OwnWrite {
                     time: Some(time(write.time)),
@@ -177,7 +172,7 @@ impl From<&Report> for proto::Report {
                 }),
                 evidence: kill.evidence.clone(),
                 confidence: kill.confidence.into(),
-                candidates: kill.candidates.iter().map(victim).collect(),
+                candidates: kill.candidates.to_vec(),
                 more_candidates: kill.more_candidates,
                 while_down: kill.while_down,
                 ..common
@@ -198,17 +193,6 @@ fn time(time: Timestamp) -> prost_types::Timestamp {
     // jiff's nanoseconds have the sign of its seconds; the protocol's are never negative.
     time.normalize();
     time
-}
-
-fn victim(victim: &Victim) -> proto::Victim {
-    proto::Victim {
-        pid: victim.pid,
-        comm: victim.comm.clone(),
-        role: victim.role.into(),
-        memory: victim.memory,
-        oom_score_adj: victim.oom_score_adj,
-        uid: victim.uid,
-    }
 }
 
 #[cfg(test)]

@@ -124,11 +124,6 @@ impl Reporter {
         self.log.call(|log| log.commit(commit)).await
     }
 
-    /// The state of the log now.
-    pub fn log(&self) -> LogStatus {
-        self.log.status.borrow().clone()
-    }
-
     /// The state of the log and of the ways to the destinations, now and whenever it changes.
     pub fn status(&self) -> watch::Receiver<LogStatus> {
         self.log.status.subscribe()
@@ -290,12 +285,9 @@ impl ReportQueue {
 
     /// Publishes whether the destination can be reached. Returns whether that is new.
     fn set_link(&self, link: Link) -> bool {
-        let link = Some(link);
         self.log.status.send_if_modified(|status| {
-            let before = &mut status.links[self.destination.index()];
-            let is_new = *before != link;
-            *before = link;
-            is_new
+            let before = status.links.insert(self.destination, link);
+            before.as_ref() != status.links.get(&self.destination)
         })
     }
 

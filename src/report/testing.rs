@@ -38,7 +38,7 @@ pub(crate) fn kill_of(pod: &str, number: u64) -> OomReport {
         victim: Some(Victim {
             pid: u32::try_from(number).unwrap(),
             comm: "app".to_owned(),
-            role: Role::Child,
+            role: Role::Child.into(),
             memory: None,
             oom_score_adj: None,
             uid: None,
@@ -75,7 +75,7 @@ fn arbitrary_victim() -> impl Strategy<Value = Victim> {
         .prop_map(|(pid, comm, role, memory, (oom_score_adj, uid))| Victim {
             pid,
             comm,
-            role,
+            role: role.into(),
             memory,
             oom_score_adj,
             uid,

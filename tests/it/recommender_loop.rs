@@ -180,7 +180,7 @@ fn an_event_counts_by_the_api_servers_time_so_that_a_late_one_is_not_too_old() {
 fn what_ends_a_container_is_left_to_its_status() {
     let mut events = VpaEvents::new(VpaWindows::default(), Vec::new());
     let mut main = kill(1);
-    main.victim.as_mut().unwrap().role = Role::Main;
+    main.victim.as_mut().unwrap().set_role(Role::Main);
     let pending = Pending {
         number: 1,
         report: main.into(),

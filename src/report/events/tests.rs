@@ -161,7 +161,7 @@ fn changed(change: impl FnOnce(&mut OomReport)) -> OomReport {
 }
 
 fn role(role: Role) -> OomReport {
-    changed(|kill| kill.victim.as_mut().unwrap().role = role)
+    changed(|kill| kill.victim.as_mut().unwrap().set_role(role))
 }
 
 #[test]
@@ -395,7 +395,7 @@ proptest! {
         for (number, (kill, pause, (regular, vpa, pinned, survived))) in (1..).zip(kills) {
             now += Duration::from_secs(pause);
             let facts = ContainerFacts { regular, vpa, pinned, survived };
-            let main = kill.victim.as_ref().is_some_and(|victim| victim.role == Role::Main);
+            let main = kill.victim.as_ref().is_some_and(|victim| victim.role() == Role::Main);
             let pending = pending(number, kill);
             let Ok(event) = events.decide(&pending, facts, now) else { continue };
             prop_assert!(regular && vpa && !main && survived != Some(false));

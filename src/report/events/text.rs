@@ -15,7 +15,7 @@ pub(super) fn message(report: &Report) -> String {
 fn of_kill(kill: &OomReport, cause: &str) -> String {
     let mut text = match &kill.victim {
         Some(victim) => {
-            let role = match victim.role {
+            let role = match victim.role() {
                 Role::Main => ", the container's main process",
                 Role::Child => ", a child process; the container runs on",
                 Role::Unspecified => "",

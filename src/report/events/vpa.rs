@@ -194,7 +194,7 @@ fn eligible(report: &Report) -> Result<(&ReportedPod, &ReportedContainer, u64), 
         if kill.confidence == Confidence::Ambiguous {
             return Err("Uncertain");
         }
-        if kill.victim.as_ref().is_some_and(|victim| victim.role == Role::Main) {
+        if kill.victim.as_ref().is_some_and(|victim| victim.role() == Role::Main) {
             return Err("InStatus");
         }
     }
@@ -205,7 +205,7 @@ fn eligible(report: &Report) -> Result<(&ReportedPod, &ReportedContainer, u64), 
 /// Whether the pod's status shows an eligible kill: the container ended, or may have.
 fn is_in_status(report: &Report, survived: Option<bool>) -> bool {
     let may_have_ended = || match report.kill() {
-        Some(kill) if kill.victim.as_ref().is_some_and(|victim| victim.role == Role::Child) => died_as_a_whole(kill),
+        Some(kill) if kill.victim.as_ref().is_some_and(|victim| victim.role() == Role::Child) => died_as_a_whole(kill),
         Some(_) | None => true,
     };
     survived.map_or_else(may_have_ended, |survived| !survived)

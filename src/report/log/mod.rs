@@ -25,6 +25,7 @@ pub(crate) mod state;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
@@ -121,7 +122,7 @@ pub struct LogStatus {
     pub(super) is_dirty: bool,
     pub(super) is_in_memory_only: bool,
     /// Whether each selected destination can be reached.
-    pub(super) links: [Option<Link>; Destination::ALL.len()],
+    pub links: BTreeMap<Destination, Link>,
 }
 
 impl LogStatus {
@@ -130,18 +131,12 @@ impl LogStatus {
         self.pending_for[destination.index()]
     }
 
-    /// Whether each selected destination can be reached.
-    pub fn links(&self) -> impl Iterator<Item = (Destination, &Link)> {
-        let links = Destination::ALL.iter().copied().zip(&self.links);
-        links.filter_map(|(to, link)| Some((to, link.as_ref()?)))
-    }
-
     /// Present problems, one sentence each.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::from_iter(self.problem.clone());
-        for (to, link) in self.links() {
+        for (to, link) in &self.links {
             if let Link::Waiting { error, until } = link {
-                let (name, pending) = (to.as_str(), self.pending_for(to));
+                let (name, pending) = (to.as_str(), self.pending_for(*to));
                 problems.push(format!(
                     "{name}: {error}; {pending} reports wait, the next attempt is at {until:.0}"
                 ));
@@ -277,11 +272,6 @@ impl KillLog {
         fits && self.state.checkpoint.as_ref() != Some(checkpoint)
     }
 
-    /// Whether a power cut could take a report that [`Self::sync`] would save.
-    pub const fn is_dirty(&self) -> bool {
-        self.is_dirty
-    }
-
     /// Writes the log, if it is in memory only. Returns whether the disk has everything. Blocks.
     pub fn restore(&mut self) -> bool {
         if self.is_in_memory_only() {
@@ -340,7 +330,7 @@ impl KillLog {
             totals: self.totals,
             problem: self.problem(),
             last_number: self.state.last_number,
-            is_dirty: self.is_dirty(),
+            is_dirty: self.is_dirty,
             is_in_memory_only: self.is_in_memory_only(),
             ..LogStatus::default()
         };

@@ -189,14 +189,11 @@ fn opening_leaves_the_file_until_something_is_saved_and_claims_no_fault() {
     let before = fs::read(&path).unwrap();
     let (mut log, recovered) = KillLog::open(directory.path(), Bounds::default(), grpc());
     assert_eq!(
-        (recovered.problem, log.is_in_memory_only(), log.is_dirty()),
+        (recovered.problem, log.is_in_memory_only(), log.is_dirty),
         (None, false, true)
     );
     assert_eq!(fs::read(&path).unwrap(), before);
-    assert!(
-        log.commit(commit(3..=3)).on_disk && !log.is_dirty(),
-        "a new file, synced"
-    );
+    assert!(log.commit(commit(3..=3)).on_disk && !log.is_dirty, "a new file, synced");
     drop(log);
     assert_eq!(pending_ids(&mut open(directory.path()).0), named(1..=3));
 }
@@ -242,11 +239,11 @@ fn a_disk_that_is_waited_for_once_is_clean() {
     for number in 1..=50 {
         log.commit(commit(number..=number));
     }
-    assert!(log.is_dirty());
+    assert!(log.is_dirty);
     log.sync();
     log.sync();
     assert_eq!(log.status().totals.syncs, before + 1);
-    assert!(!log.is_dirty());
+    assert!(!log.is_dirty);
 }
 
 /// What a test does to a log.

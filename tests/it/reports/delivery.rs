@@ -59,13 +59,13 @@ async fn what_happens_while_the_receiver_is_away_arrives_when_it_is_back() {
         station.metric(r#"vscaled_report_connections_total{destination="grpc",outcome="failed"}"#) >= 5
     })
     .await;
-    assert!(station.handle.log().problems()[0].contains("4500 reports wait"));
+    assert!(station.handle.status().borrow().problems()[0].contains("4500 reports wait"));
 
     let receiver = Receiver::at(&address, Manner::BySequence, None).await;
     station.settled().await;
     assert_eq!(receiver.ids(), ids(101..=4600));
     assert_eq!(station.link(), Link::Connected);
-    assert!(station.handle.log().problems().is_empty());
+    assert!(station.handle.status().borrow().problems().is_empty());
     station.finish().await;
 }
 
@@ -131,7 +131,7 @@ async fn a_destination_that_is_dead_delays_neither_the_others_nor_who_stores() {
         .sum();
     assert_eq!(told, 3000);
     // The log keeps undelivered reports within its bounds.
-    let log = station.handle.log();
+    let log = station.handle.status().borrow().clone();
     assert!(log.reports <= 1000 && log.reports == log.pending_for(Destination::PodEvents));
     assert!(log.totals.folded > 0);
     station.finish().await;
@@ -141,13 +141,13 @@ async fn a_destination_that_is_dead_delays_neither_the_others_nor_who_stores() {
 async fn a_burst_of_kills_waits_for_the_disk_once_or_twice() {
     let directory = tempfile::tempdir().unwrap();
     let station = Station::with(directory.path(), Bounds::default(), vec![Box::new(Dead)]);
-    eventually("a new log", || station.handle.log().totals.syncs == 1).await;
+    eventually("a new log", || station.handle.status().borrow().totals.syncs == 1).await;
     let before = station.metric("vscaled_spool_syncs_total");
     let kills: Vec<_> = (1..=50).map(|number| station.kill(number..=number)).collect();
     futures::future::join_all(kills).await;
     let handle = station.handle.clone();
     station.finish().await;
-    assert!((1..=2).contains(&(handle.log().totals.syncs - before)));
+    assert!((1..=2).contains(&(handle.status().borrow().totals.syncs - before)));
 }
 
 #[tokio::test]

@@ -114,7 +114,7 @@ async fn what_talks_garbage_or_hangs_up_at_once_is_no_receiver() {
             station.metric(r#"vscaled_report_connections_total{destination="grpc",outcome="failed"}"#) >= 3
         })
         .await;
-        assert_eq!(station.handle.log().reports, 3);
+        assert_eq!(station.handle.status().borrow().reports, 3);
         station.finish().await;
     }
 }

@@ -77,7 +77,7 @@ impl Station {
 
     /// Waits until no report is pending.
     pub(crate) async fn settled(&self) {
-        eventually("everything acknowledged", || self.handle.log().reports == 0).await;
+        eventually("everything acknowledged", || self.handle.status().borrow().reports == 0).await;
     }
 
     /// Waits until the first destination has failed, and returns the reason.
@@ -96,14 +96,12 @@ impl Station {
 
     /// The state of the connection to the first destination.
     pub(super) fn link(&self) -> Link {
-        let status = self.handle.log();
-        let mut links = status.links();
-        links.find(|(to, _)| *to == self.first).unwrap().1.clone()
+        self.handle.status().borrow().links[&self.first].clone()
     }
 
     /// The number of reports without an acknowledgement from the first destination.
     pub(super) fn pending(&self) -> usize {
-        self.handle.log().pending_for(self.first)
+        self.handle.status().borrow().pending_for(self.first)
     }
 
     /// The value of a metric, by its name and labels.
@@ -152,7 +150,7 @@ pub(crate) fn kill(number: u64) -> OomReport {
         victim: Some(Victim {
             pid: u32::try_from(number).unwrap(),
             comm: "app".to_owned(),
-            role: Role::Child,
+            role: Role::Child.into(),
             memory: None,
             oom_score_adj: Some(1000),
             uid: None,

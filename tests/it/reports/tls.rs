@@ -112,7 +112,7 @@ async fn refused(receiver: &Receiver, tls: TlsFiles) -> String {
     let station = Station::start(&directory, to(receiver, tls));
     station.kill(1..=10).await;
     let error = station.failure().await;
-    assert_eq!(station.handle.log().reports, 10);
+    assert_eq!(station.handle.status().borrow().reports, 10);
     assert_eq!(receiver.ids(), [""; 0]);
     station.finish().await;
     assert!(error.chars().count() < 500, "{error}");

@@ -142,7 +142,7 @@ impl Attribution {
         Victim {
             pid: kill.pid,
             comm: kill.comm.clone(),
-            role: facts.map_or(Role::Unspecified, |facts| facts.role),
+            role: facts.map_or(Role::Unspecified, |facts| facts.role).into(),
             memory: Some(kill.memory),
             oom_score_adj: kill.oom_score_adj,
             uid: kill.uid,

@@ -38,7 +38,10 @@ async fn what_was_decided_is_enforced_by_an_agent_that_starts_while_the_api_serv
     scene.agent.kill();
     scene.agent.start().await;
     scene.agent.reports(&["cannot be reached"]).await;
-    scene.agent.reports(&["until the sources answer, the saved state applies"]).await;
+    scene
+        .agent
+        .reports(&["until the sources answer, the saved state applies"])
+        .await;
     scene.agent.reaches(WEB, "InSync").await;
     let app = pod.cgroup.child(&pod.containers["app"].id).unwrap();
     let cgroups = scene.containerd.cgroups();

@@ -127,6 +127,7 @@ impl Kubepods {
                         };
                         let mut containers: Vec<_> = children(mount, &path)?.into_iter().filter_map(entry).collect();
                         containers.sort_by(|a, b| a.path.cmp(&b.path));
+                        containers.shrink_to_fit();
                         pods.push(PodEntry {
                             place,
                             path,

@@ -37,7 +37,10 @@ impl Case<'_> {
             }),
         };
         let all = candidates.iter().map(of);
-        all.filter(|ceiling| !ceiling.limits.is_empty()).collect()
+        // Each pod of the node keeps its list: no room for more than it holds.
+        let mut ceilings: Vec<_> = all.filter(|ceiling| !ceiling.limits.is_empty()).collect();
+        ceilings.shrink_to_fit();
+        ceilings
     }
 }
 

@@ -34,7 +34,7 @@ use crate::oom::OomReport;
 pub use line::Actor;
 
 /// The capacity of the queue of events.
-const WAITING: usize = 4096;
+const WAITING: usize = 2048;
 /// The most events in one write.
 const AT_ONCE: usize = 256;
 /// The usual longest time from a line to its sync.

@@ -139,15 +139,23 @@ impl ControlFd<'_> {
     pub(super) fn line<'b>(&self, buffer: &'b mut [u8; LONGEST]) -> Result<&'b str, CgroupError> {
         let mut length = 0;
         while length < buffer.len() && !buffer[..length].contains(&b'\n') {
-            match self.file.read_at(&mut buffer[length..], length as u64) {
-                Ok(0) => break,
-                Ok(read) => length += read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.failed(errno_of(&error), "read the file")),
+            match self.read(&mut buffer[length..], length)? {
+                0 => break,
+                read => length += read,
             }
         }
         let text = str::from_utf8(&buffer[..length]).unwrap_or_default();
         Ok(text.lines().next().unwrap_or_default())
+    }
+
+    /// Reads once, from this byte on. Returns 0 at the end of the file.
+    fn read(&self, buffer: &mut [u8], from: usize) -> Result<usize, CgroupError> {
+        loop {
+            match self.file.read_at(buffer, from as u64) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                read => return read.map_err(|error| self.failed(errno_of(&error), "read the file")),
+            }
+        }
     }
 
     /// Reads and parses the file's value.
@@ -160,13 +168,10 @@ impl ControlFd<'_> {
         // On the stack: the allocator returns a page of heap to the kernel at once, which costs more than the read.
         let (mut buffer, mut text) = ([0; LONGEST_TEXT], Vec::new());
         loop {
-            match self.file.read_at(&mut buffer, text.len() as u64) {
-                Ok(read) => text.extend_from_slice(&buffer[..read]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(self.failed(errno_of(&error), "read the file")),
-            }
+            let read = self.read(&mut buffer, text.len())?;
+            text.extend_from_slice(&buffer[..read]);
             // A kernel file is one record, of which a read returns all that the buffer has room for.
-            if text.len() % LONGEST_TEXT != 0 || text.is_empty() {
+            if read < buffer.len() {
                 return Ok(String::from_utf8_lossy(&text).into_owned());
             }
         }
@@ -239,4 +244,20 @@ pub(super) const fn refused(errno: Errno, call: &'static str) -> Reason {
 
 pub(super) fn errno_of(error: &io::Error) -> Errno {
     Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_ends_where_the_file_ends_whatever_its_length() {
+        let directory = tempfile::tempdir().unwrap();
+        let dir = Dir::open(directory.path().to_owned()).unwrap();
+        for length in [0, 1, LONGEST_TEXT - 1, LONGEST_TEXT, LONGEST_TEXT + 1, 3 * LONGEST_TEXT] {
+            let text = "a".repeat(length);
+            fs::write(directory.path().join("memory.stat"), &text).unwrap();
+            assert_eq!(dir.text("memory.stat"), Ok(Some(text)), "{length}");
+        }
+    }
 }

@@ -59,6 +59,13 @@ pub enum AskWhenFull {
 #[display("1.{_0}")]
 pub struct KubeletVersion(pub u32);
 
+/// The newest: what the agent assumes of a node that does not state it.
+impl Default for KubeletVersion {
+    fn default() -> Self {
+        Self::NEWEST
+    }
+}
+
 impl KubeletVersion {
     /// The newest version whose rules this crate has.
     pub const NEWEST: Self = Self(36);

@@ -28,7 +28,7 @@ pub struct AcceptedResize {
 }
 
 /// The facts about the resize of a pod whose kubelet resizes in place.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ResizeFacts {
     pub accepted: Option<AcceptedResize>,
     /// The node's room for this pod. None if the node's capacity is unknown.

@@ -424,17 +424,9 @@ fn a_limit_without_a_request_is_asked_for_with_the_request_that_it_stands_for() 
 
 fn facts() -> ResizeFacts {
     ResizeFacts {
-        accepted: None,
         room: Some(room(1000, 0)),
-        yields: ResourceList::default(),
         kubelet: KUBELET,
-        failed: None,
-        too_early: None,
-        unreported: None,
-        away: None,
-        by_hand: false,
-        ahead: false,
-        unanswered: false,
+        ..ResizeFacts::default()
     }
 }
 

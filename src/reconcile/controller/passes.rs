@@ -16,7 +16,7 @@ use tracing::Instrument;
 use super::{Controller, Event};
 use crate::actuate::shrink::{Lowering, watch};
 use crate::actuate::{HookRun, Job, JobDone, Node, PodHandles, PodResizer, Verdict, reconcile, run_hook};
-use crate::model::{Cause, HookEnd, NamedRequirements, Withheld};
+use crate::model::{Cause, HookEnd, NamedRequirements};
 use crate::plan::resize::{NodeSupport, ResizeDecision, ResizeFacts, Support};
 use crate::plan::shrink::{Progress, next_turns};
 use crate::reconcile::capacity::NodeCapacity;
@@ -144,20 +144,13 @@ impl ResizeEndpoint {
         };
         let (room, yields) = capacity.reserve(state, targets);
         Some(ResizeFacts {
-            accepted: state.resize.accepted.clone(),
             room,
             yields,
             kubelet: capacity.kubelet,
-            failed: match state.drift.resize.pending() {
-                Some(Withheld::Failed(why)) => Some(why.clone()),
-                _ => None,
-            },
             too_early: state.too_early_to_patch(cause, now),
             unreported,
             away: resizer.away(),
-            by_hand: state.desired.is_by_hand(),
-            ahead: state.resize.written_ahead.is_some(),
-            unanswered: state.resize.prepared.is_some(),
+            ..state.resize_facts()
         })
     }
 }

@@ -351,17 +351,8 @@ impl World {
         }
         self.passes += 1;
         let facts = ResizeFacts {
-            accepted: self.state.resize.accepted.clone(),
-            room: None,
-            yields: ResourceList::default(),
-            kubelet: KubeletVersion::NEWEST,
-            failed: None,
-            too_early: None,
-            unreported: None,
             away: (self.away && known).then(|| "away".to_owned()),
-            by_hand: self.state.desired.is_by_hand(),
-            ahead: self.state.resize.written_ahead.is_some(),
-            unanswered: self.state.resize.prepared.is_some(),
+            ..self.state.resize_facts()
         };
         let (cause, targets) = self.state.next_pass(self.now).unwrap();
         let resize = Box::new(facts.decide(&self.state.pod, &targets, cause));

@@ -8,7 +8,7 @@ use super::{DriftState, Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::{Job, JobDone};
 use crate::model::{BoundPod, Cause, ChangeRecord, NamedRequirements, Outcome, Resource, Withheld};
 use crate::plan::PodTargets;
-use crate::plan::resize::{self, ResizeDecision};
+use crate::plan::resize::{self, ResizeDecision, ResizeFacts};
 use crate::reconcile::resize::ResizeStatus;
 use crate::reconcile::savings::Avoided;
 use crate::reconcile::work::{FIRST_RETRY, PassId, RequestId};
@@ -36,6 +36,21 @@ impl PodState {
         let pending = self.work.pending.as_ref().filter(|_| self.work.is_due(now.instant))?;
         BoundPod::new(&self.pod, self.live.as_ref()?)?;
         Some((&pending.cause, self.targets(now.wall).unwrap_or_default()))
+    }
+
+    /// The pod's own facts about its resize. The node's are still to be set.
+    pub(crate) fn resize_facts(&self) -> ResizeFacts {
+        ResizeFacts {
+            accepted: self.resize.accepted.clone(),
+            failed: match self.drift.resize.pending() {
+                Some(Withheld::Failed(why)) => Some(why.clone()),
+                _ => None,
+            },
+            by_hand: self.desired.is_by_hand(),
+            ahead: self.resize.written_ahead.is_some(),
+            unanswered: self.resize.prepared.is_some(),
+            ..ResizeFacts::default()
+        }
     }
 
     /// How long the API server must not be patched yet: a temporary limit may grow further in a moment, and an undone

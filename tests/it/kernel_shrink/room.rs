@@ -11,7 +11,7 @@ use vscaled::decide::StaticManagers;
 use vscaled::model::objects::Pod;
 use vscaled::model::{
     BoundPod, Bytes, Cause, CgroupVersion, Driver, KubeletVersion, LiveContainer, LivePod, NamedRequirements,
-    NodeTraits, Outcome, ResourceList, RuntimeKind, Step, Via, WeightFormula,
+    NodeTraits, Outcome, RuntimeKind, Step, Via, WeightFormula,
 };
 use vscaled::plan::resize::{ResizeDecision, ResizeFacts};
 use vscaled::plan::shrink::Holds;
@@ -107,19 +107,7 @@ impl PodResizer for Refusing {
 
 /// The same pass through an API server.
 fn patching(mut job: Job, resizer: &Arc<Refusing>) -> Box<Job> {
-    let facts = ResizeFacts {
-        accepted: None,
-        room: None,
-        yields: ResourceList::default(),
-        kubelet: KubeletVersion::NEWEST,
-        failed: None,
-        too_early: None,
-        unreported: None,
-        away: None,
-        by_hand: false,
-        ahead: false,
-        unanswered: false,
-    };
+    let facts = ResizeFacts::default();
     job.resize = facts.decide(job.targets.bound.object(), &job.targets.containers, &job.cause);
     assert!(matches!(job.resize, ResizeDecision::Patch(_)), "{:?}", job.resize);
     job.resizer = Some(Arc::clone(resizer) as _);

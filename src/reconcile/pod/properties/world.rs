@@ -314,17 +314,8 @@ impl World {
         }
         let wanted = self.state.targets(self.now.wall).unwrap_or_default();
         let facts = ResizeFacts {
-            accepted: self.state.resize.accepted.clone(),
-            room: None,
-            yields: ResourceList::default(),
-            kubelet: KubeletVersion::NEWEST,
-            failed: None,
-            too_early: None,
-            unreported: None,
             away: (how == 5).then(|| "away".to_owned()),
-            by_hand: self.state.desired.is_by_hand(),
-            ahead: self.state.resize.written_ahead.is_some(),
-            unanswered: self.state.resize.prepared.is_some(),
+            ..self.state.resize_facts()
         };
         let resize = match how {
             0 => ResizeDecision::Direct,

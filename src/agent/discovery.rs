@@ -84,7 +84,7 @@ pub(super) struct Discovery {
 }
 
 /// The mounts, the root of all pods, and the pods that have cgroups.
-type FoundPods = (Hierarchy, Kubepods, Vec<PodEntry>);
+type FoundPods = (Hierarchy, Kubepods, Arc<Vec<PodEntry>>);
 
 /// The runtime with its name and version.
 #[derive(Debug)]
@@ -197,7 +197,7 @@ impl Discovery {
             least_limits: Arc::clone(&self.links.least_limits),
         })
         .with_stated_kubelet(view.kubelet_version());
-        let inventory = Inventory::assemble(scanned, &self.pods, &self.containers, &view.pods);
+        let inventory = Inventory::assemble(&scanned, &self.pods, &self.containers, &view.pods);
         let inventory = inventory.sharing(&self.links.node_pods.borrow().pods);
         self.links.node_pods.send_replace(Arc::new(NodePods {
             tree: Some((node.hierarchy.clone(), node.kubepods.path.clone())),
@@ -278,7 +278,7 @@ impl Discovery {
             None => Kubepods::find(&hierarchy, driver)?,
         };
         let scanned = kubepods.scan(&hierarchy)?;
-        Ok((hierarchy, kubepods, scanned))
+        Ok((hierarchy, kubepods, Arc::new(scanned)))
     }
 
     async fn find_systemd(&mut self, driver: Driver, problems: &mut Vec<String>) -> Option<Arc<Systemd>> {
@@ -322,7 +322,7 @@ impl Discovery {
 
 /// Drops the pods and containers whose cgroups were removed. A scan that failed says nothing about the others.
 fn drop_removed((hierarchy, _, scanned): &mut FoundPods) {
-    scanned.retain_mut(|pod| {
+    Arc::make_mut(scanned).retain_mut(|pod| {
         pod.containers.retain(|container| hierarchy.may_have(&container.path));
         hierarchy.may_have(&pod.path)
     });

@@ -15,15 +15,17 @@ use crate::sources::NodeView;
 /// Emits the Event of each record that has one, until the channel closes.
 pub(super) async fn emit_events(
     mut records: broadcast::Receiver<Arc<ChangeRecord>>,
-    view: watch::Receiver<Arc<NodeView>>,
+    mut view: watch::Receiver<Arc<NodeView>>,
     events: EventRecorder,
 ) {
     let mut composer = Composer::default();
     loop {
         match records.recv().await {
             Ok(record) => {
-                let view = Arc::clone(&view.borrow());
-                composer.forget_others(|uid| view.pods.iter().any(|pod| pod.cgroup_uid() == uid));
+                if view.has_changed().unwrap_or(false) {
+                    let view = Arc::clone(&view.borrow_and_update());
+                    composer.forget_others(|uid| view.pods.iter().any(|pod| pod.cgroup_uid() == uid));
+                }
                 if let Some(message) = composer.compose(&record) {
                     events.record(message);
                 }

@@ -38,9 +38,8 @@ impl Case<'_> {
         };
         let all = candidates.iter().map(of);
         // Each pod of the node keeps its list: no room for more than it holds.
-        let mut ceilings: Vec<_> = all.filter(|ceiling| !ceiling.limits.is_empty()).collect();
-        ceilings.shrink_to_fit();
-        ceilings
+        let ceilings = all.filter(|ceiling| !ceiling.limits.is_empty());
+        ceilings.collect::<Box<[_]>>().into_vec()
     }
 }
 

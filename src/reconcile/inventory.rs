@@ -28,7 +28,7 @@ impl Inventory {
     /// are empty without a runtime.
     #[must_use]
     pub(crate) fn assemble(
-        scanned: Vec<PodEntry>,
+        scanned: &[PodEntry],
         pods: &[PodId],
         listed: &[ListedContainer],
         manifests: &[Arc<Pod>],
@@ -54,10 +54,10 @@ impl Inventory {
             };
             let mut live: Vec<_> = entry
                 .containers
-                .into_iter()
+                .iter()
                 .filter_map(|container| {
                     let (name, age) = containers.get(container.id.as_str())?;
-                    let (id, path) = (container.id.as_str().to_owned(), container.path);
+                    let (id, path) = (container.id.as_str().to_owned(), container.path.clone());
                     Some((*age, (*name).to_owned(), LiveContainer { id, path }))
                 })
                 .collect();
@@ -65,7 +65,7 @@ impl Inventory {
             live.sort_by_key(|(age, ..)| *age);
             let mut containers: IndexMap<_, _> = live.into_iter().map(|(_, name, live)| (name, live)).collect();
             containers.sort_unstable_keys();
-            let path = entry.path;
+            let path = entry.path.clone();
             let pod = Arc::new(LivePod { id, path, containers });
             inventory.pods.insert(uid.to_owned(), Some(pod));
         }
@@ -202,7 +202,7 @@ mod tests {
     #[test]
     fn the_runtime_names_what_the_tree_holds_and_sandboxes_are_left_out() {
         let inventory = Inventory::assemble(
-            scanned(&[id('a'), id_of_sandbox()]),
+            &scanned(&[id('a'), id_of_sandbox()]),
             &[],
             &[listed(&id('a'), "app", UID)],
             &[],
@@ -221,7 +221,7 @@ mod tests {
         };
         let lists = [again, listed(&id('b'), "app", UID)];
         for order in [[id('a'), id('b')], [id('b'), id('a')]] {
-            let inventory = Inventory::assemble(scanned(&order), &[], &lists, &[]);
+            let inventory = Inventory::assemble(&scanned(&order), &[], &lists, &[]);
             assert_eq!(
                 inventory.find(&manifest(UID, "")[0]).unwrap().containers["app"].id,
                 id('a')
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn without_a_runtime_the_manifests_name_containers() {
         let manifests = manifest(UID, &format!("containerd://{}", id('b')));
-        let inventory = Inventory::assemble(scanned(&[id('a'), id('b')]), &[], &[], &manifests);
+        let inventory = Inventory::assemble(&scanned(&[id('a'), id('b')]), &[], &[], &manifests);
         assert_eq!(inventory.find(&manifests[0]).unwrap().containers["app"].id, id('b'));
     }
 
@@ -243,13 +243,13 @@ mod tests {
             name: "web".to_owned(),
             namespace: "default".to_owned(),
         };
-        let inventory = Inventory::assemble(scanned(&[id_of_sandbox()]), &[pod], &[], &[]);
+        let inventory = Inventory::assemble(&scanned(&[id_of_sandbox()]), &[pod], &[], &[]);
         assert!(inventory.find(&manifest("", "")[0]).unwrap().containers.is_empty());
     }
 
     #[test]
     fn a_pod_that_nobody_names_has_its_cgroup_all_the_same() {
-        let inventory = Inventory::assemble(scanned(&[id('a')]), &[], &[], &[]);
+        let inventory = Inventory::assemble(&scanned(&[id('a')]), &[], &[], &[]);
         assert_eq!(inventory.pods().count(), 0);
         assert!(inventory.has_cgroup(UID) && !inventory.has_cgroup("another"));
     }
@@ -257,9 +257,9 @@ mod tests {
     #[test]
     fn another_pod_of_the_same_name_is_not_the_one() {
         let other = "11111111-0000-4000-8000-00000000000a";
-        let inventory = Inventory::assemble(scanned(&[id('a')]), &[], &[listed(&id('a'), "app", UID)], &[]);
+        let inventory = Inventory::assemble(&scanned(&[id('a')]), &[], &[listed(&id('a'), "app", UID)], &[]);
         assert!(inventory.find(&manifest(other, "")[0]).is_none());
-        let mislabelled = Inventory::assemble(scanned(&[id('a')]), &[], &[listed(&id('a'), "app", other)], &[]);
+        let mislabelled = Inventory::assemble(&scanned(&[id('a')]), &[], &[listed(&id('a'), "app", other)], &[]);
         assert!(mislabelled.find(&manifest(UID, "")[0]).is_none());
     }
 
@@ -310,7 +310,7 @@ mod tests {
             let manifests = [before, after].concat();
             let listed = [listed(&id('a'), "app", UID)];
             let listed = if runtime { &listed[..] } else { &[] };
-            let inventory = Inventory::assemble(scanned(&[id('a'), id_of_sandbox()]), &[], listed, &manifests);
+            let inventory = Inventory::assemble(&scanned(&[id('a'), id_of_sandbox()]), &[], listed, &manifests);
             for tenant in &tenants {
                 prop_assert!(inventory.find(tenant).is_none());
             }

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -375,8 +375,8 @@ pub struct Batch {
 ///
 /// Errors: the boot has no id, which the ids of kills need; the thread or the event loop cannot start.
 pub fn start(links: Links, receiver: impl Future<Output = ()> + Send + 'static) -> Result<JoinHandle<()>> {
-    const NO_THREAD: &str = "cannot start the threads that watch for kills";
     let boot = BootId::current()?;
+    let event_loop = || Builder::new_current_thread().enable_all().build();
     let start = || -> io::Result<JoinHandle<()>> {
         let (watching, receiving) = (event_loop()?, event_loop()?);
         let watcher = Watcher::new(boot, links);
@@ -390,9 +390,5 @@ pub fn start(links: Links, receiver: impl Future<Output = ()> + Send + 'static) 
             }
         })
     };
-    start().map_err(|error| anyhow!("{NO_THREAD}: {error}"))
-}
-
-fn event_loop() -> io::Result<Runtime> {
-    Builder::new_current_thread().enable_all().build()
+    start().map_err(|error| anyhow!("cannot start the threads that watch for kills: {error}"))
 }

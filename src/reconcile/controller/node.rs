@@ -99,7 +99,10 @@ impl Controller {
         let repair = self.config.repair_pod_level && !self.config.observe_only;
         let found = &self.node.found.low_pod_levels;
         let low = |state: &PodState| found.get(&state.live.as_ref()?.id.uid).copied();
-        let levels = self.pods.iter().map(|(key, state)| (key.clone(), low(state)));
+        let levels = self.pods.iter().filter_map(|(key, state)| {
+            let low = low(state);
+            (low.is_some() || state.drift.low_pod_level.is_some()).then(|| (key.clone(), low))
+        });
         for (key, low) in levels.collect::<Vec<_>>() {
             self.apply(&key, PodInput::PodLevelRead(low, repair));
         }

@@ -22,6 +22,7 @@
 //! # Modules
 //! - [`model`]: the types that several modules use: quantities, Kubernetes objects, pods of the node, steps and records. Pure.
 //! - [`proto`]: the code that is generated from the protocol files.
+//! - [`share`]: fair shares of what all users of a node have in common. Pure.
 //! - [`rate_limiter`]: limits how often something happens.
 //! - [`pace`]: random delays, so that the agents of a cluster do not act at the same moment.
 //! - [`failpoint`]: the places where tests end a debug build as a crash would.
@@ -73,4 +74,5 @@ pub mod rate_limiter;
 mod reconcile;
 pub mod report;
 pub mod runtime;
+pub mod share;
 pub mod sources;

@@ -5,6 +5,8 @@ use std::hash::Hash;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::share::FairShare;
+
 /// A keyed limiter with more keys than this removes the keys that have all their turns back.
 const SWEEP_ABOVE: usize = 256;
 /// The longest interval, so that times do not overflow.
@@ -91,9 +93,78 @@ impl<K: Eq + Hash> KeyedRateLimiter<K> {
     }
 }
 
+/// Limits all users together to a rate, of which each user has a fair share: see [`share`](crate::share). A quarter of the burst
+/// is divided in advance.
+#[derive(Debug)]
+pub struct FairRateLimiter<K> {
+    rate: Rate,
+    turns: FairShare<K>,
+    /// When the last turn was returned. The user who used most turns gets it back.
+    returned_at: Instant,
+    period_ends: Instant,
+}
+
+impl<K: Ord + Clone> FairRateLimiter<K> {
+    /// A limiter with all its turns.
+    pub fn new(rate: Rate, now: Instant) -> Self {
+        let burst = u64::from(rate.burst.max(1));
+        Self {
+            rate,
+            turns: FairShare::new(burst, burst.div_ceil(4)),
+            returned_at: now,
+            period_ends: now,
+        }
+    }
+
+    /// Uses a turn, if one is left for this user.
+    pub fn try_use(&mut self, user: &K, now: Instant) -> bool {
+        self.return_turns(now);
+        self.turns.take(user, 1, 1).is_ok()
+    }
+
+    fn return_turns(&mut self, now: Instant) {
+        let every = self.rate.every.clamp(Duration::from_nanos(1), LONGEST_INTERVAL);
+        while let Some(user) = self.turns.largest()
+            && self.returned_at + every <= now
+        {
+            self.turns.give_back(&user, 1);
+            self.returned_at += every;
+        }
+        if self.turns.largest().is_none() {
+            self.returned_at = now;
+        }
+        if self.period_ends <= now {
+            self.turns.end_period();
+            self.period_ends = now + every.saturating_mul(self.rate.burst.max(1)).min(LONGEST_INTERVAL);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_user_in_a_flood_of_another_has_its_part_at_once_and_half_of_the_rate_later() {
+        let start = Instant::now();
+        let every = Duration::from_secs(1);
+        let mut limiter = FairRateLimiter::new(Rate { burst: 20, every }, start);
+        let greedy = (0..100).filter(|_| limiter.try_use(&"greedy", start)).count();
+        assert_eq!(
+            greedy, 17,
+            "a part of a quarter is kept for a user who has not come yet"
+        );
+        let mut used = [0, 0];
+        for second in 0..100 {
+            let now = start + every * second;
+            for _ in 0..10 {
+                used[0] += u32::from(limiter.try_use(&"greedy", now));
+                used[1] += u32::from(limiter.try_use(&"honest", now));
+            }
+            assert!(used[0] + used[1] <= 3 + second, "{used:?} within {second} s");
+        }
+        assert!(used[1] >= 50, "{used:?}");
+    }
 
     #[test]
     fn a_burst_is_fine_and_a_flood_is_slowed_to_the_rate() {

@@ -45,7 +45,8 @@ const fn effects(name: &'static str, knows: &'static [&'static str]) -> Module {
 const MODULES: &[Module] = &[
     pure("model", &[]),
     effects("proto", &[]),
-    effects("rate_limiter", &[]),
+    pure("share", &[]),
+    effects("rate_limiter", &["share"]),
     effects("pace", &[]),
     effects("failpoint", &[]),
     effects("files", &["failpoint"]),

@@ -1,0 +1,432 @@
+//! Fair shares of what all users of a node have in common: memory, slots, lines of a log. Pure.
+//!
+//! A user is a namespace, or the caller at a socket. [`max_min_share`] is the one calculation: while nobody else asks, a user may
+//! have everything; once others ask, each user has what it asks for or an equal part, whichever is less, and nobody has more
+//! than an equal part while another has less than it asks for.
+//!
+//! | shape | for |
+//! |---|---|
+//! | [`max_min_share`] | what is divided anew at each question, such as promised memory or the entries of a list |
+//! | [`FairShare`] | amounts that are granted and returned |
+//! | [`Slots`] | work at the same time, with slots that only one class of work may use |
+//! | [`FairRateLimiter`](crate::rate_limiter::FairRateLimiter) | rates |
+//!
+//! # Invariants of [`FairShare`]
+//! 1. The sum of all grants is never more than the total.
+//! 2. No grant takes a user above its max-min share among all users who hold or ask for something.
+//! 3. A grant cannot be taken back. So a part of the total, `reserved`, is divided in advance among all known users and one
+//!    unknown user: an expected user can have its part of `reserved` at any moment, whatever the others did before. The
+//!    others' returns then lead to invariant 2: a user above its share gets nothing more while another waits.
+//! 4. Whatever nobody waits for and `reserved` does not keep for others can be granted to one user.
+//! 5. Nothing is left out silently: a refusal is a [`LeftOut`] for the caller to count.
+//!
+//! Users who only ask are forgotten after two periods, so that the amounts of users who come only once do not stay reserved.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The share of a user who wants `wanted`, where the other users want these amounts: the max-min fair share.
+///
+/// Rounded down, so that no user takes the last unit of another's part. Of fewer units than users, everyone may have one.
+#[must_use]
+pub fn max_min_share(total: u64, wanted: u64, others: impl IntoIterator<Item = u64>) -> u64 {
+    let mut others: Vec<u64> = others.into_iter().collect();
+    others.sort_unstable();
+    let (mut left, mut users) = (total, (1..).zip(&others).last().map_or(1, |(others, _)| others + 1));
+    for other in others {
+        let part = (left / users).max(1);
+        if other > part {
+            return wanted.min(part).min(left);
+        }
+        left = left.saturating_sub(other);
+        users -= 1;
+    }
+    wanted.min(left)
+}
+
+/// Why a user does not get what it wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
+#[display("of {total}, {users} users may have {share} each for now, or less")]
+pub struct LeftOut {
+    pub total: u64,
+    /// The most that this user may have now.
+    pub share: u64,
+    /// The users who hold or want something.
+    pub users: usize,
+}
+
+/// An amount that users share, such as bytes: see the [module](self).
+#[derive(Debug, Clone)]
+pub struct FairShare<K> {
+    total: u64,
+    reserved: u64,
+    users: BTreeMap<K, User>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct User {
+    held: u64,
+    /// The most that the user wanted to hold at once, in this period and in the period before.
+    wanted: [u64; 2],
+    /// Whether the user counts before it asks.
+    expected: bool,
+}
+
+impl User {
+    fn demand(&self) -> u64 {
+        self.held.max(self.wanted[0]).max(self.wanted[1])
+    }
+
+    const fn is_known(&self) -> bool {
+        self.expected || self.held > 0 || self.wanted[0] > 0 || self.wanted[1] > 0
+    }
+}
+
+impl<K: Ord + Clone> FairShare<K> {
+    /// A total of which `reserved` is divided in advance. With 0, a single user can have everything.
+    #[must_use]
+    pub const fn new(total: u64, reserved: u64) -> Self {
+        Self {
+            total,
+            reserved,
+            users: BTreeMap::new(),
+        }
+    }
+
+    /// Changes the total. Grants stay.
+    pub const fn resize(&mut self, total: u64, reserved: u64) {
+        (self.total, self.reserved) = (total, reserved);
+    }
+
+    /// Replaces the users who count for `reserved` before they ask.
+    pub fn expect(&mut self, users: impl IntoIterator<Item = K>) {
+        self.users.values_mut().for_each(|user| user.expected = false);
+        users.into_iter().for_each(|user| self.user(&user).expected = true);
+        self.users.retain(|_, user| user.is_known());
+    }
+
+    /// Grants a user from `least` to `most` more. A user who gets less than `most` counts as one who waits for the rest.
+    ///
+    /// Errors: fewer than `least` are left for this user; nothing is granted then.
+    pub fn take(&mut self, user: &K, least: u64, most: u64) -> Result<u64, LeftOut> {
+        let held = self.held(user);
+        let share = self.share(user, most);
+        let granted = share.saturating_sub(held).min(most);
+        let granted = if granted < least { 0 } else { granted };
+        let one = self.user(user);
+        one.held += granted;
+        one.wanted = if granted == most {
+            [0; 2]
+        } else {
+            [one.wanted[0].max(held.saturating_add(most)), one.wanted[1]]
+        };
+        if granted >= least {
+            return Ok(granted);
+        }
+        Err(LeftOut {
+            total: self.total,
+            share,
+            users: self.users.values().filter(|user| user.demand() > 0).count(),
+        })
+    }
+
+    /// The most that a user who wants so much more may hold now.
+    fn share(&self, user: &K, more: u64) -> u64 {
+        let held = self.held(user);
+        let others = || {
+            self.users
+                .iter()
+                .filter(|(other, _)| *other != user)
+                .map(|(_, user)| user)
+        };
+        let free = self
+            .total
+            .saturating_sub(self.users.values().map(|user| user.held).sum());
+        // One part is for a user who is not known yet.
+        let known = (2..).zip(others()).last().map_or(2, |(others, _)| others + 1);
+        let part = self.reserved.div_ceil(known);
+        let missing = others().map(|other| part.saturating_sub(other.held));
+        let kept = missing.fold(part, u64::saturating_add).min(self.reserved);
+        let for_others = others().map(|other| other.demand().max(part)).chain([part]);
+        let fair = max_min_share(self.total, held.saturating_add(more), for_others);
+        let available = held + free.saturating_sub(kept);
+        fair.min(available.max(part.min(held + free)))
+    }
+
+    /// Takes back what a user held.
+    pub fn give_back(&mut self, user: &K, amount: u64) {
+        if let Some(one) = self.users.get_mut(user) {
+            one.held = one.held.saturating_sub(amount);
+            one.wanted = one.wanted.map(|wanted| wanted.saturating_sub(amount));
+        }
+        self.users.retain(|_, user| user.is_known());
+    }
+
+    /// Ends a period: what users wanted before the last period and did not get is forgotten.
+    pub fn end_period(&mut self) {
+        for user in self.users.values_mut() {
+            user.wanted = [0, user.wanted[0]];
+        }
+        self.users.retain(|_, user| user.is_known());
+    }
+
+    /// What a user holds.
+    #[must_use]
+    pub fn held(&self, user: &K) -> u64 {
+        self.users.get(user).map_or(0, |user| user.held)
+    }
+
+    /// The user who holds most.
+    #[must_use]
+    pub fn largest(&self) -> Option<K> {
+        let holders = self.users.iter().filter(|(_, user)| user.held > 0);
+        holders.max_by_key(|(_, user)| user.held).map(|(user, _)| user.clone())
+    }
+
+    fn user(&mut self, user: &K) -> &mut User {
+        self.users.entry(user.clone()).or_default()
+    }
+}
+
+/// Whether work may use the slots that are kept for one class of work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    Ordinary,
+    /// Such as operators' calls.
+    Privileged,
+}
+
+/// Work at the same time, shared fairly among users. Cheap to clone. [`Slots::take`] never waits.
+///
+/// A user who gets no slot counts as waiting until as many slots were returned as there are.
+#[derive(Debug, Clone)]
+pub struct Slots<K: Ord + Clone>(Arc<Mutex<Shares<K>>>);
+
+#[derive(Debug)]
+struct Shares<K> {
+    ordinary: FairShare<K>,
+    privileged: FairShare<K>,
+    /// Slots returned in this period.
+    returned: u64,
+}
+
+/// One slot, until it is dropped.
+#[derive(Debug)]
+pub struct Slot<K: Ord + Clone> {
+    slots: Slots<K>,
+    user: K,
+    class: Class,
+}
+
+impl<K: Ord + Clone> Slots<K> {
+    /// `total` slots, of which `kept` are only for [`Class::Privileged`]. In both classes, a quarter is divided in advance.
+    #[must_use]
+    pub fn new(total: u64, kept: u64) -> Self {
+        let share = |total: u64| FairShare::new(total, total.div_ceil(4));
+        Self(Arc::new(Mutex::new(Shares {
+            ordinary: share(total.saturating_sub(kept)),
+            privileged: share(kept.min(total)),
+            returned: 0,
+        })))
+    }
+
+    /// A slot for a user.
+    ///
+    /// Errors: the user has its share of the slots, or all are in use.
+    pub fn take(&self, user: &K, class: Class) -> Result<Slot<K>, LeftOut> {
+        let slot = |class| Slot {
+            slots: self.clone(),
+            user: user.clone(),
+            class,
+        };
+        let mut shares = self.shares();
+        if class == Class::Privileged && shares.privileged.take(user, 1, 1).is_ok() {
+            return Ok(slot(Class::Privileged));
+        }
+        shares.ordinary.take(user, 1, 1).map(|_| slot(Class::Ordinary))
+    }
+
+    fn shares(&self) -> MutexGuard<'_, Shares<K>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Ord + Clone> Drop for Slot<K> {
+    fn drop(&mut self) {
+        let mut shares = self.slots.shares();
+        match self.class {
+            Class::Ordinary => shares.ordinary.give_back(&self.user, 1),
+            Class::Privileged => shares.privileged.give_back(&self.user, 1),
+        }
+        shares.returned += 1;
+        if shares.returned >= shares.ordinary.total {
+            shares.returned = 0;
+            shares.ordinary.end_period();
+            shares.privileged.end_period();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    const HONEST: u8 = u8::MAX;
+
+    #[test]
+    fn a_user_has_everything_alone_and_an_equal_part_among_greedy_ones() {
+        assert_eq!(max_min_share(100, 900, []), 100);
+        assert_eq!(max_min_share(100, 900, [900, 900]), 33);
+        assert_eq!(
+            max_min_share(100, 900, [10, 900]),
+            45,
+            "what one does not want is for the others"
+        );
+        assert_eq!(max_min_share(100, 20, [900, 900]), 20);
+    }
+
+    #[test]
+    fn a_user_who_waits_gets_its_part_when_a_greedy_one_returns_some() {
+        let mut pool = FairShare::new(100, 0);
+        assert_eq!(pool.take(&'g', 1, 900), Ok(100));
+        let refused = pool.take(&'h', 1, 60).unwrap_err();
+        assert_eq!(refused.users, 2);
+        assert_eq!(refused.to_string(), "of 100, 2 users may have 0 each for now, or less");
+        pool.give_back(&'g', 30);
+        assert!(pool.take(&'g', 1, 30).is_err(), "the other one waits");
+        assert_eq!(pool.take(&'h', 1, 60), Ok(30));
+        pool.give_back(&'g', 70);
+        assert_eq!(
+            pool.take(&'h', 1, 900),
+            Ok(20),
+            "the other one still waits for more than a half"
+        );
+        pool.end_period();
+        pool.end_period();
+        assert_eq!(
+            pool.take(&'h', 1, 900),
+            Ok(50),
+            "a user who stopped asking is forgotten"
+        );
+    }
+
+    #[test]
+    fn a_slot_is_kept_for_each_class_and_for_a_user_who_has_not_come_yet() {
+        let slots = Slots::new(4, 2);
+        let hanging: Vec<_> = (0..9)
+            .filter_map(|_| slots.take(&"greedy", Class::Privileged).ok())
+            .collect();
+        assert_eq!(hanging.len(), 2, "one of each class");
+        let first = slots.take(&"honest", Class::Privileged).unwrap();
+        let ordinary = slots.take(&"honest", Class::Ordinary).unwrap();
+        assert!(slots.take(&"third", Class::Ordinary).is_err(), "all slots are in use");
+        drop((first, ordinary));
+        assert!(slots.take(&"third", Class::Ordinary).is_ok());
+    }
+
+    #[derive(Debug, Clone)]
+    enum Act {
+        Take(u8, u64, u64),
+        GiveBack(u8, u64),
+        EndPeriod,
+    }
+
+    fn act() -> impl Strategy<Value = Act> {
+        let amount = || prop_oneof![0_u64..50, any::<u64>()];
+        prop_oneof![
+            4 => (0_u8..4, amount(), amount()).prop_map(|(who, least, most)| Act::Take(who, least.min(most), most)),
+            2 => (0_u8..4, amount()).prop_map(|(who, amount)| Act::GiveBack(who, amount)),
+            1 => Just(Act::EndPeriod),
+        ]
+    }
+
+    fn carry_out(pool: &mut FairShare<u8>, act: &Act) {
+        match *act {
+            Act::Take(who, least, most) => {
+                let before = pool.held(&who);
+                let granted = pool.take(&who, least, most);
+                assert_eq!(pool.held(&who), before + granted.unwrap_or(0));
+                assert!(granted.is_err() || granted.is_ok_and(|granted| (least..=most).contains(&granted)));
+            }
+            Act::GiveBack(who, amount) => pool.give_back(&who, amount),
+            Act::EndPeriod => pool.end_period(),
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+        /// All max-min shares fit into the total, none is below an equal part of it, and only rounding leaves anything idle.
+        #[test]
+        fn shares_are_never_below_an_equal_part_and_fit_into_the_total(
+            total in 0_u64..1000, wants in vec(0_u64..1500, 1..8),
+        ) {
+            let of = |index: usize| {
+                let others = wants.iter().enumerate().filter(|(other, _)| *other != index).map(|(_, want)| *want);
+                max_min_share(total, wants[index], others)
+            };
+            let shares: Vec<u64> = (0..wants.len()).map(of).collect();
+            let users = u64::try_from(wants.len()).unwrap();
+            let sum = shares.iter().sum::<u64>();
+            prop_assert!(sum <= total.max(users) && sum + users > total.min(wants.iter().sum()), "{shares:?} {wants:?}");
+            for (share, want) in shares.iter().zip(&wants) {
+                prop_assert!(share <= want && *share >= (*want).min(total / users), "{shares:?} {wants:?}");
+            }
+        }
+
+        /// Whatever four greedy users do, the total holds, and an expected user gets its part of the reserve at once.
+        #[test]
+        fn a_greedy_user_never_takes_what_is_reserved_for_another(
+            total in prop_oneof![1_u64..1000, any::<u64>()], reserve in 0_u64..=100, acts in vec(act(), 0..40), most in 0_u64..500,
+        ) {
+            let reserved = total / 100 * reserve;
+            let mut pool = FairShare::new(total, reserved);
+            pool.expect([0, 1, 2, 3, HONEST]);
+            let before = max_min_share(total, most, []);
+            for act in &acts {
+                carry_out(&mut pool, act);
+                let held = (0..4).map(|user| u128::from(pool.held(&user))).sum::<u128>();
+                prop_assert!(held <= u128::from(total));
+            }
+            let share = (reserved / 6).min(before).min(total / 5);
+            let granted = pool.take(&HONEST, 0, most).unwrap();
+            prop_assert!(granted >= share, "{granted} of {share}");
+        }
+
+        /// Once an honest user waits, each return leads towards equal parts: the greedy users together cannot keep it below.
+        #[test]
+        fn a_user_who_waits_gets_an_equal_part_once_the_greedy_ones_have_returned_that_much(
+            total in 5_u64..200, acts in vec(act(), 0..40), returns in vec(1_u64..30, 1..20),
+        ) {
+            let mut pool = FairShare::new(total, 0);
+            acts.iter().for_each(|act| carry_out(&mut pool, act));
+            let part = total / 5;
+            let ask = |pool: &mut FairShare<u8>| {
+                let missing = part.saturating_sub(pool.held(&HONEST));
+                pool.take(&HONEST, 0, missing).unwrap()
+            };
+            ask(&mut pool);
+            for amount in returns.into_iter().cycle().take(1000) {
+                let Some(greedy) = pool.largest().filter(|_| pool.held(&HONEST) < part) else { break };
+                pool.give_back(&greedy, amount);
+                for other in 0..4 {
+                    pool.take(&other, 0, total).unwrap();
+                }
+                ask(&mut pool);
+            }
+            prop_assert!(pool.held(&HONEST) >= part, "{pool:?}");
+        }
+
+        /// Without others, nothing stays idle but what is kept for a user who has not come yet.
+        #[test]
+        fn idle_capacity_is_usable(total in any::<u64>(), reserved in any::<u64>()) {
+            let mut pool = FairShare::new(total, reserved.min(total));
+            let kept = reserved.min(total).div_ceil(2);
+            prop_assert!(pool.take(&0, 0, u64::MAX).unwrap() >= total - kept);
+            let mut open = FairShare::new(total, 0);
+            prop_assert_eq!(open.take(&0, 0, u64::MAX).unwrap(), total);
+        }
+    }
+}

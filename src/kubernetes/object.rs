@@ -1,7 +1,9 @@
 //! The JSON of one object → the slim object. Pure.
 
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::de::{DeserializeOwned, DeserializeSeed, IgnoredAny, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use super::call::Kind;
@@ -58,6 +60,9 @@ const LARGEST_LABELS: usize = 16 << 10;
 /// The longest complaint, in bytes. Longer ones quote a long value.
 const LONGEST_COMPLAINT: usize = 400;
 
+/// The longest name of an object, in bytes (RFC 1123 subdomain).
+const LONGEST_NAME: usize = 253;
+
 /// The part that every object has, and a list.
 #[derive(Debug, Deserialize)]
 pub(super) struct Named {
@@ -112,24 +117,61 @@ impl<T: Object> Decoded<T> {
         Self::unusable(&String::from_utf8_lossy(beginning), why)
     }
 
-    /// An object that cannot be used. Without readable metadata, its key is the first text that looks like a name.
+    /// An object that cannot be used. Its key has what can be read of its metadata.
     fn unusable(text: &str, why: String) -> Self {
-        let field = |name: &str| {
-            let (_, rest) = text.split_once(&format!("\"{name}\":\""))?;
-            Some(rest.split('"').next().unwrap_or_default().chars().take(253).collect())
-        };
-        let named = serde_json::from_str(text).map(|Named { metadata }| metadata);
-        let metadata = named.unwrap_or_else(|_| ObjectMeta {
-            namespace: field("namespace").unwrap_or_default(),
-            name: field("name").unwrap_or_else(|| "?".to_owned()),
+        let mut metadata = ObjectMeta {
+            name: "?".to_owned(),
             ..ObjectMeta::default()
-        });
+        };
+        // An error ends an object that is cut off; what was read before stays.
+        drop(Identity(&mut metadata, false).deserialize(&mut serde_json::Deserializer::from_str(text)));
         Self {
             key: metadata.full_name(),
             resource_version: metadata.resource_version,
             object: Err(shortened(why)),
             left_out: None,
         }
+    }
+}
+
+/// Fills in the name, namespace and version from the metadata of an object, whatever else is cut off or malformed. The flag says
+/// that the present mapping is the metadata.
+struct Identity<'a>(&'a mut ObjectMeta, bool);
+
+impl<'de> DeserializeSeed<'de> for Identity<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<(), D::Error> {
+        from.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Identity<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a mapping")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut fields: M) -> Result<(), M::Error> {
+        let Self(found, is_metadata) = self;
+        while let Some(field) = fields.next_key::<String>()? {
+            let known = match field.as_str() {
+                "metadata" if !is_metadata => {
+                    fields.next_value_seed(Identity(found, true))?;
+                    continue;
+                }
+                "name" if is_metadata => &mut found.name,
+                "namespace" if is_metadata => &mut found.namespace,
+                "resourceVersion" if is_metadata => &mut found.resource_version,
+                _ => {
+                    fields.next_value::<IgnoredAny>()?;
+                    continue;
+                }
+            };
+            *known = fields.next_value::<String>()?.chars().take(LONGEST_NAME).collect();
+        }
+        Ok(())
     }
 }
 
@@ -239,6 +281,28 @@ mod tests {
             why.starts_with("status.recommendation.containerRecommendations[0].target.cpu: "),
             "{why}"
         );
+    }
+
+    #[test]
+    fn no_annotation_or_field_named_like_the_name_makes_a_complaint_name_another_object() {
+        let hostile = r#""annotations":{"name":"api","namespace":"bank","resourceVersion":"9"}"#;
+        let before = r#"{"spec":{"name":"api","namespace":"bank"},"metadata":{"annotations":"#;
+        let texts = [
+            format!(r#"{{"metadata":{{{hostile},"name":"web","namespace":"shop","resourceVersion":"8","labels":7}}}}"#),
+            format!(r#"{before}{{"name":"api"}},"namespace":"shop","name":"web","resourceVersion":"8","labels":["#),
+        ];
+        for text in texts {
+            for decoded in [Decoded::<Pod>::parse(&text), Decoded::too_large(text.as_bytes())] {
+                assert!(decoded.object.is_err());
+                assert_eq!(
+                    (decoded.key.as_str(), decoded.resource_version.as_str()),
+                    ("shop/web", "8"),
+                    "{text}"
+                );
+            }
+        }
+        let cut_off = format!(r#"{{"metadata":{{{hostile},"managedFields":[{{"name":"api"#);
+        assert_eq!(Decoded::<Pod>::too_large(cut_off.as_bytes()).key, "/?");
     }
 
     #[test]

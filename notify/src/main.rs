@@ -116,6 +116,9 @@ fn run(telling: Telling, program: &[OsString]) -> nix::Result<u8> {
         while let Some(signal) = signals.read_signal()? {
             match Signal::try_from(i32::try_from(signal.ssi_signo).unwrap_or_default()) {
                 Ok(Signal::SIGCHLD) | Err(_) => {}
+                // The kernel sends the signals of a terminal to the whole foreground process group, the program included.
+                // Only the code of a signal that a process sent is not positive (sigaction(2)).
+                Ok(_) if signal.ssi_code > 0 => {}
                 // The program may have ended a moment ago.
                 Ok(signal) => kill(watched.program, signal).unwrap_or_default(),
             }

@@ -35,6 +35,7 @@ mod kernel_top;
 mod kubectl_plugin;
 mod kubelet_recordings;
 mod lint_command;
+mod notify_terminal;
 mod observability;
 mod oom_recordings;
 mod pictures;

@@ -22,6 +22,7 @@
 //! # Modules
 //! - [`model`]: the types that several modules use: quantities, Kubernetes objects, pods of the node, steps and records. Pure.
 //! - [`proto`]: the code that is generated from the protocol files.
+//! - [`printable`]: text of tenants, made fit for screens and logs. Pure.
 //! - [`share`]: fair shares of what all users of a node have in common. Pure.
 //! - [`rate_limiter`]: limits how often something happens.
 //! - [`pace`]: random delays, so that the agents of a cluster do not act at the same moment.
@@ -69,6 +70,7 @@ pub mod observe;
 pub mod oom;
 pub mod pace;
 pub mod plan;
+pub mod printable;
 pub mod proto;
 pub mod rate_limiter;
 mod reconcile;

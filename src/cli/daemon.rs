@@ -5,7 +5,7 @@ use clap::{Args, Parser, Subcommand};
 
 use super::output::{Output, Tone, clean, coloured};
 use super::results::{failed, name};
-use super::{Failure, change};
+use super::{Failure, change, io};
 use crate::agent::{Restoration, Restore};
 use crate::config::RunArguments;
 use crate::control::proto::PodResult;
@@ -56,7 +56,8 @@ impl RestoreArguments {
     /// Announces the watch for harm, which takes a minute.
     pub fn announce(&self) {
         if self.how() == Restore::ApplyAndWatch {
-            eprintln!("vscaled: lower memory limits are watched for a minute afterwards; --no-watch leaves at once");
+            let watched = "lower memory limits are watched for a minute afterwards; --no-watch leaves at once";
+            io::complain("vscaled", watched);
         }
     }
 

@@ -6,7 +6,7 @@ use clap::Args;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::output::{Output, optional};
+use super::output::{Output, clean, optional};
 use super::{Failure, amount, io, table};
 use crate::decide::{Index, Options, PodDecision, decide};
 use crate::model::objects::Pod;
@@ -87,7 +87,7 @@ fn render(pods: &[Arc<Pod>], decisions: &[PodDecision]) -> String {
             rows.push([name, vpa, action, reason, container, resource, request, limit]);
         }
         for note in &decision.notes {
-            lines += &format!("{name}: {note}\n");
+            lines += &format!("{name}: {}\n", clean(&note.to_string()));
         }
         let part = decision.without_restart.iter().flat_map(|(_, part)| changes(pod, part));
         let mut container = String::new();

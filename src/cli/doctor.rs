@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::anyhow;
 use serde::Serialize;
 
-use super::output::{self, Output, Tone, clean, coloured};
-use super::{Failure, NO_AGENT, agent::Agent, table};
+use super::output::{Output, Tone, clean, coloured};
+use super::{Failure, NO_AGENT, agent::Agent, io, table};
 use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
 use crate::runtime::{Deadlines, discover};
 
@@ -80,7 +80,7 @@ fn examine_locally() -> Result<Vec<Check>, Failure> {
 fn render(report: &DoctorReport) -> String {
     let names = report.checks.iter().map(|check| check.name.chars().count());
     let column = names.max().unwrap_or(0);
-    let width = output::width().unwrap_or(WIDTH);
+    let width = io::width().unwrap_or(WIDTH);
     let indent = 6 + column + 2;
     let mut text = String::new();
     for check in &report.checks {

@@ -3,8 +3,8 @@
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
-use super::output::{self, Output, Tone, clean, coloured, optional, or_dash, word};
-use super::{Failure, agent::Agent, amount, change, get, table};
+use super::output::{Output, Tone, clean, coloured, optional, or_dash, word};
+use super::{Failure, agent::Agent, amount, change, get, io, table};
 use crate::control::proto::{Amount, Pod, RequestAndLimit, Value};
 
 /// The characters in a line where standard output is no terminal.
@@ -29,7 +29,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let reply = agent.call(async |client| Ok(client.explain(arguments.pod.clone()).await?))?;
     arguments.output.print(&reply, || {
-        let width = output::width().unwrap_or(WIDTH).min(WIDEST);
+        let width = io::width().unwrap_or(WIDTH).min(WIDEST);
         let latest = &reply.changes[reply.changes.len().saturating_sub(LATEST)..];
         [
             reply.pod.as_ref().map(|pod| head(pod, width)).unwrap_or_default(),

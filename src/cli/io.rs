@@ -1,12 +1,17 @@
-//! Reads the files of commands, and prints their results.
+//! Reads the files of commands, and prints their results: the only place that writes to standard output and standard error.
+//!
+//! No text reaches either with a dangerous character ([`printable`](crate::printable)), whoever wrote it. Only a terminal gets
+//! colours, and not where `NO_COLOR` is set (<https://no-color.org>).
 
+use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, IsTerminal, Read, Write};
 use std::ops::ControlFlow;
 
 use anyhow::Context;
 
 use super::Failure;
+use super::output::{COLOURS, clean, clean_cell};
 
 /// The largest input. No file of manifests and no kernel log is near this; `/dev/zero` is.
 const MAX_INPUT_BYTES: u64 = 256 << 20;
@@ -40,7 +45,17 @@ pub(super) fn read_text(file: &str) -> Result<String, Failure> {
 
 /// Prints a warning on standard error.
 pub(super) fn warn(message: &str) {
-    eprintln!("vscalectl: warning: {message}");
+    complain("vscalectl", &format!("warning: {message}"));
+}
+
+/// Prints one line of a program on standard error.
+pub(super) fn complain(program: &str, message: &str) {
+    eprintln!("{program}: {}", clean(message));
+}
+
+/// Prints the help of a program on standard error.
+pub(super) fn print_help(help: &str) {
+    eprint!("{}", shown(help, false));
 }
 
 /// Prints the result. A reader that closes the pipe early is no failure.
@@ -52,10 +67,65 @@ pub fn print(text: &str) -> Result<(), Failure> {
 
 /// Prints one part of an endless result. Breaks when the reader has closed the pipe.
 pub(super) fn print_more(text: &str) -> Result<ControlFlow<()>, Failure> {
+    let text = shown(text, has_colours());
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(ControlFlow::Continue(())),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
         Err(error) => Err(anyhow::Error::new(error).context("cannot write the result").into()),
+    }
+}
+
+/// The text as it is printed: clean, and with its colours if they are wanted.
+pub(super) fn shown(text: &str, colours: bool) -> String {
+    let lines = text.split('\n').map(|line| {
+        let cells = line.split('\t').map(clean_cell).collect::<Vec<_>>();
+        cells.join("\t")
+    });
+    let text = lines.collect::<Vec<_>>().join("\n");
+    COLOURS.iter().fold(text, |text, (mark, code)| {
+        text.replace(*mark, if colours { code } else { "" })
+    })
+}
+
+fn has_colours() -> bool {
+    let has = |variable, value: fn(&OsStr) -> bool| std::env::var_os(variable).is_some_and(|text| value(&text));
+    let unwanted = has("NO_COLOR", |text| !text.is_empty()) || has("TERM", |text| text == "dumb");
+    !unwanted && writes_to_terminal()
+}
+
+/// Whether standard output is a terminal.
+pub(super) fn writes_to_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// The least width to which the commands fit lines.
+const NARROWEST: usize = 40;
+
+/// The characters in a line of the terminal. Output to anything else is not shortened.
+pub(super) fn width() -> Option<usize> {
+    let (width, _) = terminal_size::terminal_size_of(io::stdout())?;
+    Some(usize::from(width.0).max(NARROWEST))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::output::{Tone, coloured};
+    use crate::printable::tests::HOSTILE;
+
+    #[test]
+    fn nothing_that_is_printed_brings_a_sequence_of_its_own() {
+        let forgotten = format!("web{HOSTILE}\tb\n");
+        for colours in [true, false] {
+            let text = shown(&(coloured(Tone::Bad, HOSTILE) + &forgotten), colours);
+            let without_ours = text
+                .replace("\u{1b}[31m", "")
+                .replace("\u{1b}[32m", "")
+                .replace("\u{1b}[0m", "");
+            let is_dangerous = |one| !['\t', '\n'].contains(&one) && crate::printable::is_dangerous(one);
+            assert!(!without_ours.contains(is_dangerous), "{text:?}");
+            assert_eq!(text.contains('\u{1b}'), colours);
+        }
     }
 }

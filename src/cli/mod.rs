@@ -118,7 +118,7 @@ impl Failure {
     /// Prints the error of `program`; returns the exit code.
     #[must_use]
     pub fn report(self, program: &str) -> ExitCode {
-        eprintln!("{program}: {:#}", self.error);
+        io::complain(program, &format!("{:#}", self.error));
         ExitCode::from(self.code)
     }
 }
@@ -136,7 +136,7 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         // clap counts a socket in the environment as an argument, and would not show the help then.
         Err(error) if error.kind() == ErrorKind::MissingSubcommand => {
-            eprint!("{}", Cli::command().render_help());
+            io::print_help(&Cli::command().render_help().to_string());
             return ExitCode::from(USAGE);
         }
         Err(error) => error.exit(),

@@ -1,20 +1,18 @@
 //! Prints an answer as a table, as JSON or as YAML.
 //!
 //! JSON and YAML carry every field under stable camelCase names, and amounts as quantities. Tables are for people and may
-//! change. Only a terminal gets colours, and not where `NO_COLOR` is set.
+//! change. [`io`] cleans all three of dangerous characters, and colours a table.
 
 use std::collections::BTreeMap;
-use std::ffi::OsStr;
 use std::fmt::Display;
-use std::io::IsTerminal;
 use std::ops::ControlFlow;
 
-use anstream::adapter::strip_str;
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::{Failure, io};
+use crate::printable;
 
 const UNPRINTABLE: &str = "cannot print the result";
 
@@ -38,8 +36,8 @@ impl Output {
     /// Prints a value. `table` draws it for people.
     pub(super) fn print<T: Serialize>(&self, value: &T, table: impl FnOnce() -> String) -> Result<(), Failure> {
         io::print(&match self.format {
-            Format::Table => for_stdout(table()),
-            Format::Json => serde_json::to_string_pretty(value).context(UNPRINTABLE)? + "\n",
+            Format::Table => table(),
+            Format::Json => json(serde_json::to_string_pretty(value))?,
             Format::Yaml => yaml(value)?,
         })
     }
@@ -61,15 +59,27 @@ impl Output {
         line: impl FnOnce() -> String,
     ) -> Result<ControlFlow<()>, Failure> {
         io::print_more(&match self.format {
-            Format::Table => for_stdout(line()) + "\n",
-            Format::Json => serde_json::to_string(value).context(UNPRINTABLE)? + "\n",
+            Format::Table => line() + "\n",
+            Format::Json => json(serde_json::to_string(value))?,
             Format::Yaml => format!("---\n{}", yaml(value)?),
         })
     }
 }
 
+fn json(document: serde_json::Result<String>) -> Result<String, Failure> {
+    Ok(printable::json(&document.context(UNPRINTABLE)?).into_owned() + "\n")
+}
+
+/// A document of YAML: with dangerous characters in it as JSON, which is YAML too, because only quoted texts have escapes.
 pub(super) fn yaml<T: Serialize>(value: &T) -> Result<String, Failure> {
     let text = serde_saphyr::to_string(value).context(UNPRINTABLE)?;
+    let is_dangerous = |character| character != '\n' && printable::is_dangerous(character);
+    let text = if text.contains(is_dangerous) {
+        let json = serde_json::to_string_pretty(value).context(UNPRINTABLE)?;
+        printable::yaml(&json).into_owned()
+    } else {
+        text
+    };
     // serde_saphyr leaves out the line break after a plain text.
     Ok(text.trim_end_matches('\n').to_owned() + "\n")
 }
@@ -96,42 +106,33 @@ impl Tone {
     }
 }
 
-/// The least width to which the commands fit lines.
-const NARROWEST: usize = 40;
-
-/// The characters in a line of the terminal. Output to anything else is not shortened.
-pub(super) fn width() -> Option<usize> {
-    let (width, _) = terminal_size::terminal_size_of(std::io::stdout())?;
-    Some(usize::from(width.0).max(NARROWEST))
-}
-
-/// The text as standard output shows it: with colours only on a terminal whose user wants them (<https://no-color.org>).
-fn for_stdout(text: String) -> String {
-    let has = |variable, value: fn(&OsStr) -> bool| std::env::var_os(variable).is_some_and(|text| value(&text));
-    let unwanted = has("NO_COLOR", |text| !text.is_empty()) || has("TERM", |text| text == "dumb");
-    if unwanted || !std::io::stdout().is_terminal() {
-        plain(&text)
-    } else {
-        text
-    }
-}
+/// The noncharacters of Unicode that stand for the end of a colour and for each colour, and the terminal's sequence for each. Only
+/// [`io`] prints such a sequence, so that no other text can bring one.
+pub(super) const COLOURS: [(char, &str); 5] = [
+    ('\u{fdd0}', "\u{1b}[0m"),
+    ('\u{fdd1}', "\u{1b}[32m"),
+    ('\u{fdd2}', "\u{1b}[33m"),
+    ('\u{fdd3}', "\u{1b}[31m"),
+    ('\u{fdd4}', "\u{1b}[1m"),
+];
+const COLOUR_MARKS: [char; 5] = ['\u{fdd0}', '\u{fdd1}', '\u{fdd2}', '\u{fdd3}', '\u{fdd4}'];
 
 /// The text without its colours.
 pub(super) fn plain(text: &str) -> String {
-    strip_str(text).to_string()
+    text.replace(COLOUR_MARKS, "")
 }
 
 /// The text, safe to show and in the colour of its tone.
 pub(super) fn coloured(tone: Tone, text: &str) -> String {
-    let text = clean(text);
-    let code = match tone {
-        Tone::Good => 32,
-        Tone::Waiting => 33,
-        Tone::Bad => 31,
-        Tone::Title => 1,
-        Tone::Plain => return text,
+    let [end, good, waiting, bad, title] = COLOUR_MARKS;
+    let mark = match tone {
+        Tone::Good => good,
+        Tone::Waiting => waiting,
+        Tone::Bad => bad,
+        Tone::Title => title,
+        Tone::Plain => return clean(text),
     };
-    format!("\u{1b}[{code}m{text}\u{1b}[0m")
+    format!("{mark}{}{end}", clean(text))
 }
 
 /// A word in its own tone.
@@ -139,19 +140,14 @@ pub(super) fn word(word: &str) -> String {
     coloured(Tone::of(word), word)
 }
 
-/// The text with its dangerous characters escaped: control characters, which could move the terminal's cursor, and
-/// characters that are invisible or reverse the order of others.
+/// The text with its dangerous characters escaped.
 pub(super) fn clean(text: &str) -> String {
-    let hidden = |character: char| matches!(character, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-    let mut clean = String::with_capacity(text.len());
-    for character in text.chars() {
-        if character.is_control() || hidden(character) {
-            clean.extend(character.escape_default());
-        } else {
-            clean.push(character);
-        }
-    }
-    clean
+    printable::printable(text, &[]).into_owned()
+}
+
+/// The same, with colours.
+pub(super) fn clean_cell(text: &str) -> String {
+    printable::printable(text, &COLOUR_MARKS).into_owned()
 }
 
 /// The text, or a dash for an empty one.
@@ -171,7 +167,7 @@ mod tests {
     #[test]
     fn colours_are_only_added_where_they_are_wanted() {
         assert_eq!(plain(&word("Refused")), "Refused");
-        assert_eq!(word("Refused"), "\u{1b}[31mRefused\u{1b}[0m");
+        assert_eq!(io::shown(&word("Refused"), true), "\u{1b}[31mRefused\u{1b}[0m");
         assert_eq!(word("NotManaged"), "NotManaged");
     }
 

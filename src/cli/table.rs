@@ -1,6 +1,7 @@
 //! Lays out text in aligned columns, with or without colours.
 
-use super::output::{self, plain};
+use super::io;
+use super::output::{clean_cell, plain};
 
 /// The least width to which [`fitted`] narrows a column.
 const NARROWEST: usize = 6;
@@ -13,7 +14,7 @@ pub(super) fn list<const N: usize>(header: &str, rows: impl IntoIterator<Item = 
 /// The same, no wider than the terminal.
 pub(super) fn fitted<const N: usize>(header: &str, rows: impl IntoIterator<Item = [String; N]>) -> String {
     let mut rows = with_header(header, rows);
-    if let Some(width) = output::width() {
+    if let Some(width) = io::width() {
         fit(&mut rows, width);
     }
     align(&rows)
@@ -34,9 +35,11 @@ fn with_header<const N: usize>(header: &str, rows: impl IntoIterator<Item = [Str
 
 /// Rows of cells in columns as wide as their widest cell, two spaces apart. The last column has no padding.
 pub(super) fn align(rows: &[Vec<String>]) -> String {
-    let widths = widths(rows);
+    let cells = |row: &Vec<String>| row.iter().map(|cell| clean_cell(cell)).collect::<Vec<_>>();
+    let rows: Vec<_> = rows.iter().map(cells).collect();
+    let widths = widths(&rows);
     let mut text = String::new();
-    for row in rows {
+    for row in &rows {
         let mut line = String::new();
         for (cell, &column) in row.iter().zip(&widths) {
             // Not `{:<}`, which would count the characters of colours.
@@ -137,8 +140,8 @@ mod tests {
 
     #[test]
     fn colours_take_no_room() {
-        let rows = rows(&[["\u{1b}[31mbad\u{1b}[0m", "x"], ["good", "y"]]);
-        assert_eq!(align(&rows), "\u{1b}[31mbad\u{1b}[0m   x\ngood  y\n");
+        let rows = rows(&[["\u{fdd3}bad\u{fdd0}", "x"], ["good", "y"]]);
+        assert_eq!(align(&rows), "\u{fdd3}bad\u{fdd0}   x\ngood  y\n");
     }
 
     #[test]
@@ -153,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_shortened_cell_has_no_colour() {
-        let mut rows = rows(&[["a", "\u{1b}[31mrather bad\u{1b}[0m"]]);
+        let mut rows = rows(&[["a", "\u{fdd3}rather bad\u{fdd0}"]]);
         fit(&mut rows, 10);
         assert_eq!(align(&rows), "a  rather…\n");
         assert_eq!(width(&rows[0][1]), 7);

@@ -1,6 +1,7 @@
-//! Log lines on stderr: text on a terminal, JSON elsewhere, and a filter that can change.
+//! Log lines on stderr: text on a terminal, JSON elsewhere, and a filter that can change. Every line is clean, whatever its fields
+//! hold.
 
-use std::io::{self, IsTerminal as _};
+use std::io::{self, IsTerminal as _, Write};
 
 use anyhow::{Context as _, Result};
 use serde::{Deserialize, Serialize};
@@ -11,6 +12,8 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::printable::{json, printable};
 
 /// The levels of the log, from the fewest lines to the most, and `off`.
 pub const LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
@@ -76,15 +79,41 @@ where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
 {
     let (filter, handle) = reload::Layer::new(filter);
-    let lines = tracing_subscriber::fmt::layer().with_writer(writer);
+    let lines = tracing_subscriber::fmt::layer().with_ansi(false);
     let lines = match (format, terminal) {
-        (LogFormat::Text, _) | (LogFormat::Auto, true) => lines.with_ansi(terminal).boxed(),
+        (LogFormat::Text, _) | (LogFormat::Auto, true) => lines.with_writer(CleanLines(writer, false)).boxed(),
         (LogFormat::Json, _) | (LogFormat::Auto, false) => {
+            let lines = lines.with_writer(CleanLines(writer, true));
             lines.json().flatten_event(true).with_span_list(false).boxed()
         }
     };
     let subscriber = tracing_subscriber::registry().with(filter).with(lines);
     (subscriber, LogFilter(handle))
+}
+
+/// Cleans each line on its way to a writer: of JSON if the flag is set, else of text.
+struct CleanLines<W>(W, bool);
+
+impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for CleanLines<W> {
+    type Writer = CleanLines<W::Writer>;
+
+    fn make_writer(&'a self) -> Self::Writer {
+        CleanLines(self.0.make_writer(), self.1)
+    }
+}
+
+impl<W: Write> Write for CleanLines<W> {
+    /// Takes a whole line: the layer writes each line at once.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(line);
+        let text = text.strip_suffix('\n').unwrap_or(&text);
+        let clean = if self.1 { json(text) } else { printable(text, &[]) };
+        writeln!(self.0, "{clean}").map(|()| line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
 }
 
 #[cfg(test)]
@@ -96,7 +125,7 @@ mod tests {
     #[derive(Clone, Default)]
     struct Sink(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Sink {
+    impl Write for Sink {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().write(bytes)
         }
@@ -150,6 +179,21 @@ mod tests {
             text.ends_with("broken file=\"a.yaml\"\n") && text.contains(" WARN "),
             "{text}"
         );
+    }
+
+    #[test]
+    fn no_field_of_a_line_reaches_a_terminal_as_it_is() {
+        let hostile = crate::printable::tests::HOSTILE;
+        for format in [LogFormat::Text, LogFormat::Json] {
+            let text = logged(format, "info", |_| {
+                let span = tracing::error_span!("pass", pod = %hostile, cause = hostile);
+                span.in_scope(
+                    || tracing::warn!(why = %hostile, debug = ?hostile, text = hostile, "{hostile}\nERROR forged"),
+                );
+            });
+            let line = text.strip_suffix('\n').unwrap();
+            assert!(!line.contains(crate::printable::is_dangerous), "{line:?}");
+        }
     }
 
     #[test]

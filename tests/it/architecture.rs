@@ -45,6 +45,7 @@ const fn effects(name: &'static str, knows: &'static [&'static str]) -> Module {
 const MODULES: &[Module] = &[
     pure("model", &[]),
     effects("proto", &[]),
+    pure("printable", &[]),
     pure("share", &[]),
     effects("rate_limiter", &["share"]),
     effects("pace", &[]),
@@ -57,11 +58,11 @@ const MODULES: &[Module] = &[
     effects("oom", &["cgroup", "model", "proto"]),
     effects("control", &["model", "oom", "proto", "rate_limiter"]),
     effects("doctor", &["cgroup", "control", "model", "oom"]),
-    effects("observe", &["files", "model", "oom"]),
+    effects("observe", &["files", "model", "oom", "printable"]),
     effects("runtime", &["cgroup", "model", "observe", "proto"]),
     effects(
         "actuate",
-        &["cgroup", "decide", "failpoint", "model", "plan", "runtime"],
+        &["cgroup", "decide", "failpoint", "model", "plan", "runtime", "share"],
     ),
     effects(
         "kubernetes",
@@ -72,6 +73,7 @@ const MODULES: &[Module] = &[
             "observe",
             "pace",
             "plan",
+            "printable",
             "proto",
             "rate_limiter",
         ],
@@ -86,6 +88,7 @@ const MODULES: &[Module] = &[
             "observe",
             "oom",
             "pace",
+            "printable",
             "rate_limiter",
         ],
     ),
@@ -138,8 +141,20 @@ const MODULES: &[Module] = &[
     effects(
         "cli",
         &[
-            "agent", "cgroup", "config", "control", "decide", "doctor", "lint", "model", "oom", "plan", "report",
-            "runtime", "sources",
+            "agent",
+            "cgroup",
+            "config",
+            "control",
+            "decide",
+            "doctor",
+            "lint",
+            "model",
+            "oom",
+            "plan",
+            "printable",
+            "report",
+            "runtime",
+            "sources",
         ],
     ),
     effects("bin", &["cli"]),
@@ -186,6 +201,36 @@ fn modules_know_only_those_below_them() {
             let other = second.as_str();
             if first == "crate" && other != module.name && is_module(other) && !module.knows.contains(&other) {
                 broken.push(complaint(&file, &mention, "is above this module"));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "{}", broken.join("\n"));
+}
+
+/// The files that write to standard output and standard error, each clean of dangerous characters; the screen draws cells, and
+/// the failpoints of debug builds print their own names.
+const SINKS: &[&str] = &[
+    "src/cli/io.rs",
+    "src/cli/top/screen.rs",
+    "src/failpoint.rs",
+    "src/observe/log.rs",
+];
+
+#[test]
+fn only_the_sinks_write_to_standard_output_and_standard_error() {
+    const WRITERS: [&str; 7] = ["print", "println", "eprint", "eprintln", "dbg", "stdout", "stderr"];
+    let mut broken = Vec::new();
+    for file in rust_files("src") {
+        if SINKS.iter().any(|sink| file == Path::new(sink)) {
+            continue;
+        }
+        let code = code_of(&file);
+        let lines: Vec<&str> = code.lines().collect();
+        for (line, word) in words(&code).filter(|(_, word)| WRITERS.contains(word)) {
+            // A method or a function of the same name is none: `io::print(`, `output.print(`.
+            let text = lines[line - 1];
+            if ["!", "()"].iter().any(|then| text.contains(&format!("{word}{then}"))) {
+                broken.push(format!("{}:{line}: `{word}` outside of a sink", file.display()));
             }
         }
     }

@@ -3,6 +3,8 @@
 use std::fs;
 use std::process::{Command, Output};
 
+use serde_json::{Value, json};
+
 const WEB: &str = "
 kind: StatefulSet
 metadata: {name: web}
@@ -64,7 +66,7 @@ default/web-0: app: cpu request 200m becomes 180m: the VPA's maxAllowed
 #[test]
 fn json_leaves_out_what_is_unset() {
     let output = decide(WEB, &["-o", "json"]);
-    let decided: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let decided: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(
         decided,
         serde_json::json!({"pods": [{
@@ -119,4 +121,60 @@ fn a_missing_file_and_a_bad_time_end_with_code_two() {
     );
     assert_eq!(missing.status.code(), Some(2));
     assert_eq!(run(&["-f", "-", "--now", "yesterday"]).status.code(), Some(2));
+}
+
+#[test]
+fn no_field_of_any_object_brings_a_control_or_invisible_character_to_the_terminal() {
+    // C0, DEL, C1, bidirectional, zero-width and a tag.
+    let hostile = "x\u{1b}[2J\r\nERROR\u{7f}\u{9b}31m\u{85}\u{202e}\u{2066}\u{200b}\u{200d}\u{feff}\u{e0041}";
+    let owner = json!({"kind": "StatefulSet", "name": "web", "controller": true});
+    let vpa = |name: &str, target: Value, target_of: &str| {
+        let amounts = json!({"cpu": "200m"});
+        json!({"kind": "VerticalPodAutoscaler",
+            "metadata": {"name": name, "annotations": {"vscaled.io/act": hostile, "vscaled.io/canary": hostile, hostile: hostile}},
+            "spec": {"targetRef": target, "recommenders": [{"name": hostile}],
+                "resourcePolicy": {"containerPolicies": [{"containerName": target_of, "maxAllowed": {"cpu": "180m"}, hostile: hostile}]}},
+            "status": {"conditions": [{"type": hostile, "status": hostile, "message": hostile}],
+                "recommendation": {"containerRecommendations": [
+                    {"containerName": target_of, "target": amounts, "lowerBound": amounts, "upperBound": amounts}]}}})
+    };
+    let objects = [
+        json!({"kind": "StatefulSet", "metadata": {"name": "web"}, "spec": {"selector": {"matchLabels": {"app": "web"}}}}),
+        vpa("web", json!({"kind": "StatefulSet", "name": "web"}), "app"),
+        vpa("idle", json!({"kind": hostile, "name": hostile}), hostile),
+        json!({"kind": format!("Gadget{hostile}"), "metadata": {"name": hostile, "namespace": hostile}}),
+        json!({"kind": "Pod",
+            "metadata": {"name": "web-0", "labels": {"app": "web", hostile: hostile}, "ownerReferences": [owner],
+                "annotations": {"vscaled.io/ignore": hostile, "vpaObservedContainers": hostile, "vpaCpuStartupBoost/app": hostile}},
+            "spec": {"nodeName": "here", "containers": [
+                {"name": "app", "command": ["java", format!("-Xmx1{hostile}")], "resources": {"requests": {"cpu": "100m"}},
+                 "env": [{"name": "JAVA_TOOL_OPTIONS", "value": format!("-Xms{hostile}")}, {"name": hostile, "value": hostile}]}]},
+            "status": {"phase": "Running", "conditions": [{"type": hostile, "status": "True", "message": hostile}]}}),
+    ];
+    let manifests = objects.map(|object| object.to_string()).join("\n---\n");
+    let is_dangerous = |one: char| {
+        one != '\n' && (one.is_control() || "\u{202e}\u{2066}\u{200b}\u{200d}\u{feff}\u{e0041}".contains(one))
+    };
+    for format in ["table", "json", "yaml"] {
+        let output = decide(&manifests, &["-o", format]);
+        let (shown, said) = (String::from_utf8(output.stdout.clone()).unwrap(), stderr(&output));
+        assert!(
+            output.status.success() && said.contains("controls nothing") && shown.contains("web-0"),
+            "{said}"
+        );
+        for text in [&shown, &said] {
+            assert!(!text.contains(is_dangerous), "{format}: {text:?}");
+            assert!(
+                !text.lines().any(|line| line.starts_with("ERROR")),
+                "{format}: a forged line: {text}"
+            );
+        }
+        if format == "table" {
+            continue;
+        }
+        // The notations still hold the texts as they are: YAML here is a superset of JSON.
+        let pods: Value = serde_saphyr::from_str(&shown).unwrap();
+        let notes = pods["pods"][0]["notes"].to_string();
+        assert!(pods["pods"][0]["name"] == "web-0", "{notes}");
+    }
 }

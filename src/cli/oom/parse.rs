@@ -85,12 +85,12 @@ fn render(kills: &[ShownKill<'_>]) -> String {
         [
             or_dash(kill.timestamp_us.map(seconds)),
             kill.pid.to_string(),
-            kill.comm.escape_debug().to_string(),
+            kill.comm.to_owned(),
             kill.level.to_string(),
             kill.memory.rss().to_string(),
             or_dash(kill.pod_uid.as_ref().map(ToString::to_string)),
             or_dash(kill.container_id.as_ref().map(short)),
-            or_dash(kill.task_cgroup.map(|path| path.escape_debug().to_string())),
+            or_dash(kill.task_cgroup.map(str::to_owned)),
         ]
     });
     let header = "TIME  PID  COMMAND  LEVEL  RSS  POD  CONTAINER  CGROUP";

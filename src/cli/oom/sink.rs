@@ -75,14 +75,14 @@ async fn listen(arguments: &Arguments, tls: Option<ServerTlsConfig>) -> Result<(
     let socket = address.strip_prefix("unix://");
     let served = if let Some(path) = socket {
         let listener = UnixListener::bind(path).map_err(unusable)?;
-        eprintln!("vscalectl: listening at {address}");
+        io::complain("vscalectl", &format!("listening at {address}"));
         router
             .serve_with_incoming(UnixListenerStream::new(listener))
             .left_future()
     } else {
         let listener = TcpListener::bind(address).await.map_err(unusable)?;
         let bound = listener.local_addr().map_err(unusable)?;
-        eprintln!("vscalectl: listening at {scheme}://{bound}");
+        io::complain("vscalectl", &format!("listening at {scheme}://{bound}"));
         router
             .serve_with_incoming(TcpListenerStream::new(listener))
             .right_future()
@@ -133,7 +133,7 @@ impl ReportReceiver for Sink {
                 let refusal = match (message, greeted) {
                     (Some(Message::Hello(hello)), false) if hello.version == PROTOCOL_VERSION => {
                         let (node, version) = (or_dash(&hello.node), or_dash(&hello.agent_version));
-                        eprintln!("vscalectl: node {node} connected, vscaled {version}");
+                        io::complain("vscalectl", &format!("node {node} connected, vscaled {version}"));
                         greeted = true;
                         continue;
                     }

@@ -17,7 +17,7 @@ use clap::Args;
 
 use super::output::{Format, Output, optional};
 use super::time::ttl;
-use super::{Failure, agent::Agent, table};
+use super::{Failure, agent::Agent, io, table};
 use state::{Node, PodLine};
 use view::View;
 
@@ -42,7 +42,7 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let dumb = std::env::var_os("TERM").is_some_and(|terminal| terminal == "dumb");
-    let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    let terminal = std::io::stdin().is_terminal() && io::writes_to_terminal();
     let view = View::of(&arguments.filter);
     if arguments.output.format == Format::Table && terminal && !dumb {
         return agent.call(async |client| screen::show(client, arguments.interval, view).await);

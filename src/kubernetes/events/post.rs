@@ -8,6 +8,7 @@ use super::{EVENTS, PodReference, Severity};
 use crate::kubernetes::call::{Call, Verb};
 use crate::kubernetes::client::ApiClient;
 use crate::kubernetes::error::ApiError;
+use crate::printable::is_dangerous;
 
 /// The namespace of Events about cluster-scoped objects.
 const OF_NO_NAMESPACE: &str = "default";
@@ -88,7 +89,7 @@ impl NamedEvent {
         let namespace = self.subject.namespace();
         let mut metadata = json!({"name": self.name, "namespace": namespace});
         for (name, value) in &self.annotations {
-            metadata["annotations"][*name] = Value::from(value.as_str());
+            metadata["annotations"][*name] = Value::from(value.replace(is_dangerous, "\u{fffd}"));
         }
         json!({
             "apiVersion": "v1",
@@ -155,10 +156,10 @@ fn seconds(time: Timestamp) -> String {
     time.round(Unit::Second).unwrap_or(time).to_string()
 }
 
-/// Cuts a message to the API server's limit and replaces control characters, which the name of a process may contain.
+/// Cuts a message to the API server's limit and replaces dangerous characters, which tenants may write.
 fn shortened(message: &str) -> String {
     const MARK: &str = " …";
-    let message = message.replace(char::is_control, "\u{fffd}");
+    let message = message.replace(is_dangerous, "\u{fffd}");
     if message.len() <= LONGEST_MESSAGE {
         return message;
     }
@@ -174,6 +175,10 @@ mod tests {
         let cut = shortened(&"ä".repeat(600));
         assert!(cut.len() <= LONGEST_MESSAGE && cut.ends_with(" …"), "{}", cut.len());
         assert_eq!(shortened("short"), "short");
+        assert_eq!(
+            shortened("a\u{1b}b\u{9b}\u{202e}c\u{200b}\n"),
+            "a\u{fffd}b\u{fffd}\u{fffd}c\u{fffd}\u{fffd}"
+        );
     }
 
     #[test]

@@ -6,6 +6,7 @@ use serde::Serialize;
 use super::Refusal;
 use crate::model::{Cause, ChangeRecord, ControlFile, StepRecord, micros};
 use crate::oom::OomReport;
+use crate::printable;
 
 /// The author of a change. Fields that do not apply are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -150,5 +151,6 @@ fn line(fields: &[(&str, String)]) -> String {
 
 fn json(value: impl Serialize) -> String {
     // Texts and numbers under names always become JSON. An error would stand in the log in place of the value.
-    serde_json::to_string(&value).unwrap_or_else(|error| format!("\"{error}\""))
+    let line = serde_json::to_string(&value).unwrap_or_else(|error| format!("\"{error}\""));
+    printable::json(&line).into_owned()
 }

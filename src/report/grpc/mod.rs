@@ -12,6 +12,8 @@ mod session;
 
 use std::error::Error;
 
+use crate::printable::is_dangerous;
+
 pub use client::{GrpcDelivery, GrpcOptions};
 pub use endpoint::{Endpoint, TlsFiles};
 
@@ -37,7 +39,7 @@ fn in_words(error: &(dyn Error + 'static)) -> String {
 fn bounded(text: &str) -> String {
     let mut clean: String = text
         .chars()
-        .map(|character| if character.is_control() { ' ' } else { character })
+        .map(|character| if is_dangerous(character) { ' ' } else { character })
         .take(LONGEST)
         .collect();
     if text.chars().nth(LONGEST).is_some() {

@@ -7,12 +7,15 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
+
+use crate::share::{Class, Slot, Slots};
 
 /// How many updates the agent sends to a runtime at once: the runtime starts a process of the OCI runtime for each.
 const RUNTIME_CALLS: usize = 4;
-/// How many hooks run at once.
-const HOOKS: usize = 4;
+/// How many hooks run at once, and how many of these slots are only for evidence.
+const HOOKS: u64 = 6;
+const HOOKS_FOR_EVIDENCE: u64 = 2;
 /// How long the agent does not call a runtime that did not answer.
 const LEAVE_ALONE: Duration = Duration::from_secs(2);
 
@@ -23,7 +26,8 @@ pub struct Concurrency {
     pub(super) kernel: Semaphore,
     /// For passes that call the runtime.
     pub(super) runtime: Semaphore,
-    pub(super) hooks: Semaphore,
+    hooks: Slots<String>,
+    hook_ended: Notify,
     /// Every watch after a shrink holds one more reference.
     pub(super) watches: Arc<()>,
     away: Mutex<Option<(Instant, String)>>,
@@ -35,9 +39,23 @@ impl Concurrency {
         Self {
             kernel: Semaphore::new(workers),
             runtime: Semaphore::new(RUNTIME_CALLS),
-            hooks: Semaphore::new(HOOKS),
+            hooks: Slots::new(HOOKS, HOOKS_FOR_EVIDENCE),
+            hook_ended: Notify::new(),
             watches: Arc::default(),
             away: Mutex::default(),
+        }
+    }
+
+    /// Waits for a slot for a hook of a namespace. The namespaces share the slots fairly, and one that runs no hook finds a slot.
+    pub(super) async fn hook_slot(&self, namespace: &str, class: Class) -> HookSlot<'_> {
+        let namespace = namespace.to_owned();
+        loop {
+            // Registered before the slots are tried, so that no end of a hook is missed.
+            let ended = self.hook_ended.notified();
+            if let Ok(slot) = self.hooks.take(&namespace, class) {
+                return HookSlot(Some(slot), &self.hook_ended);
+            }
+            ended.await;
         }
     }
 
@@ -51,5 +69,60 @@ impl Concurrency {
         let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
         let (until, why) = away.as_ref()?;
         (Instant::now() < *until).then(|| why.clone())
+    }
+}
+
+/// A slot for a hook, until it is dropped.
+#[derive(Debug)]
+pub(super) struct HookSlot<'a>(Option<Slot<String>>, &'a Notify);
+
+impl Drop for HookSlot<'_> {
+    fn drop(&mut self) {
+        drop(self.0.take());
+        self.1.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt as _;
+
+    use super::*;
+
+    #[test]
+    fn hanging_hooks_of_one_namespace_keep_no_other_namespaces_evidence_waiting() {
+        let concurrency = Concurrency::new(4);
+        let slot = |namespace, class| concurrency.hook_slot(namespace, class).now_or_never();
+        let hanging: Vec<_> = (0..4).filter_map(|_| slot("a", Class::Ordinary)).collect();
+        let evidence: Vec<_> = (0..4).filter_map(|_| slot("a", Class::Privileged)).collect();
+        assert!(
+            (1..=3).contains(&hanging.len()) && evidence.len() < 2,
+            "{} {}",
+            hanging.len(),
+            evidence.len()
+        );
+        assert!(
+            slot("b", Class::Privileged).is_some(),
+            "evidence of another namespace starts at once"
+        );
+        assert!(slot("b", Class::Ordinary).is_some(), "and so does another hook of it");
+    }
+
+    #[tokio::test]
+    async fn a_hook_that_waits_starts_when_another_one_ends() {
+        let concurrency = Concurrency::new(4);
+        let slot = |namespace| concurrency.hook_slot(namespace, Class::Ordinary);
+        let mut hanging = Vec::new();
+        while let Some(one) = slot("a").now_or_never() {
+            hanging.push(one);
+        }
+        let (_b, mut waits) = (slot("b").await, Box::pin(slot("c")));
+        assert!((&mut waits).now_or_never().is_none());
+        drop(hanging.pop());
+        assert!(
+            slot("a").now_or_never().is_none(),
+            "the namespace without a slot goes first"
+        );
+        let _c = waits.await;
     }
 }

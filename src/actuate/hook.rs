@@ -13,9 +13,10 @@ use super::node::{Node, RuntimeLink};
 use crate::cgroup::{Cgroup, signal_in};
 use crate::model::objects::Pod;
 use crate::model::{Bytes, Cause, Evidence, HookEnd, LiveContainer, LivePod};
-use crate::plan::hook::{Hook, HookAction, HookMoment, filled_in, path_in};
+use crate::plan::hook::{Hook, HookAction, HookMoment, filled_in, former_hooks, path_in};
 use crate::plan::shrink::leaves_room;
 use crate::runtime::{ContainerRuntime, Problem};
+use crate::share::Class;
 
 const NO_RUNTIME: &str = "there is no container runtime to run it";
 /// The time between two reads of a container's memory use.
@@ -35,10 +36,14 @@ pub struct HookRun {
     pub new: u64,
 }
 
-/// Runs the hook. Before a shrink, waits until the container's memory fits the new limit. Always ends within the hook's time.
-pub async fn run_hook(node: Arc<Node>, run: &HookRun) -> HookEnd {
+/// Runs the hook of a pod in that namespace. Before a shrink, waits until the container's memory fits the new limit. Always ends within the hook's time.
+pub async fn run_hook(node: Arc<Node>, namespace: &str, run: &HookRun) -> HookEnd {
     let wait = run.hook.wait;
-    let Ok(_permit) = tokio::time::timeout(wait, node.concurrency.hooks.acquire()).await else {
+    let class = match run.moment {
+        HookMoment::OnMemoryPressure => Class::Privileged,
+        HookMoment::BeforeShrink | HookMoment::AfterGrow => Class::Ordinary,
+    };
+    let Ok(_slot) = tokio::time::timeout(wait, node.concurrency.hook_slot(namespace, class)).await else {
         return HookEnd::failed(format!("not run: other containers' hooks were running for {wait:?}"));
     };
     let began = Instant::now();
@@ -94,7 +99,7 @@ pub async fn run_hook(node: Arc<Node>, run: &HookRun) -> HookEnd {
 /// Why hooks of a pod would not run now, a sentence each. `forbidden_by` is the configuration key that forbids them.
 /// Only the runtime can check whether a command can run.
 pub async fn hook_problems(node: &Node, pod: &Pod, live: &LivePod, forbidden_by: Option<&str>) -> Vec<String> {
-    let mut problems = Vec::new();
+    let mut problems: Vec<_> = former_hooks(pod).collect();
     for (name, container) in &live.containers {
         for moment in HookMoment::ALL {
             let tried = match (Hook::of(pod, name, moment), &node.runtime) {

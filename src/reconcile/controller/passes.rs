@@ -226,14 +226,20 @@ impl Controller {
     /// Runs a hook of a pod. A container runs one hook at a time, also after the pod's state was new in between.
     pub(super) fn run_hook(&mut self, key: &str, run: Box<HookRun>) {
         let Some(node) = self.node.known() else { return };
+        let state = self.pods.get(key);
+        // The configuration may have changed since the hook became due.
+        let forbidden = state.and_then(|state| self.hooks_forbidden_by(state));
+        let namespace = state
+            .map(|state| state.pod.metadata.namespace.clone())
+            .unwrap_or_default();
         let key = key.to_owned();
         let is_first = self.passes.hooked.insert(run.live.id.clone());
         let span = tracing::error_span!("hook", pod = key, container = run.container, moment = run.moment.word());
         let work = async move {
-            let end = if is_first {
-                run_hook(node, &run).await
-            } else {
-                HookEnd::failed("not run: another one runs in this container still".to_owned())
+            let end = match forbidden {
+                Some(why) => HookEnd::failed(format!("not run: {why}")),
+                None if is_first => run_hook(node, &namespace, &run).await,
+                None => HookEnd::failed("not run: another one runs in this container still".to_owned()),
             };
             match &end.how {
                 Ok(how) => tracing::info!(how, "a hook ran"),

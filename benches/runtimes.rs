@@ -39,7 +39,7 @@ const FULL: Amounts = Amounts::doubled(1000, 192);
 const PATIENCE: Duration = Duration::from_secs(15);
 /// After a shrink, a kill within this time still belongs to the try, and the agent may undo the shrink because of it.
 const AFTER: Duration = Duration::from_secs(1);
-const WAIT: (&str, &str) = ("vscaled.io/before-shrink-wait", "10s");
+const WAIT: (&str, &str) = ("VSCALED_BEFORE_SHRINK_WAIT", "10s");
 const MIB: u64 = 1 << 20;
 const POD: &str = "test/web";
 
@@ -140,15 +140,15 @@ async fn measure(language: Language, hooks: bool, tries: usize, agent: Option<&P
     if let Some(agent) = agent {
         held.run_agent(agent);
     }
-    let annotations = if hooks {
+    let declared = if hooks {
         [language.hooks(), &[WAIT]].concat()
     } else {
         Vec::new()
     };
-    held.describe(&annotations);
+    held.describe(&declared);
     held.agent.start().await;
     held.begins().await;
-    let is_told = annotations.iter().any(|(name, _)| name.ends_with("after-grow"));
+    let is_told = declared.iter().any(|(name, _)| *name == "VSCALED_AFTER_GROW");
     let mut results = Results::default();
     for number in 0..tries {
         if number > 0 {

@@ -4,13 +4,12 @@
 //! A target panics when the parser panics, or when a property does not hold. This file is built for tests and for the
 //! fuzzer only.
 
-use std::collections::BTreeMap;
-
 use prost::Message;
+use serde_json::json;
 
 use crate::control::selector;
 use crate::kubernetes::{fuzz as kubernetes, strip_nulls};
-use crate::model::objects::{ObjectMeta, Pod};
+use crate::model::objects::Pod;
 use crate::model::quantity::Quantity;
 use crate::model::{CgroupPath, ControlFile, Setting};
 use crate::plan::hook::{Hook, HookMoment};
@@ -26,7 +25,7 @@ pub const TARGETS: [(&str, Target); 11] = [
     ("mountinfo", cgroup::hierarchy::fuzz::mounts),
     ("quantity", quantity),
     ("manifests", manifests),
-    ("annotations", annotations),
+    ("hooks", hooks),
     ("watch", kubernetes::watch),
     ("kubelet_pods", kubernetes::kubelet_pods),
     ("cri", runtime::answer::fuzz::answers),
@@ -69,16 +68,13 @@ fn manifests(bytes: &[u8]) {
     drop(sources::parse_pod_templates("fuzz", &text));
 }
 
-/// The first line is the annotation's name, the rest its value.
-fn annotations(bytes: &[u8]) {
+/// The first line is the variable's name, the rest its value.
+fn hooks(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let (name, value) = text.split_once('\n').unwrap_or((&text, ""));
-    let metadata = ObjectMeta {
-        annotations: BTreeMap::from([(name.to_owned(), value.to_owned())]),
-        ..ObjectMeta::default()
-    };
+    let container = json!({"name": "app", "env": [{"name": name, "value": value}]});
     let pod = Pod {
-        metadata,
+        spec: serde_json::from_value(json!({"containers": [container]})).unwrap_or_default(),
         ..Pod::default()
     };
     for moment in HookMoment::ALL {

@@ -2,8 +2,8 @@
 //
 //   java -XX:+UseG1GC -cp /app Cache 200          as the first process of a container
 //
-// The program needs no code for resizes: its pod has the annotation
-// vscaled.io/before-shrink: '["jcmd", "1", "GC.run"]'. For tests, when the file /app/grow exists, the program allocates the
+// The program needs no code for resizes: its container has the variable
+// VSCALED_BEFORE_SHRINK: '["jcmd", "1", "GC.run"]'. For tests, when the file /app/grow exists, the program allocates the
 // same amount again, drops it, and removes the file.
 import java.io.File;
 import java.util.ArrayList;

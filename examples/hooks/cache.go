@@ -3,8 +3,8 @@
 //	cache 256            as the first process of a container, with a memory limit of 256 MiB
 //	cache limit BYTES    as the hook of the same container
 //
-// Its pod has the annotation vscaled.io/before-shrink: '["/app/cache", "limit", "{new:75%}"]', and the same value for
-// vscaled.io/after-grow. Go reads GOMEMLIMIT only at the start, so the program must set the new limit itself: the hook sends it
+// Its container has the variable VSCALED_BEFORE_SHRINK: '["/app/cache", "limit", "{new:75%}"]', and the same value for
+// VSCALED_AFTER_GROW. Go reads GOMEMLIMIT only at the start, so the program must set the new limit itself: the hook sends it
 // over a socket. For tests, when the file /app/grow exists, the program allocates up to its limit again and removes the file.
 package main
 

@@ -2,7 +2,7 @@
 //
 //   node --expose-gc cache.js 200      as the first process of a container
 //
-// Its pod has the annotation vscaled.io/before-shrink: 'signal: SIGUSR2'. Node cannot change the maximum size of its old space
+// Its container has the variable VSCALED_BEFORE_SHRINK: 'signal: SIGUSR2'. Node cannot change the maximum size of its old space
 // after the start, so the program drops its cache and runs the garbage collector. For tests, when the file /app/grow exists, the
 // program fills its cache again and removes the file.
 const fs = require('fs');

@@ -2,7 +2,7 @@
 
     python3 cache.py 200      as the first process of a container
 
-Its pod has the annotation vscaled.io/before-shrink: 'signal: SIGUSR1'. Python frees unreferenced objects at once, but the C
+Its container has the variable VSCALED_BEFORE_SHRINK: 'signal: SIGUSR1'. Python frees unreferenced objects at once, but the C
 library keeps much of their memory: malloc_trim returns it to the kernel. For tests, when the file /app/grow exists, the program
 fills its cache again and removes the file.
 """

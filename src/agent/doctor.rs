@@ -53,6 +53,7 @@ pub(super) async fn examine(
         }
     };
     checks.extend(own.into_iter().map(|(name, found)| Check::new(name, found)));
+    checks.push(Check::new("hooks", Ok(allowed_hooks(&agent.hooks))));
     if let Some(node) = &agent.node {
         checks.extend(hooks(node, &agent.pods).await);
     }
@@ -91,6 +92,20 @@ fn settings(pods: &[String]) -> Found {
         format!("set inside {} pods, where no resize reaches: {named}{more}", pods.len()),
         "vscalectl explain POD says which setting and what to do",
     ))
+}
+
+/// The namespaces in which hooks run, in words.
+fn allowed_hooks(namespaces: &[String]) -> String {
+    let named = namespaces.iter().filter(|name| *name != "*");
+    let named: Vec<_> = named.map(String::as_str).collect();
+    match (namespaces.len() - named.len(), named.join(", ")) {
+        (0, named) if named.is_empty() => "may run in no namespace: the list hooks is empty".to_owned(),
+        (0, named) => format!("may run in {named}"),
+        (_, _) if namespaces.iter().any(|name| name == "kube-system") => {
+            "may run in every namespace, kube-system included".to_owned()
+        }
+        _ => "may run in every namespace but kube-system".to_owned(),
+    }
 }
 
 /// Counts the hooks that the agent cannot run now, and says why for the first of them.
@@ -175,6 +190,18 @@ mod tests {
     fn observing_is_no_problem() {
         assert_eq!(problem(OBSERVING.to_owned()).status, "ok");
         assert_eq!(problem("no source answers".to_owned()).status, "warn");
+    }
+
+    #[test]
+    fn every_namespace_that_may_use_hooks_is_named() {
+        let said = |names: &[&str]| allowed_hooks(&names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>());
+        assert_eq!(said(&[]), "may run in no namespace: the list hooks is empty");
+        assert_eq!(said(&["shop", "bank"]), "may run in shop, bank");
+        assert_eq!(said(&["*", "shop"]), "may run in every namespace but kube-system");
+        assert_eq!(
+            said(&["kube-system", "*"]),
+            "may run in every namespace, kube-system included"
+        );
     }
 
     #[test]

@@ -78,6 +78,12 @@ impl Config {
         })
     }
 
+    /// Whether the hooks of a namespace's pods may run. `*` does not name kube-system.
+    pub(crate) fn allows_hooks_in(&self, namespace: &str) -> bool {
+        let is_named = |name: &String| name == namespace || (name == "*" && namespace != "kube-system");
+        self.hooks.iter().any(is_named)
+    }
+
     /// The options that decisions depend on.
     pub fn decide_options(&self) -> decide::Options {
         decide::Options {

@@ -178,12 +178,19 @@ pub(super) fn update_modes() -> impl Parser<List<UpdateMode>> {
     )
 }
 
-pub(super) fn namespaces() -> impl Parser<List<String>> {
-    let allowed = "a list, which may be empty, of names of at most 63 lower case letters, digits and `-`";
+/// `true` and `false` were the values of earlier versions, and are also names: no list of this version has them.
+pub(super) fn hook_namespaces() -> impl Parser<List<String>> {
+    let allowed = "a list, which may be empty, of the namespaces whose pods may use hooks: names of at most 63 lower case letters, \
+                   digits and `-`, or `*` for every namespace but kube-system; not true or false as in earlier versions";
     parser(allowed, |text| {
-        let is_name = |name: &&str| name.len() <= 63 && name.bytes().all(is_in_label);
+        let is_name =
+            |name: &&str| name.len() <= 63 && name.bytes().all(is_in_label) && !["true", "false"].contains(name);
         members(text)
-            .map(|name| Some(name).filter(is_name).map(str::to_owned))
+            .map(|name| {
+                Some(name)
+                    .filter(|name| *name == "*" || is_name(name))
+                    .map(str::to_owned)
+            })
             .collect()
     })
 }

@@ -12,7 +12,7 @@ use jiff::SignedDuration;
 use super::layers::{LIVE, Layer};
 use super::parse::{
     ADDRESS, BOOLEAN, SHARE, absolute_path, auto_none_or, bytes, cgroup_path, duration, endpoint_path, group,
-    host_name, kernel_log, log_filter, named, namespaces, number, or, read, socket_path, update_modes,
+    hook_namespaces, host_name, kernel_log, log_filter, named, number, or, read, socket_path, update_modes,
 };
 use super::report::ReportConfig;
 use super::values::{List, Optional, PathSetting, Share, Source};
@@ -137,14 +137,10 @@ pub struct Config {
     /// The quiet time of a container after which its temporary limit ends, or comes down to its need (1s to 24h).
     #[arg(long, default_value = "10m", value_parser = duration::<Duration>("1s", "24h"), help_heading = LIVE)]
     pub guard_quiet_period: Duration,
-    /// With `true`, run the hooks in the pods' annotations vscaled.io/before-shrink, vscaled.io/after-grow and
-    /// vscaled.io/on-memory-pressure, which notify containers of their memory limits.
-    #[arg(long, default_value = "true", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
-    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub hooks: bool,
-    /// The namespaces, separated by commas, in which no hook runs.
-    #[arg(long, default_value = "", value_parser = namespaces(), help_heading = LIVE)]
-    pub hooks_forbidden_namespaces: List<String>,
+    /// The namespaces, separated by commas, in which the hooks that a pod's author declares in VSCALED_BEFORE_SHRINK,
+    /// VSCALED_AFTER_GROW and VSCALED_ON_MEMORY_PRESSURE run; `*` is every namespace but kube-system, which counts only by its name.
+    #[arg(long, default_value = "", value_parser = hook_namespaces(), help_heading = LIVE)]
+    pub hooks: List<String>,
     /// With `true`, pods whose kubelet does not resize in place get their applied amounts in the annotation
     /// vscaled.io/applied; needs an API server.
     #[arg(long, default_value = "true", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]

@@ -344,3 +344,38 @@ fn a_recorded_file_of_the_version_before_gives_the_same_as_one_of_this_version()
         assert_eq!((before.1, now.1), (true, false));
     }
 }
+
+#[test]
+fn hooks_run_only_in_the_namespaces_that_are_named() {
+    let allowed = |hooks: &str| {
+        let config = load(&[&format!("--hooks={hooks}")]).unwrap();
+        ["shop", "bank", "kube-system"].map(|namespace| config.allows_hooks_in(namespace))
+    };
+    assert!(!load(&[]).unwrap().allows_hooks_in("shop"));
+    assert_eq!(allowed(""), [false, false, false]);
+    assert_eq!(allowed("shop"), [true, false, false]);
+    assert_eq!(allowed("*"), [true, true, false]);
+    assert_eq!(allowed("*, kube-system"), [true, true, true]);
+    let dir = tempfile::tempdir().unwrap();
+    let path = file(&dir, "hooks: [shop, \"*\"]\n");
+    assert_eq!(load(&["--config", &path]).unwrap().hooks, ["shop", "*"]);
+}
+
+#[test]
+fn the_switch_of_earlier_versions_is_refused_with_the_new_form() {
+    let dir = tempfile::tempdir().unwrap();
+    for value in ["true", "false", "shop,true"] {
+        let path = file(&dir, &format!("hooks: {value}\n"));
+        let refused = refusal(&["--config", &path]);
+        let begins = format!(
+            "hooks: {value:?} from {path}:3 is refused: it must be a list, which may be empty, of the namespaces"
+        );
+        assert!(
+            refused.starts_with(&begins) && refused.ends_with("not true or false as in earlier versions"),
+            "{refused}"
+        );
+    }
+    for name in ["Shop", "a_b", &"a".repeat(64), "**"] {
+        assert!(refusal(&[&format!("--hooks={name}")]).starts_with("hooks: "), "{name}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Hooks: how the agent notifies a container of a change of its memory limit. Pure.
 //!
-//! A pod's own annotations configure them, for all of its containers or, with `.NAME` after the annotation, for one container.
-//! Only the container's own runtime runs a hook, with the container's own rights.
+//! Literal variables in the container's spec configure them, which nobody can change after the pod was created. Only the
+//! container's own runtime runs a hook, with the container's own rights.
 
 use std::time::Duration;
 
@@ -9,20 +9,19 @@ use jiff::SignedDuration;
 use strum::VariantNames as _;
 
 use crate::model::Bytes;
-use crate::model::objects::Pod;
-use crate::model::objects::annotation::HOOKS;
+use crate::model::objects::annotation::former_hook;
+use crate::model::objects::{Container, HOOK_VARIABLES, LONGEST_HOOK, Pod};
 
-/// How long a hook may take, and memory use may take to fall after it, without an annotation of the pod.
+/// How long a hook may take, and memory use may take to fall after it, without a variable that says so.
 const WAIT: Duration = Duration::from_secs(30);
 const SHORTEST_WAIT: SignedDuration = SignedDuration::from_secs(1);
 const LONGEST_WAIT: SignedDuration = SignedDuration::from_mins(2);
-/// The memory that is kept for evidence, without an annotation of the pod.
+/// The memory that is kept for evidence, without a variable that says so.
 const MEMORY: Bytes = Bytes::new(64 << 20);
 const MOST_MEMORY: Bytes = Bytes::new(64 << 30);
 /// The longest path that the agent takes from a hook's output, in bytes.
 const LONGEST_PATH: usize = 256;
-/// The longest annotation that the agent reads, in bytes, and the most arguments.
-const LONGEST: usize = 4 << 10;
+/// The most arguments of a command.
 const MOST_ARGUMENTS: usize = 64;
 
 /// The moment at which a hook is due.
@@ -40,7 +39,7 @@ pub enum HookMoment {
 impl HookMoment {
     pub const ALL: [Self; 3] = [Self::BeforeShrink, Self::AfterGrow, Self::OnMemoryPressure];
 
-    /// The name in the annotation.
+    /// The name in records and metrics.
     pub fn word(self) -> &'static str {
         self.into()
     }
@@ -79,15 +78,17 @@ pub enum HookSignal {
 impl Hook {
     /// The hook of a container of the pod at that moment, if it has one.
     ///
-    /// Errors: a sentence with the malformed annotation, the beginning of its value, and what is allowed.
+    /// Errors: a sentence with the malformed variable, the beginning of its value, and what is allowed.
     pub fn of(pod: &Pod, container: &str, moment: HookMoment) -> Option<Result<Self, String>> {
-        let action = read(pod, moment, "", container, action)?;
-        let read_wait = || read(pod, moment, "-wait", container, wait).unwrap_or(Ok(WAIT));
-        let read_memory = || read(pod, moment, "-memory", container, memory).unwrap_or(Ok(MEMORY));
-        let (wait, memory) = match moment {
-            HookMoment::BeforeShrink => (read_wait(), Ok(Bytes::ZERO)),
-            HookMoment::AfterGrow => (Ok(WAIT), Ok(Bytes::ZERO)),
-            HookMoment::OnMemoryPressure => (read_wait(), read_memory()),
+        let container = pod.all_containers().find(|declared| declared.name == container)?;
+        let [hook, time, space] = HOOK_VARIABLES[moment as usize];
+        let action = read(container, hook, action)?;
+        let wait = read(container, time, wait).unwrap_or(Ok(WAIT));
+        let memory = match moment {
+            HookMoment::OnMemoryPressure => read(container, space, memory).unwrap_or(Ok(MEMORY)),
+            HookMoment::BeforeShrink | HookMoment::AfterGrow => {
+                read(container, space, no_memory).unwrap_or(Ok(Bytes::ZERO))
+            }
         };
         Some(action.and_then(|action| {
             let (wait, memory) = (wait?, memory?);
@@ -97,9 +98,21 @@ impl Hook {
 
     /// Whether a pod has a hook for any container and moment.
     pub fn any(pod: &Pod) -> bool {
-        let mut names = pod.metadata.annotations.keys();
-        names.any(|name| HOOKS.iter().any(|hook| name.starts_with(hook)))
+        pod.all_containers()
+            .any(|container| !container.hook_variables.is_empty())
     }
+}
+
+/// The annotations that declared hooks in earlier versions, a sentence for each with the variable that replaces it.
+pub fn former_hooks(pod: &Pod) -> impl Iterator<Item = String> {
+    pod.metadata.annotations.keys().filter_map(|annotation| {
+        let (variable, container) = former_hook(annotation)?;
+        let container = container.map_or("each container".to_owned(), |name| format!("container {name}"));
+        Some(format!(
+            "metadata.annotations[{annotation}] runs no hook, because not only the pod's author can write it: set \
+             {variable} in the env of {container} instead (docs/hooks.md)"
+        ))
+    })
 }
 
 /// An argument of a command, with the old and the new limit in bytes for `{old}` and `{new}`. `{new:75%}` is three
@@ -130,23 +143,20 @@ fn amount(name: &str, old: u64, new: u64) -> Option<u64> {
     u64::try_from(part).ok().filter(|_| percent <= 100)
 }
 
-/// Reads the annotation of that container, or else the one of all containers. The error of `parse` says what is allowed.
-fn read<T>(
-    pod: &Pod,
-    moment: HookMoment,
-    suffix: &str,
-    container: &str,
-    parse: fn(&str) -> Result<T, String>,
-) -> Option<Result<T, String>> {
-    let annotations = &pod.metadata.annotations;
-    let name = format!("vscaled.io/{}{suffix}", moment.word());
-    let mut names = [format!("{name}.{container}"), name].into_iter();
-    let annotation = names.find(|name| annotations.contains_key(name))?;
-    let value = annotations.get(&annotation)?;
+/// Reads a variable of the container. The error of `parse` says what is allowed.
+fn read<T>(container: &Container, variable: &str, parse: fn(&str) -> Result<T, String>) -> Option<Result<T, String>> {
+    let Some(value) = container.hook_variables.get(variable)? else {
+        let why = format!("env[{variable}]: valueFrom: allowed is only value, which nobody can change later");
+        return Some(Err(why));
+    };
     Some(parse(value).map_err(|allowed| {
         let value: String = value.chars().take(80).collect();
-        format!("metadata.annotations[{annotation}]: {value:?}: allowed is {allowed}")
+        format!("env[{variable}]: {value:?}: allowed is {allowed}")
     }))
+}
+
+fn no_memory(_: &str) -> Result<Bytes, String> {
+    Err("no memory before a shrink or after growth".to_owned())
 }
 
 fn memory(value: &str) -> Result<Bytes, String> {
@@ -166,14 +176,14 @@ pub fn path_in(output: &str) -> Option<String> {
 
 fn action(value: &str) -> Result<HookAction, String> {
     let action = match value.trim().strip_prefix("signal:") {
-        _ if value.len() > LONGEST => None,
+        _ if value.len() > LONGEST_HOOK => None,
         Some(name) => name.trim().parse().ok().map(HookAction::Signal),
         None => command(value).map(HookAction::Command),
     };
     action.ok_or_else(|| {
         let signals = HookSignal::VARIANTS.join(", ");
         format!(
-            "a command, as a JSON array of 1 to {MOST_ARGUMENTS} strings in at most {LONGEST} bytes, or `signal: ` and one of \
+            "a command, as a JSON array of 1 to {MOST_ARGUMENTS} strings in at most {LONGEST_HOOK} bytes, or `signal: ` and one of \
              {signals}"
         )
     })
@@ -196,22 +206,24 @@ fn wait(value: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use serde_json::{Value, json};
 
     use super::*;
 
-    const BEFORE_SHRINK: &str = "vscaled.io/before-shrink";
-    const BEFORE_SHRINK_WAIT: &str = "vscaled.io/before-shrink-wait";
-    const AFTER_GROW: &str = "vscaled.io/after-grow";
-    const ON_MEMORY_PRESSURE: &str = "vscaled.io/on-memory-pressure";
-    const ON_MEMORY_PRESSURE_MEMORY: &str = "vscaled.io/on-memory-pressure-memory";
+    const BEFORE_SHRINK: &str = "VSCALED_BEFORE_SHRINK";
+    const BEFORE_SHRINK_WAIT: &str = "VSCALED_BEFORE_SHRINK_WAIT";
+    const AFTER_GROW: &str = "VSCALED_AFTER_GROW";
+    const ON_MEMORY_PRESSURE: &str = "VSCALED_ON_MEMORY_PRESSURE";
+    const ON_MEMORY_PRESSURE_MEMORY: &str = "VSCALED_ON_MEMORY_PRESSURE_MEMORY";
 
-    fn pod(annotations: &[(&str, &str)]) -> Pod {
-        let mut pod = Pod::default();
-        let annotations = annotations
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        pod.metadata.annotations = annotations.collect();
-        pod
+    /// A pod whose container `app` has these variables.
+    fn pod(env: &[(&str, &str)]) -> Pod {
+        let env = env.iter().map(|(name, value)| json!({"name": name, "value": value}));
+        pod_of(json!([{"name": "app", "env": env.collect::<Vec<_>>()}, {"name": "side"}]))
+    }
+
+    fn pod_of(containers: Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "web"}, "spec": {"containers": containers}})).unwrap()
     }
 
     fn refusal(name: &str, value: &str) -> String {
@@ -221,35 +233,100 @@ mod tests {
     }
 
     #[test]
-    fn a_containers_own_hook_goes_before_that_of_all() {
+    fn a_hook_belongs_to_the_container_whose_author_declares_it() {
         let pod = pod(&[
             (AFTER_GROW, "signal: SIGHUP"),
-            ("vscaled.io/after-grow.app", r#"["tell", "{new}"]"#),
-            ("vscaled.io/before-shrink.app", " signal:SIGUSR1 "),
-            ("vscaled.io/before-shrink-wait.app", "5s"),
+            (AFTER_GROW, r#"["tell", "{new}"]"#),
+            (BEFORE_SHRINK, " signal:SIGUSR1 "),
+            (BEFORE_SHRINK_WAIT, "5s"),
         ]);
         let hook = |container, moment| Hook::of(&pod, container, moment).map(Result::unwrap);
         let command = HookAction::Command(vec!["tell".to_owned(), "{new}".to_owned()]);
-        assert_eq!(hook("app", HookMoment::AfterGrow).unwrap().action, command);
-        let told = hook("side", HookMoment::AfterGrow).unwrap();
-        assert_eq!((told.action, told.wait), (HookAction::Signal(HookSignal::SigHup), WAIT));
+        let told = hook("app", HookMoment::AfterGrow).unwrap();
+        assert_eq!(
+            (told.action, told.wait),
+            (command, WAIT),
+            "the process gets the last one"
+        );
         let asked = hook("app", HookMoment::BeforeShrink).unwrap();
         assert_eq!(asked.action, HookAction::Signal(HookSignal::SigUsr1));
         assert_eq!(asked.wait, Duration::from_secs(5));
-        assert_eq!(hook("side", HookMoment::BeforeShrink), None);
+        assert_eq!(hook("side", HookMoment::AfterGrow), None);
+        assert_eq!(hook("other", HookMoment::AfterGrow), None);
         assert!(Hook::any(&pod) && !Hook::any(&Pod::default()));
     }
 
     #[test]
-    fn what_cannot_be_followed_names_the_annotation_the_value_and_what_is_allowed() {
+    fn annotations_run_nothing_and_are_told_where_their_hook_belongs() {
+        let mut pod = pod(&[]);
+        let hook = || r#"["/bin/sh"]"#.to_owned();
+        let names = [
+            "before-shrink",
+            "after-grow.app",
+            "on-memory-pressure",
+            "on-memory-pressure-wait.app",
+            "ignore",
+        ];
+        pod.metadata.annotations = names.map(|name| (format!("vscaled.io/{name}"), hook())).into();
+        for moment in HookMoment::ALL {
+            assert_eq!(Hook::of(&pod, "app", moment), None, "{moment:?}");
+        }
+        assert!(!Hook::any(&pod));
+        let said: Vec<_> = former_hooks(&pod).collect();
+        assert_eq!(said.len(), 4, "{said:?}");
+        assert_eq!(
+            said[0],
+            "metadata.annotations[vscaled.io/after-grow.app] runs no hook, because not only the pod's author can write it: set \
+             VSCALED_AFTER_GROW in the env of container app instead (docs/hooks.md)"
+        );
+        assert!(
+            said[1].contains("set VSCALED_BEFORE_SHRINK in the env of each container"),
+            "{}",
+            said[1]
+        );
+        assert!(said[3].contains("VSCALED_ON_MEMORY_PRESSURE_WAIT"), "{}", said[3]);
+    }
+
+    #[test]
+    fn a_value_that_others_can_change_later_is_no_hook() {
+        let from = json!({"configMapKeyRef": {"name": "hooks", "key": "a"}});
+        let env = json!([{"name": AFTER_GROW, "valueFrom": from}]);
+        let pod = pod_of(json!([{"name": "app", "env": env}]));
+        assert_eq!(
+            Hook::of(&pod, "app", HookMoment::AfterGrow).unwrap().unwrap_err(),
+            "env[VSCALED_AFTER_GROW]: valueFrom: allowed is only value, which nobody can change later"
+        );
+    }
+
+    #[test]
+    fn a_slim_pod_keeps_bounded_hooks_and_no_other_variable() {
+        let long = format!(r#"["{}"]"#, "é".repeat(1 << 20));
+        let pod = pod(&[
+            ("PATH", "/bin"),
+            ("VSCALED_HOOK", "x"),
+            (AFTER_GROW, &long),
+            (BEFORE_SHRINK, "signal: SIGHUP"),
+        ]);
+        let kept = &pod.spec.containers[0].hook_variables;
+        assert_eq!(kept.keys().copied().collect::<Vec<_>>(), [AFTER_GROW, BEFORE_SHRINK]);
+        assert!(kept.values().flatten().all(|value| value.len() < 3 * LONGEST_HOOK));
+        assert!(Hook::of(&pod, "app", HookMoment::AfterGrow).unwrap().unwrap_err().len() < 400);
+    }
+
+    #[test]
+    fn what_cannot_be_followed_names_the_variable_the_value_and_what_is_allowed() {
         assert_eq!(
             refusal(BEFORE_SHRINK, "jcmd 1 GC.run"),
-            "metadata.annotations[vscaled.io/before-shrink]: \"jcmd 1 GC.run\": allowed is a command, as a JSON array of 1 to 64 \
-             strings in at most 4096 bytes, or `signal: ` and one of SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT, SIGWINCH"
+            "env[VSCALED_BEFORE_SHRINK]: \"jcmd 1 GC.run\": allowed is a command, as a JSON array of 1 to 64 strings in at \
+             most 4096 bytes, or `signal: ` and one of SIGHUP, SIGUSR1, SIGUSR2, SIGQUIT, SIGWINCH"
         );
         assert_eq!(
-            refusal("vscaled.io/before-shrink-wait.app", "1h"),
-            "metadata.annotations[vscaled.io/before-shrink-wait.app]: \"1h\": allowed is 1s to 2m"
+            refusal(BEFORE_SHRINK_WAIT, "1h"),
+            "env[VSCALED_BEFORE_SHRINK_WAIT]: \"1h\": allowed is 1s to 2m"
+        );
+        assert_eq!(
+            refusal("VSCALED_BEFORE_SHRINK_MEMORY", "64Mi"),
+            "env[VSCALED_BEFORE_SHRINK_MEMORY]: \"64Mi\": allowed is no memory before a shrink or after growth"
         );
         for value in [
             "",
@@ -284,14 +361,14 @@ mod tests {
         for nothing in ["", "/", "no/path", &format!("/{}", "x".repeat(300)), "/\u{1b}[2J"] {
             assert_eq!(path_in(nothing), None, "{nothing:?}");
         }
-        let hook = |annotations: &[(&str, &str)]| {
-            let pod = pod(&[&[(ON_MEMORY_PRESSURE, "signal: SIGUSR1")], annotations].concat());
+        let hook = |env: &[(&str, &str)]| {
+            let pod = pod(&[&[(ON_MEMORY_PRESSURE, "signal: SIGUSR1")], env].concat());
             Hook::of(&pod, "app", HookMoment::OnMemoryPressure).unwrap()
         };
         assert_eq!(hook(&[]).unwrap().memory, MEMORY);
         let said = [
-            ("vscaled.io/on-memory-pressure-memory.app", "1Gi"),
-            ("vscaled.io/on-memory-pressure-wait", "90s"),
+            (ON_MEMORY_PRESSURE_MEMORY, "1Gi"),
+            ("VSCALED_ON_MEMORY_PRESSURE_WAIT", "90s"),
         ];
         let said = hook(&said).unwrap();
         assert_eq!((said.memory.get(), said.wait.as_secs()), (1 << 30, 90));
@@ -318,7 +395,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_an_annotation_holds_it_is_read_or_refused(value in "\\PC{0,60}|[\\[\\]\"{}:,a%0-9 ]{0,60}", old: u64, new: u64) {
+        fn whatever_a_variable_holds_it_is_read_or_refused(value in "\\PC{0,60}|[\\[\\]\"{}:,a%0-9 ]{0,60}", old: u64, new: u64) {
             let pod = pod(&[(AFTER_GROW, &value), (BEFORE_SHRINK, &value), (BEFORE_SHRINK_WAIT, &value)]);
             for moment in [HookMoment::AfterGrow, HookMoment::BeforeShrink] {
                 let hook = Hook::of(&pod, "app", moment).unwrap();

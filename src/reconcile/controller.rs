@@ -370,12 +370,12 @@ impl Controller {
 
     /// Why the hooks of this pod do not run.
     fn hooks_forbidden_by(&self, state: &PodState) -> Option<&'static str> {
-        if !self.config.hooks {
-            return Some("hooks is false");
+        let (pod, metadata) = (&state.pod, &state.pod.metadata);
+        if pod.cgroup_uid() != metadata.uid {
+            return Some("its object is a mirror pod, which others than its author can write");
         }
-        let forbidden = &self.config.hooks_forbidden_namespaces;
-        let is_named = forbidden.contains(&state.pod.metadata.namespace);
-        is_named.then_some("hooksForbiddenNamespaces names its namespace")
+        let is_allowed = self.config.allows_hooks_in(&metadata.namespace);
+        (!is_allowed).then_some("hooks does not name its namespace")
     }
 
     /// Reports a kill to the state of its pod.

@@ -72,6 +72,7 @@ impl Scene {
         let kubepods = containerd.cgroups().make("kubepods");
         let agent = Agent::new(&kubepods)
             .with("--runtime-socket", containerd.socket())
+            .with("--hooks", "test")
             // The agent finds out the formula from the containers' values.
             .with("--weight-formula", "auto");
         let described: Vec<_> = containers.iter().map(|of| (of.0, of.2, None)).collect();

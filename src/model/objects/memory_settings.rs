@@ -110,9 +110,9 @@ pub struct MemorySetting {
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Variable {
-    name: String,
-    value: String,
-    value_from: Option<Value>,
+    pub(super) name: String,
+    pub(super) value: String,
+    pub(super) value_from: Option<Value>,
 }
 
 /// A container's environment, the resources that fill in references to them, and the work that is left for the container.

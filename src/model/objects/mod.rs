@@ -5,12 +5,14 @@
 
 pub mod annotation;
 mod command_line;
+mod hook_variables;
 mod memory_settings;
 mod meta;
 mod pod;
 mod vpa;
 mod workload;
 
+pub use hook_variables::{HOOK_VARIABLES, HookVariables, LONGEST_HOOK};
 pub use memory_settings::{MemoryOption, MemorySetting, SettingSource};
 pub use meta::*;
 pub use pod::*;

@@ -1,8 +1,11 @@
 //! Pods: their requests and limits, and what the kubelet reports about them.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::hook_variables::{self, HookVariables};
 use super::memory_settings::{self, MemorySetting, Variable};
 use super::meta::ObjectMeta;
 use crate::model::{NamedRequirements, QosClass, Requirements, Resource, ResourceList};
@@ -47,6 +50,9 @@ pub struct Container {
     /// The memory settings of the language runtime in the container.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub memory_settings: Vec<MemorySetting>,
+    /// The hooks that the pod's author declares.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub hook_variables: HookVariables,
 }
 
 /// A container as its manifest has it.
@@ -66,6 +72,7 @@ impl From<DeclaredContainer> for Container {
     fn from(declared: DeclaredContainer) -> Self {
         Self {
             memory_settings: memory_settings::read(&declared),
+            hook_variables: hook_variables::read(&declared.env),
             name: declared.name,
             resources: declared.resources,
             resize_policy: declared.resize_policy,

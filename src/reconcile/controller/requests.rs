@@ -27,6 +27,8 @@ pub(crate) struct AgentSnapshot {
     pub(crate) problems: Vec<String>,
     pub(crate) pods: Vec<PodState>,
     pub(crate) quiet: SignedDuration,
+    /// The namespaces that may use hooks.
+    pub(crate) hooks: Vec<String>,
 }
 
 /// The state of one pod, with what `explain` needs.
@@ -102,6 +104,7 @@ impl Controller {
             problems: self.problems(),
             pods: self.pods().cloned().collect(),
             quiet: self.quiet(),
+            hooks: self.config.hooks.clone(),
         }
     }
 

@@ -49,13 +49,13 @@ followed! {
 }
 
 fn reads_of_pod(pod: &Pod, name: &str) -> bool {
-    use annotation::{APPLIED, BOOST_PREFIX, HOOKS, IGNORE, MIRROR, OBSERVED, UPDATED};
+    use annotation::{APPLIED, BOOST_PREFIX, IGNORE, MIRROR, OBSERVED, UPDATED};
     let boosted = name.strip_prefix(BOOST_PREFIX);
-    let hooked = || HOOKS.iter().find_map(|hook| name.strip_prefix(hook)?.strip_prefix('.'));
+    let hooked = annotation::former_hook(name);
     [APPLIED, IGNORE, MIRROR, OBSERVED, UPDATED].contains(&name)
-        || HOOKS.contains(&name)
+        || hooked.is_some_and(|(_, container)| container.is_none())
         || boosted
-            .or_else(hooked)
+            .or(hooked.and_then(|(_, container)| container))
             .is_some_and(|named| pod.all_containers().any(|container| container.name == named))
 }
 

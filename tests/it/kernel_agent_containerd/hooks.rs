@@ -5,6 +5,7 @@ use std::fs;
 use vscaled::control::proto::Change;
 
 use super::{APP, Amounts, IDLE, SIDE, Scene};
+use crate::support::amounts::with_env;
 
 /// Holds 80 MB until the file /free exists.
 const HOLDS: &str = "(head -c 80000000 /dev/zero; while [ ! -e /free ]; do sleep 0.1; done) | tail -c 80000000 >/dev/null; \
@@ -13,18 +14,12 @@ pub(super) const LOWER: Amounts = Amounts::doubled(100, 32);
 pub(super) const HIGHER: Amounts = Amounts::doubled(100, 96);
 
 impl Scene {
-    /// Annotates the pod.
-    pub(super) fn annotate(&self, annotations: &[(&str, &str)]) {
-        let text: Vec<_> = annotations
+    /// Declares hooks for these containers in the pod's manifest.
+    pub(super) fn declare(&self, containers: &[&str], hooks: &[(&str, &str)]) {
+        let declared = containers
             .iter()
-            .map(|(name, value)| format!("{name}: {value:?}"))
-            .collect();
-        let annotated = self.manifest.replacen(
-            "labels:",
-            &format!("annotations: {{{}}}\n  labels:", text.join(", ")),
-            1,
-        );
-        self.agent.write("pod.yaml", &annotated);
+            .fold(self.manifest.clone(), |manifest, name| with_env(&manifest, name, hooks));
+        self.agent.write("pod.yaml", &declared);
     }
 
     /// A file in the first container.
@@ -64,10 +59,13 @@ impl Scene {
 #[tokio::test]
 async fn what_has_grown_is_told_with_the_limits_before_and_after() {
     let scene = Scene::started(IDLE).await;
-    scene.annotate(&[(
-        "vscaled.io/after-grow.app",
-        r#"["/bin/sh", "-c", "echo {old} {new} {new:50%} >/told; echo done; echo $0 >&2; id -u", "x"]"#,
-    )]);
+    scene.declare(
+        &["app"],
+        &[(
+            "VSCALED_AFTER_GROW",
+            r#"["/bin/sh", "-c", "echo {old} {new} {new:50%} >/told; echo done; echo $0 >&2; id -u", "x"]"#,
+        )],
+    );
     scene.recommend(HIGHER, SIDE);
     let told = scene.hooks(1).await.remove(0);
     assert_eq!(
@@ -96,10 +94,13 @@ async fn a_container_that_frees_memory_when_asked_is_lowered_at_once() {
     let cgroups = scene.containerd.cgroups();
     let holds = || cgroups.memory_usage(&scene.pod.containers[0].cgroup) > 78_000_000;
     scene.agent.wait_for("the container to hold memory", holds).await;
-    scene.annotate(&[(
-        "vscaled.io/before-shrink.app",
-        r#"["/bin/sh", "-c", "echo {old} {new} >/free"]"#,
-    )]);
+    scene.declare(
+        &["app"],
+        &[(
+            "VSCALED_BEFORE_SHRINK",
+            r#"["/bin/sh", "-c", "echo {old} {new} >/free"]"#,
+        )],
+    );
     scene.recommend(LOWER, SIDE);
     scene.settles(LOWER, SIDE).await;
     assert_eq!(scene.file("free").unwrap(), format!("{} {}\n", 128 << 20, 64 << 20));

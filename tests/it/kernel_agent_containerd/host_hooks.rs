@@ -36,10 +36,13 @@ async fn hooks_that_fail_change_nothing_and_leave_nothing() {
     for (index, (command, why)) in cases.into_iter().enumerate() {
         scene.recommend(HIGHER, SIDE);
         scene.settles(HIGHER, SIDE).await;
-        scene.annotate(&[
-            ("vscaled.io/before-shrink.app", command.as_str()),
-            ("vscaled.io/before-shrink-wait", "2s"),
-        ]);
+        scene.declare(
+            &["app"],
+            &[
+                ("VSCALED_BEFORE_SHRINK", command.as_str()),
+                ("VSCALED_BEFORE_SHRINK_WAIT", "2s"),
+            ],
+        );
         let asked = Instant::now();
         scene.recommend(LOWER, SIDE);
         scene.settles(LOWER, SIDE).await;
@@ -62,10 +65,13 @@ async fn hooks_that_fail_change_nothing_and_leave_nothing() {
 }
 
 #[tokio::test]
-async fn at_most_four_hooks_run_at_once_and_each_has_its_turn() {
+async fn at_most_three_hooks_of_a_namespace_run_at_once_and_each_has_its_turn() {
     let names = ["a", "b", "c", "d", "e"];
     let mut scene = Scene::of(&names.map(|name| (name, IDLE, SIDE))).await;
-    scene.annotate(&[("vscaled.io/after-grow", r#"["/bin/sh", "-c", "sleep 3; true"]"#)]);
+    scene.declare(
+        &names,
+        &[("VSCALED_AFTER_GROW", r#"["/bin/sh", "-c", "sleep 3; true"]"#)],
+    );
     scene.agent.start().await;
     scene.knows_all().await;
     let higher = names.map(|name| (name, Amounts::doubled(50, 64)));
@@ -81,7 +87,7 @@ async fn at_most_four_hooks_run_at_once_and_each_has_its_turn() {
         (history.len() == names.len()).then_some(history)
     };
     let told = scene.agent.until("five hooks to end", ended).await;
-    assert_eq!((in_all, in_one), (4, 1), "{told:#?}");
+    assert_eq!((in_all, in_one), (3, 1), "{told:#?}");
 }
 
 #[tokio::test]
@@ -95,10 +101,13 @@ async fn whatever_a_hook_does_an_operator_growth_and_a_shrink_go_their_way() {
     let scene = Scene::started(IDLE).await;
     for (index, script) in scripts.into_iter().enumerate() {
         let hook = format!("[\"/bin/sh\", \"-c\", {script:?}]");
-        scene.annotate(&[
-            ("vscaled.io/before-shrink.app", hook.as_str()),
-            ("vscaled.io/before-shrink-wait", "3s"),
-        ]);
+        scene.declare(
+            &["app"],
+            &[
+                ("VSCALED_BEFORE_SHRINK", hook.as_str()),
+                ("VSCALED_BEFORE_SHRINK_WAIT", "3s"),
+            ],
+        );
         let asked = Instant::now();
         // While the hook runs, an operator intervenes, then the limit grows, and at last the shrink succeeds.
         scene.recommend(LOWER, SIDE);
@@ -141,10 +150,13 @@ async fn whatever_a_hook_does_the_guard_grows_the_limit_meanwhile() {
     join_all(scripts.map(async |script| {
         let scene = Scene::started(GROWS).await;
         let hook = format!("[\"/bin/sh\", \"-c\", {script:?}]");
-        scene.annotate(&[
-            ("vscaled.io/before-shrink.app", hook.as_str()),
-            ("vscaled.io/before-shrink-wait", "30s"),
-        ]);
+        scene.declare(
+            &["app"],
+            &[
+                ("VSCALED_BEFORE_SHRINK", hook.as_str()),
+                ("VSCALED_BEFORE_SHRINK_WAIT", "30s"),
+            ],
+        );
         scene.lets_grow_from(LOWER);
         let runs = || {
             scene
@@ -198,7 +210,7 @@ async fn a_signal_needs_no_rights_of_the_agents_own_where_containerd_sends_it() 
     scene.agent = scene
         .agent
         .wrapped(&as_in_the_base_daemon_set, "exec setpriv --bounding-set=-kill \"$@\"");
-    scene.annotate(&[("vscaled.io/after-grow", "signal: SIGHUP")]);
+    scene.declare(&["app"], &[("VSCALED_AFTER_GROW", "signal: SIGHUP")]);
     scene.agent.start().await;
     scene.knows_all().await;
     scene.recommend(HIGHER, SIDE);
@@ -216,10 +228,13 @@ async fn a_signal_needs_no_rights_of_the_agents_own_where_containerd_sends_it() 
 #[tokio::test]
 async fn neither_an_operator_nor_growth_waits_for_a_hook() {
     let scene = Scene::started(IDLE).await;
-    scene.annotate(&[
-        ("vscaled.io/before-shrink", r#"["/bin/sh", "-c", "sleep 1001"]"#),
-        ("vscaled.io/before-shrink-wait", "2m"),
-    ]);
+    scene.declare(
+        &["app"],
+        &[
+            ("VSCALED_BEFORE_SHRINK", r#"["/bin/sh", "-c", "sleep 1001"]"#),
+            ("VSCALED_BEFORE_SHRINK_WAIT", "2m"),
+        ],
+    );
     let runs = || scene.others().iter().any(|line| line.ends_with("sleep 1001"));
     scene.recommend(
         Amounts {
@@ -269,7 +284,7 @@ async fn neither_an_operator_nor_growth_waits_for_a_hook() {
 #[tokio::test]
 async fn a_signal_reaches_the_first_process() {
     let scene = Scene::started("trap 'echo told >/told' HUP; while true; do sleep 0.1; done").await;
-    scene.annotate(&[("vscaled.io/after-grow", "signal: SIGHUP")]);
+    scene.declare(&["app"], &[("VSCALED_AFTER_GROW", "signal: SIGHUP")]);
     scene.recommend(HIGHER, SIDE);
     let told = scene.hooks(1).await.remove(0);
     assert!(
@@ -285,16 +300,19 @@ async fn a_signal_reaches_the_first_process() {
 #[tokio::test]
 async fn where_hooks_are_forbidden_none_runs() {
     let mut scene = Scene::new(IDLE).await;
-    scene.annotate(&[
-        ("vscaled.io/after-grow", r#"["touch", "/told"]"#),
-        ("vscaled.io/before-shrink", r#"["touch", "/told"]"#),
-    ]);
-    scene.agent.set("--hooks-forbidden-namespaces", "other,test");
+    scene.declare(
+        &["app"],
+        &[
+            ("VSCALED_AFTER_GROW", r#"["touch", "/told"]"#),
+            ("VSCALED_BEFORE_SHRINK", r#"["touch", "/told"]"#),
+        ],
+    );
+    scene.agent.set("--hooks", "other,kube-system");
     scene.agent.start().await;
     scene.knows_all().await;
     let mut client = scene.agent.client().await;
     let notes = client.explain("test/web".to_owned()).await.unwrap().notes;
-    let why = "the agent's configuration forbids it: hooksForbiddenNamespaces names its namespace";
+    let why = "the agent's configuration forbids it: hooks does not name its namespace";
     for moment in ["after-grow", "before-shrink"] {
         let expected = format!("hook {moment} in container app: {why}");
         assert!(notes.contains(&expected), "{notes:?}");
@@ -304,4 +322,41 @@ async fn where_hooks_are_forbidden_none_runs() {
         scene.settles(amounts, SIDE).await;
     }
     assert!(scene.hooks(0).await.is_empty() && scene.file("told").is_none());
+}
+
+#[tokio::test]
+async fn whoever_may_only_annotate_a_pod_runs_nothing_in_it_and_its_author_hears_what_to_write() {
+    let mut scene = Scene::new(IDLE).await;
+    let former = r#"annotations: {vscaled.io/after-grow: "[\"touch\", \"/told\"]", vscaled.io/before-shrink.app: "signal: SIGHUP"}"#;
+    let annotated = scene.manifest.replacen("labels:", &format!("{former}\n  labels:"), 1);
+    scene.agent.write("pod.yaml", &annotated);
+    scene.agent.set("--hooks", "*");
+    scene.agent.start().await;
+    scene.knows_all().await;
+    for amounts in [HIGHER, LOWER] {
+        scene.recommend(amounts, SIDE);
+        scene.settles(amounts, SIDE).await;
+    }
+    assert!(scene.hooks(0).await.is_empty() && scene.file("told").is_none());
+    let mut client = scene.agent.client().await;
+    let notes = client.explain("test/web".to_owned()).await.unwrap().notes;
+    let begins = [
+        "vscaled.io/after-grow] runs no hook",
+        "vscaled.io/before-shrink.app] runs no hook",
+    ];
+    for (begins, variable) in begins.into_iter().zip(["VSCALED_AFTER_GROW", "VSCALED_BEFORE_SHRINK"]) {
+        let said = notes
+            .iter()
+            .find(|note| note.starts_with(&format!("metadata.annotations[{begins}")));
+        assert!(said.is_some_and(|note| note.contains(variable)), "{notes:?}");
+    }
+    let checks = client.doctor().await.unwrap().checks;
+    let hooks: Vec<_> = checks.iter().filter(|check| check.name == "hooks").collect();
+    assert_eq!(hooks[0].found, "may run in every namespace but kube-system");
+    assert!(
+        hooks[1]
+            .found
+            .starts_with("2 would not be run, such as test/web metadata.annotations["),
+        "{hooks:?}"
+    );
 }

@@ -11,7 +11,7 @@ use vscaled::model::MemoryLimit;
 
 use super::{APP, Amounts, Scene};
 
-const ANNOTATION: &str = "vscaled.io/on-memory-pressure.app";
+const VARIABLE: &str = "VSCALED_ON_MEMORY_PRESSURE";
 /// Allocates 80 MB and then 10 MB per second after /go exists, and frees everything on request.
 pub(super) const GROWS: &str = "while [ ! -e /go ]; do sleep 0.05; done; \
      (head -c 80000000 /dev/zero; while [ ! -e /free ]; do head -c 1000000 /dev/zero; sleep 0.1; done) | tail -c 900000000 >/dev/null; \
@@ -23,9 +23,9 @@ fn shell(script: &str) -> String {
 
 impl Scene {
     /// A scene with this hook and a VPA that lets `app` have 256 MiB.
-    async fn pressed(script: &'static str, annotations: &[(&str, &str)]) -> Self {
+    async fn pressed(script: &'static str, hooks: &[(&str, &str)]) -> Self {
         let scene = Self::started(script).await;
-        scene.annotate(annotations);
+        scene.declare(&["app"], hooks);
         scene.lets_grow();
         scene
     }
@@ -74,7 +74,7 @@ status:
 #[tokio::test]
 async fn what_is_kept_is_lent_while_evidence_is_left() {
     let hook = shell("echo {old} {new} >/told; echo dumped to /tmp/dump.1; touch /free");
-    let scene = Scene::pressed(GROWS, &[(ANNOTATION, &hook)]).await;
+    let scene = Scene::pressed(GROWS, &[(VARIABLE, &hook)]).await;
     scene.go();
     let told = scene.evidence().await;
     assert_eq!(
@@ -117,11 +117,8 @@ async fn evidence_that_fails_is_told_as_that() {
     ];
     // Each case waits for memory that grows at its own pace, so all run at once.
     join_all(cases.map(async |(hook, why)| {
-        let annotations = [
-            (ANNOTATION, hook.as_str()),
-            ("vscaled.io/on-memory-pressure-wait", "2s"),
-        ];
-        let scene = Scene::pressed(GROWS, &annotations).await;
+        let hooks = [(VARIABLE, hook.as_str()), ("VSCALED_ON_MEMORY_PRESSURE_WAIT", "2s")];
+        let scene = Scene::pressed(GROWS, &hooks).await;
         scene.go();
         let told = scene.evidence().await;
         assert!(
@@ -135,7 +132,7 @@ async fn evidence_that_fails_is_told_as_that() {
 #[tokio::test]
 async fn a_container_without_a_vpa_leaves_evidence_without_a_loan() {
     let scene = Scene::started(GROWS).await;
-    scene.annotate(&[(ANNOTATION, &shell("touch /free; echo {old} {new}"))]);
+    scene.declare(&["app"], &[(VARIABLE, &shell("touch /free; echo {old} {new}"))]);
     scene.go();
     let told = scene.evidence().await;
     let limit = 128 << 20;
@@ -157,9 +154,9 @@ async fn a_container_without_a_vpa_leaves_evidence_without_a_loan() {
 #[tokio::test]
 async fn where_hooks_are_forbidden_nothing_is_kept_and_none_runs() {
     let mut scene = Scene::new(GROWS).await;
-    scene.annotate(&[(ANNOTATION, &shell("touch /told"))]);
+    scene.declare(&["app"], &[(VARIABLE, &shell("touch /told"))]);
     scene.lets_grow();
-    scene.agent.set("--hooks-forbidden-namespaces", "test");
+    scene.agent.set("--hooks", "other");
     scene.agent.start().await;
     scene.knows_all().await;
     scene.go();
@@ -174,7 +171,10 @@ async fn where_hooks_are_forbidden_nothing_is_kept_and_none_runs() {
 async fn an_agent_that_is_killed_meanwhile_is_followed_by_one_that_takes_the_loan_back() {
     let mut scene = Scene::new(GROWS).await;
     let hook = shell("touch /told /free; sleep 1006");
-    scene.annotate(&[(ANNOTATION, &hook), ("vscaled.io/on-memory-pressure-wait", "2m")]);
+    scene.declare(
+        &["app"],
+        &[(VARIABLE, &hook), ("VSCALED_ON_MEMORY_PRESSURE_WAIT", "2m")],
+    );
     scene.lets_grow();
     scene.agent.set("--guard-quiet-period", "3s");
     scene.agent.start().await;

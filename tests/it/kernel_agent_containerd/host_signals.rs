@@ -15,6 +15,7 @@ use vscaled::runtime::proto::{
 use super::hooks::HIGHER;
 use super::{SIDE, Scene};
 use crate::runtime_faults::fake::Socket;
+use crate::support::amounts::with_env;
 
 /// Only the CRI of a containerd, without its other services.
 struct OnlyCri(RuntimeServiceClient<Channel>);
@@ -62,11 +63,19 @@ impl Scene {
         let cri = RuntimeServiceServer::new(OnlyCri(scene.containerd.kubelet()));
         let socket = Socket::serving(Server::builder().add_service(cri));
         scene.agent.set("--runtime-socket", socket.path());
-        scene.annotate(&[
-            ("vscaled.io/after-grow.app", "signal: SIGHUP"),
-            ("vscaled.io/on-memory-pressure", "signal: SIGKILL"),
-            ("vscaled.io/before-shrink", r#"["true"]"#),
-        ]);
+        scene.manifest = with_env(
+            &scene.manifest,
+            "side",
+            &[("VSCALED_ON_MEMORY_PRESSURE", "signal: SIGKILL")],
+        );
+        scene.declare(
+            &["app"],
+            &[
+                ("VSCALED_AFTER_GROW", "signal: SIGHUP"),
+                ("VSCALED_ON_MEMORY_PRESSURE", "signal: SIGKILL"),
+                ("VSCALED_BEFORE_SHRINK", r#"["true"]"#),
+            ],
+        );
         (scene, socket)
     }
 
@@ -77,7 +86,9 @@ impl Scene {
         notes.retain(|note| note.starts_with("hook "));
         notes.sort_unstable();
         let checks = client.doctor().await.unwrap().checks;
-        let check = checks.into_iter().find(|check| check.name == "hooks");
+        let check = checks
+            .into_iter()
+            .find(|check| check.name == "hooks" && check.status != "ok");
         (notes, check.map(|check| check.status + ": " + &check.found))
     }
 }
@@ -96,7 +107,7 @@ async fn a_signal_that_cannot_be_sent_is_told_before_it_is_due() {
         "{signal}"
     );
     for (note, container) in [(app, "app"), (side, "side")] {
-        let begins = format!("hook on-memory-pressure in container {container}: metadata.annotations[");
+        let begins = format!("hook on-memory-pressure in container {container}: env[VSCALED_ON_MEMORY_PRESSURE]");
         assert!(note.starts_with(&begins) && note.contains("SIGHUP, SIGUSR1"), "{note}");
     }
     let check = check.unwrap();
@@ -117,7 +128,8 @@ async fn a_signal_that_cannot_be_sent_is_told_before_it_is_due() {
 #[tokio::test]
 async fn the_agent_sends_a_signal_itself_where_it_sees_the_process() {
     let (mut scene, _socket) = Scene::without_calls_for_signals().await;
-    scene.annotate(&[("vscaled.io/after-grow", "signal: SIGHUP")]);
+    scene.manifest = scene.manifest.replacen("SIGKILL", "SIGHUP", 1);
+    scene.declare(&["app"], &[("VSCALED_AFTER_GROW", "signal: SIGHUP")]);
     scene.agent.start().await;
     scene.knows_all().await;
     assert_eq!(scene.hook_messages().await, (Vec::new(), None));
@@ -134,7 +146,7 @@ async fn the_agent_sends_a_signal_itself_where_it_sees_the_process() {
 #[tokio::test]
 async fn a_signal_that_can_be_sent_is_no_news_and_to_try_it_sends_none() {
     let scene = Scene::started("trap 'echo told >/told' HUP USR1; while true; do sleep 0.1; done").await;
-    scene.annotate(&[("vscaled.io/after-grow", "signal: SIGHUP")]);
+    scene.declare(&["app"], &[("VSCALED_AFTER_GROW", "signal: SIGHUP")]);
     scene.recommend(HIGHER, SIDE);
     scene.hooks(1).await;
     scene
@@ -157,7 +169,7 @@ async fn without_a_runtime_no_hook_is_run_and_that_is_told() {
         ids[0], ids[1]
     );
     scene.manifest = scene.manifest.replace("containerStatuses: []", &statuses);
-    scene.annotate(&[("vscaled.io/before-shrink.app", r#"["true"]"#)]);
+    scene.declare(&["app"], &[("VSCALED_BEFORE_SHRINK", r#"["true"]"#)]);
     scene.agent.start().await;
     scene.knows_all().await;
     let (notes, check) = scene.hook_messages().await;

@@ -173,6 +173,16 @@ spec: {{selector: {{matchLabels: {{app: {name}}}}}}}
     )
 }
 
+/// The manifest with these variables in one of its containers.
+pub(crate) fn with_env(manifest: &str, container: &str, variables: &[(&str, &str)]) -> String {
+    let variables = variables
+        .iter()
+        .map(|(name, value)| format!("{{name: {name}, value: {value:?}}}"));
+    let env = variables.collect::<Vec<_>>().join(", ");
+    let declared = format!("{{name: {container}, env: [{env}], resources");
+    manifest.replacen(&format!("{{name: {container}, resources"), &declared, 1)
+}
+
 /// A VPA for the StatefulSet of that name. The bounds equal the target, so vscaled acts on every difference.
 pub(crate) fn vpa_manifest(name: &str, targets: &str, containers: &[(&str, Amounts)]) -> String {
     let recommended: Vec<String> = containers

@@ -1,4 +1,4 @@
-//! This machine's language runtimes in containers of a private containerd, with the programs and the pod annotations
+//! This machine's language runtimes in containers of a private containerd, with the programs and the hooks
 //! of `examples/hooks`.
 
 use std::fs;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use vscaled::model::{Bytes, CgroupPath, MemoryLimit};
 
 use super::agent::Agent;
-use super::amounts::{Amounts, pod_manifest, vpa_manifest};
+use super::amounts::{Amounts, pod_manifest, vpa_manifest, with_env};
 use super::containerd::{Containerd, OciRuntime};
 use super::pods::{ContainerSpec, Pod, PodSpec};
 use super::scratch;
@@ -60,27 +60,27 @@ impl Language {
         }
     }
 
-    /// The pod's annotations.
+    /// The container's variables.
     pub(crate) const fn hooks(self) -> &'static [(&'static str, &'static str)] {
         match self {
-            Self::HotspotG1 => &[("vscaled.io/before-shrink", r#"["/usr/bin/jcmd", "1", "GC.run"]"#)],
+            Self::HotspotG1 => &[("VSCALED_BEFORE_SHRINK", r#"["/usr/bin/jcmd", "1", "GC.run"]"#)],
             Self::HotspotZ => &[
                 (
-                    "vscaled.io/before-shrink",
+                    "VSCALED_BEFORE_SHRINK",
                     r#"["/usr/bin/jcmd", "1", "VM.set_flag", "SoftMaxHeapSize", "{new:50%}"]"#,
                 ),
                 (
-                    "vscaled.io/after-grow",
+                    "VSCALED_AFTER_GROW",
                     r#"["/usr/bin/jcmd", "1", "VM.set_flag", "SoftMaxHeapSize", "{new:60%}"]"#,
                 ),
             ],
             Self::Go => &[
-                ("vscaled.io/before-shrink", r#"["/app/cache", "limit", "{new:70%}"]"#),
-                ("vscaled.io/after-grow", r#"["/app/cache", "limit", "{new:75%}"]"#),
+                ("VSCALED_BEFORE_SHRINK", r#"["/app/cache", "limit", "{new:70%}"]"#),
+                ("VSCALED_AFTER_GROW", r#"["/app/cache", "limit", "{new:75%}"]"#),
             ],
-            Self::Node => &[("vscaled.io/before-shrink", "signal: SIGUSR2")],
-            Self::Python => &[("vscaled.io/before-shrink", "signal: SIGUSR1")],
-            Self::Nginx => &[("vscaled.io/after-grow", "signal: SIGHUP")],
+            Self::Node => &[("VSCALED_BEFORE_SHRINK", "signal: SIGUSR2")],
+            Self::Python => &[("VSCALED_BEFORE_SHRINK", "signal: SIGUSR1")],
+            Self::Nginx => &[("VSCALED_AFTER_GROW", "signal: SIGHUP")],
         }
     }
 
@@ -193,7 +193,9 @@ impl Held {
             containerd.cgroups().put(&pod.cgroup, setting);
         }
         let kubepods = containerd.cgroups().make("kubepods");
-        let agent = Agent::new(&kubepods).with("--runtime-socket", containerd.socket());
+        let agent = Agent::new(&kubepods)
+            .with("--runtime-socket", containerd.socket())
+            .with("--hooks", "test");
         Ok(Self {
             agent,
             containerd,
@@ -231,16 +233,10 @@ impl Held {
         self.begins().await;
     }
 
-    /// Writes the pod's manifest with these annotations.
-    pub(crate) fn describe(&self, annotations: &[(&str, &str)]) {
-        let text: Vec<_> = annotations
-            .iter()
-            .map(|(name, value)| format!("{name}: {value:?}"))
-            .collect();
+    /// Writes the pod's manifest with these hooks.
+    pub(crate) fn describe(&self, hooks: &[(&str, &str)]) {
         let manifest = pod_manifest("web", self.uid, &[("app", self.amounts, None)]);
-        let annotations = format!("annotations: {{{}}}\n  labels:", text.join(", "));
-        self.agent
-            .write("pod.yaml", &manifest.replacen("labels:", &annotations, 1));
+        self.agent.write("pod.yaml", &with_env(&manifest, "app", hooks));
     }
 
     pub(crate) fn recommend(&self, amounts: Amounts) {

@@ -16,12 +16,19 @@ kind: Pod
 metadata:
   name: web
   generation: 1
-  annotations: {vscaled.io/before-shrink: '["free", "{new}"]', vscaled.io/after-grow.app: 'signal: SIGHUP',
-    vscaled.io/on-memory-pressure: 'signal: SIGUSR1'}
 spec:
   containers:
-  - {name: app, resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 200m, memory: 128Mi}}}
-  - {name: side, resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 200m, memory: 128Mi}}}
+  - name: app
+    resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 200m, memory: 128Mi}}
+    env:
+    - {name: VSCALED_BEFORE_SHRINK, value: '["free", "{new}"]'}
+    - {name: VSCALED_AFTER_GROW, value: 'signal: SIGHUP'}
+    - {name: VSCALED_ON_MEMORY_PRESSURE, value: 'signal: SIGUSR1'}
+  - name: side
+    resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 200m, memory: 128Mi}}
+    env:
+    - {name: VSCALED_BEFORE_SHRINK, value: '["free", "{new}"]'}
+    - {name: VSCALED_ON_MEMORY_PRESSURE, value: 'signal: SIGUSR1'}
 "#;
 
 /// The status of a pod whose kubelet resizes in place.

@@ -2,7 +2,7 @@
 
 use vscaled::control::proto::OomKill;
 
-use super::{ANNOTATION, Scene, shell};
+use super::{Scene, VARIABLE, shell};
 use crate::kernel_agent_containerd::UID;
 
 /// Allocates 80 MB and then 10 MB per second after /go exists. The container ends after the kill.
@@ -26,7 +26,7 @@ async fn a_kill_names_the_evidence_that_was_left_before_it() {
     let hook = shell("echo /dumps/heap.1; exit 3");
     let scene = Scene::pressed(
         DIES,
-        &[(ANNOTATION, &hook), ("vscaled.io/on-memory-pressure-memory", "32Mi")],
+        &[(VARIABLE, &hook), ("VSCALED_ON_MEMORY_PRESSURE_MEMORY", "32Mi")],
     )
     .await;
     scene.go();
@@ -46,12 +46,12 @@ async fn a_kill_names_the_evidence_that_was_left_before_it() {
 #[tokio::test]
 async fn a_kill_while_the_hook_runs_says_that_it_had_not_ended() {
     let hook = shell("touch /told; sleep 1009; true");
-    let annotations = [
-        (ANNOTATION, hook.as_str()),
-        ("vscaled.io/on-memory-pressure-memory", "16Mi"),
-        ("vscaled.io/on-memory-pressure-wait", "30s"),
+    let hooks = [
+        (VARIABLE, hook.as_str()),
+        ("VSCALED_ON_MEMORY_PRESSURE_MEMORY", "16Mi"),
+        ("VSCALED_ON_MEMORY_PRESSURE_WAIT", "30s"),
     ];
-    let scene = Scene::pressed(DIES, &annotations).await;
+    let scene = Scene::pressed(DIES, &hooks).await;
     let before = jiff::Timestamp::now();
     scene.go();
     let kill = scene.killed().await;

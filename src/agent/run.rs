@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use futures::TryFutureExt;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinHandle;
@@ -77,10 +76,7 @@ pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) ->
         readers: machine::group("readerGroup", config.reader_group.as_deref())?,
     };
     let socket = ControlSocket::bind(&config.socket, access).await.context("socket")?;
-    let http = match config.http_address {
-        Some(address) => Some(http::listen(address).await?),
-        None => None,
-    };
+    let http = config.http_address.map(http::listen).transpose()?;
     let address = http.as_ref().and_then(|listener| listener.local_addr().ok());
     let stop = CancellationToken::new();
     let mut registry = registry();
@@ -151,13 +147,8 @@ pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) ->
     });
     tokio::spawn(discovery.run(discovery_asked, events.clone()));
     if let Some(listener) = http {
-        let exposed = Exposed {
-            registry,
-            heartbeat: heartbeat.clone(),
-            readiness,
-        };
-        let served = http::serve(listener, exposed, stop.clone());
-        tokio::spawn(served.inspect_err(|error| tracing::error!(%error, "metrics and health are not served any more")));
+        let exposed = Exposed::new(registry, heartbeat.clone(), readiness);
+        http::serve(listener, exposed, stop.clone()).context("cannot serve metrics and health")?;
     }
     let audited = audit.clone();
     let gate = CallGate::new(Limits::default(), stop.clone(), move |caller, call, reason| {

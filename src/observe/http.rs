@@ -1,97 +1,261 @@
-//! The HTTP server for Prometheus and probes.
+//! The HTTP server for Prometheus and probes, on a thread of its own: no caller delays the controller.
 //!
 //! | path | answer |
 //! |---|---|
-//! | `/metrics` | OpenMetrics text |
+//! | `/metrics` | OpenMetrics text, or Prometheus's older text where `Accept` prefers `text/plain` |
 //! | `/healthz` | 200, or 503 with the reason when the heartbeat has stalled |
 //! | `/readyz` | 200, or 503 with the names of the held latches |
 //!
-//! The server only reads and authenticates no caller. It listens on loopback unless the configuration says otherwise.
+//! The server only reads and authenticates no caller. It listens on loopback unless the configuration says otherwise. Every
+//! caller may be hostile. A connection carries one request. The number of connections, the bytes of each one and the time of
+//! each one are bounded, also in the kernel's buffers, which count as the agent's memory.
 
-use std::io;
-use std::net::SocketAddr;
-use std::sync::Arc;
+mod text;
+
+use std::cmp::Reverse;
+use std::convert::Infallible;
+use std::future::ready;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use anyhow::{Result, anyhow};
-use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use nix::sys::socket::{setsockopt, sockopt};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
-use tokio::net::TcpListener;
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+use tokio::runtime::Builder;
+use tokio::task::{AbortHandle, yield_now};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::health::{Heartbeat, Readiness};
 
-/// The content type of OpenMetrics 1.0 text.
-const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+/// The most connections.
+const CONNECTIONS: usize = 16;
+/// The most bytes of a request's headers.
+const LARGEST_HEADERS: usize = 8 << 10;
+/// The longest time for a request's headers, and then again for the answer to arrive.
+const DEADLINE: Duration = Duration::from_secs(5);
+/// The kernel's buffers of a connection in bytes. The kernel doubles each number.
+const RECEIVE_BUFFER: usize = 16 << 10;
+const SEND_BUFFER: usize = 128 << 10;
+/// The metrics are encoded at most this often.
+const ENCODE_INTERVAL: Duration = Duration::from_secs(1);
+/// The content type of health.
+const TEXT: &str = "text/plain; charset=utf-8";
+/// The pause after a failed accept(2), which mostly lacked file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The state that the server exposes.
 #[derive(Debug)]
 pub struct Exposed {
-    /// The metrics of every component.
-    pub registry: Registry,
-    pub heartbeat: Heartbeat,
-    /// The latches that `/readyz` waits for.
-    pub readiness: Readiness,
+    registry: Registry,
+    heartbeat: Heartbeat,
+    readiness: Readiness,
+    /// The text of the metrics, and when it was encoded.
+    encoded: Mutex<Option<(Instant, Bytes)>>,
 }
 
 /// Listens. The server answers nothing before [`serve`]. Port 0 takes any free port.
 ///
 /// Errors: the address is in use, or is no address of this machine.
-pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
-    let listening = TcpListener::bind(address).await;
+pub fn listen(address: SocketAddr) -> Result<TcpListener> {
+    let bounded = |listener: TcpListener| {
+        // Accepted connections inherit both.
+        setsockopt(&listener, sockopt::RcvBuf, &RECEIVE_BUFFER)?;
+        setsockopt(&listener, sockopt::SndBuf, &SEND_BUFFER)?;
+        listener.set_nonblocking(true)?;
+        Ok(listener)
+    };
+    let listening = TcpListener::bind(address).and_then(bounded);
     listening.map_err(|error| anyhow!("httpAddress {address}: cannot listen: {error}"))
 }
 
-/// Accepts callers until `stop`, and waits for no answer under way: a caller that never finishes its request must not delay the
-/// end of the agent.
+/// Starts a thread that accepts callers until `stop`, and waits for no answer under way: a caller that never finishes its
+/// request must not delay the end of the agent.
 ///
-/// Errors: the socket fails for good.
-pub async fn serve(listener: TcpListener, exposed: Exposed, stop: CancellationToken) -> io::Result<()> {
-    let server = axum::serve(listener, router(exposed)).into_future();
-    stop.run_until_cancelled_owned(server).await.unwrap_or(Ok(()))
+/// Errors: no thread or event loop can be made.
+pub fn serve(listener: TcpListener, exposed: Exposed, stop: CancellationToken) -> io::Result<JoinHandle<()>> {
+    let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
+    let listener = {
+        let _context = runtime.enter();
+        tokio::net::TcpListener::from_std(listener)?
+    };
+    let exposed = Arc::new(exposed);
+    thread::Builder::new().name("http".to_owned()).spawn(move || {
+        runtime.block_on(stop.run_until_cancelled(accept(&listener, exposed)));
+    })
 }
 
-fn router(exposed: Exposed) -> Router {
-    Router::new()
-        .route("/metrics", get(metrics))
-        .route("/healthz", get(healthz))
-        .route("/readyz", get(readyz))
-        .with_state(Arc::new(exposed))
+/// A connection that is being served.
+struct Connection {
+    task: AbortHandle,
+    peer: IpAddr,
+    /// Whether its request has arrived.
+    has_request: Arc<AtomicBool>,
 }
 
-async fn metrics(State(exposed): State<Arc<Exposed>>) -> Response {
-    let mut text = String::new();
-    match encode(&mut text, &exposed.registry) {
-        Ok(()) => ([(header::CONTENT_TYPE, OPEN_METRICS)], text).into_response(),
-        Err(error) => {
-            let text = format!("cannot encode the metrics: {error}");
-            answer(StatusCode::INTERNAL_SERVER_ERROR, &text)
+/// Closes a connection if there are [`CONNECTIONS`]: one of the address with the most of them, there one without a request
+/// if there is any, and of these the oldest. So no caller keeps out one with another address.
+fn make_room(open: &mut Vec<Connection>) {
+    open.retain(|connection| !connection.task.is_finished());
+    if open.len() < CONNECTIONS {
+        return;
+    }
+    let of_peer = |peer| open.iter().filter(|other| other.peer == peer).count();
+    let order = |at: &usize| {
+        let connection = &open[*at];
+        (
+            Reverse(of_peer(connection.peer)),
+            connection.has_request.load(Ordering::Relaxed),
+        )
+    };
+    if let Some(at) = (0..open.len()).min_by_key(order) {
+        open.remove(at).task.abort();
+    }
+}
+
+async fn accept(listener: &tokio::net::TcpListener, exposed: Arc<Exposed>) {
+    let mut open = Vec::new();
+    loop {
+        let (stream, peer) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::debug!(%error, "a caller of metrics or health was not let in");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        make_room(&mut open);
+        let has_request = Arc::new(AtomicBool::new(false));
+        let connection = serve_connection(stream, Arc::clone(&exposed), Arc::clone(&has_request));
+        open.push(Connection {
+            task: tokio::spawn(connection).abort_handle(),
+            peer: peer.ip().to_canonical(),
+            has_request,
+        });
+        // The new connection reads its request, and a closed one is gone, before the next one is accepted.
+        yield_now().await;
+    }
+}
+
+/// Answers one request, and waits until the caller has received the answer and closes the connection.
+async fn serve_connection(mut stream: TcpStream, exposed: Arc<Exposed>, has_request: Arc<AtomicBool>) {
+    // The kernel forgets at once what a caller has not read when the connection ends.
+    if let Err(error) = stream.set_zero_linger() {
+        tracing::debug!(%error, "a caller of metrics or health was not let in");
+        return;
+    }
+    let respond = service_fn(move |request| {
+        has_request.store(true, Ordering::Relaxed);
+        ready(Ok::<_, Infallible>(exposed.answer(&request)))
+    });
+    let closed = async {
+        http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(DEADLINE)
+            .max_buf_size(LARGEST_HEADERS)
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(&mut stream), respond)
+            .await?;
+        stream.read(&mut [0]).await?;
+        anyhow::Ok(())
+    };
+    match timeout(2 * DEADLINE, closed).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a caller of metrics or health got no answer"),
+        Err(_elapsed) => tracing::debug!("a caller of metrics or health did not read its answer"),
+    }
+}
+
+type Answer = Response<Full<Bytes>>;
+
+impl Exposed {
+    /// The metrics of every component, the controller's heartbeat, and the latches that `/readyz` waits for.
+    pub fn new(registry: Registry, heartbeat: Heartbeat, readiness: Readiness) -> Self {
+        Self {
+            registry,
+            heartbeat,
+            readiness,
+            encoded: Mutex::default(),
         }
     }
-}
 
-async fn healthz(State(exposed): State<Arc<Exposed>>) -> Response {
-    match exposed.heartbeat.check() {
-        Ok(()) => answer(StatusCode::OK, "ok"),
-        Err(stalled) => answer(StatusCode::SERVICE_UNAVAILABLE, &stalled),
+    fn answer<B>(&self, request: &Request<B>) -> Answer {
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        let (status, text) = match request.uri().path() {
+            "/metrics" | "/healthz" | "/readyz" if !is_read => {
+                let mut refusal = answer(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".into());
+                refusal
+                    .headers_mut()
+                    .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+                return refusal;
+            }
+            "/metrics" => match self.encoded() {
+                Ok(text) => {
+                    let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+                    if accept.is_some_and(text::prefers_plain) {
+                        let plain = text::plain(&String::from_utf8_lossy(&text));
+                        return answer(StatusCode::OK, text::PLAIN, plain.into());
+                    }
+                    return answer(StatusCode::OK, text::OPEN_METRICS, text);
+                }
+                Err(error) => {
+                    let text = format!("cannot encode the metrics: {error}");
+                    (StatusCode::INTERNAL_SERVER_ERROR, text)
+                }
+            },
+            "/healthz" => match self.heartbeat.check() {
+                Ok(()) => (StatusCode::OK, "ok".to_owned()),
+                Err(stalled) => (StatusCode::SERVICE_UNAVAILABLE, stalled),
+            },
+            "/readyz" => match self.readiness.waiting_for() {
+                waiting if waiting.is_empty() => (StatusCode::OK, "ready".to_owned()),
+                waiting => {
+                    let text = format!("waiting for: {}", waiting.join(", "));
+                    (StatusCode::SERVICE_UNAVAILABLE, text)
+                }
+            },
+            _ => (StatusCode::NOT_FOUND, "no such path".to_owned()),
+        };
+        answer(status, TEXT, format!("{text}\n").into())
+    }
+
+    /// The metrics of at most [`ENCODE_INTERVAL`] ago.
+    fn encoded(&self) -> Result<Bytes, fmt::Error> {
+        let mut encoded = self.encoded.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((time, text)) = &*encoded
+            && time.elapsed() < ENCODE_INTERVAL
+        {
+            return Ok(text.clone());
+        }
+        let mut text = String::new();
+        encode(&mut text, &self.registry)?;
+        let text = Bytes::from(text);
+        *encoded = Some((Instant::now(), text.clone()));
+        Ok(text)
     }
 }
 
-async fn readyz(State(exposed): State<Arc<Exposed>>) -> Response {
-    let waiting = exposed.readiness.waiting_for();
-    if waiting.is_empty() {
-        return answer(StatusCode::OK, "ready");
-    }
-    let text = format!("waiting for: {}", waiting.join(", "));
-    answer(StatusCode::SERVICE_UNAVAILABLE, &text)
-}
-
-fn answer(status: StatusCode, text: &str) -> Response {
-    (status, format!("{text}\n")).into_response()
+fn answer(status: StatusCode, kind: &'static str, text: Bytes) -> Answer {
+    let mut answer = Response::new(Full::new(text));
+    *answer.status_mut() = status;
+    answer
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    answer
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod changes;
 mod confinement;
 mod drift;
 mod host_callers;
+mod host_connections;
 mod host_manifests;
 mod host_operators;
 mod host_overrides;

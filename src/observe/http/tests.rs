@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
+use tokio::net::{TcpSocket, TcpStream};
 
+use super::text::{OPEN_METRICS, PLAIN};
 use super::*;
 use crate::kubernetes::metrics::EventMetrics;
 use crate::observe::metrics::registry;
@@ -14,33 +14,43 @@ use crate::observe::metrics::registry;
 struct Running {
     address: SocketAddr,
     stop: CancellationToken,
-    serving: JoinHandle<io::Result<()>>,
+    serving: JoinHandle<()>,
 }
 
 impl Running {
     async fn start(heartbeat: Heartbeat, readiness: Readiness) -> Self {
         let mut registry = registry();
         let _metrics = EventMetrics::register(&mut registry);
-        let listener = listen(([127, 0, 0, 1], 0).into()).await.unwrap();
+        let listener = listen(([127, 0, 0, 1], 0).into()).unwrap();
         let (address, stop) = (listener.local_addr().unwrap(), CancellationToken::new());
-        let exposed = Exposed {
-            registry,
-            heartbeat,
-            readiness,
-        };
-        let serving = tokio::spawn(serve(listener, exposed, stop.clone()));
+        let exposed = Exposed::new(registry, heartbeat, readiness);
+        let serving = serve(listener, exposed, stop.clone()).unwrap();
         Self { address, stop, serving }
     }
 
     /// Head and body of the answer.
     async fn ask(&self, request: &str) -> (String, String) {
+        self.ask_with(request, "").await
+    }
+
+    /// Likewise, with more headers.
+    async fn ask_with(&self, request: &str, headers: &str) -> (String, String) {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
-        let request = format!("{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let request = format!("{request} HTTP/1.1\r\nHost: localhost\r\n{headers}Connection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         (head.to_lowercase(), body.to_owned())
+    }
+
+    /// A connection that sends this and nothing more, from an address of the loopback.
+    async fn send(&self, from: [u8; 4], text: &[u8]) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((from, 0).into()).unwrap();
+        let mut stream = socket.connect(self.address).await.unwrap();
+        stream.write_all(text).await.unwrap();
+        stream
     }
 
     async fn status(&self, request: &str) -> String {
@@ -100,7 +110,7 @@ async fn health_follows_the_heartbeat() {
     let heartbeat = Heartbeat::new(limit);
     let stalled = Running::start(heartbeat.clone(), Readiness::default()).await;
     while heartbeat.check().is_ok() {
-        tokio::time::sleep(limit).await;
+        sleep(limit).await;
     }
     let (head, text) = stalled.ask("GET /healthz").await;
     assert!(head.starts_with("http/1.1 503"), "{head}");
@@ -129,7 +139,7 @@ async fn nothing_else_is_answered() {
 #[tokio::test]
 async fn an_address_that_is_taken_is_named() {
     let running = Running::start(never(), Readiness::default()).await;
-    let error = listen(running.address).await.unwrap_err();
+    let error = listen(running.address).unwrap_err();
     assert!(
         error
             .to_string()
@@ -145,5 +155,106 @@ async fn a_caller_that_never_finishes_does_not_keep_the_server() {
     stream.write_all(b"GET /metrics HTTP/1.1\r\n").await.unwrap();
     assert_eq!(running.status("GET /healthz").await, "200");
     running.stop.cancel();
-    running.serving.await.unwrap().unwrap();
+    running.serving.join().unwrap();
+}
+
+/// Whether the server has closed a connection. Waits until it has answered another one.
+async fn is_closed(running: &Running, stream: &mut TcpStream) -> bool {
+    assert_eq!(running.status("GET /healthz").await, "200");
+    // Not an error: the connection has neither bytes nor an end.
+    !matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+}
+
+#[tokio::test]
+async fn prometheus_gets_the_older_format_if_it_prefers_that() {
+    let running = Running::start(never(), Readiness::default()).await;
+    let (head, text) = running.ask_with("GET /metrics", "Accept: text/plain\r\n").await;
+    assert!(head.contains(&format!("content-type: {PLAIN}")), "{head}");
+    assert!(text.contains("# TYPE vscaled_events_total counter\n"), "{text}");
+    assert!(!text.contains("# EOF"), "{text}");
+}
+
+#[tokio::test]
+async fn metrics_are_encoded_once_for_many_callers() {
+    let exposed = Exposed::new(registry(), never(), Readiness::default());
+    let first = exposed.encoded().unwrap();
+    assert_eq!(first.as_ptr(), exposed.encoded().unwrap().as_ptr(), "the same bytes");
+    *exposed.encoded.lock().unwrap() = Some((Instant::now() - ENCODE_INTERVAL, Bytes::new()));
+    assert_eq!(first, exposed.encoded().unwrap(), "encoded anew");
+}
+
+#[tokio::test]
+async fn headers_beyond_8_kib_are_refused_while_they_arrive() {
+    let running = Running::start(never(), Readiness::default()).await;
+    let headers = format!("X-Fat: {}\r\n", "x".repeat(LARGEST_HEADERS - 200));
+    let (head, _) = running.ask_with("GET /healthz", &headers).await;
+    assert!(head.starts_with("http/1.1 200"), "{head}");
+
+    let unfinished = format!("GET /healthz HTTP/1.1\r\nX-Fat: {}", "x".repeat(LARGEST_HEADERS));
+    let mut stream = running.send([127, 0, 0, 1], unfinished.as_bytes()).await;
+    let mut answer = [0; 12];
+    stream.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"HTTP/1.1 431");
+}
+
+#[tokio::test]
+async fn a_caller_that_sends_and_reads_nothing_is_cut_off() {
+    let running = Running::start(never(), Readiness::default()).await;
+    let began = Instant::now();
+    for beginning in ["", "GET /metrics HTTP/1.1\r\nHost: "] {
+        let mut silent = running.send([127, 0, 0, 1], beginning.as_bytes()).await;
+        let mut rest = Vec::new();
+        // Either an end or a reset, after at most an answer that names the timeout.
+        if silent.read_to_end(&mut rest).await.is_ok() {
+            assert!(!String::from_utf8_lossy(&rest).contains(" 200 "), "{rest:?}");
+        }
+    }
+    assert!(began.elapsed() >= DEADLINE, "{:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn one_connection_carries_one_request() {
+    let running = Running::start(never(), Readiness::default()).await;
+    let request = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET /healthz HTTP/1.1\r\nHost: a\r\n\r\n";
+    let mut stream = running.send([127, 0, 0, 1], request).await;
+    let mut answers = Vec::new();
+    // A reset may follow the answer: the second request is not read.
+    if let Err(error) = stream.read_to_end(&mut answers).await {
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+    let answers = String::from_utf8(answers).unwrap();
+    assert_eq!(answers.matches("HTTP/1.1 200").count(), 1, "{answers}");
+    assert!(answers.contains("connection: close"), "{answers}");
+}
+
+#[tokio::test]
+async fn the_oldest_idle_connection_of_the_address_with_the_most_gives_way() {
+    let running = Running::start(never(), Readiness::default()).await;
+    let mut other = running.send([127, 0, 0, 9], b"GET /metrics HTTP/1.1\r\n").await;
+    let mut flood = Vec::new();
+    // An answered connection whose caller does not close it, and idle ones.
+    flood.push(
+        running
+            .send([127, 0, 0, 2], b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+            .await,
+    );
+    let mut status = [0; 12];
+    flood[0].read_exact(&mut status).await.unwrap();
+    assert_eq!(&status, b"HTTP/1.1 200");
+    for _ in 2..CONNECTIONS {
+        flood.push(running.send([127, 0, 0, 2], b"GET").await);
+    }
+    // The seventeenth: a probe from a third address. Of the flood, the oldest connection without a request ends.
+    assert!(is_closed(&running, &mut flood[1]).await);
+    assert!(!is_closed(&running, &mut flood[2]).await, "there was room");
+    for _ in 0..3 * CONNECTIONS {
+        flood.push(running.send([127, 0, 0, 2], b"GET").await);
+    }
+    assert!(
+        !is_closed(&running, &mut other).await,
+        "another address keeps its connection"
+    );
+    let mut last = flood.pop().unwrap();
+    assert!(!is_closed(&running, &mut last).await);
+    assert!(is_closed(&running, &mut flood[2]).await);
 }

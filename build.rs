@@ -11,7 +11,7 @@ struct Protocol {
     partial_servers: bool,
 }
 
-const PROTOCOLS: [Protocol; 5] = [
+const PROTOCOLS: [Protocol; 8] = [
     Protocol {
         file: "vscaled/control/v1/control.proto",
         partial_servers: false,
@@ -31,6 +31,18 @@ const PROTOCOLS: [Protocol; 5] = [
     Protocol {
         file: "k8s/core/v1/pod.proto",
         partial_servers: false,
+    },
+    Protocol {
+        file: "containerd/services/events/v1/events.proto",
+        partial_servers: true,
+    },
+    Protocol {
+        file: "containerd/services/tasks/v1/tasks.proto",
+        partial_servers: true,
+    },
+    Protocol {
+        file: "containerd/events/events.proto",
+        partial_servers: true,
     },
 ];
 

@@ -42,6 +42,13 @@ pub mod cri {
     tonic::include_proto!("runtime.v1");
 }
 
+/// containerd's event and task services. Public for benchmarks.
+pub mod containerd {
+    tonic::include_proto!("containerd.events");
+    tonic::include_proto!("containerd.services.events.v1");
+    tonic::include_proto!("containerd.services.tasks.v1");
+}
+
 /// The kubelet's socket that lists pods.
 pub mod kubelet {
     use std::collections::HashMap;

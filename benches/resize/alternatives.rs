@@ -4,10 +4,12 @@
 use std::process::Command;
 use std::time::Instant;
 
-use containerd_client::services::v1::UpdateTaskRequest;
-use containerd_client::with_namespace;
 use serde_json::json;
 use tonic::Request;
+use tonic::metadata::MetadataValue;
+use tonic::transport::Endpoint;
+use vscaled::proto::containerd::UpdateTaskRequest;
+use vscaled::proto::containerd::tasks_client::TasksClient;
 use vscaled::runtime::proto::{LinuxContainerResources, UpdateContainerResourcesRequest};
 
 use crate::common::Samples;
@@ -49,7 +51,8 @@ pub(crate) async fn measure(
     rounds: usize,
 ) -> anyhow::Result<Vec<(&'static str, Samples)>> {
     let (mut by_runc, mut by_task, mut by_cri) = (Samples::default(), Samples::default(), Samples::default());
-    let tasks = containerd_client::Client::from_path(containerd.socket()).await?.tasks();
+    let socket = format!("unix://{}", containerd.socket().display());
+    let mut tasks = TasksClient::new(Endpoint::from_shared(socket)?.connect().await?);
     let kubelet = containerd.kubelet();
     for round in 0..rounds {
         // Each call finds the values of the previous one, which differ.
@@ -62,8 +65,10 @@ pub(crate) async fn measure(
 
         let start = Instant::now();
         for container in &pod.containers {
-            let request = task_update(&container.id, amounts(1));
-            tasks.clone().update(with_namespace!(request, NAMESPACE)).await?;
+            let mut request = Request::new(task_update(&container.id, amounts(1)));
+            let namespace = MetadataValue::from_static(NAMESPACE);
+            request.metadata_mut().insert("containerd-namespace", namespace);
+            tasks.update(request).await?;
         }
         by_task.push(start.elapsed());
 
@@ -109,7 +114,6 @@ fn task_update(id: &str, amounts: Amounts) -> UpdateTaskRequest {
             type_url: RESOURCES.to_owned(),
             value: resources.to_string().into_bytes(),
         }),
-        ..UpdateTaskRequest::default()
     }
 }
 

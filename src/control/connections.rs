@@ -5,7 +5,7 @@
 //! their deadlines. Callers without any right have a few connections of their own, where every call gets a refusal.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,6 +15,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use nix::errno::Errno;
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use tokio::net::UnixStream;
@@ -22,7 +23,6 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::Service;
-use uapi::c::{ENOPROTOOPT, SO_PEERGROUPS, SOL_SOCKET};
 
 use super::access::{Access, Right};
 use super::proto::control_server::{Control, ControlServer};
@@ -161,9 +161,6 @@ async fn serve_connection<S: Control>(
     }
 }
 
-/// The most groups of a process (`NGROUPS_MAX`, linux/limits.h).
-const MOST_GROUPS: usize = 65_536;
-
 /// The caller as the kernel recorded it when it connected (`SO_PEERCRED`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Caller {
@@ -186,15 +183,11 @@ pub(super) fn identify(socket: &impl AsFd) -> io::Result<(Caller, Vec<u32>)> {
         gid: credentials.gid(),
         pid: credentials.pid(),
     };
-    // nix lacks this option, so uapi makes the call.
-    let mut groups = vec![0_u32; MOST_GROUPS];
-    match uapi::getsockopt(socket.as_fd().as_raw_fd(), SOL_SOCKET, SO_PEERGROUPS, &mut groups[..]) {
-        Ok(bytes) => groups.truncate(bytes / size_of::<u32>()),
+    let groups = vscaled_sys::peer_groups(socket).or_else(|error| match error.raw_os_error() {
         // A kernel before 4.13 reports the first group only.
-        Err(error) if error.0 == ENOPROTOOPT => groups.clear(),
-        Err(error) => return Err(error.into()),
-    }
-    groups.shrink_to_fit();
+        Some(code) if code == Errno::ENOPROTOOPT as i32 => Ok(Vec::new()),
+        _ => Err(error),
+    })?;
     Ok((caller, groups))
 }
 

@@ -5,7 +5,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use containerd_client::services::v1::KillRequest;
 use tonic::metadata::MetadataValue;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
@@ -19,6 +18,8 @@ use super::{ContainerRuntime, Executed, Listing, RuntimeInfo, answer};
 use crate::cgroup::page_size;
 use crate::model::CriResources;
 use crate::model::objects::PodId;
+use crate::proto::containerd::KillRequest;
+use crate::proto::containerd::tasks_client::TasksClient;
 
 /// The largest answer accepted, as the kubelet's: a list of a dense node exceeds tonic's own 4 MiB.
 const MAX_ANSWER: usize = 16 << 20;
@@ -243,11 +244,10 @@ impl ContainerRuntime for Cri {
         let mut request = Request::new(KillRequest {
             container_id: id.to_owned(),
             signal,
-            ..KillRequest::default()
         });
         let namespace = MetadataValue::from_static(NAMESPACE);
         request.metadata_mut().insert("containerd-namespace", namespace);
-        let mut tasks = containerd_client::Client::from(self.channel.clone()).tasks();
+        let mut tasks = TasksClient::new(self.channel.clone());
         let call = tasks.kill(request);
         self.call("Kill", Some(id), self.deadlines.read, call, |_| Ok(())).await
     }

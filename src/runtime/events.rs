@@ -17,9 +17,6 @@ use std::convert::Infallible;
 use std::pin::pin;
 use std::time::Duration;
 
-use containerd_client::events::{ContainerDelete, TaskDelete, TaskExit, TaskStart};
-use containerd_client::services::v1::SubscribeRequest;
-use containerd_client::types::Envelope;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use prost::{DecodeError, Message};
@@ -31,6 +28,8 @@ use tonic::Status;
 use super::proto::{ContainerEventResponse, ContainerEventType, GetEventsRequest};
 use super::{ContainerRuntime, Cri, Problem, RuntimeError};
 use crate::model::RuntimeKind;
+use crate::proto::containerd::events_client::EventsClient;
+use crate::proto::containerd::{ContainerDelete, Envelope, SubscribeRequest, TaskDelete, TaskExit, TaskStart};
 
 /// How many events may wait for the consumer before a resync replaces them.
 const BUFFER: usize = 256;
@@ -234,7 +233,7 @@ async fn subscribe_to_containerd(cri: Cri) -> Result<ServiceEvents, Status> {
     let filters = topics
         .map(|topic| format!("namespace=={NAMESPACE},topic==\"{topic}\""))
         .to_vec();
-    let mut client = containerd_client::Client::from(cri.channel).events();
+    let mut client = EventsClient::new(cri.channel);
     let answer = client.subscribe(SubscribeRequest { filters }).await?;
     Ok(answer.into_inner().map(|envelope| of_containerd(&envelope?)).boxed())
 }
@@ -244,7 +243,7 @@ async fn subscribe_to_cri(mut cri: Cri) -> Result<ServiceEvents, Status> {
     Ok(answer.into_inner().map(|event| event.map(of_cri)).boxed())
 }
 
-fn of_containerd(Envelope { topic, event, .. }: &Envelope) -> Result<Option<RuntimeEvent>, Status> {
+fn of_containerd(Envelope { topic, event }: &Envelope) -> Result<Option<RuntimeEvent>, Status> {
     let payload = event
         .as_ref()
         .ok_or_else(|| Status::data_loss(format!("an event of topic {topic} is empty")))?;
@@ -255,12 +254,12 @@ fn decode(topic: &str, payload: &[u8]) -> Result<Option<RuntimeEvent>, DecodeErr
     Ok(Some(match topic {
         TASK_START => RuntimeEvent::Started(TaskStart::decode(payload)?.container_id),
         TASK_EXIT => {
-            let TaskExit { id, container_id, .. } = TaskExit::decode(payload)?;
+            let TaskExit { id, container_id } = TaskExit::decode(payload)?;
             // A process that exec started has an id of its own.
             return Ok((id == container_id).then_some(RuntimeEvent::Ended(container_id)));
         }
         TASK_DELETE => {
-            let TaskDelete { id, container_id, .. } = TaskDelete::decode(payload)?;
+            let TaskDelete { id, container_id } = TaskDelete::decode(payload)?;
             let is_first = id.is_empty() || id == container_id;
             return Ok(is_first.then_some(RuntimeEvent::Ended(container_id)));
         }
@@ -329,7 +328,6 @@ mod tests {
             let exit = TaskExit {
                 container_id: "c1".into(),
                 id: id.into(),
-                ..TaskExit::default()
             };
             decode(TASK_EXIT, &exit.encode_to_vec()).unwrap()
         };
@@ -343,7 +341,6 @@ mod tests {
             let deleted = TaskDelete {
                 container_id: "c1".into(),
                 id: id.into(),
-                ..TaskDelete::default()
             };
             decode(TASK_DELETE, &deleted.encode_to_vec()).unwrap()
         };
@@ -360,7 +357,6 @@ mod tests {
                 type_url: "containerd.events.TaskStart".into(),
                 value: vec![0xff, 0xff],
             }),
-            ..Envelope::default()
         };
         let error = of_containerd(&envelope).unwrap_err();
         assert!(

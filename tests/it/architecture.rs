@@ -310,6 +310,26 @@ fn every_file_can_be_read_in_one_sitting() {
 }
 
 #[test]
+fn only_one_crate_may_contain_unsafe_code() {
+    for (manifest, forbids) in [
+        ("Cargo.toml", true),
+        ("notify/Cargo.toml", true),
+        ("sys/Cargo.toml", false),
+    ] {
+        let text = fs::read_to_string(root().join(manifest)).unwrap();
+        assert_eq!(text.contains("unsafe_code = \"forbid\""), forbids, "{manifest}");
+    }
+    let text = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    assert!(
+        text.contains("members = [\"notify\", \"sys\"]"),
+        "another crate has no row above"
+    );
+    let calls = fs::read_to_string(root().join("sys/src/lib.rs")).unwrap();
+    let (blocks, proofs) = (calls.matches("unsafe {").count(), calls.matches("// SAFETY: ").count());
+    assert_eq!((blocks, proofs), (2, 2));
+}
+
+#[test]
 fn effects_are_recognised() {
     let crates = impure_crates();
     let found = |code: &str| {

@@ -6,11 +6,10 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
-use rmesg::error::RMesgError;
-use rmesg::klogctl::{KLogType, safely_wrapped_klogctl};
 use tokio::time::{Instant, sleep_until};
 
 use super::Attempt;
@@ -154,13 +153,13 @@ impl fmt::Debug for Syslog {
 
 /// Copies the log, or the last [`MOST_READ`] bytes of it.
 fn read_all() -> Result<Vec<u8>> {
-    let refused = |error: RMesgError| match error {
-        RMesgError::OperationNotPermitted(_) => anyhow!(REFUSED),
-        other => anyhow!("syslog(2): {other}"),
+    let refused = |error: io::Error| match error.kind() {
+        ErrorKind::PermissionDenied => anyhow!(REFUSED),
+        _ => anyhow!("syslog(2): {error}"),
     };
-    let size = safely_wrapped_klogctl(KLogType::SyslogActionSizeBuffer, &mut []).map_err(refused)?;
+    let size = vscaled_sys::kernel_log_size().map_err(refused)?;
     let mut log = vec![0; size.saturating_mul(TEXT_PER_BYTE).min(MOST_READ)];
-    let read = safely_wrapped_klogctl(KLogType::SyslogActionReadAll, &mut log).map_err(refused)?;
+    let read = vscaled_sys::read_kernel_log(&mut log).map_err(refused)?;
     log.truncate(read);
     Ok(log)
 }

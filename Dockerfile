@@ -1,5 +1,5 @@
 # syntax=docker/dockerfile:1
-# The agent as an image: three static programs and nothing else, not even a shell.
+# The agent as an image: three static programs and certificate authorities, and nothing else, not even a shell.
 #
 #   docker buildx build --platform linux/amd64,linux/arm64 --tag vscaled .
 #
@@ -13,8 +13,7 @@ ARG BUILDARCH
 ARG TARGETARCH
 WORKDIR /src
 
-# protoc generates containerd-client's code. A C compiler links, and builds ring and, with make, jemalloc; the image has the
-# builder's own.
+# A C compiler links, and builds ring and, with make, jemalloc; the image has the builder's own.
 RUN set -eu; \
     case "$BUILDARCH:$TARGETARCH" in \
         amd64:amd64 | arm64:arm64) cross='' ;; \
@@ -23,7 +22,7 @@ RUN set -eu; \
         *) echo "cannot build for $TARGETARCH on $BUILDARCH" >&2; exit 1 ;; \
     esac; \
     apt-get update; \
-    apt-get install --yes --no-install-recommends make protobuf-compiler $cross; \
+    apt-get install --yes --no-install-recommends ca-certificates make $cross; \
     rm -rf /var/lib/apt/lists/*
 
 COPY . .
@@ -36,6 +35,8 @@ LABEL org.opencontainers.image.title="vscaled" \
       org.opencontainers.image.description="Resizes running containers in place, following VerticalPodAutoscaler recommendations" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /out/ /usr/local/bin/
+# With these the agent checks receivers (https://), unless the configuration names others.
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
 COPY LICENSE /
 # Root, because cgroup files and the runtime's socket belong to root.
 USER 0:0

@@ -109,6 +109,30 @@ fn an_image_is_a_layout_of_blobs_with_the_right_digests() {
 }
 
 #[test]
+fn an_image_has_the_programs_the_licence_and_authorities_that_check_receivers() {
+    let (programs, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for name in ["vscaled", "vscalectl", "vscaled-notify"] {
+        write_program(&programs.path().join(name), "true");
+    }
+    let mut script = Command::new(format!("{SOURCE}/scripts/image"));
+    output(script.arg("--files").arg(programs.path()).arg(root.path()));
+    let mut find = Command::new("find");
+    let listed = output(find.current_dir(&root).args(["-type", "f"]));
+    let files: BTreeSet<&str> = listed.lines().collect();
+    let authorities = "./etc/ssl/certs/ca-certificates.crt";
+    let expected = ["vscaled", "vscalectl", "vscaled-notify"].map(|name| format!("./usr/local/bin/{name}"));
+    let expected = expected.iter().map(String::as_str);
+    assert_eq!(files, expected.chain(["./LICENSE", authorities]).collect());
+    // The path is one of those in which OpenSSL, and with it the agent, looks for the authorities of a system.
+    let text = fs::read_to_string(root.path().join(authorities)).unwrap();
+    assert!(
+        text.matches("-----BEGIN CERTIFICATE-----").count() > 50,
+        "{} bytes",
+        text.len()
+    );
+}
+
+#[test]
 fn the_same_files_make_the_same_image_whoever_packs_them_when() {
     let digests = ["022", "077"].map(|umask| {
         let root = tempfile::tempdir().unwrap();
@@ -265,4 +289,11 @@ fn the_release_workflow_runs_pinned_actions_and_scripts_that_there_are() {
     for script in scripts {
         assert!(Path::new(SOURCE).join(&script).exists(), "{script}");
     }
+    // Nothing is published with a dependency that has a known defect.
+    assert_eq!(workflow["jobs"]["publish"]["needs"], json!(["build", "advisories"]));
+    let called = workflow["jobs"]["advisories"]["uses"].as_str().unwrap();
+    let text = fs::read_to_string(Path::new(SOURCE).join(called)).unwrap();
+    let advisories: Value = serde_saphyr::from_str(&text).unwrap();
+    assert!(advisories["on"]["schedule"][0]["cron"].is_string(), "{text}");
+    assert!(text.contains("cargo deny --locked check advisories"), "{text}");
 }

@@ -9,6 +9,7 @@ use vscaled::report::{Destination, Destinations};
 use super::receiver::{eventually, socket_in};
 use super::sink::Sink;
 use super::station::kill;
+use super::tls::{self, Authority};
 use crate::support::agent::Agent;
 
 /// Writes a kill log as an earlier agent leaves it before delivery.
@@ -50,4 +51,19 @@ async fn an_agent_delivers_what_an_earlier_one_left() {
     let (lines, _) = sink.interrupt();
     assert_eq!(lines.len(), 2);
     assert!(lines[1].contains("kill-2"), "{lines:?}");
+}
+
+#[tokio::test]
+async fn without_a_file_of_authorities_the_agent_believes_those_of_the_system() {
+    let authority = Authority::new();
+    let receiver = tls::receiver(tls::server(&authority.sign("127.0.0.1", false))).await;
+    // Instead of the file in the image.
+    let system = authority.file("ca-certificates.crt", &authority.pem());
+    let mut agent = Agent::new(&CgroupPath::new("/vscaled-test-none").unwrap())
+        .with("--report-grpc-endpoint", &receiver.address)
+        .with_variables(vec![("SSL_CERT_FILE", system.into())]);
+    leave(&agent.state_directory());
+    agent.start().await;
+    eventually("both reports to arrive", || receiver.ids().len() == 2).await;
+    agent.stop();
 }

@@ -82,11 +82,11 @@ impl Authority {
     }
 }
 
-fn server(signed: &Signed) -> ServerTlsConfig {
+pub(super) fn server(signed: &Signed) -> ServerTlsConfig {
     ServerTlsConfig::new().identity(Identity::from_pem(&signed.certificate, &signed.key))
 }
 
-async fn receiver(tls: ServerTlsConfig) -> Receiver {
+pub(super) async fn receiver(tls: ServerTlsConfig) -> Receiver {
     Receiver::at("127.0.0.1:0", Manner::BySequence, Some(tls)).await
 }
 

@@ -192,6 +192,16 @@ async fn a_container_without_an_id_spoils_the_list() {
 }
 
 #[tokio::test]
+async fn a_list_that_is_larger_than_the_agent_reads_is_refused() {
+    let runtime = FakeRuntime::new("containerd", Events::Unimplemented);
+    let mut fat = container("fat");
+    fat.labels.insert("fat".to_owned(), "x".repeat(17 << 20));
+    *runtime.containers.lock().unwrap() = vec![fat];
+    let error = client(&Socket::of(runtime)).list_containers().await.unwrap_err();
+    assert!(error.to_string().contains("too large"), "{error}");
+}
+
+#[tokio::test]
 async fn a_refused_value_is_never_sent() {
     let cri = client(&Socket::nowhere());
     let tiny = CriResources {

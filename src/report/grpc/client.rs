@@ -19,6 +19,8 @@ use crate::report::reporter::{Deliver, Ended, ReportQueue};
 
 /// How long connecting may take, TLS included.
 const CONNECT: Duration = Duration::from_secs(10);
+/// The bytes that a receiver may send before the agent reads them: more than the longest acknowledgement.
+const UNREAD: u32 = 512 << 10;
 /// The agent pings a connection on which nothing came for so long. Servers in Go cut off a client that pings more often than
 /// every five minutes (`keepalive.EnforcementPolicy`). With reports on the way, the agent waits for acknowledgements anyway.
 const PING_AFTER: Duration = Duration::from_secs(6 * 60);
@@ -103,6 +105,8 @@ impl GrpcDelivery {
         }
         let target = target
             .connect_timeout(CONNECT)
+            .initial_stream_window_size(UNREAD)
+            .initial_connection_window_size(UNREAD)
             .tcp_nodelay(true)
             .tcp_keepalive(Some(PROBE_AFTER))
             .tcp_keepalive_interval(Some(PROBE_AFTER / 3))

@@ -59,6 +59,12 @@ async fn one_that_acknowledges_only_what_was_never_sent_is_left() {
 }
 
 #[tokio::test]
+async fn one_that_sends_more_than_acknowledgements_is_left() {
+    let error = recovers(Manner::Fat, false).await;
+    assert!(error.contains("too large"), "{error}");
+}
+
+#[tokio::test]
 async fn one_that_refuses_says_why_in_bounded_words() {
     let rude = Status::resource_exhausted(format!("no\u{1b}[2Jroom\n{}", "x".repeat(4000)));
     let error = recovers(Manner::EndAfter(0, Err(rude)), false).await;

@@ -28,6 +28,8 @@ pub(crate) enum Manner {
     TwiceAndStrange,
     /// Acknowledges only reports that were never sent, again and again.
     OnlyStrange,
+    /// Acknowledges with a message that is larger than all ids of a window.
+    Fat,
     /// Ends the stream with this status after this many reports.
     EndAfter(usize, Result<(), Status>),
 }
@@ -167,6 +169,7 @@ impl Service {
             Manner::ById => vec![ack(0, vec![id])],
             Manner::Silent => vec![],
             Manner::TwiceAndStrange => vec![ack(sequence, vec![id.clone()]), strange(), ack(sequence, vec![id])],
+            Manner::Fat => vec![ack(0, vec!["x".repeat(300 << 10)])],
             Manner::OnlyStrange => (0..2000).map(|_| strange()).collect(),
             Manner::EndAfter(most, end) if count > *most => match end {
                 Ok(()) => vec![Err(Status::ok(""))],

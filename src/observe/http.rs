@@ -170,7 +170,9 @@ async fn serve_connection(mut stream: TcpStream, exposed: Arc<Exposed>, has_requ
             .keep_alive(false)
             .serve_connection(TokioIo::new(&mut stream), respond)
             .await?;
-        stream.read(&mut [0]).await?;
+        // No caller sends more after its request, so this waits for the end.
+        let more = stream.read(&mut [0]).await?;
+        anyhow::ensure!(more == 0, "it sent more than one request");
         anyhow::Ok(())
     };
     match timeout(2 * DEADLINE, closed).await {

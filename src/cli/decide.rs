@@ -24,7 +24,7 @@ pub(super) fn run(manifests: &ManifestArguments) -> Result<(), Failure> {
 }
 
 fn warn_of_idle_vpas(view: &NodeView, index: &Index<'_>) {
-    for vpa in index.without_target(&view.vpas) {
+    for vpa in index.without_target(&view.vpas, &view.pods) {
         let target = vpa.spec.target_ref.as_ref();
         let (kind, name) = target.map_or(("", ""), |target| (&target.kind, &target.name));
         io::warn(&format!(

@@ -177,7 +177,7 @@ fn vpa((namespace, kind, name): &Name, version: &str, exported: &Exported) -> Re
         set.retain(|resource| has.requests.get(*resource).is_some());
         let set = set.iter().map(Resource::to_string).collect();
         policy.controlled_resources.get_or_insert(set);
-        (policy.min_allowed, policy.max_allowed) = (has.requests, has.requests);
+        (policy.min_allowed, policy.max_allowed) = (has.requests.into(), has.requests.into());
         policy.container_name.clone_from(container);
         let policies = &mut vpa.spec.resource_policy.get_or_insert_default().container_policies;
         policies.retain(|policy| policy.container_name != *container);

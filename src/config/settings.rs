@@ -104,7 +104,7 @@ pub struct Config {
     /// The relative difference from the target from which such a pod is changed (0 to 1).
     #[arg(long, default_value = "0.1", value_parser = number::<f64>("0", "1"), help_heading = LIVE)]
     pub update_threshold: f64,
-    /// How soon after its start a container's kill for memory makes its pod due at once (0s to 24h).
+    /// How soon after its start, and how long ago at most, a container's kill for memory makes its pod due at once (0s to 24h).
     #[arg(long, default_value = "10m", value_parser = duration::<SignedDuration>("0s", "24h"), help_heading = LIVE)]
     pub quick_oom_threshold: SignedDuration,
     /// The time between two checks of the node and of every value that inotify does not cover (1s to 1h).

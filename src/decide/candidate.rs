@@ -135,6 +135,13 @@ impl<'a> Candidate<'a> {
         self.recommended(Part::Target, resource)
     }
 
+    /// Whether the target of a resource is a bound of the VPA's policy.
+    pub(super) fn is_pinned(&self, resource: Resource) -> bool {
+        let bounds = self.policy.map(|policy| [&policy.min_allowed, &policy.max_allowed]);
+        let mut bounds = bounds.into_iter().flatten();
+        self.target(resource).is_some_and(|target| bounds.any(|bound| bound.get(resource) == Some(target)))
+    }
+
     /// Whether the decision gives a resource a new amount: its target, or the amount from before a boost.
     pub(super) fn moves(&self, resource: Resource) -> bool {
         self.target(resource).is_some() || (resource == Resource::Cpu && self.before_boost().is_some())

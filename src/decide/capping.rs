@@ -19,16 +19,27 @@ use super::note::Note;
 use super::pod_share;
 use crate::lint::limit_floor;
 use crate::model::objects::{ContainerPolicy, ControlledValues};
-use crate::model::{Requirements, Resource};
+use crate::model::{Requirements, Resource, ResourceList};
 
 /// Applies every bound to the recommendations of a pod's containers.
-pub(super) fn cap(candidates: &mut [Candidate<'_>], limits: &Limits, notes: &mut Vec<Note>) {
+pub(super) fn cap(candidates: &mut [Candidate<'_>], limits: &Limits<'_>, notes: &mut Vec<Note>) {
     pod_share::fit(candidates, &limits.pod, notes);
-    for candidate in candidates {
+    for candidate in &mut *candidates {
         for resource in Resource::ALL {
             cap_resource(candidate, &limits.container, resource, notes);
         }
     }
+    for resource in Resource::ALL {
+        let floor = |candidate: &Candidate<'_>| lowest(candidate, &limits.container, resource);
+        pod_share::lower(candidates, &limits.pod, resource, floor, notes);
+    }
+}
+
+/// The lowest request that the bounds of a container let it have.
+fn lowest(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> u64 {
+    let bounds = bounds(candidate, limits, resource).into_iter();
+    let bounds = bounds.filter_map(|(_, pick, bound)| Some((pick, bound.filter(|bound| *bound > 0)?)));
+    bounds.fold(1, |amount, (pick, bound)| pick(amount, bound))
 }
 
 fn cap_resource(candidate: &mut Candidate<'_>, limits: &Bounds, resource: Resource, notes: &mut Vec<Note>) {
@@ -55,19 +66,23 @@ fn cap_resource(candidate: &mut Candidate<'_>, limits: &Bounds, resource: Resour
 type BoundingRule = (&'static str, fn(u64, u64) -> u64, Option<u64>);
 
 /// The bounds of one container, in the order in which they apply.
-fn bounds(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> [BoundingRule; 6] {
+fn bounds(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> [BoundingRule; 7] {
     let ratio = candidate.ratio(resource, limits);
     let min = limits.min.get(resource);
     let min = min.map(|min| ratio.request_at(min).map_or(min, |request| request.max(min)));
     let max = limits.max.get(resource).and_then(|max| ratio.request_at(max));
-    let allowed = candidate.policy.map(|policy| [policy.min_allowed, policy.max_allowed]);
-    let [min_allowed, max_allowed] = allowed.unwrap_or_default().map(|list| list.get(resource));
+    let allowed = candidate.policy.map(|policy| [&policy.min_allowed, &policy.max_allowed]);
+    let [min_allowed, max_allowed] = allowed.map_or([None; 2], |lists| lists.map(|list| list.get(resource)));
     let heap = request_for_heap(candidate, ratio, resource);
     // With `RequestsOnly` the limit stays, and bounds the request. If the limit in force differs from the kept
     // one, the smaller one counts.
-    let own_limit = match candidate.controlled_values() {
-        ControlledValues::RequestsAndLimits => None,
-        ControlledValues::RequestsOnly => limits_of(candidate, resource).min(),
+    let (own_limit, for_ratio) = match candidate.controlled_values() {
+        ControlledValues::RequestsAndLimits => (None, None),
+        ControlledValues::RequestsOnly => {
+            let highest = limits_of(candidate, resource).max().zip(limits.max_ratio.get(resource));
+            let for_ratio = highest.map(|(limit, ratio)| scale(limit, 1000, ratio.into(), u128::div_ceil));
+            (limits_of(candidate, resource).min(), for_ratio)
+        }
     };
     [
         ("the LimitRange's minimum for containers", u64::max, min),
@@ -80,6 +95,7 @@ fn bounds(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> [Bo
             u64::max,
             heap,
         ),
+        ("the LimitRange's maxLimitRequestRatio", u64::max, for_ratio),
         (
             "the container's limit, which RequestsOnly leaves alone",
             u64::min,
@@ -123,6 +139,9 @@ pub(super) fn outcome(candidate: &Candidate<'_>, limits: &Bounds, notes: &mut Ve
             continue;
         }
         let proportional = candidate.ratio(resource, limits).limit_for(target);
+        let highest = limits.max_ratio.get(resource);
+        let highest = highest.map_or(MAX, |ratio| scale(target, ratio.into(), 1000, u128::div_euclid));
+        let proportional = proportional.map(|limit| limit.min(highest));
         // Without a limit in force, the limit of the spec counts.
         let standing = candidate.standing.limits.get(resource).filter(|limit| *limit > 0);
         if let Some(limit) = proportional.or(standing) {
@@ -152,11 +171,13 @@ fn explain_limit(candidate: &Candidate<'_>, resource: Resource, limit: u64, targ
     }
 }
 
-/// The pod's own amounts after its containers' change.
+/// The pod's own amounts after its containers' change. The request is at least what the containers need together, init
+/// containers included.
 pub(super) fn pod_level(
     has: &Requirements,
     policy: Option<&ContainerPolicy>,
     candidates: &[Candidate<'_>],
+    needed: &ResourceList,
 ) -> Requirements {
     let mut after = *has;
     let followed = |resource: &Resource| policy.is_none_or(|policy| !policy.is_off() && policy.controls(*resource));
@@ -174,6 +195,7 @@ pub(super) fn pod_level(
             highest = after.limits.amount(resource).max(highest);
         }
         let min = policy.map_or(0, |policy| policy.min_allowed.amount(resource));
+        let min = min.max(needed.amount(resource));
         let max = policy.and_then(|policy| policy.max_allowed.get(resource));
         let max = max.filter(|max| *max > 0).unwrap_or(u64::MAX);
         let request = request.map(|request| request.max(min).min(max.max(has.requests.amount(resource))));

@@ -1,17 +1,16 @@
-//! Applies the rules to one pod, from its objects to a reason. Refuses changes that the agent must not make in place: the API
-//! refuses them, or they restart a container.
+//! Applies the rules to one pod, from its objects to a reason.
 
 use jiff::Timestamp;
 
 use super::boost::{self, Boost};
 use super::canary::{Canary, EarlierDecisions};
-use super::candidate::{Candidate, differ, recommendations};
-use super::index::{Bounds, Index, Namespace};
+use super::candidate::{Candidate, recommendations};
+use super::index::{Index, Limits, Namespace};
 use super::matching::OwnerChain;
 use super::{DueChange, Note, Options, PodDecision, capping};
 use crate::model::objects::annotation::{ACT, IGNORE};
 use crate::model::objects::{Pod, UpdateMode, VerticalPodAutoscaler};
-use crate::model::{Action, NamedRequirements, QosClass, Reason, Requirements, Resource};
+use crate::model::{Action, NamedRequirements, Reason, Resource};
 
 /// One pod and its decision, which the rules complete step by step.
 pub(super) struct Case<'a> {
@@ -52,7 +51,7 @@ impl<'a> Case<'a> {
         self.check_changeable()?;
         // A VPA of mode `Initial` decides a container's amounts from its creation on, so also those after its boost.
         let followed = if acts || vpa.update_mode() == UpdateMode::Initial {
-            self.follow(vpa, namespace, &chain)
+            self.follow(vpa, &chain)
         } else {
             Err(Reason::NotActedOn)
         };
@@ -64,13 +63,16 @@ impl<'a> Case<'a> {
             capping::cap(&mut self.candidates, &namespace.limits, &mut self.decision.notes);
             self.yield_to_larger_targets();
         }
-        let limits = &namespace.limits.container;
+        let limits = &namespace.limits;
         if !acts {
             return self.conclude(Reason::AtTarget, limits);
         }
-        let (pod, managers) = (self.pod, self.options.managers);
-        let fixed = |resource| chain.hpa_on(resource, namespace).is_some() || managers.assign(pod, resource);
-        self.decision.ceilings = self.ceilings(&namespace.limits, fixed);
+        let (pod, options) = (self.pod, self.options);
+        let fixed = |container: &str, resource| {
+            chain.hpa_on(container, resource).is_some()
+                || options.managers.refusal(pod, resource, options.kubelet).is_some()
+        };
+        self.decision.ceilings = self.ceilings(limits, fixed);
         let due = match followed {
             Ok(()) => self.trigger(vpa),
             Err(reason) => reason,
@@ -88,7 +90,7 @@ impl<'a> Case<'a> {
 
     /// Decides again without the resources whose change would restart their container. Those never reach their target, which
     /// is no reason to change the others.
-    fn decide_without_restart(&mut self, vpa: &VerticalPodAutoscaler, limits: &Bounds) -> Option<DueChange> {
+    fn decide_without_restart(&mut self, vpa: &VerticalPodAutoscaler, limits: &Limits<'_>) -> Option<DueChange> {
         for candidate in &mut self.candidates {
             for resource in Resource::ALL {
                 if candidate.spec.restarts_for(resource) {
@@ -106,7 +108,7 @@ impl<'a> Case<'a> {
     }
 
     /// The change that follows from what is `due` and from boosts that are over.
-    fn conclude(&mut self, due: Reason, limits: &Bounds) -> Result<DueChange, Reason> {
+    fn conclude(&mut self, due: Reason, limits: &Limits<'_>) -> Result<DueChange, Reason> {
         let is_due = due.action() == Action::Resize;
         let lasts = self.candidates.iter().any(|one| one.boost == Some(Boost::Lasts));
         let unchanged = if lasts { Reason::StartupBoost } else { due };
@@ -123,22 +125,25 @@ impl<'a> Case<'a> {
         }
         let notes = &mut self.decision.notes;
         for candidate in &mut self.candidates {
-            candidate.outcome = capping::outcome(candidate, limits, notes);
+            candidate.outcome = capping::outcome(candidate, &limits.container, notes);
         }
         let policies = self.vpa.and_then(|vpa| vpa.spec.resource_policy.as_ref());
         let policy = policies.and_then(|policies| policies.pod_policy.as_ref());
-        let follow = |pod_level: &NamedRequirements| capping::pod_level(&pod_level.resources, policy, &self.candidates);
-        let pod_level = self.pod_level.as_ref().map(follow).map(NamedRequirements::of_pod);
         let containers = self.candidates.iter();
         let containers = containers.map(|one| NamedRequirements::new(&one.spec.name, one.outcome));
-        let outcome: Vec<NamedRequirements> = containers.chain(pod_level).collect();
+        let mut outcome: Vec<NamedRequirements> = containers.collect();
+        if let Some(pod_level) = &self.pod_level {
+            let needed = self.pod.total(&outcome, |has| has.requests);
+            let pod_level = capping::pod_level(&pod_level.resources, policy, &self.candidates, &needed);
+            outcome.push(NamedRequirements::of_pod(pod_level));
+        }
         self.decision.boosts.done.extend(boost::taken_back(&self.candidates));
         if !self.candidates.iter().any(Candidate::changes) {
             let stuck = self.candidates.iter().any(boost::is_stuck);
             let reason = if is_due { Reason::AtTarget } else { unchanged };
             return Err(if stuck { Reason::BoostUnreadable } else { reason });
         }
-        if let Some(reason) = self.forbids(&outcome) {
+        if let Some(reason) = self.forbids(&outcome, limits) {
             return Err(reason);
         }
         if !is_due {
@@ -152,13 +157,13 @@ impl<'a> Case<'a> {
 
     /// Finds the VPA that controls the pod, or would if the agent acted on it; the workloads above the pod; and whether the
     /// agent acts on the VPA.
-    fn control(
+    fn control<'n>(
         &mut self,
-        namespace: &Namespace<'a>,
-    ) -> Result<(&'a VerticalPodAutoscaler, OwnerChain<'a>, bool), Reason> {
+        namespace: &'n Namespace<'a>,
+    ) -> Result<(&'a VerticalPodAutoscaler, OwnerChain<'n, 'a>, bool), Reason> {
         let found = OwnerChain::above(self.pod, namespace).and_then(|chain| {
-            self.decision.workload = chain.workload();
-            Ok((chain.vpas(self.pod, namespace)?, chain))
+            self.decision.workload = chain.workload.clone();
+            Ok((chain.vpas(self.pod)?, chain))
         });
         let notes = &mut self.decision.notes;
         let (vpas, chain) = found.map_err(|why| {
@@ -172,6 +177,13 @@ impl<'a> Case<'a> {
             let name = &metadata.name;
             let text =
                 format!("VerticalPodAutoscaler {name} targets the workload too, but is younger or later by name");
+            Note::new(None, None, text)
+        }));
+        notes.extend(chain.unknown_owner.iter().map(|owner| {
+            let text = format!(
+                "{owner} owns the workload, and vscaled does not read its kind: if it can be scaled, upstream follows only a \
+                 VerticalPodAutoscaler that targets it"
+            );
             Note::new(None, None, text)
         }));
         self.vpa = Some(vpa);
@@ -217,8 +229,7 @@ impl<'a> Case<'a> {
     fn follow(
         &mut self,
         vpa: &'a VerticalPodAutoscaler,
-        namespace: &Namespace<'a>,
-        chain: &OwnerChain<'a>,
+        chain: &OwnerChain<'_, 'a>,
     ) -> Result<(), Reason> {
         let (candidates, notes) = (&mut self.candidates, &mut self.decision.notes);
         let named = recommendations(vpa).iter().map(|one| &one.container_name);
@@ -229,29 +240,55 @@ impl<'a> Case<'a> {
             candidate.follow(vpa, notes);
         }
         self.check_targets(Reason::NoRecommendation)?;
-        self.leave_alone(|case, resource| {
-            let name = &chain.hpa_on(resource, namespace)?.metadata.name;
-            let has_target = case.candidates.iter().any(|one| one.target(resource).is_some());
-            has_target.then(|| format!("HorizontalPodAutoscaler {name} scales on it"))
+        self.check_bounds(vpa)?;
+        self.leave_alone(|container, resource| {
+            let name = &chain.hpa_on(container, resource)?.metadata.name;
+            Some(format!("HorizontalPodAutoscaler {name} scales on it"))
         });
         self.check_targets(Reason::HpaConflict)?;
-        self.leave_alone(|case, resource| {
-            let assigned = case.options.managers.assign(case.pod, resource);
-            assigned.then(|| format!("the kubelet's static {resource} manager has assigned it to the pod"))
-        });
+        let (pod, options) = (self.pod, self.options);
+        self.leave_alone(|_, resource| options.managers.refusal(pod, resource, options.kubelet));
         self.check_targets(Reason::StaticallyAssigned)
     }
 
-    /// Drops the recommendations for resources that there is a reason to leave alone.
-    fn leave_alone(&mut self, why: impl Fn(&Self, Resource) -> Option<String>) {
+    /// Errors: a bound of a container's policy is no amount that a container can have.
+    fn check_bounds(&mut self, vpa: &VerticalPodAutoscaler) -> Result<(), Reason> {
+        let mut policies = self.candidates.iter().filter_map(|one| one.policy);
+        let Some((policy, (field, value))) = policies.find_map(|policy| Some((policy, policy.fraction()?))) else {
+            return Ok(());
+        };
+        let (vpa, container) = (&vpa.metadata.name, &policy.container_name);
+        let text = format!(
+            "VerticalPodAutoscaler {vpa}: the policy for container {container}: {field}: {value} is no whole number: allowed are \
+             whole bytes (such as 500Mi) and whole thousandths of a cpu (such as 250m)"
+        );
+        self.decision.notes.push(Note::new(None, None, text));
+        Err(Reason::BoundUnreadable)
+    }
+
+    /// Drops the recommendations of containers for resources that there is a reason to leave alone. A reason that holds for
+    /// all containers with a target is noted once.
+    fn leave_alone(&mut self, why: impl Fn(&str, Resource) -> Option<String>) {
         for resource in Resource::ALL {
-            if let Some(why) = why(self, resource) {
-                let text = format!("{resource} is left alone: {why}");
-                self.decision.notes.push(Note::new(None, Some(resource), text));
-                for candidate in &mut self.candidates {
-                    candidate.drop_recommendation(resource);
+            let targets = self.candidates.iter_mut().filter(|one| one.target(resource).is_some());
+            let (mut left, mut all) = (Vec::new(), true);
+            for candidate in targets {
+                match why(&candidate.spec.name, resource) {
+                    Some(why) => {
+                        candidate.drop_recommendation(resource);
+                        left.push((&candidate.spec.name, format!("{resource} is left alone: {why}")));
+                    }
+                    None => all = false,
                 }
             }
+            if all {
+                left.dedup_by(|(_, one), (_, other)| one == other);
+            }
+            let notes = left.into_iter().map(|(name, text)| {
+                let container = (!all).then_some(name.as_str());
+                Note::new(container, Some(resource), text)
+            });
+            self.decision.notes.extend(notes);
         }
     }
 
@@ -263,65 +300,4 @@ impl<'a> Case<'a> {
             .flat_map(|one| Resource::ALL.map(|resource| one.target(resource)));
         all.any(|target| target.is_some()).then_some(()).ok_or(reason)
     }
-}
-
-impl Case<'_> {
-    /// Why the pod may not be given these amounts. None if it may. `outcome` has the candidates' outcomes, and the pod's own.
-    pub(super) fn forbids(&mut self, outcome: &[NamedRequirements]) -> Option<Reason> {
-        let notes = &mut self.decision.notes;
-        if let Some((from, to)) = class_change(self.pod, outcome) {
-            let text = format!("the pod is {from} and would become {to}, which the API refuses");
-            notes.push(Note::new(None, None, text));
-            return Some(Reason::QoSClassChange);
-        }
-        if let Some((resource, to, bound)) = self.pod.exceeded_by(outcome) {
-            let [to, bound] = [to, bound].map(|amount| resource.quantity(amount));
-            let text = format!("containers would have {to} of {resource}, and the pod's own resources allow {bound}");
-            notes.push(Note::new(None, Some(resource), text));
-            return Some(Reason::PodLevelExceeded);
-        }
-        let known = notes.len();
-        notes.extend(restarts(&self.candidates));
-        (notes.len() > known).then_some(Reason::RestartRequired)
-    }
-}
-
-/// The pod's class and the one that it would get, if they differ. A resize must not change the class (KEP-1287).
-fn class_change(pod: &Pod, outcome: &[NamedRequirements]) -> Option<(QosClass, QosClass)> {
-    // The class follows from the pod's own resources where it has any.
-    let own = pod.spec.resources.is_some();
-    if own && pod.resizable_pod_level().is_none() {
-        return None;
-    }
-    let from = pod.qos_class();
-    let mut to = pod.qos_with(outcome);
-    // A lone limit implies an equal request only until the API server fills in the request. It has done so for every
-    // object that has a class.
-    let init = pod.spec.init_containers.iter().map(|container| &container.resources);
-    let mut after = outcome.iter().map(|named| &named.resources).chain(init);
-    if !own && to == QosClass::Guaranteed && pod.status.qos_class.is_some() && after.any(has_lone_limit) {
-        to = QosClass::Burstable;
-    }
-    (from != to).then_some((from, to))
-}
-
-fn has_lone_limit(has: &Requirements) -> bool {
-    let mut resources = Resource::ALL.into_iter();
-    resources.any(|resource| has.limits.amount(resource) > 0 && has.requests.amount(resource) == 0)
-}
-
-/// The resources whose change would restart their container.
-fn restarts(candidates: &[Candidate<'_>]) -> impl Iterator<Item = Note> {
-    candidates.iter().flat_map(|candidate| {
-        let restarts = move |resource: &Resource| {
-            candidate.moves(*resource)
-                && differ(&candidate.in_force, &candidate.outcome, *resource)
-                && candidate.spec.restarts_for(*resource)
-        };
-        let restarting = Resource::ALL.into_iter().filter(restarts);
-        restarting.map(|resource| {
-            let why = format!("its resizePolicy restarts the container when {resource} changes");
-            candidate.note(resource, format!("{resource} is left as it is: {why}"))
-        })
-    })
 }

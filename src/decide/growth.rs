@@ -19,14 +19,14 @@ pub struct Ceiling {
 }
 
 impl Case<'_> {
-    /// The ceilings of all containers with a limit that may grow. Limits of a `fixed` resource never grow.
-    pub(super) fn ceilings(&self, limits: &Limits, fixed: impl Fn(Resource) -> bool) -> Vec<Ceiling> {
+    /// The ceilings of all containers with a limit that may grow. `fixed` limits never grow.
+    pub(super) fn ceilings(&self, limits: &Limits<'_>, fixed: impl Fn(&str, Resource) -> bool) -> Vec<Ceiling> {
         let (pod, candidates) = (self.pod, &self.candidates);
         let of = |candidate: &Candidate<'_>| Ceiling {
             container: candidate.spec.name.clone(),
             limits: ResourceList::from_fn(|resource| {
                 let highest = highest(pod, candidate, &limits.container, resource);
-                let highest = highest.filter(|_| !fixed(resource))?;
+                let highest = highest.filter(|_| !fixed(&candidate.spec.name, resource))?;
                 let others = candidates.iter().filter(|other| other.spec.name != candidate.spec.name);
                 let others = others.map(|other| other.in_force.limits.amount(resource));
                 let others = others.fold(0, u64::saturating_add);

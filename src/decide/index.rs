@@ -3,11 +3,15 @@
 //! An index borrows one view of the node, so that a decision about one pod costs a few lookups.
 //! The LimitRanges of a namespace are merged (`limit_range_calculator.go`, autoscaler `pkg/utils/limitrange`).
 
+use std::borrow::Borrow;
+use std::collections::{HashMap, HashSet};
+
+use super::matching::controller;
 use crate::model::ResourceList;
 use crate::model::objects::{
-    HorizontalPodAutoscaler, LimitRange, LimitRangeItem, ObjectMeta, Owner, OwnerKind, TargetRef, VerticalPodAutoscaler,
+    HorizontalPodAutoscaler, LimitRange, LimitRangeItem, ObjectMeta, Owner, Pod, Ratios, VerticalPodAutoscaler,
+    WorkloadKey,
 };
-use std::collections::HashMap;
 
 /// Workloads, VPAs, LimitRanges and HPAs of all namespaces.
 #[derive(Debug, Default)]
@@ -15,19 +19,16 @@ pub struct Index<'a> {
     namespaces: HashMap<&'a str, Namespace<'a>>,
 }
 
-/// A workload's kind and name.
-type Key<'a> = (OwnerKind, &'a str);
-
 #[derive(Debug, Default)]
 pub(super) struct Namespace<'a> {
-    workloads: HashMap<Key<'a>, Workload<'a>>,
-    pub(super) limits: Limits,
+    workloads: HashMap<WorkloadKey<'a>, Workload<'a>>,
+    pub(super) limits: Limits<'a>,
 }
 
 /// A workload, and what scales it.
 #[derive(Debug, Default)]
 pub(super) struct Workload<'a> {
-    owner: Option<&'a Owner>,
+    pub(super) owner: Option<&'a Owner>,
     /// The VPAs that target the workload, the strongest first.
     pub(super) vpas: Vec<&'a VerticalPodAutoscaler>,
     pub(super) hpas: Vec<&'a HorizontalPodAutoscaler>,
@@ -43,18 +44,16 @@ impl<'a> Index<'a> {
     ) -> Self {
         let mut index = Self::default();
         for owner in owners {
-            let key = (owner.kind, owner.metadata.name.as_str());
-            index.workload(&owner.metadata, key).owner = Some(owner);
+            index.workload(&owner.metadata, owner.into()).owner = Some(owner);
         }
         for vpa in vpas {
-            if let Some(key) = vpa.spec.target_ref.as_ref().and_then(key) {
-                index.workload(&vpa.metadata, key).vpas.push(vpa);
+            if let Some(target) = &vpa.spec.target_ref {
+                index.workload(&vpa.metadata, target.into()).vpas.push(vpa);
             }
         }
         for hpa in hpas {
-            if let Some(key) = key(&hpa.spec.scale_target_ref) {
-                index.workload(&hpa.metadata, key).hpas.push(hpa);
-            }
+            let target = &hpa.spec.scale_target_ref;
+            index.workload(&hpa.metadata, target.into()).hpas.push(hpa);
         }
         for range in limit_ranges {
             let namespace = index.namespaces.entry(&range.metadata.namespace).or_default();
@@ -70,7 +69,7 @@ impl<'a> Index<'a> {
     }
 
     /// The entry of a workload in the namespace of an object.
-    fn workload(&mut self, of: &'a ObjectMeta, key: Key<'a>) -> &mut Workload<'a> {
+    fn workload(&mut self, of: &'a ObjectMeta, key: WorkloadKey<'a>) -> &mut Workload<'a> {
         let namespace = self.namespaces.entry(&of.namespace).or_default();
         namespace.workloads.entry(key).or_default()
     }
@@ -79,30 +78,38 @@ impl<'a> Index<'a> {
         self.namespaces.get(name)
     }
 
-    /// The VPAs that control nothing, because their target is absent or of an unknown kind.
+    /// The VPAs that control nothing, because no workload is their target, and no object names their target as its owner.
     ///
     /// This is meaningful only for a complete set of objects, such as a file: a node does not know every workload.
-    pub fn without_target(&self, vpas: &'a [VerticalPodAutoscaler]) -> impl Iterator<Item = &'a VerticalPodAutoscaler> {
-        vpas.iter().filter(|vpa| {
-            let target = vpa.spec.target_ref.as_ref().and_then(key);
-            let owner = target.and_then(|(kind, name)| self.namespace(&vpa.metadata.namespace)?.owner(kind, name));
-            owner.is_none()
-        })
+    pub fn without_target<'v>(
+        &self,
+        vpas: &'v [VerticalPodAutoscaler],
+        pods: &'v [impl Borrow<Pod>],
+    ) -> impl Iterator<Item = &'v VerticalPodAutoscaler> {
+        let owned = pods.iter().map(|pod| &pod.borrow().metadata);
+        let workloads = self.namespaces.values().flat_map(|namespace| namespace.workloads.values());
+        let owners = workloads.filter_map(|workload| Some(&workload.owner?.metadata));
+        let referred = owned.chain(owners).filter_map(|metadata| {
+            let owner = WorkloadKey::from(controller(metadata)?);
+            owner.known.is_none().then_some((metadata.namespace.as_str(), owner))
+        });
+        let referred: HashSet<_> = referred.collect();
+        let is_there = |vpa: &VerticalPodAutoscaler| {
+            let namespace = vpa.metadata.namespace.as_str();
+            let target = vpa.spec.target_ref.as_ref().map(WorkloadKey::from);
+            target.is_some_and(|target| {
+                let owner = self.namespace(namespace).and_then(|known| known.workload(target)?.owner);
+                owner.is_some() || referred.contains(&(namespace, target))
+            })
+        };
+        let idle: Vec<_> = vpas.iter().filter(|vpa| !is_there(vpa)).collect();
+        idle.into_iter()
     }
-}
-
-/// The workload that an autoscaler targets, if its kind is known. The API version does not matter, as upstream.
-fn key(target: &TargetRef) -> Option<Key<'_>> {
-    Some((OwnerKind::named(&target.kind)?, &target.name))
 }
 
 impl<'a> Namespace<'a> {
-    pub(super) fn owner(&self, kind: OwnerKind, name: &str) -> Option<&'a Owner> {
-        self.workloads.get(&(kind, name))?.owner
-    }
-
-    pub(super) fn workload(&self, owner: &'a Owner) -> Option<&Workload<'a>> {
-        self.workloads.get(&(owner.kind, owner.metadata.name.as_str()))
+    pub(super) fn workload<'n>(&'n self, key: WorkloadKey<'n>) -> Option<&'n Workload<'a>> {
+        self.workloads.get(&key)
     }
 }
 
@@ -112,23 +119,28 @@ pub(super) struct Bounds {
     pub(super) min: ResourceList,
     pub(super) max: ResourceList,
     pub(super) default: ResourceList,
+    pub(super) max_ratio: Ratios,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Limits {
+/// The LimitRanges of a namespace.
+#[derive(Debug, Default)]
+pub(super) struct Limits<'a> {
     pub(super) container: Bounds,
     pub(super) pod: Bounds,
+    /// Every list of bounds, with the name of its LimitRange.
+    pub(super) items: Vec<(&'a str, &'a LimitRangeItem)>,
 }
 
-impl Limits {
+impl<'a> Limits<'a> {
     /// Tightens the bounds by another LimitRange of the namespace.
-    pub(super) fn add(&mut self, range: &LimitRange) {
+    pub(super) fn add(&mut self, range: &'a LimitRange) {
         for item in &range.spec.limits {
             match item.kind.as_str() {
                 "Container" => self.container.add(item),
                 "Pod" => self.pod.add(item),
-                _ => {}
+                _ => continue,
             }
+            self.items.push((&range.metadata.name, item));
         }
     }
 }
@@ -138,6 +150,7 @@ impl Bounds {
     fn add(&mut self, item: &LimitRangeItem) {
         self.min = self.min.combine(item.min, u64::max);
         self.max = self.max.combine(item.max, u64::min);
+        self.max_ratio = self.max_ratio.min(item.max_ratio);
         if !item.default.is_empty() {
             self.default = item.default;
         }
@@ -163,25 +176,30 @@ mod tests {
             min: cpu(min),
             max: cpu(max),
             default: cpu(default),
+            ..LimitRangeItem::default()
         });
         range
     }
 
     #[test]
     fn the_tightest_bounds_and_the_last_default_count() {
-        let mut limits = Limits::default();
-        limits.add(&range("Container", 100, 2000, 500));
-        limits.add(&range("Container", 50, 1500, 300));
-        limits.add(&range("PersistentVolumeClaim", 1000, 1000, 1000));
         let mut without_default = range("Container", 1, 3000, 0);
         without_default.spec.limits[0].default = ResourceList::default();
-        limits.add(&without_default);
+        let ranges = [
+            range("Container", 100, 2000, 500),
+            range("Container", 50, 1500, 300),
+            range("PersistentVolumeClaim", 1000, 1000, 1000),
+            without_default,
+        ];
+        let mut limits = Limits::default();
+        ranges.iter().for_each(|range| limits.add(range));
         assert_eq!(
             limits.container,
             Bounds {
                 min: cpu(100),
                 max: cpu(1500),
-                default: cpu(300)
+                default: cpu(300),
+                ..Bounds::default()
             }
         );
         assert_eq!(limits.pod, Bounds::default());

@@ -4,89 +4,87 @@
 //! (`pkg/target/controller_fetcher`): the topmost workload counts, the strongest VPA is chosen from those that the agent acts
 //! on, and the workload's selector must select the pod.
 //!
-//! A workload of a kind that is not well known ends the owner chain: only an API server can say whether it can be scaled, and
-//! by which labels.
+//! A workload of a kind that is not well known counts if a VPA targets it by group, kind and name: whoever wrote the VPA says
+//! that it can be scaled. It has no selector here, and ends the owner chain, because the agent does not read such kinds.
 //!
 //! Selectors of labels have the API's semantics (`LabelSelectorAsSelector`, apimachinery `pkg/apis/meta/v1/helpers.go`).
 
 use std::collections::BTreeMap;
 
-use super::index::Namespace;
+use super::index::{Namespace, Workload};
 use crate::model::Resource;
 use crate::model::objects::{
-    HorizontalPodAutoscaler, LabelSelector, ObjectMeta, Owner, OwnerKind, OwnerReference, Pod, SelectorRequirement,
-    TargetRef, VerticalPodAutoscaler,
+    HorizontalPodAutoscaler, LabelSelector, ObjectMeta, OwnerReference, Pod, SelectorRequirement, TargetRef,
+    VerticalPodAutoscaler, WorkloadKey,
 };
 
 /// The workloads above a pod.
 #[derive(Debug)]
-pub(super) struct OwnerChain<'a> {
-    top: &'a Owner,
-    /// The workloads between the pod and the topmost, the nearest first.
-    below: Vec<&'a Owner>,
+pub(super) struct OwnerChain<'n, 'a> {
+    /// The topmost workload.
+    pub(super) workload: TargetRef,
+    /// The workloads above the pod that the namespace's objects name, the nearest first, the topmost last.
+    workloads: Vec<&'n Workload<'a>>,
+    /// The selector of the topmost workload, if its kind is well known.
+    selector: Option<&'a LabelSelector>,
+    /// The owner of the topmost workload, if the owner may be a scalable workload itself.
+    pub(super) unknown_owner: Option<String>,
 }
 
-impl<'a> OwnerChain<'a> {
-    /// Follows the owners of a pod up to its topmost well-known workload.
+impl<'n, 'a> OwnerChain<'n, 'a> {
+    /// Follows the owners of a pod up to its topmost workload: of a well-known kind, or of any kind that a VPA targets.
     ///
     /// Errors: why no VPA can control the pod.
-    pub(super) fn above(pod: &Pod, namespace: &Namespace<'a>) -> Result<Self, String> {
-        let mut reference =
-            controller(&pod.metadata).ok_or_else(|| "no owner reference of the pod names a controller".to_owned())?;
-        let mut below: Vec<&'a Owner> = Vec::with_capacity(2);
-        loop {
-            if reference.kind == "Node" {
+    pub(super) fn above(pod: &'n Pod, namespace: &'n Namespace<'a>) -> Result<Self, String> {
+        let mut next = controller(&pod.metadata).map(WorkloadKey::from);
+        let mut chain: Option<Self> = None;
+        while let Some(key) = next {
+            if key.is_node() {
                 return Err("the pod belongs to its node: a static pod".to_owned());
             }
-            let OwnerReference { kind, name, .. } = reference;
-            let Some(known) = OwnerKind::named(kind) else {
-                let unknown = || format!("the pod's controller is {kind} {name}, of an unknown kind");
-                let top = below.pop().ok_or_else(unknown)?;
-                return Ok(Self { top, below });
-            };
-            let missing = || format!("the pod's owner {kind} {name} is not known");
-            let owner = namespace.owner(known, name).ok_or_else(missing)?;
-            if below.iter().any(|below| std::ptr::eq(*below, owner)) {
+            let found = namespace.workload(key);
+            let owner = found.and_then(|workload| workload.owner);
+            if key.known.is_some() && owner.is_none() {
+                return Err(format!("the pod's owner {key} is not known"));
+            }
+            let is_target = || found.is_some_and(|workload| !workload.vpas.is_empty());
+            if key.known.is_none() && !is_target() {
+                let chain = chain.ok_or_else(|| format!("no VPA targets the pod's controller {key}, of an unknown kind"))?;
+                let unknown_owner = Some(key.to_string());
+                return Ok(Self { unknown_owner, ..chain });
+            }
+            let mut workloads = chain.map(|chain| chain.workloads).unwrap_or_default();
+            if found.is_some_and(|found| workloads.iter().any(|known| std::ptr::eq(*known, found))) {
                 return Err("the pod's owners own each other in a circle".to_owned());
             }
-            match controller(&owner.metadata) {
-                Some(next) => reference = next,
-                None => return Ok(Self { top: owner, below }),
-            }
-            below.push(owner);
+            workloads.extend(found);
+            chain = Some(Self {
+                workload: key.into(),
+                workloads,
+                selector: owner.and_then(|owner| owner.selector.as_ref()),
+                unknown_owner: None,
+            });
+            next = owner.and_then(|owner| controller(&owner.metadata)).map(WorkloadKey::from);
         }
-    }
-
-    pub(super) fn workload(&self) -> TargetRef {
-        TargetRef {
-            kind: format!("{:?}", self.top.kind),
-            name: self.top.metadata.name.clone(),
-        }
+        chain.ok_or_else(|| "no owner reference of the pod names a controller".to_owned())
     }
 
     /// The VPAs of the topmost workload, the strongest first, if its selector selects the pod.
     ///
     /// Errors: why no VPA can control the pod.
-    pub(super) fn vpas<'n>(
-        &self,
-        pod: &Pod,
-        namespace: &'n Namespace<'a>,
-    ) -> Result<&'n [&'a VerticalPodAutoscaler], String> {
-        let vpas = namespace.workload(self.top).map_or(&[][..], |workload| &workload.vpas);
-        let selector = self.top.selector.as_ref();
+    pub(super) fn vpas(&self, pod: &Pod) -> Result<&'n [&'a VerticalPodAutoscaler], String> {
+        let vpas = self.workloads.last().map_or(&[][..], |workload| &workload.vpas);
         // Without a VPA the selector does not matter.
-        if vpas.is_empty() || selector.is_some_and(|selector| selects(selector, &pod.metadata.labels)) {
+        if vpas.is_empty() || self.selector.is_none_or(|selector| selects(selector, &pod.metadata.labels)) {
             return Ok(vpas);
         }
         Err("the workload's selector does not select the pod".to_owned())
     }
 
-    /// A horizontal autoscaler of any of the workloads that scales on a resource.
-    pub(super) fn hpa_on(&self, resource: Resource, namespace: &Namespace<'a>) -> Option<&'a HorizontalPodAutoscaler> {
-        let owners = self.below.iter().chain([&self.top]);
-        let workloads = owners.filter_map(|owner| namespace.workload(owner));
-        let mut hpas = workloads.flat_map(|workload| &workload.hpas);
-        hpas.find(|hpa| scales_on(hpa, resource)).copied()
+    /// A horizontal autoscaler of any of the workloads that scales on the requests of a container.
+    pub(super) fn hpa_on(&self, container: &str, resource: Resource) -> Option<&'a HorizontalPodAutoscaler> {
+        let mut hpas = self.workloads.iter().flat_map(|workload| &workload.hpas);
+        hpas.find(|hpa| scales_on(hpa, container, resource)).copied()
     }
 }
 
@@ -96,6 +94,7 @@ pub(super) fn declared_workload(pod: &Pod) -> TargetRef {
     let target = |kind: &str, name: &str| TargetRef {
         kind: kind.to_owned(),
         name: name.to_owned(),
+        ..TargetRef::default()
     };
     let deployment = |replica_set: &str| {
         let hash = metadata.labels.get("pod-template-hash")?;
@@ -112,23 +111,26 @@ pub(super) fn declared_workload(pod: &Pod) -> TargetRef {
 }
 
 /// The managing controller. Of several, the last counts, as upstream.
-fn controller(metadata: &ObjectMeta) -> Option<&OwnerReference> {
+pub(super) fn controller(metadata: &ObjectMeta) -> Option<&OwnerReference> {
     let mut references = metadata.owner_references.iter().rev();
     references.find(|reference| reference.controller == Some(true))
 }
 
-/// Whether an HPA scales on a resource. An HPA without metrics scales on cpu: the API's default.
-fn scales_on(hpa: &HorizontalPodAutoscaler, resource: Resource) -> bool {
+/// Whether an HPA scales on the requests of a container. An HPA without metrics scales on cpu: the API's default. A metric with
+/// a target of type `AverageValue` compares use with an amount, so that no request moves it.
+fn scales_on(hpa: &HorizontalPodAutoscaler, container: &str, resource: Resource) -> bool {
     let metrics = &hpa.spec.metrics;
     if metrics.is_empty() || hpa.spec.target_cpu_utilization_percentage.is_some() {
         return resource == Resource::Cpu;
     }
-    let name = resource.to_string();
-    metrics
-        .iter()
-        .flat_map(|metric| [&metric.resource, &metric.container_resource])
-        .flatten()
-        .any(|source| source.name == name)
+    let mut sources = metrics.iter().flat_map(|metric| [&metric.resource, &metric.container_resource]);
+    sources.any(|source| {
+        source.as_ref().is_some_and(|source| {
+            source.name == resource.name()
+                && source.target.kind != "AverageValue"
+                && (source.container.is_empty() || source.container == container)
+        })
+    })
 }
 
 /// Whether every requirement holds. A selector without requirements selects everything. A selector that the

@@ -8,7 +8,7 @@
 //!    `boost`: leaves cpu alone while the pod starts, and takes it back after that;
 //! 3. `capping` with `pod_share`: bounds on the recommendation, limits, and the pod's own amounts;
 //! 4. `trigger`: whether to act now;
-//! 5. `case`: whether the change is allowed in place;
+//! 5. `admission`: whether the API server admits the change, and no container restarts;
 //! 6. `canary`: whether other pods of the VPA have the change first.
 //!
 //! `growth` computes how far limits may grow before there is a decision.
@@ -22,7 +22,7 @@
 //! [`decide_pod`]: bounds and differences are tested against the record, but ratios are those of the spec, which never
 //! changes. Another decision about the result then changes nothing.
 //!
-//! # Where this differs from upstream (1.7.1)
+//! # Where this differs from upstream (1.8.1)
 //! - Upstream evicts in modes `Recreate` and `Auto`. Here all modes that change running pods change them in place.
 //! - What a policy excludes (mode `Off`, resources not controlled) is not applied, even if a recommendation has it.
 //! - A LimitRange for pods never changes containers without a recommendation, and neither missing requests nor missing
@@ -32,10 +32,14 @@
 //! - A change that leads to the present values is no change.
 //! - Upstream sends changes of the QoS class and changes that restart containers, and evicts the pod if the API refuses
 //!   them. Here they are skipped. The part that restarts no container is decided on its own ([`PodDecision::without_restart`]).
-//! - Resources that a horizontal autoscaler scales on are left alone.
-//! - Sidecars (init containers with `restartPolicy: Always`) are treated like regular containers, as VPA 1.8 does behind a
-//!   gate (AEP-8905). Upstream 1.7 drops recommendations for them.
-//! - Owners of kinds that are not well known end the owner chain.
+//! - A change that breaks a LimitRange's rule is skipped, unless the VPA's own policy demands it. Where a minimum has raised a
+//!   container, the others give way to a pod's maximum. The `maxLimitRequestRatio` is kept.
+//! - A resource of a container is left alone if an autoscaler scales on that container's requests.
+//! - A pod that is still pending is changed like a running one. In `InPlaceOrRecreate` upstream waits.
+//! - Sidecars (init containers with `restartPolicy: Always`) are treated like regular containers. Upstream drops recommendations
+//!   for them (AEP-8905 is text only).
+//! - A workload of a kind that is not well known is the topmost if a VPA targets it. Upstream asks the API server whether the
+//!   workload can be scaled. Kinds that share a name with a well-known one are told apart by their group.
 //! - A smaller target replaces at once what the kubelet has deferred or refused, also if that lies within the bounds.
 //! - A memory limit is not lowered below what a heap of fixed size needs (`lint`), for any policy.
 //! - Replica counts and `evictionRequirements` do not matter: the agent evicts nothing.
@@ -43,6 +47,7 @@
 //!   moves that cpu and nothing else, and only down.
 //! - The annotation of a startup boost counts only if the VPA has a `startupBoost` for the container.
 
+mod admission;
 mod boost;
 mod canary;
 mod candidate;
@@ -65,7 +70,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::lint::{Finding, findings};
 use crate::model::objects::annotation::ACT;
 use crate::model::objects::{Pod, TargetRef, UpdateMode, VerticalPodAutoscaler};
-use crate::model::{Action, MilliCpu, NamedRequirements, QosClass, Reason, Resource};
+use crate::model::{Action, KubeletVersion, MilliCpu, NamedRequirements, QosClass, Reason, Resource};
 use candidate::Candidate;
 use case::Case;
 
@@ -85,13 +90,16 @@ pub struct Options {
     pub update_threshold: f64,
     /// The age from which pods are old (`--in-recommendation-bounds-eviction-lifetime-threshold`): 12 hours.
     pub lifetime: SignedDuration,
-    /// How soon after its start a container's kill for memory is quick (`--evict-after-oom-threshold`): 10 minutes.
+    /// How soon after its start a container's kill for memory is quick, and how long it counts (`--evict-after-oom-threshold`):
+    /// 10 minutes.
     pub oom_window: SignedDuration,
     /// The modes that the agent acts on: all that change running pods.
     pub modes: Vec<UpdateMode>,
     /// The recommender whose VPAs the agent acts on. VPAs that name none have `default`. None: all recommenders.
     pub recommender: Option<String>,
     pub managers: StaticManagers,
+    /// What the kubelet refuses depends on its version.
+    pub kubelet: KubeletVersion,
 }
 
 /// The static managers of the kubelet, which assign processors and memory to Guaranteed pods. No resize changes these.
@@ -104,19 +112,31 @@ pub struct StaticManagers {
 }
 
 impl StaticManagers {
-    /// Whether a manager assigns a resource of this pod: memory of every Guaranteed pod, and processors if a container requests
-    /// a whole number of them (`guaranteedCPUs`, kubernetes `pkg/kubelet/cm/cpumanager/policy_static.go`).
-    pub fn assign(self, pod: &Pod, resource: Resource) -> bool {
+    /// Why no resize changes a resource of this pod, in a sentence; `None` if a resize may change it.
+    ///
+    /// Kubelets that resize in place refuse every change of cpu in a Guaranteed pod under the static CPU policy, also of pods
+    /// that share processors, and of memory under the static memory policy; 1.33 refuses both under either
+    /// (`canResizePod`, kubernetes `pkg/kubelet/allocation`). On older nodes only memory of Guaranteed pods and whole processors
+    /// are assigned (`guaranteedCPUs`, `pkg/kubelet/cm/cpumanager/policy_static.go`).
+    pub fn refusal(self, pod: &Pod, resource: Resource, kubelet: KubeletVersion) -> Option<String> {
+        if pod.qos_class() != QosClass::Guaranteed {
+            return None;
+        }
         let whole = |cpu: MilliCpu| !cpu.is_zero() && cpu.get().is_multiple_of(1000);
-        let requests_whole = || {
-            let mut containers = pod.all_containers();
-            containers.any(|container| container.resources.limits.cpu.is_some_and(whole))
+        let mut limits = pod.all_containers().filter_map(|container| container.resources.limits.cpu);
+        let (is_static, has_own) = match resource {
+            Resource::Cpu => (self.cpu, limits.any(whole)),
+            Resource::Memory => (self.memory, true),
         };
-        let assigned = match resource {
-            Resource::Cpu => self.cpu && requests_whole(),
-            Resource::Memory => self.memory,
+        if is_static && has_own {
+            return Some(format!("the kubelet's static {resource} manager has assigned it to the pod"));
+        }
+        let refuses = match kubelet {
+            old if old < KubeletVersion::RESIZES_BY_DEFAULT => false,
+            KubeletVersion::RESIZES_BY_DEFAULT => self.cpu || self.memory,
+            _ => is_static,
         };
-        assigned && pod.qos_class() == QosClass::Guaranteed
+        refuses.then(|| format!("under its static policies the kubelet resizes {resource} of no Guaranteed pod"))
     }
 }
 
@@ -129,6 +149,7 @@ impl Default for Options {
             modes: UpdateMode::UPDATING.into(),
             recommender: None,
             managers: StaticManagers::default(),
+            kubelet: KubeletVersion::NEWEST,
         }
     }
 }

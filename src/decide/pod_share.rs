@@ -102,3 +102,45 @@ fn factor(candidates: &[Candidate<'_>], bounds: &Bounds, part: Part, resource: R
     let (bound, rule) = if exceeds { (max, POD_MAX) } else { (min, POD_MIN) };
     (shared[1] != 0).then(|| (bound.saturating_sub(fixed[1]), shared[1], down, rule))
 }
+
+/// Lowers targets until the limits together are within the pod's maximum, where later rules have raised some: the others give
+/// way in proportion, each down to its `floor`. Not where the VPA's policy has set one: it beats the LimitRange.
+pub(super) fn lower(
+    candidates: &mut [Candidate<'_>],
+    bounds: &Bounds,
+    resource: Resource,
+    floor: impl Fn(&Candidate<'_>) -> u64,
+    notes: &mut Vec<Note>,
+) {
+    let Some(max) = bounds.max.get(resource).filter(|max| *max > 0) else {
+        return;
+    };
+    if candidates.iter().any(|one| one.is_pinned(resource)) {
+        return;
+    }
+    for _ in 0..candidates.len() {
+        let (mut shared, mut fixed) = (0_u128, 0_u128);
+        for candidate in &*candidates {
+            let target = candidate.target(resource);
+            let own = target.map_or(candidate.in_force.limits.amount(resource), |target| {
+                candidate.ratio(resource, bounds).limit_for(target).unwrap_or(0)
+            });
+            let gives_way = target.is_some_and(|target| target > floor(candidate));
+            *if gives_way { &mut shared } else { &mut fixed } += u128::from(own);
+        }
+        if shared == 0 || shared + fixed <= u128::from(max) {
+            return;
+        }
+        let left = u128::from(max).saturating_sub(fixed);
+        for candidate in &mut *candidates {
+            let Some(target) = candidate.target(resource) else { continue };
+            let floor = floor(candidate);
+            if target > floor {
+                let to = scale(target, left, shared, u128::div_euclid).max(floor);
+                candidate.cap(Part::Target, resource, to, POD_MAX, notes);
+                let lower = candidate.recommended(Part::Lower, resource);
+                candidate.recommend(Part::Lower, resource, lower.map(|lower| lower.min(to)));
+            }
+        }
+    }
+}

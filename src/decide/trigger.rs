@@ -23,7 +23,7 @@ impl Case<'_> {
         let quick_oom = pod
             .statuses()
             .filter(|status| pod.container(&status.name).is_some())
-            .any(|status| counts(&status.name) && was_quick_oom(status, vpa, options));
+            .any(|status| counts(&status.name) && was_quick_oom(status, vpa, options, self.now));
         match pod.status.start_time {
             _ if quick_oom && drift.any => Reason::QuickOOM,
             _ if quick_oom => Reason::InRange,
@@ -56,20 +56,21 @@ fn asks_for_too_much<'a>(pod: &Pod, mut candidates: impl Iterator<Item = &'a Can
     pod.resize_condition("PodResizePending").is_some() && candidates.any(less)
 }
 
-/// Whether the kernel ended the container's last run for memory soon after its start.
-fn was_quick_oom(status: &ContainerStatus, vpa: &VerticalPodAutoscaler, options: &Options) -> bool {
+/// Whether the kernel has ended the container's last run for memory soon after its start, and not long ago.
+fn was_quick_oom(status: &ContainerStatus, vpa: &VerticalPodAutoscaler, options: &Options, now: Timestamp) -> bool {
     let Some(end) = &status.last_state.terminated else {
         return false;
     };
     let (Some(started), Some(finished)) = (end.started_at, end.finished_at) else {
         return false;
     };
-    let ran: SignedDuration = finished.duration_since(started);
     let policy = vpa.spec.update_policy.as_ref();
     let own = policy.and_then(|policy| policy.evict_after_oom_seconds);
-    let window = own.filter(|seconds| *seconds >= 1).map(SignedDuration::from_secs);
+    let own = own.filter(|seconds| *seconds >= 1).map(SignedDuration::from_secs);
+    let window = own.unwrap_or(options.oom_window);
     end.reason == "OOMKilled"
-        && ran < window.unwrap_or(options.oom_window)
+        && finished.duration_since(started) < window
+        && now.duration_since(finished) < window
         && !vpa.policy_for(&status.name).is_some_and(ContainerPolicy::is_off)
 }
 

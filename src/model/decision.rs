@@ -58,7 +58,7 @@ macro_rules! reasons {
 reasons! {
     OutOfBounds => Resize, KEEPS, "a request lies outside of the VPA's bounds, so the pod goes to the target";
     RequestMissing => Resize, KEEPS, "a resource has a recommendation but no request, so the pod goes to the target";
-    QuickOOM => Resize, KEEPS, "a container was killed for memory soon after it started, so the pod goes to the target";
+    QuickOOM => Resize, KEEPS, "a container was killed for memory soon after it started, and not long ago, so the pod goes to the target";
     AskedTooMuch => Resize, KEEPS, "the kubelet does not grant the requested amounts, and less is recommended now, so the pod goes to the target";
     LongLived => Resize, KEEPS, "the pod is old and far enough from the VPA's target, so it goes there";
     StartupBoostEnded => Resize, KEEPS, "the pod has started, so a container's cpu goes back from its startup boost";
@@ -79,8 +79,11 @@ reasons! {
     SourcesSilent => None, KEEPS, "no source has answered since the agent started, so the saved state applies";
     QoSClassChange => Skip, KEEPS, "the change would move the pod to another QoS class, which Kubernetes never does";
     RestartRequired => Skip, KEEPS, "a container's resizePolicy asks for a restart, and vscaled never restarts; what needs no restart is changed";
+    LimitRangeExceeded => Skip, KEEPS, "a LimitRange of the namespace does not allow the change";
+    BelowLeast => Skip, KEEPS, "the change would give a container less than it can run with";
     PodLevelExceeded => Skip, KEEPS, "the containers would need more than the pod's own resources allow";
     StaticallyAssigned => Skip, KEEPS, "the kubelet's static CPU or memory manager has given it processors or memory of its own";
+    BoundUnreadable => Skip, KEEPS, "a bound in the VPA's policy is no whole number of bytes, or of thousandths of a cpu";
     DuplicateContainer => Skip, KEEPS, "two containers of the pod share a name";
     CanaryUnreadable => Skip, KEEPS, "a change is due, but an annotation of the VPA does not say which pods have it first";
     BoostUnreadable => Skip, KEEPS, "a startup boost is over, but nothing says what the container had before it";

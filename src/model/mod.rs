@@ -19,6 +19,7 @@ mod record;
 mod requirements;
 mod setting;
 mod step;
+mod total;
 mod units;
 
 pub use cgroup_path::{CgroupPath, InvalidPath};
@@ -31,4 +32,5 @@ pub use record::{Cause, ChangeRecord, Evidence, HookEnd, Outcome, Stages, StepRe
 pub use requirements::{NamedRequirements, QosClass, Requirements, ResourceList};
 pub use setting::{ControlFile, ParseSettingError, Setting, Settings};
 pub use step::*;
+pub use total::{Part, init_steps, total};
 pub use units::{Bytes, MilliCpu, Resource};

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Bytes, MilliCpu, Resource};
+use super::{Bytes, MilliCpu, PageSize, Resource};
+
+/// The least cpu limit: the kernel refuses quotas below 1000 µs in a period of 100 ms.
+const LEAST_CPU: MilliCpu = MilliCpu::new(10);
 
 /// Amounts of cpu and memory. An absent key is unset, which differs from zero. Other resources are dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -104,6 +107,33 @@ impl Requirements {
             self.requests.set(resource, Some(least));
         }
         self.limits.set(resource, Some(least));
+    }
+
+    /// Why no container can have these amounts, in a sentence: a limit below the least that the kernel holds, a request above
+    /// its limit, or a memory request of less than a page.
+    pub fn below_least(&self, page: PageSize) -> Option<String> {
+        Resource::ALL.into_iter().find_map(|resource| {
+            let [request, limit] = self.of(resource);
+            let (least_request, least_limit) = match resource {
+                Resource::Cpu => (0, LEAST_CPU.get()),
+                // Below one page nothing can run at all.
+                Resource::Memory => (page.get(), page.get()),
+            };
+            let quantity = |amount| resource.quantity(amount);
+            if let Some(limit) = limit.filter(|limit| *limit < least_limit) {
+                let (has, least) = (quantity(limit), quantity(least_limit));
+                return Some(format!("{resource} limit {has} is below the least the kernel holds, {least}"));
+            }
+            if let Some(request) = request.filter(|request| (1..least_request).contains(request)) {
+                let (has, least) = (quantity(request), quantity(least_request));
+                return Some(format!("{resource} request {has} is below the least that a process needs, {least}"));
+            }
+            let (request, limit) = request.zip(limit).filter(|(request, limit)| request > limit)?;
+            let (request, limit) = (quantity(request), quantity(limit));
+            Some(format!(
+                "{resource} request {request} is above the limit {limit}: set both, or a request of at most {limit}"
+            ))
+        })
     }
 
     /// The request and the limit of a resource as plain numbers (thousandths of a cpu, bytes), if set.

@@ -15,8 +15,8 @@
 use crate::model::objects::{Container, ContainerStatus, Pod};
 use crate::model::{
     Bytes, CgroupVersion, CpuMax, CpuQuota, CpuShares, CriResources, DEFAULT_CFS_PERIOD_US, Driver, KubeletVersion,
-    MemoryLimit, MilliCpu, NamedRequirements, NodeTraits, PodTree, PodValues, QosClass, Requirements, Resource,
-    ResourceList, Setting, Settings, Target, WeightFormula,
+    MemoryLimit, MilliCpu, NamedRequirements, NodeTraits, Part, PodTree, PodValues, QosClass, Requirements, Resource,
+    ResourceList, Setting, Settings, Target, WeightFormula, init_steps, total,
 };
 
 use super::shrink::Holds;
@@ -347,7 +347,7 @@ impl<'a> EffectivePod<'a> {
         let is_limited = |limits: ResourceList| limits.amount(resource) > 0;
         let mut all = self.containers.iter();
         let mut regular = || all.all(|one| one.init || is_limited(one.resources.limits));
-        let init = || self.init_steps(|container| container.limits).all(is_limited);
+        let init = || init_steps(self.parts(|container| container.limits)).all(is_limited);
         let init_counts = self.kubelet >= KubeletVersion::INIT_CONTAINERS_DECLARE_LIMITS;
         is_limited(self.pod_level.limits) || regular() && (!init_counts || init())
     }
@@ -357,24 +357,16 @@ impl<'a> EffectivePod<'a> {
         self.containers.iter().filter(|container| container.runs)
     }
 
-    /// The needs of all containers: the sum over all that run for the pod's whole life, or the largest init step.
+    /// The needs of all containers.
     fn total(&self, of: impl Fn(&Requirements) -> ResourceList + Copy) -> ResourceList {
-        let sum = self.running().fold(ResourceList::default(), |sum, container| {
-            sum.combine(of(&container.resources), u64::saturating_add)
-        });
-        self.init_steps(of).fold(sum, |sum, step| sum.combine(step, u64::max))
+        total(self.parts(of))
     }
 
-    /// The pod's needs while each init container starts: the container's own amounts, and those of all sidecars
-    /// that were started before it.
-    fn init_steps(&self, of: impl Fn(&Requirements) -> ResourceList) -> impl Iterator<Item = ResourceList> {
-        let init = self.containers.iter().filter(|container| container.init);
-        init.scan(ResourceList::default(), move |sidecars, container| {
-            let step = sidecars.combine(of(&container.resources), u64::saturating_add);
-            if container.runs {
-                *sidecars = step;
-            }
-            Some(step)
+    fn parts(&self, of: impl Fn(&Requirements) -> ResourceList + Copy) -> impl Iterator<Item = Part> + Clone {
+        self.containers.iter().map(move |container| Part {
+            is_init: container.init,
+            runs: container.runs,
+            amounts: of(&container.resources),
         })
     }
 }

@@ -122,7 +122,7 @@ impl NodeCapacity {
     /// Errors: a sentence with the numbers.
     pub(crate) fn set_override(&self, state: &mut PodState, values: Override) -> Result<(), String> {
         let pod = &state.pod;
-        check_assigned(pod, &values.values, self.managers)?;
+        check_assigned(pod, &values.values, self.managers, self.kubelet)?;
         let before = state.desired.targets(pod).unwrap_or_else(|| pod.requirements());
         let mut wanted = state.desired.clone();
         wanted.set_override(pod, values, self.page)?;

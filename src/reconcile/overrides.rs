@@ -5,11 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::decide::StaticManagers;
 use crate::model::objects::Pod;
-use crate::model::{MilliCpu, NamedRequirements, PageSize, QosClass, Requirements, Resource, ResourceList};
+use crate::model::{KubeletVersion, NamedRequirements, PageSize, QosClass, Requirements, Resource, ResourceList};
 use crate::plan::resize;
-
-/// The least cpu limit accepted from an operator: the kernel refuses quotas below 1000 µs in a period of 100 ms.
-const LEAST_CPU: MilliCpu = MilliCpu::new(10);
 
 /// Values that an operator set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,20 +63,23 @@ pub(crate) fn check_names(pod: &Pod, values: &[NamedRequirements]) -> Result<(),
     ))
 }
 
-/// Refuses values of a resource that the kubelet's static managers have assigned to the pod.
-pub(crate) fn check_assigned(pod: &Pod, values: &[NamedRequirements], managers: StaticManagers) -> Result<(), String> {
-    for resource in Resource::ALL
-        .into_iter()
-        .filter(|resource| managers.assign(pod, *resource))
-    {
+/// Refuses values of a resource that the kubelet resizes in no pod like this one.
+pub(crate) fn check_assigned(
+    pod: &Pod,
+    values: &[NamedRequirements],
+    managers: StaticManagers,
+    kubelet: KubeletVersion,
+) -> Result<(), String> {
+    for resource in Resource::ALL {
+        let Some(why) = managers.refusal(pod, resource, kubelet) else {
+            continue;
+        };
         for NamedRequirements { name, resources } in values {
             let text = |list: ResourceList| list.text(resource);
             let request = text(resources.requests).map(|text| ("requests", text));
             if let Some((list, text)) = request.or_else(|| Some(("limits", text(resources.limits)?))) {
                 return Err(format!(
-                    "container {name}: {list}.{resource} {text} is refused: the kubelet's static {resource} manager has assigned \
-                     {resource} to this Guaranteed pod when it started, and no resize changes that; change the workload's pod \
-                     template"
+                    "container {name}: {list}.{resource} {text} is refused: {why}; change the workload's pod template"
                 ));
             }
         }
@@ -95,7 +95,10 @@ pub(crate) fn check_result(
 ) -> Result<(), String> {
     let is_set = |container: &&NamedRequirements| values.iter().any(|value| value.name == container.name);
     let mut set = result.iter().filter(is_set);
-    set.try_for_each(|container| check_container(container, page))?;
+    set.try_for_each(|NamedRequirements { name, resources }| {
+        let why = resources.below_least(page);
+        why.map_or(Ok(()), |why| Err(format!("container {name}: {why}")))
+    })?;
     if let Some((resource, wanted, allowed)) = pod.exceeded_by(result) {
         return Err(format!(
             "the containers would have {} of {resource}, and the pod's own spec.resources allow {}, which vscaled leaves as they \
@@ -116,31 +119,4 @@ pub(crate) fn check_result(
     Err(format!(
         "the pod's QoS class would change from {before} to {after}, which a running pod cannot do: {hint}"
     ))
-}
-
-fn check_container(container: &NamedRequirements, page: PageSize) -> Result<(), String> {
-    let NamedRequirements { name, resources } = container;
-    for resource in Resource::ALL {
-        let Some(limit) = resources.limits.get(resource) else {
-            continue;
-        };
-        let least = match resource {
-            Resource::Cpu => LEAST_CPU.get(),
-            // Below one page nothing can run at all.
-            Resource::Memory => page.get(),
-        };
-        let request = resources.requests.amount(resource);
-        let [has, allowed, request_text] = [limit, least, request].map(|amount| resource.quantity(amount));
-        if limit < least {
-            return Err(format!(
-                "container {name}: {resource} limit {has} is below the least the kernel holds, {allowed}"
-            ));
-        }
-        if request > limit {
-            return Err(format!(
-                "container {name}: {resource} request {request_text} is above the limit {has}: set both, or a request of at most {has}"
-            ));
-        }
-    }
-    Ok(())
 }

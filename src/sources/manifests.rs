@@ -78,7 +78,7 @@ impl Manifests {
             "LimitRange" => view.limit_ranges.push(document.typed(object, |_| Ok(()))?),
             "HorizontalPodAutoscaler" => view.hpas.push(document.typed(object, |_| Ok(()))?),
             "Node" => view.node = Some(document.typed(object, |_| Ok(()))?),
-            _ => match OwnerKind::named(kind) {
+            _ => match OwnerKind::of(object["apiVersion"].as_str().unwrap_or_default(), kind) {
                 Some(kind) => {
                     workload::in_one_notation(kind, &mut object);
                     let workload: Workload = document.typed(object, |_| Ok(()))?;

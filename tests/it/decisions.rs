@@ -131,6 +131,13 @@ suites! {
     the_qos_class_does_not_change: "qos",
     a_quick_kill_for_memory_is_a_reason: "quick-oom",
     no_container_is_restarted: "restart-policy",
+    a_boost_ends: "v18-boost",
+    pods_of_daemon_sets_change: "v18-daemon-set",
+    rules_combine: "v18-mix",
+    a_quick_kill_ages: "v18-quick-oom-age",
+    a_pending_resize_is_no_reason_of_its_own: "v18-resize-status",
+    rows_of_upstreams_tables: "v18-rows",
+    sidecars_follow_their_recommendation: "v18-sidecar",
 }
 
 #[test]

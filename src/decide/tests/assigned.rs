@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::decide::StaticManagers;
-use crate::model::{Action, QosClass, Reason};
+use crate::model::{Action, KubeletVersion, QosClass, Reason};
 
 const CPU: StaticManagers = StaticManagers {
     cpu: true,
@@ -25,12 +25,17 @@ fn guaranteed(cpu: &str) -> NodeView {
     view
 }
 
-fn decided(view: &NodeView, managers: StaticManagers) -> PodDecision {
+fn decided_by(view: &NodeView, managers: StaticManagers, kubelet: u32) -> PodDecision {
     let options = Options {
         managers,
+        kubelet: KubeletVersion(kubelet),
         ..Options::default()
     };
     decide(&view.pods, &index(view), now(), &options).remove(0)
+}
+
+fn decided(view: &NodeView, managers: StaticManagers) -> PodDecision {
+    decided_by(view, managers, 37)
 }
 
 #[test]
@@ -60,13 +65,36 @@ fn a_pod_with_processors_and_memory_of_its_own_is_skipped() {
 
 #[test]
 fn pods_that_share_processors_are_resized() {
-    for (view, managers) in [
-        (guaranteed("2"), StaticManagers::default()),
-        (guaranteed("1500m"), CPU),
-        (view(WEB), BOTH),
+    for (view, managers, kubelet) in [
+        (guaranteed("2"), StaticManagers::default(), 37),
+        (guaranteed("1500m"), CPU, 32),
+        (view(WEB), BOTH, 33),
     ] {
-        let decision = decided(&view, managers);
+        let decision = decided_by(&view, managers, kubelet);
         assert_eq!(decision.action(), Action::Resize);
         assert!(cpu(&decision, "app").starts_with("200m/"), "{decision:?}");
+    }
+}
+
+#[test]
+fn what_the_kubelets_policy_refuses_takes_nothing_else_along() {
+    const MEMORY: StaticManagers = StaticManagers {
+        cpu: false,
+        memory: true,
+    };
+    for (managers, kubelet, wanted) in [
+        (CPU, 34, Ok(["150m/150m", "200Mi/200Mi"])),
+        (CPU, 37, Ok(["150m/150m", "200Mi/200Mi"])),
+        (MEMORY, 34, Ok(["200m/200m", "100Mi/100Mi"])),
+        (CPU, 33, Err(Reason::StaticallyAssigned)),
+        (MEMORY, 33, Err(Reason::StaticallyAssigned)),
+        (BOTH, 37, Err(Reason::StaticallyAssigned)),
+    ] {
+        let decision = decided_by(&guaranteed("150m"), managers, kubelet);
+        let found = match decision.action() {
+            Action::Resize => Ok([cpu(&decision, "app"), memory(&decision, "app")]),
+            _ => Err(decision.reason),
+        };
+        assert_eq!(found, wanted.map(|amounts| amounts.map(str::to_owned)), "{managers:?} {kubelet}");
     }
 }

@@ -65,6 +65,53 @@ fn a_selector_that_passes_the_pod_by_is_named() {
 fn a_workload_below_an_owner_of_unknown_kind_is_the_topmost() {
     let mut view = view(WEB);
     view.owners[0].metadata.owner_references = vec![owned_by("Website", "web")];
+    let decision = decide_one(&view);
+    assert_eq!(decision.action(), Action::Resize);
+    assert!(notes(&decision)[0].starts_with("Website web owns the workload"), "{:?}", notes(&decision));
+}
+
+/// A VPA of this target.
+fn targeting(view: &NodeView, api_version: &str, kind: &str) -> crate::model::objects::VerticalPodAutoscaler {
+    let mut vpa = view.vpas[0].clone();
+    let target = format!(r#"{{"apiVersion": "{api_version}", "kind": "{kind}", "name": "web"}}"#);
+    vpa.spec.target_ref = serde_json::from_str(&target).unwrap();
+    vpa.metadata.name = "custom".to_owned();
+    vpa
+}
+
+#[test]
+fn a_workload_of_any_kind_is_found_by_the_references_to_it() {
+    let owner = |api_version: &str, kind: &str| OwnerReference {
+        api_version: api_version.to_owned(),
+        ..owned_by(kind, "web")
+    };
+    // Above a ReplicaSet, as Rollouts are, or above the pod itself, as CloneSets and Sandboxes are.
+    for above_pod in [false, true] {
+        let mut view = view(WEB);
+        view.vpas = vec![targeting(&view, "argoproj.io/v1alpha1", "Rollout")];
+        let references = vec![owner("argoproj.io/v1beta1", "Rollout")];
+        match above_pod {
+            true => pod_of(&mut view).metadata.owner_references = references,
+            false => view.owners[0].metadata.owner_references = references,
+        }
+        let decision = decide_one(&view);
+        assert_eq!((decision.action(), decision.vpa.as_deref()), (Action::Resize, Some("custom")));
+        assert_eq!((&*decision.workload.kind, &*decision.workload.name), ("Rollout", "web"));
+        assert_eq!(index(&view).without_target(&view.vpas, &view.pods).count(), 0);
+        view.vpas = vec![targeting(&view, "example.com/v1", "Rollout")];
+        assert_ne!(decide_one(&view).vpa.as_deref(), Some("custom"), "another group");
+        assert_eq!(index(&view).without_target(&view.vpas, &view.pods).count(), 1);
+    }
+}
+
+#[test]
+fn a_custom_kind_that_has_a_known_name_is_another_kind() {
+    let mut view = view(WEB);
+    let mut owner = owned_by("StatefulSet", "web");
+    owner.api_version = "apps.kruise.io/v1beta1".to_owned();
+    pod_of(&mut view).metadata.owner_references = vec![owner];
+    assert_eq!(decide_one(&view).reason, Reason::NoVpa, "the VPA is that of the other StatefulSet");
+    view.vpas = vec![targeting(&view, "apps.kruise.io/v1beta1", "StatefulSet")];
     assert_eq!(decide_one(&view).action(), Action::Resize);
 }
 
@@ -93,9 +140,9 @@ fn of_two_vpas_the_older_controls_and_the_other_is_named() {
 #[test]
 fn vpas_without_a_target_are_found() {
     let mut view = view(WEB);
-    assert_eq!(index(&view).without_target(&view.vpas).count(), 0);
+    assert_eq!(index(&view).without_target(&view.vpas, &view.pods).count(), 0);
     view.owners.clear();
-    assert_eq!(index(&view).without_target(&view.vpas).count(), 1);
+    assert_eq!(index(&view).without_target(&view.vpas, &view.pods).count(), 1);
 }
 
 #[test]

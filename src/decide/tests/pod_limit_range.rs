@@ -138,3 +138,75 @@ fn a_container_that_lacks_a_bound_counts_with_its_target() {
     );
     assert_eq!(reason("400"), Reason::TooYoung);
 }
+
+/// [`WEB`] on a kubelet that resizes in place, with these LimitRanges.
+fn resized_with(ranges: &[&str]) -> NodeView {
+    let ranges = ranges.iter().enumerate().map(|(number, limits)| {
+        format!("---\nkind: LimitRange\nmetadata: {{name: range-{number}}}\nspec: {{limits: [{limits}]}}\n")
+    });
+    let mut view = view(&format!("{WEB}{}", ranges.collect::<String>()));
+    let status = r#"[{"name": "app", "resources": {"requests": {"cpu": "100m", "memory": "100Mi"},
+        "limits": {"cpu": "300m", "memory": "300Mi"}}}]"#;
+    pod_of(&mut view).status.container_statuses = serde_json::from_str(status).unwrap();
+    view
+}
+
+#[test]
+fn a_change_that_the_api_server_refuses_is_skipped_and_the_rule_is_named() {
+    for (ranges, words) in [
+        (&["{type: Pod, min: {memory: 50Mi}, maxLimitRequestRatio: {memory: 2}}"][..], ""),
+        (&["{type: Pod, max: {cpu: 10}, maxLimitRequestRatio: {memory: 3}}"][..], ""),
+        (
+            &["{type: Container, min: {cpu: 2}}", "{type: Container, max: {cpu: 1}}"][..],
+            "cpu limit 2 is above the maximum 1 of LimitRange range-1 for a Container; LimitRange range-0 contradicts it",
+        ),
+    ] {
+        let decision = decide_one(&resized_with(ranges));
+        let notes = notes(&decision).join("; ");
+        if words.is_empty() {
+            assert_eq!(decision.reason, Reason::OutOfBounds, "the rule is broken already, or holds: {notes}");
+        } else {
+            assert_eq!(decision.reason, Reason::LimitRangeExceeded, "{notes}");
+            assert!(notes.contains(words), "{notes}");
+        }
+    }
+}
+
+#[test]
+fn a_ratio_of_limit_to_request_is_kept_by_the_limit_or_by_the_request() {
+    let ratio = &["{type: Container, maxLimitRequestRatio: {cpu: 2, memory: '1.5'}}"];
+    let decision = decide_one(&resized_with(ratio));
+    assert_eq!(
+        (cpu(&decision, "app"), memory(&decision, "app")),
+        ("200m/400m".to_owned(), "200Mi/300Mi".to_owned())
+    );
+    let mut view = resized_with(ratio);
+    let policy = r#"{"containerPolicies": [{"containerName": "*", "controlledValues": "RequestsOnly"}]}"#;
+    view.vpas[0].spec.resource_policy = Some(serde_json::from_str(policy).unwrap());
+    view.vpas[0].status.recommendation.as_mut().unwrap().container_recommendations[0].target =
+        serde_json::from_str(r#"{"cpu": "10m", "memory": "10Mi"}"#).unwrap();
+    let decision = decide_one(&view);
+    assert_eq!(
+        (cpu(&decision, "app"), memory(&decision, "app")),
+        ("150m/300m".to_owned(), "200Mi/300Mi".to_owned())
+    );
+}
+
+#[test]
+fn a_container_that_a_minimum_raised_makes_the_others_give_way() {
+    let sidecar = "{requests: {memory: 100Mi}, limits: {memory: 100Mi}}";
+    let mut view = with_sidecar(sidecar, "400Mi");
+    let recommendation = view.vpas[0].status.recommendation.as_mut().unwrap();
+    let mut other = recommendation.container_recommendations[0].clone();
+    other.container_name = "sidecar".to_owned();
+    other.target = serde_json::from_str(r#"{"memory": "10Mi"}"#).unwrap();
+    recommendation.container_recommendations.push(other);
+    let range = "{spec: {limits: [{type: Container, min: {memory: 100Mi}}]}}";
+    view.limit_ranges.push(serde_saphyr::from_str(range).unwrap());
+    view.limit_ranges[1].metadata.namespace = "default".to_owned();
+    let decision = decide_one(&view);
+    assert_eq!(
+        (memory(&decision, "sidecar"), memory(&decision, "app")),
+        ("100Mi/100Mi".to_owned(), "100Mi/300Mi".to_owned())
+    );
+}

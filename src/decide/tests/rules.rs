@@ -94,9 +94,66 @@ kind: HorizontalPodAutoscaler
 metadata: {name: scale-web}
 spec:
   scaleTargetRef: {kind: StatefulSet, name: web}
-  metrics: [{type: Resource, resource: {name: cpu}}, {type: ContainerResource, containerResource: {name: memory}}]
+  metrics: [{type: Resource, resource: {name: cpu}}, {type: ContainerResource, containerResource: {name: memory, container: app}}]
 ";
     assert_eq!(decide_one(&web_and(hpa)).reason, Reason::HpaConflict);
+}
+
+#[test]
+fn an_autoscaler_on_one_container_leaves_the_other_to_the_vpa() {
+    let hpa = |container: &str, target: &str| {
+        let metric = format!("{{name: cpu, container: {container}, target: {{type: {target}}}}}");
+        let hpa = format!(
+            "kind: HorizontalPodAutoscaler\nmetadata: {{name: h}}\nspec:\n  scaleTargetRef: {{kind: StatefulSet, name: web}}\n  \
+             metrics: [{{type: ContainerResource, containerResource: {metric}}}]"
+        );
+        let decision = decide_one(&web_and(&hpa));
+        (cpu(&decision, "app"), notes(&decision).len())
+    };
+    assert_eq!(hpa("app", "Utilization"), ("100m/300m".to_owned(), 1));
+    assert_eq!(hpa("other", "Utilization"), ("200m/600m".to_owned(), 0));
+    // The use is compared with an amount, whatever the requests are.
+    assert_eq!(hpa("app", "AverageValue"), ("200m/600m".to_owned(), 0));
+}
+
+#[test]
+fn a_bound_that_is_no_whole_number_of_bytes_is_refused_by_name() {
+    let with = |bounds: &str| {
+        let mut view = view(WEB);
+        let policy = format!(r#"{{"containerPolicies": [{{"containerName": "*", {bounds}}}]}}"#);
+        view.vpas[0].spec.resource_policy = Some(serde_json::from_str(&policy).unwrap());
+        decide_one(&view)
+    };
+    for (bounds, field) in [
+        (r#""maxAllowed": {"memory": "500m"}"#, "maxAllowed.memory: 500m"),
+        (r#""minAllowed": {"memory": "1.5"}"#, "minAllowed.memory: 1500m"),
+        (r#""minAllowed": {"cpu": "100u"}"#, "minAllowed.cpu: 100000n"),
+    ] {
+        let decision = with(bounds);
+        assert_eq!(decision.reason, Reason::BoundUnreadable);
+        assert!(notes(&decision)[0].contains(field), "{:?}", notes(&decision));
+    }
+    assert_eq!(with(r#""maxAllowed": {"memory": "1.5Gi"}"#).action(), Action::Resize);
+}
+
+#[test]
+fn no_container_is_given_less_than_it_can_run_with() {
+    let with = |bounds: &str| {
+        let mut view = view(WEB);
+        let policy = format!(r#"{{"containerPolicies": [{{"containerName": "*", {bounds}}}]}}"#);
+        view.vpas[0].spec.resource_policy = Some(serde_json::from_str(&policy).unwrap());
+        decide_one(&view)
+    };
+    for bounds in [
+        r#""maxAllowed": {"memory": "4095"}"#,
+        r#""maxAllowed": {"memory": "1"}, "controlledValues": "RequestsOnly""#,
+        r#""maxAllowed": {"cpu": "3m"}"#,
+    ] {
+        let decision = with(bounds);
+        assert_eq!(decision.reason, Reason::BelowLeast, "{bounds}");
+        assert!(notes(&decision).last().unwrap().contains("below the least"));
+    }
+    assert_eq!(with(r#""maxAllowed": {"memory": "4Ki", "cpu": "4m"}"#).action(), Action::Resize);
 }
 
 #[test]
@@ -315,7 +372,7 @@ fn all_requests_together_stay_within_the_pods_own() {
 
 #[test]
 fn a_kill_is_quick_only_within_the_window() {
-    let reason = |finished: &str, own: &str| {
+    let reason_at = |now: &str, finished: &str, own: &str| {
         let mut view = view(WEB);
         view.vpas[0].spec.update_policy = serde_json::from_str(own).unwrap();
         let said = &mut view.vpas[0]
@@ -330,8 +387,17 @@ fn a_kill_is_quick_only_within_the_window() {
                 "reason": "OOMKilled", "startedAt": "2026-03-01T11:00:00Z", "finishedAt": "{finished}"}}}}}}]"#
         );
         pod_of(&mut view).status.container_statuses = serde_json::from_str(&end).unwrap();
-        decide_one(&view).reason
+        decide(&view.pods, &index(&view), now.parse().unwrap(), &Options::default())[0].reason
     };
+    let reason = |finished: &str, own: &str| reason_at("2026-03-01T11:15:00Z", finished, own);
+    // The kill itself ages, too. A clock that was set back does not age it.
+    for (now, expected) in [
+        ("2026-03-01T11:14:59Z", Reason::QuickOOM),
+        ("2026-03-01T11:15:00Z", Reason::TooYoung),
+        ("2026-03-01T11:00:00Z", Reason::QuickOOM),
+    ] {
+        assert_eq!(reason_at(now, "2026-03-01T11:05:00Z", "{}"), expected, "{now}");
+    }
     for own in [
         "{}",
         r#"{"evictAfterOOMSeconds": 0}"#,

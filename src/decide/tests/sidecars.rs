@@ -55,7 +55,7 @@ fn a_sidecar_alone_makes_its_pod_due() {
     let mut view = meshed("{containerName: app, mode: 'Off'}");
     assert_eq!(decide_one(&view).reason, Reason::OutOfBounds);
     let status = serde_json::json!([{"name": "mesh", "lastState": {"terminated": {"reason": "OOMKilled",
-        "startedAt": "2026-03-01T11:00:00Z", "finishedAt": "2026-03-01T11:01:00Z"}}}]);
+        "startedAt": "2026-03-01T11:55:00Z", "finishedAt": "2026-03-01T11:56:00Z"}}}]);
     pod_of(&mut view).status.init_container_statuses = serde_json::from_value(status).unwrap();
     assert_eq!(decide_one(&view).reason, Reason::QuickOOM);
 }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::hook_variables::{self, HookVariables};
 use super::memory_settings::{self, MemorySetting, Variable};
 use super::meta::ObjectMeta;
-use crate::model::{NamedRequirements, QosClass, Requirements, Resource, ResourceList};
+use crate::model::{NamedRequirements, Part, QosClass, Requirements, Resource, ResourceList, total};
 
 /// The parts of a Pod that decisions need.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -300,19 +300,30 @@ impl Pod {
         self.status.qos_class.unwrap_or_else(|| self.computed_qos())
     }
 
+    /// The needs of all containers once regular containers and sidecars have these amounts, init containers included.
+    pub fn total(&self, containers: &[NamedRequirements], of: fn(&Requirements) -> ResourceList) -> ResourceList {
+        let part = |container: &Container, is_init| Part {
+            is_init,
+            runs: !is_init || container.is_sidecar(),
+            amounts: of(NamedRequirements::find(containers, &container.name).unwrap_or(&container.resources)),
+        };
+        let regular = self.spec.containers.iter().map(|regular| part(regular, false));
+        total(regular.chain(self.spec.init_containers.iter().map(|init| part(init, true))))
+    }
+
     /// Whether these amounts of regular containers and sidecars exceed the pod's own (the list's, or
-    /// `spec.resources`). No container's limit may exceed the pod's, and the sum of all requests may not exceed the
-    /// pod's request (`validatePodResources`, kubernetes `pkg/apis/core/validation`). Returns the resource, the
+    /// `spec.resources`). No container's limit may exceed the pod's, and the [total](Self::total) of all requests may not exceed
+    /// the pod's request (`validatePodResourceConsistency`, kubernetes `pkg/apis/core/validation`). Returns the resource, the
     /// containers' amount, and the pod's.
     pub fn exceeded_by(&self, containers: &[NamedRequirements]) -> Option<(Resource, u64, u64)> {
         let pod_level = self.pod_level_in(containers)?;
+        let requests = self.total(containers, |has| has.requests);
         let (containers, _) = NamedRequirements::split(containers);
         Resource::ALL.into_iter().find_map(|resource| {
             let limits = containers.iter().map(|named| named.resources.limits.amount(resource));
-            let requests = containers.iter().map(|named| named.resources.requests.amount(resource));
             let bound = |list: ResourceList| list.get(resource).unwrap_or(u64::MAX);
             let limit = (limits.max()?, bound(pod_level.limits));
-            let sum = (requests.fold(0, u64::saturating_add), bound(pod_level.requests));
+            let sum = (requests.amount(resource), bound(pod_level.requests));
             let exceeded = [limit, sum].into_iter().find(|(to, bound)| to > bound);
             exceeded.map(|(to, bound)| (resource, to, bound))
         })

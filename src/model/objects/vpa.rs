@@ -4,7 +4,8 @@ use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 
 use super::meta::ObjectMeta;
-use crate::model::{MilliCpu, Resource, ResourceList};
+use crate::model::quantity::Quantity;
+use crate::model::{Bytes, MilliCpu, Resource, ResourceList};
 
 /// A VerticalPodAutoscaler: its target, its policy and its recommendation.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -58,10 +59,13 @@ pub struct NameReference {
     pub name: String,
 }
 
-/// Names a workload in the VPA's namespace. The API version does not matter for matching.
+/// Names a workload in the namespace of an autoscaler.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct TargetRef {
+    /// Group and version, such as `apps/v1`. The group tells apart kinds that are not well known.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub api_version: String,
     /// Such as `Deployment`.
     pub kind: String,
     pub name: String,
@@ -73,8 +77,8 @@ pub struct TargetRef {
 pub struct UpdatePolicy {
     /// None means [`UpdateMode::Recreate`].
     pub update_mode: Option<UpdateMode>,
-    /// A kill for memory within so many seconds after the container's start makes its pod due at once. Overrides the agent's
-    /// configuration. Numbers below 1 do not count.
+    /// A kill for memory within so many seconds after the container's start makes its pod due at once, for so many seconds.
+    /// Overrides the agent's configuration. Numbers below 1 do not count.
     #[serde(rename = "evictAfterOOMSeconds")]
     pub evict_after_oom_seconds: Option<i64>,
 }
@@ -126,14 +130,65 @@ pub struct ContainerPolicy {
     pub container_name: String,
     /// `Auto` (default) or `Off`.
     pub mode: Option<String>,
-    pub min_allowed: ResourceList,
-    pub max_allowed: ResourceList,
+    pub min_allowed: AllowedAmounts,
+    pub max_allowed: AllowedAmounts,
     /// The resources to manage. None means both.
     pub controlled_resources: Option<Vec<String>>,
     /// `RequestsAndLimits` (default) or `RequestsOnly`.
     pub controlled_values: Option<ControlledValues>,
     /// The boost of this container, in place of the one for all containers.
     pub startup_boost: Option<StartupBoost>,
+}
+
+/// A bound of a policy, by resource.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(from = "ExactAmounts", into = "ResourceList")]
+pub struct AllowedAmounts {
+    amounts: ResourceList,
+    /// The first amount that is no whole number of bytes or of thousandths of a cpu, as it is written. VPA's webhook refuses it.
+    pub fraction: Option<(Resource, String)>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ExactAmounts {
+    cpu: Option<Quantity>,
+    memory: Option<Quantity>,
+}
+
+impl From<ExactAmounts> for AllowedAmounts {
+    fn from(ExactAmounts { cpu, memory }: ExactAmounts) -> Self {
+        let cpu_part = cpu.filter(|cpu| !cpu.is_whole_milli()).map(|cpu| (Resource::Cpu, cpu));
+        let memory_part = memory.filter(|memory| !memory.is_whole_value());
+        let fraction = cpu_part.or(memory_part.map(|memory| (Resource::Memory, memory)));
+        Self {
+            amounts: ResourceList {
+                cpu: cpu.map(MilliCpu::from),
+                memory: memory.map(Bytes::from),
+            },
+            fraction: fraction.map(|(resource, amount)| (resource, amount.to_string())),
+        }
+    }
+}
+
+impl std::ops::Deref for AllowedAmounts {
+    type Target = ResourceList;
+
+    fn deref(&self) -> &ResourceList {
+        &self.amounts
+    }
+}
+
+impl From<ResourceList> for AllowedAmounts {
+    fn from(amounts: ResourceList) -> Self {
+        Self { amounts, fraction: None }
+    }
+}
+
+impl From<AllowedAmounts> for ResourceList {
+    fn from(allowed: AllowedAmounts) -> Self {
+        allowed.amounts
+    }
 }
 
 /// The amounts that a VPA changes in a container.
@@ -150,6 +205,15 @@ impl ContainerPolicy {
     /// Whether the policy leaves the container alone.
     pub fn is_off(&self) -> bool {
         self.mode.as_deref() == Some("Off")
+    }
+
+    /// The first bound that is no whole number of bytes or of thousandths of a cpu: its field, and its value.
+    pub fn fraction(&self) -> Option<(String, &str)> {
+        let bounds = [("minAllowed", &self.min_allowed), ("maxAllowed", &self.max_allowed)];
+        bounds.into_iter().find_map(|(field, bound)| {
+            let (resource, value) = bound.fraction.as_ref()?;
+            Some((format!("{field}.{resource}"), value.as_str()))
+        })
     }
 
     /// Whether the policy manages this resource.

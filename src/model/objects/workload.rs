@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::de::value::{Error, StrDeserializer};
 use serde::{Deserialize, Serialize};
 
-use super::{NameReference, ObjectMeta, TargetRef};
-use crate::model::ResourceList;
+use super::{ObjectMeta, OwnerReference, TargetRef};
+use crate::model::{MilliCpu, Resource, ResourceList};
 
 /// A workload kind with a known selector, which needs no request to `/scale`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, strum::IntoStaticStr)]
 pub enum OwnerKind {
     Deployment,
     ReplicaSet,
@@ -24,6 +24,68 @@ impl OwnerKind {
     /// The kind of that name.
     pub fn named(kind: &str) -> Option<Self> {
         Self::deserialize(StrDeserializer::<Error>::new(kind)).ok()
+    }
+
+    /// The kind of that name in the groups of Kubernetes: other projects have kinds of the same names in groups of their own.
+    pub fn of(api_version: &str, kind: &str) -> Option<Self> {
+        Self::named(kind).filter(|_| ["", "apps", "batch", "extensions"].contains(&group_of(api_version)))
+    }
+}
+
+/// The group of an API version such as `apps/v1`; empty for `v1`.
+fn group_of(api_version: &str) -> &str {
+    api_version.rsplit_once('/').map_or("", |(group, _)| group)
+}
+
+/// The key of a workload in its namespace. The group is empty for well-known kinds: a reference may name any version of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, derive_more::Display)]
+#[display("{kind} {name}")]
+pub struct WorkloadKey<'a> {
+    /// Set for a well-known kind.
+    pub known: Option<OwnerKind>,
+    group: &'a str,
+    kind: &'a str,
+    name: &'a str,
+}
+
+impl<'a> WorkloadKey<'a> {
+    fn new(api_version: &'a str, kind: &'a str, name: &'a str) -> Self {
+        let known = OwnerKind::of(api_version, kind);
+        let group = if known.is_some() { "" } else { group_of(api_version) };
+        Self { known, group, kind, name }
+    }
+
+    /// Whether this is a Node, which owns the copies of its static pods.
+    pub fn is_node(&self) -> bool {
+        self.kind == "Node"
+    }
+}
+
+impl From<WorkloadKey<'_>> for TargetRef {
+    fn from(key: WorkloadKey<'_>) -> Self {
+        Self {
+            api_version: String::new(),
+            kind: key.kind.to_owned(),
+            name: key.name.to_owned(),
+        }
+    }
+}
+
+impl<'a> From<&'a TargetRef> for WorkloadKey<'a> {
+    fn from(target: &'a TargetRef) -> Self {
+        Self::new(&target.api_version, &target.kind, &target.name)
+    }
+}
+
+impl<'a> From<&'a OwnerReference> for WorkloadKey<'a> {
+    fn from(owner: &'a OwnerReference) -> Self {
+        Self::new(&owner.api_version, &owner.kind, &owner.name)
+    }
+}
+
+impl<'a> From<&'a Owner> for WorkloadKey<'a> {
+    fn from(owner: &'a Owner) -> Self {
+        Self::new("", owner.kind.into(), &owner.metadata.name)
     }
 }
 
@@ -86,6 +148,40 @@ pub struct LimitRangeItem {
     pub min: ResourceList,
     /// The limit of a container that has none.
     pub default: ResourceList,
+    /// The highest limit as a multiple of its request.
+    #[serde(rename = "maxLimitRequestRatio")]
+    pub max_ratio: Ratios,
+}
+
+/// The highest ratios of limit to request, in thousandths.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ratios {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cpu: Option<MilliCpu>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    memory: Option<MilliCpu>,
+}
+
+impl Ratios {
+    /// The ratio for a resource, in thousandths. Zero is no ratio.
+    pub fn get(&self, resource: Resource) -> Option<u64> {
+        let ratio = match resource {
+            Resource::Cpu => self.cpu,
+            Resource::Memory => self.memory,
+        };
+        ratio.map(MilliCpu::get).filter(|ratio| *ratio > 0)
+    }
+
+    /// The lower ratio of both for each resource.
+    #[must_use]
+    pub fn min(self, other: Self) -> Self {
+        let lower = |one: Option<MilliCpu>, other| one.into_iter().chain(other).min();
+        Self {
+            cpu: lower(self.cpu, other.cpu),
+            memory: lower(self.memory, other.memory),
+        }
+    }
 }
 
 /// `autoscaling/v2` HorizontalPodAutoscaler. An HPA and a VPA must not act on the same resource.
@@ -111,9 +207,29 @@ pub struct HpaSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct HpaMetric {
+    pub resource: Option<ResourceMetric>,
+    pub container_resource: Option<ResourceMetric>,
+}
+
+/// The use of a resource that an HPA scales on.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ResourceMetric {
     /// `cpu` or `memory`.
-    pub resource: Option<NameReference>,
-    pub container_resource: Option<NameReference>,
+    pub name: String,
+    /// The container whose use counts. Empty in a metric of the whole pod.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub container: String,
+    pub target: MetricTarget,
+}
+
+/// What an HPA compares the use of a resource with.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct MetricTarget {
+    /// `Utilization`: a share of the requests. `AverageValue`: an amount, whatever the requests are.
+    #[serde(rename = "type", skip_serializing_if = "String::is_empty")]
+    pub kind: String,
 }
 
 /// The parts of a Node that decisions need.

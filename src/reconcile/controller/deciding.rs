@@ -130,6 +130,7 @@ impl Controller {
         let index = decide::Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
         let options = decide::Options {
             managers: self.node.managers(),
+            kubelet: self.node.kubelet(),
             ..self.config.decide_options()
         };
         let (observes, patches, troubles) = (self.config.observe_only, self.endpoint.get().is_some(), self.troubles());

@@ -141,7 +141,7 @@ fn key_of_controller(metadata: &ObjectMeta) -> Option<OwnerKey> {
     let reference = controller(metadata)?;
     Some(OwnerKey {
         namespace: metadata.namespace.clone(),
-        kind: OwnerKind::named(&reference.kind)?,
+        kind: OwnerKind::of(&reference.api_version, &reference.kind)?,
         name: reference.name.clone(),
         uid: reference.uid.clone(),
     })

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::owners::{OwnerKey, Owners, controller};
-use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, OwnerKind, Pod, VerticalPodAutoscaler};
+use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, OwnerKind, Pod, VerticalPodAutoscaler, WorkloadKey};
 
 /// The known objects of one namespace.
 #[derive(Debug, Default)]
@@ -60,14 +60,17 @@ pub(super) fn is_known(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners
         }
     };
     let bounded = namespace.bounds.is_some() || namespace.refused;
-    if !bounded && top.is_some_and(|top| vpas.iter().any(|vpa| targets(vpa, &top))) {
+    // A workload of another kind above the pod is known by references alone, so its VPA may be any of these.
+    if !bounded && vpas.iter().any(|vpa| may_target(vpa, top.as_ref())) {
         missing.bounds.insert(pod.metadata.namespace.clone());
         return false;
     }
     true
 }
 
-fn targets(vpa: &VerticalPodAutoscaler, (kind, name): &(OwnerKind, String)) -> bool {
-    let target = vpa.spec.target_ref.as_ref();
-    target.is_some_and(|target| OwnerKind::named(&target.kind) == Some(*kind) && target.name == *name)
+fn may_target(vpa: &VerticalPodAutoscaler, top: Option<&(OwnerKind, String)>) -> bool {
+    vpa.spec.target_ref.as_ref().is_some_and(|target| {
+        let known = WorkloadKey::from(target).known;
+        known.is_none() || top.is_some_and(|(kind, name)| known == Some(*kind) && target.name == *name)
+    })
 }

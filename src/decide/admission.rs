@@ -1,0 +1,192 @@
+//! Judges a whole pod after every other rule: what the API server refuses, and what would restart a container.
+//!
+//! LimitRanges bound each container and the pod (`PodValidateLimitFunc`, kubernetes `plugin/pkg/admission/limitranger`). A change
+//! that breaks one of their rules is skipped. A note names a rule that is broken already, or that the VPA's policy breaks:
+//! upstream asks for such changes too, and the API server refuses them, because it checks all containers at each resize.
+
+use super::candidate::{Candidate, differ};
+use super::case::Case;
+use super::index::Limits;
+use super::note::Note;
+use crate::model::objects::{LimitRangeItem, Pod};
+use crate::model::{NamedRequirements, PageSize, QosClass, Reason, Requirements, Resource};
+
+impl Case<'_> {
+    /// Why the pod may not be given these amounts. None if it may. `outcome` has the candidates' outcomes, and the pod's own.
+    pub(super) fn forbids(&mut self, outcome: &[NamedRequirements], limits: &Limits<'_>) -> Option<Reason> {
+        let notes = &mut self.decision.notes;
+        if let Some((from, to)) = class_change(self.pod, outcome) {
+            let text = format!("the pod is {from} and would become {to}, which the API refuses");
+            notes.push(Note::new(None, None, text));
+            return Some(Reason::QoSClassChange);
+        }
+        // What a container runs with already is no new harm.
+        let runs = |one: &&Candidate<'_>| one.changes() && one.standing.below_least(PageSize::KIB_4).is_none();
+        for candidate in self.candidates.iter().filter(runs) {
+            if let Some(why) = candidate.outcome.below_least(PageSize::KIB_4) {
+                notes.push(Note::new(Some(&candidate.spec.name), None, why));
+                return Some(Reason::BelowLeast);
+            }
+        }
+        if let Some(Breach { why, is_new }) = breach_of(self.pod, &self.candidates, outcome, limits) {
+            notes.push(Note::new(None, None, why));
+            if is_new {
+                return Some(Reason::LimitRangeExceeded);
+            }
+        }
+        if let Some((resource, to, bound)) = self.pod.exceeded_by(outcome) {
+            let [to, bound] = [to, bound].map(|amount| resource.quantity(amount));
+            let text = format!("containers would have {to} of {resource}, and the pod's own resources allow {bound}");
+            notes.push(Note::new(None, Some(resource), text));
+            return Some(Reason::PodLevelExceeded);
+        }
+        let known = notes.len();
+        notes.extend(restarts(&self.candidates));
+        (notes.len() > known).then_some(Reason::RestartRequired)
+    }
+}
+
+/// A rule of a LimitRange that amounts break.
+struct Breach {
+    why: String,
+    /// The change breaks the rule, and the VPA's policy does not demand it.
+    is_new: bool,
+}
+
+/// The first rule of a LimitRange that these amounts break, a new breach before an old one.
+fn breach_of(
+    pod: &Pod,
+    candidates: &[Candidate<'_>],
+    outcome: &[NamedRequirements],
+    limits: &Limits<'_>,
+) -> Option<Breach> {
+    let find = |name: &str| candidates.iter().find(|one| one.spec.name == name);
+    let standing: Vec<_> = candidates.iter().map(|one| NamedRequirements::new(&one.spec.name, one.standing)).collect();
+    let breaches = limits.items.iter().flat_map(|(range, item)| {
+        let breach = |of: &str, before: &Requirements, after: &Requirements, by_policy: &dyn Fn(Resource) -> bool| {
+            let (resource, what) = broken(item, after)?;
+            let others = limits.items.iter().filter(|(_, other)| contradict(item, other, resource));
+            let contradicted: String = others
+                .map(|(other, _)| format!("; LimitRange {other} contradicts it"))
+                .collect();
+            Some(Breach {
+                why: format!("{of}: {resource} {what} of LimitRange {range} for a {}{contradicted}", item.kind),
+                is_new: broken(item, before).is_none() && !by_policy(resource),
+            })
+        };
+        let of_pod = (item.kind == "Pod").then(|| {
+            let [before, after] = [&standing[..], outcome].map(|amounts| sums(pod, amounts));
+            breach("the pod", &before, &after, &|resource| candidates.iter().any(|one| one.is_pinned(resource)))
+        });
+        let of_container = |name: &str, spec: &Requirements| {
+            let candidate = find(name);
+            let before = candidate.map_or(*spec, |one| one.standing);
+            let after = NamedRequirements::find(outcome, name).unwrap_or(spec);
+            let pinned = |resource| candidate.is_some_and(|one| one.is_pinned(resource));
+            breach(&format!("container {name}"), &before, after, &pinned)
+        };
+        let containers = pod.all_containers().filter(|_| item.kind == "Container");
+        let of_containers = containers.filter_map(|one| of_container(&one.name, &one.resources));
+        of_pod.flatten().into_iter().chain(of_containers).collect::<Vec<_>>()
+    });
+    let mut breaches: Vec<_> = breaches.collect();
+    breaches.sort_by_key(|breach| !breach.is_new);
+    breaches.into_iter().next()
+}
+
+/// The amounts of a whole pod (`podRequests` and `podLimits` there).
+fn sums(pod: &Pod, amounts: &[NamedRequirements]) -> Requirements {
+    let own = pod.pod_level_in(amounts).unwrap_or_default();
+    Requirements {
+        requests: own.requests.or(pod.total(amounts, |has| has.requests.or(has.limits))),
+        limits: own.limits.or(pod.total(amounts, |has| has.limits)),
+    }
+}
+
+/// What a LimitRange's list of bounds refuses about these amounts: the resource, and the rule with the numbers.
+fn broken(item: &LimitRangeItem, has: &Requirements) -> Option<(Resource, String)> {
+    Resource::ALL.into_iter().find_map(|resource| {
+        let quantity = |amount| resource.quantity(amount);
+        let [request, limit] = has.of(resource);
+        let (request, limit) = (request.or(limit), limit.filter(|limit| *limit > 0));
+        let amounts = [("request", request), ("limit", limit)];
+        let min = item.min.get(resource).and_then(|min| {
+            let mut low = amounts.iter().filter_map(|(name, amount)| Some((name, (*amount)?)));
+            match low.find(|(_, amount)| *amount < min) {
+                Some((name, amount)) => Some(format!("{name} {} is below the minimum {}", quantity(amount), quantity(min))),
+                None => request.is_none().then(|| format!("has no request, as the minimum {} needs", quantity(min))),
+            }
+        });
+        let max = item.max.get(resource).and_then(|max| {
+            let mut high = amounts.iter().filter_map(|(name, amount)| Some((name, (*amount)?)));
+            match high.find(|(_, amount)| *amount > max) {
+                Some((name, amount)) => Some(format!("{name} {} is above the maximum {}", quantity(amount), quantity(max))),
+                None => limit.is_none().then(|| format!("has no limit, as the maximum {} needs", quantity(max))),
+            }
+        });
+        let ratio = item.max_ratio.get(resource).and_then(|ratio| match (request.unwrap_or(0), limit) {
+            (0, _) | (_, None) => Some("lacks a request or a limit, as the maxLimitRequestRatio needs".to_owned()),
+            (request, Some(limit)) => {
+                let is_above = u128::from(limit) * 1000 > u128::from(request) * u128::from(ratio);
+                is_above.then(|| {
+                    let (whole, part) = (ratio / 1000, ratio % 1000);
+                    format!(
+                        "limit {} is more than {whole}.{part:03} times the request {}, the maxLimitRequestRatio",
+                        quantity(limit),
+                        quantity(request)
+                    )
+                })
+            }
+        });
+        Some((resource, min.or(max).or(ratio)?))
+    })
+}
+
+/// Whether no amount is within both lists of bounds.
+fn contradict(one: &LimitRangeItem, other: &LimitRangeItem, resource: Resource) -> bool {
+    let above = |low: &LimitRangeItem, high: &LimitRangeItem| {
+        let bounds = low.min.get(resource).zip(high.max.get(resource));
+        bounds.is_some_and(|(min, max)| min > max)
+    };
+    one.kind == other.kind && !std::ptr::eq(one, other) && (above(one, other) || above(other, one))
+}
+
+/// The pod's class and the one that it would get, if they differ. A resize must not change the class (KEP-1287).
+fn class_change(pod: &Pod, outcome: &[NamedRequirements]) -> Option<(QosClass, QosClass)> {
+    // The class follows from the pod's own resources where it has any.
+    let own = pod.spec.resources.is_some();
+    if own && pod.resizable_pod_level().is_none() {
+        return None;
+    }
+    let from = pod.qos_class();
+    let mut to = pod.qos_with(outcome);
+    // A lone limit implies an equal request only until the API server fills in the request. It has done so for every
+    // object that has a class.
+    let init = pod.spec.init_containers.iter().map(|container| &container.resources);
+    let mut after = outcome.iter().map(|named| &named.resources).chain(init);
+    if !own && to == QosClass::Guaranteed && pod.status.qos_class.is_some() && after.any(has_lone_limit) {
+        to = QosClass::Burstable;
+    }
+    (from != to).then_some((from, to))
+}
+
+fn has_lone_limit(has: &Requirements) -> bool {
+    let mut resources = Resource::ALL.into_iter();
+    resources.any(|resource| has.limits.amount(resource) > 0 && has.requests.amount(resource) == 0)
+}
+
+/// The resources whose change would restart their container.
+fn restarts(candidates: &[Candidate<'_>]) -> impl Iterator<Item = Note> {
+    candidates.iter().flat_map(|candidate| {
+        let restarts = move |resource: &Resource| {
+            candidate.moves(*resource)
+                && differ(&candidate.in_force, &candidate.outcome, *resource)
+                && candidate.spec.restarts_for(*resource)
+        };
+        let restarting = Resource::ALL.into_iter().filter(restarts);
+        restarting.map(|resource| {
+            let why = format!("its resizePolicy restarts the container when {resource} changes");
+            candidate.note(resource, format!("{resource} is left as it is: {why}"))
+        })
+    })
+}

@@ -61,22 +61,33 @@ fn breach_of(
     limits: &Limits<'_>,
 ) -> Option<Breach> {
     let find = |name: &str| candidates.iter().find(|one| one.spec.name == name);
-    let standing: Vec<_> = candidates.iter().map(|one| NamedRequirements::new(&one.spec.name, one.standing)).collect();
+    let standing: Vec<_> = candidates
+        .iter()
+        .map(|one| NamedRequirements::new(&one.spec.name, one.standing))
+        .collect();
     let breaches = limits.items.iter().flat_map(|(range, item)| {
         let breach = |of: &str, before: &Requirements, after: &Requirements, by_policy: &dyn Fn(Resource) -> bool| {
             let (resource, what) = broken(item, after)?;
-            let others = limits.items.iter().filter(|(_, other)| contradict(item, other, resource));
+            let others = limits
+                .items
+                .iter()
+                .filter(|(_, other)| contradict(item, other, resource));
             let contradicted: String = others
                 .map(|(other, _)| format!("; LimitRange {other} contradicts it"))
                 .collect();
             Some(Breach {
-                why: format!("{of}: {resource} {what} of LimitRange {range} for a {}{contradicted}", item.kind),
+                why: format!(
+                    "{of}: {resource} {what} of LimitRange {range} for a {}{contradicted}",
+                    item.kind
+                ),
                 is_new: broken(item, before).is_none() && !by_policy(resource),
             })
         };
         let of_pod = (item.kind == "Pod").then(|| {
             let [before, after] = [&standing[..], outcome].map(|amounts| sums(pod, amounts));
-            breach("the pod", &before, &after, &|resource| candidates.iter().any(|one| one.is_pinned(resource)))
+            breach("the pod", &before, &after, &|resource| {
+                candidates.iter().any(|one| one.is_pinned(resource))
+            })
         });
         let of_container = |name: &str, spec: &Requirements| {
             let candidate = find(name);
@@ -113,31 +124,46 @@ fn broken(item: &LimitRangeItem, has: &Requirements) -> Option<(Resource, String
         let min = item.min.get(resource).and_then(|min| {
             let mut low = amounts.iter().filter_map(|(name, amount)| Some((name, (*amount)?)));
             match low.find(|(_, amount)| *amount < min) {
-                Some((name, amount)) => Some(format!("{name} {} is below the minimum {}", quantity(amount), quantity(min))),
-                None => request.is_none().then(|| format!("has no request, as the minimum {} needs", quantity(min))),
+                Some((name, amount)) => Some(format!(
+                    "{name} {} is below the minimum {}",
+                    quantity(amount),
+                    quantity(min)
+                )),
+                None => request
+                    .is_none()
+                    .then(|| format!("has no request, as the minimum {} needs", quantity(min))),
             }
         });
         let max = item.max.get(resource).and_then(|max| {
             let mut high = amounts.iter().filter_map(|(name, amount)| Some((name, (*amount)?)));
             match high.find(|(_, amount)| *amount > max) {
-                Some((name, amount)) => Some(format!("{name} {} is above the maximum {}", quantity(amount), quantity(max))),
-                None => limit.is_none().then(|| format!("has no limit, as the maximum {} needs", quantity(max))),
+                Some((name, amount)) => Some(format!(
+                    "{name} {} is above the maximum {}",
+                    quantity(amount),
+                    quantity(max)
+                )),
+                None => limit
+                    .is_none()
+                    .then(|| format!("has no limit, as the maximum {} needs", quantity(max))),
             }
         });
-        let ratio = item.max_ratio.get(resource).and_then(|ratio| match (request.unwrap_or(0), limit) {
-            (0, _) | (_, None) => Some("lacks a request or a limit, as the maxLimitRequestRatio needs".to_owned()),
-            (request, Some(limit)) => {
-                let is_above = u128::from(limit) * 1000 > u128::from(request) * u128::from(ratio);
-                is_above.then(|| {
-                    let (whole, part) = (ratio / 1000, ratio % 1000);
-                    format!(
-                        "limit {} is more than {whole}.{part:03} times the request {}, the maxLimitRequestRatio",
-                        quantity(limit),
-                        quantity(request)
-                    )
-                })
-            }
-        });
+        let ratio = item
+            .max_ratio
+            .get(resource)
+            .and_then(|ratio| match (request.unwrap_or(0), limit) {
+                (0, _) | (_, None) => Some("lacks a request or a limit, as the maxLimitRequestRatio needs".to_owned()),
+                (request, Some(limit)) => {
+                    let is_above = u128::from(limit) * 1000 > u128::from(request) * u128::from(ratio);
+                    is_above.then(|| {
+                        let (whole, part) = (ratio / 1000, ratio % 1000);
+                        format!(
+                            "limit {} is more than {whole}.{part:03} times the request {}, the maxLimitRequestRatio",
+                            quantity(limit),
+                            quantity(request)
+                        )
+                    })
+                }
+            });
         Some((resource, min.or(max).or(ratio)?))
     })
 }

@@ -139,7 +139,8 @@ impl<'a> Candidate<'a> {
     pub(super) fn is_pinned(&self, resource: Resource) -> bool {
         let bounds = self.policy.map(|policy| [&policy.min_allowed, &policy.max_allowed]);
         let mut bounds = bounds.into_iter().flatten();
-        self.target(resource).is_some_and(|target| bounds.any(|bound| bound.get(resource) == Some(target)))
+        self.target(resource)
+            .is_some_and(|target| bounds.any(|bound| bound.get(resource) == Some(target)))
     }
 
     /// Whether the decision gives a resource a new amount: its target, or the amount from before a boost.

@@ -71,7 +71,9 @@ fn bounds(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> [Bo
     let min = limits.min.get(resource);
     let min = min.map(|min| ratio.request_at(min).map_or(min, |request| request.max(min)));
     let max = limits.max.get(resource).and_then(|max| ratio.request_at(max));
-    let allowed = candidate.policy.map(|policy| [&policy.min_allowed, &policy.max_allowed]);
+    let allowed = candidate
+        .policy
+        .map(|policy| [&policy.min_allowed, &policy.max_allowed]);
     let [min_allowed, max_allowed] = allowed.map_or([None; 2], |lists| lists.map(|list| list.get(resource)));
     let heap = request_for_heap(candidate, ratio, resource);
     // With `RequestsOnly` the limit stays, and bounds the request. If the limit in force differs from the kept

@@ -226,11 +226,7 @@ impl<'a> Case<'a> {
     /// kubelet's static managers have assigned to the pod.
     ///
     /// Errors: the reason why there is no target.
-    fn follow(
-        &mut self,
-        vpa: &'a VerticalPodAutoscaler,
-        chain: &OwnerChain<'_, 'a>,
-    ) -> Result<(), Reason> {
+    fn follow(&mut self, vpa: &'a VerticalPodAutoscaler, chain: &OwnerChain<'_, 'a>) -> Result<(), Reason> {
         let (candidates, notes) = (&mut self.candidates, &mut self.decision.notes);
         let named = recommendations(vpa).iter().map(|one| &one.container_name);
         let unknown = named.filter(|name| self.pod.container(name).is_none());

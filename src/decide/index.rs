@@ -87,7 +87,10 @@ impl<'a> Index<'a> {
         pods: &'v [impl Borrow<Pod>],
     ) -> impl Iterator<Item = &'v VerticalPodAutoscaler> {
         let owned = pods.iter().map(|pod| &pod.borrow().metadata);
-        let workloads = self.namespaces.values().flat_map(|namespace| namespace.workloads.values());
+        let workloads = self
+            .namespaces
+            .values()
+            .flat_map(|namespace| namespace.workloads.values());
         let owners = workloads.filter_map(|workload| Some(&workload.owner?.metadata));
         let referred = owned.chain(owners).filter_map(|metadata| {
             let owner = WorkloadKey::from(controller(metadata)?);
@@ -98,7 +101,9 @@ impl<'a> Index<'a> {
             let namespace = vpa.metadata.namespace.as_str();
             let target = vpa.spec.target_ref.as_ref().map(WorkloadKey::from);
             target.is_some_and(|target| {
-                let owner = self.namespace(namespace).and_then(|known| known.workload(target)?.owner);
+                let owner = self
+                    .namespace(namespace)
+                    .and_then(|known| known.workload(target)?.owner);
                 owner.is_some() || referred.contains(&(namespace, target))
             })
         };

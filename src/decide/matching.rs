@@ -49,7 +49,8 @@ impl<'n, 'a> OwnerChain<'n, 'a> {
             }
             let is_target = || found.is_some_and(|workload| !workload.vpas.is_empty());
             if key.known.is_none() && !is_target() {
-                let chain = chain.ok_or_else(|| format!("no VPA targets the pod's controller {key}, of an unknown kind"))?;
+                let chain =
+                    chain.ok_or_else(|| format!("no VPA targets the pod's controller {key}, of an unknown kind"))?;
                 let unknown_owner = Some(key.to_string());
                 return Ok(Self { unknown_owner, ..chain });
             }
@@ -64,7 +65,9 @@ impl<'n, 'a> OwnerChain<'n, 'a> {
                 selector: owner.and_then(|owner| owner.selector.as_ref()),
                 unknown_owner: None,
             });
-            next = owner.and_then(|owner| controller(&owner.metadata)).map(WorkloadKey::from);
+            next = owner
+                .and_then(|owner| controller(&owner.metadata))
+                .map(WorkloadKey::from);
         }
         chain.ok_or_else(|| "no owner reference of the pod names a controller".to_owned())
     }
@@ -75,7 +78,11 @@ impl<'n, 'a> OwnerChain<'n, 'a> {
     pub(super) fn vpas(&self, pod: &Pod) -> Result<&'n [&'a VerticalPodAutoscaler], String> {
         let vpas = self.workloads.last().map_or(&[][..], |workload| &workload.vpas);
         // Without a VPA the selector does not matter.
-        if vpas.is_empty() || self.selector.is_none_or(|selector| selects(selector, &pod.metadata.labels)) {
+        if vpas.is_empty()
+            || self
+                .selector
+                .is_none_or(|selector| selects(selector, &pod.metadata.labels))
+        {
             return Ok(vpas);
         }
         Err("the workload's selector does not select the pod".to_owned())
@@ -123,7 +130,9 @@ fn scales_on(hpa: &HorizontalPodAutoscaler, container: &str, resource: Resource)
     if metrics.is_empty() || hpa.spec.target_cpu_utilization_percentage.is_some() {
         return resource == Resource::Cpu;
     }
-    let mut sources = metrics.iter().flat_map(|metric| [&metric.resource, &metric.container_resource]);
+    let mut sources = metrics
+        .iter()
+        .flat_map(|metric| [&metric.resource, &metric.container_resource]);
     sources.any(|source| {
         source.as_ref().is_some_and(|source| {
             source.name == resource.name()

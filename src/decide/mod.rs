@@ -123,13 +123,17 @@ impl StaticManagers {
             return None;
         }
         let whole = |cpu: MilliCpu| !cpu.is_zero() && cpu.get().is_multiple_of(1000);
-        let mut limits = pod.all_containers().filter_map(|container| container.resources.limits.cpu);
+        let mut limits = pod
+            .all_containers()
+            .filter_map(|container| container.resources.limits.cpu);
         let (is_static, has_own) = match resource {
             Resource::Cpu => (self.cpu, limits.any(whole)),
             Resource::Memory => (self.memory, true),
         };
         if is_static && has_own {
-            return Some(format!("the kubelet's static {resource} manager has assigned it to the pod"));
+            return Some(format!(
+                "the kubelet's static {resource} manager has assigned it to the pod"
+            ));
         }
         let refuses = match kubelet {
             old if old < KubeletVersion::RESIZES_BY_DEFAULT => false,

@@ -133,7 +133,9 @@ pub(super) fn lower(
         }
         let left = u128::from(max).saturating_sub(fixed);
         for candidate in &mut *candidates {
-            let Some(target) = candidate.target(resource) else { continue };
+            let Some(target) = candidate.target(resource) else {
+                continue;
+            };
             let floor = floor(candidate);
             if target > floor {
                 let to = scale(target, left, shared, u128::div_euclid).max(floor);

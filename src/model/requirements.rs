@@ -122,11 +122,15 @@ impl Requirements {
             let quantity = |amount| resource.quantity(amount);
             if let Some(limit) = limit.filter(|limit| *limit < least_limit) {
                 let (has, least) = (quantity(limit), quantity(least_limit));
-                return Some(format!("{resource} limit {has} is below the least the kernel holds, {least}"));
+                return Some(format!(
+                    "{resource} limit {has} is below the least the kernel holds, {least}"
+                ));
             }
             if let Some(request) = request.filter(|request| (1..least_request).contains(request)) {
                 let (has, least) = (quantity(request), quantity(least_request));
-                return Some(format!("{resource} request {has} is below the least that a process needs, {least}"));
+                return Some(format!(
+                    "{resource} request {has} is below the least that a process needs, {least}"
+                ));
             }
             let (request, limit) = request.zip(limit).filter(|(request, limit)| request > limit)?;
             let (request, limit) = (quantity(request), quantity(limit));

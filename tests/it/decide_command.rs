@@ -177,6 +177,7 @@ fn no_field_of_any_object_brings_a_control_or_invisible_character_to_the_termina
         let notes = pods["pods"][0]["notes"].to_string();
         assert!(pods["pods"][0]["name"] == "web-0", "{notes}");
     }
+}
 
 /// Inputs after public bug reports: the action and the reason, each container's requests and limits, and a word of a note.
 #[test]
@@ -188,7 +189,7 @@ fn reported_cases_are_decided_as_they_should_be() {
             .output()
             .unwrap();
         assert!(output.status.success(), "{name}: {}", stderr(&output));
-        let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
         answer["pods"][0].clone()
     };
     let outcome = |name: &str, reason: &str| {
@@ -196,20 +197,34 @@ fn reported_cases_are_decided_as_they_should_be() {
         assert_eq!(pod["reason"], reason, "{name}: {pod}");
         pod
     };
-    assert_eq!(outcome("rollout", "OutOfBounds")["containers"][0]["requests"]["cpu"], "160m");
+    assert_eq!(
+        outcome("rollout", "OutOfBounds")["containers"][0]["requests"]["cpu"],
+        "160m"
+    );
     assert_eq!(outcome("old-quick-oom", "InRange")["action"], "none");
     let refused = outcome("bound-of-half-a-byte", "BoundUnreadable");
-    assert!(refused["notes"].to_string().contains("maxAllowed.memory: 500m"), "{refused}");
+    assert!(
+        refused["notes"].to_string().contains("maxAllowed.memory: 500m"),
+        "{refused}"
+    );
     let ratio = outcome("limit-request-ratio", "OutOfBounds");
     let requests = &ratio["containers"][0]["requests"];
-    assert_eq!((&requests["cpu"], &requests["memory"]), (&"250m".into(), &"768Mi".into()));
+    assert_eq!(
+        (&requests["cpu"], &requests["memory"]),
+        (&"250m".into(), &"768Mi".into())
+    );
     assert!(ratio["notes"].to_string().contains("maxLimitRequestRatio"), "{ratio}");
     let level = outcome("pod-level-init", "OutOfBounds");
-    assert_eq!(level["resources"]["requests"]["memory"], "1100Mi", "the sidecar and the init container: {level}");
+    assert_eq!(
+        level["resources"]["requests"]["memory"], "1100Mi",
+        "the sidecar and the init container: {level}"
+    );
     let maximum = outcome("pod-maximum", "RequestMissing");
     let limits = maximum["containers"].as_array().unwrap().iter();
     let limits = limits.map(|container| container["limits"]["memory"].as_str().unwrap());
-    let limits: Vec<u64> = limits.map(|limit| limit.parse::<vscaled::model::Bytes>().unwrap().get()).collect();
+    let limits: Vec<u64> = limits
+        .map(|limit| limit.parse::<vscaled::model::Bytes>().unwrap().get())
+        .collect();
     let (sum, max) = (limits.iter().sum::<u64>(), 115_u64 << 30);
     assert!(sum <= max && sum > max - 4096, "{limits:?}: {sum} of {max}");
 }

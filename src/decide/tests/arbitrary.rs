@@ -62,8 +62,8 @@ fn policy() -> impl Strategy<Value = ContainerPolicy> {
         |(name, (min_allowed, max_allowed), values, mode)| ContainerPolicy {
             container_name: name.to_owned(),
             mode: mode.map(str::to_owned),
-            min_allowed,
-            max_allowed,
+            min_allowed: min_allowed.into(),
+            max_allowed: max_allowed.into(),
             controlled_resources: None,
             controlled_values: values,
             startup_boost: None,
@@ -91,6 +91,7 @@ fn limit_range() -> impl Strategy<Value = LimitRange> {
         range.spec.limits = items
             .into_iter()
             .map(|(kind, min, max, default)| LimitRangeItem {
+                max_ratio: crate::model::objects::Ratios::default(),
                 kind: kind.to_owned(),
                 min,
                 max,
@@ -228,8 +229,8 @@ pub(super) fn anything() -> impl Strategy<Value = NodeView> {
     let text = select(&["", "a", "a, b", ", ", "true", "x, \u{0}"][..]);
     let policy =
         (policy(), list(absurd()), list(absurd())).prop_map(|(policy, min_allowed, max_allowed)| ContainerPolicy {
-            min_allowed,
-            max_allowed,
+            min_allowed: min_allowed.into(),
+            max_allowed: max_allowed.into(),
             ..policy
         });
     let said = (recommendation(), list(absurd()), list(absurd()), list(absurd())).prop_map(
@@ -271,6 +272,7 @@ pub(super) fn anything() -> impl Strategy<Value = NodeView> {
             .spec
             .limits
             .extend(items.into_iter().map(|(kind, min, max, default)| LimitRangeItem {
+                max_ratio: crate::model::objects::Ratios::default(),
                 kind: kind.to_owned(),
                 min,
                 max,

@@ -95,6 +95,10 @@ fn what_the_kubelets_policy_refuses_takes_nothing_else_along() {
             Action::Resize => Ok([cpu(&decision, "app"), memory(&decision, "app")]),
             _ => Err(decision.reason),
         };
-        assert_eq!(found, wanted.map(|amounts| amounts.map(str::to_owned)), "{managers:?} {kubelet}");
+        assert_eq!(
+            found,
+            wanted.map(|amounts| amounts.map(str::to_owned)),
+            "{managers:?} {kubelet}"
+        );
     }
 }

@@ -67,7 +67,11 @@ fn a_workload_below_an_owner_of_unknown_kind_is_the_topmost() {
     view.owners[0].metadata.owner_references = vec![owned_by("Website", "web")];
     let decision = decide_one(&view);
     assert_eq!(decision.action(), Action::Resize);
-    assert!(notes(&decision)[0].starts_with("Website web owns the workload"), "{:?}", notes(&decision));
+    assert!(
+        notes(&decision)[0].starts_with("Website web owns the workload"),
+        "{:?}",
+        notes(&decision)
+    );
 }
 
 /// A VPA of this target.
@@ -95,7 +99,10 @@ fn a_workload_of_any_kind_is_found_by_the_references_to_it() {
             false => view.owners[0].metadata.owner_references = references,
         }
         let decision = decide_one(&view);
-        assert_eq!((decision.action(), decision.vpa.as_deref()), (Action::Resize, Some("custom")));
+        assert_eq!(
+            (decision.action(), decision.vpa.as_deref()),
+            (Action::Resize, Some("custom"))
+        );
         assert_eq!((&*decision.workload.kind, &*decision.workload.name), ("Rollout", "web"));
         assert_eq!(index(&view).without_target(&view.vpas, &view.pods).count(), 0);
         view.vpas = vec![targeting(&view, "example.com/v1", "Rollout")];
@@ -110,7 +117,11 @@ fn a_custom_kind_that_has_a_known_name_is_another_kind() {
     let mut owner = owned_by("StatefulSet", "web");
     owner.api_version = "apps.kruise.io/v1beta1".to_owned();
     pod_of(&mut view).metadata.owner_references = vec![owner];
-    assert_eq!(decide_one(&view).reason, Reason::NoVpa, "the VPA is that of the other StatefulSet");
+    assert_eq!(
+        decide_one(&view).reason,
+        Reason::NoVpa,
+        "the VPA is that of the other StatefulSet"
+    );
     view.vpas = vec![targeting(&view, "apps.kruise.io/v1beta1", "StatefulSet")];
     assert_eq!(decide_one(&view).action(), Action::Resize);
 }

@@ -154,8 +154,14 @@ fn resized_with(ranges: &[&str]) -> NodeView {
 #[test]
 fn a_change_that_the_api_server_refuses_is_skipped_and_the_rule_is_named() {
     for (ranges, words) in [
-        (&["{type: Pod, min: {memory: 50Mi}, maxLimitRequestRatio: {memory: 2}}"][..], ""),
-        (&["{type: Pod, max: {cpu: 10}, maxLimitRequestRatio: {memory: 3}}"][..], ""),
+        (
+            &["{type: Pod, min: {memory: 50Mi}, maxLimitRequestRatio: {memory: 2}}"][..],
+            "",
+        ),
+        (
+            &["{type: Pod, max: {cpu: 10}, maxLimitRequestRatio: {memory: 3}}"][..],
+            "",
+        ),
         (
             &["{type: Container, min: {cpu: 2}}", "{type: Container, max: {cpu: 1}}"][..],
             "cpu limit 2 is above the maximum 1 of LimitRange range-1 for a Container; LimitRange range-0 contradicts it",
@@ -164,7 +170,11 @@ fn a_change_that_the_api_server_refuses_is_skipped_and_the_rule_is_named() {
         let decision = decide_one(&resized_with(ranges));
         let notes = notes(&decision).join("; ");
         if words.is_empty() {
-            assert_eq!(decision.reason, Reason::OutOfBounds, "the rule is broken already, or holds: {notes}");
+            assert_eq!(
+                decision.reason,
+                Reason::OutOfBounds,
+                "the rule is broken already, or holds: {notes}"
+            );
         } else {
             assert_eq!(decision.reason, Reason::LimitRangeExceeded, "{notes}");
             assert!(notes.contains(words), "{notes}");
@@ -183,8 +193,13 @@ fn a_ratio_of_limit_to_request_is_kept_by_the_limit_or_by_the_request() {
     let mut view = resized_with(ratio);
     let policy = r#"{"containerPolicies": [{"containerName": "*", "controlledValues": "RequestsOnly"}]}"#;
     view.vpas[0].spec.resource_policy = Some(serde_json::from_str(policy).unwrap());
-    view.vpas[0].status.recommendation.as_mut().unwrap().container_recommendations[0].target =
-        serde_json::from_str(r#"{"cpu": "10m", "memory": "10Mi"}"#).unwrap();
+    view.vpas[0]
+        .status
+        .recommendation
+        .as_mut()
+        .unwrap()
+        .container_recommendations[0]
+        .target = serde_json::from_str(r#"{"cpu": "10m", "memory": "10Mi"}"#).unwrap();
     let decision = decide_one(&view);
     assert_eq!(
         (cpu(&decision, "app"), memory(&decision, "app")),

@@ -153,7 +153,10 @@ fn no_container_is_given_less_than_it_can_run_with() {
         assert_eq!(decision.reason, Reason::BelowLeast, "{bounds}");
         assert!(notes(&decision).last().unwrap().contains("below the least"));
     }
-    assert_eq!(with(r#""maxAllowed": {"memory": "4Ki", "cpu": "4m"}"#).action(), Action::Resize);
+    assert_eq!(
+        with(r#""maxAllowed": {"memory": "4Ki", "cpu": "4m"}"#).action(),
+        Action::Resize
+    );
 }
 
 #[test]

@@ -181,7 +181,10 @@ impl std::ops::Deref for AllowedAmounts {
 
 impl From<ResourceList> for AllowedAmounts {
     fn from(amounts: ResourceList) -> Self {
-        Self { amounts, fraction: None }
+        Self {
+            amounts,
+            fraction: None,
+        }
     }
 }
 

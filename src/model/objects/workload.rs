@@ -52,7 +52,12 @@ impl<'a> WorkloadKey<'a> {
     fn new(api_version: &'a str, kind: &'a str, name: &'a str) -> Self {
         let known = OwnerKind::of(api_version, kind);
         let group = if known.is_some() { "" } else { group_of(api_version) };
-        Self { known, group, kind, name }
+        Self {
+            known,
+            group,
+            kind,
+            name,
+        }
     }
 
     /// Whether this is a Node, which owns the copies of its static pods.

@@ -173,12 +173,17 @@ impl<'a> Case<'a> {
         let mut active = vpas.iter().filter(|vpa| self.options.acts_on(vpa));
         let first = active.next();
         let vpa = *first.or_else(|| vpas.first()).ok_or(Reason::NoVpa)?;
-        notes.extend(active.map(|VerticalPodAutoscaler { metadata, .. }| {
-            let name = &metadata.name;
-            let text =
-                format!("VerticalPodAutoscaler {name} targets the workload too, but is younger or later by name");
-            Note::new(None, None, text)
-        }));
+        if let Some(next) = active.next() {
+            let more = match active.count() {
+                0 => String::new(),
+                more => format!(", and so do {more} more"),
+            };
+            let name = &next.metadata.name;
+            let text = format!(
+                "VerticalPodAutoscaler {name} targets the workload too, but is younger or later by name{more}"
+            );
+            notes.push(Note::new(None, None, text));
+        }
         notes.extend(chain.unknown_owner.iter().map(|owner| {
             let text = format!(
                 "{owner} owns the workload, and vscaled does not read its kind: if it can be scaled, upstream follows only a \

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use super::matching::controller;
 use crate::model::ResourceList;
 use crate::model::objects::{
-    HorizontalPodAutoscaler, LimitRange, LimitRangeItem, ObjectMeta, Owner, Pod, Ratios, VerticalPodAutoscaler,
+    HorizontalPodAutoscaler, LimitRange, LimitRangeItem, ObjectMeta, Owner, Pod, Ratios, Shared, VerticalPodAutoscaler,
     WorkloadKey,
 };
 
@@ -37,10 +37,10 @@ pub(super) struct Workload<'a> {
 impl<'a> Index<'a> {
     /// Of two workloads of one kind and name, the last counts.
     pub fn new(
-        owners: &'a [Owner],
-        vpas: &'a [VerticalPodAutoscaler],
-        limit_ranges: &'a [LimitRange],
-        hpas: &'a [HorizontalPodAutoscaler],
+        owners: &'a [Shared<Owner>],
+        vpas: &'a [Shared<VerticalPodAutoscaler>],
+        limit_ranges: &'a [Shared<LimitRange>],
+        hpas: &'a [Shared<HorizontalPodAutoscaler>],
     ) -> Self {
         let mut index = Self::default();
         for owner in owners {
@@ -83,7 +83,7 @@ impl<'a> Index<'a> {
     /// This is meaningful only for a complete set of objects, such as a file: a node does not know every workload.
     pub fn without_target<'v>(
         &self,
-        vpas: &'v [VerticalPodAutoscaler],
+        vpas: &'v [Shared<VerticalPodAutoscaler>],
         pods: &'v [impl Borrow<Pod>],
     ) -> impl Iterator<Item = &'v VerticalPodAutoscaler> {
         let owned = pods.iter().map(|pod| &pod.borrow().metadata);
@@ -107,7 +107,7 @@ impl<'a> Index<'a> {
                 owner.is_some() || referred.contains(&(namespace, target))
             })
         };
-        let idle: Vec<_> = vpas.iter().filter(|vpa| !is_there(vpa)).collect();
+        let idle: Vec<_> = vpas.iter().map(|vpa| &**vpa).filter(|vpa| !is_there(vpa)).collect();
         idle.into_iter()
     }
 }

@@ -14,8 +14,7 @@ use std::collections::BTreeMap;
 use super::index::{Namespace, Workload};
 use crate::model::Resource;
 use crate::model::objects::{
-    HorizontalPodAutoscaler, LabelSelector, ObjectMeta, OwnerReference, Pod, SelectorRequirement, TargetRef,
-    VerticalPodAutoscaler, WorkloadKey,
+    HorizontalPodAutoscaler, LabelSelector, ObjectMeta, OwnerReference, Pod, TargetRef, VerticalPodAutoscaler, WorkloadKey,
 };
 
 /// The workloads above a pod.
@@ -148,25 +147,13 @@ fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool 
     let mut equal = selector.match_labels.iter();
     let mut requirements = selector.match_expressions.iter();
     equal.all(|(key, value)| labels.get(key) == Some(value))
-        && requirements.all(|requirement| holds(requirement, labels))
-}
-
-fn holds(requirement: &SelectorRequirement, labels: &BTreeMap<String, String>) -> bool {
-    let values = &requirement.values;
-    let label = labels.get(&requirement.key);
-    match requirement.operator.as_str() {
-        "In" => label.is_some_and(|label| values.contains(label)),
-        // An absent label is in no set. An empty set is malformed.
-        "NotIn" => !values.is_empty() && label.is_none_or(|label| !values.contains(label)),
-        "Exists" => values.is_empty() && label.is_some(),
-        "DoesNotExist" => values.is_empty() && label.is_none(),
-        _ => false,
-    }
+        && requirements.all(|requirement| requirement.holds(labels.get(&requirement.key)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::objects::SelectorRequirement;
 
     fn requirement(operator: &str, values: &[&str]) -> SelectorRequirement {
         SelectorRequirement {

@@ -33,6 +33,9 @@ const DEADLINE: Duration = Duration::from_secs(30);
 /// nodes at the same moment.
 pub(super) const CALLS_AT_ONCE: usize = 10;
 
+/// Lists under way at once, also those at the beginning of a watch. Each may hold an object of the largest size.
+const LISTS_AT_ONCE: usize = 8;
+
 /// The longest `Retry-After` that the client believes.
 const LONGEST_WAIT: Duration = Duration::from_secs(60 * 60);
 
@@ -68,6 +71,7 @@ struct WatchConnection {
 pub struct ApiClient {
     calls: kube::Client,
     permits: Arc<Semaphore>,
+    pub(super) lists: Arc<Semaphore>,
     watches: Arc<[Arc<WatchConnection>]>,
     deadline: Duration,
     pub(super) metrics: ApiMetrics,
@@ -93,6 +97,7 @@ impl ApiClient {
         Self {
             calls,
             permits: Arc::new(Semaphore::new(CALLS_AT_ONCE)),
+            lists: Arc::new(Semaphore::new(LISTS_AT_ONCE)),
             watches: watches.into_iter().map(unused).collect(),
             deadline: DEADLINE,
             metrics,

@@ -17,6 +17,7 @@ mod follow;
 #[path = "../../fuzz/inputs/kubernetes.rs"]
 pub(crate) mod fuzz;
 mod health;
+mod kept;
 pub mod metrics;
 mod object;
 mod patch;
@@ -25,7 +26,8 @@ mod splitter;
 pub use call::{Call, Kind, Verb};
 pub use client::ApiClient;
 pub use error::{ApiError, Problem, Status};
-pub use follow::{Followed, Follower, Timing, follow, follow_kubelet, kubelet_proto};
+pub use follow::{Followed, Follower, LocalWorkloads, Timing, follow, follow_kubelet, kubelet_proto};
 pub use health::ApiHealth;
-pub use object::{Object, Share, strip_nulls};
+pub use kept::{KeptObject, ObjectMemory, reduce};
+pub use object::{Object, strip_nulls};
 pub use patch::{Annotations, ApiResizer};

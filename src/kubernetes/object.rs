@@ -3,62 +3,32 @@
 use std::fmt;
 
 use serde::de::{DeserializeOwned, DeserializeSeed, IgnoredAny, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 
 use super::call::Kind;
-use super::splitter::{LARGEST_OBJECT, LEFT_OUT, LONGEST_STRING};
-use crate::model::objects::ObjectMeta;
+use super::kept::{KeptObject, reduce, shortened};
+use super::splitter::LARGEST_OBJECT;
+use crate::model::objects::{ObjectMeta, TargetRef};
 
 /// A kind of object that can be followed.
-pub trait Object: DeserializeOwned + Serialize + PartialEq + Default + Send + Sync + 'static {
+pub trait Object: KeptObject + DeserializeOwned + PartialEq + Send + Sync + 'static {
     /// The group, versions and plural name at the API server, newest version first.
     const KINDS: &'static [Kind];
 
-    /// Whether `resourceVersion` is kept, because records cite it. Every write of the object is then a change of its state.
-    const IS_CITED: bool = false;
+    /// The memory for all objects of the kind on this node, in bytes.
+    const MEMORY: u64;
 
     /// The kind's plural name, which is the same in all versions.
     fn plural() -> &'static str {
         Self::KINDS.first().map_or("", |kind| kind.plural)
     }
 
-    fn metadata_mut(&mut self) -> &mut ObjectMeta;
-
-    /// Checks the object, and frees memory that it does not use.
-    ///
-    /// Errors: the field and the reason why the object cannot be used.
-    fn finish(&mut self) -> Result<(), String> {
-        Ok(())
-    }
-
-    const KEEPS_LABELS: bool = false;
-
-    /// The bounds for the objects of one namespace.
-    const SHARE: Share;
-
-    /// Whether the agent reads an annotation. Others are dropped.
-    fn reads(&self, _annotation: &str) -> bool {
-        false
+    /// The workload whose pods the object is about. Without one, it is about all pods of its namespace.
+    fn target(&self) -> Option<&TargetRef> {
+        None
     }
 }
-
-/// Bounds for the objects of one kind in one namespace, so that a tenant cannot fill the agent's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Share {
-    pub objects: usize,
-    /// The total size of the kept objects, in bytes of JSON.
-    pub bytes: usize,
-}
-
-/// The largest size of a kept object, in bytes of JSON.
-pub(super) const LARGEST_KEPT: usize = 64 << 10;
-
-/// The largest size of one object's labels, in bytes.
-const LARGEST_LABELS: usize = 16 << 10;
-
-/// The longest complaint, in bytes. Longer ones quote a long value.
-const LONGEST_COMPLAINT: usize = 400;
 
 /// The longest name of an object, in bytes (RFC 1123 subdomain).
 const LONGEST_NAME: usize = 253;
@@ -91,22 +61,16 @@ impl<T: Object> Decoded<T> {
             }
             Err(why) => return Self::unusable(text, why),
         };
-        let left_out = keep_what_is_read(&mut object);
         let metadata = object.metadata_mut();
         let (key, resource_version) = (metadata.full_name(), metadata.resource_version.clone());
-        if !T::IS_CITED {
-            metadata.resource_version = String::new();
-        }
-        let object = object.finish().and_then(|()| match size(&object) {
-            size @ ..=LARGEST_KEPT => Ok((object, size)),
-            size => Err(format!(
-                "what is read of it takes {size} bytes; at most {LARGEST_KEPT} are kept"
-            )),
-        });
+        let (object, left_out) = match reduce(&mut object) {
+            Ok((size, left_out)) => (Ok((object, size)), left_out),
+            Err(why) => (Err(why), None),
+        };
         Self {
             key,
             resource_version,
-            object: object.map_err(shortened),
+            object,
             left_out,
         }
     }
@@ -175,46 +139,6 @@ impl<'de> Visitor<'de> for Identity<'_> {
     }
 }
 
-/// Drops annotations and labels that the agent does not read. Returns the names of those that are too long to keep.
-fn keep_what_is_read<T: Object>(object: &mut T) -> Option<String> {
-    let mut complaints = Vec::new();
-    let mut annotations = std::mem::take(&mut object.metadata_mut().annotations);
-    annotations.retain(|name, value| {
-        let is_read = object.reads(name);
-        if is_read && value == LEFT_OUT {
-            complaints.push(format!(
-                "metadata.annotations[{name}]: longer than {LONGEST_STRING} bytes; it counts as absent"
-            ));
-        }
-        is_read && value != LEFT_OUT
-    });
-    let metadata = object.metadata_mut();
-    metadata.annotations = annotations;
-    let labels = metadata.labels.iter().map(|(name, value)| name.len() + value.len());
-    let labels: usize = labels.sum();
-    if T::KEEPS_LABELS && labels > LARGEST_LABELS {
-        complaints.push(format!(
-            "metadata.labels: {labels} bytes; at most {LARGEST_LABELS} are read, so it counts as without labels"
-        ));
-    }
-    if !T::KEEPS_LABELS || labels > LARGEST_LABELS {
-        metadata.labels.clear();
-    }
-    (!complaints.is_empty()).then(|| complaints.join(", "))
-}
-
-fn shortened(complaint: String) -> String {
-    if complaint.len() <= LONGEST_COMPLAINT {
-        return complaint;
-    }
-    complaint.chars().take(LONGEST_COMPLAINT).chain(['…']).collect()
-}
-
-/// The size of an object in bytes of JSON. An object that cannot be serialized counts as too large.
-fn size<T: Serialize>(object: &T) -> usize {
-    serde_json::to_vec(object).map_or(usize::MAX, |text| text.len())
-}
-
 /// The slow way, for objects with explicit nulls, and for an error with a path.
 fn decode_leniently<T: Object>(text: &str) -> Result<T, String> {
     let mut value: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
@@ -236,6 +160,7 @@ pub fn strip_nulls(value: &mut Value) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::splitter::LEFT_OUT;
     use super::*;
     use crate::model::objects::{Pod, VerticalPodAutoscaler};
 

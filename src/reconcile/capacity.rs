@@ -1,16 +1,25 @@
-//! The node's capacity: the requests of its pods, and whether the node has room for more. Pure, and
-//! the only place for this.
+//! The node's capacity: the requests of its pods, and whether the node has room for more; and the quotas of the pods'
+//! namespaces. Pure, and the only place for this.
 //!
 //! A recommendation is checked before it comes into force, an operator's override before it is set, and a pass
-//! before it patches the spec. Refusals have the numbers. How much memory is free at a moment is another
+//! before it patches the spec. Refusals have the numbers. The API server holds quotas where the agent patches a spec; here they
+//! are held where it does not. How much memory is free at a moment is another
 //! question, which the guard answers.
 
-use crate::decide::StaticManagers;
-use crate::model::objects::{Node as NodeObject, Pod};
-use crate::model::{AskWhenFull, KubeletVersion, NamedRequirements, PageSize, Resource, ResourceList};
-use crate::plan::{Capacity, NoRoom, NodeRequests, Room, larger, pod_requests, resize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::desired::{Recommended, limit_in};
+use crate::decide::StaticManagers;
+use crate::guard::GuardedPod;
+use crate::model::objects::{Node as NodeObject, Pod, QuotaAmounts, ResourceQuota, Shared};
+use crate::model::{
+    AskWhenFull, Bytes, KubeletVersion, MilliCpu, NamedRequirements, PageSize, Resource, ResourceList,
+};
+use crate::plan::{
+    Capacity, NoRoom, NodeRequests, Room, beyond_spec, check_quota, larger, limits_left, pod_requests, resize, sum,
+};
+
+use super::desired::{DesiredState, Recommended, limit_in};
 use super::overrides::{Override, check_assigned};
 use super::pod::PodState;
 
@@ -31,6 +40,12 @@ pub(crate) struct NodeCapacity {
     pub(crate) page: PageSize,
     /// Whether a pod has come to request less since this value was made.
     pub(crate) freed: bool,
+    /// The quotas of the pods' namespaces, and the namespaces whose quotas are not known yet.
+    quotas: (Vec<Shared<ResourceQuota>>, BTreeSet<String>),
+    /// The pods that get more than their spec, with the amounts beyond it, by namespace and name.
+    beyond_specs: BTreeMap<String, (Arc<Pod>, QuotaAmounts)>,
+    /// The number of containers, by namespace.
+    containers: BTreeMap<String, u64>,
 }
 
 impl NodeCapacity {
@@ -51,12 +66,114 @@ impl NodeCapacity {
             managers: StaticManagers::default(),
             page: PageSize::KIB_4,
             freed: false,
+            quotas: Default::default(),
+            beyond_specs: BTreeMap::new(),
+            containers: BTreeMap::new(),
         };
-        capacity.requested = pods
-            .filter(|state| !has_ended(&state.pod))
-            .map(|state| (priority(state), capacity.requests_of(state)))
-            .collect();
+        let mut requested = Vec::new();
+        for state in pods.filter(|state| !has_ended(&state.pod)) {
+            capacity.note_beyond_spec(state);
+            let namespace = state.pod.metadata.namespace.clone();
+            *capacity.containers.entry(namespace).or_default() += state.pod.running_containers().count() as u64;
+            requested.push((priority(state), capacity.requests_of(state)));
+        }
+        capacity.requested = requested.into_iter().collect();
         capacity
+    }
+
+    /// The same with these quotas, and with the namespaces whose quotas are not known yet.
+    #[must_use]
+    pub(crate) fn within(mut self, quotas: &[Shared<ResourceQuota>], awaited: &BTreeSet<String>) -> Self {
+        self.quotas = (quotas.to_vec(), awaited.clone());
+        self
+    }
+
+    /// The amounts that a pod gets beyond its spec without the API server's consent.
+    fn beyond_spec(&self, pod: &Pod, desired: &DesiredState) -> QuotaAmounts {
+        let is_direct = !(self.patches && resize::supports_in_place_resize(pod));
+        let targets = desired.targets(pod).filter(|_| is_direct && !has_ended(pod));
+        targets.map(|targets| beyond_spec(pod, &targets)).unwrap_or_default()
+    }
+
+    fn note_beyond_spec(&mut self, state: &PodState) {
+        let beyond = self.beyond_spec(&state.pod, &state.desired);
+        let key = state.pod.full_name();
+        if [beyond.requests, beyond.limits].iter().any(|list| !list.nonzero().is_empty()) {
+            self.beyond_specs.insert(key, (Arc::clone(&state.pod), beyond));
+        } else {
+            self.beyond_specs.remove(&key);
+        }
+    }
+
+    /// The quotas that count a pod, each with what the other pods of this node get beyond their specs.
+    fn quotas_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = (&'a ResourceQuota, QuotaAmounts)> {
+        let namespace = &pod.metadata.namespace;
+        let counting = self.quotas.0.iter().map(|quota| &**quota);
+        let counting = counting.filter(move |quota| quota.metadata.namespace == *namespace && quota.counts(pod));
+        let others = self.beyond_specs.values();
+        let others = move |quota: &ResourceQuota| {
+            let counted = others.clone().filter(|(other, _)| {
+                let is_other = other.metadata.name != pod.metadata.name;
+                is_other && other.metadata.namespace == *namespace && quota.counts(other)
+            });
+            let (requests, limits): (Vec<_>, Vec<_>) = counted.map(|(_, one)| (one.requests, one.limits)).unzip();
+            QuotaAmounts {
+                requests: sum(requests.iter()),
+                limits: sum(limits.iter()),
+            }
+        };
+        counting.map(move |quota| (quota, others(quota)))
+    }
+
+    /// Refuses amounts beyond the pod's spec that a quota of its namespace does not allow.
+    ///
+    /// Errors: a sentence with the quota and the numbers.
+    fn check_quotas(&self, state: &PodState, wanted: &DesiredState) -> Result<(), String> {
+        let pod = &state.pod;
+        let (before, after) = (self.beyond_spec(pod, &state.desired), self.beyond_spec(pod, wanted));
+        let grows = |of: fn(&QuotaAmounts) -> ResourceList| {
+            let mut all = Resource::ALL.into_iter();
+            all.any(|resource| of(&after).amount(resource) > of(&before).amount(resource))
+        };
+        if !grows(|amounts| amounts.requests) && !grows(|amounts| amounts.limits) {
+            return Ok(());
+        }
+        let namespace = &pod.metadata.namespace;
+        if self.quotas.1.contains(namespace) {
+            return Err(format!("the quotas of namespace {namespace} are not known yet"));
+        }
+        let mut quotas = self.quotas_of(pod);
+        quotas.try_for_each(|(quota, others)| check_quota(quota, before, after, others).map_err(|over| over.to_string()))
+    }
+
+    /// Lowers how far the guard may grow a pod's limits to what the quotas of its namespace leave. What they leave is divided
+    /// equally among the containers of the namespace on this node, so that several may grow at the same moment.
+    pub(crate) fn bound_growth(&self, state: &PodState, guarded: &mut GuardedPod) {
+        let (pod, namespace) = (&state.pod, &state.pod.metadata.namespace);
+        if self.patches && resize::supports_in_place_resize(pod) {
+            return;
+        }
+        let own = self.beyond_spec(pod, &state.desired).limits;
+        let left = self.quotas_of(pod).map(|(quota, others)| {
+            let limits = sum([own, others.limits].iter());
+            let requests = ResourceList::default();
+            limits_left(quota, QuotaAmounts { requests, limits })
+        });
+        let nothing = self.quotas.1.contains(namespace).then(|| ResourceList::from_fn(|_| Some(0)));
+        let least = left.chain(nothing).reduce(|one, other| one.combine(other, u64::min));
+        let Some(least) = least else { return };
+        let containers = self.containers.get(namespace).copied().unwrap_or(1).max(1);
+        for terms in &mut guarded.containers {
+            let highest = |resource| {
+                let limit = limit_in(&guarded.growable.targets, &terms.container, resource)?;
+                Some(limit.saturating_add(least.get(resource)? / containers))
+            };
+            let (memory, cpu) = (highest(Resource::Memory), highest(Resource::Cpu));
+            terms.memory = terms.memory.map(|most| memory.map_or(most, |highest| most.min(Bytes::new(highest))));
+            if let (Some(terms), Some(highest)) = (&mut terms.cpu, cpu) {
+                terms.ceiling = terms.ceiling.min(MilliCpu::new(highest));
+            }
+        }
     }
 
     /// The requests of a pod. A pod that has ended requests nothing.
@@ -77,19 +194,25 @@ impl NodeCapacity {
         }
     }
 
-    /// Refuses a recommendation with which the pod would request more than the node has left. Where the kubelet resizes
-    /// in place, the pass checks this before the patch, and the kubelet after it.
+    /// Refuses a recommendation with which the pod would request more than the node has left, or get more than a quota of its
+    /// namespace allows. Where the kubelet resizes in place, the pass checks the former before the patch, and the kubelet and
+    /// the API server check both.
     ///
-    /// Errors: [`NoRoom`] with the numbers.
-    pub(crate) fn admit(&self, state: &PodState, recommended: &Recommended) -> Result<(), NoRoom> {
-        let (pod, Some(capacity)) = (&state.pod, self.declared) else {
-            return Ok(());
-        };
-        if self.patches && resize::supports_in_place_resize(pod) {
+    /// Errors: a sentence with the numbers.
+    pub(crate) fn admit(&self, state: &PodState, recommended: &Recommended) -> Result<(), String> {
+        if self.patches && resize::supports_in_place_resize(&state.pod) {
             return Ok(());
         }
         let mut desired = state.desired.clone();
         desired.recommended = Some(recommended.clone());
+        self.check_quotas(state, &desired)?;
+        self.check_room(state, &desired).map_err(|full| full.to_string())
+    }
+
+    fn check_room(&self, state: &PodState, desired: &DesiredState) -> Result<(), NoRoom> {
+        let (pod, Some(capacity)) = (&state.pod, self.declared) else {
+            return Ok(());
+        };
         let before = self.requests_of(state);
         let after = pod_requests(pod, &desired.targets(pod).unwrap_or_default(), self.kubelet);
         let others = self.requested.others(before);
@@ -102,6 +225,7 @@ impl NodeCapacity {
         let is_freed = |resource: &Resource| after.amount(*resource) < before.amount(*resource);
         self.freed |= Resource::ALL.iter().any(is_freed);
         self.requested.change(priority(state), before, after);
+        self.note_beyond_spec(state);
     }
 
     /// The room for a pod whose spec is to be patched with `targets`, which count as requested from now on; and the
@@ -117,7 +241,8 @@ impl NodeCapacity {
         (room, self.requested.yields(priority(state), own, self.ask_when_full))
     }
 
-    /// Sets an override, unless the pod cannot run with it or the node has no room. Nothing changes then.
+    /// Sets an override, unless the pod cannot run with it, the node has no room, or a quota does not allow it. Nothing changes
+    /// then.
     ///
     /// Errors: a sentence with the numbers.
     pub(crate) fn set_override(&self, state: &mut PodState, values: Override) -> Result<(), String> {
@@ -134,6 +259,7 @@ impl NodeCapacity {
         };
         let requests = [requests, pod_requests(pod, &after, self.kubelet)];
         check(room, requests, [&before, &after])?;
+        self.check_quotas(state, &wanted)?;
         state.desired = wanted;
         Ok(())
     }
@@ -193,5 +319,7 @@ fn readable(resource: Resource, amount: u64) -> String {
     }
 }
 
+#[cfg(test)]
+mod quota_tests;
 #[cfg(test)]
 mod tests;

@@ -343,7 +343,12 @@ impl Controller {
             return;
         }
         let (config, kubelet, now) = (&self.config, self.node.kubelet(), Timestamp::now());
-        let guarded = |state: &PodState| state.guarded(self.hooks_forbidden_by(state).is_none(), now);
+        let capacity = self.capacity();
+        let guarded = |state: &PodState| {
+            let mut guarded = state.guarded(self.hooks_forbidden_by(state).is_none(), now)?;
+            capacity.bound_growth(state, &mut guarded);
+            Some(guarded)
+        };
         let pods = self.pods.values().filter(|_| config.guard && !config.observe_only);
         // If the size of the memory is unknown, its parts are zero, and the guard gives nothing.
         let memory = self.node.machine.memory.unwrap_or_default();

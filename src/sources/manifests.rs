@@ -2,9 +2,9 @@
 //!
 //! A text holds one or more documents; `List` kinds are unfolded, and nulls count as absent, as in the API server. Unused
 //! kinds are skipped with a warning. Any other unusable object is an error with the origin of the text, the document and
-//! the field, and then nothing of the text is used.
+//! the field, and then nothing of the text is used. What is kept of an object is what the API server's objects are reduced to.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -12,16 +12,20 @@ use serde_json::Value;
 use super::NodeView;
 use super::validate::{check_names, check_pod, check_vpa};
 use super::workload::{self, Workload};
-use crate::kubernetes::strip_nulls;
-use crate::model::objects::OwnerKind;
+use crate::kubernetes::{KeptObject, ObjectMemory, reduce, strip_nulls};
+use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, OwnerKind, ResourceQuota};
 
 /// The objects of a text.
 #[derive(Debug, Default)]
 pub struct Manifests {
     /// The objects that the agent uses.
     pub view: NodeView,
-    /// One sentence for each skipped object.
+    /// One sentence for each skipped object, and for each annotation that is too long to keep.
     pub warnings: Vec<String>,
+    /// The memory that the objects take, in bytes, by namespace.
+    pub(super) held: BTreeMap<String, usize>,
+    /// The objects without memory: the first one, and the number of all.
+    pub(super) left_out: Option<(String, usize)>,
 }
 
 /// An unusable text.
@@ -38,11 +42,34 @@ pub struct ManifestError {
 ///
 /// Errors: [`ManifestError`] for the first unusable document.
 pub fn parse_manifests(origin: &str, text: &str) -> Result<Manifests, ManifestError> {
+    parse_within(origin, text, None)
+}
+
+/// As [`parse_manifests`]. With `memory`, objects of namespaces that have their share of it are left out. On errors, all memory
+/// is given back.
+pub(super) fn parse_within(
+    origin: &str,
+    text: &str,
+    memory: Option<&ObjectMemory>,
+) -> Result<Manifests, ManifestError> {
     let mut manifests = Manifests::default();
-    for_each_object(origin, text, |document, kind, object| {
-        manifests.add(document, kind, object)
-    })?;
-    Ok(manifests)
+    let parsed = for_each_object(origin, text, |document, kind, object| {
+        manifests.add(document, kind, object, memory)
+    });
+    match parsed {
+        Ok(()) => Ok(manifests),
+        Err(error) => {
+            give_back(memory, &manifests.held);
+            Err(error)
+        }
+    }
+}
+
+/// Gives back the memory of a text's objects.
+pub(super) fn give_back(memory: Option<&ObjectMemory>, held: &BTreeMap<String, usize>) {
+    let memory = memory.into_iter();
+    let all = memory.flat_map(|memory| held.iter().map(move |(namespace, bytes)| (memory, namespace, *bytes)));
+    all.for_each(|(memory, namespace, bytes)| memory.give_back(namespace, bytes));
 }
 
 /// Calls `read` with every object of a text and its kind. Unfolds lists.
@@ -51,12 +78,14 @@ pub(super) fn for_each_object(
     text: &str,
     mut read: impl FnMut(&ManifestDocument<'_>, &str, Value) -> Result<(), ManifestError>,
 ) -> Result<(), ManifestError> {
-    let documents: Vec<Value> =
-        serde_saphyr::from_multiple_with_options(text, yaml_options()).map_err(|error| ManifestError {
+    let mut bytes = text.as_bytes();
+    // One document at a time: a tree of values takes many times the memory of its text.
+    let documents = serde_saphyr::read_with_options::<_, Value>(&mut bytes, yaml_options());
+    for (index, object) in documents.enumerate() {
+        let object = object.map_err(|error| ManifestError {
             origin: origin.to_owned(),
             message: format!("not readable as YAML or JSON: {error}"),
         })?;
-    for (index, object) in documents.into_iter().enumerate() {
         let number = index + 1;
         ManifestDocument { origin, number }.unfold(object, &mut read)?;
     }
@@ -70,24 +99,72 @@ fn yaml_options() -> serde_saphyr::Options {
 }
 
 impl Manifests {
-    fn add(&mut self, document: &ManifestDocument<'_>, kind: &str, mut object: Value) -> Result<(), ManifestError> {
+    fn add(
+        &mut self,
+        document: &ManifestDocument<'_>,
+        kind: &str,
+        mut object: Value,
+        memory: Option<&ObjectMemory>,
+    ) -> Result<(), ManifestError> {
+        let keep = &mut Keep {
+            document,
+            described: describe(&object),
+            memory,
+            held: &mut self.held,
+            left_out: &mut self.left_out,
+            warnings: &mut self.warnings,
+        };
         let view = &mut self.view;
         match kind {
-            "Pod" => view.pods.push(Arc::new(document.typed(object, check_pod)?)),
-            "VerticalPodAutoscaler" => view.vpas.push(document.typed(object, check_vpa)?),
-            "LimitRange" => view.limit_ranges.push(document.typed(object, |_| Ok(()))?),
-            "HorizontalPodAutoscaler" => view.hpas.push(document.typed(object, |_| Ok(()))?),
-            "Node" => view.node = Some(document.typed(object, |_| Ok(()))?),
+            "Pod" => view.pods.extend(keep.object(document.typed(object, check_pod)?)?),
+            "VerticalPodAutoscaler" => view.vpas.extend(keep.object(document.typed(object, check_vpa)?)?),
+            "LimitRange" => view.limit_ranges.extend(keep.object(document.typed::<LimitRange>(object, |_| Ok(()))?)?),
+            "ResourceQuota" => view.quotas.extend(keep.object(document.typed::<ResourceQuota>(object, |_| Ok(()))?)?),
+            "HorizontalPodAutoscaler" => view.hpas.extend(keep.object(document.typed::<HorizontalPodAutoscaler>(object, |_| Ok(()))?)?),
+            "Node" => {
+                let node = keep.object(document.typed::<Node>(object, |_| Ok(()))?)?;
+                view.node = node.or(view.node.take());
+            }
             _ => match OwnerKind::of(object["apiVersion"].as_str().unwrap_or_default(), kind) {
                 Some(kind) => {
                     workload::in_one_notation(kind, &mut object);
                     let workload: Workload = document.typed(object, |_| Ok(()))?;
-                    view.owners.push(workload.into_owner(kind));
+                    view.owners.extend(keep.object(workload.into_owner(kind))?);
                 }
                 None => self.warnings.push(document.ignored(&object)),
             },
         }
         Ok(())
+    }
+}
+
+/// Reduces an object of a text to what the agent keeps.
+struct Keep<'a> {
+    document: &'a ManifestDocument<'a>,
+    described: String,
+    memory: Option<&'a ObjectMemory>,
+    held: &'a mut BTreeMap<String, usize>,
+    left_out: &'a mut Option<(String, usize)>,
+    warnings: &'a mut Vec<String>,
+}
+
+impl Keep<'_> {
+    /// The reduced object; none if its namespace has its share of the memory.
+    fn object<T: KeptObject, Kept: From<T>>(&mut self, mut object: T) -> Result<Option<Kept>, ManifestError> {
+        let described = &self.described;
+        let refused = |why: String| self.document.unusable(&format!(" ({described}): {why}"));
+        let (bytes, left_out) = reduce(&mut object).map_err(refused)?;
+        self.warnings.extend(left_out.map(|what| refused(what).to_string()));
+        if let Some(memory) = self.memory {
+            let namespace = &object.metadata_mut().namespace;
+            let Ok(held) = memory.take(namespace, 0, bytes) else {
+                let (_, count) = self.left_out.get_or_insert_with(|| (described.clone(), 0));
+                *count += 1;
+                return Ok(None);
+            };
+            *self.held.entry(namespace.clone()).or_default() += held;
+        }
+        Ok(Some(object.into()))
     }
 }
 

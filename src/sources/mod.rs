@@ -14,12 +14,15 @@ mod workload;
 pub use manifests::{ManifestError, Manifests, parse_manifests};
 pub use templates::{PodTemplate, PodTemplates, parse_pod_templates};
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
 use crate::model::KubeletVersion;
-use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, ObjectMeta, Owner, Pod, VerticalPodAutoscaler};
+use crate::model::objects::{
+    HorizontalPodAutoscaler, LimitRange, Node, ObjectMeta, Owner, Pod, ResourceQuota, Shared, VerticalPodAutoscaler,
+};
 
 /// The known pods and objects of the node at one moment.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -27,13 +30,17 @@ pub struct NodeView {
     /// The pods that are bound to this node.
     pub pods: Vec<Arc<Pod>>,
     /// The workloads that own these pods.
-    pub owners: Vec<Owner>,
+    pub owners: Vec<Shared<Owner>>,
     /// The VerticalPodAutoscalers in their namespaces.
-    pub vpas: Vec<VerticalPodAutoscaler>,
+    pub vpas: Vec<Shared<VerticalPodAutoscaler>>,
     /// The LimitRanges in their namespaces.
-    pub limit_ranges: Vec<LimitRange>,
+    pub limit_ranges: Vec<Shared<LimitRange>>,
     /// The HorizontalPodAutoscalers in their namespaces.
-    pub hpas: Vec<HorizontalPodAutoscaler>,
+    pub hpas: Vec<Shared<HorizontalPodAutoscaler>>,
+    /// The ResourceQuotas in the namespaces of pods that their kubelet does not resize.
+    pub quotas: Vec<Shared<ResourceQuota>>,
+    /// The namespaces whose quotas are not known yet.
+    pub awaited_quotas: BTreeSet<String>,
     /// The Node object, if known.
     pub node: Option<Node>,
 }
@@ -47,19 +54,22 @@ impl NodeView {
     /// Adds the objects of another view for whose kind and metadata `counts` returns true. This view's node stays.
     pub fn merge(&mut self, mut other: Self, mut counts: impl FnMut(&str, &ObjectMeta) -> bool) {
         other.pods.retain(|pod| counts("Pod", &pod.metadata));
-        let kind = |owner: &Owner| format!("{:?}", owner.kind);
+        let kind = |owner: &Shared<Owner>| format!("{:?}", owner.kind);
         other.owners.retain(|owner| counts(&kind(owner), &owner.metadata));
         other.vpas.retain(|vpa| counts("VerticalPodAutoscaler", &vpa.metadata));
         other.limit_ranges.retain(|range| counts("LimitRange", &range.metadata));
         other
             .hpas
             .retain(|hpa| counts("HorizontalPodAutoscaler", &hpa.metadata));
+        other.quotas.retain(|quota| counts("ResourceQuota", &quota.metadata));
         let node = other.node.filter(|node| counts("Node", &node.metadata));
         self.pods.append(&mut other.pods);
         self.owners.append(&mut other.owners);
         self.vpas.append(&mut other.vpas);
         self.limit_ranges.append(&mut other.limit_ranges);
         self.hpas.append(&mut other.hpas);
+        self.quotas.append(&mut other.quotas);
+        self.awaited_quotas.append(&mut other.awaited_quotas);
         self.node = self.node.take().or(node);
     }
 }
@@ -83,12 +93,12 @@ impl SourceState {
             if news.is_none() && state.problems == problems {
                 return false;
             }
-            let state = Arc::make_mut(state);
-            state.problems = problems;
-            if let Some(view) = news {
-                state.view = view;
-                state.generation += 1;
-            }
+            let generation = state.generation + u64::from(news.is_some());
+            *state = Arc::new(Self {
+                view: news.unwrap_or_else(|| state.view.clone()),
+                problems,
+                generation,
+            });
             true
         });
     }

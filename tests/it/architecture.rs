@@ -76,6 +76,7 @@ const MODULES: &[Module] = &[
             "printable",
             "proto",
             "rate_limiter",
+            "share",
         ],
     ),
     effects(

@@ -166,7 +166,7 @@ fn controlling<'a>(view: &'a NodeView, pod: &Pod) -> Option<&'a VerticalPodAutos
     let known = decide::EarlierDecisions::default();
     let name = decide::decide_pod(pod, &index, Timestamp::now(), &decide::Options::default(), known).vpa?;
     let namespace = &pod.metadata.namespace;
-    let mut vpas = view.vpas.iter();
+    let mut vpas = view.vpas.iter().map(|vpa| &**vpa);
     vpas.find(|vpa| vpa.metadata.name == name && vpa.metadata.namespace == *namespace)
 }
 

@@ -155,7 +155,7 @@ pub(super) fn sensible() -> impl Strategy<Value = NodeView> {
             view.vpas[0].status.recommendation = Some(Recommendation {
                 container_recommendations: said,
             });
-            view.limit_ranges = range.into_iter().collect();
+            view.limit_ranges = range.into_iter().map(Into::into).collect();
             view
         },
     )
@@ -278,7 +278,7 @@ pub(super) fn anything() -> impl Strategy<Value = NodeView> {
                 max,
                 default,
             }));
-        view.limit_ranges = vec![range];
+        view.limit_ranges = vec![range.into()];
         if circle {
             view.owners[0].metadata.owner_references = vec![OwnerReference {
                 kind: "StatefulSet".to_owned(),

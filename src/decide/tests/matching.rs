@@ -149,6 +149,18 @@ fn of_two_vpas_the_older_controls_and_the_other_is_named() {
 }
 
 #[test]
+fn of_a_thousand_vpas_on_one_workload_one_is_named_and_the_others_are_counted() {
+    let mut view = view(WEB);
+    for number in 0..999 {
+        let mut other = view.vpas[0].clone();
+        other.metadata.name = format!("z-{number:03}");
+        view.vpas.push(other);
+    }
+    let more = "VerticalPodAutoscaler z-000 targets the workload too, but is younger or later by name, and so do 998 more";
+    assert_eq!(notes(&decide_one(&view)), [more]);
+}
+
+#[test]
 fn vpas_without_a_target_are_found() {
     let mut view = view(WEB);
     assert_eq!(index(&view).without_target(&view.vpas, &view.pods).count(), 0);

@@ -19,6 +19,7 @@ use tonic::Status;
 use tonic::transport::Endpoint;
 
 use super::{Follower, SharedList, Timing};
+use crate::kubernetes::kept::ObjectMemory;
 use crate::kubernetes::object::Decoded;
 use crate::model::objects::{Pod, annotation};
 use crate::pace::Backoff;
@@ -42,9 +43,9 @@ const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
 ///
 /// # Panics
 /// Outside of a tokio runtime.
-pub fn follow_kubelet(socket: PathBuf, timing: Timing, changed: Arc<Notify>) -> Follower<Pod> {
+pub fn follow_kubelet(socket: PathBuf, timing: Timing, memory: ObjectMemory, changed: Arc<Notify>) -> Follower<Pod> {
     let about = "pods of the kubelet".to_owned();
-    Follower::of(about, changed, |shared| run(socket, timing, shared))
+    Follower::of(about, memory, changed, |shared| run(socket, timing, shared))
 }
 
 async fn run(socket: PathBuf, timing: Timing, shared: Arc<SharedList<Pod>>) {
@@ -87,7 +88,7 @@ async fn watch(socket: &Path, shared: &SharedList<Pod>, backoff: &mut Backoff) -
     news |= shared.with(super::Followed::end_list);
     backoff.reset();
     shared.publish(news);
-    while !shared.with(|followed| followed.has_room) {
+    while !shared.with(|followed| followed.must_list_again()) {
         let event = events.message().await?.ok_or_else(ended)?;
         if apply(shared, &event)? {
             shared.publish(true);

@@ -5,8 +5,9 @@
 //! version. During an outage the last objects stay. Each failure lengthens the pause before the next attempt; the
 //! pauses are scattered, so that the agents of a cluster do not come back together.
 //!
-//! An object that cannot be decoded is reported, keeps its last usable state, and does not affect the others. The objects
-//! of a namespace take at most their [`Share`](super::Share); the number of objects left out is reported.
+//! An object that cannot be decoded is reported, keeps its last usable state, and does not affect the others. All lists of a
+//! kind share one [`ObjectMemory`], which is fair among namespaces. Within a namespace, objects about local workloads come
+//! first. The first object left out and the number of the others are reported.
 
 pub(super) mod kubelet;
 mod state;
@@ -21,13 +22,14 @@ use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::client::ApiClient;
+use super::kept::ObjectMemory;
 use super::object::Object;
 use crate::pace::Backoff;
 use task::Task;
 
 pub use crate::proto::kubelet as kubelet_proto;
 pub use kubelet::follow_kubelet;
-pub use state::Followed;
+pub use state::{Followed, LocalWorkloads};
 
 /// The durations of following a list. All are scattered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,14 +113,19 @@ impl<T> SharedList<T> {
     }
 }
 
-impl<T: Default> Follower<T> {
+impl<T> Follower<T> {
     /// Spawns the task and makes its handle.
-    fn of<F>(about: String, changed: Arc<Notify>, task: impl FnOnce(Arc<SharedList<T>>) -> F) -> Self
+    fn of<F>(
+        about: String,
+        memory: ObjectMemory,
+        changed: Arc<Notify>,
+        task: impl FnOnce(Arc<SharedList<T>>) -> F,
+    ) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let shared = Arc::new(SharedList {
-            followed: Mutex::default(),
+            followed: Mutex::new(Followed::new(memory)),
             about,
             changed,
         });
@@ -128,17 +135,23 @@ impl<T: Default> Follower<T> {
             shared,
         }
     }
-}
 
-impl<T> Follower<T> {
     /// Reads the state. The lock is held meanwhile.
     pub fn read<R>(&self, read: impl FnOnce(&Followed<T>) -> R) -> R {
         self.shared.with(|followed| read(followed))
     }
+
+    /// Replaces the workloads above local pods: objects about them come before others where memory is short.
+    pub fn set_local(&self, local: &LocalWorkloads)
+    where
+        T: Object,
+    {
+        self.shared.with(|followed| followed.set_local(local));
+    }
 }
 
 /// Follows a list, and notifies `changed` whenever its objects or its trouble change. Without a namespace, the list is of all
-/// namespaces; with an empty field selector, of all objects.
+/// namespaces; with an empty field selector, of all objects. The objects take their memory from `memory`.
 ///
 /// # Panics
 /// Outside of a tokio runtime.
@@ -147,6 +160,7 @@ pub fn follow<T: Object>(
     namespace: Option<&str>,
     field_selector: &str,
     timing: Timing,
+    memory: ObjectMemory,
     changed: Arc<Notify>,
 ) -> Follower<T> {
     let about = match namespace {
@@ -154,7 +168,7 @@ pub fn follow<T: Object>(
         None => T::plural().to_owned(),
     };
     let (namespace, field_selector) = (namespace.map(str::to_owned), field_selector.to_owned());
-    Follower::of(about, changed, |shared| {
+    Follower::of(about, memory, changed, |shared| {
         let task = Task {
             client,
             namespace,

@@ -1,7 +1,6 @@
 //! The state of a followed list, and the effect of each listed or watched object on it. Pure.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -9,20 +8,28 @@ use serde_json::value::RawValue;
 
 use crate::kubernetes::call::{Call, Verb};
 use crate::kubernetes::error::Problem;
+use crate::kubernetes::kept::ObjectMemory;
 use crate::kubernetes::object::{Decoded, Named, Object};
 use crate::kubernetes::splitter::RawObject;
+use crate::share::LeftOut;
+
+/// The names of the workloads above local pods of a namespace, of whatever kind.
+pub type LocalWorkloads = BTreeSet<String>;
 
 /// The state of a followed list.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Followed<T> {
     /// By namespace and name.
     known_objects: BTreeMap<String, ObjectState<T>>,
-    /// The number of objects beyond their namespace's share, by namespace.
-    left_out: BTreeMap<String, usize>,
+    /// The objects without memory, by namespace.
+    left_out: BTreeMap<String, LeftOutObjects>,
+    /// The memory for the objects of this list and of others of the kind.
+    memory: ObjectMemory,
+    local: LocalWorkloads,
+    /// Whether an object that was left out may be about a workload that arrived since; the next list shows.
+    has_new_workloads: bool,
     /// The number of lists begun.
     lists: u64,
-    /// Whether objects that were left out may have room by now; the next list shows.
-    pub(super) has_room: bool,
     /// Whether one list was complete.
     pub known: bool,
     /// The reason why the list cannot be followed now. The objects may be outdated.
@@ -32,15 +39,26 @@ pub struct Followed<T> {
 }
 
 /// The state of one object.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct ObjectState<T> {
     object: Option<Arc<T>>,
-    /// The part of the namespace's share that the object takes.
+    /// The memory that the object takes, in bytes.
     bytes: usize,
     /// The reason why the object's latest state cannot be used.
     complaint: Option<String>,
     /// The number of the latest list that had begun when the object was seen.
     list: u64,
+}
+
+/// The objects of a namespace that are left out.
+#[derive(Debug)]
+struct LeftOutObjects {
+    /// The name of the first one.
+    first: String,
+    count: usize,
+    /// The size of the smallest one, in bytes of JSON.
+    smallest: usize,
+    why: LeftOut,
 }
 
 /// A line of a watch.
@@ -70,35 +88,74 @@ pub(super) enum WatchResult {
     ListEnd(String),
 }
 
-impl<T: Object> Followed<T> {
-    /// An object by name, in its last usable state.
-    pub(super) fn object(&self, key: &str) -> Option<&Arc<T>> {
-        self.known_objects.get(key)?.object.as_ref()
+impl<T> Followed<T> {
+    pub(super) const fn new(memory: ObjectMemory) -> Self {
+        Self {
+            known_objects: BTreeMap::new(),
+            left_out: BTreeMap::new(),
+            memory,
+            local: BTreeSet::new(),
+            has_new_workloads: false,
+            lists: 0,
+            known: false,
+            trouble: None,
+            refused: false,
+        }
     }
 
     /// The objects in their last usable state.
     pub fn objects(&self) -> impl Iterator<Item = &Arc<T>> {
         self.known_objects.values().filter_map(|kept| kept.object.as_ref())
     }
+}
+
+impl<T> Drop for Followed<T> {
+    fn drop(&mut self) {
+        for (key, kept) in &self.known_objects {
+            self.memory.give_back(namespace(key), kept.bytes);
+        }
+    }
+}
+
+impl<T: Object> Followed<T> {
+    /// An object by name, in its last usable state.
+    pub(super) fn object(&self, key: &str) -> Option<&Arc<T>> {
+        self.known_objects.get(key)?.object.as_ref()
+    }
 
     /// The objects that cannot be used, and the numbers of those left out.
     pub fn problems(&self) -> impl Iterator<Item = String> {
         let about = |(key, kept): (&String, &ObjectState<T>)| Some(format!("{key}: {}", kept.complaint.as_ref()?));
-        let left_out = self.left_out.iter().map(|(namespace, count)| {
+        let left_out = self.left_out.iter().map(|(namespace, objects)| {
+            let LeftOutObjects { first, count, why, .. } = objects;
+            let others = count - 1;
+            let (plural, share, total) = (T::plural(), why.share >> 10, why.total >> 10);
             format!(
-                "{namespace}: {count} {} are left out, for a namespace may have {} of {} KiB together",
-                T::plural(),
-                T::SHARE.objects,
-                T::SHARE.bytes >> 10,
+                "{namespace}: {plural}: {first} and {others} more are left out: the node keeps {total} KiB of {plural}, of \
+                 which this namespace may have {share} KiB for now"
             )
         });
         left_out.chain(self.known_objects.iter().filter_map(about))
     }
 
+    /// Replaces the workloads above local pods. Objects about them come before others.
+    pub(super) fn set_local(&mut self, local: &LocalWorkloads) {
+        self.has_new_workloads |= !self.left_out.is_empty() && !local.is_subset(&self.local);
+        if self.local != *local {
+            self.local.clone_from(local);
+        }
+    }
+
+    /// Whether another list may find room for objects that were left out.
+    pub(super) fn must_list_again(&self) -> bool {
+        let mut left_out = self.left_out.iter();
+        self.has_new_workloads || left_out.any(|(namespace, one)| self.memory.has_room(namespace, one.smallest))
+    }
+
     /// Begins a list. [`Self::end_list`] removes the objects that the list does not contain.
     pub(super) fn begin_list(&mut self) {
         self.lists += 1;
-        self.has_room = false;
+        self.has_new_workloads = false;
         self.left_out.clear();
     }
 
@@ -109,6 +166,7 @@ impl<T: Object> Followed<T> {
         for key in &gone {
             self.remove(key);
         }
+        self.memory.end_period();
         !std::mem::replace(&mut self.known, true) || !gone.is_empty()
     }
 
@@ -157,39 +215,36 @@ impl<T: Object> Followed<T> {
         Ok(WatchResult::Change { version, news })
     }
 
-    /// The number and the bytes of the other objects in the key's namespace.
-    fn others(&self, key: &str) -> (usize, usize) {
-        let first = format!("{}/", namespace(key));
-        let objects = self.known_objects.range(first.clone()..);
-        objects
-            .take_while(|(other, _)| other.starts_with(&first))
-            .filter(|(other, _)| *other != key)
-            .fold((0, 0), |(objects, bytes), (_, kept)| (objects + 1, bytes + kept.bytes))
-    }
-
     /// Stores an object's state, or the reason why it cannot be used.
     pub(super) fn store(&mut self, decoded: Decoded<T>, is_new: bool) -> bool {
         let Decoded {
             key, object, left_out, ..
         } = decoded;
-        let (others, their_bytes) = self.others(&key);
-        let size = object.as_ref().map_or(0, |(_, size)| *size);
-        let fits = their_bytes + size <= T::SHARE.bytes;
-        let lacks_room = self.left_out.contains_key(namespace(&key));
-        let kept = match self.known_objects.entry(key) {
-            Entry::Occupied(entry) => entry.into_mut(),
-            Entry::Vacant(entry) if others >= T::SHARE.objects || !fits => {
-                let count = self.left_out.entry(namespace(entry.key()).to_owned()).or_default();
-                let first = *count == 0;
-                *count += usize::from(is_new || first);
-                return first;
-            }
-            Entry::Vacant(entry) => entry.insert(ObjectState::default()),
+        let known = self.known_objects.get(&key).map(|kept| kept.bytes);
+        let bytes = match (&object, known) {
+            (Ok((_, bytes)), _) => Some(*bytes),
+            (Err(why), None) => Some(why.len()),
+            // The last usable state stays.
+            (Err(_), Some(_)) => None,
         };
-        kept.list = self.lists;
-        let (complaint, changed) = match object {
-            Ok((object, bytes)) if fits => {
-                self.has_room |= lacks_room && bytes < kept.bytes;
+        let is_local = object.as_ref().is_ok_and(|(object, _)| concerns(object, &self.local));
+        let taken = match bytes {
+            None => Ok(known.unwrap_or_default()),
+            Some(bytes) => self.take(&key, known.unwrap_or_default(), bytes, is_local),
+        };
+        if let (Err(why), None) = (&taken, known) {
+            return self.leave_out(&key, bytes.unwrap_or_default(), *why, is_new);
+        }
+        let lists = self.lists;
+        let kept = self.known_objects.entry(key).or_insert_with(|| ObjectState {
+            object: None,
+            bytes: 0,
+            complaint: None,
+            list: lists,
+        });
+        kept.list = lists;
+        let (complaint, changed) = match (object, taken) {
+            (Ok((object, _)), Ok(bytes)) => {
                 kept.bytes = bytes;
                 let changed = kept.object.as_deref() != Some(&object);
                 if changed {
@@ -197,32 +252,76 @@ impl<T: Object> Followed<T> {
                 }
                 (left_out, changed)
             }
-            Ok(_) => (
-                Some(old(&format!(
-                    "it does not fit into what a namespace may have, {} KiB",
-                    T::SHARE.bytes >> 10
-                ))),
-                false,
-            ),
-            Err(why) => (Some(old(&why)), false),
+            (Ok(_), Err(why)) => {
+                let share = why.share >> 10;
+                let why = format!("it does not fit into the {share} KiB that its namespace may have for now");
+                (Some(old(&why)), false)
+            }
+            (Err(why), taken) => {
+                kept.bytes = taken.unwrap_or(kept.bytes);
+                (Some(old(&why)), false)
+            }
         };
         let news = kept.complaint != complaint;
         kept.complaint = complaint;
         changed || news
     }
 
+    /// Takes memory for an object. An object about local pods replaces others of its namespace that are about none.
+    fn take(&mut self, key: &str, held: usize, bytes: usize, is_local: bool) -> Result<usize, LeftOut> {
+        loop {
+            let taken = self.memory.take(namespace(key), held, bytes);
+            let Err(why) = taken else { return taken };
+            let first = format!("{}/", namespace(key));
+            let objects = self.known_objects.range(first.clone()..);
+            let mut others = objects.take_while(|(other, _)| other.starts_with(&first) && is_local);
+            let other = others.find(|(other, kept)| {
+                let object = kept.object.as_deref();
+                *other != key && !object.is_some_and(|object| concerns(object, &self.local))
+            });
+            let Some((other, bytes)) = other.map(|(other, kept)| (other.clone(), kept.bytes)) else {
+                return taken;
+            };
+            self.remove(&other);
+            self.leave_out(&other, bytes, why, true);
+        }
+    }
+
+    /// Counts an object that is left out; returns whether it is the first of its namespace.
+    fn leave_out(&mut self, key: &str, bytes: usize, why: LeftOut, is_new: bool) -> bool {
+        let (namespace, name) = key.split_once('/').unwrap_or_default();
+        let objects = self.left_out.entry(namespace.to_owned()).or_insert_with(|| LeftOutObjects {
+            first: name.to_owned(),
+            count: 0,
+            smallest: bytes,
+            why,
+        });
+        let is_first = objects.count == 0;
+        objects.count += usize::from(is_new || is_first);
+        objects.smallest = objects.smallest.min(bytes);
+        is_first
+    }
+
     /// Removes an object; returns whether it was known.
     pub(super) fn remove(&mut self, key: &str) -> bool {
-        let was_known = self.known_objects.remove(key).is_some();
-        if let Some(count) = self.left_out.get_mut(namespace(key)) {
-            self.has_room |= was_known;
-            *count -= usize::from(!was_known);
-            if *count == 0 {
-                self.left_out.remove(namespace(key));
+        let namespace = namespace(key);
+        if let Some(kept) = self.known_objects.remove(key) {
+            self.memory.give_back(namespace, kept.bytes);
+            return true;
+        }
+        if let Some(objects) = self.left_out.get_mut(namespace) {
+            objects.count -= 1;
+            if objects.count == 0 {
+                self.left_out.remove(namespace);
             }
         }
-        was_known
+        false
     }
+}
+
+/// Whether an object may be about a workload above a local pod, or is about no workload in particular.
+fn concerns<T: Object>(object: &T, local: &LocalWorkloads) -> bool {
+    object.target().is_none_or(|target| local.contains(&target.name))
 }
 
 fn namespace(key: &str) -> &str {

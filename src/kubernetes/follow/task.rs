@@ -87,6 +87,8 @@ impl<T: Object> Task<T> {
         if !self.must_list {
             return Ok(None);
         }
+        // The semaphore is never closed.
+        let _turn = Arc::clone(&self.client.lists).acquire_owned().await;
         // Not older than the objects seen, and from the API server's cache: an API server reads a list "as of now" from
         // etcd, every object of the kind, for any selector.
         let version = self.version.clone().unwrap_or_else(|| "0".to_owned());
@@ -201,7 +203,7 @@ impl<T: Object> Task<T> {
         // The time of the next list, once there may be room for objects that were left out.
         let mut list_at = None;
         loop {
-            if list_at.is_none() && self.shared.with(|followed| followed.has_room) {
+            if list_at.is_none() && self.shared.with(|followed| followed.must_list_again()) {
                 list_at = Some(Instant::now() + scattered(self.timing.room));
             }
             let patience = Instant::now() + scattered(silence).max(silence);

@@ -1,27 +1,54 @@
-//! The annotations that the agent reads, by exact name. It drops all others when it decodes an object.
+//! The annotations that the agent reads: the only list of them. The agent drops every other annotation when it decodes an
+//! object.
 
 use super::HOOK_VARIABLES;
 
-/// On a pod: `"true"` leaves the pod alone.
-pub const IGNORE: &str = "vscaled.io/ignore";
-/// On a VPA: `"true"` or `"false"` decides whether the agent acts on the VPA, regardless of its mode.
-pub const ACT: &str = "vscaled.io/act";
-/// On a VPA: the share of its pods that changed recommendations go to first, such as `10%`.
-pub const CANARY: &str = "vscaled.io/canary";
-/// On a VPA: how long the other pods wait after that.
-pub const CANARY_BAKE: &str = "vscaled.io/canary-bake";
-/// On a pod whose kubelet does not resize: the amounts that the agent has applied.
-pub const APPLIED: &str = "vscaled.io/applied";
-/// On a pod, by VPA's webhook: the containers that its updater considers.
-pub const OBSERVED: &str = "vpaObservedContainers";
-/// On a pod, by VPA's updater: `"true"` once the updater resized the pod in place.
-pub const UPDATED: &str = "vpaInPlaceUpdated";
-/// On a pod, by VPA's webhook: a container's amounts before its startup boost (`StartupCPUBoostAnnotation`, autoscaler
-/// `pkg/utils/annotations`). The container's name follows.
-pub const BOOST_PREFIX: &str = "vpaCpuStartupBoost/";
-/// On a mirror pod: the UID of the static pod (`IsMirrorPod`, kubernetes `pkg/kubelet/types`). The API
-/// server resizes no mirror pod.
-pub const MIRROR: &str = "kubernetes.io/config.mirror";
+/// The kind of object that an annotation is read from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AnnotatedKind {
+    Pod,
+    Vpa,
+}
+
+/// The names that an annotation has on objects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// The name itself.
+    Exact,
+    /// The name with a container's name after it.
+    Prefix,
+}
+
+macro_rules! annotations {
+    ($($(#[$doc:meta])* $kind:ident $form:ident $constant:ident = $name:literal;)*) => {
+        $($(#[$doc])* pub const $constant: &str = $name;)*
+
+        const ALL: &[(AnnotatedKind, Form, &str)] = &[$((AnnotatedKind::$kind, Form::$form, $name)),*];
+    };
+}
+
+annotations! {
+    /// `"true"` leaves the pod alone.
+    Pod Exact IGNORE = "vscaled.io/ignore";
+    /// `"true"` or `"false"` decides whether the agent acts on the VPA, regardless of its mode.
+    Vpa Exact ACT = "vscaled.io/act";
+    /// The share of the VPA's pods that changed recommendations go to first, such as `10%`.
+    Vpa Exact CANARY = "vscaled.io/canary";
+    /// How long the other pods wait after that.
+    Vpa Exact CANARY_BAKE = "vscaled.io/canary-bake";
+    /// On a pod whose kubelet does not resize: the amounts that the agent has applied.
+    Pod Exact APPLIED = "vscaled.io/applied";
+    /// By VPA's webhook: the containers that its updater considers.
+    Pod Exact OBSERVED = "vpaObservedContainers";
+    /// By VPA's updater: `"true"` once the updater resized the pod in place.
+    Pod Exact UPDATED = "vpaInPlaceUpdated";
+    /// By VPA's webhook: a container's amounts before its startup boost (`StartupCPUBoostAnnotation`, autoscaler
+    /// `pkg/utils/annotations`).
+    Pod Prefix BOOST_PREFIX = "vpaCpuStartupBoost/";
+    /// On a mirror pod: the UID of the static pod (`IsMirrorPod`, kubernetes `pkg/kubelet/types`). The API server resizes no
+    /// mirror pod.
+    Pod Exact MIRROR = "kubernetes.io/config.mirror";
+}
 
 /// The variable that replaces an annotation which declared a hook in earlier versions, and the container that the annotation names.
 pub fn former_hook(annotation: &str) -> Option<(&'static str, Option<&str>)> {
@@ -30,4 +57,38 @@ pub fn former_hook(annotation: &str) -> Option<(&'static str, Option<&str>)> {
     let replaces = |variable: &&str| variable["VSCALED_".len()..].to_lowercase().replace('_', "-") == name;
     let variable = HOOK_VARIABLES.as_flattened().iter().copied().find(replaces)?;
     Some((variable, container))
+}
+
+/// Whether the agent reads an annotation of an object; `has_container` says whether the object has a container of a name.
+pub fn is_read(kind: AnnotatedKind, annotation: &str, has_container: impl Fn(&str) -> bool) -> bool {
+    let is_hook = |(_, container): (_, Option<&str>)| container.is_none_or(&has_container);
+    if kind == AnnotatedKind::Pod && former_hook(annotation).is_some_and(is_hook) {
+        return true;
+    }
+    let mut of_kind = ALL.iter().filter(|(of, ..)| *of == kind);
+    of_kind.any(|(_, form, name)| match (form, annotation.strip_prefix(name)) {
+        (_, None) => false,
+        (Form::Exact, Some(rest)) => rest.is_empty(),
+        (Form::Prefix, Some(container)) => has_container(container),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_annotation_of_the_list_is_read_from_its_kind_alone() {
+        let is_app = |container: &str| container == "app";
+        for (kind, form, name) in ALL {
+            let name = match form {
+                Form::Exact => (*name).to_owned(),
+                Form::Prefix => format!("{name}app"),
+            };
+            assert!(is_read(*kind, &name, is_app), "{name}");
+            assert!(!is_read(*kind, &format!("{name}x"), is_app), "{name}");
+            let other = [AnnotatedKind::Pod, AnnotatedKind::Vpa].into_iter().find(|other| other != kind);
+            assert!(!other.is_some_and(|other| is_read(other, &name, is_app)), "{name}");
+        }
+    }
 }

@@ -9,6 +9,8 @@ mod hook_variables;
 mod memory_settings;
 mod meta;
 mod pod;
+mod quota;
+mod shared;
 mod vpa;
 mod workload;
 
@@ -16,5 +18,7 @@ pub use hook_variables::{HOOK_VARIABLES, HookVariables, LONGEST_HOOK};
 pub use memory_settings::{MemoryOption, MemorySetting, SettingSource};
 pub use meta::*;
 pub use pod::*;
+pub use quota::*;
+pub use shared::Shared;
 pub use vpa::*;
 pub use workload::*;

@@ -35,6 +35,11 @@ pub struct PodSpec {
     /// `Always`, `OnFailure` or `Never`.
     pub restart_policy: String,
     pub priority: Option<i64>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub priority_class_name: String,
+    /// The time after which the kubelet ends the pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub active_deadline_seconds: Option<i64>,
 }
 
 /// A regular or init container.

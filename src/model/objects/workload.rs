@@ -95,7 +95,7 @@ impl<'a> From<&'a Owner> for WorkloadKey<'a> {
 }
 
 /// A workload in the chain above a pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Owner {
     pub kind: OwnerKind,
     pub metadata: ObjectMeta,
@@ -123,6 +123,21 @@ pub struct SelectorRequirement {
     pub operator: String,
     /// The values, for `In` and `NotIn`.
     pub values: Vec<String>,
+}
+
+impl SelectorRequirement {
+    /// Whether a label with this value, or none, meets the requirement. A malformed one is never met.
+    pub fn holds(&self, label: Option<&String>) -> bool {
+        let values = &self.values;
+        match self.operator.as_str() {
+            "In" => label.is_some_and(|label| values.contains(label)),
+            // An absent label is in no set. An empty set is malformed.
+            "NotIn" => !values.is_empty() && label.is_none_or(|label| !values.contains(label)),
+            "Exists" => values.is_empty() && label.is_some(),
+            "DoesNotExist" => values.is_empty() && label.is_none(),
+            _ => false,
+        }
+    }
 }
 
 /// Bounds for everything in a namespace.

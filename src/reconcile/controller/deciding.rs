@@ -29,7 +29,7 @@ pub(super) struct Sources {
 impl Sources {
     pub(super) fn vpa_of(&self, state: &PodState) -> Option<&VerticalPodAutoscaler> {
         let name = state.decision.vpa.as_ref()?;
-        let mut vpas = self.view.vpas.iter();
+        let mut vpas = self.view.vpas.iter().map(|vpa| &**vpa);
         vpas.find(|vpa| is_named(&vpa.metadata, name, state))
     }
 
@@ -85,6 +85,7 @@ impl Controller {
     pub(super) fn take_view(&mut self, view: Arc<NodeView>, problems: Vec<String>) {
         let other_pods = !self.sources.seen || self.sources.view.pods != view.pods;
         let other_node = other_pods || self.sources.view.node != view.node;
+        self.guard.stale |= self.sources.view.quotas != view.quotas;
         self.sources = Sources {
             view,
             seen: true,
@@ -210,7 +211,7 @@ impl Controller {
         let requested = capacity.requests_of(state);
         let targets = state.desired.targets(&state.pod);
         let input = PodInput::Followed(
-            refused.map(|full| full.to_string()),
+            refused,
             self.sources.cause(state),
             self.sources.delay(state),
         );

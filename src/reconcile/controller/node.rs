@@ -159,7 +159,8 @@ impl Controller {
             self.node.machine,
             self.node.kubelet(),
             self.endpoint.get().is_some(),
-        );
+        )
+        .within(&self.sources.view.quotas, &self.sources.view.awaited_quotas);
         capacity.ask_when_full = self.config.ask_when_full;
         capacity.managers = self.node.managers();
         capacity.page = self.node.known().map_or(PageSize::KIB_4, |node| node.traits.page);

@@ -11,10 +11,16 @@ use std::sync::Arc;
 
 use nix::libc::O_NONBLOCK;
 
-use crate::sources::{NodeView, parse_manifests};
+use crate::kubernetes::ObjectMemory;
+use crate::sources::NodeView;
+use crate::sources::manifests::{give_back, parse_within};
 
-/// The largest file that is read, in bytes. The manifests of a full node take some hundred KiB.
-pub(super) const MAX_FILE: u64 = 64 << 20;
+/// The largest file that is read, in bytes. The manifests of a full node take some hundred KiB, and a document takes many times
+/// the memory of its text while it is parsed.
+pub(super) const MAX_FILE: u64 = 8 << 20;
+
+/// The memory for the objects of all files, in bytes, shared fairly among namespaces.
+const MEMORY: u64 = 16 << 20;
 
 /// The node name of pods where the configuration names no node.
 const UNNAMED: &str = "this-node";
@@ -28,6 +34,7 @@ pub(super) struct Reader {
     directory: PathBuf,
     node_name: String,
     files: BTreeMap<OsString, Manifest>,
+    memory: ObjectMemory,
     hasher: RandomState,
 }
 
@@ -37,6 +44,10 @@ struct Manifest {
     hash: Option<u64>,
     /// The last content that could be parsed.
     usable: NodeView,
+    /// The memory that the content takes, in bytes, by namespace.
+    held: BTreeMap<String, usize>,
+    /// Whether objects were left out of the content.
+    is_partial: bool,
     /// The problem with the latest text.
     problem: Option<String>,
 }
@@ -47,6 +58,7 @@ impl Reader {
             directory,
             node_name,
             files: BTreeMap::new(),
+            memory: ObjectMemory::new(MEMORY),
             hasher: RandomState::new(),
         }
     }
@@ -57,8 +69,18 @@ impl Reader {
         let mut problems = Vec::new();
         match manifests_in(&self.directory) {
             Ok(names) => {
-                self.files.retain(|name, _| names.contains(name));
-                names.difference(writing).for_each(|name| self.read_file(name));
+                let gone = self.files.extract_if(.., |name, _| !names.contains(name));
+                let gone: Vec<Manifest> = gone.map(|(_, file)| file).collect();
+                let mut freed = !gone.is_empty();
+                gone.iter().for_each(|file| give_back(Some(&self.memory), &file.held));
+                for name in names.difference(writing) {
+                    freed |= self.read_file(name);
+                }
+                if freed {
+                    // There may be memory for objects that were left out.
+                    let partial = self.files.iter_mut().filter(|(_, file)| file.is_partial);
+                    partial.for_each(|(_, file)| file.hash = None);
+                }
             }
             Err(error) => {
                 let message = format!("the directory cannot be read: {error}");
@@ -90,28 +112,48 @@ impl Reader {
                 false
             });
         }
+        self.memory
+            .expect(all.pods.iter().map(|pod| pod.metadata.namespace.clone()));
         (all, problems)
     }
 
-    /// Reads a file, and parses it if its text has changed.
-    fn read_file(&mut self, name: &OsStr) {
+    /// Reads a file, and parses it if its text has changed. Returns whether the file takes less memory than before.
+    fn read_file(&mut self, name: &OsStr) -> bool {
         let text = read_text(&self.directory.join(name));
         let text = text.unwrap_or_else(|error| Err(format!("cannot be read: {error}")));
         let hash = Some(self.hasher.hash_one(&text));
         let file = self.files.entry(name.to_owned()).or_default();
         if file.hash == hash {
-            return;
+            return false;
         }
         file.hash = hash;
-        match text.and_then(|text| parse_manifests(&name.to_string_lossy(), &text).map_err(|error| error.message)) {
+        let memory = Some(&self.memory);
+        let parse = |text: String| parse_within(&name.to_string_lossy(), &text, memory).map_err(|error| error.message);
+        match text.and_then(parse) {
             Ok(manifests) => {
                 manifests
                     .warnings
                     .iter()
                     .for_each(|warning| tracing::debug!("{warning}"));
-                (file.usable, file.problem) = (placed_here(manifests.view, &self.node_name), None);
+                give_back(memory, &file.held);
+                let sum = |held: &BTreeMap<String, usize>| held.values().sum::<usize>();
+                let is_smaller = sum(&manifests.held) < sum(&file.held);
+                file.is_partial = manifests.left_out.is_some();
+                file.held = manifests.held;
+                file.usable = placed_here(manifests.view, &self.node_name);
+                file.problem = manifests.left_out.map(|(first, count)| {
+                    format!(
+                        "{first} and {} more objects are left out: the node keeps {} KiB of manifests, fairly by namespace",
+                        count - 1,
+                        MEMORY >> 10,
+                    )
+                });
+                is_smaller
             }
-            Err(message) => file.problem = Some(message),
+            Err(message) => {
+                file.problem = Some(message);
+                false
+            }
         }
     }
 }
@@ -192,5 +234,42 @@ mod tests {
             names(&placed_here(all, "")),
             ["here n", "there m", "anywhere this-node"]
         );
+    }
+
+    #[test]
+    fn manifests_keep_what_is_read_and_one_namespace_leaves_room_for_others() {
+        let vpa = |namespace: &str, name: &str, container: &str| {
+            format!(
+                "---\n{{kind: VerticalPodAutoscaler, metadata: {{name: {name}, namespace: {namespace}, annotations: \
+                 {{example.com/notes: x, vscaled.io/act: 'true'}}}}, spec: {{targetRef: {{kind: Deployment, name: web}}, \
+                 resourcePolicy: {{containerPolicies: [{{containerName: {container}}}]}}}}}}\n"
+            )
+        };
+        let directory = tempfile::tempdir().unwrap();
+        let long = "x".repeat(32 << 10);
+        for file in ["a", "b", "c", "d"] {
+            let fat: String = (0..200)
+                .map(|number| vpa("greedy", &format!("{file}-{number}"), &long))
+                .collect();
+            fs::write(directory.path().join(format!("{file}.yaml")), fat).unwrap();
+        }
+        let few = ["1", "2", "3"].map(|name| vpa("honest", name, "app")).concat();
+        fs::write(directory.path().join("honest.yaml"), few).unwrap();
+        let mut reader = Reader::new(directory.path().to_owned(), String::new());
+        let (view, problems) = reader.read(&HashSet::new());
+        let kept = |view: &NodeView, namespace: &str| {
+            let vpas = view.vpas.iter();
+            vpas.filter(|vpa| vpa.metadata.namespace == namespace).count()
+        };
+        assert!(kept(&view, "greedy") < 500, "{}", kept(&view, "greedy"));
+        assert_eq!(kept(&view, "honest"), 3);
+        assert!(view.vpas.iter().all(|vpa| vpa.metadata.annotations.len() == 1));
+        let (_, problem) = problems.first().unwrap();
+        assert!(problem.contains("VerticalPodAutoscaler greedy/") && problem.contains("more objects are left out"));
+        fs::remove_file(directory.path().join("a.yaml")).unwrap();
+        reader.read(&HashSet::new());
+        let (view, _) = reader.read(&HashSet::new());
+        let names = view.vpas.iter().filter(|vpa| vpa.metadata.name.starts_with("d-"));
+        assert!(names.count() > 0, "what was left out has room now");
     }
 }

@@ -204,7 +204,7 @@ async fn files_that_cannot_be_read_are_named_and_the_others_count() {
         messages,
         [
             "cannot be read: No such file or directory (os error 2)",
-            "larger than 64 MiB",
+            "larger than 8 MiB",
             "not UTF-8 text from byte 7 on",
             "not a regular file"
         ]

@@ -1,71 +1,91 @@
-//! The kinds that the agent follows: their versions at the API server, and the parts that the agent keeps.
+//! The kinds that the agent follows: their versions at the API server, their memory, and the parts that the agent keeps.
 
-use crate::kubernetes::{Kind, Object, Share};
+use crate::kubernetes::{KeptObject, Kind, Object};
+use crate::model::objects::annotation::AnnotatedKind;
 use crate::model::objects::{
-    HorizontalPodAutoscaler, LimitRange, Node, ObjectMeta, OwnerKind, Pod, VerticalPodAutoscaler, annotation,
+    HorizontalPodAutoscaler, LimitRange, Node, ObjectMeta, Owner, OwnerKind, Pod, ResourceQuota, TargetRef,
+    VerticalPodAutoscaler,
 };
 use crate::sources::validate::check_vpa;
 
 macro_rules! followed {
-    ($($object:ty: $kinds:expr, at most $objects:literal of $kibibytes:literal KiB
-    $(, cited $cited:expr)? $(, labels $labels:expr)? $(, reads $reads:expr)? $(, finish $finish:expr)?;)*) => {$(
+    ($($object:ty: $kinds:expr, $mebibytes:literal MiB $(, target $target:expr)?;)*) => {$(
         impl Object for $object {
             const KINDS: &'static [Kind] = $kinds;
-            const SHARE: Share = Share {
-                objects: $objects,
-                bytes: $kibibytes << 10,
-            };
-            $(const IS_CITED: bool = $cited;)?
-            $(const KEEPS_LABELS: bool = $labels;)?
+            const MEMORY: u64 = $mebibytes << 20;
 
-            fn metadata_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.metadata
-            }
-
-            $(fn reads(&self, annotation: &str) -> bool {
-                $reads(self, annotation)
-            })?
-
-            $(fn finish(&mut self) -> Result<(), String> {
-                $finish(self)
+            $(fn target(&self) -> Option<&TargetRef> {
+                $target(self)
             })?
         }
     )*};
 }
 
-// The shares are many times the objects of a well-run namespace, and small beside the agent's memory limit.
+// Many times the objects of a full node in a well-run cluster, and together small beside the agent's memory limit.
 followed! {
-    Pod: &[Kind::new("", "v1", "pods")], at most 1000 of 4096 KiB, labels true, reads reads_of_pod,
-        finish finish_pod;
-    Node: &[Kind::new("", "v1", "nodes")], at most 1 of 64 KiB;
-    LimitRange: &[Kind::new("", "v1", "limitranges")], at most 100 of 256 KiB;
+    Pod: &[Kind::new("", "v1", "pods")], 8 MiB;
+    Node: &[Kind::new("", "v1", "nodes")], 1 MiB;
+    LimitRange: &[Kind::new("", "v1", "limitranges")], 2 MiB;
+    ResourceQuota: &[Kind::new("", "v1", "resourcequotas")], 2 MiB;
     // v2 came with Kubernetes 1.23. v2beta2 has the same shape.
     HorizontalPodAutoscaler: &[
         Kind::new("autoscaling", "v2", "horizontalpodautoscalers"),
         Kind::new("autoscaling", "v2beta2", "horizontalpodautoscalers"),
-    ], at most 1000 of 1024 KiB;
-    VerticalPodAutoscaler: &[Kind::new("autoscaling.k8s.io", "v1", "verticalpodautoscalers")], at most 1000 of 2048 KiB,
-        cited true, reads reads_of_vpa, finish check_vpa;
+    ], 4 MiB, target hpa_target;
+    VerticalPodAutoscaler: &[Kind::new("autoscaling.k8s.io", "v1", "verticalpodautoscalers")], 8 MiB,
+        target vpa_target;
 }
 
-fn reads_of_pod(pod: &Pod, name: &str) -> bool {
-    use annotation::{APPLIED, BOOST_PREFIX, IGNORE, MIRROR, OBSERVED, UPDATED};
-    let boosted = name.strip_prefix(BOOST_PREFIX);
-    let hooked = annotation::former_hook(name);
-    [APPLIED, IGNORE, MIRROR, OBSERVED, UPDATED].contains(&name)
-        || hooked.is_some_and(|(_, container)| container.is_none())
-        || boosted
-            .or(hooked.and_then(|(_, container)| container))
-            .is_some_and(|named| pod.all_containers().any(|container| container.name == named))
+const fn hpa_target(hpa: &HorizontalPodAutoscaler) -> Option<&TargetRef> {
+    Some(&hpa.spec.scale_target_ref)
 }
 
-fn finish_pod(pod: &mut Pod) -> Result<(), String> {
-    pod.shrink_to_fit();
-    Ok(())
+const fn vpa_target(vpa: &VerticalPodAutoscaler) -> Option<&TargetRef> {
+    vpa.spec.target_ref.as_ref()
 }
 
-fn reads_of_vpa(_: &VerticalPodAutoscaler, name: &str) -> bool {
-    [annotation::ACT, annotation::CANARY, annotation::CANARY_BAKE].contains(&name)
+macro_rules! only_metadata {
+    ($($object:ty),*) => {$(
+        impl KeptObject for $object {
+            fn metadata_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    )*};
+}
+
+only_metadata!(Node, LimitRange, ResourceQuota, HorizontalPodAutoscaler, Owner);
+
+impl KeptObject for Pod {
+    const KEEPS_LABELS: bool = true;
+    const ANNOTATED: Option<AnnotatedKind> = Some(AnnotatedKind::Pod);
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn has_container(&self, name: &str) -> bool {
+        self.all_containers().any(|container| container.name == name)
+    }
+
+    fn finish(&mut self) -> Result<(), String> {
+        self.shrink_to_fit();
+        Ok(())
+    }
+}
+
+impl KeptObject for VerticalPodAutoscaler {
+    const IS_CITED: bool = true;
+    const ANNOTATED: Option<AnnotatedKind> = Some(AnnotatedKind::Vpa);
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+
+    fn finish(&mut self) -> Result<(), String> {
+        self.shrink_to_fit();
+        check_vpa(self)
+    }
 }
 
 /// The versions of a workload kind at the API server, newest first.

@@ -2,8 +2,9 @@
 //!
 //! One task, [`KubernetesSource::run`], follows the pods bound to this node, at the API server or at the kubelet, and the
 //! Node itself. In the namespaces of these pods it follows the VPAs. Where a VPA targets the workload of a local pod, it
-//! also follows the LimitRanges and HorizontalPodAutoscalers of the namespace. It reads workloads one by one (`owners`). It
-//! follows nothing for the whole cluster, so the load of a node on the API server depends on that node alone.
+//! also follows the LimitRanges and HorizontalPodAutoscalers of the namespace, and the ResourceQuotas if the kubelet does not
+//! resize the pod. It reads workloads one by one (`owners`). It follows nothing for the whole cluster, so the load of a node on
+//! the API server depends on that node alone. All lists of a kind share the memory for that kind (`kinds`).
 //!
 //! A pod enters the view once all objects that decide about it are known (`view`), and stays until it leaves the node.
 //! During an outage the last state stays, with a problem.
@@ -25,8 +26,12 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{NodeView, SourceState};
-use crate::kubernetes::{ApiClient, ApiError, Follower, Object, Timing, follow, follow_kubelet};
-use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, VerticalPodAutoscaler};
+use crate::kubernetes::{
+    ApiClient, ApiError, Follower, LocalWorkloads, Object, ObjectMemory, Timing, follow, follow_kubelet,
+};
+use crate::model::objects::{
+    HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, ResourceQuota, Shared, VerticalPodAutoscaler,
+};
 use owners::{OwnerKey, Owners};
 use view::{Missing, Namespace};
 
@@ -50,6 +55,7 @@ pub struct KubernetesSource {
     pods: Follower<Pod>,
     node: Follower<Node>,
     namespaces: BTreeMap<String, NamespaceLists>,
+    memory: NamespaceMemory,
     owners: Owners,
     changed: Arc<Notify>,
     permits: Arc<Semaphore>,
@@ -62,8 +68,45 @@ pub struct KubernetesSource {
 struct NamespaceLists {
     vpas: Follower<VerticalPodAutoscaler>,
     bounds: Option<(Follower<LimitRange>, Follower<HorizontalPodAutoscaler>)>,
+    quotas: Option<Follower<ResourceQuota>>,
     /// When the last pod left the namespace.
     idle_since: Option<Instant>,
+}
+
+/// The memory for the lists of all namespaces.
+#[derive(Debug)]
+struct NamespaceMemory {
+    vpas: ObjectMemory,
+    limit_ranges: ObjectMemory,
+    hpas: ObjectMemory,
+    quotas: ObjectMemory,
+}
+
+impl NamespaceMemory {
+    fn new() -> Self {
+        Self {
+            vpas: memory_of::<VerticalPodAutoscaler>(),
+            limit_ranges: memory_of::<LimitRange>(),
+            hpas: memory_of::<HorizontalPodAutoscaler>(),
+            quotas: memory_of::<ResourceQuota>(),
+        }
+    }
+
+    fn expect(&self, namespaces: &BTreeSet<String>) {
+        let Self {
+            vpas,
+            limit_ranges,
+            hpas,
+            quotas,
+        } = self;
+        for memory in [vpas, limit_ranges, hpas, quotas] {
+            memory.expect(namespaces.iter().cloned());
+        }
+    }
+}
+
+fn memory_of<T: Object>() -> ObjectMemory {
+    ObjectMemory::new(T::MEMORY)
 }
 
 impl KubernetesSource {
@@ -84,15 +127,17 @@ impl KubernetesSource {
         let here = format!("spec.nodeName={node},status.phase!=Succeeded,status.phase!=Failed");
         let itself = format!("metadata.name={node}");
         let pods = match kubelet {
-            Some(socket) => follow_kubelet(socket, timing, Arc::clone(&changed)),
-            None => follow(client.clone(), None, &here, timing, Arc::clone(&changed)),
+            Some(socket) => follow_kubelet(socket, timing, memory_of::<Pod>(), Arc::clone(&changed)),
+            None => follow(client.clone(), None, &here, timing, memory_of::<Pod>(), Arc::clone(&changed)),
         };
+        let node = follow(client.clone(), None, &itself, timing, memory_of::<Node>(), Arc::clone(&changed));
         let source = Self {
             pods,
-            node: follow(client.clone(), None, &itself, timing, Arc::clone(&changed)),
+            node,
             client,
             timing,
             namespaces: BTreeMap::new(),
+            memory: NamespaceMemory::new(),
             owners: Owners::new(timing),
             changed,
             permits: Arc::new(Semaphore::new(AT_ONCE)),
@@ -127,8 +172,8 @@ impl KubernetesSource {
         let Some(pods) = objects(&self.pods) else {
             return self.publish(None);
         };
-        let wanted = pods.iter().filter(|pod| view::may_have_vpa(pod));
-        self.follow_vpas(&wanted.map(|pod| pod.metadata.namespace.clone()).collect(), now);
+        self.follow_vpas(self.owners.local(&pods), now);
+        let node = self.node.read(|nodes| nodes.objects().next().map(|node| Node::clone(node)));
         let known = self
             .namespaces
             .iter()
@@ -138,9 +183,11 @@ impl KubernetesSource {
         let before = Arc::clone(&self.sender.borrow());
         let published: HashSet<&str> = before.view.pods.iter().map(|pod| pod.metadata.uid.as_str()).collect();
         let (mut missing, mut view, mut waiting) = (Missing::default(), NodeView::default(), false);
+        view.node = node;
+        let kubelet = view.kubelet_version();
         for pod in pods {
             let namespace = namespaces.get(&pod.metadata.namespace);
-            let known = view::is_known(&pod, namespace, &self.owners, &mut missing);
+            let known = view::is_known(&pod, namespace, &self.owners, kubelet, &mut missing);
             if known || published.contains(pod.metadata.uid.as_str()) {
                 view.pods.push(pod);
             } else {
@@ -148,21 +195,21 @@ impl KubernetesSource {
             }
         }
         self.request(&missing, now);
-        for namespace in namespaces.into_values() {
+        for (name, namespace) in namespaces {
             let Some((limit_ranges, hpas)) = namespace.bounds else {
                 continue;
             };
-            let vpas = namespace.vpas.into_iter().flatten();
-            view.vpas.extend(vpas.map(Arc::unwrap_or_clone));
-            view.limit_ranges
-                .extend(limit_ranges.into_iter().map(Arc::unwrap_or_clone));
-            view.hpas.extend(hpas.into_iter().map(Arc::unwrap_or_clone));
+            view.vpas.extend(namespace.vpas.into_iter().flatten().map(Shared::from));
+            view.limit_ranges.extend(limit_ranges.into_iter().map(Shared::from));
+            view.hpas.extend(hpas.into_iter().map(Shared::from));
+            match namespace.quotas {
+                Some(quotas) => view.quotas.extend(quotas.into_iter().map(Shared::from)),
+                None if missing.quotas.contains(&name) => drop(view.awaited_quotas.insert(name)),
+                None => {}
+            }
         }
         let owners = self.owners.slots.values().filter_map(|slot| slot.answer.clone());
         view.owners = owners.flatten().collect();
-        view.node = self
-            .node
-            .read(|nodes| nodes.objects().next().map(|node| Node::clone(node)));
         // The first view waits for all pods.
         let is_first = before.generation == 0;
         drop(before);
@@ -173,30 +220,44 @@ impl KubernetesSource {
         SourceState::publish(&self.sender, view, self.problems());
     }
 
-    /// Follows the VPAs of these namespaces, and stops following others after [`LINGER`].
-    fn follow_vpas(&mut self, wanted: &BTreeSet<String>, now: Instant) {
-        for namespace in wanted {
+    /// Follows the VPAs of the namespaces of local workloads, and stops following others after [`LINGER`].
+    fn follow_vpas(&mut self, local: BTreeMap<String, LocalWorkloads>, now: Instant) {
+        for namespace in local.keys() {
             if !self.namespaces.contains_key(namespace) {
                 let lists = NamespaceLists {
-                    vpas: self.follow_in(namespace),
+                    vpas: self.follow_in(namespace, &self.memory.vpas),
                     bounds: None,
+                    quotas: None,
                     idle_since: None,
                 };
                 self.namespaces.insert(namespace.clone(), lists);
             }
         }
         self.namespaces.retain(|namespace, lists| {
-            lists.idle_since = (!wanted.contains(namespace)).then(|| lists.idle_since.unwrap_or(now));
+            let workloads = local.get(namespace);
+            lists.idle_since = workloads.is_none().then(|| lists.idle_since.unwrap_or(now));
+            if let Some(workloads) = workloads {
+                lists.vpas.set_local(workloads);
+                lists.bounds.iter().for_each(|(_, hpas)| hpas.set_local(workloads));
+            }
             lists.idle_since.is_none_or(|since| now < since + LINGER)
         });
+        self.memory.expect(&local.into_keys().collect());
     }
 
     /// Requests missing objects, and forgets unneeded workloads.
     fn request(&mut self, missing: &Missing, now: Instant) {
         for namespace in &missing.bounds {
-            let bounds = (self.follow_in(namespace), self.follow_in(namespace));
+            let ranges = self.follow_in(namespace, &self.memory.limit_ranges);
+            let hpas = self.follow_in(namespace, &self.memory.hpas);
             if let Some(lists) = self.namespaces.get_mut(namespace) {
-                lists.bounds.get_or_insert(bounds);
+                lists.bounds.get_or_insert((ranges, hpas));
+            }
+        }
+        for namespace in &missing.quotas {
+            let quotas = self.follow_in(namespace, &self.memory.quotas);
+            if let Some(lists) = self.namespaces.get_mut(namespace) {
+                lists.quotas.get_or_insert(quotas);
             }
         }
         for key in self.owners.take_due(&missing.owners, &missing.passed, now) {
@@ -224,8 +285,12 @@ impl KubernetesSource {
     /// fail alike in an outage.
     fn problems(&self) -> Vec<String> {
         let mut found = vec![problems(&self.pods), problems(&self.node)];
-        for NamespaceLists { vpas, bounds, .. } in self.namespaces.values() {
+        for lists in self.namespaces.values() {
+            let NamespaceLists {
+                vpas, bounds, quotas, ..
+            } = lists;
             found.push(problems(vpas));
+            found.extend(quotas.iter().map(problems));
             let bounds = bounds
                 .iter()
                 .flat_map(|(ranges, hpas)| [problems(ranges), problems(hpas)]);
@@ -246,9 +311,9 @@ impl KubernetesSource {
         alike.chain(objects.into_iter().flatten()).collect()
     }
 
-    fn follow_in<T: Object>(&self, namespace: &str) -> Follower<T> {
+    fn follow_in<T: Object>(&self, namespace: &str, memory: &ObjectMemory) -> Follower<T> {
         let (client, changed) = (self.client.clone(), Arc::clone(&self.changed));
-        follow(client, Some(namespace), "", self.timing, changed)
+        follow(client, Some(namespace), "", self.timing, memory.clone(), changed)
     }
 }
 
@@ -261,6 +326,8 @@ impl NamespaceLists {
             vpas: objects(&self.vpas),
             refused: bounds_refused || is_refused(&self.vpas),
             bounds: bounds.and_then(|(ranges, hpas)| objects(ranges).zip(objects(hpas))),
+            quotas: self.quotas.as_ref().and_then(objects),
+            quotas_refused: self.quotas.as_ref().is_some_and(is_refused),
         }
     }
 }

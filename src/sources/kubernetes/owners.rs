@@ -4,19 +4,24 @@
 //! receive every change of every workload. The agent reads a workload again after a day, and when a pod names another UID.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::time::Instant;
 
 use super::kinds;
-use crate::kubernetes::{ApiClient, ApiError, Call, Problem, Timing, Verb, strip_nulls};
-use crate::model::objects::{ObjectMeta, Owner, OwnerKind, OwnerReference};
+use super::view::may_have_vpa;
+use crate::kubernetes::{ApiClient, ApiError, Call, LocalWorkloads, Problem, Timing, Verb, reduce, strip_nulls};
+use crate::model::objects::{ObjectMeta, Owner, OwnerKind, OwnerReference, Pod, Shared};
 use crate::pace::{Backoff, scattered};
 use crate::sources::workload::{self, Workload};
 
 /// The most levels of owners. Only a cycle has more.
 const MOST_LEVELS: usize = 8;
+
+/// The largest size of a kept workload, in bytes of JSON. Each pod may have eight.
+const LARGEST_OWNER: usize = 8 << 10;
 
 /// A workload as an owner reference names it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,7 +46,7 @@ pub(super) struct Owners {
 #[derive(Debug)]
 pub(super) struct CachedOwner {
     /// The latest answer. The inner none means that the workload does not exist.
-    pub(super) answer: Option<Option<Owner>>,
+    pub(super) answer: Option<Option<Shared<Owner>>>,
     /// The time of the next request; none while a request is under way.
     pub(super) due: Option<Instant>,
     backoff: Backoff,
@@ -79,6 +84,27 @@ impl Owners {
         Ok(top)
     }
 
+    /// The names of the workloads that own local pods or may own them, by namespace: of each controller on the way up, as far as
+    /// it is known, and the name from which a controller derives its own, such as `web` of the ReplicaSet `web-5c`.
+    pub(super) fn local(&self, pods: &[Arc<Pod>]) -> BTreeMap<String, LocalWorkloads> {
+        let mut local: BTreeMap<String, LocalWorkloads> = BTreeMap::new();
+        for pod in pods.iter().filter(|pod| may_have_vpa(pod)) {
+            let names = local.entry(pod.metadata.namespace.clone()).or_default();
+            let mut next = Some(&pod.metadata);
+            for _ in 0..MOST_LEVELS {
+                let Some((metadata, name)) = next.and_then(|from| Some((from, &controller(from)?.name))) else {
+                    break;
+                };
+                names.insert(name.clone());
+                names.extend(name.rsplit_once('-').map(|(above, _)| above.to_owned()));
+                let key = key_of_controller(metadata);
+                let known = key.and_then(|key| self.slots.get(&key)?.answer.as_ref()?.as_ref());
+                next = known.map(|owner| &owner.metadata);
+            }
+        }
+        local
+    }
+
     /// Stores an answer. After a failure, a backoff delays the next request.
     pub(super) fn store(&mut self, key: OwnerKey, answer: Result<Option<Owner>, ApiError>, now: Instant) {
         let slot = self.slot(key, now);
@@ -86,7 +112,7 @@ impl Owners {
             Ok(owner) => {
                 slot.due = Some(now + scattered(REFRESH_AFTER));
                 slot.backoff.reset();
-                (slot.answer, slot.problem) = (Some(owner), None);
+                (slot.answer, slot.problem) = (Some(owner.map(Shared::from)), None);
             }
             Err(error) => {
                 tracing::warn!("{error}");
@@ -174,14 +200,18 @@ pub(super) async fn fetch(client: &ApiClient, key: &OwnerKey) -> Result<Option<O
 fn owner(call: &Call, key: &OwnerKey, mut value: Value) -> Result<Option<Owner>, ApiError> {
     strip_nulls(&mut value);
     workload::in_one_notation(key.kind, &mut value);
-    let workload: Workload = serde_path_to_error::deserialize(value).map_err(|error| ApiError {
+    let unreadable = |why: String| ApiError {
         call: call.to_string(),
-        problem: Problem::Unreadable(error.to_string()),
-    })?;
+        problem: Problem::Unreadable(why),
+    };
+    let workload: Workload = serde_path_to_error::deserialize(value).map_err(|error| unreadable(error.to_string()))?;
     let mut owner = workload.into_owner(key.kind);
-    owner.metadata.resource_version.clear();
-    owner.metadata.annotations.clear();
-    owner.metadata.labels.clear();
+    let (size, _) = reduce(&mut owner).map_err(unreadable)?;
+    if size > LARGEST_OWNER {
+        return Err(unreadable(format!(
+            "what is read of the workload takes {size} bytes; at most {LARGEST_OWNER} are kept"
+        )));
+    }
     // A later workload of the same name does not own these pods.
     Ok(Some(owner).filter(|owner| owner.metadata.uid == key.uid))
 }

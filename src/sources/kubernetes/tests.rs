@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use super::owners::{OwnerKey, Owners};
 use super::view::{Missing, Namespace, is_known};
+use crate::model::KubeletVersion;
 use crate::model::objects::{Owner, OwnerKind, Pod, VerticalPodAutoscaler};
 use crate::sources::parse_manifests;
 
@@ -31,8 +32,8 @@ fn vpa(target: &str) -> Vec<Arc<VerticalPodAutoscaler>> {
         .unwrap()
         .view
         .vpas
-        .into_iter()
-        .map(Arc::new)
+        .iter()
+        .map(|vpa| Arc::new(VerticalPodAutoscaler::clone(vpa)))
         .collect()
 }
 
@@ -49,7 +50,7 @@ fn workload(kind: &str, name: &str, owner: &str) -> Owner {
     let text = format!(
         "{{kind: {kind}, metadata: {{name: {name}, namespace: shop, ownerReferences: [{owner}]}}, spec: {{}}}}"
     );
-    parse_manifests("owner", &text).unwrap().view.owners.remove(0)
+    Owner::clone(&parse_manifests("owner", &text).unwrap().view.owners[0])
 }
 
 /// The ReplicaSet and the Deployment above the pod.
@@ -69,7 +70,8 @@ fn both() -> Owners {
 /// Whether all about the pod is known, and what is to be asked for: a workload, or what bounds the namespace.
 fn of(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners) -> (bool, Option<OwnerKey>, bool) {
     let mut missing = Missing::default();
-    let known = is_known(pod, namespace, owners, &mut missing);
+    let kubelet = Some(KubeletVersion::NEWEST);
+    let known = is_known(pod, namespace, owners, kubelet, &mut missing);
     (known, missing.owners.pop_first(), missing.bounds.contains("shop"))
 }
 
@@ -150,4 +152,42 @@ fn the_climb_ends_at_what_is_missing_or_unknown_and_in_circles() {
         top(&both(), &pod(&owned_by("ReplicaSet", "web-5c", "r"))).as_deref(),
         Some("web")
     );
+}
+
+#[test]
+fn quotas_are_waited_for_where_the_kubelet_does_not_resize() {
+    let namespace = |quotas: Option<()>, quotas_refused| Namespace {
+        vpas: Some(vpa("web")),
+        bounds: Some(Default::default()),
+        quotas: quotas.map(|()| Vec::new()),
+        quotas_refused,
+        ..Namespace::default()
+    };
+    let waits = |pod: &Pod, kubelet, namespace: &Namespace| {
+        let mut missing = Missing::default();
+        let known = is_known(pod, Some(namespace), &both(), Some(KubeletVersion(kubelet)), &mut missing);
+        assert_eq!(known, missing.quotas.is_empty());
+        !known
+    };
+    let new = pod(&owned_by("ReplicaSet", "web-5c", "r"));
+    assert!(waits(&new, 32, &namespace(None, false)));
+    assert!(!waits(&new, 32, &namespace(Some(()), false)) && !waits(&new, 32, &namespace(None, true)));
+    assert!(!waits(&new, 33, &namespace(None, false)), "its kubelet resizes once it runs");
+    let mut started = new.clone();
+    let status = r#"{"containerStatuses": [{"name": "app", "containerID": "containerd://c"}]}"#;
+    started.status = serde_json::from_str(status).unwrap();
+    assert!(waits(&started, 33, &namespace(None, false)), "its kubelet does not say so");
+    started.status.container_statuses[0].resources = Some(Default::default());
+    assert!(!waits(&started, 33, &namespace(None, false)));
+}
+
+#[test]
+fn the_names_of_local_workloads_are_known_before_the_workloads_are_read() {
+    let pods = [Arc::new(pod(&owned_by("ReplicaSet", "web-5c", "r")))];
+    let local = Owners::default().local(&pods);
+    assert_eq!(local["shop"].iter().collect::<Vec<_>>(), ["web", "web-5c"]);
+    let mut adopted = Owners::default();
+    let set = workload("ReplicaSet", "web-5c", &owned_by("Deployment", "another", "d"));
+    adopted.store(key(OwnerKind::ReplicaSet, "web-5c", "r"), Ok(Some(set)), Instant::now());
+    assert!(adopted.local(&pods)["shop"].contains("another"));
 }

@@ -7,7 +7,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::owners::{OwnerKey, Owners, controller};
-use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, OwnerKind, Pod, VerticalPodAutoscaler, WorkloadKey};
+use crate::model::KubeletVersion;
+use crate::model::objects::{
+    HorizontalPodAutoscaler, LimitRange, OwnerKind, Pod, ResourceQuota, VerticalPodAutoscaler, WorkloadKey,
+};
 
 /// The known objects of one namespace.
 #[derive(Debug, Default)]
@@ -18,6 +21,10 @@ pub(super) struct Namespace {
     pub(super) refused: bool,
     /// None while one of the lists is unknown.
     pub(super) bounds: Option<Bounds>,
+    /// None while the list is unknown.
+    pub(super) quotas: Option<Vec<Arc<ResourceQuota>>>,
+    /// Whether the list of quotas is refused until a change of rules or credentials.
+    pub(super) quotas_refused: bool,
 }
 
 /// The objects that bound the decisions in a namespace.
@@ -32,6 +39,8 @@ pub(super) struct Missing {
     pub(super) owners: BTreeSet<OwnerKey>,
     /// Namespaces whose bounds are unknown.
     pub(super) bounds: BTreeSet<String>,
+    /// Namespaces whose quotas are unknown.
+    pub(super) quotas: BTreeSet<String>,
 }
 
 /// Whether a VPA can target a pod: a workload owns it. The Node owns static pods.
@@ -40,7 +49,13 @@ pub(super) fn may_have_vpa(pod: &Pod) -> bool {
 }
 
 /// Whether all objects that decide about a pod are known, as far as they can be. Adds the missing ones to `missing`.
-pub(super) fn is_known(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners, missing: &mut Missing) -> bool {
+pub(super) fn is_known(
+    pod: &Pod,
+    namespace: Option<&Namespace>,
+    owners: &Owners,
+    kubelet: Option<KubeletVersion>,
+    missing: &mut Missing,
+) -> bool {
     if !may_have_vpa(pod) {
         return true;
     }
@@ -59,13 +74,27 @@ pub(super) fn is_known(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners
             return refused;
         }
     };
-    let bounded = namespace.bounds.is_some() || namespace.refused;
     // A workload of another kind above the pod is known by references alone, so its VPA may be any of these.
-    if !bounded && vpas.iter().any(|vpa| may_target(vpa, top.as_ref())) {
-        missing.bounds.insert(pod.metadata.namespace.clone());
-        return false;
+    if !vpas.iter().any(|vpa| may_target(vpa, top.as_ref())) {
+        return true;
     }
-    true
+    let bounded = namespace.bounds.is_some() || namespace.refused;
+    if !bounded {
+        missing.bounds.insert(pod.metadata.namespace.clone());
+    }
+    let limited = namespace.quotas.is_some() || namespace.quotas_refused || !may_need_quotas(pod, kubelet);
+    if !limited {
+        missing.quotas.insert(pod.metadata.namespace.clone());
+    }
+    bounded && limited
+}
+
+/// Whether the agent may write the pod's values without the API server, which holds quotas otherwise: no status shows that the
+/// kubelet resizes, and the kubelet is old or has started the pod.
+fn may_need_quotas(pod: &Pod, kubelet: Option<KubeletVersion>) -> bool {
+    let is_old = kubelet.is_none_or(|kubelet| kubelet < KubeletVersion::RESIZES_BY_DEFAULT);
+    let has_started = pod.statuses().any(|status| status.bare_id().is_some());
+    (is_old || has_started) && pod.statuses().all(|status| status.resources.is_none())
 }
 
 fn may_target(vpa: &VerticalPodAutoscaler, top: Option<&(OwnerKind, String)>) -> bool {

@@ -112,7 +112,7 @@ fn the_limit_range_holds_at_the_end_of_a_boost() {
             max: list(max),
             ..LimitRangeItem::default()
         }];
-        view.limit_ranges = vec![range];
+        view.limit_ranges = vec![range.into()];
         ends_with(view)
     };
     assert_eq!(bounded(50, 500), "50m/500m");

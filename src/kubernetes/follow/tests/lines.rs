@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use super::super::state::{Followed, WatchResult};
-use super::{Thing, bookmark, line, thing, thing_in};
+use super::{Thing, bookmark, line, nothing, thing, thing_in};
 use crate::kubernetes::call::{Call, Verb};
 use crate::kubernetes::error::Problem;
-use crate::kubernetes::object::{LARGEST_KEPT, Object};
+use crate::kubernetes::kept::ObjectMemory;
+use crate::kubernetes::object::Object;
 use crate::kubernetes::splitter::{LARGEST_OBJECT, RawObject};
 
 fn piece(text: &str) -> RawObject {
@@ -33,7 +34,7 @@ fn list(known: &mut Followed<Thing>, things: &[String]) -> bool {
 }
 
 fn listed(things: &[String]) -> Followed<Thing> {
-    let mut known = Followed::default();
+    let mut known = nothing();
     assert!(list(&mut known, things));
     known
 }
@@ -140,60 +141,56 @@ fn an_object_that_says_no_name_or_is_too_large_is_named_as_far_as_it_can_be_and_
     assert_eq!(problems(&known), Vec::<String>::new());
 }
 
-#[test]
-fn a_namespace_fills_no_more_than_its_share_and_what_is_left_out_is_counted() {
-    let many: Vec<_> = (0..10)
-        .map(|number| thing_in("many", &format!("n{number}"), 1))
-        .collect();
-    let mut known = listed(&many);
-    assert_eq!(sizes(&known).len(), 4);
-    let why = |known: &Followed<Thing>| problems(known).remove(0);
-    assert_eq!(
-        why(&known),
-        "many: 6 things are left out, for a namespace may have 4 of 1 KiB together"
-    );
-    // Other namespaces have shares of their own, and those that cannot be used count too.
-    assert!(news(&mut known, "ADDED", &thing_in("other", "x", 1)));
-    for number in 0..10 {
-        hear(
-            &mut known,
-            &piece(&line("ADDED", &thing_in("bad", &format!("n{number}"), 500))),
-        )
-        .unwrap();
-    }
-    assert_eq!(problems(&known).len(), 2 + 4);
-
-    assert!(
-        !news(&mut known, "MODIFIED", &thing_in("many", "n9", 2)),
-        "it has no place"
-    );
-    hear(&mut known, &piece(&line("DELETED", &thing_in("many", "n9", 1)))).unwrap();
-    assert!(why(&known).starts_with("bad: 6 things") && problems(&known)[1].starts_with("many: 5 things"));
-    assert!(!known.has_room, "none of those that have a place went");
-    assert!(news(&mut known, "DELETED", &thing_in("many", "n0", 1)));
-    assert!(known.has_room);
-    list(&mut known, &many[1..9]);
-    assert!(sizes(&known).len() == 4 && !known.has_room);
-    // What goes makes room when the list has ended, for the list after it.
-    list(&mut known, &many[..4]);
-    assert!(why(&known).starts_with("many: 1 things") && known.has_room);
-    list(&mut known, &many[..4]);
-    assert!(problems(&known).is_empty() && !known.has_room);
+/// A list with memory for about this many things.
+fn with_room_for(things: u64) -> Followed<Thing> {
+    Followed::new(ObjectMemory::new(things * 800))
 }
 
 #[test]
-fn large_objects_fill_a_share_by_their_bytes() {
-    let large = |name: &str, bytes: usize| thing_in(&"n".repeat(bytes), name, 1);
-    let names: Vec<_> = (0..10).map(|number| large(&number.to_string(), 700)).collect();
-    let known = listed(&names);
-    assert!((1..=2).contains(&sizes(&known).len()), "{known:?}");
-    let known = listed(&[large("x", LARGEST_KEPT)]);
-    assert!(sizes(&known).is_empty() && problems(&known)[0].contains("at most 65536 are kept"));
+fn what_does_not_fit_is_named_and_counted_and_listed_again_once_there_is_room() {
+    let many: Vec<_> = (0..10)
+        .map(|number| thing_in("many", &format!("n{number}"), 1))
+        .collect();
+    let mut known = with_room_for(8);
+    list(&mut known, &many);
+    let kept = sizes(&known).len();
+    assert!((3..=9).contains(&kept), "{kept}");
+    let why = problems(&known).remove(0);
+    let named = format!("many: things: n{kept} and {} more are left out", 9 - kept);
+    assert!(why.starts_with(&named), "{why}");
+    assert!(!known.must_list_again());
+    assert!(!news(&mut known, "MODIFIED", &thing_in("many", "n9", 2)), "it has no place");
+    hear(&mut known, &piece(&line("DELETED", &thing_in("many", "n9", 1)))).unwrap();
+    assert!(!known.must_list_again(), "none of those that have a place went");
+    assert!(news(&mut known, "DELETED", &thing_in("many", "n0", 1)));
+    assert!(known.must_list_again());
+    list(&mut known, &many[1..9]);
+    assert!(sizes(&known).len() == kept && !known.must_list_again());
+    list(&mut known, &many[..kept]);
+    list(&mut known, &many[..kept]);
+    assert!(problems(&known).is_empty() && !known.must_list_again());
+}
+
+#[test]
+fn one_namespace_leaves_room_for_the_objects_of_others_in_lists_of_their_own() {
+    let memory = ObjectMemory::new(64 << 10);
+    memory.expect(["greedy".to_owned(), "honest".to_owned()]);
+    let (mut greedy, mut honest) = (Followed::new(memory.clone()), Followed::new(memory.clone()));
+    let many: Vec<_> = (0..1000).map(|number| thing_in("greedy", &number.to_string(), 1)).collect();
+    list(&mut greedy, &many);
+    assert!(sizes(&greedy).len() < 100 && problems(&greedy)[0].contains("more are left out"));
+    let few: Vec<_> = (0..8).map(|number| thing_in("honest", &number.to_string(), 1)).collect();
+    list(&mut honest, &few);
+    assert!(sizes(&honest).len() == 8 && problems(&honest).is_empty());
+    drop(greedy);
+    list(&mut honest, &many);
+    assert!(sizes(&honest).len() > 40, "what a list held is free once nobody follows it");
 }
 
 #[test]
 fn an_object_that_grows_beyond_the_share_keeps_its_last_state() {
-    let mut known = listed(&[thing("x", 1, 1)]);
+    let mut known = with_room_for(2);
+    list(&mut known, &[thing("x", 1, 1)]);
     let labels = |name: &str| format!(r#""annotations":{{}},"ownerReferences":[{{"name":"{name}"}}]"#);
     let grown = thing("x", 2, 2).replace("\"namespace\"", &format!("{},\"namespace\"", labels(&"o".repeat(3000))));
     assert!(news(&mut known, "MODIFIED", &grown));

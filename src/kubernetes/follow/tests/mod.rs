@@ -7,7 +7,9 @@ mod task;
 use serde::{Deserialize, Serialize};
 
 use super::super::call::Kind;
-use super::super::object::{Object, Share};
+use super::super::kept::{KeptObject, ObjectMemory};
+use super::super::object::Object;
+use super::state::Followed;
 use crate::model::objects::ObjectMeta;
 
 /// An object of two versions that has nothing but a size.
@@ -20,11 +22,10 @@ struct Thing {
 impl Object for Thing {
     const KINDS: &'static [Kind] = &[Kind::new("test", "v2", "things"), Kind::new("test", "v1", "things")];
 
-    const SHARE: Share = Share {
-        objects: 4,
-        bytes: 2000,
-    };
+    const MEMORY: u64 = 1 << 20;
+}
 
+impl KeptObject for Thing {
     fn metadata_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata
     }
@@ -36,6 +37,15 @@ impl Object for Thing {
             Err("size: at most 99".to_owned())
         }
     }
+}
+
+fn memory() -> ObjectMemory {
+    ObjectMemory::new(Thing::MEMORY)
+}
+
+/// A list without objects, with memory for many.
+fn nothing() -> Followed<Thing> {
+    Followed::new(memory())
 }
 
 /// A thing as the API server writes it.

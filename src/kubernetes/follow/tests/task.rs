@@ -80,12 +80,12 @@ impl Script {
     fn follow_and_count(&self) -> (Follower<Thing>, Registry) {
         let (client, registry) = self.client();
         client.streams_lists.store(false, std::sync::atomic::Ordering::Relaxed);
-        (follow(client, None, "", BRISK, Arc::new(Notify::new())), registry)
+        (follow(client, None, "", BRISK, memory(), Arc::new(Notify::new())), registry)
     }
 
     /// Where nothing is known of the API server.
     pub(super) fn follow_anew(&self) -> Follower<Thing> {
-        follow(self.client().0, None, "", BRISK, Arc::new(Notify::new()))
+        follow(self.client().0, None, "", BRISK, memory(), Arc::new(Notify::new()))
     }
 
     fn client(&self) -> (ApiClient, Registry) {

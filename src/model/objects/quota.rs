@@ -1,0 +1,121 @@
+//! `v1` ResourceQuota: what the pods of a namespace may request together.
+
+use serde::{Deserialize, Serialize};
+
+use super::{ObjectMeta, Pod, SelectorRequirement};
+use crate::model::{Bytes, MilliCpu, QosClass, ResourceList};
+
+/// A quota for cpu and memory. Other resources are dropped.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ResourceQuota {
+    pub metadata: ObjectMeta,
+    pub spec: QuotaSpec,
+    pub status: QuotaStatus,
+}
+
+/// The amounts of a quota, and the pods that it counts.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct QuotaSpec {
+    pub hard: QuotaAmounts,
+    /// The quota counts a pod if all scopes match.
+    pub scopes: Vec<String>,
+    pub scope_selector: Option<ScopeSelector>,
+}
+
+/// The scopes of a quota with their operators. All must match.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ScopeSelector {
+    pub match_expressions: Vec<ScopeRequirement>,
+}
+
+/// One scope of a quota.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ScopeRequirement {
+    pub scope_name: String,
+    /// As in [`SelectorRequirement`].
+    pub operator: String,
+    pub values: Vec<String>,
+}
+
+/// The amounts that the API server has counted. Absent until it has.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QuotaStatus {
+    pub hard: QuotaAmounts,
+    pub used: QuotaAmounts,
+}
+
+/// Amounts of a quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(from = "NamedAmounts")]
+pub struct QuotaAmounts {
+    pub requests: ResourceList,
+    pub limits: ResourceList,
+}
+
+/// The amounts by the names that a quota gives them.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct NamedAmounts {
+    /// The same as `requests.cpu`.
+    cpu: Option<MilliCpu>,
+    /// The same as `requests.memory`.
+    memory: Option<Bytes>,
+    #[serde(rename = "requests.cpu")]
+    requests_cpu: Option<MilliCpu>,
+    #[serde(rename = "requests.memory")]
+    requests_memory: Option<Bytes>,
+    #[serde(rename = "limits.cpu")]
+    limits_cpu: Option<MilliCpu>,
+    #[serde(rename = "limits.memory")]
+    limits_memory: Option<Bytes>,
+}
+
+impl From<NamedAmounts> for QuotaAmounts {
+    fn from(named: NamedAmounts) -> Self {
+        let list = |cpu, memory| ResourceList { cpu, memory };
+        // Of two names for one amount the lower counts.
+        let requests = list(named.requests_cpu, named.requests_memory);
+        Self {
+            requests: requests.combine(list(named.cpu, named.memory), u64::min),
+            limits: list(named.limits_cpu, named.limits_memory),
+        }
+    }
+}
+
+impl ResourceQuota {
+    /// Whether the quota counts a pod (`podMatchesScopeFunc`, kubernetes `pkg/quota/v1/evaluator/core/pods.go`). A scope that
+    /// the agent does not know, or that depends on what it does not know, counts every pod.
+    pub fn counts(&self, pod: &Pod) -> bool {
+        let selector = self.spec.scope_selector.iter();
+        let mut requirements = selector.flat_map(|selector| &selector.match_expressions);
+        let mut scopes = self.spec.scopes.iter();
+        scopes.all(|scope| is_in_scope(pod, scope, "Exists", &[]))
+            && requirements.all(|one| is_in_scope(pod, &one.scope_name, &one.operator, &one.values))
+    }
+}
+
+fn is_in_scope(pod: &Pod, scope: &str, operator: &str, values: &[String]) -> bool {
+    let is_best_effort = || pod.qos_class() == QosClass::BestEffort;
+    let terminates = || pod.spec.active_deadline_seconds.is_some_and(|seconds| seconds >= 0);
+    match (scope, operator) {
+        ("BestEffort", _) => is_best_effort(),
+        ("NotBestEffort", _) => !is_best_effort(),
+        ("Terminating", _) => terminates(),
+        ("NotTerminating", _) => !terminates(),
+        ("PriorityClass", _) => {
+            let class = &pod.spec.priority_class_name;
+            let requirement = SelectorRequirement {
+                key: String::new(),
+                operator: operator.to_owned(),
+                values: values.to_vec(),
+            };
+            requirement.holds((!class.is_empty()).then_some(class))
+        }
+        _ => true,
+    }
+}

@@ -1,0 +1,127 @@
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::*;
+use crate::actuate::Growable;
+use crate::decide::PodDecision;
+use crate::guard::Terms;
+use crate::model::{Bytes, CgroupPath, LivePod};
+use crate::reconcile::desired::Recommended;
+use crate::sources::{NodeView, parse_manifests};
+
+const MI: u64 = 1 << 20;
+
+/// Two pods with a memory limit of 100Mi each, in a namespace whose quota leaves 100Mi of limits.
+fn view() -> NodeView {
+    let pod = |name: &str| {
+        format!(
+            "---\n{{kind: Pod, metadata: {{name: {name}, namespace: shop, uid: {name}}}, spec: {{containers: [{{name: app, \
+             resources: {{limits: {{memory: 100Mi}}}}}}]}}}}\n"
+        )
+    };
+    let quota = "---\n{kind: ResourceQuota, metadata: {name: team, namespace: shop}, spec: {hard: {limits.memory: 300Mi}}, \
+                 status: {hard: {limits.memory: 300Mi}, used: {limits.memory: 200Mi}}}\n";
+    parse_manifests("shop", &[&pod("a"), &pod("b"), quota].concat()).unwrap().view
+}
+
+fn states(view: &NodeView) -> Vec<PodState> {
+    let pods = view.pods.iter();
+    pods.map(|pod| PodState::new(Arc::clone(pod), PodDecision::undecided(pod)))
+        .collect()
+}
+
+fn capacity(view: &NodeView, states: &[PodState]) -> NodeCapacity {
+    let capacity = NodeCapacity::of(
+        states.iter(),
+        None,
+        ResourceList::default(),
+        KubeletVersion::NEWEST,
+        false,
+    );
+    capacity.within(&view.quotas, &view.awaited_quotas)
+}
+
+fn to(state: &PodState, mebibytes: u64) -> Recommended {
+    let mut targets = state.pod.requirements();
+    targets[0].resources.limits.memory = Some(Bytes::new(mebibytes * MI));
+    Recommended {
+        vpa: Some("web".to_owned()),
+        at: Timestamp::UNIX_EPOCH,
+        targets,
+    }
+}
+
+#[test]
+fn growth_of_several_pods_beyond_a_quota_is_refused() {
+    let view = view();
+    let mut states = states(&view);
+    let mut capacity = capacity(&view, &states);
+    let refused = capacity.admit(&states[0], &to(&states[0], 8192)).unwrap_err();
+    assert!(refused.contains("quota team") && refused.contains("limits.memory 300Mi"), "{refused}");
+    let grown = to(&states[0], 160);
+    assert_eq!(capacity.admit(&states[0], &grown), Ok(()));
+    let before = capacity.requests_of(&states[0]);
+    states[0].desired.recommended = Some(grown);
+    capacity.update(before, &states[0]);
+    let refused = capacity.admit(&states[1], &to(&states[1], 160)).unwrap_err();
+    assert!(refused.contains("60Mi beyond the specs of other pods"), "{refused}");
+    assert_eq!(capacity.admit(&states[1], &to(&states[1], 140)), Ok(()));
+    assert_eq!(capacity.admit(&states[0], &to(&states[0], 50)), Ok(()), "less is always fine");
+}
+
+#[test]
+fn an_operators_values_beyond_a_quota_are_refused() {
+    let view = view();
+    let mut states = states(&view);
+    let capacity = capacity(&view, &states);
+    let values = |mebibytes| Override {
+        uid: 0,
+        pid: 1,
+        reason: String::new(),
+        since: Timestamp::UNIX_EPOCH,
+        until: None,
+        values: to(&states[0], mebibytes).targets,
+    };
+    let (large, small) = (values(300), values(150));
+    let refused = capacity.set_override(&mut states[0], large).unwrap_err();
+    assert!(refused.contains("quota team"), "{refused}");
+    assert!(states[0].desired.is_empty());
+    assert_eq!(capacity.set_override(&mut states[0], small), Ok(()));
+}
+
+#[test]
+fn quotas_that_are_not_known_yet_allow_no_growth_and_others_namespaces_have_none() {
+    let mut view = view();
+    view.quotas.clear();
+    let states = states(&view);
+    assert_eq!(capacity(&view, &states).admit(&states[0], &to(&states[0], 8192)), Ok(()));
+    view.awaited_quotas.insert("shop".to_owned());
+    let refused = capacity(&view, &states).admit(&states[0], &to(&states[0], 101)).unwrap_err();
+    assert_eq!(refused, "the quotas of namespace shop are not known yet");
+}
+
+#[test]
+fn the_guard_grows_limits_within_what_a_quota_leaves() {
+    let view = view();
+    let states = states(&view);
+    let mut guarded = GuardedPod {
+        live: Arc::new(LivePod {
+            id: states[0].pod.id_with("a"),
+            path: CgroupPath::new("/kubepods/poda").unwrap(),
+            containers: <_>::default(),
+        }),
+        growable: Growable {
+            pod: Arc::clone(&states[0].pod),
+            targets: states[0].pod.requirements(),
+        },
+        containers: vec![Terms {
+            container: "app".to_owned(),
+            memory: Some(Bytes::new(8192 * MI)),
+            cpu: None,
+            evidence: None,
+        }],
+    };
+    capacity(&view, &states).bound_growth(&states[0], &mut guarded);
+    assert_eq!(guarded.containers[0].memory, Some(Bytes::new(150 * MI)), "half of what is left");
+}

@@ -6,24 +6,34 @@
 //! growths of a runaway container. One account decides one need at a time, so two pods that race for the last memory cannot both
 //! get it.
 //!
+//! Namespaces share the node's memory and its budget fairly ([`share`](crate::share)): whatever the containers of one namespace
+//! do, another one grows up to its share. Half of the budget is divided in advance, because growth cannot be taken back.
+//!
 //! This module accounts for memory in use at this moment. [`crate::plan::Room`] decides whether the node has room for what a
 //! pod *requests*.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::predict::Need;
+use super::rate::{BytesPerSecond, grown};
 use super::watchlist::Guarded;
 use crate::cgroup::CgroupError;
+use crate::model::objects::PodId;
 use crate::model::{Bytes, PageSize};
+use crate::share::{FairShare, LeftOut, max_min_share};
 
+/// The time for which a container is promised memory at its present rate. By then the guard has read its use again.
+const HORIZON: Duration = Duration::from_secs(1);
+/// How long at most a namespace whose growth was refused counts as one that waits, halved.
+const WAITS: Duration = Duration::from_secs(10);
 /// The time that a budget is for.
 pub const WINDOW: Duration = Duration::from_secs(60 * MINUTES);
 const MINUTES: u64 = 60;
 /// Growths that one pod may have within a window.
 const POD_GROWTHS: usize = 60;
 /// Growths that all pods together may have within a window.
-const NODE_GROWTHS: usize = 600;
+const NODE_GROWTHS: u64 = 600;
 /// Granted limits are multiples of this, where such a multiple is large enough.
 pub(super) const UNIT: u64 = 1 << 20;
 
@@ -83,10 +93,15 @@ pub(super) fn mib(bytes: Bytes) -> String {
 /// The account of memory that the guard has granted.
 #[derive(Debug, Clone)]
 pub struct Budgets {
-    pub(super) budget: Budget,
+    budget: Budget,
     page: PageSize,
     /// Growths of the last window, oldest first.
     given: VecDeque<PastGrowth>,
+    /// The node's budget in bytes, by namespace.
+    bytes: FairShare<String>,
+    /// The node's budget in growths, by namespace.
+    growths: FairShare<String>,
+    period_ends: Duration,
     /// The part of its limit that a container does not use yet and will probably take.
     promised: BTreeMap<Guarded, u64>,
 }
@@ -94,7 +109,7 @@ pub struct Budgets {
 #[derive(Debug, Clone)]
 struct PastGrowth {
     at: Duration,
-    pod: String,
+    pod: PodId,
     bytes: u64,
 }
 
@@ -102,12 +117,42 @@ impl Budgets {
     /// An account without growths.
     #[must_use]
     pub const fn new(budget: Budget, page: PageSize) -> Self {
+        let node = budget.node.get();
         Self {
             budget,
             page,
             given: VecDeque::new(),
+            bytes: FairShare::new(node, node / 2),
+            growths: FairShare::new(NODE_GROWTHS, NODE_GROWTHS / 2),
+            period_ends: Duration::ZERO,
             promised: BTreeMap::new(),
         }
+    }
+
+    /// Replaces the budget, and the namespaces with limits that may grow.
+    pub fn set(&mut self, budget: Budget, namespaces: &BTreeSet<String>) {
+        self.budget = budget;
+        self.bytes.resize(budget.node.get(), budget.node.get() / 2);
+        self.bytes.expect(namespaces.iter().cloned());
+        self.growths.expect(namespaces.iter().cloned());
+    }
+
+    /// Takes growths out of the budgets that are older than the window.
+    fn end_old(&mut self, now: Duration) {
+        let is_old = |given: &mut PastGrowth| now.saturating_sub(given.at) > WINDOW;
+        while let Some(given) = self.given.pop_front_if(is_old) {
+            self.give_back(&given);
+        }
+        if self.period_ends <= now {
+            self.period_ends = now + WAITS / 2;
+            self.bytes.end_period();
+            self.growths.end_period();
+        }
+    }
+
+    fn give_back(&mut self, PastGrowth { pod, bytes, .. }: &PastGrowth) {
+        self.bytes.give_back(&pod.namespace, *bytes);
+        self.growths.give_back(&pod.namespace, 1);
     }
 
     /// Grants a limit of at least `need.least` (or the ceiling) and at most `need.wanted`, where
@@ -122,7 +167,7 @@ impl Budgets {
         ceiling: Bytes,
         free: Bytes,
     ) -> Result<Bytes, Refusal> {
-        self.given.retain(|given| at.saturating_sub(given.at) <= WINDOW);
+        self.end_old(at);
         // The kernel counts whole pages, so no limit lies between two of them.
         let highest = self.page.round_down(ceiling);
         if highest <= need.limit {
@@ -130,62 +175,97 @@ impl Budgets {
         }
         let least = need.least.min(highest).get();
         let to = need.wanted.min(highest).get();
-        let others = self.promised.iter().filter(|(other, _)| *other != claimant);
-        let promised = others.map(|(_, unused)| *unused).fold(0, u64::saturating_add);
-        let left = free.get().saturating_sub(promised);
-        let to = to.min(need.used.get().saturating_add(left));
+        let to = to.min(
+            need.used
+                .get()
+                .saturating_add(self.room(claimant, to.saturating_sub(need.used.get()), free)),
+        );
         if to < least {
+            let namespace = &claimant.pod.namespace;
             let (left, needed) = (
-                mib(Bytes::new(left)),
-                mib(Bytes::new(least.saturating_sub(need.used.get()))),
+                to.saturating_sub(need.used.get()),
+                least.saturating_sub(need.used.get()),
             );
+            let (left, needed) = (mib(Bytes::new(left)), mib(Bytes::new(needed)));
             let why = format!(
-                "the node has {left} to give beyond its reserve and what other pods may still claim, and {needed} are needed"
+                "the node has {left} to give to namespace {namespace} beyond its reserve and what other pods may still claim, and \
+                 {needed} are needed"
             );
             return Err(Refusal::new(RefusalKind::Node, why));
         }
         let to = self.within_budgets(claimant, need.limit.get(), least, to)?;
         let whole = to / UNIT * UNIT;
-        let to = if whole >= least { whole } else { to };
+        let whole = if whole >= least { whole } else { to };
+        self.bytes.give_back(&claimant.pod.namespace, to - whole);
         self.given.push_back(PastGrowth {
             at,
-            pod: claimant.pod.uid.clone(),
-            bytes: to - need.limit.get(),
+            pod: claimant.pod.clone(),
+            bytes: whole - need.limit.get(),
         });
-        self.promise(claimant.clone(), Bytes::new(to), need.used);
-        Ok(Bytes::new(to))
+        self.promised
+            .insert(claimant.clone(), whole.saturating_sub(need.used.get()));
+        Ok(Bytes::new(whole))
     }
 
-    fn within_budgets(&self, claimant: &Guarded, limit: u64, least: u64, to: u64) -> Result<u64, Refusal> {
-        let within = |budget: Bytes, most: usize, pod: Option<&str>| {
-            let given = self.given.iter().filter(|given| pod.is_none_or(|pod| given.pod == pod));
-            let (bytes, growths) = given.fold((0_u64, 0), |(bytes, growths), one| {
-                (bytes.saturating_add(one.bytes), growths + 1)
-            });
-            let to = to.min(limit.saturating_add(budget.get().saturating_sub(bytes)));
-            if growths < most && to >= least {
-                return Ok(to);
-            }
-            let (kind, whose, key) = match pod {
-                Some(_) => (RefusalKind::PodBudget, "its pod was", "guardPodBudget"),
-                None => (RefusalKind::NodeBudget, "all pods were", "guardNodeBudget"),
-            };
-            let (given, budget) = (mib(Bytes::new(bytes)), mib(budget));
-            Err(Refusal::new(
-                kind,
-                format!(
-                    "{whose} given {given} in {growths} growths within {MINUTES} min and may be given {budget} ({key}) in {most}"
-                ),
-            ))
+    /// The part of so much more memory that a container may have: its namespace's share of what the node has left.
+    fn room(&self, claimant: &Guarded, more: u64, free: Bytes) -> u64 {
+        let mut promised = BTreeMap::<&str, u64>::new();
+        for (other, unused) in self.promised.iter().filter(|(other, _)| *other != claimant) {
+            let sum = promised.entry(&other.pod.namespace).or_default();
+            *sum = sum.saturating_add(*unused);
+        }
+        let own = promised.remove(claimant.pod.namespace.as_str()).unwrap_or(0);
+        let share = max_min_share(free.get(), own.saturating_add(more), promised.into_values());
+        share.saturating_sub(own)
+    }
+
+    /// Takes a growth from the budgets.
+    fn within_budgets(&mut self, claimant: &Guarded, limit: u64, least: u64, to: u64) -> Result<u64, Refusal> {
+        let (pod, budget) = (&claimant.pod, self.budget.pod);
+        let of_pod = self.given.iter().filter(|given| given.pod.uid == pod.uid);
+        let (given, growths) = of_pod.fold((0_u64, 0), |(bytes, growths), one| {
+            (bytes.saturating_add(one.bytes), growths + 1)
+        });
+        let to = to.min(limit.saturating_add(budget.get().saturating_sub(given)));
+        if growths >= POD_GROWTHS || to < least {
+            let given = mib(Bytes::new(given));
+            let budget = mib(budget);
+            let why = format!(
+                "its pod was given {given} in {growths} growths within {MINUTES} min and may be given {budget} (guardPodBudget) in \
+                 {POD_GROWTHS}"
+            );
+            return Err(Refusal::new(RefusalKind::PodBudget, why));
+        }
+        let namespace = &pod.namespace;
+        let of_node = |LeftOut { total, share, users }: LeftOut, text: fn(u64) -> String| {
+            let (total, share) = (text(total), text(share));
+            let why = format!(
+                "{users} namespaces share {total} within {MINUTES} min (guardNodeBudget), and {namespace} may have {share} now"
+            );
+            Refusal::new(RefusalKind::NodeBudget, why)
         };
-        let in_pod = within(self.budget.pod, POD_GROWTHS, Some(&claimant.pod.uid))?;
-        let in_node = within(self.budget.node, NODE_GROWTHS, None)?;
-        Ok(in_pod.min(in_node))
+        let growths = self.growths.take(namespace, 1, 1);
+        growths.map_err(|left_out| of_node(left_out, |growths| format!("{growths} growths")))?;
+        match self
+            .bytes
+            .take(namespace, least.saturating_sub(limit), to.saturating_sub(limit))
+        {
+            Ok(bytes) => Ok(limit + bytes),
+            Err(left_out) => {
+                self.growths.give_back(namespace, 1);
+                Err(of_node(left_out, |bytes| mib(Bytes::new(bytes))))
+            }
+        }
     }
 
-    /// Notes that a container will probably take all of its limit, because the limit was grown or use is rising now.
-    pub fn promise(&mut self, claimant: Guarded, limit: Bytes, used: Bytes) {
-        self.promised.insert(claimant, limit.saturating_sub(used).get());
+    /// Notes how much of its limit a container will probably take, by the rate that its use grows at.
+    pub fn promise(&mut self, claimant: Guarded, unused: u64, rate: BytesPerSecond) {
+        match unused.min(grown(rate, HORIZON)) {
+            0 => self.release(&claimant),
+            promised => {
+                self.promised.insert(claimant, promised);
+            }
+        }
     }
 
     /// Removes a promise: the limit is an ordinary one again, or the container is gone.
@@ -193,13 +273,12 @@ impl Budgets {
         self.promised.remove(claimant);
     }
 
-    /// Takes back a growth whose write failed.
-    pub fn undo(&mut self, claimant: &Guarded, before: Option<(Bytes, Bytes)>) {
-        self.given.pop_back();
-        match before {
-            Some((limit, used)) => self.promise(claimant.clone(), limit, used),
-            None => self.release(claimant),
+    /// Takes back the latest growth, whose write failed. The container's next reading renews its promise.
+    pub fn undo(&mut self, claimant: &Guarded) {
+        if let Some(given) = self.given.pop_back() {
+            self.give_back(&given);
         }
+        self.release(claimant);
     }
 }
 

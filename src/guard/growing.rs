@@ -16,8 +16,6 @@ use crate::model::{Bytes, Outcome};
 const AT_CEILING: Duration = Duration::from_secs(1);
 /// How long a container waits after a refusal whose reason may end at any moment.
 const REFUSED: Duration = Duration::from_millis(50);
-/// From this rate on a container takes memory, in bytes per second, and will probably take all that its limit allows.
-const TAKING: u64 = 1 << 20;
 
 impl Worker {
     /// Checks, when that is due, whether the kernel throttles a container all the time. Only reports:
@@ -54,11 +52,11 @@ impl Worker {
             Ok(Some((reading, verdict))) => {
                 watched.trace(&reading, &verdict, self.reaction.takes);
                 let limit = Bytes::new(reading.limit);
-                if watched.track.rate() >= TAKING || watched.lent.limit.is_some() {
-                    self.budgets.promise(watched.of(), limit, Bytes::new(reading.used()));
-                } else {
-                    self.budgets.release(&watched.of());
-                }
+                // A container whose limit cannot grow gets nothing from the guard.
+                let can_grow = watched.terms.memory.is_some_and(|highest| highest > limit);
+                let unused = reading.limit.saturating_sub(reading.used());
+                self.budgets
+                    .promise(watched.of(), if can_grow { unused } else { 0 }, watched.track.rate());
                 if let Verdict::Grow(need) = verdict {
                     self.grow(node, watched, &need);
                 }
@@ -175,7 +173,7 @@ impl Worker {
             watched.lend(to, now, self.settings.quiet);
         } else {
             node.least_limits.end_raise(uid, name, to);
-            self.budgets.undo(&of, watched.lent.limit.map(|lent| (lent, need.used)));
+            self.budgets.undo(&of);
             watched.due = now + REFUSED;
             if !watched.refuse(now, grown.outcome.word()) {
                 return;

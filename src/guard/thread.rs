@@ -22,7 +22,7 @@ use super::watched::Watched;
 use super::watchlist::{GuardedPod, Report, Settings, Terms, Watchlist};
 use crate::actuate::Node;
 use crate::cgroup::{Cgroup, page_size};
-use crate::model::{Bytes, CgroupVersion};
+use crate::model::CgroupVersion;
 
 /// How long a growth is assumed to take before one was measured.
 const ACT_AT_FIRST: Duration = Duration::from_millis(5);
@@ -175,7 +175,8 @@ impl Worker {
     fn watch(&mut self, list: Watchlist) {
         let node = list.node;
         self.settings = list.settings;
-        self.budgets.budget = self.settings.budget;
+        let namespaces = list.pods.iter().map(|pod| pod.live.id.namespace.clone()).collect();
+        self.budgets.set(self.settings.budget, &namespaces);
         self.account.set(&node, list.claims);
         let known = std::mem::take(&mut self.containers).into_iter();
         let mut known: HashMap<String, Watched> = known.map(|watched| (watched.id.clone(), watched)).collect();
@@ -196,13 +197,6 @@ impl Worker {
             let lent = node.least_limits.get(&pod.live.id.uid, &terms.container);
             watched.set_terms(pod, terms, lent, (self.now(), self.settings.quiet));
             watched.subscribed = self.notifications.subscribe(&watched);
-            match lent {
-                Some(lent) => {
-                    let used = watched.latest.reading.map_or(0, |(reading, _)| reading.used());
-                    self.budgets.promise(watched.of(), lent, Bytes::new(used));
-                }
-                None => self.budgets.release(&watched.of()),
-            }
             self.containers.push(watched);
         }
         self.node = Some(node);

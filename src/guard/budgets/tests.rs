@@ -14,10 +14,14 @@ const AMPLE: Budget = Budget {
 };
 
 fn claimant(pod: &str) -> Guarded {
+    claimant_in("test", pod)
+}
+
+fn claimant_in(namespace: &str, pod: &str) -> Guarded {
     Guarded {
         pod: PodId {
-            uid: pod.to_owned(),
-            namespace: "test".to_owned(),
+            uid: format!("{namespace}-{pod}"),
+            namespace: namespace.to_owned(),
             name: pod.to_owned(),
         },
         container: "app".to_owned(),
@@ -90,8 +94,7 @@ fn the_last_memory_goes_to_the_first_who_asks() {
     let refused = budgets.grant_above(NOW, &second, mib(128), &need(120, 132, 500), ceiling, node(300, 0));
     let refused = refused.unwrap_err();
     assert_eq!(refused.kind, RefusalKind::Node);
-    let left =
-        "the node has 0 MiB to give beyond its reserve and what other pods may still claim, and 12 MiB are needed";
+    let left = "the node has 0 MiB to give to namespace test beyond its reserve and what other pods may still claim, and 12 MiB are needed";
     assert_eq!(refused.why, left);
     budgets.release(&first);
     assert!(
@@ -114,8 +117,7 @@ fn what_others_requested_is_theirs() {
     );
     let refused = refused.unwrap_err();
     assert_eq!(refused.kind, RefusalKind::Node);
-    let left =
-        "the node has 5 MiB to give beyond its reserve and what other pods may still claim, and 12 MiB are needed";
+    let left = "the node has 5 MiB to give to namespace test beyond its reserve and what other pods may still claim, and 12 MiB are needed";
     assert_eq!(refused.why, left);
 }
 
@@ -162,11 +164,138 @@ fn a_growth_that_failed_is_not_counted() {
             .grant_above(NOW, &web, mib(128), &need(120, 132, 500), mib(4096), node(500, 0))
             .is_ok()
     );
-    budgets.undo(&web, None);
+    budgets.undo(&web);
     assert!(budgets.given.is_empty() && budgets.promised.is_empty());
 }
 
+#[test]
+fn a_container_with_a_limit_that_no_node_has_is_promised_what_it_takes_in_a_second() {
+    let mut budgets = Budgets::new(AMPLE, PageSize::KIB_4);
+    budgets.promise(claimant_in("hostile", "greedy"), 1 << 40, 5 * MIB);
+    let granted = budgets.grant_above(
+        NOW,
+        &claimant("web"),
+        mib(128),
+        &need(120, 132, 500),
+        mib(4096),
+        node(505, 0),
+    );
+    assert_eq!(granted, Ok(mib(500)), "5 MiB are promised to the other one");
+    budgets.promise(claimant_in("hostile", "greedy"), 1 << 40, u64::MAX);
+    let granted = budgets.grant_above(
+        NOW,
+        &claimant("web"),
+        mib(128),
+        &need(120, 132, 500),
+        mib(4096),
+        node(505, 0),
+    );
+    assert_eq!(
+        granted,
+        Ok(mib(372)),
+        "half of what the node has, although the other one would take all"
+    );
+}
+
+#[test]
+fn a_namespace_that_used_up_the_nodes_budget_leaves_another_its_part() {
+    let budget = Budget {
+        pod: mib(1 << 20),
+        node: mib(1000),
+    };
+    let mut budgets = Budgets::new(budget, PageSize::KIB_4);
+    budgets.set(budget, &["hostile", "test"].map(str::to_owned).into());
+    let greedy = |pod: u64| claimant_in("hostile", &pod.to_string());
+    let grown = (0..1000).filter_map(|pod| {
+        let need = need(120, 129, 168);
+        budgets
+            .grant_above(NOW, &greedy(pod), mib(128), &need, mib(4096), node(1 << 20, 0))
+            .ok()
+    });
+    let grown: u64 = grown.map(|to| to.get() / MIB - 128).sum();
+    assert_eq!(grown, 750, "half of the budget is divided in advance");
+    let mut honest = |wanted| {
+        let need = need(120, 132, wanted);
+        budgets.grant_above(NOW, &claimant("web"), mib(128), &need, mib(4096), node(1 << 20, 0))
+    };
+    assert_eq!(honest(900), Ok(mib(378)));
+    let refused = honest(900).unwrap_err();
+    assert_eq!(refused.kind, RefusalKind::NodeBudget);
+    assert!(
+        refused
+            .why
+            .contains("2 namespaces share 1000 MiB within 60 min (guardNodeBudget)"),
+        "{refused}"
+    );
+}
+
+/// What a container of the hostile namespace does.
+#[derive(Debug, Clone)]
+enum Hostile {
+    Grows { limit: u64, least: u64, more: u64 },
+    Takes { unused: u64, rate: u64 },
+    FailsToGrow,
+}
+
+fn hostile() -> impl Strategy<Value = (u8, Hostile)> {
+    let amount = || prop_oneof![0_u64..2000, Just(1 << 20), 0..u64::MAX >> 21];
+    let does = prop_oneof![
+        (amount(), 1_u64..200, amount()).prop_map(|(limit, least, more)| Hostile::Grows { limit, least, more }),
+        (any::<u64>(), any::<u64>()).prop_map(|(unused, rate)| Hostile::Takes { unused, rate }),
+        Just(Hostile::FailsToGrow),
+    ];
+    (any::<u8>(), does)
+}
+
 proptest! {
+    #![proptest_config(ProptestConfig::with_cases(10_000))]
+
+    /// Whatever one namespace does, the other's container grows as without it, up to its share of the node's memory and budget.
+    #[test]
+    fn whatever_one_namespace_does_the_other_grows_up_to_its_share(
+        acts in prop::collection::vec(hostile(), 0..30),
+        free in 0_u64..4000, budget in 1_u64..4000, limit in 100_u64..1000, least in 1_u64..50, more in 0_u64..1000,
+    ) {
+        let budget = Budget { pod: mib(1 << 20), node: mib(budget) };
+        let namespaces = ["hostile", "test"].map(str::to_owned).into();
+        let account = || {
+            let mut budgets = Budgets::new(budget, PageSize::KIB_4);
+            budgets.set(budget, &namespaces);
+            budgets
+        };
+        let grow = |budgets: &mut Budgets, wanted: u64| {
+            let need = need(limit - 10, limit + least, wanted);
+            budgets.grant_above(NOW, &claimant("web"), mib(limit), &need, mib(1 << 20), mib(free))
+        };
+        let wanted = limit + least + more;
+        let mut beside = account();
+        for (pod, act) in acts {
+            let claimant = claimant_in("hostile", &pod.to_string());
+            match act {
+                Hostile::Grows { limit, least, more } => {
+                    let need = need(limit, limit + least, limit + least + more);
+                    // A refusal changes nothing.
+                    beside.grant_above(NOW, &claimant, mib(limit), &need, mib(u64::MAX >> 20), mib(free)).ok();
+                }
+                Hostile::Takes { unused, rate } => beside.promise(claimant, unused, rate),
+                Hostile::FailsToGrow => {
+                    let need = need(1, 2, 3);
+                    if beside.grant_above(NOW, &claimant, mib(1), &need, mib(3), mib(free)).is_ok() {
+                        beside.undo(&claimant);
+                    }
+                }
+            }
+        }
+        // Half of the room, and a half of the half of the budget that is divided in advance, in whole mebibytes.
+        let share = (limit - 10 + free / 2).min(limit + budget.node.get() / MIB / 4);
+        let alone = grow(&mut account(), wanted.min(share));
+        let granted = grow(&mut beside, wanted);
+        match alone {
+            Ok(alone) if wanted.min(share) >= limit + least => prop_assert!(granted.clone().is_ok_and(|to| to >= alone), "{alone:?} {granted:?}"),
+            Ok(_) | Err(_) => {}
+        }
+    }
+
     /// Whoever asks in whatever order: all that is promised and not used yet fits into what the node has free beyond
     /// what others claim.
     #[test]

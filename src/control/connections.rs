@@ -1,7 +1,7 @@
 //! Accepts connections, identifies the callers, and closes a connection when there are too many.
 //!
 //! A task of its own serves HTTP/2 on each connection. At the limit, the server closes the oldest connection without a call
-//! in progress for a new one, so that silent callers cannot keep others out. A connection with a call stays: calls end by
+//! in progress of the caller with most connections, so that silent callers cannot keep others out. A connection with a call stays: calls end by
 //! their deadlines. Callers without any right have a few connections of their own, where every call gets a refusal.
 
 use std::io;
@@ -28,6 +28,7 @@ use super::access::{Access, Right};
 use super::proto::control_server::{Control, ControlServer};
 use super::server::Limits;
 use super::socket::ControlSocket;
+use crate::share::Class;
 
 /// The pause after a failed accept(2), which mostly lacked file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -52,9 +53,28 @@ pub(super) struct Peer {
 }
 
 impl Peer {
+    #[cfg(test)]
+    pub(super) fn of(uid: u32, right: Right, calls: &Arc<()>) -> Self {
+        Self {
+            caller: Caller { uid, gid: uid, pid: 1 },
+            right: Some(right),
+            access: Arc::default(),
+            calls: Arc::downgrade(calls),
+        }
+    }
+
     /// The reason why this peer may not make a call that needs this right; `None` if it may.
     pub(super) fn refusal(&self, needs: Right) -> Option<String> {
         (self.right < Some(needs)).then(|| self.access.refusal(self.caller, self.right, needs))
+    }
+
+    /// Some calls are kept for callers who may change pods.
+    pub(super) fn class(&self) -> Class {
+        if self.right == Some(Right::Change) {
+            Class::Privileged
+        } else {
+            Class::Ordinary
+        }
     }
 
     /// Keeps the connection open until the result is dropped. `None` if the server has closed it.
@@ -63,19 +83,28 @@ impl Peer {
     }
 }
 
-/// Connections, the oldest first. Each call in progress shares the `Arc` beside its connection.
-type Pool = Vec<(AbortHandle, Arc<()>)>;
+/// Connections with their callers, the oldest first. Each call in progress shares the `Arc` beside its connection.
+type Pool = Vec<(u32, AbortHandle, Arc<()>)>;
 
-/// Closes the oldest connection without a call if there are `limit` connections. False if every connection has a call.
+/// Closes a connection without a call if there are `limit` connections: the oldest one of the caller who has most. False if
+/// every connection has a call.
 ///
 /// A call that begins at this very moment loses its connection; a change still runs to its end.
 fn make_room(open: &mut Pool, limit: usize) -> bool {
-    open.retain(|(task, _)| !task.is_finished());
+    open.retain(|(_, task, _)| !task.is_finished());
     if open.len() < limit.max(1) {
         return true;
     }
-    let idle = open.iter().position(|(_, calls)| Arc::strong_count(calls) == 1);
-    idle.map(|idle| open.remove(idle).0.abort()).is_some()
+    let of_caller = |uid: u32| open.iter().filter(|(caller, ..)| *caller == uid).count();
+    let idle = open
+        .iter()
+        .enumerate()
+        .rev()
+        .filter(|(_, (.., calls))| Arc::strong_count(calls) == 1);
+    let idle = idle
+        .max_by_key(|(_, (uid, ..))| of_caller(*uid))
+        .map(|(place, _)| place);
+    idle.map(|idle| open.remove(idle).1.abort()).is_some()
 }
 
 /// Accepts connections until `stop`, removes the socket's file, and returns when every connection has ended.
@@ -113,7 +142,7 @@ pub(super) async fn serve_connections<S: Control>(
                 calls: Arc::downgrade(&calls),
             };
             let connection = serve_connection(stream, peer, service.clone(), limits, stop.clone());
-            pool.push((tasks.spawn(connection).abort_handle(), calls));
+            pool.push((caller.uid, tasks.spawn(connection).abort_handle(), calls));
         }
     }
     drop((file, listener));
@@ -197,17 +226,29 @@ mod tests {
 
     /// A connection that never ends by itself.
     fn connect(pool: &mut Pool, limit: usize) -> Option<(tokio::task::JoinHandle<()>, Peer)> {
+        connect_as(0, pool, limit)
+    }
+
+    fn connect_as(uid: u32, pool: &mut Pool, limit: usize) -> Option<(tokio::task::JoinHandle<()>, Peer)> {
         make_room(pool, limit).then(|| {
             let (task, calls) = (tokio::spawn(std::future::pending()), Arc::new(()));
-            let peer = Peer {
-                caller: Caller { uid: 0, gid: 0, pid: 1 },
-                right: Some(Right::Change),
-                access: Arc::default(),
-                calls: Arc::downgrade(&calls),
-            };
-            pool.push((task.abort_handle(), calls));
+            let peer = Peer::of(uid, Right::Change, &calls);
+            pool.push((uid, task.abort_handle(), calls));
             (task, peer)
         })
+    }
+
+    #[tokio::test]
+    async fn a_caller_with_many_connections_loses_one_of_its_own() {
+        let mut pool = Pool::new();
+        let (mut operator, _) = connect_as(0, &mut pool, 3).unwrap();
+        let (first, _) = connect_as(1000, &mut pool, 3).unwrap();
+        for _ in 0..100 {
+            assert!(connect_as(1000, &mut pool, 3).is_some());
+        }
+        assert!(first.await.unwrap_err().is_cancelled());
+        assert_eq!(pool[0].0, 0);
+        assert!(futures::poll!(&mut operator).is_pending());
     }
 
     #[tokio::test]

@@ -1,7 +1,7 @@
 //! Serves the protocol on a [`ControlSocket`] until the agent stops.
 //!
 //! The [`CallGate`] admits a call if the peer has the right to it and does not call too often, and if not too many calls are
-//! in progress. It drops a read when the deadline passes or the caller leaves. It runs a change in a task of its own to the
+//! in progress: callers share them fairly, and a quarter is kept for those who may change pods. It drops a read when the deadline passes or the caller leaves. It runs a change in a task of its own to the
 //! end, because half a change is worse than a late answer.
 //!
 //! The changes for one watcher wait in a bounded channel. A watcher that reads too slowly loses the oldest ones and gets
@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use futures::stream::{BoxStream, once};
 use tokio::sync::broadcast::Receiver;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_stream::wrappers::BroadcastStream;
 use tokio_stream::wrappers::errors::BroadcastStreamRecvError::Lagged;
 use tokio_util::sync::CancellationToken;
@@ -29,6 +28,7 @@ use super::proto::control_server::{Control, ControlServer};
 use super::proto::{Change, WatchRequest};
 use super::socket::ControlSocket;
 use crate::rate_limiter::{KeyedRateLimiter, Rate};
+use crate::share::{Slot, Slots};
 
 /// The largest request that is read, in bytes.
 const LARGEST_REQUEST: usize = 64 << 10;
@@ -44,7 +44,7 @@ const LOGGED_REFUSALS: Rate = Rate {
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
     pub connections: usize,
-    /// Calls in progress, over all connections.
+    /// Calls in progress, over all connections. A quarter of them and of the watchers is kept for callers who may change pods.
     pub calls: usize,
     pub watchers: usize,
     /// Calls of one user in a second, on average over two.
@@ -99,8 +99,8 @@ type RecordRefusal = dyn Fn(Caller, &'static str, &str) + Send + Sync;
 #[derive(derive_more::Debug)]
 pub struct CallGate {
     limits: Limits,
-    calls: Arc<Semaphore>,
-    watchers: Arc<Semaphore>,
+    calls: Slots<u32>,
+    watchers: Slots<u32>,
     rate: KeyedRateLimiter<u32>,
     logged_refusals: KeyedRateLimiter<u32>,
     changes: TaskTracker,
@@ -110,7 +110,7 @@ pub struct CallGate {
 }
 
 /// The permission for one call, until the call ends.
-type Admission = (OwnedSemaphorePermit, Arc<()>);
+type Admission = (Slot<u32>, Arc<()>);
 
 impl CallGate {
     /// `record_refusal` records the refusal of a caller without the right to a call. It must not wait.
@@ -119,10 +119,14 @@ impl CallGate {
         stop: CancellationToken,
         record_refusal: impl Fn(Caller, &'static str, &str) + Send + Sync + 'static,
     ) -> Self {
+        let slots = |total: usize| {
+            let total = u64::try_from(total).unwrap_or(u64::MAX);
+            Slots::new(total, total / 4)
+        };
         Self {
             limits,
-            calls: Arc::new(Semaphore::new(limits.calls)),
-            watchers: Arc::new(Semaphore::new(limits.watchers)),
+            calls: slots(limits.calls),
+            watchers: slots(limits.watchers),
             rate: KeyedRateLimiter::new(Rate {
                 burst: limits.rate.saturating_mul(2),
                 every: Duration::from_secs(1) / limits.rate.max(1),
@@ -134,13 +138,13 @@ impl CallGate {
         }
     }
 
-    /// Admits a caller who has the right to the call and does not call too often, if `permits` has a permit left.
+    /// Admits a caller who has the right to the call and does not call too often, if `slots` has one left for it.
     fn admit<T>(
         &self,
         request: &Request<T>,
         name: &'static str,
         needs: Right,
-        permits: &Arc<Semaphore>,
+        slots: &Slots<u32>,
     ) -> Result<(Caller, Admission), Status> {
         let unknown = || Status::internal("the connection does not say who called");
         let peer = request.extensions().get::<Peer>().ok_or_else(unknown)?;
@@ -155,10 +159,10 @@ impl CallGate {
         if !self.rate.try_use(uid, Instant::now()) {
             return Err(ControlError::Busy(format!("uid {uid} calls too often")).into());
         }
-        let full = |_| ControlError::Busy("as many calls as allowed are in progress".to_owned());
-        let permit = Arc::clone(permits).try_acquire_owned().map_err(full)?;
+        let full = |left_out| ControlError::Busy(format!("as many calls as allowed are in progress: {left_out}"));
+        let slot = slots.take(&uid, peer.class()).map_err(full)?;
         let closed = || Status::unavailable("this connection gave way to a newer one");
-        Ok((caller, (permit, peer.begin_call().ok_or_else(closed)?)))
+        Ok((caller, (slot, peer.begin_call().ok_or_else(closed)?)))
     }
 
     /// Admits a call that changes nothing, and runs it until its deadline, or until the caller leaves.
@@ -260,6 +264,53 @@ mod tests {
             sequence,
             ..Change::default()
         })
+    }
+
+    fn request_of<T>(uid: u32, right: Right, connection: &Arc<()>, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        request.extensions_mut().insert(Peer::of(uid, right, connection));
+        request
+    }
+
+    #[tokio::test]
+    async fn readers_that_hang_hold_neither_the_calls_nor_the_watches_of_an_operator_and_leave_each_other_some() {
+        let gate = CallGate::new(Limits::default(), CancellationToken::new(), |_, _, _| ());
+        let (connection, (_sender, news)) = (Arc::new(()), broadcast::channel(4));
+        let read = |uid, right| {
+            gate.read("get", request_of(uid, right, &connection, ()), |()| {
+                std::future::pending::<Result<(), _>>()
+            })
+        };
+        let mut hanging = Vec::new();
+        for _ in 0..32 {
+            let mut call = Box::pin(read(1000, Right::Read));
+            if futures::poll!(&mut call).is_pending() {
+                hanging.push(call);
+            }
+        }
+        assert_eq!(hanging.len(), 21);
+        for uid in 2000..2032 {
+            let mut call = Box::pin(read(uid, Right::Read));
+            if futures::poll!(&mut call).is_pending() {
+                hanging.push(call);
+            }
+        }
+        assert_eq!(hanging.len(), 24, "some were left for other readers");
+        let answered = async { Ok(7) };
+        let answer = gate
+            .read("get", request_of(0, Right::Change, &connection, ()), |()| answered)
+            .await;
+        assert_eq!(answer.unwrap().into_inner(), 7);
+
+        let watch = |uid, right| {
+            gate.watch(
+                &request_of(uid, right, &connection, WatchRequest {}),
+                news.resubscribe(),
+            )
+        };
+        let watching: Vec<_> = (0..32).filter_map(|_| watch(1000, Right::Read).ok()).collect();
+        assert_eq!(watching.len(), 10);
+        assert!(watch(1001, Right::Read).is_ok() && watch(0, Right::Change).is_ok());
     }
 
     #[tokio::test]

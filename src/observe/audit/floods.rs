@@ -1,62 +1,100 @@
-//! Bounds the lines of refusals and kills, so that a caller with a thousand refusals a second, or a pod with endless kills,
-//! does not push other lines out of the log. Pure: time is an argument.
+//! Bounds the lines of changes, refusals and kills, so that a VPA that changes all the time, a caller with a thousand refusals
+//! a second, or a pod with endless kills does not push other lines out of the log: namespaces and callers share a rate
+//! fairly. What is beyond is counted. Operators' changes have no bound. Pure: time is an argument.
 
 use std::collections::HashMap;
 use std::mem;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 
 use super::line::{of_change, of_count, of_kill, of_refusal};
 use super::{AuditEvent, WINDOW};
+use crate::rate_limiter::{FairRateLimiter, Rate};
 
-/// The number of kills with a line of their own in each period.
-const KILLS: u32 = 60;
+/// The rate of passes, kills and refusals with lines of their own.
+const RATE: Rate = Rate::new(1000, Duration::from_secs(1));
 /// The most topics in memory. Beyond, the counts are written at once.
 const MOST_TOPICS: usize = 1024;
 
-/// The same refusals of one user share a bound, and all kills share one.
-type Topic = Option<(u32, &'static str, Option<String>)>;
-
-/// The topics of a period.
-#[derive(Debug, Default)]
-pub(super) struct Floods {
-    since: Timestamp,
-    topics: HashMap<Topic, Counted>,
+/// Who causes an event.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum User {
+    Namespace(String),
+    Caller(u32),
 }
 
-#[derive(Debug, Default)]
-struct Counted {
-    written: u32,
-    /// The latest event without a line, and the number of such events.
-    more: Option<(AuditEvent, u64)>,
+/// Events that are counted together.
+#[derive(Debug, PartialEq, Eq, Hash)]
+enum Topic {
+    Changes(String),
+    Kills(String),
+    /// The same refusals of one user; or all refusals of a call, beyond the rate.
+    Refusals(u32, &'static str, Option<String>),
+}
+
+/// The topics of a period.
+#[derive(Debug)]
+pub(super) struct Floods {
+    since: Timestamp,
+    rate: FairRateLimiter<User>,
+    /// The latest event of each topic without a line, and the number of such events.
+    topics: HashMap<Topic, Option<(AuditEvent, u64)>>,
 }
 
 impl Floods {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            since: Timestamp::default(),
+            rate: FairRateLimiter::new(RATE, now),
+            topics: HashMap::new(),
+        }
+    }
+
     /// Counts an event; returns the lines to write now.
-    pub(super) fn record(&mut self, event: AuditEvent, now: Timestamp) -> Vec<String> {
+    pub(super) fn record(&mut self, event: AuditEvent, (now, instant): (Timestamp, Instant)) -> Vec<String> {
         let mut lines = self.take_expired(now);
         if self.topics.len() >= MOST_TOPICS {
             lines.extend(self.take_all());
         }
-        let (topic, most, text) = match &event {
+        let (topic, user) = match &event {
             AuditEvent::Change(record) => {
-                lines.extend(of_change(record));
-                return lines;
+                let namespace = &record.pod.namespace;
+                (Topic::Changes(namespace.clone()), User::Namespace(namespace.clone()))
+            }
+            AuditEvent::Kill(kill) => {
+                let namespace = kill
+                    .facts
+                    .pod
+                    .as_ref()
+                    .map(|pod| pod.namespace.clone())
+                    .unwrap_or_default();
+                (Topic::Kills(namespace.clone()), User::Namespace(namespace))
             }
             AuditEvent::Refusal(refusal) => {
-                let topic = (refusal.uid, refusal.call, refusal.pod.clone());
-                (Some(topic), 1, of_refusal(refusal, 1))
+                let topic = Topic::Refusals(refusal.uid, refusal.call, refusal.pod.clone());
+                (topic, User::Caller(refusal.uid))
             }
-            AuditEvent::Kill(kill) => (None, KILLS, of_kill(kill)),
         };
-        let counted = self.topics.entry(topic).or_default();
-        if counted.written < most {
-            counted.written += 1;
-            lines.push(text);
-        } else {
-            let times = counted.more.take().map_or(1, |(_, times)| times + 1);
-            counted.more = Some((event, times));
+        let is_repeated = matches!(topic, Topic::Refusals(..)) && self.topics.contains_key(&topic);
+        if !is_repeated && self.rate.try_use(&user, instant) {
+            match &event {
+                AuditEvent::Change(record) => lines.extend(of_change(record)),
+                AuditEvent::Kill(kill) => lines.push(of_kill(kill)),
+                AuditEvent::Refusal(refusal) => {
+                    lines.push(of_refusal(refusal, 1));
+                    self.topics.insert(topic, None);
+                }
+            }
+            return lines;
         }
+        let topic = match topic {
+            Topic::Refusals(uid, call, _) if !is_repeated => Topic::Refusals(uid, call, None),
+            topic => topic,
+        };
+        let more = self.topics.entry(topic).or_default();
+        let times = more.take().map_or(1, |(_, times)| times + 1);
+        *more = Some((event, times));
         lines
     }
 
@@ -71,11 +109,15 @@ impl Floods {
 
     /// The lines with the counts of events without a line.
     pub(super) fn take_all(&mut self) -> Vec<String> {
-        let counted = mem::take(&mut self.topics).into_values();
-        let more = counted.filter_map(|counted| counted.more);
-        let lines = more.map(|(latest, times)| match latest {
-            AuditEvent::Refusal(refusal) => of_refusal(&refusal, times),
-            AuditEvent::Kill(_) | AuditEvent::Change(_) => of_count("moreKills", "kills", times),
+        let counted = mem::take(&mut self.topics).into_iter();
+        let lines = counted.filter_map(|(topic, more)| {
+            let (latest, times) = more?;
+            Some(match (topic, latest) {
+                (_, AuditEvent::Refusal(refusal)) => of_refusal(&refusal, times),
+                (Topic::Kills(namespace), _) => of_count("moreKills", Some(&namespace), "kills", times),
+                (Topic::Changes(namespace), _) => of_count("moreChanges", Some(&namespace), "changes", times),
+                (Topic::Refusals(..), AuditEvent::Change(_) | AuditEvent::Kill(_)) => return None,
+            })
         });
         lines.collect()
     }
@@ -83,14 +125,58 @@ impl Floods {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
+    use std::sync::{Arc, LazyLock};
 
     use super::super::Refusal;
     use super::*;
+    use crate::model::objects::PodId;
+    use crate::model::{Cause, ChangeRecord, Outcome, Reason};
     use crate::report::testing::kill_of;
+
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
+    }
+
+    fn both(second: i64) -> (Timestamp, Instant) {
+        (at(second), *START + Duration::from_secs(second.unsigned_abs()))
+    }
+
+    fn change(namespace: &str) -> AuditEvent {
+        let pod = PodId {
+            uid: "u".to_owned(),
+            namespace: namespace.to_owned(),
+            name: "web".to_owned(),
+        };
+        let cause = Cause::Recommendation("web".to_owned(), "1".to_owned(), Reason::OutOfBounds);
+        AuditEvent::Change(Arc::new(ChangeRecord::new(pod, cause, Outcome::Applied)))
+    }
+
+    #[test]
+    fn a_vpa_that_changes_all_the_time_is_counted_and_leaves_lines_for_other_namespaces() {
+        let mut floods = Floods::new(*START);
+        let mut written = [0, 0];
+        for number in 0..60_000 {
+            let now = both(number / 200);
+            written[0] += floods.record(change("hostile"), now).len();
+            if number % 200 == 0 {
+                written[1] += floods
+                    .record(change("shop"), now)
+                    .iter()
+                    .filter(|line| line.contains("shop"))
+                    .count();
+            }
+        }
+        assert!(written[0] < 1400, "{written:?}");
+        assert!(written[1] >= 150, "half of the rate: {written:?}");
+        let counted = floods.take_all();
+        assert!(
+            counted
+                .iter()
+                .any(|line| line.contains(r#""event":"moreChanges""#) && line.contains("hostile")),
+            "{counted:?}"
+        );
     }
 
     fn refusal(uid: u32, second: i64) -> AuditEvent {
@@ -110,14 +196,14 @@ mod tests {
 
     #[test]
     fn the_first_refusal_is_written_at_once_and_the_others_counted() {
-        let mut floods = Floods::default();
+        let mut floods = Floods::new(*START);
         let mut lines = Vec::new();
         for second in 0..50 {
-            lines.extend(floods.record(refusal(1, second), at(second)));
+            lines.extend(floods.record(refusal(1, second), both(second)));
             lines.extend(floods.take_expired(at(second)));
         }
         assert_eq!(lines.len(), 1);
-        assert_eq!(floods.record(refusal(2, 50), at(50)).len(), 1, "another caller");
+        assert_eq!(floods.record(refusal(2, 50), both(50)).len(), 1, "another caller");
         let counted = floods.take_expired(at(60));
         assert_eq!(
             counted,
@@ -131,25 +217,27 @@ mod tests {
 
     #[test]
     fn callers_beyond_number_cannot_fill_the_memory() {
-        let mut floods = Floods::default();
+        let mut floods = Floods::new(*START);
         for uid in 0..5000 {
-            floods.record(refusal(uid, 0), at(0));
-            floods.record(refusal(uid, 0), at(0));
+            floods.record(refusal(uid, 0), both(0));
+            floods.record(refusal(uid, 0), both(0));
             assert!(floods.topics.len() <= MOST_TOPICS);
         }
     }
 
     #[test]
     fn of_a_flood_of_kills_the_first_are_written_down_and_the_others_are_counted() {
-        let (mut floods, start) = (Floods::default(), Timestamp::UNIX_EPOCH);
-        let lines: Vec<String> = (0..100).flat_map(|number| floods.record(kill(number), start)).collect();
-        assert_eq!(lines.len(), 60);
+        let mut floods = Floods::new(*START);
+        let lines: Vec<String> = (0..2000)
+            .flat_map(|number| floods.record(kill(number), both(0)))
+            .collect();
+        assert_eq!(lines.len(), 875, "some lines are kept for other namespaces");
         assert!(lines[59].contains(r#""event":"kill""#) && lines[59].contains(r#""id":"web-59""#));
         assert!(!lines[59].contains("comm"), "{}", lines[59]);
         assert_eq!(floods.take_expired(at(59)), [""; 0]);
-        let next = floods.record(kill(100), at(60));
+        let next = floods.record(kill(2000), both(60));
         assert!(
-            next[0].contains(r#""kills":40"#) && next[1].contains("web-100"),
+            next[0].contains(r#""kills":1125"#) && next[1].contains("web-2000"),
             "{next:?}"
         );
         assert_eq!(floods.take_all(), [""; 0]);

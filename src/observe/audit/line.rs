@@ -31,6 +31,12 @@ pub struct Actor<'a> {
     pub reason: Option<&'a str>,
 }
 
+impl Actor<'_> {
+    pub(super) fn is_operator(&self) -> bool {
+        self.kind == "operator"
+    }
+}
+
 impl<'a> From<&'a Cause> for Actor<'a> {
     fn from(cause: &'a Cause) -> Self {
         use Cause::*;
@@ -133,11 +139,12 @@ pub(super) fn of_kill(report: &OomReport) -> String {
     ])
 }
 
-/// The line of so many lost lines, or kills without lines of their own.
-pub(super) fn of_count(event: &str, counted: &str, count: u64) -> String {
+/// The line of so many lost lines, or changes and kills of a namespace without lines of their own.
+pub(super) fn of_count(event: &str, namespace: Option<&str>, counted: &str, count: u64) -> String {
     line(&[
         ("event", json(event)),
         ("time", json(Timestamp::now())),
+        ("namespace", json(namespace)),
         (counted, json(count)),
     ])
 }

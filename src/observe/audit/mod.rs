@@ -8,6 +8,8 @@
 //! is full, and when the agent ends. A crash of the agent loses no written line; a power cut may lose those of the last
 //! seconds. A sync for each line would make every pass on the node wait for the disk's journal.
 //!
+//! A second file has a copy of the lines about operators' changes: no tenant can push them out of it.
+//!
 //! No task waits for the audit log. When the disk is full or slow, the log drops and counts lines, the agent reports a
 //! problem, and the count becomes the first line that fits again.
 
@@ -55,6 +57,20 @@ pub struct AuditOptions {
     pub sync_within: Duration,
 }
 
+impl AuditOptions {
+    /// The file with operators' changes alone: `audit.operators.jsonl` beside `audit.jsonl`.
+    fn of_operators(&self) -> Self {
+        let extension = self
+            .path
+            .extension()
+            .map(|extension| format!(".{}", extension.display()));
+        let path = self
+            .path
+            .with_extension(format!("operators{}", extension.unwrap_or_default()));
+        Self { path, ..self.clone() }
+    }
+}
+
 /// A refused caller or a refused request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -96,6 +112,7 @@ impl Audit {
         let dropped = Arc::<AtomicU64>::default();
         let writer = AuditWriter {
             sync_within: options.sync_within,
+            of_operators: RotatedFile::new(options.of_operators()),
             file: RotatedFile::new(options),
             lost: 0,
             dropped: Arc::clone(&dropped),
@@ -142,6 +159,7 @@ impl Audit {
 #[derive(Debug)]
 struct AuditWriter {
     file: RotatedFile,
+    of_operators: RotatedFile,
     /// The number of lines that could not be written.
     lost: u64,
     /// The number of events that did not fit into the queue.
@@ -154,23 +172,29 @@ struct AuditWriter {
 
 impl AuditWriter {
     fn run(mut self, waiting: &Receiver<AuditEvent>) {
-        let mut floods = Floods::default();
+        let mut floods = Floods::new(Instant::now());
         loop {
             let patience = self
                 .sync_due
                 .map_or(WINDOW, |due| due.saturating_duration_since(Instant::now()));
             let first = waiting.recv_timeout(patience.min(WINDOW));
             let open = !matches!(first, Err(RecvTimeoutError::Disconnected));
-            let now = Timestamp::now();
+            let now = (Timestamp::now(), Instant::now());
             let mut lines = Vec::new();
             for event in first.into_iter().chain(waiting.try_iter().take(AT_ONCE)) {
-                lines.extend(floods.record(event, now));
+                match event {
+                    AuditEvent::Change(record) if Actor::from(&record.cause).is_operator() => {
+                        lines.extend(line::of_change(&record).into_iter().map(|line| (line, true)));
+                    }
+                    event => lines.extend(floods.record(event, now).into_iter().map(|line| (line, false))),
+                }
             }
-            lines.extend(if open {
-                floods.take_expired(now)
+            let counted = if open {
+                floods.take_expired(now.0)
             } else {
                 floods.take_all()
-            });
+            };
+            lines.extend(counted.into_iter().map(|line| (line, false)));
             self.write(lines, !open);
             if !open {
                 return;
@@ -178,8 +202,8 @@ impl AuditWriter {
         }
     }
 
-    /// Writes these lines as far as the disk takes them, after the count of lost lines, and syncs if that is due.
-    fn write(&mut self, lines: Vec<String>, last: bool) {
+    /// Writes these lines, and those by operators to their file, too, as far as the disk takes them, after the count of lost lines, and syncs if that is due.
+    fn write(&mut self, lines: Vec<(String, bool)>, last: bool) {
         self.lost += self.dropped.swap(0, Ordering::Relaxed);
         // After a failure, only a successful sync ends the problem.
         let sync = last || self.problems.borrow().is_some() || self.sync_due.is_some_and(|due| due <= Instant::now());
@@ -188,15 +212,21 @@ impl AuditWriter {
         }
         let mut error = None;
         if self.lost > 0 {
-            error = self.file.append(&line::of_count("lost", "lines", self.lost)).err();
+            error = self
+                .file
+                .append(&line::of_count("lost", None, "lines", self.lost))
+                .err();
             self.lost = if error.is_none() { 0 } else { self.lost };
         }
-        for line in lines {
+        for (line, by_operator) in lines {
             error = error.or_else(|| self.file.append(&line).err());
             self.lost += u64::from(error.is_some());
+            if by_operator {
+                error = self.of_operators.append(&line).err().or(error);
+            }
         }
         if sync {
-            error = error.or(self.file.sync().err());
+            error = error.or(self.file.sync().err()).or(self.of_operators.sync().err());
         }
         let soon = Instant::now() + self.sync_within;
         self.sync_due = match (&error, sync) {

@@ -196,3 +196,22 @@ async fn an_agent_that_starts_again_goes_on_where_the_last_one_ended() {
     let found = [".2", ".1", ""].map(|ending| changes(file(ending)));
     assert_eq!(found, [vec![0, 1], vec![2, 3], vec![4, 5]]);
 }
+
+#[tokio::test]
+async fn whatever_vpas_do_operators_changes_stay_in_a_file_of_their_own() {
+    let temp = tempfile::tempdir().unwrap();
+    let (audit, task) = Audit::start(AuditOptions {
+        bytes: 4096,
+        ..options(temp.path())
+    });
+    audit.change(&record(operator(), Outcome::Applied, vec![step()]));
+    let vpa = Cause::Recommendation("web".to_owned(), "1234".to_owned(), Reason::OutOfBounds);
+    let change = record(vpa, Outcome::Applied, vec![step()]);
+    (0..1000).for_each(|_| audit.change(&change));
+    drop(audit);
+    task.await.unwrap();
+    let text = |name: &str| fs::read_to_string(temp.path().join(name)).unwrap();
+    assert!(!text("audit.jsonl").contains("load test") && !text("audit.jsonl.1").contains("load test"));
+    let kept = text("audit.operators.jsonl");
+    assert!(kept.lines().count() == 1 && kept.contains("load test"), "{kept}");
+}

@@ -9,8 +9,11 @@ use super::pod::Now;
 use crate::model::Cause;
 use crate::pace::Backoff;
 use crate::plan::shrink::FailedShrinks;
+use crate::rate_limiter::{Rate, RateLimiter};
 
 pub(crate) const FIRST_RETRY: Duration = Duration::from_secs(1);
+/// How often a pod follows changed recommendations: a VPA that changes all the time does not keep the node busy.
+const FOLLOWED: Rate = Rate::new(10, Duration::from_secs(5));
 const LONGEST_RETRY: Duration = Duration::from_secs(5 * 60);
 
 /// The number of an operator's request, by which the controller finds the caller.
@@ -49,6 +52,7 @@ pub(crate) struct WorkItem {
     /// Spaces the retries of a failed pass; `None` unless the latest pass failed.
     backoff: Option<Backoff>,
     pub(crate) retry_at: Option<Instant>,
+    followed: Option<RateLimiter>,
     /// How long the latest decision took.
     pub(super) decided_in: Duration,
 }
@@ -93,12 +97,17 @@ impl WorkItem {
         pending.check_runtime |= check_runtime;
     }
 
-    /// Makes a pass due after a while, unless one is due already.
+    /// Makes a pass that follows a recommendation due after a while, within a rate, unless a pass is due already.
     pub(crate) fn request_pass_after(&mut self, cause: Cause, delay: Duration, now: Instant) {
         let known = self.pending.as_ref().map(|pending| pending.not_before);
         self.request_pass(cause, true, now);
         if let Some(pending) = &mut self.pending {
-            pending.not_before = known.unwrap_or(Some(now + delay));
+            let followed = self.followed.get_or_insert(RateLimiter::new(FOLLOWED, now));
+            pending.not_before = known.unwrap_or_else(|| {
+                let at = followed.ready_at().max(now + delay);
+                followed.use_turn(now);
+                Some(at)
+            });
         }
     }
 
@@ -170,10 +179,28 @@ const fn rank(cause: &Cause) -> u8 {
 mod tests {
     use super::*;
 
+    fn recommended() -> Cause {
+        Cause::Recommendation("web".to_owned(), "7".to_owned(), crate::model::Reason::NoVpa)
+    }
+
+    #[test]
+    fn a_recommendation_that_changes_all_the_time_is_followed_at_a_rate() {
+        let start = Instant::now();
+        let (mut work, mut passes) = (WorkItem::default(), 0);
+        for change in 0..900 {
+            let now = start + Duration::from_millis(333) * change;
+            work.request_pass_after(recommended(), Duration::ZERO, now);
+            if work.is_due(now) {
+                work.pending = None;
+                passes += 1;
+            }
+        }
+        assert!((60..=70).contains(&passes), "{passes} within 300 s");
+    }
+
     #[test]
     fn a_first_action_waits_for_its_place_and_nothing_urgent_waits_with_it() {
         let now = Instant::now();
-        let recommended = || Cause::Recommendation("web".to_owned(), "7".to_owned(), crate::model::Reason::NoVpa);
         let not_before = |causes: &[Cause]| {
             let mut work = WorkItem::default();
             work.request_pass_after(recommended(), Duration::from_secs(20), now);

@@ -8,7 +8,7 @@
 use std::time::{Duration, Instant};
 
 use super::EventMessage;
-use crate::rate_limiter::{KeyedRateLimiter, Rate, RateLimiter};
+use crate::rate_limiter::{FairRateLimiter, KeyedRateLimiter, Rate};
 
 #[cfg(test)]
 mod tests;
@@ -22,7 +22,7 @@ const BETWEEN_CHANGES: Duration = Duration::from_secs(64);
 const REMEMBERED_OF_MANY: Duration = Duration::from_secs(10);
 /// The rate of new Events about one pod.
 const OF_A_POD: Rate = Rate::new(8, Duration::from_secs(60));
-/// The rate of all writes of this node.
+/// The rate of all writes of this node, which namespaces share.
 const OF_THE_NODE: Rate = Rate::new(40, Duration::from_secs(2));
 /// The usual bound of remembered Events; a node has fewer pods.
 const MANY: usize = 1024;
@@ -55,7 +55,7 @@ pub(super) struct EventLimits {
     /// Oldest first.
     known: Vec<KnownEvent>,
     pods: KeyedRateLimiter<String>,
-    node: RateLimiter,
+    node: FairRateLimiter<String>,
     tickets: Ticket,
     /// The number of messages that are in no Event.
     held_back: u64,
@@ -74,7 +74,7 @@ impl EventLimits {
         Self {
             known: Vec::new(),
             pods: KeyedRateLimiter::new(OF_A_POD),
-            node: RateLimiter::new(OF_THE_NODE, now),
+            node: FairRateLimiter::new(OF_THE_NODE, now),
             tickets: 0,
             held_back: 0,
         }
@@ -98,7 +98,7 @@ impl EventLimits {
         if counts_in.is_none() {
             let pod = self.pods.try_use(message.about.pod.uid.clone(), now);
             // There are few reasons, and later messages need a first Event to count in.
-            if (pod || last.is_none()) && self.node.try_use(now) {
+            if (pod || last.is_none()) && self.node.try_use(&message.about.pod.namespace, now) {
                 self.tickets += 1;
                 let latest = EventWrite {
                     message,
@@ -129,11 +129,11 @@ impl EventLimits {
 
     /// The change of an Event that is due now.
     pub(super) fn due(&mut self, now: Instant) -> Option<EventWrite> {
-        let is_due = |known: &&mut KnownEvent| known.change_at().is_some_and(|at| at <= now);
+        let is_due = |known: &&mut KnownEvent| {
+            let namespace = &known.latest.message.about.pod.namespace;
+            known.change_at().is_some_and(|at| at <= now) && self.node.try_use(namespace, now)
+        };
         let known = self.known.iter_mut().find(is_due)?;
-        if !self.node.try_use(now) {
-            return None;
-        }
         known.written = known.latest.count;
         known.changes = known.changes.saturating_add(1);
         known.written_at = now;

@@ -12,6 +12,9 @@ use crate::report::content::Report;
 use crate::report::destination::Destination;
 use crate::report::log::Pending;
 
+/// How long a namespace that had an Event gives way to others.
+const REMEMBERED: Duration = Duration::from_secs(300);
+
 /// How many Events the agent may send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rates {
@@ -42,6 +45,8 @@ pub struct PodEvents {
     /// So many reports may wait.
     most: usize,
     node: RateLimiter,
+    /// The latest Event about a pod of each namespace, within the last minutes.
+    latest: BTreeMap<String, Instant>,
     /// The limiters that are not full, by the pod's UID.
     pods: BTreeMap<String, [RateLimiter; 2]>,
     /// In the order of their first reports.
@@ -67,6 +72,7 @@ impl PodEvents {
             rates,
             most,
             node: RateLimiter::new(rates.node, now),
+            latest: BTreeMap::new(),
             pods: BTreeMap::new(),
             groups: VecDeque::new(),
         }
@@ -85,17 +91,29 @@ impl PodEvents {
             let new = || self.rates.pod.map(|rate| RateLimiter::new(rate, now));
             let both = self.pods.entry(pod.uid.clone()).or_insert_with(new);
             both.iter_mut().for_each(|limiter| limiter.use_turn(now));
+            self.latest
+                .retain(|_, at| now.saturating_duration_since(*at) < REMEMBERED);
+            self.latest.insert(pod.namespace.clone(), now);
         }
         Some(group.event())
     }
 
-    /// The index of the group that may have the next Event.
+    /// The index of the group that may have the next Event: namespaces take turns.
     fn next_group(&self, now: Instant) -> Option<usize> {
         if self.is_full() {
             let sizes = self.groups.iter().map(|group| group.reports.len()).enumerate();
             return sizes.max_by_key(|(_, size)| *size).map(|(place, _)| place);
         }
-        self.groups.iter().position(|group| self.pod_ready(group) <= now)
+        let ready = self
+            .groups
+            .iter()
+            .enumerate()
+            .filter(|(_, group)| self.pod_ready(group) <= now);
+        let latest = |group: &Group| match &group.subject {
+            Subject::Pod(PodReference { pod, .. }) => self.latest.get(&pod.namespace).copied(),
+            Subject::Node => None,
+        };
+        ready.min_by_key(|(_, group)| latest(group)).map(|(place, _)| place)
     }
 
     fn is_full(&self) -> bool {

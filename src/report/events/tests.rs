@@ -449,3 +449,26 @@ fn once_all_room_is_taken_the_pod_that_takes_most_of_it_is_told_without_waiting(
     assert!(events.ready_at().unwrap() <= now);
     assert_eq!(events.next(now).unwrap().event.count, 10);
 }
+
+#[test]
+fn a_namespace_with_kills_in_many_pods_does_not_delay_the_events_of_another() {
+    let now = Instant::now();
+    let rates = Rates {
+        node: rate(1, 1),
+        ..Rates::default()
+    };
+    let mut events = PodEvents::new(rates, usize::MAX, now);
+    let of = |namespace: &str, pod: &str, number: u64| {
+        let mut kill = kill_of(pod, number);
+        let reported = kill.facts.pod.as_mut().unwrap();
+        (reported.namespace, reported.uid) = (namespace.to_owned(), format!("{namespace}-{pod}"));
+        pending(number, kill)
+    };
+    for number in 0..100 {
+        events.offer(of("hostile", &format!("pod-{number}"), number));
+    }
+    assert!(events.next(now).is_some());
+    events.offer(of("shop", "web", 100));
+    let next = events.next(now + Duration::from_secs(1)).unwrap();
+    assert_eq!(next.numbers(), [100]);
+}

@@ -111,6 +111,18 @@ fn a_flood_about_one_pod_ends_in_the_count_of_its_last_event_and_leaves_room_for
 }
 
 #[test]
+fn a_namespace_in_a_flood_does_not_use_up_the_events_of_another() {
+    let mut limits = limits();
+    let mut of = |namespace: &str, pod: u32| {
+        let mut message = message_of(pod, "Resized", "x");
+        namespace.clone_into(&mut message.about.pod.namespace);
+        limits.record(message, at(Duration::ZERO)).is_some()
+    };
+    assert_eq!((0..200).filter(|pod| of("hostile", *pod)).count(), 35);
+    assert!(of("shop", 1000), "the node has Events for another namespace");
+}
+
+#[test]
 fn what_was_said_long_ago_is_said_anew() {
     let mut limits = limits();
     let resized = message_of(1, "Resized", "cpu 1 to 2");

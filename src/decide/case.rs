@@ -173,17 +173,13 @@ impl<'a> Case<'a> {
         let mut active = vpas.iter().filter(|vpa| self.options.acts_on(vpa));
         let first = active.next();
         let vpa = *first.or_else(|| vpas.first()).ok_or(Reason::NoVpa)?;
-        if let Some(next) = active.next() {
-            let more = match active.count() {
-                0 => String::new(),
-                more => format!(", and so do {more} more"),
-            };
-            let name = &next.metadata.name;
-            let text = format!(
-                "VerticalPodAutoscaler {name} targets the workload too, but is younger or later by name{more}"
-            );
-            notes.push(Note::new(None, None, text));
-        }
+        let weaker = |VerticalPodAutoscaler { metadata, .. }: &&VerticalPodAutoscaler| {
+            let name = &metadata.name;
+            let text =
+                format!("VerticalPodAutoscaler {name} targets the workload too, but is younger or later by name");
+            Note::new(None, None, text)
+        };
+        Note::list(notes, active, weaker, "VerticalPodAutoscalers target it");
         notes.extend(chain.unknown_owner.iter().map(|owner| {
             let text = format!(
                 "{owner} owns the workload, and vscaled does not read its kind: if it can be scaled, upstream follows only a \
@@ -236,7 +232,12 @@ impl<'a> Case<'a> {
         let named = recommendations(vpa).iter().map(|one| &one.container_name);
         let unknown = named.filter(|name| self.pod.container(name).is_none());
         let text = "recommended for, but the pod has no such container";
-        notes.extend(unknown.map(|name| Note::new(Some(name), None, text)));
+        Note::list(
+            notes,
+            unknown,
+            |name| Note::new(Some(name), None, text),
+            "containers that the pod does not have",
+        );
         for candidate in &mut *candidates {
             candidate.follow(vpa, notes);
         }

@@ -9,6 +9,9 @@ use crate::model::objects::VerticalPodAutoscaler;
 /// A note shows at most this many characters of an annotation.
 const SHOWN: usize = 64;
 
+/// The most notes that one rule adds for a list in an object, such as the VPAs of a workload.
+const LISTED: usize = 8;
+
 /// One fact about a decision.
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 #[display("{fact}")]
@@ -32,6 +35,20 @@ pub enum Fact {
 }
 
 impl Note {
+    /// Adds a note for each of these, up to a number, and one note that counts the others, which are `what`.
+    pub(super) fn list<T>(
+        notes: &mut Vec<Self>,
+        mut all: impl Iterator<Item = T>,
+        note: impl Fn(T) -> Self,
+        what: &str,
+    ) {
+        notes.extend(all.by_ref().take(LISTED).map(note));
+        let more = all.count();
+        if more > 0 {
+            notes.push(Self::new(None, None, format!("and {more} more {what}")));
+        }
+    }
+
     /// A sentence about a container or the pod. A container's name precedes the text.
     pub(super) fn new(container: Option<&str>, resource: Option<Resource>, text: impl Display) -> Self {
         let text = container.map_or_else(|| text.to_string(), |name| format!("{name}: {text}"));

@@ -8,6 +8,7 @@ mod canary;
 mod fixed_heap;
 mod growth;
 mod matching;
+mod non_interference;
 mod pod_level;
 mod pod_limit_range;
 mod properties;

@@ -182,7 +182,7 @@ impl Discovery {
         };
         let view = Arc::clone(&self.links.view.borrow());
         let node = Arc::new(Node {
-            managers: managers::static_managers(&config.kubelet_dir, &hierarchy, &scanned, &mut problems),
+            managers: managers::static_managers(config, &hierarchy, &scanned, &mut problems),
             hierarchy,
             kubepods,
             traits,

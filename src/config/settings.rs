@@ -30,8 +30,8 @@ pub struct Config {
     /// kubelet for pods) or `both` (directory and API server); what both describe is as the API server says.
     #[arg(long, default_value = "directory", value_parser = named::<Source>("directory, kubernetes, kubelet or both"))]
     pub source: Source,
-    /// The socket at which the kubelet lists its pods (feature gate PodInfoAPI), for the source `kubelet`.
-    #[arg(long, default_value = "/var/lib/kubelet/pods/kubelet.sock", value_parser = socket_path())]
+    /// The socket at which the kubelet lists its pods (feature gate PodsAPI), for the source `kubelet`.
+    #[arg(long, default_value = "/var/lib/kubelet/pods-api/pods-api.sock", value_parser = socket_path())]
     pub kubelet_socket: PathBuf,
     /// The file with the address and the credentials of the API server; empty uses the service account of the pod that vscaled runs in.
     #[arg(long, default_value = "", value_parser = or("", absolute_path()))]
@@ -73,8 +73,8 @@ pub struct Config {
     /// The kubelet's top cgroup below cgroupRoot, such as /kubelet/kubepods; `auto` looks for it.
     #[arg(long, default_value = "auto", value_parser = or("auto", cgroup_path()))]
     pub kubepods: Optional<CgroupPath>,
-    /// Where the kubelet keeps the checkpoints of its CPU and memory managers, as far as vscaled may read them: what a static
-    /// policy assigns is never resized.
+    /// Where the kubelet keeps the checkpoints of its CPU and memory managers: what a static policy assigns is never resized, and
+    /// a policy that cannot be read may be static.
     #[arg(long, default_value = "/var/lib/kubelet", value_parser = absolute_path())]
     pub kubelet_dir: PathBuf,
     /// Who creates cgroups: `cgroupfs` or `systemd`; `auto` asks the runtime, then examines the existing cgroups.

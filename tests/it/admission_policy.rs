@@ -221,6 +221,11 @@ fn it_is_bound_and_about_the_account_and_the_rights_that_ship() {
     };
     assert_eq!(resources("vscaled"), ["pods", "pods/*"]);
     assert_eq!(resources("vscaled-events"), ["events", "events/*"]);
+    let hooks = Policy::shipped("vscaled-hooks");
+    assert_eq!(hooks.binding.spec.unwrap().match_resources, None);
+    let rule = &hooks.spec.match_constraints.unwrap().resource_rules.unwrap()[0];
+    assert_eq!(rule.operations, Some(vec!["UPDATE".to_owned()]));
+    assert_eq!(rule.resources, Some(vec!["pods".to_owned(), "pods/*".to_owned()]));
 
     let rbac = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/rbac.yaml");
     let objects: Vec<Value> = serde_saphyr::from_multiple(&fs::read_to_string(rbac).unwrap()).unwrap();
@@ -289,6 +294,60 @@ fn an_agent_writes_events_with_every_reason_that_it_has() {
     for reason in reasons {
         let refusals = event().with("/reason", json!(reason)).refusals();
         assert_eq!(refusals, Vec::<String>::new(), "{reason}");
+    }
+}
+
+#[test]
+fn evictions_are_refused_unless_the_policy_names_them() {
+    let shipped = Policy::shipped("vscaled-events");
+    let evicted = event().with("/reason", json!("Evicted"));
+    assert!(!shipped.refusals(&evicted).is_empty());
+    assert_eq!(shipped.refusals(&event()), Vec::<String>::new());
+    assert_eq!(evicted.refusals(), Vec::<String>::new());
+}
+
+#[test]
+fn nobody_adds_a_hook_to_a_pod_that_exists() {
+    let policy = Policy::shipped("vscaled-hooks");
+    for user in [AGENT, "system:serviceaccount:kube-system:cni", "admin"] {
+        let by = |request: Request<'static>| Request { user, ..request };
+        for subresource in [Some("status"), Some("resize"), None] {
+            let update = || Request {
+                subresource,
+                ..by(request("status"))
+            };
+            for hook in [
+                "before-shrink",
+                "before-shrink.app",
+                "before-shrink-wait",
+                "after-grow.app",
+                "on-memory-pressure",
+                "on-memory-pressure-memory.app",
+            ] {
+                let pointer = format!("/metadata/annotations/vscaled.io~1{hook}");
+                let adds = update().with(&pointer, json!("[\"sh\"]"));
+                let refusals = policy.refusals(&adds);
+                assert!(
+                    refusals[..] == ["hooks of vscaled belong to the author of a pod; write them into its template"],
+                    "{user} {hook}: {refusals:?}"
+                );
+                let mut changes = adds.clone();
+                changes.before["metadata"]["annotations"][format!("vscaled.io/{hook}")] = json!("[\"true\"]");
+                assert_eq!(policy.refusals(&changes).len(), 1, "{user} {hook}");
+                // What is there already stays, and may go.
+                let mut keeps = adds.clone();
+                keeps.before = adds.after.clone();
+                assert_eq!(policy.refusals(&keeps), Vec::<String>::new());
+                let removes = keeps.with(&pointer, Value::Null);
+                assert_eq!(policy.refusals(&removes), Vec::<String>::new());
+            }
+            let other = update().with("/metadata/annotations/example.com~1before-shrink", json!("x"));
+            assert_eq!(policy.refusals(&other), Vec::<String>::new());
+            let mut bare = update();
+            bare.before["metadata"] = json!({"name": "web"});
+            bare.after["metadata"] = json!({"name": "web"});
+            assert_eq!(policy.refusals(&bare), Vec::<String>::new());
+        }
     }
 }
 

@@ -1,12 +1,13 @@
 //! Reads the policies of the kubelet's CPU and memory managers from their checkpoints, or infers them from cgroups.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use serde::Deserialize;
 
 use crate::cgroup::{Hierarchy, PodEntry};
+use crate::config::Config;
 use crate::decide::StaticManagers;
 use crate::model::{CgroupPath, CgroupVersion, QosClass, Resource};
 
@@ -17,30 +18,48 @@ struct PolicyCheckpoint {
     policy_name: String,
 }
 
+/// The policy in a checkpoint of the kubelet's directory.
+fn policy(kubelet_dir: &Path, file: &str) -> io::Result<String> {
+    let text = fs::read(kubelet_dir.join(file))?;
+    Ok(serde_json::from_slice::<PolicyCheckpoint>(&text)?.policy_name)
+}
+
 /// Reads both checkpoints from the kubelet's directory, and the cgroups of Guaranteed pods where the CPU manager's
-/// checkpoint does not name a static policy.
+/// checkpoint does not name a static policy. A policy that cannot be read may be static.
+///
+/// No policy is static where there is no kubelet: no directory of one, and no API server that it would serve. Kubelets
+/// before 1.22 have no memory manager, and only the checkpoint of the other one.
 pub(super) fn static_managers(
-    kubelet_dir: &Path,
+    config: &Config,
     hierarchy: &Hierarchy,
     scanned: &[PodEntry],
     problems: &mut Vec<String>,
 ) -> StaticManagers {
-    let mut is_static = |file: &str| {
-        let path = kubelet_dir.join(file);
-        let read = fs::read(&path).and_then(|text| Ok(serde_json::from_slice::<PolicyCheckpoint>(&text)?));
-        if let Err(error) = &read
-            && !matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied)
-        {
+    let directory = &config.kubelet_dir;
+    if !config.source.has_cluster() && !directory.exists() {
+        return StaticManagers::default();
+    }
+    let cpu = policy(directory, "cpu_manager_state");
+    let memory = match policy(directory, "memory_manager_state") {
+        Err(error) if error.kind() == ErrorKind::NotFound && cpu.is_ok() => Ok(String::new()),
+        read => read,
+    };
+    let mut may_be_static = |file: &str, resource: &str, policy: io::Result<String>| match policy {
+        Ok(name) => name.eq_ignore_ascii_case("static"),
+        Err(error) => {
+            let path = directory.join(file);
             let path = path.display();
             problems.push(format!(
-                "{path}: {error}; pods with processors or memory of their own are not recognized"
+                "{path}: {error}; the kubelet may have assigned {resource}, which stays as it is: make the file readable here, or set \
+                 kubeletDir"
             ));
+            true
         }
-        read.is_ok_and(|checkpoint| checkpoint.policy_name.eq_ignore_ascii_case("static"))
     };
     StaticManagers {
-        cpu: is_static("cpu_manager_state") || assigns_processors(hierarchy, scanned),
-        memory: is_static("memory_manager_state"),
+        cpu: may_be_static("cpu_manager_state", "processors to Guaranteed pods", cpu)
+            || assigns_processors(hierarchy, scanned),
+        memory: may_be_static("memory_manager_state", "memory to Guaranteed pods", memory),
     }
 }
 
@@ -91,35 +110,86 @@ mod tests {
         }
     }
 
+    /// A directory for the checkpoints and the tree of a pod.
+    struct Node {
+        directory: tempfile::TempDir,
+        hierarchy: Hierarchy,
+        scanned: Vec<PodEntry>,
+    }
+
+    impl Node {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let (hierarchy, scanned) = tree(&directory.path().join("cgroup"), "");
+            Self {
+                directory,
+                hierarchy,
+                scanned,
+            }
+        }
+
+        fn write(&self, file: &str, text: &str) {
+            fs::create_dir_all(self.directory.path().join("kubelet")).unwrap();
+            fs::write(self.directory.path().join("kubelet").join(file), text).unwrap();
+        }
+
+        /// Whether the managers of cpu and of memory are static, and the problems.
+        fn managers(&self, source: &str) -> ([bool; 2], Vec<String>) {
+            let directory = self.directory.path().join("kubelet");
+            let directory = format!("--kubelet-dir={}", directory.display());
+            let config = crate::config::tests::load(&[source, &directory, "--node-name=n"]).unwrap();
+            let mut problems = Vec::new();
+            let managers = static_managers(&config, &self.hierarchy, &self.scanned, &mut problems);
+            ([managers.cpu, managers.memory], problems)
+        }
+    }
+
+    const CLUSTER: &str = "--source=kubernetes";
+    const MANIFESTS: &str = "--source=directory";
+
     #[test]
     fn policies_are_as_the_checkpoints_name_them() {
-        let directory = tempfile::tempdir().unwrap();
-        let (hierarchy, scanned) = tree(directory.path(), "");
-        let look = || {
-            let mut problems = Vec::new();
-            let managers = static_managers(directory.path(), &hierarchy, &scanned, &mut problems);
-            (managers, problems)
-        };
-        assert_eq!(look(), (StaticManagers::default(), Vec::new()));
-        let write = |file: &str, text: &str| fs::write(directory.path().join(file), text).unwrap();
-        write(
+        let node = Node::new();
+        node.write(
             "cpu_manager_state",
             r#"{"policyName":"static","defaultCpuSet":"0-1","entries":{"u":{"app":"2-3"}},"checksum":1}"#,
         );
-        write(
+        node.write(
             "memory_manager_state",
             r#"{"policyName":"None","machineState":{},"checksum":2}"#,
         );
-        let cpu = StaticManagers {
-            cpu: true,
-            memory: false,
-        };
-        assert_eq!(look(), (cpu, Vec::new()));
-        write("memory_manager_state", r#"{"policyName":"Static","checksum":2}"#);
-        assert!(look().0.memory);
-        write("cpu_manager_state", "{");
-        let (managers, problems) = look();
-        assert!(!managers.cpu);
-        assert!(problems[0].contains("cpu_manager_state"), "{problems:?}");
+        for source in [CLUSTER, MANIFESTS] {
+            assert_eq!(node.managers(source), ([true, false], Vec::new()));
+        }
+        node.write("memory_manager_state", r#"{"policyName":"Static","checksum":2}"#);
+        node.write("cpu_manager_state", r#"{"policyName":"none","checksum":1}"#);
+        assert_eq!(node.managers(CLUSTER), ([false, true], Vec::new()));
+    }
+
+    #[test]
+    fn a_policy_that_cannot_be_read_may_be_static() {
+        let node = Node::new();
+        let (managers, problems) = node.managers(CLUSTER);
+        assert_eq!((managers, problems.len()), ([true, true], 2), "{problems:?}");
+        assert!(problems[0].contains("cpu_manager_state: No such file"), "{problems:?}");
+        node.write("memory_manager_state", r#"{"policyName":"None"}"#);
+        for unreadable in ["{", r#"{"policyName":1}"#] {
+            node.write("cpu_manager_state", unreadable);
+            let (managers, problems) = node.managers(MANIFESTS);
+            assert_eq!((managers, problems.len()), ([true, false], 1), "{problems:?}");
+            assert!(problems[0].contains("set kubeletDir"), "{problems:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_kubelet_nothing_is_assigned() {
+        assert_eq!(Node::new().managers(MANIFESTS), ([false, false], Vec::new()));
+    }
+
+    #[test]
+    fn kubelets_before_the_memory_manager_have_one_checkpoint() {
+        let node = Node::new();
+        node.write("cpu_manager_state", r#"{"policyName":"none"}"#);
+        assert_eq!(node.managers(CLUSTER), ([false, false], Vec::new()));
     }
 }

@@ -170,6 +170,13 @@ impl Node {
             let place = match volume["name"].as_str().unwrap() {
                 "runtime" => socket.parent().unwrap().to_owned(),
                 name @ ("dbus" | "state" | "control") => self.places.path().join(name),
+                // A kubelet without static policies. This one has another root directory.
+                name @ ("cpu-manager" | "memory-manager") => {
+                    let file = self.places.path().join(name);
+                    fs::write(&file, r#"{"policyName":"none"}"#).unwrap();
+                    volume["hostPath"]["path"] = json!(file);
+                    continue;
+                }
                 _ => continue,
             };
             fs::create_dir_all(&place).unwrap();

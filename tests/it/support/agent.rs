@@ -48,6 +48,12 @@ impl Agent {
             directory,
         };
         fs::create_dir(agent.manifests()).unwrap();
+        // The checkpoints of a kubelet without static policies.
+        let kubelet = agent.directory.path().join("kubelet");
+        fs::create_dir(&kubelet).unwrap();
+        for (file, policy) in [("cpu_manager_state", "none"), ("memory_manager_state", "None")] {
+            fs::write(kubelet.join(file), format!(r#"{{"policyName":"{policy}"}}"#)).unwrap();
+        }
         let files = [
             ("--manifests", agent.manifests()),
             ("--state-dir", agent.state_directory()),
@@ -61,6 +67,7 @@ impl Agent {
             .with("--runtime-socket", "none")
             .with("--weight-formula", "linear")
             .with("--sweep-interval", "1h")
+            .with("--kubelet-dir", kubelet)
     }
 
     /// Sets an option and replaces an earlier value.

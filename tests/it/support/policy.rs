@@ -17,6 +17,18 @@ pub(crate) const AGENT: &str = "system:serviceaccount:vscaled:vscaled";
 /// The claim in an agent's token that names the node.
 const NODE_CLAIM: &str = "authentication.kubernetes.io/node-name";
 
+/// The beginning of the list of reasons, where the policy's comment and the chart add one.
+const REASONS: &str = "in ['OOMKilled',";
+
+/// The shipped policies.
+fn shipped_text() -> String {
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/deploy/overlays/admission-policy/policy.yaml"
+    );
+    fs::read_to_string(file).unwrap()
+}
+
 /// A policy of `deploy/overlays/admission-policy`.
 #[derive(Debug)]
 pub(crate) struct Policy {
@@ -81,10 +93,13 @@ impl Request<'_> {
 }
 
 impl Policy {
-    /// The policy of pods or of Events, read once.
+    /// The policy of pods or of Events, read once. Agents that report kills to the recommender may also write its Events.
     pub(crate) fn of(plural: &str) -> &'static Self {
         static PODS: LazyLock<Policy> = LazyLock::new(|| Policy::shipped("vscaled"));
-        static EVENTS: LazyLock<Policy> = LazyLock::new(|| Policy::shipped("vscaled-events"));
+        static EVENTS: LazyLock<Policy> = LazyLock::new(|| {
+            let text = shipped_text().replace(REASONS, &format!("{REASONS} 'Evicted',"));
+            Policy::in_file("vscaled-events", &text)
+        });
         match plural {
             "pods" => &PODS,
             "events" => &EVENTS,
@@ -92,13 +107,13 @@ impl Policy {
         }
     }
 
-    /// The policy of this name and its only binding.
+    /// The policy of this name and its only binding, as they ship.
     pub(crate) fn shipped(name: &str) -> Self {
-        let file = concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/deploy/overlays/admission-policy/policy.yaml"
-        );
-        let objects: Vec<Value> = serde_saphyr::from_multiple(&fs::read_to_string(file).unwrap()).unwrap();
+        Self::in_file(name, &shipped_text())
+    }
+
+    fn in_file(name: &str, text: &str) -> Self {
+        let objects: Vec<Value> = serde_saphyr::from_multiple(text).unwrap();
         let policy = objects
             .iter()
             .find(|object| object["kind"] == "ValidatingAdmissionPolicy" && object["metadata"]["name"] == name);

@@ -3,6 +3,7 @@
 
 mod agent_in_a_pod;
 mod chart;
+mod chart_conventions;
 mod manifests;
 
 use std::collections::BTreeSet;
@@ -13,7 +14,7 @@ use serde_json::Value;
 
 use crate::support::image::output;
 
-/// All directories for `kubectl apply -k` that contain the agent.
+/// All directories for `kubectl apply -k`.
 const OVERLAYS: [&str; 12] = [
     "deploy/base",
     "deploy/overlays/admission-policy",
@@ -28,6 +29,9 @@ const OVERLAYS: [&str; 12] = [
     "deploy/overlays/restore",
     "deploy/observability",
 ];
+
+/// Those of them that are applied beside the agents.
+const WITHOUT_AGENTS: [&str; 2] = ["deploy/overlays/admission-policy", "deploy/observability"];
 
 /// The output of `kubectl kustomize` for a directory.
 fn rendered(kubectl: &Path, directory: &str) -> String {

@@ -3,19 +3,68 @@
 {{- .Values.namespace | default .Release.Namespace -}}
 {{- end -}}
 
+{{/* The name of all objects. */}}
+{{- define "vscaled.name" -}}
+{{- .Values.fullnameOverride | default .Values.nameOverride | default "vscaled" -}}
+{{- end -}}
+
 {{/* A file of deploy/, by its name there. The chart has it below files/, by links to the directories. */}}
 {{- define "vscaled.file" -}}
 {{- required (printf "the chart has no files/%s: package it from a whole checkout" .name) (.root.Files.Get (printf "files/%s" .name)) -}}
 {{- end -}}
 
+{{/*
+Prints an object (.object) of a file of deploy/ as a document: with the chart's name, namespace and labels. Names of objects in
+deploy/ begin with vscaled. Labels that the object has already stay, because selectors know them.
+*/}}
+{{- define "vscaled.object" -}}
+{{- $metadata := .object.metadata -}}
+{{- $_ := set $metadata "name" (printf "%s%s" (include "vscaled.name" .root) (trimPrefix "vscaled" $metadata.name)) -}}
+{{- if hasKey $metadata "namespace" -}}{{- $_ := set $metadata "namespace" (include "vscaled.namespace" .root) -}}{{- end -}}
+{{- $_ := set $metadata "labels" (merge ($metadata.labels | default dict) (include "vscaled.labels" .root | fromYaml)) }}
+---
+{{ toYaml .object }}
+{{- end -}}
+
+{{/* The labels of every object. */}}
+{{- define "vscaled.labels" -}}
+{{- $labels := dict "helm.sh/chart" (printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-") -}}
+{{- $_ := set $labels "app.kubernetes.io/name" "vscaled" -}}
+{{- $_ := set $labels "app.kubernetes.io/instance" .Release.Name -}}
+{{- $_ := set $labels "app.kubernetes.io/version" .Chart.AppVersion -}}
+{{- $_ := set $labels "app.kubernetes.io/component" "agent" -}}
+{{- $_ := set $labels "app.kubernetes.io/part-of" "vscaled" -}}
+{{- $_ := set $labels "app.kubernetes.io/managed-by" .Release.Service -}}
+{{- toYaml (merge $labels .Values.commonLabels) -}}
+{{- end -}}
+
 {{/* The configuration of the agents. */}}
 {{- define "vscaled.config" -}}
-{{- $base := include "vscaled.file" (dict "root" . "name" "base/agent.yaml") -}}
-{{- if .Values.config -}}
-{{- mergeOverwrite (fromYaml $base) (deepCopy .Values.config) | toYaml -}}
-{{- else -}}
-{{- $base -}}
+{{- $config := include "vscaled.file" (dict "root" . "name" "base/agent.yaml") -}}
+{{- $changed := deepCopy .Values.config -}}
+{{- with .Values.reportTls -}}
+{{- if .secretName -}}
+  {{- $files := dict "reportGrpcCaFile" "/etc/vscaled-tls/ca.crt" -}}
+  {{- if .clientCertificate -}}
+    {{- $_ := set $files "reportGrpcCertFile" "/etc/vscaled-tls/tls.crt" -}}
+    {{- $_ := set $files "reportGrpcKeyFile" "/etc/vscaled-tls/tls.key" -}}
+  {{- end -}}
+  {{- $changed = merge $changed $files -}}
+{{- else if .clientCertificate -}}
+  {{- fail "reportTls.clientCertificate needs reportTls.secretName" -}}
 {{- end -}}
+{{- end -}}
+{{- if $changed -}}
+{{- mergeOverwrite (fromYaml $config) $changed | toYaml -}}
+{{- else -}}
+{{- $config -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The port of httpAddress, or nothing where neither the kubelet nor Prometheus reaches it. */}}
+{{- define "vscaled.port" -}}
+{{- $address := (include "vscaled.config" . | fromYaml).httpAddress | default "" -}}
+{{- if not (regexMatch "^(127\\.|\\[::1\\]|localhost:)" $address) -}}{{- regexFind "[0-9]+$" $address -}}{{- end -}}
 {{- end -}}
 
 {{/*
@@ -76,9 +125,27 @@ are lists of objects, whose members are found by `name`, or by `mountPath` where
 {{- if .repository -}}
 {{- $version := ternary (printf "@%s" .digest) (printf ":%s" (.tag | default $.root.Chart.AppVersion)) (not (empty .digest)) -}}
 {{- $_ := set $.container "image" (print .repository $version) -}}
-{{- else if or .tag .digest -}}
-{{- fail "image.tag and image.digest need image.repository" -}}
+{{- else -}}
+{{- fail "image.repository is required: REGISTRY/vscaled, an image that your nodes can pull, or its name on nodes that have it already (then also image.tag)" -}}
 {{- end -}}
 {{- with .pullPolicy -}}{{- $_ := set $.container "imagePullPolicy" . -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where the pods go (.pod): nodes of the values, with their Secrets for the registry. */}}
+{{- define "vscaled.placement" -}}
+{{- $pod := .pod -}}
+{{- with .root.Values -}}
+{{- if .imagePullSecrets -}}
+  {{- $secrets := list -}}
+  {{- range .imagePullSecrets -}}
+    {{- if kindIs "string" . -}}{{- $secrets = append $secrets (dict "name" .) -}}{{- else -}}{{- $secrets = append $secrets . -}}{{- end -}}
+  {{- end -}}
+  {{- $_ := set $pod "imagePullSecrets" $secrets -}}
+{{- end -}}
+{{- $_ := set $pod "nodeSelector" (merge .nodeSelector $pod.nodeSelector) -}}
+{{- if kindIs "slice" .tolerations -}}{{- $_ := set $pod "tolerations" .tolerations -}}{{- end -}}
+{{- if .affinity -}}{{- $_ := set $pod "affinity" .affinity -}}{{- end -}}
+{{- if .priorityClassName -}}{{- $_ := set $pod "priorityClassName" .priorityClassName -}}{{- end -}}
 {{- end -}}
 {{- end -}}

@@ -1,5 +1,5 @@
 //! The tables in docs/rbac.md and docs/protocol.md are generated from the manifests and the protocol files, the last table of
-//! docs/troubleshooting.md from the reasons of decisions. docs/events.md has the reason of every Event.
+//! docs/troubleshooting.md from the reasons of decisions, that of deploy/helm/README.md from the chart's schema. docs/events.md has the reason of every Event.
 //!
 //! `VSCALED_WRITE_DOCS=1 cargo test --test it reference` regenerates them. The tests of `config` and of the metrics
 //! check docs/configuration.md and docs/metrics.md.
@@ -60,6 +60,38 @@ fn the_reference_of_the_protocol_is_what_the_protocol_files_say() {
     }
     made.pop();
     compare("docs/protocol.md", &made);
+}
+
+#[test]
+fn the_charts_readme_is_what_its_schema_says() {
+    let read = |name: &str| fs::read_to_string(root().join("deploy/helm").join(name)).unwrap();
+    let schema: Value = serde_json::from_str(&read("values.schema.json")).unwrap();
+    let defaults: Value = serde_saphyr::from_str(&read("values.yaml")).unwrap();
+    let mut made = vec!["| value | default | meaning |".to_owned(), "|---|---|---|".to_owned()];
+    chart_values("", &schema, &defaults, &mut made);
+    compare("deploy/helm/README.md", &made);
+}
+
+/// A row for each value that has no values below it.
+fn chart_values(path: &str, schema: &Value, defaults: &Value, rows: &mut Vec<String>) {
+    for (name, value) in schema["properties"].as_object().unwrap() {
+        let (path, default) = (format!("{path}{name}"), &defaults[name]);
+        if value.get("properties").is_some() && value.get("additionalProperties").is_none() {
+            chart_values(&format!("{path}."), value, default, rows);
+            continue;
+        }
+        let allowed = value["enum"].as_array().map_or_else(String::new, |allowed| {
+            let allowed: Vec<_> = allowed.iter().map(|value| format!("`{value}`")).collect();
+            format!(" One of {}.", allowed.join(", "))
+        });
+        let default = if default.is_null() {
+            String::new()
+        } else {
+            format!("`{default}`")
+        };
+        let meaning = value["description"].as_str().unwrap();
+        rows.push(format!("| `{path}` | {default} | {meaning}{allowed} |"));
+    }
 }
 
 #[test]

@@ -9,14 +9,22 @@ use std::process::Command;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{OVERLAYS, check_names, objects, rendered, the, unordered};
+use super::{OVERLAYS, WITHOUT_AGENTS, check_names, objects, rendered, the, unordered};
 use crate::support::cluster::{ApiServer, User, parts};
 use crate::support::image::output;
 use crate::support::skipped;
 
-const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/helm");
+pub(super) const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/helm");
 
-/// The chart values for each overlay.
+/// The values that make the chart deploy what deploy/base does: its own defaults are more careful.
+const AS_BASE: [&str; 4] = [
+    "image.repository=vscaled",
+    "image.tag=latest",
+    "observeOnly=false",
+    "admissionPolicy=false",
+];
+
+/// The chart values for each overlay, beside [`AS_BASE`].
 const VALUES: [(&str, &[&str]); 12] = [
     ("deploy/base", &[]),
     ("deploy/overlays/admission-policy", &["admissionPolicy=true"]),
@@ -33,14 +41,14 @@ const VALUES: [(&str, &[&str]); 12] = [
 ];
 
 /// The programs, and a home directory for helm.
-struct Helm {
-    parts: PathBuf,
-    home: TempDir,
+pub(super) struct Helm {
+    pub(super) parts: PathBuf,
+    pub(super) home: TempDir,
 }
 
 impl Helm {
     /// Without helm or kubectl, reports `test` as skipped and returns `None`.
-    fn new(test: &str) -> Option<Self> {
+    pub(super) fn new(test: &str) -> Option<Self> {
         let parts = parts(test)?;
         if !parts.join("helm").exists() {
             skipped(test, "no helm here: scripts/kube-parts fetches one");
@@ -50,43 +58,64 @@ impl Helm {
         Some(Self { parts, home })
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(super) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(self.parts.join("helm"));
         command.args(arguments).env("HOME", self.home.path());
         command
     }
 
-    /// The objects and hooks that a chart deploys as release `vscaled` in namespace `default`.
-    fn template(&self, chart: &str, values: &[&str]) -> Vec<Value> {
-        // The oldest API server that accepts the overlays.
-        let mut command = self.command(&["template", "vscaled", chart, "--kube-version=1.20.0"]);
+    /// The objects and hooks that a chart deploys as release `vscaled` in namespace `default`, with [`AS_BASE`].
+    pub(super) fn template(&self, chart: &str, values: &[&str]) -> Vec<Value> {
+        // The oldest API server whose kubelets have all that the agent's pod mounts.
+        self.template_for("1.22.0", chart, &[&AS_BASE[..], values].concat())
+    }
+
+    /// The objects and hooks for an API server of this version.
+    pub(super) fn template_for(&self, version: &str, chart: &str, values: &[&str]) -> Vec<Value> {
+        let mut command = self.command(&["template", "vscaled", chart, "--kube-version", version]);
         set(&mut command, values);
         objects(&output(&mut command))
     }
 
     /// The reason why helm refuses a value.
-    fn refusal(&self, value: &str) -> String {
-        let mut command = self.command(&["template", "vscaled", CHART, "--set", value]);
+    pub(super) fn refusal(&self, value: &str) -> String {
+        let mut command = self.command(&["template", "vscaled", CHART]);
+        if !value.starts_with("image.repository=") {
+            set(&mut command, &["image.repository=r/v"]);
+        }
+        set(&mut command, &[value]);
         let output = command.output().unwrap();
         assert!(!output.status.success(), "{value} is accepted");
         String::from_utf8(output.stderr).unwrap()
     }
 }
 
-fn set(command: &mut Command, values: &[&str]) {
+pub(super) fn set(command: &mut Command, values: &[&str]) {
     for value in values {
         command.args(["--set", value]);
     }
 }
 
+/// Takes Helm's own labels away, and those of the namespace's name.
+fn unlabelled(metadata: &mut Value) {
+    let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) else {
+        return;
+    };
+    labels.retain(|name, _| name.starts_with("pod-security.kubernetes.io/"));
+    if labels.is_empty() {
+        metadata.as_object_mut().unwrap().remove("labels");
+    }
+}
+
 /// The objects by kind and name, in a comparable form: kustomize puts a hash into the ConfigMap's name, the chart
-/// into an annotation of the pods.
+/// into an annotation of the pods; the chart labels every object.
 fn comparable(objects: Vec<Value>) -> BTreeMap<String, Value> {
     let config = the("ConfigMap", &objects)["metadata"]["name"]
         .as_str()
         .unwrap()
         .to_owned();
-    let unhashed = |object: Value| -> Value {
+    let unhashed = |mut object: Value| -> Value {
+        unlabelled(&mut object["metadata"]);
         if !["ConfigMap", "DaemonSet"].contains(&object["kind"].as_str().unwrap()) {
             return object;
         }
@@ -97,6 +126,7 @@ fn comparable(objects: Vec<Value>) -> BTreeMap<String, Value> {
             let mut annotations = annotations.cloned().unwrap_or_default();
             annotations.remove("checksum/config");
             metadata["annotations"] = json!(annotations);
+            unlabelled(metadata);
         }
         object
     };
@@ -117,8 +147,8 @@ fn values_deploy_the_same_objects_as_the_overlays() {
     let base = objects(&rendered(&kubectl, "deploy/base"));
     for (directory, values) in VALUES {
         let mut wanted = objects(&rendered(&kubectl, directory));
-        // The observability objects are applied beside the agents.
-        if directory == "deploy/observability" {
+        // These are applied beside the agents.
+        if WITHOUT_AGENTS.contains(&directory) {
             wanted.extend(base.clone());
         }
         let wanted = comparable(wanted);
@@ -167,7 +197,16 @@ fn values_combine_as_overlays_do() {
                 patches.push(patch);
             }
             let case = patches.join(", ");
-            let kustomization = format!("bases: [../../base]\npatchesStrategicMerge: [{case}]\n");
+            let mut kustomization = format!("bases: [../../base]\npatchesStrategicMerge: [{case}]\n");
+            if kubelet_pods {
+                fs::copy(
+                    format!("{deploy}/overlays/kubelet-pods/rights.yaml"),
+                    overlay.join("rights.yaml"),
+                )
+                .unwrap();
+                let target = "{group: rbac.authorization.k8s.io, version: v1, kind: ClusterRole, name: vscaled}";
+                kustomization += &format!("patchesJson6902: [{{target: {target}, path: rights.yaml}}]\n");
+            }
             fs::write(overlay.join("kustomization.yaml"), kustomization).unwrap();
             let text = output(Command::new(helm.parts.join("kubectl")).arg("kustomize").arg(&overlay));
             let values: [&str; 6] = [
@@ -201,9 +240,8 @@ fn new_api_servers_get_the_field_for_apparmor_and_old_ones_the_annotations_alone
         ("1.29.9", "v2", Value::Null),
         ("1.36.0", "auto", Value::Null),
     ] {
-        let mut command = helm.command(&["template", "vscaled", CHART, "--kube-version", version]);
-        set(&mut command, &[&format!("cgroup={cgroup}"), "restore=true"]);
-        let objects = objects(&output(&mut command));
+        let values = [&format!("cgroup={cgroup}"), "restore=true", "image.repository=r/v"];
+        let objects = helm.template_for(version, CHART, &values);
         let pod = &the("DaemonSet", &objects)["spec"]["template"]["spec"];
         assert_eq!(pod["securityContext"]["appArmorProfile"], profile, "{version} {cgroup}");
         assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
@@ -234,6 +272,7 @@ fn a_namespace_is_created_unless_the_release_is_in_it() {
         kinds.map(str::to_owned).collect()
     };
     let mut command = helm.command(&["template", "vscaled", CHART, "--namespace=vscaled"]);
+    set(&mut command, &["image.repository=r/v"]);
     let own = objects(&output(&mut command));
     assert!(!kinds(&own).contains("Namespace"));
     let elsewhere = helm.template(CHART, &["namespace=resizer", "admissionPolicy=true", "monitoring=true"]);
@@ -243,6 +282,8 @@ fn a_namespace_is_created_unless_the_release_is_in_it() {
         match object["kind"].as_str().unwrap() {
             "Namespace" => assert_eq!(metadata["name"], "resizer"),
             "ClusterRole" | "ValidatingAdmissionPolicyBinding" => {}
+            // About the pods of everybody.
+            "ValidatingAdmissionPolicy" if metadata["name"] == "vscaled-hooks" => {}
             "ClusterRoleBinding" => assert_eq!(object["subjects"][0]["namespace"], "resizer"),
             "ValidatingAdmissionPolicy" => {
                 let text = object.to_string();
@@ -263,8 +304,10 @@ fn every_value_reaches_the_pods() {
         &[
             "restore=true",
             "image.repository=registry.example/vscaled",
+            "image.tag=",
             "image.pullPolicy=Always",
-            "imagePullSecrets={first,second}",
+            "imagePullSecrets[0]=first",
+            "imagePullSecrets[1].name=second",
             "runtimeDirectory=/run/k3s/containerd",
             "resources.limits.memory=256Mi",
             "nodeSelector.pool=web",
@@ -303,8 +346,11 @@ fn every_value_reaches_the_pods() {
         annotations["container.apparmor.security.beta.kubernetes.io/agent"],
         "unconfined"
     );
-    let labels = json!({"app.kubernetes.io/name": "vscaled", "team": "shop"});
-    assert_eq!(template["metadata"]["labels"], labels);
+    let labels = &template["metadata"]["labels"];
+    assert_eq!(
+        (&labels["app.kubernetes.io/name"], &labels["team"]),
+        (&json!("vscaled"), &json!("shop"))
+    );
     let digest = format!("sha256:{}", "a".repeat(64));
     let values = [
         "image.repository=r/v",
@@ -325,7 +371,8 @@ fn a_changed_configuration_is_one_that_the_agent_accepts_and_rolls_the_agents() 
         let metadata = &the("DaemonSet", objects)["spec"]["template"]["metadata"];
         metadata["annotations"]["checksum/config"].clone()
     };
-    let changed = helm.template(CHART, &["config.updateModes={}", "config.observeOnly=true"]);
+    let values = ["config.updateModes={}", "config.observeOnly=true", "observeOnly=true"];
+    let changed = helm.template(CHART, &values);
     assert_ne!(checksum(&changed), checksum(&helm.template(CHART, &[])));
     let file = helm.home.path().join("agent.yaml");
     let config = &the("ConfigMap", &changed)["data"]["agent.yaml"];
@@ -354,15 +401,21 @@ fn values_that_mean_nothing_are_refused_by_name() {
         ("rights=all", "/rights"),
         ("observeOnly=yes", "/observeOnly"),
         ("namespace=Resizer", "/namespace"),
-        ("image.tga=1", "tga"),
         ("image.repository=r/v@sha256:1", "/image/repository"),
         ("image.digest=latest", "/image/digest"),
         ("image.pullPolicy=Sometimes", "/image/pullPolicy"),
         ("resources.limits.memory=plenty", "/resources/limits/memory"),
         ("runtimeDirectory=run", "/runtimeDirectory"),
         ("imagePullSecrets=first", "/imagePullSecrets"),
-        ("observeonly=true", "observeonly"),
-        ("image.tag=latest", "image.repository"),
+        ("imagePullSecrets[0].nmae=first", "/imagePullSecrets/0"),
+        ("observeonly=true", "did you mean observeOnly?"),
+        ("image.tga=1", "did you mean image.tag?"),
+        ("resources.limit.cpu=1", "did you mean resources.limits?"),
+        ("wholly.different=1", "there is no value wholly: the chart's README"),
+        ("image.repository=", "image.repository is required"),
+        ("config.observeOnly=false", "contradict"),
+        ("reportTls.clientCertificate=true", "reportTls.secretName"),
+        ("admissionPolicy=maybe", "/admissionPolicy"),
     ] {
         let said = helm.refusal(value);
         assert!(said.contains(named), "{value}: {said}");
@@ -382,9 +435,8 @@ fn the_chart_is_complete_and_of_the_agents_version() {
     let values = objects(&read("values.yaml")).remove(0);
     let schema: Value = serde_json::from_str(&read("values.schema.json")).unwrap();
     let keys = |object: &Value| object.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
-    let mut known = keys(&schema["properties"]);
-    assert!(known.remove("global"), "Helm passes this to every chart");
-    assert_eq!(keys(&values), known);
+    assert_eq!(keys(&values), keys(&schema["properties"]));
+    described("", &schema);
     // The directory has links to the files; the package has copies.
     let mut package = helm.command(&["package", CHART, "--destination"]);
     output(package.arg(helm.home.path()));
@@ -393,6 +445,21 @@ fn the_chart_is_complete_and_of_the_agents_version() {
     let values = ["cgroup=v2", "restore=true", "admissionPolicy=true", "monitoring=true"];
     let packaged = helm.template(package.to_str().unwrap(), &values);
     assert_eq!(packaged, helm.template(CHART, &values));
+}
+
+/// Checks that the schema has the type and the description of every value.
+fn described(path: &str, schema: &Value) {
+    for (name, value) in schema["properties"].as_object().unwrap() {
+        assert!(!value["type"].is_null(), "{path}{name} has no type");
+        let description = value["description"].as_str();
+        assert!(
+            description.is_some_and(|text| text.ends_with(['.', ')'])),
+            "{path}{name} has no description"
+        );
+        if value.get("properties").is_some() {
+            described(&format!("{path}{name}."), value);
+        }
+    }
 }
 
 /// The first released chart, as it was packaged.
@@ -409,8 +476,11 @@ fn a_release_of_the_first_chart_is_upgraded_rolled_back_and_removed() {
         set(&mut command, values);
         output(command.env("KUBECONFIG", &kubeconfig))
     };
+    let version = cluster.kubectl(&["version", "--output=json"], "");
+    let version: Value = serde_json::from_str(&version).unwrap();
+    let version = version["serverVersion"]["gitVersion"].as_str().unwrap();
     let deployed = |chart: &str, values: &[&str]| {
-        for object in helm.template(chart, values) {
+        for object in helm.template_for(version, chart, values) {
             let metadata = &object["metadata"];
             let namespace = metadata["namespace"].as_str().unwrap_or_default();
             let kind = object["kind"].as_str().unwrap();

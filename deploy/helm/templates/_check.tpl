@@ -1,0 +1,56 @@
+{{/* Refuses what no schema refuses: unknown values, with the nearest known one, and values that contradict each other. */}}
+{{- define "vscaled.check" -}}
+{{- include "vscaled.known" (dict "values" .Values "schema" (include "vscaled.file" (dict "root" . "name" "values.schema.json") | fromJson) "path" "") -}}
+{{- if and (hasKey .Values.config "observeOnly") (ne .Values.config.observeOnly .Values.observeOnly) -}}
+{{- fail (printf "config.observeOnly=%v and observeOnly=%v contradict each other: set observeOnly alone" .Values.config.observeOnly .Values.observeOnly) -}}
+{{- end -}}
+{{- /* One agent on each node: two would write the same files. */ -}}
+{{- range (lookup "apps/v1" "DaemonSet" "" "").items -}}
+  {{- $metadata := .metadata -}}
+  {{- $own := and (eq $metadata.name (include "vscaled.name" $)) (eq $metadata.namespace (include "vscaled.namespace" $)) -}}
+  {{- if and (eq (get ($metadata.labels | default dict) "app.kubernetes.io/name" | default "") "vscaled") (not $own) -}}
+    {{- fail (printf "DaemonSet %s in namespace %s is vscaled already, and a node can have one agent: upgrade or uninstall that release (%s)" $metadata.name $metadata.namespace (get ($metadata.annotations | default dict) "meta.helm.sh/release-name" | default "not one of Helm's")) -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Refuses keys of an object (.values, named .path) that its schema (.schema) does not have. */}}
+{{- define "vscaled.known" -}}
+{{- $properties := .schema.properties -}}
+{{- range $key, $value := .values -}}
+  {{- $path := printf "%s%s" $.path $key -}}
+  {{- if hasKey $properties $key -}}
+    {{- $schema := get $properties $key -}}
+    {{- if and (kindIs "map" $value) (hasKey $schema "properties") (not (hasKey $schema "additionalProperties")) -}}
+      {{- include "vscaled.known" (dict "values" $value "schema" $schema "path" (printf "%s." $path)) -}}
+    {{- end -}}
+  {{- else -}}
+    {{- $nearest := include "vscaled.nearest" (dict "word" $key "words" (keys $properties | sortAlpha)) -}}
+    {{- $hint := ternary "the chart's README lists all values" (printf "did you mean %s%s?" $.path $nearest) (empty $nearest) -}}
+    {{- fail (printf "there is no value %s: %s" $path $hint) -}}
+  {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The one of .words that has most letters and pairs of letters in common with .word, if it is half of them. */}}
+{{- define "vscaled.nearest" -}}
+{{- $pairs := include "vscaled.pairs" .word | fromJsonArray -}}
+{{- $best := 0 -}}
+{{- $nearest := "" -}}
+{{- range $candidate := .words -}}
+  {{- $others := include "vscaled.pairs" $candidate | fromJsonArray -}}
+  {{- $common := 0 -}}
+  {{- range $pairs -}}{{- if has . $others -}}{{- $common = add1 $common -}}{{- end -}}{{- end -}}
+  {{- $score := div (mul 200 $common) (add1 (add (len $pairs) (len $others))) -}}
+  {{- if gt (int $score) (int $best) -}}{{- $best = $score -}}{{- $nearest = $candidate -}}{{- end -}}
+{{- end -}}
+{{- if ge (int $best) 50 -}}{{- $nearest -}}{{- end -}}
+{{- end -}}
+
+{{/* The letters of a word and its pairs of neighbouring letters, without case. */}}
+{{- define "vscaled.pairs" -}}
+{{- $pairs := list -}}
+{{- $last := "" -}}
+{{- range splitList "" (lower .) -}}{{- $pairs = concat $pairs (list . (print $last .)) -}}{{- $last = . -}}{{- end -}}
+{{- toJson $pairs -}}
+{{- end -}}

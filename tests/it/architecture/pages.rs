@@ -144,7 +144,7 @@ fn links(text: &str) -> Vec<String> {
 }
 
 /// The anchors of a page's headings, as GitHub and mdBook generate them.
-fn anchors(text: &str) -> Vec<String> {
+pub(crate) fn anchors(text: &str) -> Vec<String> {
     let mut anchors: Vec<String> = Vec::new();
     for heading in without_blocks(text).lines().filter(|line| line.starts_with('#')) {
         let kept = heading.trim_start_matches('#').trim().chars().filter_map(|c| match c {

@@ -21,13 +21,8 @@ pub(crate) fn queries() -> Vec<(String, String)> {
     // Variables for prices hold a number.
     let asked = variables.filter_map(|variable| Some((text(&variable["label"]), variable["query"]["query"].as_str()?)));
     let series = |query: &str| {
-        query
-            .strip_prefix("label_values(")
-            .unwrap()
-            .rsplit_once(',')
-            .unwrap()
-            .0
-            .to_owned()
+        let selector = query.strip_prefix("label_values(").unwrap().rsplit_once(',').unwrap().0;
+        selector.to_owned()
     };
     shown
         .chain(asked.map(|(label, query)| (label, series(query))))
@@ -40,6 +35,8 @@ pub(crate) fn filled_in(query: &str) -> String {
         .replace("$__rate_interval", "1m")
         .replace("$__range", "1m")
         .replace("$instance", ".*")
+        .replace("$cluster", ".*")
+        .replace("$job", "vscaled")
         .replace("${core_hour}", "0.03")
         .replace("${gibibyte_hour}", "0.004")
 }

@@ -1,12 +1,15 @@
 //! The files in deploy/observability.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
 use super::selectors::selectors;
 use super::{dashboard, sample_names};
+use crate::architecture::pages::anchors;
 
 const ALERTS: &str = include_str!("../../../deploy/observability/alerts.yaml");
 const OPERATOR: &str = include_str!("../../../deploy/observability/operator.yaml");
@@ -15,8 +18,8 @@ const OPERATOR: &str = include_str!("../../../deploy/observability/operator.yaml
 pub(crate) fn expressions() -> Vec<String> {
     let alerts: Value = serde_saphyr::from_str(ALERTS).unwrap();
     let rules = alerts["groups"][0]["rules"].as_array().unwrap();
-    let alerts = rules.iter().map(|rule| rule["expr"].as_str().unwrap().to_owned());
-    alerts
+    let expressions = rules.iter().map(|rule| rule["expr"].as_str().unwrap().to_owned());
+    expressions
         .chain(dashboard::queries().into_iter().map(|(_, query)| query))
         .collect()
 }
@@ -51,12 +54,45 @@ fn the_operator_gets_the_same_alerts() {
 fn the_documentation_says_what_each_alert_asks_for() {
     let documentation = include_str!("../../../docs/troubleshooting.md");
     let alerts: Value = serde_saphyr::from_str(ALERTS).unwrap();
-    for rule in alerts["groups"][0]["rules"].as_array().unwrap() {
+    let rules = alerts["groups"][0]["rules"].as_array().unwrap();
+    for rule in rules.iter().filter(|rule| rule.get("record").is_none()) {
         let alert = rule["alert"].as_str().unwrap();
         assert!(
             documentation.contains(alert),
             "docs/troubleshooting.md does not say what to do about {alert}"
         );
+        let runbook = rule["annotations"]["runbook_url"].as_str().unwrap_or_default();
+        let trouble = no_section(runbook);
+        assert_eq!(trouble, None, "{alert}: {runbook}");
+    }
+}
+
+/// Why a path of a page with an anchor names no section of the documentation.
+fn no_section(path: &str) -> Option<&'static str> {
+    let (page, anchor) = path.split_once('#').unwrap_or((path, ""));
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+    match fs::read_to_string(file) {
+        Err(_) => Some("there is no such page"),
+        Ok(text) if !anchor.is_empty() && !anchors(&text).iter().any(|known| known == anchor) => {
+            Some("the page has no such heading")
+        }
+        Ok(_) => None,
+    }
+}
+
+#[test]
+fn sums_keep_the_cluster_and_alerts_wait_for_a_second_scrape() {
+    let alerts: Value = serde_saphyr::from_str(ALERTS).unwrap();
+    for rule in alerts["groups"][0]["rules"].as_array().unwrap() {
+        let expression = rule["expr"].as_str().unwrap();
+        for groups in expression.split("sum by (").skip(1) {
+            let (labels, _) = groups.split_once(')').unwrap();
+            let labels: Vec<_> = labels.split(',').map(str::trim).collect();
+            assert!(labels.contains(&"cluster") && labels.contains(&"namespace"), "{expression}");
+        }
+        // A kill is counted once it has happened, and no scrape invents one.
+        let at_once = rule["alert"].is_null() || rule["alert"] == "VscaledOomKill";
+        assert_eq!(rule.get("for").is_none(), at_once, "{rule}");
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use anyhow::anyhow;
 use clap::Args;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -20,7 +21,8 @@ pub(super) fn run(manifests: &ManifestArguments) -> Result<(), Failure> {
     let decisions = manifests.decide(&view, &index);
     let pods: Vec<ShownPod> = view.pods.iter().zip(&decisions).map(ShownPod::from).collect();
     let table = || render(&view.pods, &decisions);
-    manifests.output.print_list("pods", &pods, table)
+    manifests.output.print_list("pods", &pods, table)?;
+    manifests.check_pods(&view)
 }
 
 fn warn_of_idle_vpas(view: &NodeView, index: &Index<'_>) {
@@ -131,6 +133,14 @@ impl ManifestArguments {
         let manifests = parse_manifests(&self.file, &text).map_err(Failure::usage)?;
         manifests.warnings.iter().for_each(|warning| io::warn(warning));
         Ok(manifests.view)
+    }
+
+    /// Fails if there is no pod: then nothing was decided.
+    pub(super) fn check_pods(&self, view: &NodeView) -> Result<(), Failure> {
+        match view.pods.len() {
+            0 => Err(anyhow!("{}: no Pod in it, so there is nothing to decide", self.file).into()),
+            _ => Ok(()),
+        }
     }
 
     /// One decision for each pod, in their order.

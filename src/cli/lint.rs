@@ -29,6 +29,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     found.warnings.iter().for_each(|warning| io::warn(warning));
     let shown: Vec<ShownFinding> = found.templates.iter().flat_map(of_template).collect();
     arguments.output.print_list("findings", &shown, || render(&shown))?;
+    if found.templates.is_empty() {
+        let file = &arguments.file;
+        return Err(anyhow!("{file}: no Pod and no pod template in it, so there is nothing to check").into());
+    }
     if shown.is_empty() {
         return Ok(());
     }

@@ -74,7 +74,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     });
     let pods = plans.collect::<Result<Vec<_>, _>>()?;
     let tables = || pods.iter().map(ShownPod::render).collect::<Vec<_>>().join("\n");
-    arguments.manifests.output.print_list("pods", &pods, tables)
+    arguments.manifests.output.print_list("pods", &pods, tables)?;
+    arguments.manifests.check_pods(&view)
 }
 
 /// The printed form, which is a promise to users and therefore a type of its own.

@@ -16,6 +16,7 @@ use serde_saphyr::{Span, Spanned};
 
 use super::parse::{list, members};
 use super::{API_VERSION, API_VERSION_BEFORE, Config, KIND};
+use crate::model::unreadable;
 
 /// The heading in `--help` of the keys that a reload applies.
 pub(super) const LIVE: &str = "Settings that SIGHUP applies";
@@ -239,7 +240,7 @@ fn read_file(path: &Path) -> Result<Layer> {
 /// Parses the one document of a configuration file. Any key may be absent or null.
 fn parse_file(text: &str, path: &Path) -> Result<Layer, String> {
     let options = || serde_saphyr::options! { strict_booleans: true, with_snippet: false };
-    let document: Value = serde_saphyr::from_str_with_options(text, options()).map_err(|error| error.to_string())?;
+    let document: Value = serde_saphyr::from_str_with_options(text, options()).map_err(|error| unreadable(&error, text))?;
     let Value::Object(keys) = document else {
         return Err(format!(
             "a mapping with apiVersion: {API_VERSION} and kind: {KIND} is expected"
@@ -254,7 +255,7 @@ fn parse_file(text: &str, path: &Path) -> Result<Layer, String> {
     }
     // A second parse gives the lines, which only a mapping has.
     let values: BTreeMap<String, Spanned<Value>> =
-        serde_saphyr::from_str_with_options(text, options()).map_err(|error| error.to_string())?;
+        serde_saphyr::from_str_with_options(text, options()).map_err(|error| unreadable(&error, text))?;
     let mut layer = Layer::default();
     for (name, value) in values {
         let line = value.referenced.line();

@@ -21,6 +21,7 @@ mod setting;
 mod step;
 mod total;
 mod units;
+mod yaml;
 
 pub use cgroup_path::{CgroupPath, InvalidPath};
 pub use control_error::ControlError;
@@ -34,3 +35,4 @@ pub use setting::{ControlFile, ParseSettingError, Setting, Settings};
 pub use step::*;
 pub use total::{Part, init_steps, total};
 pub use units::{Bytes, MilliCpu, Resource};
+pub use yaml::unreadable;

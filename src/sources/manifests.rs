@@ -14,6 +14,7 @@ use super::validate::{check_names, check_pod, check_vpa};
 use super::workload::{self, Workload};
 use crate::kubernetes::{KeptObject, ObjectMemory, reduce, strip_nulls};
 use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, OwnerKind, ResourceQuota};
+use crate::model::unreadable;
 
 /// The objects of a text.
 #[derive(Debug, Default)]
@@ -84,7 +85,7 @@ pub(super) fn for_each_object(
     for (index, object) in documents.enumerate() {
         let object = object.map_err(|error| ManifestError {
             origin: origin.to_owned(),
-            message: format!("not readable as YAML or JSON: {error}"),
+            message: format!("not readable as YAML or JSON: {}", unreadable(&error, text)),
         })?;
         let number = index + 1;
         ManifestDocument { origin, number }.unfold(object, &mut read)?;
@@ -218,7 +219,7 @@ impl ManifestDocument<'_> {
         let described = describe(&object);
         let refused = |invalid: String| self.unusable(&format!(" ({described}): {invalid}"));
         check_names(&object).map_err(refused)?;
-        let decoded: T = serde_path_to_error::deserialize(object).map_err(|error| refused(error.to_string()))?;
+        let decoded: T = serde_path_to_error::deserialize(object).map_err(|error| refused(explained(&error.to_string())))?;
         check(&decoded).map_err(refused)?;
         Ok(decoded)
     }
@@ -230,6 +231,13 @@ impl ManifestDocument<'_> {
             message: format!("document {}{message}", self.number),
         }
     }
+}
+
+/// The error of a field, with the next step where a program before us has read a word as a boolean.
+fn explained(error: &str) -> String {
+    let is_boolean = error.contains("invalid type: boolean");
+    let quote = "; Off, On, Yes and No are booleans to many programs: quote the word";
+    format!("{error}{}", if is_boolean { quote } else { "" })
 }
 
 /// Kind and name of an object, as far as it has them.
@@ -257,6 +265,17 @@ mod tests {
 
     fn pod_with(resources: &str) -> String {
         format!("kind: Pod\nmetadata: {{name: web}}\nspec:\n  containers:\n  - name: app\n    resources: {resources}\n")
+    }
+
+    #[test]
+    fn a_word_that_was_read_as_a_boolean_is_to_be_quoted() {
+        let vpa = "kind: VerticalPodAutoscaler\nmetadata: {name: v}\nspec: {updatePolicy: {updateMode: MODE}}\n";
+        let refused = parse(&vpa.replace("MODE", "false")).unwrap_err().to_string();
+        assert!(
+            refused.contains("spec.updatePolicy.updateMode") && refused.ends_with("quote the word"),
+            "{refused}"
+        );
+        assert_eq!(parse(&vpa.replace("MODE", "Off")).unwrap().view.vpas.len(), 1);
     }
 
     #[test]

@@ -95,6 +95,23 @@ fn unknown_kinds_and_idle_vpas_are_warnings() {
 }
 
 #[test]
+fn a_file_without_pods_ends_with_code_one_and_says_so() {
+    let output = decide("{kind: ConfigMap, metadata: {name: one}}", &["-o", "json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("pods.yaml: no Pod in it"), "{}", stderr(&output));
+    let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(printed, serde_json::json!({"pods": []}));
+}
+
+#[test]
+fn a_key_that_stands_twice_is_named_with_both_lines() {
+    let output = decide("kind: Pod\nmetadata:\n  name: a\n  namespace: b\n  name: c\n", &[]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = stderr(&output);
+    assert!(said.contains("lines 3 and 5 have the same key name"), "{said}");
+}
+
+#[test]
 fn an_unusable_field_is_named_and_ends_with_code_two() {
     let output = decide(&WEB.replace("cpu: 300m", "cpu: -300m"), &[]);
     let said = stderr(&output);

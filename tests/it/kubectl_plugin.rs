@@ -146,16 +146,25 @@ fn options_of_kubectl_are_given_to_every_call() {
         "--context=east",
         "--kubeconfig",
         "/tmp/my config",
+        "--as=admin",
+        "--as-group",
+        "system:masters",
+        "--as-group=ops",
+        "--user=u",
+        "--cluster",
+        "c",
+        "--request-timeout=5s",
         "release",
         "shop/web",
     ]);
     assert_eq!(ran.calls.len(), 4, "{:?}", ran.calls);
+    let given = "[--context=east][--kubeconfig=/tmp/my config][--as=admin][--as-group=system:masters][--as-group=ops][--user=u]\
+                 [--cluster=c][--request-timeout=5s]";
     for call in &ran.calls {
-        assert!(
-            call.starts_with("[--kubeconfig][/tmp/my config][--context][east]"),
-            "{call}"
-        );
+        assert!(call.starts_with(given), "{call}");
     }
+    let broken = ONE_NODE.run(&["--context", "a\nb", "get"]);
+    assert_eq!((broken.code(), broken.calls.len()), (Some(2), 0));
 }
 
 #[test]
@@ -351,8 +360,67 @@ fn help_names_every_option_the_plugin_takes() {
         "--namespace",
         "--context",
         "--kubeconfig",
+        "--as",
+        "--as-group",
+        "--user",
+        "--cluster",
+        "--request-timeout",
     ] {
         assert!(help.contains(option), "{help}");
     }
     assert!(!help.contains("set -eu") && ran.calls.is_empty(), "{help}");
+}
+
+/// The candidates for the last of these words, of `kubectl_complete-vscale`.
+fn completed(words: &[&str]) -> Vec<String> {
+    let directory = TempDir::new().unwrap();
+    let kubectl = directory.path().join("kubectl");
+    // Each kind has one object, named after the call.
+    let answers = "#!/bin/sh\ncase \"$*\" in *'--namespace shop'*) echo shop-pod ;; *) echo \"$2-1\" ;; esac\n";
+    fs::write(&kubectl, answers).unwrap();
+    fs::set_permissions(&kubectl, Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
+    let output = Command::new("sh")
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/kubectl_complete-vscale"))
+        .args(words)
+        .env("PATH", path)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+    assert_eq!(lines.pop().as_deref(), Some(":4"), "no file names");
+    lines
+}
+
+#[test]
+fn command_lines_are_completed() {
+    for (words, candidates) in [
+        (&["ex"][..], &["explain", "export"][..]),
+        (&["--nod"], &["--node"]),
+        (&["--node", ""], &["nodes-1"]),
+        (&["-n", ""], &["namespaces-1"]),
+        (&["explain", ""], &["pods-1"]),
+        (&["--context", "x", "explain", "shop/"], &["shop/shop-pod"]),
+        (&["-n", "shop", "resize", ""], &["shop-pod"]),
+        (&["--namespace=shop", "release", "other"], &[]),
+        (&["resize", "web", ""], &[]),
+        (&["--context", ""], &[]),
+    ] {
+        assert_eq!(completed(words), candidates, "{words:?}");
+    }
+}
+
+#[test]
+fn every_command_of_a_node_is_completed() {
+    let help = Command::new(env!("CARGO_BIN_EXE_vscalectl")).arg("--help").output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let (_, listed) = help.split_once("Commands:\n").unwrap();
+    let names = listed.lines().take_while(|line| !line.is_empty());
+    let names = names.filter_map(|line| line.strip_prefix("  ")?.split(' ').next().filter(|name| !name.is_empty()));
+    // Those that the plugin refuses, because they need no node.
+    let here = ["completions", "decide", "help", "lint", "man", "plan"];
+    let of_nodes: Vec<_> = names.filter(|name| !here.contains(name)).collect();
+    assert!(of_nodes.len() > 8, "{of_nodes:?}");
+    assert_eq!(completed(&[""]), of_nodes);
 }

@@ -145,10 +145,20 @@ enlarge it, and vscaled does not lower the limit below 1127Mi. Change -Xmx with 
 
 #[test]
 fn nothing_to_say_ends_with_zero() {
-    let output = lint("{kind: Job, metadata: {name: one}, spec: {}}", &["-o", "json"]);
+    let output = lint(
+        "{kind: Job, metadata: {name: one}, spec: {template: {spec: {containers: [{name: app}]}}}}",
+        &["-o", "json"],
+    );
     assert_eq!((output.status.code(), text(&output.stderr).as_str()), (Some(0), ""));
     let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(answer, json!({"findings": []}));
+}
+
+#[test]
+fn a_file_with_nothing_to_check_ends_with_one_and_says_so() {
+    let output = lint("{kind: ConfigMap, metadata: {name: one}}", &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("no Pod and no pod template"), "{}", text(&output.stderr));
 }
 
 #[test]

@@ -6,7 +6,7 @@
 
 mod documentation;
 mod overview;
-mod pages;
+pub(crate) mod pages;
 mod reference;
 mod source;
 mod stages;

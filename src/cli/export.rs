@@ -45,7 +45,10 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let (manifests, warnings) = manifests(&workloads, arguments.format)?;
     warnings.iter().for_each(|warning| io::warn(warning));
     if workloads.len() == warnings.len() {
-        return Err(anyhow!("vscaled manages no workload on this node whose template could be changed: nothing to export").into());
+        return Err(anyhow!(
+            "vscaled manages no workload on this node whose template could be changed: nothing to export"
+        )
+        .into());
     }
     io::print(&manifests)
 }

@@ -240,7 +240,8 @@ fn read_file(path: &Path) -> Result<Layer> {
 /// Parses the one document of a configuration file. Any key may be absent or null.
 fn parse_file(text: &str, path: &Path) -> Result<Layer, String> {
     let options = || serde_saphyr::options! { strict_booleans: true, with_snippet: false };
-    let document: Value = serde_saphyr::from_str_with_options(text, options()).map_err(|error| unreadable(&error, text))?;
+    let document: Value =
+        serde_saphyr::from_str_with_options(text, options()).map_err(|error| unreadable(&error, text))?;
     let Value::Object(keys) = document else {
         return Err(format!(
             "a mapping with apiVersion: {API_VERSION} and kind: {KIND} is expected"

@@ -51,13 +51,22 @@ mod tests {
     #[test]
     fn a_key_that_stands_twice_is_named_with_both_lines() {
         for (text, expected) in [
-            ("a: 1\nb:\n  c: 1\na: 2\n", "lines 1 and 4 have the same key a: remove one of them"),
+            (
+                "a: 1\nb:\n  c: 1\na: 2\n",
+                "lines 1 and 4 have the same key a: remove one of them",
+            ),
             (
                 "x:\n- name: n\n  # name: c\n  env:\n    name: e\n\n  name: m\n",
                 "lines 2 and 7 have the same key name: remove one of them",
             ),
-            ("y: {a: 1}\n---\nz:\n  \"k\": 1\n  k: 2\n", "lines 4 and 5 have the same key k: remove one of them"),
-            ("a: {b: 1, b: 2}\n", "line 1 has a key b for the second time: remove one of them"),
+            (
+                "y: {a: 1}\n---\nz:\n  \"k\": 1\n  k: 2\n",
+                "lines 4 and 5 have the same key k: remove one of them",
+            ),
+            (
+                "a: {b: 1, b: 2}\n",
+                "line 1 has a key b for the second time: remove one of them",
+            ),
             (
                 "x:\n- name: n\n- name: m\n  name: o\n",
                 "lines 3 and 4 have the same key name: remove one of them",

@@ -219,7 +219,8 @@ impl ManifestDocument<'_> {
         let described = describe(&object);
         let refused = |invalid: String| self.unusable(&format!(" ({described}): {invalid}"));
         check_names(&object).map_err(refused)?;
-        let decoded: T = serde_path_to_error::deserialize(object).map_err(|error| refused(explained(&error.to_string())))?;
+        let decoded: T =
+            serde_path_to_error::deserialize(object).map_err(|error| refused(explained(&error.to_string())))?;
         check(&decoded).map_err(refused)?;
         Ok(decoded)
     }

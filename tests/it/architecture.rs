@@ -172,6 +172,7 @@ const PURE_CRATES: &[&str] = &[
     "serde",
     "serde_json",
     "serde_path_to_error",
+    "serde_saphyr",
     "strum",
     "thiserror",
 ];

@@ -34,18 +34,18 @@ const OVERLAYS: [&str; 12] = [
 const WITHOUT_AGENTS: [&str; 2] = ["deploy/overlays/admission-policy", "deploy/observability"];
 
 /// The output of `kubectl kustomize` for a directory.
-fn rendered(kubectl: &Path, directory: &str) -> String {
+pub(crate) fn rendered(kubectl: &Path, directory: &str) -> String {
     let absolute = format!("{}/{directory}", env!("CARGO_MANIFEST_DIR"));
     output(Command::new(kubectl).args(["kustomize", &absolute]))
 }
 
 /// Parses all objects in YAML.
-fn objects(text: &str) -> Vec<Value> {
+pub(crate) fn objects(text: &str) -> Vec<Value> {
     serde_saphyr::from_multiple(text).unwrap()
 }
 
 /// The only object of a kind.
-fn the<'o>(kind: &str, objects: &'o [Value]) -> &'o Value {
+pub(crate) fn the<'o>(kind: &str, objects: &'o [Value]) -> &'o Value {
     let mut found = objects.iter().filter(|object| object["kind"] == kind);
     let object = found.next().unwrap_or_else(|| panic!("no {kind}"));
     assert!(found.next().is_none(), "more than one {kind}");

@@ -98,7 +98,11 @@ fn unknown_kinds_and_idle_vpas_are_warnings() {
 fn a_file_without_pods_ends_with_code_one_and_says_so() {
     let output = decide("{kind: ConfigMap, metadata: {name: one}}", &["-o", "json"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("pods.yaml: no Pod in it"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("pods.yaml: no Pod in it"),
+        "{}",
+        stderr(&output)
+    );
     let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(printed, serde_json::json!({"pods": []}));
 }

@@ -413,11 +413,19 @@ fn command_lines_are_completed() {
 
 #[test]
 fn every_command_of_a_node_is_completed() {
-    let help = Command::new(env!("CARGO_BIN_EXE_vscalectl")).arg("--help").output().unwrap();
+    let help = Command::new(env!("CARGO_BIN_EXE_vscalectl"))
+        .arg("--help")
+        .output()
+        .unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
     let (_, listed) = help.split_once("Commands:\n").unwrap();
     let names = listed.lines().take_while(|line| !line.is_empty());
-    let names = names.filter_map(|line| line.strip_prefix("  ")?.split(' ').next().filter(|name| !name.is_empty()));
+    let names = names.filter_map(|line| {
+        line.strip_prefix("  ")?
+            .split(' ')
+            .next()
+            .filter(|name| !name.is_empty())
+    });
     // Those that the plugin refuses, because they need no node.
     let here = ["completions", "decide", "help", "lint", "man", "plan"];
     let of_nodes: Vec<_> = names.filter(|name| !here.contains(name)).collect();

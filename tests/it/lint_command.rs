@@ -158,7 +158,11 @@ fn nothing_to_say_ends_with_zero() {
 fn a_file_with_nothing_to_check_ends_with_one_and_says_so() {
     let output = lint("{kind: ConfigMap, metadata: {name: one}}", &[]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("no Pod and no pod template"), "{}", text(&output.stderr));
+    assert!(
+        text(&output.stderr).contains("no Pod and no pod template"),
+        "{}",
+        text(&output.stderr)
+    );
 }
 
 #[test]

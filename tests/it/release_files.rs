@@ -161,6 +161,7 @@ fn packages(umask: &str) -> TempDir {
     package.arg(programs.path()).arg(made.path()).arg(architecture());
     package
         .env("VSCALED_RELEASE_URL", "https://files.example/v1")
+        .env("VSCALED_HOMEPAGE", "https://home.example")
         .env("HELM", "none");
     output(package.current_dir(SOURCE));
     made
@@ -226,6 +227,7 @@ fn packages_are_complete_and_the_same_whoever_makes_them() {
         "CHANGELOG.md",
         "etc/vscaled/agent.yaml",
         "bin/kubectl-vscale",
+        "bin/kubectl_complete-vscale",
     ] {
         assert!(local.join(file).exists(), "{file}");
     }
@@ -239,6 +241,19 @@ fn packages_are_complete_and_the_same_whoever_makes_them() {
 }
 
 #[test]
+fn lintian_finds_no_error_in_the_package() {
+    if !Path::new("/usr/bin/lintian").exists() {
+        return skipped("release_files::lintian_finds_no_error", "no lintian here");
+    }
+    let made = packages("022");
+    let deb = made.path().join(format!("vscaled_{VERSION}_{}.deb", architecture()));
+    let mut lintian = Command::new("lintian");
+    lintian.args(["--allow-root", "--fail-on=error,warning"]);
+    // These programs are scripts, in place of the released ones.
+    output(lintian.arg(deb));
+}
+
+#[test]
 fn krew_finds_the_plugin_where_its_manifest_says() {
     if !Path::new("/usr/bin/dpkg-deb").exists() {
         return skipped("release_files::krew_finds_the_plugin", "no dpkg-deb here");
@@ -247,6 +262,7 @@ fn krew_finds_the_plugin_where_its_manifest_says() {
     let text = fs::read_to_string(made.path().join("vscale.yaml")).unwrap();
     let manifest: Value = serde_saphyr::from_str(&text).unwrap();
     assert_eq!(manifest["metadata"]["name"], "vscale");
+    assert_eq!(manifest["spec"]["homepage"], "https://home.example");
     assert_eq!(manifest["spec"]["version"], format!("v{VERSION}"));
     assert!(manifest["spec"]["shortDescription"].as_str().unwrap().len() <= 50);
     let platform = &manifest["spec"]["platforms"][0];

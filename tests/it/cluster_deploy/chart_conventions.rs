@@ -208,8 +208,12 @@ fn a_name_of_its_own_reaches_every_reference() {
         );
         let bound = &named("ValidatingAdmissionPolicyBinding", "resizer-events", &all)["spec"]["policyName"];
         assert_eq!(bound, "resizer-events");
-        let rules = the("PrometheusRule", &all)["spec"]["groups"][0]["rules"].as_array().unwrap();
-        let runbooks = rules.iter().filter_map(|rule| rule["annotations"]["runbook_url"].as_str());
+        let rules = the("PrometheusRule", &all)["spec"]["groups"][0]["rules"]
+            .as_array()
+            .unwrap();
+        let runbooks = rules
+            .iter()
+            .filter_map(|rule| rule["annotations"]["runbook_url"].as_str());
         assert_eq!(runbooks.filter(|url| url.starts_with("https://x/docs/")).count(), 26);
         for kind in ["PodMonitor", "PrometheusRule"] {
             assert_eq!(the(kind, &all)["metadata"]["labels"]["release"], "stack", "{kind}");

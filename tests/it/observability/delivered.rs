@@ -88,7 +88,10 @@ fn sums_keep_the_cluster_and_alerts_wait_for_a_second_scrape() {
         for groups in expression.split("sum by (").skip(1) {
             let (labels, _) = groups.split_once(')').unwrap();
             let labels: Vec<_> = labels.split(',').map(str::trim).collect();
-            assert!(labels.contains(&"cluster") && labels.contains(&"namespace"), "{expression}");
+            assert!(
+                labels.contains(&"cluster") && labels.contains(&"namespace"),
+                "{expression}"
+            );
         }
         // A kill is counted once it has happened, and no scrape invents one.
         let at_once = rule["alert"].is_null() || rule["alert"] == "VscaledOomKill";

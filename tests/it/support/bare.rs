@@ -77,7 +77,18 @@ impl BareNode {
         uid: &'static str,
         containers: &[(&'static str, Amounts)],
     ) -> BarePod {
-        let cgroup = self.cgroups.make(&format!("kubepods/burstable/pod{uid}"));
+        self.run_below("kubepods/burstable", name, uid, containers)
+    }
+
+    /// The same below the cgroup of another QoS class; `kubepods` is that of Guaranteed pods.
+    pub(crate) fn run_below(
+        &mut self,
+        class: &str,
+        name: &'static str,
+        uid: &'static str,
+        containers: &[(&'static str, Amounts)],
+    ) -> BarePod {
+        let cgroup = self.cgroups.make(&format!("{class}/pod{uid}"));
         let mut pod = BarePod {
             name,
             uid,

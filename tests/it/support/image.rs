@@ -90,7 +90,7 @@ pub(crate) fn pack(root: &Path, archive: &Path) -> String {
 }
 
 /// The paths of a program's libraries, including the loader.
-fn libraries(program: &str) -> Vec<String> {
+pub(crate) fn libraries(program: &str) -> Vec<String> {
     let listed = output(Command::new("ldd").arg(program));
     let paths = listed.split_whitespace().filter(|word| word.starts_with('/'));
     paths.map(str::to_owned).collect()

@@ -15,12 +15,12 @@ use crate::support::amounts::{Amounts, pod_manifest, vpa_manifest};
 use crate::support::skipped;
 
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000041";
-const ROOT: &str = "/vscaledtest.slice/vscaledtest-kubepods.slice";
+pub(super) const ROOT: &str = "/vscaledtest.slice/vscaledtest-kubepods.slice";
 /// Whole percents of a cpu, because systemd stores no fractions.
-const AT_FIRST: Amounts = Amounts::doubled(100, 64);
+pub(super) const AT_FIRST: Amounts = Amounts::doubled(100, 64);
 
 /// A pod's slice with a container's scope in it. Stopped at the end.
-struct Pod {
+pub(super) struct Pod {
     process: Child,
     slice: CgroupPath,
     scope: CgroupPath,
@@ -31,7 +31,7 @@ struct Pod {
 
 impl Pod {
     /// Creates both as the kubelet and its runtime do.
-    fn start() -> Self {
+    pub(super) fn start() -> Self {
         let id = format!("{:064x}", std::process::id());
         let class = format!("{ROOT}/vscaledtest-kubepods-burstable.slice");
         let name = format!("vscaledtest-kubepods-burstable-pod{}.slice", UID.replace('-', "_"));
@@ -68,6 +68,10 @@ impl Pod {
         pod
     }
 
+    pub(super) fn slice_name(&self) -> &str {
+        self.slice.name().unwrap()
+    }
+
     fn unit(&self) -> Unit {
         Unit::of(&self.slice).unwrap()
     }
@@ -77,12 +81,12 @@ impl Pod {
     }
 
     /// Whether pod and container hold these amounts.
-    fn holds(&self, amounts: Amounts) -> bool {
+    pub(super) fn holds(&self, amounts: Amounts) -> bool {
         let wanted = amounts.settings(CgroupVersion::V2);
         self.held(&self.slice) == wanted && self.held(&self.scope) == wanted
     }
 
-    fn manifest(&self) -> String {
+    pub(super) fn manifest(&self) -> String {
         pod_manifest("web", UID, &[("app", AT_FIRST, Some(&self.id))])
     }
 }

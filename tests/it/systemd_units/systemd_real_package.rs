@@ -4,7 +4,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use super::systemd_real_agent::{AT_FIRST, Pod, ROOT};
 use crate::cgroup_files::tree::wait_for;
+use crate::support::amounts::{Amounts, vpa_manifest};
 use crate::support::skipped;
 
 const CONFIGURATION: &str = "/etc/vscaled/agent.yaml";
@@ -62,6 +64,28 @@ fn a_package_is_installed_started_replaced_and_removed_without_a_trace() {
     assert_eq!(run("systemctl is-active vscaled").stdout, b"active\n");
     assert!(Path::new("/var/lib/vscaled").is_dir());
 
+    // It reads the kernel's log and writes cgroups with no more than the unit gives it.
+    let pod = Pod::start();
+    let target = Amounts::doubled(250, 96);
+    for (name, text) in [
+        ("pod.yaml", pod.manifest()),
+        ("vpa.yaml", vpa_manifest("web", "web", &[("app", target)])),
+    ] {
+        fs::write(format!("/etc/vscaled/manifests/{name}"), text).unwrap();
+    }
+    output_of(&format!(
+        "printf 'kubepods: {ROOT}\\n' >>{CONFIGURATION}; sed -i 's/^observeOnly: true/observeOnly: false/' {CONFIGURATION}"
+    ));
+    output_of("systemctl restart vscaled");
+    wait_for("the recommendation", || pod.holds(target));
+    let eats =
+        "systemd-run --quiet --scope --unit=vscaledtest-eats.scope --property=MemoryMax=16M --property=MemorySwapMax=0";
+    let slice = pod.slice_name();
+    assert!(!run(&format!("{eats} --slice={slice} tail /dev/zero")).status.success());
+    wait_for("the kill to be reported", || {
+        String::from_utf8_lossy(&run("vscalectl oom list -o json").stdout).contains("\"tail\"")
+    });
+
     // The next version replaces the running one, and keeps the administrator's files.
     let before = main_pid();
     output_of(&install);
@@ -73,6 +97,12 @@ fn a_package_is_installed_started_replaced_and_removed_without_a_trace() {
     output_of("dpkg --remove vscaled");
     assert_ne!(run("systemctl is-active vscaled").stdout, b"active\n");
     assert!(Path::new(CONFIGURATION).exists(), "removed is not purged");
+    assert!(
+        Path::new("/var/lib/vscaled").is_dir(),
+        "the state stays until the purge"
+    );
+    wait_for("the pod to have the values of its spec", || pod.holds(AT_FIRST));
+    output_of("rm -r /etc/vscaled/manifests/*");
     output_of("dpkg --purge vscaled");
     let left = output_of(
         "find / -xdev -name '*vscaled*' -not -path '/lab/*' -not -path '/proc/*' -not -path '/var/log/*' \

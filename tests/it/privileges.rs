@@ -131,7 +131,7 @@ fn no_manifest_mounts_or_adds_more() {
     }
     assert_eq!(
         used,
-        writable.union(&readable).cloned().collect(),
+        writable.union(&readable).cloned().collect::<BTreeSet<_>>(),
         "not mounted by any manifest"
     );
     assert_eq!(capabilities, given("capability", 1, "yes"));

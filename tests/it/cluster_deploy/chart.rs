@@ -422,46 +422,6 @@ fn values_that_mean_nothing_are_refused_by_name() {
     }
 }
 
-#[test]
-fn the_chart_is_complete_and_of_the_agents_version() {
-    let Some(helm) = Helm::new("cluster_deploy::chart::the_chart_is_complete") else {
-        return;
-    };
-    output(&mut helm.command(&["lint", "--strict", CHART]));
-    let read = |name: &str| fs::read_to_string(format!("{CHART}/{name}")).unwrap();
-    let chart = objects(&read("Chart.yaml")).remove(0);
-    assert_eq!(chart["version"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(chart["appVersion"], env!("CARGO_PKG_VERSION"));
-    let values = objects(&read("values.yaml")).remove(0);
-    let schema: Value = serde_json::from_str(&read("values.schema.json")).unwrap();
-    let keys = |object: &Value| object.as_object().unwrap().keys().cloned().collect::<BTreeSet<_>>();
-    assert_eq!(keys(&values), keys(&schema["properties"]));
-    described("", &schema);
-    // The directory has links to the files; the package has copies.
-    let mut package = helm.command(&["package", CHART, "--destination"]);
-    output(package.arg(helm.home.path()));
-    let package = concat!("vscaled-", env!("CARGO_PKG_VERSION"), ".tgz");
-    let package = helm.home.path().join(package);
-    let values = ["cgroup=v2", "restore=true", "admissionPolicy=true", "monitoring=true"];
-    let packaged = helm.template(package.to_str().unwrap(), &values);
-    assert_eq!(packaged, helm.template(CHART, &values));
-}
-
-/// Checks that the schema has the type and the description of every value.
-fn described(path: &str, schema: &Value) {
-    for (name, value) in schema["properties"].as_object().unwrap() {
-        assert!(!value["type"].is_null(), "{path}{name} has no type");
-        let description = value["description"].as_str();
-        assert!(
-            description.is_some_and(|text| text.ends_with(['.', ')'])),
-            "{path}{name} has no description"
-        );
-        if value.get("properties").is_some() {
-            described(&format!("{path}{name}."), value);
-        }
-    }
-}
-
 /// The first released chart, as it was packaged.
 const FIRST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/charts/vscaled-0.1.0.tgz");
 

@@ -466,6 +466,19 @@ fn a_release_of_the_first_chart_is_upgraded_rolled_back_and_removed() {
     assert!(said.contains("vscaled.io/act=true"), "{said}");
     deployed(CHART, &after);
 
+    let mut second = helm.command(&[
+        "install",
+        "second",
+        CHART,
+        "--set=namespace=other,fullnameOverride=other,image.repository=r",
+    ]);
+    let refused = second.env("KUBECONFIG", &kubeconfig).output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && said.contains("DaemonSet vscaled in namespace vscaled is vscaled already"),
+        "{said}"
+    );
+
     run(&["rollback", "vscaled", "1"], &[]);
     deployed(FIRST, &before);
 

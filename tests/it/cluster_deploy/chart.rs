@@ -231,24 +231,6 @@ fn values_combine_as_overlays_do() {
 }
 
 #[test]
-fn new_api_servers_get_the_field_for_apparmor_and_old_ones_the_annotations_alone() {
-    let Some(helm) = Helm::new("cluster_deploy::chart::new_api_servers") else {
-        return;
-    };
-    for (version, cgroup, profile) in [
-        ("1.36.0", "v2", json!({"type": "Unconfined"})),
-        ("1.29.9", "v2", Value::Null),
-        ("1.36.0", "auto", Value::Null),
-    ] {
-        let values = [&format!("cgroup={cgroup}"), "restore=true", "image.repository=r/v"];
-        let objects = helm.template_for(version, CHART, &values);
-        let pod = &the("DaemonSet", &objects)["spec"]["template"]["spec"];
-        assert_eq!(pod["securityContext"]["appArmorProfile"], profile, "{version} {cgroup}");
-        assert_eq!(pod["securityContext"]["seccompProfile"]["type"], "RuntimeDefault");
-    }
-}
-
-#[test]
 fn without_an_address_there_is_nothing_to_probe() {
     let Some(helm) = Helm::new("cluster_deploy::chart::without_an_address") else {
         return;

@@ -154,12 +154,14 @@ fn options_of_kubectl_are_given_to_every_call() {
         "--cluster",
         "c",
         "--request-timeout=5s",
+        "-s",
+        "https://x",
         "release",
         "shop/web",
     ]);
     assert_eq!(ran.calls.len(), 4, "{:?}", ran.calls);
     let given = "[--context=east][--kubeconfig=/tmp/my config][--as=admin][--as-group=system:masters][--as-group=ops][--user=u]\
-                 [--cluster=c][--request-timeout=5s]";
+                 [--cluster=c][--request-timeout=5s][--server=https://x]";
     for call in &ran.calls {
         assert!(call.starts_with(given), "{call}");
     }

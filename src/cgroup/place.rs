@@ -32,13 +32,11 @@ pub struct PodPlace {
 }
 
 impl Place {
-    /// Parses any path, such as one from a kernel message. The last pod in the path counts: a kubelet may itself run
-    /// in a pod's container (kind).
+    /// Parses any path, such as one from a kernel message. The first pod in the path counts: what a container makes inside
+    /// its own cgroup is of that pod, whatever its name.
     #[must_use]
     pub fn parse(path: &CgroupPath) -> Option<Self> {
-        let segments: Vec<&str> = path.segments().collect();
-        let pod = segments.iter().rposition(|segment| pod_of(segment).is_some());
-        Self::of_segments(&segments, pod)
+        Self::parse_below(&CgroupPath::root(), path)
     }
 
     /// Parses a path below a known root of all pods. The first pod below the root counts, so that no container can pose as

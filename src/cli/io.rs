@@ -5,7 +5,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, ErrorKind, IsTerminal, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, IsTerminal, Read, Write};
 use std::ops::ControlFlow;
 
 use anyhow::Context;
@@ -13,16 +13,21 @@ use anyhow::Context;
 use super::Failure;
 use super::output::{COLOURS, clean, clean_cell};
 
-/// The largest input. No file of manifests and no kernel log is near this; `/dev/zero` is.
+/// The largest input. No file of manifests is near this; `/dev/zero` is.
 const MAX_INPUT_BYTES: u64 = 256 << 20;
+
+/// Opens a file to read a part at a time. `-` is standard input.
+pub(super) fn open(file: &str) -> io::Result<Box<dyn BufRead>> {
+    Ok(match file {
+        "-" => Box::new(io::stdin().lock()),
+        file => Box::new(BufReader::new(File::open(file)?)),
+    })
+}
 
 /// Reads a file of any content. `-` is standard input.
 pub(super) fn read_bytes(file: &str) -> Result<Vec<u8>, Failure> {
     let read = || {
-        let input: Box<dyn Read> = match file {
-            "-" => Box::new(io::stdin()),
-            file => Box::new(File::open(file)?),
-        };
+        let input = open(file)?;
         let mut bytes = Vec::new();
         let read = input.take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes)?;
         if u64::try_from(read).is_ok_and(|read| read <= MAX_INPUT_BYTES) {

@@ -6,13 +6,13 @@
 //! line waits until the kernel prints again. The assembler takes a piece only where the grammar of the line allows it,
 //! because pieces of an unrelated line look the same when the kernel does not name the caller.
 //!
-//! The assembler drops an incomplete line.
+//! An incomplete line leaves as it is, when it is certain that its rest does not come.
 
 use super::record::{Line, Part};
 use super::within;
 
 /// Bytes; far more than the longest line with two paths of PATH_MAX bytes.
-const LONGEST_LINE: usize = 16 * 1024;
+pub(super) const LONGEST_LINE: usize = 16 * 1024;
 /// The kernel serialises OOM kills (`oom_lock`), so one open line per caller is more than enough.
 const MOST_OPEN: usize = 16;
 /// Lines that the kernel prints in parts begin with one of these (`dump_oom_summary`, `mem_cgroup_print_oom_group`).
@@ -54,36 +54,41 @@ fn can_continue(text: &str, next: &str) -> bool {
 }
 
 impl Assembler {
-    /// Takes the next line or part. Returns a whole line: this one, or the one that this part completes.
-    pub fn push(&mut self, line: Line) -> Option<Line> {
-        if begins_with(&line.text, &STARTS) {
-            self.close(line.caller.as_deref());
-            if is_complete(&line.text) {
-                return Some(line);
-            }
-            if self.open.len() == MOST_OPEN {
-                self.open.remove(0);
-            }
-            self.open.push(line);
-            return None;
-        }
-        if line.part != Part::Start
+    /// Takes the next line or part. Returns the lines that are whole now, and those whose rest is lost.
+    pub fn push(&mut self, line: Line) -> Vec<Line> {
+        let is_start = begins_with(&line.text, &STARTS);
+        if !is_start
+            && line.part != Part::Start
             && let Some(at) = self.open_for(&line)
         {
-            let open = self.open.get_mut(at)?;
+            let open = &mut self.open[at];
             open.text.push_str(&line.text);
-            return is_complete(&open.text).then(|| self.open.remove(at));
+            let is_complete = is_complete(&open.text);
+            return self.open.extract_if(at..=at, |_| is_complete).collect();
         }
-        if line.text.contains(" invoked oom-killer: ") || line.text.contains("Killed process ") {
-            // These lines stand before and after those with parts: a line that is still open has lost its end.
-            self.close(line.caller.as_deref());
+        // The lines about a kill stand before and after those with parts: a line that is still open has lost its end.
+        let ends_open =
+            is_start || line.text.contains(" invoked oom-killer: ") || line.text.contains("Killed process ");
+        let mut ready = Vec::new();
+        ready.extend(self.open.extract_if(.., |open| ends_open && open.caller == line.caller));
+        if is_start && !is_complete(&line.text) {
+            if self.open.len() == MOST_OPEN {
+                ready.push(self.open.remove(0));
+            }
+            self.open.push(line);
+        } else if line.part != Part::Continued {
+            ready.push(line);
         }
-        (line.part != Part::Continued).then_some(line)
+        ready
     }
 
-    /// Records were lost, perhaps with parts of the open lines: drops these lines.
-    pub fn lost(&mut self) {
-        self.open.clear();
+    pub const fn is_empty(&self) -> bool {
+        self.open.is_empty()
+    }
+
+    /// Records were lost, perhaps with parts of the open lines, or the log ends. Returns these lines as they are.
+    pub fn lost(&mut self) -> Vec<Line> {
+        std::mem::take(&mut self.open)
     }
 
     /// The open line that this part continues.
@@ -94,10 +99,6 @@ impl Assembler {
                 && line.text.len() + part.text.len() <= LONGEST_LINE
                 && can_continue(&line.text, &part.text)
         })
-    }
-
-    fn close(&mut self, caller: Option<&str>) {
-        self.open.retain(|line| line.caller.as_deref() != caller);
     }
 }
 
@@ -134,7 +135,7 @@ mod tests {
         let mut assembler = Assembler::default();
         lines
             .into_iter()
-            .filter_map(|line| assembler.push(line))
+            .flat_map(|line| assembler.push(line))
             .map(|line| line.text)
             .collect()
     }
@@ -177,15 +178,15 @@ mod tests {
                 line(Part::Start, None, "Killed process 3 (y)"),
                 end.clone()
             ]),
-            ["Killed process 3 (y)"]
+            [start.text.as_str(), "Killed process 3 (y)"]
         );
         let mut late = end.clone();
         late.timestamp_us = Some(60_000_000);
         assert_eq!(texts([start.clone(), late]), [""; 0]);
         let mut assembler = Assembler::default();
-        assert_eq!(assembler.push(start), None);
-        assembler.lost();
-        assert_eq!(assembler.push(end), None);
+        assert_eq!(assembler.push(start.clone()), []);
+        assert_eq!(assembler.lost(), [start]);
+        assert_eq!(assembler.push(end), []);
     }
 
     #[test]

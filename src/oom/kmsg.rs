@@ -317,9 +317,11 @@ impl Tracker {
         if std::mem::take(&mut self.waited) {
             self.clock.observe(timestamp_us, now);
         }
-        let line = self.assembler.push(line)?;
         let kills = self.parser.kill_lines();
-        let event = self.parser.push(&line);
+        let mut event = None;
+        for line in self.assembler.push(line) {
+            event = self.parser.push(&line).event().or(event);
+        }
         let logged = self.clock.monotonic(timestamp_us, now);
         let is_kill = self.parser.kill_lines() > kills;
         let numbers = if is_kill {

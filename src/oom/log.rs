@@ -1,53 +1,339 @@
 //! Lists the kills in a whole log, which comes from a file or the clipboard.
+//!
+//! In come the bytes of a log, in any of the forms in which people have one: records of `/dev/kmsg`, lines of text
+//! ([`text`]), and the fields of a journal or of JSON ([`entry`], [`json`]), mixed as they may be. Out goes each kill once, about in the
+//! order of the lines, and what the reader did not understand.
+//!
+//! The memory has a bound, and the time grows with the log's size alone: a line counts up to [`LONGEST_LINE`] bytes, and
+//! the latest [`MOST_QUEUED`] kills wait for the rest of their reports. Each machine has a parser of its own.
 
-use super::assemble::Assembler;
+mod entry;
+mod json;
+
+use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
+use std::io::{self, BufRead};
+
+use super::TOGETHER_US;
+use super::assemble::{Assembler, LONGEST_LINE};
 use super::kill::Kill;
-use super::parse::{Event, Parser};
+use super::parse::{Event, Parsed, Parser, may_matter, speaks_of_kill};
 use super::record::Line;
 use super::text;
+use entry::{Entry, Message};
+use json::Objects;
 
-/// Whether a log holds records of `/dev/kmsg`: it may also be the output of `dmesg` or `journalctl -k`, or a
-/// file of syslog's. The first line with a header decides for all lines: among records, a line without a
-/// header is not the kernel's.
-fn has_records(log: &[u8]) -> bool {
-    let mut lines = log.split(|byte| *byte == b'\n');
-    let first = lines.find_map(|line| {
-        let is_record = Line::of_record(line).is_some();
-        (is_record || text::has_header(&String::from_utf8_lossy(line))).then_some(is_record)
-    });
-    first.unwrap_or(false)
+/// The kills that wait for a later line about their group.
+const MOST_QUEUED: usize = 1024;
+/// The machines whose lines are kept apart at one time.
+const MOST_MACHINES: usize = 64;
+/// Characters of a line that is shown.
+const SHOWN: usize = 300;
+const DAY_US: u64 = 24 * 60 * 60 * 1_000_000;
+
+/// The lines that speak of a kill and that the reader did not understand.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NotUnderstood {
+    pub lines: u64,
+    /// The number of the first of them, counted from 1, and its beginning.
+    pub first: Option<(u64, String)>,
 }
 
-fn kernel_line(line: &[u8], is_record: bool) -> Option<Line> {
-    if is_record {
-        Line::of_record(line).filter(|line| line.from_kernel)
-    } else {
-        text::kernel_line(&String::from_utf8_lossy(line))
+/// Reads a log to its end, and passes each kill to `found`.
+///
+/// Errors: the log cannot be read, or the first error of `found`.
+pub fn read_log<E: From<io::Error>>(
+    mut log: impl BufRead,
+    mut found: impl FnMut(Kill) -> Result<(), E>,
+) -> Result<NotUnderstood, E> {
+    let mut reader = LogReader::default();
+    loop {
+        let bytes = log.fill_buf()?;
+        if bytes.is_empty() {
+            break;
+        }
+        let length = reader.push(bytes);
+        log.consume(length);
+        while reader.queue.len() > MOST_QUEUED {
+            reader.queue.pop_front().map_or(Ok(()), |(_, kill)| found(kill))?;
+        }
     }
+    reader.end();
+    reader.queue.drain(..).try_for_each(|(_, kill)| found(kill))?;
+    Ok(reader.not_understood)
 }
 
 /// Lists the kills in a log in the order of their lines, each process once. Accepts any bytes.
 pub fn parse_log(log: &[u8]) -> Vec<Kill> {
-    let has_records = has_records(log);
-    let (mut assembler, mut parser) = (Assembler::default(), Parser::default());
-    let mut kills: Vec<Kill> = Vec::new();
-    let events = log
-        .split(|byte| *byte == b'\n')
-        .filter_map(|line| kernel_line(line.strip_suffix(b"\r").unwrap_or(line), has_records))
-        .filter_map(|line| assembler.push(line))
-        .filter_map(|line| parser.push(&line));
-    for event in events {
+    let mut kills = Vec::new();
+    let read: io::Result<NotUnderstood> = read_log(log, |kill| {
+        kills.push(kill);
+        Ok(())
+    });
+    debug_assert!(read.is_ok(), "memory is always readable");
+    kills
+}
+
+#[derive(Debug, Default)]
+struct LogReader {
+    /// The line that is being read, up to [`LONGEST_LINE`].
+    line: Vec<u8>,
+    /// Whether the line is a document of which a part was read already.
+    continues: bool,
+    /// The number of that line, less one.
+    lines: u64,
+    /// Whether the log has had a record of `/dev/kmsg`: among records, a line without a header is not the kernel's.
+    has_records: bool,
+    objects: Objects,
+    entry: Entry,
+    machines: HashMap<String, Machine>,
+    /// The latest kills, each with the number of its machine.
+    queue: VecDeque<(u64, Kill)>,
+    not_understood: NotUnderstood,
+}
+
+/// The state of one machine's log.
+#[derive(Debug)]
+struct Machine {
+    number: u64,
+    assembler: Assembler,
+    parser: Parser,
+    clock_us: Option<u64>,
+}
+
+impl NotUnderstood {
+    fn add(&mut self, number: u64, text: &str) {
+        if speaks_of_kill(text) {
+            self.lines += 1;
+            self.first
+                .get_or_insert_with(|| (number, text.chars().take(SHOWN).collect()));
+        }
+    }
+}
+
+impl LogReader {
+    /// Takes the next bytes, at most up to the end of a line. Returns how many.
+    fn push(&mut self, bytes: &[u8]) -> usize {
+        let bytes = &bytes[..bytes.len().min(LONGEST_LINE)];
+        let end = bytes.iter().position(|byte| *byte == b'\n');
+        let part = &bytes[..end.unwrap_or(bytes.len())];
+        if self.line.len() + part.len() > LONGEST_LINE && self.is_document() {
+            self.read_document();
+            self.continues = true;
+        }
+        let room = LONGEST_LINE - self.line.len();
+        self.line.extend_from_slice(&part[..part.len().min(room)]);
+        if end.is_some() {
+            self.end_line();
+        }
+        part.len() + usize::from(end.is_some())
+    }
+
+    fn is_document(&self) -> bool {
+        self.continues || self.objects.accepts(&self.line)
+    }
+
+    fn read_document(&mut self) {
+        for object in self.objects.push(&self.line) {
+            self.end_entry(Entry::of_object(object));
+        }
+        self.line.clear();
+    }
+
+    fn end_line(&mut self) {
+        if self.is_document() {
+            self.read_document();
+            self.continues = false;
+        }
+        let line = std::mem::take(&mut self.line);
+        let line = line.strip_suffix(b"\r").unwrap_or(&line);
+        if !line.is_empty() {
+            self.objects.abandon();
+        }
+        self.objects.end_line();
+        self.add_broken();
+        if !self.entry.take_line(line) {
+            let entry = std::mem::take(&mut self.entry);
+            self.end_entry(entry);
+            match Line::of_record(line) {
+                Some(record) => {
+                    self.has_records = true;
+                    if record.from_kernel {
+                        self.kernel_line("", None, record);
+                    }
+                }
+                None => self.text_line(&without_colours(&String::from_utf8_lossy(line)), &Message::default()),
+            }
+        }
+        self.lines += 1;
+    }
+
+    fn end_entry(&mut self, entry: Entry) {
+        let Some(message) = entry.into_message() else {
+            return;
+        };
+        for text in &message.texts {
+            if message.is_kernels {
+                let line = Line::of_text(text.clone());
+                let timestamp_us = message.timestamp_us;
+                self.kernel_line(&message.host, message.clock_us, Line { timestamp_us, ..line });
+            } else {
+                self.text_line(text, &message);
+            }
+        }
+    }
+
+    /// Takes a line of text, perhaps from within a message.
+    fn text_line(&mut self, text: &str, around: &Message) {
+        if !may_matter(text) && self.machines.values().all(|machine| machine.assembler.is_empty()) {
+            return;
+        }
+        let Some(read) = text::kernel_line(text) else {
+            return;
+        };
+        if self.has_records && !read.has_header {
+            self.not_understood.add(self.lines + 1, text);
+            return;
+        }
+        let host = if read.host.is_empty() { &around.host } else { read.host };
+        let timestamp_us = read.line.timestamp_us.or(around.timestamp_us);
+        let line = Line {
+            timestamp_us,
+            ..read.line
+        };
+        self.kernel_line(host, read.clock_us.or(around.clock_us), line);
+    }
+
+    fn kernel_line(&mut self, host: &str, clock_us: Option<u64>, line: Line) {
+        if !self.machines.contains_key(host) {
+            if self.machines.len() == MOST_MACHINES {
+                self.end_machines();
+            }
+            let machine = Machine {
+                number: self.lines,
+                assembler: Assembler::default(),
+                parser: Parser::of_file(),
+                clock_us: None,
+            };
+            self.machines.insert(host.to_owned(), machine);
+        }
+        let Some(machine) = self.machines.get_mut(host) else {
+            return;
+        };
+        if line.timestamp_us.is_none() && clock_us.is_some() {
+            let before = std::mem::replace(&mut machine.clock_us, clock_us);
+            let passed = before.zip(clock_us).map(|(before, now)| before.abs_diff(now));
+            if passed.is_some_and(|passed| passed.min(DAY_US - passed) > TOGETHER_US) {
+                machine.parser.end_reports();
+            }
+        }
+        let lines = machine.assembler.push(line);
+        read_lines(
+            machine,
+            lines,
+            &mut self.queue,
+            &mut self.not_understood,
+            self.lines + 1,
+        );
+    }
+
+    fn end_machines(&mut self) {
+        for mut machine in std::mem::take(&mut self.machines).into_values() {
+            let lines = machine.assembler.lost();
+            read_lines(
+                &mut machine,
+                lines,
+                &mut self.queue,
+                &mut self.not_understood,
+                self.lines,
+            );
+            machine.parser.end_reports();
+            self.queue.extend(
+                machine
+                    .parser
+                    .take_alone()
+                    .into_iter()
+                    .map(|kill| (machine.number, kill)),
+            );
+        }
+    }
+
+    fn add_broken(&mut self) {
+        let text = self.objects.take_broken();
+        self.not_understood.add(self.lines + 1, &String::from_utf8_lossy(&text));
+    }
+
+    fn end(&mut self) {
+        if !self.line.is_empty() {
+            self.end_line();
+        }
+        self.objects.abandon();
+        self.add_broken();
+        let entry = std::mem::take(&mut self.entry);
+        self.end_entry(entry);
+        self.end_machines();
+    }
+}
+
+/// Passes whole lines to the machine's parser.
+fn read_lines(
+    machine: &mut Machine,
+    lines: Vec<Line>,
+    queue: &mut VecDeque<(u64, Kill)>,
+    not_understood: &mut NotUnderstood,
+    number: u64,
+) {
+    for line in lines {
+        let event = match machine.parser.push(&line) {
+            Parsed::Event(event) => event,
+            Parsed::Known => continue,
+            Parsed::Other => {
+                not_understood.add(number, &line.text);
+                continue;
+            }
+        };
+        queue.extend(
+            machine
+                .parser
+                .take_alone()
+                .into_iter()
+                .map(|kill| (machine.number, kill)),
+        );
         match event {
-            Event::Kill(kill) => kills.push(*kill),
+            Event::Kill(kill) => queue.push_back((machine.number, *kill)),
             Event::Again { pid, group } => {
-                if let Some(kill) = kills.iter_mut().rfind(|kill| kill.pid == pid) {
+                let is_it = |(number, kill): &&mut (u64, Kill)| *number == machine.number && kill.pid == pid;
+                if let Some((_, kill)) = queue.iter_mut().rfind(is_it) {
                     kill.task_cgroup.get_or_insert_with(|| group.clone());
                     kill.group = Some(group);
                 }
             }
         }
     }
-    kills
+    queue.extend(
+        machine
+            .parser
+            .take_alone()
+            .into_iter()
+            .map(|kill| (machine.number, kill)),
+    );
+}
+
+/// The text without the sequences by which `dmesg` and `journalctl` colour a line.
+fn without_colours(line: &str) -> Cow<'_, str> {
+    if !line.contains('\u{1b}') {
+        return line.into();
+    }
+    let mut parts = line.split("\u{1b}[");
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let rest = part.trim_start_matches(|character: char| character.is_ascii_digit() || character == ';');
+        match rest.strip_prefix('m') {
+            Some(rest) => text.push_str(rest),
+            None => text.extend(["\u{1b}[", part]),
+        }
+    }
+    text.into()
 }
 
 #[cfg(test)]

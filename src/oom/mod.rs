@@ -39,8 +39,8 @@ pub mod watch;
 pub use crate::proto::report as proto;
 pub use assemble::Assembler;
 pub use kill::{Kill, Level, Limit, LimitUsage};
-pub use log::parse_log;
-pub use parse::{Event, Parser};
+pub use log::{NotUnderstood, parse_log, read_log};
+pub use parse::{Event, Parsed, Parser};
 pub use record::{Line, Part};
 pub(crate) use report::shared;
 pub use report::{

@@ -1,14 +1,6 @@
 //! Joins whole lines of the kernel's log into [`Event`]s. Keeps state between the lines of one report, and between
 //! reports.
 //!
-//! The formats are those of mm/oom_kill.c and mm/memcontrol.c from Linux 5.0 on. Of older kernels only the line of the
-//! kill itself is read. A message begins where its line begins: a message further on in a line is text of a process.
-//!
-//! A process chooses its command's name, and a container the names of its cgroups. A cgroup's name may hold any
-//! character except `/`, a command's name any character at all, and the kernel quotes neither. So the parser relies on
-//! what no process can choose: paths begin with `/`, a command has at most 15 bytes, the last `,pid=…,uid=…` is the
-//! kernel's, and the victim's cgroup is the one whose limit was hit or is below that.
-//!
 //! Each `Killed process` line is a kill; all other lines only explain kills. The parser joins lines by pid, because
 //! reports of several CPUs may interleave. The kernel prints only ten reports in five seconds, so a kill without a
 //! report of its own must never be explained by the report of another. Uncertain facts stay unknown; the counters
@@ -18,19 +10,30 @@
 //! group, then every process in the group, the chosen one a second time (`oom_kill_process`, from Linux 4.19 to at
 //! least 7.2). No line marks the end. The next kill outside the group begins with a report, unless the kernel holds
 //! reports back: then a kill after the group's name may belong to another cgroup, and stays unexplained.
+//!
+//! Before Linux 5.0 a report names no pid: `Task in A killed as a result of limit of B`, then the chosen process
+//! (`Kill process …`), then the killed one, which can be a child of the chosen one.
+//!
+//! The parser's state has a bound, whatever the lines are.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+mod message;
 
-use super::kill::{Kill, Limit, LimitUsage};
-use super::record::{Line, number};
-use super::report::ReportedMemory;
+use std::collections::{HashMap, VecDeque};
+
+use super::kill::{Kill, Limit};
+use super::record::Line;
 use super::within;
 use crate::model::CgroupPath;
+use message::{chosen, group, invoker, killed, outcome, skipped, summary, task_and_limit, usage};
+
+pub(super) use message::{begins_message, may_matter, speaks_of_kill};
 
 /// `DEFINE_RATELIMIT_STATE(oom_rs, 5 * HZ, 10)` in `oom_kill_process`: ten reports in five seconds, for the whole node.
 const BURST: usize = 10;
-/// The parser remembers this many pids before it forgets the old ones.
+/// The parser remembers this many killed pids before it forgets the oldest.
 const MANY_PIDS: usize = 1024;
+/// The parser keeps this many reports whose kill is still to come. A log without times can hold any number of them.
+const MANY_REPORTS: usize = 64;
 
 /// The event that one or several lines of the kernel's log report.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,37 +46,74 @@ pub enum Event {
     },
 }
 
+/// What the parser made of a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Parsed {
+    Event(Event),
+    /// A line about a kill, without an event.
+    Known,
+    Other,
+}
+
+impl Parsed {
+    pub fn event(self) -> Option<Event> {
+        match self {
+            Self::Event(event) => Some(event),
+            Self::Known | Self::Other => None,
+        }
+    }
+}
+
 /// Joins lines into events. A line completes at most one event.
 #[derive(Debug, Default)]
 pub struct Parser {
     /// The report that the kernel is printing: who invoked the OOM killer, and how full the cgroup was.
     begun: Option<Kill>,
-    /// Complete reports by the pid of the victim, each as the part of a [`Kill`] that it has.
-    reports: HashMap<u32, Kill>,
+    /// Complete reports that name a pid, the oldest first, each as the part of a [`Kill`] that it has.
+    reports: VecDeque<Kill>,
+    /// The latest complete report that names no pid (before Linux 5.0).
+    report_without_pid: Option<Kill>,
+    /// The process that the kernel chose and has not killed yet (before Linux 5.1).
+    chosen: Option<Kill>,
     group: Option<KilledGroup>,
     last_kill: Option<Kill>,
-    /// The times of kills by pid.
-    killed: HashMap<u32, Option<u64>>,
+    /// The pids and times of the latest kills, the oldest first.
+    killed: VecDeque<(u32, Option<u64>)>,
+    /// The times of these kills by pid.
+    killed_at: HashMap<u32, Option<u64>>,
     /// The times of the latest reports, at most [`BURST`].
     printed: VecDeque<Option<u64>>,
     /// Whether any number of reports may have been lost.
     lost: bool,
     kill_lines: u64,
+    /// Reports whose `Killed process` line never came, as kills. Only for a log that is all there is.
+    alone: Option<Vec<Kill>>,
 }
 
 impl Parser {
+    /// A parser for a log without counters beside it: there a report without its `Killed process` line is a kill, too.
+    pub fn of_file() -> Self {
+        Self {
+            alone: Some(Vec::new()),
+            ..Self::default()
+        }
+    }
+
     /// Takes the next whole line.
-    pub fn push(&mut self, line: &Line) -> Option<Event> {
+    pub fn push(&mut self, line: &Line) -> Parsed {
         let (text, at) = (&*line.text, line.timestamp_us);
         let (limit, outcome) = outcome(text);
         if let Some(rest) = outcome.strip_prefix("Killed process ") {
-            return self.kill(line, killed(limit, rest)?);
+            let Some(kill) = killed(limit, rest) else {
+                return Parsed::Other;
+            };
+            return self.kill(line, kill).map_or(Parsed::Known, Parsed::Event);
         }
         if let Some(report) = text.strip_prefix("oom-kill:constraint=").and_then(summary) {
-            self.add_report(at, report);
+            self.add_report(line, report);
         } else if text.contains(" invoked oom-killer: gfp_mask=") {
             // The first line of a report. The kernel's rate limit holds back whole reports.
-            self.group = None;
+            (self.group, self.report_without_pid) = (None, None);
             self.begun = Some(Kill {
                 timestamp_us: at,
                 ..Kill::default()
@@ -81,20 +121,50 @@ impl Parser {
         } else if let (Some(begun), Some(task)) = (&mut self.begun, invoker(text)) {
             begun.invoker.get_or_insert(task);
         } else if let Some(usage) = text.strip_prefix("memory: usage ").and_then(usage) {
-            self.begun = Some(Kill {
-                usage: Some(usage),
+            match (&self.begun, &mut self.report_without_pid) {
+                (None, Some(report)) => report.usage = Some(usage),
+                _ => {
+                    self.begun = Some(Kill {
+                        usage: Some(usage),
+                        timestamp_us: at,
+                        ..self.take_begun(at)
+                    });
+                }
+            }
+        } else if let Some((limit, task_cgroup)) = text.strip_prefix("Task in ").and_then(task_and_limit) {
+            self.count_report(at);
+            self.report_without_pid = Some(Kill {
+                limit,
+                task_cgroup,
                 timestamp_us: at,
                 ..self.take_begun(at)
+            });
+        } else if let Some(chosen) = outcome
+            .strip_prefix("Kill process ")
+            .and_then(|rest| chosen(limit, rest))
+        {
+            if let Some(earlier) = self.chosen.take() {
+                self.keep_alone(earlier);
+            }
+            let report = self.unnamed_report(&chosen, at).unwrap_or_else(|| chosen.clone());
+            self.chosen = Some(Kill {
+                pid: chosen.pid,
+                comm: chosen.comm,
+                seq: line.seq,
+                timestamp_us: at,
+                ..report
             });
         } else if let Some(cgroup) = group(text) {
             let chosen = self.last_kill.take().filter(|kill| within(kill.timestamp_us, at));
             self.group = Some(KilledGroup::new(at, cgroup, chosen, self.may_suppress(at)));
         } else if let Some(pid) = skipped(outcome) {
-            self.reports.remove(&pid);
+            self.reports.retain(|report| report.pid != pid);
         } else if outcome.starts_with(" and no killable processes") {
             self.forget_reports();
+        } else {
+            return Parsed::Other;
         }
-        None
+        Parsed::Known
     }
 
     /// Whether a kill after this time may come without a report. With fewer than ten reports in the last five seconds,
@@ -105,6 +175,16 @@ impl Parser {
         }
         let oldest = self.printed.back().filter(|_| self.printed.len() == BURST);
         oldest.is_some_and(|oldest| within(*oldest, at))
+    }
+
+    /// How many facts the parser keeps.
+    #[cfg(test)]
+    pub(super) fn held(&self) -> usize {
+        self.reports.len()
+            + self.killed.len()
+            + self.killed_at.len()
+            + self.printed.len()
+            + self.alone.iter().map(Vec::len).sum::<usize>()
     }
 
     /// The number of lines that reported a kill, second reports of the same kill included.
@@ -119,10 +199,38 @@ impl Parser {
         self.lost = true;
     }
 
+    /// The lines that follow belong to none of the lines before: more time has passed, or the log ends.
+    pub fn end_reports(&mut self) {
+        let reports = std::mem::take(&mut self.reports).into_iter().chain(self.chosen.take());
+        for report in reports {
+            self.keep_alone(report);
+        }
+        let (alone, kill_lines) = (self.alone.take(), self.kill_lines);
+        *self = Self {
+            alone,
+            kill_lines,
+            ..Self::default()
+        };
+    }
+
+    /// The kills that only a report names, since the last call.
+    pub fn take_alone(&mut self) -> Vec<Kill> {
+        self.alone.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn keep_alone(&mut self, report: Kill) {
+        let (pid, at) = (report.pid, report.timestamp_us);
+        // Without times, a report distinguishes a process from an earlier one of that pid.
+        let is_known = at.is_some() && self.is_known(pid, at);
+        if let Some(alone) = self.alone.as_mut().filter(|_| !is_known) {
+            alone.push(report);
+            self.remember(pid, at);
+        }
+    }
+
     fn forget_reports(&mut self) {
-        self.begun = None;
+        (self.begun, self.report_without_pid, self.chosen, self.group) = (None, None, None, None);
         self.reports.clear();
-        self.group = None;
     }
 
     /// Takes the report that the kernel is printing, if its last line is recent.
@@ -131,45 +239,92 @@ impl Parser {
         begun.filter(|begun| within(begun.timestamp_us, at)).unwrap_or_default()
     }
 
-    fn add_report(&mut self, at: Option<u64>, report: Kill) {
+    fn count_report(&mut self, at: Option<u64>) {
         self.group = None;
         self.may_suppress(at);
         self.printed.truncate(BURST - 1);
         self.printed.push_front(at);
-        self.reports.retain(|_, report| within(report.timestamp_us, at));
-        let whole = Kill {
-            pid: report.pid,
-            limit: report.limit,
-            task_cgroup: report.task_cgroup,
+    }
+
+    fn add_report(&mut self, line: &Line, report: Kill) {
+        let at = line.timestamp_us;
+        self.count_report(at);
+        let is_old = |report: &Kill| !within(report.timestamp_us, at);
+        while self.reports.len() == MANY_REPORTS || self.reports.front().is_some_and(is_old) {
+            let oldest = self.reports.pop_front();
+            oldest.into_iter().for_each(|report| self.keep_alone(report));
+        }
+        let begun = self.take_begun(at);
+        self.reports.push_back(Kill {
+            usage: begun.usage,
+            invoker: begun.invoker,
+            seq: line.seq,
             timestamp_us: at,
-            ..self.take_begun(at)
-        };
-        self.reports.insert(whole.pid, whole);
+            ..report
+        });
+    }
+
+    /// The report without a pid, if it is about this process.
+    fn unnamed_report(&mut self, process: &Kill, at: Option<u64>) -> Option<Kill> {
+        let may_suppress = self.may_suppress(at);
+        let report = self.report_without_pid.as_mut()?;
+        let is_first = std::mem::replace(&mut report.pid, process.pid) == 0;
+        let is_its = process.limit != Limit::Node && within(report.timestamp_us, at) && (is_first || !may_suppress);
+        is_its.then(|| report.clone())
+    }
+
+    /// Takes the report about a killed process.
+    fn take_report(&mut self, kill: &Kill, at: Option<u64>) -> Option<Kill> {
+        let chosen = self.chosen.take().filter(|chosen| within(chosen.timestamp_us, at));
+        if let Some(index) = self.reports.iter().position(|report| report.pid == kill.pid) {
+            return self
+                .reports
+                .remove(index)
+                .filter(|report| within(report.timestamp_us, at));
+        }
+        let is_in_group = self.group.as_ref().is_some_and(|group| within(group.last, at));
+        match chosen {
+            None if !is_in_group => self.unnamed_report(kill, at),
+            chosen => chosen,
+        }
+    }
+
+    /// Whether the process was killed just before.
+    fn is_known(&self, pid: u32, at: Option<u64>) -> bool {
+        self.killed_at.get(&pid).is_some_and(|before| within(*before, at))
+    }
+
+    fn remember(&mut self, pid: u32, at: Option<u64>) {
+        self.killed_at.insert(pid, at);
+        self.killed.push_back((pid, at));
+        if self.killed.len() > MANY_PIDS
+            && let Some((pid, at)) = self.killed.pop_front()
+            && self.killed_at.get(&pid) == Some(&at)
+        {
+            self.killed_at.remove(&pid);
+        }
     }
 
     fn kill(&mut self, line: &Line, mut kill: Kill) -> Option<Event> {
         self.kill_lines += 1;
         let (pid, at) = (kill.pid, line.timestamp_us);
-        let report = self.reports.remove(&pid);
-        let report = report.filter(|report| within(report.timestamp_us, at));
+        let report = self.take_report(&kill, at);
         if report.is_some() || self.group.as_ref().is_some_and(|group| !within(group.last, at)) {
             self.group = None;
         }
         if let Some(group) = &mut self.group {
             group.last = at;
-            if !group.victims.insert(pid) {
+            if group.chosen.take_if(|chosen| *chosen == pid).is_some() {
                 let group = group.cgroup.clone();
                 return Some(Event::Again { pid, group });
             }
         }
-        let before = self.killed.insert(pid, at);
         // Without times, only a report of its own distinguishes a process from an earlier one of that pid.
         let is_new = report.is_some() && at.is_none();
-        if before.is_some_and(|before| within(before, at)) && !is_new {
+        let is_known = self.is_known(pid, at);
+        self.remember(pid, at);
+        if is_known && !is_new {
             return None;
-        }
-        if self.killed.len() > MANY_PIDS {
-            self.killed.retain(|_, before| within(*before, at));
         }
         if let Some(report) = report.or_else(|| self.group.as_ref()?.report.clone()) {
             (kill.limit, kill.task_cgroup, kill.group) = (report.limit, report.task_cgroup, report.group);
@@ -185,7 +340,8 @@ impl Parser {
 #[derive(Debug)]
 struct KilledGroup {
     cgroup: CgroupPath,
-    victims: HashSet<u32>,
+    /// The first victim, until the kernel has logged it a second time.
+    chosen: Option<u32>,
     /// The report of the chosen victim, if every kill up to the next report belongs to this group.
     report: Option<Kill>,
     /// The time of the group's last line.
@@ -199,9 +355,9 @@ impl KilledGroup {
             let task = kill.task_cgroup.as_ref();
             task.is_none_or(|task| task.below(&cgroup).is_some())
         };
-        let chosen = chosen.filter(is_in);
-        let victims = chosen.iter().map(|kill| kill.pid).collect();
-        let reported = chosen.filter(|kill| kill.task_cgroup.is_some() && !may_suppress);
+        let victim = chosen.filter(is_in);
+        let chosen = victim.as_ref().map(|kill| kill.pid);
+        let reported = victim.filter(|kill| kill.task_cgroup.is_some() && !may_suppress);
         let report = reported.map(|kill| Kill {
             task_cgroup: Some(cgroup.clone()),
             group: Some(cgroup.clone()),
@@ -209,134 +365,11 @@ impl KilledGroup {
         });
         Self {
             cgroup,
-            victims,
+            chosen,
             report,
             last,
         }
     }
-}
-
-/// `16384kB, limit 16384kB, failcnt 22`: `mem_cgroup_print_oom_meminfo` prints this on v1 and v2.
-fn usage(rest: &str) -> Option<LimitUsage> {
-    let (usage, rest) = rest.split_once(", limit ")?;
-    let limit = kilobytes(rest.split(',').next()?)?;
-    let usage = kilobytes(usage)?;
-    Some(LimitUsage { usage, limit })
-}
-
-/// The limit that a line names as the cause, and what follows the cause.
-fn outcome(text: &str) -> (Limit, &str) {
-    let causes = [
-        ("Out of memory", Limit::Node),
-        ("Memory cgroup out of memory", Limit::Unknown),
-    ];
-    for (cause, limit) in causes {
-        if let Some(rest) = text.strip_prefix(cause) {
-            let rest = rest.strip_prefix(" (oom_kill_allocating_task)").unwrap_or(rest);
-            return (limit, rest.strip_prefix(": ").unwrap_or(rest));
-        }
-    }
-    // Before Linux 5.1 the line of a kill does not name the cause.
-    (Limit::Unknown, text)
-}
-
-/// `OOM victim 7 (comm) is already exiting. Skip killing the task`: the chosen process was gone before the kernel could
-/// kill it.
-fn skipped(outcome: &str) -> Option<u32> {
-    let (pid, rest) = outcome.strip_prefix("OOM victim ")?.split_once(" (")?;
-    let pid = number(pid)?;
-    rest.ends_with(" is already exiting. Skip killing the task")
-        .then_some(pid)
-}
-
-/// `CPU: 1 UID: 0 PID: 7 Comm: …`: the task that allocated, or that lowered a limit.
-fn invoker(text: &str) -> Option<u32> {
-    let (_, rest) = text.strip_prefix("CPU: ")?.split_once(" PID: ")?;
-    number(rest.split_once(" Comm: ")?.0)
-}
-
-/// The lines of all processes of this cgroup follow, that of the chosen process a second time.
-fn group(text: &str) -> Option<CgroupPath> {
-    let rest = text.strip_prefix("Tasks in ")?;
-    let cgroup = rest.strip_suffix(" are going to be killed due to memory.oom.group set")?;
-    CgroupPath::new(cgroup).ok()
-}
-
-/// `7 (comm) total-vm:…`. The command's name may hold all of this, so the parser searches its end from
-/// the end of the line.
-fn killed(limit: Limit, rest: &str) -> Option<Kill> {
-    let (pid, rest) = rest.split_once(" (")?;
-    let (comm, tail) = rest.rsplit_once(") total-vm:")?;
-    let total_vm = tail.split(',').next()?;
-    let fields = tail.split([',', ' ']).filter_map(|field| field.split_once(':'));
-    let fields: HashMap<&str, &str> = fields.collect();
-    let bytes = |key| fields.get(key).map_or(Some(0), |amount| kilobytes(amount));
-    Some(Kill {
-        pid: number(pid)?,
-        comm: comm.to_owned(),
-        limit,
-        memory: ReportedMemory {
-            total_vm_bytes: kilobytes(total_vm)?,
-            anon_rss_bytes: bytes("anon-rss")?,
-            file_rss_bytes: bytes("file-rss")?,
-            shmem_rss_bytes: bytes("shmem-rss")?,
-        },
-        oom_score_adj: fields.get("oom_score_adj").and_then(|score| score.parse().ok()),
-        uid: fields.get("UID").and_then(|uid| number(uid)),
-        ..Kill::default()
-    })
-}
-
-/// `16384kB` in bytes.
-fn kilobytes(text: &str) -> Option<u64> {
-    number::<u64>(text.strip_suffix("kB")?).map(|kb| kb.saturating_mul(1024))
-}
-
-/// `TASK_COMM_LEN` without the terminating zero, in bytes. Each character stands for at least one byte.
-const LONGEST_COMM: usize = 15;
-
-/// Whether a text can be the name of a command. `dmesg` prints `\xNN` in place of each unprintable byte.
-fn is_comm(text: &str) -> bool {
-    text.chars().count() <= LONGEST_COMM + 3 * text.matches("\\x").count()
-}
-
-/// `CONSTRAINT_…,oom_memcg=/a,task_memcg=/a/b,task=comm,pid=7,uid=0`, printed since
-/// Linux 5.0 (`dump_oom_summary` in mm/oom_kill.c).
-fn summary(text: &str) -> Option<Kill> {
-    let (rest, uid) = text.rsplit_once(",uid=")?;
-    // The kernel prints `%d`: users from 2^31 on are negative.
-    number::<u32>(uid.strip_prefix('-').unwrap_or(uid))?;
-    let (rest, pid) = rest.rsplit_once(",pid=")?;
-    let mut tasks = rest.match_indices(",task=");
-    let (end, _) = tasks.find(|(at, key)| is_comm(&rest[at + key.len()..]))?;
-    let (limit, task) = cgroups(&rest[..end])?;
-    Some(Kill {
-        pid: number(pid)?,
-        limit,
-        task_cgroup: Some(task),
-        ..Kill::default()
-    })
-}
-
-/// The limit that was hit and the victim's cgroup, from the part of a summary before the command. The parser ignores
-/// the constraint: Linux 5.0 to 5.2 print the wrong one. A hostile line has several readings: the first one with the
-/// task below the limit counts. If no reading has that (the task moved, or is on its way out), the first one counts.
-fn cgroups(text: &str) -> Option<(Limit, CgroupPath)> {
-    let readings = || {
-        text.match_indices(",oom_memcg=").flat_map(move |(at, key)| {
-            let paths = &text[at + key.len()..];
-            paths.match_indices(",task_memcg=").filter_map(move |(at, key)| {
-                let task = CgroupPath::new(&paths[at + key.len()..]).ok()?;
-                Some((CgroupPath::new(&paths[..at]).ok()?, task))
-            })
-        })
-    };
-    let below = readings().find(|(limit, task)| task.below(limit).is_some());
-    if let Some((limit, task)) = below.or_else(|| readings().next()) {
-        return Some((Limit::Cgroup(limit), task));
-    }
-    let (_, task) = text.split_once(",global_oom,task_memcg=")?;
-    Some((Limit::Node, CgroupPath::new(task).ok()?))
 }
 
 #[cfg(test)]

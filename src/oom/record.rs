@@ -39,6 +39,18 @@ pub enum Part {
 }
 
 impl Line {
+    /// A text of the kernel, from a source without numbers of records.
+    pub(super) const fn of_text(text: String) -> Self {
+        Self {
+            from_kernel: true,
+            seq: None,
+            timestamp_us: None,
+            caller: None,
+            part: Part::Unmarked,
+            text,
+        }
+    }
+
     /// Reads a record without its dictionary. Returns `None` when the bytes do not begin with a header.
     pub fn of_record(bytes: &[u8]) -> Option<Self> {
         let end = bytes.iter().take(LONGEST_HEADER).position(|byte| *byte == b';')?;

@@ -1,127 +1,255 @@
-//! Reads a kernel log as text: the output of `dmesg`, `journalctl -k` and syslog(2).
+//! The header of a line of text: which machine printed the line, and when.
 //!
-//! The reader skips a line whose header names a writer other than the kernel. A log without such names (plain
-//! `dmesg`) may hold forged lines; in a record of `/dev/kmsg` a forgery is recognised.
+//! In comes a line as `dmesg`, `journalctl`, a syslog daemon, `talosctl` or a console prints it. Out goes the kernel's text, or
+//! nothing where the header names a writer other than the kernel. A log without such names (plain `dmesg`) may hold forged
+//! lines; in a record of `/dev/kmsg` a forgery is recognised.
+//!
+//! There is one grammar for all of them: a header is a row of parts, each of which may be missing, in any order:
+//! - a priority: `<3>`, in RFC 5424 with a version: `<3>1`;
+//! - a facility and a level, perhaps after the name of the machine: `kern  :err   :`, `kern.err`, `10.0.0.1: kern: err:`;
+//! - a date of several words, with a time in it: `Nov 21 02:53:00`, `2025-11-21T02:53:00,123456+00:00`, `1763693580.123`;
+//! - a host and `kernel:`, or in RFC 5424 `kernel - - -`;
+//! - the time since boot, a date or a difference in brackets, and the caller, which CONFIG_PRINTK_CALLER adds:
+//!   `[  123.456789]`, `[Fri Nov 21 02:53:00 2025 <    0.000012>]`, `[  +0.000012]`, `[ T1234]`;
+//! - up to two other words before a part with a time: what a tool puts before each line.
+//!
+//! The text begins where the row ends.
 
+use std::net::Ipv4Addr;
 use std::sync::LazyLock;
 
 use regex_lite::Regex;
 
-use super::record::{FIRST_USER_PREFIX, Line, Part, number};
+use super::parse::begins_message;
+use super::record::{FIRST_USER_PREFIX, Line, number};
 
-/// The header of a line. Each part of it may be missing:
-/// - a priority: `<3>` (`dmesg -r`);
-/// - a facility and a level: `kern  :err   : ` (`dmesg -x`; util-linux `sys-utils/dmesg.c`);
-/// - a date, a host and `kernel: ` (syslog). A line with another identifier has no such part: no message of the kernel
-///   begins where that line begins;
-/// - the time since boot, or a date in its place (`dmesg -T`): `[ 123.456789] `;
-/// - the caller, which CONFIG_PRINTK_CALLER adds after the time: `[ T1234] `.
-const HEADER: &str = concat!(
-    r"^(?:<(?<priority>\d{1,9})>)?",
-    r"(?:(?<facility>[0-9A-Za-z]+) *:(?:emerg|alert|crit|err|warn|notice|info|debug) *: )?",
-    r"(?:(?:(?:\w(?:\S*[^\s:])? +){0,3}(?:\w\S*)?\d\d:\d\d(?:\S*[^\s:])? +(?:\w(?:\S*[^\s:])? +){0,2})?kernel: )?",
-    r"(?:\[(?: *(?<seconds>\d{1,12})\.(?<micros>\d{6}) *|[^\]]{0,16}\d\d:\d\d[^\]]{0,16})\] ?)?",
-    r"(?:\[ *(?<caller>[TC]\d{1,9}) *\] ?)?",
-);
-static HEADER_PATTERN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(HEADER).ok());
+static FACILITY: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    const LEVEL: &str = "(?:emerg|panic|alert|crit|err|error|warn|warning|notice|info|debug)";
+    Regex::new(&format!(
+        r"^(?:(?<host>[^\s\[<]\S*): +)?(?<facility>[a-z]+[0-9]?) *[:.] *(?<level>{LEVEL})(?: *:)? +"
+    ))
+    .ok()
+});
+static KERNEL: LazyLock<Option<Regex>> = LazyLock::new(|| {
+    Regex::new(concat!(
+        r"^(?:(?<host>[0-9A-Za-z](?:\S*[^\s:])?) +)??(?:(?<facility>[a-z]+[0-9]?)\.[a-z]+ +)?",
+        r"kernel(?::|(?: (?:-|\[[A-Za-z][^\]]*\]))+)(?: |$)(?:\x{feff})?",
+    ))
+    .ok()
+});
+static CLOCK: LazyLock<Option<Regex>> =
+    LazyLock::new(|| Regex::new(r"(?:^|\D)(\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?").ok());
+
+/// A line of the kernel, from a text with lines of any machine.
+#[derive(Debug)]
+pub(super) struct TextLine<'a> {
+    /// The machine's name; empty where the header has none.
+    pub host: &'a str,
+    /// Microseconds since midnight, where the header has a time of day with seconds.
+    pub clock_us: Option<u64>,
+    pub has_header: bool,
+    pub line: Line,
+}
+
+/// The latest part of a header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Latest {
+    Nothing,
+    Facility,
+    Date,
+    /// `kernel:`, or the brackets after it or of a line with a priority: the kernel's own text follows.
+    Kernel,
+    Bracket,
+}
 
 /// The kernel's line without its header. Returns `None` when the header names another writer. A line without
 /// a header is all text.
-pub(super) fn kernel_line(line: &str) -> Option<Line> {
-    let header = HEADER_PATTERN.as_ref()?.captures(line)?;
-    let field = |name| header.name(name).map(|field| field.as_str());
-    let count = |name| field(name).and_then(number::<u64>);
-    let from_kernel = field("facility").is_none_or(|facility| facility == "kern")
-        && count("priority").is_none_or(|priority| priority < FIRST_USER_PREFIX.into());
-    let time = count("seconds").zip(count("micros"));
-    from_kernel.then(|| Line {
-        from_kernel,
-        seq: None,
-        timestamp_us: time.map(|(seconds, micros)| seconds * 1_000_000 + micros),
-        caller: field("caller").map(str::to_owned),
-        part: Part::Unmarked,
-        text: line[header.get(0).map_or(0, |header| header.end())..].to_owned(),
+pub(super) fn kernel_line(line: &str) -> Option<TextLine<'_>> {
+    let mut rest = line.trim_start_matches(['\u{feff}', ' ', '\t']);
+    let (mut host, mut clock_us, mut timestamp_us, mut caller) = ("", None, None, None);
+    let (priority, is_rfc_5424, after) = priority(rest).unwrap_or((None, false, rest));
+    if priority >= Some(FIRST_USER_PREFIX) {
+        return None;
+    }
+    rest = after;
+    let mut latest = Latest::Nothing;
+    while !begins_message(rest) {
+        let captures = |pattern: &LazyLock<Option<Regex>>| pattern.as_ref()?.captures(rest);
+        let tag = match latest {
+            Latest::Nothing => captures(&FACILITY).or_else(|| captures(&KERNEL)),
+            Latest::Date | Latest::Bracket | Latest::Facility => captures(&KERNEL),
+            Latest::Kernel => None,
+        };
+        let is_tag = |tag: &regex_lite::Captures<'_>| {
+            let names_kernel = tag.name("level").is_none();
+            names_kernel && (tag.name("host").is_none() || latest != Latest::Nothing) || !names_kernel
+        };
+        if let Some((bracket, after)) = bracket(rest) {
+            match bracket {
+                Bracket::Time(time) => timestamp_us = time,
+                Bracket::Clock(clock) => clock_us = clock,
+                Bracket::Caller(task) => caller = Some(task.to_owned()),
+            }
+            rest = after;
+            latest = match latest {
+                Latest::Kernel => Latest::Kernel,
+                _ if priority.is_some() => Latest::Kernel,
+                _ => Latest::Bracket,
+            };
+        } else if let Some(tag) = tag.filter(is_tag) {
+            if tag.name("facility").is_some_and(|facility| facility.as_str() != "kern") {
+                return None;
+            }
+            host = tag.name("host").map_or(host, |host| host.as_str());
+            latest = if tag.name("level").is_some() {
+                Latest::Facility
+            } else {
+                Latest::Kernel
+            };
+            rest = &rest[tag.get(0)?.end()..];
+        } else if matches!(latest, Latest::Kernel | Latest::Bracket) {
+            break;
+        } else if let Some((clock, after)) = date(rest) {
+            (clock_us, rest, latest) = (clock, after, Latest::Date);
+        } else if let Some((word, after)) = words_before_time(rest) {
+            (host, rest) = (word, after);
+        } else {
+            break;
+        }
+    }
+    let is_kernels = matches!(latest, Latest::Kernel | Latest::Facility) || begins_message(rest);
+    let names_other = |word: &str| {
+        let has_pid = word.ends_with("]:") && word.contains('[');
+        let has_facility = || {
+            FACILITY
+                .as_ref()
+                .is_some_and(|pattern| pattern.is_match(&format!("{word} ")))
+        };
+        has_pid || latest == Latest::Date && (is_rfc_5424 || word.ends_with(':') || has_facility())
+    };
+    if !is_kernels && rest.split_ascii_whitespace().take(2).any(names_other) {
+        return None;
+    }
+    Some(TextLine {
+        host,
+        clock_us,
+        has_header: rest.len() != line.len(),
+        line: Line {
+            timestamp_us,
+            caller,
+            ..Line::of_text(rest.to_owned())
+        },
     })
 }
 
-/// Whether the line has a header as `dmesg` or `journalctl` write it.
-pub(super) fn has_header(line: &str) -> bool {
-    kernel_line(line).is_none_or(|kernel| kernel.text.len() != line.len())
+/// A priority, whether a version follows it, and the rest.
+fn priority(text: &str) -> Option<(Option<u32>, bool, &str)> {
+    let (digits, rest) = text.strip_prefix('<')?.split_once('>')?;
+    let priority = Some(number(digits)?);
+    let (version, after) = rest.split_once(' ')?;
+    let is_rfc_5424 = number::<u8>(version).is_some();
+    Some((priority, is_rfc_5424, if is_rfc_5424 { after } else { rest }))
+}
+
+#[derive(Debug)]
+enum Bracket<'a> {
+    /// Microseconds since boot; unknown where only a difference is shown.
+    Time(Option<u64>),
+    Clock(Option<u64>),
+    Caller(&'a str),
+}
+
+/// A part in brackets, and the rest.
+fn bracket(text: &str) -> Option<(Bracket<'_>, &str)> {
+    const LONGEST: usize = 64;
+    let (inside, rest) = text.strip_prefix('[')?.split_once(']')?;
+    let inside = Some(inside.trim()).filter(|inside| inside.len() <= LONGEST)?;
+    let rest = rest.strip_prefix(':').unwrap_or(rest);
+    let rest = rest.strip_prefix(' ').unwrap_or(rest);
+    let (first, difference) = inside.split_once('<').unwrap_or((inside, ""));
+    let seconds = |text: &str| {
+        let (seconds, fraction) = text.trim().trim_start_matches('+').split_once('.')?;
+        let micros: u64 = number(fraction).filter(|_| fraction.len() == 6)?;
+        number::<u64>(seconds)
+            .filter(|_| seconds.len() <= 12)
+            .map(|seconds| seconds * 1_000_000 + micros)
+    };
+    let is_caller = inside.strip_prefix(['T', 'C']).and_then(number::<u32>).is_some();
+    let found = match seconds(first) {
+        Some(_) if first.starts_with('+') => Bracket::Time(None),
+        Some(time) => Bracket::Time(Some(time)),
+        None if is_caller => Bracket::Caller(inside),
+        None if first.is_empty() && seconds(difference.trim_end_matches('>')).is_some() => Bracket::Time(None),
+        None => Bracket::Clock(clock(first)?),
+    };
+    Some((found, rest))
+}
+
+/// The time of day in a text, as far as it has seconds. Returns `None` for a text without a time.
+fn clock(text: &str) -> Option<Option<u64>> {
+    let found = CLOCK.as_ref()?.captures(text)?;
+    let part = |index| found.get(index).and_then(|part| number::<u64>(part.as_str()));
+    let (hours, minutes) = (part(1)?, part(2)?);
+    let micros = found
+        .get(4)
+        .and_then(|fraction| number(&format!("{:0<6.6}", fraction.as_str())));
+    let of_day = |seconds| (hours * 3600 + minutes * 60 + seconds) * 1_000_000 + micros.unwrap_or(0);
+    Some(part(3).map(of_day))
+}
+
+/// A date of one or several words with a time in it, and the rest.
+fn date(text: &str) -> Option<(Option<u64>, &str)> {
+    const NAMES: [&str; 19] = [
+        "Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun", "Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep",
+        "Oct", "Nov", "Dec",
+    ];
+    const MOST_WORDS: usize = 6;
+    let (mut rest, mut found) = (text, None);
+    for _ in 0..MOST_WORDS {
+        let Some((word, after)) = split_word(rest) else {
+            break;
+        };
+        let is_number = word.starts_with(|first: char| first.is_ascii_digit() || first == '+')
+            && word
+                .bytes()
+                .all(|byte| byte.is_ascii_digit() || b":.,+-/TZ".contains(&byte))
+            && word.parse::<Ipv4Addr>().is_err();
+        let is_zone = found.is_some() && word.len() <= 5 && word.bytes().all(|byte| byte.is_ascii_uppercase());
+        if !is_number && !is_zone && !NAMES.contains(&word) {
+            break;
+        }
+        found = found.or_else(|| clock(word)).or_else(|| since_1970(word));
+        rest = after;
+    }
+    found.map(|clock| (clock, rest))
+}
+
+/// Seconds since 1970 with a fraction.
+fn since_1970(word: &str) -> Option<Option<u64>> {
+    const DAY: u64 = 24 * 60 * 60;
+    let (seconds, fraction) = word.split_once('.').filter(|(seconds, _)| seconds.len() >= 9)?;
+    let micros: u64 = number(&format!("{fraction:0<6.6}"))?;
+    number::<u64>(seconds).map(|seconds| Some(seconds % DAY * 1_000_000 + micros))
+}
+
+/// The first of one or two words without a colon before a part with a time, and that part with the rest.
+fn words_before_time(text: &str) -> Option<(&str, &str)> {
+    let (first, after) = split_word(text)?;
+    let (second, after_second) = split_word(after).unwrap_or(("", ""));
+    let begins_with_time = |rest: &str| bracket(rest).is_some() || date(rest).is_some();
+    let is_free = |word: &str| !word.ends_with(':');
+    let rest = [(first, after), (second, after_second)];
+    let mut rests = rest.into_iter().take_while(|(word, _)| is_free(word));
+    rests
+        .find(|(_, rest)| begins_with_time(rest))
+        .map(|(_, rest)| (first, rest))
+}
+
+/// The first word and the text after the blanks that follow it.
+fn split_word(text: &str) -> Option<(&str, &str)> {
+    let (word, rest) = text.split_once(' ')?;
+    (!word.is_empty()).then(|| (word, rest.trim_start_matches(' ')))
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    const TEXT: &str = "Out of memory: Killed process 1 (x: y [z]) total-vm:1kB";
-
-    #[test]
-    fn every_usual_way_to_print_a_kernel_log_gives_the_same_text() {
-        let headers = [
-            "",
-            "[  123.456789] ",
-            "[  123.456789][ T1234] ",
-            "[  123.456789] [    C1] ",
-            "<3>[  123.456789] ",
-            "kern  :err   : [  123.456789] ",
-            "kern  :err   : [Fri Nov 21 02:53:00 2025] ",
-            "[Fri Nov 21 02:53:00 2025] ",
-            "[Nov21 02:53] ",
-            "Nov 21 02:53:00 node-1 kernel: ",
-            "Nov 21 02:53:00 node-1 kernel: [  123.456789] ",
-            "2025-11-21T02:53:00+0000 node-1 kernel: ",
-            "Fri 2025-11-21 02:53:00 UTC node-1 kernel: ",
-            "kernel: ",
-        ];
-        for header in headers {
-            let line = kernel_line(&format!("{header}{TEXT}")).unwrap();
-            assert_eq!(line.text, TEXT, "{header:?}");
-            let known = header.contains("123.456789").then_some(123_456_789);
-            assert_eq!(line.timestamp_us, known, "{header:?}");
-            assert_eq!(has_header(&format!("{header}{TEXT}")), !header.is_empty(), "{header:?}");
-        }
-        assert_eq!(
-            kernel_line("[    1.500000][ T77] x").unwrap().caller.as_deref(),
-            Some("T77")
-        );
-    }
-
-    #[test]
-    fn other_writers_are_passed_over_or_keep_their_header() {
-        assert_eq!(kernel_line(&format!("<12>[  1.500000] {TEXT}")), None);
-        assert_eq!(kernel_line(&format!("user  :notice: [  1.500000] {TEXT}")), None);
-        assert_eq!(kernel_line(&format!("local0:err   : [  1.500000] {TEXT}")), None);
-        for other in [
-            format!("Nov 21 02:53:00 node-1 app[7]: {TEXT}"),
-            format!("Nov 21 02:53:00 node-1 app[7]: kernel: {TEXT}"),
-            format!("Nov 21 02:53:00 node-1 app[7]: the kernel: {TEXT}"),
-            format!("Nov 21 02:53:00 node-1 kernel[7]: {TEXT}"),
-            format!("Nov 21 02:53:00 node-1 my-kernel: {TEXT}"),
-            format!("my kernel: {TEXT}"),
-        ] {
-            assert_ne!(kernel_line(&other).unwrap().text, TEXT, "{other}");
-        }
-    }
-
-    #[test]
-    fn rows_of_tables_are_not_headers() {
-        for row in [
-            "[   9270]     0  9270    15609 hog",
-            "[  pid  ]   uid  tgid",
-            "[",
-            "[1.x] y",
-        ] {
-            assert_eq!(kernel_line(row).unwrap().text, row);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_text_is_read_without_panic(line in "[\\[<]?(\\PC|kernel|\\[1\\]|: ){0,60}") {
-            let text = kernel_line(&line).map(|line| line.text);
-            prop_assert!(text.is_none_or(|text| line.ends_with(&text)));
-        }
-    }
-}
+mod tests;

@@ -1,34 +1,114 @@
 //! `vscalectl oom parse`: the kills in a kernel log, without a node and without an agent.
 
+use anyhow::{Context, anyhow};
 use clap::Args;
 use serde::Serialize;
 
 use crate::cgroup::{ContainerId, PodUid};
-use crate::cli::output::Output;
+use crate::cli::output::{Format, Output, clean, yaml};
 use crate::cli::{Failure, io, table};
 use crate::model::CgroupPath;
-use crate::oom::{Kill, Level, ReportedMemory, parse_log};
+use crate::oom::{Kill, Level, ReportedMemory, read_log};
+
+/// The rows of a table that share the widths of its columns.
+const BLOCK: usize = 1024;
 
 /// Lists the kills in a kernel log, each process once, with the level of the node whose limit was hit.
 ///
 /// Ignores records that processes wrote into /dev/kmsg. The output of dmesg does not always
 /// say who wrote a line (dmesg -x and dmesg -r do), so it can hold forgeries.
+/// Ends with 1 if a line speaks of a kill and is not understood.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Arguments {
-    /// Records of /dev/kmsg, or what dmesg or journalctl -k printed; - is standard input
+    /// Records of /dev/kmsg, or what dmesg, journalctl, syslog, talosctl or a console printed; - is standard input
     #[arg(value_name = "FILE")]
     file: String,
     #[command(flatten)]
     output: Output,
 }
 
-/// Prints the kills. A log without kills is no error.
+/// Prints the kills while it reads. A log without kills is no error.
 ///
-/// Errors: the file cannot be read.
+/// Errors: the file cannot be read, or a line that speaks of a kill is not understood.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let kills = parse_log(&io::read_bytes(&arguments.file)?);
-    let kills: Vec<ShownKill> = kills.iter().map(ShownKill::from).collect();
-    arguments.output.print_list("kills", &kills, || render(&kills))
+    let mut printer = Printer {
+        format: arguments.output.format,
+        kills: Vec::new(),
+        printed: false,
+    };
+    let unreadable = |error| anyhow!("cannot read {}: {error}", arguments.file);
+    let log = io::open(&arguments.file).map_err(|error| Failure::usage(unreadable(error)))?;
+    let read = read_log(log, |kill| printer.add(kill).map_err(Stopped::Printing));
+    let not_understood = read.map_err(|stopped| match stopped {
+        Stopped::Reading(error) => Failure::usage(unreadable(error)),
+        Stopped::Printing(failure) => failure,
+    })?;
+    printer.print(true)?;
+    match not_understood.first {
+        None => Ok(()),
+        Some((number, text)) => {
+            let (lines, text) = (not_understood.lines, clean(&text));
+            Err(anyhow!(
+                "lines that speak of a kill and are not understood: {lines}; the first is line {number}: {text}"
+            )
+            .into())
+        }
+    }
+}
+
+#[derive(derive_more::From)]
+enum Stopped {
+    Reading(std::io::Error),
+    #[from(skip)]
+    Printing(Failure),
+}
+
+/// Prints a list without an end that is known.
+struct Printer {
+    format: Format,
+    /// The kills that are not printed yet.
+    kills: Vec<Kill>,
+    printed: bool,
+}
+
+impl Printer {
+    fn add(&mut self, kill: Kill) -> Result<(), Failure> {
+        self.kills.push(kill);
+        if self.kills.len() < BLOCK {
+            return Ok(());
+        }
+        self.print(false)
+    }
+
+    fn print(&mut self, is_last: bool) -> Result<(), Failure> {
+        let kills = std::mem::take(&mut self.kills);
+        let shown: Vec<ShownKill> = kills.iter().map(ShownKill::from).collect();
+        let is_first = !std::mem::replace(&mut self.printed, true);
+        let text = match self.format {
+            Format::Table if is_first || !shown.is_empty() => render(&shown),
+            Format::Table => String::new(),
+            Format::Yaml if shown.is_empty() => (if is_first { "kills: []\n" } else { "" }).to_owned(),
+            Format::Yaml => (if is_first { "kills:\n" } else { "" }).to_owned() + &yaml(&shown)?,
+            Format::Json => {
+                let list = serde_json::to_string_pretty(&shown).context("cannot print the result")?;
+                let items = list.trim_matches(['[', ']', '\n']).replace('\n', "\n  ");
+                let (has_items, begin) = (!shown.is_empty(), if is_first { "{\n  \"kills\": [" } else { "" });
+                let separator = if has_items && !is_first { "," } else { "" };
+                let items = if has_items {
+                    format!("{separator}\n  {items}")
+                } else {
+                    String::new()
+                };
+                let end = match (is_last, is_first && !has_items) {
+                    (true, true) => "]\n}\n",
+                    (true, false) => "\n  ]\n}\n",
+                    (false, _) => "",
+                };
+                format!("{begin}{items}{end}")
+            }
+        };
+        io::print(&text)
+    }
 }
 
 /// The printed form, which is a promise to users and therefore a type of its own.
@@ -44,8 +124,9 @@ struct ShownKill<'a> {
     pod_uid: Option<PodUid>,
     #[serde(skip_serializing_if = "Option::is_none")]
     container_id: Option<ContainerId>,
+    /// Absent where the log has no amounts.
     #[serde(flatten)]
-    memory: ReportedMemory,
+    memory: Option<ReportedMemory>,
     #[serde(skip_serializing_if = "Option::is_none")]
     oom_score_adj: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,7 +148,7 @@ impl<'a> From<&'a Kill> for ShownKill<'a> {
             level: kill.limit.level(),
             pod_uid: pod.map(|pod| pod.uid),
             container_id,
-            memory: kill.memory,
+            memory: Some(kill.memory).filter(|memory| *memory != ReportedMemory::default()),
             oom_score_adj: kill.oom_score_adj,
             uid: kill.uid,
             seq: kill.seq,
@@ -87,7 +168,7 @@ fn render(kills: &[ShownKill<'_>]) -> String {
             kill.pid.to_string(),
             kill.comm.to_owned(),
             kill.level.to_string(),
-            kill.memory.rss().to_string(),
+            or_dash(kill.memory.map(|memory| memory.rss().to_string())),
             or_dash(kill.pod_uid.as_ref().map(ToString::to_string)),
             or_dash(kill.container_id.as_ref().map(short)),
             or_dash(kill.task_cgroup.map(str::to_owned)),
@@ -100,6 +181,7 @@ fn render(kills: &[ShownKill<'_>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::oom::parse_log;
 
     const UNEXPLAINED: &str = "Memory cgroup out of memory: Killed process 7 (a\u{1b}[2J) total-vm:4kB, anon-rss:3kB, file-rss:2kB, shmem-rss:1kB";
 

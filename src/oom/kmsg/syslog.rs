@@ -109,7 +109,8 @@ impl Syslog {
         let (text, lost) = self.unread.after(&log);
         self.attempts.extend(lost.then_some(Attempt::Lost));
         for bytes in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            let Some(line) = text::kernel_line(&String::from_utf8_lossy(bytes)) else {
+            let bytes = String::from_utf8_lossy(bytes);
+            let Some(text::TextLine { line, .. }) = text::kernel_line(&bytes) else {
                 continue;
             };
             let timestamp_us = line.timestamp_us.context(NO_TIMES)?;

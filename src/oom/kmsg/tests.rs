@@ -317,7 +317,9 @@ async fn a_wall_clock_that_was_set_back_changes_neither_order_nor_age() {
     let mut tracker = Tracker::new(None);
     tracker.at_end(Duration::ZERO);
     let line = |pid, millisecond| {
-        let line = crate::oom::text::kernel_line(killed(pid, millisecond).trim_end()).unwrap();
+        let line = crate::oom::text::kernel_line(killed(pid, millisecond).trim_end())
+            .unwrap()
+            .line;
         Line {
             seq: Some(number(millisecond)),
             ..line

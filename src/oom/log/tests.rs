@@ -3,6 +3,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::oom::Limit;
 
+mod forms;
+
 const KILLED: &str = "Out of memory: Killed process 7 (x) total-vm:4kB, anon-rss:3kB";
 
 #[test]
@@ -23,6 +25,21 @@ fn time_and_number_are_those_of_the_kill() {
     assert_eq!(of(format!("3,8,9,-;{KILLED}\r\n")), Some((Some(8), Some(9))));
     assert_eq!(of(format!("[    1.500000] {KILLED}")), Some((None, Some(1_500_000))));
     assert_eq!(of(format!("[Fri Nov 21 02:53:00 2025] {KILLED}")), Some((None, None)));
+}
+
+#[test]
+fn without_a_time_since_boot_the_time_of_day_separates_reports() {
+    let report = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/a,task=x,pid=7,uid=0";
+    let log = |first, second| format!("Nov 20 {first} n kernel: {report}\nNov 20 {second} n kernel: {KILLED}\n");
+    let cgroups = |log: String| -> Vec<bool> {
+        parse_log(log.as_bytes())
+            .iter()
+            .map(|kill| kill.task_cgroup.is_some())
+            .collect()
+    };
+    assert_eq!(cgroups(log("02:53:00", "02:53:02")), [true]);
+    assert_eq!(cgroups(log("23:59:59", "00:00:02")), [true]);
+    assert_eq!(cgroups(log("02:53:00", "02:53:30")), [true, false]);
 }
 
 #[test]

@@ -1,7 +1,9 @@
+mod hostile;
 mod lines;
+mod old;
 mod summary;
 
-use super::{Event, Parser};
+use super::{Event, Parsed, Parser};
 use crate::model::CgroupPath;
 use crate::oom::report::ReportedMemory;
 use crate::oom::{Kill, Level, Limit, Line, Part};
@@ -22,7 +24,7 @@ fn events_from(parser: &mut Parser, start_us: u64, lines: &[&str]) -> Vec<Event>
     lines
         .iter()
         .zip(times)
-        .filter_map(|timed| parser.push(&line(timed)))
+        .filter_map(|timed| parser.push(&line(timed)).event())
         .collect()
 }
 

@@ -1,6 +1,6 @@
 //! Single lines.
 
-use super::super::{group, invoker, outcome, skipped};
+use super::super::message::{group, invoker, outcome, skipped};
 use super::*;
 
 const TAIL: &str = "total-vm:4kB, anon-rss:3kB, file-rss:2kB, shmem-rss:1kB, UID:1000 pgtables:80kB oom_score_adj:-997";
@@ -15,7 +15,7 @@ fn killed(text: &str) -> Option<Kill> {
         text: text.to_owned(),
     };
     match Parser::default().push(&line) {
-        Some(Event::Kill(killed)) => Some(*killed),
+        Parsed::Event(Event::Kill(killed)) => Some(*killed),
         _ => None,
     }
 }
@@ -90,9 +90,8 @@ fn a_message_begins_where_its_line_begins() {
         format!("x: Out of memory: Killed process 7 (x) {TAIL}"),
         format!(" Killed process 7 (x) {TAIL}"),
         format!("Killed process [7]: segfault at 0 (x) {TAIL}"),
-        "Killed process 7 (x)".to_owned(),
         "Killed process 99999999999 (x) total-vm:1kB".to_owned(),
-        "Killed process 7 (x) total-vm:12".to_owned(),
+        "Killed process 7 (x".to_owned(),
     ] {
         assert_eq!(killed(&text), None, "{text}");
     }
@@ -128,5 +127,32 @@ fn the_lines_around_a_kill_are_told_apart() {
             (None, None, None, None),
             "{other}"
         );
+    }
+}
+
+#[test]
+fn vendors_print_the_user_elsewhere_and_a_cut_line_still_names_its_process() {
+    let known = |text: &str| killed(text).map(|kill| (kill.pid, kill.comm, kill.uid, kill.memory.total_vm_bytes >> 10));
+    for (text, uid, total_vm) in [
+        (
+            "Killed process 7 (a), UID 1000, total-vm:4kB, anon-rss:3kB",
+            Some(1000),
+            4,
+        ),
+        (
+            "Killed process 7, UID 1000, (a) total-vm:4kB, anon-rss:3kB",
+            Some(1000),
+            4,
+        ),
+        (
+            "Killed process 7 (a) total-vm:4kB, anon-rss:3kB, UID:1000 pgt",
+            Some(1000),
+            4,
+        ),
+        ("Killed process 7 (a) total-vm:4kB, anon-r", None, 4),
+        ("Killed process 7 (a) total-vm:4", None, 0),
+        ("Killed process 7 (a)", None, 0),
+    ] {
+        assert_eq!(known(text), Some((7, "a".to_owned(), uid, total_vm)), "{text}");
     }
 }

@@ -1,6 +1,6 @@
 //! Summaries of kills with hostile names.
 
-use super::super::summary;
+use super::super::message::summary;
 use super::*;
 
 const PREFIX: &str = "oom-kill:constraint=";

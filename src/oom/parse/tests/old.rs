@@ -1,0 +1,69 @@
+//! Reports of kernels before Linux 5.1, which name no pid.
+
+use super::super::message::task_and_limit;
+use super::*;
+
+const POD: &str = "/kubepods/burstable/pod6c4b2d1e-7a55-4d6b-9c3e-2f0b8a9d1c77";
+const INVOKED: &str = "x invoked oom-killer: gfp_mask=0xd0, order=0, oom_score_adj=984";
+const CHOSEN: &str = "Memory cgroup out of memory: Kill process 6 (x) score 1250 or sacrifice child";
+
+fn task_in(task: &str, limit: &str) -> String {
+    format!("Task in {task} killed as a result of limit of {limit}")
+}
+
+fn old_killed(pid: u32) -> String {
+    format!("Killed process {pid} (x) total-vm:4kB, anon-rss:3kB, file-rss:2kB, shmem-rss:1kB")
+}
+
+fn explained(kill: &Kill) -> (u32, Level, Option<&str>) {
+    (kill.pid, kill.limit.level(), cgroup_of(kill))
+}
+
+#[test]
+fn the_report_before_explains_the_killed_child_of_the_chosen_process() {
+    let found = kills_in(&[INVOKED, &task_in(GROUP, POD), &usage(8), CHOSEN, &old_killed(7)]);
+    assert_eq!(
+        found.iter().map(explained).collect::<Vec<_>>(),
+        [(7, Level::Pod, Some(GROUP))]
+    );
+    assert_eq!(found[0].usage.map(|usage| usage.limit), Some(8 << 20));
+}
+
+#[test]
+fn without_a_report_of_its_own_a_kill_belongs_to_the_latest_unless_reports_may_be_held_back() {
+    let report = task_in(GROUP, POD);
+    let second = [&report, CHOSEN, &old_killed(7), CHOSEN, &old_killed(8)].map(|line| line.to_owned());
+    let lines: Vec<&str> = second.iter().map(String::as_str).collect();
+    assert_eq!(kills_in(&lines)[1].limit.level(), Level::Pod);
+    let mut lines = Vec::new();
+    for pid in 10..20 {
+        lines.extend([report.clone(), CHOSEN.to_owned(), old_killed(pid)]);
+    }
+    lines.extend([CHOSEN.to_owned(), old_killed(20)]);
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let found = kills_in(&lines);
+    assert_eq!(explained(&found[9]), (19, Level::Pod, Some(GROUP)));
+    assert_eq!(explained(&found[10]), (20, Level::Unspecified, None));
+}
+
+#[test]
+fn a_new_report_ends_the_old_one_and_a_full_node_is_no_limit_of_a_cgroup() {
+    let report = task_in(GROUP, POD);
+    let found = kills_in(&[&report, CHOSEN, &old_killed(7), INVOKED, &old_killed(8)]);
+    assert_eq!(explained(&found[1]), (8, Level::Unspecified, None));
+    let node = "Out of memory: Kill process 6 (x) score 9 or sacrifice child";
+    let found = kills_in(&[&report, CHOSEN, &old_killed(7), node, &old_killed(8)]);
+    assert_eq!(explained(&found[1]), (8, Level::Node, None));
+}
+
+#[test]
+fn names_with_the_kernels_words_leave_the_cgroups_alone_or_the_limit_unknown() {
+    let evil = format!("{GROUP}/x killed as a result of limit of /kubepods/podb/y");
+    let report = format!("{evil} killed as a result of limit of {POD}");
+    let (limit, task) = task_and_limit(&report).unwrap();
+    assert_eq!((limit.level(), task.unwrap().as_str()), (Level::Pod, &*evil));
+    // Both readings have the task below the limit, and the limits are of two levels.
+    let inner = format!("{GROUP}/y killed as a result of limit of {POD}");
+    let report = format!("{inner}/w killed as a result of limit of {GROUP}/y killed as a result of limit of {POD}");
+    assert_eq!(task_and_limit(&report).unwrap().0, Limit::Unknown);
+}

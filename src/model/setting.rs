@@ -100,7 +100,9 @@ impl Setting {
             |unbounded| bound(text, unbounded).map(|bytes| bytes.map_or(MemoryLimit::Max, MemoryLimit::of_bytes));
         let parsed = match file {
             ControlFile::CpuMax => text.split_once(' ').and_then(|(micros, period)| {
-                let (quota, period_us) = (quota(micros, "max")?, period.parse().ok()?);
+                // A kernel may add fields.
+                let period_us = period.split(' ').next()?.parse().ok()?;
+                let quota = quota(micros, "max")?;
                 Some(Self::CpuMax(CpuMax { quota, period_us }))
             }),
             ControlFile::CpuMaxBurst => number().map(Self::CpuMaxBurst),

@@ -59,3 +59,11 @@ proptest! {
         prop_assert_eq!(Setting::parse(ControlFile::CpuMax, &max.to_write()).unwrap(), max);
     }
 }
+
+#[test]
+fn a_further_field_of_a_quota_is_passed_over() {
+    let read = |text| Setting::parse(ControlFile::CpuMax, text).map(|setting| setting.to_string());
+    assert_eq!(read("20000 100000 5000\n").unwrap(), "20000 100000");
+    assert_eq!(read("max 100000 0").unwrap(), "max 100000");
+    assert!(read("20000 x 5000").is_err() && read("20000").is_err());
+}

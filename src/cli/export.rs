@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::output::{clean, yaml};
 use super::{Failure, agent::Agent, amount, io};
 use crate::control::proto::{Pod, Workload};
-use crate::model::objects::VerticalPodAutoscaler;
+use crate::model::objects::{OwnerKind, VerticalPodAutoscaler};
 use crate::model::{Requirements, Resource};
 
 /// Prints manifests that give workloads what was decided for their pods on this node
@@ -67,14 +67,21 @@ struct Exported {
 /// Namespace, kind and name of a workload.
 type Name = (String, String, String);
 
-/// The API version of a kind with a pod template.
-fn api_version(kind: &str) -> Option<&'static str> {
-    match kind {
-        "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" => Some("apps/v1"),
-        "CronJob" => Some("batch/v1"),
-        "ReplicationController" => Some("v1"),
-        _ => None,
-    }
+/// The API version of a workload with a pod template. That of a kind of somebody else's is in the VPA's reference to it.
+fn api_version(kind: &str, name: &str, exported: &Exported) -> Option<String> {
+    let known = match kind {
+        "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" => "apps/v1",
+        "CronJob" => "batch/v1",
+        "ReplicationController" => "v1",
+        "Pod" | "Job" => return None,
+        _ => {
+            let spec: Value = serde_json::from_str(exported.vpa_spec.as_deref()?).ok()?;
+            let target = |field: &str| spec["targetRef"][field].as_str();
+            let is_target = target("kind") == Some(kind) && target("name") == Some(name);
+            return target("apiVersion").filter(|_| is_target).map(str::to_owned);
+        }
+    };
+    Some(known.to_owned())
 }
 
 /// The workloads with these names; without names the workloads that vscaled manages.
@@ -121,14 +128,18 @@ fn manifests(workloads: &BTreeMap<Name, Exported>, format: Format) -> Result<(St
     for (name, exported) in workloads {
         let (namespace, kind, workload) = name;
         let title = clean(&format!("{namespace}/{kind}/{workload}"));
-        let Some(version) = api_version(kind) else {
+        let Some(version) = &api_version(kind, workload, exported) else {
             warnings.push(format!(
-                "{title} is left out: only Deployment, ReplicaSet, StatefulSet, DaemonSet, CronJob and ReplicationController have a \
-                 template that can be changed"
+                "{title} is left out: it has no template that can be changed, or no VPA names its API version"
             ));
             continue;
         };
         let comment = format!("# {title}: pods on this node: {}\n", exported.pods);
+        if OwnerKind::named(kind).is_none() && format != Format::Vpa {
+            warnings.push(format!(
+                "{title} is a custom resource: a merge replaces its whole list of containers, so copy the values by hand"
+            ));
+        }
         match format {
             Format::Patch => text += &format!("---\n{comment}{}", yaml(&patch(name, version, exported))?),
             Format::Vpa => text += &format!("---\n{comment}{}", yaml(&vpa(name, version, exported)?)?),
@@ -395,6 +406,16 @@ spec:
 
     #[test]
     fn what_has_no_template_is_left_out_and_named() {
+        let mut rollout = pod("Rollout", "api", "InSync", "1Gi");
+        rollout.vpa_spec = Some(
+            json!({"targetRef": {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "api"}}).to_string(),
+        );
+        let (text, warnings) = export(&[rollout], &[], Format::Patch);
+        assert!(
+            text.contains("apiVersion: argoproj.io/v1alpha1\nkind: Rollout"),
+            "{text}"
+        );
+        assert!(warnings[0].contains("custom resource"), "{warnings:?}");
         let pods = [
             pod("Rollout", "web", "InSync", "1Gi"),
             pod("Pod", "bare", "InSync", "1Gi"),

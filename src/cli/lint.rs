@@ -7,23 +7,32 @@ use serde::Serialize;
 use super::output::{Output, Tone, clean, coloured};
 use super::{Failure, io, table};
 use crate::lint::{Finding, LintRule, LintSeverity, findings};
+use crate::model::objects::add_start_script_variables;
 use crate::sources::{PodTemplate, parse_pod_templates};
 
 /// Lists memory settings inside containers that a resize cannot reach, such as -Xmx and GOMEMLIMIT.
 ///
-/// Reads command, args and env of all containers of pods and of workloads with a pod template. Ends with 1 if
+/// Reads command, args and env of all containers of pods and of workloads of any kind with a pod template. Ends with 1 if
 /// there are any, for pipelines.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
     /// Manifests in YAML or JSON; - is standard input
     #[arg(short, long, value_name = "FILE")]
     file: String,
+    /// A table of variables that start scripts read, in addition to the known ones: on each line a variable's name, then flags or
+    /// an option such as -Xmx, and the unit of a number without one
+    #[arg(long, value_name = "FILE")]
+    variables: Option<String>,
     #[command(flatten)]
     output: Output,
 }
 
 /// Errors: with findings, and when the file cannot be read.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    if let Some(file) = &arguments.variables {
+        let added = add_start_script_variables(io::read_text(file)?);
+        added.map_err(|error| Failure::usage(anyhow!("{file}: {error}")))?;
+    }
     let text = io::read_text(&arguments.file)?;
     let found = parse_pod_templates(&arguments.file, &text).map_err(Failure::usage)?;
     found.warnings.iter().for_each(|warning| io::warn(warning));

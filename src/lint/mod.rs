@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::model::objects::{Container, MemoryOption, MemorySetting};
 use crate::model::{Bytes, Resource};
-use value::{Amount, LEAST_HEAP, amount, with_wrong_unit};
+use value::{Amount, LEAST_HEAP, amount, part_of, share};
 
 /// Memory beside the heap for code, stacks and buffers: a tenth of the heap,
 const MARGIN_DIVISOR: u64 = 10;
@@ -25,7 +25,7 @@ pub enum LintRule {
     FixedHeap,
     /// The setting keeps the heap from shrinking below its value.
     FixedInitialHeap,
-    /// The fixed heap is as large as the limit or larger.
+    /// The heap is as large as the limit or larger, however its size is written.
     HeapFillsLimit,
     /// The runtime computes the size from the limit once, when the process starts.
     ReadAtStart,
@@ -71,17 +71,18 @@ pub struct Finding {
 pub fn findings(container: &Container) -> Vec<Finding> {
     let limit = container.resources.limits.memory.filter(|limit| limit.get() > 0);
     let settings = counting(container);
+    let restarts = container.restarts_for(Resource::Memory);
     let found = settings.filter_map(|setting| {
-        let amount = with_wrong_unit(setting, limit).unwrap_or_else(|| amount(setting));
+        let amount = amount_in(container, setting, limit);
         let fills = |heap: Bytes| limit.is_some_and(|limit| heap >= limit);
         let rule = match amount {
             Amount::Unset => return None,
-            // A restart reads the setting again.
-            Amount::ShareAtStart | Amount::KnownAtStart if container.restarts_for(Resource::Memory) => return None,
-            Amount::ShareAtStart | Amount::KnownAtStart => LintRule::ReadAtStart,
             Amount::Unreadable => LintRule::UnreadableValue,
-            Amount::Fixed(heap) if heap < LEAST_HEAP => LintRule::HeapTooSmall,
-            Amount::Fixed(heap) if fills(heap) => LintRule::HeapFillsLimit,
+            Amount::Fixed(heap) | Amount::AtStart(Some(heap)) if heap < LEAST_HEAP => LintRule::HeapTooSmall,
+            Amount::Fixed(heap) | Amount::AtStart(Some(heap)) if fills(heap) => LintRule::HeapFillsLimit,
+            // A restart reads the setting again.
+            Amount::AtStart(_) if restarts => return None,
+            Amount::AtStart(_) => LintRule::ReadAtStart,
             Amount::Fixed(_) if is_initial(setting.option) => LintRule::FixedInitialHeap,
             Amount::Fixed(_) => LintRule::FixedHeap,
         };
@@ -98,25 +99,65 @@ pub fn findings(container: &Container) -> Vec<Finding> {
 
 /// The memory limit below which the kernel kills a full heap of fixed size: the largest such heap and a margin.
 pub fn limit_floor(container: &Container) -> Option<Bytes> {
-    let fixed = counting(container).filter_map(|setting| match amount(setting) {
+    let fixed = counting(container).filter_map(|setting| match amount(setting, None) {
         Amount::Fixed(heap) => Some(with_margin(heap)),
-        Amount::ShareAtStart | Amount::KnownAtStart | Amount::Unreadable | Amount::Unset => None,
+        Amount::AtStart(_) | Amount::Unreadable | Amount::Unset => None,
     });
     fixed.max()
 }
 
-/// The settings that take effect: in HotSpot and .NET, a size in bytes disables a share of the limit.
+/// The heap of HotSpot that the maximum of small containers is compared with (`Arguments::set_heap_size`, `MaxHeapSize` on
+/// 64 bits: 96 MiB and a third of the machine word's overhead).
+const JAVA_DEFAULT_HEAP: Bytes = Bytes::new((96 << 20) * 13 / 10);
+
+/// The amount of a setting in its container. HotSpot takes the maximum of a small container from `MinRAMPercentage` (50 by default)
+/// instead of `MaxRAMPercentage`, and makes no initial heap larger than the maximum.
+fn amount_in(container: &Container, setting: &MemorySetting, limit: Option<Bytes>) -> Amount {
+    use MemoryOption as Option;
+    let shares = container.memory_settings.iter().filter(|setting| {
+        matches!(
+            setting.option,
+            Option::JavaMinRamPercentage | Option::JavaMinRamFraction
+        )
+    });
+    let least = shares
+        .filter_map(|setting| share(setting.option, &setting.value))
+        .last();
+    let is_small = limit.map(|limit| part_of(limit, least.unwrap_or(500_000)) < JAVA_DEFAULT_HEAP);
+    match (setting.option, amount(setting, limit)) {
+        (Option::JavaMinRamPercentage | Option::JavaMinRamFraction, Amount::AtStart(_)) if is_small == Some(false) => {
+            Amount::Unset
+        }
+        (Option::JavaMaxRamPercentage | Option::JavaMaxRamFraction, Amount::AtStart(_)) if is_small == Some(true) => {
+            Amount::AtStart(None)
+        }
+        (Option::JavaInitialRamPercentage | Option::JavaInitialRamFraction, Amount::AtStart(_)) => {
+            Amount::AtStart(None)
+        }
+        (_, amount) => amount,
+    }
+}
+
+/// The settings that take effect: in HotSpot, Go and .NET, a size in bytes disables a share of the limit.
 fn counting(container: &Container) -> impl Iterator<Item = &MemorySetting> {
+    use MemoryOption as Option;
     let settings = &container.memory_settings;
     let has = |options: &[MemoryOption]| {
         let mut sizes = settings.iter().filter(|setting| options.contains(&setting.option));
-        sizes.any(|setting| amount(setting) != Amount::Unset)
+        sizes.any(|setting| amount(setting, None) != Amount::Unset)
     };
-    let java = has(&[MemoryOption::JavaMaxHeap, MemoryOption::JavaMaxHeapSize]);
-    let dotnet = has(&[MemoryOption::DotnetHeapLimit]);
+    let java = has(&[Option::JavaMaxHeap, Option::JavaMaxHeapSize]);
+    let initial = has(&[Option::JavaInitialHeap, Option::JavaInitialHeapSize]);
+    let dotnet = has(&[Option::DotnetHeapLimit]);
+    let go = settings.iter().any(|setting| setting.option == Option::GoMemoryLimit);
     settings.iter().filter(move |setting| match setting.option {
-        MemoryOption::JavaMaxRamPercentage | MemoryOption::JavaMaxRamFraction => !java,
-        MemoryOption::DotnetHeapLimitPercent => !dotnet,
+        Option::JavaMaxRamPercentage
+        | Option::JavaMaxRamFraction
+        | Option::JavaMinRamPercentage
+        | Option::JavaMinRamFraction => !java,
+        Option::JavaInitialRamPercentage | Option::JavaInitialRamFraction => !initial,
+        Option::DotnetHeapLimitPercent => !dotnet,
+        Option::GoShare => !go,
         _ => true,
     })
 }
@@ -143,8 +184,12 @@ const fn heap_of(option: MemoryOption) -> (&'static str, &'static str) {
         | Option::JavaInitialHeap
         | Option::JavaInitialHeapSize
         | Option::JavaMaxRamPercentage
-        | Option::JavaMaxRamFraction => ("the Java heap", "use -XX:MaxRAMPercentage, which a restart reads again"),
-        Option::GoMemoryLimit => (
+        | Option::JavaMaxRamFraction
+        | Option::JavaMinRamPercentage
+        | Option::JavaMinRamFraction
+        | Option::JavaInitialRamPercentage
+        | Option::JavaInitialRamFraction => ("the Java heap", "use -XX:MaxRAMPercentage, which a restart reads again"),
+        Option::GoMemoryLimit | Option::GoShare => (
             "the memory of the Go runtime",
             "let the program call debug.SetMemoryLimit when its limit changes",
         ),
@@ -163,9 +208,16 @@ const fn heap_of(option: MemoryOption) -> (&'static str, &'static str) {
 const fn after_unreadable(option: MemoryOption) -> &'static str {
     use MemoryOption as Option;
     match option {
-        Option::JavaMaxRamPercentage | Option::JavaMaxRamFraction | Option::NodeOldSpacePercentage => {
+        Option::JavaMaxRamPercentage
+        | Option::JavaMinRamPercentage
+        | Option::JavaInitialRamPercentage
+        | Option::NodeOldSpacePercentage => {
             "the process does not start with it; write a percentage above 0 and up to 100"
         }
+        Option::JavaMaxRamFraction | Option::JavaMinRamFraction | Option::JavaInitialRamFraction => {
+            "the process does not start with it; write a whole number of 1 or more, which divides the limit"
+        }
+        Option::GoShare => "automemlimit passes it over; write a number above 0 and up to 1, or off",
         Option::JavaMaxHeap | Option::JavaMaxHeapSize | Option::JavaInitialHeap | Option::JavaInitialHeapSize => {
             "the JVM does not start with it; write a whole number of bytes, or one with k, m, g or t"
         }
@@ -190,16 +242,22 @@ impl fmt::Display for Finding {
         let (name, (heap, follow)) = (option.name(), heap_of(*option));
         write!(f, "{name} {value:?} in {source} ")?;
         match (self.rule, self.amount) {
-            (LintRule::HeapFillsLimit, Amount::Fixed(size)) => {
+            (LintRule::HeapFillsLimit, Amount::Fixed(size) | Amount::AtStart(Some(size))) => {
                 let limit = self.limit.unwrap_or(size);
                 write!(
                     f,
                     "lets {heap} have {size}, and the memory limit is {limit}: the kernel kills the container before the heap is \
-                     full. Set {name} lower, or the limit to {} or more",
-                    with_margin(size)
-                )
+                     full. "
+                )?;
+                match self.amount {
+                    Amount::Fixed(_) => write!(f, "Set {name} lower, or the limit to {} or more", with_margin(size)),
+                    _ => write!(
+                        f,
+                        "Leave a part of the limit to the rest of the process: give {name} at most nine tenths"
+                    ),
+                }
             }
-            (LintRule::HeapTooSmall, Amount::Fixed(_)) => write!(
+            (LintRule::HeapTooSmall, Amount::Fixed(_) | Amount::AtStart(_)) => write!(
                 f,
                 "gives {heap} less than {LEAST_HEAP}, too little for any process: give the number its unit, or the reference another \
                  divisor"
@@ -217,11 +275,11 @@ impl fmt::Display for Finding {
                 with_margin(size)
             ),
             (_, Amount::Unreadable) => write!(f, "cannot be read: {}", after_unreadable(*option)),
-            (_, Amount::KnownAtStart | Amount::ShareAtStart | Amount::Unset) => {
-                let from = if self.amount == Amount::KnownAtStart {
-                    "a value that is filled in"
-                } else {
+            (_, Amount::AtStart(_) | Amount::Unset) => {
+                let from = if share(*option, value).is_some() {
                     "a share of the limit that is computed"
+                } else {
+                    "a value that is filled in"
                 };
                 write!(
                     f,
@@ -234,176 +292,4 @@ impl fmt::Display for Finding {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use serde_json::{Value, json};
-
-    use super::*;
-
-    fn container(mut declared: Value) -> Container {
-        declared["name"] = json!("app");
-        serde_json::from_value(declared).unwrap()
-    }
-
-    fn rules(declared: Value) -> Vec<(LintRule, String)> {
-        let found = findings(&container(declared)).into_iter();
-        found.map(|finding| (finding.rule, finding.setting.value)).collect()
-    }
-
-    fn with_limit(words: &Value, limit: &str) -> Value {
-        json!({"args": words, "resources": {"limits": {"memory": limit}}})
-    }
-
-    #[test]
-    fn a_heap_that_fills_its_limit_is_an_error() {
-        let of = |heap: &str, limit: &str| rules(with_limit(&json!([format!("-Xmx{heap}")]), limit))[0].0;
-        assert_eq!(of("512m", "1Gi"), LintRule::FixedHeap);
-        assert_eq!(of("512m", "512Mi"), LintRule::HeapFillsLimit);
-        assert_eq!(of("512m", "500Mi"), LintRule::HeapFillsLimit);
-        assert_eq!(LintRule::HeapFillsLimit.severity(), LintSeverity::Error);
-    }
-
-    #[test]
-    fn a_size_switches_a_share_off() {
-        let found = rules(json!({"args": ["-XX:MaxRAMPercentage=75", "-Xmx1g"]}));
-        assert_eq!(found, [(LintRule::FixedHeap, "1g".to_owned())]);
-        let found = rules(json!({"args": ["-XX:MaxRAMPercentage=75"]}));
-        assert_eq!(found, [(LintRule::ReadAtStart, "75".to_owned())]);
-    }
-
-    #[test]
-    fn what_a_restart_reads_again_is_no_finding_where_a_resize_restarts() {
-        let restarts = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
-        let of = |words: Value| rules(json!({"args": words, "resizePolicy": restarts}));
-        assert_eq!(of(json!(["-XX:MaxRAMPercentage=75"])), []);
-        assert_eq!(of(json!(["-Xmx1g"])), [(LintRule::FixedHeap, "1g".to_owned())]);
-    }
-
-    #[test]
-    fn a_number_in_the_wrong_unit_is_an_error() {
-        let of = |setting: &str, divisor: Value, limit: Value| {
-            let from = json!({"resourceFieldRef": {"resource": "limits.memory", "divisor": divisor}});
-            let mut env = vec![json!({"name": "M", "valueFrom": from})];
-            let (name, value) = setting.split_once('=').unwrap();
-            let mut args = Vec::new();
-            if name.starts_with('-') {
-                args.push(json!(setting));
-            } else {
-                env.push(json!({"name": name, "value": value}));
-            }
-            let found = rules(json!({"args": args, "env": env, "resources": {"limits": {"memory": limit}}}));
-            found.into_iter().map(|(rule, _)| rule).collect::<Vec<_>>()
-        };
-        let (fine, limit) = (LintRule::ReadAtStart, json!("512Mi"));
-        for (setting, divisor, expected) in [
-            ("GOMEMLIMIT=$(M)", Value::Null, fine),
-            ("GOMEMLIMIT=$(M)", json!("1"), fine),
-            ("GOMEMLIMIT=$(M)", json!(0), fine),
-            ("GOMEMLIMIT=$(M)", json!("1Mi"), LintRule::HeapTooSmall),
-            ("GOMEMLIMIT=$(M)", json!("1Ki"), LintRule::HeapTooSmall),
-            ("GOMEMLIMIT=$(M)MiB", json!("1Mi"), fine),
-            ("GOMEMLIMIT=$(M)MiB", json!("1"), LintRule::HeapFillsLimit),
-            ("GOMEMLIMIT=$(M)Mi", json!("1Mi"), LintRule::UnreadableValue),
-            ("-XX:MaxHeapSize=$(M)", json!("1"), fine),
-            ("-XX:MaxHeapSize=$(M)m", json!("1Mi"), fine),
-            ("-XX:MaxHeapSize=$(M)", json!("1Mi"), LintRule::HeapTooSmall),
-            ("--max-old-space-size=$(M)", json!("1Mi"), fine),
-            ("--max-old-space-size=$(M)", json!("1"), LintRule::HeapFillsLimit),
-            ("DOTNET_GCHeapHardLimit=$(M)", json!("1"), LintRule::HeapFillsLimit),
-            ("-XX:MaxRAMPercentage=$(M)", json!("1Mi"), LintRule::UnreadableValue),
-            ("GOMEMLIMIT=512", Value::Null, LintRule::HeapTooSmall),
-            ("-XX:MaxHeapSize=512", Value::Null, LintRule::HeapTooSmall),
-        ] {
-            assert_eq!(
-                of(setting, divisor.clone(), limit.clone()),
-                [expected],
-                "{setting} {divisor}"
-            );
-        }
-        // Without a limit it is what the node has, which is known well enough for that.
-        assert_eq!(
-            of("GOMEMLIMIT=$(M)", json!("1Mi"), Value::Null),
-            [LintRule::HeapTooSmall]
-        );
-        assert_eq!(of("-XX:MaxHeapSize=$(M)m", json!("1Mi"), Value::Null), [fine]);
-    }
-
-    #[test]
-    fn the_floor_is_the_largest_fixed_heap_and_a_margin() {
-        let floor = |words: Value| limit_floor(&container(json!({ "args": words }))).map(Bytes::get);
-        assert_eq!(floor(json!(["-Xms100m", "-Xmx200m"])), Some(264 << 20));
-        assert_eq!(floor(json!(["-Xmx10g"])), Some(11 << 30));
-        assert_eq!(floor(json!(["-Xmx1g"])), Some(1127 << 20));
-        assert_eq!(floor(json!(["-XX:MaxRAMPercentage=75"])), None);
-        assert_eq!(floor(json!(["-Xmxabc", "-Xmx12q"])), None);
-    }
-
-    #[test]
-    fn messages_name_the_setting_the_reason_and_what_to_do() {
-        let env = |name: &str, from: Value| {
-            let mut variable = from;
-            variable["name"] = json!(name);
-            json!({ "env": [variable] })
-        };
-        for (declared, message) in [
-            (
-                with_limit(&json!(["-Xmx512m"]), "1Gi"),
-                "-Xmx \"512m\" in args fixes the Java heap at 512Mi when the process starts: a higher memory limit does not \
-                 enlarge it, and vscaled does not lower the limit below 576Mi. Change -Xmx with the limit and restart, or use \
-                 -XX:MaxRAMPercentage, which a restart reads again",
-            ),
-            (
-                with_limit(&json!(["-Xmx2g"]), "1Gi"),
-                "-Xmx \"2g\" in args lets the Java heap have 2Gi, and the memory limit is 1Gi: the kernel kills the container \
-                 before the heap is full. Set -Xmx lower, or the limit to 2253Mi or more",
-            ),
-            (
-                with_limit(&json!(["-Xms512m"]), "1Gi"),
-                "-Xms \"512m\" in args keeps the Java heap at 512Mi or more: a shrink of the memory limit frees nothing below \
-                 that, and vscaled does not lower the limit below 576Mi. Set -Xms lower to let the heap shrink",
-            ),
-            (
-                json!({"args": ["--max-old-space-size=4g"]}),
-                "--max-old-space-size \"4g\" in args cannot be read: node does not start with it; write a whole number of MiB",
-            ),
-            (
-                env(
-                    "GOMEMLIMIT",
-                    json!({"valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}}),
-                ),
-                "GOMEMLIMIT \"{limits.memory}\" in env GOMEMLIMIT gives the memory of the Go runtime a value that is filled in \
-                 once, when the container starts: after a resize in place it stays as it was. Set resizePolicy RestartContainer \
-                 for memory, or restart the container after a resize",
-            ),
-            (
-                env("GOMEMLIMIT", json!({"value": "512"})),
-                "GOMEMLIMIT \"512\" in env GOMEMLIMIT gives the memory of the Go runtime less than 1Mi, too little for any process: \
-                 give the number its unit, or the reference another divisor",
-            ),
-            (
-                env("DOTNET_GCHeapHardLimit", json!({"value": "0x20000000"})),
-                "DOTNET_GCHeapHardLimit \"0x20000000\" in env DOTNET_GCHeapHardLimit fixes the .NET heap (a hexadecimal value) at 512Mi when the \
-                 process starts: a higher memory limit does not enlarge it, and vscaled does not lower the limit below 576Mi. \
-                 Change DOTNET_GCHeapHardLimit with the limit and restart, or use DOTNET_GCHeapHardLimitPercent and call \
-                 GC.RefreshMemoryLimit() when the limit changes",
-            ),
-        ] {
-            assert_eq!(findings(&container(declared))[0].to_string(), message);
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_value_is_judged(value in r#"(off|[0-9a-fA-FxX]{0,20}|[kmgtKMGT]i?B?|\PC{0,4}){0,3}"#) {
-            let env: Vec<Value> = ["GOMEMLIMIT", "DOTNET_GCHeapHardLimit", "DOTNET_GCHeapHardLimitPercent"]
-                .iter().map(|name| json!({"name": name, "value": value})).collect();
-            let args = ["-Xmx", "-Xms", "-XX:MaxRAMPercentage=", "-XX:MaxRAMFraction=", "--max-old-space-size="]
-                .map(|flag| format!("{flag}{value}"));
-            let container = container(json!({"args": args, "env": env}));
-            for finding in findings(&container) {
-                prop_assert!(finding.to_string().contains(finding.setting.option.name()));
-            }
-            prop_assert!(limit_floor(&container).is_none_or(|floor| floor.get() > LEAST_MARGIN));
-        }
-    }
-}
+mod tests;

@@ -7,10 +7,9 @@ use crate::model::objects::{MemoryOption, MemorySetting};
 pub(super) enum Amount {
     /// A number of bytes for any limit.
     Fixed(Bytes),
-    /// A share of the limit that the process finds when it starts.
-    ShareAtStart,
-    /// A value that is known only when the container starts.
-    KnownAtStart,
+    /// What the process finds when it starts: a share of the limit, or a value that is filled in. The size is that under the
+    /// limit of now, if it is known.
+    AtStart(Option<Bytes>),
     /// The runtime does not accept the value.
     Unreadable,
     Unset,
@@ -18,25 +17,49 @@ pub(super) enum Amount {
 
 /// The smallest heap in which any runtime can start.
 pub(super) const LEAST_HEAP: Bytes = Bytes::new(1 << 20);
+/// One, in the unit of [`millionths`].
+const ONE: u64 = 1_000_000;
 
-pub(super) fn amount(setting: &MemorySetting) -> Amount {
-    amount_of(setting.option, &setting.value)
+/// What the setting gives the runtime in a container with this limit.
+pub(super) fn amount(setting: &MemorySetting, limit: Option<Bytes>) -> Amount {
+    match &setting.filled_in {
+        Some(filled_in) => match amount_of(setting.option, filled_in, limit) {
+            // Without a limit of its own the container gets the node's memory, of which only the order is known.
+            Amount::Fixed(heap) => Amount::AtStart(Some(heap)),
+            amount => amount,
+        },
+        None => amount_of(setting.option, &setting.value, limit),
+    }
 }
 
-/// The amount that the kubelet fills in at the start, if its size shows a wrong unit.
-pub(super) fn with_wrong_unit(setting: &MemorySetting, limit: Option<Bytes>) -> Option<Amount> {
-    let amount = amount_of(setting.option, setting.filled_in.as_deref()?);
-    let is_wrong = match amount {
-        Amount::Fixed(heap) => heap < LEAST_HEAP || limit.is_some_and(|limit| heap > limit),
-        amount => amount == Amount::Unreadable,
+/// The share of the limit that the setting gives the runtime, in millionths; `None` if it is no share.
+pub(super) fn share(option: MemoryOption, text: &str) -> Option<u64> {
+    use MemoryOption as Setting;
+    let share = match option {
+        Setting::JavaMaxRamPercentage
+        | Setting::JavaMinRamPercentage
+        | Setting::JavaInitialRamPercentage
+        | Setting::NodeOldSpacePercentage => millionths(text)? / 100,
+        Setting::JavaMaxRamFraction | Setting::JavaMinRamFraction | Setting::JavaInitialRamFraction => {
+            ONE.checked_div(digits(text, 10)?)?
+        }
+        Setting::DotnetHeapLimitPercent => hexadecimal(text)?.checked_mul(ONE / 100)?,
+        Setting::GoShare => millionths(text)?,
+        _ => return None,
     };
-    is_wrong.then_some(amount)
+    (1..=ONE).contains(&share).then_some(share)
 }
 
-fn amount_of(option: MemoryOption, text: &str) -> Amount {
+/// This share of an amount.
+pub(super) fn part_of(amount: Bytes, millionths: u64) -> Bytes {
+    let part = u128::from(amount.get()) * u128::from(millionths) / u128::from(ONE);
+    Bytes::new(u64::try_from(part).unwrap_or(u64::MAX))
+}
+
+fn amount_of(option: MemoryOption, text: &str, limit: Option<Bytes>) -> Amount {
     use MemoryOption as Option;
     if text.contains(['{', '$', '`']) {
-        return Amount::KnownAtStart;
+        return Amount::AtStart(None);
     }
     match option {
         Option::JavaMaxHeap | Option::JavaMaxHeapSize | Option::JavaInitialHeap | Option::JavaInitialHeapSize => {
@@ -47,13 +70,10 @@ fn amount_of(option: MemoryOption, text: &str) -> Amount {
         Option::NodeOldSpace => fixed(digits(text, 10).and_then(|mebibytes| mebibytes.checked_mul(1 << 20))),
         Option::DotnetHeapLimit if text.is_empty() => Amount::Unset,
         Option::DotnetHeapLimit => fixed(hexadecimal(text)),
-        Option::JavaMaxRamPercentage | Option::NodeOldSpacePercentage if is_percentage(text) => Amount::ShareAtStart,
-        Option::JavaMaxRamFraction if digits(text, 10) > Some(0) => Amount::ShareAtStart,
-        Option::DotnetHeapLimitPercent if matches!(hexadecimal(text), Some(1..=100)) => Amount::ShareAtStart,
-        Option::JavaMaxRamPercentage
-        | Option::NodeOldSpacePercentage
-        | Option::JavaMaxRamFraction
-        | Option::DotnetHeapLimitPercent => Amount::Unreadable,
+        Option::GoShare if matches!(text, "" | "off") => Amount::Unset,
+        _ => share(option, text).map_or(Amount::Unreadable, |share| {
+            Amount::AtStart(limit.map(|limit| part_of(limit, share)))
+        }),
     }
 }
 
@@ -101,25 +121,23 @@ fn with_unit(text: &str, units: &[(&str, u32)], number: impl Fn(&str) -> Option<
     number(text)?.checked_mul(1 << shift)
 }
 
-fn is_percentage(text: &str) -> bool {
-    let plain = text
-        .chars()
-        .all(|character| character.is_ascii_digit() || character == '.');
-    plain && text.parse().is_ok_and(|percent: f64| percent > 0.0 && percent <= 100.0)
+/// A decimal number in millionths.
+fn millionths(text: &str) -> Option<u64> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    if !fraction.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let fraction = digits(&format!("{fraction:0<6.6}"), 10)?;
+    let whole = if whole.is_empty() { 0 } else { digits(whole, 10)? };
+    whole.checked_mul(ONE)?.checked_add(fraction)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::objects::SettingSource;
 
     fn of(option: MemoryOption, value: &str) -> Amount {
-        amount(&MemorySetting {
-            option,
-            source: SettingSource::Args,
-            value: value.to_owned(),
-            filled_in: None,
-        })
+        amount_of(option, value, None)
     }
 
     const fn bytes(bytes: u64) -> Amount {
@@ -145,7 +163,7 @@ mod tests {
             (Option::JavaMaxHeap, "", Amount::Unreadable),
             (Option::JavaMaxHeap, "99999999999t", Amount::Unreadable),
             (Option::JavaMaxHeap, "9999999t", Amount::Unreadable),
-            (Option::JavaMaxHeap, "{limits.memory}m", Amount::KnownAtStart),
+            (Option::JavaMaxHeap, "{limits.memory}m", Amount::AtStart(None)),
             (Option::GoMemoryLimit, "400MiB", bytes(400 << 20)),
             (Option::GoMemoryLimit, "419430400", bytes(400 << 20)),
             (Option::GoMemoryLimit, "419430400B", bytes(400 << 20)),
@@ -158,12 +176,37 @@ mod tests {
             (Option::DotnetHeapLimit, "C800000", bytes(200 << 20)),
             (Option::DotnetHeapLimit, "0xc800000", bytes(200 << 20)),
             (Option::DotnetHeapLimit, "200m", Amount::Unreadable),
-            (Option::DotnetHeapLimitPercent, "4B", Amount::ShareAtStart),
+            (Option::DotnetHeapLimitPercent, "4B", Amount::AtStart(None)),
             (Option::DotnetHeapLimitPercent, "75", Amount::Unreadable),
-            (Option::JavaMaxRamPercentage, "75.0", Amount::ShareAtStart),
+            (Option::JavaMaxRamPercentage, "75.0", Amount::AtStart(None)),
             (Option::JavaMaxRamPercentage, "175", Amount::Unreadable),
             (Option::JavaMaxRamPercentage, "NaN", Amount::Unreadable),
-            (Option::JavaMaxRamFraction, "2", Amount::ShareAtStart),
+            (Option::JavaMaxRamFraction, "2", Amount::AtStart(None)),
+        ] {
+            assert_eq!(of(option, value), expected, "{option:?} {value:?}");
+        }
+    }
+
+    #[test]
+    fn shares_are_exact_bytes_of_the_limit() {
+        use MemoryOption as Option;
+        let of = |option, value| amount_of(option, value, Some(Bytes::new(1 << 30)));
+        let share = |bytes| Amount::AtStart(Some(Bytes::new(bytes)));
+        for (option, value, expected) in [
+            (Option::JavaMaxRamPercentage, "100", share(1 << 30)),
+            (Option::JavaMaxRamPercentage, "75.5", share((1 << 30) * 755 / 1000)),
+            (Option::JavaMaxRamPercentage, "100.1", Amount::Unreadable),
+            (Option::JavaMaxRamPercentage, "", Amount::Unreadable),
+            (Option::JavaMaxRamPercentage, "1e2", Amount::Unreadable),
+            (Option::JavaMaxRamFraction, "1", share(1 << 30)),
+            (Option::JavaMinRamFraction, "4", share(1 << 28)),
+            (Option::JavaMaxRamFraction, "0", Amount::Unreadable),
+            (Option::NodeOldSpacePercentage, "50", share(1 << 29)),
+            (Option::DotnetHeapLimitPercent, "64", share(1 << 30)),
+            (Option::GoShare, "0.5", share(1 << 29)),
+            (Option::GoShare, "1.0", share(1 << 30)),
+            (Option::GoShare, "90", Amount::Unreadable),
+            (Option::GoShare, "off", Amount::Unset),
         ] {
             assert_eq!(of(option, value), expected, "{option:?} {value:?}");
         }

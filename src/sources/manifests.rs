@@ -206,7 +206,7 @@ impl ManifestDocument<'_> {
     }
 
     /// The warning about an unused object.
-    pub(super) fn ignored(&self, object: &Value) -> String {
+    fn ignored(&self, object: &Value) -> String {
         self.unusable(&format!(": {} ignored", describe(object))).to_string()
     }
 

@@ -1,4 +1,4 @@
-//! Kubernetes manifests → the pod templates of workloads, and pods. Reads the same texts as `manifests`.
+//! Kubernetes manifests → the pod templates of workloads of any kind, and pods. Reads the same texts as `manifests`.
 
 use serde_json::{Value, json};
 
@@ -19,7 +19,7 @@ pub struct PodTemplate {
 #[derive(Debug, Default)]
 pub struct PodTemplates {
     pub templates: Vec<PodTemplate>,
-    /// One sentence for each object of an unknown kind with a template.
+    /// One sentence for each object of an unknown kind whose template is not that of a pod.
     pub warnings: Vec<String>,
 }
 
@@ -34,27 +34,35 @@ pub fn parse_pod_templates(origin: &str, text: &str) -> Result<PodTemplates, Man
 
 impl PodTemplates {
     fn add(&mut self, document: &ManifestDocument<'_>, kind: &str, mut object: Value) -> Result<(), ManifestError> {
-        let place = match (kind, OwnerKind::named(kind)) {
-            ("Pod", _) => "/spec",
-            ("PodTemplate", _) => "/template/spec",
-            (_, Some(OwnerKind::CronJob)) => "/spec/jobTemplate/spec/template/spec",
-            (_, Some(_)) => "/spec/template/spec",
-            (_, None) => {
-                if object.pointer("/spec/template/spec/containers").is_some() {
-                    self.warnings.push(document.ignored(&object));
-                }
-                return Ok(());
-            }
+        let has_containers = |place: &&str| object.pointer(&format!("{place}/containers")).is_some();
+        let place = match kind {
+            "Pod" => Some("/spec"),
+            "PodTemplate" => Some("/template/spec"),
+            _ => ["/spec/template/spec", "/spec/jobTemplate/spec/template/spec"]
+                .into_iter()
+                .find(has_containers),
+        };
+        let Some(place) = place else {
+            return Ok(());
         };
         let prefix = name_what_is_to_be_named(&mut object);
         let spec = object.pointer_mut(place).map_or_else(|| json!({}), Value::take);
         let pod = json!({"kind": kind, "metadata": object["metadata"].take(), "spec": spec});
         let check = |pod: &Pod| if kind == "Pod" { check_pod(pod) } else { Ok(()) };
-        let Pod { metadata, spec, .. } = document.typed(pod, check).map_err(|error| {
+        let decoded = document.typed(pod, check).map_err(|error| {
             let place = format!("): {}", place[1..].replace('/', "."));
             let message = error.message.replacen("): spec", &place, 1);
             ManifestError { message, ..error }
-        })?;
+        });
+        let Pod { metadata, spec, .. } = match decoded {
+            Ok(pod) => pod,
+            // A kind of somebody else's may mean another thing by the same names.
+            Err(error) if !matches!(kind, "Pod" | "PodTemplate") && OwnerKind::named(kind).is_none() => {
+                self.warnings.push(format!("{error}; ignored"));
+                return Ok(());
+            }
+            Err(error) => return Err(error),
+        };
         self.templates.push(PodTemplate {
             namespace: metadata.namespace,
             workload: format!("{kind}/{}", prefix.unwrap_or(metadata.name)),

@@ -184,15 +184,66 @@ fn what_cannot_be_read_ends_with_two_and_names_the_field() {
     }
 }
 
-#[test]
-fn a_template_of_an_unknown_kind_is_named() {
-    let rollout = "{kind: Rollout, metadata: {name: web}, spec: {template: {spec: {containers: []}}}}";
-    let output = lint(rollout, &[]);
-    assert_eq!(output.status.code(), Some(0));
-    assert_eq!(
-        text(&output.stderr),
-        "vscalectl: warning: -: document 1: Rollout web ignored\n"
+/// Container and rule of each finding in a file of `tests/data/lint`.
+fn rules_in(file: &str, arguments: &[&str]) -> Vec<[String; 2]> {
+    let path = format!("{}/tests/data/lint/{file}", env!("CARGO_MANIFEST_DIR"));
+    let output = lint(
+        &std::fs::read_to_string(path).unwrap(),
+        &[&["-o", "json"], arguments].concat(),
     );
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = answer["findings"].as_array().unwrap().iter();
+    found
+        .map(|one| ["container", "rule"].map(|key| one[key].as_str().unwrap().to_owned()))
+        .collect()
+}
+
+#[test]
+fn the_template_of_any_kind_is_that_of_pods() {
+    assert_eq!(
+        rules_in("templates-of-custom-kinds.yaml", &[]),
+        ["rollout", "cloneset", "knative", "cronjob"].map(|container| [container, "HeapFillsLimit"])
+    );
+}
+
+#[test]
+fn what_an_unknown_kind_means_otherwise_is_named() {
+    let other = "{kind: Form, metadata: {name: web}, spec: {template: {spec: {containers: {a: 1}}}}}";
+    let output = lint(other, &[]);
+    assert_eq!(output.status.code(), Some(0));
+    let said = text(&output.stderr);
+    assert!(
+        said.starts_with("vscalectl: warning: -: document 1 (Form web): spec.template.spec.containers"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_heap_that_fills_its_limit_is_an_error_by_value_and_by_reference() {
+    let expected = [
+        ["by-reference", "HeapFillsLimit"],
+        ["by-value", "HeapFillsLimit"],
+        ["chart-then-user", "FixedHeap"],
+    ];
+    assert_eq!(rules_in("gomemlimit-is-the-limit.yaml", &[]), expected);
+}
+
+#[test]
+fn a_users_table_adds_variables_that_start_scripts_read() {
+    let pod = "{kind: Pod, metadata: {name: web}, spec: {containers: [{name: app, env: [{name: OUR_HEAP_MB, value: '512'}]}]}}";
+    assert_eq!(lint(pod, &[]).status.code(), Some(0));
+    let directory = tempfile::tempdir().unwrap();
+    let table = directory.path().join("variables");
+    std::fs::write(&table, "# ours\nOUR_HEAP_MB -Xmx m\n").unwrap();
+    let output = lint(pod, &["--variables", table.to_str().unwrap(), "-o", "json"]);
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["findings"][0]["rule"], "FixedHeap");
+    assert_eq!(answer["findings"][0]["value"], "512m");
+    std::fs::write(&table, "OUR_HEAP_MB -Xmy\n").unwrap();
+    let output = lint(pod, &["--variables", table.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("line 1: \"OUR_HEAP_MB -Xmy\" is no entry"));
 }
 
 #[test]

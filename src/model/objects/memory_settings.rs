@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::command_line::{MOST_WORK, expand, split};
 use super::pod::DeclaredContainer;
+use super::start_scripts::{self, Reads};
 use crate::model::{Bytes, Requirements};
 
 /// Longer values are cut. No runtime reads one.
@@ -33,7 +34,13 @@ pub enum MemoryOption {
     JavaInitialHeapSize,
     JavaMaxRamPercentage,
     JavaMaxRamFraction,
+    JavaMinRamPercentage,
+    JavaMinRamFraction,
+    JavaInitialRamPercentage,
+    JavaInitialRamFraction,
     GoMemoryLimit,
+    /// The share of the limit that the library automemlimit sets as the limit of the Go runtime.
+    GoShare,
     NodeOldSpace,
     NodeOldSpacePercentage,
     DotnetHeapLimit,
@@ -41,20 +48,25 @@ pub enum MemoryOption {
 }
 
 /// The beginnings of flags that hold their value.
-const FLAGS: [(&str, MemoryOption); 8] = [
+const FLAGS: [(&str, MemoryOption); 12] = [
     ("-Xmx", MemoryOption::JavaMaxHeap),
     ("-Xms", MemoryOption::JavaInitialHeap),
     ("-XX:MaxHeapSize=", MemoryOption::JavaMaxHeapSize),
     ("-XX:InitialHeapSize=", MemoryOption::JavaInitialHeapSize),
     ("-XX:MaxRAMPercentage=", MemoryOption::JavaMaxRamPercentage),
     ("-XX:MaxRAMFraction=", MemoryOption::JavaMaxRamFraction),
+    ("-XX:MinRAMPercentage=", MemoryOption::JavaMinRamPercentage),
+    ("-XX:MinRAMFraction=", MemoryOption::JavaMinRamFraction),
+    ("-XX:InitialRAMPercentage=", MemoryOption::JavaInitialRamPercentage),
+    ("-XX:InitialRAMFraction=", MemoryOption::JavaInitialRamFraction),
     ("--max-old-space-size=", MemoryOption::NodeOldSpace),
     ("--max-old-space-size-percentage=", MemoryOption::NodeOldSpacePercentage),
 ];
 
 /// Variables that are an option themselves. .NET reads both prefixes.
-const VARIABLES: [(&str, MemoryOption); 5] = [
+const VARIABLES: [(&str, MemoryOption); 6] = [
     ("GOMEMLIMIT", MemoryOption::GoMemoryLimit),
+    ("AUTOMEMLIMIT", MemoryOption::GoShare),
     ("DOTNET_GCHeapHardLimit", MemoryOption::DotnetHeapLimit),
     ("COMPlus_GCHeapHardLimit", MemoryOption::DotnetHeapLimit),
     ("DOTNET_GCHeapHardLimitPercent", MemoryOption::DotnetHeapLimitPercent),
@@ -62,6 +74,14 @@ const VARIABLES: [(&str, MemoryOption); 5] = [
 ];
 
 impl MemoryOption {
+    /// The option of this name.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        let mut names = FLAGS.iter().chain(&VARIABLES);
+        names
+            .find(|(option, _)| option.trim_end_matches('=') == name)
+            .map(|(_, option)| *option)
+    }
+
     /// The option as people write it.
     pub fn name(self) -> &'static str {
         let mut names = FLAGS.iter().chain(&VARIABLES);
@@ -75,6 +95,8 @@ impl MemoryOption {
             Self::JavaMaxHeapSize => Self::JavaMaxHeap,
             Self::JavaInitialHeapSize => Self::JavaInitialHeap,
             Self::JavaMaxRamFraction => Self::JavaMaxRamPercentage,
+            Self::JavaMinRamFraction => Self::JavaMinRamPercentage,
+            Self::JavaInitialRamFraction => Self::JavaInitialRamPercentage,
             other => other,
         }
     }
@@ -225,7 +247,8 @@ impl SettingsReader<'_> {
     fn read_variables(&mut self, last: &[(usize, &Variable)]) {
         for &(index, variable) in last {
             // A flag in a variable begins with a dash, which only a reference can hide.
-            let is_setting = VARIABLES.iter().any(|(name, _)| *name == variable.name);
+            let is_setting = VARIABLES.iter().any(|(name, _)| *name == variable.name)
+                || start_scripts::of_variable(&variable.name).is_some();
             if is_setting || variable.value.contains(['-', '$']) {
                 let value = self.variables.value_at(index);
                 let source = SettingSource::Env(variable.name.chars().take(LONGEST_VALUE).collect());
@@ -236,15 +259,30 @@ impl SettingsReader<'_> {
 
     /// Reads a variable that is an option itself, or whose value has flags: start scripts read variables of any name.
     fn read_variable(&mut self, name: &str, value: &str, source: &SettingSource) {
-        match VARIABLES.iter().find(|(variable, _)| *variable == name) {
-            Some((_, option)) => self.add(*option, value, source),
-            None if value.trim_start().starts_with(['-', '$', '"', '\'', '@']) => {
+        let known = VARIABLES.iter().find(|(variable, _)| *variable == name);
+        match (known, start_scripts::of_variable(name)) {
+            (Some((_, option)), _) => self.add(*option, value, source),
+            (None, Some(Reads::Size(option, unit))) if !value.trim_start().starts_with('-') => {
+                let unit = if value.ends_with(|last: char| last.is_ascii_digit() || last == '}') {
+                    unit
+                } else {
+                    ""
+                };
+                // Scripts take neither for a size.
+                if !matches!(value, "" | "0") {
+                    self.add(option, &format!("{value}{unit}"), source);
+                }
+            }
+            (None, reads)
+                if matches!(reads, Some(Reads::Flags))
+                    || value.trim_start().starts_with(['-', '$', '"', '\'', '@']) =>
+            {
                 // To Node a single quote is a character like any other.
                 let escaped = (name == "NODE_OPTIONS").then(|| value.replace('\'', "\\'"));
                 let value = escaped.as_deref().unwrap_or(value);
                 self.read_script(value, &Variables(&[], None, self.variables.2), source, 0);
             }
-            None => {}
+            (None, _) => {}
         }
     }
 

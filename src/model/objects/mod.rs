@@ -11,6 +11,7 @@ mod meta;
 mod pod;
 mod quota;
 mod shared;
+mod start_scripts;
 mod vpa;
 mod workload;
 
@@ -20,5 +21,6 @@ pub use meta::*;
 pub use pod::*;
 pub use quota::*;
 pub use shared::Shared;
+pub use start_scripts::add_start_script_variables;
 pub use vpa::*;
 pub use workload::*;

@@ -1,0 +1,222 @@
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+fn container(mut declared: Value) -> Container {
+    declared["name"] = json!("app");
+    serde_json::from_value(declared).unwrap()
+}
+
+fn rules(declared: Value) -> Vec<(LintRule, String)> {
+    let found = findings(&container(declared)).into_iter();
+    found.map(|finding| (finding.rule, finding.setting.value)).collect()
+}
+
+fn with_limit(words: &Value, limit: &str) -> Value {
+    json!({"args": words, "resources": {"limits": {"memory": limit}}})
+}
+
+#[test]
+fn a_heap_that_fills_its_limit_is_an_error() {
+    let of = |heap: &str, limit: &str| rules(with_limit(&json!([format!("-Xmx{heap}")]), limit))[0].0;
+    assert_eq!(of("512m", "1Gi"), LintRule::FixedHeap);
+    assert_eq!(of("512m", "512Mi"), LintRule::HeapFillsLimit);
+    assert_eq!(of("512m", "500Mi"), LintRule::HeapFillsLimit);
+    assert_eq!(LintRule::HeapFillsLimit.severity(), LintSeverity::Error);
+}
+
+#[test]
+fn a_size_switches_a_share_off() {
+    let found = rules(json!({"args": ["-XX:MaxRAMPercentage=75", "-Xmx1g"]}));
+    assert_eq!(found, [(LintRule::FixedHeap, "1g".to_owned())]);
+    let found = rules(json!({"args": ["-XX:MaxRAMPercentage=75"]}));
+    assert_eq!(found, [(LintRule::ReadAtStart, "75".to_owned())]);
+}
+
+#[test]
+fn what_a_restart_reads_again_is_no_finding_where_a_resize_restarts() {
+    let restarts = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
+    let of = |words: Value| rules(json!({"args": words, "resizePolicy": restarts}));
+    assert_eq!(of(json!(["-XX:MaxRAMPercentage=75"])), []);
+    assert_eq!(of(json!(["-Xmx1g"])), [(LintRule::FixedHeap, "1g".to_owned())]);
+}
+
+#[test]
+fn a_number_in_the_wrong_unit_is_an_error() {
+    let of = |setting: &str, divisor: Value, limit: Value| {
+        let from = json!({"resourceFieldRef": {"resource": "limits.memory", "divisor": divisor}});
+        let mut env = vec![json!({"name": "M", "valueFrom": from})];
+        let (name, value) = setting.split_once('=').unwrap();
+        let mut args = Vec::new();
+        if name.starts_with('-') {
+            args.push(json!(setting));
+        } else {
+            env.push(json!({"name": name, "value": value}));
+        }
+        let found = rules(json!({"args": args, "env": env, "resources": {"limits": {"memory": limit}}}));
+        found.into_iter().map(|(rule, _)| rule).collect::<Vec<_>>()
+    };
+    let (fine, fills, limit) = (LintRule::ReadAtStart, LintRule::HeapFillsLimit, json!("512Mi"));
+    for (setting, divisor, expected) in [
+        ("GOMEMLIMIT=$(M)", Value::Null, fills),
+        ("GOMEMLIMIT=$(M)", json!("1"), fills),
+        ("GOMEMLIMIT=$(M)", json!(0), fills),
+        ("GOMEMLIMIT=$(M)", json!("1Mi"), LintRule::HeapTooSmall),
+        ("GOMEMLIMIT=$(M)", json!("1Ki"), LintRule::HeapTooSmall),
+        ("GOMEMLIMIT=$(M)MiB", json!("1Mi"), fills),
+        ("GOMEMLIMIT=$(M)MiB", json!("1"), LintRule::HeapFillsLimit),
+        ("GOMEMLIMIT=$(M)Mi", json!("1Mi"), LintRule::UnreadableValue),
+        ("-XX:MaxHeapSize=$(M)", json!("1"), fills),
+        ("-XX:MaxHeapSize=$(M)m", json!("1Mi"), fills),
+        ("-XX:MaxHeapSize=$(M)", json!("1Mi"), LintRule::HeapTooSmall),
+        ("--max-old-space-size=$(M)", json!("1Mi"), fills),
+        ("--max-old-space-size=$(M)", json!("1"), LintRule::HeapFillsLimit),
+        ("DOTNET_GCHeapHardLimit=$(M)", json!("1"), LintRule::HeapFillsLimit),
+        ("-XX:MaxRAMPercentage=$(M)", json!("1Mi"), LintRule::UnreadableValue),
+        ("GOMEMLIMIT=512", Value::Null, LintRule::HeapTooSmall),
+        ("-XX:MaxHeapSize=512", Value::Null, LintRule::HeapTooSmall),
+    ] {
+        assert_eq!(
+            of(setting, divisor.clone(), limit.clone()),
+            [expected],
+            "{setting} {divisor}"
+        );
+    }
+    // Without a limit it is what the node has, which is known well enough for that.
+    assert_eq!(
+        of("GOMEMLIMIT=$(M)", json!("1Mi"), Value::Null),
+        [LintRule::HeapTooSmall]
+    );
+    assert_eq!(of("-XX:MaxHeapSize=$(M)m", json!("1Mi"), Value::Null), [fine]);
+}
+
+#[test]
+fn the_floor_is_the_largest_fixed_heap_and_a_margin() {
+    let floor = |words: Value| limit_floor(&container(json!({ "args": words }))).map(Bytes::get);
+    assert_eq!(floor(json!(["-Xms100m", "-Xmx200m"])), Some(264 << 20));
+    assert_eq!(floor(json!(["-Xmx10g"])), Some(11 << 30));
+    assert_eq!(floor(json!(["-Xmx1g"])), Some(1127 << 20));
+    assert_eq!(floor(json!(["-XX:MaxRAMPercentage=75"])), None);
+    assert_eq!(floor(json!(["-Xmxabc", "-Xmx12q"])), None);
+}
+
+#[test]
+fn messages_name_the_setting_the_reason_and_what_to_do() {
+    let env = |name: &str, from: Value| {
+        let mut variable = from;
+        variable["name"] = json!(name);
+        json!({ "env": [variable] })
+    };
+    for (declared, message) in [
+        (
+            with_limit(&json!(["-Xmx512m"]), "1Gi"),
+            "-Xmx \"512m\" in args fixes the Java heap at 512Mi when the process starts: a higher memory limit does not \
+             enlarge it, and vscaled does not lower the limit below 576Mi. Change -Xmx with the limit and restart, or use \
+             -XX:MaxRAMPercentage, which a restart reads again",
+        ),
+        (
+            with_limit(&json!(["-Xmx2g"]), "1Gi"),
+            "-Xmx \"2g\" in args lets the Java heap have 2Gi, and the memory limit is 1Gi: the kernel kills the container \
+             before the heap is full. Set -Xmx lower, or the limit to 2253Mi or more",
+        ),
+        (
+            with_limit(&json!(["-Xms512m"]), "1Gi"),
+            "-Xms \"512m\" in args keeps the Java heap at 512Mi or more: a shrink of the memory limit frees nothing below \
+             that, and vscaled does not lower the limit below 576Mi. Set -Xms lower to let the heap shrink",
+        ),
+        (
+            json!({"args": ["--max-old-space-size=4g"]}),
+            "--max-old-space-size \"4g\" in args cannot be read: node does not start with it; write a whole number of MiB",
+        ),
+        (
+            env(
+                "GOMEMLIMIT",
+                json!({"valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}}),
+            ),
+            "GOMEMLIMIT \"{limits.memory}\" in env GOMEMLIMIT gives the memory of the Go runtime a value that is filled in \
+             once, when the container starts: after a resize in place it stays as it was. Set resizePolicy RestartContainer \
+             for memory, or restart the container after a resize",
+        ),
+        (
+            env("GOMEMLIMIT", json!({"value": "512"})),
+            "GOMEMLIMIT \"512\" in env GOMEMLIMIT gives the memory of the Go runtime less than 1Mi, too little for any process: \
+             give the number its unit, or the reference another divisor",
+        ),
+        (
+            env("DOTNET_GCHeapHardLimit", json!({"value": "0x20000000"})),
+            "DOTNET_GCHeapHardLimit \"0x20000000\" in env DOTNET_GCHeapHardLimit fixes the .NET heap (a hexadecimal value) at 512Mi when the \
+             process starts: a higher memory limit does not enlarge it, and vscaled does not lower the limit below 576Mi. \
+             Change DOTNET_GCHeapHardLimit with the limit and restart, or use DOTNET_GCHeapHardLimitPercent and call \
+             GC.RefreshMemoryLimit() when the limit changes",
+        ),
+    ] {
+        assert_eq!(findings(&container(declared))[0].to_string(), message);
+    }
+}
+
+#[test]
+fn a_heap_that_fills_its_limit_is_an_error_however_it_is_written() {
+    let of = |setting: &str, limit: &str| {
+        let (name, value) = setting.split_once('=').unwrap();
+        let env = if name.starts_with('-') {
+            json!([])
+        } else {
+            json!([{"name": name, "value": value}])
+        };
+        let args = if name.starts_with('-') {
+            json!([setting])
+        } else {
+            json!([])
+        };
+        let found = rules(json!({"args": args, "env": env, "resources": {"limits": {"memory": limit}}}));
+        found.into_iter().map(|(rule, _)| rule).collect::<Vec<_>>()
+    };
+    let (fills, fine) = (LintRule::HeapFillsLimit, LintRule::ReadAtStart);
+    for (setting, limit, expected) in [
+        ("-XX:MaxRAMPercentage=100", "1Gi", &[fills][..]),
+        ("-XX:MaxRAMPercentage=100.0", "1Gi", &[fills]),
+        ("-XX:MaxRAMPercentage=75", "1Gi", &[fine]),
+        ("-XX:MaxRAMFraction=1", "1Gi", &[fills]),
+        ("-XX:MaxRAMFraction=2", "1Gi", &[fine]),
+        // Of a small container the other share is the maximum.
+        ("-XX:MaxRAMPercentage=100", "200Mi", &[fine]),
+        ("-XX:MinRAMPercentage=100", "100Mi", &[fills]),
+        ("-XX:MinRAMFraction=1", "100Mi", &[fills]),
+        ("-XX:MinRAMPercentage=100", "1Gi", &[]),
+        // The initial heap is no larger than the maximum.
+        ("-XX:InitialRAMPercentage=100", "1Gi", &[fine]),
+        ("-XX:InitialRAMFraction=1", "1Gi", &[fine]),
+        ("--max-old-space-size-percentage=100", "1Gi", &[fills]),
+        ("DOTNET_GCHeapHardLimitPercent=64", "1Gi", &[fills]),
+        ("AUTOMEMLIMIT=1.0", "1Gi", &[fills]),
+        ("AUTOMEMLIMIT=0.9", "1Gi", &[fine]),
+        ("AUTOMEMLIMIT=off", "1Gi", &[]),
+        ("GOMEMLIMIT=1073741824", "1Gi", &[fills]),
+        ("SOLR_HEAP=1g", "1Gi", &[fills]),
+        ("HADOOP_HEAPSIZE_MAX=1024", "1Gi", &[fills]),
+        ("JAVA_MAX_MEM_RATIO=100", "1Gi", &[fills]),
+        ("SOLR_HEAP=", "1Gi", &[]),
+    ] {
+        assert_eq!(of(setting, limit), expected, "{setting} {limit}");
+    }
+    let restarts = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
+    let limits = json!({"limits": {"memory": "1Gi"}});
+    let found = rules(json!({"args": ["-XX:MaxRAMPercentage=100"], "resizePolicy": restarts, "resources": limits}));
+    assert_eq!(found[0].0, fills);
+}
+
+proptest! {
+    #[test]
+    fn any_value_is_judged(value in r#"(off|[0-9a-fA-FxX]{0,20}|[kmgtKMGT]i?B?|\PC{0,4}){0,3}"#) {
+        let env: Vec<Value> = ["GOMEMLIMIT", "DOTNET_GCHeapHardLimit", "DOTNET_GCHeapHardLimitPercent"]
+            .iter().map(|name| json!({"name": name, "value": value})).collect();
+        let args = ["-Xmx", "-Xms", "-XX:MaxRAMPercentage=", "-XX:MinRAMPercentage=", "-XX:InitialRAMFraction=", "--max-old-space-size="]
+            .map(|flag| format!("{flag}{value}"));
+        let container = container(json!({"args": args, "env": env}));
+        for finding in findings(&container) {
+            prop_assert!(finding.to_string().contains(finding.setting.option.name()));
+        }
+        prop_assert!(limit_floor(&container).is_none_or(|floor| floor.get() > LEAST_MARGIN));
+    }
+}

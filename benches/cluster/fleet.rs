@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use tokio::sync::Notify;
-use vscaled::kubernetes::{ApiClient, Followed, Follower, Timing, follow};
+use vscaled::kubernetes::{ApiClient, Followed, Follower, ObjectMemory, Timing, follow};
 use vscaled::model::Resource;
 use vscaled::model::objects::{HorizontalPodAutoscaler, LimitRange, Pod, VerticalPodAutoscaler};
 
@@ -85,12 +85,13 @@ impl Node for Everything {
     fn start(client: ApiClient, name: &str) -> Self {
         let here = format!("spec.nodeName={name}");
         let (timing, changed) = (Timing::default(), Arc::new(Notify::new()));
+        let memory = || ObjectMemory::new(64 << 20);
         Self {
-            pods: follow(client.clone(), None, &here, timing, Arc::clone(&changed)),
-            vpas: follow(client.clone(), None, "", timing, Arc::clone(&changed)),
+            pods: follow(client.clone(), None, &here, timing, memory(), Arc::clone(&changed)),
+            vpas: follow(client.clone(), None, "", timing, memory(), Arc::clone(&changed)),
             _others: (
-                follow(client.clone(), None, "", timing, Arc::clone(&changed)),
-                follow(client, None, "", timing, changed),
+                follow(client.clone(), None, "", timing, memory(), Arc::clone(&changed)),
+                follow(client, None, "", timing, memory(), changed),
             ),
         }
     }

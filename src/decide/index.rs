@@ -44,7 +44,7 @@ impl<'a> Index<'a> {
     ) -> Self {
         let mut index = Self::default();
         for owner in owners {
-            index.workload(&owner.metadata, owner.into()).owner = Some(owner);
+            index.workload(&owner.metadata, WorkloadKey::from(&**owner)).owner = Some(owner);
         }
         for vpa in vpas {
             if let Some(target) = &vpa.spec.target_ref {

@@ -103,7 +103,7 @@ fn a_file_without_pods_ends_with_code_one_and_says_so() {
         "{}",
         stderr(&output)
     );
-    let printed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(printed, serde_json::json!({"pods": []}));
 }
 

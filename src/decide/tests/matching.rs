@@ -1,7 +1,7 @@
 //! The owner chain, and which of several VPAs counts.
 
 use super::*;
-use crate::model::objects::OwnerReference;
+use crate::model::objects::{OwnerReference, Shared, VerticalPodAutoscaler};
 use crate::model::{Action, Reason};
 
 /// The note that says why no VPA can control the pod.
@@ -75,7 +75,7 @@ fn a_workload_below_an_owner_of_unknown_kind_is_the_topmost() {
 }
 
 /// A VPA of this target.
-fn targeting(view: &NodeView, api_version: &str, kind: &str) -> crate::model::objects::VerticalPodAutoscaler {
+fn targeting(view: &NodeView, api_version: &str, kind: &str) -> Shared<VerticalPodAutoscaler> {
     let mut vpa = view.vpas[0].clone();
     let target = format!(r#"{{"apiVersion": "{api_version}", "kind": "{kind}", "name": "web"}}"#);
     vpa.spec.target_ref = serde_json::from_str(&target).unwrap();

@@ -3,6 +3,7 @@
 use super::*;
 use crate::decide::Note;
 use crate::model::Reason;
+use crate::model::objects::LimitRange;
 
 /// [`WEB`] with a second container without recommendation, and a maximum of memory for the pod.
 fn with_sidecar(sidecar: &str, max: &str) -> NodeView {
@@ -217,7 +218,8 @@ fn a_container_that_a_minimum_raised_makes_the_others_give_way() {
     other.target = serde_json::from_str(r#"{"memory": "10Mi"}"#).unwrap();
     recommendation.container_recommendations.push(other);
     let range = "{spec: {limits: [{type: Container, min: {memory: 100Mi}}]}}";
-    view.limit_ranges.push(serde_saphyr::from_str(range).unwrap());
+    let range: LimitRange = serde_saphyr::from_str(range).unwrap();
+    view.limit_ranges.push(range.into());
     view.limit_ranges[1].metadata.namespace = "default".to_owned();
     let decision = decide_one(&view);
     assert_eq!(

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::super::{Followed, Follower, Timing, follow};
-use super::{Thing, bookmark, line, list, thing};
+use super::{Thing, bookmark, line, list, memory, thing};
 use crate::kubernetes::client::ApiClient;
 use crate::kubernetes::metrics::ApiMetrics;
 use crate::observe::metrics::registry;

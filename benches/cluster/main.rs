@@ -44,7 +44,7 @@ use objects::{EVERYWHERE, Shape, herd};
 use phases::Phases;
 use procfs::Current;
 use serde_json::{Value, json};
-use support::cluster::ApiServer;
+use support::cluster::{ApiServer, Release};
 use support::fleet::{Calls, Local};
 use vscaled::pace::spread_window;
 
@@ -123,7 +123,7 @@ async fn main() -> anyhow::Result<()> {
     let namespaces = arguments.namespaces.unwrap_or(nodes.div_ceil(2));
     let shape = Shape::of(nodes, arguments.pods, namespaces);
     let load = procfs::LoadAverage::current()?.one;
-    let mut cluster = ApiServer::start("cluster").context("there is no API server to measure")?;
+    let mut cluster = ApiServer::start(Release::Legacy, "cluster").context("there is no API server to measure")?;
     let made = Instant::now();
     shape.create(&cluster).await?;
     let title = format!("{shape}; {plan}; load {load}");

@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;
 use crate::support::bare::{BareNode, BarePod};
-use crate::support::cluster::{ApiServer, NODE, User, objects};
+use crate::support::cluster::{ApiServer, NODE, Release, User, objects};
 
 /// The container's initial amounts.
 const APP: Amounts = Amounts::doubled(100, 64);
@@ -35,7 +35,7 @@ pub(crate) struct Scene {
 impl Scene {
     /// Returns `None` without an API server to test with.
     pub(crate) fn new(test: &str) -> Option<Self> {
-        let cluster = ApiServer::start(test)?;
+        let cluster = ApiServer::start(Release::Legacy, test)?;
         objects::prepare(&cluster);
         cluster.apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}));
         let mut node = BareNode::new();

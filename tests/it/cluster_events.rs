@@ -16,7 +16,7 @@ use vscaled::kubernetes::metrics::{ApiMetrics, EventMetrics};
 use vscaled::model::objects::PodId;
 use vscaled::observe::metrics::registry;
 
-use crate::support::cluster::{ApiServer, User};
+use crate::support::cluster::{ApiServer, Release, User};
 
 fn app() -> PodReference {
     PodReference {
@@ -74,7 +74,7 @@ async fn events(cluster: &ApiServer, count: usize) -> Vec<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn events_are_made_once_and_counted() {
-    let Some(cluster) = ApiServer::start("cluster_events::events_are_made_once_and_counted") else {
+    let Some(cluster) = ApiServer::start(Release::Legacy, "cluster_events::events_are_made_once_and_counted") else {
         return;
     };
     let client = connect(&cluster.kubeconfig(User::Agent)).await;

@@ -23,7 +23,7 @@ use objects::{EVERYWHERE, Shape};
 use phases::{Counts, Phases, busiest, each_second};
 use server::Server;
 
-use crate::support::cluster::ApiServer;
+use crate::support::cluster::{ApiServer, Release};
 use crate::support::fleet::{Calls, Local};
 
 /// A list and a watch of the node's pods, of the node, and of VPAs, LimitRanges and HorizontalPodAutoscalers in two
@@ -33,7 +33,7 @@ const AT_THE_START: u64 = 2 * (2 + 2 * 3) + 2 + 4 + 1;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fleet_asks_little_at_its_start_nothing_at_rest_and_comes_back_whole() {
-    let Some(mut cluster) = ApiServer::start("a_fleet") else {
+    let Some(mut cluster) = ApiServer::start(Release::Legacy, "a_fleet") else {
         return;
     };
     let shape = Shape::of(12, 1, 4);
@@ -80,7 +80,7 @@ async fn a_fleet_asks_little_at_its_start_nothing_at_rest_and_comes_back_whole()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_that_are_told_that_the_api_server_is_ready_come_back_at_once() {
-    let Some(mut cluster) = ApiServer::start("nodes_that_are_told") else {
+    let Some(mut cluster) = ApiServer::start(Release::Legacy, "nodes_that_are_told") else {
         return;
     };
     let shape = Shape::of(4, 1, 2);

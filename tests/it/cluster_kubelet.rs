@@ -19,7 +19,7 @@ use vscaled::model::CgroupPath;
 
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;
-use crate::support::cluster::{ApiServer, Kubelet, Node, objects};
+use crate::support::cluster::{ApiServer, Kubelet, Node, Release, objects};
 use crate::support::containerd::Containerd;
 
 pub(crate) const WEB: &str = "web-5c4f-x";
@@ -62,7 +62,7 @@ impl Scene {
 
     /// `kubelet` adds fields to the kubelet's configuration.
     pub(crate) async fn configured(test: &str, kubelet: &Value) -> Option<Self> {
-        let cluster = ApiServer::start(test)?;
+        let cluster = ApiServer::start(Release::Legacy, test)?;
         let Node {
             agent,
             kubelet,

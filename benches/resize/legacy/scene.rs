@@ -16,7 +16,7 @@ use vscaled::model::{CgroupPath, Settings};
 use super::{AT_FIRST, PATIENCE};
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;
-use crate::support::cluster::{ApiServer, Kubelet, Node, User, objects};
+use crate::support::cluster::{ApiServer, Kubelet, Node, Release, User, objects};
 use crate::support::containerd::Containerd;
 
 pub(super) const POD: &str = "web-5c4f-x";
@@ -42,7 +42,7 @@ pub(super) type Running = Vec<CgroupPath>;
 impl Scene {
     /// Starts the agent, with a VPA without a recommendation. Returns `None` without the programs of a cluster.
     pub(super) async fn new() -> anyhow::Result<Option<Self>> {
-        let Some(cluster) = ApiServer::start("legacy") else {
+        let Some(cluster) = ApiServer::start(Release::Legacy, "legacy") else {
             return Ok(None);
         };
         let Node {

@@ -3,16 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::{OVERLAYS, WITHOUT_AGENTS, check_names, objects, rendered, the, unordered};
-use crate::support::cluster::{ApiServer, User, parts};
+use crate::support::cluster::{ApiServer, Programs, Release, User};
 use crate::support::image::output;
-use crate::support::skipped;
 
 pub(super) const CHART: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/helm");
 
@@ -42,24 +40,20 @@ const VALUES: [(&str, &[&str]); 12] = [
 
 /// The programs, and a home directory for helm.
 pub(super) struct Helm {
-    pub(super) parts: PathBuf,
+    pub(super) programs: Programs,
     pub(super) home: TempDir,
 }
 
 impl Helm {
-    /// Without helm or kubectl, reports `test` as skipped and returns `None`.
+    /// Without the programs, reports `test` as skipped and returns `None`.
     pub(super) fn new(test: &str) -> Option<Self> {
-        let parts = parts(test)?;
-        if !parts.join("helm").exists() {
-            skipped(test, "no helm here: scripts/kube-parts fetches one");
-            return None;
-        }
+        let programs = Programs::find(test)?;
         let home = tempfile::tempdir().unwrap();
-        Some(Self { parts, home })
+        Some(Self { programs, home })
     }
 
     pub(super) fn command(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(self.parts.join("helm"));
+        let mut command = Command::new(self.programs.addon("helm"));
         command.args(arguments).env("HOME", self.home.path());
         command
     }
@@ -142,7 +136,7 @@ fn values_deploy_the_same_objects_as_the_overlays() {
     let Some(helm) = Helm::new("cluster_deploy::chart::values_deploy_the_same") else {
         return;
     };
-    let kubectl = helm.parts.join("kubectl");
+    let kubectl = helm.programs.kubectl();
     assert_eq!(VALUES.map(|(directory, _)| directory), OVERLAYS);
     let base = objects(&rendered(&kubectl, "deploy/base"));
     for (directory, values) in VALUES {
@@ -170,7 +164,7 @@ fn values_combine_as_overlays_do() {
     output(Command::new("cp").args(["-r", deploy]).arg(copy.path()));
     let overlay = copy.path().join("deploy/overlays/all");
     fs::create_dir(&overlay).unwrap();
-    let cluster = ApiServer::start("cluster_deploy::chart::values_combine");
+    let cluster = ApiServer::start(Release::Today, "cluster_deploy::chart::values_combine");
     if let Some(cluster) = &cluster {
         cluster.kubectl(&["apply", "--filename=deploy/base/namespace.yaml"], "");
     }
@@ -208,7 +202,7 @@ fn values_combine_as_overlays_do() {
                 kustomization += &format!("patchesJson6902: [{{target: {target}, path: rights.yaml}}]\n");
             }
             fs::write(overlay.join("kustomization.yaml"), kustomization).unwrap();
-            let text = output(Command::new(helm.parts.join("kubectl")).arg("kustomize").arg(&overlay));
+            let text = output(Command::new(helm.programs.kubectl()).arg("kustomize").arg(&overlay));
             let values: [&str; 6] = [
                 &format!("cgroup={cgroup}"),
                 if crio { "runtime=cri-o" } else { "runtime=containerd" },
@@ -411,7 +405,9 @@ const FIRST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/charts/vsca
 fn a_release_of_the_first_chart_is_upgraded_rolled_back_and_removed() {
     const NAME: &str = "cluster_deploy::chart::a_release_of_the_first_chart";
     let Some(helm) = Helm::new(NAME) else { return };
-    let Some(cluster) = ApiServer::start(NAME) else { return };
+    let Some(cluster) = ApiServer::start(Release::Today, NAME) else {
+        return;
+    };
     let kubeconfig = cluster.kubeconfig(User::Admin);
     let run = |arguments: &[&str], values: &[&str]| {
         let mut command = helm.command(arguments);

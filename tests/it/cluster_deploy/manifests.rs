@@ -2,15 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
 use super::{OVERLAYS, WITHOUT_AGENTS, check_names, objects, rendered, the, unordered};
-use crate::support::cluster::{ApiServer, User, parts};
+use crate::support::cluster::{ApiServer, Programs, Release, User};
 use crate::support::image::output;
-use crate::support::skipped;
 
 /// The overlay with more privileges than the others.
 const PRIVILEGED: &str = "deploy/overlays/kernel-log";
@@ -49,7 +48,7 @@ fn kind_of_the_operator(plural: &str, kind: &str) -> Value {
 
 #[test]
 fn every_overlay_is_accepted_by_a_real_api_server() {
-    let Some(cluster) = ApiServer::start("cluster_deploy::manifests::every_overlay") else {
+    let Some(cluster) = ApiServer::start(Release::Today, "cluster_deploy::manifests::every_overlay") else {
         return;
     };
     cluster.kubectl(&["apply", "--filename=deploy/base/namespace.yaml"], "");
@@ -61,17 +60,7 @@ fn every_overlay_is_accepted_by_a_real_api_server() {
     // Server-side apply knows every field and refuses unknown ones.
     let dry_run = ["apply", "--server-side", "--dry-run=server", "--filename=-"];
     for directory in OVERLAYS {
-        let mut all = objects(&rendered(&cluster.kubectl_program(), directory));
-        // Policies exist since 1.26, and this API server is older. admission_policy.rs checks their fields.
-        all.retain(|object| {
-            !object["kind"]
-                .as_str()
-                .unwrap()
-                .starts_with("ValidatingAdmissionPolicy")
-        });
-        if all.is_empty() {
-            continue;
-        }
+        let all = objects(&rendered(&cluster.kubectl_program(), directory));
         let list = json!({"apiVersion": "v1", "kind": "List", "items": all});
         let said = cluster.kubectl(&dry_run, &list.to_string());
         assert_eq!(said.lines().count(), all.len(), "{directory}: {said}");
@@ -87,13 +76,8 @@ fn every_overlay_is_accepted_by_a_real_api_server() {
 #[test]
 fn an_old_and_a_new_kubectl_make_the_same_of_it() {
     const NAME: &str = "cluster_deploy::manifests::an_old_and_a_new_kubectl";
-    let Some(parts) = parts(NAME) else { return };
-    let old = parts.join("kubectl");
-    let version = Command::new("kubectl").args(["version", "--client"]).output();
-    let new = PathBuf::from("kubectl");
-    if !version.is_ok_and(|said| String::from_utf8_lossy(&said.stdout).contains("Kustomize Version")) {
-        return skipped(NAME, "no kubectl in PATH that says which kustomize it has");
-    }
+    let Some(programs) = Programs::find(NAME) else { return };
+    let [old, new] = [Release::Legacy, Release::Today].map(|release| programs.kubernetes(release, "kubectl"));
     // The name of the ConfigMap ends in a hash, which both versions compute differently.
     let comparable = |kubectl: &Path, directory: &str| {
         let text = rendered(kubectl, directory);
@@ -113,10 +97,10 @@ fn an_old_and_a_new_kubectl_make_the_same_of_it() {
 
 #[test]
 fn no_agent_has_more_rights_than_its_overlay_says() {
-    let Some(parts) = parts("cluster_deploy::manifests::no_agent_has_more_rights") else {
+    let Some(programs) = Programs::find("cluster_deploy::manifests::no_agent_has_more_rights") else {
         return;
     };
-    for (directory, objects) in with_agents(&parts.join("kubectl")) {
+    for (directory, objects) in with_agents(&programs.kubectl()) {
         check_names(&objects, directory);
         let spec = pod_spec(&objects);
         let gives_up = directory == PRIVILEGED;
@@ -176,10 +160,10 @@ fn written_with(patched: &[&str]) -> BTreeSet<(String, String)> {
 
 #[test]
 fn what_restores_works_as_what_it_undoes() {
-    let Some(parts) = parts("cluster_deploy::manifests::what_restores") else {
+    let Some(programs) = Programs::find("cluster_deploy::manifests::what_restores") else {
         return;
     };
-    let objects = objects(&rendered(&parts.join("kubectl"), "deploy/overlays/restore"));
+    let objects = objects(&rendered(&programs.kubectl(), "deploy/overlays/restore"));
     let [restore, agent] = containers(pod_spec(&objects))[..] else {
         panic!("not two containers");
     };
@@ -197,12 +181,12 @@ fn what_restores_works_as_what_it_undoes() {
 
 #[test]
 fn every_configuration_is_one_that_the_agent_accepts() {
-    let Some(parts) = parts("cluster_deploy::manifests::every_configuration") else {
+    let Some(programs) = Programs::find("cluster_deploy::manifests::every_configuration") else {
         return;
     };
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("agent.yaml");
-    for (overlay, objects) in with_agents(&parts.join("kubectl")) {
+    for (overlay, objects) in with_agents(&programs.kubectl()) {
         let config = the("ConfigMap", &objects);
         fs::write(&file, config["data"]["agent.yaml"].as_str().unwrap()).unwrap();
         let spec = pod_spec(&objects);
@@ -267,7 +251,7 @@ fn lies_in_mounts(overlay: &str, agent: &Value, config: &Value) {
 
 #[test]
 fn restoring_a_node_with_cri_o_has_what_its_agent_has() {
-    let Some(parts) = parts("cluster_deploy::manifests::restoring_a_node_with_cri_o") else {
+    let Some(programs) = Programs::find("cluster_deploy::manifests::restoring_a_node_with_cri_o") else {
         return;
     };
     // Combines overlays as docs/install.md says, in a copy: kustomize accepts patches from its own directory only.
@@ -283,7 +267,7 @@ fn restoring_a_node_with_cri_o_has_what_its_agent_has() {
     .unwrap();
     let kustomization = "bases: [../cri-o]\npatchesStrategicMerge: [daemonset.yaml]\n";
     fs::write(overlay.join("kustomization.yaml"), kustomization).unwrap();
-    let text = output(Command::new(parts.join("kubectl")).arg("kustomize").arg(&overlay));
+    let text = output(Command::new(programs.kubectl()).arg("kustomize").arg(&overlay));
     let objects = objects(&text);
     let spec = pod_spec(&objects);
     assert_eq!(spec["securityContext"]["seLinuxOptions"]["type"], "spc_t");

@@ -18,7 +18,7 @@ use vscaled::report::log::{Bounds, Commit, KillLog};
 use vscaled::report::{Deliver, Destination, Destinations, Report};
 
 use crate::reports::station::{Station, kill};
-use crate::support::cluster::{ApiServer, User};
+use crate::support::cluster::{ApiServer, Release, User};
 
 /// A cluster without any objects.
 #[derive(Debug)]
@@ -69,7 +69,9 @@ async fn deliver(cluster: &ApiServer, directory: &Path) {
 #[tokio::test]
 async fn what_an_event_told_already_is_left_out_of_the_next_one() {
     let test = "cluster_kills::again::what_an_event_told_already";
-    let Some(cluster) = ApiServer::start(test) else { return };
+    let Some(cluster) = ApiServer::start(Release::Legacy, test) else {
+        return;
+    };
     cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}));
     let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     keep(first.path(), 1..=5);

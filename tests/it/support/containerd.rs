@@ -13,7 +13,7 @@ use vscaled::runtime::proto;
 use vscaled::runtime::proto::image_service_client::ImageServiceClient;
 use vscaled::runtime::proto::runtime_service_client::RuntimeServiceClient;
 
-use super::cluster::Enclosure;
+use super::cluster::{ApiServer, Enclosure, Release};
 use super::image::{self, BUSYBOX, PAUSE};
 use super::tree::CgroupTree;
 use super::{mounts, scratch};
@@ -42,21 +42,28 @@ pub(crate) struct Containerd {
     daemon: Option<Child>,
     cgroups: CgroupTree,
     enclosure: Option<Enclosure>,
+    /// Where programs are looked for: a directory that comes before those of `PATH`.
+    programs: Option<PathBuf>,
     directory: TempDir,
 }
 
 impl Containerd {
     /// Starts containerd and imports the images.
     pub(crate) async fn start(runtime: OciRuntime) -> Self {
-        Self::start_in(None, runtime).await
+        Self::start_in(None, None, runtime).await
     }
 
-    /// Like [`Self::start`], in a mount namespace of its own.
-    pub(crate) async fn enclosed(runtime: OciRuntime) -> Self {
-        Self::start_in(Some(Enclosure::new()), runtime).await
+    /// Like [`Self::start`], in a mount namespace of its own, for a kubelet of that cluster. A cluster of today has
+    /// containerd 2, a legacy one Debian's.
+    pub(crate) async fn enclosed(runtime: OciRuntime, cluster: &ApiServer) -> Self {
+        let programs = match cluster.release() {
+            Release::Legacy => None,
+            Release::Today => cluster.programs().containerd(),
+        };
+        Self::start_in(Some(Enclosure::new()), programs, runtime).await
     }
 
-    async fn start_in(enclosure: Option<Enclosure>, runtime: OciRuntime) -> Self {
+    async fn start_in(enclosure: Option<Enclosure>, programs: Option<PathBuf>, runtime: OciRuntime) -> Self {
         let cgroups = CgroupTree::new();
         let directory = tempfile::Builder::new()
             .prefix("vscaled-")
@@ -66,6 +73,7 @@ impl Containerd {
             daemon: None,
             cgroups,
             enclosure,
+            programs,
             directory,
         };
         fs::write(containerd.file("config.toml"), containerd.config(runtime)).unwrap();
@@ -84,10 +92,16 @@ impl Containerd {
 
     /// A command that runs in the same mount namespace as containerd.
     pub(crate) fn beside(&self, program: &str) -> Command {
-        match &self.enclosure {
+        let mut command = match &self.enclosure {
             Some(enclosure) => enclosure.command(program),
             None => Command::new(program),
+        };
+        if let Some(first) = &self.programs {
+            let path = std::env::var_os("PATH").unwrap_or_default();
+            let all = std::iter::once(first.clone()).chain(std::env::split_paths(&path));
+            command.env("PATH", std::env::join_paths(all).unwrap());
         }
+        command
     }
 
     /// A CRI client. Get a new one after a restart.
@@ -166,7 +180,7 @@ impl Containerd {
         fs::create_dir(&directory).unwrap();
         let archive = build(&directory);
         image::output(
-            Command::new("ctr")
+            self.beside("ctr")
                 .arg("--address")
                 .arg(self.socket())
                 .args(["--namespace", "k8s.io", "images", "import", "--snapshotter", "native"])
@@ -203,7 +217,7 @@ impl Containerd {
         lines[lines.len().saturating_sub(30)..].join("\n")
     }
 
-    fn file(&self, name: &str) -> PathBuf {
+    pub(super) fn file(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 

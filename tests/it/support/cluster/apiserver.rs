@@ -1,79 +1,49 @@
-//! etcd and kube-apiserver with token users, RBAC, and the CustomResourceDefinition of VPAs.
+//! etcd and kube-apiserver with token users, RBAC, and the CustomResourceDefinition of VPAs, as processes.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use http::Method;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
-use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{admin, free_port, parts};
+use super::api::{Api, User};
+use super::{Programs, Release, free_port};
 use crate::support::scratch;
 
-const PATIENCE: Duration = Duration::from_secs(120);
+/// A guest of the lab on a busy machine takes minutes.
+const PATIENCE: Duration = Duration::from_secs(400);
 
 const VPA_CRD: &str = include_str!("../../../data/cluster/vpa-crd.yaml");
-
-/// A user of the API server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum User {
-    /// Has every right.
-    Admin,
-    /// The agent's service account as deployed, with the rights of its RBAC rules only.
-    Agent,
-    Kubelet,
-    /// A person on call, without rights until a test grants some.
-    OnCall,
-}
-
-impl User {
-    const ALL: [Self; 4] = [Self::Admin, Self::Agent, Self::Kubelet, Self::OnCall];
-
-    /// The tokens are no secrets: the API server listens on loopback and lives for one test.
-    const fn token(self) -> &'static str {
-        match self {
-            Self::Admin => "token-of-admin",
-            Self::Agent => "token-of-agent",
-            Self::Kubelet => "token-of-kubelet",
-            Self::OnCall => "token-of-on-call",
-        }
-    }
-
-    /// A line of kube-apiserver's token file: token, name, UID, groups.
-    const fn line(self) -> &'static str {
-        match self {
-            Self::Admin => "token-of-admin,admin,1,system:masters\n",
-            Self::Agent => {
-                "token-of-agent,system:serviceaccount:vscaled:vscaled,2,\"system:serviceaccounts,system:serviceaccounts:vscaled\"\n"
-            }
-            Self::Kubelet => "token-of-kubelet,system:node:node-1,3,system:nodes\n",
-            Self::OnCall => "token-of-on-call,on-call,4\n",
-        }
-    }
-}
 
 /// A running API server. Dropping the value ends it and etcd. If a test fails, the end of the log is printed.
 #[derive(Debug)]
 pub(crate) struct ApiServer {
     server: Option<Child>,
     etcd: Child,
-    parts: PathBuf,
-    port: u16,
     etcd_port: u16,
-    directory: TempDir,
+    api: Api,
+    /// Removes the files at the end.
+    _directory: TempDir,
+}
+
+impl Deref for ApiServer {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.api
+    }
 }
 
 impl ApiServer {
     /// Starts an API server that has no objects besides the VerticalPodAutoscaler kind, in about five seconds.
     /// Without the program, reports `test` as skipped and returns `None`.
-    pub(crate) fn start(test: &str) -> Option<Self> {
-        let parts = parts(test)?;
+    pub(crate) fn start(release: Release, test: &str) -> Option<Self> {
+        let programs = Programs::of(release, test)?;
         let directory = tempfile::Builder::new()
             .prefix("vscaled-")
             .tempdir_in(scratch())
@@ -81,11 +51,10 @@ impl ApiServer {
         let etcd_port = free_port();
         let mut cluster = Self {
             server: None,
-            etcd: etcd(&parts, directory.path(), etcd_port),
-            parts,
-            port: free_port(),
+            etcd: etcd(&programs.etcd(), directory.path(), etcd_port),
             etcd_port,
-            directory,
+            api: Api::of(programs, release, free_port(), directory.path()),
+            _directory: directory,
         };
         fs::write(cluster.file("tokens.csv"), User::ALL.map(User::line).concat()).unwrap();
         let key = KeyPair::generate().unwrap();
@@ -108,14 +77,14 @@ impl ApiServer {
     /// time.
     pub(crate) fn try_launch(&mut self, patience: Duration) -> Result<(), String> {
         assert!(self.server.is_none(), "the API server runs already");
-        let mut command = Command::new(self.parts.join("kube-apiserver"));
+        let mut command = Command::new(self.programs().kubernetes(self.release(), "kube-apiserver"));
         command
             .arg(format!("--etcd-servers=http://127.0.0.1:{}", self.etcd_port))
             .args(["--bind-address=127.0.0.1", "--endpoint-reconciler-type=none"])
             // Without this flag the API server searches for its address, which a machine with loopback only does not
             // have.
             .arg("--advertise-address=127.0.0.1")
-            .arg(format!("--secure-port={}", self.port))
+            .arg(format!("--secure-port={}", self.port()))
             .arg(format!("--tls-cert-file={}", self.file("apiserver.crt").display()))
             .arg(format!(
                 "--tls-private-key-file={}",
@@ -232,131 +201,6 @@ impl ApiServer {
         kill(Pid::from_raw(server.id().cast_signed()), signal).unwrap();
     }
 
-    pub(crate) fn kubeconfig(&self, user: User) -> PathBuf {
-        self.write_kubeconfig(&format!("{user:?}"), user.token())
-    }
-
-    fn write_kubeconfig(&self, name: &str, token: &str) -> PathBuf {
-        let path = self.file(&format!("{name}.kubeconfig"));
-        let text = format!(
-            "apiVersion: v1
-kind: Config
-current-context: test
-contexts: [{{name: test, context: {{cluster: test, user: test}}}}]
-clusters: [{{name: test, cluster: {{server: 'https://127.0.0.1:{}', certificate-authority: '{}'}}}}]
-users: [{{name: test, user: {{token: {token}}}}}]
-",
-            self.port,
-            self.file("apiserver.crt").display(),
-        );
-        fs::write(&path, text).unwrap();
-        path
-    }
-
-    /// A kubeconfig with a token of the agent's own service account, which must exist. The API server issues the
-    /// token, as for a pod.
-    pub(crate) fn deployed_kubeconfig(&self) -> PathBuf {
-        let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
-        let path = "/api/v1/namespaces/vscaled/serviceaccounts/vscaled/token";
-        let answer = self.send(Method::POST, path, &request);
-        self.write_kubeconfig("deployed", answer["status"]["token"].as_str().unwrap())
-    }
-
-    /// The port on loopback.
-    pub(crate) const fn port(&self) -> u16 {
-        self.port
-    }
-
-    /// The certificate and its authority (PEM).
-    pub(crate) fn certificate(&self) -> String {
-        fs::read_to_string(self.file("apiserver.crt")).unwrap()
-    }
-
-    /// The path of a cluster program.
-    pub(crate) fn program(&self, name: &str) -> PathBuf {
-        self.parts.join(name)
-    }
-
-    /// Creates or updates an object.
-    pub(crate) fn apply(&self, object: &Value) {
-        if let Err(refused) = admin::apply(&self.kubeconfig(User::Admin), object) {
-            panic!("{object} was refused: {refused}\n{}", self.log());
-        }
-    }
-
-    /// The answer to an admin's GET of a path, or the error.
-    pub(crate) fn try_get(&self, path: &str) -> Result<String, kube::Error> {
-        admin::request(&self.kubeconfig(User::Admin), Method::GET, path, None)
-    }
-
-    /// The object or list at a path.
-    pub(crate) fn get(&self, path: &str) -> Value {
-        let answer = self.try_get(path).unwrap_or_else(|error| panic!("{path}: {error}"));
-        serde_json::from_str(&answer).unwrap()
-    }
-
-    /// Sends an object to a path and returns the answer.
-    fn send(&self, method: Method, path: &str, object: &Value) -> Value {
-        let answer = admin::request(&self.kubeconfig(User::Admin), method, path, Some(object));
-        serde_json::from_str(&answer.unwrap_or_else(|error| panic!("{path}: {error}"))).unwrap()
-    }
-
-    /// Grants the agent the rights of an overlay.
-    pub(crate) fn grant(&self, overlay: &str) {
-        let directory = format!("{}/{overlay}", env!("CARGO_MANIFEST_DIR"));
-        let rendered = self.kubectl(&["kustomize", &directory], "");
-        let objects: Vec<Value> = serde_saphyr::from_multiple(&rendered).unwrap();
-        for kind in ["Namespace", "ServiceAccount", "ClusterRole", "ClusterRoleBinding"] {
-            let object = objects.iter().find(|object| object["kind"] == kind);
-            self.apply(object.unwrap_or_else(|| panic!("{overlay} has no {kind}")));
-        }
-    }
-
-    pub(crate) fn uid(&self, path: &str) -> String {
-        self.get(path)["metadata"]["uid"].as_str().unwrap().to_owned()
-    }
-
-    /// Writes the status of an object, as its controller does; `collection` is the path of its collection.
-    pub(crate) fn put_status(&self, collection: &str, name: &str, status: &Value) {
-        let path = format!("{collection}/{name}");
-        let mut object = self.get(&path);
-        object["status"] = status.clone();
-        self.send(Method::PUT, &format!("{path}/status"), &object);
-    }
-
-    pub(crate) fn kubectl_program(&self) -> PathBuf {
-        self.parts.join("kubectl")
-    }
-
-    /// Runs kubectl as admin with this standard input and returns its output. A failure of kubectl fails the test.
-    pub(crate) fn kubectl(&self, arguments: &[&str], input: &str) -> String {
-        match self.try_kubectl(User::Admin, arguments, input) {
-            Ok(printed) => printed,
-            Err(complaint) => panic!("kubectl {arguments:?}: {complaint}"),
-        }
-    }
-
-    /// Runs kubectl and returns its output or its error message.
-    pub(crate) fn try_kubectl(&self, user: User, arguments: &[&str], input: &str) -> Result<String, String> {
-        let mut kubectl = Command::new(self.kubectl_program())
-            .args(arguments)
-            .env("KUBECONFIG", self.kubeconfig(user))
-            .env("HOME", self.directory.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        kubectl.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-        let output = kubectl.wait_with_output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        if output.status.success() {
-            Ok(text(output.stdout))
-        } else {
-            Err(text(output.stderr))
-        }
-    }
-
     /// Installs the CustomResourceDefinition of VPAs and waits until it is served.
     fn install_crd(&self) {
         self.apply(&serde_saphyr::from_str(VPA_CRD).unwrap());
@@ -367,28 +211,6 @@ users: [{{name: test, user: {{token: {token}}}}}]
             assert!(started.elapsed() < PATIENCE, "no VPAs\n{}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
-    }
-
-    fn is_ready(&self) -> bool {
-        self.try_get("/readyz").is_ok()
-    }
-
-    fn log(&self) -> String {
-        let tail = |name| {
-            let log = fs::read_to_string(self.file(name)).unwrap_or_default();
-            let lines: Vec<_> = log.lines().collect();
-            // A Go program that panics prints the reason first, then long stack traces.
-            let panic = lines
-                .iter()
-                .position(|line| line.starts_with("panic") || line.starts_with("fatal error"));
-            let from = panic.unwrap_or(lines.len()).min(lines.len().saturating_sub(20));
-            lines[from..].iter().take(60).copied().collect::<Vec<_>>().join("\n")
-        };
-        format!("{}\n{}", tail("etcd.log"), tail("kube-apiserver.log"))
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
     }
 }
 
@@ -407,10 +229,10 @@ impl Drop for ApiServer {
 }
 
 /// Starts etcd. Its data need not survive a crash of the machine.
-fn etcd(parts: &Path, directory: &Path, port: u16) -> Child {
+fn etcd(program: &Path, directory: &Path, port: u16) -> Child {
     let clients = format!("http://127.0.0.1:{port}");
     let peers = format!("http://127.0.0.1:{}", free_port());
-    let mut command = Command::new(parts.join("etcd"));
+    let mut command = Command::new(program);
     command
         .arg(format!("--data-dir={}", directory.join("etcd").display()))
         .args([

@@ -1,8 +1,8 @@
 //! A mount namespace in which a test owns the paths that a kubelet expects at fixed places.
 //!
-//! A kubelet of these versions keeps container logs below `/var/log`, whatever its other directories are, and sets a
-//! few kernel parameters. In the namespace `/var/log` is empty, and the parameters already have the values that the
-//! kubelet wants, so the machine's parameters stay unchanged. A kubelet does not start where it cannot read the
+//! A kubelet keeps links to container logs in `/var/log` and sockets for plugins in `/var/lib/kubelet`, whatever its
+//! other directories are, and sets a few kernel parameters. In the namespace both directories are empty, and the
+//! parameters already have the values that the kubelet wants, so the machine's parameters stay unchanged. A kubelet does not start where it cannot read the
 //! processors' frequency, which User-Mode Linux does not report: the namespace has a file with one.
 
 use std::io::{BufRead, BufReader};
@@ -32,6 +32,8 @@ impl Enclosure {
         });
         let script = format!(
             "mount -t tmpfs vscaled-test /var/log
+mkdir -p /var/lib/kubelet
+mount -t tmpfs vscaled-test /var/lib/kubelet
 own=/var/log/parameters
 mkdir $own
 {}if ! grep -q '^cpu MHz' /proc/cpuinfo; then

@@ -7,10 +7,8 @@ use std::process::{Child, Stdio};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::apiserver::{ApiServer, User};
-use super::free_port;
+use super::{ApiServer, User, free_port};
 use crate::support::containerd::Containerd;
-use crate::support::image::PAUSE;
 use crate::support::scratch;
 
 /// The name of the node that the kubelet registers.
@@ -49,8 +47,10 @@ impl Kubelet {
             "volumePluginDir": file("plugins"),
             // The kubelet posts an Event for every kill on this machine; other calls should not wait for those.
             "kubeAPIQPS": 500, "kubeAPIBurst": 500,
-            // The socket of the device manager has a fixed place.
-            "featureGates": {"DevicePlugins": false},
+            "containerRuntimeEndpoint": format!("unix://{}", containerd.socket().display()),
+            "failCgroupV1": false,
+            // Elsewhere than on a plain disk, the kubelet cannot measure it.
+            "localStorageCapacityIsolation": false,
             // A full machine must not make the kubelet evict pods or remove images.
             "evictionHard": {"memory.available": "0%", "nodefs.available": "0%", "imagefs.available": "0%"},
             "imageGCHighThresholdPercent": 100,
@@ -65,13 +65,10 @@ impl Kubelet {
             format!("--cert-dir={}", file("certificates").display()),
             format!("--kubeconfig={}", cluster.kubeconfig(User::Kubelet).display()),
             format!("--hostname-override={NODE}"),
-            "--container-runtime=remote".to_owned(),
-            format!("--container-runtime-endpoint=unix://{}", containerd.socket().display()),
-            format!("--pod-infra-container-image={PAUSE}"),
         ];
         Self {
             process: None,
-            program: cluster.program("kubelet"),
+            program: cluster.programs().kubelet(cluster.release()),
             arguments,
             directory,
         }
@@ -106,7 +103,12 @@ impl Kubelet {
         lines[lines.len().saturating_sub(60)..].join("\n")
     }
 
-    fn log_file(&self) -> PathBuf {
+    /// The directory of what it keeps.
+    pub(crate) fn root(&self) -> PathBuf {
+        self.directory.path().join("root")
+    }
+
+    pub(super) fn log_file(&self) -> PathBuf {
         self.directory.path().join("log")
     }
 }

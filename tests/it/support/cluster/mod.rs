@@ -1,40 +1,29 @@
-//! Parts of a real cluster: etcd, kube-apiserver and a kubelet, built by `scripts/kube-parts`.
+//! Parts of a real cluster: etcd, kube-apiserver, a kubelet and containerd, built by `scripts/kube-parts`.
 //!
 //! Every part listens on loopback, has its own directory and ends with its value.
 
 mod admin;
+mod api;
 mod apiserver;
 mod enclosure;
 mod kubelet;
 mod node;
 pub(crate) mod objects;
+mod programs;
+mod today;
 
 use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
-pub(crate) use apiserver::{ApiServer, User};
+pub(crate) use api::{Api, User};
+pub(crate) use apiserver::ApiServer;
 pub(crate) use enclosure::Enclosure;
 pub(crate) use kubelet::{Kubelet, NODE};
 pub(crate) use node::Node;
-
-/// The directory of the programs. Without them, reports `test` as skipped and returns `None`.
-pub(crate) fn parts(test: &str) -> Option<PathBuf> {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/kube-parts");
-    let found = Command::new(script)
-        .arg("--where")
-        .stderr(Stdio::null())
-        .output()
-        .unwrap();
-    if found.status.success() {
-        return Some(PathBuf::from(String::from_utf8(found.stdout).unwrap().trim()));
-    }
-    super::skipped(test, "no kube-apiserver here: scripts/kube-parts builds one");
-    None
-}
+pub(crate) use programs::{Programs, Release};
+pub(crate) use today::{Parts, Today};
 
 /// A free port on loopback. No other test gets it while this one runs.
 pub(crate) fn free_port() -> u16 {

@@ -21,7 +21,7 @@ impl Node {
     /// Joins a node; `kubelet` adds fields to the kubelet's configuration of every test.
     pub(crate) async fn join(cluster: &ApiServer, kubelet: &Value) -> Self {
         objects::prepare(cluster);
-        let containerd = Containerd::enclosed(OciRuntime::Runc).await;
+        let containerd = Containerd::enclosed(OciRuntime::Runc, cluster).await;
         let kubepods = containerd.cgroups().make_everywhere().child("kubepods").unwrap();
         let agent = Agent::new(&kubepods)
             .with("--source", "kubernetes")

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ApiServer, NODE};
+use super::{Api, NODE, Release};
 use crate::support::amounts::Amounts;
 use crate::support::image::BUSYBOX;
 
@@ -14,12 +14,15 @@ pub(crate) const VPAS: &str = "/apis/autoscaling.k8s.io/v1/namespaces/test/verti
 /// The ReplicaSet of the Deployment's pods.
 pub(crate) const REPLICA_SET: &str = "web-5c4f";
 
-/// The overlay for API servers without `pods/resize`, as the one of these tests.
+/// The overlay for API servers without `pods/resize`.
 pub(crate) const LEGACY: &str = "deploy/overlays/legacy";
 
 /// Grants the agent its deployed rights, and creates a Deployment and its ReplicaSet.
-pub(crate) fn prepare(cluster: &ApiServer) {
-    cluster.grant(LEGACY);
+pub(crate) fn prepare(cluster: &Api) {
+    cluster.grant(match cluster.release() {
+        Release::Legacy => LEGACY,
+        Release::Today => "deploy/base",
+    });
     cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "test"}}));
     cluster.apply(&workload("Deployment", "web", None));
     let deployment = cluster.uid(&format!("{WORKLOADS}/deployments/web"));
@@ -50,7 +53,7 @@ pub(crate) fn pod(name: &str, owners: &Value, containers: &[(&str, Amounts)]) ->
 }
 
 /// The owner references of the ReplicaSet's pods.
-pub(crate) fn owned(cluster: &ApiServer) -> Value {
+pub(crate) fn owned(cluster: &Api) -> Value {
     let uid = cluster.uid(&format!("{WORKLOADS}/replicasets/{REPLICA_SET}"));
     json!([{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": REPLICA_SET, "uid": uid, "controller": true}])
 }

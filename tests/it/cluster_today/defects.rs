@@ -1,0 +1,94 @@
+//! What real parts have shown, and models of them had not.
+
+use serde_json::json;
+
+use super::{APP, LARGER, Scene, WEB, nothing_restarted};
+use crate::support::amounts::Amounts;
+use crate::support::cluster::objects;
+
+#[tokio::test]
+async fn an_agent_that_observed_and_now_acts_resizes_only_what_was_annotated() {
+    let Some(mut scene) = Scene::new("cluster_today::defects::an_agent_that_observed").await else {
+        return;
+    };
+    let spec = json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]});
+    scene.make_pod(WEB, &spec);
+    let before = scene.runs(WEB).await;
+    scene.make_vpa("InPlaceOrRecreate");
+    scene.recommend(&[("app", LARGER)]);
+    scene.agent.set("--observe-only", "true");
+    scene.agent.start().await;
+    let decided = async || {
+        let reply = scene
+            .agent
+            .client()
+            .await
+            .explain(format!("{}/{WEB}", scene.namespace))
+            .await
+            .ok()?;
+        (!reply.amounts.is_empty()).then_some(())
+    };
+    scene.agent.until("the agent to have decided", decided).await;
+    scene.agent.stop();
+
+    scene.agent.set("--observe-only", "false");
+    scene.agent.set("--update-modes", "");
+    scene.agent.start().await;
+    // A pod that is allowed proves that the agent acts.
+    scene.annotate_vpa("vscaled.io/act=true");
+    let pod = scene.is_resized(WEB, "app", &objects::resources(LARGER)).await;
+    nothing_restarted(&before, &pod);
+    scene.annotate_vpa("vscaled.io/act=false");
+    scene.agent.reaches(WEB, "NotManaged").await;
+    let settled = scene.object(WEB)["metadata"]["generation"].clone();
+    scene.agent.stop();
+    scene.agent.set("--observe-only", "true");
+    scene.recommend(&[("app", Amounts::doubled(120, 80))]);
+    scene.agent.start().await;
+    scene.agent.answers().await;
+    scene.agent.stop();
+    scene.agent.set("--observe-only", "false");
+    scene.agent.start().await;
+    scene.agent.reaches(WEB, "NotManaged").await;
+    assert_eq!(scene.object(WEB)["metadata"]["generation"], settled);
+}
+
+#[tokio::test]
+async fn twenty_recommendations_are_twenty_resizes_and_none_is_taken_back() {
+    let Some(mut scene) = Scene::new("cluster_today::defects::twenty_recommendations").await else {
+        return;
+    };
+    scene.make_pod(
+        WEB,
+        &json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]}),
+    );
+    let before = scene.runs(WEB).await;
+    scene.agent.start().await;
+    scene.make_vpa("InPlaceOrRecreate");
+    let first = before["metadata"]["generation"].as_u64().unwrap();
+    for round in 1..=20 {
+        let target = Amounts::doubled(100 + 5 * round, 64 + 2 * (round % 5));
+        scene.recommend(&[("app", target)]);
+        let pod = scene.is_resized(WEB, "app", &objects::resources(target)).await;
+        scene.agent.reaches(WEB, "InSync").await;
+        assert_eq!(pod["metadata"]["generation"], first + round, "resizes so far");
+    }
+    let after = scene.object(WEB);
+    assert_eq!(after["metadata"]["generation"], first + 20);
+    nothing_restarted(&before, &after);
+}
+
+impl Scene {
+    fn annotate_vpa(&self, annotation: &str) {
+        let namespace = format!("--namespace={}", self.namespace);
+        let annotate = [
+            "annotate",
+            "verticalpodautoscaler",
+            "web",
+            annotation,
+            "--overwrite",
+            &namespace,
+        ];
+        self.today.api.kubectl(&annotate, "");
+    }
+}

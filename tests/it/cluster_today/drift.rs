@@ -1,0 +1,38 @@
+//! Values in the kernel that another program changes.
+
+use serde_json::json;
+use vscaled::model::{Bytes, MemoryLimit, Setting};
+
+use super::{APP, LARGER, Scene, WEB, nothing_restarted};
+use crate::support::cluster::objects;
+
+#[tokio::test]
+async fn a_limit_that_another_program_writes_is_put_back_and_the_spec_stays() {
+    let Some(mut scene) = Scene::new("cluster_today::drift::a_limit").await else {
+        return;
+    };
+    scene.make_pod(
+        WEB,
+        &json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]}),
+    );
+    let before = scene.runs(WEB).await;
+    scene.agent.start().await;
+    scene.make_vpa("InPlaceOrRecreate");
+    scene.recommend(&[("app", LARGER)]);
+    let resized = scene.is_resized(WEB, "app", &objects::resources(LARGER)).await;
+    scene.agent.reaches(WEB, "InSync").await;
+    let levels = scene.levels(&resized);
+    let cgroup = scene.cgroup(&resized, "app");
+    let foreign = Setting::MemoryMax(MemoryLimit::Bytes(100 << 20));
+    let file = cgroup.under("/sys/fs/cgroup".as_ref()).join("memory.max");
+    std::fs::write(&file, foreign.to_write()).unwrap();
+    scene
+        .agent
+        .wait_for("the limit to be put back", || scene.levels(&resized) == levels)
+        .await;
+    let after = scene.object(WEB);
+    assert_eq!(after["metadata"]["generation"], resized["metadata"]["generation"]);
+    nothing_restarted(&before, &after);
+    let limit = levels["app"].memory_limit().and_then(MemoryLimit::bounded);
+    assert_eq!(limit.map(Bytes::get), Some(192 << 20));
+}

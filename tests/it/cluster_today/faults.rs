@@ -1,0 +1,93 @@
+//! Parts that are killed amid resizes. Spec, status and kernel agree in the end, and nothing restarts.
+
+use serde_json::{Value, json};
+
+use super::{APP, LARGER, Scene, WEB, nothing_restarted};
+use crate::support::amounts::Amounts;
+use crate::support::cluster::objects;
+
+const OTHER: Amounts = Amounts::doubled(150, 80);
+
+impl Scene {
+    /// A pod that the agent has resized once, in a cluster of its own.
+    async fn resized(test: &str) -> Option<(Self, Value)> {
+        let mut scene = Self::alone(test).await?;
+        scene.make_pod(
+            WEB,
+            &json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]}),
+        );
+        scene.runs(WEB).await;
+        scene.agent.start().await;
+        scene.make_vpa("InPlaceOrRecreate");
+        scene.recommend(&[("app", LARGER)]);
+        let pod = scene.is_resized(WEB, "app", &objects::resources(LARGER)).await;
+        scene.agent.reaches(WEB, "InSync").await;
+        Some((scene, pod))
+    }
+
+    /// Waits until the pod has these amounts everywhere, as a pod that the kubelet alone resized.
+    async fn settles(&self, before: &Value, amounts: Amounts) {
+        let pod = self.is_resized(WEB, "app", &objects::resources(amounts)).await;
+        self.agent.reaches(WEB, "InSync").await;
+        let version = vscaled::model::CgroupVersion::V2;
+        let wanted = amounts.settings(version);
+        let holds = || {
+            let levels = self.levels(&pod);
+            let holds = |level: &vscaled::model::Settings| wanted.iter().all(|of| level.get(of.file()) == Some(of));
+            levels.values().all(holds)
+        };
+        self.agent.wait_for("the kernel to hold them", holds).await;
+        nothing_restarted(before, &pod);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_an_agent_and_a_containerd_that_are_killed_amid_resizes_come_to_the_same() {
+    let Some((mut scene, before)) = Scene::resized("cluster_today::faults::killed").await else {
+        return;
+    };
+    // The agent is killed at once after the recommendation, before or after it has asked for the resize.
+    scene.recommend(&[("app", OTHER)]);
+    scene.agent.kill();
+    scene.agent.start().await;
+    scene.settles(&before, OTHER).await;
+
+    scene.parts().kubelet.stop();
+    scene.recommend(&[("app", LARGER)]);
+    let asked = || scene.object(WEB)["spec"]["containers"][0]["resources"] == objects::resources(LARGER);
+    scene.agent.wait_for("the resize to be asked for", asked).await;
+    scene.launch_kubelet();
+    scene.settles(&before, LARGER).await;
+
+    scene.parts().containerd.stop();
+    scene.recommend(&[("app", OTHER)]);
+    let asked = || scene.object(WEB)["spec"]["containers"][0]["resources"] == objects::resources(OTHER);
+    scene.agent.wait_for("the resize to be asked for", asked).await;
+    scene.parts().containerd.launch().await;
+    scene.settles(&before, OTHER).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_server_that_is_away_takes_nothing_back_and_is_followed_again() {
+    let Some((mut scene, before)) = Scene::resized("cluster_today::faults::an_api_server").await else {
+        return;
+    };
+    let levels = scene.levels(&before);
+    scene.parts().server.stop();
+    scene.agent.reports(&["cannot be reached"]).await;
+    assert_eq!(scene.levels(&before), levels);
+    scene.parts().server.launch();
+    scene.recommend(&[("app", OTHER)]);
+    scene.settles(&before, OTHER).await;
+}
+
+impl Scene {
+    fn parts(&mut self) -> &mut crate::support::cluster::Parts {
+        self.today.own.as_mut().expect("a cluster of its own")
+    }
+
+    fn launch_kubelet(&mut self) {
+        let parts = self.parts();
+        parts.kubelet.launch(&parts.containerd);
+    }
+}

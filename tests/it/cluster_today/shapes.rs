@@ -1,0 +1,142 @@
+//! Every shape of a pod is resized to what the kubelet alone would make of it.
+//!
+//! A VPA's pod is resized by the agent, and its twin, which nothing manages, with the same resources by a patch of
+//! `pods/resize`. Every cgroup of both must hold the same.
+
+use serde_json::{Value, json};
+
+use super::{APP, LARGER, Scene, WEB, nothing_restarted};
+use crate::support::amounts::Amounts;
+use crate::support::cluster::objects;
+
+const TWIN: &str = "twin";
+
+/// Resizes a pod of this spec, whose containers get these recommendations, and its twin.
+async fn beside_its_twin(test: &str, spec: Value, targets: &[(&str, Amounts)]) {
+    let Some(mut scene) = Scene::new(test).await else {
+        return;
+    };
+    scene.make_pod(WEB, &spec);
+    scene.make_pod_of(TWIN, &json!([]), &spec);
+    let (before, twin_before) = (scene.runs(WEB).await, scene.runs(TWIN).await);
+    scene.agent.start().await;
+    scene.agent.reaches(WEB, "NotManaged").await;
+    scene.make_vpa("InPlaceOrRecreate");
+    scene.recommend(targets);
+
+    let requested = |pod: &Value| {
+        let all = pod["spec"]["containers"].as_array().unwrap().iter();
+        let managed = all.filter(|container| targets.iter().any(|(name, _)| container["name"] == *name));
+        let requests = managed.map(|container| container["resources"]["requests"].clone());
+        requests.collect::<Vec<_>>()
+    };
+    let wanted: Vec<_> = targets
+        .iter()
+        .map(|(_, Amounts { cpu, memory, .. })| json!({"cpu": format!("{cpu}m"), "memory": format!("{memory}Mi")}))
+        .collect();
+    let resized = || {
+        let pod = scene.object(WEB);
+        (requested(&pod) == wanted && super::is_settled(&pod)).then_some(pod)
+    };
+    let after = scene.agent.until("the pod to be resized", async || resized()).await;
+    nothing_restarted(&before, &after);
+    let resources = |container: &Value| json!({"name": container["name"], "resources": container["resources"]});
+    let containers = after["spec"]["containers"].as_array().unwrap().iter();
+    let same: Vec<_> = containers.map(resources).collect();
+    scene.resize(TWIN, &json!({"containers": same}));
+    let twin = scene
+        .is_resized(TWIN, "app", &after["spec"]["containers"][0]["resources"])
+        .await;
+    nothing_restarted(&twin_before, &twin);
+    scene.agent.reaches(WEB, "InSync").await;
+    assert_eq!(scene.levels(&after), scene.levels(&twin));
+    assert_ne!(
+        scene.levels(&after),
+        scene.levels(&before_levels(&scene, &spec).await),
+        "nothing was written"
+    );
+    assert_eq!(
+        scene.object(WEB)["metadata"]["generation"],
+        after["metadata"]["generation"]
+    );
+}
+
+/// A third pod of the spec, which is not resized.
+async fn before_levels(scene: &Scene, spec: &Value) -> Value {
+    scene.make_pod_of("untouched", &json!([]), spec);
+    scene.runs("untouched").await
+}
+
+fn container(name: &str, resources: Value) -> Value {
+    json!({"name": name, "resources": resources})
+}
+
+fn app() -> Value {
+    container("app", objects::resources(APP))
+}
+
+#[tokio::test]
+async fn one_container_with_all_limits() {
+    beside_its_twin(
+        "cluster_today::shapes::one_container",
+        json!({"containers": [app()]}),
+        &[("app", LARGER)],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_container_without_a_cpu_limit() {
+    let resources = json!({"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}});
+    let spec = json!({"containers": [container("app", resources)]});
+    beside_its_twin("cluster_today::shapes::without_a_cpu_limit", spec, &[("app", LARGER)]).await;
+}
+
+#[tokio::test]
+async fn several_containers() {
+    let side = container("side", objects::resources(Amounts::doubled(50, 48)));
+    let spec = json!({"containers": [app(), side]});
+    let targets = [("app", LARGER), ("side", Amounts::doubled(80, 64))];
+    beside_its_twin("cluster_today::shapes::several_containers", spec, &targets).await;
+}
+
+#[tokio::test]
+async fn requests_only() {
+    let resources = json!({"requests": {"cpu": "100m", "memory": "64Mi"}});
+    let spec = json!({"containers": [container("app", resources)]});
+    beside_its_twin("cluster_today::shapes::requests_only", spec, &[("app", LARGER)]).await;
+}
+
+#[tokio::test]
+async fn limits_only_which_are_the_requests_too() {
+    let resources = json!({"limits": {"cpu": "100m", "memory": "96Mi"}});
+    let spec = json!({"containers": [container("app", resources)]});
+    beside_its_twin(
+        "cluster_today::shapes::limits_only",
+        spec,
+        &[("app", Amounts::doubled(150, 128))],
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_sidecar_beside_the_container() {
+    let mut sidecar = container("proxy", objects::resources(Amounts::doubled(40, 48)));
+    sidecar["restartPolicy"] = json!("Always");
+    let spec = json!({"initContainers": [sidecar], "containers": [app()]});
+    beside_its_twin("cluster_today::shapes::a_sidecar", spec, &[("app", LARGER)]).await;
+}
+
+#[tokio::test]
+async fn an_init_container_that_needed_more() {
+    let mut init = container("prepare", objects::resources(Amounts::doubled(150, 160)));
+    init["command"] = json!(["/bin/true"]);
+    let spec = json!({"initContainers": [init], "containers": [app()]});
+    beside_its_twin("cluster_today::shapes::an_init_container", spec, &[("app", LARGER)]).await;
+}
+
+#[tokio::test]
+async fn memory_and_cpu_go_down() {
+    let spec = json!({"containers": [container("app", objects::resources(Amounts::doubled(200, 160)))]});
+    beside_its_twin("cluster_today::shapes::memory_and_cpu_go_down", spec, &[("app", APP)]).await;
+}

@@ -1,0 +1,168 @@
+//! A cluster of a Kubernetes that resizes in place, with one node. A run's tests share one; a test that breaks parts
+//! boots its own.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use vscaled::cgroup::{CgroupDir, Hierarchy};
+use vscaled::model::{CgroupPath, Settings};
+
+use super::api::Api;
+use super::{ApiServer, Kubelet, NODE, Node, Programs, Release};
+use crate::support::agent::Agent;
+use crate::support::containerd::Containerd;
+
+const PATIENCE: Duration = Duration::from_secs(400);
+
+/// The variable that names the description of the shared cluster.
+const SHARED: &str = "VSCALED_TEST_CLUSTER";
+
+/// Where the parts of a cluster are.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Places {
+    port: u16,
+    api_server: PathBuf,
+    containerd_socket: PathBuf,
+    kubelet: PathBuf,
+    kubepods: String,
+    logs: Vec<PathBuf>,
+}
+
+/// Parts that end with this value, in this order.
+pub(crate) struct Parts {
+    pub(crate) kubelet: Kubelet,
+    pub(crate) server: ApiServer,
+    pub(crate) containerd: Containerd,
+}
+
+/// A running cluster.
+pub(crate) struct Today {
+    pub(crate) api: Api,
+    places: Places,
+    /// The parts of a cluster that is not shared.
+    pub(crate) own: Option<Parts>,
+}
+
+impl Today {
+    /// The run's shared cluster, or an own one where a test runs alone.
+    pub(crate) async fn shared(test: &str) -> Option<Self> {
+        match std::env::var_os(SHARED) {
+            Some(description) => Some(Self::attach(test, Path::new(&description))?),
+            None => Self::boot(test, &json!({})).await,
+        }
+    }
+
+    /// Boots a cluster; `kubelet` adds fields to the kubelet's configuration.
+    pub(crate) async fn boot(test: &str, kubelet: &Value) -> Option<Self> {
+        let server = ApiServer::start(Release::Today, test)?;
+        let Node {
+            kubelet,
+            containerd,
+            kubepods,
+            ..
+        } = Node::join(&server, kubelet).await;
+        let places = Places {
+            port: server.port(),
+            api_server: server.directory().to_owned(),
+            containerd_socket: containerd.socket(),
+            kubelet: kubelet.root(),
+            kubepods: kubepods.to_string(),
+            logs: vec![
+                kubelet.log_file(),
+                containerd.file("log"),
+                server.directory().join("kube-apiserver.log"),
+            ],
+        };
+        let api = Api::of(
+            server.programs().clone(),
+            Release::Today,
+            places.port,
+            &places.api_server,
+        );
+        let parts = Parts {
+            kubelet,
+            server,
+            containerd,
+        };
+        let today = Self {
+            api,
+            places,
+            own: Some(parts),
+        };
+        today.is_ready().await;
+        Some(today)
+    }
+
+    fn attach(test: &str, description: &Path) -> Option<Self> {
+        let programs = Programs::of(Release::Today, test)?;
+        let places: Places = serde_json::from_slice(&fs::read(description).unwrap()).unwrap();
+        let api = Api::of(programs, Release::Today, places.port, &places.api_server);
+        Some(Self { api, places, own: None })
+    }
+
+    /// Runs a shell command whose tests use this cluster, and whose kubectl is its admin's. Returns whether it
+    /// succeeded.
+    pub(crate) fn lend(&self, command: &str, variables: &[(&str, PathBuf)]) -> bool {
+        let description = self.places.api_server.join("cluster.json");
+        fs::write(&description, serde_json::to_vec(&self.places).unwrap()).unwrap();
+        let kubectl = self.api.kubectl_program();
+        let path = format!(
+            "{}:{}",
+            kubectl.parent().unwrap().display(),
+            std::env::var("PATH").unwrap()
+        );
+        let mut shell = Command::new("bash");
+        shell
+            .args(["-c", command])
+            .env(SHARED, description)
+            .envs(variables.iter().cloned())
+            .env("KUBECONFIG", self.api.kubeconfig(super::User::Admin))
+            .env("PATH", path);
+        shell.status().unwrap().success()
+    }
+
+    /// Waits until the node has registered.
+    async fn is_ready(&self) {
+        let started = Instant::now();
+        while self.api.try_get(&format!("/api/v1/nodes/{NODE}")).is_err() {
+            assert!(started.elapsed() < PATIENCE, "no node\n{}", self.logs());
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// An agent for the node with the deployed rights, which does not run yet.
+    pub(crate) fn agent(&self) -> Agent {
+        Agent::new(&self.kubepods())
+            .with("--source", "kubernetes")
+            .with("--node-name", NODE)
+            .with("--kubeconfig", self.api.deployed_kubeconfig())
+            .with("--runtime-socket", &self.places.containerd_socket)
+            .with("--kubelet-dir", &self.places.kubelet)
+            .with("--weight-formula", "auto")
+    }
+
+    pub(crate) fn kubepods(&self) -> CgroupPath {
+        CgroupPath::new(&self.places.kubepods).unwrap()
+    }
+
+    /// The current values of a cgroup.
+    pub(crate) fn settings(&self, path: &CgroupPath) -> Settings {
+        let hierarchy = Hierarchy::discover(None).unwrap();
+        CgroupDir::open(&hierarchy, path).unwrap().read_all().unwrap()
+    }
+
+    /// The ends of the parts' logs.
+    pub(crate) fn logs(&self) -> String {
+        let tail = |path: &PathBuf| {
+            let log = fs::read_to_string(path).unwrap_or_default();
+            let lines: Vec<_> = log.lines().collect();
+            let end = lines[lines.len().saturating_sub(40)..].join("\n");
+            format!("{}:\n{end}\n", path.display())
+        };
+        self.places.logs.iter().map(tail).collect()
+    }
+}

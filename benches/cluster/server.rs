@@ -102,7 +102,7 @@ impl Server {
             KINDS.iter().any(|(plural, _)| of(&format!("resource=\"{plural}\"")))
                 && verbs.iter().any(|verb| of(&format!("verb=\"{verb}\"")))
         };
-        let watchers = sum("apiserver_registered_watchers", &is_kind);
+        let watchers = sum("apiserver_longrunning_requests", &|line| is_read(line, &["WATCH"]));
         let requested = sum("apiserver_request_total", &|line| {
             is_read(line, &["GET", "LIST", "WATCH"])
         });

@@ -1,4 +1,4 @@
-//! Promise: on a node whose kubelet cannot resize (1.20), the kernel and the runtime hold the values that a VPA
+//! Promise: on a node whose kubelet cannot resize (1.32), the kernel and the runtime hold the values that a VPA
 //! recommends, through restarts of the kubelet, the containers, the API server and the agent.
 //!
 //! Everything is real: etcd, kube-apiserver, a kubelet, containerd, and the agent with a token of its service account

@@ -2,8 +2,8 @@
 //! recommendations there and writes them to the kernel at once if the node has capacity. If the kubelet refuses,
 //! every level has its earlier values, and the agent reports the reason.
 //!
-//! The agent and the cgroups are real. The API server and the kubelet are models (`apimodel`), because the ones of
-//! `scripts/kube-parts` do not support in-place resize.
+//! The agent and the cgroups are real. The API server and the kubelet are models (`apimodel`), which answer at once and
+//! as a test says; `cluster_today` has real ones.
 
 mod host_answers;
 mod host_boost;

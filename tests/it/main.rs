@@ -16,6 +16,7 @@ mod cluster_events;
 mod cluster_fleet;
 mod cluster_kills;
 mod cluster_kubelet;
+mod cluster_policy;
 mod cluster_today;
 mod control_socket;
 mod decide_command;

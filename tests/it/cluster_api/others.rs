@@ -12,7 +12,7 @@ async fn a_resource_that_an_hpa_scales_on_is_left_alone_and_the_other_is_not() {
     };
     let target = json!({"type": "Utilization", "averageUtilization": 50});
     scene.cluster.apply(&json!({
-        "apiVersion": "autoscaling/v2beta2", "kind": "HorizontalPodAutoscaler",
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
         "metadata": {"name": "web", "namespace": "test"},
         "spec": {
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "maxReplicas": 3,

@@ -7,8 +7,8 @@ use crate::support::amounts::Amounts;
 use crate::support::cluster::objects;
 
 #[tokio::test]
-async fn a_deferred_resize_is_reported_and_done_when_there_is_room() {
-    let Some(mut scene) = Scene::new("cluster_today::answers::a_deferred_resize").await else {
+async fn a_resize_that_the_node_has_no_room_for_is_done_when_there_is_room() {
+    let Some(mut scene) = Scene::new("cluster_today::answers::a_resize_that_the_node_has_no_room_for").await else {
         return;
     };
     // The pod that is in the way has what the larger one lacks.
@@ -30,8 +30,11 @@ async fn a_deferred_resize_is_reported_and_done_when_there_is_room() {
     scene.make_vpa("InPlaceOrRecreate");
     let target = Amounts::doubled(large, 96);
     scene.recommend(&[("app", target)]);
-    let pod = scene.agent.reaches(WEB, "Deferred").await;
-    assert!(pod.detail.contains("cpu"), "{}", pod.detail);
+    let says = async || {
+        let pod = scene.agent.pod(WEB).await?;
+        pod.detail.contains("the node has no room").then_some(())
+    };
+    scene.agent.until("the lack of room to be named", says).await;
     let object = scene.object(WEB);
     assert_eq!(
         scene.levels(&object),

@@ -1,9 +1,9 @@
 //! A model of an API server that tests run in their own process. It serves lists, watches and patches over HTTP, the
 //! `resize` subresource with the rules of 1.36, and a kubelet that writes the pods' status.
 //!
-//! Tests need a model because the kube-apiserver that `scripts/kube-parts` builds does not support in-place resize.
-//! The model follows upstream: `ValidatePodResize` and `dropNonResizeUpdates` decide which resizes are valid, and the
-//! kubelet's allocation manager decides the result. A test chooses the node's capacity, the delays and the faults.
+//! A real API server and kubelet cannot be made to show most of these answers and faults. The model follows upstream:
+//! `ValidatePodResize` and `dropNonResizeUpdates` decide which resizes are valid, and the kubelet's allocation manager
+//! decides the result. A test chooses the node's capacity, the delays and the faults.
 
 mod admission;
 mod entrance;

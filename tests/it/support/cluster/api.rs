@@ -95,12 +95,23 @@ users: [{{name: test, user: {{token: {token}}}}}]
     }
 
     /// A kubeconfig with a token of the agent's own service account, which must exist. The API server issues the
-    /// token, as for a pod.
+    /// token.
     pub(crate) fn deployed_kubeconfig(&self) -> PathBuf {
-        let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+        self.issue("deployed", &json!({}))
+    }
+
+    /// The same with a token as the agent's pod of this name has it, which names the pod's node.
+    pub(crate) fn kubeconfig_in_pod(&self, pod: &str) -> PathBuf {
+        let uid = self.uid(&format!("/api/v1/namespaces/vscaled/pods/{pod}"));
+        let object = json!({"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid});
+        self.issue(pod, &json!({"boundObjectRef": object}))
+    }
+
+    fn issue(&self, name: &str, spec: &Value) -> PathBuf {
+        let request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec});
         let path = "/api/v1/namespaces/vscaled/serviceaccounts/vscaled/token";
         let answer = self.send(Method::POST, path, &request);
-        self.write_kubeconfig("deployed", answer["status"]["token"].as_str().unwrap())
+        self.write_kubeconfig(name, answer["status"]["token"].as_str().unwrap())
     }
 
     /// The port on loopback.
@@ -198,9 +209,14 @@ users: [{{name: test, user: {{token: {token}}}}}]
 
     /// Runs kubectl and returns its output or its error message.
     pub(crate) fn try_kubectl(&self, user: User, arguments: &[&str], input: &str) -> Result<String, String> {
+        self.kubectl_with(&self.kubeconfig(user), arguments, input)
+    }
+
+    /// Like [`Self::try_kubectl`], with the credentials in a kubeconfig.
+    pub(crate) fn kubectl_with(&self, kubeconfig: &Path, arguments: &[&str], input: &str) -> Result<String, String> {
         let mut kubectl = Command::new(self.kubectl_program())
             .args(arguments)
-            .env("KUBECONFIG", self.kubeconfig(user))
+            .env("KUBECONFIG", kubeconfig)
             .env("HOME", &self.directory)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -14,7 +14,7 @@ use tracing::Span;
 
 use super::metrics::{growth_outcome, hook_labels};
 use super::pod::{Effect, Now, PodInput, PodState, Pods};
-use super::store::Store;
+use super::store::{SavedPod, Store};
 use super::watching::Watching;
 use super::work::PassId;
 use crate::actuate::{HookRun, JobDone, LeastLimits};
@@ -114,6 +114,15 @@ impl Now {
     }
 }
 
+/// The pods as the state file has them. A change that a pod waits for is nobody's wish where the agent only observes.
+fn saved(pods: &Pods, observes: bool) -> impl Iterator<Item = SavedPod> {
+    pods.values().filter_map(move |state| {
+        let mut saved = state.saved()?;
+        saved.waits = saved.waits.filter(|_| !observes);
+        Some(saved)
+    })
+}
+
 impl Controller {
     pub(crate) fn new(
         config: Config,
@@ -185,7 +194,7 @@ impl Controller {
         self.update_guard();
         self.start_passes();
         // After the passes: containers do not wait for the disk.
-        self.store.save(self.pods.values().filter_map(PodState::saved));
+        self.store.save(saved(&self.pods, self.config.observe_only));
         if !self.requests.ended.is_empty() {
             tokio::spawn(self.requests.answer_once(self.store.saved()));
         }
@@ -207,7 +216,7 @@ impl Controller {
                 None => break,
             }
         }
-        self.store.save(self.pods.values().filter_map(PodState::saved));
+        self.store.save(saved(&self.pods, self.config.observe_only));
         self.store.finish().await;
         self.requests.answer_once(std::future::ready(())).await;
     }

@@ -52,6 +52,49 @@ pub(crate) struct Recommended {
     pub(crate) at: Timestamp,
     /// The targets of every regular container.
     pub(crate) targets: Vec<NamedRequirements>,
+    /// Files of version 0.1 do not have this field.
+    #[serde(default)]
+    pub(crate) in_force: InForce,
+}
+
+/// The targets of a VPA that a pass has written, or that the API server has accepted. Only these survive a restart: before the
+/// sources have answered, an agent keeps them and starts nothing new. An agent that only observes brings nothing into force.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum InForce {
+    #[default]
+    Nothing,
+    /// The recommended targets.
+    Recommended,
+    /// The targets of an earlier recommendation.
+    Earlier(Vec<NamedRequirements>),
+}
+
+impl Recommended {
+    /// The recommendation as the state file has it: with the targets in force.
+    pub(crate) fn in_force(&self) -> Option<Self> {
+        let targets = match &self.in_force {
+            InForce::Nothing => return None,
+            InForce::Recommended => &self.targets,
+            InForce::Earlier(targets) => targets,
+        };
+        Some(Self {
+            vpa: self.vpa.clone(),
+            at: self.at,
+            targets: targets.clone(),
+            in_force: InForce::Recommended,
+        })
+    }
+
+    /// Takes over what is in force from the recommendation before.
+    pub(crate) fn replace(mut self, before: Option<&Self>) -> Self {
+        self.in_force = match before.and_then(Self::in_force) {
+            None => InForce::Nothing,
+            Some(before) if before.targets == self.targets => InForce::Recommended,
+            Some(before) => InForce::Earlier(before.targets),
+        };
+        self
+    }
 }
 
 /// The peak use in a quiet time must leave one part in this many of a limit free.

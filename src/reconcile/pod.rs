@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 
 use super::capacity::NodeCapacity;
-use super::desired::{DesiredState, GrowthPause};
+use super::desired::{DesiredState, GrowthPause, InForce, Recommended};
 use super::resize::{Resize, ResizeStatus};
 use super::savings::Avoided;
 use super::shrink::{ShrinkEnd, ShrinkState};
@@ -486,16 +486,32 @@ impl PodState {
         ended.chain(self.trouble).max()
     }
 
+    /// The recommendation with the targets in force. A patch without an answer may have brought its targets into force.
+    fn recommended_in_force(&self) -> Option<Recommended> {
+        let mut recommended = self.desired.recommended.clone()?;
+        if self
+            .resize
+            .has_asked_for(&self.desired.targets(&self.pod).unwrap_or_default())
+        {
+            recommended.in_force = InForce::Recommended;
+        }
+        recommended.in_force()
+    }
+
     /// The part of the state that survives a restart, if there is one. [`Self::restore`] is the inverse.
     pub(crate) fn saved(&self) -> Option<SavedPod> {
         let (pauses, evidence_at) = (&self.growth.pauses, &self.growth.evidence_at);
         let waits = self.decision.canary.waits.is_some();
-        let is_saved = waits || !self.desired.is_empty() || !pauses.is_empty() || !evidence_at.is_empty();
+        let desired = DesiredState {
+            recommended: self.recommended_in_force(),
+            ..self.desired.clone()
+        };
+        let is_saved = waits || !desired.is_empty() || !pauses.is_empty() || !evidence_at.is_empty();
         Some(SavedPod {
             pod: self.identity.clone().filter(|_| is_saved)?,
             described: Some(Arc::clone(&self.pod)),
             state: SavedTargets {
-                desired: self.desired.clone(),
+                desired,
                 resize: self.resize.clone(),
             },
             failed_shrinks: self.shrink.backoffs.clone(),

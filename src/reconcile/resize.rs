@@ -142,6 +142,20 @@ impl Resize {
         ahead.is_some_and(|ahead| !resize::same(&ahead.spec, &pod.requirements())) && !self.is_spec_of(pod)
     }
 
+    /// Whether the API server has the requests of these targets from this agent: it has accepted them, or has not answered.
+    /// Limits may differ: temporary and kept limits are in the patch, too.
+    pub(crate) fn has_asked_for(&self, targets: &[NamedRequirements]) -> bool {
+        let accepted = self.accepted.iter().map(|accepted| &accepted.targets);
+        let prepared = self.prepared.iter();
+        let prepared = prepared.flat_map(|prepared| prepared.earlier.iter().chain([&prepared.targets]));
+        let has = |asked: &[NamedRequirements], named: &NamedRequirements| {
+            NamedRequirements::find(asked, &named.name).is_some_and(|asked| asked.requests == named.resources.requests)
+        };
+        accepted
+            .chain(prepared)
+            .any(|asked| targets.iter().all(|named| has(asked, named)))
+    }
+
     /// Whether the API server has accepted these targets, and `pod` shows a later spec.
     pub(crate) fn is_answered(&self, pod: &Pod, targets: &[NamedRequirements]) -> bool {
         let earlier = |accepted: &&AcceptedResize| accepted.generation < pod.metadata.generation;

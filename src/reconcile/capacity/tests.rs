@@ -6,7 +6,7 @@ use super::*;
 use crate::decide::PodDecision;
 use crate::model::{Bytes, MilliCpu, Requirements};
 use crate::plan::Capacity;
-use crate::reconcile::desired::Recommended;
+use crate::reconcile::desired::{InForce, Recommended};
 
 const GI: u64 = 1 << 30;
 
@@ -83,6 +83,7 @@ fn recommended(requests: ResourceList) -> Recommended {
         vpa: Some("web".to_owned()),
         at: Timestamp::UNIX_EPOCH,
         targets: requesting(requests),
+        in_force: InForce::default(),
     }
 }
 

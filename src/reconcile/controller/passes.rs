@@ -16,7 +16,7 @@ use tracing::Instrument;
 use super::{Controller, Event};
 use crate::actuate::shrink::{Lowering, watch};
 use crate::actuate::{HookRun, Job, JobDone, Node, PodHandles, PodResizer, Verdict, reconcile, run_hook};
-use crate::model::{Cause, HookEnd, NamedRequirements};
+use crate::model::{Cause, HookEnd, NamedRequirements, Reason};
 use crate::plan::resize::{NodeSupport, ResizeDecision, ResizeFacts, Support};
 use crate::plan::shrink::{Progress, next_turns};
 use crate::reconcile::capacity::NodeCapacity;
@@ -143,13 +143,16 @@ impl ResizeEndpoint {
             Support::NotReported(unreported) => Some(unreported),
         };
         let (room, yields) = capacity.reserve(state, targets);
+        // The saved object may be older than the spec: an agent that knows no more patches nothing that nobody asked for since.
+        let is_silent = state.decision.reason == Reason::SourcesSilent && !state.desired.is_by_hand();
+        let silent = is_silent.then(|| "the API server has not sent its objects yet".to_owned());
         Some(ResizeFacts {
             room,
             yields,
             kubelet: capacity.kubelet,
             too_early: state.too_early_to_patch(cause, now),
             unreported,
-            away: resizer.away(),
+            away: resizer.away().or(silent),
             ..state.resize_facts()
         })
     }

@@ -63,6 +63,7 @@ fn a_recommendation_that_has_caught_up_ends_the_temporary_limit() {
             vpa: Some("web".to_owned()),
             at: Timestamp::UNIX_EPOCH,
             targets: targets.clone(),
+            in_force: InForce::default(),
         });
         assert_eq!(desired.end_overtaken(&pod).len(), ended, "{limit}");
         assert_eq!(memory_limits(&desired, &pod)[0], Some(200));

@@ -77,6 +77,7 @@ fn an_override_wins_over_the_recommendation_until_it_ends() {
         vpa: Some("web".to_owned()),
         at: Timestamp::UNIX_EPOCH,
         targets: targets.clone(),
+        in_force: InForce::default(),
     };
     let mut desired = DesiredState {
         recommended: Some(recommended),

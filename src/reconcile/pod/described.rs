@@ -12,7 +12,7 @@ use crate::model::objects::Pod;
 use crate::model::{Cause, MemoryLimit, NamedRequirements, Target};
 use crate::plan::lift_kept;
 use crate::plan::resize::{self, Phase};
-use crate::reconcile::desired::{Recommended, TemporaryLimit};
+use crate::reconcile::desired::{InForce, Recommended, TemporaryLimit};
 use crate::reconcile::resize::Resize;
 use crate::reconcile::savings::requests;
 
@@ -110,6 +110,7 @@ impl PodState {
             vpa: self.decision.vpa.clone(),
             at: now,
             targets: targets.to_vec(),
+            in_force: InForce::Nothing,
         })
     }
 
@@ -125,7 +126,7 @@ impl PodState {
             (Some(recommended), None) => {
                 let had = || requests(&before.clone().unwrap_or_else(|| self.pod.requirements()));
                 self.desired.before.get_or_insert_with(had);
-                self.desired.recommended = Some(recommended);
+                self.desired.recommended = Some(recommended.replace(self.desired.recommended.as_ref()));
             }
             (None, _) if self.decision.reason.ends_recommendation() => self.desired.end_recommendation(),
             (None, _) => {}

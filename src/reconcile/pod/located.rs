@@ -100,14 +100,20 @@ impl PodState {
         }
         self.growth.evidence_at = evidence_at;
         self.decision.canary.waits = waits.or(self.decision.canary.waits.take());
+        // A file of version 0.1 also has recommendations that an agent only observed. The API server's answer tells them apart.
+        let asked = resize.has_asked_for(&desired.targets(&self.pod).unwrap_or_default());
+        let before = desired.recommended.as_ref().and_then(|before| {
+            let known = before.in_force();
+            known.or_else(|| asked.then(|| before.clone()))
+        });
         let decided = self.desired.recommended.take();
         let silent = self.decision.reason == Reason::SourcesSilent;
         let not_followed = self.decision.change().is_none() || self.no_room.is_some();
         let keep_saved = silent || (self.decision.vpa.is_some() && not_followed);
-        let recommended = match (decided, &desired.recommended) {
-            _ if keep_saved => desired.recommended.clone(),
+        let recommended = match (decided, before) {
+            (_, before) if keep_saved => before,
             // The next decision compares with the saved recommendation: a difference within the bounds changes nothing.
-            (Some(decided), Some(before)) if decided.vpa == before.vpa => Some(before.clone()),
+            (Some(decided), Some(before)) if decided.vpa == before.vpa => Some(before),
             // This decision took amounts for the pod's own that an operator or the guard had set.
             (decided, _) => decided.filter(|_| desired.origin.is_none()),
         };

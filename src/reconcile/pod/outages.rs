@@ -121,6 +121,9 @@ struct World {
     passes: u64,
     requests: u64,
     lost: u32,
+    /// What the VPA recommends, and whether the agent that follows a killed one has to decide so again.
+    recommended: Option<[u64; 2]>,
+    undecided: bool,
 }
 
 fn limit(targets: &[NamedRequirements]) -> u64 {
@@ -160,6 +163,8 @@ impl World {
             passes: 0,
             requests: 0,
             lost: 0,
+            recommended: None,
+            undecided: false,
         };
         world.locate(None, None);
         world
@@ -324,6 +329,7 @@ impl World {
     /// Another agent follows, which finds these limits of the guard beside what is saved.
     fn is_killed(&mut self, unsaved_limits: Option<BTreeMap<String, Bytes>>) {
         let saved = self.state.saved();
+        self.undecided = true;
         // An agent that has an API server lists the pods first.
         let pod = match self.away {
             true => Arc::clone(&self.state.pod),
@@ -429,6 +435,7 @@ impl World {
             }
             Happening::WatchBrings => self.apply(PodInput::Described(Arc::new(self.server.clone()))),
             Happening::Recommends { mib } => {
+                (self.recommended, self.undecided) = (Some(*mib), false);
                 let mut containers = self.server.requirements();
                 for (named, mib) in containers.iter_mut().zip(mib) {
                     named.resources.requests.memory = Some(Bytes::new(mib * MIB));
@@ -466,6 +473,10 @@ impl World {
     /// The API server is back, and is heard of.
     fn recover(&mut self) {
         self.away = false;
+        if let Some(mib) = self.recommended.filter(|_| self.undecided) {
+            self.happen(&Happening::Recommends { mib });
+            self.happen(&Happening::MayLower);
+        }
         self.apply(PodInput::ApiServerReturned);
         self.passes(true);
         self.hear();

@@ -9,6 +9,7 @@ use crate::actuate::{Job, JobDone};
 use crate::model::{BoundPod, Cause, ChangeRecord, NamedRequirements, Outcome, Resource, Withheld};
 use crate::plan::PodTargets;
 use crate::plan::resize::{self, ResizeDecision, ResizeFacts};
+use crate::reconcile::desired::InForce;
 use crate::reconcile::resize::ResizeStatus;
 use crate::reconcile::savings::Avoided;
 use crate::reconcile::work::{FIRST_RETRY, PassId, RequestId};
@@ -164,6 +165,16 @@ impl PodState {
             self.deny_temporary(why, now.wall, quiet, &mut record.outcome);
         }
         let outcome = record.outcome.clone();
+        if let Some(recommended) = &mut self.desired.recommended {
+            let asked = api.asked.as_ref().filter(|_| outcome.is_kept());
+            if self.work.generation == pass.generation {
+                if outcome.holds() || asked.is_some() {
+                    recommended.in_force = InForce::Recommended;
+                }
+            } else if let Some(asked) = asked {
+                recommended.in_force = InForce::Earlier(asked.targets.clone());
+            }
+        }
         if matches!(outcome, Outcome::Withheld(Withheld::SpecLater(_))) && self.desired.is_by_hand() {
             self.resize.write_ahead(&self.pod, now.wall);
         } else if api.asked.is_some() || outcome.holds() && api.retry_after.is_none() {

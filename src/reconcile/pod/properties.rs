@@ -41,6 +41,41 @@ proptest! {
     }
 }
 
+proptest! {
+    #[test]
+    fn a_restart_keeps_what_passes_brought_into_force_and_nothing_else(
+        steps in vec((64_u64..512, any::<bool>()), 1..8),
+    ) {
+        let mut world = World::new(false);
+        world.happen(&Happening::Runs(true));
+        let mut in_force = None;
+        for (mib, passes) in steps {
+            if passes {
+                world.decide_and_pass(mib);
+                in_force = Some(limits(mib));
+            } else {
+                world.happen(&Happening::Decided { mib: Some(mib), no_room: false });
+            }
+        }
+        world.happen(&Happening::AgentRestarts { decided: None });
+        let recommended = world.state.desired.recommended.as_ref();
+        prop_assert_eq!(recommended.map(|recommended| &recommended.targets), in_force.as_ref());
+        prop_assert_eq!(world.state.work.pending.is_some(), in_force.is_some());
+    }
+
+    #[test]
+    fn what_an_agent_only_observed_is_no_wish_of_the_next(decided in vec(64_u64..512, 1..8)) {
+        let mut world = World::new(false);
+        world.happen(&Happening::Runs(true));
+        for mib in decided {
+            world.happen(&Happening::Decided { mib: Some(mib), no_room: false });
+        }
+        prop_assert!(world.state.saved().is_none());
+        world.happen(&Happening::AgentRestarts { decided: None });
+        prop_assert!(world.state.desired.is_empty() && world.state.work.pending.is_none());
+    }
+}
+
 /// A world in which a pass has given the container a limit.
 fn settled(mib: u64) -> World {
     let mut world = World::new(false);

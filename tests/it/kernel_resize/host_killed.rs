@@ -155,3 +155,24 @@ async fn what_stood_is_kept_however_long_the_api_server_takes_to_say_anything() 
     let pod = scene.agent.reaches(NAME, "InSync").await;
     assert!(pod.r#override.is_some(), "{pod:#?}");
 }
+
+#[tokio::test]
+async fn what_an_agent_only_observed_is_not_done_by_the_next_before_the_sources_answer() {
+    let mut scene = Scene::new().await;
+    let (spec, patches) = (scene.spec(), scene.api.calls(PATCH));
+    scene.agent.set("--observe-only", "true");
+    scene.start().await;
+    scene.recommend(&SMALLER);
+    scene.agent.reaches(NAME, "Working").await;
+    scene.agent.stop();
+    let answering = scene.api.hold_answers(&["list", "watch"], "pods", None);
+    scene.agent.set("--observe-only", "false");
+    scene.agent.set("--sweep-interval", "1s");
+    scene.agent.start().await;
+    // The agent would run a pass meanwhile.
+    tokio::time::sleep(Duration::from_millis(2500)).await;
+    assert!(!scene.holds(&SMALLER), "an observed recommendation is in force");
+    assert_eq!((scene.spec(), scene.api.calls(PATCH)), (spec, patches));
+    answering.cancel();
+    scene.settles(&SMALLER).await;
+}

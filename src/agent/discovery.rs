@@ -167,8 +167,13 @@ impl Discovery {
         }
         let config = &self.links.config;
         let has_weights = hierarchy.version() == CgroupVersion::V2;
-        let learns = runtime_answers && has_weights && config.weight_formula.is_none();
-        if let Some(runtime) = self.runtime.as_ref().filter(|_| learns) {
+        let view = Arc::clone(&self.links.view.borrow());
+        let inventory = Inventory::assemble(&scanned, &self.pods, &self.containers, &view.pods);
+        let learns = has_weights && config.weight_formula.is_none();
+        if learns
+            && !self.formula.compare(&hierarchy, &inventory, &view.pods)
+            && let Some(runtime) = self.runtime.as_ref().filter(|_| runtime_answers)
+        {
             let (cri, listed) = (runtime.cri.as_ref(), &self.containers);
             self.formula.learn(cri, &hierarchy, listed, &scanned).await;
         }
@@ -180,7 +185,6 @@ impl Discovery {
             kubelet: config.kubelet_version.unwrap_or(KubeletVersion::NEWEST),
             page: page_size(),
         };
-        let view = Arc::clone(&self.links.view.borrow());
         let node = Arc::new(Node {
             managers: managers::static_managers(config, &hierarchy, &scanned, &mut problems),
             hierarchy,
@@ -197,7 +201,6 @@ impl Discovery {
             least_limits: Arc::clone(&self.links.least_limits),
         })
         .with_stated_kubelet(view.kubelet_version());
-        let inventory = Inventory::assemble(&scanned, &self.pods, &self.containers, &view.pods);
         let inventory = inventory.sharing(&self.links.node_pods.borrow().pods);
         self.links.node_pods.send_replace(Arc::new(NodePods {
             tree: Some((node.hierarchy.clone(), node.kubepods.path.clone())),

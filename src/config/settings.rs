@@ -80,7 +80,7 @@ pub struct Config {
     /// Who creates cgroups: `cgroupfs` or `systemd`; `auto` asks the runtime, then examines the existing cgroups.
     #[arg(long, default_value = "auto", value_parser = or("auto", named::<Driver>("cgroupfs or systemd")))]
     pub cgroup_driver: Optional<Driver>,
-    /// How the runtime turns cpu shares into cpu.weight: `linear` or `quadratic`; `auto` finds out from its version.
+    /// How the runtime turns cpu shares into cpu.weight: `linear` or `quadratic`; `auto` learns it from running containers.
     #[arg(long, default_value = "auto", value_parser = or("auto", named::<WeightFormula>("linear or quadratic")))]
     pub weight_formula: Optional<WeightFormula>,
     /// The kubelet whose rules the pod level follows, such as 1.36; `auto` takes the version in the

@@ -1,8 +1,10 @@
 //! Which formula the node's OCI runtime uses to turn shares into weights.
 //!
 //! The formula is runc's or crun's, and neither CRI nor containerd's version shows which of them runs at what version. Every
-//! container shows it: the shares in the runtime's stored spec and the weight in the container's `cpu.weight` are one pair of
-//! the formula. In come such pairs; out comes the formula. cgroup v1 has no weights. This module does no I/O.
+//! container shows it: the cpu request of its spec, or the shares in the runtime's stored spec, and the weight in the container's
+//! `cpu.weight` are one pair of the formula. In come such pairs; out comes the formula. cgroup v1 has no weights. This module does no I/O.
+
+use std::cmp::Ordering;
 
 use crate::model::{CpuShares, CpuWeight, WeightFormula};
 
@@ -27,9 +29,27 @@ pub fn detect(pairs: impl IntoIterator<Item = (CpuShares, CpuWeight)>) -> Option
     })
 }
 
+/// How many of the youngest containers [`agreed`] hears.
+pub const WITNESSES: usize = 5;
+
+/// The formula that most of the youngest containers show; the youngest is last. `None` if as many show the one as the other.
+///
+/// A container whose weight another process wrote may show the wrong formula, so one container does not overrule two. After an
+/// upgrade of the OCI runtime, three new containers are enough on every node.
+pub fn agreed(shown: &[WeightFormula]) -> Option<WeightFormula> {
+    let youngest = &shown[shown.len().saturating_sub(WITNESSES)..];
+    let of = |formula: WeightFormula| youngest.iter().filter(|shown| **shown == formula).count();
+    match of(WeightFormula::Linear).cmp(&of(WeightFormula::Quadratic)) {
+        Ordering::Greater => Some(WeightFormula::Linear),
+        Ordering::Less => Some(WeightFormula::Quadratic),
+        Ordering::Equal => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::MilliCpu;
     use proptest::prelude::*;
 
     fn pair(shares: u64, weight: u64) -> (CpuShares, CpuWeight) {
@@ -68,6 +88,26 @@ mod tests {
                 let detected = detect([(shares, formula.weight(shares))]);
                 prop_assert!(detected.is_none_or(|detected| detected == formula));
             }
+        }
+
+        #[test]
+        fn two_liars_of_five_change_nothing_and_three_new_containers_are_an_upgrade(
+            older in proptest::collection::vec(any::<bool>(), 0..8), liars in proptest::sample::subsequence(vec![0, 1, 2, 3, 4], 2),
+        ) {
+            let formula = |linear| if linear { WeightFormula::Linear } else { WeightFormula::Quadratic };
+            let mut shown: Vec<_> = older.into_iter().map(formula).collect();
+            shown.extend((0..WITNESSES).map(|witness| formula(liars.contains(&witness))));
+            prop_assert_eq!(agreed(&shown), Some(WeightFormula::Quadratic));
+            shown.extend([WeightFormula::Linear; 3]);
+            prop_assert_eq!(agreed(&shown), Some(WeightFormula::Linear));
+        }
+
+        #[test]
+        fn containers_that_agree_show_the_formula(linear: bool, milli in proptest::collection::vec(0_u64..300_000, 1..8)) {
+            let formula = if linear { WeightFormula::Linear } else { WeightFormula::Quadratic };
+            let shares = milli.into_iter().map(|milli| CpuShares::from(MilliCpu::new(milli)));
+            let shown: Vec<_> = shares.filter_map(|shares| detect([(shares, formula.weight(shares))])).collect();
+            prop_assert!(agreed(&shown) == (!shown.is_empty()).then_some(formula));
         }
     }
 }

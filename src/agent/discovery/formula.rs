@@ -1,16 +1,20 @@
 //! Learns the formula by which the runtime converts cpu shares to cgroup v2 weights.
 //!
-//! No runtime reports its formula, but its containers show it: the stored spec has the shares, and the kernel's file
-//! has the weight. Only the youngest containers show the formula of the present OCI runtime, because an upgrade leaves
-//! older containers as they are. So the agent reads the stored spec of each new container once, and none on a node
-//! where no container starts. The agent uses the learned formula until a container shows another one.
+//! No runtime reports its formula, but its containers show it: a container's spec has the shares, and the kernel's file has the
+//! weight. Only the youngest containers show the formula of the present OCI runtime, because an upgrade leaves older containers
+//! as they are. So the agent reads each new container once, and none on a node where no container starts. The pods' specs are the
+//! first witness, and most of the youngest containers decide. Where the specs show nothing, the runtime's stored specs do.
+//! The agent uses the learned formula until containers show another one.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
 use crate::cgroup::{Cgroup, Hierarchy, PodEntry};
-use crate::model::{ControlFile, CpuShares, Setting, WeightFormula};
+use crate::model::objects::Pod;
+use crate::model::{CgroupPath, ControlFile, CpuShares, CpuWeight, LiveContainer, Setting, WeightFormula};
+use crate::reconcile::inventory::Inventory;
 use crate::runtime::{ContainerRuntime, ListedContainer, weight};
 
 /// The most stored specs that one discovery reads.
@@ -23,12 +27,46 @@ pub(super) struct LearnedFormula {
     pub(super) known: Option<WeightFormula>,
     /// The creation time of the youngest examined container. The agent examines younger ones only.
     asked_until: Option<Timestamp>,
+    /// The same for containers whose pods' specs show their shares.
+    compared_until: Option<Timestamp>,
+    /// The formulas that containers show beside their pods' specs, that of the youngest last.
+    shown: Vec<WeightFormula>,
 }
 
 impl LearnedFormula {
     /// Examines the youngest containers anew: the runtime may have been upgraded.
-    pub(super) const fn doubt(&mut self) {
-        self.asked_until = None;
+    pub(super) fn doubt(&mut self) {
+        (self.asked_until, self.compared_until) = (None, None);
+        self.shown.clear();
+    }
+
+    /// Compares the weights of new containers with the cpu requests of their specs. Returns whether the specs have shown a
+    /// formula.
+    pub(super) fn compare(&mut self, hierarchy: &Hierarchy, inventory: &Inventory, pods: &[Arc<Pod>]) -> bool {
+        let live = pods.iter().filter_map(|pod| Some((pod, inventory.find(pod)?)));
+        let started = live.flat_map(|(pod, live)| {
+            let containers = live.containers.iter();
+            containers.filter_map(|(name, container)| Some((started_with(pod, name, container)?, &container.path)))
+        });
+        let mut new: Vec<_> = started
+            .filter(|((started, _), _)| Some(*started) > self.compared_until)
+            .collect();
+        new.sort_by_key(|((started, _), _)| *started);
+        for ((started, shares), path) in new.split_off(new.len().saturating_sub(weight::WITNESSES)) {
+            let weight = read_weight(hierarchy, path);
+            self.shown.extend(weight::detect(weight.map(|weight| (shares, weight))));
+            self.compared_until = Some(started);
+        }
+        self.shown.drain(..self.shown.len().saturating_sub(weight::WITNESSES));
+        self.note(weight::agreed(&self.shown));
+        !self.shown.is_empty()
+    }
+
+    fn note(&mut self, shown: Option<WeightFormula>) {
+        if let Some(formula) = shown.filter(|shown| self.known != Some(*shown)) {
+            tracing::info!(%formula, "the runtime's formula for cpu weights");
+            self.known = Some(formula);
+        }
     }
 
     /// Examines the new containers in the list. They stay new while the runtime does not answer.
@@ -54,20 +92,11 @@ impl LearnedFormula {
             let shares = stored.and_then(|stored| u64::try_from(stored.cpu_shares?).ok());
             let mut places = scanned.iter().flat_map(|pod| &pod.containers);
             let place = places.find(|place| place.id.as_str() == container.id);
-            let cgroup = place.map(|place| Cgroup::open(hierarchy, &place.path).and_then(|cgroup| cgroup.read_all()));
-            // The cgroup may have gone meanwhile.
-            let settings = cgroup.and_then(Result::ok);
-            if let Some(Setting::CpuWeight(weight)) = settings.and_then(|settings| settings.get(ControlFile::CpuWeight))
-            {
-                pairs.extend(shares.map(|shares| (CpuShares::new(shares), weight)));
-            }
+            let weight = place.and_then(|place| read_weight(hierarchy, &place.path));
+            pairs.extend(weight.and_then(|weight| Some((CpuShares::new(shares?), weight))));
         }
         self.asked_until = youngest.created_at;
-        let Some(shown) = weight::detect(pairs) else { return };
-        if self.known != Some(shown) {
-            tracing::info!(formula = %shown, "the runtime's formula for cpu weights");
-            self.known = Some(shown);
-        }
+        self.note(weight::detect(pairs));
     }
 
     /// The containers that are not examined yet, the youngest first.
@@ -77,6 +106,31 @@ impl LearnedFormula {
         new.sort_by_key(|container| Reverse(container.created_at));
         new.truncate(AT_ONCE);
         new
+    }
+}
+
+/// When the container started, and the shares that its spec has. `None` for a container that does not run, requests no cpu, or is
+/// being resized: its weight is that of another request.
+fn started_with(pod: &Pod, name: &str, live: &LiveContainer) -> Option<(Timestamp, CpuShares)> {
+    let status = pod
+        .container_status(name)
+        .filter(|status| status.bare_id() == Some(&live.id))?;
+    let request = pod.container(name)?.resources.requests.cpu?;
+    let in_force = status.resources.map(|in_force| in_force.requests.cpu);
+    let started = status.state.running.as_ref()?.started_at?;
+    in_force
+        .is_none_or(|in_force| in_force == Some(request))
+        .then(|| (started, CpuShares::from(request)))
+}
+
+/// The weight of a container. `None` where its cgroup has ended.
+fn read_weight(hierarchy: &Hierarchy, path: &CgroupPath) -> Option<CpuWeight> {
+    let settings = Cgroup::open(hierarchy, path)
+        .and_then(|cgroup| cgroup.read_all())
+        .ok()?;
+    match settings.get(ControlFile::CpuWeight)? {
+        Setting::CpuWeight(weight) => Some(weight),
+        _ => None,
     }
 }
 
@@ -108,6 +162,7 @@ mod tests {
         LearnedFormula {
             known: Some(WeightFormula::Linear),
             asked_until: Some(Timestamp::from_second(second).unwrap()),
+            ..LearnedFormula::default()
         }
     }
 

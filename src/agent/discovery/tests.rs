@@ -285,6 +285,36 @@ async fn after_a_loss_the_containers_are_asked_again_and_until_then_nothing_chan
 }
 
 #[tokio::test]
+async fn without_a_runtime_most_containers_beside_their_specs_show_the_formula() {
+    for (weights, formula) in [
+        (&[(1, LINEAR)][..], WeightFormula::Linear),
+        (&[(1, QUADRATIC)], WeightFormula::Quadratic),
+        // Another process has written the weight of one of them.
+        (&[(1, LINEAR), (2, LINEAR), (3, QUADRATIC)], WeightFormula::Linear),
+        (&[(3, LINEAR), (2, LINEAR), (1, "77\n")], WeightFormula::Linear),
+    ] {
+        let mut node = MadeUp::new().await;
+        (node.discovery.runtime, node.discovery.links.config.runtime_socket) = (None, PathSetting::None);
+        let (mut containers, mut statuses) = (String::new(), String::new());
+        for ((second, weight), letter) in weights.iter().zip('a'..) {
+            node.start(letter, *second, weight);
+            let id = letter.to_string().repeat(64);
+            containers += &format!("  - {{name: {letter}, resources: {{requests: {{cpu: 1000m}}}}}}\n");
+            statuses += &format!(
+                "  - {{name: {letter}, containerID: containerd://{id}, state: {{running: {{startedAt: '2026-01-01T00:00:0{second}Z'}}}}}}\n"
+            );
+        }
+        let pod = format!(
+            "kind: Pod\nmetadata: {{name: web, uid: {UID}}}\nspec:\n  containers:\n{containers}status:\n  containerStatuses:\n{statuses}"
+        );
+        assert_eq!(node.formula().await, weight::ASSUMED);
+        let view = crate::sources::parse_manifests("test", &pod).unwrap().view;
+        node._view.send_replace(Arc::new(view));
+        assert_eq!(node.formula().await, formula, "{weights:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_runtime_that_came_back_says_again_who_it_is() {
     let mut node = MadeUp::new().await;
     node.start('a', 1, LINEAR);

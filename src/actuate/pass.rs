@@ -1,8 +1,8 @@
 //! One pass over one pod, stage by stage: observe, make room, patch, write, sync the runtime, verify, undo.
 //!
 //! The pass writes the kernel's files first, because only they bound the containers: they hold the new values within a
-//! millisecond. It updates the runtime next, so that no later update of the stored spec brings the old values back. If the
-//! runtime does not answer, the update stays pending and nothing is undone; if the runtime refuses, the pass undoes everything.
+//! millisecond. Where the kubelet does not resize, it updates the runtime next, so that no later update of the stored spec brings
+//! the old values back. If the runtime does not answer, the update stays pending and nothing is undone; if the runtime refuses, the pass undoes everything.
 //!
 //! Stages that read or write the kernel's files block, and run on threads that may. A pass that has to wait leaves its thread.
 
@@ -57,6 +57,9 @@ pub(super) struct Pass {
     withheld: Option<Withheld>,
     /// The kubelet waits until less memory is in use than the limits allow.
     reclaims: bool,
+    /// Whether the kubelet resizes the pod. Then the runtime's stored specs are the kubelet's to write: an update of ours would
+    /// race the kubelet's own, which may still carry the values from before.
+    kubelet_resizes: bool,
 }
 
 /// The end of a stage: the pass continues with the value, or is over.
@@ -72,6 +75,7 @@ pub async fn reconcile(node: Arc<Node>, job: Box<Job>) -> JobDone {
 }
 
 async fn stages(mut pass: Box<Pass>) -> Staged<Box<Pass>> {
+    pass.kubelet_resizes = pass.job.resize != ResizeDecision::Direct;
     match std::mem::take(&mut pass.job.resize) {
         ResizeDecision::Direct => {}
         ResizeDecision::Refuse(why, no_room) => {
@@ -91,7 +95,7 @@ async fn stages(mut pass: Box<Pass>) -> Staged<Box<Pass>> {
     }
     let mut pass = pass.run_kernel_stages().await?;
     failpoint("pass.written");
-    if pass.job.check_runtime || !pass.plan.steps.is_empty() {
+    if !pass.kubelet_resizes && (pass.job.check_runtime || !pass.plan.steps.is_empty()) {
         let start = Instant::now();
         let synced = Box::pin(runtime_stage::sync(&mut pass)).await;
         pass.done.record.stages.runtime = start.elapsed();
@@ -130,6 +134,7 @@ impl Pass {
             patches: false,
             withheld: None,
             reclaims: false,
+            kubelet_resizes: false,
         })
     }
 
@@ -192,6 +197,7 @@ impl Pass {
             ResizeError::Unsupported { everywhere, .. } => {
                 self.job.targets.lift_undeclared = lift_undeclared;
                 self.job.targets.kubelet_unasked = true;
+                self.kubelet_resizes = false;
                 self.job.held_before = held_before;
                 self.done.api.unsupported = everywhere;
                 self.making_room = None;

@@ -1,5 +1,5 @@
 //! The stages of a pass that call the runtime: they make its stored specs agree with the kernel's values, and verify the files
-//! afterwards.
+//! afterwards. Only where the kubelet does not resize in place: elsewhere the kubelet updates the runtime.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::super::room::Room;
-use super::{Phase, Unreported, changes, check_room, granted, grows, meanwhile, same};
+use super::{Phase, Unreported, changes, check_room, granted, grows, lowers_memory, same};
 use crate::model::objects::Pod;
 use crate::model::{Cause, KubeletVersion, NamedRequirements, Resource, ResourceList, Step, Withheld};
 
@@ -78,7 +78,7 @@ pub struct Grant {
     pub settled: bool,
     /// Why the cgroups do not get the wanted amounts.
     pub withheld: Option<Withheld>,
-    /// The cgroups have a lower memory limit already, and the kubelet waits until less memory is in use.
+    /// The kubelet cannot lower a memory limit until less memory is in use.
     pub reclaim: bool,
     /// Whether the cgroups have or get amounts that the spec does not have. The pass then also removes limits
     /// that the spec never had.
@@ -116,11 +116,15 @@ impl ResizeFacts {
         let room = self.check_room(pod, targets);
         let phase = self.phase(pod);
         let held = self.accepted.as_ref().map(|accepted| accepted.held.as_slice());
-        let so_far = granted(pod, &phase, held);
+        let mut so_far = granted(pod, &phase, held);
         if changes.is_empty() && !self.unanswered {
             let mut grant = Grant::new(&phase, targets, &so_far, room);
             grant.ahead = self.ahead;
             return ResizeDecision::Write(grant);
+        }
+        if let Phase::Withheld(Withheld::Failed(_)) = phase {
+            // The kubelet tries again to write the spec.
+            so_far = pod.requirements();
         }
         if let Some(why) = &self.away {
             let given = if self.by_hand { targets } else { &so_far };
@@ -169,7 +173,7 @@ impl ResizeFacts {
     fn phase(&self, pod: &Pod) -> Phase {
         match (self.unseen(pod), Phase::of(pod), &self.failed) {
             (Some(_), _, _) => Phase::Accepted,
-            // The kubelet tries again. Until it succeeds, the agent does not write what the kubelet could not.
+            // The kubelet tries again, and has not succeeded yet.
             (None, Phase::InProgress, Some(why)) => Phase::Withheld(Withheld::Failed(why.clone())),
             (None, phase, _) => phase,
         }
@@ -200,10 +204,11 @@ impl Grant {
                 ..Self::default()
             };
         };
-        let targets = meanwhile(&withheld, wanted, granted.to_vec());
-        let reclaim = !same(&targets, granted);
+        // A kubelet that failed has allocated the wanted amounts and tries again. Only it undoes what it wrote.
+        let failed = matches!(withheld, Withheld::Failed(_));
+        let reclaim = failed && lowers_memory(granted, wanted);
         Self {
-            targets,
+            targets: if failed { wanted } else { granted }.to_vec(),
             settled,
             withheld: Some(withheld),
             reclaim,

@@ -16,7 +16,7 @@ mod tests;
 
 pub use decision::{AcceptedResize, Grant, ResizeDecision, ResizeFacts, ResizePatch};
 pub use phase::{Phase, check_room, granted, reserved};
-use phase::{grows, meanwhile};
+use phase::{grows, lowers_memory};
 pub use support::{NodeSupport, Support, Unreported};
 
 use crate::model::objects::{Container, Pod, annotation};

@@ -67,24 +67,12 @@ pub fn granted(pod: &Pod, phase: &Phase, held: Option<&[NamedRequirements]>) -> 
     }
 }
 
-/// The amounts of the cgroups while they cannot have the wanted ones: the grant. But if the kubelet has
-/// allocated a lower memory limit and could not write it, the cgroups get that limit: the kubelet waits until
-/// less than that is in use.
-pub(super) fn meanwhile(
-    withheld: &Withheld,
-    wanted: &[NamedRequirements],
-    mut granted: Vec<NamedRequirements>,
-) -> Vec<NamedRequirements> {
-    if let Withheld::Failed(_) = withheld {
-        for has in &mut granted {
-            let wanted = NamedRequirements::find(wanted, &has.name).and_then(|wanted| wanted.limits.memory);
-            let memory = &mut has.resources.limits.memory;
-            if wanted.is_some() && wanted < *memory {
-                *memory = wanted;
-            }
-        }
-    }
-    granted
+/// Whether a memory limit comes down from the granted amounts to the wanted ones.
+pub(super) fn lowers_memory(granted: &[NamedRequirements], wanted: &[NamedRequirements]) -> bool {
+    granted.iter().any(|has| {
+        let wanted = NamedRequirements::find(wanted, &has.name).and_then(|wanted| wanted.limits.memory);
+        wanted.is_some() && wanted < has.resources.limits.memory
+    })
 }
 
 /// The kubelet's report: allocated requests, and limits in force. Takes the spec's amounts where it reports nothing.

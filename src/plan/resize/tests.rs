@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{
     AcceptedResize, Phase, ResizeDecision, ResizeFacts, Unreported, altered, changes, check_room, granted, grows,
-    meanwhile, reserved, same, supports_in_place_resize,
+    reserved, same, supports_in_place_resize,
 };
 use crate::model::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePolicy, annotation};
 use crate::model::{
@@ -240,18 +240,36 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 #[test]
-fn a_memory_limit_the_kubelet_could_not_lower_is_low_meanwhile_and_nothing_else_changes() {
-    let failed = Withheld::Failed("below current usage".to_owned());
-    let mut kept = named(200);
-    kept[0].resources.limits.memory = Some(Bytes::new(200 << 20));
-    assert_eq!(meanwhile(&failed, &named(100), named(200)), kept);
-    assert_eq!(
-        meanwhile(&failed, &named(300), named(200)),
-        named(200),
-        "a higher one is not there yet"
-    );
-    let deferred = Withheld::Deferred("no room".to_owned());
-    assert_eq!(meanwhile(&deferred, &named(100), named(200)), named(200));
+fn a_kubelet_that_failed_is_waited_for_and_nothing_is_undone() {
+    for (wanted, reclaims) in [(100, true), (300, false)] {
+        let mut pod = settled(200);
+        ask(&mut pod, wanted);
+        let facts = ResizeFacts {
+            accepted: Some(AcceptedResize {
+                targets: named(wanted),
+                generation: pod.metadata.generation,
+                held: named(200),
+            }),
+            ..facts()
+        };
+        answer(&mut pod, "PodResizeInProgress", "Error");
+        let ResizeDecision::Write(grant) = facts.decide(&pod, &named(wanted), &Cause::Sweep) else {
+            panic!("the spec has the targets")
+        };
+        let why = Withheld::Failed("why".to_owned());
+        assert_eq!(
+            (grant.targets, grant.withheld, grant.reclaim),
+            (named(wanted), Some(why), reclaims)
+        );
+        let away = ResizeFacts {
+            away: Some("away".to_owned()),
+            ..facts
+        };
+        let ResizeDecision::Write(grant) = away.decide(&pod, &named(400), &Cause::Sweep) else {
+            panic!("the API server is away")
+        };
+        assert_eq!(grant.targets, named(wanted), "the kubelet is still to write this");
+    }
 }
 
 #[test]

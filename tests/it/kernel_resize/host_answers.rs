@@ -138,17 +138,19 @@ async fn what_the_kubelet_can_never_do_is_taken_back_and_said() {
 }
 
 #[tokio::test]
-async fn what_the_kubelet_could_not_write_is_taken_back_until_it_can() {
+async fn what_the_kubelet_could_not_write_is_waited_for() {
     let scene = Scene::managed().await;
     let why = "cannot decrease memory limits: attempting to set below current usage";
     scene.set_resize_result(ResizeResult::Error(why));
     scene.recommend(&LARGER);
     scene.passes("ResizeError").await;
     scene.reaches_with_detail("Refused", why).await;
-    scene.holds_soon(&SMALLER).await;
+    scene.holds_soon(&LARGER).await;
+    let patches = scene.api.calls("patch pods/resize");
     // The kubelet retries again and again, and no values change meanwhile.
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(scene.holds(&SMALLER));
+    assert!(scene.holds(&LARGER));
+    assert_eq!(scene.api.calls("patch pods/resize"), patches, "the spec was taken back");
     let history = scene.agent.history().await;
     let failures = history.iter().filter(|change| change.outcome == "ResizeError").count();
     assert_eq!(failures, 1, "{history:#?}");

@@ -43,6 +43,9 @@ use crate::sources::NodeView;
 /// The longest wait for the sources.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// Why `restore` leaves a pod that differs from its spec. vscaled may have written to it all the same, so `restore` fails.
+const UNMARKED: &str = "nothing in stateDir says that vscaled wrote to them";
+
 /// The extent of `vscaled restore`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restore {
@@ -140,14 +143,14 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
         job.targets.lift_undeclared = false;
         match view::planned(Arc::clone(&restorer.node), job).await {
             Ok(planned) if planned.steps.is_empty() => results.push(result(pod.live(), Ok(planned))),
-            Ok(_) | Err(_) => differ.push(pod.live().id.to_string()),
+            Ok(_) | Err(_) => {
+                results.push(result(pod.live(), Err(UNMARKED.to_owned())));
+                differ.push(pod.live().id.to_string());
+            }
         }
     }
     if !differ.is_empty() {
-        remarks.push(format!(
-            "left as they are, because nothing in stateDir says that vscaled wrote to them: {}",
-            differ.join(", ")
-        ));
+        remarks.push(format!("left as they are, because {UNMARKED}: {}", differ.join(", ")));
     }
     drop(restorer);
     if let Some(writer) = writer

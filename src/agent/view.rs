@@ -14,6 +14,7 @@ use crate::model::{
 use crate::observe::audit::Actor;
 use crate::oom::{OomReport, Victim};
 use crate::plan::shrink::Progress;
+use crate::plan::without_cgroup;
 use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::{PodState, PodStatus};
@@ -172,8 +173,24 @@ pub(super) fn detail(state: &PodState, now: Timestamp) -> String {
             let all = reason.into_iter().filter(|reason| !reason.is_empty());
             all.chain(guard_actions(state)).collect::<Vec<_>>().join("; ")
         }
-        (PodStatus::NotManaged | PodStatus::InSync, _) => guard_actions(state).collect::<Vec<_>>().join("; "),
+        (PodStatus::NotManaged | PodStatus::InSync, _) => {
+            let all = pod_level_left(state).into_iter().chain(guard_actions(state));
+            all.collect::<Vec<_>>().join("; ")
+        }
     }
+}
+
+/// Why the agent does not write the pod's cgroup although it manages the pod.
+fn pod_level_left(state: &PodState) -> Option<String> {
+    let live = state.live.as_ref().filter(|_| !state.desired.is_empty())?;
+    let container = without_cgroup(&state.pod, live)?;
+    let class = state.pod.spec.runtime_class_name.as_ref();
+    let class = class
+        .map(|class| format!(" (runtime class {class})"))
+        .unwrap_or_default();
+    Some(format!(
+        "container {container} runs without a cgroup of its own{class}, so the pod's cgroup holds more than containers, and is left as it is"
+    ))
 }
 
 /// The temporary limits of the guard, and the limits that it could not grow.

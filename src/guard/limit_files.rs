@@ -6,7 +6,7 @@
 //! the latest line as a temporary limit, and lets a pass compare the pod with its state. Where the state file is lost, it resets
 //! every marked pod. The agent removes a mark when the pod is gone.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
@@ -29,10 +29,13 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// The marks of pods.
 #[derive(Debug)]
 pub struct LimitFiles {
-    /// The pods that have a mark, by UID. A caller sends its line under the lock, so that the file agrees in the end.
-    made: Mutex<HashSet<String>>,
+    marks: Arc<Marks>,
     lines: Sender<Line>,
 }
+
+/// The pods that have or get a mark, by UID, and whether the mark is on the disk: one that could not be written is tried again.
+/// A caller sends its line under the lock, so that the file agrees in the end.
+type Marks = Mutex<HashMap<String, bool>>;
 
 /// The UID of a pod, and the line to write or `None` to remove the mark; an empty line only makes the file. The thread drops
 /// the sender after it has done so, or failed to.
@@ -52,27 +55,41 @@ impl LimitFiles {
         let mut left = BTreeMap::new();
         for entry in fs::read_dir(&directory)? {
             let entry = entry?;
-            // The agent makes only names that are UTF-8.
-            if let Ok(uid) = entry.file_name().into_string() {
-                let text = fs::read(entry.path())?;
-                left.insert(uid, parse(&String::from_utf8_lossy(&text)));
+            let path = entry.path();
+            // The agent makes only files, with names that are UTF-8.
+            let text = match entry.file_type() {
+                Ok(kind) if !kind.is_file() => Err(io::Error::other("it is no file")),
+                Ok(_) => fs::read(&path),
+                Err(error) => Err(error),
+            };
+            match (entry.file_name().into_string(), text) {
+                (Ok(uid), Ok(text)) => drop(left.insert(uid, parse(&String::from_utf8_lossy(&text)))),
+                (Ok(_), Err(error)) => tracing::warn!(mark = %path.display(), %error, "skipped: no mark of an agent"),
+                (Err(_), _) => tracing::warn!(mark = %path.display(), "skipped: no mark of an agent"),
             }
         }
-        let (lines, sent) = mpsc::channel();
+        let (lines, sent) = mpsc::channel::<Line>();
+        let marks: Arc<Marks> = Arc::new(Mutex::new(left.keys().map(|uid| (uid.clone(), true)).collect()));
         let files = Arc::new(Self {
-            made: Mutex::new(left.keys().cloned().collect()),
+            marks: Arc::clone(&marks),
             lines,
         });
-        thread::Builder::new()
-            .name("marks".to_owned())
-            .spawn(move || sent.iter().for_each(|line| write(&directory, &line)))?;
+        thread::Builder::new().name("marks".to_owned()).spawn(move || {
+            for (uid, line, done) in sent {
+                let is_there = write(&directory, &uid, line);
+                if let Some(mark) = lock(&marks).get_mut(&uid) {
+                    *mark |= is_there;
+                }
+                drop(done);
+            }
+        })?;
         Ok((files, left))
     }
 
     /// Notes that the guard is about to grow a container's memory limit to this one.
     pub(super) fn note_lent(&self, uid: &str, container: &str, to: Bytes) {
-        let mut made = self.lock();
-        made.insert(uid.to_owned());
+        let mut marks = lock(&self.marks);
+        marks.entry(uid.to_owned()).or_insert(false);
         drop(self.send(uid, Some(format!("{container} {}\n", to.get()))));
     }
 
@@ -80,9 +97,10 @@ impl LimitFiles {
     /// where the disk is slow. Completes at once for a pod that has a mark.
     pub fn note_written(&self, uid: &str) -> impl Future<Output = ()> + use<> {
         let uid = uid.to_owned();
-        let mut made = self.lock();
-        let written = made.insert(uid.clone()).then(|| self.send(&uid, Some(String::new())));
-        drop(made);
+        let mut marks = lock(&self.marks);
+        let is_there = *marks.entry(uid.clone()).or_insert(false);
+        let written = (!is_there).then(|| self.send(&uid, Some(String::new())));
+        drop(marks);
         async move {
             if let Some(written) = written
                 && tokio::time::timeout(PATIENCE, written).await.is_err()
@@ -104,25 +122,26 @@ impl LimitFiles {
     /// Has the thread remove the marks of pods that are gone, also those of earlier agents. The receiver, if there is a mark
     /// to remove, completes when the thread has removed the last one.
     pub fn forget_all_but(&self, is_there: impl Fn(&str) -> bool) -> Option<oneshot::Receiver<()>> {
-        let mut made = self.lock();
-        let gone = made.extract_if(|uid| !is_there(uid));
-        gone.map(|uid| self.send(&uid, None)).last()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashSet<String>> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut marks = lock(&self.marks);
+        let gone = marks.extract_if(|uid, _| !is_there(uid));
+        gone.map(|(uid, _)| self.send(&uid, None)).last()
     }
 }
 
-fn write(directory: &Path, (uid, line, _done): &Line) {
+fn lock(marks: &Marks) -> MutexGuard<'_, HashMap<String, bool>> {
+    marks.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes a line, or removes the mark. Returns whether the mark is on the disk then.
+fn write(directory: &Path, uid: &str, line: Option<String>) -> bool {
     let mark = directory.join(uid);
     let Some(text) = line else {
-        return match fs::remove_file(&mark) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                tracing::warn!(mark = %mark.display(), %error, "the mark of a pod that is gone could not be removed");
-            }
-            _ => {}
-        };
+        if let Err(error) = fs::remove_file(&mark)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(mark = %mark.display(), %error, "the mark of a pod that is gone could not be removed");
+        }
+        return false;
     };
     let opened = OpenOptions::new().create(true).append(true).open(&mark);
     let written = opened.and_then(|mut file| {
@@ -132,9 +151,10 @@ fn write(directory: &Path, (uid, line, _done): &Line) {
         file.write_all(text.as_bytes())
     });
     // The guard grows a limit also without a mark.
-    if let Err(error) = written {
+    if let Err(error) = &written {
         tracing::warn!(mark = %mark.display(), %error, "{UNMARKED}");
     }
+    written.is_ok()
 }
 
 /// The latest line of each container. Skips an incomplete line: the growth after it did not happen.
@@ -205,6 +225,38 @@ mod tests {
         files.note_written("uid-a").await;
         fs::remove_dir_all(state.path().join(DIRECTORY)).unwrap();
         files.note_written("uid-b").await;
+    }
+
+    #[tokio::test]
+    async fn a_mark_that_could_not_be_written_is_written_by_the_next_pass() {
+        let state = tempfile::tempdir().unwrap();
+        let (files, _) = LimitFiles::below(state.path()).unwrap();
+        let directory = state.path().join(DIRECTORY);
+        fs::remove_dir(&directory).unwrap();
+        files.note_written("uid-a").await;
+        fs::create_dir(&directory).unwrap();
+        files.note_written("uid-a").await;
+        assert!(directory.join("uid-a").exists());
+        fs::remove_dir_all(&directory).unwrap();
+        files.note_lent("uid-b", "app", mib(1));
+        files.note_written("uid-b").await;
+        fs::create_dir(&directory).unwrap();
+        files.note_written("uid-b").await;
+        assert!(directory.join("uid-b").exists());
+    }
+
+    #[test]
+    fn what_is_no_mark_is_skipped_and_stays() {
+        let state = tempfile::tempdir().unwrap();
+        let directory = state.path().join(DIRECTORY);
+        fs::create_dir_all(directory.join("a-directory")).unwrap();
+        mkfifo(&directory.join("a-pipe"), Mode::S_IRWXU).unwrap();
+        fs::write(directory.join("uid-a"), "app 1024\n").unwrap();
+        let (files, left) = LimitFiles::below(state.path()).unwrap();
+        assert_eq!(left.into_keys().collect::<Vec<_>>(), ["uid-a"]);
+        forget(&files, |_| false);
+        assert!(directory.join("a-directory").exists() && directory.join("a-pipe").exists());
+        assert!(!directory.join("uid-a").exists());
     }
 
     #[test]

@@ -30,4 +30,4 @@ pub use pod_level::LowPodLevel;
 pub use quota::{OverQuota, beyond_spec, check_quota, limits_left};
 pub use room::{Capacity, NoRoom, NodeRequests, OtherPods, Room, larger, sum};
 pub use scope::{Quotas, WriteScope};
-pub use targets::{PodTargets, lift_kept};
+pub use targets::{PodTargets, lift_kept, without_cgroup};

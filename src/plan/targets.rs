@@ -5,7 +5,10 @@
 use super::hierarchy::{hierarchy, in_force};
 use super::scope::WriteScope;
 use super::shrink::Holds;
-use crate::model::{BoundPod, MemoryLimit, NamedRequirements, NodeTraits, PodTree, PodValues, Resource, Target};
+use crate::model::objects::Pod;
+use crate::model::{
+    BoundPod, LivePod, MemoryLimit, NamedRequirements, NodeTraits, PodTree, PodValues, Resource, Settings, Target,
+};
 
 /// The targets of a running pod, and the values among them that the agent writes.
 #[derive(Debug, Clone)]
@@ -45,8 +48,22 @@ impl PodTargets {
         }
         let mut values = hierarchy.values(self.lift_undeclared);
         self.scope.restrict(&mut values);
+        if without_cgroup(pod, live).is_some() {
+            values.tree.pod = Settings::default();
+        }
         values
     }
+}
+
+/// The container that runs without a cgroup of its own, in a virtual machine for example. The pod's cgroup then holds more than
+/// its containers, and the agent does not write it.
+pub fn without_cgroup<'a>(pod: &'a Pod, live: &LivePod) -> Option<&'a str> {
+    let mut containers = pod.running_containers().map(|container| container.name.as_str());
+    let runs = |name: &str| {
+        pod.container_status(name)
+            .is_some_and(|status| status.state.running.is_some())
+    };
+    containers.find(|name| runs(name) && !live.containers.contains_key(*name))
 }
 
 /// Raises the wanted limits of containers to those that the agent keeps for now. The pod's limit follows from them.
@@ -56,6 +73,80 @@ pub fn lift_kept(holds: &Holds, wanted: &mut [NamedRequirements]) {
             && let Some(named) = wanted.iter_mut().find(|named| named.name == *name)
         {
             named.resources.lift(Resource::Memory, *limit);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use indexmap::IndexMap;
+    use serde_json::json;
+
+    use super::*;
+    use crate::model::objects::PodId;
+    use crate::model::{CgroupPath, CgroupVersion, Driver, LiveContainer};
+    use crate::plan::WriteScope;
+    use crate::plan::tests::traits;
+
+    /// A pod of two containers in a sandbox; the second runs or does not, and has a cgroup or not.
+    fn values(runs: bool, cgroup: bool) -> PodValues {
+        let container = |name: &str| json!({"name": name, "resources": {"limits": {"cpu": "500m", "memory": "64Mi"}}});
+        let state = |runs: bool| if runs { json!({"running": {}}) } else { json!({}) };
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "web", "namespace": "test", "uid": "u"},
+            "spec": {"containers": [container("app"), container("side")], "runtimeClassName": "kata"},
+            "status": {"containerStatuses": [
+                {"name": "app", "state": state(true)},
+                {"name": "side", "state": state(runs)},
+            ]},
+        }))
+        .unwrap();
+        let path = CgroupPath::new("/kubepods/podu").unwrap();
+        let names = ["app", "side"].into_iter().filter(|name| *name == "app" || cgroup);
+        let containers = names.map(|name| {
+            let container = LiveContainer {
+                id: name.to_owned(),
+                path: path.clone(),
+            };
+            (name.to_owned(), container)
+        });
+        let live = LivePod {
+            id: PodId {
+                uid: "u".to_owned(),
+                namespace: "test".to_owned(),
+                name: "web".to_owned(),
+            },
+            path: path.clone(),
+            containers: containers.collect::<IndexMap<_, _>>(),
+        };
+        let held = PodTree {
+            pod: Settings::default(),
+            containers: live
+                .containers
+                .keys()
+                .map(|name| (name.clone(), Settings::default()))
+                .collect(),
+        };
+        let mut targets = PodTargets {
+            containers: pod.requirements(),
+            bound: BoundPod::new(&Arc::new(pod), &Arc::new(live)).unwrap(),
+            lift_undeclared: false,
+            kubelet_unasked: false,
+            scope: WriteScope::all(),
+            holds: Holds::default(),
+        };
+        targets.values(&held, &traits(CgroupVersion::V2, Driver::Cgroupfs))
+    }
+
+    #[test]
+    fn the_pod_level_is_left_while_a_running_container_has_no_cgroup() {
+        assert_eq!(values(true, false).tree.pod, Settings::default());
+        for (runs, cgroup) in [(true, true), (false, false), (false, true)] {
+            let tree = values(runs, cgroup).tree;
+            assert_ne!(tree.pod, Settings::default(), "{runs} {cgroup}");
+            assert_ne!(tree.containers["app"], Settings::default());
         }
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 
 use super::capacity::NodeCapacity;
-use super::desired::{DesiredState, GrowthPause, InForce, Recommended};
+use super::desired::{DesiredState, GrowthPause};
 use super::resize::{Resize, ResizeStatus};
 use super::savings::Avoided;
 use super::shrink::{ShrinkEnd, ShrinkState};
@@ -484,18 +484,6 @@ impl PodState {
             .flat_map(|status| [&status.state, &status.last_state]);
         let ended = ends.filter_map(|state| state.terminated.as_ref()?.finished_at);
         ended.chain(self.trouble).max()
-    }
-
-    /// The recommendation with the targets in force. A patch without an answer may have brought its targets into force.
-    fn recommended_in_force(&self) -> Option<Recommended> {
-        let mut recommended = self.desired.recommended.clone()?;
-        if self
-            .resize
-            .has_asked_for(&self.desired.targets(&self.pod).unwrap_or_default())
-        {
-            recommended.in_force = InForce::Recommended;
-        }
-        recommended.in_force()
     }
 
     /// The part of the state that survives a restart, if there is one. [`Self::restore`] is the inverse.

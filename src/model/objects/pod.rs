@@ -40,6 +40,9 @@ pub struct PodSpec {
     /// The time after which the kubelet ends the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active_deadline_seconds: Option<i64>,
+    /// A class may run the containers in a virtual machine, without a cgroup for each of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runtime_class_name: Option<String>,
 }
 
 /// A regular or init container.

@@ -8,7 +8,7 @@ use crate::actuate::Grown;
 use crate::model::objects::PodId;
 use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, LivePod, Outcome, Reason, Resource};
 use crate::plan::LowPodLevel;
-use crate::reconcile::desired::{DesiredState, TemporaryLimit, limit_in};
+use crate::reconcile::desired::{DesiredState, InForce, Recommended, TemporaryLimit, limit_in};
 use crate::reconcile::store::{SavedPod, SavedTargets};
 
 const WHY: &str = "an earlier agent was killed before it noted why";
@@ -81,6 +81,18 @@ impl PodState {
             *self = new;
         }
         another
+    }
+
+    /// The recommendation with the targets in force. A patch without an answer may have brought its targets into force.
+    pub(super) fn recommended_in_force(&self) -> Option<Recommended> {
+        let mut recommended = self.desired.recommended.clone()?;
+        if self
+            .resize
+            .has_asked_for(&self.desired.targets(&self.pod).unwrap_or_default())
+        {
+            recommended.in_force = InForce::Recommended;
+        }
+        recommended.in_force()
     }
 
     /// Applies the saved state of an earlier agent. A saved override always holds; of two

@@ -147,7 +147,7 @@ async fn only_pods_that_vscaled_wrote_to_are_written() {
     assert!(scene.holds(&RECOMMENDED));
 
     let (code, shown, error) = scene.agent.restore(&["--yes", "--no-watch"]);
-    assert_eq!(code, Some(0), "{shown}{error}");
+    assert_eq!(code, Some(1), "{shown}{error}");
     assert!(scene.holds(&AT_FIRST), "{shown}");
     assert!(
         shown.contains("left as they are, because nothing in stateDir says that vscaled wrote to them: test/other"),

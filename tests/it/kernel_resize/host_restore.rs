@@ -37,7 +37,7 @@ async fn a_pod_that_vscaled_did_not_write_to_is_left_alone_whatever_its_annotati
     let held = scene.node.held(&scene.pod);
     for arguments in [&[][..], &["--yes", "--no-watch"]] {
         let (code, shown, error) = scene.agent.restore(arguments);
-        assert_eq!(code, Some(0), "{shown}{error}");
+        assert_eq!(code, Some(1), "{shown}{error}");
         assert!(
             shown.contains("left as they are") && shown.contains(&format!("test/{NAME}")),
             "{shown}"

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 use super::index::{Namespace, Workload};
 use crate::model::Resource;
 use crate::model::objects::{
-    HorizontalPodAutoscaler, LabelSelector, ObjectMeta, OwnerReference, Pod, TargetRef, VerticalPodAutoscaler, WorkloadKey,
+    HorizontalPodAutoscaler, LabelSelector, ObjectMeta, OwnerReference, Pod, TargetRef, VerticalPodAutoscaler,
+    WorkloadKey,
 };
 
 /// The workloads above a pod.

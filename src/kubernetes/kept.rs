@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde::Serialize;
 
 use super::splitter::{LEFT_OUT, LONGEST_STRING};
-use crate::model::objects::annotation::{self, AnnotatedKind};
 use crate::model::objects::ObjectMeta;
+use crate::model::objects::annotation::{self, AnnotatedKind};
 use crate::share::{FairShare, LeftOut};
 
 /// The largest size of a kept object, in bytes of JSON.

@@ -95,8 +95,10 @@ pub fn limits_left(quota: &ResourceQuota, beyond: QuotaAmounts) -> ResourceList 
 }
 
 /// The two lists of amounts, and the beginning of their names.
-const AMOUNTS: [(fn(&QuotaAmounts) -> ResourceList, &str); 2] =
-    [(|amounts| amounts.requests, "requests"), (|amounts| amounts.limits, "limits")];
+const AMOUNTS: [(fn(&QuotaAmounts) -> ResourceList, &str); 2] = [
+    (|amounts| amounts.requests, "requests"),
+    (|amounts| amounts.limits, "limits"),
+];
 
 /// The amount that a quota allows, if it names one, and what is used of it. The lower of the new and the counted amount counts.
 fn allowed(

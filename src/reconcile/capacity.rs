@@ -12,9 +12,7 @@ use std::sync::Arc;
 use crate::decide::StaticManagers;
 use crate::guard::GuardedPod;
 use crate::model::objects::{Node as NodeObject, Pod, QuotaAmounts, ResourceQuota, Shared};
-use crate::model::{
-    AskWhenFull, Bytes, KubeletVersion, MilliCpu, NamedRequirements, PageSize, Resource, ResourceList,
-};
+use crate::model::{AskWhenFull, Bytes, KubeletVersion, MilliCpu, NamedRequirements, PageSize, Resource, ResourceList};
 use crate::plan::{
     Capacity, NoRoom, NodeRequests, Room, beyond_spec, check_quota, larger, limits_left, pod_requests, resize, sum,
 };
@@ -98,7 +96,10 @@ impl NodeCapacity {
     fn note_beyond_spec(&mut self, state: &PodState) {
         let beyond = self.beyond_spec(&state.pod, &state.desired);
         let key = state.pod.full_name();
-        if [beyond.requests, beyond.limits].iter().any(|list| !list.nonzero().is_empty()) {
+        if [beyond.requests, beyond.limits]
+            .iter()
+            .any(|list| !list.nonzero().is_empty())
+        {
             self.beyond_specs.insert(key, (Arc::clone(&state.pod), beyond));
         } else {
             self.beyond_specs.remove(&key);
@@ -143,7 +144,8 @@ impl NodeCapacity {
             return Err(format!("the quotas of namespace {namespace} are not known yet"));
         }
         let mut quotas = self.quotas_of(pod);
-        quotas.try_for_each(|(quota, others)| check_quota(quota, before, after, others).map_err(|over| over.to_string()))
+        quotas
+            .try_for_each(|(quota, others)| check_quota(quota, before, after, others).map_err(|over| over.to_string()))
     }
 
     /// Lowers how far the guard may grow a pod's limits to what the quotas of its namespace leave. What they leave is divided
@@ -159,7 +161,11 @@ impl NodeCapacity {
             let requests = ResourceList::default();
             limits_left(quota, QuotaAmounts { requests, limits })
         });
-        let nothing = self.quotas.1.contains(namespace).then(|| ResourceList::from_fn(|_| Some(0)));
+        let nothing = self
+            .quotas
+            .1
+            .contains(namespace)
+            .then(|| ResourceList::from_fn(|_| Some(0)));
         let least = left.chain(nothing).reduce(|one, other| one.combine(other, u64::min));
         let Some(least) = least else { return };
         let containers = self.containers.get(namespace).copied().unwrap_or(1).max(1);
@@ -169,7 +175,9 @@ impl NodeCapacity {
                 Some(limit.saturating_add(least.get(resource)? / containers))
             };
             let (memory, cpu) = (highest(Resource::Memory), highest(Resource::Cpu));
-            terms.memory = terms.memory.map(|most| memory.map_or(most, |highest| most.min(Bytes::new(highest))));
+            terms.memory = terms
+                .memory
+                .map(|most| memory.map_or(most, |highest| most.min(Bytes::new(highest))));
             if let (Some(terms), Some(highest)) = (&mut terms.cpu, cpu) {
                 terms.ceiling = terms.ceiling.min(MilliCpu::new(highest));
             }

@@ -119,9 +119,15 @@ impl Manifests {
         match kind {
             "Pod" => view.pods.extend(keep.object(document.typed(object, check_pod)?)?),
             "VerticalPodAutoscaler" => view.vpas.extend(keep.object(document.typed(object, check_vpa)?)?),
-            "LimitRange" => view.limit_ranges.extend(keep.object(document.typed::<LimitRange>(object, |_| Ok(()))?)?),
-            "ResourceQuota" => view.quotas.extend(keep.object(document.typed::<ResourceQuota>(object, |_| Ok(()))?)?),
-            "HorizontalPodAutoscaler" => view.hpas.extend(keep.object(document.typed::<HorizontalPodAutoscaler>(object, |_| Ok(()))?)?),
+            "LimitRange" => view
+                .limit_ranges
+                .extend(keep.object(document.typed::<LimitRange>(object, |_| Ok(()))?)?),
+            "ResourceQuota" => view
+                .quotas
+                .extend(keep.object(document.typed::<ResourceQuota>(object, |_| Ok(()))?)?),
+            "HorizontalPodAutoscaler" => view
+                .hpas
+                .extend(keep.object(document.typed::<HorizontalPodAutoscaler>(object, |_| Ok(()))?)?),
             "Node" => {
                 let node = keep.object(document.typed::<Node>(object, |_| Ok(()))?)?;
                 view.node = node.or(view.node.take());

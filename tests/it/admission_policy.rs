@@ -328,7 +328,10 @@ fn nobody_adds_a_hook_to_a_pod_that_exists() {
                 let adds = update().with(&pointer, json!("[\"sh\"]"));
                 let refusals = policy.refusals(&adds);
                 assert!(
-                    refusals[..] == ["hooks of vscaled belong to the author of a pod, who writes them into the variables of its containers"],
+                    refusals[..]
+                        == [
+                            "hooks of vscaled belong to the author of a pod, who writes them into the variables of its containers"
+                        ],
                     "{user} {hook}: {refusals:?}"
                 );
                 let mut changes = adds.clone();

@@ -18,7 +18,7 @@ use tempfile::TempDir;
 use crate::cluster_deploy::{objects, rendered, the};
 use crate::support::amounts::{Amounts, vpa_manifest};
 use crate::support::bare::{BareNode, BarePod};
-use crate::support::cluster::parts;
+use crate::support::cluster::Programs;
 use crate::support::image::{libraries, output};
 use crate::support::{scratch, skipped};
 
@@ -79,12 +79,9 @@ async fn processors_of_a_static_policy_are_left_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_charts_pod_is_enough() {
     const NAME: &str = "host_deployed::the_charts_pod";
-    let Some(parts) = parts(NAME) else { return };
-    if !parts.join("helm").exists() {
-        return skipped(NAME, "no helm here: scripts/kube-parts fetches one");
-    }
+    let Some(programs) = Programs::find(NAME) else { return };
     let chart = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/helm");
-    let mut helm = Command::new(parts.join("helm"));
+    let mut helm = Command::new(programs.addon("helm"));
     helm.args([
         "template",
         "vscaled",
@@ -96,7 +93,7 @@ async fn the_charts_pod_is_enough() {
 }
 
 fn kubectl(test: &str) -> Option<PathBuf> {
-    Some(parts(test)?.join("kubectl"))
+    Some(Programs::find(test)?.kubectl())
 }
 
 /// An agent in a root directory of its own. Dropping the value ends it.

@@ -156,7 +156,8 @@ fn of_a_thousand_vpas_on_one_workload_one_is_named_and_the_others_are_counted() 
         other.metadata.name = format!("z-{number:03}");
         view.vpas.push(other);
     }
-    let more = "VerticalPodAutoscaler z-000 targets the workload too, but is younger or later by name, and so do 998 more";
+    let more =
+        "VerticalPodAutoscaler z-000 targets the workload too, but is younger or later by name, and so do 998 more";
     assert_eq!(notes(&decide_one(&view)), [more]);
 }
 

@@ -87,7 +87,9 @@ mod tests {
             };
             assert!(is_read(*kind, &name, is_app), "{name}");
             assert!(!is_read(*kind, &format!("{name}x"), is_app), "{name}");
-            let other = [AnnotatedKind::Pod, AnnotatedKind::Vpa].into_iter().find(|other| other != kind);
+            let other = [AnnotatedKind::Pod, AnnotatedKind::Vpa]
+                .into_iter()
+                .find(|other| other != kind);
             assert!(!other.is_some_and(|other| is_read(other, &name, is_app)), "{name}");
         }
     }

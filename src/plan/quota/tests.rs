@@ -39,7 +39,11 @@ fn growth_of_all_pods_of_the_node_is_summed() {
         "quota team of the namespace allows limits.memory 1Gi: 512Mi are used, and this node gives 300Mi beyond the specs of \
          other pods; this pod would get 300Mi beyond its spec"
     );
-    assert_eq!(check_quota(&quota, amounts(900 * MI), amounts(800 * MI), nothing), Ok(()), "less is always fine");
+    assert_eq!(
+        check_quota(&quota, amounts(900 * MI), amounts(800 * MI), nothing),
+        Ok(()),
+        "less is always fine"
+    );
     assert_eq!(limits_left(&quota, amounts(500 * MI)).memory, Some(Bytes::new(12 * MI)));
     assert_eq!(limits_left(&quota, amounts(600 * MI)).memory, Some(Bytes::new(0)));
 }
@@ -53,12 +57,17 @@ fn a_quota_that_the_api_server_has_not_counted_allows_no_growth() {
     };
     let refused = check_quota(&uncounted, QuotaAmounts::default(), more, QuotaAmounts::default()).unwrap_err();
     assert!(refused.to_string().contains("an unknown amount are used"), "{refused}");
-    assert_eq!(limits_left(&uncounted, more), ResourceList::default(), "it names no limits");
+    assert_eq!(
+        limits_left(&uncounted, more),
+        ResourceList::default(),
+        "it names no limits"
+    );
 }
 
 #[test]
 fn both_names_of_requests_count_and_the_lower_amount() {
-    let quota = quota("{spec: {hard: {cpu: 3, requests.cpu: 2}}, status: {hard: {cpu: 1}, used: {cpu: 1, requests.cpu: 1}}}");
+    let quota =
+        quota("{spec: {hard: {cpu: 3, requests.cpu: 2}}, status: {hard: {cpu: 1}, used: {cpu: 1, requests.cpu: 1}}}");
     let more = QuotaAmounts {
         requests: list(1, 0),
         limits: list(0, 0),
@@ -82,8 +91,10 @@ fn only_what_exceeds_the_sums_of_the_spec_counts() {
 
 #[test]
 fn a_quota_counts_the_pods_of_its_scopes_and_unknown_scopes_count_every_pod() {
-    let burstable = pod("{spec: {priorityClassName: high, activeDeadlineSeconds: 60, containers: [{name: a, resources: \
-         {requests: {cpu: 1}}}]}}");
+    let burstable = pod(
+        "{spec: {priorityClassName: high, activeDeadlineSeconds: 60, containers: [{name: a, resources: \
+         {requests: {cpu: 1}}}]}}",
+    );
     let idle = pod("{spec: {containers: [{name: a}]}}");
     let counts = |spec: &str| {
         let quota = quota(&format!("{{spec: {spec}}}"));

@@ -7,7 +7,7 @@ use crate::actuate::Growable;
 use crate::decide::PodDecision;
 use crate::guard::Terms;
 use crate::model::{Bytes, CgroupPath, LivePod};
-use crate::reconcile::desired::Recommended;
+use crate::reconcile::desired::{InForce, Recommended};
 use crate::sources::{NodeView, parse_manifests};
 
 const MI: u64 = 1 << 20;
@@ -22,7 +22,9 @@ fn view() -> NodeView {
     };
     let quota = "---\n{kind: ResourceQuota, metadata: {name: team, namespace: shop}, spec: {hard: {limits.memory: 300Mi}}, \
                  status: {hard: {limits.memory: 300Mi}, used: {limits.memory: 200Mi}}}\n";
-    parse_manifests("shop", &[&pod("a"), &pod("b"), quota].concat()).unwrap().view
+    parse_manifests("shop", &[&pod("a"), &pod("b"), quota].concat())
+        .unwrap()
+        .view
 }
 
 fn states(view: &NodeView) -> Vec<PodState> {
@@ -49,6 +51,7 @@ fn to(state: &PodState, mebibytes: u64) -> Recommended {
         vpa: Some("web".to_owned()),
         at: Timestamp::UNIX_EPOCH,
         targets,
+        in_force: InForce::default(),
     }
 }
 
@@ -58,7 +61,10 @@ fn growth_of_several_pods_beyond_a_quota_is_refused() {
     let mut states = states(&view);
     let mut capacity = capacity(&view, &states);
     let refused = capacity.admit(&states[0], &to(&states[0], 8192)).unwrap_err();
-    assert!(refused.contains("quota team") && refused.contains("limits.memory 300Mi"), "{refused}");
+    assert!(
+        refused.contains("quota team") && refused.contains("limits.memory 300Mi"),
+        "{refused}"
+    );
     let grown = to(&states[0], 160);
     assert_eq!(capacity.admit(&states[0], &grown), Ok(()));
     let before = capacity.requests_of(&states[0]);
@@ -67,7 +73,11 @@ fn growth_of_several_pods_beyond_a_quota_is_refused() {
     let refused = capacity.admit(&states[1], &to(&states[1], 160)).unwrap_err();
     assert!(refused.contains("60Mi beyond the specs of other pods"), "{refused}");
     assert_eq!(capacity.admit(&states[1], &to(&states[1], 140)), Ok(()));
-    assert_eq!(capacity.admit(&states[0], &to(&states[0], 50)), Ok(()), "less is always fine");
+    assert_eq!(
+        capacity.admit(&states[0], &to(&states[0], 50)),
+        Ok(()),
+        "less is always fine"
+    );
 }
 
 #[test]
@@ -95,9 +105,14 @@ fn quotas_that_are_not_known_yet_allow_no_growth_and_others_namespaces_have_none
     let mut view = view();
     view.quotas.clear();
     let states = states(&view);
-    assert_eq!(capacity(&view, &states).admit(&states[0], &to(&states[0], 8192)), Ok(()));
+    assert_eq!(
+        capacity(&view, &states).admit(&states[0], &to(&states[0], 8192)),
+        Ok(())
+    );
     view.awaited_quotas.insert("shop".to_owned());
-    let refused = capacity(&view, &states).admit(&states[0], &to(&states[0], 101)).unwrap_err();
+    let refused = capacity(&view, &states)
+        .admit(&states[0], &to(&states[0], 101))
+        .unwrap_err();
     assert_eq!(refused, "the quotas of namespace shop are not known yet");
 }
 
@@ -123,5 +138,9 @@ fn the_guard_grows_limits_within_what_a_quota_leaves() {
         }],
     };
     capacity(&view, &states).bound_growth(&states[0], &mut guarded);
-    assert_eq!(guarded.containers[0].memory, Some(Bytes::new(150 * MI)), "half of what is left");
+    assert_eq!(
+        guarded.containers[0].memory,
+        Some(Bytes::new(150 * MI)),
+        "half of what is left"
+    );
 }

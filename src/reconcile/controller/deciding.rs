@@ -210,11 +210,7 @@ impl Controller {
         let refused = recommended.and_then(|recommended| capacity.admit(state, &recommended).err());
         let requested = capacity.requests_of(state);
         let targets = state.desired.targets(&state.pod);
-        let input = PodInput::Followed(
-            refused,
-            self.sources.cause(state),
-            self.sources.delay(state),
-        );
+        let input = PodInput::Followed(refused, self.sources.cause(state), self.sources.delay(state));
         self.apply(key, input);
         let Some(state) = self.pods.get(key) else { return };
         if state.desired.targets(&state.pod) != targets {

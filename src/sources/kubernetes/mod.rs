@@ -128,9 +128,23 @@ impl KubernetesSource {
         let itself = format!("metadata.name={node}");
         let pods = match kubelet {
             Some(socket) => follow_kubelet(socket, timing, memory_of::<Pod>(), Arc::clone(&changed)),
-            None => follow(client.clone(), None, &here, timing, memory_of::<Pod>(), Arc::clone(&changed)),
+            None => follow(
+                client.clone(),
+                None,
+                &here,
+                timing,
+                memory_of::<Pod>(),
+                Arc::clone(&changed),
+            ),
         };
-        let node = follow(client.clone(), None, &itself, timing, memory_of::<Node>(), Arc::clone(&changed));
+        let node = follow(
+            client.clone(),
+            None,
+            &itself,
+            timing,
+            memory_of::<Node>(),
+            Arc::clone(&changed),
+        );
         let source = Self {
             pods,
             node,
@@ -173,7 +187,9 @@ impl KubernetesSource {
             return self.publish(None);
         };
         self.follow_vpas(self.owners.local(&pods), now);
-        let node = self.node.read(|nodes| nodes.objects().next().map(|node| Node::clone(node)));
+        let node = self
+            .node
+            .read(|nodes| nodes.objects().next().map(|node| Node::clone(node)));
         let known = self
             .namespaces
             .iter()

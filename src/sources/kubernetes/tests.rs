@@ -165,18 +165,30 @@ fn quotas_are_waited_for_where_the_kubelet_does_not_resize() {
     };
     let waits = |pod: &Pod, kubelet, namespace: &Namespace| {
         let mut missing = Missing::default();
-        let known = is_known(pod, Some(namespace), &both(), Some(KubeletVersion(kubelet)), &mut missing);
+        let known = is_known(
+            pod,
+            Some(namespace),
+            &both(),
+            Some(KubeletVersion(kubelet)),
+            &mut missing,
+        );
         assert_eq!(known, missing.quotas.is_empty());
         !known
     };
     let new = pod(&owned_by("ReplicaSet", "web-5c", "r"));
     assert!(waits(&new, 32, &namespace(None, false)));
     assert!(!waits(&new, 32, &namespace(Some(()), false)) && !waits(&new, 32, &namespace(None, true)));
-    assert!(!waits(&new, 33, &namespace(None, false)), "its kubelet resizes once it runs");
+    assert!(
+        !waits(&new, 33, &namespace(None, false)),
+        "its kubelet resizes once it runs"
+    );
     let mut started = new.clone();
     let status = r#"{"containerStatuses": [{"name": "app", "containerID": "containerd://c"}]}"#;
     started.status = serde_json::from_str(status).unwrap();
-    assert!(waits(&started, 33, &namespace(None, false)), "its kubelet does not say so");
+    assert!(
+        waits(&started, 33, &namespace(None, false)),
+        "its kubelet does not say so"
+    );
     started.status.container_statuses[0].resources = Some(Default::default());
     assert!(!waits(&started, 33, &namespace(None, false)));
 }

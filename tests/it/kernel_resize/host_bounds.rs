@@ -36,7 +36,7 @@ fn peak_kib(scene: &Scene) -> u64 {
 
 #[tokio::test]
 async fn three_hundred_fat_vpas_are_listed_and_watched_in_little_memory() {
-    let mut scene = Scene::started().await;
+    let scene = Scene::started().await;
     let before = peak_kib(&scene);
     let fat = "x\\\" ".repeat(50_000);
     for number in 0..300 {
@@ -62,7 +62,7 @@ async fn three_hundred_fat_vpas_are_listed_and_watched_in_little_memory() {
 
 #[tokio::test]
 async fn fat_vpas_of_sixty_four_namespaces_leave_an_honest_one_undisturbed_in_little_memory() {
-    let mut scene = Scene::started().await;
+    let scene = Scene::started().await;
     let before = peak_kib(&scene);
     for tenant in 0..64 {
         let namespace = json!(format!("tenant-{tenant}"));

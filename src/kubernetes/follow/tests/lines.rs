@@ -159,7 +159,10 @@ fn what_does_not_fit_is_named_and_counted_and_listed_again_once_there_is_room() 
     let named = format!("many: things: n{kept} and {} more are left out", 9 - kept);
     assert!(why.starts_with(&named), "{why}");
     assert!(!known.must_list_again());
-    assert!(!news(&mut known, "MODIFIED", &thing_in("many", "n9", 2)), "it has no place");
+    assert!(
+        !news(&mut known, "MODIFIED", &thing_in("many", "n9", 2)),
+        "it has no place"
+    );
     hear(&mut known, &piece(&line("DELETED", &thing_in("many", "n9", 1)))).unwrap();
     assert!(!known.must_list_again(), "none of those that have a place went");
     assert!(news(&mut known, "DELETED", &thing_in("many", "n0", 1)));
@@ -176,15 +179,22 @@ fn one_namespace_leaves_room_for_the_objects_of_others_in_lists_of_their_own() {
     let memory = ObjectMemory::new(64 << 10);
     memory.expect(["greedy".to_owned(), "honest".to_owned()]);
     let (mut greedy, mut honest) = (Followed::new(memory.clone()), Followed::new(memory.clone()));
-    let many: Vec<_> = (0..1000).map(|number| thing_in("greedy", &number.to_string(), 1)).collect();
+    let many: Vec<_> = (0..1000)
+        .map(|number| thing_in("greedy", &number.to_string(), 1))
+        .collect();
     list(&mut greedy, &many);
     assert!(sizes(&greedy).len() < 100 && problems(&greedy)[0].contains("more are left out"));
-    let few: Vec<_> = (0..8).map(|number| thing_in("honest", &number.to_string(), 1)).collect();
+    let few: Vec<_> = (0..8)
+        .map(|number| thing_in("honest", &number.to_string(), 1))
+        .collect();
     list(&mut honest, &few);
     assert!(sizes(&honest).len() == 8 && problems(&honest).is_empty());
     drop(greedy);
     list(&mut honest, &many);
-    assert!(sizes(&honest).len() > 40, "what a list held is free once nobody follows it");
+    assert!(
+        sizes(&honest).len() > 40,
+        "what a list held is free once nobody follows it"
+    );
 }
 
 #[test]

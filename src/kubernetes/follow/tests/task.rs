@@ -80,7 +80,10 @@ impl Script {
     fn follow_and_count(&self) -> (Follower<Thing>, Registry) {
         let (client, registry) = self.client();
         client.streams_lists.store(false, std::sync::atomic::Ordering::Relaxed);
-        (follow(client, None, "", BRISK, memory(), Arc::new(Notify::new())), registry)
+        (
+            follow(client, None, "", BRISK, memory(), Arc::new(Notify::new())),
+            registry,
+        )
     }
 
     /// Where nothing is known of the API server.

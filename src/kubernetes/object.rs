@@ -121,8 +121,9 @@ impl<'de> Visitor<'de> for Identity<'_> {
         let Self(found, is_metadata) = self;
         while let Some(field) = fields.next_key::<String>()? {
             let known = match field.as_str() {
-                "metadata" if !is_metadata => {
-                    fields.next_value_seed(Identity(found, true))?;
+                // A line of a watch has the object in a field.
+                "metadata" | "object" if !is_metadata => {
+                    fields.next_value_seed(Identity(found, field == "metadata"))?;
                     continue;
                 }
                 "name" if is_metadata => &mut found.name,

@@ -146,8 +146,9 @@ fn a_limit_that_cannot_come_down_is_announced_again_after_a_while() {
         });
     }
     let mut pod = Pod::clone(&world.state.pod);
-    let values = pod.metadata.annotations.values_mut();
-    values.for_each(|value| *value = "free some".to_owned());
+    let containers = pod.spec.containers.iter_mut();
+    let values = containers.flat_map(|container| container.hook_variables.values_mut());
+    values.for_each(|value| *value = Some("free some".to_owned()));
     let mut world = settled(128);
     world.apply(PodInput::Described(Arc::new(pod)));
     assert_eq!(world.decide_and_pass(64), None, "what cannot be read keeps nothing up");

@@ -80,7 +80,7 @@ fn breach_of(
                     "{of}: {resource} {what} of LimitRange {range} for a {}{contradicted}",
                     item.kind
                 ),
-                is_new: broken(item, before).is_none() && !by_policy(resource),
+                is_new: !contradicted.is_empty() || broken(item, before).is_none() && !by_policy(resource),
             })
         };
         let of_pod = (item.kind == "Pod").then(|| {

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use super::index::{Namespace, Workload};
 use crate::model::Resource;
 use crate::model::objects::{
-    HorizontalPodAutoscaler, LabelSelector, ObjectMeta, OwnerReference, Pod, TargetRef, VerticalPodAutoscaler,
+    HorizontalPodAutoscaler, LabelSelector, ObjectMeta, Owner, OwnerReference, Pod, TargetRef, VerticalPodAutoscaler,
     WorkloadKey,
 };
 
@@ -25,8 +25,8 @@ pub(super) struct OwnerChain<'n, 'a> {
     pub(super) workload: TargetRef,
     /// The workloads above the pod that the namespace's objects name, the nearest first, the topmost last.
     workloads: Vec<&'n Workload<'a>>,
-    /// The selector of the topmost workload, if its kind is well known.
-    selector: Option<&'a LabelSelector>,
+    /// The topmost workload, if its kind is well known. Workloads of other kinds have no selector here.
+    known: Option<&'a Owner>,
     /// The owner of the topmost workload, if the owner may be a scalable workload itself.
     pub(super) unknown_owner: Option<String>,
 }
@@ -62,7 +62,7 @@ impl<'n, 'a> OwnerChain<'n, 'a> {
             chain = Some(Self {
                 workload: key.into(),
                 workloads,
-                selector: owner.and_then(|owner| owner.selector.as_ref()),
+                known: owner,
                 unknown_owner: None,
             });
             next = owner
@@ -77,12 +77,12 @@ impl<'n, 'a> OwnerChain<'n, 'a> {
     /// Errors: why no VPA can control the pod.
     pub(super) fn vpas(&self, pod: &Pod) -> Result<&'n [&'a VerticalPodAutoscaler], String> {
         let vpas = self.workloads.last().map_or(&[][..], |workload| &workload.vpas);
+        let selected = self.known.is_none_or(|owner| {
+            let selector = owner.selector.as_ref();
+            selector.is_some_and(|selector| selects(selector, &pod.metadata.labels))
+        });
         // Without a VPA the selector does not matter.
-        if vpas.is_empty()
-            || self
-                .selector
-                .is_none_or(|selector| selects(selector, &pod.metadata.labels))
-        {
+        if vpas.is_empty() || selected {
             return Ok(vpas);
         }
         Err("the workload's selector does not select the pod".to_owned())

@@ -83,14 +83,14 @@ fn what_the_kubelets_policy_refuses_takes_nothing_else_along() {
         memory: true,
     };
     for (managers, kubelet, wanted) in [
-        (CPU, 34, Ok(["150m/150m", "200Mi/200Mi"])),
-        (CPU, 37, Ok(["150m/150m", "200Mi/200Mi"])),
+        (CPU, 34, Ok(["140m/140m", "200Mi/200Mi"])),
+        (CPU, 37, Ok(["140m/140m", "200Mi/200Mi"])),
         (MEMORY, 34, Ok(["200m/200m", "100Mi/100Mi"])),
         (CPU, 33, Err(Reason::StaticallyAssigned)),
         (MEMORY, 33, Err(Reason::StaticallyAssigned)),
         (BOTH, 37, Err(Reason::StaticallyAssigned)),
     ] {
-        let decision = decided_by(&guaranteed("150m"), managers, kubelet);
+        let decision = decided_by(&guaranteed("140m"), managers, kubelet);
         let found = match decision.action() {
             Action::Resize => Ok([cpu(&decision, "app"), memory(&decision, "app")]),
             _ => Err(decision.reason),

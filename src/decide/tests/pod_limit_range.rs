@@ -54,7 +54,8 @@ fn where_the_others_take_everything_the_resource_is_left_alone() {
     assert_eq!(
         notes(&decision),
         [
-            "memory is left alone: containers without recommendation take all of the 400Mi that the LimitRange allows a pod"
+            "memory is left alone: containers without recommendation take all of the 400Mi that the LimitRange allows a pod",
+            "the pod: memory limit 800Mi is above the maximum 400Mi of LimitRange l for a Pod"
         ]
     );
 }
@@ -165,7 +166,7 @@ fn a_change_that_the_api_server_refuses_is_skipped_and_the_rule_is_named() {
         ),
         (
             &["{type: Container, min: {cpu: 2}}", "{type: Container, max: {cpu: 1}}"][..],
-            "cpu limit 2 is above the maximum 1 of LimitRange range-1 for a Container; LimitRange range-0 contradicts it",
+            "cpu request 333m is below the minimum 2 of LimitRange range-0 for a Container; LimitRange range-1 contradicts it",
         ),
     ] {
         let decision = decide_one(&resized_with(ranges));

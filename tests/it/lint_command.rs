@@ -211,7 +211,8 @@ fn the_template_of_any_kind_is_that_of_pods() {
 fn what_an_unknown_kind_means_otherwise_is_named() {
     let other = "{kind: Form, metadata: {name: web}, spec: {template: {spec: {containers: {a: 1}}}}}";
     let output = lint(other, &[]);
-    assert_eq!(output.status.code(), Some(0));
+    // Nothing else is in the file.
+    assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
     assert!(
         said.starts_with("vscalectl: warning: -: document 1 (Form web): spec.template.spec.containers"),

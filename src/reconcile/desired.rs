@@ -53,7 +53,7 @@ pub(crate) struct Recommended {
     /// The targets of every regular container.
     pub(crate) targets: Vec<NamedRequirements>,
     /// Files of version 0.1 do not have this field.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "InForce::is_nothing")]
     pub(crate) in_force: InForce,
 }
 
@@ -68,6 +68,12 @@ pub(crate) enum InForce {
     Recommended,
     /// The targets of an earlier recommendation.
     Earlier(Vec<NamedRequirements>),
+}
+
+impl InForce {
+    fn is_nothing(&self) -> bool {
+        *self == Self::Nothing
+    }
 }
 
 impl Recommended {
@@ -86,9 +92,9 @@ impl Recommended {
         })
     }
 
-    /// Takes over what is in force from the recommendation before.
-    pub(crate) fn replace(mut self, before: Option<&Self>) -> Self {
-        self.in_force = match before.and_then(Self::in_force) {
+    /// Notes what is in force from the recommendation before.
+    pub(crate) fn after(mut self, in_force: Option<Self>) -> Self {
+        self.in_force = match in_force {
             None => InForce::Nothing,
             Some(before) if before.targets == self.targets => InForce::Recommended,
             Some(before) => InForce::Earlier(before.targets),

@@ -126,7 +126,7 @@ impl PodState {
             (Some(recommended), None) => {
                 let had = || requests(&before.clone().unwrap_or_else(|| self.pod.requirements()));
                 self.desired.before.get_or_insert_with(had);
-                self.desired.recommended = Some(recommended.replace(self.desired.recommended.as_ref()));
+                self.desired.recommended = Some(recommended.after(self.recommended_in_force()));
             }
             (None, _) if self.decision.reason.ends_recommendation() => self.desired.end_recommendation(),
             (None, _) => {}

@@ -42,7 +42,9 @@ fn the_agent_of_a_node_resizes_pods_of_that_node_alone() {
     let Some(cluster) = ApiServer::start(Release::Today, "cluster_policy::the_agent_of_a_node") else {
         return;
     };
-    cluster.kubectl(&["apply", "--kustomize=deploy/overlays/admission-policy"], "");
+    for directory in ["deploy/base", "deploy/overlays/admission-policy"] {
+        cluster.kubectl(&["apply", &format!("--kustomize={directory}")], "");
+    }
     cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}));
     for node in ["node-1", "node-2"] {
         cluster.apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}}));

@@ -36,7 +36,7 @@ fn peak_kib(scene: &Scene) -> u64 {
 
 #[tokio::test]
 async fn three_hundred_fat_vpas_are_listed_and_watched_in_little_memory() {
-    let scene = Scene::started().await;
+    let mut scene = Scene::started().await;
     let before = peak_kib(&scene);
     let fat = "x\\\" ".repeat(50_000);
     for number in 0..300 {

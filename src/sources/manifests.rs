@@ -276,7 +276,8 @@ mod tests {
 
     #[test]
     fn a_word_that_was_read_as_a_boolean_is_to_be_quoted() {
-        let vpa = "kind: VerticalPodAutoscaler\nmetadata: {name: v}\nspec: {updatePolicy: {updateMode: MODE}}\n";
+        let vpa = "kind: VerticalPodAutoscaler\nmetadata: {name: v}\nspec: {targetRef: {kind: Job, name: j}, \
+                   updatePolicy: {updateMode: MODE}}\n";
         let refused = parse(&vpa.replace("MODE", "false")).unwrap_err().to_string();
         assert!(
             refused.contains("spec.updatePolicy.updateMode") && refused.ends_with("quote the word"),

@@ -253,7 +253,7 @@ mod tests {
                 .collect();
             fs::write(directory.path().join(format!("{file}.yaml")), fat).unwrap();
         }
-        let few = ["1", "2", "3"].map(|name| vpa("honest", name, "app")).concat();
+        let few = ["v1", "v2", "v3"].map(|name| vpa("honest", name, "app")).concat();
         fs::write(directory.path().join("honest.yaml"), few).unwrap();
         let mut reader = Reader::new(directory.path().to_owned(), String::new());
         let (view, problems) = reader.read(&HashSet::new());

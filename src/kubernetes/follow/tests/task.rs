@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::super::{Followed, Follower, Timing, follow};
 use super::{Thing, bookmark, line, list, memory, thing};
 use crate::kubernetes::client::ApiClient;
+use crate::kubernetes::kept::ObjectMemory;
 use crate::kubernetes::metrics::ApiMetrics;
 use crate::observe::metrics::registry;
 
@@ -74,6 +75,13 @@ impl Script {
 
     fn follow(&self) -> Follower<Thing> {
         self.follow_and_count().0
+    }
+
+    /// With so much memory. Known to begin no watch with a list.
+    fn follow_within(&self, memory: ObjectMemory) -> Follower<Thing> {
+        let client = self.client().0;
+        client.streams_lists.store(false, std::sync::atomic::Ordering::Relaxed);
+        follow(client, None, "", BRISK, memory, Arc::new(Notify::new()))
     }
 
     /// With what is counted about it. Known to begin no watch with a list.
@@ -333,7 +341,8 @@ async fn what_was_left_out_comes_in_once_there_is_room() {
         ]),
         Answer::Says(200, list(9, &many[2..])),
     ]);
-    let follower = script.follow();
+    // Memory for four of six things, and half of it for a namespace that may come.
+    let follower = script.follow_within(ObjectMemory::new(4200));
     until(&follower, |known| {
         (known.objects().count() == 4 && known.problems().next().is_none()).then_some(())
     })

@@ -127,6 +127,7 @@ fn size<T: Serialize>(object: &T) -> usize {
 pub struct ObjectMemory(Arc<Mutex<FairShare<String>>>);
 
 impl ObjectMemory {
+    /// Memory for objects of so many bytes in all.
     #[must_use]
     pub fn new(total: u64) -> Self {
         Self(Arc::new(Mutex::new(FairShare::new(total, total / 2))))

@@ -172,7 +172,17 @@ fn no_field_of_any_object_brings_a_control_or_invisible_character_to_the_termina
                  "env": [{"name": "JAVA_TOOL_OPTIONS", "value": format!("-Xms{hostile}")}, {"name": hostile, "value": hostile}]}]},
             "status": {"phase": "Running", "conditions": [{"type": hostile, "status": "True", "message": hostile}]}}),
     ];
-    let manifests = objects.map(|object| object.to_string()).join("\n---\n");
+    // YAML has no raw control characters, but every JSON escape.
+    let escaped = |one: char| match one {
+        ' '..='~' | '\n' => one.to_string(),
+        other => other
+            .encode_utf16(&mut [0; 2])
+            .iter()
+            .map(|unit| format!("\\u{unit:04x}"))
+            .collect(),
+    };
+    let manifests = objects.map(|object| object.to_string().chars().map(escaped).collect::<String>());
+    let manifests = manifests.join("\n---\n");
     let is_dangerous = |one: char| {
         one != '\n' && (one.is_control() || "\u{202e}\u{2066}\u{200b}\u{200d}\u{feff}\u{e0041}".contains(one))
     };

@@ -157,9 +157,12 @@ impl CgroupTree {
         CgroupDir::open(&self.hierarchy, path).unwrap().read_all().unwrap()
     }
 
-    /// Whether a cgroup holds all these values.
+    /// Whether a cgroup is there and holds all these values. A runtime names a container before its cgroup is there.
     pub(crate) fn holds(&self, path: &CgroupPath, wanted: &Settings) -> bool {
-        let held = self.settings(path);
+        let Ok(cgroup) = CgroupDir::open(&self.hierarchy, path) else {
+            return false;
+        };
+        let Ok(held) = cgroup.read_all() else { return false };
         wanted.iter().all(|wanted| held.get(wanted.file()) == Some(wanted))
     }
 

@@ -171,9 +171,10 @@ impl Scene {
 
     /// Waits until every level of a pod holds these values and the agent reports InSync.
     async fn settles(&self, name: &str, containers: &[(&str, Amounts)]) -> Running {
-        let pod = self.runs(name).await;
         let wanted = format!("every level of {name} to hold {containers:?}");
-        self.agent.wait_for(&wanted, || self.holds(&pod, containers)).await;
+        // After an outage of the API server, the pod's status names the containers of before for a moment.
+        let holds = async || self.running(name).filter(|pod| self.holds(pod, containers));
+        let pod = self.agent.until(&wanted, holds).await;
         self.agent.reaches(name, "InSync").await;
         pod
     }

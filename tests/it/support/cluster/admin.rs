@@ -35,10 +35,14 @@ pub(super) fn request(
     body: Option<&Value>,
 ) -> Result<String, kube::Error> {
     let body = body.map(Value::to_string).unwrap_or_default();
+    let kind = match method {
+        Method::PATCH => "application/strategic-merge-patch+json",
+        _ => "application/json",
+    };
     let request = Request::builder()
         .method(method)
         .uri(path)
-        .header("Content-Type", "application/json")
+        .header("Content-Type", kind)
         .body(body.into_bytes())
         .unwrap();
     blocking(async { client(kubeconfig).await?.request_text(request).await })

@@ -172,6 +172,11 @@ users: [{{name: test, user: {{token: {token}}}}}]
         Ok(())
     }
 
+    /// Sends a strategic merge patch with the credentials in a kubeconfig, and returns the API server's complaint.
+    pub(crate) fn patch(&self, kubeconfig: &Path, path: &str, patch: &Value) -> Result<String, String> {
+        admin::request(kubeconfig, Method::PATCH, path, Some(patch)).map_err(|error| error.to_string())
+    }
+
     /// Grants the agent the rights of an overlay.
     pub(crate) fn grant(&self, overlay: &str) {
         let directory = format!("{}/{overlay}", env!("CARGO_MANIFEST_DIR"));
@@ -209,14 +214,9 @@ users: [{{name: test, user: {{token: {token}}}}}]
 
     /// Runs kubectl and returns its output or its error message.
     pub(crate) fn try_kubectl(&self, user: User, arguments: &[&str], input: &str) -> Result<String, String> {
-        self.kubectl_with(&self.kubeconfig(user), arguments, input)
-    }
-
-    /// Like [`Self::try_kubectl`], with the credentials in a kubeconfig.
-    pub(crate) fn kubectl_with(&self, kubeconfig: &Path, arguments: &[&str], input: &str) -> Result<String, String> {
         let mut kubectl = Command::new(self.kubectl_program())
             .args(arguments)
-            .env("KUBECONFIG", kubeconfig)
+            .env("KUBECONFIG", self.kubeconfig(user))
             .env("HOME", &self.directory)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -116,10 +116,7 @@ fn at_a_terminal_lines_are_text() {
     let rest: Vec<String> = lines.map(Result::unwrap).collect();
     terminal.wait().unwrap();
     let line = line.expect("the agent says that it runs");
-    assert!(
-        line.contains("\u{1b}[32m INFO\u{1b}[0m") && !line.contains('{'),
-        "{line:?}"
-    );
+    assert!(line.contains(" INFO ") && !line.contains(['{', '\u{1b}']), "{line:?}");
     assert!(
         rest.iter().any(|line| line.contains("limits stay as they are")),
         "{rest:?}"

@@ -134,6 +134,9 @@ async fn a_scrape_has_exactly_the_declared_families_with_their_labels() {
     }
 }
 
+/// The labels that Prometheus adds to each series, and its servers to what they send on.
+const FROM_PROMETHEUS: [&str; 4] = ["cluster", "instance", "job", "namespace"];
+
 #[tokio::test]
 async fn everything_that_alerts_and_dashboard_select_is_in_a_scrape() {
     let scene = Scene::with_pods(&["web"], &["0a1b2c3d-0000-4000-8000-000000000054"]).await;
@@ -160,7 +163,7 @@ async fn everything_that_alerts_and_dashboard_select_is_in_a_scrape() {
                 value,
             } in &matchers
             {
-                if ["job", "instance"].contains(&label.as_str()) {
+                if FROM_PROMETHEUS.contains(&label.as_str()) {
                     continue;
                 }
                 assert!(
@@ -178,7 +181,7 @@ async fn everything_that_alerts_and_dashboard_select_is_in_a_scrape() {
         let known: BTreeSet<&str> = documented().into_iter().flat_map(|family| family.labels).collect();
         for label in groupings(&expression) {
             assert!(
-                known.contains(label) || ["instance", "le"].contains(&label),
+                known.contains(label) || label == "le" || FROM_PROMETHEUS.contains(&label),
                 "{label}: {expression}"
             );
         }

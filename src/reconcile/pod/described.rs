@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use super::{Effect, Effects, LogLine, NoRoomFor, Now, PodState};
 use crate::model::objects::Pod;
 use crate::model::{Cause, MemoryLimit, NamedRequirements, Target};
+use crate::plan::hook::Hook;
 use crate::plan::lift_kept;
 use crate::plan::resize::{self, Phase};
 use crate::reconcile::desired::{InForce, Recommended, TemporaryLimit};
@@ -22,7 +23,8 @@ impl PodState {
         let before = std::mem::replace(&mut self.pod, pod);
         self.resize.observe_settled(&self.pod);
         self.resize.recognise(&self.pod);
-        if before.metadata.annotations != self.pod.metadata.annotations {
+        // Only manifests of a directory change the variables of a running container.
+        if Hook::any(&before) != Hook::any(&self.pod) {
             self.update_hooks(true);
         }
         if !self.desired.is_empty() && resize::supports_in_place_resize(&self.pod) {

@@ -55,7 +55,6 @@ impl World {
         self.eventually(waited, "what was decided", Self::holds_what_was_decided)
             .await;
         self.note("holds what was decided");
-        self.runtime_has_stored_resources().await;
         self.temporary_limits_are_recorded().await;
         self.overrides_are_recorded().await;
         self.eventually(waited, "nothing to stand still", Self::nothing_is_frozen)

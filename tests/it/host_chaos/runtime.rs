@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use vscaled::model::{CriResources, MemoryLimit};
-use vscaled::runtime::{ContainerRuntime, Cri, Deadlines};
+use vscaled::model::MemoryLimit;
 
 use super::pods::{AT_FIRST, CONTAINERS, NAMES, REAL, start_amounts};
 use super::world::World;
@@ -13,13 +12,7 @@ use crate::support::bare::{BareContainer, BareNode, BarePod};
 use crate::support::containerd::{Containerd, OciRuntime};
 use crate::support::pods::{ContainerSpec, Pod, PodSpec};
 
-/// The longest time until the runtime has the granted resources.
-const PATIENCE: Duration = Duration::from_secs(75);
 const UID: &str = "0a1b2c3d-0000-4000-8000-0000000000c1";
-const DEADLINES: Deadlines = Deadlines {
-    read: Duration::from_secs(20),
-    update: Duration::from_secs(60),
-};
 
 /// The runtime and its pod.
 pub(super) struct Runtime {
@@ -117,15 +110,6 @@ impl Runtime {
             None => {}
         }
     }
-
-    /// The stored resources of a container of the pod.
-    async fn stored(&self, index: usize) -> Result<CriResources, String> {
-        let cri = Cri::new(&self.socket(), DEADLINES).map_err(|error| error.to_string())?;
-        let stored = cri.stored(&self.pod.containers[index].id).await;
-        stored
-            .map_err(|error| error.to_string())?
-            .ok_or_else(|| "nothing".to_owned())
-    }
 }
 
 impl World {
@@ -150,28 +134,5 @@ impl World {
         containerd.restart(pod, spec, index, *attempts).await;
         slot.pod.containers.insert(name, self.runtime.container(index, granted));
         slot.restarted(&self.node, &self.api, name);
-    }
-
-    /// Checks that the runtime has stored the resources of the spec.
-    pub(super) async fn runtime_has_stored_resources(&self) {
-        let since = Instant::now();
-        loop {
-            let spec = self.slots[REAL].spec(&self.api);
-            let mut differs = Vec::new();
-            for (index, name) in CONTAINERS.into_iter().enumerate() {
-                let (stored, wanted) = (self.runtime.stored(index).await, spec[name].stored());
-                if stored.as_ref() != Ok(&wanted) {
-                    differs.push(format!("{name}: {stored:?} instead of {wanted:?}"));
-                }
-            }
-            if differs.is_empty() {
-                return;
-            }
-            assert!(
-                since.elapsed() < PATIENCE,
-                "waited in vain for the runtime to be told: {differs:#?}"
-            );
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
     }
 }

@@ -139,8 +139,10 @@ impl Budgets {
 
     /// Takes growths out of the budgets that are older than the window.
     fn end_old(&mut self, now: Duration) {
-        let is_old = |given: &mut PastGrowth| now.saturating_sub(given.at) > WINDOW;
-        while let Some(given) = self.given.pop_front_if(is_old) {
+        let is_old = |given: &PastGrowth| now.saturating_sub(given.at) > WINDOW;
+        while self.given.front().is_some_and(is_old)
+            && let Some(given) = self.given.pop_front()
+        {
             self.give_back(&given);
         }
         if self.period_ends <= now {

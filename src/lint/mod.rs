@@ -120,9 +120,7 @@ fn amount_in(container: &Container, setting: &MemorySetting, limit: Option<Bytes
             Option::JavaMinRamPercentage | Option::JavaMinRamFraction
         )
     });
-    let least = shares
-        .filter_map(|setting| share(setting.option, &setting.value))
-        .last();
+    let least = shares.rev().find_map(|setting| share(setting.option, &setting.value));
     let is_small = limit.map(|limit| part_of(limit, least.unwrap_or(500_000)) < JAVA_DEFAULT_HEAP);
     match (setting.option, amount(setting, limit)) {
         (Option::JavaMinRamPercentage | Option::JavaMinRamFraction, Amount::AtStart(_)) if is_small == Some(false) => {

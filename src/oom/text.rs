@@ -82,7 +82,7 @@ pub(super) fn kernel_line(line: &str) -> Option<TextLine<'_>> {
         };
         let is_tag = |tag: &regex_lite::Captures<'_>| {
             let names_kernel = tag.name("level").is_none();
-            names_kernel && (tag.name("host").is_none() || latest != Latest::Nothing) || !names_kernel
+            !names_kernel || tag.name("host").is_none() || latest != Latest::Nothing
         };
         if let Some((bracket, after)) = bracket(rest) {
             match bracket {

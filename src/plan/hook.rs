@@ -219,10 +219,10 @@ mod tests {
     /// A pod whose container `app` has these variables.
     fn pod(env: &[(&str, &str)]) -> Pod {
         let env = env.iter().map(|(name, value)| json!({"name": name, "value": value}));
-        pod_of(json!([{"name": "app", "env": env.collect::<Vec<_>>()}, {"name": "side"}]))
+        pod_of(&json!([{"name": "app", "env": env.collect::<Vec<_>>()}, {"name": "side"}]))
     }
 
-    fn pod_of(containers: Value) -> Pod {
+    fn pod_of(containers: &Value) -> Pod {
         serde_json::from_value(json!({"metadata": {"name": "web"}, "spec": {"containers": containers}})).unwrap()
     }
 
@@ -291,7 +291,7 @@ mod tests {
     fn a_value_that_others_can_change_later_is_no_hook() {
         let from = json!({"configMapKeyRef": {"name": "hooks", "key": "a"}});
         let env = json!([{"name": AFTER_GROW, "valueFrom": from}]);
-        let pod = pod_of(json!([{"name": "app", "env": env}]));
+        let pod = pod_of(&json!([{"name": "app", "env": env}]));
         assert_eq!(
             Hook::of(&pod, "app", HookMoment::AfterGrow).unwrap().unwrap_err(),
             "env[VSCALED_AFTER_GROW]: valueFrom: allowed is only value, which nobody can change later"

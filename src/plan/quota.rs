@@ -94,8 +94,10 @@ pub fn limits_left(quota: &ResourceQuota, beyond: QuotaAmounts) -> ResourceList 
     })
 }
 
+type AmountsOf = fn(&QuotaAmounts) -> ResourceList;
+
 /// The two lists of amounts, and the beginning of their names.
-const AMOUNTS: [(fn(&QuotaAmounts) -> ResourceList, &str); 2] = [
+const AMOUNTS: [(AmountsOf, &str); 2] = [
     (|amounts| amounts.requests, "requests"),
     (|amounts| amounts.limits, "limits"),
 ];

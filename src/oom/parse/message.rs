@@ -149,9 +149,15 @@ fn is_comm(text: &str) -> bool {
     text.chars().count() <= LONGEST_COMM + 3 * text.matches("\\x").count()
 }
 
+/// The last place at or before `at` where a character begins, or the end of the text.
+fn char_boundary(text: &str, at: usize) -> usize {
+    let places = (0..=at.min(text.len())).rev();
+    places.into_iter().find(|at| text.is_char_boundary(*at)).unwrap_or(0)
+}
+
 /// Splits `comm)…`. The command's name may hold parentheses, and the kernel's text after it holds none.
 fn split_comm(text: &str) -> Option<(&str, &str)> {
-    let window = &text[..text.floor_char_boundary(LONGEST_COMM_TEXT + 1)];
+    let window = &text[..char_boundary(text, LONGEST_COMM_TEXT + 1)];
     let mut splits = window.rmatch_indices(')').map(|(at, _)| (&text[..at], &text[at + 1..]));
     splits.find(|(comm, _)| is_comm(comm))
 }
@@ -163,7 +169,7 @@ pub(super) fn summary(text: &str) -> Option<Kill> {
     // The kernel prints `%d`: users from 2^31 on are negative.
     number::<u32>(uid.strip_prefix('-').unwrap_or(uid))?;
     let (rest, pid) = rest.rsplit_once(",pid=")?;
-    let window = rest.floor_char_boundary(rest.len().saturating_sub(LONGEST_COMM_TEXT + ",task=".len()));
+    let window = char_boundary(rest, rest.len().saturating_sub(LONGEST_COMM_TEXT + ",task=".len()));
     let mut tasks = rest[window..].match_indices(",task=");
     let (comm, (limit, task_cgroup)) = tasks.find_map(|(at, key)| {
         let comm = &rest[window + at + key.len()..];

@@ -69,8 +69,11 @@ impl Reader {
         let mut problems = Vec::new();
         match manifests_in(&self.directory) {
             Ok(names) => {
-                let gone = self.files.extract_if(.., |name, _| !names.contains(name));
-                let gone: Vec<Manifest> = gone.map(|(_, file)| file).collect();
+                let known: HashSet<OsString> = self.files.keys().cloned().collect();
+                let gone: Vec<Manifest> = known
+                    .difference(&names)
+                    .filter_map(|name| self.files.remove(name))
+                    .collect();
                 let mut freed = !gone.is_empty();
                 gone.iter().for_each(|file| give_back(Some(&self.memory), &file.held));
                 for name in names.difference(writing) {

@@ -58,12 +58,12 @@ async fn beside_its_twin(test: &str, spec: Value, targets: &[(&str, Amounts)]) {
     );
 }
 
-fn container(name: &str, resources: Value) -> Value {
+fn container(name: &str, resources: &Value) -> Value {
     json!({"name": name, "resources": resources})
 }
 
 fn app() -> Value {
-    container("app", objects::resources(APP))
+    container("app", &objects::resources(APP))
 }
 
 #[tokio::test]
@@ -79,13 +79,13 @@ async fn one_container_with_all_limits() {
 #[tokio::test]
 async fn a_container_without_a_cpu_limit() {
     let resources = json!({"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}});
-    let spec = json!({"containers": [container("app", resources)]});
+    let spec = json!({"containers": [container("app", &resources)]});
     beside_its_twin("cluster_today::shapes::without_a_cpu_limit", spec, &[("app", LARGER)]).await;
 }
 
 #[tokio::test]
 async fn several_containers() {
-    let side = container("side", objects::resources(Amounts::doubled(50, 48)));
+    let side = container("side", &objects::resources(Amounts::doubled(50, 48)));
     let spec = json!({"containers": [app(), side]});
     let targets = [("app", LARGER), ("side", Amounts::doubled(80, 64))];
     beside_its_twin("cluster_today::shapes::several_containers", spec, &targets).await;
@@ -94,14 +94,14 @@ async fn several_containers() {
 #[tokio::test]
 async fn requests_only() {
     let resources = json!({"requests": {"cpu": "100m", "memory": "64Mi"}});
-    let spec = json!({"containers": [container("app", resources)]});
+    let spec = json!({"containers": [container("app", &resources)]});
     beside_its_twin("cluster_today::shapes::requests_only", spec, &[("app", LARGER)]).await;
 }
 
 #[tokio::test]
 async fn limits_only_which_are_the_requests_too() {
     let resources = json!({"limits": {"cpu": "100m", "memory": "96Mi"}});
-    let spec = json!({"containers": [container("app", resources)]});
+    let spec = json!({"containers": [container("app", &resources)]});
     beside_its_twin(
         "cluster_today::shapes::limits_only",
         spec,
@@ -112,7 +112,7 @@ async fn limits_only_which_are_the_requests_too() {
 
 #[tokio::test]
 async fn a_sidecar_beside_the_container() {
-    let mut sidecar = container("proxy", objects::resources(Amounts::doubled(40, 48)));
+    let mut sidecar = container("proxy", &objects::resources(Amounts::doubled(40, 48)));
     sidecar["restartPolicy"] = json!("Always");
     let spec = json!({"initContainers": [sidecar], "containers": [app()]});
     beside_its_twin("cluster_today::shapes::a_sidecar", spec, &[("app", LARGER)]).await;
@@ -120,7 +120,7 @@ async fn a_sidecar_beside_the_container() {
 
 #[tokio::test]
 async fn an_init_container_that_needed_more() {
-    let mut init = container("prepare", objects::resources(Amounts::doubled(150, 160)));
+    let mut init = container("prepare", &objects::resources(Amounts::doubled(150, 160)));
     init["command"] = json!(["/bin/sh", "-c", "true"]);
     let spec = json!({"initContainers": [init], "containers": [app()]});
     beside_its_twin("cluster_today::shapes::an_init_container", spec, &[("app", LARGER)]).await;
@@ -128,6 +128,6 @@ async fn an_init_container_that_needed_more() {
 
 #[tokio::test]
 async fn memory_and_cpu_go_down() {
-    let spec = json!({"containers": [container("app", objects::resources(Amounts::doubled(200, 160)))]});
+    let spec = json!({"containers": [container("app", &objects::resources(Amounts::doubled(200, 160)))]});
     beside_its_twin("cluster_today::shapes::memory_and_cpu_go_down", spec, &[("app", APP)]).await;
 }

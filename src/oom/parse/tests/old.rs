@@ -32,7 +32,7 @@ fn the_report_before_explains_the_killed_child_of_the_chosen_process() {
 #[test]
 fn without_a_report_of_its_own_a_kill_belongs_to_the_latest_unless_reports_may_be_held_back() {
     let report = task_in(GROUP, POD);
-    let second = [&report, CHOSEN, &old_killed(7), CHOSEN, &old_killed(8)].map(|line| line.to_owned());
+    let second = [&report, CHOSEN, &old_killed(7), CHOSEN, &old_killed(8)].map(ToOwned::to_owned);
     let lines: Vec<&str> = second.iter().map(String::as_str).collect();
     assert_eq!(kills_in(&lines)[1].limit.level(), Level::Pod);
     let mut lines = Vec::new();

@@ -77,7 +77,10 @@ async fn fat_vpas_of_sixty_four_namespaces_leave_an_honest_one_undisturbed_in_li
             scene.api.put("verticalpodautoscalers", vpa);
         }
     }
-    scene.agent.reports(&["tenant-", "more are left out"]).await;
+    scene
+        .agent
+        .reports(&["tenant-9: verticalpodautoscalers", "more are left out"])
+        .await;
     scene.recommend(&SMALLER);
     scene.settles(&SMALLER).await;
     let peak = peak_kib(&scene);

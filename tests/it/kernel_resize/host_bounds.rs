@@ -70,6 +70,10 @@ async fn fat_vpas_of_sixty_four_namespaces_leave_an_honest_one_undisturbed_in_li
         pod["metadata"]["namespace"] = namespace.clone();
         pod["metadata"]["name"] = json!(format!("small-{tenant}"));
         pod["metadata"]["uid"] = json!(format!("00000000-0000-4000-8000-0000000000{tenant:02}"));
+        let small = json!({"requests": {"cpu": "1m", "memory": "1Mi"}});
+        pod["status"]["containerStatuses"][0]["allocatedResources"] = small["requests"].clone();
+        pod["status"]["containerStatuses"][0]["resources"] = small.clone();
+        pod["spec"]["containers"][0]["resources"] = small;
         scene.api.put("pods", pod);
         for number in 0..100 {
             let mut vpa = fat(number);

@@ -60,6 +60,9 @@ fn breach_of(
     outcome: &[NamedRequirements],
     limits: &Limits<'_>,
 ) -> Option<Breach> {
+    if limits.items.is_empty() {
+        return None;
+    }
     let find = |name: &str| candidates.iter().find(|one| one.spec.name == name);
     let standing: Vec<_> = candidates
         .iter()
@@ -100,9 +103,7 @@ fn breach_of(
         let of_containers = containers.filter_map(|one| of_container(&one.name, &one.resources));
         of_pod.flatten().into_iter().chain(of_containers).collect::<Vec<_>>()
     });
-    let mut breaches: Vec<_> = breaches.collect();
-    breaches.sort_by_key(|breach| !breach.is_new);
-    breaches.into_iter().next()
+    breaches.min_by_key(|breach| !breach.is_new)
 }
 
 /// The amounts of a whole pod (`podRequests` and `podLimits` there).

@@ -115,6 +115,18 @@ impl Scene {
         self.make_pod_of(name, &owners, spec);
     }
 
+    /// Runs a pod with one container, and an agent that follows a VPA of it. Returns the pod.
+    async fn follows_app(&mut self) -> Value {
+        self.make_pod(
+            WEB,
+            &json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]}),
+        );
+        let pod = self.runs(WEB).await;
+        self.agent.start().await;
+        self.make_vpa("InPlaceOrRecreate");
+        pod
+    }
+
     fn make_pod_of(&self, name: &str, owners: &Value, spec: &Value) {
         let mut spec = spec.clone();
         for (field, value) in json!({

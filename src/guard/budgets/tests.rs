@@ -171,27 +171,19 @@ fn a_growth_that_failed_is_not_counted() {
 #[test]
 fn a_container_with_a_limit_that_no_node_has_is_promised_what_it_takes_in_a_second() {
     let mut budgets = Budgets::new(AMPLE, PageSize::KIB_4);
+    let granted = |budgets: &mut Budgets| {
+        let (claimant, need) = (claimant("web"), need(120, 132, 500));
+        budgets.grant_above(NOW, &claimant, mib(128), &need, mib(4096), node(505, 0))
+    };
     budgets.promise(claimant_in("hostile", "greedy"), 1 << 40, 5 * MIB);
-    let granted = budgets.grant_above(
-        NOW,
-        &claimant("web"),
-        mib(128),
-        &need(120, 132, 500),
-        mib(4096),
-        node(505, 0),
-    );
-    assert_eq!(granted, Ok(mib(500)), "5 MiB are promised to the other one");
-    budgets.promise(claimant_in("hostile", "greedy"), 1 << 40, u64::MAX);
-    let granted = budgets.grant_above(
-        NOW,
-        &claimant("web"),
-        mib(128),
-        &need(120, 132, 500),
-        mib(4096),
-        node(505, 0),
-    );
     assert_eq!(
-        granted,
+        granted(&mut budgets),
+        Ok(mib(500)),
+        "5 MiB are promised to the other one"
+    );
+    budgets.promise(claimant_in("hostile", "greedy"), 1 << 40, u64::MAX);
+    assert_eq!(
+        granted(&mut budgets),
         Ok(mib(372)),
         "half of what the node has, although the other one would take all"
     );

@@ -53,13 +53,7 @@ async fn a_resize_by_a_user_is_taken_back_to_the_recommendation() {
     let Some(mut scene) = Scene::new("cluster_today::answers::a_resize_by_a_user").await else {
         return;
     };
-    scene.make_pod(
-        WEB,
-        &json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]}),
-    );
-    let before = scene.runs(WEB).await;
-    scene.agent.start().await;
-    scene.make_vpa("InPlaceOrRecreate");
+    let before = scene.follows_app().await;
     scene.recommend(&[("app", LARGER)]);
     let resized = scene.is_resized(WEB, "app", &objects::resources(LARGER)).await;
     let levels = scene.levels(&resized);

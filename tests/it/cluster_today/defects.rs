@@ -41,13 +41,7 @@ async fn twenty_recommendations_are_twenty_resizes_and_none_is_taken_back() {
     let Some(mut scene) = Scene::new("cluster_today::defects::twenty_recommendations").await else {
         return;
     };
-    scene.make_pod(
-        WEB,
-        &json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]}),
-    );
-    let before = scene.runs(WEB).await;
-    scene.agent.start().await;
-    scene.make_vpa("InPlaceOrRecreate");
+    let before = scene.follows_app().await;
     let first = before["metadata"]["generation"].as_u64().unwrap();
     for round in 1..=20 {
         let target = Amounts::doubled(100 + 5 * round, 64 + 2 * (round % 5));

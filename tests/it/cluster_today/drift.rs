@@ -1,9 +1,8 @@
 //! Values in the kernel that another program changes.
 
-use serde_json::json;
 use vscaled::model::{Bytes, MemoryLimit, Setting};
 
-use super::{APP, LARGER, Scene, WEB, nothing_restarted};
+use super::{LARGER, Scene, WEB, nothing_restarted};
 use crate::support::cluster::objects;
 
 #[tokio::test]
@@ -11,13 +10,7 @@ async fn a_limit_that_another_program_writes_is_put_back_and_the_spec_stays() {
     let Some(mut scene) = Scene::new("cluster_today::drift::a_limit").await else {
         return;
     };
-    scene.make_pod(
-        WEB,
-        &json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]}),
-    );
-    let before = scene.runs(WEB).await;
-    scene.agent.start().await;
-    scene.make_vpa("InPlaceOrRecreate");
+    let before = scene.follows_app().await;
     scene.recommend(&[("app", LARGER)]);
     let resized = scene.is_resized(WEB, "app", &objects::resources(LARGER)).await;
     scene.agent.reaches(WEB, "InSync").await;

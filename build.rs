@@ -90,7 +90,7 @@ const OPTIONAL: [&str; 23] = [
     ".vscaled.report.v1.Victim.oom_score_adj",
     ".vscaled.report.v1.Victim.uid",
 ];
-/// The messages that `vscalectl oom sink` prints. The first six are also stored on disk.
+/// The messages that are printed as JSON. The first six are also stored on disk.
 const PRINTED: [&str; 8] = [
     "Pod",
     "Container",

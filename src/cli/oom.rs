@@ -1,7 +1,6 @@
 //! `vscalectl oom`: the kills of the kernel's OOM killer.
 
 mod parse;
-mod sink;
 
 use clap::Subcommand;
 
@@ -17,14 +16,12 @@ pub(super) enum Command {
     /// Lists the latest OOM kills, newest last: the container, the limit that was hit, and the killed process
     List(PodArguments),
     Parse(parse::Arguments),
-    Sink(sink::Arguments),
 }
 
 pub(super) fn run(command: &Command, agent: &Agent) -> Result<(), Failure> {
     match command {
         Command::List(arguments) => list(arguments, agent),
         Command::Parse(arguments) => parse::run(arguments),
-        Command::Sink(arguments) => sink::run(arguments),
     }
 }
 

@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use crate::report::testing::arbitrary_kill;
 
-    /// A report as `vscalectl oom sink` prints what it received.
+    /// A report as `examples/receiver.rs` prints what it received.
     fn printed(report: &Report) -> serde_json::Value {
         serde_json::to_value(proto::Report::from(report)).unwrap()
     }

@@ -33,8 +33,8 @@ use std::sync::Arc;
 
 use frame::{Acknowledged, Entry, Header};
 pub use room::aggregate;
+pub(crate) use state::IdHash;
 pub use state::Pending;
-pub(crate) use state::{IdHash, SeenIds};
 use state::{Slot, State, frame};
 
 use super::content::Report;

@@ -264,7 +264,7 @@ impl IdHash {
 
 /// The ids stored last, up to a number of them.
 #[derive(Debug, Default)]
-pub(crate) struct SeenIds {
+pub(super) struct SeenIds {
     most: usize,
     pub(super) ids: IndexSet<IdHash>,
 }

@@ -25,11 +25,7 @@ fn leave(state: &Path) {
 #[tokio::test]
 async fn an_agent_delivers_what_an_earlier_one_left() {
     let sockets = tempfile::tempdir().unwrap();
-    let sink = Sink::start(&[
-        "-ojson",
-        "--listen",
-        &format!("unix://{}", socket_in(&sockets).display()),
-    ]);
+    let sink = Sink::start(&["--listen", &format!("unix://{}", socket_in(&sockets).display())]);
     let mut agent = Agent::new(&CgroupPath::new("/vscaled-test-none").unwrap())
         .with("--node-name", "node-1")
         .with("--http-address", "127.0.0.1:0")

@@ -49,6 +49,8 @@ pub struct EarlierDecisions<'a> {
     pub waits: Option<&'a CanaryWait>,
     /// When a pod of the VPA that goes first was in trouble for the last time.
     pub trouble: Option<Timestamp>,
+    /// When this pod was in trouble for the last time, in ways that its status does not show.
+    pub own_trouble: Option<Timestamp>,
 }
 
 /// The canary annotations of a VPA.

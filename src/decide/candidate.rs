@@ -3,8 +3,8 @@
 use std::fmt::Display;
 
 use super::boost::Boost;
-use super::capping::Ratio;
 use super::index::Bounds;
+use super::limit_rule::{Headroom, LimitRule};
 use super::note::Note;
 use crate::model::objects::{
     Container, ContainerPolicy, ContainerRecommendation, ControlledValues, Pod, VerticalPodAutoscaler,
@@ -28,6 +28,8 @@ impl Part {
 pub(super) struct Candidate<'a> {
     pub(super) spec: &'a Container,
     pub(super) policy: Option<&'a ContainerPolicy>,
+    /// How limits follow requests, in the order of [`Resource::ALL`].
+    pub(super) headroom: [Headroom; 2],
     /// The recommendation, by [`Part`], which the rules change step by step. An unset amount changes nothing.
     recommended: [ResourceList; 3],
     /// What the container has now. Bounds and triggers compare with these amounts.
@@ -59,6 +61,7 @@ impl<'a> Candidate<'a> {
         Self {
             spec,
             policy: None,
+            headroom: Default::default(),
             recommended: Default::default(),
             in_force,
             base,
@@ -87,16 +90,32 @@ impl<'a> Candidate<'a> {
         }
     }
 
-    pub(super) fn controlled_values(&self) -> ControlledValues {
+    /// Whether the limit of a resource changes with its request.
+    pub(super) fn moves_limit(&self, resource: Resource) -> bool {
         let values = self.policy.and_then(|policy| policy.controlled_values);
-        values.unwrap_or_default()
+        values.unwrap_or_default() == ControlledValues::RequestsAndLimits && self.headroom(resource) != Headroom::Keep
     }
 
-    /// How many times its request the limit of a resource is. A container without a limit has the LimitRange's default.
-    pub(super) fn ratio(&self, resource: Resource, limits: &Bounds) -> Ratio {
+    fn headroom(&self, resource: Resource) -> Headroom {
+        self.headroom[resource as usize]
+    }
+
+    /// The annotation that the limit of a resource follows, if it does not keep its ratio.
+    pub(super) fn limit_annotation(&self, resource: Resource) -> Option<&'static str> {
+        matches!(self.headroom(resource), Headroom::Plus(_) | Headroom::Times(_))
+            .then(|| Headroom::annotation(resource))
+    }
+
+    /// Which limit goes with a request. A container without a limit has the LimitRange's default.
+    pub(super) fn limit_rule(&self, resource: Resource, limits: &Bounds) -> LimitRule {
         let Requirements { requests, limits: own } = self.base;
         let default = limits.default.amount(resource);
-        Ratio::new(requests.amount(resource), own.amount(resource), default)
+        LimitRule::new(
+            self.headroom(resource),
+            requests.amount(resource),
+            own.amount(resource),
+            default,
+        )
     }
 
     /// A note about one of the container's resources.

@@ -1,24 +1,25 @@
 //! Bounds on recommended requests (`Apply`, autoscaler `pkg/utils/vpa/capping.go`), and the amounts that follow.
 //!
 //! The target and both ends of its range pass the same bounds, in this order: LimitRange for pods, LimitRange for
-//! containers, the VPA's policy, the container's fixed heap, and with `RequestsOnly` the container's own limit. A later
+//! containers, the VPA's policy, the container's fixed heap, and the container's own limit where that stays. A later
 //! bound wins: the policy beats the LimitRange, an existing heap beats the policy, and a limit that may not change beats
 //! everything.
 //!
 //! Where the kubelet can resize the pod's own amounts (`spec.resources`), these change by the sum of the containers' changes,
 //! within the VPA's `podPolicy` (AEP-7571). If the containers then exceed them, `case` forbids the change.
 //!
-//! A [`Ratio`] keeps limits in proportion to requests. Its amounts are plain numbers, thousandths of a cpu or bytes. Zero means
+//! A [`LimitRule`] says which limit goes with a request. Amounts are plain numbers, thousandths of a cpu or bytes. Zero means
 //! unset. Products have 128 bits and results saturate at [`MAX`]. Upstream's saturate there too, or wrap for some shares of a
 //! pod's bound.
 
 use super::boost;
 use super::candidate::{Candidate, Part};
 use super::index::{Bounds, Limits};
+use super::limit_rule::LimitRule;
 use super::note::Note;
 use super::pod_share;
 use crate::lint::limit_floor;
-use crate::model::objects::{ContainerPolicy, ControlledValues};
+use crate::model::objects::ContainerPolicy;
 use crate::model::{Requirements, Resource, ResourceList};
 
 /// Applies every bound to the recommendations of a pod's containers.
@@ -67,24 +68,22 @@ type BoundingRule = (&'static str, fn(u64, u64) -> u64, Option<u64>);
 
 /// The bounds of one container, in the order in which they apply.
 fn bounds(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> [BoundingRule; 7] {
-    let ratio = candidate.ratio(resource, limits);
+    let rule = candidate.limit_rule(resource, limits);
     let min = limits.min.get(resource);
-    let min = min.map(|min| ratio.request_at(min).map_or(min, |request| request.max(min)));
-    let max = limits.max.get(resource).and_then(|max| ratio.request_at(max));
+    let min = min.map(|min| rule.request_at(min).map_or(min, |request| request.max(min)));
+    let max = limits.max.get(resource).and_then(|max| rule.request_at(max));
     let allowed = candidate
         .policy
         .map(|policy| [&policy.min_allowed, &policy.max_allowed]);
     let [min_allowed, max_allowed] = allowed.map_or([None; 2], |lists| lists.map(|list| list.get(resource)));
-    let heap = request_for_heap(candidate, ratio, resource);
-    // With `RequestsOnly` the limit stays, and bounds the request. If the limit in force differs from the kept
-    // one, the smaller one counts.
-    let (own_limit, for_ratio) = match candidate.controlled_values() {
-        ControlledValues::RequestsAndLimits => (None, None),
-        ControlledValues::RequestsOnly => {
-            let highest = limits_of(candidate, resource).max().zip(limits.max_ratio.get(resource));
-            let for_ratio = highest.map(|(limit, ratio)| scale(limit, 1000, ratio.into(), u128::div_ceil));
-            (limits_of(candidate, resource).min(), for_ratio)
-        }
+    let heap = request_for_heap(candidate, rule, resource);
+    // A limit that stays bounds the request. If the limit in force differs from the kept one, the smaller one counts.
+    let (own_limit, for_ratio) = if candidate.moves_limit(resource) {
+        (None, None)
+    } else {
+        let highest = limits_of(candidate, resource).max().zip(limits.max_ratio.get(resource));
+        let for_ratio = highest.map(|(limit, ratio)| scale(limit, 1000, ratio.into(), u128::div_ceil));
+        (limits_of(candidate, resource).min(), for_ratio)
     };
     [
         ("the LimitRange's minimum for containers", u64::max, min),
@@ -98,23 +97,19 @@ fn bounds(candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> [Bo
             heap,
         ),
         ("the LimitRange's maxLimitRequestRatio", u64::max, for_ratio),
-        (
-            "the container's limit, which RequestsOnly leaves alone",
-            u64::min,
-            own_limit,
-        ),
+        ("the container's limit, which stays as it is", u64::min, own_limit),
     ]
 }
 
 /// The request that goes with the lowest memory limit under which the container's fixed heap has room. The heap raises no
 /// limit: a limit that is lower already stays.
-fn request_for_heap(candidate: &Candidate<'_>, ratio: Ratio, resource: Resource) -> Option<u64> {
-    if resource != Resource::Memory || candidate.controlled_values() == ControlledValues::RequestsOnly {
+fn request_for_heap(candidate: &Candidate<'_>, rule: LimitRule, resource: Resource) -> Option<u64> {
+    if resource != Resource::Memory || !candidate.moves_limit(resource) {
         return None;
     }
     let floor = limit_floor(candidate.spec)?.get();
     let limit = limits_of(candidate, resource).next();
-    ratio.request_reaching(floor.min(limit.unwrap_or(MAX)))
+    rule.request_reaching(floor.min(limit.unwrap_or(MAX)))
 }
 
 /// The container's limit in force, then the kept one. Zero is no limit.
@@ -123,7 +118,7 @@ fn limits_of(candidate: &Candidate<'_>, resource: Resource) -> impl Iterator<Ite
     limits.into_iter().filter(|limit| *limit > 0)
 }
 
-/// What a container will have: the target as request, and the limit in proportion if the VPA controls limits.
+/// What a container will have: the target as request, and the limit that goes with it if the VPA controls limits.
 ///
 /// `GetContainersResources` (autoscaler `pkg/admission-controller/resource/pod/recommendation`). Unlike there, a limit
 /// never ends below the request: a LimitRange default below the request would make it so.
@@ -137,16 +132,16 @@ pub(super) fn outcome(candidate: &Candidate<'_>, limits: &Bounds, notes: &mut Ve
             continue;
         };
         outcome.requests.set(resource, Some(target));
-        if candidate.controlled_values() == ControlledValues::RequestsOnly {
+        if !candidate.moves_limit(resource) {
             continue;
         }
-        let proportional = candidate.ratio(resource, limits).limit_for(target);
+        let following = candidate.limit_rule(resource, limits).limit_for(target);
         let highest = limits.max_ratio.get(resource);
         let highest = highest.map_or(MAX, |ratio| scale(target, ratio.into(), 1000, u128::div_euclid));
-        let proportional = proportional.map(|limit| limit.min(highest));
+        let following = following.map(|limit| limit.min(highest));
         // Without a limit in force, the limit of the spec counts.
         let standing = candidate.standing.limits.get(resource).filter(|limit| *limit > 0);
-        if let Some(limit) = proportional.or(standing) {
+        if let Some(limit) = following.or(standing) {
             outcome.limits.set(resource, Some(limit.max(target)));
             explain_limit(candidate, resource, limit, target, notes);
         }
@@ -163,6 +158,12 @@ fn explain_limit(candidate: &Candidate<'_>, resource: Resource, limit: u64, targ
     if limit < target {
         let (from, to) = (quantity(limit), quantity(target));
         note(format!("{resource} limit {from} is raised to the request of {to}"));
+    }
+    if let Some(annotation) = candidate.limit_annotation(resource) {
+        note(format!(
+            "{resource} limit becomes {}: {annotation} of the VPA",
+            quantity(limit.max(target))
+        ));
     }
     if limits_of(candidate, resource).next().is_none() {
         let to = quantity(limit.max(target));
@@ -235,124 +236,4 @@ pub(super) fn scale(amount: u64, numerator: u128, denominator: u128, rounding: R
     }
     let product = u128::from(amount).saturating_mul(numerator);
     u64::try_from(rounding(product, denominator)).map_or(MAX, |quotient| quotient.min(MAX))
-}
-
-/// The request and limit whose ratio a new limit keeps.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Ratio {
-    request: u64,
-    limit: u64,
-}
-
-impl Ratio {
-    /// In place of a missing limit the LimitRange's default counts, if there is one.
-    pub(super) const fn new(request: u64, limit: u64, default_limit: u64) -> Self {
-        Self {
-            request,
-            limit: if limit == 0 { default_limit } else { limit },
-        }
-    }
-
-    /// The limit of a container whose request becomes `request`. None if the container has no limit now or gets no request.
-    ///
-    /// `getProportionalResourceLimit` (autoscaler `pkg/utils/vpa/limit_and_request_scaling.go`).
-    pub(super) fn limit_for(self, request: u64) -> Option<u64> {
-        if self.limit == 0 || request == 0 {
-            None
-        } else if self.request == 0 || self.request == self.limit {
-            Some(request)
-        } else {
-            let (limit, base) = (u128::from(self.limit), u128::from(self.request));
-            Some(scale(request, limit, base, u128::div_euclid))
-        }
-    }
-
-    /// The lowest request whose limit is `limit` or more. None if there is no limit.
-    pub(super) fn request_reaching(self, limit: u64) -> Option<u64> {
-        if self.limit == 0 {
-            None
-        } else if self.request == 0 {
-            Some(limit)
-        } else {
-            let (request, whole) = (u128::from(self.request), u128::from(self.limit));
-            Some(scale(limit, request, whole, u128::div_ceil))
-        }
-    }
-
-    /// The request whose limit is `bound`. None if there is no limit or no bound.
-    ///
-    /// `GetBoundaryRequest` (autoscaler `pkg/utils/vpa/limit_and_request_scaling.go`).
-    pub(super) fn request_at(self, bound: u64) -> Option<u64> {
-        let request = if self.limit == 0 {
-            0
-        } else if self.request == 0 {
-            bound
-        } else {
-            scale(
-                self.request,
-                u128::from(bound),
-                u128::from(self.limit),
-                u128::div_euclid,
-            )
-        };
-        (request > 0).then_some(request)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn a_limit_keeps_its_ratio_to_the_request() {
-        assert_eq!(Ratio::new(1000, 2000, 0).limit_for(10_000), Some(20_000));
-        assert_eq!(Ratio::new(1500, 2000, 0).limit_for(1000), Some(1333), "rounded down");
-        assert_eq!(
-            Ratio::new(1, 10_000_000_000_000, 0).limit_for(10_000_000_000_000),
-            Some(MAX)
-        );
-    }
-
-    #[test]
-    fn a_missing_limit_stays_missing_unless_there_is_a_default() {
-        assert_eq!(Ratio::new(1000, 0, 0).limit_for(10_000), None);
-        assert_eq!(Ratio::new(1000, 0, 2000).limit_for(10_000), Some(20_000));
-    }
-
-    #[test]
-    fn a_limit_without_or_equal_to_its_request_follows_the_request() {
-        assert_eq!(Ratio::new(0, 2000, 0).limit_for(10_000), Some(10_000));
-        assert_eq!(Ratio::new(2000, 2000, 0).limit_for(10_000), Some(10_000));
-    }
-
-    #[test]
-    fn a_bound_on_the_limit_bounds_the_request() {
-        assert_eq!(Ratio::new(1000, 2000, 0).request_at(3000), Some(1500));
-        assert_eq!(Ratio::new(0, 2000, 0).request_at(3000), Some(3000));
-        assert_eq!(Ratio::new(1000, 0, 0).request_at(3000), None, "no limit to bound");
-        assert_eq!(Ratio::new(1000, 2000, 0).request_at(0), None, "no bound");
-    }
-
-    proptest! {
-        #[test]
-        fn the_request_reaching_a_limit_has_that_limit_and_no_higher_one_than_there_was(
-            request in 1_u64..=MAX, limit in 1_u64..=MAX, floor in 1_u64..=MAX,
-        ) {
-            let ratio = Ratio::new(request, limit, 0);
-            let floor = floor.min(limit);
-            let reached = ratio.request_reaching(floor).and_then(|request| ratio.limit_for(request)).unwrap();
-            prop_assert!((floor..=limit).contains(&reached), "{reached}");
-        }
-
-        #[test]
-        fn the_bounded_request_keeps_its_limit_within_the_bound(
-            request in 1_u64..=MAX, limit in 1_u64..=MAX, bound in 1_u64..=MAX,
-        ) {
-            let ratio = Ratio::new(request, limit, 0);
-            if let Some(largest) = ratio.request_at(bound).and_then(|largest| ratio.limit_for(largest)) {
-                prop_assert!(largest <= bound);
-            }
-        }
-    }
 }

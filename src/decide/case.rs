@@ -6,8 +6,9 @@ use super::boost::{self, Boost};
 use super::canary::{Canary, EarlierDecisions};
 use super::candidate::{Candidate, recommendations};
 use super::index::{Index, Limits, Namespace};
+use super::limit_rule::Headroom;
 use super::matching::OwnerChain;
-use super::{DueChange, Note, Options, PodDecision, capping};
+use super::{Act, DueChange, Note, Options, PodDecision, capping};
 use crate::model::objects::annotation::{ACT, IGNORE};
 use crate::model::objects::{Pod, UpdateMode, VerticalPodAutoscaler};
 use crate::model::{Action, NamedRequirements, Reason, Resource};
@@ -74,6 +75,7 @@ impl<'a> Case<'a> {
         };
         self.decision.ceilings = self.ceilings(limits, fixed);
         let due = match followed {
+            Ok(()) if Act::of(vpa) == Some(Act::OnTrouble) && !self.in_trouble() => Reason::NoTrouble,
             Ok(()) => self.trigger(vpa),
             Err(reason) => reason,
         };
@@ -188,9 +190,8 @@ impl<'a> Case<'a> {
             Note::new(None, None, text)
         }));
         self.vpa = Some(vpa);
-        let act = vpa.metadata.annotations.get(ACT);
-        if let Some(act) = act.filter(|act| act.parse::<bool>().is_err()) {
-            notes.push(Note::unreadable(vpa, ACT, act, "true or false"));
+        if let (Some(act), None) = (vpa.metadata.annotations.get(ACT), Act::of(vpa)) {
+            notes.push(Note::unreadable(vpa, ACT, act, "true, false or on-trouble"));
         }
         Ok((vpa, chain, first.is_some()))
     }
@@ -243,6 +244,7 @@ impl<'a> Case<'a> {
         }
         self.check_targets(Reason::NoRecommendation)?;
         self.check_bounds(vpa)?;
+        self.read_headroom(vpa)?;
         self.leave_alone(|container, resource| {
             let name = &chain.hpa_on(container, resource)?.metadata.name;
             Some(format!("HorizontalPodAutoscaler {name} scales on it"))
@@ -266,6 +268,20 @@ impl<'a> Case<'a> {
         );
         self.decision.notes.push(Note::new(None, None, text));
         Err(Reason::BoundUnreadable)
+    }
+
+    /// Errors: an annotation of the VPA does not say which limits go with requests.
+    fn read_headroom(&mut self, vpa: &VerticalPodAutoscaler) -> Result<(), Reason> {
+        for resource in Resource::ALL {
+            let headroom = Headroom::of(vpa, resource).map_err(|malformed| {
+                self.decision.notes.push(malformed);
+                Reason::LimitUnreadable
+            })?;
+            for candidate in &mut self.candidates {
+                candidate.headroom[resource as usize] = headroom;
+            }
+        }
+        Ok(())
     }
 
     /// Drops the recommendations of containers for resources that there is a reason to leave alone. A reason that holds for

@@ -7,7 +7,7 @@
 use super::candidate::{Candidate, Part};
 use super::case::Case;
 use super::index::{Bounds, Limits};
-use crate::model::objects::{ControlledValues, Pod};
+use crate::model::objects::Pod;
 use crate::model::{Resource, ResourceList};
 
 /// How far the limits of one container may grow.
@@ -46,7 +46,7 @@ impl Case<'_> {
 fn highest(pod: &Pod, candidate: &Candidate<'_>, limits: &Bounds, resource: Resource) -> Option<u64> {
     let policy = candidate.policy;
     let managed = policy.is_none_or(|policy| !policy.is_off() && policy.controls(resource))
-        && candidate.controlled_values() == ControlledValues::RequestsAndLimits
+        && candidate.moves_limit(resource)
         && candidate.in_force.limits.amount(resource) > 0
         && !candidate.spec.restarts_for(resource)
         && pod.metadata.deletion_timestamp.is_none();
@@ -56,7 +56,7 @@ fn highest(pod: &Pod, candidate: &Candidate<'_>, limits: &Bounds, resource: Reso
     let max_allowed = policy.map_or(0, |policy| policy.max_allowed.amount(resource));
     let from_upper = || {
         let upper = candidate.recommended(Part::Upper, resource).unwrap_or(0);
-        candidate.ratio(resource, limits).limit_for(upper)
+        candidate.limit_rule(resource, limits).limit_for(upper)
     };
     let highest = Some(max_allowed).filter(|max| *max > 0).or_else(from_upper)?;
     Some(limits.max.get(resource).map_or(highest, |max| highest.min(max)))

@@ -6,7 +6,7 @@
 //! 1. `matching`: finds the workload above the pod and the VPA that controls it, in an [`Index`];
 //! 2. `candidate`: what each container has, and what is recommended for it;
 //!    `boost`: leaves cpu alone while the pod starts, and takes it back after that;
-//! 3. `capping` with `pod_share`: bounds on the recommendation, limits, and the pod's own amounts;
+//! 3. `capping` with `pod_share` and `limit_rule`: bounds on the recommendation, limits, and the pod's own amounts;
 //! 4. `trigger`: whether to act now;
 //! 5. `admission`: whether the API server admits the change, and no container restarts;
 //! 6. `canary`: whether other pods of the VPA have the change first.
@@ -55,6 +55,7 @@ mod capping;
 mod case;
 mod growth;
 mod index;
+mod limit_rule;
 mod matching;
 mod note;
 mod pod_share;
@@ -82,6 +83,9 @@ pub use note::{Fact, Note};
 
 /// The recommender of VPAs that name none.
 pub const DEFAULT_RECOMMENDER: &str = "default";
+
+/// How long a pod's trouble lets changes pass that wait for trouble.
+const TROUBLE_WINDOW: SignedDuration = SignedDuration::from_hours(1);
 
 /// When to act, and on which VPAs. The defaults are those of upstream's flags.
 #[derive(Debug, Clone, PartialEq)]
@@ -144,6 +148,25 @@ impl StaticManagers {
     }
 }
 
+/// Whether the agent acts on a VPA, by the VPA's annotation `vscaled.io/act`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::EnumString)]
+enum Act {
+    #[strum(serialize = "true")]
+    Always,
+    #[strum(serialize = "false")]
+    Never,
+    /// For pods that were in trouble within the [`TROUBLE_WINDOW`].
+    #[strum(serialize = "on-trouble")]
+    OnTrouble,
+}
+
+impl Act {
+    /// None if the VPA has no such annotation, or a malformed one.
+    fn of(vpa: &VerticalPodAutoscaler) -> Option<Self> {
+        vpa.metadata.annotations.get(ACT)?.parse().ok()
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -161,16 +184,17 @@ impl Default for Options {
 impl Options {
     /// Whether the agent acts on a VPA. The strongest VPA is chosen from those.
     fn acts_on(&self, vpa: &VerticalPodAutoscaler) -> bool {
-        let act = vpa.metadata.annotations.get(ACT);
-        let act = act.and_then(|act| act.parse().ok());
-        act.unwrap_or_else(|| self.modes.contains(&vpa.update_mode())) && self.recommends(vpa)
+        let acts = match Act::of(vpa) {
+            Some(act) => act != Act::Never,
+            None => self.modes.contains(&vpa.update_mode()),
+        };
+        acts && self.recommends(vpa)
     }
 
     /// Whether the agent ends the startup boosts of a VPA that it does not act on: if the VPA's mode leaves running pods alone,
     /// and the agent acts on any mode.
     fn ends_boosts(&self, vpa: &VerticalPodAutoscaler) -> bool {
-        let act = vpa.metadata.annotations.get(ACT);
-        let declined = act.is_some_and(|act| act == "false");
+        let declined = Act::of(vpa) == Some(Act::Never);
         let leaves_pods_alone = matches!(vpa.update_mode(), UpdateMode::Off | UpdateMode::Initial);
         !self.modes.is_empty() && !declined && leaves_pods_alone && self.recommends(vpa)
     }

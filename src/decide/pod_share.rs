@@ -79,7 +79,7 @@ fn factor(candidates: &[Candidate<'_>], bounds: &Bounds, part: Part, resource: R
             |request| {
                 [
                     request,
-                    candidate.ratio(resource, bounds).limit_for(request).unwrap_or(0),
+                    candidate.limit_rule(resource, bounds).limit_for(request).unwrap_or(0),
                 ]
             },
         );
@@ -123,7 +123,7 @@ pub(super) fn lower(
         for candidate in &*candidates {
             let target = candidate.target(resource);
             let own = target.map_or(candidate.in_force.limits.amount(resource), |target| {
-                candidate.ratio(resource, bounds).limit_for(target).unwrap_or(0)
+                candidate.limit_rule(resource, bounds).limit_for(target).unwrap_or(0)
             });
             let gives_way = target.is_some_and(|target| target > floor(candidate));
             *if gives_way { &mut shared } else { &mut fixed } += u128::from(own);

@@ -7,6 +7,7 @@ mod boost;
 mod canary;
 mod fixed_heap;
 mod growth;
+mod limits;
 mod matching;
 mod non_interference;
 mod pod_level;

@@ -5,10 +5,10 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::Options;
 use super::candidate::{Candidate, Part};
 use super::case::Case;
 use super::note::Note;
+use super::{Options, TROUBLE_WINDOW};
 use crate::model::objects::{ContainerPolicy, ContainerStatus, Pod, VerticalPodAutoscaler, annotation};
 use crate::model::{Reason, Resource};
 
@@ -40,6 +40,31 @@ impl Case<'_> {
                 Reason::TooYoung
             }
         }
+    }
+}
+
+impl Case<'_> {
+    /// Whether the pod was in trouble within the [`TROUBLE_WINDOW`]: the kernel killed one of its processes for memory, the guard
+    /// grew one of its limits or could not, its cpu was throttled, or a lower memory limit did not hold.
+    pub(super) fn in_trouble(&mut self) -> bool {
+        let states = self
+            .pod
+            .statuses()
+            .flat_map(|status| [&status.state, &status.last_state]);
+        let ended = states.filter_map(|state| state.terminated.as_ref());
+        let killed = ended
+            .filter(|end| end.reason == "OOMKilled")
+            .filter_map(|end| end.finished_at);
+        let latest = killed.chain(self.known.own_trouble).filter(|at| *at <= self.now).max();
+        let counts = latest.is_some_and(|at| self.now.duration_since(at) < TROUBLE_WINDOW);
+        if !counts {
+            let text = format!(
+                "the VPA's changes wait for trouble: an OOM kill, throttling, a limit that the guard grew, or a lower memory limit that \
+                 did not hold, within {TROUBLE_WINDOW:#}"
+            );
+            self.decision.notes.push(Note::new(None, None, text));
+        }
+        counts
     }
 }
 

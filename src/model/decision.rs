@@ -71,6 +71,7 @@ reasons! {
     NotActedOn => None, ENDS, "the VPA's mode, annotation or recommender keeps vscaled from acting on it";
     NoRecommendation => None, KEEPS, "the VPA has nothing to say about the pod's containers yet";
     CanaryFirst => None, KEEPS, "a change is due, and a part of the workload's pods has it first";
+    NoTrouble => None, KEEPS, "the VPA's annotation vscaled.io/act lets changes happen after trouble alone, and the pod has had none";
     HpaConflict => None, KEEPS, "a HorizontalPodAutoscaler follows every resource that the VPA recommends";
     Ignored => None, ENDS, "the pod's annotation vscaled.io/ignore says so";
     NotScheduled => None, KEEPS, "the pod is bound to no node";
@@ -84,6 +85,7 @@ reasons! {
     PodLevelExceeded => Skip, KEEPS, "the containers would need more than the pod's own resources allow";
     StaticallyAssigned => Skip, KEEPS, "the kubelet's static CPU or memory manager has given it processors or memory of its own";
     BoundUnreadable => Skip, KEEPS, "a bound in the VPA's policy is no whole number of bytes, or of thousandths of a cpu";
+    LimitUnreadable => Skip, KEEPS, "an annotation of the VPA does not say which limits go with the requests";
     DuplicateContainer => Skip, KEEPS, "two containers of the pod share a name";
     CanaryUnreadable => Skip, KEEPS, "a change is due, but an annotation of the VPA does not say which pods have it first";
     BoostUnreadable => Skip, KEEPS, "a startup boost is over, but nothing says what the container had before it";

@@ -73,7 +73,7 @@ pub(crate) struct PodState {
     pub(crate) growth: GrowthState,
     hooks: hooks::Hooks,
     /// When a limit was last too low for the pod.
-    trouble: Option<Timestamp>,
+    pub(crate) trouble: Option<Timestamp>,
     pub(crate) work: WorkItem,
 }
 

@@ -169,8 +169,7 @@ fn what_is_not_understood_changes_nothing_and_says_what_is_allowed() {
 fn where_act_is_not_understood_the_mode_counts_and_the_note_says_what_is_allowed() {
     let decision = decide_one(&canaries("a", "vscaled.io/act: 'yes'"));
     assert_eq!(decision.reason, Reason::OutOfBounds);
-    let complaint =
-        "VerticalPodAutoscaler web: metadata.annotations[vscaled.io/act]: \"yes\": allowed is true or false";
+    let complaint = "VerticalPodAutoscaler web: metadata.annotations[vscaled.io/act]: \"yes\": allowed is true, false or on-trouble";
     assert_eq!(notes(&decision), [complaint]);
     assert_eq!(decision.unreadable().as_deref(), Some(complaint));
 }

@@ -30,8 +30,12 @@ macro_rules! annotations {
 annotations! {
     /// `"true"` leaves the pod alone.
     Pod Exact IGNORE = "vscaled.io/ignore";
-    /// `"true"` or `"false"` decides whether the agent acts on the VPA, regardless of its mode.
+    /// Whether the agent acts on the VPA, regardless of its mode: `"true"`, `"false"`, or `"on-trouble"` for pods in trouble alone.
     Vpa Exact ACT = "vscaled.io/act";
+    /// How a memory limit follows its request: `ratio`, `keep`, `request+256Mi` or `request*1.5`.
+    Vpa Exact MEMORY_LIMIT = "vscaled.io/memory-limit";
+    /// How a cpu limit follows its request: `ratio`, `keep`, `request+500m` or `request*1.5`.
+    Vpa Exact CPU_LIMIT = "vscaled.io/cpu-limit";
     /// The share of the VPA's pods that changed recommendations go to first, such as `10%`.
     Vpa Exact CANARY = "vscaled.io/canary";
     /// How long the other pods wait after that.

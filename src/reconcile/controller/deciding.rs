@@ -146,6 +146,7 @@ impl Controller {
                 applied: spec.as_deref().or(recommended.map(|recommended| &*recommended.targets)),
                 waits: state.decision.canary.waits.as_ref(),
                 trouble: vpa.and_then(|vpa| troubles.get(&(pod.metadata.namespace.clone(), vpa)).copied()),
+                own_trouble: state.trouble,
             };
             decide::decide_pod(pod, &index, now, &options, known)
         };

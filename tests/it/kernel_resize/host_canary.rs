@@ -135,7 +135,10 @@ async fn an_annotation_that_is_not_understood_is_told_once_with_what_is_allowed(
     vpa["metadata"]["annotations"] = json!({"vscaled.io/act": "yes"});
     scene.api.put("verticalpodautoscalers", vpa);
     let message = told("[vscaled.io/act]").await;
-    assert!(message.ends_with("\"yes\": allowed is true or false"), "{message}");
+    assert!(
+        message.ends_with("\"yes\": allowed is true, false or on-trouble"),
+        "{message}"
+    );
     let said: Vec<_> = refusals().into_iter().map(|event| event["count"].clone()).collect();
     assert_eq!(said, [json!(1), json!(1), json!(1)]);
 }

@@ -1,0 +1,237 @@
+//! Which limit goes with a request: in proportion to what the container has, or as annotations of the VPA say.
+
+use super::Note;
+use super::capping::scale;
+use crate::model::Resource;
+use crate::model::objects::VerticalPodAutoscaler;
+use crate::model::objects::annotation::{CPU_LIMIT, MEMORY_LIMIT};
+use crate::model::quantity::Quantity;
+
+/// How the limits of a VPA's containers follow their requests (annotations `vscaled.io/cpu-limit` and `vscaled.io/memory-limit`).
+/// A container without a limit gets none by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) enum Headroom {
+    /// `ratio`: in proportion, as the VPA does it.
+    #[default]
+    Ratio,
+    /// `keep`: the limit stays.
+    Keep,
+    /// `request+AMOUNT`, in thousandths of a cpu or bytes.
+    Plus(u64),
+    /// `request*FACTOR`, in thousandths.
+    Times(u64),
+}
+
+impl Headroom {
+    /// Factors beyond this are mistakes.
+    const LARGEST_FACTOR: u64 = 100;
+    /// Amounts for messages, in the order of [`Resource::ALL`].
+    const EXAMPLES: [u64; 2] = [500, 256 << 20];
+
+    pub(super) const fn annotation(resource: Resource) -> &'static str {
+        match resource {
+            Resource::Cpu => CPU_LIMIT,
+            Resource::Memory => MEMORY_LIMIT,
+        }
+    }
+
+    /// Reads the annotation for the limits of a resource.
+    ///
+    /// Errors: a note that names the annotation, its value and what is allowed.
+    pub(super) fn of(vpa: &VerticalPodAutoscaler, resource: Resource) -> Result<Self, Note> {
+        let annotation = Self::annotation(resource);
+        let Some(text) = vpa.metadata.annotations.get(annotation) else {
+            return Ok(Self::default());
+        };
+        Self::parse(text, resource).ok_or_else(|| {
+            let amount = resource.quantity(Self::EXAMPLES[resource as usize]);
+            let largest = Self::LARGEST_FACTOR;
+            let allowed = format!(
+                "ratio, keep, request+AMOUNT (such as request+{amount}), or request*FACTOR with 1 to {largest}"
+            );
+            Note::unreadable(vpa, annotation, text, &allowed)
+        })
+    }
+
+    fn parse(text: &str, resource: Resource) -> Option<Self> {
+        match text {
+            "ratio" => return Some(Self::Ratio),
+            "keep" => return Some(Self::Keep),
+            _ => {}
+        }
+        let rest = text.strip_prefix("request")?;
+        let (operator, number) = rest.split_at_checked(1)?;
+        let starts_with_digit = number.starts_with(|first: char| first.is_ascii_digit());
+        let number = Quantity::parse(number).ok().filter(|_| starts_with_digit)?;
+        match (operator, resource) {
+            ("+", Resource::Cpu) if number.is_whole_milli() => Some(Self::Plus(number.milli_value())),
+            ("+", Resource::Memory) if number.is_whole_value() => Some(Self::Plus(number.value())),
+            ("*", _) if number.is_whole_milli() => {
+                let factor = number.milli_value();
+                let allowed = 1000..=Self::LARGEST_FACTOR * 1000;
+                allowed.contains(&factor).then_some(Self::Times(factor))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The limit that goes with a request: `request · limit / base + plus`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LimitRule {
+    base: u64,
+    /// Zero: the container has no limit.
+    limit: u64,
+    plus: u64,
+}
+
+impl LimitRule {
+    /// The rule of a container with this request and this limit, zero if unset. In place of a missing limit the LimitRange's
+    /// default counts, if there is one.
+    pub(super) const fn new(headroom: Headroom, request: u64, limit: u64, default_limit: u64) -> Self {
+        let limit = if limit == 0 { default_limit } else { limit };
+        let (base, limit, plus) = match headroom {
+            Headroom::Plus(plus) if limit > 0 => (1, 1, plus),
+            Headroom::Times(factor) if limit > 0 => (1000, factor, 0),
+            _ => (request, limit, 0),
+        };
+        Self { base, limit, plus }
+    }
+
+    /// The limit of a container whose request becomes `request`. None if the container has no limit now or gets no request.
+    ///
+    /// `getProportionalResourceLimit` (autoscaler `pkg/utils/vpa/limit_and_request_scaling.go`).
+    pub(super) fn limit_for(self, request: u64) -> Option<u64> {
+        if self.limit == 0 || request == 0 {
+            None
+        } else if self.base == 0 || self.base == self.limit {
+            Some(request.saturating_add(self.plus).min(super::capping::MAX))
+        } else {
+            Some(scale(request, self.limit.into(), self.base.into(), u128::div_euclid))
+        }
+    }
+
+    /// The lowest request whose limit is `limit` or more. None if there is no limit.
+    pub(super) fn request_reaching(self, limit: u64) -> Option<u64> {
+        let limit = limit.saturating_sub(self.plus);
+        if self.limit == 0 {
+            None
+        } else if self.base == 0 {
+            Some(limit)
+        } else {
+            Some(scale(limit, self.base.into(), self.limit.into(), u128::div_ceil))
+        }
+    }
+
+    /// The highest request whose limit is within `bound`. None if there is no limit, no bound, or no such request.
+    ///
+    /// `GetBoundaryRequest` (autoscaler `pkg/utils/vpa/limit_and_request_scaling.go`).
+    pub(super) fn request_at(self, bound: u64) -> Option<u64> {
+        let bound = bound.saturating_sub(self.plus);
+        let request = if self.limit == 0 {
+            0
+        } else if self.base == 0 {
+            bound
+        } else {
+            scale(self.base, bound.into(), self.limit.into(), u128::div_euclid)
+        };
+        (request > 0).then_some(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::capping::MAX;
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ratio(request: u64, limit: u64, default_limit: u64) -> LimitRule {
+        LimitRule::new(Headroom::Ratio, request, limit, default_limit)
+    }
+
+    #[test]
+    fn a_limit_keeps_its_ratio_to_the_request() {
+        assert_eq!(ratio(1000, 2000, 0).limit_for(10_000), Some(20_000));
+        assert_eq!(ratio(1500, 2000, 0).limit_for(1000), Some(1333), "rounded down");
+        assert_eq!(ratio(1, 10_000_000_000_000, 0).limit_for(10_000_000_000_000), Some(MAX));
+    }
+
+    #[test]
+    fn a_missing_limit_stays_missing_unless_there_is_a_default() {
+        assert_eq!(ratio(1000, 0, 0).limit_for(10_000), None);
+        assert_eq!(ratio(1000, 0, 2000).limit_for(10_000), Some(20_000));
+        assert_eq!(LimitRule::new(Headroom::Plus(5), 1000, 0, 0).limit_for(10_000), None);
+        assert_eq!(
+            LimitRule::new(Headroom::Times(1500), 1000, 0, 0).limit_for(10_000),
+            None
+        );
+    }
+
+    #[test]
+    fn a_limit_without_or_equal_to_its_request_follows_the_request() {
+        assert_eq!(ratio(0, 2000, 0).limit_for(10_000), Some(10_000));
+        assert_eq!(ratio(2000, 2000, 0).limit_for(10_000), Some(10_000));
+    }
+
+    #[test]
+    fn a_bound_on_the_limit_bounds_the_request() {
+        assert_eq!(ratio(1000, 2000, 0).request_at(3000), Some(1500));
+        assert_eq!(ratio(0, 2000, 0).request_at(3000), Some(3000));
+        assert_eq!(ratio(1000, 0, 0).request_at(3000), None, "no limit to bound");
+        assert_eq!(ratio(1000, 2000, 0).request_at(0), None, "no bound");
+    }
+
+    #[test]
+    fn annotations_say_what_is_added_to_the_request() {
+        let read = |text| Headroom::parse(text, Resource::Memory);
+        assert_eq!(read("ratio"), Some(Headroom::Ratio));
+        assert_eq!(read("keep"), Some(Headroom::Keep));
+        assert_eq!(read("request+256Mi"), Some(Headroom::Plus(256 << 20)));
+        assert_eq!(read("request*1.5"), Some(Headroom::Times(1500)));
+        assert_eq!(read("request+0"), Some(Headroom::Plus(0)));
+        assert_eq!(
+            Headroom::parse("request+500m", Resource::Cpu),
+            Some(Headroom::Plus(500))
+        );
+        let malformed = [
+            "",
+            "request",
+            "request+",
+            "request*",
+            "request+256MB",
+            "request-1Gi",
+            "request+-1Gi",
+            "request*0.9",
+            "request*101",
+            "request*1.2345",
+            "request + 1Gi",
+            "+256Mi",
+            "Ratio",
+            "request+500m",
+            "request*1e9",
+            "request\u{20ac}1",
+        ];
+        for text in malformed {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn bounds_on_limits_hold_for_every_rule(
+            request in 1_u64..=MAX, limit in 1_u64..=MAX, bound in 1_u64..=MAX, number in 1000_u64..=100_000, which in 0_usize..3,
+        ) {
+            let headroom = [Headroom::Ratio, Headroom::Plus(number), Headroom::Times(number)][which];
+            let rule = LimitRule::new(headroom, request, limit, 0);
+            if let Some(largest) = rule.request_at(bound).and_then(|largest| rule.limit_for(largest)) {
+                prop_assert!(largest <= bound);
+            }
+            let reached = rule.request_reaching(bound.min(limit)).and_then(|request| rule.limit_for(request));
+            if headroom == Headroom::Ratio {
+                prop_assert!(reached.is_some_and(|reached| (bound.min(limit)..=limit).contains(&reached)));
+            } else {
+                prop_assert!(reached.is_none_or(|reached| reached >= bound.min(limit) || reached == MAX));
+            }
+        }
+    }
+}

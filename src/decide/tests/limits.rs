@@ -1,0 +1,89 @@
+//! Annotations of a VPA about limits, and changes that wait for trouble.
+
+use super::*;
+use crate::decide::decide_pod;
+use crate::model::Reason;
+use crate::model::objects::annotation::{ACT, CPU_LIMIT, MEMORY_LIMIT};
+use jiff::SignedDuration;
+
+fn with(annotations: &[(&str, &str)]) -> NodeView {
+    annotated(view(WEB), annotations)
+}
+
+fn annotated(mut view: NodeView, annotations: &[(&str, &str)]) -> NodeView {
+    let of_vpa = &mut view.vpas[0].metadata.annotations;
+    of_vpa.extend(
+        annotations
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
+    );
+    view
+}
+
+#[test]
+fn limits_follow_the_annotations() {
+    let decision = decide_one(&with(&[(MEMORY_LIMIT, "request+64Mi"), (CPU_LIMIT, "request*1.5")]));
+    assert_eq!(
+        (cpu(&decision, "app"), memory(&decision, "app")),
+        ("200m/300m".into(), "200Mi/264Mi".into())
+    );
+    assert_eq!(
+        notes(&decision),
+        [
+            "app: cpu limit becomes 300m: vscaled.io/cpu-limit of the VPA",
+            "app: memory limit becomes 264Mi: vscaled.io/memory-limit of the VPA"
+        ]
+    );
+}
+
+#[test]
+fn a_kept_limit_bounds_the_request_and_never_grows() {
+    let decision = decide_one(&with(&[(CPU_LIMIT, "keep"), (MEMORY_LIMIT, "ratio")]));
+    assert_eq!(
+        (cpu(&decision, "app"), memory(&decision, "app")),
+        ("200m/300m".into(), "200Mi/600Mi".into())
+    );
+    assert_eq!(decision.ceilings[0].limits.cpu, None, "the guard leaves it alone too");
+    assert!(decision.ceilings[0].limits.memory.is_some());
+}
+
+#[test]
+fn a_limit_range_bounds_the_limit_with_its_headroom() {
+    let range = "kind: LimitRange\nmetadata: {name: r}\nspec: {limits: [{type: Container, max: {memory: 256Mi}}]}";
+    let decision = decide_one(&annotated(web_and(range), &[(MEMORY_LIMIT, "request+64Mi")]));
+    assert_eq!(memory(&decision, "app"), "192Mi/256Mi");
+}
+
+#[test]
+fn a_malformed_limit_annotation_changes_nothing() {
+    let decision = decide_one(&with(&[(MEMORY_LIMIT, "request+64MB")]));
+    assert_eq!(decision.reason, Reason::LimitUnreadable);
+    assert_eq!(
+        decision.unreadable().unwrap(),
+        "VerticalPodAutoscaler web: metadata.annotations[vscaled.io/memory-limit]: \"request+64MB\": allowed is ratio, keep, \
+         request+AMOUNT (such as request+256Mi), or request*FACTOR with 1 to 100"
+    );
+}
+
+#[test]
+fn changes_wait_for_trouble() {
+    let quiet = with(&[(ACT, "on-trouble")]);
+    let reason = |view: &NodeView, own_trouble| {
+        let known = EarlierDecisions {
+            own_trouble,
+            ..EarlierDecisions::default()
+        };
+        decide_pod(&*view.pods[0], &index(view), now(), &Options::default(), known).reason
+    };
+    let ago = |minutes| Some(now() - SignedDuration::from_mins(minutes));
+    assert_eq!(reason(&quiet, None), Reason::NoTrouble);
+    assert_eq!(reason(&quiet, ago(59)), Reason::OutOfBounds);
+    assert_eq!(reason(&quiet, ago(61)), Reason::NoTrouble);
+    assert_eq!(reason(&quiet, ago(-5)), Reason::NoTrouble, "a clock was set back");
+    let end = "containerStatuses: [{name: app, lastState: {terminated: {reason: OOMKilled, finishedAt: '2026-03-01T11:30:00Z'}}}]";
+    let killed = view(&WEB.replace("startTime:", &format!("{end}, startTime:")));
+    assert_eq!(
+        reason(&annotated(killed, &[(ACT, "on-trouble")]), None),
+        Reason::OutOfBounds
+    );
+}

@@ -167,8 +167,8 @@ impl Worker {
         self.files.note_lent(uid, name, to);
         node.least_limits.raise(uid, name, to);
         let grown = grow_memory(node, handles, &pod.growable, name, to);
-        self.note_reaction(grown.took);
         let now = self.now();
+        self.note_reaction(now.saturating_sub(need.at));
         if matches!(grown.outcome, Outcome::Applied) {
             watched.lend(to, now, self.settings.quiet);
         } else {

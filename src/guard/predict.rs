@@ -80,6 +80,8 @@ pub enum Verdict {
 /// Why and how far a limit must grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
+    /// The time of the reading.
+    pub at: Duration,
     pub limit: Bytes,
     /// The rate that use grows at.
     pub rate: BytesPerSecond,
@@ -133,9 +135,21 @@ impl Track {
         let room = reading.limit.saturating_sub(used);
         let reach = reach(reading.limit, rate, pace.act);
         if rate > 0 && room <= reach {
-            return Verdict::Grow(need(reading.limit, used, rate, reach));
+            return Verdict::Grow(need(reading, used, rate, reach));
         }
         Verdict::Wait(wait(reading, pace, rate, room, reach))
+    }
+
+    /// By how much memory in use may rise before this latest reading is too old: a quarter of the room, and less where that would
+    /// use up what a growing container leaves to a growth.
+    pub fn slack(&self, reading: Reading, act: Duration) -> u64 {
+        let room = reading.limit.saturating_sub(reading.used());
+        let ahead = room.saturating_sub(reach(reading.limit, self.rate, act));
+        if self.rate == 0 {
+            room / 4
+        } else {
+            (room / 4).min(ahead / 2)
+        }
     }
 }
 
@@ -161,12 +175,13 @@ fn reach(limit: u64, rate: BytesPerSecond, act: Duration) -> u64 {
     grown(rate, reaction).saturating_add(limit / CLOSE)
 }
 
-fn need(limit: u64, used: u64, rate: BytesPerSecond, reach: u64) -> Need {
+fn need(Reading { at, limit, .. }: Reading, used: u64, rate: BytesPerSecond, reach: u64) -> Need {
     let for_a_while = used.saturating_add(grown(rate, AHEAD)).saturating_add(reach);
     let by_a_part = limit.saturating_add(limit / LEAST_STEP);
     // The container would use up less than half a reach before the next reading.
     let least = limit.saturating_add((reach / 2).min(limit / CLOSE));
     Need {
+        at,
         limit: Bytes::new(limit),
         rate,
         used: Bytes::new(used),

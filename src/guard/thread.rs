@@ -157,7 +157,7 @@ impl Worker {
                 }
             };
             let now = self.now();
-            if notified.is_empty() && now > due {
+            if now > due {
                 self.note_reaction((now - due).min(LATEST));
             }
             loop {

@@ -52,6 +52,8 @@ pub(super) struct Latest {
     pub(super) reading: Option<(Reading, Duration)>,
     /// The least memory that all pods together have used since the reading.
     pub(super) of_all: Option<u64>,
+    /// By how much that may rise before the next reading.
+    slack: u64,
     /// Whether use grew since the reading before.
     pub(super) grows: bool,
 }
@@ -185,27 +187,27 @@ impl Watched {
             }
             self.due = after(now, *wait);
             self.latest.reading = Some((reading, *wait));
+            self.latest.slack = self.track.slack(reading, act);
             self.refused
                 .take_if(|(_, asked)| now.saturating_sub(*asked) > REPORT_AGAIN);
         }
         Ok(Some((reading, verdict)))
     }
 
-    /// Whether the next reading can wait: use did not grow, the latest reading is not old, and all pods together have taken less
-    /// memory than the container would need to come close to its limit.
+    /// Whether the next reading can wait: use did not grow fast, the latest reading is not old, and all pods together have taken
+    /// less memory than the container would need to come close to its limit.
     pub(super) fn can_wait(&mut self, now: Duration, of_all: Option<u64>) -> bool {
         let (Some(of_all), Some((reading, wait))) = (of_all, self.latest.reading) else {
             return false;
         };
         let least_of_all = self.latest.of_all.map_or(of_all, |least| least.min(of_all));
         self.latest.of_all = Some(least_of_all);
-        let slack = reading.limit.saturating_sub(reading.used()) / 4;
         let has_alarm = wait >= LONGEST && self.alarms.next(reading.limit, reading.usage).is_some();
         let announced = has_alarm && self.subscribed && self.lent.limit.is_none();
         let itself = if announced { ANNOUNCED } else { ITSELF };
         let quiet = !self.latest.grows
             && now.saturating_sub(reading.at) < itself
-            && of_all - least_of_all < slack
+            && of_all - least_of_all < self.latest.slack
             && self.lent.ends_at.is_none_or(|at| at > now);
         if quiet {
             self.due = self.due.max(after(now, wait));

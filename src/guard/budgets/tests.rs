@@ -34,6 +34,7 @@ const fn node(free: u64, claimed: u64) -> Bytes {
 
 const fn need(used: u64, least: u64, wanted: u64) -> Need {
     Need {
+        at: NOW,
         limit: Bytes::ZERO,
         rate: 0,
         used: mib(used),

@@ -155,6 +155,19 @@ fn a_growth_that_begins_close_to_the_limit_is_seen_by_the_second_look_after_its_
 
 proptest! {
     #[test]
+    fn a_reading_is_too_old_before_growth_at_its_rate_is_too_late(
+        rate in 1_u64..2000, from in 0_u64..120, step in 2_u64..200, act in 1_u64..60,
+    ) {
+        let (mut track, pace) = (Track::default(), Pace { act: ms(act), ..pace() });
+        let latest = reading(step, (from * MIB + grown(rate * MIB, ms(step))).min(128 * MIB));
+        track.predict(reading(0, from * MIB), pace);
+        if matches!(track.predict(latest, pace), Verdict::Wait(_)) {
+            let left = latest.limit - latest.used() - track.slack(latest, pace.act);
+            prop_assert!(left >= reach(latest.limit, track.rate(), pace.act), "{left}");
+        }
+    }
+
+    #[test]
     fn no_steady_growth_reaches_the_limit_if_looks_come_in_time(
         rate in 1_u64..2000, from in 0_u64..64, late in 0_u64..3,
     ) {

@@ -37,6 +37,18 @@ fn main_pid() -> String {
     output_of("systemctl show --property MainPID --value vscaled")
 }
 
+/// Prints what the service and its agent say when the test fails: the guest is gone then.
+struct ShownOnPanic;
+
+impl Drop for ShownOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let shown = run("journalctl --no-pager --unit vscaled; vscalectl explain test/web; vscalectl history");
+            println!("{}", String::from_utf8_lossy(&shown.stdout));
+        }
+    }
+}
+
 #[test]
 fn a_package_is_installed_started_replaced_and_removed_without_a_trace() {
     const NAME: &str = "systemd_units::systemd_real_package";
@@ -66,6 +78,7 @@ fn a_package_is_installed_started_replaced_and_removed_without_a_trace() {
 
     // It reads the kernel's log and writes cgroups with no more than the unit gives it.
     let pod = Pod::start();
+    let _shown = ShownOnPanic;
     let target = Amounts::doubled(250, 96);
     for (name, text) in [
         ("pod.yaml", pod.manifest()),
@@ -73,8 +86,9 @@ fn a_package_is_installed_started_replaced_and_removed_without_a_trace() {
     ] {
         fs::write(format!("/etc/vscaled/manifests/{name}"), text).unwrap();
     }
+    // The amounts' weights are linear, and no runtime shows that.
     output_of(&format!(
-        "printf 'kubepods: {ROOT}\\n' >>{CONFIGURATION}; sed -i 's/^observeOnly: true/observeOnly: false/' {CONFIGURATION}"
+        "printf 'kubepods: {ROOT}\\nweightFormula: linear\\n' >>{CONFIGURATION}; sed -i 's/^observeOnly: true/observeOnly: false/' {CONFIGURATION}"
     ));
     output_of("systemctl restart vscaled");
     wait_for("the recommendation", || pod.holds(target));

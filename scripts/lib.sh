@@ -28,12 +28,23 @@ is_debian() { grep -qx 'ID=debian' /etc/os-release; }
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
+# Sets the array `variables` to assignments of what sudo would drop: PATH, the cache and all other variables of this project.
+own_variables() {
+  local name
+  variables=("PATH=$PATH" "VSCALED_CACHE=$VSCALED_CACHE")
+  for name in $(compgen -e VSCALED_) INSTA_WORKSPACE_ROOT; do
+    if [ -n "${!name+set}" ]; then variables+=("$name=${!name}"); fi
+  done
+}
+
 # Runs a command as root: directly, or through sudo.
 as_root() {
+  local variables
   if [ "$EUID" -eq 0 ]; then
     "$@"
   elif have sudo; then
-    sudo -- env PATH="$PATH" VSCALED_CACHE="$VSCALED_CACHE" VSCALED_TEST_IMAGE="${VSCALED_TEST_IMAGE:-}" "$@"
+    own_variables
+    sudo -- env "${variables[@]}" "$@"
   else
     die "this needs root, and there is no sudo here; as root, run: $*"
   fi
@@ -44,8 +55,10 @@ can_be_root() { [ "$EUID" -eq 0 ] || { have sudo && sudo --validate; }; }
 
 # Runs a command as the caller: what is built must belong to them, and come from their toolchain.
 as_caller() {
+  local variables
   if [ "$EUID" -eq 0 ] && [ "$caller" != root ]; then
-    sudo -u "$caller" --set-home -- env PATH="$PATH" VSCALED_CACHE="$VSCALED_CACHE" "$@"
+    own_variables
+    sudo -u "$caller" --set-home -- env "${variables[@]}" "$@"
   else
     "$@"
   fi

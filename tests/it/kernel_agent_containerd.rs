@@ -89,10 +89,14 @@ impl Scene {
 
     /// Starts the agent, which knows the pod and does not change it.
     async fn started(script: &'static str) -> Self {
-        let mut scene = Self::new(script).await;
-        scene.agent.start().await;
-        scene.knows_all().await;
-        scene
+        Self::new(script).await.begun().await
+    }
+
+    /// Starts the agent, which then knows all manifests that are written: the process may grow at once.
+    async fn begun(mut self) -> Self {
+        self.agent.start().await;
+        self.knows_all().await;
+        self
     }
 
     /// Waits until the agent knows the ids of both containers.

@@ -24,10 +24,10 @@ fn shell(script: &str) -> String {
 impl Scene {
     /// A scene with this hook and a VPA that lets `app` have 256 MiB.
     async fn pressed(script: &'static str, hooks: &[(&str, &str)]) -> Self {
-        let scene = Self::started(script).await;
+        let scene = Self::new(script).await;
         scene.declare(&["app"], hooks);
         scene.lets_grow();
-        scene
+        scene.begun().await
     }
 
     fn lets_grow(&self) {
@@ -131,8 +131,9 @@ async fn evidence_that_fails_is_told_as_that() {
 
 #[tokio::test]
 async fn a_container_without_a_vpa_leaves_evidence_without_a_loan() {
-    let scene = Scene::started(GROWS).await;
+    let scene = Scene::new(GROWS).await;
     scene.declare(&["app"], &[(VARIABLE, &shell("touch /free; echo {old} {new}"))]);
+    let scene = scene.begun().await;
     scene.go();
     let told = scene.evidence().await;
     let limit = 128 << 20;

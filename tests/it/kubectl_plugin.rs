@@ -170,6 +170,44 @@ fn options_of_kubectl_are_given_to_every_call() {
 }
 
 #[test]
+fn options_may_follow_the_command_up_to_two_dashes() {
+    let words = [
+        "resize",
+        "web",
+        "-n",
+        "shop",
+        "--ttl=1h",
+        "--context",
+        "east",
+        "--",
+        "--user=u",
+    ];
+    let ran = ONE_NODE.run(&words);
+    assert_eq!(ran.code(), Some(0), "{}", ran.complaint());
+    assert!(
+        ran.calls[0].starts_with("[--context=east][get][pod][--namespace][shop][web]"),
+        "{:?}",
+        ran.calls
+    );
+    assert!(
+        ran.calls[3].ends_with("[vscalectl][resize][shop/web][--ttl=1h][--user=u]"),
+        "{:?}",
+        ran.calls
+    );
+    let ran = ONE_NODE.run(&["release", "-l", "app=web", "--namespace=shop", "--node", "node-1"]);
+    let exec = "[vscalectl][release][-l][app=web][--namespace][shop]";
+    assert!(ran.calls[2].ends_with(exec), "{:?}", ran.calls);
+    let ran = ONE_NODE.run(&["explain", "web", "-n", "shop", "--node=node-1"]);
+    assert!(
+        ran.calls[2].ends_with("[vscalectl][explain][shop/web]"),
+        "{:?}",
+        ran.calls
+    );
+    let ran = ONE_NODE.run(&["get", "-n", "shop"]);
+    assert_eq!((ran.code(), ran.calls.len()), (Some(2), 0), "{}", ran.complaint());
+}
+
+#[test]
 fn with_a_node_the_arguments_are_left_as_they_are() {
     let ran = ONE_NODE.run(&["--node", "node-1", "explain", "containerd-id-prefix", "-o", "json"]);
     assert_eq!(ran.calls.len(), 3, "{:?}", ran.calls);
@@ -408,6 +446,8 @@ fn command_lines_are_completed() {
         (&["--namespace=shop", "release", "other"], &[]),
         (&["resize", "web", ""], &[]),
         (&["--context", ""], &[]),
+        (&["explain", "-n", ""], &["namespaces-1"]),
+        (&["explain", "-n", "shop", ""], &["shop-pod"]),
     ] {
         assert_eq!(completed(words), candidates, "{words:?}");
     }

@@ -1,7 +1,14 @@
 {{/* Refuses what no schema refuses: unknown values, with the nearest known one, and values that contradict each other. */}}
 {{- define "vscaled.check" -}}
 {{- include "vscaled.known" (dict "values" .Values "schema" (include "vscaled.file" (dict "root" . "name" "values.schema.json") | fromJson) "path" "") -}}
-{{- if and (hasKey .Values.config "observeOnly") (ne .Values.config.observeOnly .Values.observeOnly) -}}
+{{- range $key := keys .Values.config | sortAlpha -}}
+  {{- $words := list "apiVersion" "kind" -}}
+  {{- range regexFindAll "(?m)^\\| `[A-Za-z]+` \\| `--" (include "vscaled.file" (dict "root" $ "name" "configuration.md")) -1 -}}
+    {{- $words = append $words (regexFind "[A-Za-z]+" .) -}}
+  {{- end -}}
+  {{- if not (has $key $words) -}}{{- include "vscaled.unknown" (dict "path" "config." "key" $key "words" $words "all" "docs/configuration.md lists all keys") -}}{{- end -}}
+{{- end -}}
+{{- if and (hasKey .Values.config "observeOnly") (ne (toString .Values.config.observeOnly) (toString .Values.observeOnly)) -}}
 {{- fail (printf "config.observeOnly=%v and observeOnly=%v contradict each other: set observeOnly alone" .Values.config.observeOnly .Values.observeOnly) -}}
 {{- end -}}
 {{- /* One agent on each node: two would write the same files. */ -}}
@@ -25,11 +32,16 @@
       {{- include "vscaled.known" (dict "values" $value "schema" $schema "path" (printf "%s." $path)) -}}
     {{- end -}}
   {{- else -}}
-    {{- $nearest := include "vscaled.nearest" (dict "word" $key "words" (keys $properties | sortAlpha)) -}}
-    {{- $hint := ternary "the chart's README lists all values" (printf "did you mean %s%s?" $.path $nearest) (empty $nearest) -}}
-    {{- fail (printf "there is no value %s: %s" $path $hint) -}}
+    {{- include "vscaled.unknown" (dict "path" $.path "key" $key "words" (keys $properties | sortAlpha) "all" "the chart's README lists all values") -}}
   {{- end -}}
 {{- end -}}
+{{- end -}}
+
+{{/* Refuses the key .key below .path, which none of .words is. .all says where those are listed. */}}
+{{- define "vscaled.unknown" -}}
+{{- $nearest := include "vscaled.nearest" (dict "word" .key "words" .words) -}}
+{{- $hint := ternary .all (printf "did you mean %s%s?" .path $nearest) (empty $nearest) -}}
+{{- fail (printf "there is no value %s%s: %s" .path .key $hint) -}}
 {{- end -}}
 
 {{/* The one of .words that has most letters and pairs of letters in common with .word, if it is half of them. */}}
@@ -47,10 +59,10 @@
 {{- if ge (int $best) 50 -}}{{- $nearest -}}{{- end -}}
 {{- end -}}
 
-{{/* The letters of a word and its pairs of neighbouring letters, without case. */}}
+{{/* The letters of a word and its pairs of neighbouring letters, also with its ends, without case. */}}
 {{- define "vscaled.pairs" -}}
 {{- $pairs := list -}}
-{{- $last := "" -}}
+{{- $last := "^" -}}
 {{- range splitList "" (lower .) -}}{{- $pairs = concat $pairs (list . (print $last .)) -}}{{- $last = . -}}{{- end -}}
-{{- toJson $pairs -}}
+{{- toJson (append $pairs (print $last "$")) -}}
 {{- end -}}

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::NodeView;
-use super::validate::{check_names, check_pod, check_vpa};
+use super::validate::{check_pod, check_texts, check_vpa};
 use super::workload::{self, Workload};
 use crate::kubernetes::{KeptObject, ObjectMemory, reduce, strip_nulls};
 use crate::model::objects::{HorizontalPodAutoscaler, LimitRange, Node, OwnerKind, ResourceQuota};
@@ -224,7 +224,7 @@ impl ManifestDocument<'_> {
     ) -> Result<T, ManifestError> {
         let described = describe(&object);
         let refused = |invalid: String| self.unusable(&format!(" ({described}): {invalid}"));
-        check_names(&object).map_err(refused)?;
+        check_texts(&object).map_err(refused)?;
         let decoded: T =
             serde_path_to_error::deserialize(object).map_err(|error| refused(explained(&error.to_string())))?;
         check(&decoded).map_err(refused)?;
@@ -240,11 +240,34 @@ impl ManifestDocument<'_> {
     }
 }
 
-/// The error of a field, with the next step where a program before us has read a word as a boolean.
+/// The decoder's error about a value of another type, in the words of a manifest's author. YAML 1.1 reads some words as booleans.
 fn explained(error: &str) -> String {
-    let is_boolean = error.contains("invalid type: boolean");
-    let quote = "; Off, On, Yes and No are booleans to many programs: quote the word";
-    format!("{error}{}", if is_boolean { quote } else { "" })
+    let Some((path, (found, wanted))) = error
+        .split_once("invalid type: ")
+        .and_then(|(path, types)| Some((path, types.rsplit_once(", expected ")?)))
+    else {
+        return error.to_owned();
+    };
+    let wanted = match wanted {
+        "a string" | "string or map" => "a text",
+        "a sequence" => "a list",
+        "a boolean" => "true or false",
+        "i32" | "i64" | "u32" | "u64" => "a whole number",
+        map if map.starts_with("struct ") || map.ends_with(" map") => "a map",
+        other => other,
+    };
+    let quote = match found.split_once(' ') {
+        Some(("boolean", _)) => ": quote the word, since Off, On, Yes and No are booleans to many programs",
+        Some(("integer" | "floating", _)) if wanted == "a text" => ": quote the number",
+        _ => "",
+    };
+    let found = match found.split_once(" `").map(|(_, value)| value.trim_end_matches('`')) {
+        Some(value) => value,
+        None if found == "sequence" => "a list",
+        None if found == "map" => "a map",
+        None => found.strip_prefix("string ").unwrap_or(found),
+    };
+    format!("{path}{found} stands where {wanted} belongs{quote}")
 }
 
 /// Kind and name of an object, as far as it has them.
@@ -280,10 +303,33 @@ mod tests {
                    updatePolicy: {updateMode: MODE}}\n";
         let refused = parse(&vpa.replace("MODE", "false")).unwrap_err().to_string();
         assert!(
-            refused.contains("spec.updatePolicy.updateMode") && refused.ends_with("quote the word"),
+            refused.contains("spec.updatePolicy.updateMode: false stands where a text belongs: quote the word"),
             "{refused}"
         );
         assert_eq!(parse(&vpa.replace("MODE", "Off")).unwrap().view.vpas.len(), 1);
+    }
+
+    #[test]
+    fn a_value_of_another_type_is_named_in_plain_words() {
+        for (resources, why) in [
+            ("5", "resources: 5 stands where a map belongs"),
+            (
+                "{requests: no}",
+                "resources.requests: \"no\" stands where a map belongs",
+            ),
+            ("{}\n    env: {A: b}", "env: a map stands where a list belongs"),
+            (
+                "{}\n    env: [{name: A, value: 5}]",
+                "env[0].value: 5 stands where a text belongs: quote the number",
+            ),
+            (
+                "{requests: {cpu: [1]}}",
+                "requests.cpu: a list stands where a quantity such as 250m, 1.5Gi or 128974848 belongs",
+            ),
+        ] {
+            let refused = parse(&pod_with(resources)).unwrap_err().to_string();
+            assert!(refused.ends_with(why), "{refused}");
+        }
     }
 
     #[test]

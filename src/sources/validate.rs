@@ -10,12 +10,30 @@ use crate::model::objects::{Container, Pod, StartupBoost, VerticalPodAutoscaler}
 /// The longest name of a namespace or a container (RFC 1123 label).
 const LONGEST_LABEL: usize = 63;
 
-/// Checks name and namespace of an object.
-pub(super) fn check_names(document: &Value) -> Result<(), String> {
+/// The words of a VPA's policy for a container. Upstream's definition of the kind allows no others.
+const POLICY_WORDS: [(&str, &[&str]); 2] = [
+    ("mode", &["Auto", "Off"]),
+    ("controlledValues", &["RequestsAndLimits", "RequestsOnly"]),
+];
+
+/// Checks name and namespace of an object, and the words of a VPA's policies, which the decisions read as their defaults
+/// where they are unknown.
+pub(super) fn check_texts(document: &Value) -> Result<(), String> {
     let text = |pointer| document.pointer(pointer).and_then(Value::as_str);
     check_format("metadata.name", text("/metadata/name").unwrap_or_default(), 253, true)?;
     let mut namespace = text("/metadata/namespace").into_iter();
-    namespace.try_for_each(|name| check_format("metadata.namespace", name, LONGEST_LABEL, false))
+    namespace.try_for_each(|name| check_format("metadata.namespace", name, LONGEST_LABEL, false))?;
+    let policies = document.pointer("/spec/resourcePolicy/containerPolicies");
+    for (index, policy) in policies.and_then(Value::as_array).into_iter().flatten().enumerate() {
+        for (field, allowed) in POLICY_WORDS {
+            if let Some(word) = policy[field].as_str().filter(|word| !allowed.contains(word)) {
+                let (word, allowed) = (word.chars().take(80).collect::<String>(), allowed.join(" and "));
+                let path = format!("spec.resourcePolicy.containerPolicies[{index}].{field}");
+                return Err(format!("{path}: {word:?} is unknown: allowed are {allowed}"));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Checks a name (RFC 1123). Names become parts of paths, log lines and Events.
@@ -122,6 +140,25 @@ mod tests {
             [{{"containerName": "app", "startupBoost": {{"cpu": {cpu}}}}}]}}}}}}"#
         );
         check_vpa(&serde_json::from_str(&vpa).unwrap())
+    }
+
+    #[test]
+    fn a_policy_with_an_unknown_word_is_refused() {
+        let refused = |policy: &str| {
+            let vpa = format!(
+                r#"{{"metadata": {{"name": "web"}}, "spec": {{"resourcePolicy": {{"containerPolicies": [{{}}, {policy}]}}}}}}"#
+            );
+            check_texts(&serde_json::from_str(&vpa).unwrap())
+        };
+        refused(r#"{"mode": "Off", "controlledValues": "RequestsOnly"}"#).unwrap();
+        let path = "spec.resourcePolicy.containerPolicies[1]";
+        let of_mode = format!("{path}.mode: \"off\" is unknown: allowed are Auto and Off");
+        assert_eq!(refused(r#"{"mode": "off"}"#), Err(of_mode));
+        let of_values = refused(r#"{"controlledValues": "Requests"}"#).unwrap_err();
+        assert!(
+            of_values.ends_with("allowed are RequestsAndLimits and RequestsOnly"),
+            "{of_values}"
+        );
     }
 
     #[test]

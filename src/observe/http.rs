@@ -2,7 +2,7 @@
 //!
 //! | path | answer |
 //! |---|---|
-//! | `/metrics` | OpenMetrics text, or Prometheus's older text where `Accept` prefers `text/plain` |
+//! | `/metrics` | OpenMetrics text, or Prometheus's older text where `Accept` prefers `text/plain`; with gzip where `Accept-Encoding` has it |
 //! | `/healthz` | 200, or 503 with the reason when the heartbeat has stalled |
 //! | `/readyz` | 200, or 503 with the names of the held latches |
 //!
@@ -13,6 +13,7 @@
 mod text;
 
 use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::ready;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 use std::{fmt, io};
 
 use anyhow::{Result, anyhow};
-use http::header::{ACCEPT, ALLOW, CONTENT_TYPE};
+use http::header::{ACCEPT, ACCEPT_ENCODING, ALLOW, CONTENT_ENCODING, CONTENT_TYPE, HeaderName};
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -64,8 +65,16 @@ pub struct Exposed {
     registry: Registry,
     heartbeat: Heartbeat,
     readiness: Readiness,
-    /// The text of the metrics, and when it was encoded.
-    encoded: Mutex<Option<(Instant, Bytes)>>,
+    encoded: Mutex<Option<EncodedMetrics>>,
+}
+
+/// The metrics of one moment, in the formats that a caller has asked for.
+#[derive(Debug)]
+struct EncodedMetrics {
+    at: Instant,
+    open_metrics: Bytes,
+    /// Whether in the older format, and with gzip.
+    others: HashMap<(bool, bool), Bytes>,
 }
 
 /// Listens. The server answers nothing before [`serve`]. Port 0 takes any free port.
@@ -205,20 +214,27 @@ impl Exposed {
                     .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
                 return refusal;
             }
-            "/metrics" => match self.encoded() {
-                Ok(text) => {
-                    let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
-                    if accept.is_some_and(text::prefers_plain) {
-                        let plain = text::plain(&String::from_utf8_lossy(&text));
-                        return answer(StatusCode::OK, text::PLAIN, plain.into());
+            "/metrics" => {
+                let header = |name: HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
+                let plain = header(ACCEPT).is_some_and(text::prefers_plain);
+                let gzip = header(ACCEPT_ENCODING).is_some_and(text::takes_gzip);
+                match self.encoded(plain, gzip) {
+                    Ok(text) => {
+                        let kind = if plain { text::PLAIN } else { text::OPEN_METRICS };
+                        let mut answer = answer(StatusCode::OK, kind, text);
+                        if gzip {
+                            answer
+                                .headers_mut()
+                                .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
+                        }
+                        return answer;
                     }
-                    return answer(StatusCode::OK, text::OPEN_METRICS, text);
+                    Err(error) => {
+                        let text = format!("cannot encode the metrics: {error}");
+                        (StatusCode::INTERNAL_SERVER_ERROR, text)
+                    }
                 }
-                Err(error) => {
-                    let text = format!("cannot encode the metrics: {error}");
-                    (StatusCode::INTERNAL_SERVER_ERROR, text)
-                }
-            },
+            }
             "/healthz" => match self.heartbeat.check() {
                 Ok(()) => (StatusCode::OK, "ok".to_owned()),
                 Err(stalled) => (StatusCode::SERVICE_UNAVAILABLE, stalled),
@@ -236,18 +252,37 @@ impl Exposed {
     }
 
     /// The metrics of at most [`ENCODE_INTERVAL`] ago.
-    fn encoded(&self) -> Result<Bytes, fmt::Error> {
-        let mut encoded = self.encoded.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((time, text)) = &*encoded
-            && time.elapsed() < ENCODE_INTERVAL
-        {
+    fn encoded(&self, plain: bool, gzip: bool) -> Result<Bytes> {
+        let mut latest = self.encoded.lock().unwrap_or_else(PoisonError::into_inner);
+        let fresh = latest.take_if(|latest| latest.at.elapsed() < ENCODE_INTERVAL);
+        let encoded = latest.insert(match fresh {
+            Some(fresh) => fresh,
+            None => EncodedMetrics::of(&self.registry)?,
+        });
+        if let Some(text) = encoded.others.get(&(plain, gzip)) {
             return Ok(text.clone());
         }
-        let mut text = String::new();
-        encode(&mut text, &self.registry)?;
-        let text = Bytes::from(text);
-        *encoded = Some((Instant::now(), text.clone()));
+        let mut text = encoded.open_metrics.clone();
+        if plain {
+            text = text::plain(&String::from_utf8_lossy(&text)).into();
+        }
+        if gzip {
+            text = text::gzip(&text)?.into();
+        }
+        encoded.others.insert((plain, gzip), text.clone());
         Ok(text)
+    }
+}
+
+impl EncodedMetrics {
+    fn of(registry: &Registry) -> Result<Self, fmt::Error> {
+        let mut text = String::new();
+        encode(&mut text, registry)?;
+        Ok(Self {
+            at: Instant::now(),
+            open_metrics: text.into(),
+            others: HashMap::new(),
+        })
     }
 }
 

@@ -1,8 +1,10 @@
 //! Asked over a real socket, as a probe would.
 
 use std::collections::BTreeSet;
+use std::io::Read as _;
 use std::time::Duration;
 
+use flate2::read::GzDecoder;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpSocket, TcpStream};
 
@@ -177,10 +179,41 @@ async fn prometheus_gets_the_older_format_if_it_prefers_that() {
 #[tokio::test]
 async fn metrics_are_encoded_once_for_many_callers() {
     let exposed = Exposed::new(registry(), never(), Readiness::default());
-    let first = exposed.encoded().unwrap();
-    assert_eq!(first.as_ptr(), exposed.encoded().unwrap().as_ptr(), "the same bytes");
-    *exposed.encoded.lock().unwrap() = Some((Instant::now() - ENCODE_INTERVAL, Bytes::new()));
-    assert_eq!(first, exposed.encoded().unwrap(), "encoded anew");
+    for (plain, gzip) in [(false, false), (true, false), (false, true), (true, true)] {
+        let text = || exposed.encoded(plain, gzip).unwrap();
+        let first = text();
+        assert_eq!(first.as_ptr(), text().as_ptr(), "the same bytes");
+        exposed.encoded.lock().unwrap().as_mut().unwrap().at -= ENCODE_INTERVAL;
+        assert_ne!(first.as_ptr(), text().as_ptr(), "encoded anew");
+    }
+}
+
+#[tokio::test]
+async fn metrics_are_compressed_for_a_caller_that_takes_gzip() {
+    let running = Running::start(never(), Readiness::default()).await;
+    let (_, text) = running.ask("GET /metrics").await;
+    let request =
+        b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: deflate, gzip\r\nConnection: close\r\n\r\n";
+    let mut stream = running.send([127, 0, 0, 1], request).await;
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.unwrap();
+    let end = answer.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
+    let head = String::from_utf8_lossy(&answer[..end]).to_lowercase();
+    assert!(
+        head.contains("content-encoding: gzip") && head.contains(OPEN_METRICS),
+        "{head}"
+    );
+    let body = &answer[end + 4..];
+    let mut read = String::new();
+    GzDecoder::new(body).read_to_string(&mut read).unwrap();
+    assert!(body.len() < text.len() / 2);
+    let names = |text: &str| {
+        text.lines()
+            .filter(|line| line.starts_with('#'))
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(names(&read), names(&text));
 }
 
 #[tokio::test]

@@ -1,4 +1,9 @@
-//! The two formats of metrics, and which one a caller prefers. Pure.
+//! The two formats of metrics, and which one a caller prefers, as text or compressed. Pure.
+
+use std::io::{self, Write as _};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
 
 /// The content type of OpenMetrics 1.0 text.
 pub(super) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -7,16 +12,30 @@ pub(super) const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Whether a caller prefers [`PLAIN`], by the weights in its `Accept` header. OpenMetrics is the default.
 pub(super) fn prefers_plain(accept: &str) -> bool {
-    let weight = |kind| {
-        let weights = accept.split(',').filter_map(|range| {
-            let mut parts = range.split(';').map(str::trim);
-            let is_kind = parts.next() == Some(kind);
-            let weight = parts.find_map(|part| part.strip_prefix("q="));
-            is_kind.then(|| weight.map_or(1.0, |weight| weight.parse().unwrap_or(0.0)))
-        });
-        weights.fold(0.0, f32::max)
-    };
-    weight("text/plain") > weight("application/openmetrics-text")
+    weight(accept, "text/plain") > weight(accept, "application/openmetrics-text")
+}
+
+/// Whether a caller takes a compressed answer, by the weights in its `Accept-Encoding` header.
+pub(super) fn takes_gzip(accept_encoding: &str) -> bool {
+    weight(accept_encoding, "gzip") > 0.0
+}
+
+/// The weight that a header gives to a kind of answer: 0 if it does not name it.
+fn weight(header: &str, kind: &str) -> f32 {
+    let weights = header.split(',').filter_map(|range| {
+        let mut parts = range.split(';').map(str::trim);
+        let is_kind = parts.next() == Some(kind);
+        let weight = parts.find_map(|part| part.strip_prefix("q="));
+        is_kind.then(|| weight.map_or(1.0, |weight| weight.parse().unwrap_or(0.0)))
+    });
+    weights.fold(0.0, f32::max)
+}
+
+/// A text in the format of gzip.
+pub(super) fn gzip(text: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(text)?;
+    encoder.finish()
 }
 
 /// OpenMetrics text without exemplars, as text of format 0.0.4. There a family has the name of its samples, and no unit.
@@ -64,6 +83,16 @@ mod tests {
             "application/openmetrics-text;q=0.4, text/plain;q=0.6",
         ] {
             assert!(prefers_plain(plain), "{plain}");
+        }
+    }
+
+    #[test]
+    fn a_caller_that_takes_gzip_says_so() {
+        for takes in ["gzip", "deflate, gzip;q=0.5", "gzip;q=1.0, *;q=0"] {
+            assert!(takes_gzip(takes), "{takes}");
+        }
+        for other in ["", "identity", "gzip;q=0", "x-gzip", "br"] {
+            assert!(!takes_gzip(other), "{other}");
         }
     }
 

@@ -2,6 +2,7 @@
 //! with only the rights that they grant.
 
 mod agent_in_a_pod;
+mod audits;
 mod chart;
 mod chart_conventions;
 mod manifests;

@@ -32,7 +32,10 @@ pub(crate) struct Programs {
 impl Programs {
     /// Finds those of both releases. Without them, reports `test` as skipped and returns `None`.
     pub(crate) fn find(test: &str) -> Option<Self> {
-        Self::with(&[Release::Legacy.part(), Release::Today.part(), "addons"], test)
+        Self::with(
+            &[Release::Legacy.part(), Release::Today.part(), "addons", "auditors"],
+            test,
+        )
     }
 
     /// Finds those of one release; etcd and kubectl are always of the newest.
@@ -85,6 +88,10 @@ impl Programs {
     /// Helm, or one of VPA's programs.
     pub(crate) fn addon(&self, name: &str) -> PathBuf {
         self.parts.join("addons").join(name)
+    }
+
+    pub(crate) fn kube_score(&self) -> PathBuf {
+        self.parts.join("auditors/kube-score")
     }
 
     /// The directory of containerd 2 with its shim. `VSCALED_TEST_CONTAINERD=system` asks for the one in `PATH`.

@@ -9,12 +9,12 @@ use std::fmt;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::Result;
+use futures::future::{BoxFuture, FutureExt as _};
 use tokio::time::{Instant, sleep_until};
 
-use super::Attempt;
+use super::{Attempt, LogSource};
 use crate::oom::clock::monotonic;
-use crate::oom::record::Line;
 use crate::oom::text;
 
 /// The time between two calls. A call takes milliseconds, in which the agent reads no counter.
@@ -23,51 +23,39 @@ const BETWEEN_CALLS: Duration = Duration::from_millis(500);
 const TEXT_PER_BYTE: usize = 2;
 /// The most bytes to read, the last ones of the log.
 const MOST_READ: usize = 2 << 20;
-/// The lowest number of a line. No record of `/dev/kmsg` has so high a number.
-const FIRST_NUMBER: u64 = 1 << 63;
-/// This many bits of a number distinguish kills with the same time: some machines have a clock of ten milliseconds.
-const ORDINAL_BITS: u32 = 12;
-const LAST_ORDINAL: u64 = (1 << ORDINAL_BITS) - 1;
-/// Each kill has one line with this text.
-const KILLED: &str = "Killed process ";
 
-pub(super) const REFUSED: &str = "syslog(2) is refused: grant CAP_SYSLOG";
-const NO_TIMES: &str = "the kernel's log has no times: write Y to /sys/module/printk/parameters/time";
-
-/// What numbers of records stand for. A number of one source means nothing in the other.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Numbering {
-    /// Records since boot: `/dev/kmsg`.
-    Records,
-    /// Microseconds since boot, and the kills within each: syslog(2), which has no numbers.
-    Times,
+/// Why the log cannot be read through syslog(2).
+#[derive(Debug, thiserror::Error)]
+pub enum SyslogError {
+    #[error("syslog(2) is refused: {}", self.mend())]
+    Refused,
+    #[error("the kernel's log has no times: {}", self.mend())]
+    NoTimes,
+    #[error("syslog(2): {0}")]
+    Failed(io::Error),
 }
 
-impl Numbering {
-    /// The numbering that a number belongs to: syslog(2) has the upper half of all numbers.
-    pub const fn of(seq: u64) -> Self {
-        if seq < FIRST_NUMBER { Self::Records } else { Self::Times }
-    }
-
-    /// The name of this record in the ids of kills.
-    pub fn name(seq: u64) -> String {
-        let Some(time) = seq.checked_sub(FIRST_NUMBER) else {
-            return format!("log-{seq}");
-        };
-        let timestamp_us = time >> ORDINAL_BITS;
-        match time & LAST_ORDINAL {
-            0 | 1 => format!("time-{timestamp_us}"),
-            ordinal => format!("time-{timestamp_us}-{ordinal}"),
+impl SyslogError {
+    /// What to do about it.
+    pub const fn mend(&self) -> &'static str {
+        match self {
+            Self::Refused => "grant CAP_SYSLOG",
+            Self::NoTimes => "write Y to /sys/module/printk/parameters/time",
+            Self::Failed(_) => "give the agent /dev/kmsg (a device, `c 1:11 r`)",
         }
     }
 }
 
-/// The number of a line with this time. `ordinal` kills have this time, up to this line.
-pub(super) const fn number(timestamp_us: u64, ordinal: u64) -> u64 {
-    FIRST_NUMBER | (timestamp_us << ORDINAL_BITS) | ordinal
+impl From<io::Error> for SyslogError {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::PermissionDenied => Self::Refused,
+            _ => Self::Failed(error),
+        }
+    }
 }
 
-type ReadAll = Box<dyn FnMut() -> Result<Vec<u8>> + Send>;
+type ReadAll = Box<dyn FnMut() -> Result<Vec<u8>, SyslogError> + Send>;
 
 /// The state of reading the log in calls.
 pub(super) struct Syslog {
@@ -75,25 +63,22 @@ pub(super) struct Syslog {
     unread: Unread,
     /// The results of the last call that [`Self::read`] has not returned yet.
     attempts: VecDeque<Attempt>,
-    /// The time of the last line, and the number of kills with that time.
-    last: (u64, u64),
     /// Whether a call is wanted.
     woken: bool,
     called: Instant,
 }
 
 impl Syslog {
-    pub(super) fn open() -> Result<Self> {
+    pub(super) fn open() -> Result<Self, SyslogError> {
         Self::new(Box::new(read_all))
     }
 
     /// Reads another log, for tests.
-    pub(super) fn new(read_all: ReadAll) -> Result<Self> {
+    pub(super) fn new(read_all: ReadAll) -> Result<Self, SyslogError> {
         let mut syslog = Self {
             read_all,
             unread: Unread::default(),
             attempts: VecDeque::new(),
-            last: (0, 0),
             woken: true,
             called: Instant::now(),
         };
@@ -101,7 +86,7 @@ impl Syslog {
         Ok(syslog)
     }
 
-    fn call(&mut self) -> Result<()> {
+    fn call(&mut self) -> Result<(), SyslogError> {
         self.woken = false;
         let as_of = monotonic();
         let log = (self.read_all)()?;
@@ -113,35 +98,42 @@ impl Syslog {
             let Some(text::TextLine { line, .. }) = text::kernel_line(&bytes) else {
                 continue;
             };
-            let timestamp_us = line.timestamp_us.context(NO_TIMES)?;
-            let before = if timestamp_us == self.last.0 { self.last.1 } else { 0 };
-            let ordinal = (before + u64::from(line.text.contains(KILLED))).min(LAST_ORDINAL);
-            self.last = (timestamp_us, ordinal);
-            let seq = Some(number(timestamp_us, ordinal));
-            self.attempts.push_back(Attempt::Line(Line { seq, ..line }));
+            if line.timestamp_us.is_none() {
+                return Err(SyslogError::NoTimes);
+            }
+            self.attempts.push_back(Attempt::Line(line));
         }
         self.attempts.push_back(Attempt::AtEnd(as_of));
         Ok(())
     }
+}
+
+impl LogSource for Syslog {
+    fn name(&self) -> &'static str {
+        "syslog(2)"
+    }
 
     /// The next line, from a new call if one is wanted and due; else `None`.
-    pub(super) fn read(&mut self) -> Result<Option<Attempt>> {
+    fn read(&mut self) -> Result<Option<Attempt>> {
         if self.attempts.is_empty() && self.woken && self.called.elapsed() >= BETWEEN_CALLS {
             self.call()?;
         }
         Ok(self.attempts.pop_front())
     }
 
-    /// Waits until a call is wanted and due. Cancel-safe.
-    pub(super) async fn readable(&self) {
-        if self.woken {
-            sleep_until(self.called + BETWEEN_CALLS).await;
-        } else {
-            std::future::pending::<()>().await;
+    fn readable(&mut self) -> BoxFuture<'_, Result<()>> {
+        let due = self.woken.then_some(self.called + BETWEEN_CALLS);
+        async move {
+            match due {
+                Some(due) => sleep_until(due).await,
+                None => std::future::pending().await,
+            }
+            Ok(())
         }
+        .boxed()
     }
 
-    pub(super) const fn wake(&mut self) {
+    fn wake(&mut self) {
         self.woken = true;
     }
 }
@@ -153,14 +145,10 @@ impl fmt::Debug for Syslog {
 }
 
 /// Copies the log, or the last [`MOST_READ`] bytes of it.
-fn read_all() -> Result<Vec<u8>> {
-    let refused = |error: io::Error| match error.kind() {
-        ErrorKind::PermissionDenied => anyhow!(REFUSED),
-        _ => anyhow!("syslog(2): {error}"),
-    };
-    let size = vscaled_sys::kernel_log_size().map_err(refused)?;
+fn read_all() -> Result<Vec<u8>, SyslogError> {
+    let size = vscaled_sys::kernel_log_size()?;
     let mut log = vec![0; size.saturating_mul(TEXT_PER_BYTE).min(MOST_READ)];
-    let read = vscaled_sys::read_kernel_log(&mut log).map_err(refused)?;
+    let read = vscaled_sys::read_kernel_log(&mut log)?;
     log.truncate(read);
     Ok(log)
 }

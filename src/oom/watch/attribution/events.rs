@@ -45,9 +45,9 @@ impl Attribution {
                 };
                 self.checkpoint.records.wait(log.seq, facts);
                 self.localize_kill(&mut kill);
-                match self.joiner.logged(log.place, *kill, found) {
+                // An earlier agent may have reported the rise of a replayed kill with another one.
+                match self.joiner.logged(log.place, *kill, found, replayed) {
                     Some(kill) => self.add_kill(kill, now, files),
-                    None if self.checkpoint.doubted.contains(&log.seq) => self.joiner.doubt(log.seq),
                     None => self.apply_join_results(),
                 }
             }

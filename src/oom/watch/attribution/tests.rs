@@ -8,7 +8,7 @@ use super::events::MOST_CANDIDATES;
 use super::*;
 use crate::oom::join::LogPlace;
 use crate::oom::kill::Kill;
-use crate::oom::kmsg::{LogEvent, Numbering, Origin};
+use crate::oom::kmsg::{FIRST_NUMBER, LogEvent, Origin};
 use crate::oom::numbers::Numbers;
 use crate::oom::parse::Event;
 use crate::oom::report::Confidence;
@@ -32,16 +32,21 @@ fn boot() -> BootId {
 /// An attribution that knows the tree and reads the log.
 fn attribution(checkpoint: Option<&[u8]>, now: u64) -> Attribution {
     let mut attribution = attribution_of(checkpoint, now);
-    attribution.log_began(Numbering::Records, Duration::ZERO);
+    attribution.joiner.has_log = true;
     attribution
 }
 
 /// An attribution that knows the tree.
 fn attribution_of(checkpoint: Option<&[u8]>, now: u64) -> Attribution {
-    let left = checkpoint.map(|bytes| Checkpoint::decode(bytes, boot()).unwrap());
+    let left = checkpoint.map(|bytes| Checkpoint::decode(bytes, boot(), ms(now)).unwrap());
     let mut attribution = Attribution::new(boot(), "n1".to_owned(), left, ms(now));
     attribution.set_tree(CgroupVersion::V2, &root(), false);
     attribution
+}
+
+/// The number of the kill at this microsecond.
+fn number(record: u64) -> u64 {
+    FIRST_NUMBER | (record << 12) | 1
 }
 
 fn kill(pid: u32, record: u64, task: Option<CgroupPath>) -> Kill {
@@ -56,7 +61,7 @@ fn kill(pid: u32, record: u64, task: Option<CgroupPath>) -> Kill {
         oom_score_adj: None,
         uid: None,
         invoker: None,
-        seq: Some(record),
+        seq: Some(number(record)),
         timestamp_us: Some(record),
     }
 }
@@ -124,7 +129,7 @@ fn a_named_kill_in_a_known_container_is_told_at_once() {
     attribution.release(at(11), &kernel);
     let told = std::mem::take(&mut attribution.reports);
     assert_eq!(told.len(), 1);
-    assert_eq!((&*told[0].id, told[0].time), ("b007-log-40", at(10).wall));
+    assert_eq!((&*told[0].id, told[0].time), ("b007-time-40", at(10).wall));
     assert_eq!(told[0].facts.container.as_ref().unwrap().name, "app");
     assert_eq!(told[0].facts.limit.limit_bytes, Some(64 << 20));
     live(&mut attribution, &kernel, kill(8, 50, Some(container(0, 1))), 20);
@@ -176,7 +181,7 @@ fn a_clock_that_is_set_back_or_forth_changes_the_times_of_kills_and_nothing_else
         let wall = stepped(now).wall;
         let event = LogEvent {
             at: wall,
-            ..logged(event, record, now, Origin::Live)
+            ..logged(event, number(record), now, Origin::Live)
         };
         attribution.add_event(event, <_>::default(), stepped(now), &kernel);
         assert!(attribution.sweep(ms(now + 1), &kernel, || stepped(now + 1)).is_none());
@@ -245,7 +250,12 @@ fn a_group_is_told_once_it_is_whole() {
         pid: 7,
         group: group.clone(),
     };
-    first.add_event(logged(again, 43, 13, Origin::Live), <_>::default(), at(13), &kernel);
+    first.add_event(
+        logged(again, number(43), 13, Origin::Live),
+        <_>::default(),
+        at(13),
+        &kernel,
+    );
     first.release(at(13), &kernel);
     let told = std::mem::take(&mut first.reports);
     assert_eq!((told.len(), &told[0].group), (1, &vec![7, 8]));
@@ -270,10 +280,10 @@ fn what_the_log_told_is_not_told_from_the_counters_when_the_log_is_lost_and_the_
     let known: Vec<Confidence> = told.iter().map(|report| report.confidence).collect();
     assert_eq!(known, [Confidence::Exact, Confidence::CounterAlone]);
     // The agent opens the log again and reads it from the beginning.
-    attribution.log_began(Numbering::Records, Duration::ZERO);
+    attribution.joiner.has_log = true;
     let second = Event::Kill(Box::new(kill(8, 41, Some(container(0, 1)))));
     attribution.add_event(
-        logged(second, 41, 99, Origin::Replayed),
+        logged(second, number(41), 99, Origin::Replayed),
         <_>::default(),
         at(200),
         &kernel,
@@ -298,7 +308,7 @@ fn paths_of_a_kubelet_in_a_container_are_seen_from_its_own_root() {
 
 #[test]
 fn nothing_but_a_checkpoint_of_ours_is_gone_on_from() {
-    let begin = |checkpoint: &[u8]| Checkpoint::decode(checkpoint, boot()).map(drop);
+    let begin = |checkpoint: &[u8]| Checkpoint::decode(checkpoint, boot(), ms(0)).map(drop);
     let refused = |checkpoint: &[u8]| begin(checkpoint).unwrap_err().to_string();
     assert!(refused(b"nonsense").contains("cannot be read"));
     let saved = String::from_utf8(checkpoint(&mut attribution(None, 0))).unwrap();

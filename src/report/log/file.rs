@@ -8,7 +8,6 @@ use std::io::{self, BufWriter, Write as _};
 use std::mem::take;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
-use super::recovery::retire_earlier_files;
 use super::{FILE, HEADER, KillLog, wide};
 use crate::files::replace_atomically;
 
@@ -29,9 +28,6 @@ impl KillLog {
         let replaced = replace_atomically(&self.directory.join(FILE), write);
         match replaced.and_then(|file| Ok((file.metadata()?.len(), file))) {
             Ok((length, file)) => {
-                if self.file.is_none() {
-                    retire_earlier_files(&self.directory);
-                }
                 (self.file, self.length) = (Some(file), length);
                 (self.is_dirty, self.fault) = (false, None);
                 self.totals.syncs += 1;

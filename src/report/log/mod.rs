@@ -7,8 +7,8 @@
 //!   survive the machine; the reporter calls it soon, once for many entries. Acknowledgements do not wait for the disk: a lost
 //!   one costs a second delivery of the same id.
 //! - A report stays until every destination has acknowledged it; the latest [`LATEST`] kills stay for operators.
-//! - At its start the agent reads the files of earlier agents (`recovery`); the reporter or the first commit writes a new one
-//!   of their content. It drops a torn end. It sets aside a file with damage before its end, and keeps the entries before the
+//! - At its start the agent reads the log of the agent before (`recovery`); the reporter or the first commit writes a new one
+//!   of its content. It drops a torn end. It sets aside a file with damage before its end, and keeps the entries before the
 //!   damage. It leaves a file of a newer version alone.
 //! - Without room ([`Bounds`]) the oldest detail that no destination can have received becomes counts, first for each
 //!   container, then for the node.
@@ -87,7 +87,7 @@ pub struct KillLog {
     totals: Totals,
     /// How many reports of earlier agents have no selected destination any more.
     forgotten: usize,
-    /// Whether the agent has read the files of earlier agents. Before, it writes nothing.
+    /// Whether the agent has read the log of an earlier agent. Before, it writes nothing.
     is_recovered: bool,
     /// Why the log is in memory only.
     fault: Option<String>,

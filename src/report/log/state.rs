@@ -78,38 +78,15 @@ impl State {
         Ok(())
     }
 
-    /// Takes in a frame of the journal of version 0.1. It holds lines of JSON: the checkpoint, which is empty if it stays as it
-    /// was, then kills.
-    pub(super) fn replay_kills(&mut self, payload: &[u8]) -> Result<()> {
-        let mut lines = payload.split(|byte| *byte == b'\n');
-        let checkpoint = lines.next().filter(|checkpoint| !checkpoint.is_empty());
-        let kills: Vec<OomReport> = lines.map(serde_json::from_slice).collect::<Result<_, _>>()?;
-        for kill in kills {
-            self.push(Slot::new(kill.into(), Destinations::empty()));
+    /// Takes in the content of a log, for the selected destinations: the reports whose ids are new, the ids, and the last
+    /// checkpoint unless this state has one. Returns how many reports have no selected destination any more.
+    pub(super) fn take_in(&mut self, found: Self, selected: Destinations) -> usize {
+        let is_new = |slot: &Slot| !self.seen.ids.contains(&IdHash::of(&slot.report.id()));
+        let slots: Vec<Slot> = found.slots.into_values().filter(is_new).collect();
+        for id in found.seen.ids {
+            self.seen.insert(id);
         }
-        self.checkpoint = checkpoint.map(<[u8]>::to_vec).or(self.checkpoint.take());
-        Ok(())
-    }
-
-    /// Takes in the content of several files, for the selected destinations: the reports whose ids are new, the ids,
-    /// and the last checkpoint unless this state has one. The first file, the log, keeps its order; the reports of the
-    /// others follow by time. Returns how many reports have no selected destination any more.
-    pub(super) fn take_in(&mut self, found: Vec<Self>, selected: Destinations) -> usize {
-        let (mut slots, mut of_log) = (Vec::new(), None);
-        let mut checkpoint = None;
-        for state in found {
-            let is_new = |slot: &Slot| !self.seen.ids.contains(&IdHash::of(&slot.report.id()));
-            slots.extend(state.slots.into_values().filter(is_new));
-            of_log.get_or_insert(slots.len());
-            for id in state.seen.ids {
-                self.seen.insert(id);
-            }
-            checkpoint = state.checkpoint.or(checkpoint);
-        }
-        if self.checkpoint.is_none() {
-            self.checkpoint = checkpoint;
-        }
-        slots[of_log.unwrap_or(0)..].sort_by_key(|slot: &Slot| slot.report.last());
+        self.checkpoint = self.checkpoint.take().or(found.checkpoint);
         let mut forgotten = 0;
         for slot in slots {
             let pending = slot.pending & selected;

@@ -1,6 +1,5 @@
 //! Real files; what is damaged in them is damaged as a crash or a bad disk would.
 
-mod carried_over;
 mod full;
 mod torn;
 

@@ -1,15 +1,21 @@
 //! Emits Kubernetes Events about changes, refusals and undone passes, where there is an API server.
 //!
 //! An Event names the cause of a change, never the reason of a later pass: a change that succeeds later has the cause that
-//! began it. A temporary limit has one Event from its first growth to its end.
+//! began it. A temporary limit has one Event from its first growth to its end. An Event about a resize through the API
+//! server waits until the kubelet has carried out the resize, and has the old and the new value of every amount.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use tokio::sync::{broadcast, watch};
 
 use crate::kubernetes::events::{EventMessage, EventRecorder, PodReference, Severity};
-use crate::model::{Cause, Change, ChangeRecord, Outcome, Resource, Setting, StepRecord, Withheld};
+use crate::model::objects::Pod;
+use crate::model::{
+    Cause, Change, ChangeRecord, NamedRequirements, Outcome, Requirements, Resource, Setting, StepRecord, Target,
+    Withheld,
+};
+use crate::plan::resize::Phase;
 use crate::sources::NodeView;
 
 /// Emits the Event of each record that has one, until the channel closes.
@@ -20,39 +26,97 @@ pub(super) async fn emit_events(
 ) {
     let mut composer = Composer::default();
     loop {
-        match records.recv().await {
-            Ok(record) => {
-                if view.has_changed().unwrap_or(false) {
-                    let view = Arc::clone(&view.borrow_and_update());
-                    composer.forget_others(|uid| view.pods.iter().any(|pod| pod.cgroup_uid() == uid));
-                }
-                if let Some(message) = composer.compose(&record) {
-                    events.record(message);
-                }
+        // Cancel-safe, both of them.
+        let record = tokio::select! {
+            record = records.recv() => record.map(Some),
+            Ok(()) = view.changed() => Ok(None),
+        };
+        let messages = match record {
+            Ok(Some(record)) => composer.compose(&record),
+            Ok(None) => None,
+            Err(broadcast::error::RecvError::Lagged(missed)) => {
+                tracing::warn!(missed, "changes became no Events");
+                None
             }
-            Err(broadcast::error::RecvError::Lagged(missed)) => tracing::warn!(missed, "changes became no Events"),
             Err(broadcast::error::RecvError::Closed) => return,
-        }
+        };
+        let view = Arc::clone(&view.borrow_and_update());
+        messages
+            .into_iter()
+            .chain(composer.agreed(&view.pods))
+            .for_each(|message| events.record(message));
     }
 }
 
-/// A temporary limit: the UID of the pod, the container, and the resource.
-type Lent = (String, String, Resource);
+/// A container's temporary limit.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct TemporaryLimit {
+    uid: String,
+    container: String,
+    resource: Resource,
+}
+
+/// A resize of a pod through the API server.
+#[derive(Debug, Default)]
+struct PendingResize {
+    /// The amounts before and after, by container. Several patches may lead to one resize.
+    amounts: BTreeMap<Target, (Requirements, Requirements)>,
+    /// The Event, once the agent has done its part.
+    event: Option<EventMessage>,
+}
+
+impl PendingResize {
+    /// Whether the pod's spec has the amounts, and its containers run with them.
+    fn is_done(&self, pod: &Pod) -> bool {
+        let amounts = pod.requirements();
+        let has = |(target, (_, to)): (&Target, &(Requirements, Requirements))| {
+            let name = target.container().unwrap_or_default();
+            NamedRequirements::find(&amounts, name).is_some_and(|spec| {
+                let mut with = *spec;
+                with.overlay(to);
+                with == *spec
+            })
+        };
+        self.amounts.iter().all(has) && Phase::of(pod) == Phase::Settled
+    }
+
+    /// Every amount, before and after.
+    fn texts(&self) -> impl Iterator<Item = String> {
+        let steps = self.amounts.iter().map(|(target, (from, to))| {
+            let (from, to) = (*from, *to);
+            format!("{target} {}", Change::Resize { from, to })
+        });
+        steps.filter(|text| text.contains('→'))
+    }
+}
 
 /// Composes Events from records, one after the other. Remembers only what concerns pods of the node's view.
 #[derive(Debug, Default)]
 struct Composer {
     /// The causes of the changes that are not done yet, by the UIDs of the pods.
     unfinished: BTreeMap<String, Cause>,
+    /// The resizes through the API server whose Event is still to come, by the UIDs of the pods.
+    resizes: BTreeMap<String, PendingResize>,
     /// The temporary limits, each with the number of the record that began it, and with the limit before.
-    lent: BTreeMap<Lent, (u64, String)>,
+    temporary_limits: BTreeMap<TemporaryLimit, (u64, String)>,
 }
 
 impl Composer {
-    /// Forgets pods except those with these UIDs.
-    fn forget_others(&mut self, is_known: impl Fn(&str) -> bool) {
-        self.unfinished.retain(|uid, _| is_known(uid));
-        self.lent.retain(|(uid, ..), _| is_known(uid));
+    /// The Events about resizes that spec, status and kernel agree on, now that the node has these pods. Forgets all
+    /// others.
+    fn agreed(&mut self, pods: &[Arc<Pod>]) -> Vec<EventMessage> {
+        let pods: HashMap<&str, &Pod> = pods.iter().map(|pod| (pod.cgroup_uid(), pod.as_ref())).collect();
+        self.unfinished.retain(|uid, _| pods.contains_key(uid.as_str()));
+        self.resizes.retain(|uid, _| pods.contains_key(uid.as_str()));
+        self.temporary_limits
+            .retain(|limit, _| pods.contains_key(limit.uid.as_str()));
+        let mut agreed = Vec::new();
+        self.resizes.retain(|uid, resize| {
+            let is_agreed = resize.event.is_some() && resize.is_done(pods[uid.as_str()]);
+            agreed.extend(resize.event.take_if(|_| is_agreed));
+            !is_agreed
+        });
+        agreed
     }
 
     /// The Event about a record. A pass without steps, or with a retry at once, has none.
@@ -66,10 +130,15 @@ impl Composer {
             return Some(event(record, severity, record.outcome.word(), message, None));
         }
         let cause = self.cause_of(record);
+        self.note_resize(record);
         let (severity, reason) = match &record.outcome {
             Outcome::Applied | Outcome::RuntimeOwed(_) => match cause.as_ref()? {
                 Cause::Guard(container, resource, _) | Cause::TemporaryLimitEnded { container, resource } => {
-                    let limit = (record.pod.uid.clone(), container.clone(), *resource);
+                    let limit = TemporaryLimit {
+                        uid: record.pod.uid.clone(),
+                        container: container.clone(),
+                        resource: *resource,
+                    };
                     return self.temporary_limit(record, cause.as_ref()?, &limit);
                 }
                 Cause::Drift => (Severity::Warning, "ResourcesRestored"),
@@ -86,10 +155,42 @@ impl Composer {
             Outcome::Incomplete(_) => (Severity::Warning, "ResizeIncomplete"),
             Outcome::Unchanged | Outcome::Interrupted(_) | Outcome::Hook(_) => return None,
         };
-        let texts = [cause.map(|cause| cause.to_string()), Some(details(record))];
-        let texts = texts.into_iter().flatten().filter(|text| !text.is_empty());
-        let message = texts.collect::<Vec<_>>().join(": ");
-        Some(event(record, severity, reason, message, None))
+        let resize = self.resizes.get_mut(&record.pod.uid).filter(|_| record.outcome.holds());
+        let details = match &resize {
+            Some(resize) => resize.texts().chain(files(record)).collect(),
+            None => details(record),
+        };
+        let texts = cause.iter().map(ToString::to_string).chain([details.join(", ")]);
+        let texts = texts.filter(|text| !text.is_empty());
+        let event = event(record, severity, reason, texts.collect::<Vec<_>>().join(": "), None);
+        match resize {
+            Some(resize) => {
+                resize.event = Some(event);
+                None
+            }
+            None => Some(event),
+        }
+    }
+
+    /// Remembers the amounts that a record's patch changes. After a failure nothing of them is left to tell.
+    fn note_resize(&mut self, record: &ChangeRecord) {
+        let uid = &record.pod.uid;
+        match &record.outcome {
+            Outcome::Refused(_) | Outcome::RolledBack(_) => drop(self.resizes.remove(uid)),
+            Outcome::Withheld(_) | Outcome::Incomplete(_) => {
+                if let Some(resize) = self.resizes.get_mut(uid) {
+                    resize.event = None;
+                }
+            }
+            _ => {}
+        }
+        for step in done(record) {
+            if let Change::Resize { from, to } = &step.change {
+                let resize = self.resizes.entry(uid.clone()).or_default();
+                let amounts = resize.amounts.entry(step.target.clone()).or_insert((*from, *to));
+                amounts.1 = *to;
+            }
+        }
     }
 
     /// The cause of the change; for a retry, the cause that began the change. `None` if the agent only checked the pod.
@@ -116,26 +217,35 @@ impl Composer {
     }
 
     /// The Event about a temporary limit that grew or shrank.
-    fn temporary_limit(&mut self, record: &ChangeRecord, cause: &Cause, limit: &Lent) -> Option<EventMessage> {
-        let (_, container, resource) = limit;
+    fn temporary_limit(
+        &mut self,
+        record: &ChangeRecord,
+        cause: &Cause,
+        limit: &TemporaryLimit,
+    ) -> Option<EventMessage> {
+        let TemporaryLimit {
+            container, resource, ..
+        } = limit;
         let mut written = done(record).filter(|step| step.target.container() == Some(container.as_str()));
         let (from, to) = written.find_map(|step| limits(step, *resource))?;
         let grows = matches!(cause, Cause::Guard(..));
         if grows {
             let first = || (record.sequence, from.clone());
-            self.lent.entry(limit.clone()).or_insert_with(first);
+            self.temporary_limits.entry(limit.clone()).or_insert_with(first);
         }
-        let known = self.lent.get(limit).cloned();
+        let known = self.temporary_limits.get(limit).cloned();
         let before = known.as_ref().map_or(from.as_str(), |(_, before)| before.as_str());
         let message = if grows {
             format!("{cause}: temporary {resource} limit {before} → {to}")
         } else {
             format!("{cause}: {resource} limit {from} → {to}")
         };
+        let continues = known
+            .as_ref()
+            .map(|(number, _)| format!("{container} {resource} {number}"));
         if !grows && to == before {
-            self.lent.remove(limit);
+            self.temporary_limits.remove(limit);
         }
-        let continues = known.map(|(number, _)| format!("{container} {resource} {number}"));
         Some(event(record, Severity::Normal, "TemporaryLimit", message, continues))
     }
 }
@@ -193,13 +303,17 @@ fn limits(step: &StepRecord, resource: Resource) -> Option<(String, String)> {
 }
 
 /// The reason of an outcome that does not hold, or else every changed file.
-fn details(record: &ChangeRecord) -> String {
-    if !record.outcome.holds() {
-        return record.outcome.reason().unwrap_or_default().to_owned();
+fn details(record: &ChangeRecord) -> Vec<String> {
+    if record.outcome.holds() {
+        return files(record).collect();
     }
+    record.outcome.reason().map(str::to_owned).into_iter().collect()
+}
+
+/// Every changed file, with its old and its new value.
+fn files(record: &ChangeRecord) -> impl Iterator<Item = String> {
     let files = done(record).filter(|step| step.change.file().is_some());
-    let texts: Vec<_> = files.map(|step| format!("{} {}", step.target, step.change)).collect();
-    texts.join(", ")
+    files.map(|step| format!("{} {}", step.target, step.change))
 }
 
 #[cfg(test)]
@@ -234,6 +348,15 @@ mod tests {
             steps: vec![step],
             stages: Stages::default(),
         }
+    }
+
+    /// A pod with one container, from its manifest.
+    fn pod(uid: &str) -> Arc<Pod> {
+        let pod = serde_json::json!({
+            "metadata": {"uid": uid, "name": "web", "namespace": "a"},
+            "spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}}]},
+        });
+        Arc::new(serde_json::from_value(pod).unwrap())
     }
 
     fn composed(records: &[ChangeRecord]) -> Vec<EventMessage> {
@@ -335,7 +458,7 @@ mod tests {
         let mut compose = |number: u32, cause: Cause, outcome: Outcome| {
             let mut record = record(cause, outcome);
             record.pod.uid = number.to_string();
-            composer.forget_others(|uid| uid == number.to_string());
+            composer.agreed(&[pod(&number.to_string())]);
             let said = composer.compose(&record);
             (said, composer.unfinished.len())
         };
@@ -349,6 +472,80 @@ mod tests {
         let text = said.unwrap().message;
         assert!(text.starts_with(&recommended.to_string()), "{text}");
         assert_eq!(unfinished, 0);
+    }
+
+    /// A record with a patch of the container's cpu request.
+    fn resized(cause: Cause, outcome: Outcome) -> ChangeRecord {
+        let amounts = |cpu: &str| {
+            serde_json::from_value(serde_json::json!({"requests": {"cpu": cpu, "memory": "64Mi"}})).unwrap()
+        };
+        let mut record = record(cause, outcome);
+        record.steps[0].target = Target::Container("app".to_owned());
+        record.steps[0].change = Change::Resize {
+            from: amounts("100m"),
+            to: amounts("250m"),
+        };
+        record
+    }
+
+    fn recommended() -> Cause {
+        Cause::Recommendation("web".to_owned(), "7".to_owned(), Reason::OutOfBounds)
+    }
+
+    /// The pod with 250m in its spec, and with a condition in its status.
+    fn asked_for(condition: Option<(&str, &str)>) -> Arc<Pod> {
+        let conditions =
+            condition.map(|(kind, reason)| serde_json::json!({"type": kind, "status": "True", "reason": reason}));
+        let pod = serde_json::json!({
+            "metadata": {"uid": "u", "name": "web", "namespace": "a"},
+            "spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "250m", "memory": "64Mi"}}}]},
+            "status": {"conditions": Vec::from_iter(conditions)},
+        });
+        Arc::new(serde_json::from_value(pod).unwrap())
+    }
+
+    #[test]
+    fn a_resize_is_said_when_all_agree() {
+        let mut composer = Composer::default();
+        assert_eq!(composer.compose(&resized(recommended(), Outcome::Applied)), None);
+        assert_eq!(composer.agreed(&[pod("u")]), [], "the view has the old spec");
+        let writes = asked_for(Some(("PodResizeInProgress", "")));
+        assert_eq!(composer.agreed(&[writes]), []);
+        let said = composer.agreed(&[asked_for(None)]);
+        assert_eq!(said.len(), 1);
+        assert_eq!(
+            said[0].message,
+            format!("{}: container app requests.cpu 100m → 250m", recommended())
+        );
+        assert_eq!(composer.agreed(&[asked_for(None)]), []);
+    }
+
+    #[test]
+    fn a_resize_that_the_kubelet_refuses_is_never_said() {
+        let mut composer = Composer::default();
+        assert_eq!(composer.compose(&resized(recommended(), Outcome::Applied)), None);
+        let refuses = asked_for(Some(("PodResizePending", "Infeasible")));
+        assert_eq!(composer.agreed(&[refuses]), []);
+        let infeasible = Withheld::Infeasible("static policy".to_owned());
+        let mut withheld = record(Cause::Kubelet, Outcome::Withheld(infeasible));
+        withheld.steps.clear();
+        assert_eq!(composer.compose(&withheld).unwrap().reason, "ResizeInfeasible");
+        assert_eq!(composer.agreed(&[asked_for(None)]), [], "only a new pass may say so");
+    }
+
+    #[test]
+    fn a_resize_in_two_passes_says_every_amount() {
+        let mut composer = Composer::default();
+        let unanswered = Outcome::Withheld(Withheld::Unanswered("no answer".to_owned()));
+        assert_eq!(composer.compose(&resized(recommended(), unanswered)), None);
+        let mut applied = record(Cause::Kubelet, Outcome::Applied);
+        applied.steps.clear();
+        assert_eq!(composer.compose(&applied), None);
+        let said = composer.agreed(&[asked_for(None)]);
+        assert!(
+            said[0].message.ends_with("container app requests.cpu 100m → 250m"),
+            "{said:?}"
+        );
     }
 
     #[test]

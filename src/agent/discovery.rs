@@ -256,7 +256,7 @@ impl Discovery {
             let info = runtime.cri.info().await?;
             if info != runtime.info {
                 let (name, version) = (&info.name, &info.version);
-                tracing::info!(runtime = name, version, "the runtime is another one now");
+                tracing::info!(runtime = name, version, "the container runtime has changed");
                 runtime.info = info;
             }
             runtime.doubted = false;

@@ -31,7 +31,7 @@ fn list(arguments: &PodArguments, agent: &Agent) -> Result<(), Failure> {
     arguments.output.print(&reply, || {
         let header = "AT  POD  CONTAINER  LEVEL  LIMIT  KILLED  RSS  KNOWN  NOTE";
         let table = table::list(header, reply.kills.iter().map(cells));
-        table::or("the kernel killed nothing for want of memory lately", table)
+        table::or("no recent OOM kills", table)
     })
 }
 

@@ -14,7 +14,7 @@ use nix::unistd::{AccessFlags, access};
 use super::{Check, Found, Locations};
 use crate::cgroup::Hierarchy;
 use crate::model::Resource;
-use crate::oom::kmsg;
+use crate::oom::kmsg::{self, SyslogError};
 
 /// The least free space in bytes without a warning.
 const LEAST_ROOM: u64 = 64 << 20;
@@ -126,8 +126,8 @@ fn read_a_record() -> io::Result<()> {
 }
 
 /// Whether this process can read the kernel's log, which names killed processes and reasons, and by which interface.
-fn check_log(device: io::Result<()>, syslog: impl FnOnce() -> anyhow::Result<()>) -> Found {
-    const WITHOUT: &str = "until then kills are counted, and who was killed and why is not known";
+fn check_log(device: io::Result<()>, syslog: impl FnOnce() -> Result<(), SyslogError>) -> Found {
+    const WITHOUT: &str = "until then OOM kills are counted, without process and cause";
     let Err(device) = device else {
         return Ok("/dev/kmsg is read".to_owned());
     };
@@ -135,7 +135,7 @@ fn check_log(device: io::Result<()>, syslog: impl FnOnce() -> anyhow::Result<()>
         Ok(()) => Ok(format!("syslog(2) is read: /dev/kmsg cannot be ({device})")),
         Err(error) => Err(Check::warn(
             format!("neither /dev/kmsg ({device}) nor syslog(2) can be read: {error}"),
-            format!("grant CAP_SYSLOG (with /dev/kmsg as a device, `c 1:11 r`, kills are seen sooner); {WITHOUT}"),
+            format!("{}; {WITHOUT}", error.mend()),
         )),
     }
 }
@@ -234,7 +234,7 @@ mod tests {
         assert_eq!(cgroups.status, "fail");
     }
 
-    fn log(device: io::Result<()>, syslog: impl FnOnce() -> anyhow::Result<()>) -> Check {
+    fn log(device: io::Result<()>, syslog: impl FnOnce() -> Result<(), SyslogError>) -> Check {
         Check::new("kernel log", check_log(device, syslog))
     }
 
@@ -245,23 +245,20 @@ mod tests {
     #[test]
     fn what_the_kernels_log_needs_is_said() {
         let absent = || Err(io::Error::from(ErrorKind::NotFound));
-        assert_eq!(
-            log(Ok(()), || Err(anyhow::anyhow!("refused"))).found,
-            "/dev/kmsg is read"
-        );
+        assert_eq!(log(Ok(()), || Err(SyslogError::Refused)).found, "/dev/kmsg is read");
         let instead = log(absent(), || Ok(()));
         assert!(
             instead.status == "ok" && instead.found.starts_with("syslog(2) is read"),
             "{instead:?}"
         );
-        let neither = log(absent(), || Err(anyhow::anyhow!("refused")));
+        let neither = log(absent(), || Err(SyslogError::Refused));
         assert_eq!(neither.status, "warn");
         assert!(neither.mend.starts_with("grant CAP_SYSLOG"), "{neither:?}");
-        let without_times = log(absent(), || {
-            Err(anyhow::anyhow!("write Y to /sys/module/printk/parameters/time"))
-        });
+        let without_times = log(absent(), || Err(SyslogError::NoTimes));
         assert!(
-            without_times.found.contains("printk/parameters/time"),
+            without_times
+                .mend
+                .starts_with("write Y to /sys/module/printk/parameters/time"),
             "{without_times:?}"
         );
     }

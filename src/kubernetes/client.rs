@@ -176,7 +176,7 @@ impl ApiClient {
         }
         let paused = Status {
             code: 429,
-            message: "so another call was told".to_owned(),
+            message: "the server asked an earlier call to wait".to_owned(),
             retry_after: Some(left),
             ..Status::default()
         };

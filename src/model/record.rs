@@ -51,7 +51,7 @@ pub enum Cause {
     #[display("the API server is back")]
     ApiServerReturned,
     /// The change that was made while the API server was away is lost.
-    #[display("what was set while the API server was away is lost")]
+    #[display("a change made while the API server was unreachable was overwritten")]
     ChangeLost,
     #[display("container started")]
     ContainerStarted,

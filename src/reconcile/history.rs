@@ -62,7 +62,7 @@ fn log(record: &ChangeRecord) {
         && !matches!(withheld, Withheld::Postponed(_))
     {
         let (word, reason) = (withheld.word(), withheld.reason());
-        tracing::warn!(pod = %record.pod, outcome = word, reason, "the pod does not have what is wanted yet");
+        tracing::warn!(pod = %record.pod, outcome = word, reason, "the resize is not in force");
     }
     for step in &record.steps {
         let took_us = micros(step.took);

@@ -120,7 +120,7 @@ fn while_frozen(
                 Err(stood) if tries < TRIES => freezes.push(stood),
                 Err(_) => {
                     let bound = FREEZE_BOUND.as_millis();
-                    let why = format!("the cgroup did not stand still within {bound} ms and was let go");
+                    let why = format!("the cgroup did not freeze within {bound} ms, so its limit stays");
                     return Err(StepError::NotShrinkable(why));
                 }
             }

@@ -69,7 +69,7 @@ fn log(report: &OomReport) {
         id = report.id, pod, container = facts.container.as_ref().map(|container| container.name.as_str()),
         cgroup = report.cgroup, level = facts.level.to_string(), limit_of = facts.limit_of().to_string(), limit_bytes = facts.limit.limit_bytes,
         pid = victim.map(|victim| victim.pid), comm = victim.map(|victim| victim.comm.escape_debug().to_string()),
-        confidence = ?report.confidence, while_down = report.while_down, "the kernel killed for want of memory"
+        confidence = ?report.confidence, while_down = report.while_down, "the kernel's OOM killer ended a process"
     );
 }
 
@@ -94,7 +94,7 @@ fn by_limit(labels: &KillLabels, limit_of: Level) -> KillLabels {
     [namespace, pod, container, ("limit_of", limit_of.to_string())]
 }
 
-/// Counts the kernel's kills for want of memory. The labels contain names of pods, so series have to end with their pods.
+/// Counts OOM kills. The labels contain names of pods, so series have to end with their pods.
 #[derive(Debug)]
 pub(crate) struct KillMetrics {
     kills: Family<KillLabels, Counter>,
@@ -106,8 +106,8 @@ pub(crate) struct KillMetrics {
 impl KillMetrics {
     /// Registers the families, without a series.
     pub(crate) fn register(registry: &mut Registry) -> Self {
-        let help = "Kills by the kernel for want of memory, by whose process it was and the level whose limit the kernel enforced; a group killed as a whole is one";
-        let by_limit = "The same kills by whose limit it was: a container's where it stood at its own, though the kernel enforced its pod's";
+        let help = "OOM kills, by the container that lost a process and the level whose limit the kernel enforced; a group killed as a whole counts once";
+        let by_limit = "The same OOM kills, by the limit that caused them: the container's if the container had reached its own limit, even if the kernel enforced the pod's";
         Self {
             kills: register(registry, "oom_kills", help, Family::default()),
             by_limit: register(registry, "oom_kills_by_limit", by_limit, Family::default()),

@@ -47,7 +47,7 @@ pub enum WatchStep {
 /// The harm after a limit was lowered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, derive_more::Display)]
 pub enum Trouble {
-    #[display("{_0} processes were killed for want of memory")]
+    #[display("{_0} processes were OOM killed")]
     Killed(u64),
     /// Memory that the kernel cannot reclaim nearly fills the limit, or will in a moment.
     #[display("{} bytes that cannot be reclaimed nearly fill the limit of {} bytes", held.get(), limit.get())]
@@ -67,7 +67,7 @@ pub enum Trouble {
         limit: Bytes,
     },
     /// All processes stall for want of memory.
-    #[display("its processes stalled for want of memory for {}.{} % of the time", milli / 10, milli % 10)]
+    #[display("its processes waited for memory for {}.{} % of the time", milli / 10, milli % 10)]
     Stalled { milli: u128 },
 }
 

@@ -8,7 +8,7 @@ const REMOVED: &str = "no longer described by any source; its values are left as
 pub(super) fn log(pod: &str, line: LogLine) {
     match line {
         LogLine::ChangeLost(reason) => {
-            tracing::warn!(%pod, reason, "what was set while the API server was away is lost");
+            tracing::warn!(%pod, reason, "a change made while the API server was unreachable was overwritten");
         }
         LogLine::EvidenceLeft(peak) => tracing::debug!(%peak, "a temporary limit for evidence that a hook leaves now"),
         LogLine::Denied(container, why) => tracing::warn!(pod, container, why, "a temporary limit that is denied ends"),

@@ -42,7 +42,7 @@ fn what_came_down_together_goes_up_together_and_is_tried_again_later() {
     let Some(Err(why)) = shrink_state.watch_ended(7, trouble, at(0)) else {
         panic!("nothing was undone");
     };
-    assert_eq!(why, "container app: 1 processes were killed for want of memory");
+    assert_eq!(why, "container app: 1 processes were OOM killed");
     let holds = shrink_state.backoffs.holds(at(1));
     assert_eq!(holds.len(), 3);
     assert!(holds.values().all(|limit| *limit == BEFORE));

@@ -29,7 +29,7 @@ fn of_kill(kill: &OomReport, cause: &str) -> String {
         let [anon, file, shmem] =
             [memory.anon_rss_bytes, memory.file_rss_bytes, memory.shmem_rss_bytes].map(Bytes::new);
         text.push_str(&format!(
-            ". It held {anon} of its own, {file} of files and {shmem} shared"
+            ". Its memory: {anon} anonymous, {file} of files, {shmem} shared"
         ));
     }
     if let Some(write) = &kill.own_write {
@@ -38,8 +38,8 @@ fn of_kill(kill: &OomReport, cause: &str) -> String {
     if let Some(evidence) = &kill.evidence {
         let (time, path) = (&evidence.time, evidence.path.as_deref());
         text.push_str(&match evidence.unfinished {
-            Some(true) => format!(". Evidence was asked for at {time}, and the hook had not ended"),
-            _ => format!(". Evidence from {time}: {}", path.unwrap_or("none that it named")),
+            Some(true) => format!(". A hook for evidence started at {time} and had not ended"),
+            _ => format!(". Evidence from {time}: {}", path.unwrap_or("the hook named no file")),
         });
     }
     text

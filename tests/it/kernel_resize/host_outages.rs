@@ -19,7 +19,7 @@ const BY_HAND: [(&str, Amounts); 1] = [(
     },
 )];
 const LATER: &str = "the spec follows later";
-const LOST: &str = "what was set while the API server was away is lost";
+const LOST: &str = "a change made while the API server was unreachable was overwritten";
 
 impl Scene {
     /// A pod that was resized once, and an agent that knows that the API server is unavailable.

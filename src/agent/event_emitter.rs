@@ -165,6 +165,7 @@ impl Composer {
         let event = event(record, severity, reason, texts.collect::<Vec<_>>().join(": "), None);
         match resize {
             Some(resize) => {
+                tracing::debug!(pod = %record.pod, cause = %record.cause, "an Event waits for the kubelet to resize the pod");
                 resize.event = Some(event);
                 None
             }

@@ -86,10 +86,16 @@ impl EventDelivery {
                 Some(event) => self.send(queue, &event).await?,
                 None if has_room => {}
                 // Cancel-safe, all of them: none has taken anything from the queue yet.
-                None => tokio::select! {
-                    more = queue.more() => more?,
-                    () = until(self.plan.ready_at()) => {}
-                },
+                None => {
+                    tracing::debug!(
+                        waiting = self.plan.waiting(),
+                        "no Event is due: reports wait for their rate, or none waits"
+                    );
+                    tokio::select! {
+                        more = queue.more() => more?,
+                        () = until(self.plan.ready_at()) => {}
+                    }
+                }
             }
         }
     }
@@ -120,6 +126,7 @@ impl EventDelivery {
             let outcome = std::mem::replace(&mut sent, ReportOutcome::SentAgain);
             queue.count(outcome, planned.reports.len());
             let posted = post(&self.client, &self.node, &event).await;
+            tracing::debug!(event = event.name, ?outcome, posted = ?posted.as_ref().ok(), "an Event was sent");
             if let Err(error) = &posted
                 && !is_permanent(&error.problem)
             {

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
 
 use super::content::Report;
 use super::destination::Destination;
@@ -86,7 +87,11 @@ impl Reporter {
                 known: None,
             };
             queue.set_link(Link::Starting);
-            deliveries.spawn(stop.clone().run_until_cancelled_owned(deliver.run(queue)));
+            let span = tracing::debug_span!("receiver", name = destination.as_str());
+            deliveries.spawn(
+                stop.clone()
+                    .run_until_cancelled_owned(deliver.run(queue).instrument(span)),
+            );
         }
         Self {
             log,
@@ -230,6 +235,9 @@ impl ReportQueue {
         let pending = self.log.call(move |log| log.next_for(destination, after, most)).await?;
         self.after = pending.last().map_or(after, |last| last.number);
         self.known = (pending.len() < most).then_some(known);
+        for Pending { number, report } in &pending {
+            tracing::debug!(number, id = &*report.id(), "a report is due at its receiver");
+        }
         Ok(pending)
     }
 
@@ -254,6 +262,7 @@ impl ReportQueue {
     /// Errors: [`Ended`]: the next agent delivers them again, under the same ids.
     pub async fn acknowledge(&mut self, numbers: Vec<u64>) -> Result<(), Ended> {
         self.backoff.reset();
+        tracing::debug!(?numbers, "reports need nothing more from their receiver");
         let destination = self.destination;
         let acknowledge = move |log: &mut KillLog| log.acknowledge(destination, &numbers);
         self.count(ReportOutcome::Acknowledged, self.log.call(acknowledge).await?);

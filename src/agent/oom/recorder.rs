@@ -84,6 +84,7 @@ impl<S: Fn(Vec<Report>, Vec<u8>) -> Commit> Recorder<S> {
     /// false if the watcher has ended before the disk had the waiting kills.
     async fn store(&mut self, checkpoint: Vec<u8>, waiting: &mut Waiting, batches: &mut mpsc::Receiver<Batch>) -> bool {
         let Waiting { reports, published, .. } = take(waiting);
+        tracing::debug!(reports = reports.len(), published, "the kill log stores a batch");
         let mut commit = (self.store)(reports.clone(), checkpoint);
         let mut patience = pin!(sleep(self.patience));
         let mut hangs = false;
@@ -115,6 +116,7 @@ impl<S: Fn(Vec<Report>, Vec<u8>) -> Commit> Recorder<S> {
                 }
             }
         };
+        tracing::debug!(hangs, "the kill log has stored the batch");
         if !hangs {
             self.publish(&reports[published..]);
         }

@@ -73,7 +73,7 @@ fn changes_wait_for_trouble() {
             own_trouble,
             ..EarlierDecisions::default()
         };
-        decide_pod(&*view.pods[0], &index(view), now(), &Options::default(), known).reason
+        decide_pod(&view.pods[0], &index(view), now(), &Options::default(), known).reason
     };
     let ago = |minutes| Some(now() - SignedDuration::from_mins(minutes));
     assert_eq!(reason(&quiet, None), Reason::NoTrouble);

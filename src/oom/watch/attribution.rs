@@ -24,7 +24,7 @@ use crate::oom::clock::Moment;
 use crate::oom::join::{CounterDelta, Joiner, OomKill, Progress, SLACK};
 use crate::oom::kill::{Kill, Level, Limit};
 use crate::oom::kmsg::{BootId, record_name};
-use crate::oom::report::{Candidates, OomReport, OwnWrite};
+use crate::oom::report::{Candidates, OomReport, OwnWrite, ReportedPod};
 
 /// Times of sweeps of the counters, by CLOCK_MONOTONIC.
 #[derive(Debug, Clone, Copy)]
@@ -116,6 +116,7 @@ impl Attribution {
             let Some(kills) = NonZeroU64::new(count.kills).filter(|_| !begins) else {
                 continue;
             };
+            tracing::debug!(cgroup = cgroup.as_str(), kills, "a counter of kills rose");
             let kills = self.joiner.counted(CounterDelta {
                 cgroup,
                 after: swept.map_or(Duration::ZERO, |swept| swept.latest_after),
@@ -308,6 +309,8 @@ impl Attribution {
                 what: "the agent was lowering a limit when the kernel killed".to_owned(),
             })
         });
+        let pod = report.facts.pod.as_ref().map(ReportedPod::full_name);
+        tracing::debug!(id = report.id, pod, "a kill has its report");
         self.reports.push(report);
         self.mark_reported(&pending.records, &pending.counted, &pending.again);
     }

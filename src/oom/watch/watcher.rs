@@ -259,6 +259,7 @@ impl Watcher {
         };
         let Some(log) = self.log.read_up_to() else { return };
         let from = monotonic();
+        tracing::trace!(?log, ?counters, "kills up to the earlier of these times are decided");
         self.attribution.decide(Progress { log, counters }, now, &self.files);
         let to = monotonic();
         self.decide_from = to + rest(to.saturating_sub(from), DECIDING_SHARE);
@@ -304,7 +305,10 @@ impl Watcher {
         }
         let room = match self.links.batches.try_reserve() {
             Ok(room) => room,
-            Err(TrySendError::Full(())) => return true,
+            Err(TrySendError::Full(())) => {
+                tracing::debug!("reports of kills wait: the recorder has no room");
+                return true;
+            }
             Err(TrySendError::Closed(())) => return false,
         };
         self.ticked = false;

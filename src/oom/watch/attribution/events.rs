@@ -11,7 +11,7 @@ use crate::model::CgroupPath;
 use crate::oom::clock::Moment;
 use crate::oom::join::OomKill;
 use crate::oom::kill::{Kill, Level, Limit};
-use crate::oom::kmsg::{LogEvent, Origin};
+use crate::oom::kmsg::{LogEvent, Origin, record_name};
 use crate::oom::parse::Event;
 use crate::oom::report::{Candidates, Confidence, HitLimit, KillFacts, OomReport, Role, Victim};
 
@@ -45,6 +45,13 @@ impl Attribution {
                 };
                 self.checkpoint.records.wait(log.seq, facts);
                 self.localize_kill(&mut kill);
+                tracing::debug!(
+                    record = record_name(log.seq),
+                    pid = kill.pid,
+                    replayed,
+                    cgroup = kill.task_cgroup.as_ref().or(found.as_ref()).map(CgroupPath::as_str),
+                    "the kernel logged a kill"
+                );
                 // An earlier agent may have reported the rise of a replayed kill with another one.
                 match self.joiner.logged(log.place, *kill, found, replayed) {
                     Some(kill) => self.add_kill(kill, now, files),
@@ -77,6 +84,11 @@ impl Attribution {
 
     /// Adds a kill, and reads the files about it now.
     pub(super) fn add_kill(&mut self, kill: OomKill, now: Moment, files: &impl NodeIo) {
+        tracing::debug!(
+            record = kill.record.map(record_name), cgroup = kill.cgroup.as_ref().map(CgroupPath::as_str),
+            confidence = ?kill.confidence, candidates = kill.processes.len(),
+            "a kill is attributed to a cgroup"
+        );
         let named = kill.victim().and(kill.cgroup.as_ref());
         let group = named.and_then(|cgroup| self.pending.iter_mut().find(|pending| pending.is_group_of(cgroup)));
         if let Some(group) = group {
@@ -112,7 +124,7 @@ impl Attribution {
             while_down,
             ..OomReport::default()
         };
-        self.pending.push(PendingKill {
+        let pending = PendingKill {
             since: now.monotonic,
             report,
             group: pending_group(&kill, now.monotonic, files),
@@ -120,7 +132,15 @@ impl Attribution {
             counted: kill.cgroup.iter().cloned().collect(),
             again: Vec::new(),
             kill,
-        });
+        };
+        let is_unnamed = pending.owner(&self.names).unnamed;
+        let group = pending.group.as_ref().map(|group| group.cgroup.as_str());
+        tracing::debug!(
+            is_unnamed,
+            group,
+            "a kill waits for the name of its pod and the rest of its group"
+        );
+        self.pending.push(pending);
     }
 
     /// The first of the possible victims, and the number of the others.

@@ -90,7 +90,7 @@ fn a_kill_that_ended_what_was_watched_is_blamed_once() {
     shrink_state.live_changed(None, None);
     assert!(matches!(
         shrink_state.killed(&container("app"), at(0)),
-        Some(Err(why)) if why.starts_with("container app: 1 processes were killed")
+        Some(Err(why)) if why.starts_with("container app: 1 processes were OOM killed")
     ));
     assert_eq!(
         (shrink_state.backoffs.holds(at(1)).len(), shrink_state.retry_at),

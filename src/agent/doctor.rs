@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_of_the_pods_with_settings_out_of_reach_are_named() {
+    fn a_few_unreachable_pods_are_named() {
         let pods: Vec<String> = (0..7).map(|number| format!("shop/web-{number}")).collect();
         let settings = |pods: &[String]| Check::new("memory settings", settings(pods));
         assert_eq!(settings(&[]).mend, "");

@@ -370,14 +370,14 @@ mod tests {
     }
 
     #[test]
-    fn a_change_says_who_asked_and_what_the_files_hold() {
+    fn a_change_names_its_cause_and_the_files() {
         let said = &composed(&[record(Cause::OverrideEnded, Outcome::Applied)])[0];
         assert_eq!((said.severity, said.reason), (Severity::Normal, "ResourcesResized"));
         assert_eq!(said.message, "override ended: pod memory.max 64 → 128");
     }
 
     #[test]
-    fn what_succeeds_later_is_told_once_with_the_cause_it_began_with() {
+    fn a_late_success_has_its_first_cause() {
         let recommended = Cause::Recommendation("web".to_owned(), "7".to_owned(), Reason::OutOfBounds);
         let postponed = Outcome::Withheld(Withheld::Unanswered("not yet".to_owned()));
         let said = composed(&[
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn no_event_speaks_of_what_made_the_agent_look_again() {
+    fn no_event_names_an_internal_cause() {
         let internal = [
             Cause::Retry,
             Cause::Kubelet,
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_temporary_limit_has_one_event_from_its_first_growth_to_its_end() {
+    fn a_temporary_limit_has_one_event() {
         let lent = |sequence, cause, from: u64, to: u64| {
             let mut record = record(cause, Outcome::Applied);
             record.sequence = sequence;
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_ended_leave_room_for_those_that_run() {
+    fn ended_pods_leave_room() {
         let recommended = Cause::Recommendation("web".to_owned(), "7".to_owned(), Reason::OutOfBounds);
         let mut composer = Composer::default();
         let mut compose = |number: u32, cause: Cause, outcome: Outcome| {
@@ -522,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resize_that_the_kubelet_refuses_is_never_said() {
+    fn a_resize_the_kubelet_refuses_is_unsaid() {
         let mut composer = Composer::default();
         assert_eq!(composer.compose(&resized(recommended(), Outcome::Applied)), None);
         let refuses = asked_for(Some(("PodResizePending", "Infeasible")));

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_cluster_describes_is_as_the_cluster_says() {
+    fn objects_of_the_cluster_win() {
         let cluster = view(&[pod("web", "u1", "n"), pod("db", "u2", "n")].concat());
         let manifests = view(
             &[
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_is_told_before_every_source_knows_but_what_is_wrong_is() {
+    async fn only_problems_precede_the_first_view() {
         let (_directory, directory) = watch::channel(Arc::new(SourceState {
             generation: 1,
             ..SourceState::default()

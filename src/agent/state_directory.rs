@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_second_process_is_told_who_has_the_lock_and_gets_it_when_that_ends() {
+    async fn a_second_process_learns_who_has_the_lock() {
         let directory = tempfile::tempdir().unwrap();
         let first = lock(directory.path(), "run", Duration::ZERO).await.unwrap();
         let file = fs::metadata(directory.path().join(FILE_NAME)).unwrap();

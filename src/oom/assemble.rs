@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unfinished_line_does_not_swallow_the_end_of_another() {
+    fn an_unfinished_line_swallows_no_other() {
         let start = line(Part::Start, None, &PIECES[..6].concat());
         let end = line(Part::Continued, None, ",task_memcg=/other,task=x,pid=9,uid=0");
         assert_eq!(
@@ -199,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn however_a_line_is_cut_and_interleaved_it_comes_out_whole(
+        fn cut_lines_come_out_whole(
             cuts in proptest::collection::vec(any::<bool>(), PIECES.len() - 1),
             strangers in proptest::collection::vec(0..3_usize, PIECES.len()),
             marked: bool,

@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clocks_are_apart_by_the_least_that_was_seen() {
+    fn clocks_differ_by_the_least_seen() {
         let mut clock = LogClock::default();
         for (logged, read) in [(1_000, 1_900), (2_000, 2_600), (3_000, 9_000)] {
             clock.observe(logged, now(read));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_dated_later_than_now_or_beyond_what_can_be_said() {
+    fn no_time_is_in_the_future() {
         assert_eq!(wall(LogClock::default(), 9_000, now(5_000)), boot_plus(5_000));
         assert_eq!(wall(LogClock::default(), u64::MAX, now(5_000)), boot_plus(5_000));
         let beyond = Moment {

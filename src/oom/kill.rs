@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_level_is_read_from_the_cgroup_whose_limit_was_hit() {
+    fn the_level_comes_from_the_limits_cgroup() {
         let id = "a1".repeat(32);
         assert_eq!(level(&format!("/kubepods/burstable/pod{UID}/{id}")), Level::Container);
         assert_eq!(
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_on_its_way_out_is_found_by_the_limit_it_hit() {
+    fn an_exiting_task_is_found_by_its_limit() {
         let id = "a1".repeat(32);
         let path = |text: &str| CgroupPath::new(text).unwrap();
         let mut kill = Kill {

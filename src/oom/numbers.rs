@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_line_after_two_quiet_seconds_is_the_kill_after_those_that_were_counted() {
+    fn the_first_line_after_quiet_has_a_number() {
         let mut lines = LineNumbers::default();
         assert_eq!(lines.line(s(1)), Numbers::ANY);
         lines.at_end(Some(41), s(2));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_a_loss_is_later_by_an_unknown_number() {
+    fn after_a_loss_numbers_are_unknown() {
         let mut lines = LineNumbers::default();
         lines.at_end(Some(5), s(0));
         assert_eq!(lines.line(s(9)), number(6));

@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_has_a_header_a_text_and_perhaps_a_dictionary() {
+    fn a_record_has_header_text_and_dictionary() {
         let record = Line::of_record(b"6,17716,923743940,-;oom-kill:x\n SUBSYSTEM=pci\n DEVICE=+pci:0\n").unwrap();
         assert!(record.from_kernel && record.part == Part::Start);
         assert_eq!((record.seq, record.timestamp_us), (Some(17_716), Some(923_743_940)));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_fields_are_skipped_and_the_caller_is_kept() {
+    fn unknown_fields_are_skipped() {
         let record = Line::of_record(b"4,1,2,c,caller=T123,more=1;;a;b").unwrap();
         assert_eq!((record.caller.as_deref(), record.part), (Some("T123"), Part::Continued));
         assert_eq!(record.text, ";a;b");
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn escapes_become_bytes_again_and_everything_else_stays() {
+    fn escapes_become_bytes_again() {
         let text = |escaped: &str| Line::of_record(format!("6,1,2,-;{escaped}").as_bytes()).unwrap().text;
         assert_eq!(text(r"\xc3\xbcn\x0a\x5cx41"), "ün\n\\x41");
         assert_eq!(text(r"\x"), r"\x");
@@ -163,7 +163,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_survive_escaping_as_the_kernel_does_it(text in "\\PC{0,40}", seq: u64, timestamp: u64) {
+        fn any_bytes_survive_the_kernels_escaping(text in "\\PC{0,40}", seq: u64, timestamp: u64) {
             let escaped: String = text
                 .bytes()
                 .map(|byte| match byte {

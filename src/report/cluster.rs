@@ -311,7 +311,7 @@ mod tests {
     use crate::report::testing::kill_of;
 
     #[tokio::test]
-    async fn what_was_told_is_known_again_and_what_is_not_understood_is_forgotten() {
+    async fn earlier_events_are_known_again() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("vpa-events.json");
         let open = || RecommenderPlan::open(VpaWindows::default(), path.clone());

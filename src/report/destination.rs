@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_holds_what_was_put_in_and_comes_back_from_disk() {
+    fn a_set_comes_back_from_disk() {
         let set: Destinations = [Destination::Grpc, Destination::PodEvents].into_iter().collect();
         assert_eq!(from_bits(u32::from(set.bits()) | 0x140), set);
         let set = set & !Destination::PodEvents;

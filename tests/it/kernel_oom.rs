@@ -67,7 +67,7 @@ async fn explained_kill(reader: &mut KmsgReader, pod: &TestPod) -> (Kill, u64, u
 }
 
 #[tokio::test]
-async fn a_container_over_its_own_limit_is_told_and_counted() {
+async fn a_container_over_its_limit_is_counted() {
     let pod = TestPod::new();
     pod.limit_container();
     let counted = || (pod.kills(&pod.container).kills, pod.kills(&pod.pod).kills);
@@ -90,7 +90,7 @@ async fn a_container_over_its_own_limit_is_told_and_counted() {
 }
 
 #[tokio::test]
-async fn a_pod_over_its_limit_is_not_blamed_on_the_container() {
+async fn a_full_pod_is_not_the_containers_fault() {
     let pod = TestPod::new();
     pod.limit_pod();
     let mut reader = caught_up(None);
@@ -103,7 +103,7 @@ async fn a_pod_over_its_limit_is_not_blamed_on_the_container() {
 }
 
 #[tokio::test]
-async fn a_kill_is_told_again_to_those_who_do_not_know_of_it() {
+async fn a_kill_is_repeated_to_unaware_receivers() {
     let pod = TestPod::new();
     pod.limit_container();
     let mut reader = caught_up(None);
@@ -129,7 +129,7 @@ async fn a_kill_is_told_again_to_those_who_do_not_know_of_it() {
 }
 
 #[test]
-fn the_counter_of_a_removed_container_is_gone_and_a_new_one_starts_anew() {
+fn a_removed_containers_counter_is_gone() {
     let pod = TestPod::new();
     pod.limit_container();
     pod.exceed();

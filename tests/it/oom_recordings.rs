@@ -31,7 +31,7 @@ fn explanation(kill: &Kill) -> (u32, &str, Option<&str>, Option<&str>) {
 }
 
 #[test]
-fn every_recording_holds_the_kills_that_were_read_in_it() {
+fn recordings_hold_their_kills() {
     for expected in expected::all() {
         let kills = parse_log(&recording(expected.file));
         let found: Vec<_> = kills.iter().map(explanation).collect();
@@ -166,7 +166,7 @@ fn the_command_prints_the_promised_json() {
 }
 
 #[test]
-fn a_log_without_kills_is_no_error_and_an_unreadable_one_is() {
+fn only_an_unreadable_log_is_an_error() {
     let output = parse(&["-", "-o", "json"], Stdio::null());
     assert_eq!(
         (output.status.code(), output.stdout.as_slice()),

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_full_node_only_the_youngest_few_are_asked_about() {
+    fn only_the_youngest_containers_are_listed() {
         let node: Vec<_> = (0..250).map(|second| listed(&second.to_string(), second)).collect();
         assert_eq!(
             ids(&LearnedFormula::default(), &node),
@@ -176,12 +176,12 @@ mod tests {
     }
 
     #[test]
-    fn a_node_on_which_nothing_started_is_asked_nothing() {
+    fn a_node_without_starts_needs_no_call() {
         assert!(ids(&asked_until(2), &[listed("a", 1), listed("b", 2)]).is_empty());
     }
 
     #[test]
-    fn a_container_that_started_since_is_asked_about() {
+    fn a_container_that_started_since_is_listed() {
         assert_eq!(ids(&asked_until(2), &[listed("b", 2), listed("c", 3)]), ["c"]);
     }
 
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_of_unknown_age_never_speaks_for_the_runtime() {
+    fn a_container_of_unknown_age_shows_no_formula() {
         let mut ageless = listed("a", 1);
         ageless.created_at = None;
         assert!(ids(&LearnedFormula::default(), &[ageless]).is_empty());

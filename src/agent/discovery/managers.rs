@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_of_a_containers_own_show_the_static_policy() {
+    fn exclusive_processors_show_the_static_policy() {
         for (processors, assigned) in [("2-3", true), ("", false)] {
             let root = tempfile::tempdir().unwrap();
             let (hierarchy, scanned) = tree(root.path(), processors);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn kubelets_before_the_memory_manager_have_one_checkpoint() {
+    fn old_kubelets_have_one_checkpoint() {
         let node = Node::new();
         node.write("cpu_manager_state", r#"{"policyName":"none"}"#);
         assert_eq!(node.managers(CLUSTER), ([false, false], Vec::new()));

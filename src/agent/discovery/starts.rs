@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_start_that_no_list_shows_is_asked_about_again_and_not_for_ever() {
+    fn an_unlisted_start_is_listed_again() {
         let (mut starts, told) = (Starts::default(), Instant::now());
         assert_eq!(starts.next_list(["old"].into_iter(), told), None);
         starts.started("new", told);

@@ -227,7 +227,7 @@ fn lost() -> RuntimeEvent {
 }
 
 #[tokio::test]
-async fn a_look_at_a_node_on_which_nothing_happened_costs_two_calls() {
+async fn a_quiet_node_costs_two_calls() {
     let mut node = MadeUp::new().await;
     node.start('a', 1, LINEAR);
     node.start('b', 2, LINEAR);
@@ -238,7 +238,7 @@ async fn a_look_at_a_node_on_which_nothing_happened_costs_two_calls() {
 }
 
 #[tokio::test]
-async fn what_a_pass_saw_the_runtime_write_counts_from_then_on() {
+async fn a_formula_seen_by_a_pass_counts() {
     let mut node = MadeUp::new().await;
     let (pass, seen) = watch::channel(None);
     node.discovery.links.seen = seen;
@@ -250,7 +250,7 @@ async fn what_a_pass_saw_the_runtime_write_counts_from_then_on() {
 }
 
 #[tokio::test]
-async fn a_container_started_after_an_upgrade_shows_the_new_formula() {
+async fn a_new_container_shows_the_new_formula() {
     let mut node = MadeUp::new().await;
     node.start('a', 1, LINEAR);
     assert_eq!(node.formula().await, WeightFormula::Linear);
@@ -262,7 +262,7 @@ async fn a_container_started_after_an_upgrade_shows_the_new_formula() {
 }
 
 #[tokio::test]
-async fn after_a_loss_the_containers_are_asked_again_and_until_then_nothing_changes() {
+async fn after_a_loss_containers_are_listed_again() {
     let mut node = MadeUp::new().await;
     node.start('a', 1, LINEAR);
     assert_eq!(node.formula().await, WeightFormula::Linear);
@@ -285,7 +285,7 @@ async fn after_a_loss_the_containers_are_asked_again_and_until_then_nothing_chan
 }
 
 #[tokio::test]
-async fn without_a_runtime_most_containers_beside_their_specs_show_the_formula() {
+async fn specs_show_the_formula_without_a_runtime() {
     for (weights, formula) in [
         (&[(1, LINEAR)][..], WeightFormula::Linear),
         (&[(1, QUADRATIC)], WeightFormula::Quadratic),
@@ -315,7 +315,7 @@ async fn without_a_runtime_most_containers_beside_their_specs_show_the_formula()
 }
 
 #[tokio::test]
-async fn a_runtime_that_came_back_says_again_who_it_is() {
+async fn a_returned_runtime_names_itself_again() {
     let mut node = MadeUp::new().await;
     node.start('a', 1, LINEAR);
     let (discovered, _) = node.look().await;
@@ -358,7 +358,7 @@ async fn events_that_came_together_are_one_look() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_listed_now_ends_only_when_its_cgroup_is_gone() {
+async fn an_unlisted_pod_ends_with_its_cgroup() {
     let mut node = MadeUp::new().await;
     node.start('a', 1, LINEAR);
     node.start('b', 2, LINEAR);
@@ -386,7 +386,7 @@ async fn what_cannot_be_listed_now_ends_only_when_its_cgroup_is_gone() {
 }
 
 #[tokio::test]
-async fn without_a_root_nothing_is_known_to_have_ended() {
+async fn without_a_root_nothing_has_ended() {
     let mut node = MadeUp::new().await;
     node.discovery.links.config.kubepods = Some(CgroupPath::new("/gone/kubepods").unwrap());
     let (discovered, _) = node.look().await;

@@ -212,7 +212,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_list_and_the_series_are_bounded_and_series_go_with_their_pods() {
+    fn list_and_series_are_bounded() {
         let mut registry = registry();
         let mut published = Published {
             kills: watch::Sender::new(VecDeque::from([Arc::new(report("old"))])),

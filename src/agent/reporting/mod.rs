@@ -260,7 +260,7 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
     }
 
     #[test]
-    fn a_container_that_still_has_its_id_and_its_cgroup_has_survived() {
+    fn a_container_with_its_cgroup_has_survived() {
         assert_eq!(facts(&running(), true).survived, Some(true));
         assert_eq!(facts(&running(), false).survived, Some(false), "its cgroup is gone");
         let other = POD.replace("CID", "another").replace("STATE", "restartCount: 1");
@@ -273,7 +273,7 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
     }
 
     #[test]
-    fn a_vpa_counts_whatever_its_mode_and_pins_at_max_allowed() {
+    fn a_vpa_of_any_mode_counts() {
         let with = |target: &str| facts(&(running() + &VPA.replace("TARGET", target)), true);
         assert!(with("512Mi").vpa && !with("512Mi").pinned);
         assert!(with("1Gi").pinned);
@@ -298,7 +298,7 @@ status: {recommendation: {containerRecommendations: [{containerName: app, target
     }
 
     #[test]
-    fn an_init_container_has_its_place_in_the_object() {
+    fn an_init_container_has_its_own_place() {
         let known = known(&running(), true);
         let web = PodId {
             uid: "uid-of-web".to_owned(),

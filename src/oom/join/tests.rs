@@ -84,7 +84,7 @@ fn found(told: &[OomKill]) -> Vec<(Option<&CgroupPath>, Confidence, Option<u32>)
 }
 
 #[test]
-fn a_named_kill_is_told_at_once_and_accounts_for_the_counter() {
+fn a_named_kill_accounts_for_the_counter() {
     for counter_first in [true, false] {
         let mut joiner = Joiner::new(true);
         if counter_first {
@@ -102,7 +102,7 @@ fn a_named_kill_is_told_at_once_and_accounts_for_the_counter() {
 }
 
 #[test]
-fn what_proc_still_knew_is_as_good_unless_the_process_was_leaving() {
+fn a_cgroup_from_proc_is_as_good() {
     let mut joiner = Joiner::new(true);
     let told = joiner
         .logged(place(0), unexplained(7), Some(container(1)), false)
@@ -118,7 +118,7 @@ fn what_proc_still_knew_is_as_good_unless_the_process_was_leaving() {
 }
 
 #[test]
-fn nothing_is_decided_before_both_sides_are_known() {
+fn nothing_is_decided_before_both_are_known() {
     let mut joiner = Joiner::new(true);
     assert_eq!(joiner.logged(place(100), unexplained(7), None, false), None);
     assert_eq!(
@@ -149,7 +149,7 @@ fn nothing_is_decided_before_both_sides_are_known() {
 }
 
 #[test]
-fn of_several_counters_each_gets_a_kill_and_none_a_certain_victim() {
+fn several_counters_share_uncertain_victims() {
     let mut joiner = Joiner::new(true);
     for pid in [7, 8] {
         assert_eq!(joiner.logged(place(0), unexplained(pid), None, false), None);
@@ -164,7 +164,7 @@ fn of_several_counters_each_gets_a_kill_and_none_a_certain_victim() {
 }
 
 #[test]
-fn a_pods_limit_narrows_down_where_its_victim_was() {
+fn a_pods_limit_narrows_down_the_victim() {
     let mut joiner = Joiner::new(true);
     let pod = container(1).parent().unwrap();
     let elsewhere = CgroupPath::new("/kubepods/other").unwrap();
@@ -182,7 +182,7 @@ fn a_pods_limit_narrows_down_where_its_victim_was() {
 }
 
 #[test]
-fn a_kill_more_than_was_counted_makes_all_of_them_uncertain() {
+fn more_kills_than_counted_are_all_uncertain() {
     let mut joiner = Joiner::new(true);
     for pid in [7, 8] {
         assert_eq!(joiner.logged(place(0), unexplained(pid), None, false), None);
@@ -199,7 +199,7 @@ fn a_kill_more_than_was_counted_makes_all_of_them_uncertain() {
 }
 
 #[test]
-fn a_counter_without_a_log_and_a_log_without_a_counter_are_both_told() {
+fn either_side_alone_is_reported() {
     let mut joiner = Joiner::new(true);
     assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(1), once())), []);
     assert_eq!(joiner.decide_up_to(all_known(300)), []);
@@ -248,7 +248,7 @@ fn what_the_kernel_logs_late_is_no_second_kill() {
 }
 
 #[test]
-fn a_record_that_comes_after_its_kill_was_told_by_the_counter_alone_is_no_second_kill() {
+fn a_record_after_its_count_is_no_kill() {
     for is_named in [true, false] {
         let mut joiner = Joiner::new(true);
         assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(1), once())), []);
@@ -275,7 +275,7 @@ fn a_record_that_comes_after_its_kill_was_told_by_the_counter_alone_is_no_second
 }
 
 #[test]
-fn what_was_logged_late_and_is_undecided_is_waited_for() {
+fn late_undecided_kills_are_awaited() {
     let mut joiner = Joiner::new(true);
     assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(1), once())), []);
     assert!(joiner.logged(place(1900), named(7, 1), None, false).is_some());
@@ -290,7 +290,7 @@ fn what_was_logged_late_and_is_undecided_is_waited_for() {
 }
 
 #[test]
-fn a_side_that_is_stuck_is_not_waited_for_forever() {
+fn a_stuck_side_is_not_awaited_forever() {
     let mut joiner = Joiner::new(true);
     assert_eq!(joiner.counted(rise(ms(0), ms(1), &container(1), once())), []);
     assert_eq!(
@@ -312,7 +312,7 @@ fn a_side_that_is_stuck_is_not_waited_for_forever() {
 }
 
 #[test]
-fn the_first_victim_of_a_group_counts_once_though_the_kernel_counts_it_twice() {
+fn a_groups_first_victim_counts_once() {
     for is_named in [true, false] {
         let mut joiner = Joiner::new(true);
         let first = if is_named { named(7, 1) } else { unexplained(7) };
@@ -334,7 +334,7 @@ fn the_first_victim_of_a_group_counts_once_though_the_kernel_counts_it_twice() {
 }
 
 #[test]
-fn the_second_counting_of_a_groups_first_victim_is_no_kill_even_if_nothing_was_logged() {
+fn a_second_count_is_no_kill() {
     let group_of_four = |again| CounterDelta {
         again,
         ..rise(ms(0), ms(1), &container(1), NonZeroU64::new(5).unwrap())

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_that_wrapped_or_was_cleared_between_two_reads_is_new_and_has_lost_lines() {
+    fn a_wrapped_or_cleared_log_is_new() {
         let mut unread = Unread::default();
         assert_eq!(unread.after(b""), (&b""[..], false));
         unread.after(&log(0..100));

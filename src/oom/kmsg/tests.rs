@@ -54,7 +54,7 @@ fn kill(notice: &Notice) -> Option<(u64, i64, Origin, Option<String>)> {
 }
 
 #[test]
-fn what_was_there_before_is_told_apart_from_what_comes() {
+fn replayed_and_live_kills_differ() {
     let mut tracker = Tracker::new(None);
     assert_eq!(record(&mut tracker, 5, "first"), None);
     let replayed = record(&mut tracker, 6, KILLED);
@@ -72,7 +72,7 @@ fn what_was_there_before_is_told_apart_from_what_comes() {
 }
 
 #[test]
-fn what_was_told_before_is_not_told_again_but_still_explains() {
+fn reported_records_still_explain() {
     let mut tracker = Tracker::new(Some(number(6)));
     assert_eq!(record(&mut tracker, 5, &KILLED.replace("process 7", "process 3")), None);
     assert_eq!(record(&mut tracker, 6, &summary(7)), None);
@@ -84,7 +84,7 @@ fn what_was_told_before_is_not_told_again_but_still_explains() {
 }
 
 #[test]
-fn a_position_beyond_the_log_silences_nothing_new() {
+fn a_position_beyond_the_log_hides_nothing() {
     let mut tracker = Tracker::new(Some(number(1_000_000)));
     assert_eq!(record(&mut tracker, 5, KILLED), None);
     tracker.at_end(Duration::ZERO);
@@ -92,7 +92,7 @@ fn a_position_beyond_the_log_silences_nothing_new() {
 }
 
 #[test]
-fn overwritten_records_are_told_and_explain_nothing() {
+fn overwritten_records_explain_nothing() {
     let mut tracker = Tracker::new(None);
     assert_eq!(record(&mut tracker, 5, &summary(7)), None);
     tracker.lost();
@@ -203,7 +203,7 @@ fn number(millisecond: u64) -> u64 {
 }
 
 #[tokio::test]
-async fn kills_that_a_coarse_clock_gives_one_time_have_numbers_and_names_of_their_own() {
+async fn kills_at_one_time_have_own_numbers() {
     let text = Text::default();
     text.lock().unwrap().0 = killed(7, 1500) + &killed(8, 1500);
     let mut reader = reader_of(&text, None);
@@ -231,7 +231,7 @@ fn kills(notices: &[Notice]) -> Vec<(u64, Origin)> {
 }
 
 #[tokio::test]
-async fn the_system_call_tells_each_line_once_and_only_what_is_new() {
+async fn syslog_returns_each_line_once() {
     let text = Text::default();
     text.lock().unwrap().0 = killed(7, 1500) + "<12>[    1.500001] " + KILLED + "\n";
     let mut reader = reader_of(&text, None);
@@ -250,7 +250,7 @@ async fn the_system_call_tells_each_line_once_and_only_what_is_new() {
 }
 
 #[tokio::test]
-async fn the_system_call_is_made_twice_a_second_at_most() {
+async fn syslog_is_called_twice_a_second() {
     let text = Text::default();
     text.lock().unwrap().0 = killed(7, 1500);
     let mut reader = reader_of(&text, None);
@@ -273,7 +273,7 @@ async fn the_system_call_is_made_twice_a_second_at_most() {
 }
 
 #[tokio::test]
-async fn a_log_that_wrapped_between_two_calls_is_told_as_lost_and_read_on() {
+async fn a_log_wrapped_between_calls_has_lost_lines() {
     let text = Text::default();
     text.lock().unwrap().0 = killed(7, 1500);
     let mut reader = reader_of(&text, None);
@@ -287,7 +287,7 @@ async fn a_log_that_wrapped_between_two_calls_is_told_as_lost_and_read_on() {
 }
 
 #[tokio::test]
-async fn what_an_agent_before_told_from_the_same_source_is_not_told_again() {
+async fn reported_records_are_skipped() {
     let text = Text::default();
     text.lock().unwrap().0 = killed(7, 1500) + &killed(8, 1600);
     let told_after = |told| kills(&told_now(&mut reader_of(&text, told)));
@@ -295,7 +295,7 @@ async fn what_an_agent_before_told_from_the_same_source_is_not_told_again() {
 }
 
 #[tokio::test]
-async fn a_refused_call_and_a_log_without_times_say_what_to_do() {
+async fn errors_of_syslog_say_what_to_do() {
     let without_times = || Ok(format!("<3>{KILLED}\n").into_bytes());
     let error = Syslog::new(Box::new(without_times)).unwrap_err();
     assert!(
@@ -322,7 +322,7 @@ async fn a_refused_call_and_a_log_without_times_say_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_wall_clock_that_was_set_back_changes_neither_order_nor_age() {
+async fn a_wall_clock_set_back_keeps_order() {
     let mut tracker = Tracker::new(None);
     tracker.at_end(Duration::ZERO);
     let line = |pid, millisecond| {

@@ -8,7 +8,7 @@ mod forms;
 const KILLED: &str = "Out of memory: Killed process 7 (x) total-vm:4kB, anon-rss:3kB";
 
 #[test]
-fn a_line_without_a_header_counts_only_in_a_pasted_text() {
+fn a_bare_line_counts_in_pasted_text() {
     assert_eq!(parse_log(KILLED.as_bytes()).len(), 1);
     assert_eq!(parse_log(format!("[    1.500000] first\n{KILLED}").as_bytes()).len(), 1);
     assert_eq!(parse_log(format!("6,1,2,-;first\n{KILLED}").as_bytes()), []);
@@ -28,7 +28,7 @@ fn time_and_number_are_those_of_the_kill() {
 }
 
 #[test]
-fn without_a_time_since_boot_the_time_of_day_separates_reports() {
+fn the_time_of_day_separates_reports() {
     let report = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/a,task=x,pid=7,uid=0";
     let log = |first, second| format!("Nov 20 {first} n kernel: {report}\nNov 20 {second} n kernel: {KILLED}\n");
     let cgroups = |log: String| -> Vec<bool> {
@@ -43,7 +43,7 @@ fn without_a_time_since_boot_the_time_of_day_separates_reports() {
 }
 
 #[test]
-fn without_times_a_process_with_a_report_of_its_own_is_not_an_earlier_one_of_that_pid() {
+fn a_reported_process_is_no_earlier_one() {
     let report = "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/,task=x,pid=7,uid=0";
     let dates = ["Nov 20", "Nov 21"];
     let lines = dates.map(|date| {
@@ -57,7 +57,7 @@ fn without_times_a_process_with_a_report_of_its_own_is_not_an_earlier_one_of_tha
 }
 
 #[test]
-fn a_group_found_later_is_added_to_its_first_victim() {
+fn a_late_group_joins_its_first_victim() {
     let log = "Memory cgroup out of memory: Killed process 7 (x) total-vm:4kB\n\
                Tasks in /a are going to be killed due to memory.oom.group set\n\
                Memory cgroup out of memory: Killed process 7 (x) total-vm:4kB";

@@ -66,7 +66,7 @@ fn cgroup_of(kill: &Kill) -> Option<&str> {
 }
 
 #[test]
-fn how_full_the_cgroup_was_belongs_to_the_report_around_it_and_to_no_other() {
+fn usage_belongs_to_its_report() {
     const INVOKED: &str = "x invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0, oom_score_adj=0";
     let found = kills_in(&[
         INVOKED,
@@ -95,7 +95,7 @@ fn reports_are_joined_by_pid_whatever_the_order() {
 }
 
 #[test]
-fn an_old_report_does_not_explain_a_new_process_of_that_pid() {
+fn an_old_report_explains_no_new_process() {
     let mut parser = Parser::default();
     assert_eq!(events_from(&mut parser, 0, &[&summary(1, "/a")]), []);
     let late = kills(events_from(&mut parser, 6_000_000, &[&killed(1)]));
@@ -110,7 +110,7 @@ fn an_old_report_does_not_explain_a_new_process_of_that_pid() {
 }
 
 #[test]
-fn a_report_without_a_victim_explains_nothing_later() {
+fn a_report_without_victim_explains_nothing() {
     for end in [
         "Out of memory and no killable processes...",
         "Memory cgroup out of memory: OOM victim 1 (x) is already exiting. Skip killing the task",
@@ -130,7 +130,7 @@ fn lost_records_leave_what_follows_unexplained() {
 }
 
 #[test]
-fn every_process_of_a_group_is_told_once_with_its_group() {
+fn processes_of_a_group_are_told_once() {
     let lines = [
         &summary(1, GROUP),
         &killed(1),
@@ -150,7 +150,7 @@ fn every_process_of_a_group_is_told_once_with_its_group() {
 }
 
 #[test]
-fn a_slow_console_does_not_make_two_kills_of_one() {
+fn a_slow_console_doubles_no_kill() {
     let mut parser = Parser::default();
     let mut found = kills(events_from(
         &mut parser,
@@ -169,7 +169,7 @@ fn a_slow_console_does_not_make_two_kills_of_one() {
 }
 
 #[test]
-fn while_reports_are_kept_back_a_group_takes_in_no_strangers() {
+fn a_group_takes_in_no_strangers() {
     let reports: Vec<String> = (100..110)
         .flat_map(|pid| [summary(pid, "/other"), killed(pid)])
         .collect();
@@ -197,7 +197,7 @@ fn the_one_whose_allocation_failed_is_named() {
 }
 
 #[test]
-fn a_node_without_memory_is_known_even_without_a_report() {
+fn a_full_node_is_known_without_a_report() {
     let line = killed(1).replace("Memory cgroup out", "Out");
     assert_eq!(kills_in(&[&line])[0].limit, Limit::Node);
 }

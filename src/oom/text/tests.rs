@@ -5,7 +5,7 @@ use super::*;
 const TEXT: &str = "Out of memory: Killed process 1 (x: y [z]) total-vm:1kB";
 
 #[test]
-fn every_usual_way_to_print_a_kernel_log_gives_the_same_text() {
+fn usual_prints_of_a_log_are_equal() {
     let headers = [
         "",
         "[  123.456789] ",
@@ -37,7 +37,7 @@ fn every_usual_way_to_print_a_kernel_log_gives_the_same_text() {
 }
 
 #[test]
-fn machine_and_time_of_day_are_read_where_the_header_has_them() {
+fn machine_and_time_are_read() {
     const MORNING: Option<u64> = Some((2 * 3600 + 53 * 60) * 1_000_000 + 123_456);
     for (header, host, clock) in [
         ("Nov 21 02:53:00.123456 node-1 kernel: ", "node-1", MORNING),

@@ -139,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_waits_is_not_passed_over_when_later_records_are_told() {
+    fn waiting_records_are_not_passed_over() {
         let mut records = Records::default();
         for record in [10, 20, 30] {
             records.wait(record, RecordFacts::default());

@@ -307,7 +307,7 @@ mod tests {
     use crate::oom::parse_log;
 
     #[test]
-    fn a_victim_that_is_gone_or_whose_id_is_another_process_by_now_tells_nothing() {
+    fn a_gone_victim_has_no_facts() {
         let gone = 1 << 30;
         for pid in [gone, std::process::id()] {
             let log =

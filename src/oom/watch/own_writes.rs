@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_soon_after_the_limit_it_hit_was_lowered_is_blamed_on_that() {
+    fn a_kill_after_a_lowered_limit_is_blamed() {
         let writes = written(vec![file(Setting::MemoryMax(MemoryLimit::Max), max(1000))]);
         for (level, second, blamed) in [
             (Level::Container, 997, false),
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn only_memory_limits_that_went_down_count_by_whatever_way() {
+    fn only_lowered_memory_limits_count() {
         let unbounded = Setting::MemoryMax(MemoryLimit::Max);
         let v1 = |bytes| Setting::MemoryLimit(MemoryLimit::Bytes(bytes));
         let weight = |weight| Setting::CpuWeight(CpuWeight::new(weight));
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_has_what_a_hook_left_before_it_or_that_the_hook_had_not_ended() {
+    fn a_kill_has_the_evidence_of_a_hook() {
         let mut writes = OwnWrites::default();
         let mut hook = |second: i64, outcome: Outcome| {
             let (moment, container) = ("on-memory-pressure", "app".to_owned());

@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_cannot_pass_for_another_by_the_cgroups_it_makes() {
+    fn a_container_cannot_pass_for_another() {
         let mut names = PodNames::default();
         names.update(&node_with(vec![web()]), Duration::ZERO);
         let inner = path(&format!("{}/kubepods/pod{OTHER}/{}", container("a"), "b".repeat(64)));
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_yet_has_the_ids_of_its_path_and_may_get_names() {
+    fn unknown_cgroups_have_ids_of_their_path() {
         let mut names = PodNames::default();
         names.update(&node_with(vec![web()]), Duration::ZERO);
         let whose = names.owner(&container("b"));

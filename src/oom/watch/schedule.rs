@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn looks_are_taken_when_asked_for_and_take_their_share_of_the_time_at_most() {
+    fn requested_sweeps_take_their_share() {
         let mut schedule = Schedule::new(ms(100));
         assert_eq!(schedule.next(), ms(100));
         schedule.completed(ms(100), ms(101));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_expected_is_looked_for_soon_and_ever_less_often_until_the_clock_takes_over() {
+    fn expected_kills_are_swept_for_soon() {
         let mut schedule = Schedule::new(ms(0));
         schedule.completed(ms(0), ms(0));
         schedule.expect(ms(100));

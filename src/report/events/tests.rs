@@ -43,7 +43,7 @@ fn all(events: &mut PodEvents, now: Instant) -> Vec<PlannedEvent> {
 }
 
 #[test]
-fn each_kill_has_an_event_of_its_own_on_its_pod_while_there_are_few() {
+fn few_kills_have_an_event_each() {
     let now = Instant::now();
     let mut events = PodEvents::new(RATES, usize::MAX, now);
     let mut told = Vec::new();
@@ -65,7 +65,7 @@ fn each_kill_has_an_event_of_its_own_on_its_pod_while_there_are_few() {
 }
 
 #[test]
-fn a_flood_in_one_pod_becomes_one_event_with_a_count_and_holds_up_no_other_pod() {
+fn a_flood_becomes_one_event_with_a_count() {
     let start = Instant::now();
     let mut events = PodEvents::new(RATES, usize::MAX, start);
     for number in 1..=100 {
@@ -89,7 +89,7 @@ fn a_flood_in_one_pod_becomes_one_event_with_a_count_and_holds_up_no_other_pod()
 }
 
 #[test]
-fn a_flood_that_goes_on_is_told_ever_more_rarely() {
+fn a_long_flood_has_events_ever_more_rarely() {
     let start = Instant::now();
     let mut events = PodEvents::new(RATES, usize::MAX, start);
     let mut told = Vec::new();
@@ -102,7 +102,7 @@ fn a_flood_that_goes_on_is_told_ever_more_rarely() {
 }
 
 #[test]
-fn a_kill_that_belongs_to_no_known_pod_is_told_about_the_node() {
+fn a_kill_outside_pods_is_about_the_node() {
     let now = Instant::now();
     let mut events = PodEvents::new(RATES, usize::MAX, now);
     let mut kill = kill_of("web", 1);
@@ -119,7 +119,7 @@ fn a_kill_that_belongs_to_no_known_pod_is_told_about_the_node() {
 }
 
 #[test]
-fn an_event_has_a_valid_name_and_message_whatever_the_pod_and_the_process_are_called() {
+fn an_event_has_a_valid_name_and_message() {
     let now = Instant::now();
     let mut events = PodEvents::new(RATES, usize::MAX, now);
     let mut kill = kill_of(&"long-".repeat(50), 1);
@@ -165,7 +165,7 @@ fn role(role: Role) -> OomReport {
 }
 
 #[test]
-fn a_child_process_killed_at_its_containers_limit_is_told_in_the_shape_the_recommender_reads() {
+fn recommenders_learn_of_a_killed_child() {
     let Ok(event) = judged(role(Role::Child), NOT_SEEN) else {
         panic!("withheld")
     };
@@ -218,7 +218,7 @@ fn what_the_pods_status_tells_is_not_told_again() {
 }
 
 #[test]
-fn no_container_is_blamed_for_a_limit_that_is_not_its_own_or_on_a_guess() {
+fn no_container_is_blamed_on_a_guess() {
     let withheld = |change: fn(&mut OomReport)| judged(changed(change), RAN_ON);
     for level in Level::all() {
         let verdict = judged(changed(|kill| kill.facts.level = level), RAN_ON);
@@ -250,7 +250,7 @@ fn at_the_pods_limit(container_limit: Option<HitLimit>) -> OomReport {
 }
 
 #[test]
-fn a_container_that_brought_its_pod_to_the_pods_limit_is_told_as_one_at_its_own() {
+fn a_container_that_fills_its_pod_is_named() {
     let own = HitLimit {
         limit_bytes: Some(64 << 20),
         usage_bytes: Some(63 << 20),
@@ -275,7 +275,7 @@ fn a_container_that_brought_its_pod_to_the_pods_limit_is_told_as_one_at_its_own(
 }
 
 #[test]
-fn kills_at_a_containers_own_limit_share_no_event_with_those_for_others_sake() {
+fn kills_for_others_share_no_event() {
     let now = Instant::now();
     let mut events = PodEvents::new(RATES, usize::MAX, now);
     for (number, limit) in (1..).zip([None, Some(HitLimit::default()), None]) {
@@ -290,7 +290,7 @@ fn minute(count: u64) -> Timestamp {
 }
 
 #[test]
-fn what_is_never_told_is_known_at_once_and_the_rest_once_the_container_is_seen_again() {
+fn withheld_kills_are_known_at_once() {
     let mut events = VpaEvents::new(VpaWindows::default(), Vec::new());
     let screen = |events: &VpaEvents, kill: OomReport| events.screen(&kill.into(), minute(1));
     assert_eq!(screen(&events, role(Role::Main)), Err("InStatus"));
@@ -304,7 +304,7 @@ fn what_is_never_told_is_known_at_once_and_the_rest_once_the_container_is_seen_a
 }
 
 #[test]
-fn a_clock_that_is_set_back_by_a_year_costs_one_window_and_not_a_year() {
+fn a_clock_set_back_costs_one_window() {
     let mut events = VpaEvents::new(VpaWindows::default(), Vec::new());
     let mut sent = |at: Timestamp| {
         let verdict = events.decide(&pending(1, role(Role::Child)), RAN_ON, at);
@@ -316,7 +316,7 @@ fn a_clock_that_is_set_back_by_a_year_costs_one_window_and_not_a_year() {
 }
 
 #[test]
-fn a_container_is_told_of_once_in_its_window_and_more_rarely_while_it_is_pinned() {
+fn a_container_has_one_event_in_each_window() {
     let mut events = VpaEvents::new(VpaWindows::default(), Vec::new());
     let mut judge = |pod: &str, at: u64, pinned: bool| {
         let facts = ContainerFacts { pinned, ..RAN_ON };
@@ -348,7 +348,7 @@ fn within(times: &[Instant], rate: Rate) -> bool {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn whatever_happens_no_limit_is_exceeded_and_every_kill_is_told_once(
+    fn no_rate_is_exceeded_and_no_kill_lost(
         kills in prop::collection::vec((arbitrary_kill(), 0u64..30), 0..150),
         pod in (1u32..4, 1u64..100),
         node in (1u32..6, 1u64..20),
@@ -385,7 +385,7 @@ proptest! {
     }
 
     #[test]
-    fn the_recommender_is_told_only_of_a_containers_own_limit_and_once_in_a_window(
+    fn recommenders_learn_of_own_limits_only(
         kills in prop::collection::vec((arbitrary_kill(), 0u64..600, any::<(bool, bool, bool, Option<bool>)>()), 0..80),
     ) {
         let windows = VpaWindows { usual: SignedDuration::from_secs(600), pinned: SignedDuration::from_secs(6000) };
@@ -419,7 +419,7 @@ fn pod_of(event: &PlannedEvent) -> Option<&str> {
 }
 
 #[test]
-fn an_event_for_the_same_first_report_has_the_same_name_and_says_which_reports_it_told() {
+fn an_event_is_named_by_its_first_report() {
     let plan = |reports: std::ops::RangeInclusive<u64>| {
         let now = Instant::now();
         let mut events = PodEvents::new(RATES, usize::MAX, now);
@@ -435,7 +435,7 @@ fn an_event_for_the_same_first_report_has_the_same_name_and_says_which_reports_i
 }
 
 #[test]
-fn once_all_room_is_taken_the_pod_that_takes_most_of_it_is_told_without_waiting() {
+fn the_largest_group_goes_when_full() {
     let now = Instant::now();
     let mut events = PodEvents::new(RATES, 10, now);
     for number in 1..=11 {
@@ -451,7 +451,7 @@ fn once_all_room_is_taken_the_pod_that_takes_most_of_it_is_told_without_waiting(
 }
 
 #[test]
-fn a_namespace_with_kills_in_many_pods_does_not_delay_the_events_of_another() {
+fn namespaces_take_turns_with_events() {
     let now = Instant::now();
     let rates = Rates {
         node: rate(1, 1),

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_and_printed_as_they_are_written() {
+    fn addresses_are_printed_as_written() {
         for text in [
             "https://recommender.kube-system:8443",
             "http://127.0.0.1:9000",
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_network_exposes_what_is_sent_in_the_clear() {
+    fn only_the_network_needs_tls() {
         let exposed = |text: &str| text.parse::<Endpoint>().unwrap().is_exposed();
         assert!(exposed("http://10.0.0.1:80") && exposed("http://localhost.evil.example:80"));
         assert!(!exposed("http://localhost:80") && !exposed("http://[::1]:80") && !exposed("http://127.9.9.9:80"));

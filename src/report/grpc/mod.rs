@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_other_end_says_is_bounded_and_printable() {
+    fn a_receivers_words_are_bounded() {
         let shown = bounded(&format!("a\u{1b}[2J\n{}", "x".repeat(5000)));
         assert_eq!(shown.chars().count(), LONGEST + 1);
         assert!(shown.starts_with("a [2J x") && !shown.chars().any(char::is_control));

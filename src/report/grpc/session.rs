@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_are_acknowledged_by_sequence_and_by_id_and_once() {
+    fn reports_are_acknowledged_once() {
         let now = Instant::now();
         let mut window = Window::new(8, now);
         for (number, id) in [(10, "a"), (20, "b"), (30, "c"), (40, "d")] {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn patience_begins_anew_with_each_acknowledgement_and_lasts_for_ever_with_nothing_sent() {
+    fn patience_restarts_with_each_acknowledgement() {
         let start = Instant::now();
         let second = |count| start + Duration::from_secs(count);
         let patience = Duration::from_secs(30);
@@ -248,7 +248,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_acknowledged_was_sent_and_is_acknowledged_once(
+        fn only_sent_reports_are_acknowledged(
             acks in prop::collection::vec((0u64..30, prop::collection::vec(0u64..30, 0..4)), 0..20),
             limit in 1usize..20,
         ) {

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_cut_off_anywhere_gives_every_frame_before_the_cut() {
+    fn a_cut_file_gives_every_whole_frame() {
         let payloads = vec![b"one".to_vec(), Vec::new(), vec![7; 300]];
         let (bytes, ends) = file_of(&payloads);
         for cut in 0..=bytes.len() {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_that_a_file_system_left_at_the_end_are_a_torn_end() {
+    fn zeros_at_the_end_are_torn() {
         let (mut bytes, _) = file_of(&[b"one".to_vec()]);
         bytes.extend([0; 4096]);
         assert_eq!(read_all(&bytes), (vec![b"one".to_vec()], false));
@@ -191,7 +191,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_flipped_bit_never_gives_a_payload_that_was_not_written_and_hides_none_before_it(
+        fn a_flipped_bit_hides_only_later_payloads(
             payloads in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 1..8),
             at in any::<prop::sample::Index>(),
             bit in 0u8..8,

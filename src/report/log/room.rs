@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn kills_of_one_container_become_one_count_that_keeps_the_highest_usage() {
+    fn kills_of_a_container_become_one_count() {
         let mut reports = Vec::new();
         for number in 1..=3 {
             let mut kill = kill_of("web", number);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_of_the_node_does_not_claim_to_be_about_one_pod() {
+    fn a_count_of_the_node_names_no_pod() {
         let mut state = state([(1, "web"), (2, "other")].map(|(number, pod)| (4, kill_of(pod, number).into())));
         aggregate(&mut state, Grain::Node);
         assert_eq!(state.slots.len(), 1);
@@ -180,7 +180,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
         #[test]
-        fn aggregation_loses_no_kill_for_any_destination(
+        fn aggregation_loses_no_kill(
             kills in prop::collection::vec((arbitrary_kill(), 1u32..8), 0..60),
             coarse: bool,
             twice: bool,

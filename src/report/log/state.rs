@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_stays_until_every_destination_acknowledged_it() {
+    fn a_report_stays_until_all_acknowledged_it() {
         let mut state = state(0, &[5]);
         state.acknowledge(Destinations::from_iter([Destination::PodEvents]), 1);
         assert_eq!(state.slots[&1].pending, Destinations::from(Destination::Grpc));
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_kills_stay_whatever_is_acknowledged() {
+    fn the_latest_kills_stay() {
         let mut state = state(2, &[4, 0, 0]);
         assert_eq!(numbers(&state), [1, 2, 3]);
         state.acknowledge(from_bits(4), 1);
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_destination_may_have_received_is_not_aggregated() {
+    fn sent_reports_are_not_aggregated() {
         let mut state = state(1, &[4, 4, 4, 4]);
         assert_eq!(state.send_after(Destination::Grpc, 1, 1).len(), 1);
         assert_eq!(state.aggregate(Grain::Node, false, 1), 2, "1 and 3");

@@ -49,7 +49,7 @@ fn named(numbers: std::ops::RangeInclusive<u64>) -> Vec<String> {
 }
 
 #[test]
-fn what_is_committed_is_there_after_a_restart_until_it_is_acknowledged() {
+fn commits_survive_until_acknowledged() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, recovered) = open(directory.path());
     assert_eq!((recovered.checkpoint, recovered.problem), (None, None));
@@ -77,7 +77,7 @@ fn what_is_committed_is_there_after_a_restart_until_it_is_acknowledged() {
 }
 
 #[test]
-fn the_same_id_is_stored_once_also_after_a_restart_and_an_acknowledgement() {
+fn an_id_is_stored_once() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = open(directory.path());
     log.commit(commit(1..=2));
@@ -93,7 +93,7 @@ fn the_same_id_is_stored_once_also_after_a_restart_and_an_acknowledgement() {
 }
 
 #[test]
-fn destinations_are_owed_independently_and_new_ones_only_what_is_new() {
+fn new_destinations_get_only_new_reports() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = KillLog::open(directory.path(), Bounds::default(), all());
     log.commit(commit(1..=2));
@@ -120,7 +120,7 @@ fn destinations_are_owed_independently_and_new_ones_only_what_is_new() {
 }
 
 #[test]
-fn without_destinations_nothing_is_pending_and_the_latest_kills_and_the_checkpoint_are_kept() {
+fn without_destinations_nothing_is_pending() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = KillLog::open(directory.path(), Bounds::default(), Destinations::empty());
     log.commit(commit(1..=2));
@@ -132,7 +132,7 @@ fn without_destinations_nothing_is_pending_and_the_latest_kills_and_the_checkpoi
 }
 
 #[test]
-fn the_latest_kills_are_there_again_whatever_was_acknowledged() {
+fn the_latest_kills_survive_restarts() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = open(directory.path());
     let most = u64::try_from(LATEST).unwrap();
@@ -161,7 +161,7 @@ fn a_log_that_somebody_removed_is_written_again() {
 }
 
 #[test]
-fn a_log_of_a_newer_version_is_left_alone_and_said_to_be() {
+fn a_log_of_a_newer_version_stays_untouched() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(FILE);
     let newer = b"vskills\x02whatever it means";
@@ -181,7 +181,7 @@ fn a_log_of_a_newer_version_is_left_alone_and_said_to_be() {
 }
 
 #[test]
-fn opening_leaves_the_file_until_something_is_saved_and_claims_no_fault() {
+fn opening_leaves_the_file_alone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(FILE);
     open(directory.path()).0.commit(commit(1..=2));
@@ -198,7 +198,7 @@ fn opening_leaves_the_file_until_something_is_saved_and_claims_no_fault() {
 }
 
 #[test]
-fn reports_come_in_order_after_any_number_and_in_parts() {
+fn reports_come_in_order() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = open(directory.path());
     log.commit(commit(1..=700));
@@ -267,7 +267,7 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn every_destination_is_owed_exactly_what_it_has_not_acknowledged(acts in acts()) {
+    fn destinations_get_unacknowledged_reports(acts in acts()) {
         let directory = tempfile::tempdir().unwrap();
         let (mut log, _) = KillLog::open(directory.path(), Bounds::default(), all());
         let mut expected: [Vec<String>; 3] = Default::default();

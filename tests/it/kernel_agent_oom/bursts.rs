@@ -44,7 +44,7 @@ pub(super) fn check(told: &[OomKill], victims: &BTreeMap<u32, &'static str>) {
 }
 
 #[tokio::test]
-async fn fifty_kills_at_once_are_all_told_each_for_its_container() {
+async fn fifty_kills_are_told_by_container() {
     let scene = Scene::started(&containers()).await;
     let burst = start_burst(&scene);
     let victims: BTreeMap<u32, &str> = burst.iter().map(|(name, child)| (child.id(), *name)).collect();

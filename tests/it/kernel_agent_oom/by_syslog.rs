@@ -14,7 +14,7 @@ async fn started(containers: &[(&'static str, Amounts)]) -> Scene {
 }
 
 #[tokio::test]
-async fn a_kill_is_told_with_everything_the_kernel_says() {
+async fn a_kill_has_everything_the_kernel_says() {
     let scene = started(&[("app", SMALL)]).await;
     let kill = scene.explained(|| scene.kill_one("app")).await;
     assert_eq!(
@@ -86,7 +86,7 @@ async fn fifty_kills_in_ten_pods_through_the_device() {
 }
 
 #[tokio::test]
-async fn what_happens_while_no_agent_runs_is_told_once_and_nothing_twice() {
+async fn kills_without_an_agent_are_told_once() {
     let mut scene = started(&[("app", SMALL)]).await;
     scene.kill_one("app");
     let before = scene.wait_for_kills(1).await;
@@ -99,7 +99,7 @@ async fn what_happens_while_no_agent_runs_is_told_once_and_nothing_twice() {
 }
 
 #[tokio::test]
-async fn a_container_that_takes_the_place_of_another_amid_kills_is_told_of() {
+async fn a_replaced_container_amid_kills_is_reported() {
     let scene = started(&[("app", SMALL), ("other", SMALL)]).await;
     let cgroups = scene.node.cgroups();
     let app = scene.cgroup("app");
@@ -121,7 +121,7 @@ async fn a_container_that_takes_the_place_of_another_amid_kills_is_told_of() {
 }
 
 #[tokio::test]
-async fn an_agent_that_finds_the_other_source_tells_nothing_again_and_goes_on() {
+async fn an_agent_continues_with_the_other_source() {
     let mut scene = started(&[("app", SMALL)]).await;
     scene.kill_one("app");
     scene.wait_for_kills(1).await;

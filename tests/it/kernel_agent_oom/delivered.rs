@@ -19,7 +19,7 @@ fn ids(lines: &[String]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn every_kill_of_a_burst_reaches_the_receiver_though_the_agent_is_killed_meanwhile() {
+async fn a_burst_reaches_receivers_of_a_killed_agent() {
     let mut sink = Sink::start(&["--listen", "127.0.0.1:0"]);
     let mut scene = Scene::of(&containers());
     scene.agent.set("--node-name", "node-1");

@@ -9,7 +9,7 @@ use vscaled::model::CgroupVersion;
 use super::*;
 
 #[tokio::test]
-async fn a_group_of_four_is_one_kill_with_four_processes() {
+async fn a_group_of_four_is_one_kill() {
     for kernel_log in [true, false] {
         let mut scene = Scene::of(&[("app", SMALL)]);
         if scene.node.cgroups().version() == CgroupVersion::V1 {

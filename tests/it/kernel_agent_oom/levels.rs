@@ -4,7 +4,7 @@ use super::*;
 use crate::support::victims::holding;
 
 #[tokio::test]
-async fn a_container_over_its_own_limit_is_told_with_everything_the_kernel_says() {
+async fn a_container_over_its_limit_is_fully_reported() {
     let scene = Scene::started(&[("app", SMALL)]).await;
     let kill = scene.explained(|| scene.kill_one("app")).await;
     let pod = kill.pod.as_ref().unwrap();
@@ -25,7 +25,7 @@ async fn a_container_over_its_own_limit_is_told_with_everything_the_kernel_says(
 }
 
 #[tokio::test]
-async fn a_pod_over_its_limit_is_told_as_that_whichever_container_pays_for_it() {
+async fn a_full_pod_is_named_whoever_pays() {
     let scene = Scene::started(&[("a", Amounts::doubled(1000, 64)), ("b", Amounts::doubled(1000, 64))]).await;
     scene.limit_pod(48);
     // The kernel kills the largest process: the one in A holds 28 MiB, while the one in B allocates the rest and
@@ -64,7 +64,7 @@ fn wait_for_usage(node: &BareNode, cgroup: &CgroupPath, bytes: u64) {
 const CONTAINED: &str = "exec unshare --pid --fork --kill-child";
 
 #[tokio::test]
-async fn a_child_is_told_apart_from_the_first_process_of_its_container() {
+async fn children_differ_from_first_processes() {
     let mut scene = Scene::of(&[("app", SMALL)]);
     let cgroup = scene.cgroup("app");
     scene.node.spawn(&cgroup, &format!("{CONTAINED} sleep 1000"));
@@ -75,7 +75,7 @@ async fn a_child_is_told_apart_from_the_first_process_of_its_container() {
 }
 
 #[tokio::test]
-async fn the_first_process_of_a_container_is_told_as_that() {
+async fn the_first_process_is_known() {
     let mut scene = Scene::of(&[("app", SMALL)]);
     let cgroup = scene.cgroup("app");
     let go = scene.agent.path().join("go");

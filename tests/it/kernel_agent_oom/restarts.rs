@@ -7,7 +7,7 @@ use super::*;
 
 // A stopping agent waits for its callers, so they must be able to leave meanwhile.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kill_while_no_agent_runs_is_told_once_when_there_is_one_again() {
+async fn a_kill_without_an_agent_is_reported_later() {
     let mut scene = Scene::started(&[("app", SMALL)]).await;
     scene.kill_one("app");
     let before = scene.wait_for_kills(1).await;
@@ -25,7 +25,7 @@ async fn a_kill_while_no_agent_runs_is_told_once_when_there_is_one_again() {
 }
 
 #[tokio::test]
-async fn an_agent_that_starts_for_the_first_time_tells_of_nothing_that_was_before() {
+async fn a_first_agent_reports_nothing_earlier() {
     let mut scene = Scene::of(&[("app", SMALL)]);
     scene.kill_one("app");
     scene.start().await;
@@ -36,7 +36,7 @@ async fn an_agent_that_starts_for_the_first_time_tells_of_nothing_that_was_befor
 }
 
 #[tokio::test]
-async fn an_agent_killed_amid_a_burst_loses_nothing_and_tells_nothing_twice() {
+async fn an_agent_killed_amid_a_burst_loses_nothing() {
     let mut scene = Scene::started(&containers()).await;
     let mut victims = BTreeMap::new();
     for _ in 0..2 {

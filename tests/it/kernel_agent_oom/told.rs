@@ -15,7 +15,7 @@ fn vscalectl(scene: &Scene, arguments: &[&str]) -> Output {
 }
 
 #[tokio::test]
-async fn a_kill_reaches_watchers_metrics_the_command_line_and_the_audit_log() {
+async fn a_kill_reaches_all_local_readers() {
     let mut scene = Scene::of(&[("app", SMALL)]);
     // The port was free a moment ago, and no other process on this machine knows it.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -64,7 +64,11 @@ async fn a_kill_reaches_watchers_metrics_the_command_line_and_the_audit_log() {
     assert!(table.contains("test/web") && table.contains(&told.level), "{table}");
     let nothing = vscalectl(&scene, &["oom", "list", "test/other"]);
     assert!(nothing.status.success());
-    assert!(String::from_utf8(nothing.stdout).unwrap().contains("no recent OOM kills"));
+    assert!(
+        String::from_utf8(nothing.stdout)
+            .unwrap()
+            .contains("no recent OOM kills")
+    );
 }
 
 async fn scrape(address: std::net::SocketAddr) -> String {

@@ -12,7 +12,7 @@ use super::*;
 const ONE_BY_ONE: usize = 20;
 
 #[tokio::test]
-async fn without_the_kernels_log_counters_alone_tell_of_every_kill_and_the_agent_says_what_is_missing() {
+async fn counters_alone_tell_every_kill() {
     let mut scene = Scene::of(&[("a", SMALL), ("b", SMALL)]);
     scene.agent.set("--kmsg", scene.agent.path().join("no-such-device"));
     scene.start().await;
@@ -31,7 +31,7 @@ async fn without_the_kernels_log_counters_alone_tell_of_every_kill_and_the_agent
 }
 
 #[tokio::test]
-async fn without_the_kernels_log_many_kills_are_told_as_soon_as_the_kernel_hints_at_them() {
+async fn hints_tell_kills_without_the_log() {
     let mut scene = Scene::of(&containers());
     scene.agent.set("--kmsg", scene.agent.path().join("no-such-device"));
     scene.start().await;
@@ -58,7 +58,7 @@ async fn without_the_kernels_log_many_kills_are_told_as_soon_as_the_kernel_hints
 }
 
 #[tokio::test]
-async fn a_kill_in_a_container_that_is_gone_before_anybody_looks_is_told_with_its_name() {
+async fn a_kill_in_a_removed_container_is_named() {
     let scene = Scene::started(&[("app", SMALL), ("side", SMALL)]).await;
     let kill = scene
         .explained(|| {

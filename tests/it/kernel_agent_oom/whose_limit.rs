@@ -54,7 +54,7 @@ async fn killed_with(scene: &Scene, others: &[&str], bytes: u64) -> (OomKill, u6
 }
 
 #[tokio::test]
-async fn a_container_at_its_own_limit_in_a_pod_of_one_two_or_three_is_told_as_that() {
+async fn a_container_at_its_own_limit_is_recognised() {
     for others in [&[][..], &["b"], &["b", "c"]] {
         for as_a_group in [false, true] {
             let scene = started(others, as_a_group && is_v2()).await;
@@ -76,7 +76,7 @@ async fn a_container_at_its_own_limit_in_a_pod_of_one_two_or_three_is_told_as_th
 }
 
 #[tokio::test]
-async fn a_pods_limit_that_others_have_used_up_stays_the_pods() {
+async fn a_limit_used_by_others_is_the_pods() {
     let others = ["b"];
     let scene = started(&others, false).await;
     let (kill, limit) = killed_with(&scene, &others, 10 << 20).await;

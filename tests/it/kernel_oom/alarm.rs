@@ -18,7 +18,7 @@ fn is_raised(told: &EventFd) -> bool {
 }
 
 #[test]
-fn a_v1_alarm_is_raised_for_the_limits_of_the_container_and_its_pod_and_when_the_container_is_gone() {
+fn a_v1_alarm_covers_container_pod_and_removal() {
     let pod = TestPod::new();
     let told = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC).unwrap();
     let hierarchy = Hierarchy::discover(None).unwrap();

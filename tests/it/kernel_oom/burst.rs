@@ -102,7 +102,7 @@ async fn follow(reader: &mut KmsgReader, counters: &mut Counters<'_>, wanted: us
 }
 
 #[tokio::test]
-async fn every_kill_of_a_burst_is_told_once_for_its_container() {
+async fn a_burst_is_told_once_by_container() {
     let pods: Vec<TestPod> = (0..PODS).map(|_| TestPod::new()).collect();
     pods.iter().for_each(TestPod::limit_container);
     let mut counters = Counters::new(&pods);

@@ -77,7 +77,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn damaged_recordings_hold_no_kill_of_a_process_the_kernel_did_not_name(
+    fn damaged_recordings_invent_no_kill(
         file in select(files()),
         cuts in proptest::collection::vec((any::<Index>(), 0..2000_usize), 0..6),
         flips in proptest::collection::vec((any::<Index>(), any::<u8>()), 0..20),
@@ -102,7 +102,7 @@ proptest! {
     }
 
     #[test]
-    fn interleaved_recordings_hold_the_same_kills_and_blame_no_other_cgroup(
+    fn interleaved_recordings_hold_the_same_kills(
         files in proptest::collection::vec(select(files_without_groups()), 1..4),
         choices in proptest::collection::vec(any::<Index>(), 1..200),
     ) {
@@ -121,7 +121,7 @@ proptest! {
     }
 
     #[test]
-    fn lost_lines_lose_explanations_but_never_a_kill_that_was_logged(
+    fn lost_lines_lose_no_logged_kill(
         file in select(files()),
         kept in proptest::collection::vec(any::<bool>(), 1..64),
     ) {

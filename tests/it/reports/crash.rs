@@ -93,7 +93,7 @@ impl Drop for Agent {
 }
 
 #[test]
-fn an_agent_killed_at_any_moment_loses_nothing_it_has_stored_and_tells_nothing_twice() {
+fn an_agent_killed_anytime_loses_nothing_stored() {
     let directory = tempfile::tempdir().unwrap();
     let mut from = 1;
     for round in 0..12 {

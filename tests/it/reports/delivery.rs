@@ -8,7 +8,7 @@ use super::receiver::{Manner, Receiver, eventually, socket_in};
 use super::station::{Station, grpc, ids, options};
 
 #[tokio::test]
-async fn ten_thousand_reports_arrive_in_order_and_once() {
+async fn ten_thousand_reports_arrive_once() {
     let directory = tempfile::tempdir().unwrap();
     let receiver = Receiver::start(Manner::BySequence).await;
     let station = Station::start(&directory, options(&receiver.address));
@@ -29,7 +29,7 @@ async fn ten_thousand_reports_arrive_in_order_and_once() {
 }
 
 #[tokio::test]
-async fn a_receiver_at_a_unix_socket_may_acknowledge_by_id() {
+async fn a_unix_receiver_may_acknowledge_by_id() {
     let directory = tempfile::tempdir().unwrap();
     let receiver = Receiver::at_socket(&socket_in(&directory), Manner::ById);
     let station = Station::start(&directory, options(&receiver.address));
@@ -43,7 +43,7 @@ async fn a_receiver_at_a_unix_socket_may_acknowledge_by_id() {
 }
 
 #[tokio::test]
-async fn what_happens_while_the_receiver_is_away_arrives_when_it_is_back() {
+async fn a_returned_receiver_gets_everything() {
     let directory = tempfile::tempdir().unwrap();
     let receiver = Receiver::start(Manner::BySequence).await;
     let station = Station::start(&directory, options(&receiver.address));
@@ -70,7 +70,7 @@ async fn what_happens_while_the_receiver_is_away_arrives_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn what_an_agent_could_not_deliver_its_successor_does() {
+async fn a_successor_delivers_the_rest() {
     let directory = tempfile::tempdir().unwrap();
     let receiver = Receiver::start(Manner::Silent).await;
     let station = Station::start(&directory, options(&receiver.address));
@@ -108,7 +108,7 @@ impl Deliver for Dead {
 }
 
 #[tokio::test]
-async fn a_destination_that_is_dead_delays_neither_the_others_nor_who_stores() {
+async fn a_dead_destination_delays_no_other() {
     let directory = tempfile::tempdir().unwrap();
     let receiver = Receiver::start(Manner::BySequence).await;
     let destinations: Vec<Box<dyn Deliver>> = vec![grpc(options(&receiver.address)), Box::new(Dead)];
@@ -138,7 +138,7 @@ async fn a_destination_that_is_dead_delays_neither_the_others_nor_who_stores() {
 }
 
 #[tokio::test]
-async fn a_burst_of_kills_waits_for_the_disk_once_or_twice() {
+async fn a_burst_waits_for_the_disk_twice_at_most() {
     let directory = tempfile::tempdir().unwrap();
     let station = Station::with(directory.path(), Bounds::default(), vec![Box::new(Dead)]);
     eventually("a new log", || station.handle.status().borrow().totals.syncs == 1).await;
@@ -151,7 +151,7 @@ async fn a_burst_of_kills_waits_for_the_disk_once_or_twice() {
 }
 
 #[tokio::test]
-async fn after_the_end_nothing_is_stored_and_the_caller_is_told() {
+async fn after_the_end_nothing_is_stored() {
     let directory = tempfile::tempdir().unwrap();
     let station = Station::with(directory.path(), Bounds::default(), vec![Box::new(Dead)]);
     let handle = station.handle.clone();

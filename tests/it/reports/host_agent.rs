@@ -50,7 +50,7 @@ async fn an_agent_delivers_what_an_earlier_one_left() {
 }
 
 #[tokio::test]
-async fn without_a_file_of_authorities_the_agent_believes_those_of_the_system() {
+async fn the_systems_authorities_are_the_default() {
     let authority = Authority::new();
     let receiver = tls::receiver(tls::server(&authority.sign("127.0.0.1", false))).await;
     // Instead of the file in the image.

@@ -47,7 +47,7 @@ fn told(log: &mut KillLog) -> u64 {
 }
 
 #[test]
-fn a_full_disk_is_said_and_nothing_is_lost_and_all_is_written_once_there_is_room() {
+fn a_full_disk_is_reported_and_loses_nothing() {
     let disk = Disk::of(512);
     let mut log = open(&disk);
     let ballast = disk.0.path().join("ballast");

@@ -44,7 +44,7 @@ async fn recovers(first: Manner, hasty: bool) -> String {
 }
 
 #[tokio::test]
-async fn one_that_never_acknowledges_is_left_and_tried_again() {
+async fn a_silent_receiver_is_tried_again() {
     let error = recovers(Manner::Silent, true).await;
     assert!(
         error.contains("has not acknowledged any of 64 reports for 50ms"),
@@ -53,13 +53,13 @@ async fn one_that_never_acknowledges_is_left_and_tried_again() {
 }
 
 #[tokio::test]
-async fn one_that_acknowledges_only_what_was_never_sent_is_left() {
+async fn a_strange_receiver_is_left() {
     let error = recovers(Manner::OnlyStrange, false).await;
     assert!(error.contains("times what was not sent to it"), "{error}");
 }
 
 #[tokio::test]
-async fn one_that_sends_more_than_acknowledgements_is_left() {
+async fn a_talkative_receiver_is_left() {
     let error = recovers(Manner::Fat, false).await;
     assert!(error.contains("too large"), "{error}");
 }
@@ -72,13 +72,13 @@ async fn one_that_refuses_says_why_in_bounded_words() {
 }
 
 #[tokio::test]
-async fn one_that_ends_the_stream_in_order_is_connected_to_again() {
+async fn an_ended_stream_is_opened_again() {
     let error = recovers(Manner::EndAfter(100, Ok(())), false).await;
     assert!(error.ends_with("ended the stream"), "{error}");
 }
 
 #[tokio::test]
-async fn acknowledging_twice_and_what_was_never_sent_does_no_harm() {
+async fn strange_acknowledgements_do_no_harm() {
     let directory = tempfile::tempdir().unwrap();
     let receiver = Receiver::start(Manner::TwiceAndStrange).await;
     let station = Station::start(&directory, options(&receiver.address));
@@ -104,7 +104,7 @@ async fn no_grpc_server(greeting: &'static [u8]) -> (String, AbortOnDropHandle<(
 }
 
 #[tokio::test]
-async fn what_talks_garbage_or_hangs_up_at_once_is_no_receiver() {
+async fn garbage_is_no_receiver() {
     let directory = tempfile::tempdir().unwrap();
     for greeting in [
         &b""[..],

@@ -100,7 +100,7 @@ async fn told(sink: &Sink, tls: TlsFiles) {
 }
 
 #[tokio::test]
-async fn it_prints_each_report_as_json_and_acknowledges_it_over_mutual_tls() {
+async fn the_sink_prints_and_acknowledges() {
     let authority = Authority::new();
     let (certificate, key) = authority.files(&authority.sign("127.0.0.1", false));
     let ca = authority.file("ca.crt", &authority.pem());
@@ -125,7 +125,7 @@ async fn it_prints_each_report_as_json_and_acknowledges_it_over_mutual_tls() {
 }
 
 #[tokio::test]
-async fn it_listens_at_a_unix_socket_marks_what_came_before_and_cleans_up() {
+async fn the_sink_listens_and_cleans_up() {
     let directory = tempfile::tempdir().unwrap();
     let socket = socket_in(&directory);
     let sink = Sink::start(&["--listen", &format!("unix://{}", socket.display())]);
@@ -143,7 +143,7 @@ async fn it_listens_at_a_unix_socket_marks_what_came_before_and_cleans_up() {
 }
 
 #[test]
-fn unusable_addresses_and_files_are_refused_with_exit_code_2() {
+fn unusable_arguments_exit_with_2() {
     for arguments in [
         &["--listen", "nowhere"][..],
         &[

@@ -120,14 +120,14 @@ async fn refused(receiver: &Receiver, tls: TlsFiles) -> String {
 }
 
 #[tokio::test]
-async fn reports_go_to_a_receiver_with_a_certificate_of_the_right_authority() {
+async fn reports_go_to_certified_receivers() {
     let authority = Authority::new();
     let receiver = receiver(server(&authority.sign("127.0.0.1", false))).await;
     arrives(&receiver, authority.believed(None)).await;
 }
 
 #[tokio::test]
-async fn a_receiver_may_ask_for_the_agents_certificate() {
+async fn a_receiver_may_ask_for_a_certificate() {
     let authority = Authority::new();
     let mutual = server(&authority.sign("127.0.0.1", false)).client_ca_root(Certificate::from_pem(authority.pem()));
     let receiver = receiver(mutual).await;
@@ -146,7 +146,7 @@ fn says(error: &str, word: &str) -> bool {
 }
 
 #[tokio::test]
-async fn an_agent_without_the_certificate_asked_for_or_with_an_expired_one_is_told() {
+async fn an_agent_without_certificate_is_reported() {
     let authority = Authority::new();
     let mutual = server(&authority.sign("127.0.0.1", false)).client_ca_root(Certificate::from_pem(authority.pem()));
     let receiver = receiver(mutual).await;
@@ -158,7 +158,7 @@ async fn an_agent_without_the_certificate_asked_for_or_with_an_expired_one_is_to
 }
 
 #[tokio::test]
-async fn a_receiver_with_an_expired_certificate_gets_nothing() {
+async fn an_expired_receiver_gets_nothing() {
     let authority = Authority::new();
     let receiver = receiver(server(&authority.sign("127.0.0.1", true))).await;
     let error = refused(&receiver, authority.believed(None)).await;
@@ -166,7 +166,7 @@ async fn a_receiver_with_an_expired_certificate_gets_nothing() {
 }
 
 #[tokio::test]
-async fn a_receiver_of_another_authority_or_another_name_gets_nothing() {
+async fn a_receiver_of_another_authority_gets_nothing() {
     let (authority, other) = (Authority::new(), Authority::named("another"));
     let of_other = receiver(server(&other.sign("127.0.0.1", false))).await;
     let error = refused(&of_other, authority.believed(None)).await;
@@ -182,7 +182,7 @@ async fn a_receiver_of_another_authority_or_another_name_gets_nothing() {
 }
 
 #[tokio::test]
-async fn a_receiver_may_have_another_name_than_its_address_if_that_is_said() {
+async fn a_receiver_may_have_a_configured_name() {
     let authority = Authority::new();
     let receiver = receiver(server(&authority.sign("recommender.example", false))).await;
     let tls = TlsFiles {
@@ -221,7 +221,7 @@ async fn files_that_cannot_be_used_are_named() {
 }
 
 #[tokio::test]
-async fn certificates_that_are_replaced_while_the_agent_runs_are_used() {
+async fn replaced_certificates_are_used() {
     let (authority, old) = (Authority::new(), Authority::named("another"));
     let receiver = receiver(server(&authority.sign("127.0.0.1", false))).await;
     let directory = tempfile::tempdir().unwrap();

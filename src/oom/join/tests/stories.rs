@@ -130,7 +130,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
     #[test]
-    fn every_kill_is_told_once_for_its_container_and_no_victim_is_placed_wrongly(
+    fn kills_are_told_once_in_their_container(
         happenings in proptest::collection::vec(happening(4000), 0..25),
         extra in proptest::collection::vec((0..5000_u64, 0..4_u64), 0..10),
     ) {
@@ -148,7 +148,7 @@ proptest! {
     /// Only kills with a known cgroup are very late here: late ones without a cgroup could be placed wrongly. `LATEST` is
     /// for the delays of two kills and the time of a sweep together.
     #[test]
-    fn every_kill_is_told_once_however_late_the_kernel_logs_it(
+    fn late_kills_are_told_once(
         happenings in proptest::collection::vec((happening(4000), 0..800_u64), 0..25),
         extra in proptest::collection::vec((0..5000_u64, 0..4_u64), 0..10),
     ) {
@@ -161,7 +161,7 @@ proptest! {
     }
 
     #[test]
-    fn kills_with_numbers_are_told_once_and_no_victim_is_placed_wrongly(
+    fn numbered_kills_are_told_once(
         happenings in proptest::collection::vec(happening(4000), 0..40),
         extra in proptest::collection::vec((0..5000_u64, 0..4_u64), 0..300),
         unsure in 0..3_u64,
@@ -202,7 +202,7 @@ fn nothing_is_certain_that_rests_on_a_guess() {
 }
 
 #[test]
-fn kills_that_are_counted_one_by_one_are_certain_however_close_to_each_other() {
+fn kills_counted_singly_are_certain() {
     let kill = |number: u64| Happening {
         at: 100 + number * 10,
         container: number * 7 % 4,
@@ -235,7 +235,7 @@ proptest! {
 
     /// So many kills that the joiner decides them before it knows all of them.
     #[test]
-    fn a_flood_that_is_too_dense_to_wait_for_its_end_is_told_as_it_goes(
+    fn a_dense_flood_is_reported_as_it_goes(
         happenings in proptest::collection::vec(happening(4_000), 250..400),
     ) {
         check(&happenings, &play(&happenings, &[]))?;

@@ -73,7 +73,7 @@ fn every_form_of_a_log_has_the_same_kill() {
 }
 
 #[test]
-fn a_line_that_speaks_of_a_kill_and_is_not_understood_is_counted_and_the_first_is_named() {
+fn lines_not_understood_are_counted() {
     let log = "eth0: up\nnode x1 says: Out of memory: Killed process 1 (x) total-vm:1kB\nKilled process many\n";
     let (kills, not_understood) = read(log.as_bytes());
     assert_eq!(kills, []);
@@ -113,7 +113,7 @@ impl io::Read for Endless<'_> {
 }
 
 #[test]
-fn what_the_reader_keeps_has_a_bound_whatever_the_log_is() {
+fn the_readers_memory_is_bounded() {
     let report =
         "oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,global_oom,task_memcg=/,task=x";
     let forms: [fn(&str, u32) -> String; 7] = [

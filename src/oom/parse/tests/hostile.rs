@@ -56,7 +56,7 @@ fn comm() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn hostile_names_never_change_pod_container_or_level(
+    fn hostile_names_change_no_attribution(
         task in nested(), own_limit in nested(), comm in comm(), cpuset in name(), invoker in comm(),
         hit in select(vec!["node", "pod", "container", "nested"]), has_left: bool, is_old: bool,
     ) {

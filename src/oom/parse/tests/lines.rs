@@ -131,7 +131,7 @@ fn the_lines_around_a_kill_are_told_apart() {
 }
 
 #[test]
-fn vendors_print_the_user_elsewhere_and_a_cut_line_still_names_its_process() {
+fn vendors_lines_name_their_process() {
     let known = |text: &str| killed(text).map(|kill| (kill.pid, kill.comm, kill.uid, kill.memory.total_vm_bytes >> 10));
     for (text, uid, total_vm) in [
         (

@@ -20,7 +20,7 @@ fn explained(kill: &Kill) -> (u32, Level, Option<&str>) {
 }
 
 #[test]
-fn the_report_before_explains_the_killed_child_of_the_chosen_process() {
+fn a_report_explains_the_killed_child() {
     let found = kills_in(&[INVOKED, &task_in(GROUP, POD), &usage(8), CHOSEN, &old_killed(7)]);
     assert_eq!(
         found.iter().map(explained).collect::<Vec<_>>(),
@@ -30,7 +30,7 @@ fn the_report_before_explains_the_killed_child_of_the_chosen_process() {
 }
 
 #[test]
-fn without_a_report_of_its_own_a_kill_belongs_to_the_latest_unless_reports_may_be_held_back() {
+fn a_kill_belongs_to_the_latest_report() {
     let report = task_in(GROUP, POD);
     let second = [&report, CHOSEN, &old_killed(7), CHOSEN, &old_killed(8)].map(ToOwned::to_owned);
     let lines: Vec<&str> = second.iter().map(String::as_str).collect();
@@ -47,7 +47,7 @@ fn without_a_report_of_its_own_a_kill_belongs_to_the_latest_unless_reports_may_b
 }
 
 #[test]
-fn a_new_report_ends_the_old_one_and_a_full_node_is_no_limit_of_a_cgroup() {
+fn a_new_report_ends_the_old_one() {
     let report = task_in(GROUP, POD);
     let found = kills_in(&[&report, CHOSEN, &old_killed(7), INVOKED, &old_killed(8)]);
     assert_eq!(explained(&found[1]), (8, Level::Unspecified, None));
@@ -57,7 +57,7 @@ fn a_new_report_ends_the_old_one_and_a_full_node_is_no_limit_of_a_cgroup() {
 }
 
 #[test]
-fn names_with_the_kernels_words_leave_the_cgroups_alone_or_the_limit_unknown() {
+fn names_with_kernel_words_mislead_nothing() {
     let evil = format!("{GROUP}/x killed as a result of limit of /kubepods/podb/y");
     let report = format!("{evil} killed as a result of limit of {POD}");
     let (limit, task) = task_and_limit(&report).unwrap();

@@ -23,7 +23,7 @@ fn read(pid: u32, limit: &str, task: &str) -> Option<(u32, String, String)> {
 }
 
 #[test]
-fn hostile_commands_do_not_move_the_pid_or_the_cgroups() {
+fn hostile_commands_move_no_pid() {
     for comm in [
         "a,pid=1,uid=0",
         ",task=b,pid=2",
@@ -41,7 +41,7 @@ fn hostile_commands_do_not_move_the_pid_or_the_cgroups() {
 }
 
 #[test]
-fn hostile_cgroup_names_do_not_name_another_cgroup() {
+fn hostile_cgroups_name_no_other() {
     let evil = "/own/x,oom_memcg=/victim,task_memcg=/victim";
     assert_eq!(
         parse(&format!(",oom_memcg={evil},task_memcg={evil}"), "a"),
@@ -60,13 +60,13 @@ fn hostile_cgroup_names_do_not_name_another_cgroup() {
 }
 
 #[test]
-fn a_task_that_left_the_cgroup_is_where_the_kernel_says() {
+fn a_moved_task_is_where_the_kernel_says() {
     assert_eq!(parse(",oom_memcg=/a/b,task_memcg=/", "a"), read(7, "/a/b", "/"));
     assert_eq!(parse(",global_oom,task_memcg=/a b/c", "a"), read(7, "node", "/a b/c"));
 }
 
 #[test]
-fn users_beyond_those_an_int_holds_have_their_kills_explained() {
+fn large_user_ids_are_read() {
     let line =
         "CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,oom_memcg=/a,task_memcg=/a,task=x,pid=7,uid=-2";
     assert_eq!(summary(line).unwrap().pid, 7);

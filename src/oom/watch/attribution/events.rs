@@ -387,14 +387,14 @@ mod tests {
     }
 
     #[test]
-    fn the_only_container_of_a_pod_stands_at_its_own_limit() {
+    fn a_lone_container_stands_at_its_limit() {
         // The kernel has already freed its memory.
         assert_eq!(found(&scene(&[(Some(64), 0)]), 64, true), Some(Some(64)));
         assert_eq!(found(&scene(&[(Some(64), 0)]), 64, false), Some(Some(64)));
     }
 
     #[test]
-    fn so_does_one_of_several_where_the_pods_limit_is_the_sum_of_theirs() {
+    fn one_of_several_stands_at_its_limit() {
         assert_eq!(
             found(&scene(&[(Some(64), 10), (Some(64), 63)]), 128, true),
             Some(Some(64))
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pods_limit_that_others_used_up_stays_the_pods() {
+    fn a_limit_that_others_used_is_the_pods() {
         let pod_limit_below_the_sum = [(Some(64), 0), (Some(64), 60)];
         assert_eq!(found(&scene(&pod_limit_below_the_sum), 100, true), None);
         let with_an_unlimited_one = [(Some(128), 0), (None, 100)];
@@ -422,12 +422,12 @@ mod tests {
     }
 
     #[test]
-    fn long_after_the_kill_only_the_pod_of_one_container_is_certain() {
+    fn only_a_lone_container_is_certain_later() {
         assert_eq!(found(&scene(&[(Some(64), 0), (Some(64), 63)]), 128, false), None);
     }
 
     #[test]
-    fn a_container_that_is_gone_was_all_there_was_in_its_pod_or_is_not_known() {
+    fn a_removed_container_is_known_only_if_alone() {
         let mut one = scene(&[(Some(64), 0)]);
         one.kernel.remove(&container(0, 1));
         assert_eq!(found(&one, 64, true), Some(None));
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_containers_own_kill_and_a_group_beyond_it_are_left_alone() {
+    fn a_larger_group_keeps_its_limit() {
         let one = scene(&[(Some(64), 0)]);
         let limit = |kill: &Kill| container_limit(kill, &container(0, 1), &one.names, &one.kernel, true);
         let mut kill = kill_at(64);

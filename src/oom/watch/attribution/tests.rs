@@ -112,7 +112,7 @@ fn checkpoint(attribution: &mut Attribution) -> Vec<u8> {
 }
 
 #[test]
-fn a_named_kill_in_a_known_container_is_told_at_once() {
+fn a_named_kill_in_a_container_is_immediate() {
     let mut kernel = Kernel::default();
     kernel.make(&container(0, 1));
     let mut attribution = attribution(None, 0);
@@ -140,7 +140,7 @@ fn a_named_kill_in_a_known_container_is_told_at_once() {
 }
 
 #[test]
-fn a_kill_that_may_be_any_of_a_flood_lists_some_and_counts_the_others() {
+fn a_kill_lists_some_candidates() {
     let mut kernel = Kernel::default();
     let places = [container(0, 1), container(0, 2)];
     places.iter().for_each(|place| kernel.make(place));
@@ -163,7 +163,7 @@ fn a_kill_that_may_be_any_of_a_flood_lists_some_and_counts_the_others() {
 }
 
 #[test]
-fn a_clock_that_is_set_back_or_forth_changes_the_times_of_kills_and_nothing_else() {
+fn a_set_clock_changes_only_times_of_kills() {
     let mut kernel = Kernel::default();
     kernel.make(&container(0, 1));
     let mut attribution = attribution(None, 0);
@@ -266,7 +266,7 @@ fn a_group_is_told_once_it_is_whole() {
 }
 
 #[test]
-fn what_the_log_told_is_not_told_from_the_counters_when_the_log_is_lost_and_the_other_way_round() {
+fn a_lost_log_doubles_no_kill() {
     let mut kernel = Kernel::default();
     kernel.make(&container(0, 1));
     let mut attribution = attribution(None, 0);
@@ -292,7 +292,7 @@ fn what_the_log_told_is_not_told_from_the_counters_when_the_log_is_lost_and_the_
 }
 
 #[test]
-fn paths_of_a_kubelet_in_a_container_are_seen_from_its_own_root() {
+fn paths_of_kind_are_local() {
     let mut kernel = Kernel::default();
     kernel.make(&container(0, 1));
     let mut attribution = attribution(None, 0);
@@ -307,7 +307,7 @@ fn paths_of_a_kubelet_in_a_container_are_seen_from_its_own_root() {
 }
 
 #[test]
-fn nothing_but_a_checkpoint_of_ours_is_gone_on_from() {
+fn only_valid_checkpoints_are_continued() {
     let begin = |checkpoint: &[u8]| Checkpoint::decode(checkpoint, boot(), ms(0)).map(drop);
     let refused = |checkpoint: &[u8]| begin(checkpoint).unwrap_err().to_string();
     assert!(refused(b"nonsense").contains("cannot be read"));

@@ -48,7 +48,7 @@ fn restarted(kill_counters: &KillCounters) -> KillCounters {
 }
 
 #[test]
-fn a_kill_shows_once_in_the_innermost_cgroup_that_is_left() {
+fn a_kill_shows_in_the_innermost_cgroup() {
     let mut kernel = Kernel::default();
     [container(0, 1), container(0, 2), container(1, 1)]
         .iter()
@@ -74,7 +74,7 @@ fn a_kill_shows_once_in_the_innermost_cgroup_that_is_left() {
 }
 
 #[test]
-fn what_was_there_before_anybody_watched_is_no_news_and_what_is_made_later_is() {
+fn only_new_cgroups_kills_are_news() {
     for (counting, local) in [(CgroupVersion::V2, false), (CgroupVersion::V1, true)] {
         let mut kernel = Kernel::default();
         kernel.local = local;
@@ -94,7 +94,7 @@ fn what_was_there_before_anybody_watched_is_no_news_and_what_is_made_later_is() 
 }
 
 #[test]
-fn another_cgroup_of_the_same_name_counts_from_zero() {
+fn a_cgroup_of_the_same_name_is_new() {
     let mut kernel = Kernel::default();
     kernel.make(&container(0, 1));
     (0..3).for_each(|_| kernel.kill(&container(0, 1)));
@@ -114,7 +114,7 @@ fn another_cgroup_of_the_same_name_counts_from_zero() {
 }
 
 #[test]
-fn a_counter_that_goes_backwards_is_another_cgroups_even_with_the_same_inode() {
+fn a_counter_that_falls_is_another_cgroups() {
     let mut kernel = Kernel::default();
     kernel.local = true;
     kernel.make(&container(0, 1));
@@ -136,7 +136,7 @@ fn a_counter_that_goes_backwards_is_another_cgroups_even_with_the_same_inode() {
 }
 
 #[test]
-fn a_kill_told_where_none_was_counted_hides_no_later_one() {
+fn an_uncounted_kill_hides_no_later_one() {
     let mut kernel = Kernel::default();
     kernel.make(&container(0, 1));
     let mut kill_counters = kill_counters(CgroupVersion::V2);
@@ -156,7 +156,7 @@ fn a_kill_told_where_none_was_counted_hides_no_later_one() {
 }
 
 #[test]
-fn what_a_container_makes_inside_of_its_own_cgroup_is_its_own() {
+fn inner_cgroups_belong_to_their_container() {
     let inner = container(0, 1).child("init.scope").unwrap();
     let mut kernel = Kernel::default();
     kernel.make(&inner);
@@ -194,7 +194,7 @@ fn happens() -> impl Strategy<Value = Happens> {
 
 proptest! {
     #[test]
-    fn whatever_is_made_removed_and_killed_every_kill_shows_once(story in proptest::collection::vec(happens(), 0..60)) {
+    fn every_kill_shows_once(story in proptest::collection::vec(happens(), 0..60)) {
         let containers = [container(0, 1), container(0, 2), container(1, 1), container(1, 2)];
         let mut kernel = Kernel::default();
         containers.iter().for_each(|path| kernel.make(path));

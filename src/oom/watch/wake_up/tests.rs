@@ -43,7 +43,7 @@ impl Tree {
 }
 
 #[tokio::test]
-async fn the_alarm_is_ordered_once_for_each_container_and_anew_for_another_of_its_name() {
+async fn an_alarm_is_registered_for_each_container() {
     let tree = Tree::new();
     let containers = ["a", "b"].map(|name| tree.make(name));
     let mut wake_up = WakeUp::default();
@@ -66,7 +66,7 @@ async fn the_alarm_is_ordered_once_for_each_container_and_anew_for_another_of_it
 }
 
 #[tokio::test]
-async fn a_container_that_is_gone_is_no_problem_and_one_that_refuses_keeps_no_other_from_being_heard() {
+async fn alarms_bear_with_missing_containers() {
     let tree = Tree::new();
     let [gone, refuses, heard] = ["gone", "refuses", "heard"].map(|name| tree.make(name));
     fs::remove_dir_all(tree.memory("gone")).unwrap();
@@ -83,7 +83,7 @@ async fn a_container_that_is_gone_is_no_problem_and_one_that_refuses_keeps_no_ot
 }
 
 #[tokio::test]
-async fn an_alarm_that_goes_on_and_on_is_heard_now_and_then() {
+async fn an_endless_alarm_is_heard_at_times() {
     let mut wake_up = WakeUp::default();
     let tree = Tree::new();
     wake_up

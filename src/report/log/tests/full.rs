@@ -28,7 +28,7 @@ fn flood(log: &mut KillLog, from: u64, to: u64, pods: u64) {
 }
 
 #[test]
-fn when_it_is_full_the_oldest_detail_becomes_counts_and_no_kill_is_lost() {
+fn a_full_log_turns_details_into_counts() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = KillLog::open(directory.path(), small(), grpc());
     flood(&mut log, 1, 5000, 7);
@@ -54,7 +54,7 @@ fn when_it_is_full_the_oldest_detail_becomes_counts_and_no_kill_is_lost() {
 }
 
 #[test]
-fn kills_of_ever_new_pods_are_counted_for_the_node_in_the_end() {
+fn kills_of_many_pods_become_node_counts() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = KillLog::open(directory.path(), small(), grpc());
     flood(&mut log, 1, 2000, 2000);
@@ -69,7 +69,7 @@ fn kills_of_ever_new_pods_are_counted_for_the_node_in_the_end() {
 }
 
 #[test]
-fn what_may_have_been_sent_is_not_folded_so_that_it_is_not_counted_twice() {
+fn reports_in_flight_are_not_aggregated() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = KillLog::open(directory.path(), small(), grpc());
     flood(&mut log, 1, 100, 1);
@@ -84,7 +84,7 @@ fn what_may_have_been_sent_is_not_folded_so_that_it_is_not_counted_twice() {
 }
 
 #[test]
-fn what_a_destination_has_is_not_counted_for_it_again() {
+fn acknowledged_kills_are_not_counted_again() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = KillLog::open(directory.path(), small(), all());
     let mut acknowledged = 0;
@@ -121,7 +121,7 @@ fn one_report_never_takes_all_the_room() {
 }
 
 #[test]
-fn a_checkpoint_that_is_too_long_is_not_kept_and_said_to_be() {
+fn a_long_checkpoint_is_reported_and_not_kept() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = KillLog::open(directory.path(), small(), grpc());
     log.commit(commit(1..=1));
@@ -138,7 +138,7 @@ fn a_checkpoint_that_is_too_long_is_not_kept_and_said_to_be() {
 }
 
 #[test]
-fn without_a_usable_directory_reports_are_kept_in_memory_and_written_once_there_is_one() {
+fn memory_keeps_reports_without_a_directory() {
     let parent = tempfile::tempdir().unwrap();
     let directory = parent.path().join("log");
     // A file in the place of the directory is in the way, also of root.

@@ -47,7 +47,7 @@ fn opened(bytes: &[u8]) -> (tempfile::TempDir, Recovered, Vec<String>) {
 }
 
 #[test]
-fn a_log_cut_off_at_any_byte_gives_kills_and_checkpoint_together_or_neither() {
+fn a_cut_log_keeps_kills_with_their_checkpoint() {
     let bytes = log_bytes();
     let ends = ends(&bytes);
     assert_eq!(ends.len(), states().len());
@@ -66,7 +66,7 @@ fn a_log_cut_off_at_any_byte_gives_kills_and_checkpoint_together_or_neither() {
 }
 
 #[test]
-fn damage_before_the_end_is_set_aside_and_what_came_before_it_is_kept() {
+fn damage_is_set_aside_and_the_rest_kept() {
     let whole = log_bytes();
     let ends = ends(&whole);
     let mut damaged = whole.clone();
@@ -115,7 +115,7 @@ fn a_report_of_a_newer_agent_is_not_guessed_at() {
 }
 
 #[test]
-fn a_report_that_changes_on_the_disk_later_is_told_as_it_was_stored() {
+fn a_report_is_delivered_as_stored() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = open(directory.path());
     log.commit(commit(1..=3));
@@ -136,7 +136,7 @@ fn a_report_that_changes_on_the_disk_later_is_told_as_it_was_stored() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
-    fn flipped_bits_never_give_a_wrong_report_and_hide_none_before_them(
+    fn flipped_bits_give_no_wrong_report(
         flips in prop::collection::vec((any::<prop::sample::Index>(), 0u8..8), 1..4),
     ) {
         let whole = log_bytes();

@@ -269,7 +269,7 @@ fn a_replayed_kill_without_a_cgroup_is_uncertain() {
 }
 
 #[test]
-fn kills_in_a_container_that_is_gone_when_they_are_told_have_ids_of_their_own() {
+fn kills_in_removed_containers_have_own_ids() {
     let (other, gone) = (container(0, 1), container(0, 2));
     let mut node = Node::new(&[other.clone(), gone.clone(), container(1, 1)]);
     node.kill(&gone, false);
@@ -291,7 +291,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
     #[test]
-    fn whatever_happens_every_kill_is_told_once_and_in_its_container(story in proptest::collection::vec(happens(), 0..80)) {
+    fn any_story_tells_each_kill_once(story in proptest::collection::vec(happens(), 0..80)) {
         let mut containers = [container(0, 1), container(0, 2), container(1, 1)];
         let mut made = 2;
         let mut node = Node::new(&containers);

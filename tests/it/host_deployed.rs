@@ -63,6 +63,20 @@ async fn the_hierarchies_of_cgroup_v1_are_enough() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn processors_of_a_static_policy_are_left_alone() {
+    let Some(kubectl) = kubectl("host_deployed::processors") else {
+        return;
+    };
+    let agent = Deployed::start(&objects(&rendered(&kubectl, "deploy/base")), "static");
+    agent.resizes_and_is_healthy();
+    let pinned = &agent.pods[1];
+    let expected = [("app", whole(AFTER.memory))];
+    agent.until("memory to follow, and processors to stay", || {
+        agent.node.holds(pinned, &expected)
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_charts_pod_is_enough() {
     const NAME: &str = "host_deployed::the_charts_pod";
     let Some(programs) = Programs::find(NAME) else { return };

@@ -114,7 +114,7 @@ impl BareNode {
 
     /// Like [`Self::run_container`], with an id that may repeat an earlier one.
     pub(crate) fn run_container_as(&mut self, pod: &mut BarePod, name: &'static str, id: &str, amounts: Amounts) {
-        let cgroup = self.cgroups.make(&format!("kubepods/burstable/pod{}/{id}", pod.uid));
+        let cgroup = self.cgroups.make_child(&pod.cgroup, id);
         self.put(&cgroup, &amounts.settings(self.cgroups.version()));
         let container = BareContainer {
             id: id.to_owned(),

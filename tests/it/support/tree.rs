@@ -51,8 +51,17 @@ impl CgroupTree {
 
     /// Creates a cgroup of this tree and its parents, with cpu and memory controllers.
     pub(crate) fn make(&self, below: &str) -> CgroupPath {
+        self.make_all(self.root.segments().chain(below.split('/')))
+    }
+
+    /// The same for a child of a cgroup of this tree.
+    pub(crate) fn make_child(&self, parent: &CgroupPath, name: &str) -> CgroupPath {
+        self.make_all(parent.segments().chain([name]))
+    }
+
+    fn make_all<'a>(&self, segments: impl Iterator<Item = &'a str>) -> CgroupPath {
         let mut path = CgroupPath::root();
-        for name in self.root.segments().chain(below.split('/')) {
+        for name in segments {
             if self.version() == CgroupVersion::V2 {
                 let parent = path.under(self.hierarchy.mount(Resource::Cpu));
                 fs::write(parent.join("cgroup.subtree_control"), "+cpu +memory +pids").unwrap();

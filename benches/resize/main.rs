@@ -7,6 +7,7 @@
 //! - `api`: one pod whose kubelet resizes in place, from a VPA's status at the benchmark's own API server;
 //! - `legacy`: one pod of three containers whose kubelet cannot, from a VPA's status at a real kube-apiserver (needs
 //!   `scripts/kube-parts`), and for comparison the pod created again on the same node;
+//! - `today`: one container whose kubelet resizes, all real and of today, beside the kubelet alone (cgroup v2 only);
 //! - `crowd`: 50 and then 250 pods changed by one recommendation;
 //! - `rest`: memory, processor time and descriptors of an idle agent with 250, 500 and 1,000 containers;
 //! - `api-rest`: the same of an agent that follows 250 pods at an API server, and the number of its calls there;
@@ -27,10 +28,12 @@ mod common;
 mod crowd;
 mod files;
 mod legacy;
+mod levels;
 mod machine;
 mod rest;
 mod rounds;
 mod through_cri;
+mod today;
 mod workload;
 
 #[path = "../../tests/it/support/mod.rs"]
@@ -69,6 +72,7 @@ enum Part {
     Files,
     Api,
     Legacy,
+    Today,
     Crowd,
     Rest,
     ApiRest,
@@ -89,6 +93,9 @@ async fn main() -> anyhow::Result<()> {
     }
     if wanted(Part::Legacy) {
         legacy::measure(several(50, 300), several(5, 20)).await?;
+    }
+    if wanted(Part::Today) {
+        today::measure(several(20, 60)).await?;
     }
     if wanted(Part::Crowd) {
         for pods in [50, 250, 1000] {

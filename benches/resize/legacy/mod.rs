@@ -1,13 +1,12 @@
 //! From a VPA's status at the API server to every level of the pod, where the kubelet cannot resize.
 //!
-//! Everything is real: etcd and kube-apiserver, a kubelet without in-place resize (1.20), containerd, and the agent
+//! Everything is real: etcd and kube-apiserver, a kubelet without in-place resize (1.32), containerd, and the agent
 //! with its deployed rights. One pod of three containers; the clock starts when the recommender's PATCH of the VPA's
 //! status is sent.
 //!
 //! For comparison, the same change without vscaled: delete the pod and create it again with other values. This
 //! measures the kubelet's part alone, without an updater's wait of a minute, a scheduler and a webhook.
 
-mod levels;
 mod recreate;
 mod round;
 mod scene;
@@ -15,9 +14,10 @@ mod scene;
 use std::time::{Duration, Instant};
 
 use crate::common::{Samples, Table, shown};
+use crate::levels::Levels;
 use crate::support::amounts::Amounts;
-use levels::Levels;
 use round::Round;
+pub(crate) use scene::client;
 use scene::{CONTAINERS, POD, Scene};
 
 /// Rounds that only warm up.
@@ -76,7 +76,7 @@ fn print(rounds: &[Round], recreated: Samples) -> anyhow::Result<()> {
     let row = |of: fn(&Round) -> Duration| rounds.iter().map(of).collect::<Samples>();
     let mut table = Table::new(
         "legacy",
-        "A VPA's status at a real API server → every level, three containers, kubelet 1.20",
+        "A VPA's status at a real API server → every level, three containers, kubelet 1.32",
     );
     table.row("PATCH sent → answered", row(|round| round.answered));
     table.row("PATCH sent → another watcher told", row(|round| round.heard));

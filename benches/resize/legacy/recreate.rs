@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use kube::api::DeleteParams;
 
-use super::levels::Levels;
 use super::recommended;
 use super::scene::{POD, Scene};
 use crate::common::Samples;
+use crate::levels::Levels;
 
 /// Deletes the pod without a grace period and creates it again, this many times. Measures the time until the
 /// containers run with their final values. The agent must not run.

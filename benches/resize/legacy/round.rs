@@ -10,9 +10,9 @@ use kube::api::{Patch, PatchParams, WatchEvent, WatchParams};
 use serde_json::json;
 use vscaled::control::{Watch, proto};
 
-use super::levels::Levels;
 use super::scene::{CONTAINERS, Scene};
 use super::{AT_FIRST, PATIENCE};
+use crate::levels::Levels;
 use crate::support::amounts::Amounts;
 use crate::support::cluster::objects;
 

@@ -138,7 +138,7 @@ impl Scene {
 
 /// Another client of the API server, with its own connection. Like client-go it sends each request's body without a
 /// wait for the acknowledgement of the head; kube's own builder waits.
-async fn client(cluster: &ApiServer) -> anyhow::Result<kube::Client> {
+pub(crate) async fn client(cluster: &ApiServer) -> anyhow::Result<kube::Client> {
     let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig(User::Admin))?;
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await?;
     let mut tcp = HttpConnector::new();

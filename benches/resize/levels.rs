@@ -1,4 +1,4 @@
-//! The cgroups of one pod, with an efficient wait for their values.
+//! Cgroups of one pod, with an efficient wait for their values.
 
 use std::io;
 
@@ -7,16 +7,16 @@ use tokio::io::unix::AsyncFd;
 use vscaled::cgroup::{Cgroup, CgroupDir, Hierarchy, Watch};
 use vscaled::model::{CgroupPath, Setting, Settings};
 
-/// All cgroups of the pod.
+/// Cgroups of a pod.
 #[derive(Debug)]
-pub(super) struct Levels {
+pub(crate) struct Levels {
     /// Reports writes of any process as they happen.
     writes: AsyncFd<Watch>,
     cgroups: Vec<CgroupDir>,
 }
 
 impl Levels {
-    pub(super) fn open(paths: &[CgroupPath]) -> anyhow::Result<Self> {
+    pub(crate) fn open(paths: &[CgroupPath]) -> anyhow::Result<Self> {
         let hierarchy = Hierarchy::discover(None)?;
         let mut writes = Watch::new().context("inotify")?;
         let mut cgroups = Vec::new();
@@ -31,7 +31,7 @@ impl Levels {
     }
 
     /// Waits until each level holds its values; `wanted` is in the order of opening.
-    pub(super) async fn hold(&mut self, wanted: &[Settings]) -> anyhow::Result<()> {
+    pub(crate) async fn hold(&mut self, wanted: &[Settings]) -> anyhow::Result<()> {
         let mut missing: Vec<_> = self.cgroups.iter().zip(wanted).collect();
         loop {
             // Reads once for each write: reading more often takes processor time from the writers.

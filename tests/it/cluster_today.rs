@@ -8,6 +8,11 @@ mod answers;
 mod defects;
 mod drift;
 mod faults;
+mod kills;
+mod kubelet_pods;
+mod pairing;
+mod recorded;
+mod security;
 mod shapes;
 mod up;
 
@@ -15,6 +20,7 @@ use std::collections::BTreeMap;
 
 use http::Method;
 use serde_json::{Value, json};
+use vscaled::control::{ClientError, proto};
 use vscaled::model::{CgroupPath, Settings};
 
 use crate::support::agent::Agent;
@@ -25,6 +31,16 @@ use crate::support::image::BUSYBOX;
 const WEB: &str = "web-5c4f-x";
 const APP: Amounts = Amounts::doubled(100, 64);
 const LARGER: Amounts = Amounts::doubled(200, 96);
+
+/// A shell command that waits for [`Scene::signal`] and then starts a child that takes more memory than there is, each time.
+const GREEDY: &str = "while true; do if [ -e /dev/shm/go ]; then rm /dev/shm/go; \
+    sh -c 'x=x; while :; do x=$x$x; done'; fi; sleep 0.2; done";
+
+/// The first minor version of kubelets that resize a pod's own resources without a feature gate.
+const LEAST_FOR_POD_LEVEL: u32 = 36;
+
+/// The first minor version of kubelets that say which generation of a pod they have seen.
+const LEAST_FOR_GENERATIONS: u32 = 34;
 
 /// A namespace of the cluster, and an agent that does not run yet. Dropping the value removes its objects.
 struct Scene {
@@ -57,24 +73,24 @@ impl Scene {
             today,
             namespace,
         };
-        let labels = json!({"app": "web"});
+        scene.make_workload("web", objects::REPLICA_SET);
+        scene
+    }
+
+    /// Creates a Deployment of pods with the label `app` of this name, and its ReplicaSet.
+    fn make_workload(&self, name: &str, replica_set: &str) {
+        let labels = json!({"app": name});
         let template =
             json!({"metadata": {"labels": labels}, "spec": {"containers": [{"name": "app", "image": "none"}]}});
         let spec = json!({"selector": {"matchLabels": labels}, "template": template});
-        for (kind, name) in [("Deployment", "web"), ("ReplicaSet", objects::REPLICA_SET)] {
+        for (kind, object) in [("Deployment", name), ("ReplicaSet", replica_set)] {
             let owners = match kind {
-                "ReplicaSet" => scene.owned("Deployment", "deployments", "web"),
+                "ReplicaSet" => self.owned("Deployment", "deployments", name),
                 _ => json!([]),
             };
-            scene.apply(
-                "apps/v1",
-                kind,
-                name,
-                json!({"ownerReferences": owners}),
-                &json!({"spec": spec}),
-            );
+            let metadata = json!({"ownerReferences": owners});
+            self.apply("apps/v1", kind, object, metadata, &json!({"spec": spec}));
         }
-        scene
     }
 
     /// Creates or updates an object of the namespace.
@@ -128,6 +144,10 @@ impl Scene {
     }
 
     fn make_pod_of(&self, name: &str, owners: &Value, spec: &Value) {
+        self.make_pod_labelled(name, "web", owners, spec);
+    }
+
+    fn make_pod_labelled(&self, name: &str, label: &str, owners: &Value, spec: &Value) {
         let mut spec = spec.clone();
         for (field, value) in json!({
             "nodeName": NODE, "hostNetwork": true, "automountServiceAccountToken": false,
@@ -147,18 +167,22 @@ impl Scene {
                 }
             }
         }
-        let metadata = json!({"labels": {"app": "web"}, "ownerReferences": owners});
+        let metadata = json!({"labels": {"app": label}, "ownerReferences": owners});
         self.apply("v1", "Pod", name, metadata, &json!({"spec": spec}));
     }
 
     /// Creates a VPA for the Deployment, without a recommendation.
     fn make_vpa(&self, mode: &str) {
-        let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"});
+        self.make_vpa_of("web", mode);
+    }
+
+    fn make_vpa_of(&self, workload: &str, mode: &str) {
+        let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": workload});
         let spec = json!({"targetRef": target, "updatePolicy": {"updateMode": mode}});
         self.apply(
             "autoscaling.k8s.io/v1",
             "VerticalPodAutoscaler",
-            "web",
+            workload,
             json!({}),
             &json!({"spec": spec}),
         );
@@ -168,6 +192,15 @@ impl Scene {
     fn recommend(&self, targets: &[(&str, Amounts)]) {
         let status = objects::recommendation(targets);
         self.today.api.put_status(&self.vpas(), "web", &status);
+    }
+
+    /// The Events about a pod with this reason.
+    fn events(&self, pod: &str, reason: &str) -> Vec<Value> {
+        let mut list = self.today.api.get(&(self.collection("api/v1") + "/events"));
+        let events = list["items"].take();
+        let mut events: Vec<Value> = serde_json::from_value(events).unwrap();
+        events.retain(|event| event["involvedObject"]["name"] == pod && event["reason"] == reason);
+        events
     }
 
     fn object(&self, name: &str) -> Value {
@@ -239,6 +272,14 @@ impl Scene {
         levels
     }
 
+    /// Makes a file for a container whose command waits for one, in the pod's shared memory.
+    fn signal(&self, pod: &Value, container: &str) {
+        let cgroup = self.cgroup(pod, container).under("/sys/fs/cgroup".as_ref());
+        let pids = std::fs::read_to_string(cgroup.join("cgroup.procs")).unwrap();
+        let pid = pids.lines().next().expect("the container runs");
+        std::fs::write(format!("/proc/{pid}/root/dev/shm/go"), "").unwrap();
+    }
+
     /// The cgroup of a pod's container.
     fn cgroup(&self, pod: &Value, container: &str) -> CgroupPath {
         let status = containers(pod).find(|status| status["name"] == container).unwrap();
@@ -248,8 +289,34 @@ impl Scene {
             .trim_start_matches("containerd://");
         let uid = pod["metadata"]["uid"].as_str().unwrap();
         let class = pod["status"]["qosClass"].as_str().unwrap().to_lowercase();
-        let path = format!("{}/{class}/pod{uid}/{id}", self.today.kubepods());
+        // Guaranteed pods have no level of their own.
+        let class = match class.as_str() {
+            "guaranteed" => String::new(),
+            class => format!("/{class}"),
+        };
+        let path = format!("{}{class}/pod{uid}/{id}", self.today.kubepods());
         CgroupPath::new(&path).unwrap()
+    }
+
+    /// Sets a memory limit through the agent, as an operator does.
+    async fn limit_by_hand(&self, pod: &str, container: &str, memory: &str) -> Result<proto::Change, ClientError> {
+        let limits = proto::Amounts {
+            cpu: None,
+            memory: Some(memory.to_owned()),
+        };
+        let values = proto::Requirements {
+            requests: None,
+            limits: Some(limits),
+        };
+        let request = proto::ResizeRequest {
+            pod: format!("{}/{pod}", self.namespace),
+            containers: vec![proto::ContainerValues {
+                name: container.to_owned(),
+                values: Some(values),
+            }],
+            ..proto::ResizeRequest::default()
+        };
+        self.agent.resize(request).await
     }
 
     fn delete(&self, collection: &str, name: &str) {
@@ -281,6 +348,12 @@ impl Drop for Scene {
     }
 }
 
+/// The minor version of the cluster's kubelet.
+fn kubelet_minor() -> u32 {
+    let version = std::env::var("VSCALED_TEST_KUBELET").unwrap_or_else(|_| "1.37".to_owned());
+    version.trim_start_matches("1.").parse().unwrap()
+}
+
 /// The statuses of a pod's running containers, with those of sidecars.
 fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
     let of = |list: &str| pod["status"][list].as_array().into_iter().flatten();
@@ -297,9 +370,9 @@ fn is_settled(pod: &Value) -> bool {
         let status = containers(pod).find(|status| status["name"] == spec["name"]);
         status.is_some_and(|status| status["resources"] == spec["resources"])
     };
-    pod["status"]["observedGeneration"] == metadata["generation"]
-        && !conditions.into_iter().any(resizes)
-        && pod["spec"]["containers"].as_array().unwrap().iter().all(actual)
+    let is_seen =
+        kubelet_minor() < LEAST_FOR_GENERATIONS || pod["status"]["observedGeneration"] == metadata["generation"];
+    is_seen && !conditions.into_iter().any(resizes) && pod["spec"]["containers"].as_array().unwrap().iter().all(actual)
 }
 
 /// Asserts that the same containers run as before, none started again.

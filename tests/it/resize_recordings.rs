@@ -17,23 +17,24 @@ struct Recording {
     scenarios: Vec<Scenario>,
 }
 
+/// What was done to a pod, and what followed. `cluster_today::recorded` does the same in a real cluster.
 #[derive(Deserialize)]
-struct Scenario {
-    scenario: String,
-    pod: String,
-    before: Value,
-    actions: Vec<Action>,
+pub(crate) struct Scenario {
+    pub(crate) scenario: String,
+    pub(crate) pod: String,
+    pub(crate) before: Value,
+    pub(crate) actions: Vec<Action>,
     watch: Vec<Seen>,
 }
 
 #[derive(Deserialize)]
-struct Action {
-    patch: Option<Value>,
-    did: Option<String>,
+pub(crate) struct Action {
+    pub(crate) patch: Option<Value>,
+    pub(crate) did: Option<String>,
     /// A killed container. Its end is not a stage of a resize, although the recording shows it.
-    killed: Option<String>,
-    code: Option<u16>,
-    answer: Option<Value>,
+    pub(crate) killed: Option<String>,
+    pub(crate) code: Option<u16>,
+    pub(crate) answer: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -41,12 +42,27 @@ struct Seen {
     pod: Value,
 }
 
+impl Scenario {
+    /// All scenarios, in their order.
+    pub(crate) fn all() -> Vec<Self> {
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/kubelet-resize-watch/v2-1.36.json");
+        let recording: Recording = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+        assert_eq!(recording.scenarios.len(), 19);
+        recording.scenarios
+    }
+
+    /// The stages that were recorded.
+    pub(crate) fn stages(&self) -> Vec<Stage> {
+        distinct(self.watch.iter().map(|seen| stage(&seen.pod["generation"], &seen.pod)))
+    }
+}
+
 /// The progress of a resize: the spec's generation, the status's observed generation, the resize conditions, and
 /// whether the allocated and actual resources equal the spec's, for the container and for the pod as a whole if it
 /// has any.
-type Stage = (i64, i64, Vec<(String, String, String)>, bool, bool);
+pub(crate) type Stage = (i64, i64, Vec<(String, String, String)>, bool, bool);
 
-fn stage(generation: &Value, pod: &Value) -> Stage {
+pub(crate) fn stage(generation: &Value, pod: &Value) -> Stage {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let status = &pod["status"];
     let conditions = status["conditions"].as_array().into_iter().flatten();
@@ -128,12 +144,7 @@ async fn replay(scenario: &Scenario) {
     let about = &scenario.scenario;
     let api = before(scenario).await;
     let generation = scenario.before["generation"].as_i64().unwrap();
-    let recorded = distinct(
-        scenario
-            .watch
-            .iter()
-            .map(|seen| stage(&seen.pod["generation"], &seen.pod)),
-    );
+    let recorded = scenario.stages();
     for action in &scenario.actions {
         if action.did.is_some() {
             let deferred = recorded
@@ -186,10 +197,7 @@ async fn replay(scenario: &Scenario) {
 
 #[tokio::test]
 async fn the_made_up_api_server_and_kubelet_answer_as_recorded() {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/kubelet-resize-watch/v2-1.36.json");
-    let recording: Recording = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
-    assert_eq!(recording.scenarios.len(), 19);
-    for scenario in &recording.scenarios {
-        replay(scenario).await;
+    for scenario in Scenario::all() {
+        replay(&scenario).await;
     }
 }

@@ -54,10 +54,10 @@ async fn a_vpa_that_makes_no_sense_is_named_and_changes_nothing() {
     scene.recommend(&LARGER);
     scene.settles(&LARGER).await;
     let nonsense = serde_json::json!({"recommendation": {"containerRecommendations": [
-        {"containerName": "app", "target": {"cpu": "plenty"}},
+        {"containerName": "app", "target": {"cpu": "-100m"}},
     ]}});
     scene.cluster.put_status(objects::VPAS, "web", &nonsense);
-    scene.agent.reports(&["test/web", "target.cpu", "plenty"]).await;
+    scene.agent.reports(&["test/web", "target.cpu", "-100m"]).await;
     assert!(scene.node.holds(&scene.pod, &LARGER));
     scene.recommend(&AT_FIRST);
     scene.settles(&AT_FIRST).await;

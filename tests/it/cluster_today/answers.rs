@@ -1,6 +1,6 @@
 //! What the kubelet and the API server answer.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{APP, LARGER, Scene, WEB, nothing_restarted};
 use crate::support::amounts::Amounts;
@@ -61,7 +61,7 @@ async fn a_resize_by_a_user_is_taken_back_to_the_recommendation() {
     let foreign = objects::resources(Amounts::doubled(150, 80));
     scene.resize(WEB, &json!({"containers": [{"name": "app", "resources": foreign}]}));
     let after = scene.is_resized(WEB, "app", &objects::resources(LARGER)).await;
-    let generation = |pod: &serde_json::Value| pod["metadata"]["generation"].as_u64().unwrap();
+    let generation = |pod: &Value| pod["metadata"]["generation"].as_u64().unwrap();
     assert!(
         generation(&after) >= generation(&resized) + 2,
         "the foreign resize was never there"
@@ -80,18 +80,11 @@ async fn a_quota_that_refuses_leaves_every_level_as_it_was_and_is_named() {
         &json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]}),
     );
     let before = scene.runs(WEB).await;
-    let hard = json!({"requests.memory": "80Mi"});
-    scene.apply(
-        "v1",
-        "ResourceQuota",
+    scene.make_quota(
         "small",
-        json!({}),
-        &json!({"spec": {"hard": hard}}),
+        &json!({"requests.memory": "80Mi"}),
+        &json!({"requests.memory": "64Mi"}),
     );
-    // Without its controller, nothing but the API server's status makes a quota count.
-    let quotas = scene.collection("api/v1") + "/resourcequotas";
-    let status = json!({"hard": hard, "used": {"requests.memory": "64Mi"}});
-    scene.today.api.put_status(&quotas, "small", &status);
     scene.agent.start().await;
     scene.make_vpa("InPlaceOrRecreate");
     scene.recommend(&[("app", LARGER)]);
@@ -103,12 +96,109 @@ async fn a_quota_that_refuses_leaves_every_level_as_it_was_and_is_named() {
     let after = scene.object(WEB);
     assert_eq!(after["spec"], before["spec"]);
     assert_eq!(scene.levels(&after), scene.levels(&before));
-    scene.delete(&quotas, "small");
+}
+
+#[tokio::test]
+async fn a_resize_that_is_asked_for_on_a_full_node_is_deferred_until_there_is_room() {
+    let Some(mut scene) = Scene::new("cluster_today::answers::a_resize_that_is_asked_for_on_a_full_node").await else {
+        return;
+    };
+    let cores = scene.allocatable_cpu();
+    let other = json!({"requests": {"cpu": format!("{}m", cores / 2), "memory": "64Mi"}});
+    scene.make_pod_of(
+        "in-the-way",
+        &json!([]),
+        &json!({"containers": [{"name": "app", "resources": other}]}),
+    );
+    scene.runs("in-the-way").await;
+    scene.agent.set("--ask-when-full", "always");
+    let before = scene.follows_app().await;
+    let levels = scene.levels(&before);
+    let target = Amounts::doubled(cores * 6 / 10, 96);
+    scene.recommend(&[("app", target)]);
+    scene.agent.reaches(WEB, "Deferred").await;
+    let deferred = scene.object(WEB);
+    let condition = pending(&deferred).expect("the kubelet has deferred the resize");
+    assert_eq!(condition["reason"], "Deferred", "{condition:#}");
+    assert_eq!(
+        deferred["spec"]["containers"][0]["resources"],
+        objects::resources(target),
+        "it was asked for"
+    );
+    assert_eq!(scene.levels(&deferred), levels);
+
+    scene.delete(&scene.pods(), "in-the-way");
+    let after = scene.is_resized(WEB, "app", &objects::resources(target)).await;
+    scene.agent.reaches(WEB, "InSync").await;
+    nothing_restarted(&before, &after);
+}
+
+#[tokio::test]
+async fn more_than_the_node_has_is_never_asked_for_and_the_numbers_are_named() {
+    let Some(mut scene) = Scene::new("cluster_today::answers::more_than_the_node_has").await else {
+        return;
+    };
+    scene.agent.set("--ask-when-full", "always");
+    let before = scene.follows_app().await;
+    scene.recommend(&[("app", Amounts::doubled(2 * scene.allocatable_cpu(), 96))]);
+    let says = async || {
+        let pod = scene.agent.pod(WEB).await?;
+        let numbers = format!("is to request {} of cpu", 2 * scene.allocatable_cpu() / 1000);
+        (pod.state == "Refused" && pod.detail.contains(&numbers)).then_some(())
+    };
+    scene.agent.until("the node's size to be named", says).await;
+    let after = scene.object(WEB);
+    assert_eq!(after["metadata"]["generation"], before["metadata"]["generation"]);
+    assert_eq!(scene.levels(&after), scene.levels(&before));
+}
+
+#[tokio::test]
+async fn a_container_that_memory_would_restart_gets_its_cpu_alone() {
+    let Some(mut scene) = Scene::new("cluster_today::answers::a_container_that_memory").await else {
+        return;
+    };
+    let policy = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
+    scene.make_pod(
+        WEB,
+        &json!({"containers": [{"name": "app", "resources": objects::resources(APP), "resizePolicy": policy}]}),
+    );
+    let before = scene.runs(WEB).await;
+    scene.agent.start().await;
+    scene.make_vpa("InPlaceOrRecreate");
+    scene.recommend(&[("app", LARGER)]);
+    let cpu_alone = Amounts {
+        memory: APP.memory,
+        memory_limit: APP.memory_limit,
+        ..LARGER
+    };
+    let after = scene.is_resized(WEB, "app", &objects::resources(cpu_alone)).await;
+    nothing_restarted(&before, &after);
+    let says = async || {
+        let pod = scene.agent.pod(WEB).await?;
+        (pod.reason == "RestartRequired").then_some(())
+    };
+    scene.agent.until("the restart to be named", says).await;
+}
+
+/// The condition with which the kubelet says that a resize waits.
+fn pending(pod: &Value) -> Option<&Value> {
+    let mut conditions = pod["status"]["conditions"].as_array()?.iter();
+    conditions.find(|condition| condition["type"] == "PodResizePending")
 }
 
 impl Scene {
+    /// Creates a quota of which so much is used.
+    pub(super) fn make_quota(&self, name: &str, hard: &Value, used: &Value) {
+        let spec = json!({"spec": {"hard": hard}});
+        self.apply("v1", "ResourceQuota", name, json!({}), &spec);
+        // Without its controller, nothing but the API server's status makes a quota count.
+        let quotas = self.collection("api/v1") + "/resourcequotas";
+        let status = json!({"hard": hard, "used": used});
+        self.today.api.put_status(&quotas, name, &status);
+    }
+
     /// The node's cpu in thousandths of a core.
-    fn allocatable_cpu(&self) -> u64 {
+    pub(super) fn allocatable_cpu(&self) -> u64 {
         let node = self.today.api.get("/api/v1/nodes/node-1");
         let cpu = node["status"]["allocatable"]["cpu"].as_str().unwrap();
         match cpu.strip_suffix('m') {

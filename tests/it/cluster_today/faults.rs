@@ -1,8 +1,9 @@
 //! Parts that are killed amid resizes. Spec, status and kernel agree in the end, and nothing restarts.
 
 use serde_json::{Value, json};
+use vscaled::model::MemoryLimit;
 
-use super::{APP, LARGER, Scene, WEB, nothing_restarted};
+use super::{APP, LARGER, Levels, Scene, WEB, nothing_restarted};
 use crate::support::amounts::Amounts;
 use crate::support::cluster::objects;
 
@@ -65,6 +66,18 @@ async fn a_kubelet_an_agent_and_a_containerd_that_are_killed_amid_resizes_come_t
     scene.agent.wait_for("the resize to be asked for", asked).await;
     scene.parts().containerd.launch().await;
     scene.settles(&before, OTHER).await;
+
+    // Without its shim, the runtime takes a container for dead: that restart is not avoidable, and the values are the new ones.
+    scene.recommend(&[("app", LARGER)]);
+    scene.parts().containerd.kill_shims();
+    let again = || {
+        let pod = scene.object(WEB);
+        let new = |status: &Value| status["containerID"] != before["status"]["containerStatuses"][0]["containerID"];
+        let is_new = super::containers(&pod).any(new);
+        is_new.then_some(pod)
+    };
+    let pod = scene.agent.until("a new container", async || again()).await;
+    scene.settles(&pod, LARGER).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -76,17 +89,46 @@ async fn an_api_server_that_is_away_takes_nothing_back_and_is_followed_again() {
     scene.parts().server.stop();
     scene.agent.reports(&["cannot be reached"]).await;
     assert_eq!(scene.levels(&before), levels);
+    // Two changes by hand, of which one is released meanwhile.
+    let by_hand = |memory: u64| {
+        let limit = MemoryLimit::Bytes(memory << 20);
+        move |levels: &Levels| levels["app"].memory_limit() == Some(limit)
+    };
+    let change = scene.limit_by_hand(WEB, "app", "224Mi").await.unwrap();
+    assert_eq!(change.outcome, "SpecLater", "{change:#?}");
+    assert!(by_hand(224)(&scene.levels(&before)));
+    scene
+        .agent
+        .release(&format!("{}/{WEB}", scene.namespace))
+        .await
+        .unwrap();
+    let released = || scene.levels(&before) == levels;
+    scene.agent.wait_for("the values from before", released).await;
+    scene.limit_by_hand(WEB, "app", "256Mi").await.unwrap();
+    assert!(by_hand(256)(&scene.levels(&before)));
     scene.parts().server.launch();
+    let held = Amounts {
+        memory_limit: Some(256),
+        ..LARGER
+    };
+    let pod = scene.is_resized(WEB, "app", &objects::resources(held)).await;
+    nothing_restarted(&before, &pod);
+    scene
+        .agent
+        .release(&format!("{}/{WEB}", scene.namespace))
+        .await
+        .unwrap();
+    scene.settles(&before, LARGER).await;
     scene.recommend(&[("app", OTHER)]);
     scene.settles(&before, OTHER).await;
 }
 
 impl Scene {
-    fn parts(&mut self) -> &mut crate::support::cluster::Parts {
+    pub(super) fn parts(&mut self) -> &mut crate::support::cluster::Parts {
         self.today.own.as_mut().expect("a cluster of its own")
     }
 
-    fn launch_kubelet(&mut self) {
+    pub(super) fn launch_kubelet(&mut self) {
         let parts = self.parts();
         parts.kubelet.launch(&parts.containerd);
     }

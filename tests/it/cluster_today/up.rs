@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::cluster::Today;
+use crate::support::cluster::{Autoscaler, Today};
 
 /// The shell command that uses the cluster.
 const COMMAND: &str = "VSCALED_CLUSTER_COMMAND";
@@ -18,6 +18,10 @@ async fn a_cluster_is_up_while_a_command_runs() {
     let mut agent = today.agent().with("--sweep-interval", "30s");
     if std::env::var_os("VSCALED_CLUSTER_AGENT").is_some() {
         agent.start().await;
+    }
+    let mut autoscaler = Autoscaler::new(&today.api);
+    if std::env::var_os("VSCALED_CLUSTER_VPA").is_some() {
+        autoscaler.launch_all(&today.api);
     }
     let variables = [("VSCALED_SOCKET", agent.socket())];
     assert!(today.lend(&command, &variables), "{command} failed\n{}", today.logs());

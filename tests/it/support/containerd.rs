@@ -117,6 +117,13 @@ impl Containerd {
         }
     }
 
+    /// Kills the shims of all pods, as a crash would.
+    pub(crate) fn kill_shims(&self) {
+        for shim in self.shims() {
+            kill(shim, Signal::SIGKILL).unwrap();
+        }
+    }
+
     /// Stops containerd (SIGSTOP), or resumes it: the connection stays open without answers.
     pub(crate) fn hang(&self, hang: bool) {
         let daemon = self.daemon.as_ref().expect("containerd runs");

@@ -174,7 +174,28 @@ users: [{{name: test, user: {{token: {token}}}}}]
 
     /// Sends a strategic merge patch with the credentials in a kubeconfig, and returns the API server's complaint.
     pub(crate) fn patch(&self, kubeconfig: &Path, path: &str, patch: &Value) -> Result<String, String> {
-        admin::request(kubeconfig, Method::PATCH, path, Some(patch)).map_err(|error| error.to_string())
+        self.request_as(kubeconfig, Method::PATCH, path, Some(patch))
+    }
+
+    /// Sends a request with the credentials in a kubeconfig, and returns the answer or the API server's complaint.
+    #[allow(clippy::unused_self, reason = "the kubeconfig is one of this API server's")]
+    pub(crate) fn request_as(
+        &self,
+        kubeconfig: &Path,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Result<String, String> {
+        admin::request(kubeconfig, method, path, body).map_err(|error| error.to_string())
+    }
+
+    /// Sends a strategic merge patch as admin, and returns the object or the API server's refusal (a Status).
+    pub(crate) fn answer(&self, path: &str, patch: &Value) -> Value {
+        match admin::request(&self.kubeconfig(User::Admin), Method::PATCH, path, Some(patch)) {
+            Ok(object) => serde_json::from_str(&object).unwrap(),
+            Err(kube::Error::Api(status)) => serde_json::to_value(status).unwrap(),
+            Err(error) => panic!("{path}: {error}"),
+        }
     }
 
     /// Grants the agent the rights of an overlay.

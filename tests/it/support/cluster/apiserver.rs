@@ -101,7 +101,17 @@ impl ApiServer {
             ])
             .args(["--allow-privileged", "--shutdown-delay-duration=0"])
             // The nodes' names are in no DNS.
-            .arg("--kubelet-preferred-address-types=InternalIP");
+            .arg("--kubelet-preferred-address-types=InternalIP")
+            // For API servers behind this one, such as metrics-server.
+            .arg("--requestheader-username-headers=X-Remote-User")
+            .arg("--requestheader-group-headers=X-Remote-Group")
+            .arg("--requestheader-extra-headers-prefix=X-Remote-Extra-")
+            .arg(format!(
+                "--requestheader-client-ca-file={}",
+                self.file("proxy.crt").display()
+            ))
+            .arg(format!("--proxy-client-cert-file={}", self.file("proxy.crt").display()))
+            .arg(format!("--proxy-client-key-file={}", self.file("proxy.key").display()));
         for (flag, file) in [("certificate", "crt"), ("key", "key")] {
             let path = self.file(&format!("kubelet-client.{file}"));
             command.arg(format!("--kubelet-client-{flag}={}", path.display()));
@@ -165,13 +175,25 @@ impl ApiServer {
         let names = ["127.0.0.1", "10.96.0.1", "kubernetes", "kubernetes.default.svc"].map(str::to_owned);
         let server = CertificateParams::new(names).unwrap();
         write("apiserver", server, &authority("the API server's authority"));
-        let mut client = CertificateParams::default();
-        client
-            .distinguished_name
-            .push(DnType::OrganizationName, "system:masters");
-        client.distinguished_name.push(DnType::CommonName, "kube-apiserver");
-        client.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        write("kubelet-client", client, &authority("the authority for kubelets"));
+        let client = |name: &str| {
+            let mut client = CertificateParams::default();
+            client
+                .distinguished_name
+                .push(DnType::OrganizationName, "system:masters");
+            client.distinguished_name.push(DnType::CommonName, name);
+            client.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+            client
+        };
+        write(
+            "kubelet-client",
+            client("kube-apiserver"),
+            &authority("the authority for kubelets"),
+        );
+        write(
+            "proxy",
+            client("front-proxy"),
+            &authority("the authority for other API servers"),
+        );
     }
 
     /// The client certificate that the API server shows to kubelets, and its authority.
@@ -201,9 +223,11 @@ impl ApiServer {
         kill(Pid::from_raw(server.id().cast_signed()), signal).unwrap();
     }
 
-    /// Installs the CustomResourceDefinition of VPAs and waits until it is served.
+    /// Installs the CustomResourceDefinitions of VPA and waits until VPAs are served.
     fn install_crd(&self) {
-        self.apply(&serde_saphyr::from_str(VPA_CRD).unwrap());
+        for definition in serde_saphyr::from_multiple::<serde_json::Value>(VPA_CRD).unwrap() {
+            self.apply(&definition);
+        }
         let vpas = "/apis/autoscaling.k8s.io/v1/verticalpodautoscalers";
         let listed = || self.try_get("/apis").unwrap();
         let started = Instant::now();

@@ -1,6 +1,7 @@
 //! A kubelet of a test's API server, with the test's own containerd.
 
 use std::fs::{self, File};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
@@ -34,9 +35,10 @@ impl Kubelet {
             .unwrap();
         let file = |name: &str| directory.path().join(name);
         let root = containerd.cgroups().make_everywhere();
+        let address = guests_address();
         let mut config = json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
-            "address": "127.0.0.1", "port": free_port(), "readOnlyPort": 0, "healthzPort": 0,
+            "address": address.unwrap_or("127.0.0.1"), "port": free_port(), "readOnlyPort": 0, "healthzPort": 0,
             "authentication": {
                 "anonymous": {"enabled": false}, "webhook": {"enabled": false},
                 "x509": {"clientCAFile": cluster.kubelet_client()},
@@ -59,13 +61,14 @@ impl Kubelet {
             config[field] = value.clone();
         }
         fs::write(file("config.json"), config.to_string()).unwrap();
-        let arguments = vec![
+        let mut arguments = vec![
             format!("--config={}", file("config.json").display()),
             format!("--root-dir={}", file("root").display()),
             format!("--cert-dir={}", file("certificates").display()),
             format!("--kubeconfig={}", cluster.kubeconfig(User::Kubelet).display()),
             format!("--hostname-override={NODE}"),
         ];
+        arguments.extend(address.map(|address| format!("--node-ip={address}")));
         Self {
             process: None,
             program: cluster.programs().kubelet(cluster.release()),
@@ -111,6 +114,13 @@ impl Kubelet {
     pub(super) fn log_file(&self) -> PathBuf {
         self.directory.path().join("log")
     }
+}
+
+/// The node's address in guests of `scripts/v2lab`, which have no other network than loopback. Without an address a
+/// kubelet gives nobody logs or measurements.
+fn guests_address() -> Option<&'static str> {
+    const ADDRESS: &str = "192.0.2.1";
+    TcpListener::bind((ADDRESS, 0)).is_ok().then_some(ADDRESS)
 }
 
 impl Drop for Kubelet {

@@ -145,6 +145,11 @@ impl Today {
             .with("--weight-formula", "auto")
     }
 
+    /// The socket at which the kubelet lists its pods.
+    pub(crate) fn pods_socket(&self) -> PathBuf {
+        self.places.kubelet.join("pods-api/pods-api.sock")
+    }
+
     pub(crate) fn kubepods(&self) -> CgroupPath {
         CgroupPath::new(&self.places.kubepods).unwrap()
     }

@@ -17,7 +17,7 @@ use std::io::{self, BufRead};
 use super::TOGETHER_US;
 use super::assemble::{Assembler, LONGEST_LINE};
 use super::kill::Kill;
-use super::parse::{Event, Parsed, Parser, may_matter, speaks_of_kill};
+use super::parse::{Event, Parsed, Parser, begins_message, may_matter, speaks_of_kill};
 use super::record::Line;
 use super::text;
 use entry::{Entry, Message};
@@ -162,7 +162,10 @@ impl LogReader {
                         self.kernel_line("", None, record);
                     }
                 }
-                None => self.text_line(&without_colours(&String::from_utf8_lossy(line)), &Message::default()),
+                None => {
+                    let text = String::from_utf8_lossy(line);
+                    self.text_line(&without_colours(&text).replace('\t', " "), &Message::default());
+                }
             }
         }
         self.lines += 1;
@@ -191,6 +194,13 @@ impl LogReader {
         let Some(read) = text::kernel_line(text) else {
             return;
         };
+        // Tables and programs that log what they read quote a line, or its parts.
+        if !begins_message(&read.line.text) && speaks_of_kill(text) {
+            let mut quoted = text.split('"').skip(1).step_by(2);
+            if let Some(quoted) = quoted.find(|quoted| speaks_of_kill(quoted)) {
+                return self.text_line(quoted, around);
+            }
+        }
         if self.has_records && !read.has_header {
             self.not_understood.add(self.lines + 1, text);
             return;

@@ -33,7 +33,7 @@ static FACILITY: LazyLock<Option<Regex>> = LazyLock::new(|| {
 static KERNEL: LazyLock<Option<Regex>> = LazyLock::new(|| {
     Regex::new(concat!(
         r"^(?:(?<host>[0-9A-Za-z](?:\S*[^\s:])?) +)??(?:(?<facility>[a-z]+[0-9]?)\.[a-z]+ +)?",
-        r"kernel(?::|(?: (?:-|\[[A-Za-z][^\]]*\]))+)(?: |$)(?:\x{feff})?",
+        r"kernel(?:\[0\])?(?::|(?: (?:-|\[[A-Za-z][^\]]*\]))+)(?: |$)(?:\x{feff})?",
     ))
     .ok()
 });
@@ -76,8 +76,8 @@ pub(super) fn kernel_line(line: &str) -> Option<TextLine<'_>> {
     while !begins_message(rest) {
         let captures = |pattern: &LazyLock<Option<Regex>>| pattern.as_ref()?.captures(rest);
         let tag = match latest {
-            Latest::Nothing => captures(&FACILITY).or_else(|| captures(&KERNEL)),
-            Latest::Date | Latest::Bracket | Latest::Facility => captures(&KERNEL),
+            Latest::Nothing | Latest::Date => captures(&FACILITY).or_else(|| captures(&KERNEL)),
+            Latest::Bracket | Latest::Facility => captures(&KERNEL),
             Latest::Kernel => None,
         };
         let is_tag = |tag: &regex_lite::Captures<'_>| {
@@ -169,6 +169,8 @@ fn bracket(text: &str) -> Option<(Bracket<'_>, &str)> {
     let (first, difference) = inside.split_once('<').unwrap_or((inside, ""));
     let seconds = |text: &str| {
         let (seconds, fraction) = text.trim().trim_start_matches('+').split_once('.')?;
+        // Some kernels for phones print the processor behind the time.
+        let (fraction, _) = fraction.split_once(',').unwrap_or((fraction, ""));
         let micros: u64 = number(fraction).filter(|_| fraction.len() == 6)?;
         number::<u64>(seconds)
             .filter(|_| seconds.len() <= 12)
@@ -180,7 +182,7 @@ fn bracket(text: &str) -> Option<(Bracket<'_>, &str)> {
         Some(time) => Bracket::Time(Some(time)),
         None if is_caller => Bracket::Caller(inside),
         None if first.is_empty() && seconds(difference.trim_end_matches('>')).is_some() => Bracket::Time(None),
-        None => Bracket::Clock(clock(first)?),
+        None => Bracket::Clock(clock(first).or_else(|| since_1970(first))?),
     };
     Some((found, rest))
 }
@@ -232,8 +234,13 @@ fn since_1970(word: &str) -> Option<Option<u64>> {
     number::<u64>(seconds).map(|seconds| Some(seconds % DAY * 1_000_000 + micros))
 }
 
-/// The first of one or two words without a colon before a part with a time, and that part with the rest.
+/// The first of one or two words without a colon before a part with a time, and that part with the rest. A number of a line
+/// counts as a word.
 fn words_before_time(text: &str) -> Option<(&str, &str)> {
+    let numbered = text.split_once(':').filter(|(line, _)| number::<u32>(line).is_some());
+    if let Some((_, rest)) = numbered.filter(|(_, rest)| bracket(rest).is_some()) {
+        return Some(("", rest));
+    }
     let (first, after) = split_word(text)?;
     let (second, after_second) = split_word(after).unwrap_or(("", ""));
     let begins_with_time = |rest: &str| bracket(rest).is_some() || date(rest).is_some();

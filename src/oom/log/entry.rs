@@ -49,17 +49,6 @@ pub(super) struct Message {
 
 impl Entry {
     pub(super) fn of_object(object: Map<String, Value>) -> Self {
-        let text = |value: Value| match value {
-            Value::String(text) => Some(text),
-            Value::Number(number) => Some(number.to_string()),
-            // The journal's form of a text with control characters.
-            Value::Array(bytes) => {
-                let byte = |value: &Value| u8::try_from(value.as_u64()?).ok();
-                let bytes: Option<Vec<u8>> = bytes.iter().map(byte).collect();
-                bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-            }
-            Value::Object(_) | Value::Bool(_) | Value::Null => None,
-        };
         let fields = object.into_iter().filter_map(|(key, value)| Some((key, text(value)?)));
         Self {
             fields: fields.collect(),
@@ -153,6 +142,24 @@ impl Entry {
             clock_us: count("__REALTIME_TIMESTAMP").map(|time| time % DAY_US),
             texts,
         })
+    }
+}
+
+/// The text of a value; of a list, its texts as lines.
+fn text(value: Value) -> Option<String> {
+    match value {
+        Value::String(text) => Some(text),
+        Value::Number(number) => Some(number.to_string()),
+        Value::Array(all) => {
+            let byte = |value: &Value| u8::try_from(value.as_u64()?).ok();
+            // The journal's form of a text with control characters.
+            let bytes: Option<Vec<u8>> = all.iter().map(byte).collect();
+            Some(match bytes {
+                Some(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+                None => all.into_iter().filter_map(text).collect::<Vec<_>>().join("\n"),
+            })
+        }
+        Value::Object(_) | Value::Bool(_) | Value::Null => None,
     }
 }
 

@@ -76,7 +76,10 @@ impl Reader {
                     .collect();
                 let mut freed = !gone.is_empty();
                 gone.iter().for_each(|file| give_back(Some(&self.memory), &file.held));
-                for name in names.difference(writing) {
+                // In this order, files that share the memory get the same parts of it each time.
+                let mut present: Vec<_> = names.difference(writing).collect();
+                present.sort_unstable();
+                for name in present {
                     freed |= self.read_file(name);
                 }
                 if freed {

@@ -5,8 +5,8 @@
 //! The real agent runs with live cgroups and a live containerd. A seeded generator draws the events: recommendations,
 //! operators, foreign writers, pods and containers that start and end, an API server, a kubelet and a runtime that
 //! refuse, give wrong answers, hang and restart, a full disk, a moved clock, processes that allocate memory and get
-//! temporary limits, kills, and an agent that is killed at random moments or at a failpoint. Every few seconds all
-//! faults stop, and the system must become right.
+//! temporary limits, kills, a hostile tenant of another namespace, and an agent that is killed at random moments or at a
+//! failpoint. Every few seconds all faults stop, and the system must become right.
 //!
 //! `VSCALED_CHAOS_SEED` and `VSCALED_CHAOS_SECONDS` set the seed and the duration; `scripts/chaos` runs many seeds. A
 //! failing run prints both with a list of its events. The same seed draws the same events; only the kernel's
@@ -21,11 +21,13 @@ mod operators;
 mod pods;
 mod runtime;
 mod temporary_limits;
+mod tenant;
 mod world;
 
 use std::time::Duration;
 
 use action::Action;
+use tenant::Tenant;
 use world::World;
 
 /// The default duration in seconds.
@@ -61,7 +63,7 @@ async fn runs(seed: u64) {
     println!("VSCALED_CHAOS_SEED={seed} VSCALED_CHAOS_SECONDS={seconds}");
     let mut world = World::start(seed).await;
     world.becomes_right().await;
-    let mut random = fastrand::Rng::with_seed(seed);
+    let (mut random, mut tenant) = (fastrand::Rng::with_seed(seed), Tenant::new(seed));
     let pace = u32::try_from(number("VSCALED_CHAOS_PACE").unwrap_or(1)).unwrap();
     while world.runs_for() < Duration::from_secs(seconds) {
         world.set_certain_override(&mut random).await;
@@ -70,6 +72,9 @@ async fn runs(seed: u64) {
             let action = Action::draw(&mut random);
             let pause = Duration::from_micros(random.u64(..120_000));
             world.execute(action).await;
+            if let Some(act) = tenant.acts(&world.api, &world.slots) {
+                world.note(&act);
+            }
             tokio::time::sleep(pause * pace).await;
         }
         world.becomes_right().await;

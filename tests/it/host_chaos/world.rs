@@ -397,7 +397,8 @@ impl World {
             KubeletFault::Asleep => kubelet.asleep = true,
             KubeletFault::Deferred => kubelet.result = ResizeResult::Deferred("Node didn't have enough resource: cpu"),
             KubeletFault::Infeasible => {
-                kubelet.result = ResizeResult::Infeasible("Node didn't have enough capacity: cpu");
+                kubelet.result =
+                    ResizeResult::Infeasible("Node didn't have enough capacity: cpu, requested: 9000, capacity: 4000");
             }
             KubeletFault::Failing => kubelet.result = ResizeResult::Error("failed to actuate"),
         });

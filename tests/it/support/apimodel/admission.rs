@@ -33,8 +33,11 @@ fn node_capacity(store: &Store, new: &Value) -> Option<String> {
 }
 
 fn limit_range(store: &Store, new: &Value) -> Option<String> {
+    let namespace = &new["metadata"]["namespace"];
+    let is_here = |range: &&Value| [namespace, &Value::Null].contains(&&range["metadata"]["namespace"]);
     let items = store
         .all("limitranges")
+        .filter(is_here)
         .flat_map(|range| range["spec"]["limits"].as_array().into_iter().flatten());
     let mut items = items.filter(|item| item["type"] == "Container");
     items.find_map(|item| {

@@ -11,8 +11,8 @@ use super::shrink::{StepError, lower};
 use crate::cgroup::systemd::Unit;
 use crate::cgroup::{Cgroup, Reason};
 use crate::failpoint::failpoint;
-use crate::model::{Change, MemoryLimit, Outcome, Setting, Settings, Step, StepRecord, Target};
-use crate::plan::Plan;
+use crate::model::{Change, ControlFile, MemoryLimit, Outcome, Setting, Settings, Step, StepRecord, Target};
+use crate::plan::{Plan, systemd_keeps};
 
 /// The files that a failed step may have written, a step for each: those of a unit, although systemd refused its properties,
 /// and a file that holds another value than the step wrote.
@@ -28,6 +28,18 @@ fn parts(step: &Step, failed: &StepError) -> Vec<Step> {
     step.change.files().into_iter().map(part).collect()
 }
 
+/// Whether a file has a property of its own. One property holds both of v1's files of a quota.
+const fn has_property(file: ControlFile) -> bool {
+    matches!(
+        file,
+        ControlFile::CpuMax
+            | ControlFile::CpuWeight
+            | ControlFile::MemoryMax
+            | ControlFile::CpuShares
+            | ControlFile::MemoryLimit
+    )
+}
+
 /// Writes one pod's files and unit properties.
 #[derive(Debug)]
 pub(super) struct Executor<'a> {
@@ -41,6 +53,9 @@ pub(super) struct Executor<'a> {
     pub(super) written: Vec<Step>,
     /// A memory limit could not be lowered: too much memory is in use.
     pub(super) not_shrinkable: bool,
+    /// Whether written values also become properties of the containers' scopes. Nothing else sets those after a drift, and
+    /// systemd would write its own value again.
+    pub(super) aligns_scopes: bool,
 }
 
 impl<'a> Executor<'a> {
@@ -52,6 +67,7 @@ impl<'a> Executor<'a> {
             records: Vec::new(),
             written: Vec::new(),
             not_shrinkable: false,
+            aligns_scopes: false,
         }
     }
 
@@ -139,6 +155,9 @@ impl<'a> Executor<'a> {
     fn carry_out(&mut self, step: &Step) -> Result<(), StepError> {
         let cgroup = self.cgroup(&step.target)?;
         match &step.change {
+            Change::File { to, .. } if self.aligns_scopes && step.target != Target::Pod && has_property(to.file()) => {
+                self.set_scope(cgroup, *to, step)
+            }
             Change::File { .. } => self.write_all(cgroup, step),
             Change::Unit { to, .. } => self.set_unit(cgroup, to, step),
             Change::Spec { .. } | Change::Resize { .. } => Ok(()),
@@ -187,6 +206,23 @@ impl<'a> Executor<'a> {
             systemd.set(&unit, to)?;
         }
         if lowers { Ok(()) } else { self.write_all(cgroup, step) }
+    }
+
+    /// Sets the property of a container's scope where it differs, and writes the file.
+    fn set_scope(&mut self, cgroup: &Cgroup, to: Setting, step: &Step) -> Result<(), StepError> {
+        let wanted = Settings::from_iter([to]);
+        let known = match (&self.node.units, Unit::of(cgroup.path())) {
+            (Some(systemd), Some(unit)) => systemd.get(&unit, self.node.traits.version)?.get(to.file()),
+            _ => None,
+        };
+        match known {
+            Some(known) if Some(known) != systemd_keeps(&wanted).get(to.file()) => {
+                self.set_unit(cgroup, &wanted, step)?
+            }
+            _ => {}
+        }
+        // systemd writes the property's value some time later; the file of a container may hold a finer quota.
+        self.write_all(cgroup, step)
     }
 
     fn cgroup(&self, target: &Target) -> Result<&'a Cgroup, StepError> {

@@ -14,8 +14,8 @@ use crate::control::{ControlError, proto};
 use crate::decide::Note;
 use crate::model::objects::{Container, Pod};
 use crate::model::{
-    CgroupPath, ControlFile, CpuQuota, CpuShares, CriResources, KubeletVersion, LivePod, MemoryLimit,
-    NamedRequirements, NodeTraits, PodTree, PodValues, Requirements, Resource, Setting, Settings, Target,
+    CgroupPath, ControlFile, CpuQuota, CpuShares, CriResources, KubeletVersion, LivePod, NamedRequirements, NodeTraits,
+    PodTree, PodValues, Requirements, Resource, Setting, Settings, Target,
 };
 use crate::plan::shrink::{Holds, Progress};
 use crate::plan::{hierarchy, in_force};
@@ -123,11 +123,7 @@ fn values(
         let Some(held) = kernel.get(target) else { continue };
         let stored = target.container().and_then(|name| specs.get(name));
         let systemd = properties(node, cgroup.path());
-        // A burst of zero and a memory.high without a limit are the defaults, and omitted.
-        let is_set = |setting: &Setting| {
-            setting.burst_us() != Some(0) && !matches!(setting, Setting::MemoryHigh(MemoryLimit::Max))
-        };
-        for setting in held.iter().filter(is_set) {
+        for setting in held.iter().filter(|setting| !setting.is_unset()) {
             let file = setting.file();
             let of = |state: &PodValues| state.tree.get(target).and_then(|settings| settings.get(file));
             let text = |setting: Option<Setting>| setting.map(|setting| setting.to_string()).unwrap_or_default();
@@ -268,6 +264,7 @@ fn stored_text(stored: &CriResources, file: ControlFile) -> Option<String> {
             Some(format!("shares {}", shares.get()))
         }
         ControlFile::MemoryMax | ControlFile::MemoryLimit => Some(stored.memory_limit_in_bytes?.to_string()),
-        ControlFile::MemoryHigh | ControlFile::MemswLimit | ControlFile::CpuMaxBurst | ControlFile::CfsBurst => None,
+        ControlFile::MemoryHigh | ControlFile::MemoryMin | ControlFile::MemoryLow | ControlFile::MemswLimit => None,
+        ControlFile::CpuMaxBurst | ControlFile::CfsBurst => None,
     }
 }

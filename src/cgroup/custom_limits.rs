@@ -1,4 +1,4 @@
-//! Memory limits that CRI has no field for, and that a runtime may change whenever it updates other limits.
+//! Memory limits and reservations that CRI has no field for, and that a runtime may change whenever it updates other limits.
 //!
 //! In comes a cgroup's directory; out come the values of these files, so that the caller can put them back. The files exist on
 //! cgroup v2 only.
@@ -11,7 +11,12 @@ use super::CgroupError;
 use super::file::Dir;
 
 /// Each file and its default value.
-const FILES: [(&str, &str); 2] = [("memory.swap.max", "0"), ("memory.high", "max")];
+const FILES: [(&str, &str); 4] = [
+    ("memory.swap.max", "0"),
+    ("memory.high", "max"),
+    ("memory.min", "0"),
+    ("memory.low", "0"),
+];
 
 impl Dir {
     /// The values that differ from the defaults, by file name.

@@ -108,7 +108,9 @@ const fn rule(file: ControlFile) -> &'static str {
             "a period is 1000 to 1000000 microseconds, and the quota's share of it is at most the parent's and at \
              least every child's: with the period alone changed, that share changes too"
         }
-        ControlFile::MemoryHigh => "a value is `max` or a number of bytes",
+        ControlFile::MemoryHigh | ControlFile::MemoryMin | ControlFile::MemoryLow => {
+            "a value is `max` or a number of bytes"
+        }
         ControlFile::MemoryMax => "a limit is `max` or a number of bytes",
         ControlFile::MemoryLimit => {
             "a limit is -1 or a number of bytes, at most memory.memsw.limit_in_bytes: raise that one first"

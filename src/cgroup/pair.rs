@@ -60,8 +60,8 @@ impl Cgroup {
         &self.outer
     }
 
-    /// Reads the values that bind: of two limits the tighter, of two weights the outer; and the larger burst, because quotas
-    /// must not go below either burst.
+    /// Reads the values that bind: of two limits the tighter, of two weights the outer; the larger reservation; and the larger
+    /// burst, because quotas must not go below either burst.
     ///
     /// Errors: [`CgroupError`] of the first file that cannot be read.
     pub fn read_all(&self) -> Result<Settings, CgroupError> {
@@ -93,11 +93,11 @@ impl Cgroup {
             return self.outer.write(wanted);
         };
         let current = self.outer.read(wanted.file())?;
-        // Runtimes set a burst in the inner cgroup alone; a cgroup without a burst gets none.
-        if current.and_then(Setting::burst_us) == Some(0) {
+        // Runtimes set these values in the inner cgroup alone; a cgroup without one gets none.
+        if current.is_some_and(Setting::is_unset) {
             return inner.write(wanted);
         }
-        if inner.read(wanted.file())?.and_then(Setting::burst_us) == Some(0) {
+        if inner.read(wanted.file())?.is_some_and(Setting::is_unset) {
             return self.outer.write(wanted);
         }
         let outer_first = current.is_some_and(|current| loosens(current, wanted));
@@ -122,6 +122,9 @@ fn loosens(current: Setting, wanted: Setting) -> bool {
             current.memory().is_none_or(|current| wanted >= current)
         }
         (_, Setting::CpuMax(_) | Setting::CfsQuota(_) | Setting::CfsPeriod(_) | Setting::MemoryHigh(_)) => true,
+        (_, Setting::MemoryMin(wanted) | Setting::MemoryLow(wanted)) => {
+            current.reserved().is_none_or(|current| wanted >= current)
+        }
         (_, Setting::CpuWeight(_) | Setting::CpuShares(_) | Setting::CpuMaxBurst(_) | Setting::CfsBurst(_)) => true,
     }
 }
@@ -137,6 +140,7 @@ fn binding(outer: Settings, inner: &Settings) -> Settings {
         let binds = match setting {
             Setting::CpuMax(_) | Setting::CfsQuota(_) | Setting::CfsPeriod(_) => cpu_binds,
             Setting::CpuMaxBurst(_) | Setting::CfsBurst(_) => setting.burst_us() > outer.and_then(Setting::burst_us),
+            Setting::MemoryMin(_) | Setting::MemoryLow(_) => setting.reserved() > outer.and_then(Setting::reserved),
             Setting::CpuWeight(_) | Setting::CpuShares(_) => false,
             Setting::MemoryHigh(limit) => matches!(outer, Some(Setting::MemoryHigh(outer)) if limit < outer),
             Setting::MemoryMax(limit) | Setting::MemoryLimit(limit) | Setting::MemswLimit(limit) => {

@@ -68,7 +68,7 @@ impl Default for KubeletVersion {
 
 impl KubeletVersion {
     /// The newest version whose rules this crate has.
-    pub const NEWEST: Self = Self(36);
+    pub const NEWEST: Self = Self(37);
     /// The oldest version whose rules this crate has.
     pub const OLDEST: Self = Self(20);
 

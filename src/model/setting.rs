@@ -62,6 +62,8 @@ control_files! {
         CpuWeight(CpuWeight), Cpu, "cpu.weight", "weight among siblings";
         MemoryHigh(MemoryLimit), Memory, "memory.high", "use of memory above which processes are slowed down, if anything set one";
         MemoryMax(MemoryLimit), Memory, "memory.max", "memory limit";
+        MemoryMin(MemoryLimit), Memory, "memory.min", "memory that the kernel never reclaims, if anything set one";
+        MemoryLow(MemoryLimit), Memory, "memory.low", "memory that the kernel reclaims last, if anything set one";
     }
     V1 {
         CpuShares(CpuShares), Cpu, "cpu.shares", "weight among siblings";
@@ -109,6 +111,8 @@ impl Setting {
             ControlFile::CpuWeight => number().map(CpuWeight::new).map(Self::CpuWeight),
             ControlFile::MemoryHigh => memory("max").map(Self::MemoryHigh),
             ControlFile::MemoryMax => memory("max").map(Self::MemoryMax),
+            ControlFile::MemoryMin => memory("max").map(Self::MemoryMin),
+            ControlFile::MemoryLow => memory("max").map(Self::MemoryLow),
             ControlFile::CpuShares => number().map(CpuShares::new).map(Self::CpuShares),
             ControlFile::CfsQuota => quota(text, "-1").map(Self::CfsQuota),
             ControlFile::CfsPeriod => number().map(Self::CfsPeriod),
@@ -128,6 +132,8 @@ impl Setting {
         match self {
             Self::MemoryHigh(limit) => Self::MemoryHigh(limit.in_pages(page)),
             Self::MemoryMax(limit) => Self::MemoryMax(limit.in_pages(page)),
+            Self::MemoryMin(least) => Self::MemoryMin(least.in_pages(page)),
+            Self::MemoryLow(least) => Self::MemoryLow(least.in_pages(page)),
             Self::MemoryLimit(limit) => Self::MemoryLimit(limit.in_pages(page)),
             Self::MemswLimit(limit) => Self::MemswLimit(limit.in_pages(page)),
             Self::CpuMax(_) | Self::CpuMaxBurst(_) | Self::CpuWeight(_) | Self::CpuShares(_) => self,
@@ -149,6 +155,26 @@ impl Setting {
             Self::CpuMaxBurst(micros) | Self::CfsBurst(micros) => Some(micros),
             _ => None,
         }
+    }
+
+    /// The memory that is reserved, if this is a reservation.
+    pub const fn reserved(self) -> Option<MemoryLimit> {
+        match self {
+            Self::MemoryMin(least) | Self::MemoryLow(least) => Some(least),
+            _ => None,
+        }
+    }
+
+    /// Whether this is the value of a file that nothing has set, of those that neither Kubernetes nor a runtime always sets.
+    pub const fn is_unset(self) -> bool {
+        matches!(
+            self,
+            Self::CpuMaxBurst(0)
+                | Self::CfsBurst(0)
+                | Self::MemoryHigh(MemoryLimit::Max)
+                | Self::MemoryMin(MemoryLimit::Bytes(0))
+                | Self::MemoryLow(MemoryLimit::Bytes(0))
+        )
     }
 
     /// The quota, if this is one.
@@ -190,13 +216,16 @@ impl fmt::Display for Setting {
             Self::CfsQuota(CpuQuota::Max) => f.write_str("-1"),
             Self::CfsQuota(CpuQuota::Micros(quota)) => write!(f, "{quota}"),
             Self::CfsPeriod(micros) | Self::CpuMaxBurst(micros) | Self::CfsBurst(micros) => write!(f, "{micros}"),
-            Self::MemoryHigh(limit) | Self::MemoryMax(limit) | Self::MemoryLimit(limit) | Self::MemswLimit(limit) => {
+            Self::MemoryHigh(limit) | Self::MemoryMax(limit) | Self::MemoryMin(limit) | Self::MemoryLow(limit) => {
                 match limit {
                     MemoryLimit::Bytes(bytes) => write!(f, "{bytes}"),
-                    MemoryLimit::Max if matches!(self, Self::MemoryHigh(_) | Self::MemoryMax(_)) => f.write_str("max"),
-                    MemoryLimit::Max => write!(f, "{}", MemoryLimit::V1_MAX),
+                    MemoryLimit::Max => f.write_str("max"),
                 }
             }
+            Self::MemoryLimit(limit) | Self::MemswLimit(limit) => match limit {
+                MemoryLimit::Bytes(bytes) => write!(f, "{bytes}"),
+                MemoryLimit::Max => write!(f, "{}", MemoryLimit::V1_MAX),
+            },
         }
     }
 }

@@ -287,7 +287,8 @@ impl CriResources {
             }
             ControlFile::CpuWeight | ControlFile::CpuShares => self.cpu_shares = None,
             ControlFile::MemoryMax | ControlFile::MemoryLimit => self.memory_limit_in_bytes = None,
-            ControlFile::MemoryHigh | ControlFile::MemswLimit | ControlFile::CpuMaxBurst | ControlFile::CfsBurst => {}
+            ControlFile::MemoryHigh | ControlFile::MemoryMin | ControlFile::MemoryLow | ControlFile::MemswLimit => {}
+            ControlFile::CpuMaxBurst | ControlFile::CfsBurst => {}
         }
     }
 

@@ -29,7 +29,13 @@ const UNBOUNDED: Bytes = Bytes::new(u64::MAX);
 pub struct Allowance {
     /// The share of the parent's cpu time when it is scarce.
     pub shares: CpuShares,
+    /// Whether the kubelet alone decides about the shares: those of a container without cpu amounts of its own follow the pod's
+    /// limit when the container starts, and are the least after a resize of the pod (`updatePodContainerResources`,
+    /// `pkg/kubelet/kuberuntime/kuberuntime_manager.go`).
+    pub kubelets_shares: bool,
     pub cpu_limit: Option<MilliCpu>,
+    /// Whether the runtime writes a quota to the file as it is, although systemd rounds it.
+    pub exact_quota: bool,
     pub memory_limit: Option<Bytes>,
     /// The period of the quota in microseconds. `None` if the kubelet enforces no quota for any limit.
     pub period_us: Option<u64>,
@@ -85,7 +91,9 @@ fn pod_allowance(pod: &EffectivePod<'_>) -> Allowance {
     let ResourceList { cpu, memory } = pod.limits();
     Allowance {
         shares: CpuShares::from(shares),
+        kubelets_shares: false,
         cpu_limit: cpu.filter(|_| declared(Resource::Cpu)),
+        exact_quota: false,
         memory_limit: memory.filter(|_| declared(Resource::Memory)),
         period_us: Some(DEFAULT_CFS_PERIOD_US),
     }
@@ -100,7 +108,9 @@ fn container_allowance(container: &EffectiveContainer<'_>, pod: &EffectivePod<'_
     let limits = limits.nonzero();
     Allowance {
         shares: CpuShares::from(shares.unwrap_or_default()),
+        kubelets_shares: pod.resizes_pod_level && own.requests.or(own.limits).cpu.is_none(),
         cpu_limit: limits.cpu,
+        exact_quota: false,
         memory_limit: limits.memory,
         period_us: Some(DEFAULT_CFS_PERIOD_US),
     }
@@ -159,6 +169,22 @@ impl Hierarchy {
         self
     }
 
+    /// Takes over whether the runtime rounds quotas as systemd does, from containers whose files show it beside the limits here
+    /// or those `in_force`.
+    #[must_use]
+    pub fn rounding_like(mut self, held: &PodTree, in_force: &Self) -> Self {
+        for ((name, allowance), (_, before)) in self.containers.iter_mut().zip(&in_force.containers) {
+            let Some(held) = held.containers.get(name).and_then(Settings::cpu_max) else {
+                continue;
+            };
+            allowance.exact_quota = [allowance.cpu_limit, before.cpu_limit].into_iter().any(|limit| {
+                let exact = CpuMax::of_limit(limit, held.period_us);
+                exact == held && exact.systemd_rounded() != exact
+            });
+        }
+        self
+    }
+
     /// The values of every file in a pod that is created like this, and of the specs that its runtime has stored.
     pub fn created(&self) -> PodValues {
         self.values(true)
@@ -188,22 +214,24 @@ impl Hierarchy {
 impl Allowance {
     /// The values of the cgroup's files. With `undeclared`, undeclared limits are unbounded, else they are left out.
     fn settings(&self, formula: WeightFormula, traits: &NodeTraits, undeclared: bool) -> Settings {
-        // systemd keeps whole percents of a cpu. Kubelets and runtimes that use systemd write the same to the file.
         let (cpu, memory) = self.limits(undeclared);
+        // systemd keeps whole percents of a cpu. Kubelets and runtimes that use systemd write the same to the file
+        // (`addCPUQuota`, opencontainers/cgroups `systemd/common.go`), runc before 1.3 the exact quota.
         let cpu = cpu.map(|exact| match traits.driver {
-            Driver::Cgroupfs => exact,
-            Driver::Systemd => exact.systemd_rounded(),
+            Driver::Systemd if !self.exact_quota => exact.systemd_rounded(),
+            Driver::Systemd | Driver::Cgroupfs => exact,
         });
+        let shares = self.shares(undeclared);
         let memory = memory.map(|limit| limit.in_pages(traits.page));
         let settings = match traits.version {
             CgroupVersion::V2 => [
-                Some(Setting::CpuWeight(formula.weight(self.shares))),
+                shares.map(|shares| Setting::CpuWeight(formula.weight(shares))),
                 cpu.map(Setting::CpuMax),
                 memory.map(Setting::MemoryMax),
                 None,
             ],
             CgroupVersion::V1 => [
-                Some(Setting::CpuShares(self.shares)),
+                shares.map(Setting::CpuShares),
                 cpu.map(|cpu| Setting::CfsQuota(cpu.quota)),
                 cpu.map(|cpu| Setting::CfsPeriod(cpu.period_us)),
                 memory.map(Setting::MemoryLimit),
@@ -216,7 +244,7 @@ impl Allowance {
     fn spec(&self, undeclared: bool) -> CriResources {
         let (cpu, memory) = self.limits(undeclared);
         CriResources {
-            cpu_shares: Some(signed(self.shares.get())),
+            cpu_shares: self.shares(undeclared).map(|shares| signed(shares.get())),
             cpu_quota: cpu.map(|cpu| match cpu.quota {
                 CpuQuota::Max => -1,
                 CpuQuota::Micros(micros) => signed(micros),
@@ -227,6 +255,10 @@ impl Allowance {
                 MemoryLimit::Bytes(bytes) => signed(bytes),
             }),
         }
+    }
+
+    fn shares(&self, undeclared: bool) -> Option<CpuShares> {
+        (undeclared || !self.kubelets_shares).then_some(self.shares)
     }
 
     /// None if a limit is undeclared, unless `undeclared`, or if the kubelet enforces no quota.
@@ -262,6 +294,8 @@ struct EffectivePod<'a> {
     containers: Vec<EffectiveContainer<'a>>,
     /// Pod-level requests and limits. Unset if the pod has none, or if the kubelet does not know them.
     pod_level: Requirements,
+    /// Whether the kubelet resizes pod-level requests and limits.
+    resizes_pod_level: bool,
     overhead: ResourceList,
     kubelet: KubeletVersion,
 }
@@ -284,6 +318,7 @@ impl<'a> EffectivePod<'a> {
             qos: QosClass::BestEffort,
             containers: regular.chain(init).collect(),
             pod_level: Requirements::default(),
+            resizes_pod_level: pod.resizable_pod_level().is_some(),
             overhead: pod.spec.overhead,
             kubelet,
         };
@@ -375,6 +410,21 @@ impl<'a> EffectivePod<'a> {
 /// `PodRequests`, defaults and overhead included.
 pub fn pod_requests(pod: &Pod, targets: &[NamedRequirements], kubelet: KubeletVersion) -> ResourceList {
     EffectivePod::new(pod, targets, kubelet).requests()
+}
+
+/// The memory requests of the pod and of its running containers once its containers have the requirements in `targets`, in
+/// bytes; defaults included, and the pod's overhead.
+pub(super) fn memory_requests(
+    pod: &Pod,
+    targets: &[NamedRequirements],
+    kubelet: KubeletVersion,
+) -> impl Iterator<Item = (Target, Bytes)> {
+    let effective = EffectivePod::new(pod, targets, kubelet);
+    let of_container =
+        |one: &EffectiveContainer<'_>| Some((Target::Container(one.name.to_owned()), one.resources.requests.memory?));
+    let of_pod = effective.requests().memory.map(|request| (Target::Pod, request));
+    let containers: Vec<_> = effective.running().filter_map(of_container).collect();
+    containers.into_iter().chain(of_pod)
 }
 
 /// A limit without a request is also the request (`SetDefaults_Pod`, kubernetes `pkg/apis/core/v1/defaults.go`).

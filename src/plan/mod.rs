@@ -12,6 +12,7 @@ mod paths;
 mod planner;
 mod pod_level;
 mod quota;
+mod reservation;
 pub mod resize;
 mod room;
 mod scope;
@@ -25,7 +26,7 @@ mod tests;
 
 pub use hierarchy::{Allowance, Hierarchy, hierarchy, in_force, pod_requests};
 pub use paths::{container_cgroup_name, pod_cgroup_path};
-pub use planner::{Plan, PlanError};
+pub use planner::{Plan, PlanError, systemd_keeps};
 pub use pod_level::LowPodLevel;
 pub use quota::{OverQuota, beyond_spec, check_quota, limits_left};
 pub use room::{Capacity, NoRoom, NodeRequests, OtherPods, Room, larger, sum};

@@ -141,6 +141,7 @@ fn differing(observed: &PodTree, desired: &PodTree) -> Vec<Write> {
                 Setting::MemoryMax(new) | Setting::MemoryLimit(new) | Setting::MemswLimit(new) => {
                     from.memory().is_none_or(|old| new >= old)
                 }
+                Setting::MemoryMin(new) | Setting::MemoryLow(new) => from.reserved().is_none_or(|old| new >= old),
                 // These follow other files.
                 Setting::CpuMaxBurst(_) | Setting::CfsBurst(_) | Setting::MemoryHigh(_) => continue,
             };

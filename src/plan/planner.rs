@@ -147,7 +147,7 @@ fn flush(steps: &mut Vec<Step>, run: &mut Settings, pod: &mut Settings) {
 }
 
 /// The values that systemd writes to the files for these properties: it keeps quotas in whole percents.
-pub(super) fn systemd_keeps(told: &Settings) -> Settings {
+pub fn systemd_keeps(told: &Settings) -> Settings {
     let rounded = told.cpu_max().map(CpuMax::systemd_rounded);
     told.iter()
         .map(|setting| match (setting, rounded) {

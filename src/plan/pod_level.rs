@@ -26,11 +26,19 @@ impl LowPodLevel {
     ///
     /// No container counts with more than its spec or its status says, so a limit that another process wrote into a cgroup
     /// raises no other. A container that does not run counts with what the kubelet has granted, if that is known. The pod's own
-    /// declared limit bounds the sum.
+    /// declared limit bounds the sum. While a resize of a pod whose containers all run is under way, its levels are written one
+    /// after the other, and differ for a moment.
     pub fn find(pod: &Pod, held: &PodTree) -> Option<Self> {
         let holds = held.pod.memory_bytes()?;
         let in_force = in_force(pod);
-        let settled = Phase::of(pod) == Phase::Settled;
+        let phase = Phase::of(pod);
+        let settled = phase == Phase::Settled;
+        let mut running = pod.running_containers();
+        if matches!(phase, Phase::Accepted | Phase::InProgress)
+            && running.all(|container| held.containers.contains_key(&container.name))
+        {
+            return None;
+        }
         let mut needs = Bytes::ZERO;
         for container in pod.running_containers() {
             let spec = container.resources.limits.memory;
@@ -85,6 +93,22 @@ mod tests {
                 .map(|(name, mib)| ((*name).to_owned(), limit(*mib)))
                 .collect(),
         }
+    }
+
+    #[test]
+    fn levels_amid_a_resize_are_not_low() {
+        let mut pod = two("128Mi");
+        let (low, restarting) = (held(96, &[("app", 128), ("side", 64)]), held(96, &[("side", 64)]));
+        assert_eq!(needs(&pod, &low), Some(192));
+        pod.status.observed_generation = 1;
+        assert_eq!(needs(&pod, &low), None, "the kubelet has not answered yet");
+        pod.status.container_statuses =
+            serde_json::from_str(r#"[{"name": "app", "resources": {"limits": {"memory": "128Mi"}}}]"#).unwrap();
+        assert_eq!(
+            needs(&pod, &restarting),
+            Some(192),
+            "a container that does not run is left out of the limit"
+        );
     }
 
     fn needs(pod: &Pod, held: &PodTree) -> Option<u64> {

@@ -3,6 +3,7 @@
 //! A pass writes these values, and `explain` shows them.
 
 use super::hierarchy::{hierarchy, in_force};
+use super::reservation::reservations;
 use super::scope::WriteScope;
 use super::shrink::Holds;
 use crate::model::objects::Pod;
@@ -32,7 +33,8 @@ impl PodTargets {
         lift_kept(&self.holds, &mut containers);
         let (pod, live) = (self.bound.object(), self.bound.live());
         // The pod's files show which quotas the kubelet enforces.
-        let declared = hierarchy(pod, &in_force(pod), traits).created().tree;
+        let in_force = hierarchy(pod, &in_force(pod), traits);
+        let declared = in_force.created().tree;
         let targets = held.containers.keys().cloned().map(Target::Container);
         for target in targets.chain([Target::Pod]) {
             if let (Some(held), Some(declared)) = (held.get(&target), declared.get(&target)) {
@@ -42,11 +44,15 @@ impl PodTargets {
         let enforced = |target: &Target| self.scope.quotas.enforced(live.cgroup_id(target));
         let mut hierarchy = hierarchy(pod, &containers, traits)
             .keeping(&self.holds)
-            .beside(held, enforced);
+            .beside(held, enforced)
+            .rounding_like(held, &in_force);
         if self.kubelet_unasked {
             hierarchy = hierarchy.admitting(pod);
         }
         let mut values = hierarchy.values(self.lift_undeclared);
+        for (target, reserved) in reservations(pod, held, &self.containers, traits) {
+            values.tree.set(&target, reserved);
+        }
         self.scope.restrict(&mut values);
         if without_cgroup(pod, live).is_some() {
             values.tree.pod = Settings::default();

@@ -79,7 +79,7 @@ impl Recording {
         let ours: Files = recorded.iter().filter(|(name, _)| known(name)).map(own).collect();
         let all = match self.cgroup {
             CgroupVersion::V1 => ControlFile::V1.len() - 2, // no writer set swap or a burst
-            CgroupVersion::V2 => ControlFile::V2.len() - 2, // no writer set a burst or `memory.high`
+            CgroupVersion::V2 => ControlFile::V2.len() - 4, // no writer set a burst, `memory.high` or a reservation
         };
         assert_eq!(ours.len(), all, "{ours:?}");
         ours

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cgroups_rs::systemd::{
-    CPU_QUOTA_PER_SEC_US, CPU_QUOTA_PERIOD_US, CPU_SHARES, CPU_WEIGHT, MEMORY_LIMIT, MEMORY_MAX,
+    CPU_QUOTA_PER_SEC_US, CPU_QUOTA_PERIOD_US, CPU_SHARES, CPU_WEIGHT, MEMORY_LIMIT, MEMORY_LOW, MEMORY_MAX,
 };
 
 use crate::model::{
@@ -11,8 +11,9 @@ use crate::model::{
     Settings,
 };
 
-/// `memory.high`, which cgroups-rs has no name for; v2 only.
+/// `memory.high` and `memory.min`, which cgroups-rs has no names for; v2 only.
 const MEMORY_HIGH: &str = "MemoryHigh";
+const MEMORY_MIN: &str = "MemoryMin";
 /// systemd's "infinity", and its "not set".
 const INFINITY: u64 = u64::MAX;
 /// The first systemd with `CPUQuotaPeriodUSec`; before it the period is always 100 ms.
@@ -45,6 +46,8 @@ pub fn properties(settings: &Settings, systemd_version: u32) -> Result<Propertie
             Setting::CpuShares(shares) => Some((CPU_SHARES, shares.get())),
             Setting::MemoryHigh(limit) => Some((MEMORY_HIGH, bytes(limit))),
             Setting::MemoryMax(limit) => Some((MEMORY_MAX, bytes(limit))),
+            Setting::MemoryMin(least) => Some((MEMORY_MIN, bytes(least))),
+            Setting::MemoryLow(least) => Some((MEMORY_LOW, bytes(least))),
             Setting::MemoryLimit(limit) => Some((MEMORY_LIMIT, bytes(limit))),
             // One property for quota and period, above.
             Setting::CpuMax(_) | Setting::CfsQuota(_) | Setting::CfsPeriod(_) => None,

@@ -123,6 +123,19 @@ pub fn amounts(resources: &Requirements) -> [u64; 4] {
     [cpu, memory, cpu_limit, memory_limit].map(Option::unwrap_or_default)
 }
 
+/// The resources of which these give a container different amounts.
+pub fn differing(one: &[NamedRequirements], other: &[NamedRequirements]) -> Vec<Resource> {
+    let amounts = |all: &[NamedRequirements], name: &str, resource| {
+        NamedRequirements::find(all, name)
+            .map(|named| with_requests(*named).of(resource).map(Option::unwrap_or_default))
+    };
+    let differs = |resource: &Resource| {
+        let mut names = one.iter().map(|named| &named.name);
+        names.any(|name| amounts(one, name, *resource) != amounts(other, name, *resource))
+    };
+    Resource::ALL.into_iter().filter(differs).collect()
+}
+
 /// Whether both give every container that both name the same amounts. Unset equals zero, and a limit without a request equals
 /// one with an equal request.
 pub fn same(one: &[NamedRequirements], other: &[NamedRequirements]) -> bool {

@@ -6,7 +6,7 @@ use super::traits;
 use crate::model::objects::Pod;
 use crate::model::{
     Bytes, CgroupVersion, ControlFile, Driver, KubeletVersion, MemoryLimit, MilliCpu, NamedRequirements, NodeTraits,
-    QosClass, Settings, Target,
+    QosClass, Setting, Settings, Target,
 };
 use crate::plan::lift_kept;
 use crate::plan::shrink::Holds;
@@ -328,4 +328,57 @@ fn no_limit_is_kept_as_no_limit_but_within_the_pods_own() {
         kept(&own, &[(Target::Pod, MemoryLimit::Max)]),
         ["256Mi", "100Mi", "50Mi"]
     );
+}
+
+#[test]
+fn a_quota_is_rounded_as_the_containers_runtime_rounds() {
+    let before = pod(&json!({ "containers": [{ "name": "a", "resources": limited("141m", "64Mi") }] }));
+    let after = pod(&json!({ "containers": [{ "name": "a", "resources": limited("146m", "64Mi") }] }));
+    let traits = traits(CgroupVersion::V2, Driver::Systemd);
+    let before = hierarchy(&before, &[], &traits);
+    for (held, quota) in [
+        ("15000 100000", "15000"),
+        ("14100 100000", "14600"),
+        ("14600 100000", "14600"),
+        ("max 100000", "15000"),
+    ] {
+        let mut tree = before.created().tree;
+        let held = Setting::parse(ControlFile::CpuMax, held).unwrap();
+        tree.set(&Target::Container("a".to_owned()), held);
+        let wanted = hierarchy(&after, &[], &traits)
+            .rounding_like(&tree, &before)
+            .wanted()
+            .tree;
+        assert_eq!(
+            shown(&wanted.containers["a"], ControlFile::CpuMax),
+            format!("{quota} 100000"),
+            "{held}"
+        );
+        assert_eq!(shown(&wanted.pod, ControlFile::CpuMax), "15000 100000", "{held}");
+    }
+}
+
+#[test]
+fn inherited_shares_are_the_kubelets() {
+    let manifest = |status: Value| {
+        let spec = json!({
+            "resources": { "requests": { "cpu": "100m" }, "limits": { "cpu": "200m", "memory": "256Mi" } },
+            "containers": [{ "name": "bare" }, { "name": "own", "resources": { "requests": { "cpu": "50m" } } }],
+        });
+        let pod = json!({ "metadata": { "name": "web", "uid": "u" }, "spec": spec, "status": status });
+        serde_json::from_value::<Pod>(pod).unwrap()
+    };
+    let on_v1 = |pod: &Pod| hierarchy(pod, &[], &traits(CgroupVersion::V1, Driver::Cgroupfs));
+    let shares = |given: &Hierarchy| {
+        let tree = given.wanted().tree;
+        ["bare", "own"].map(|name| shown(&tree.containers[name], ControlFile::CpuShares))
+    };
+    let resizes = manifest(json!({ "resources": { "requests": { "cpu": "100m" } } }));
+    assert!(resizes.resizable_pod_level().is_some());
+    assert_eq!(shares(&on_v1(&resizes)), ["", "51"]);
+    assert_eq!(on_v1(&resizes).wanted().specs["bare"].cpu_shares, None);
+    let created = on_v1(&resizes).created().tree;
+    assert_eq!(shown(&created.containers["bare"], ControlFile::CpuShares), "204");
+    let fixed = manifest(json!({}));
+    assert_eq!(shares(&on_v1(&fixed)), ["204", "51"], "no resize changes them");
 }

@@ -7,7 +7,7 @@ use super::least_limits::LeastLimits;
 use super::shrink::Freezer;
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{Hierarchy, Kubepods};
-use crate::decide::StaticManagers;
+use crate::decide::NodePolicies;
 use crate::model::{KubeletVersion, NodeTraits};
 use crate::runtime::ContainerRuntime;
 
@@ -50,8 +50,7 @@ pub struct Node {
     /// The root of all pods.
     pub kubepods: Kubepods,
     pub traits: NodeTraits,
-    /// The kubelet's managers that assign processors and memory to pods for good.
-    pub managers: StaticManagers,
+    pub policies: NodePolicies,
     pub runtime: RuntimeLink,
     pub runtime_name: Option<String>,
     pub driver_from: KnownFrom,

@@ -186,7 +186,7 @@ impl Discovery {
             page: page_size(),
         };
         let node = Arc::new(Node {
-            managers: managers::static_managers(config, &hierarchy, &scanned, &mut problems),
+            policies: managers::policies(config, &hierarchy, &scanned, &mut problems),
             hierarchy,
             kubepods,
             traits,

@@ -45,6 +45,7 @@ pub(super) async fn examine(
             ("runtime", runtime(node).await),
             ("cpu weights", Ok(formula(node))),
             ("kubelet", Ok(kubelet(node, &agent.pods))),
+            ("refused resizes", Ok(refused(&agent.refusals))),
             ("memory settings", settings(&out_of_reach(&agent.pods))),
         ],
         None => {
@@ -78,6 +79,17 @@ fn kubelet(node: &Node, pods: &[PodState]) -> String {
     let assumed = "assumed: no source has the Node object; set kubeletVersion where that is wrong";
     let from = known_from(node.kubelet_from, "as its Node object states", assumed);
     format!("{mode}; rules of {} ({from})", node.traits.kubelet)
+}
+
+/// What the kubelet refuses to resize, until it starts anew.
+fn refused(refusals: &[String]) -> String {
+    match refusals {
+        [] => "none known".to_owned(),
+        known => format!(
+            "by this kubelet, so that only the other resource is requested: {}",
+            known.join("; ")
+        ),
+    }
 }
 
 /// Names some of the pods whose memory settings do not follow their limits.

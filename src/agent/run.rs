@@ -21,6 +21,7 @@ use super::{machine, reporting, show_change, view};
 use crate::actuate::{LeastLimits, PodResizer};
 use crate::config::{Config, MEND_API_VERSION, RunArguments, Source};
 use crate::control::{Access, CallGate, ControlSocket, Limits, serve};
+use crate::decide::Refusals;
 use crate::doctor::Locations;
 use crate::guard::Guard;
 use crate::kubernetes::events::EventRecorder;
@@ -174,6 +175,7 @@ pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) ->
     let controller = Controller::new(
         config.clone(),
         NodeFacts {
+            answers: Refusals::default(),
             found: Discovered::default(),
             machine: machine::capacity(),
             discover,

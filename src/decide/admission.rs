@@ -71,10 +71,11 @@ fn breach_of(
     let breaches = limits.items.iter().flat_map(|(range, item)| {
         let breach = |of: &str, before: &Requirements, after: &Requirements, by_policy: &dyn Fn(Resource) -> bool| {
             let (resource, what) = broken(item, after)?;
+            let running = candidates.len() as u64;
             let others = limits
                 .items
                 .iter()
-                .filter(|(_, other)| contradict(item, other, resource));
+                .filter(|(_, other)| contradict(item, other, resource, running));
             let contradicted: String = others
                 .map(|(other, _)| format!("; LimitRange {other} contradicts it"))
                 .collect();
@@ -169,13 +170,18 @@ fn broken(item: &LimitRangeItem, has: &Requirements) -> Option<(Resource, String
     })
 }
 
-/// Whether no amount is within both lists of bounds.
-fn contradict(one: &LimitRangeItem, other: &LimitRangeItem, resource: Resource) -> bool {
+/// Whether no amounts of a pod with so many running containers are within both lists of bounds.
+fn contradict(one: &LimitRangeItem, other: &LimitRangeItem, resource: Resource, running: u64) -> bool {
+    let of_pod = |item: &LimitRangeItem, bound: Option<u64>| match &*item.kind {
+        "Container" if one.kind != other.kind => Some(bound?.saturating_mul(running)),
+        "Container" | "Pod" => bound,
+        _ => None,
+    };
     let above = |low: &LimitRangeItem, high: &LimitRangeItem| {
-        let bounds = low.min.get(resource).zip(high.max.get(resource));
+        let bounds = of_pod(low, low.min.get(resource)).zip(of_pod(high, high.max.get(resource)));
         bounds.is_some_and(|(min, max)| min > max)
     };
-    one.kind == other.kind && !std::ptr::eq(one, other) && (above(one, other) || above(other, one))
+    above(one, other) || above(other, one)
 }
 
 /// The pod's class and the one that it would get, if they differ. A resize must not change the class (KEP-1287).

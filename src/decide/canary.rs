@@ -51,6 +51,8 @@ pub struct EarlierDecisions<'a> {
     pub trouble: Option<Timestamp>,
     /// When this pod was in trouble for the last time, in ways that its status does not show.
     pub own_trouble: Option<Timestamp>,
+    /// Whether another client requested the amounts of the pod's spec.
+    pub others_request: bool,
 }
 
 /// The canary annotations of a VPA.

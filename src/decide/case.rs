@@ -1,6 +1,6 @@
 //! Applies the rules to one pod, from its objects to a reason.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::boost::{self, Boost};
 use super::canary::{Canary, EarlierDecisions};
@@ -12,6 +12,9 @@ use super::{Act, DueChange, Note, Options, PodDecision, capping};
 use crate::model::objects::annotation::{ACT, IGNORE};
 use crate::model::objects::{Pod, UpdateMode, VerticalPodAutoscaler};
 use crate::model::{Action, NamedRequirements, Reason, Resource};
+
+/// How long a deferred resize of another client is left alone.
+const OTHERS_RESIZE: SignedDuration = SignedDuration::from_mins(5);
 
 /// One pod and its decision, which the rules complete step by step.
 pub(super) struct Case<'a> {
@@ -70,10 +73,15 @@ impl<'a> Case<'a> {
         }
         let (pod, options) = (self.pod, self.options);
         let fixed = |container: &str, resource| {
-            chain.hpa_on(container, resource).is_some()
-                || options.managers.refusal(pod, resource, options.kubelet).is_some()
+            chain.hpa_on(container, resource).is_some() || options.refusals.of(pod, container, resource).is_some()
         };
         self.decision.ceilings = self.ceilings(limits, fixed);
+        if let Some(until) = self.yields_until() {
+            let text = format!("a resize that another client requested waits for room; it is left until {until:.0}");
+            self.decision.notes.push(Note::new(None, None, text));
+            self.decision.yields_until = Some(until);
+            return Err(Reason::OthersResize);
+        }
         let due = match followed {
             Ok(()) if Act::of(vpa) == Some(Act::OnTrouble) && !self.in_trouble() => Reason::NoTrouble,
             Ok(()) => self.trigger(vpa),
@@ -88,6 +96,15 @@ impl<'a> Case<'a> {
             self.decision.without_restart = self.decide_without_restart(vpa, limits);
         }
         concluded
+    }
+
+    /// Until when a resize of another client is left alone that the kubelet has deferred: a scheduler may make room for it
+    /// (KEP-5836).
+    fn yields_until(&self) -> Option<Timestamp> {
+        let pending = self.pod.resize_condition("PodResizePending")?;
+        let since = pending.last_transition_time.filter(|since| *since <= self.now)?;
+        let until = since.checked_add(OTHERS_RESIZE).ok()?;
+        (self.known.others_request && pending.reason == "Deferred" && until > self.now).then_some(until)
     }
 
     /// Decides again without the resources whose change would restart their container. Those never reach their target, which
@@ -225,7 +242,7 @@ impl<'a> Case<'a> {
     }
 
     /// Takes over the recommendation, except for resources that a horizontal autoscaler scales on and for those that the
-    /// kubelet's static managers have assigned to the pod.
+    /// kubelet refuses to resize.
     ///
     /// Errors: the reason why there is no target.
     fn follow(&mut self, vpa: &'a VerticalPodAutoscaler, chain: &OwnerChain<'_, 'a>) -> Result<(), Reason> {
@@ -251,8 +268,10 @@ impl<'a> Case<'a> {
         });
         self.check_targets(Reason::HpaConflict)?;
         let (pod, options) = (self.pod, self.options);
-        self.leave_alone(|_, resource| options.managers.refusal(pod, resource, options.kubelet));
-        self.check_targets(Reason::StaticallyAssigned)
+        self.leave_alone(|_, resource| options.refusals.by_manager(pod, resource).map(str::to_owned));
+        self.check_targets(Reason::StaticallyAssigned)?;
+        self.leave_alone(|container, resource| options.refusals.of(pod, container, resource));
+        self.check_targets(Reason::KubeletRefuses)
     }
 
     /// Errors: a bound of a container's policy is no amount that a container can have.

@@ -59,6 +59,7 @@ mod limit_rule;
 mod matching;
 mod note;
 mod pod_share;
+mod refusals;
 mod trigger;
 
 #[cfg(test)]
@@ -71,7 +72,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::lint::{Finding, findings};
 use crate::model::objects::annotation::ACT;
 use crate::model::objects::{Pod, TargetRef, UpdateMode, VerticalPodAutoscaler};
-use crate::model::{Action, KubeletVersion, MilliCpu, NamedRequirements, QosClass, Reason, Resource};
+use crate::model::{Action, NamedRequirements, Reason};
 use candidate::Candidate;
 use case::Case;
 
@@ -80,6 +81,7 @@ pub use canary::{Canary, CanaryWait, EarlierDecisions};
 pub use growth::Ceiling;
 pub use index::Index;
 pub use note::{Fact, Note};
+pub use refusals::{NodePolicies, Refusals};
 
 /// The recommender of VPAs that name none.
 pub const DEFAULT_RECOMMENDER: &str = "default";
@@ -101,51 +103,7 @@ pub struct Options {
     pub modes: Vec<UpdateMode>,
     /// The recommender whose VPAs the agent acts on. VPAs that name none have `default`. None: all recommenders.
     pub recommender: Option<String>,
-    pub managers: StaticManagers,
-    /// What the kubelet refuses depends on its version.
-    pub kubelet: KubeletVersion,
-}
-
-/// The static managers of the kubelet, which assign processors and memory to Guaranteed pods. No resize changes these.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct StaticManagers {
-    /// The CPU manager's policy is `static`.
-    pub cpu: bool,
-    /// The memory manager's policy is `Static`.
-    pub memory: bool,
-}
-
-impl StaticManagers {
-    /// Why no resize changes a resource of this pod, in a sentence; `None` if a resize may change it.
-    ///
-    /// Kubelets that resize in place refuse every change of cpu in a Guaranteed pod under the static CPU policy, also of pods
-    /// that share processors, and of memory under the static memory policy; 1.33 refuses both under either
-    /// (`canResizePod`, kubernetes `pkg/kubelet/allocation`). On older nodes only memory of Guaranteed pods and whole processors
-    /// are assigned (`guaranteedCPUs`, `pkg/kubelet/cm/cpumanager/policy_static.go`).
-    pub fn refusal(self, pod: &Pod, resource: Resource, kubelet: KubeletVersion) -> Option<String> {
-        if pod.qos_class() != QosClass::Guaranteed {
-            return None;
-        }
-        let whole = |cpu: MilliCpu| !cpu.is_zero() && cpu.get().is_multiple_of(1000);
-        let mut limits = pod
-            .all_containers()
-            .filter_map(|container| container.resources.limits.cpu);
-        let (is_static, has_own) = match resource {
-            Resource::Cpu => (self.cpu, limits.any(whole)),
-            Resource::Memory => (self.memory, true),
-        };
-        if is_static && has_own {
-            return Some(format!(
-                "the kubelet's static {resource} manager has assigned it to the pod"
-            ));
-        }
-        let refuses = match kubelet {
-            old if old < KubeletVersion::RESIZES_BY_DEFAULT => false,
-            KubeletVersion::RESIZES_BY_DEFAULT => self.cpu || self.memory,
-            _ => is_static,
-        };
-        refuses.then(|| format!("under its static policies the kubelet resizes {resource} of no Guaranteed pod"))
-    }
+    pub refusals: Refusals,
 }
 
 /// Whether the agent acts on a VPA, by the VPA's annotation `vscaled.io/act`.
@@ -175,8 +133,7 @@ impl Default for Options {
             oom_window: SignedDuration::from_mins(10),
             modes: UpdateMode::UPDATING.into(),
             recommender: None,
-            managers: StaticManagers::default(),
-            kubelet: KubeletVersion::NEWEST,
+            refusals: Refusals::default(),
         }
     }
 }
@@ -227,6 +184,8 @@ pub struct PodDecision {
     pub ceilings: Vec<Ceiling>,
     pub boosts: Boosts,
     pub canary: Canary,
+    /// Until when a deferred resize of another client is left alone.
+    pub yields_until: Option<Timestamp>,
 }
 
 /// Why a change is due, and the amounts after it of every regular container, every sidecar, and the pod as a whole if the
@@ -252,7 +211,10 @@ impl PodDecision {
 
     /// When the decision changes by time alone.
     pub fn next_change(&self) -> Option<Timestamp> {
-        [self.boosts.next_end, self.canary.until].into_iter().flatten().min()
+        [self.boosts.next_end, self.canary.until, self.yields_until]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     pub const fn action(&self) -> Action {

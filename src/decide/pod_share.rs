@@ -118,10 +118,12 @@ pub(super) fn lower(
     if candidates.iter().any(|one| one.is_pinned(resource)) {
         return;
     }
+    // A limit that stays does not follow its request.
+    let movable = |candidate: &Candidate<'_>| candidate.target(resource).filter(|_| candidate.moves_limit(resource));
     for _ in 0..candidates.len() {
         let (mut shared, mut fixed) = (0_u128, 0_u128);
         for candidate in &*candidates {
-            let target = candidate.target(resource);
+            let target = movable(candidate);
             let own = target.map_or(candidate.in_force.limits.amount(resource), |target| {
                 candidate.limit_rule(resource, bounds).limit_for(target).unwrap_or(0)
             });
@@ -133,7 +135,7 @@ pub(super) fn lower(
         }
         let left = u128::from(max).saturating_sub(fixed);
         for candidate in &mut *candidates {
-            let Some(target) = candidate.target(resource) else {
+            let Some(target) = movable(candidate) else {
                 continue;
             };
             let floor = floor(candidate);

@@ -73,7 +73,7 @@ impl Case<'_> {
 fn asks_for_too_much<'a>(pod: &Pod, mut candidates: impl Iterator<Item = &'a Candidate<'a>>) -> bool {
     let less = |one: &Candidate<'_>| {
         Resource::ALL.into_iter().any(|resource| {
-            let asked = one.standing.requests.get(resource);
+            let asked = one.spec.resources.requests.get(resource);
             let target = one.target(resource);
             asked.zip(target).is_some_and(|(asked, target)| target < asked)
         })

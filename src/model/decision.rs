@@ -70,6 +70,7 @@ reasons! {
     NoVpa => None, ENDS, "no VPA targets the pod's workload";
     NotActedOn => None, ENDS, "the VPA's mode, annotation or recommender keeps vscaled from acting on it";
     NoRecommendation => None, KEEPS, "the VPA has nothing to say about the pod's containers yet";
+    OthersResize => None, ENDS, "a resize that another client requested waits for room, and is left for five minutes";
     CanaryFirst => None, KEEPS, "a change is due, and a part of the workload's pods has it first";
     NoTrouble => None, KEEPS, "the VPA's annotation vscaled.io/act lets changes happen after trouble alone, and the pod has had none";
     HpaConflict => None, KEEPS, "a HorizontalPodAutoscaler follows every resource that the VPA recommends";
@@ -84,6 +85,7 @@ reasons! {
     BelowLeast => Skip, KEEPS, "the change would give a container less than it can run with";
     PodLevelExceeded => Skip, KEEPS, "the containers would need more than the pod's own resources allow";
     StaticallyAssigned => Skip, KEEPS, "the kubelet's static CPU or memory manager has given it processors or memory of its own";
+    KubeletRefuses => Skip, KEEPS, "the node's kubelet refuses to resize pods like this one";
     BoundUnreadable => Skip, KEEPS, "a bound in the VPA's policy is no whole number of bytes, or of thousandths of a cpu";
     LimitUnreadable => Skip, KEEPS, "an annotation of the VPA does not say which limits go with the requests";
     DuplicateContainer => Skip, KEEPS, "two containers of the pod share a name";

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::decide::StaticManagers;
+use crate::decide::Refusals;
 use crate::guard::GuardedPod;
 use crate::model::objects::{Node as NodeObject, Pod, QuotaAmounts, ResourceQuota, Shared};
 use crate::model::{AskWhenFull, Bytes, KubeletVersion, MilliCpu, NamedRequirements, PageSize, Resource, ResourceList};
@@ -18,7 +18,7 @@ use crate::plan::{
 };
 
 use super::desired::{DesiredState, Recommended, limit_in};
-use super::overrides::{Override, check_assigned};
+use super::overrides::{Override, check_refusals};
 use super::pod::PodState;
 
 /// The amounts of the node, and the requests of its pods.
@@ -34,7 +34,7 @@ pub(crate) struct NodeCapacity {
     patches: bool,
     pub(crate) ask_when_full: AskWhenFull,
     /// The resources that the kubelet assigns to pods for their lifetime.
-    pub(crate) managers: StaticManagers,
+    pub(crate) refusals: Refusals,
     pub(crate) page: PageSize,
     /// Whether a pod has come to request less since this value was made.
     pub(crate) freed: bool,
@@ -61,7 +61,7 @@ impl NodeCapacity {
             kubelet,
             patches,
             ask_when_full: AskWhenFull::default(),
-            managers: StaticManagers::default(),
+            refusals: Refusals::default(),
             page: PageSize::KIB_4,
             freed: false,
             quotas: Default::default(),
@@ -255,7 +255,7 @@ impl NodeCapacity {
     /// Errors: a sentence with the numbers.
     pub(crate) fn set_override(&self, state: &mut PodState, values: Override) -> Result<(), String> {
         let pod = &state.pod;
-        check_assigned(pod, &values.values, self.managers, self.kubelet)?;
+        check_refusals(pod, &values.values, &self.refusals)?;
         let before = state.desired.targets(pod).unwrap_or_else(|| pod.requirements());
         let mut wanted = state.desired.clone();
         wanted.set_override(pod, values, self.page)?;

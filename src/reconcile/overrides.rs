@@ -3,9 +3,9 @@
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::decide::StaticManagers;
+use crate::decide::Refusals;
 use crate::model::objects::Pod;
-use crate::model::{KubeletVersion, NamedRequirements, PageSize, QosClass, Requirements, Resource, ResourceList};
+use crate::model::{NamedRequirements, PageSize, QosClass, Requirements, Resource, ResourceList};
 use crate::plan::resize;
 
 /// Values that an operator set.
@@ -64,17 +64,12 @@ pub(crate) fn check_names(pod: &Pod, values: &[NamedRequirements]) -> Result<(),
 }
 
 /// Refuses values of a resource that the kubelet resizes in no pod like this one.
-pub(crate) fn check_assigned(
-    pod: &Pod,
-    values: &[NamedRequirements],
-    managers: StaticManagers,
-    kubelet: KubeletVersion,
-) -> Result<(), String> {
+pub(crate) fn check_refusals(pod: &Pod, values: &[NamedRequirements], refusals: &Refusals) -> Result<(), String> {
     for resource in Resource::ALL {
-        let Some(why) = managers.refusal(pod, resource, kubelet) else {
-            continue;
-        };
         for NamedRequirements { name, resources } in values {
+            let Some(why) = refusals.of(pod, name, resource) else {
+                continue;
+            };
             let text = |list: ResourceList| list.text(resource);
             let request = text(resources.requests).map(|text| ("requests", text));
             if let Some((list, text)) = request.or_else(|| Some(("limits", text(resources.limits)?))) {

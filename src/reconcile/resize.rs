@@ -199,6 +199,11 @@ impl Resize {
         accepted.filter(|accepted| pod.metadata.generation < accepted.generation)
     }
 
+    /// Whether this agent requested the spec of `pod`, or may have: a patch has no answer yet.
+    pub(crate) fn is_ours(&self, pod: &Pod) -> bool {
+        self.is_spec_of(pod) || self.unseen(pod).is_some() || self.prepared.is_some() || self.written_ahead.is_some()
+    }
+
     /// Whether the spec of `pod` is the one that was accepted last.
     pub(crate) fn is_spec_of(&self, pod: &Pod) -> bool {
         let accepted = self.accepted.as_ref();

@@ -44,7 +44,7 @@ const LARGER: [(&str, Amounts); 1] = [("app", Amounts::doubled(300, 128))];
 const SMALLER: [(&str, Amounts); 1] = [("app", Amounts::doubled(200, 96))];
 
 /// The message with which a kubelet defers a resize.
-const FULL: &str = "Node didn't have enough resource: cpu";
+const FULL: &str = "Node didn't have enough resource: cpu, requested: 9000, used: 100, capacity: 4000";
 
 /// A pod of a Deployment, and an agent.
 struct Scene {

@@ -1,4 +1,5 @@
-//! Reads the policies of the kubelet's CPU and memory managers from their checkpoints, or infers them from cgroups.
+//! Reads the policies of the kubelet's CPU and memory managers from their checkpoints, or infers them from cgroups, as it does
+//! whether containers may swap.
 
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -8,7 +9,7 @@ use serde::Deserialize;
 
 use crate::cgroup::{Hierarchy, PodEntry};
 use crate::config::Config;
-use crate::decide::StaticManagers;
+use crate::decide::NodePolicies;
 use crate::model::{CgroupPath, CgroupVersion, QosClass, Resource};
 
 /// The needed part of a checkpoint.
@@ -29,16 +30,17 @@ fn policy(kubelet_dir: &Path, file: &str) -> io::Result<String> {
 ///
 /// No policy is static where there is no kubelet: no directory of one, and no API server that it would serve. Kubelets
 /// before 1.22 have no memory manager, and only the checkpoint of the other one.
-pub(super) fn static_managers(
+pub(super) fn policies(
     config: &Config,
     hierarchy: &Hierarchy,
     scanned: &[PodEntry],
     problems: &mut Vec<String>,
-) -> StaticManagers {
+) -> NodePolicies {
     let directory = &config.kubelet_dir;
     if !config.source.has_cluster() && !directory.exists() {
-        return StaticManagers::default();
+        return NodePolicies::default();
     }
+    let limited_swap = limits_swap(hierarchy, scanned);
     let cpu = policy(directory, "cpu_manager_state");
     let memory = match policy(directory, "memory_manager_state") {
         Err(error) if error.kind() == ErrorKind::NotFound && cpu.is_ok() => Ok(String::new()),
@@ -56,10 +58,11 @@ pub(super) fn static_managers(
             true
         }
     };
-    StaticManagers {
-        cpu: may_be_static("cpu_manager_state", "processors to Guaranteed pods", cpu)
+    NodePolicies {
+        limited_swap,
+        static_cpu: may_be_static("cpu_manager_state", "processors to Guaranteed pods", cpu)
             || assigns_processors(hierarchy, scanned),
-        memory: may_be_static("memory_manager_state", "memory to Guaranteed pods", memory),
+        static_memory: may_be_static("memory_manager_state", "memory to Guaranteed pods", memory),
     }
 }
 
@@ -77,6 +80,17 @@ fn assigns_processors(hierarchy: &Hierarchy, scanned: &[PodEntry]) -> bool {
         let own = processors(&container.path);
         !own.trim().is_empty() && own != processors(&pod.path)
     })
+}
+
+/// Whether a container has a part of the node's swap: only `LimitedSwap` gives one. Other kubelets leave none, or all.
+fn limits_swap(hierarchy: &Hierarchy, scanned: &[PodEntry]) -> bool {
+    let mount = hierarchy.mount(Resource::Memory);
+    let burstable = scanned.iter().filter(|pod| pod.place.qos == Some(QosClass::Burstable));
+    hierarchy.version() == CgroupVersion::V2
+        && burstable.flat_map(|pod| &pod.containers).any(|container| {
+            let swap = fs::read_to_string(container.path.under(mount).join("memory.swap.max"));
+            swap.is_ok_and(|swap| swap.trim().parse::<u64>().is_ok_and(|bytes| bytes > 0))
+        })
 }
 
 #[cfg(test)]
@@ -139,8 +153,8 @@ mod tests {
             let directory = format!("--kubelet-dir={}", directory.display());
             let config = crate::config::tests::load(&[source, &directory, "--node-name=n"]).unwrap();
             let mut problems = Vec::new();
-            let managers = static_managers(&config, &self.hierarchy, &self.scanned, &mut problems);
-            ([managers.cpu, managers.memory], problems)
+            let policies = policies(&config, &self.hierarchy, &self.scanned, &mut problems);
+            ([policies.static_cpu, policies.static_memory], problems)
         }
     }
 
@@ -184,6 +198,22 @@ mod tests {
     #[test]
     fn without_a_kubelet_nothing_is_assigned() {
         assert_eq!(Node::new().managers(MANIFESTS), ([false, false], Vec::new()));
+    }
+
+    #[test]
+    fn a_part_of_the_swap_shows_limited_swap() {
+        for (swap, limited) in [("65536\n", true), ("0\n", false), ("max\n", false)] {
+            let root = tempfile::tempdir().unwrap();
+            let (hierarchy, mut scanned) = tree(root.path(), "");
+            let mount = hierarchy.mount(Resource::Memory);
+            fs::write(scanned[0].containers[0].path.under(mount).join("memory.swap.max"), swap).unwrap();
+            assert!(
+                !limits_swap(&hierarchy, &scanned),
+                "Guaranteed pods have no swap of their own"
+            );
+            scanned[0].place.qos = Some(QosClass::Burstable);
+            assert_eq!(limits_swap(&hierarchy, &scanned), limited, "{swap:?}");
+        }
     }
 
     #[test]

@@ -1,16 +1,18 @@
-//! What the kubelet's static managers have assigned to a pod stays.
+//! What the kubelet refuses to resize stays, and the other resource follows alone.
 
 use super::*;
-use crate::decide::StaticManagers;
+use crate::decide::{NodePolicies, Refusals};
 use crate::model::{Action, KubeletVersion, QosClass, Reason};
 
-const CPU: StaticManagers = StaticManagers {
-    cpu: true,
-    memory: false,
+const CPU: NodePolicies = NodePolicies {
+    static_cpu: true,
+    static_memory: false,
+    limited_swap: false,
 };
-const BOTH: StaticManagers = StaticManagers {
-    cpu: true,
-    memory: true,
+const BOTH: NodePolicies = NodePolicies {
+    static_cpu: true,
+    static_memory: true,
+    limited_swap: false,
 };
 
 /// [`WEB`] in the Guaranteed class, with so much cpu.
@@ -25,16 +27,19 @@ fn guaranteed(cpu: &str) -> NodeView {
     view
 }
 
-fn decided_by(view: &NodeView, managers: StaticManagers, kubelet: u32) -> PodDecision {
+fn decided_by(view: &NodeView, managers: NodePolicies, kubelet: u32) -> PodDecision {
+    decided_beside(view, Refusals::known(managers, KubeletVersion(kubelet)))
+}
+
+fn decided_beside(view: &NodeView, refusals: Refusals) -> PodDecision {
     let options = Options {
-        managers,
-        kubelet: KubeletVersion(kubelet),
+        refusals,
         ..Options::default()
     };
     decide(&view.pods, &index(view), now(), &options).remove(0)
 }
 
-fn decided(view: &NodeView, managers: StaticManagers) -> PodDecision {
+fn decided(view: &NodeView, managers: NodePolicies) -> PodDecision {
     decided_by(view, managers, 37)
 }
 
@@ -66,7 +71,7 @@ fn a_pod_with_processors_and_memory_of_its_own_is_skipped() {
 #[test]
 fn pods_that_share_processors_are_resized() {
     for (view, managers, kubelet) in [
-        (guaranteed("2"), StaticManagers::default(), 37),
+        (guaranteed("2"), NodePolicies::default(), 37),
         (guaranteed("1500m"), CPU, 32),
         (view(WEB), BOTH, 33),
     ] {
@@ -78,9 +83,10 @@ fn pods_that_share_processors_are_resized() {
 
 #[test]
 fn what_the_kubelets_policy_refuses_takes_nothing_else_along() {
-    const MEMORY: StaticManagers = StaticManagers {
-        cpu: false,
-        memory: true,
+    const MEMORY: NodePolicies = NodePolicies {
+        static_cpu: false,
+        static_memory: true,
+        limited_swap: false,
     };
     for (managers, kubelet, wanted) in [
         (CPU, 34, Ok(["140m/140m", "200Mi/200Mi"])),
@@ -101,4 +107,113 @@ fn what_the_kubelets_policy_refuses_takes_nothing_else_along() {
             "{managers:?} {kubelet}"
         );
     }
+}
+
+const SWAP: NodePolicies = NodePolicies {
+    static_cpu: false,
+    static_memory: false,
+    limited_swap: true,
+};
+
+/// What a pod is given: its cpu and memory, or the reason for nothing.
+fn given(decision: &PodDecision) -> Result<[String; 2], Reason> {
+    match decision.action() {
+        Action::Resize => Ok([cpu(decision, "app"), memory(decision, "app")]),
+        _ => Err(decision.reason),
+    }
+}
+
+#[test]
+fn memory_of_a_container_that_may_swap_stays() {
+    let decision = decided_by(&view(WEB), SWAP, 37);
+    assert!(
+        cpu(&decision, "app").starts_with("200m/") && memory(&decision, "app").starts_with("100Mi/"),
+        "{decision:?}"
+    );
+    assert_eq!(
+        notes(&decision),
+        ["memory is left alone: the kubelet resizes it in no container that may swap (LimitedSwap)"]
+    );
+    // Older kubelets do not resize, and pods of the other class do not swap.
+    for (view, kubelet) in [(view(WEB), 32), (guaranteed("140m"), 37)] {
+        let decision = decided_by(&view, SWAP, kubelet);
+        assert!(memory(&decision, "app").starts_with("200Mi/"), "{decision:?}");
+    }
+}
+
+/// Kubelets' words: about a policy, about amounts, and of kubelets to come.
+const STATIC: &str = "Resize is infeasible for Guaranteed Pods alongside CPU Manager policy \"static\"";
+const SIZE: &str = "Node didn't have enough capacity: memory, requested: 9663676416, capacity: 2147483648";
+const UNKNOWN: &str = "Resize of something is not supported.";
+const ALL: [Resource; 2] = Resource::ALL;
+
+#[test]
+fn the_other_resource_is_asked_for_alone() {
+    let (web, mut refusals) = (view(WEB), Refusals::default());
+    let both = given(&decided_beside(&web, refusals.clone())).unwrap();
+    refusals.learn(&web.pods[0], &ALL, UNKNOWN);
+    let [cpu, memory] = given(&decided_beside(&web, refusals.clone())).unwrap();
+    assert!(cpu == both[0] && memory.starts_with("100Mi/"), "{cpu} {memory}");
+    // Cpu is refused alone, too: then it is the turn of memory alone.
+    refusals.learn(&web.pods[0], &[Resource::Cpu], UNKNOWN);
+    let [cpu, memory] = given(&decided_beside(&web, refusals.clone())).unwrap();
+    assert!(cpu.starts_with("100m/") && memory == both[1], "{cpu} {memory}");
+    refusals.learn(&web.pods[0], &[Resource::Memory], UNKNOWN);
+    assert_eq!(
+        given(&decided_beside(&web, refusals.clone())),
+        Err(Reason::KubeletRefuses)
+    );
+    // Nothing is asked for any more, so nothing is learned any more.
+    let known = refusals.clone();
+    for changed in [&ALL[..], &ALL[..1], &ALL[1..], &[]] {
+        refusals.learn(&web.pods[0], changed, UNKNOWN);
+    }
+    assert_eq!(refusals, known);
+    refusals.forget();
+    assert_eq!(
+        given(&decided_beside(&web, refusals)),
+        Ok(both),
+        "a kubelet that starts anew is asked again"
+    );
+}
+
+#[test]
+fn a_refusal_holds_for_its_class_and_namespace() {
+    let web = guaranteed("140m");
+    let mut refusals = Refusals::default();
+    refusals.learn(&web.pods[0], &ALL, STATIC);
+    let decision = decided_beside(&web, refusals.clone());
+    assert_eq!(given(&decision), Ok(["140m/140m".to_owned(), "200Mi/200Mi".to_owned()]));
+    let note =
+        format!("cpu is left alone: the kubelet has refused it for Guaranteed pods of this namespace ({STATIC})");
+    assert_eq!(notes(&decision), [note]);
+    assert_eq!(
+        refusals.sentences(),
+        [format!("cpu of Guaranteed pods in namespace default ({STATIC})")]
+    );
+    let other_class = given(&decided_beside(&view(WEB), refusals.clone())).unwrap();
+    assert!(other_class[0].starts_with("200m/"), "{other_class:?}");
+    // Whoever may write a pod's status says something about pods of that namespace only.
+    let mut other = guaranteed("140m");
+    let mut pod = (*other.pods[0]).clone();
+    pod.metadata.namespace = "other".to_owned();
+    let mut elsewhere = Refusals::default();
+    elsewhere.learn(&pod, &ALL, STATIC);
+    pod_of(&mut other);
+    assert_eq!(
+        given(&decided_beside(&other, elsewhere.clone())),
+        Ok(["200m/200m".to_owned(), "200Mi/200Mi".to_owned()])
+    );
+    elsewhere.retain_namespaces(|namespace| namespace != "other");
+    assert_eq!(elsewhere, Refusals::default());
+}
+
+#[test]
+fn a_refusal_of_an_amount_says_nothing_about_another() {
+    let web = view(WEB);
+    let mut refusals = Refusals::default();
+    for changed in [&ALL[..], &ALL[1..]] {
+        refusals.learn(&web.pods[0], changed, SIZE);
+    }
+    assert_eq!(refusals, Refusals::default());
 }

@@ -228,3 +228,13 @@ fn a_container_that_a_minimum_raised_makes_the_others_give_way() {
         ("100Mi/100Mi".to_owned(), "100Mi/300Mi".to_owned())
     );
 }
+
+#[test]
+fn a_kept_limit_lowers_no_request() {
+    let mut view = web_and(
+        "kind: LimitRange\nmetadata: {name: l}\nspec: {limits: [{type: Pod, min: {memory: 250Mi}, max: {memory: 500Mi}}]}",
+    );
+    let policy = r#"{"containerPolicies": [{"containerName": "*", "controlledValues": "RequestsOnly"}]}"#;
+    view.vpas[0].spec.resource_policy = Some(serde_json::from_str(policy).unwrap());
+    assert_eq!(memory(&decide_one(&view), "app"), "250Mi/300Mi");
+}

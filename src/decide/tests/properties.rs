@@ -7,7 +7,7 @@ use super::arbitrary::{anything, sensible};
 use super::*;
 use crate::decide::decide_pod;
 use crate::model::objects::{ContainerPolicy, ControlledValues};
-use crate::model::{Action, Requirements};
+use crate::model::{Action, Reason, Requirements};
 
 /// Container, what it had and what it gets, for each resource that changes.
 fn changes<'a>(
@@ -33,6 +33,29 @@ fn later(view: &NodeView, applied: Option<&[NamedRequirements]>, hours: i64) -> 
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn a_reason_in_range_is_true_of_the_requests(mut view in sensible()) {
+        // No rule moves the bounds, and no kill outranks them.
+        view.vpas[0].spec.resource_policy = None;
+        view.limit_ranges.clear();
+        pod_of(&mut view).status.container_statuses.clear();
+        let decision = decide_one(&view);
+        if ![Reason::InRange, Reason::TooYoung, Reason::AgeUnknown].contains(&decision.reason) {
+            return Ok(());
+        }
+        let recommendation = view.vpas[0].status.recommendation.as_ref().unwrap();
+        for container in &view.pods[0].spec.containers {
+            let mut all = recommendation.container_recommendations.iter();
+            let Some(own) = all.find(|own| own.container_name == container.name) else { continue };
+            for resource in Resource::ALL.into_iter().filter(|resource| own.target.get(*resource).is_some()) {
+                let request = container.resources.requests.get(resource);
+                prop_assert!(request.is_some(), "{} {resource}", container.name);
+                let [low, high] = [own.lower_bound, own.upper_bound].map(|bound| bound.get(resource));
+                prop_assert!(low.is_none_or(|low| request >= Some(low)) && high.is_none_or(|high| request <= Some(high)));
+            }
+        }
+    }
 
     #[test]
     fn requests_stay_within_what_the_policy_allows(view in sensible()) {

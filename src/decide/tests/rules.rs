@@ -1,8 +1,11 @@
 //! Annotations, conflicts and bad input, and where decisions differ from upstream on purpose.
 
 use super::*;
-use crate::model::objects::UpdateMode;
+use jiff::SignedDuration;
+
+use crate::decide::{EarlierDecisions, decide_pod};
 use crate::model::objects::annotation::{ACT, IGNORE};
+use crate::model::objects::{PodCondition, UpdateMode};
 use crate::model::{Action, QosClass, Reason};
 
 fn set(map: &mut std::collections::BTreeMap<String, String>, key: &str, value: &str) {
@@ -414,4 +417,33 @@ fn a_kill_is_quick_only_within_the_window() {
     assert_eq!(reason("2026-03-01T11:15:00Z", own), Reason::TooYoung);
     let own = r#"{"evictAfterOOMSeconds": 9223372036854775807}"#;
     assert_eq!(reason("2026-03-01T11:15:00Z", own), Reason::QuickOOM);
+}
+
+#[test]
+fn another_clients_deferred_resize_is_left_alone() {
+    let mut view = view(WEB);
+    let reason = |view: &NodeView, others_request| {
+        let known = EarlierDecisions {
+            others_request,
+            ..EarlierDecisions::default()
+        };
+        let decision = decide_pod(&view.pods[0], &index(view), now(), &Options::default(), known);
+        (decision.reason, decision.next_change().is_some())
+    };
+    let mut set = |minutes: i64, answer: &str| {
+        let condition = PodCondition {
+            kind: "PodResizePending".to_owned(),
+            status: "True".to_owned(),
+            reason: answer.to_owned(),
+            last_transition_time: Some(now() - SignedDuration::from_mins(minutes)),
+            ..PodCondition::default()
+        };
+        pod_of(&mut view).status.conditions = vec![condition];
+        [true, false].map(|others| reason(&view, others))
+    };
+    let (left, ours) = ((Reason::OthersResize, true), (Reason::OutOfBounds, false));
+    assert_eq!(set(4, "Deferred"), [left, ours]);
+    assert_eq!(set(5, "Deferred"), [ours; 2]);
+    assert_eq!(set(4, "Infeasible"), [ours; 2], "no scheduler helps");
+    assert_eq!(set(-4, "Deferred"), [ours; 2], "a time to come says nothing");
 }

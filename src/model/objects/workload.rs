@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use jiff::Timestamp;
 use serde::de::value::{Error, StrDeserializer};
 use serde::{Deserialize, Serialize};
 
@@ -268,6 +269,25 @@ pub struct NodeStatus {
     pub capacity: ResourceList,
     #[serde(rename = "nodeInfo")]
     pub node_info: NodeInfo,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<NodeCondition>,
+}
+
+impl NodeStatus {
+    /// When the node became ready, or stopped being ready.
+    pub fn ready_since(&self) -> Option<Timestamp> {
+        let mut conditions = self.conditions.iter();
+        conditions.find(|one| one.kind == "Ready")?.last_transition_time
+    }
+}
+
+/// A condition of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeCondition {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub last_transition_time: Option<Timestamp>,
 }
 
 /// A kubelet's report about itself.

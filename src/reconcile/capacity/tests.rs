@@ -3,7 +3,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use super::*;
-use crate::decide::PodDecision;
+use crate::decide::{NodePolicies, PodDecision};
 use crate::model::{Bytes, MilliCpu, Requirements};
 use crate::plan::Capacity;
 use crate::reconcile::desired::{InForce, Recommended};
@@ -113,7 +113,7 @@ fn node(own: ResourceList, other: ResourceList) -> NodeCapacity {
         patches: false,
         ask_when_full: AskWhenFull::Never,
         page: PageSize::KIB_4,
-        managers: StaticManagers::default(),
+        refusals: Refusals::default(),
         freed: false,
         quotas: Default::default(),
         beyond_specs: BTreeMap::new(),
@@ -192,7 +192,7 @@ fn what_the_kubelet_has_assigned_for_good_is_refused_with_field_value_and_reason
         "metadata": {"name": "web", "uid": "u"}, "spec": {"containers": [{"name": "app", "resources": resources}]},
     }))
     .unwrap();
-    let set = |managers, limits: ResourceList| {
+    let set = |policies, limits: ResourceList| {
         let limits = Requirements {
             requests: limits,
             limits,
@@ -203,7 +203,7 @@ fn what_the_kubelet_has_assigned_for_good_is_refused_with_field_value_and_reason
         }];
         let kubelet = KubeletVersion::NEWEST;
         let mut capacity = NodeCapacity::of([].into_iter(), None, list(8000, 8 * GI), kubelet, false);
-        capacity.managers = managers;
+        capacity.refusals = Refusals::known(policies, KubeletVersion::NEWEST);
         let values = Override {
             uid: 0,
             pid: 1,
@@ -222,7 +222,11 @@ fn what_the_kubelet_has_assigned_for_good_is_refused_with_field_value_and_reason
         only(Some(MilliCpu::new(3000)), None),
         only(None, Some(Bytes::new(2 * GI))),
     );
-    let managers = |cpu, memory| StaticManagers { cpu, memory };
+    let managers = |static_cpu, static_memory| NodePolicies {
+        static_cpu,
+        static_memory,
+        ..NodePolicies::default()
+    };
     let error = set(managers(true, false), cpu).unwrap_err();
     assert!(
         error.starts_with("container app: requests.cpu 3 is refused: the kubelet's static cpu manager"),

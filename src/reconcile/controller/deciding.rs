@@ -9,13 +9,13 @@ use jiff::Timestamp;
 use super::Controller;
 use crate::decide::{self, PodDecision};
 use crate::model::objects::{ObjectMeta, OwnerKind, Pod, VerticalPodAutoscaler};
-use crate::model::{Cause, Reason};
+use crate::model::{Cause, Reason, Withheld};
 use crate::pace::{place_in, spread_window};
-use crate::plan::resize;
+use crate::plan::resize::{self, Phase, Support};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::inventory::Inventory;
 use crate::reconcile::metrics::decision_labels;
-use crate::reconcile::pod::{PodInput, PodState};
+use crate::reconcile::pod::{Now, PodInput, PodState};
 use crate::sources::NodeView;
 
 #[derive(Debug, Default)]
@@ -85,6 +85,11 @@ impl Controller {
     pub(super) fn take_view(&mut self, view: Arc<NodeView>, problems: Vec<String>) {
         let other_pods = !self.sources.seen || self.sources.view.pods != view.pods;
         let other_node = other_pods || self.sources.view.node != view.node;
+        let ready_since = |view: &NodeView| view.node.as_ref().and_then(|node| node.status.ready_since());
+        if ready_since(&view).is_some() && ready_since(&view) != ready_since(&self.sources.view) {
+            // A kubelet that starts is not ready for a moment.
+            self.node.answers.forget();
+        }
         self.guard.stale |= self.sources.view.quotas != view.quotas;
         self.sources = Sources {
             view,
@@ -129,22 +134,33 @@ impl Controller {
         }
         let view = Arc::clone(&self.sources.view);
         let index = decide::Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
+        self.learn_refusals(&view);
         let options = decide::Options {
-            managers: self.node.managers(),
-            kubelet: self.node.kubelet(),
+            refusals: self.node.refusals(),
             ..self.config.decide_options()
         };
+        let support = self.node.known().map(|node| self.node_support(&node, Now::read()));
         let (observes, patches, troubles) = (self.config.observe_only, self.endpoint.get().is_some(), self.troubles());
         let decide = |state: &PodState| {
             // With observeOnly, no recommendation comes into force.
             let recommended = state.desired.recommended.as_ref().filter(|_| !observes);
             let pod = &state.without_own_changes();
-            // Where the kubelet resizes in place, the spec has the latest targets, whichever client set them.
-            let spec = (patches && resize::supports_in_place_resize(pod)).then(|| pod.requirements());
+            // Where the kubelet resizes in place, the spec has the latest targets, whichever client set them. The kubelet never
+            // carries out what it has found infeasible.
+            let resizes = patches
+                && match &support {
+                    Some(support) => support.for_pod(pod, now) != Support::Never,
+                    None => resize::supports_in_place_resize(pod),
+                };
+            let spec = resizes.then(|| match Phase::of(pod) {
+                phase @ Phase::Withheld(Withheld::Infeasible(_)) => resize::granted(pod, &phase, None),
+                _ => pod.requirements(),
+            });
             let vpa = state.decision.vpa.clone();
             let known = decide::EarlierDecisions {
                 applied: spec.as_deref().or(recommended.map(|recommended| &*recommended.targets)),
                 waits: state.decision.canary.waits.as_ref(),
+                others_request: resizes && !state.resize.is_ours(&state.pod),
                 trouble: vpa.and_then(|vpa| troubles.get(&(pod.metadata.namespace.clone(), vpa)).copied()),
                 own_trouble: state.trouble,
             };
@@ -167,6 +183,20 @@ impl Controller {
             }
         }
         self.follow_all(&decide, now);
+    }
+
+    /// Learns what the kubelet refuses from the pods whose resize it has found infeasible.
+    fn learn_refusals(&mut self, view: &NodeView) {
+        let pods = &view.pods;
+        let answers = &mut self.node.answers;
+        answers.retain_namespaces(|namespace| pods.iter().any(|pod| pod.metadata.namespace == namespace));
+        for pod in pods {
+            let phase = Phase::of(pod);
+            if let Phase::Withheld(Withheld::Infeasible(words)) = &phase {
+                let granted = resize::granted(pod, &phase, None);
+                answers.learn(pod, &resize::differing(&granted, &pod.requirements()), words);
+            }
+        }
     }
 
     /// When the pods that get recommendations first were last in trouble, by namespace and VPA.

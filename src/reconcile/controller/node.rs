@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::{Controller, Event};
 use crate::actuate::{Node, raise_pod_level};
-use crate::decide::StaticManagers;
+use crate::decide::{NodePolicies, Refusals};
 use crate::model::{BoundPod, Bytes, KubeletVersion, PageSize, ResourceList, WeightFormula};
 use crate::observe::health::Latch;
 use crate::plan::LowPodLevel;
@@ -44,6 +44,8 @@ impl Discovered {
 pub(crate) struct NodeFacts {
     pub(crate) found: Discovered,
     pub(crate) machine: ResourceList,
+    /// What the kubelet has refused since it started.
+    pub(crate) answers: Refusals,
     pub(crate) discover: mpsc::Sender<()>,
     /// Gets the runtime's formula of cpu weights once a pass has seen it.
     pub(crate) formula: watch::Sender<Option<WeightFormula>>,
@@ -56,9 +58,13 @@ impl NodeFacts {
         self.found.node.clone()
     }
 
-    /// The resources that the kubelet assigns to pods for their lifetime.
-    pub(super) fn managers(&self) -> StaticManagers {
-        self.found.node.as_ref().map(|node| node.managers).unwrap_or_default()
+    fn policies(&self) -> NodePolicies {
+        self.found.node.as_ref().map(|node| node.policies).unwrap_or_default()
+    }
+
+    /// What the kubelet refuses to resize.
+    pub(super) fn refusals(&self) -> Refusals {
+        self.answers.beside(self.policies(), self.kubelet())
     }
 
     /// The kubelet version whose rules say what pods request.
@@ -77,7 +83,7 @@ impl NodeFacts {
 
 impl Controller {
     pub(super) fn take_discovered(&mut self, mut discovered: Discovered) {
-        let managers = self.node.managers();
+        let policies = self.node.policies();
         self.take_node(discovered.node.take());
         discovered.node = self.node.known();
         if self.node.found.problems != discovered.problems {
@@ -91,7 +97,7 @@ impl Controller {
         if self.node.found.node.is_some() && self.sources.seen {
             self.node.starting.clear();
         }
-        if self.node.managers() != managers || self.sources.view.pods.len() != self.pods.len() {
+        if self.node.policies() != policies || self.sources.view.pods.len() != self.pods.len() {
             // Of two pods with one name the running one counts, and now another one may run.
             self.decide_all(Timestamp::now());
         }
@@ -126,6 +132,7 @@ impl Controller {
                 // A version that replaces an assumed one is no upgrade.
                 let upgraded = earlier.known_kubelet().map(|_| Timestamp::now());
                 self.endpoint.start_over(upgraded);
+                self.node.answers.forget();
             }
             tracing::info!(kubelet = %node.traits.kubelet, "the node is another than before: every pod is planned anew");
             self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::NodeChanged);
@@ -162,7 +169,7 @@ impl Controller {
         )
         .within(&self.sources.view.quotas, &self.sources.view.awaited_quotas);
         capacity.ask_when_full = self.config.ask_when_full;
-        capacity.managers = self.node.managers();
+        capacity.refusals = self.node.refusals();
         capacity.page = self.node.known().map_or(PageSize::KIB_4, |node| node.traits.page);
         capacity
     }

@@ -25,6 +25,8 @@ type RecordReply = Reply<Arc<ChangeRecord>>;
 pub(crate) struct AgentSnapshot {
     pub(crate) node: Option<Arc<Node>>,
     pub(crate) problems: Vec<String>,
+    /// What the kubelet refuses to resize, one sentence each.
+    pub(crate) refusals: Vec<String>,
     pub(crate) pods: Vec<PodState>,
     pub(crate) quiet: SignedDuration,
     /// The namespaces that may use hooks.
@@ -102,6 +104,7 @@ impl Controller {
         AgentSnapshot {
             node: self.node.known(),
             problems: self.problems(),
+            refusals: self.node.refusals().sentences(),
             pods: self.pods().cloned().collect(),
             quiet: self.quiet(),
             hooks: self.config.hooks.clone(),

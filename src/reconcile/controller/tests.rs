@@ -8,6 +8,7 @@ use tokio::sync::{broadcast, watch};
 use super::*;
 use crate::actuate::Grown;
 use crate::config::tests::load;
+use crate::decide::Refusals;
 use crate::guard::LimitFiles;
 use crate::model::objects::PodId;
 use crate::model::{Bytes, Change, MemoryLimit, ResourceList, Setting, StepRecord};
@@ -28,6 +29,7 @@ fn controller(directory: &Path) -> Controller {
     Controller::new(
         load(&[]).unwrap(),
         NodeFacts {
+            answers: Refusals::default(),
             found: Discovered::default(),
             machine: ResourceList::default(),
             discover: mpsc::channel(1).0,

@@ -121,7 +121,7 @@ async fn a_smaller_recommendation_replaces_a_deferred_one_that_its_bounds_would_
 #[tokio::test]
 async fn what_the_kubelet_can_never_do_is_taken_back_and_said() {
     let scene = Scene::managed().await;
-    let why = "In-place resize of Guaranteed pods on static cpu policy";
+    let why = "Node didn't have enough capacity: memory, requested: 9663676416, capacity: 2147483648";
     scene.set_resize_result(ResizeResult::Infeasible(why));
     scene.recommend(&LARGER);
     scene.reaches_with_detail("Infeasible", why).await;
@@ -135,6 +135,38 @@ async fn what_the_kubelet_can_never_do_is_taken_back_and_said() {
         patches + 1,
         "asked again for what can never be"
     );
+}
+
+#[tokio::test]
+async fn a_refused_resource_leaves_the_other_one_alone() {
+    let scene = Scene::managed().await;
+    let why = "In-place resize of containers with swap is not supported.";
+    scene.set_resize_result(ResizeResult::Refuses("memory", why));
+    let with_cpu_of = |other: Amounts| {
+        let Amounts { cpu, cpu_limit, .. } = other;
+        [(
+            "app",
+            Amounts {
+                cpu,
+                cpu_limit,
+                ..SMALLER[0].1
+            },
+        )]
+    };
+    scene.recommend(&LARGER);
+    let cpu_alone = with_cpu_of(LARGER[0].1);
+    scene.settles(&cpu_alone).await;
+    scene.confirmed(&cpu_alone).await;
+    let reply = scene.agent.client().await.explain(scene.pod.full_name()).await.unwrap();
+    assert!(reply.notes.iter().any(|note| note.contains(why)), "{:?}", reply.notes);
+
+    // The next recommendation is not tried in vain.
+    let patches = scene.api.calls("patch pods/resize");
+    scene.recommend(&AT_FIRST);
+    let cpu_alone = with_cpu_of(AT_FIRST[0].1);
+    scene.settles(&cpu_alone).await;
+    scene.confirmed(&cpu_alone).await;
+    assert_eq!(scene.api.calls("patch pods/resize"), patches + 1);
 }
 
 #[tokio::test]

@@ -21,6 +21,8 @@ pub(crate) enum ResizeResult {
     Deferred(&'static str),
     /// The resize is infeasible, for this reason.
     Infeasible(&'static str),
+    /// A resize that changes this resource is infeasible, for this reason.
+    Refuses(&'static str, &'static str),
     /// The kubelet allocates the resize and then fails to write it, again and again. It reports no second failure
     /// while it retries.
     Error(&'static str),
@@ -111,7 +113,12 @@ async fn sync(shared: &Shared, node: &str, name: &str, delay: Duration) {
     let refusal = match &result {
         ResizeResult::Deferred(why) => Some(("Deferred", (*why).to_owned())),
         ResizeResult::Infeasible(why) => Some(("Infeasible", (*why).to_owned())),
-        ResizeResult::ByRoom | ResizeResult::Error(_) => lack_of_room(shared, node, name).map(|why| ("Deferred", why)),
+        ResizeResult::Refuses(resource, why) if changes(shared, name, resource) => {
+            Some(("Infeasible", (*why).to_owned()))
+        }
+        ResizeResult::ByRoom | ResizeResult::Refuses(..) | ResizeResult::Error(_) => {
+            lack_of_room(shared, node, name).map(|why| ("Deferred", why))
+        }
     };
     let read = || shared.store().find("pods", name).cloned();
     let Some(pod) = read() else { return };
@@ -131,6 +138,20 @@ async fn sync(shared: &Shared, node: &str, name: &str, delay: Duration) {
         writes(&serde_json::from_value(pod.clone()).unwrap());
     }
     write_status(shared, &pod, None, |pod| report(pod, "resources"));
+}
+
+/// Whether the pod's spec has another request of a resource than the kubelet has granted.
+fn changes(shared: &Shared, name: &str, resource: &str) -> bool {
+    let store = shared.store();
+    let Some(pod) = store.find("pods", name) else {
+        return false;
+    };
+    let requests = |list: &Value, of: &str| -> Vec<Value> {
+        let all = list.as_array().into_iter().flatten();
+        all.map(|container| container[of]["requests"][resource].clone())
+            .collect()
+    };
+    requests(&pod["spec"]["containers"], "resources") != requests(&pod["status"]["containerStatuses"], "resources")
 }
 
 /// Copies the amounts of the spec into the containers' statuses.

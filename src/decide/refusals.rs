@@ -1,0 +1,213 @@
+//! What the node's kubelet refuses to resize. Pure.
+//!
+//! In come the policies of the node and the kubelet's answers `Infeasible`. Out comes, for a resource of a container, why the
+//! kubelet would refuse to change it. A refusal of one resource takes the whole request along, so a decision leaves that
+//! resource alone, and the agent requests the other one alone.
+
+use crate::model::objects::{Container, Pod};
+use crate::model::{KubeletVersion, MilliCpu, QosClass, Resource};
+
+/// The priority from which a pod is critical and never swaps (`SystemCriticalPriority`, kubernetes `pkg/apis/scheduling`).
+const SYSTEM_CRITICAL: i64 = 2_000_000_000;
+
+/// The policies of a node from which refusals of its kubelet follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct NodePolicies {
+    /// The CPU manager's policy is `static`: it assigns processors to Guaranteed pods.
+    pub static_cpu: bool,
+    /// The memory manager's policy is `Static`: it assigns memory to Guaranteed pods.
+    pub static_memory: bool,
+    /// Containers of Burstable pods may swap (`swapBehavior: LimitedSwap`).
+    pub limited_swap: bool,
+}
+
+/// An answer of the kubelet that holds for all pods of a kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Refusal {
+    /// Status conditions can be written by others than the kubelet: what a pod's says holds in that pod's namespace.
+    namespace: String,
+    class: QosClass,
+    resource: Resource,
+    /// The kubelet's words.
+    words: String,
+    /// The refused request changed both resources, and its words did not say which one the kubelet refuses.
+    is_guess: bool,
+}
+
+/// What a node's kubelet refuses.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Refusals {
+    pub policies: NodePolicies,
+    pub kubelet: KubeletVersion,
+    answers: Vec<Refusal>,
+}
+
+impl Refusals {
+    /// Refusals that follow from policies, before any answer.
+    pub const fn known(policies: NodePolicies, kubelet: KubeletVersion) -> Self {
+        Self {
+            policies,
+            kubelet,
+            answers: Vec::new(),
+        }
+    }
+
+    /// The same answers of a kubelet with these policies.
+    #[must_use]
+    pub fn beside(&self, policies: NodePolicies, kubelet: KubeletVersion) -> Self {
+        Self {
+            policies,
+            kubelet,
+            answers: self.answers.clone(),
+        }
+    }
+
+    /// Why no resize changes a resource of this container, in a sentence; `None` if a resize may change it.
+    pub fn of(&self, pod: &Pod, container: &str, resource: Resource) -> Option<String> {
+        self.by_manager(pod, resource)
+            .map(str::to_owned)
+            .or_else(|| self.by_swap(pod, container, resource).map(str::to_owned))
+            .or_else(|| {
+                let answer = self.answers.iter().find(|answer| answer.is_about(pod, resource))?;
+                Some(format!(
+                    "the kubelet has refused it for {} pods of this namespace ({})",
+                    answer.class, answer.words
+                ))
+            })
+    }
+
+    /// Why a static manager lets no resize change a resource of this pod.
+    ///
+    /// Kubelets that resize in place refuse every change of cpu in a Guaranteed pod under the static CPU policy, also of pods
+    /// that share processors, and of memory under the static memory policy; 1.33 refuses both under either
+    /// (`canResizePod`, kubernetes `pkg/kubelet/allocation`). On older nodes only memory of Guaranteed pods and whole processors
+    /// are assigned (`guaranteedCPUs`, `pkg/kubelet/cm/cpumanager/policy_static.go`).
+    pub(super) fn by_manager(&self, pod: &Pod, resource: Resource) -> Option<&'static str> {
+        if pod.qos_class() != QosClass::Guaranteed {
+            return None;
+        }
+        let whole = |cpu: MilliCpu| !cpu.is_zero() && cpu.get().is_multiple_of(1000);
+        let mut limits = pod
+            .all_containers()
+            .filter_map(|container| container.resources.limits.cpu);
+        let NodePolicies {
+            static_cpu,
+            static_memory,
+            ..
+        } = self.policies;
+        let (is_static, has_own, assigned) = match resource {
+            Resource::Cpu => (
+                static_cpu,
+                limits.any(whole),
+                "the kubelet's static cpu manager has assigned it to the pod",
+            ),
+            Resource::Memory => (
+                static_memory,
+                true,
+                "the kubelet's static memory manager has assigned it to the pod",
+            ),
+        };
+        if is_static && has_own {
+            return Some(assigned);
+        }
+        let refuses = match self.kubelet {
+            old if old < KubeletVersion::RESIZES_BY_DEFAULT => false,
+            KubeletVersion::RESIZES_BY_DEFAULT => static_cpu || static_memory,
+            _ => is_static,
+        };
+        refuses.then_some("under its static policies the kubelet resizes it in no Guaranteed pod")
+    }
+
+    /// Why the kubelet resizes no memory of a container that may swap (`disallowResizeForSwappableContainers`, kubernetes
+    /// `pkg/kubelet/allocation/handlers.go`, with `GetContainerSwapBehavior`).
+    fn by_swap(&self, pod: &Pod, container: &str, resource: Resource) -> Option<&'static str> {
+        let may_swap = self.policies.limited_swap
+            && resource == Resource::Memory
+            && self.kubelet >= KubeletVersion::RESIZES_BY_DEFAULT
+            && pod.qos_class() == QosClass::Burstable
+            && pod.spec.priority.unwrap_or_default() < SYSTEM_CRITICAL
+            && pod.container(container).is_some_and(swaps);
+        may_swap.then_some("the kubelet resizes it in no container that may swap (LimitedSwap)")
+    }
+
+    /// Starts over with a kubelet that may refuse something else.
+    pub fn forget(&mut self) {
+        self.answers.clear();
+    }
+
+    /// Learns from the answer `words` of the kubelet that it never carries out a resize of `pod` that changes these
+    /// resources. Words with numbers are about the amounts, and teach nothing about other requests.
+    pub fn learn(&mut self, pod: &Pod, changed: &[Resource], words: &str) {
+        let is_about_amounts = words.contains(|character: char| character.is_ascii_digit());
+        let (resource, is_guess) = match changed {
+            [] => return,
+            [resource] => (*resource, false),
+            _ if is_about_amounts => return,
+            _ if words.contains("CPU Manager") => (Resource::Cpu, false),
+            _ if words.contains("Memory Manager") || words.contains("swap") => (Resource::Memory, false),
+            // Cpu is requested alone first. If the kubelet refuses that too, it is memory's turn.
+            _ => (Resource::Memory, true),
+        };
+        if is_about_amounts || self.answers.iter().any(|known| known.is_about(pod, resource)) {
+            return;
+        }
+        self.answers.retain(|known| {
+            !known.is_guess || pod.metadata.namespace != known.namespace || pod.qos_class() != known.class
+        });
+        self.answers.push(Refusal {
+            namespace: pod.metadata.namespace.clone(),
+            class: pod.qos_class(),
+            resource,
+            words: words.chars().take(SHOWN).collect(),
+            is_guess,
+        });
+    }
+
+    /// Keeps only the answers in namespaces that have pods here.
+    pub fn retain_namespaces(&mut self, has_pods: impl Fn(&str) -> bool) {
+        self.answers.retain(|answer| has_pods(&answer.namespace));
+    }
+
+    /// All refusals, one sentence each.
+    pub fn sentences(&self) -> Vec<String> {
+        let NodePolicies {
+            static_cpu,
+            static_memory,
+            limited_swap,
+        } = self.policies;
+        let known = [
+            (static_cpu, "cpu of Guaranteed pods (static CPU policy)"),
+            (static_memory, "memory of Guaranteed pods (static memory policy)"),
+            (limited_swap, "memory of containers that may swap (LimitedSwap)"),
+        ];
+        let known = known
+            .into_iter()
+            .filter(|(holds, _)| *holds)
+            .map(|(_, text)| text.to_owned());
+        let told = self.answers.iter().map(
+            |Refusal {
+                 namespace,
+                 class,
+                 resource,
+                 words,
+                 ..
+             }| { format!("{resource} of {class} pods in namespace {namespace} ({words})") },
+        );
+        known.chain(told).collect()
+    }
+}
+
+/// Characters of an answer that are kept.
+const SHOWN: usize = 200;
+
+impl Refusal {
+    fn is_about(&self, pod: &Pod, resource: Resource) -> bool {
+        self.resource == resource && self.namespace == pod.metadata.namespace && self.class == pod.qos_class()
+    }
+}
+
+/// Whether a container of a Burstable pod gets swap under `LimitedSwap`.
+fn swaps(container: &Container) -> bool {
+    let [request, limit] = container.resources.of(Resource::Memory).map(Option::unwrap_or_default);
+    request != 0 && request != limit && !container.restarts_for(Resource::Memory)
+}

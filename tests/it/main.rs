@@ -18,6 +18,7 @@ mod cluster_kills;
 mod cluster_kubelet;
 mod cluster_policy;
 mod cluster_today;
+mod cluster_upstream;
 mod control_socket;
 mod decide_command;
 mod decisions;

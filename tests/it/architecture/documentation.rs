@@ -1,6 +1,8 @@
 //! Public types and functions have documentation. The compiler's `missing_docs` would also require a line for every
 //! field, variant and getter, whose name and type are enough.
 
+use std::path::PathBuf;
+
 use super::{code_of, is_test, root, rust_files};
 
 /// The keywords of the documented items, after `pub` and `const` or `async`.
@@ -78,6 +80,18 @@ fn named(text: &str) -> impl Iterator<Item = &str> {
     quoted.filter(|name| name.contains("::") && !name.contains(['/', ' ', '(']))
 }
 
+/// Whether a test of that name stands in a file of its modules.
+fn names_test(name: &str, files: &[PathBuf]) -> bool {
+    let (modules, test) = name.rsplit_once("::").unwrap();
+    let modules: Vec<&str> = modules.split("::").filter(|module| *module != "tests").collect();
+    files.iter().any(|file| {
+        let path = file.with_extension("").display().to_string();
+        let in_modules = modules.iter().all(|module| path.split('/').any(|part| part == *module));
+        let start = format!("fn {test}(");
+        in_modules && std::fs::read_to_string(file).unwrap().contains(&start)
+    })
+}
+
 /// A row of a table of `docs/support.md` is a combination. The row names the test that ran it, or says that none did.
 #[test]
 fn every_combination_names_its_test_or_was_never_run() {
@@ -101,23 +115,56 @@ fn every_combination_names_its_test_or_was_never_run() {
     assert!(silent.is_empty(), "neither a test nor \"never run\": {silent:#?}");
 }
 
+/// A paragraph or a row of a page that says what a tenant cannot do is a promise, and names its test.
+#[test]
+fn what_a_tenant_cannot_do_names_its_test() {
+    const WHO: [&str; 7] = [
+        "tenant",
+        "neighbour",
+        "nobody",
+        "other namespace",
+        "another namespace",
+        "no namespace",
+        "whoever",
+    ];
+    const CANNOT: [&str; 6] = [
+        " cannot ",
+        " can never ",
+        " may not ",
+        "nobody ",
+        "no other namespace ",
+        "no namespace ",
+    ];
+    let files: Vec<_> = ["src", "tests/it"].into_iter().flat_map(rust_files).collect();
+    let directory = std::fs::read_dir(root().join("docs")).unwrap();
+    let pages = directory.map(|entry| entry.unwrap().path());
+    let pages = pages.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let (mut promises, mut silent) = (0, Vec::new());
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let rows_apart = text.replace("\n|", "\n\n|").replace("\n- ", "\n\n- ");
+        for paragraph in rows_apart.split("\n\n").map(|paragraph| paragraph.replace('\n', " ")) {
+            let is_promise = paragraph.split(". ").any(|sentence| {
+                let sentence = format!("{} ", sentence.to_lowercase()).replace("nobody else", "");
+                WHO.iter().any(|who| sentence.contains(who)) && CANNOT.iter().any(|cannot| sentence.contains(cannot))
+            });
+            promises += usize::from(is_promise);
+            if is_promise && !named(&paragraph).any(|name| names_test(name, &files)) {
+                silent.push(format!("{}: {paragraph}", page.display()));
+            }
+        }
+    }
+    assert!(promises > 5, "{promises}");
+    assert!(silent.is_empty(), "promises without a test: {silent:#?}");
+}
+
 #[test]
 fn every_test_that_a_page_names_is_there() {
     let files: Vec<_> = ["src", "tests/it"].into_iter().flat_map(rust_files).collect();
-    let is_there = |name: &&str| {
-        let (modules, test) = name.rsplit_once("::").unwrap();
-        let modules: Vec<&str> = modules.split("::").filter(|module| *module != "tests").collect();
-        files.iter().any(|file| {
-            let path = file.with_extension("").display().to_string();
-            let in_modules = modules.iter().all(|module| path.split('/').any(|part| part == *module));
-            let start = format!("fn {test}(");
-            in_modules && std::fs::read_to_string(file).unwrap().contains(&start)
-        })
-    };
     for page in ["docs/threat-model.md", "docs/support.md"] {
         let text = std::fs::read_to_string(root().join(page)).unwrap();
         assert!(named(&text).count() > 20, "{page} names no tests");
-        let missing: Vec<&str> = named(&text).filter(|name| !is_there(name)).collect();
+        let missing: Vec<&str> = named(&text).filter(|name| !names_test(name, &files)).collect();
         assert!(missing.is_empty(), "{page}: no such tests: {missing:?}");
     }
 }

@@ -20,6 +20,7 @@ const fn other_value(file: ControlFile) -> &'static str {
         ControlFile::CfsQuota => "20000",
         ControlFile::CfsPeriod => "50000",
         ControlFile::MemoryHigh | ControlFile::MemoryMax | ControlFile::MemoryLimit => "20000000",
+        ControlFile::MemoryMin | ControlFile::MemoryLow => "10000000",
         ControlFile::MemswLimit => "40000000",
     }
 }

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use vscaled::actuate::shrink::Freezer;
 use vscaled::actuate::{Concurrency, Job, KnownFrom, Node, PodResizer, ResizeError, RuntimeLink, reconcile};
 use vscaled::cgroup::{Hierarchy, Kubepods, page_size};
-use vscaled::decide::StaticManagers;
+use vscaled::decide::NodePolicies;
 use vscaled::model::objects::Pod;
 use vscaled::model::{
     BoundPod, Bytes, Cause, CgroupVersion, Driver, KubeletVersion, LiveContainer, LivePod, NamedRequirements,
@@ -67,7 +67,7 @@ pub(super) fn node(bare: &BareNode, state: &TempDir) -> Node {
             page: page_size(),
         },
         hierarchy,
-        managers: StaticManagers::default(),
+        policies: NodePolicies::default(),
         runtime: RuntimeLink::None,
         runtime_name: None,
         driver_from: KnownFrom::Configured,

@@ -351,6 +351,13 @@ fn difference(case: &Case, upstream: Option<&Amounts>, decision: &Value) -> Opti
         }
     }
     let decided = flat(decision["containers"].as_array().unwrap(), |container| container);
+    let notes = decision["notes"].as_array().into_iter().flatten();
+    let is_noted = |words: &str| notes.clone().any(|note| note.as_str().unwrap().contains(words));
+    let is_lower = |(key, amount): (&String, &u64)| wanted.get(key).is_some_and(|wanted| amount <= wanted);
+    // A request of zero is never written. Where a minimum has raised a container, the others give way to a pod's maximum.
+    if is_noted("would become zero") || is_noted("maximum for pods") && decided.iter().all(is_lower) {
+        return None;
+    }
     (decided != wanted || (decision["action"] == "resize") != acts)
         .then(|| format!("{reason}: {decided:?} instead of {wanted:?}"))
 }

@@ -22,6 +22,7 @@ use crate::doctor::Locations;
 use crate::model::Cause;
 use crate::model::objects::PodId;
 use crate::observe::audit::{Audit, Refusal};
+use crate::oom::OomReport;
 use crate::plan::resize::ResizeFacts;
 use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::controller::{Controller, Event, PodSnapshot, Reply, send};
@@ -254,7 +255,18 @@ impl Control for AgentBackend {
     }
 
     async fn explain(&self, request: Request<proto::ExplainRequest>) -> Result<Response<proto::ExplainReply>, Status> {
-        let explain = async |request: proto::ExplainRequest| explain::explain(self.snapshot(&request.pod).await?).await;
+        let explain = async |request: proto::ExplainRequest| {
+            let snapshot = self.snapshot(&request.pod).await?;
+            let uid = snapshot
+                .state
+                .live
+                .as_ref()
+                .map(|live| live.id.uid.clone())
+                .unwrap_or_default();
+            let is_of = |kill: &&Arc<OomReport>| kill.facts.pod.as_ref().is_some_and(|pod| pod.uid == uid);
+            let kills = self.kills.borrow().iter().filter(is_of).cloned().collect();
+            explain::explain(snapshot, kills).await
+        };
         self.gate.read("explain", request, explain).await
     }
 

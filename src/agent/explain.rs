@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::view;
+use super::{after_resize, usage, view};
 use crate::actuate::{KnownFrom, Node, PodHandles, hook_problems, stored_specs};
 use crate::cgroup::CgroupError;
 use crate::cgroup::systemd::Unit;
@@ -17,12 +18,20 @@ use crate::model::{
     CgroupPath, ControlFile, CpuQuota, CpuShares, CriResources, KubeletVersion, LivePod, NamedRequirements, NodeTraits,
     PodTree, PodValues, Requirements, Resource, Setting, Settings, Target,
 };
+use crate::oom::OomReport;
 use crate::plan::shrink::{Holds, Progress};
 use crate::plan::{hierarchy, in_force};
 use crate::reconcile::controller::PodSnapshot;
 
+/// Ten enforcement periods of the usual length.
+const SOME_PERIODS: Duration = Duration::from_secs(1);
+
 /// Reads the kernel's files, systemd's properties and the runtime's stored specs, and compares all values.
-pub(super) async fn explain(snapshot: PodSnapshot) -> Result<proto::ExplainReply, ControlError> {
+/// `kills` are those of the pod.
+pub(super) async fn explain(
+    snapshot: PodSnapshot,
+    kills: Vec<Arc<OomReport>>,
+) -> Result<proto::ExplainReply, ControlError> {
     let now = Timestamp::now();
     let reason = snapshot.state.decision.reason;
     let in_words = format!("{reason}: {}", reason.meaning());
@@ -41,11 +50,27 @@ pub(super) async fn explain(snapshot: PodSnapshot) -> Result<proto::ExplainReply
     if let (Some(node), Some(live)) = (snapshot.node.clone(), &snapshot.state.live) {
         let hooks = hook_problems(&node, &snapshot.state.pod, live, snapshot.hooks_forbidden_by).await;
         reply.notes.extend(hooks);
+        reply.notes.extend(after_resize(&snapshot, &kills).await?);
         let specs = stored_specs(&node, live).await;
         let read = tokio::task::spawn_blocking(move || values(&node, &snapshot, &specs)).await;
         reply.values = read.map_err(|panic| ControlError::Internal(panic.to_string()))??;
     }
     Ok(reply)
+}
+
+/// What is still wrong with containers that were given more. Takes a second where one of them got more cpu.
+async fn after_resize(snapshot: &PodSnapshot, kills: &[Arc<OomReport>]) -> Result<Vec<String>, ControlError> {
+    let read = async || {
+        let pod = view::pod(&snapshot.state, Timestamp::now(), snapshot.quiet);
+        let (live, node) = (snapshot.state.live.clone(), snapshot.node.clone());
+        let pods = usage::add(vec![pod], vec![live], vec![None], node).await?;
+        Ok(pods.into_iter().next().unwrap_or_default())
+    };
+    let before = read().await?;
+    if after_resize::has_more_cpu(snapshot) {
+        tokio::time::sleep(SOME_PERIODS).await;
+    }
+    Ok(after_resize::remarks(snapshot, kills, &before, &read().await?))
 }
 
 /// A note that the agent only assumes the kubelet's version, for a pod whose values depend on it.

@@ -19,6 +19,7 @@
 //!
 //! The controller alone owns the state of every pod, so no lock protects it.
 
+mod after_resize;
 mod backend;
 mod discovery;
 mod doctor;

@@ -5,6 +5,7 @@
 //! processes on the machine may be killed too, and may use up the kernel's log limit of five seconds. Then the report
 //! has fewer facts, and never a wrong one.
 
+mod after_resize;
 mod bursts;
 mod by_syslog;
 mod delivered;

@@ -1,0 +1,122 @@
+//! Names containers that are in trouble although they were given more, and what is known of the reason. Pure.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::control::proto;
+use crate::model::{ChangeRecord, CpuQuota, MemoryLimit, Resource, Setting, Target};
+use crate::oom::{Level, OomReport};
+use crate::reconcile::controller::PodSnapshot;
+
+/// One sentence for each container whose limit grew and that was killed since, or is throttled still.
+///
+/// `before` and `after` are two readings of the pod's use, some enforcement periods apart.
+pub(super) fn remarks(
+    snapshot: &PodSnapshot,
+    kills: &[Arc<OomReport>],
+    before: &proto::Pod,
+    after: &proto::Pod,
+) -> Vec<String> {
+    let containers = snapshot
+        .state
+        .pod
+        .running_containers()
+        .map(|container| container.name.as_str());
+    let remarks = containers.flat_map(|name| [killed(snapshot, kills, name), throttled(snapshot, before, after, name)]);
+    remarks.flatten().collect()
+}
+
+/// Whether a container of the pod was given more cpu: only then throttling is a remark.
+pub(super) fn has_more_cpu(snapshot: &PodSnapshot) -> bool {
+    let mut containers = snapshot.state.pod.running_containers();
+    containers.any(|container| grown(&snapshot.changes, &container.name, Resource::Cpu).is_some())
+}
+
+fn killed(snapshot: &PodSnapshot, kills: &[Arc<OomReport>], name: &str) -> Option<String> {
+    let grown = grown(&snapshot.changes, name, Resource::Memory)?;
+    let is_later = |kill: &&Arc<OomReport>| {
+        kill.time > grown
+            && kill
+                .facts
+                .container
+                .as_ref()
+                .is_some_and(|container| container.name == name)
+    };
+    let last = kills.iter().rfind(is_later)?;
+    let count = kills.iter().filter(is_later).count();
+    let why = match last.facts.limit_of() {
+        Level::Container => why(snapshot, name, Resource::Memory),
+        level => format!("the limit that was hit is that of the {level}"),
+    };
+    Some(format!(
+        "container {name} was OOM-killed since its memory limit grew at {grown:.0} (kills: {count}, the last at {:.0}): {why}",
+        last.time
+    ))
+}
+
+fn throttled(snapshot: &PodSnapshot, before: &proto::Pod, after: &proto::Pod, name: &str) -> Option<String> {
+    let grown = grown(&snapshot.changes, name, Resource::Cpu)?;
+    let usage = |pod: &proto::Pod| {
+        let container = pod.containers.iter().find(|container| container.name == name)?;
+        let usage = container.usage.as_ref()?;
+        Some((usage.periods, usage.throttled_periods))
+    };
+    let ((periods, throttled), (later, throttled_later)) = (usage(before)?, usage(after)?);
+    let (periods, throttled) = (later.saturating_sub(periods), throttled_later.saturating_sub(throttled));
+    (throttled > 0).then(|| {
+        let why = why(snapshot, name, Resource::Cpu);
+        format!(
+            "container {name} is throttled in {throttled} of {periods} periods, although its cpu limit grew at {grown:.0}: {why}"
+        )
+    })
+}
+
+/// When a pass last raised the container's limit.
+fn grown(changes: &[Arc<ChangeRecord>], name: &str, resource: Resource) -> Option<Timestamp> {
+    let raises = |(from, to): (Setting, Setting)| match resource {
+        Resource::Cpu => {
+            matches!((from.quota(), to.quota()), (Some(CpuQuota::Micros(from)), Some(CpuQuota::Micros(to))) if from < to)
+        }
+        Resource::Memory => {
+            matches!((from.memory(), to.memory()), (Some(MemoryLimit::Bytes(from)), Some(MemoryLimit::Bytes(to))) if from < to)
+        }
+    };
+    let raised = |record: &&Arc<ChangeRecord>| {
+        let mut steps = record.steps.iter().filter(|step| {
+            matches!(&step.target, Target::Container(container) if container == name)
+                && step.error.is_none()
+                && !step.rollback
+        });
+        record.outcome.holds() && steps.any(|step| step.change.files().into_iter().any(raises))
+    };
+    changes.iter().rfind(raised).map(|record| record.at)
+}
+
+/// What keeps the container from more of the resource.
+fn why(snapshot: &PodSnapshot, name: &str, resource: Resource) -> String {
+    let state = &snapshot.state;
+    let notes = state.decision.notes.iter().filter(|note| {
+        note.resource == Some(resource) && note.container.as_deref().is_none_or(|container| container == name)
+    });
+    let room = state.no_room.as_ref().map(|no_room| no_room.why.clone());
+    let withheld = state
+        .drift
+        .resize
+        .pending()
+        .map(|withheld| withheld.reason().to_owned());
+    let by_hand = state
+        .desired
+        .overridden
+        .as_ref()
+        .map(|_| "an operator's override is in force".to_owned());
+    let known: Vec<String> = [by_hand, room, withheld]
+        .into_iter()
+        .flatten()
+        .chain(notes.map(ToString::to_string))
+        .collect();
+    match known.as_slice() {
+        [] => "the recommendation asks for no more".to_owned(),
+        known => known.join("; "),
+    }
+}

@@ -1,0 +1,56 @@
+//! Containers that were given more, and are in trouble all the same.
+
+use vscaled::control::proto::{Amounts as Limits, Change};
+
+use super::{SMALL, Scene};
+use crate::support::amounts::Amounts;
+use crate::support::victims::victim;
+
+impl Scene {
+    async fn set_by_hand(&self, cpu: Option<&str>, memory: Option<&str>) -> Change {
+        let [cpu, memory] = [cpu, memory].map(|amount| amount.map(str::to_owned));
+        let change = self.agent.resize(self.pod.limits_by_hand(Limits { cpu, memory })).await;
+        change.unwrap()
+    }
+
+    async fn notes(&self) -> Vec<String> {
+        let explained = self.agent.client().await.explain(self.pod.full_name()).await;
+        explained.unwrap().notes
+    }
+}
+
+#[tokio::test]
+async fn a_kill_after_more_memory_is_explained() {
+    let scene = Scene::started(&[("app", SMALL), ("side", SMALL)]).await;
+    scene.kill_one("app");
+    scene.wait_for_kills(1).await;
+    let is_about = |note: &&String| note.contains("was OOM-killed since its memory limit grew");
+    assert_eq!(scene.set_by_hand(None, Some("24Mi")).await.outcome, "Applied");
+    let before = scene.notes().await;
+    assert_eq!(before.iter().find(is_about), None, "the kill came before");
+    scene.kill_one("app");
+    scene.wait_for_kills(2).await;
+    let notes = scene.notes().await;
+    let remark = notes.iter().find(is_about).unwrap_or_else(|| panic!("{notes:?}"));
+    assert!(
+        remark.starts_with("container app ") && remark.contains("kills: 1"),
+        "{remark}"
+    );
+    assert!(remark.contains("an operator's override is in force"), "{remark}");
+}
+
+#[tokio::test]
+async fn throttling_after_more_cpu_is_explained() {
+    let scene = Scene::started(&[("app", Amounts::doubled(25, 64))]).await;
+    let mut busy = victim(scene.node.cgroups(), &scene.cgroup("app"), "while :; do :; done");
+    let is_about = |note: &&String| note.starts_with("container app is throttled in ");
+    assert_eq!(scene.notes().await.iter().find(is_about), None, "it got no more yet");
+    assert_eq!(scene.set_by_hand(Some("100m"), None).await.outcome, "Applied");
+    let notes = scene.notes().await;
+    busy.kill().unwrap();
+    busy.wait().unwrap();
+    let remark = notes.iter().find(is_about).unwrap_or_else(|| panic!("{notes:?}"));
+    assert!(remark.contains("although its cpu limit grew at"), "{remark}");
+    // Nobody uses it now.
+    assert_eq!(scene.notes().await.iter().find(is_about), None);
+}

@@ -77,6 +77,10 @@ impl Agent {
         Ok(())
     }
 
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.directory.path().join("socket")
+    }
+
     /// The end of the agent's log.
     fn log(&self) -> String {
         let log = fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();

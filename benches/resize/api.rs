@@ -75,6 +75,21 @@ pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
             }
         }
     }
+    let mut by_hand = Samples::default();
+    for round in 0..rounds {
+        let memory = if round % 2 == 0 { "256Mi" } else { "320Mi" };
+        let request = pod.limits_by_hand(proto::Amounts {
+            cpu: None,
+            memory: Some(memory.to_owned()),
+        });
+        let start = Instant::now();
+        let change = agent.resize(request).await?;
+        by_hand.push(start.elapsed());
+        anyhow::ensure!(change.outcome == "Applied", "{change:?}");
+        let settled = || api.get("pods", NAME).is_some_and(|pod| is_settled(&pod));
+        agent.wait_for("the kubelet to follow", settled).await;
+    }
+    agent.release(&pod.full_name()).await?;
     let mut table = Table::new(
         "api",
         "A VPA's status at the API server → every level, past a kubelet that takes 310 ms",
@@ -82,6 +97,7 @@ pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
     table.row("status written → all levels hold it", verified);
     table.row("decided → verified, in the agent", inside);
     table.row("of that at the API server", asked);
+    table.row("called at the socket → all levels, answered", by_hand);
     table.print()?;
 
     let mut table = Table::new(

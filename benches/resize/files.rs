@@ -10,7 +10,7 @@ use crate::support::tree::CgroupTree;
 use crate::workload::Workload;
 
 /// Rounds that only warm up.
-const WARM_UP: usize = 4;
+pub(crate) const WARM_UP: usize = 4;
 
 pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
     let workload = Workload::new(1, 3);

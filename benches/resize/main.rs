@@ -4,6 +4,7 @@
 //!
 //! Parts, all of them by default:
 //! - `files`: one pod of three containers, through cgroup files alone;
+//! - `call`: one container resized at the socket;
 //! - `api`: one pod whose kubelet resizes in place, from a VPA's status at the benchmark's own API server;
 //! - `legacy`: one pod of three containers whose kubelet cannot, from a VPA's status at a real kube-apiserver (needs
 //!   `scripts/kube-parts`), and for comparison the pod created again on the same node;
@@ -22,6 +23,7 @@ mod agent;
 mod alternatives;
 mod api;
 mod api_rest;
+mod call;
 #[path = "../common/mod.rs"]
 #[allow(dead_code, reason = "shared by benchmarks of which none needs all of it")]
 mod common;
@@ -70,6 +72,7 @@ struct Arguments {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     Files,
+    Call,
     Api,
     Legacy,
     Today,
@@ -87,6 +90,9 @@ async fn main() -> anyhow::Result<()> {
     machine::print()?;
     if wanted(Part::Files) {
         files::measure(several(100, 1000)).await?;
+    }
+    if wanted(Part::Call) {
+        call::measure(several(100, 1000)).await?;
     }
     if wanted(Part::Api) {
         api::measure(several(30, 300)).await?;

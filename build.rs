@@ -142,10 +142,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             // A sorted map prints labels in the same order every time.
             .btree_map(CONTROL)
             .generate_default_stubs(protocol.partial_servers)
-            // The command line prints replies as JSON and YAML: field names in camelCase, without unset amounts.
+            // The command line prints replies as JSON and YAML, and reads them again: field names in camelCase, without unset amounts.
             .type_attribute(
                 CONTROL,
-                "#[derive(serde::Serialize)] #[serde(rename_all = \"camelCase\")]",
+                "#[derive(serde::Serialize, serde::Deserialize)] #[serde(rename_all = \"camelCase\", default)]",
             )
             // The protocol of reports, which is compiled later, generates these types itself.
             .extern_path(
@@ -165,7 +165,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn printed_reports(mut builder: Builder) -> Builder {
     for (number, message) in PRINTED.into_iter().enumerate() {
         let deserialize = if number < 6 { ", serde::Deserialize" } else { "" };
-        let attribute = format!("#[derive(serde::Serialize{deserialize})] #[serde(rename_all = \"camelCase\")]");
+        let default = if number < 6 { ", default" } else { "" };
+        let attribute =
+            format!("#[derive(serde::Serialize{deserialize})] #[serde(rename_all = \"camelCase\"{default})]");
         builder = builder.type_attribute(format!("{REPORT}.{message}"), attribute);
     }
     for (enumeration, unspecified) in ENUMERATIONS {

@@ -3,7 +3,8 @@
 use anyhow::anyhow;
 
 use super::output::{Output, Tone, clean, coloured, or_dash, word};
-use super::{Failure, PodArguments, agent::Agent, amount, io, oom, table, time};
+use super::table::{self, Table};
+use super::{Failure, PodArguments, agent::Agent, amount, io, oom, time};
 use crate::control::proto::{Change, Step};
 
 pub(super) fn pod(change: &Change) -> String {
@@ -22,9 +23,9 @@ pub(super) fn render(change: &Change) -> String {
     if change.outcome == "Planned" && !change.steps.is_empty() {
         // A planned step has neither a duration nor an error.
         let planned = rows.map(|[via, level, file, from, to, ..]| [via, level, file, from, to]);
-        text += &table::fitted("VIA  LEVEL  FILE  FROM  TO", planned);
+        text += &table::fitted("VIA  LEVEL  FILE  FROM  TO", planned).to_string();
     } else if !change.steps.is_empty() {
-        text += &table::fitted("VIA  LEVEL  FILE  FROM  TO  TOOK  NOTE", rows);
+        text += &table::fitted("VIA  LEVEL  FILE  FROM  TO  TOOK  NOTE", rows).to_string();
     }
     text += &format!("{}: {}", pod(change), word(&change.outcome));
     let total = total(change);
@@ -96,6 +97,19 @@ fn cells(change: &Change) -> [String; 7] {
     ]
 }
 
+/// Whether the same request can still succeed, after a change with this outcome.
+pub(super) fn can_follow(change: &Change) -> bool {
+    let is_final = [
+        "Applied",
+        "Unchanged",
+        "Planned",
+        "RuntimeOwed",
+        "SpecLater",
+        "Infeasible",
+    ];
+    !is_final.contains(&change.outcome.as_str())
+}
+
 /// Whether the change is done and verified.
 ///
 /// Errors: the outcome, and the command to type next.
@@ -121,6 +135,12 @@ pub(super) fn check_outcome(change: &Change) -> Result<(), Failure> {
         "Incomplete" => {
             anyhow!("{pod}: not every value is what it should be: {reason}; `vscalectl explain {pod}` shows which")
         }
+        "Interrupted" | "Deferred" | "Unanswered" | "Postponed" | "ResizeError" => {
+            anyhow!(
+                "{pod} does not have the values yet: {reason}; vscaled keeps trying, and `resize --wait 1m` waits for it"
+            )
+        }
+        "Infeasible" => anyhow!("{pod}: this node can never hold the values: {reason}"),
         other => anyhow!(
             "{pod}: this vscalectl does not know the outcome {:?}: it is of another version than vscaled",
             clean(other)
@@ -130,12 +150,24 @@ pub(super) fn check_outcome(change: &Change) -> Result<(), Failure> {
 }
 
 pub(super) fn history(arguments: &PodArguments, agent: &Agent) -> Result<(), Failure> {
-    let reply = agent.call(async |client| Ok(client.history(arguments.pod()).await?))?;
-    arguments.output.print(&reply, || {
-        let header = "AT  POD  CAUSE  OUTCOME  STEPS  TOOK  REASON";
-        let table = table::fitted(header, reply.changes.iter().map(cells));
-        table::or("nothing was done lately", table)
-    })
+    let mut reply = agent.call(async |client| Ok(client.history(arguments.pod()).await?))?;
+    if let Some(pods) = arguments.pods_of_workload(agent)? {
+        reply
+            .changes
+            .retain(|change| pods.iter().any(|pod| pod.uid == change.uid));
+    }
+    arguments.output.print(&reply, || table(&reply.changes).or(NONE))
+}
+
+/// What stands in place of a table without changes.
+pub(super) const NONE: &str = "nothing was done lately";
+
+/// One row for each change.
+pub(super) fn table(changes: &[Change]) -> Table {
+    table::fitted(
+        "AT  POD  CAUSE  OUTCOME  STEPS  TOOK  REASON",
+        changes.iter().map(cells),
+    )
 }
 
 /// Prints until the reader closes the pipe.

@@ -103,7 +103,7 @@ fn render(pods: &[Arc<Pod>], decisions: &[PodDecision]) -> String {
         }
     }
     let header = "POD  VPA  ACTION  REASON  CONTAINER  RESOURCE  REQUEST  LIMIT";
-    table::list(header, rows) + &lines
+    table::list(header, rows).to_string() + &lines
 }
 
 /// For each container and resource, the change to these amounts.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use serde::Serialize;
 
+use super::fleet::Items;
 use super::output::{Output, Tone, clean, coloured};
 use super::{Failure, NO_AGENT, agent::Agent, io, table};
 use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
@@ -78,12 +79,42 @@ fn examine_locally() -> Result<Vec<Check>, Failure> {
 }
 
 fn render(report: &DoctorReport) -> String {
-    let names = report.checks.iter().map(|check| check.name.chars().count());
+    let text = lines(&report.checks);
+    let count = |status: &str| report.checks.iter().filter(|check| check.status == status).count();
+    let (failing, degraded) = (count("fail"), count("warn"));
+    text + &match (failing, degraded) {
+        (0, 0) => format!("{}\n", coloured(Tone::Good, "all is well")),
+        _ => format!("{failing} failing, {degraded} degraded\n"),
+    }
+}
+
+/// What is not well on each of many nodes: nodes with the same finding together, failing checks first.
+pub(super) fn of_nodes(checks: &Items<Check>) -> String {
+    let mut found: Vec<_> = checks.iter().filter(|(_, check)| check.status != "ok").collect();
+    let key = |(node, check): &(String, Check)| {
+        [&check.status, &check.name, &check.found, &check.mend, node].map(String::clone)
+    };
+    found.sort_by_cached_key(|one| key(one));
+    let same = found.chunk_by(|(_, one), (_, next)| one == next);
+    let text = same.map(|same| {
+        let nodes: Vec<&str> = same.iter().map(|(node, _)| node.as_str()).collect();
+        let title = coloured(Tone::Title, &nodes.join(", "));
+        format!("{title}\n{}", lines(std::slice::from_ref(&same[0].1)))
+    });
+    match found.len() {
+        0 => format!("{}\n", coloured(Tone::Good, "all is well")),
+        _ => text.collect(),
+    }
+}
+
+/// One paragraph for each check.
+fn lines(checks: &[Check]) -> String {
+    let names = checks.iter().map(|check| check.name.chars().count());
     let column = names.max().unwrap_or(0);
     let width = io::width().unwrap_or(WIDTH);
     let indent = 6 + column + 2;
     let mut text = String::new();
-    for check in &report.checks {
+    for check in checks {
         let tone = match check.status.as_str() {
             "ok" => Tone::Good,
             "warn" => Tone::Waiting,
@@ -96,12 +127,7 @@ fn render(report: &DoctorReport) -> String {
             text += &table::wrap(&format!("→ {}", clean(&check.mend)), indent, width);
         }
     }
-    let count = |status: &str| report.checks.iter().filter(|check| check.status == status).count();
-    let (failing, degraded) = (count("fail"), count("warn"));
-    text + &match (failing, degraded) {
-        (0, 0) => format!("{}\n", coloured(Tone::Good, "all is well")),
-        _ => format!("{failing} failing, {degraded} degraded\n"),
-    }
+    text
 }
 
 #[cfg(test)]

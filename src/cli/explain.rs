@@ -2,10 +2,12 @@
 
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
+use futures::{StreamExt as _, TryStreamExt as _};
 
 use super::output::{Output, Tone, clean, coloured, optional, or_dash, word};
+use super::workload::WorkloadName;
 use super::{Failure, agent::Agent, amount, change, get, io, table};
-use crate::control::proto::{Amount, Pod, RequestAndLimit, Value};
+use crate::control::proto::{Amount, ExplainReply, Pod, RequestAndLimit, Value};
 
 /// The characters in a line where standard output is no terminal.
 const WIDTH: usize = 100;
@@ -13,34 +15,55 @@ const WIDTH: usize = 100;
 const WIDEST: usize = 120;
 /// The indent of values below their level.
 const INDENT: usize = 2;
+/// The number of pods of a workload that are explained at once.
+const AT_ONCE: usize = 8;
 /// The number of latest changes.
 const LATEST: usize = 5;
 
-/// Shows each value of one pod, from the recommendation to the kernel
+/// Shows each value of a pod, from the recommendation to the kernel
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// namespace/name, a UID, or the beginning of a container's id
+    /// namespace/name, a UID, or the beginning of a container's id; or a workload, for all of its pods on this node, such as
+    /// deployment/web or shop/rollout/web
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pod: String,
     #[command(flatten)]
-    output: Output,
+    pub(super) output: Output,
 }
 
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
-    let reply = agent.call(async |client| Ok(client.explain(arguments.pod.clone()).await?))?;
-    arguments.output.print(&reply, || {
-        let width = io::width().unwrap_or(WIDTH).min(WIDEST);
-        let latest = &reply.changes[reply.changes.len().saturating_sub(LATEST)..];
-        [
-            reply.pod.as_ref().map(|pod| head(pod, width)).unwrap_or_default(),
-            amounts(&reply.amounts, width),
-            levels(&reply.values, width),
-            section("why", reply.notes.iter().map(|note| clean(note)), width),
-            section("next", std::iter::once(or_dash(&reply.next)), width),
-            section("lately", latest.iter().map(change::line_of_pod), width),
-        ]
-        .concat()
+    let Some(workload) = WorkloadName::read(&arguments.pod) else {
+        let reply = agent.call(async |client| Ok(client.explain(arguments.pod.clone()).await?))?;
+        return arguments.output.print(&reply, || render(&reply));
+    };
+    let replies = agent.call(async |client| {
+        let pods = workload.pods(client).await?.into_iter().map(|pod| {
+            let mut client = client.clone();
+            async move { client.explain(pod.uid).await }
+        });
+        let replies: Vec<_> = futures::stream::iter(pods).buffered(AT_ONCE).try_collect().await?;
+        Ok(replies)
+    })?;
+    let all = || replies.iter().map(render).collect::<Vec<_>>().join("\n");
+    arguments.output.print_list("pods", &replies, || match replies.len() {
+        0 => format!("no pod of {} is known on this node\n", clean(&arguments.pod)),
+        _ => all(),
     })
+}
+
+/// Everything about one pod.
+pub(super) fn render(reply: &ExplainReply) -> String {
+    let width = io::width().unwrap_or(WIDTH).min(WIDEST);
+    let latest = &reply.changes[reply.changes.len().saturating_sub(LATEST)..];
+    [
+        reply.pod.as_ref().map(|pod| head(pod, width)).unwrap_or_default(),
+        amounts(&reply.amounts, width),
+        levels(&reply.values, width),
+        section("why", reply.notes.iter().map(|note| clean(note)), width),
+        section("next", std::iter::once(or_dash(&reply.next)), width),
+        section("lately", latest.iter().map(change::line_of_pod), width),
+    ]
+    .concat()
 }
 
 fn section(title: &str, lines: impl Iterator<Item = String>, width: usize) -> String {

@@ -6,7 +6,7 @@ use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
-use super::output::{clean, yaml};
+use super::output::{self, Output, clean, yaml};
 use super::{Failure, agent::Agent, amount, io};
 use crate::control::proto::{Pod, Workload};
 use crate::model::objects::{OwnerKind, VerticalPodAutoscaler};
@@ -34,23 +34,52 @@ enum Format {
     Kustomize,
     /// A VerticalPodAutoscaler for each workload, with these requests as its bounds
     Vpa,
+    /// The pods whose values count, from which `kubectl vscale export` makes manifests for all nodes
+    Json,
 }
 
 /// Prints the manifests of the workloads.
 ///
 /// Errors: a named workload has no pods on this node.
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
-    let reply = agent.call(async |client| Ok(client.get_with_usage().await?))?;
-    let workloads = select(&reply.pods, &arguments.workloads)?;
-    let (manifests, warnings) = manifests(&workloads, arguments.format)?;
-    warnings.iter().for_each(|warning| io::warn(warning));
-    if workloads.len() == warnings.len() {
-        return Err(anyhow!(
-            "vscaled manages no workload on this node whose template could be changed: nothing to export"
-        )
-        .into());
+    let mut pods = agent.call(async |client| Ok(client.get_with_usage().await?))?.pods;
+    if arguments.format == Format::Json {
+        pods.retain(|pod| is_wanted(pod, &arguments.workloads));
+        let output = Output {
+            format: output::Format::Json,
+        };
+        return output.print_list("pods", &pods, String::new);
     }
-    io::print(&manifests)
+    arguments.print(&pods)
+}
+
+impl Arguments {
+    /// Prints the manifests of the pods' workloads.
+    ///
+    /// Errors: a named workload has none of the pods, or none has a template.
+    pub(super) fn print(&self, pods: &[Pod]) -> Result<(), Failure> {
+        let workloads = select(pods, &self.workloads)?;
+        let (manifests, warnings) = manifests(&workloads, self.format)?;
+        warnings.iter().for_each(|warning| io::warn(warning));
+        if workloads.len() == warnings.len() {
+            let nothing = "vscaled manages no workload here whose template could be changed: nothing to export";
+            return Err(anyhow!(nothing).into());
+        }
+        io::print(&manifests)
+    }
+}
+
+fn is_called(pod: &Pod, text: &str) -> bool {
+    let name = pod.workload.as_ref().map_or("", |workload| &workload.name);
+    text == name || text.split_once('/') == Some((&pod.namespace, name))
+}
+
+/// Whether the pod's workload has one of the names; without names, whether vscaled manages the pod.
+fn is_wanted(pod: &Pod, names: &[String]) -> bool {
+    match names {
+        [] => pod.state != "NotManaged",
+        names => names.iter().any(|text| is_called(pod, text)),
+    }
 }
 
 /// One workload, with the largest amounts that the agent decided for its pods on this node.
@@ -90,18 +119,13 @@ fn select(pods: &[Pod], names: &[String]) -> Result<BTreeMap<Name, Exported>, Fa
     let mut found: BTreeMap<Name, Exported> = BTreeMap::new();
     for pod in pods {
         let (namespace, Workload { kind, name }) = (&pod.namespace, pod.workload.clone().unwrap_or_default());
-        let is_called = |text: &str| text == name || text.split_once('/') == Some((namespace, &name));
-        unknown.retain(|text| !is_called(text));
-        let is_wanted = match names {
-            [] => pod.state != "NotManaged",
-            names => names.iter().any(|text| is_called(text)),
-        };
-        if is_wanted {
+        unknown.retain(|text| !is_called(pod, text));
+        if is_wanted(pod, names) {
             found.entry((namespace.clone(), kind, name)).or_default().add(pod);
         }
     }
     if let Some(name) = unknown.first() {
-        return Err(anyhow!("no pod of a workload {} is known on this node", clean(name)).into());
+        return Err(anyhow!("no pod of a workload {} is known here", clean(name)).into());
     }
     Ok(found)
 }
@@ -134,7 +158,7 @@ fn manifests(workloads: &BTreeMap<Name, Exported>, format: Format) -> Result<(St
             ));
             continue;
         };
-        let comment = format!("# {title}: pods on this node: {}\n", exported.pods);
+        let comment = format!("# {title}: pods here: {}\n", exported.pods);
         if OwnerKind::named(kind).is_none() && format != Format::Vpa {
             warnings.push(format!(
                 "{title} is a custom resource: a merge replaces its whole list of containers, so copy the values by hand"
@@ -143,7 +167,7 @@ fn manifests(workloads: &BTreeMap<Name, Exported>, format: Format) -> Result<(St
         match format {
             Format::Patch => text += &format!("---\n{comment}{}", yaml(&patch(name, version, exported))?),
             Format::Vpa => text += &format!("---\n{comment}{}", yaml(&vpa(name, version, exported)?)?),
-            Format::Kustomize => patches.push(json!({
+            Format::Json | Format::Kustomize => patches.push(json!({
                 "target": {"kind": kind, "name": workload, "namespace": namespace},
                 "patch": yaml(&patch(name, version, exported))?,
             })),
@@ -271,7 +295,7 @@ mod tests {
             text,
             "\
 ---
-# shop/Deployment/web: pods on this node: 2
+# shop/Deployment/web: pods here: 2
 apiVersion: apps/v1
 kind: Deployment
 metadata:
@@ -299,7 +323,7 @@ spec:
         let Failure { code, error } = select(&pods, &names).unwrap_err();
         assert_eq!(
             (code, error.to_string().as_str()),
-            (1, "no pod of a workload gone\\n is known on this node")
+            (1, "no pod of a workload gone\\n is known here")
         );
     }
 

@@ -4,8 +4,9 @@ use clap::{Args, ValueEnum};
 use serde::Serialize;
 
 use super::output::{Output, Tone, clean, coloured, optional, or_dash, word};
-use super::{Failure, agent::Agent, amount, table, time};
-use crate::control::proto::{Container, GetReply, Override, Pod};
+use super::table::{self, Table};
+use super::{Failure, agent::Agent, amount, time};
+use crate::control::proto::{Container, Override, Pod};
 
 /// Lists pods, overrides or decisions
 #[derive(Debug, Args)]
@@ -14,7 +15,21 @@ pub(super) struct Arguments {
     #[arg(value_enum, default_value_t = What::Pods)]
     what: What,
     #[command(flatten)]
-    output: Output,
+    pub(super) output: Output,
+}
+
+/// Draws pods.
+type PodTable = fn(&[Pod]) -> Table;
+
+impl Arguments {
+    /// The name of the list in JSON, what stands in place of an empty table, and the table of pods.
+    pub(super) const fn list(&self) -> (&'static str, &'static str, PodTable) {
+        match self.what {
+            What::Pods => ("pods", "no pods are known", pods_table),
+            What::Overrides => ("overrides", "no overrides", overrides_table),
+            What::Decisions => ("decisions", "no pods are known", decisions_table),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -29,12 +44,17 @@ enum What {
 
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     let mut reply = agent.call(async |client| Ok(client.get().await?))?;
+    let (list, empty, table) = arguments.list();
     let output = &arguments.output;
     match arguments.what {
-        What::Pods => output.print(&reply, || pods_table(&reply)),
+        What::Pods => output.print(&reply, || {
+            let problems = reply.agent.iter().flat_map(|agent| &agent.problems);
+            let problems = problems.map(|problem| format!("{} {}\n", coloured(Tone::Bad, "degraded:"), clean(problem)));
+            table(&reply.pods).or(empty) + &problems.collect::<String>()
+        }),
         What::Overrides => {
             reply.pods.retain(|pod| pod.r#override.is_some());
-            output.print_list("overrides", &reply.pods, || overrides_table(&reply.pods))
+            output.print_list(list, &reply.pods, || table(&reply.pods).or(empty))
         }
         What::Decisions => {
             let decisions = reply.pods.iter().map(|pod| Decision {
@@ -45,9 +65,8 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
                 reason: &pod.reason,
                 containers: &pod.containers,
             });
-            output.print_list("decisions", &decisions.collect::<Vec<_>>(), || {
-                decisions_table(&reply.pods)
-            })
+            let decisions: Vec<Decision> = decisions.collect();
+            output.print_list(list, &decisions, || table(&reply.pods).or(empty))
         }
     }
 }
@@ -74,8 +93,8 @@ pub(super) fn decision(pod: &Pod) -> String {
     }
 }
 
-fn pods_table(reply: &GetReply) -> String {
-    let rows = reply.pods.iter().map(|pod| {
+fn pods_table(pods: &[Pod]) -> Table {
+    let rows = pods.iter().map(|pod| {
         let held = pod.r#override.as_ref().map(|held| {
             let [.., left, _] = by_hand(held);
             left + held.until.as_ref().map_or("", |_| " left")
@@ -90,21 +109,15 @@ fn pods_table(reply: &GetReply) -> String {
             clean(&pod.detail),
         ]
     });
-    let header = "POD  QOS  STATE  DECISION  VPA  BY HAND  DETAIL";
-    let mut text = table::or("no pods are known on this node", table::fitted(header, rows));
-    for problem in reply.agent.iter().flat_map(|agent| &agent.problems) {
-        text += &format!("{} {}\n", coloured(Tone::Bad, "degraded:"), clean(problem));
-    }
-    text
+    table::fitted("POD  QOS  STATE  DECISION  VPA  BY HAND  DETAIL", rows)
 }
 
-fn overrides_table(pods: &[Pod]) -> String {
+fn overrides_table(pods: &[Pod]) -> Table {
     let rows = pods.iter().filter_map(|pod| {
         let [by, age, left, reason] = by_hand(pod.r#override.as_ref()?);
         Some([full_name(pod), by, age, left, reason])
     });
-    let table = table::fitted("POD  BY  AGE  LEFT  REASON", rows);
-    table::or("no overrides", table)
+    table::fitted("POD  BY  AGE  LEFT  REASON", rows)
 }
 
 /// Who set an override, its age, the time that is left, and the reason.
@@ -123,7 +136,7 @@ pub(super) fn by_hand(held: &Override) -> [String; 4] {
     ]
 }
 
-fn decisions_table(pods: &[Pod]) -> String {
+fn decisions_table(pods: &[Pod]) -> Table {
     let mut rows = Vec::new();
     for pod in pods {
         let mut head = [full_name(pod), decision(pod)];

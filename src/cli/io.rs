@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, IsTerminal, Read, Write};
 use std::ops::ControlFlow;
+use std::sync::OnceLock;
 
 use anyhow::Context;
 
@@ -93,10 +94,23 @@ pub(super) fn shown(text: &str, colours: bool) -> String {
     })
 }
 
+/// The lines and columns of the terminal to which somebody else takes what is printed.
+static SCREEN: OnceLock<(usize, usize)> = OnceLock::new();
+
+/// Prints as for a terminal with so many lines and columns, wherever standard output leads.
+pub(super) fn print_for_screen(lines: usize, columns: usize) {
+    SCREEN.get_or_init(|| (lines, columns));
+}
+
+/// The lines of the terminal to which somebody else takes what is printed.
+pub(super) fn lines() -> Option<usize> {
+    SCREEN.get().map(|(lines, _)| *lines)
+}
+
 fn has_colours() -> bool {
     let has = |variable, value: fn(&OsStr) -> bool| std::env::var_os(variable).is_some_and(|text| value(&text));
     let unwanted = has("NO_COLOR", |text| !text.is_empty()) || has("TERM", |text| text == "dumb");
-    !unwanted && writes_to_terminal()
+    !unwanted && (writes_to_terminal() || SCREEN.get().is_some())
 }
 
 /// Whether standard output is a terminal.
@@ -109,8 +123,11 @@ const NARROWEST: usize = 40;
 
 /// The characters in a line of the terminal. Output to anything else is not shortened.
 pub(super) fn width() -> Option<usize> {
-    let (width, _) = terminal_size::terminal_size_of(io::stdout())?;
-    Some(usize::from(width.0).max(NARROWEST))
+    let width = match SCREEN.get() {
+        Some((_, columns)) => *columns,
+        None => terminal_size::terminal_size_of(io::stdout())?.0.0.into(),
+    };
+    Some(width.max(NARROWEST))
 }
 
 #[cfg(test)]

@@ -113,5 +113,5 @@ fn render(found: &[ShownFinding<'_>]) -> String {
         let line = format!("{}/{} {}: {}", one.namespace, one.workload, one.container, one.message);
         clean(&line) + "\n"
     });
-    table::fitted(header, rows) + "\n" + &messages.collect::<String>()
+    table::fitted(header, rows).to_string() + "\n" + &messages.collect::<String>()
 }

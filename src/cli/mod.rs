@@ -1,7 +1,7 @@
 //! `vscalectl`: parses arguments, calls pure functions or the agent's socket, and prints the results.
 //!
 //! Each command is one file with its arguments and a `run`. Exit codes: 0 done and verified, 1 refused or failed,
-//! 2 usage (unreadable input included), 3 no agent.
+//! 2 usage (unreadable input included), 3 no agent, 4 of many nodes some did not answer.
 
 mod agent;
 mod amount;
@@ -11,6 +11,7 @@ mod decide;
 mod doctor;
 mod explain;
 mod export;
+mod fleet;
 mod get;
 pub mod io;
 mod lint;
@@ -24,6 +25,7 @@ mod results;
 mod table;
 mod time;
 mod top;
+mod workload;
 
 use std::process::ExitCode;
 
@@ -31,7 +33,9 @@ use clap::builder::NonEmptyStringValueParser;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
+use crate::control::proto::Pod;
 use output::Output;
+use workload::WorkloadName;
 
 /// Shows, explains and changes what vscaled does on this node.
 #[derive(Debug, Parser)]
@@ -39,7 +43,7 @@ use output::Output;
     name = "vscalectl",
     version,
     arg_required_else_help = true,
-    after_help = "Ends with 0: done and verified; 1: refused or failed; 2: wrong usage or unreadable input; 3: no agent answers."
+    after_help = "Ends with 0: done and verified; 1: refused or failed; 2: wrong usage or unreadable input; 3: no agent answers; 4: of many nodes some did not answer."
 )]
 struct Cli {
     #[command(flatten)]
@@ -60,6 +64,7 @@ enum Command {
     Doctor(Output),
     Explain(explain::Arguments),
     Export(export::Arguments),
+    Fleet(fleet::Arguments),
     Get(get::Arguments),
     /// Lists what was done lately, newest last
     History(PodArguments),
@@ -80,7 +85,8 @@ enum Command {
 /// The pod of a list, or none for the list of all pods.
 #[derive(Debug, Args)]
 struct PodArguments {
-    /// Only this pod: namespace/name, a UID, or the beginning of a container's id
+    /// Only this pod: namespace/name, a UID, or the beginning of a container's id; or only the pods of a workload on this node,
+    /// such as deployment/web or shop/rollout/web
     #[arg(value_parser = NonEmptyStringValueParser::new())]
     pod: Option<String>,
     #[command(flatten)]
@@ -88,9 +94,22 @@ struct PodArguments {
 }
 
 impl PodArguments {
-    /// The pod as the protocol has it.
+    fn workload(&self) -> Option<WorkloadName> {
+        WorkloadName::read(self.pod.as_deref()?)
+    }
+
+    /// The pod as the protocol has it: empty for all pods, and for those of a workload.
     fn pod(&self) -> String {
-        self.pod.clone().unwrap_or_default()
+        let pod = self.pod.clone().filter(|_| self.workload().is_none());
+        pod.unwrap_or_default()
+    }
+
+    /// The pods of the workload, where the arguments name one.
+    fn pods_of_workload(&self, agent: &agent::Agent) -> Result<Option<Vec<Pod>>, Failure> {
+        let workload = self.workload();
+        workload
+            .map(|workload| agent.call(async |client| workload.pods(client).await))
+            .transpose()
     }
 }
 
@@ -154,6 +173,7 @@ fn run(Cli { agent, command }: Cli) -> Result<(), Failure> {
         Command::Doctor(output) => doctor::run(&output, &agent),
         Command::Explain(arguments) => explain::run(&arguments, &agent),
         Command::Export(arguments) => export::run(&arguments, &agent),
+        Command::Fleet(arguments) => fleet::run(&arguments),
         Command::Get(arguments) => get::run(&arguments, &agent),
         Command::History(arguments) => change::history(&arguments, &agent),
         Command::Lint(arguments) => lint::run(&arguments),

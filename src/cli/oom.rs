@@ -6,8 +6,9 @@ use clap::Subcommand;
 
 use super::agent::Agent;
 use super::output::{Tone, clean, coloured, optional, or_dash};
-use super::{Failure, PodArguments, table, time};
-use crate::control::proto::{OomKill, OomVictim};
+use super::table::{self, Table};
+use super::{Failure, PodArguments, time};
+use crate::control::proto::{OomKill, OomVictim, Pod};
 use crate::model::Bytes;
 use crate::oom::ReportedPod;
 
@@ -27,12 +28,21 @@ pub(super) fn run(command: &Command, agent: &Agent) -> Result<(), Failure> {
 
 /// Prints the latest kills on this node.
 fn list(arguments: &PodArguments, agent: &Agent) -> Result<(), Failure> {
-    let reply = agent.call(async |client| Ok(client.oom_list(arguments.pod()).await?))?;
-    arguments.output.print(&reply, || {
-        let header = "AT  POD  CONTAINER  LEVEL  LIMIT  KILLED  RSS  KNOWN  NOTE";
-        let table = table::list(header, reply.kills.iter().map(cells));
-        table::or("no recent OOM kills", table)
-    })
+    let mut reply = agent.call(async |client| Ok(client.oom_list(arguments.pod()).await?))?;
+    if let Some(pods) = arguments.pods_of_workload(agent)? {
+        let is_of = |kill: &OomKill, pod: &Pod| kill.pod.as_ref().is_some_and(|killed| killed.uid == pod.uid);
+        reply.kills.retain(|kill| pods.iter().any(|pod| is_of(kill, pod)));
+    }
+    arguments.output.print(&reply, || table(&reply.kills).or(NONE))
+}
+
+/// What stands in place of a table without kills.
+pub(super) const NONE: &str = "no recent OOM kills";
+
+/// One row for each kill.
+pub(super) fn table(kills: &[OomKill]) -> Table {
+    let header = "AT  POD  CONTAINER  LEVEL  LIMIT  KILLED  RSS  KNOWN  NOTE";
+    table::list(header, kills.iter().map(cells))
 }
 
 /// One line about a kill, for an endless list, whose column widths are unknown in advance.

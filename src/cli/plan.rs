@@ -156,7 +156,7 @@ impl<'a> ShownPod<'a> {
                 change.to_string(),
             ]
         });
-        let steps = table::or("nothing to do", table::list("STEP  VIA  LEVEL  CHANGE", steps));
+        let steps = table::list("STEP  VIA  LEVEL  CHANGE", steps).or("nothing to do");
         format!("{}/{} ({})\n{files}{steps}", self.namespace, self.name, self.qos_class)
     }
 }

@@ -1,12 +1,14 @@
 //! `vscalectl report`: the benefit of vscaled on this node.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::Args;
 
 use super::output::{Output, clean, optional, or_dash};
-use super::{Failure, agent::Agent, table, time};
+use super::{Failure, agent::Agent, amount, table, time};
 use crate::control::proto::{Amounts, ReportReply, Workload, WorkloadWorth};
+use crate::model::Resource;
 
 /// Shows the requests of workloads before and now, and the kills, evictions, restarts and throttling avoided
 ///
@@ -18,6 +20,49 @@ pub(super) struct Arguments {
     since: Option<Duration>,
     #[command(flatten)]
     output: Output,
+}
+
+impl Arguments {
+    /// Prints the sums of each workload over many nodes, and those of all.
+    pub(super) fn print_sums(
+        &self,
+        since: String,
+        workloads: impl Iterator<Item = WorkloadWorth>,
+    ) -> Result<(), Failure> {
+        let mut sums: BTreeMap<(String, Option<(String, String)>), WorkloadWorth> = BTreeMap::new();
+        let mut total = WorkloadWorth::default();
+        for one in workloads {
+            let workload = one.workload.clone().map(|Workload { kind, name }| (kind, name));
+            let sum = sums.entry((one.namespace.clone(), workload)).or_default();
+            (sum.namespace, sum.workload) = (one.namespace.clone(), one.workload.clone());
+            add(sum, &one);
+            add(&mut total, &one);
+        }
+        let reply = ReportReply {
+            since,
+            workloads: sums.into_values().collect(),
+            total: Some(total),
+        };
+        self.output.print(&reply, || report_table(&reply))
+    }
+}
+
+fn add(sum: &mut WorkloadWorth, one: &WorkloadWorth) {
+    let plus = |sum: &mut Option<Amounts>, one: &Option<Amounts>| {
+        let (mut all, one) = (amount::list(sum.as_ref()), amount::list(one.as_ref()));
+        for resource in Resource::ALL {
+            let amounts = [all.get(resource), one.get(resource)].into_iter().flatten();
+            all.set(resource, amounts.reduce(u64::saturating_add));
+        }
+        *sum = Some((&all).into());
+    };
+    plus(&mut sum.requested_before, &one.requested_before);
+    plus(&mut sum.requested, &one.requested);
+    sum.pods = sum.pods.saturating_add(one.pods);
+    sum.avoided_kills = sum.avoided_kills.saturating_add(one.avoided_kills);
+    sum.avoided_evictions = sum.avoided_evictions.saturating_add(one.avoided_evictions);
+    sum.avoided_restarts = sum.avoided_restarts.saturating_add(one.avoided_restarts);
+    sum.avoided_throttled_seconds += one.avoided_throttled_seconds;
 }
 
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {

@@ -27,6 +27,13 @@ pub(super) fn show(pods: &PodSelection, reply: ChangeReply, output: &Output) -> 
     }
 }
 
+/// Whether the same request can still succeed for a pod for which it has not.
+pub(super) fn can_follow(reply: &ChangeReply) -> bool {
+    let mut changes = reply.results.iter().map(|result| &result.change);
+    reply.change.as_ref().is_some_and(change::can_follow)
+        || changes.any(|change| change.as_ref().is_none_or(change::can_follow))
+}
+
 /// The count and the names of the failed pods, if there are any.
 pub(super) fn failed(results: &[PodResult], is_done: impl Fn(&PodResult) -> bool) -> Option<(String, String)> {
     let failed: Vec<String> = results.iter().filter(|result| !is_done(result)).map(name).collect();
@@ -61,7 +68,7 @@ fn render(results: &[PodResult]) -> String {
             rows.push([pod, or_dash(container), outcome.clone(), steps, reason]);
         }
     }
-    table::fitted("POD  CONTAINER  OUTCOME  STEPS  REASON", rows)
+    table::fitted("POD  CONTAINER  OUTCOME  STEPS  REASON", rows).to_string()
 }
 
 /// One pod, or a selector.

@@ -1,36 +1,73 @@
 //! Lays out text in aligned columns, with or without colours.
 
+use std::fmt;
+
 use super::io;
 use super::output::{clean_cell, plain};
 
 /// The least width to which [`fitted`] narrows a column.
 const NARROWEST: usize = 6;
 
-/// A header and the rows below it. Two spaces separate the titles in `header`.
-pub(super) fn list<const N: usize>(header: &str, rows: impl IntoIterator<Item = [String; N]>) -> String {
-    align(&with_header(header, rows))
+/// A header and the rows below it.
+#[derive(Debug)]
+pub(super) struct Table {
+    rows: Vec<Vec<String>>,
+    /// Whether it is shown no wider than the terminal.
+    fits: bool,
+}
+
+/// A table that is as wide as its cells. Two spaces separate the titles in `header`.
+pub(super) fn list<const N: usize>(header: &str, rows: impl IntoIterator<Item = [String; N]>) -> Table {
+    let header = header.split("  ").map(str::to_owned).collect();
+    let rows = std::iter::once(header).chain(rows.into_iter().map(Vec::from));
+    Table {
+        rows: rows.collect(),
+        fits: false,
+    }
 }
 
 /// The same, no wider than the terminal.
-pub(super) fn fitted<const N: usize>(header: &str, rows: impl IntoIterator<Item = [String; N]>) -> String {
-    let mut rows = with_header(header, rows);
-    if let Some(width) = io::width() {
-        fit(&mut rows, width);
-    }
-    align(&rows)
-}
-
-/// The table, or `empty` for one without rows.
-pub(super) fn or(empty: &str, table: String) -> String {
-    match table.lines().nth(1) {
-        Some(_) => table,
-        None => format!("{empty}\n"),
+pub(super) fn fitted<const N: usize>(header: &str, rows: impl IntoIterator<Item = [String; N]>) -> Table {
+    Table {
+        fits: true,
+        ..list(header, rows)
     }
 }
 
-fn with_header<const N: usize>(header: &str, rows: impl IntoIterator<Item = [String; N]>) -> Vec<Vec<String>> {
-    let header = header.split("  ").map(str::to_owned).collect();
-    std::iter::once(header).chain(rows.into_iter().map(Vec::from)).collect()
+impl Table {
+    /// The table, or `empty` for one without rows.
+    pub(super) fn or(&self, empty: &str) -> String {
+        match self.rows.len() {
+            ..=1 => format!("{empty}\n"),
+            _ => self.to_string(),
+        }
+    }
+
+    /// The table with a first column of that title and that text: in each row that does not continue the one before.
+    pub(super) fn after(mut self, title: &str, text: &str) -> Self {
+        let mut first = title;
+        for row in &mut self.rows {
+            let continues = row.first().is_some_and(String::is_empty);
+            row.insert(0, if continues { String::new() } else { first.to_owned() });
+            first = text;
+        }
+        self
+    }
+
+    /// Adds the rows of a table with the same header.
+    pub(super) fn append(&mut self, other: Self) {
+        self.rows.extend(other.rows.into_iter().skip(1));
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut rows = self.rows.clone();
+        if let Some(width) = io::width().filter(|_| self.fits) {
+            fit(&mut rows, width);
+        }
+        f.write_str(&align(&rows))
+    }
 }
 
 /// Rows of cells in columns as wide as their widest cell, two spaces apart. The last column has no padding.

@@ -17,7 +17,7 @@ struct Cluster {
     pod: Option<&'static str>,
     /// The UID of vscaled's DaemonSet; empty if there is none.
     daemon_set: &'static str,
-    /// Name and node of each pod with vscaled's label, and API version, kind, UID and name of its controller.
+    /// Name, node and phase of each pod with vscaled's label, and API version, kind, UID and name of its controller.
     agents: &'static [&'static str],
     /// The exit code of a command in the agent's pod.
     ends_with: u8,
@@ -26,7 +26,7 @@ struct Cluster {
 const ONE_NODE: Cluster = Cluster {
     pod: Some("shop/web node-1"),
     daemon_set: "u-1",
-    agents: &["vscaled-x2x node-1 apps/v1 DaemonSet u-1 vscaled"],
+    agents: &["vscaled-x2x node-1 Running apps/v1 DaemonSet u-1 vscaled"],
     ends_with: 0,
 };
 
@@ -221,7 +221,7 @@ fn with_a_node_the_arguments_are_left_as_they_are() {
 #[test]
 fn another_namespace_and_daemon_set_are_used_when_they_are_named() {
     let renamed = Cluster {
-        agents: &["scaler-x2x node-1 apps/v1 DaemonSet u-1 scaler"],
+        agents: &["scaler-x2x node-1 Running apps/v1 DaemonSet u-1 scaler"],
         ..ONE_NODE
     };
     let ran = renamed.run(&[
@@ -253,12 +253,12 @@ fn another_namespace_and_daemon_set_are_used_when_they_are_named() {
 #[test]
 fn a_pod_that_the_daemon_set_does_not_control_is_never_used() {
     let forged: [&'static str; 6] = [
-        "decoy node-1",
-        "decoy node-1 apps/v1 ReplicaSet u-1 vscaled",
-        "decoy node-1 apps/v1 DaemonSet u-2 vscaled",
-        "decoy node-1 apps/v1 DaemonSet u-1 another",
-        "decoy node-1 example.com/v1 DaemonSet u-1 vscaled",
-        "decoy node-1 apps/v1 DaemonSet u-2 x apps/v1 DaemonSet u-1 vscaled",
+        "decoy node-1 Running",
+        "decoy node-1 Running apps/v1 ReplicaSet u-1 vscaled",
+        "decoy node-1 Running apps/v1 DaemonSet u-2 vscaled",
+        "decoy node-1 Running apps/v1 DaemonSet u-1 another",
+        "decoy node-1 Running example.com/v1 DaemonSet u-1 vscaled",
+        "decoy node-1 Running apps/v1 DaemonSet u-2 x apps/v1 DaemonSet u-1 vscaled",
     ];
     for decoy in forged {
         let alone = Cluster {
@@ -286,8 +286,8 @@ fn a_pod_that_the_daemon_set_does_not_control_is_never_used() {
 fn two_agents_on_one_node_are_an_error() {
     let two = Cluster {
         agents: &[
-            "vscaled-a node-1 apps/v1 DaemonSet u-1 vscaled",
-            "vscaled-b node-1 apps/v1 DaemonSet u-1 vscaled",
+            "vscaled-a node-1 Running apps/v1 DaemonSet u-1 vscaled",
+            "vscaled-b node-1 Running apps/v1 DaemonSet u-1 vscaled",
         ],
         ..ONE_NODE
     };
@@ -307,12 +307,12 @@ fn a_node_need_not_be_named_where_there_is_only_one() {
     );
     let two = Cluster {
         agents: &[
-            "vscaled-a node-1 apps/v1 DaemonSet u-1 vscaled",
-            "vscaled-b node-2 apps/v1 DaemonSet u-1 vscaled",
+            "vscaled-a node-1 Running apps/v1 DaemonSet u-1 vscaled",
+            "vscaled-b node-2 Running apps/v1 DaemonSet u-1 vscaled",
         ],
         ..ONE_NODE
     };
-    let ran = two.run(&["get"]);
+    let ran = two.run(&["watch"]);
     assert_eq!(ran.code(), Some(2));
     assert!(
         ran.complaint().contains("--node NODE") && ran.complaint().contains("node-1 node-2"),

@@ -36,6 +36,7 @@ mod kernel_oom;
 mod kernel_resize;
 mod kernel_shrink;
 mod kernel_top;
+mod kubectl_fleet;
 mod kubectl_plugin;
 mod kubelet_recordings;
 mod lint_command;

@@ -1,17 +1,16 @@
 //! `vscalectl oom parse`: the kills in a kernel log, without a node and without an agent.
 
-use anyhow::{Context, anyhow};
+use std::io::Error;
+
+use anyhow::anyhow;
 use clap::Args;
 use serde::Serialize;
 
 use crate::cgroup::{ContainerId, PodUid};
-use crate::cli::output::{Format, Output, clean, yaml};
+use crate::cli::output::{Output, clean};
 use crate::cli::{Failure, io, table};
 use crate::model::CgroupPath;
 use crate::oom::{Kill, Level, ReportedMemory, read_log};
-
-/// The rows of a table that share the widths of its columns.
-const BLOCK: usize = 1024;
 
 /// Lists the kills in a kernel log, each process once, with the level of the node whose limit was hit.
 ///
@@ -27,23 +26,21 @@ pub(in crate::cli) struct Arguments {
     output: Output,
 }
 
-/// Prints the kills while it reads. A log without kills is no error.
+/// Keeps the kills only, however long the log is. A log without kills is no error.
 ///
 /// Errors: the file cannot be read, or a line that speaks of a kill is not understood.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let mut printer = Printer {
-        format: arguments.output.format,
-        kills: Vec::new(),
-        printed: false,
-    };
-    let unreadable = |error| anyhow!("cannot read {}: {error}", arguments.file);
-    let log = io::open(&arguments.file).map_err(|error| Failure::usage(unreadable(error)))?;
-    let read = read_log(log, |kill| printer.add(kill).map_err(Stopped::Printing));
-    let not_understood = read.map_err(|stopped| match stopped {
-        Stopped::Reading(error) => Failure::usage(unreadable(error)),
-        Stopped::Printing(failure) => failure,
-    })?;
-    printer.print(true)?;
+    let mut kills = Vec::new();
+    let log = io::open(&arguments.file);
+    let read = log.and_then(|log| {
+        read_log(log, |kill| {
+            kills.push(kill);
+            Ok::<(), Error>(())
+        })
+    });
+    let not_understood = read.map_err(|error| Failure::usage(anyhow!("cannot read {}: {error}", arguments.file)))?;
+    let shown: Vec<ShownKill> = kills.iter().map(ShownKill::from).collect();
+    arguments.output.print_list("kills", &shown, || render(&shown))?;
     match not_understood.first {
         None => Ok(()),
         Some((number, text)) => {
@@ -53,61 +50,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
             )
             .into())
         }
-    }
-}
-
-#[derive(derive_more::From)]
-enum Stopped {
-    Reading(std::io::Error),
-    #[from(skip)]
-    Printing(Failure),
-}
-
-/// Prints a list without an end that is known.
-struct Printer {
-    format: Format,
-    /// The kills that are not printed yet.
-    kills: Vec<Kill>,
-    printed: bool,
-}
-
-impl Printer {
-    fn add(&mut self, kill: Kill) -> Result<(), Failure> {
-        self.kills.push(kill);
-        if self.kills.len() < BLOCK {
-            return Ok(());
-        }
-        self.print(false)
-    }
-
-    fn print(&mut self, is_last: bool) -> Result<(), Failure> {
-        let kills = std::mem::take(&mut self.kills);
-        let shown: Vec<ShownKill> = kills.iter().map(ShownKill::from).collect();
-        let is_first = !std::mem::replace(&mut self.printed, true);
-        let text = match self.format {
-            Format::Table if is_first || !shown.is_empty() => render(&shown),
-            Format::Table => String::new(),
-            Format::Yaml if shown.is_empty() => (if is_first { "kills: []\n" } else { "" }).to_owned(),
-            Format::Yaml => (if is_first { "kills:\n" } else { "" }).to_owned() + &yaml(&shown)?,
-            Format::Json => {
-                let list = serde_json::to_string_pretty(&shown).context("cannot print the result")?;
-                let items = list.trim_matches(['[', ']', '\n']).replace('\n', "\n  ");
-                let (has_items, begin) = (!shown.is_empty(), if is_first { "{\n  \"kills\": [" } else { "" });
-                let separator = if has_items && !is_first { "," } else { "" };
-                let items = if has_items {
-                    format!("{separator}\n  {items}")
-                } else {
-                    String::new()
-                };
-                let end = match (is_last, is_first && !has_items) {
-                    (true, true) => "]\n}\n",
-                    (true, false) => "\n  ]\n}\n",
-                    (false, _) => "",
-                };
-                format!("{begin}{items}{end}")
-            }
-        };
-        io::print(&text)
     }
 }
 
@@ -175,7 +117,7 @@ fn render(kills: &[ShownKill<'_>]) -> String {
         ]
     });
     let header = "TIME  PID  COMMAND  LEVEL  RSS  POD  CONTAINER  CGROUP";
-    table::list(header, rows)
+    table::list(header, rows).to_string()
 }
 
 #[cfg(test)]

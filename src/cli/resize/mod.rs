@@ -2,17 +2,23 @@
 
 mod requested;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::anyhow;
 use clap::Args;
+use tonic::Code;
 
 use self::requested::RequestedResources;
 use super::output::{Format, Output};
 use super::time::{coarse, ttl};
 use super::{Failure, agent::Agent, change, results, results::PodSelection};
-use crate::control::proto::{Change, ContainerValues, ReleaseRequest, ResizeRequest};
+use crate::control::proto::{Change, ChangeReply, ContainerValues, ReleaseRequest, ResizeRequest};
+use crate::control::{Client, ClientError};
 use crate::model::micros;
+
+/// The pauses between two attempts grow from the first to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Sets containers' requests and limits by hand; they win over the VPA until their time is over
 #[derive(Debug, Args)]
@@ -27,6 +33,9 @@ pub(super) struct Arguments {
     /// Confirms --ttl 0
     #[arg(long)]
     force: bool,
+    /// If the values are refused or not in force yet, try again until they are, but no longer than this, such as 30s
+    #[arg(long, value_name = "DURATION", default_value = "0", hide_default_value = true, value_parser = ttl, conflicts_with = "dry_run")]
+    wait: Duration,
     /// Why, for people who find the override
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     reason: String,
@@ -60,10 +69,29 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
         reason: arguments.reason.clone(),
         dry_run: arguments.dry_run,
     };
-    let reply = agent.call(async |client| Ok(client.resize(request).await?))?;
+    let reply = agent.call(async |client| resize(client, request, arguments.wait).await)?;
     match results::show(&arguments.pods, reply, &arguments.output)? {
         Some(change) if arguments.output.format == Format::Table => super::io::print(&what_next(&change, arguments)),
         _ => Ok(()),
+    }
+}
+
+/// Requests the resize, again and again until the values are in force, but no longer than `wait`.
+async fn resize(client: &mut Client, request: ResizeRequest, wait: Duration) -> Result<ChangeReply, Failure> {
+    let (began, mut pause) = (Instant::now(), FIRST_PAUSE);
+    loop {
+        let reply = client.resize(request.clone()).await;
+        let may_follow = match &reply {
+            Ok(reply) => results::can_follow(reply),
+            Err(ClientError::Answer(status)) => status.code() != Code::InvalidArgument,
+            Err(_) => false,
+        };
+        let left = wait.saturating_sub(began.elapsed());
+        if !may_follow || left.is_zero() {
+            return Ok(reply?);
+        }
+        tokio::time::sleep(pause.min(left)).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 

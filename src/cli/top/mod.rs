@@ -3,6 +3,7 @@
 //! In come the agent's answers and the keys; out goes the screen. [`state`] holds the pods, [`view`] holds the choices of
 //! the user, and [`render`] draws both. These three do no I/O; [`screen`] does it. No module changes anything on the node.
 
+mod nodes;
 mod render;
 mod screen;
 mod state;
@@ -18,6 +19,7 @@ use clap::Args;
 use super::output::{Format, Output, optional};
 use super::time::ttl;
 use super::{Failure, agent::Agent, io, table};
+pub(super) use nodes::{Line, Sort, of_nodes};
 use state::{Node, PodLine};
 use view::View;
 
@@ -31,7 +33,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = interval)]
     interval: Duration,
     #[command(flatten)]
-    output: Output,
+    pub(super) output: Output,
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -76,5 +78,5 @@ fn once(lines: &[&PodLine]) -> String {
         })
     });
     let header = "POD  CONTAINER  RESOURCE  USED  REQUEST  LIMIT  TARGET  BOUNDS  THROTTLED";
-    table::or("no such pod runs on this node", table::fitted(header, rows))
+    table::fitted(header, rows).or("no such pod runs on this node")
 }

@@ -43,6 +43,8 @@ pub(super) struct PodLine {
     pub(super) name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) container: Option<String>,
+    /// Kind and name.
+    workload: String,
     pub(super) state: String,
     pub(super) detail: String,
     pub(super) cpu: Amounts,
@@ -118,6 +120,11 @@ impl PodLine {
             namespace: clean(&pod.namespace),
             name: clean(&pod.name),
             container: container.map(|container| clean(&container.name)),
+            workload: pod
+                .workload
+                .as_ref()
+                .map(|of| clean(&format!("{}/{}", of.kind, of.name)))
+                .unwrap_or_default(),
             state: clean(&pod.state),
             detail: clean(&pod.detail),
             cpu,
@@ -182,7 +189,7 @@ impl Amounts {
 
     /// All amounts for people, then the limit marked where it is a temporary one, and the bounds.
     pub(super) fn texts(&self) -> ([String; 6], String, String) {
-        let texts = self.values.map(|amount| self.short(amount));
+        let texts = self.values.map(|amount| short(self.resource, amount));
         let mark = self.temporary_until.as_ref().map_or("", |_| " (temporary)");
         let limit = format!("{}{mark}", texts[2]);
         let bounds = match self.values {
@@ -191,23 +198,23 @@ impl Amounts {
         };
         (texts, limit, bounds)
     }
+}
 
-    /// Three or four digits and a unit, or a dash.
-    pub(super) fn short(&self, amount: Option<u64>) -> String {
-        let Some(amount) = amount else { return "-".to_owned() };
-        let (units, step): (&[&str], _) = match self.resource {
-            Resource::Cpu if amount < 1000 => return format!("{amount}m"),
-            Resource::Cpu => (&["m", "", "k"], 1000),
-            Resource::Memory => (&["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1024),
-        };
-        let (mut whole, mut rest, mut unit) = (amount, 0, 0);
-        while whole >= step && unit + 1 < units.len() {
-            (whole, rest, unit) = (whole / step, whole % step, unit + 1);
-        }
-        match rest * 10 / step {
-            tenth if tenth > 0 && whole < 100 => format!("{whole}.{tenth}{}", units[unit]),
-            _ => format!("{whole}{}", units[unit]),
-        }
+/// An amount in thousandths of a cpu or in bytes, as three or four digits and a unit, or a dash.
+pub(super) fn short(resource: Resource, amount: Option<u64>) -> String {
+    let Some(amount) = amount else { return "-".to_owned() };
+    let (units, step): (&[&str], _) = match resource {
+        Resource::Cpu if amount < 1000 => return format!("{amount}m"),
+        Resource::Cpu => (&["m", "", "k"], 1000),
+        Resource::Memory => (&["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"], 1024),
+    };
+    let (mut whole, mut rest, mut unit) = (amount, 0, 0);
+    while whole >= step && unit + 1 < units.len() {
+        (whole, rest, unit) = (whole / step, whole % step, unit + 1);
+    }
+    match rest * 10 / step {
+        tenth if tenth > 0 && whole < 100 => format!("{whole}.{tenth}{}", units[unit]),
+        _ => format!("{whole}{}", units[unit]),
     }
 }
 

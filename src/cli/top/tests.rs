@@ -222,6 +222,6 @@ proptest! {
             temporary_until: None,
         };
         prop_assert_eq!(bar(&amounts, width).width(), width);
-        prop_assert!(amounts.short(values[0]).len() <= 8);
+        prop_assert!(super::state::short(amounts.resource, values[0]).len() <= 8);
     }
 }

@@ -1,7 +1,8 @@
 //! Every command, end to end.
 
 use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +36,7 @@ fn export_prints_what_makes_it_permanent() {
     let agent = Agent::start();
     insta::assert_snapshot!(agent.run(&["export"]).text(), @r#"
     ---
-    # shop/Deployment/web: pods on this node: 1
+    # shop/Deployment/web: pods here: 1
     apiVersion: apps/v1
     kind: Deployment
     metadata:
@@ -301,6 +302,65 @@ fn the_exit_code_says_how_a_change_ended() {
     let shown: serde_json::Value = serde_json::from_str(&failed.out).unwrap();
     assert_eq!(shown["outcome"], "RolledBack");
     assert_eq!(shown["steps"][0]["tookUs"], 85);
+}
+
+#[test]
+fn wait_tries_again_until_the_values_are_in_force() {
+    let agent = Agent::start();
+    let resize = |name: &str, wait: &[&str]| {
+        let arguments = ["resize", "shop/web", "-c", name, "--cpu-limit", "1"];
+        agent.run(&[&arguments[..], wait].concat())
+    };
+    let attempts = || agent.script.resized.lock().unwrap().len();
+    let deferred = resize("later", &[]);
+    assert!(
+        deferred.error(1).contains("does not have the values yet"),
+        "{deferred:?}"
+    );
+    let answer = resize("later", &["--wait", "1m"]);
+    assert!(answer.text().contains("shop/web: Applied"), "{answer:?}");
+    assert_eq!(attempts(), 3);
+    // What can never be, and what is no request, is not tried again.
+    let never = resize("never", &["--wait", "1m"]);
+    assert!(
+        never.error(1).contains("this node can never hold the values"),
+        "{never:?}"
+    );
+    assert_eq!(attempts(), 4);
+    resize("none", &["--wait", "1m"]).error(2);
+    assert_eq!(attempts(), 5);
+    // In the end the last answer counts.
+    assert!(
+        resize("back", &["--wait", "300ms"])
+            .error(1)
+            .contains("everything was put back")
+    );
+    assert!(attempts() > 6, "{}", attempts());
+}
+
+#[test]
+fn the_documented_client_resizes() {
+    let agent = Agent::start();
+    // `examples/resize.rs`, which cargo builds with `--example resize`.
+    let client = |container: &str, limits: &[&str]| {
+        let program = Path::new(env!("CARGO_BIN_EXE_vscalectl")).with_file_name("examples/resize");
+        let mut command = Command::new(program);
+        command
+            .arg("--socket")
+            .arg(&agent.socket)
+            .args(["--rounds", "4", "shop/web", container]);
+        command.args(limits).output().unwrap()
+    };
+    let ran = client("app", &["1Gi", "2Gi"]);
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && said.contains("4 calls: p50"), "{ran:?}");
+    assert_eq!(agent.script.resized.lock().unwrap().len(), 4);
+    let refused = client("large", &["1Gi"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(
+        !refused.status.success() && said.contains("the node has 1Gi left, 2Gi are missing"),
+        "{refused:?}"
+    );
 }
 
 #[test]

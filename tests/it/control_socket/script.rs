@@ -67,6 +67,9 @@ impl Script {
             "app" => "Applied",
             "owed" => "RuntimeOwed",
             "back" => "RolledBack",
+            "never" => "Infeasible",
+            "later" if self.resized.lock().unwrap().len() < 3 => "Deferred",
+            "later" => "Applied",
             "newer" => "Transcended",
             "slow" => {
                 self.release_slow.cancelled().await;

@@ -1,0 +1,270 @@
+//! `vscalectl fleet`: makes one answer of the answers of many nodes, which `kubectl vscale` collects.
+//!
+//! In comes, for each node, a line with its name, an exit code and two numbers, then so many bytes of what the command printed on
+//! standard output (JSON) and on standard error. Out goes one document or one table, in which each item names its node, and then the
+//! nodes that did not answer, with their reasons. Agents may be of other versions: unknown fields stay in JSON, missing ones are unset.
+//! A node that prints something else counts as one without an answer, and changes nothing about the other nodes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, Read};
+
+use anyhow::{Context as _, anyhow};
+use clap::{Args, Parser as _};
+use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+
+use super::output::{Format, Output, Tone, clean, coloured};
+use super::table::Table;
+use super::{Cli, Command, Failure, NO_AGENT, REFUSED, change, doctor, explain, io, oom, top};
+use crate::control::proto::{Change, Check, ExplainReply, OomKill, Pod, WorkloadWorth};
+
+/// The exit code where some nodes answered and others did not.
+const INCOMPLETE: u8 = 4;
+/// The longest answer of one node, in bytes.
+const LONGEST_ANSWER: u64 = 64 << 20;
+/// The longest first line of an answer, in bytes.
+const LONGEST_HEADER: u64 = 1 << 10;
+
+/// Makes one answer of the answers of many nodes on standard input; `kubectl vscale` runs it
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub(super) struct Arguments {
+    /// The amount by which top sorts nodes and workloads
+    #[arg(long, value_enum, default_value_t)]
+    sort: top::Sort,
+    /// Print for a terminal with so many lines and columns
+    #[arg(long, value_names = ["LINES", "COLUMNS"], num_args = 2)]
+    screen: Option<Vec<usize>>,
+    /// The command whose answers come
+    #[arg(last = true, required = true)]
+    command: Vec<String>,
+}
+
+/// Errors: no node answered, one did not, a check of one fails, or the command is none for many nodes.
+pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
+    let words = std::iter::once("vscalectl").chain(arguments.command.iter().map(String::as_str));
+    let Cli { command, .. } = Cli::try_parse_from(words).unwrap_or_else(|error| error.exit());
+    if let Some([lines, columns]) = arguments.screen.as_deref() {
+        io::print_for_screen(*lines, *columns);
+    }
+    let mut fleet = Fleet {
+        input: io::open("-")
+            .context("cannot read standard input")
+            .map_err(Failure::usage)?,
+        nodes: 0,
+        failing: 0,
+        since: String::new(),
+        unanswered: BTreeMap::new(),
+    };
+    match &command {
+        Command::Doctor(output) => fleet.show(output, "checks", |checks: Items<Check>| doctor::of_nodes(&checks)),
+        Command::Explain(explain) => fleet.show(&explain.output, "pods", |replies: Items<ExplainReply>| {
+            let shown = replies.iter().map(|(node, reply)| {
+                let title = coloured(Tone::Title, &format!("node {node}"));
+                format!("{title}\n{}", explain::render(reply))
+            });
+            let shown = shown.collect::<Vec<_>>().join("\n");
+            if shown.is_empty() {
+                "no such pod is known\n".to_owned()
+            } else {
+                shown
+            }
+        }),
+        Command::Export(export) => {
+            let pods: Items<Pod> = fleet.items("pods")?;
+            let pods: Vec<Pod> = pods.into_iter().map(|(_, pod)| pod).collect();
+            export.print(&pods)
+        }
+        Command::Get(get) => {
+            let (list, empty, table) = get.list();
+            fleet.show(&get.output, list, |pods: Items<Pod>| {
+                rows(pods, |_| "", table).or(empty)
+            })
+        }
+        Command::History(history) => fleet.show(&history.output, "changes", |changes: Items<Change>| {
+            rows(changes, |change| &change.at, change::table).or(change::NONE)
+        }),
+        Command::Oom(oom::Command::List(list)) => fleet.show(&list.output, "kills", |kills: Items<OomKill>| {
+            rows(kills, |kill| &kill.time, oom::table).or(oom::NONE)
+        }),
+        Command::Report(report) => {
+            let workloads: Items<WorkloadWorth> = fleet.items("workloads")?;
+            let workloads = workloads.into_iter().map(|(_, workload)| workload);
+            report.print_sums(std::mem::take(&mut fleet.since), workloads)
+        }
+        Command::Top(of) => fleet.show(&of.output, "usage", |lines: Items<top::Line>| {
+            // Two tables with their titles, an empty line between them, and one for the cursor.
+            let rows = io::lines().map_or(usize::MAX, |lines| (lines.saturating_sub(4) / 2).max(1));
+            top::of_nodes(&lines, arguments.sort, rows)
+        }),
+        _ => Err(Failure::usage(anyhow!(
+            "this command is for one node: say which with --node NODE"
+        ))),
+    }?;
+    fleet.end()
+}
+
+/// Items of the answers, each with the name of its node.
+pub(super) type Items<T> = Vec<(String, T)>;
+
+/// The name of a node, and what it answered.
+type Answer = (String, Map<String, Value>);
+
+/// One table of all items, oldest first, with a column for the node.
+fn rows<T>(mut items: Items<T>, at: fn(&T) -> &str, table: fn(&[T]) -> Table) -> Table {
+    items.sort_by_cached_key(|(_, item)| at(item).parse::<Timestamp>().ok());
+    let mut all = table(&[]).after("NODE", "");
+    for (node, item) in &items {
+        all.append(table(std::slice::from_ref(item)).after("NODE", &clean(node)));
+    }
+    all
+}
+
+/// The answers that are still to be read, and what is known of those that were.
+struct Fleet {
+    input: Box<dyn BufRead>,
+    /// The nodes that were asked, up to here.
+    nodes: usize,
+    /// Those that answered and ended with a failure, as `doctor` does where a check fails.
+    failing: usize,
+    /// The earliest start of counts of those that answered.
+    since: String,
+    /// The nodes without an answer, by the reason.
+    unanswered: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Fleet {
+    /// The node and the document of the next node that answered.
+    ///
+    /// Errors: the input ends early or has another form.
+    fn next(&mut self) -> Result<Option<Answer>, Failure> {
+        loop {
+            let mut header = String::new();
+            let read = self.input.by_ref().take(LONGEST_HEADER).read_line(&mut header);
+            if read.context("cannot read the answers").map_err(Failure::usage)? == 0 {
+                return Ok(None);
+            }
+            let unusable = || Failure::usage(anyhow!("{header:?} is not the first line of a node's answer"));
+            let fields: Vec<&str> = header.split_whitespace().collect();
+            let [node, code, output, errors] = fields.as_slice() else {
+                return Err(unusable());
+            };
+            let (output, errors) = (
+                self.read(output).ok_or_else(unusable)?,
+                self.read(errors).ok_or_else(unusable)?,
+            );
+            self.nodes += 1;
+            let why = match serde_json::from_slice::<Map<String, Value>>(&output) {
+                Ok(document) => {
+                    self.failing += usize::from(*code != "0");
+                    let since = document.get("since").and_then(Value::as_str).unwrap_or_default();
+                    if self.since.is_empty() || (!since.is_empty() && since < self.since.as_str()) {
+                        since.clone_into(&mut self.since);
+                    }
+                    return Ok(Some(((*node).to_owned(), document)));
+                }
+                Err(_) if output.is_empty() => reason(&errors, code),
+                Err(error) => format!("its answer is not readable: {error}"),
+            };
+            self.unanswered.entry(why).or_default().insert((*node).to_owned());
+        }
+    }
+
+    fn read(&mut self, bytes: &str) -> Option<Vec<u8>> {
+        let bytes = bytes.parse().ok().filter(|bytes| *bytes <= LONGEST_ANSWER)?;
+        let mut read = Vec::new();
+        let got = self.input.by_ref().take(bytes).read_to_end(&mut read).ok()?;
+        (u64::try_from(got) == Ok(bytes)).then_some(read)
+    }
+
+    /// The items of the list of that name, from all answers. A node whose list has another form did not answer.
+    fn items<T: DeserializeOwned>(&mut self, list: &str) -> Result<Items<T>, Failure> {
+        let mut items = Vec::new();
+        while let Some((node, mut document)) = self.next()? {
+            let problems = document.get("agent").and_then(|agent| agent["problems"].as_array());
+            for problem in problems.into_iter().flatten() {
+                io::warn(&format!("{node}: degraded: {}", problem.as_str().unwrap_or_default()));
+            }
+            match serde_json::from_value::<Vec<T>>(document.remove(list).unwrap_or_else(|| json!([]))) {
+                Ok(listed) => items.extend(listed.into_iter().map(|item| (node.clone(), item))),
+                Err(error) => drop(
+                    self.unanswered
+                        .entry(format!("its answer is not readable: {error}"))
+                        .or_default()
+                        .insert(node),
+                ),
+            }
+        }
+        Ok(items)
+    }
+
+    /// Prints the list of that name of all nodes: drawn, or as a document.
+    fn show<T: DeserializeOwned>(
+        &mut self,
+        output: &Output,
+        list: &str,
+        draw: impl FnOnce(Items<T>) -> String,
+    ) -> Result<(), Failure> {
+        if output.format == Format::Table {
+            let items = self.items(list)?;
+            return io::print(&draw(items));
+        }
+        let (mut items, mut nodes) = (Vec::new(), Vec::new());
+        while let Some((node, mut document)) = self.next()? {
+            for mut item in document
+                .remove(list)
+                .and_then(|mut list| list.as_array_mut().map(std::mem::take))
+                .into_iter()
+                .flatten()
+            {
+                if let Some(fields) = item.as_object_mut() {
+                    fields.insert("node".to_owned(), json!(node));
+                }
+                items.push(item);
+            }
+            document.insert("node".to_owned(), json!(node));
+            nodes.push(Value::Object(document));
+        }
+        let unanswered = self
+            .unanswered
+            .iter()
+            .flat_map(|(why, nodes)| nodes.iter().map(move |node| (node, why)));
+        nodes.extend(unanswered.map(|(node, why)| json!({"node": node, "error": why})));
+        output.print(&json!({list: items, "nodes": nodes}), String::new)
+    }
+
+    /// Errors: a node did not answer. Names each of them before.
+    fn end(self) -> Result<(), Failure> {
+        for (why, nodes) in &self.unanswered {
+            let nodes = Vec::from_iter(nodes.iter().map(String::as_str));
+            io::warn(&format!("no answer from {}: {why}", nodes.join(", ")));
+        }
+        let unanswered: usize = self.unanswered.values().map(BTreeSet::len).sum();
+        let code = match self.nodes {
+            _ if unanswered == 0 && self.failing == 0 => return Ok(()),
+            nodes if unanswered == 0 => {
+                let error = anyhow!("{} of {nodes} nodes are not well", self.failing);
+                return Err(Failure { code: REFUSED, error });
+            }
+            nodes if nodes == unanswered => NO_AGENT,
+            _ => INCOMPLETE,
+        };
+        let error = anyhow!("{unanswered} of {} nodes did not answer", self.nodes);
+        Err(Failure { code, error })
+    }
+}
+
+/// Why a node did not answer: the last line that it printed on standard error.
+fn reason(errors: &[u8], code: &str) -> String {
+    let errors = String::from_utf8_lossy(errors);
+    match errors.lines().map(str::trim).rfind(|line| !line.is_empty()) {
+        Some(line) => line
+            .strip_prefix("vscalectl: ")
+            .unwrap_or(line)
+            .chars()
+            .take(300)
+            .collect(),
+        None => format!("it ended with exit code {code} and said nothing"),
+    }
+}

@@ -1,3 +1,10 @@
+{{/* Gives a value that is null, such as a key with comments alone below it, what it has in values.yaml. Comes first in each template. */}}
+{{- define "vscaled.defaults" -}}
+{{- range $key, $default := include "vscaled.file" (dict "root" . "name" "values.yaml") | fromYaml -}}
+  {{- if kindIs "invalid" (index $.Values $key) -}}{{- $_ := set $.Values $key $default -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{/* Refuses what no schema refuses: unknown values, with the nearest known one, and values that contradict each other. */}}
 {{- define "vscaled.check" -}}
 {{- include "vscaled.known" (dict "values" .Values "schema" (include "vscaled.file" (dict "root" . "name" "values.schema.json") | fromJson) "path" "") -}}

@@ -118,6 +118,22 @@ fn evictions_are_allowed_only_where_kills_are_reported_to_the_recommender() {
 }
 
 #[test]
+fn a_value_without_content_is_the_default() {
+    let Some(helm) = Helm::new("cluster_deploy::chart_conventions::a_value_without_content") else {
+        return;
+    };
+    let values = objects(&fs::read_to_string(format!("{CHART}/values.yaml")).unwrap()).remove(0);
+    let file = helm.home.path().join("values.yaml");
+    let nothing = values.as_object().unwrap().keys().filter(|key| *key != "image");
+    fs::write(&file, nothing.map(|key| format!("{key}:\n")).collect::<String>()).unwrap();
+    let mut command = helm.command(&["template", "vscaled", CHART, "--set", IMAGE, "--values"]);
+    let empty = output(command.arg(&file));
+    let mut command = helm.command(&["template", "vscaled", CHART, "--set", IMAGE]);
+    assert_eq!(empty, output(&mut command));
+    assert!(helm.refusal("image=null").contains("image.repository is required"));
+}
+
+#[test]
 fn no_pod_waits_for_a_node_that_runs_none() {
     let Some(helm) = Helm::new("cluster_deploy::chart_conventions::no_pod_waits") else {
         return;

@@ -272,7 +272,7 @@ impl Joiner {
                 group.due(progress)
             };
             match due {
-                Some(end) => self.decide(group, end, &mut kills),
+                Some(end) => self.decide(group, end, progress.counters, &mut kills),
                 None => self.put_back(group),
             }
         }
@@ -291,13 +291,14 @@ impl Joiner {
     }
 
     /// Decides what happened before `end`, and puts the rest back.
-    fn decide(&mut self, mut group: Group, end: Duration, kills: &mut Vec<OomKill>) {
+    fn decide(&mut self, mut group: Group, end: Duration, counted: Duration, kills: &mut Vec<OomKill>) {
         let mut later = Group::default();
         let is_whole = end == Duration::MAX && !group.logged.iter().any(|logged| logged.in_doubt);
         let batches = if is_whole {
             group.batches()
         } else {
-            group.place_named(end);
+            // Also the named kills after `end`, if their rises are read: earlier kills must not take these.
+            group.place_named(end.max(counted.saturating_sub(SLACK)));
             later = group.split_off(end);
             vec![group]
         };

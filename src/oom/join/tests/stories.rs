@@ -201,6 +201,23 @@ fn nothing_is_certain_that_rests_on_a_guess() {
     check(&happenings, &told).unwrap();
 }
 
+/// A coarse clock of the log dates kills late. They stay one each, however long the chain.
+#[test]
+fn named_kills_dated_late_are_told_once() {
+    let mut joiner = Joiner::new(true);
+    let mut told = 0;
+    for kill in 0..20_u64 {
+        let at = 100 + 600 * kill;
+        let seen = rise(ms(at.saturating_sub(599)), ms(at + 1), &container(1), once());
+        told += joiner.counted(seen).len();
+        let pid = u32::try_from(kill).unwrap();
+        told += usize::from(joiner.logged(place(at + 200), named(pid, 1), None, false).is_some());
+        told += joiner.decide_up_to(all_known(at + 300)).len();
+    }
+    told += joiner.decide_up_to(all_known(60_000)).len();
+    assert_eq!(told, 20);
+}
+
 #[test]
 fn kills_counted_singly_are_certain() {
     let kill = |number: u64| Happening {

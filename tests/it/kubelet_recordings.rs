@@ -74,8 +74,9 @@ impl Recording {
 
     /// The recorded files that vscaled writes.
     fn ours(&self, recorded: &Files) -> Files {
-        // These kubelets do not write `memory.high`.
-        let known = |name: &&String| ControlFile::named(name).is_some_and(|file| file != ControlFile::MemoryHigh);
+        // These kubelets write neither `memory.high` nor reservations.
+        let others = [ControlFile::MemoryHigh, ControlFile::MemoryMin, ControlFile::MemoryLow];
+        let known = |name: &&String| ControlFile::named(name).is_some_and(|file| !others.contains(&file));
         let ours: Files = recorded.iter().filter(|(name, _)| known(name)).map(own).collect();
         let all = match self.cgroup {
             CgroupVersion::V1 => ControlFile::V1.len() - 2, // no writer set swap or a burst

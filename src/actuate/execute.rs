@@ -217,7 +217,7 @@ impl<'a> Executor<'a> {
         };
         match known {
             Some(known) if Some(known) != systemd_keeps(&wanted).get(to.file()) => {
-                self.set_unit(cgroup, &wanted, step)?
+                self.set_unit(cgroup, &wanted, step)?;
             }
             _ => {}
         }

@@ -8,9 +8,8 @@
 //! * The joiner returns a kill at once if the log names its cgroup, or `/proc` still knew the cgroup. Later this kill
 //!   accounts for one rise of its container.
 //! * A kill without a cgroup, and a rise, wait until the agent knows everything up to their time on both sides
-//!   ([`Progress`]). What the named kills leave of the rises is the surplus of each container. The kills without a
-//!   cgroup are the candidates for it. If only one container has a surplus, the candidates were in there. Otherwise the
-//!   container of each kill of the surplus is certain, and the victim is one of the candidates.
+//!   ([`Progress`]). Then the joiner pairs as many as possible. A kill is certain if it is in rises of the same
+//!   container in all such pairings. Otherwise the container is certain, and the victim is one of several.
 //! * A kill or a rise without a partner waits longer for one, and is returned alone if none comes ([`LATEST`]).
 //!
 //! The kernel counts a kill just before it logs the kill (`__oom_kill_process`), so a kill belongs to the rise between
@@ -22,17 +21,18 @@
 //! rise that the counters below do not show. The joiner must never return a kill twice, nor place a victim where it
 //! only may have been.
 
-mod surplus;
+mod match_group;
 
-use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::kill::{Kill, Level, Limit};
+use super::kill::{Kill, Level};
 use super::numbers::Numbers;
 use super::report::Confidence;
 use crate::model::CgroupPath;
-use surplus::{Group, take_first};
+use match_group::{LogState, Logged, MatchGroup, claim, expire};
+
+pub use match_group::CounterDelta;
 
 /// The longest time that the kernel usually takes to log a kill after it counted the kill. A stalled
 /// virtual machine took 156 ms.
@@ -49,6 +49,21 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const FLOOD: (usize, Duration) = (128, Duration::from_secs(1));
 /// The most kills and rises that may wait, for the same reason.
 const MOST_WAITING: usize = 1024;
+
+/// Stores times in microseconds.
+pub(super) mod micros {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(in crate::oom) fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(crate::model::micros(*time))
+    }
+
+    pub(in crate::oom) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_micros)
+    }
+}
 
 /// The place of a kill in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,94 +89,6 @@ impl Progress {
     };
 }
 
-/// The rise of a counter between two reads.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CounterDelta {
-    /// The cgroup of the counter. The kills were in this cgroup, or in one below that has no rise of its own.
-    pub cgroup: CgroupPath,
-    /// A moment before the first of the two reads.
-    pub after: Duration,
-    /// A moment after the second.
-    pub by: Duration,
-    /// The numbers among which the kills are.
-    pub numbers: Numbers,
-    /// By how much the counter rose.
-    pub kills: NonZeroU64,
-    /// How many of these are second counts of a group's first victim; 0 where the kernel does not say.
-    pub again: u64,
-}
-
-/// A kill of the log that still has to account for a rise.
-#[derive(Debug, Clone)]
-struct Logged {
-    at: LogPlace,
-    who: LogState,
-    /// Whether a rise that this kill may have been in went to another kill, or may have.
-    in_doubt: bool,
-}
-
-/// Whether the joiner has returned a kill.
-#[derive(Debug, Clone)]
-enum LogState {
-    /// It has, for this cgroup, and the kill accounts for a rise there.
-    Placed(CgroupPath),
-    /// This is the second line of a kill in this group. It accounts for a rise there that is no kill.
-    Again(CgroupPath),
-    /// It has not: the cgroup of the kill is unknown.
-    Waiting(Arc<Kill>),
-}
-
-impl CounterDelta {
-    /// Whether the kernel has logged all kills of this rise before `end`.
-    fn is_over(&self, end: Duration) -> bool {
-        end == Duration::MAX || self.by.saturating_add(LOG_DELAY) < end
-    }
-
-    /// The rest of the rise without a kill.
-    fn without(self, logged: &Logged) -> Option<Self> {
-        let again = self
-            .again
-            .saturating_sub(matches!(logged.who, LogState::Again(_)).into());
-        let kills = NonZeroU64::new(self.kills.get() - 1)?;
-        Some(Self { kills, again, ..self })
-    }
-}
-
-impl Logged {
-    const fn new(at: LogPlace, who: LogState) -> Self {
-        let in_doubt = false;
-        Self { at, who, in_doubt }
-    }
-
-    /// The kill, if its cgroup is unknown.
-    const fn waiting(&self) -> Option<&Arc<Kill>> {
-        match &self.who {
-            LogState::Waiting(kill) => Some(kill),
-            LogState::Placed(_) | LogState::Again(_) => None,
-        }
-    }
-
-    /// Whether this kill fits the rise.
-    fn may_be_in(&self, rise: &CounterDelta) -> bool {
-        let at = self.at.time;
-        rise.after <= at.saturating_add(SLACK)
-            && at <= rise.by.saturating_add(LATEST)
-            && self.at.numbers.meets(rise.numbers)
-            && self.names(rise)
-    }
-
-    /// Whether this kill fits the cgroup of the rise.
-    fn names(&self, rise: &CounterDelta) -> bool {
-        match &self.who {
-            LogState::Placed(cgroup) | LogState::Again(cgroup) => cgroup.below(&rise.cgroup).is_some(),
-            LogState::Waiting(kill) => match &kill.limit {
-                Limit::Cgroup(limit) => rise.cgroup.below(limit).is_some(),
-                Limit::Node | Limit::Unknown => true,
-            },
-        }
-    }
-}
-
 /// The kills and rises that wait for each other.
 #[derive(Debug, Default)]
 pub struct Joiner {
@@ -170,10 +97,11 @@ pub struct Joiner {
     /// In the order of arrival.
     logged: Vec<Logged>,
     rises: Vec<CounterDelta>,
-    /// Rises that were returned alone and whose records may still come: such a record is no second kill.
-    reported_by_counter: Vec<CounterDelta>,
-    /// The time of the latest of these rises.
-    pub(super) counted_alone_up_to: Option<Duration>,
+    /// Rises that the kernel has not logged in time.
+    unmatched: Vec<CounterDelta>,
+    /// Rises that were returned alone and whose records may still come: such a record is no second kill. A
+    /// checkpoint has to keep these.
+    pub(super) reported_by_counter: Vec<CounterDelta>,
     /// The records that came for them, until the caller takes them.
     pub(super) known_records: Vec<u64>,
     /// The cgroups of groups whose first victim was counted twice and logged once, one for each time,
@@ -191,9 +119,8 @@ impl Joiner {
     }
 
     /// Takes a kill of the log. `found` is the cgroup that `/proc/<pid>/cgroup` showed right after. v1 shows `/` for a
-    /// process that is already exiting, so `/` counts as unknown. `in_doubt` says that an earlier agent may have
-    /// returned the rise of this kill with another one, so that this one is never certain without a cgroup.
-    pub fn logged(&mut self, at: LogPlace, kill: Kill, found: Option<CgroupPath>, in_doubt: bool) -> Option<OomKill> {
+    /// process that is already exiting, so `/` counts as unknown.
+    pub fn logged(&mut self, at: LogPlace, kill: Kill, found: Option<CgroupPath>) -> Option<OomKill> {
         let known = |path: &CgroupPath| *path != CgroupPath::root();
         let named = kill
             .task_cgroup
@@ -204,13 +131,12 @@ impl Joiner {
             (Some(cgroup), _) => (cgroup, Confidence::Exact),
             (None, Some(cgroup)) => (cgroup, Confidence::Procfs),
             (None, None) => {
-                let waiting = Logged::new(at, LogState::Waiting(Arc::new(kill)));
-                self.logged.push(Logged { in_doubt, ..waiting });
+                self.logged.push(Logged::new(at, LogState::Waiting(Arc::new(kill))));
                 return None;
             }
         };
         let placed = Logged::new(at, LogState::Placed(cgroup.clone()));
-        if self.was_reported_by_counter(&placed) {
+        if claim(&mut self.reported_by_counter, &placed).is_some() {
             self.known_records.extend(kill.seq);
             return None;
         }
@@ -221,7 +147,7 @@ impl Joiner {
     /// Takes the second line of a group's first victim, which the kernel also counted a second time.
     pub fn logged_again(&mut self, at: LogPlace, pid: u32, group: &CgroupPath) -> Option<OomKill> {
         let again = Logged::new(at, LogState::Again(group.clone()));
-        if !self.was_reported_by_counter(&again) {
+        if claim(&mut self.reported_by_counter, &again).is_none() {
             self.logged.push(again);
         }
         let is_it = |logged: &mut Logged| logged.waiting().is_some_and(|kill| kill.pid == pid);
@@ -232,7 +158,7 @@ impl Joiner {
         let mut kill = Arc::unwrap_or_clone(kill);
         kill.task_cgroup = Some(group.clone());
         kill.group = Some(group.clone());
-        self.logged(first.at, kill, None, false)
+        self.logged(first.at, kill, None)
     }
 
     /// Takes a rise of a counter.
@@ -241,7 +167,7 @@ impl Joiner {
             self.rises.push(rise);
             return Vec::new();
         }
-        self.kills_without_record(rise)
+        self.kills_without_record(&rise)
     }
 
     /// The log cannot be read any more. Returns everything that waits, and from now on rises at once.
@@ -250,9 +176,23 @@ impl Joiner {
         self.decide_up_to(Progress::END)
     }
 
+    /// The records of waiting kills whose rise may have gone to another kill. A checkpoint has to keep these, and the
+    /// next agent passes them to [`Self::doubt`].
+    pub fn doubted(&self) -> Vec<u64> {
+        let doubted = self.logged.iter().filter(|logged| logged.in_doubt);
+        doubted.filter_map(|logged| logged.waiting()?.seq).collect()
+    }
+
+    /// A rise that this waiting kill may have been in went to another kill: the cgroup of this kill stays uncertain.
+    pub fn doubt(&mut self, record: u64) {
+        for logged in &mut self.logged {
+            logged.in_doubt |= logged.waiting().is_some_and(|kill| kill.seq == Some(record));
+        }
+    }
+
     /// Whether a kill or a rise waits for progress.
     pub fn is_waiting(&self) -> bool {
-        !self.rises.is_empty() || self.has_kills_waiting()
+        !self.rises.is_empty() || !self.unmatched.is_empty() || self.has_kills_waiting()
     }
 
     /// Whether a kill waits for the counters.
@@ -262,19 +202,27 @@ impl Joiner {
 
     /// Returns the kills about which nothing can change any more.
     pub fn decide_up_to(&mut self, progress: Progress) -> Vec<OomKill> {
-        let crowded = self.logged.len() + self.rises.len() > MOST_WAITING;
-        let mut kills = Vec::new();
+        let crowded = self.logged.len() + self.rises.len() + self.unmatched.len() > MOST_WAITING;
+        let (mut kills, mut late) = (Vec::new(), Vec::new());
         let logged = std::mem::take(&mut self.logged);
-        for group in Group::independent(logged, std::mem::take(&mut self.rises)) {
-            let due = if crowded {
+        for group in MatchGroup::independent(logged, std::mem::take(&mut self.rises)) {
+            let now = if crowded {
                 Some(Duration::MAX)
             } else {
                 group.due(progress)
             };
-            match due {
-                Some(end) => self.decide(group, end, progress.counters, &mut kills),
-                None => self.put_back(group),
+            match now {
+                Some(end) => late.extend(group.decide(end, self, &mut kills)),
+                None => {
+                    self.logged.extend(group.logged);
+                    self.rises.extend(group.rises);
+                }
             }
+        }
+        kills.extend(self.place_late(late));
+        let known = if crowded { Progress::END } else { progress };
+        for rise in expire(&mut self.unmatched, known, &self.logged) {
+            kills.extend(self.kills_without_record(&rise));
         }
         let read = if self.has_log { progress.log } else { progress.counters };
         if progress != Progress::END {
@@ -285,75 +233,47 @@ impl Joiner {
         kills
     }
 
-    fn put_back(&mut self, group: Group) {
-        self.logged.extend(group.logged);
-        self.rises.extend(group.rises);
-    }
-
-    /// Decides what happened before `end`, and puts the rest back.
-    fn decide(&mut self, mut group: Group, end: Duration, counted: Duration, kills: &mut Vec<OomKill>) {
-        let mut later = Group::default();
-        let is_whole = end == Duration::MAX && !group.logged.iter().any(|logged| logged.in_doubt);
-        let batches = if is_whole {
-            group.batches()
-        } else {
-            // Also the named kills after `end`, if their rises are read: earlier kills must not take these.
-            group.place_named(end.max(counted.saturating_sub(SLACK)));
-            later = group.split_off(end);
-            vec![group]
-        };
-        for mut batch in batches {
-            batch.place_named(end);
-            later.doubt_beside(&batch.rises);
-            kills.extend(batch.assign(is_whole));
-            for logged in batch.logged {
-                match logged.waiting() {
-                    _ if later.rises.iter().any(|rise| logged.may_be_in(rise)) => {
-                        later.logged.push(Logged {
-                            in_doubt: true,
-                            ..logged
-                        });
-                    }
-                    Some(kill) if self.was_reported_by_counter(&logged) => self.known_records.extend(kill.seq),
-                    Some(kill) => {
-                        let kill = Arc::clone(kill);
-                        kills.push(OomKill::of(kill, None, Confidence::LogAlone, logged.at.time));
-                    }
-                    None => {}
-                }
+    /// Places kills without a partner among the rises that were not logged in time. Kills with
+    /// a known cgroup come first.
+    fn place_late(&mut self, mut late: Vec<Logged>) -> Vec<OomKill> {
+        late.sort_by_key(|logged| logged.waiting().is_some());
+        let mut kills = Vec::new();
+        for logged in late {
+            let (claimed, at) = (claim(&mut self.unmatched, &logged), logged.at.time);
+            if claimed.is_none() && self.rises.iter().any(|rise| logged.may_be_in(rise, LATEST)) {
+                self.logged.push(logged);
+                continue;
             }
-            for rise in batch.rises {
-                if rise.by.saturating_add(LATEST) < end {
-                    kills.extend(self.kills_without_record(rise));
-                } else {
-                    later.rises.push(rise);
-                }
+            let Some(kill) = logged.waiting().map(Arc::clone) else {
+                continue;
+            };
+            if claimed.is_some() {
+                // The kill in this rise may also be another one that the kernel logs as late.
+                kills.push(OomKill::of(kill, claimed, Confidence::Ambiguous, at));
+            } else if claim(&mut self.reported_by_counter, &logged).is_some() {
+                self.known_records.extend(kill.seq);
+            } else {
+                kills.push(OomKill::of(kill, None, Confidence::LogAlone, at));
             }
         }
-        self.put_back(later);
-    }
-
-    /// Whether the kill of this record was returned without the record.
-    fn was_reported_by_counter(&mut self, logged: &Logged) -> bool {
-        let rises = &mut self.reported_by_counter;
-        take_first(rises, logged, |rise| logged.may_be_in(rise), |rise| rise.by).is_some()
+        kills
     }
 
     /// The kills of a rise without records.
-    fn kills_without_record(&mut self, rise: CounterDelta) -> Vec<OomKill> {
+    fn kills_without_record(&mut self, rise: &CounterDelta) -> Vec<OomKill> {
         let total = rise.kills.get();
         let kills = total.saturating_sub(rise.again);
         self.duplicates.extend((kills..total).map(|_| rise.cgroup.clone()));
-        self.counted_alone_up_to = self.counted_alone_up_to.max(Some(rise.by));
-        let kill = OomKill {
-            cgroup: Some(rise.cgroup.clone()),
-            confidence: Confidence::CounterAlone,
-            processes: Arc::default(),
-            record: None,
-            at: rise.by,
-        };
-        self.reported_by_counter.push(rise);
-        (0..kills).map(|_| kill.clone()).collect()
+        self.reported_by_counter.push(rise.clone());
+        (0..kills)
+            .map(|_| OomKill {
+                cgroup: Some(rise.cgroup.clone()),
+                confidence: Confidence::CounterAlone,
+                processes: Arc::default(),
+                record: None,
+                at: rise.by,
+            })
+            .collect()
     }
 }
 

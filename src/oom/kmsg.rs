@@ -12,12 +12,10 @@
 mod device;
 mod syslog;
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Error, Result, anyhow};
-use futures::future::BoxFuture;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -32,7 +30,7 @@ use super::record::Line;
 use device::Device;
 pub(super) use device::async_fd;
 use syslog::Syslog;
-pub use syslog::SyslogError;
+pub use syslog::{Numbering, SyslogError};
 
 pub const DEVICE: &str = "/dev/kmsg";
 /// The word in the configuration for syslog(2).
@@ -88,37 +86,27 @@ pub enum Notice {
     Lost,
 }
 
-/// A source of the kernel's lines. Another source is a file with an implementation of this, and a line in
-/// [`open_source`].
-trait LogSource: fmt::Debug + Send {
-    /// The name of the source, for people.
-    fn name(&self) -> &'static str;
-
-    /// The result of the next read; `None` if there is nothing to read before [`Self::readable`].
-    ///
-    /// Errors: the log cannot be read any more.
-    fn read(&mut self) -> Result<Option<Attempt>>;
-
-    /// Waits until [`Self::read`] may return more. Cancel-safe.
-    fn readable(&mut self) -> BoxFuture<'_, Result<()>>;
-
-    /// Requests a read, for a source that cannot be waited for.
-    fn wake(&mut self) {}
+/// A way to read the log.
+#[derive(Debug)]
+enum Source {
+    Device(Device),
+    Syslog(Syslog),
 }
 
-/// Opens the configured source: syslog(2) for the word [`SYSLOG`], else the device. If [`DEVICE`] cannot be opened,
-/// opens syslog(2) instead.
-fn open_source(configured: &Path) -> Result<Box<dyn LogSource>> {
-    if configured == Path::new(SYSLOG) {
-        return Ok(Box::new(Syslog::open()?));
-    }
-    match Device::open(configured.to_owned()) {
-        Ok(device) => Ok(Box::new(device)),
-        Err(device) if configured == Path::new(DEVICE) => match Syslog::open() {
-            Ok(syslog) => Ok(Box::new(syslog)),
-            Err(syslog) => Err(anyhow!("{syslog}; {device}")),
-        },
-        Err(error) => Err(error),
+impl Source {
+    /// Opens the configured source: syslog(2) for the word [`SYSLOG`], else the device. If [`DEVICE`] cannot
+    /// be opened, opens syslog(2) instead.
+    fn open(configured: &Path) -> Result<Self> {
+        if configured == Path::new(SYSLOG) {
+            return Ok(Self::Syslog(Syslog::open()?));
+        }
+        match Device::open(configured.to_owned()) {
+            Err(device) if configured == Path::new(DEVICE) => match Syslog::open() {
+                Ok(syslog) => Ok(Self::Syslog(syslog)),
+                Err(syslog) => Err(anyhow!("{syslog}; {device}")),
+            },
+            opened => opened.map(Self::Device),
+        }
     }
 }
 
@@ -135,7 +123,7 @@ pub fn probe_syslog() -> Result<(), SyslogError> {
 pub struct KmsgReader {
     device: PathBuf,
     /// `None` while the log is closed.
-    source: Option<Box<dyn LogSource>>,
+    source: Option<Source>,
     tracker: Tracker,
     /// The latest time at which the reader was at the end of the log.
     read_up_to: Option<Duration>,
@@ -159,25 +147,34 @@ impl KmsgReader {
     }
 
     /// Opens a closed log if an attempt is due. An earlier agent of this boot has reported the events up to the record
-    /// `reported`. Returns whether this call opened the log.
+    /// `reported`. Returns the numbering of a log that this call opened.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub fn open(&mut self, reported: Option<u64>, now: Duration) -> bool {
+    pub fn open(&mut self, reported: Option<u64>, now: Duration) -> Option<Numbering> {
         if self.source.is_some() || now < self.try_at {
-            return false;
+            return None;
         }
-        match open_source(&self.device) {
-            Ok(source) => self.begin(source, reported),
-            Err(error) => self.close(&error, now),
+        match Source::open(&self.device) {
+            Ok(source) => Some(self.begin(source, reported)),
+            Err(error) => {
+                self.close(&error, now);
+                None
+            }
         }
-        self.source.is_some()
     }
 
-    fn begin(&mut self, source: Box<dyn LogSource>, reported: Option<u64>) {
-        tracing::info!("the kernel's log is read through {}", source.name());
+    /// Begins to read a source. Ignores a `reported` that is a number of the other source.
+    fn begin(&mut self, source: Source, reported: Option<u64>) -> Numbering {
+        let (numbering, through) = match source {
+            Source::Device(_) => (Numbering::Records, "the device"),
+            Source::Syslog(_) => (Numbering::Times, "syslog(2)"),
+        };
+        tracing::info!("the kernel's log is read through {through}");
+        let reported = reported.filter(|record| Numbering::of(*record) == numbering);
         self.source = Some(source);
         (self.tracker, self.read_up_to, self.problem) = (Tracker::new(reported), None, None);
+        numbering
     }
 
     /// Closes a log that cannot be read any more.
@@ -196,10 +193,10 @@ impl KmsgReader {
         self.source.is_none().then_some(self.try_at)
     }
 
-    /// Requests a read of a source that cannot be waited for.
-    pub fn wake(&mut self) {
-        if let Some(source) = &mut self.source {
-            source.wake();
+    /// Requests a read of syslog(2), which cannot be waited for.
+    pub const fn wake(&mut self) {
+        if let Some(Source::Syslog(syslog)) = &mut self.source {
+            syslog.wake();
         }
     }
 
@@ -221,7 +218,8 @@ impl KmsgReader {
                 return Ok(notice);
             }
             match &mut self.source {
-                Some(source) => source.readable().await?,
+                Some(Source::Device(device)) => device.readable().await?,
+                Some(Source::Syslog(syslog)) => syslog.readable().await,
                 None => std::future::pending().await,
             }
             // A process may fill the log faster than the agent reads it.
@@ -235,8 +233,11 @@ impl KmsgReader {
     pub fn next_now(&mut self) -> Result<Option<Notice>> {
         for _ in 0..AT_ONCE {
             let now = Moment::now();
-            let Some(source) = &mut self.source else { break };
-            let attempt = source.read()?;
+            let attempt = match &mut self.source {
+                Some(Source::Device(device)) => Some(device.read()?),
+                Some(Source::Syslog(syslog)) => syslog.read()?,
+                None => None,
+            };
             let event = match attempt {
                 Some(Attempt::Line(line)) => self.tracker.line(line, now),
                 Some(Attempt::Nothing) => None,
@@ -262,7 +263,7 @@ impl KmsgReader {
 /// The result of a read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Attempt {
-    /// A line of the kernel.
+    /// A line of the kernel. The number of a line of syslog(2) is its time.
     Line(Line),
     /// A signal interrupted the read, or the kernel did not write the record.
     Nothing,
@@ -285,53 +286,6 @@ struct Tracker {
     assembler: Assembler,
     parser: Parser,
     numbers: LineNumbers,
-    last: RecordNumber,
-}
-
-/// The number of a record: its microsecond since boot, and which of the kills at that microsecond it is. It is the same
-/// whatever source the agent reads. Some machines have a clock of ten milliseconds.
-#[derive(Debug, Clone, Copy, Default)]
-struct RecordNumber {
-    timestamp_us: u64,
-    ordinal: u64,
-}
-
-/// The bits of a record's number that distinguish kills with the same time.
-const ORDINAL_BITS: u32 = 12;
-const LAST_ORDINAL: u64 = (1 << ORDINAL_BITS) - 1;
-/// The lowest number of a record. vscaled 0.2 and older also saved the sequence numbers of `/dev/kmsg`, which are lower.
-pub(super) const FIRST_NUMBER: u64 = 1 << 63;
-/// Each kill has one line with this text.
-const KILLED: &str = "Killed process ";
-
-impl RecordNumber {
-    /// The number of the line after this one. Lines of several CPUs may be out of order by a few microseconds.
-    fn next(self, timestamp_us: u64, text: &str) -> Self {
-        let timestamp_us = timestamp_us.max(self.timestamp_us);
-        let before = if timestamp_us == self.timestamp_us {
-            self.ordinal
-        } else {
-            0
-        };
-        let ordinal = before + u64::from(text.contains(KILLED));
-        Self {
-            timestamp_us,
-            ordinal: ordinal.min(LAST_ORDINAL),
-        }
-    }
-
-    const fn as_number(self) -> u64 {
-        FIRST_NUMBER | (self.timestamp_us << ORDINAL_BITS) | self.ordinal
-    }
-}
-
-/// The name of a record in the ids of kills.
-pub(super) fn record_name(number: u64) -> String {
-    let timestamp_us = (number & !FIRST_NUMBER) >> ORDINAL_BITS;
-    match number & LAST_ORDINAL {
-        0 | 1 => format!("time-{timestamp_us}"),
-        ordinal => format!("time-{timestamp_us}-{ordinal}"),
-    }
 }
 
 impl Tracker {
@@ -359,10 +313,7 @@ impl Tracker {
 
     /// Takes a line, and the time at which the read returned.
     fn line(&mut self, line: Line, now: Moment) -> Option<LogEvent> {
-        let timestamp_us = line.timestamp_us?;
-        self.last = self.last.next(timestamp_us, &line.text);
-        let seq = self.last.as_number();
-        let line = Line { seq: Some(seq), ..line };
+        let (seq, timestamp_us) = (line.seq?, line.timestamp_us?);
         if std::mem::take(&mut self.waited) {
             self.clock.observe(timestamp_us, now);
         }

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use crate::model::objects::Pod;
-use crate::model::{Bytes, MemoryLimit, NamedRequirements, NodeTraits, PodTree, Setting, Target};
+use crate::model::{Bytes, MemoryLimit, NamedRequirements, NodeTraits, PodTree, Setting, Settings, Target};
 
 use super::hierarchy::{in_force, memory_requests};
 
@@ -28,7 +28,7 @@ pub(super) fn reservations(
     let known = [requests(&in_force(pod)), requests(&[])];
     let mut follow = Vec::new();
     for (target, request) in requests(wanted) {
-        for setting in held.get(&target).into_iter().flat_map(|cgroup| cgroup.iter()) {
+        for setting in held.get(&target).into_iter().flat_map(Settings::iter) {
             let is_kubelets = |reserved: MemoryLimit| {
                 let mut known = known.iter().filter_map(|known| known.get(&target));
                 !setting.is_unset() && known.any(|known| in_pages(*known) == reserved)
@@ -51,7 +51,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::model::{CgroupVersion, Driver, Requirements, Settings};
+    use crate::model::{CgroupVersion, Driver, Requirements};
     use crate::plan::tests::traits;
 
     const MIB: u64 = 1 << 20;
@@ -70,9 +70,10 @@ mod tests {
 
     /// The reservations once `app` requests 96Mi, where the pod and `app` hold these.
     fn after(in_force: &str, of_pod: Setting, of_app: Setting) -> Vec<String> {
-        let mut held = PodTree::default();
-        held.pod = Settings::from_iter([of_pod, Setting::MemoryMax(MemoryLimit::Max)]);
-        held.containers.insert("app".to_owned(), Settings::from_iter([of_app]));
+        let held = PodTree {
+            pod: Settings::from_iter([of_pod, Setting::MemoryMax(MemoryLimit::Max)]),
+            containers: [("app".to_owned(), Settings::from_iter([of_app]))].into(),
+        };
         let wanted: Requirements = serde_json::from_value(json!({"requests": {"memory": "96Mi"}})).unwrap();
         let traits = traits(CgroupVersion::V2, Driver::Cgroupfs);
         let all = reservations(&pod(in_force), &held, &[NamedRequirements::new("app", wanted)], &traits);

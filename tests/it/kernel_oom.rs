@@ -39,7 +39,7 @@ async fn told(reader: &mut KmsgReader, pid: u32) -> (Kill, u64, Origin) {
 
 fn started(told: Option<u64>) -> KmsgReader {
     let mut reader = KmsgReader::new(DEVICE.into());
-    assert!(reader.open(told, monotonic()), "the log does not open");
+    reader.open(told, monotonic()).expect("the log to open");
     reader
 }
 

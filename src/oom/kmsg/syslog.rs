@@ -10,11 +10,11 @@ use std::io::{self, ErrorKind};
 use std::time::Duration;
 
 use anyhow::Result;
-use futures::future::{BoxFuture, FutureExt as _};
 use tokio::time::{Instant, sleep_until};
 
-use super::{Attempt, LogSource};
+use super::Attempt;
 use crate::oom::clock::monotonic;
+use crate::oom::record::Line;
 use crate::oom::text;
 
 /// The time between two calls. A call takes milliseconds, in which the agent reads no counter.
@@ -23,6 +23,13 @@ const BETWEEN_CALLS: Duration = Duration::from_millis(500);
 const TEXT_PER_BYTE: usize = 2;
 /// The most bytes to read, the last ones of the log.
 const MOST_READ: usize = 2 << 20;
+/// The lowest number of a line. No record of `/dev/kmsg` has so high a number.
+const FIRST_NUMBER: u64 = 1 << 63;
+/// This many bits of a number distinguish kills with the same time: some machines have a clock of ten milliseconds.
+const ORDINAL_BITS: u32 = 12;
+const LAST_ORDINAL: u64 = (1 << ORDINAL_BITS) - 1;
+/// Each kill has one line with this text.
+const KILLED: &str = "Killed process ";
 
 /// Why the log cannot be read through syslog(2).
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +62,39 @@ impl From<io::Error> for SyslogError {
     }
 }
 
+/// What numbers of records stand for. A number of one source means nothing in the other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Numbering {
+    /// Records since boot: `/dev/kmsg`.
+    Records,
+    /// Microseconds since boot, and the kills within each: syslog(2), which has no numbers.
+    Times,
+}
+
+impl Numbering {
+    /// The numbering that a number belongs to: syslog(2) has the upper half of all numbers.
+    pub const fn of(seq: u64) -> Self {
+        if seq < FIRST_NUMBER { Self::Records } else { Self::Times }
+    }
+
+    /// The name of this record in the ids of kills.
+    pub fn name(seq: u64) -> String {
+        let Some(time) = seq.checked_sub(FIRST_NUMBER) else {
+            return format!("log-{seq}");
+        };
+        let timestamp_us = time >> ORDINAL_BITS;
+        match time & LAST_ORDINAL {
+            0 | 1 => format!("time-{timestamp_us}"),
+            ordinal => format!("time-{timestamp_us}-{ordinal}"),
+        }
+    }
+}
+
+/// The number of a line with this time. `ordinal` kills have this time, up to this line.
+pub(super) const fn number(timestamp_us: u64, ordinal: u64) -> u64 {
+    FIRST_NUMBER | (timestamp_us << ORDINAL_BITS) | ordinal
+}
+
 type ReadAll = Box<dyn FnMut() -> Result<Vec<u8>, SyslogError> + Send>;
 
 /// The state of reading the log in calls.
@@ -63,6 +103,8 @@ pub(super) struct Syslog {
     unread: Unread,
     /// The results of the last call that [`Self::read`] has not returned yet.
     attempts: VecDeque<Attempt>,
+    /// The time of the last line, and the number of kills with that time.
+    last: (u64, u64),
     /// Whether a call is wanted.
     woken: bool,
     called: Instant,
@@ -79,6 +121,7 @@ impl Syslog {
             read_all,
             unread: Unread::default(),
             attempts: VecDeque::new(),
+            last: (0, 0),
             woken: true,
             called: Instant::now(),
         };
@@ -98,42 +141,35 @@ impl Syslog {
             let Some(text::TextLine { line, .. }) = text::kernel_line(&bytes) else {
                 continue;
             };
-            if line.timestamp_us.is_none() {
-                return Err(SyslogError::NoTimes);
-            }
-            self.attempts.push_back(Attempt::Line(line));
+            let timestamp_us = line.timestamp_us.ok_or(SyslogError::NoTimes)?;
+            let before = if timestamp_us == self.last.0 { self.last.1 } else { 0 };
+            let ordinal = (before + u64::from(line.text.contains(KILLED))).min(LAST_ORDINAL);
+            self.last = (timestamp_us, ordinal);
+            let seq = Some(number(timestamp_us, ordinal));
+            self.attempts.push_back(Attempt::Line(Line { seq, ..line }));
         }
         self.attempts.push_back(Attempt::AtEnd(as_of));
         Ok(())
     }
-}
-
-impl LogSource for Syslog {
-    fn name(&self) -> &'static str {
-        "syslog(2)"
-    }
 
     /// The next line, from a new call if one is wanted and due; else `None`.
-    fn read(&mut self) -> Result<Option<Attempt>> {
+    pub(super) fn read(&mut self) -> Result<Option<Attempt>> {
         if self.attempts.is_empty() && self.woken && self.called.elapsed() >= BETWEEN_CALLS {
             self.call()?;
         }
         Ok(self.attempts.pop_front())
     }
 
-    fn readable(&mut self) -> BoxFuture<'_, Result<()>> {
-        let due = self.woken.then_some(self.called + BETWEEN_CALLS);
-        async move {
-            match due {
-                Some(due) => sleep_until(due).await,
-                None => std::future::pending().await,
-            }
-            Ok(())
+    /// Waits until a call is wanted and due. Cancel-safe.
+    pub(super) async fn readable(&self) {
+        if self.woken {
+            sleep_until(self.called + BETWEEN_CALLS).await;
+        } else {
+            std::future::pending::<()>().await;
         }
-        .boxed()
     }
 
-    fn wake(&mut self) {
+    pub(super) const fn wake(&mut self) {
         self.woken = true;
     }
 }

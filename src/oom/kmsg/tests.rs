@@ -9,6 +9,7 @@ use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 
 use super::device::cannot_open;
+use super::syslog::SyslogError;
 use super::*;
 use crate::oom::{Event, Line};
 
@@ -58,34 +59,31 @@ fn replayed_and_live_kills_differ() {
     let mut tracker = Tracker::new(None);
     assert_eq!(record(&mut tracker, 5, "first"), None);
     let replayed = record(&mut tracker, 6, KILLED);
-    assert_eq!(
-        kill(&replayed.unwrap()),
-        Some((number(6), 6_000, Origin::Replayed, None))
-    );
+    assert_eq!(kill(&replayed.unwrap()), Some((6, 6_000, Origin::Replayed, None)));
     tracker.at_end(Duration::ZERO);
     let live = record(&mut tracker, 7, &KILLED.replace('7', "8"));
     assert_eq!(
         kill(&live.unwrap()),
-        Some((number(7), 8_000, Origin::Live, None)),
+        Some((7, 8_000, Origin::Live, None)),
         "a live record has the time it was read at"
     );
 }
 
 #[test]
 fn reported_records_still_explain() {
-    let mut tracker = Tracker::new(Some(number(6)));
+    let mut tracker = Tracker::new(Some(6));
     assert_eq!(record(&mut tracker, 5, &KILLED.replace("process 7", "process 3")), None);
     assert_eq!(record(&mut tracker, 6, &summary(7)), None);
     let notices = record(&mut tracker, 7, KILLED);
     assert_eq!(
         kill(&notices.unwrap()),
-        Some((number(7), 7_000, Origin::Replayed, Some("/a".to_owned())))
+        Some((7, 7_000, Origin::Replayed, Some("/a".to_owned())))
     );
 }
 
 #[test]
 fn a_position_beyond_the_log_hides_nothing() {
-    let mut tracker = Tracker::new(Some(number(1_000_000)));
+    let mut tracker = Tracker::new(Some(1_000_000));
     assert_eq!(record(&mut tracker, 5, KILLED), None);
     tracker.at_end(Duration::ZERO);
     assert!(record(&mut tracker, 6, &KILLED.replace("process 7", "process 8")).is_some());
@@ -97,7 +95,7 @@ fn overwritten_records_explain_nothing() {
     assert_eq!(record(&mut tracker, 5, &summary(7)), None);
     tracker.lost();
     let notice = record(&mut tracker, 9, KILLED);
-    assert_eq!(kill(&notice.unwrap()), Some((number(9), 9_000, Origin::Replayed, None)));
+    assert_eq!(kill(&notice.unwrap()), Some((9, 9_000, Origin::Replayed, None)));
 }
 
 #[test]
@@ -158,16 +156,13 @@ async fn a_silent_log_is_waited_for() {
     assert!(reader.read_up_to().is_some());
     log.write_all(format!("3,5,5000,-;{KILLED}\n").as_bytes()).unwrap();
     let told = reader.next().await.unwrap();
-    assert!(
-        matches!(kill(&told), Some((seq, _, Origin::Live, None)) if seq == number(5)),
-        "{told:?}"
-    );
+    assert!(matches!(kill(&told), Some((5, _, Origin::Live, None))), "{told:?}");
     log.write_all(format!("3,6,6000,-;{}\n", KILLED.replace("process 7", "process 8")).as_bytes())
         .unwrap();
     let asked = monotonic();
     assert!(reader.read_up_to().unwrap() < asked);
     let told = told_now(&mut reader);
-    assert_eq!(kills(&told), [(number(6), Origin::Live)]);
+    assert_eq!(kills(&told), [(6, Origin::Live)]);
     assert!(reader.read_up_to().unwrap() >= asked, "everything was told by then");
 }
 
@@ -182,7 +177,7 @@ fn reader_of(text: &Text, told: Option<u64>) -> KmsgReader {
         Ok(text.0.clone().into_bytes())
     };
     let mut reader = KmsgReader::new(SYSLOG.into());
-    reader.begin(Box::new(Syslog::new(Box::new(read_all)).unwrap()), told);
+    reader.begin(Source::Syslog(Syslog::new(Box::new(read_all)).unwrap()), told);
     reader
 }
 
@@ -194,12 +189,7 @@ fn killed(pid: u32, millisecond: u64) -> String {
 
 /// The number of the first kill at this millisecond.
 fn number(millisecond: u64) -> u64 {
-    let timestamp_us = millisecond * 1000;
-    RecordNumber {
-        timestamp_us,
-        ordinal: 1,
-    }
-    .as_number()
+    syslog::number(millisecond * 1000, 1)
 }
 
 #[tokio::test]
@@ -212,7 +202,7 @@ async fn kills_at_one_time_have_own_numbers() {
     reader.wake();
     tokio::time::sleep(Duration::from_millis(501)).await;
     told.extend(kills(&told_now(&mut reader)));
-    let names: Vec<_> = told.iter().map(|(seq, _)| record_name(*seq)).collect();
+    let names: Vec<_> = told.iter().map(|(seq, _)| Numbering::name(*seq)).collect();
     assert_eq!(
         names,
         ["time-1500000", "time-1500000-2", "time-1500000-3", "time-1510000"]
@@ -292,6 +282,7 @@ async fn reported_records_are_skipped() {
     text.lock().unwrap().0 = killed(7, 1500) + &killed(8, 1600);
     let told_after = |told| kills(&told_now(&mut reader_of(&text, told)));
     assert_eq!(told_after(Some(number(1500))), [(number(1600), Origin::Replayed)]);
+    assert_eq!(told_after(Some(40)).len(), 2, "that is a number of the device");
 }
 
 #[tokio::test]
@@ -312,7 +303,7 @@ async fn errors_of_syslog_say_what_to_do() {
             Err(SyslogError::Refused)
         }
     };
-    let source = Box::new(Syslog::new(Box::new(refused_later)).unwrap());
+    let source = Source::Syslog(Syslog::new(Box::new(refused_later)).unwrap());
     let mut reader = KmsgReader::new(SYSLOG.into());
     reader.begin(source, None);
     assert_eq!(reader.next_now().unwrap(), None);
@@ -326,9 +317,13 @@ async fn a_wall_clock_set_back_keeps_order() {
     let mut tracker = Tracker::new(None);
     tracker.at_end(Duration::ZERO);
     let line = |pid, millisecond| {
-        crate::oom::text::kernel_line(killed(pid, millisecond).trim_end())
+        let line = crate::oom::text::kernel_line(killed(pid, millisecond).trim_end())
             .unwrap()
-            .line
+            .line;
+        Line {
+            seq: Some(number(millisecond)),
+            ..line
+        }
     };
     let mut told = |line, monotonic_ms: u64, wall_ms: i64| {
         let now = Moment {

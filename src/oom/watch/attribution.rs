@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use anyhow::Error;
 
-use super::checkpoint::Checkpoint;
+use super::checkpoint::{Checkpoint, Records};
 use super::kill_counters::KillCounters;
 use super::node::NodeIo;
 use super::own_writes::OwnWrites;
@@ -23,7 +23,7 @@ use crate::model::{CgroupPath, CgroupVersion};
 use crate::oom::clock::Moment;
 use crate::oom::join::{CounterDelta, Joiner, OomKill, Progress, SLACK};
 use crate::oom::kill::{Kill, Level, Limit};
-use crate::oom::kmsg::{BootId, record_name};
+use crate::oom::kmsg::{BootId, Numbering};
 use crate::oom::report::{Candidates, OomReport, OwnWrite, ReportedPod};
 
 /// Times of sweeps of the counters, by CLOCK_MONOTONIC.
@@ -63,9 +63,12 @@ impl Attribution {
     pub(super) fn new(boot: BootId, node: String, left: Option<Checkpoint>, now: Duration) -> Self {
         let continues = left.is_some();
         let checkpoint = left.unwrap_or_else(|| Checkpoint::new(boot, now));
+        let mut joiner = Joiner::new(false);
+        joiner.reported_by_counter.clone_from(&checkpoint.reported_by_counter);
         Self {
             node,
             continues,
+            joiner,
             checkpoint,
             // The next agent has to know that this one ran.
             unsaved: true,
@@ -83,6 +86,19 @@ impl Attribution {
         }
         self.tree = Some(KillCounters::new(version, root.clone(), &self.checkpoint.counters));
         self.namespaced = namespaced;
+    }
+
+    /// The log is open, and numbers its records like this.
+    pub(super) fn log_began(&mut self, numbering: Numbering, now: Duration) {
+        let known = self.checkpoint.records.any();
+        if known.is_some_and(|record| Numbering::of(record) != numbering) {
+            // The records of the other source cannot be found in this one. The counters show the kills until now.
+            self.checkpoint.records = Records::default();
+            self.checkpoint.doubted.clear();
+            self.checkpoint.log_from = now;
+            self.unsaved = true;
+        }
+        self.joiner.has_log = true;
     }
 
     /// The log cannot be read any more. The caller has swept all counters since it read the last record.
@@ -128,6 +144,10 @@ impl Attribution {
             self.add_kills(kills, now, files);
         }
         self.apply_join_results();
+        if !self.joiner.has_log {
+            // The agent reports these kills now, and must not report them again from the log.
+            self.checkpoint.log_from = by + SLACK;
+        }
         sweep.failed
     }
 
@@ -147,10 +167,6 @@ impl Attribution {
         let records = std::mem::take(&mut self.joiner.known_records);
         let again = std::mem::take(&mut self.joiner.duplicates);
         self.mark_reported(&records, &[], &again);
-        // The next agent must not report the kills that counters alone have shown again from the log.
-        if let Some(counted) = self.joiner.counted_alone_up_to {
-            self.checkpoint.log_from = self.checkpoint.log_from.max(counted + SLACK);
-        }
     }
 
     /// Counts records, kills in these cgroups, and second counts of these groups' first victims as reported.
@@ -166,12 +182,42 @@ impl Attribution {
     /// The checkpoint to store together with all reports so far, if it has changed.
     pub(super) fn next_checkpoint(&mut self) -> Option<Checkpoint> {
         std::mem::take(&mut self.unsaved).then(|| Checkpoint {
+            doubted: self.still_doubted(),
             counters: match &self.tree {
                 Some(tree) => tree.saved(),
                 None => self.checkpoint.counters.clone(),
             },
+            reported_by_counter: self.reported_by_counter(),
             ..self.checkpoint.clone()
         })
+    }
+
+    /// The rises whose kills were reported without a record.
+    fn reported_by_counter(&self) -> Vec<CounterDelta> {
+        let mut rises = self.joiner.reported_by_counter.clone();
+        for pending in self.pending.iter().filter(|pending| pending.kill.record.is_none()) {
+            let kill = &pending.kill;
+            let of = |rise: &CounterDelta| Some(&rise.cgroup) == kill.cgroup.as_ref() && rise.by == kill.at;
+            if let Some(at) = rises.iter().position(of) {
+                match NonZeroU64::new(rises[at].kills.get() - 1) {
+                    Some(left) => rises[at].kills = left,
+                    None => drop(rises.remove(at)),
+                }
+            }
+        }
+        rises
+    }
+
+    /// The unreported records of uncertain kills: the next agent finds these kills again and must not be more certain.
+    fn still_doubted(&self) -> Vec<u64> {
+        let doubted = self.checkpoint.doubted.iter();
+        let unread = doubted.filter(|record| !self.checkpoint.records.is_reported(**record));
+        let pending = self.pending.iter().filter(|pending| !pending.kill.is_certain());
+        let pending = pending.flat_map(|pending| &pending.records);
+        let mut doubted: Vec<u64> = unread.chain(pending).copied().chain(self.joiner.doubted()).collect();
+        doubted.sort_unstable();
+        doubted.dedup();
+        doubted
     }
 }
 
@@ -320,7 +366,7 @@ impl Attribution {
     fn id(&self, pending: &PendingKill) -> String {
         let boot = &self.checkpoint.boot.0;
         if let Some(record) = pending.kill.record {
-            return format!("{boot}-{}", record_name(record));
+            return format!("{boot}-{}", Numbering::name(record));
         }
         let cgroup = pending.kill.cgroup.as_ref();
         // A cgroup whose counter was never read has no inode here, only a path.

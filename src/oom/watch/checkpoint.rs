@@ -10,26 +10,12 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::kill_counters::SavedCounter;
-use crate::oom::kmsg::{BootId, FIRST_NUMBER};
+use crate::oom::join::CounterDelta;
+use crate::oom::kmsg::BootId;
 use crate::oom::report::Role;
 
 /// A change to the meaning of the content raises this.
 const VERSION: u32 = 1;
-
-/// Stores times in microseconds.
-mod micros {
-    use std::time::Duration;
-
-    use serde::{Deserialize, Deserializer, Serializer};
-
-    pub(super) fn serialize<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u64(crate::model::micros(*time))
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
-        u64::deserialize(deserializer).map(Duration::from_micros)
-    }
-}
 
 /// The reported kills of a boot.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,10 +25,16 @@ pub(super) struct Checkpoint {
     pub(super) boot: BootId,
     /// The counters have shown the kills of records from before this moment of CLOCK_MONOTONIC,
     /// or no agent reports them.
-    #[serde(rename = "logFromUs", with = "micros")]
+    #[serde(rename = "logFromUs", with = "crate::oom::join::micros")]
     pub(super) log_from: Duration,
     pub(super) records: Records,
+    /// The unreported records whose rise may have gone to another kill.
+    #[serde(default)]
+    pub(super) doubted: Vec<u64>,
     pub(super) counters: Vec<SavedCounter>,
+    /// The kills that were reported from counters alone and whose records may still come.
+    #[serde(default, rename = "toldByCounter", skip_serializing_if = "Vec::is_empty")]
+    pub(super) reported_by_counter: Vec<CounterDelta>,
 }
 
 impl Checkpoint {
@@ -60,13 +52,9 @@ impl Checkpoint {
     /// counters begin anew with each boot.
     ///
     /// Errors: the bytes are no checkpoint, or one of another version.
-    pub(super) fn decode(bytes: &[u8], boot: BootId, now: Duration) -> Result<Self> {
+    pub(super) fn decode(bytes: &[u8], boot: BootId) -> Result<Self> {
         let unreadable = "the record of reported kills cannot be read";
-        let mut checkpoint: Self = serde_json::from_slice(bytes).map_err(|error| anyhow!("{unreadable}: {error}"))?;
-        if checkpoint.records.up_to.is_some_and(|record| record < FIRST_NUMBER) {
-            // These numbers mean nothing to this version. The counters show the kills until now.
-            (checkpoint.records, checkpoint.log_from) = (Records::default(), now);
-        }
+        let checkpoint: Self = serde_json::from_slice(bytes).map_err(|error| anyhow!("{unreadable}: {error}"))?;
         match checkpoint.version {
             VERSION if checkpoint.boot == boot => Ok(checkpoint),
             VERSION => Ok(Self::new(boot, Duration::ZERO)),
@@ -106,6 +94,11 @@ impl Records {
     /// The record up to which all are reported.
     pub(super) const fn up_to(&self) -> Option<u64> {
         self.up_to
+    }
+
+    /// One of the reported records, if there is any.
+    pub(super) fn any(&self) -> Option<u64> {
+        self.up_to.or_else(|| self.beyond.first().copied())
     }
 
     pub(super) fn is_reported(&self, record: u64) -> bool {

@@ -74,7 +74,7 @@ impl Watcher {
         let left = links
             .checkpoint
             .take()
-            .map(|left| Checkpoint::decode(&left, boot.clone(), now));
+            .map(|left| Checkpoint::decode(&left, boot.clone()));
         let mut problems = Problems::default();
         let left = left.transpose().unwrap_or_else(|error| {
             let problem = format!("{error}; kills from before this start are not reported");
@@ -221,9 +221,11 @@ impl Watcher {
     /// Does everything that is due, and sends a batch. Returns false when the receiver of batches is gone.
     fn work(&mut self) -> bool {
         let now = Moment::now();
-        let reported = self.attribution.checkpoint.records.up_to();
-        if self.log.open(reported, now.monotonic) {
-            self.attribution.joiner.has_log = true;
+        if let Some(numbering) = self
+            .log
+            .open(self.attribution.checkpoint.records.up_to(), now.monotonic)
+        {
+            self.attribution.log_began(numbering, now.monotonic);
         }
         if self.attribution.joiner.has_kills_waiting() {
             self.schedule.request(now.monotonic);

@@ -272,7 +272,9 @@ mod tests {
         assert!(view.vpas.iter().all(|vpa| vpa.metadata.annotations.len() == 1));
         let (_, problem) = problems.first().unwrap();
         assert!(problem.contains("VerticalPodAutoscaler greedy/") && problem.contains("more objects are left out"));
-        fs::remove_file(directory.path().join("a.yaml")).unwrap();
+        for file in ["a.yaml", "b.yaml"] {
+            fs::remove_file(directory.path().join(file)).unwrap();
+        }
         reader.read(&HashSet::new());
         let (view, _) = reader.read(&HashSet::new());
         let names = view.vpas.iter().filter(|vpa| vpa.metadata.name.starts_with("d-"));

@@ -86,7 +86,7 @@ async fn follow(reader: &mut KmsgReader, counters: &mut Counters<'_>, wanted: us
                     event: Event::Kill(kill),
                     place,
                     ..
-                }) => told.extend(joiner.logged(place, *kill, None, false)),
+                }) => told.extend(joiner.logged(place, *kill, None)),
                 Notice::Lost => lost_records = true,
                 Notice::Event(_) => {}
             }

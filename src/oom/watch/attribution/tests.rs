@@ -8,7 +8,7 @@ use super::events::MOST_CANDIDATES;
 use super::*;
 use crate::oom::join::LogPlace;
 use crate::oom::kill::Kill;
-use crate::oom::kmsg::{FIRST_NUMBER, LogEvent, Origin};
+use crate::oom::kmsg::{LogEvent, Numbering, Origin};
 use crate::oom::numbers::Numbers;
 use crate::oom::parse::Event;
 use crate::oom::report::Confidence;
@@ -32,21 +32,16 @@ fn boot() -> BootId {
 /// An attribution that knows the tree and reads the log.
 fn attribution(checkpoint: Option<&[u8]>, now: u64) -> Attribution {
     let mut attribution = attribution_of(checkpoint, now);
-    attribution.joiner.has_log = true;
+    attribution.log_began(Numbering::Records, Duration::ZERO);
     attribution
 }
 
 /// An attribution that knows the tree.
 fn attribution_of(checkpoint: Option<&[u8]>, now: u64) -> Attribution {
-    let left = checkpoint.map(|bytes| Checkpoint::decode(bytes, boot(), ms(now)).unwrap());
+    let left = checkpoint.map(|bytes| Checkpoint::decode(bytes, boot()).unwrap());
     let mut attribution = Attribution::new(boot(), "n1".to_owned(), left, ms(now));
     attribution.set_tree(CgroupVersion::V2, &root(), false);
     attribution
-}
-
-/// The number of the kill at this microsecond.
-fn number(record: u64) -> u64 {
-    FIRST_NUMBER | (record << 12) | 1
 }
 
 fn kill(pid: u32, record: u64, task: Option<CgroupPath>) -> Kill {
@@ -61,7 +56,7 @@ fn kill(pid: u32, record: u64, task: Option<CgroupPath>) -> Kill {
         oom_score_adj: None,
         uid: None,
         invoker: None,
-        seq: Some(number(record)),
+        seq: Some(record),
         timestamp_us: Some(record),
     }
 }
@@ -129,7 +124,7 @@ fn a_named_kill_in_a_container_is_immediate() {
     attribution.release(at(11), &kernel);
     let told = std::mem::take(&mut attribution.reports);
     assert_eq!(told.len(), 1);
-    assert_eq!((&*told[0].id, told[0].time), ("b007-time-40", at(10).wall));
+    assert_eq!((&*told[0].id, told[0].time), ("b007-log-40", at(10).wall));
     assert_eq!(told[0].facts.container.as_ref().unwrap().name, "app");
     assert_eq!(told[0].facts.limit.limit_bytes, Some(64 << 20));
     live(&mut attribution, &kernel, kill(8, 50, Some(container(0, 1))), 20);
@@ -181,7 +176,7 @@ fn a_set_clock_changes_only_times_of_kills() {
         let wall = stepped(now).wall;
         let event = LogEvent {
             at: wall,
-            ..logged(event, number(record), now, Origin::Live)
+            ..logged(event, record, now, Origin::Live)
         };
         attribution.add_event(event, <_>::default(), stepped(now), &kernel);
         assert!(attribution.sweep(ms(now + 1), &kernel, || stepped(now + 1)).is_none());
@@ -250,12 +245,7 @@ fn a_group_is_told_once_it_is_whole() {
         pid: 7,
         group: group.clone(),
     };
-    first.add_event(
-        logged(again, number(43), 13, Origin::Live),
-        <_>::default(),
-        at(13),
-        &kernel,
-    );
+    first.add_event(logged(again, 43, 13, Origin::Live), <_>::default(), at(13), &kernel);
     first.release(at(13), &kernel);
     let told = std::mem::take(&mut first.reports);
     assert_eq!((told.len(), &told[0].group), (1, &vec![7, 8]));
@@ -280,10 +270,10 @@ fn a_lost_log_doubles_no_kill() {
     let known: Vec<Confidence> = told.iter().map(|report| report.confidence).collect();
     assert_eq!(known, [Confidence::Exact, Confidence::CounterAlone]);
     // The agent opens the log again and reads it from the beginning.
-    attribution.joiner.has_log = true;
+    attribution.log_began(Numbering::Records, Duration::ZERO);
     let second = Event::Kill(Box::new(kill(8, 41, Some(container(0, 1)))));
     attribution.add_event(
-        logged(second, number(41), 99, Origin::Replayed),
+        logged(second, 41, 99, Origin::Replayed),
         <_>::default(),
         at(200),
         &kernel,
@@ -308,7 +298,7 @@ fn paths_of_kind_are_local() {
 
 #[test]
 fn only_valid_checkpoints_are_continued() {
-    let begin = |checkpoint: &[u8]| Checkpoint::decode(checkpoint, boot(), ms(0)).map(drop);
+    let begin = |checkpoint: &[u8]| Checkpoint::decode(checkpoint, boot()).map(drop);
     let refused = |checkpoint: &[u8]| begin(checkpoint).unwrap_err().to_string();
     assert!(refused(b"nonsense").contains("cannot be read"));
     let saved = String::from_utf8(checkpoint(&mut attribution(None, 0))).unwrap();

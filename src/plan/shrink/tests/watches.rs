@@ -207,7 +207,7 @@ fn standing_still_for_memory_is_noticed_where_the_kernel_accounts_for_it() {
 #[test]
 fn what_went_wrong_is_said_with_its_numbers() {
     for (trouble, words) in [
-        (Trouble::Killed(2), "2 processes were killed"),
+        (Trouble::Killed(2), "2 processes were OOM killed"),
         (
             Trouble::Full {
                 held: Bytes::new(99),

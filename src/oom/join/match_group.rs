@@ -1,0 +1,422 @@
+//! Pairs kills with rises that they fit.
+//!
+//! A rise that the kernel has not logged in time may be logged late ([`claim`]), or is returned alone ([`expire`]). The
+//! kernel sends the signal to the victim between counting and logging (`__oom_kill_process`), and may run the victim
+//! and others first; a busy hypervisor may run nothing at all. The joiner decides the rest of the group without the
+//! late kill, so a late kill is certain only if the kernel logged its cgroup.
+//!
+//! [`matched`] pairs as many as possible, from a table of which kill fits which rise.
+
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::iter::once;
+use std::num::NonZeroU64;
+use std::sync::Arc;
+use std::time::Duration;
+
+use petgraph::algo::kosaraju_scc;
+use petgraph::graph::DiGraph;
+use serde::{Deserialize, Serialize};
+
+use super::{FLOOD, Joiner, LATEST, LOG_DELAY, LogPlace, OomKill, PATIENCE, Progress, SLACK};
+use crate::model::CgroupPath;
+use crate::oom::kill::{Kill, Limit};
+use crate::oom::numbers::Numbers;
+use crate::oom::report::Confidence;
+
+/// A kill of the log that still has to account for a rise.
+#[derive(Debug, Clone)]
+pub(super) struct Logged {
+    pub(super) at: LogPlace,
+    pub(super) who: LogState,
+    /// Whether a rise that this kill may have been in went to another kill.
+    pub(super) in_doubt: bool,
+}
+
+/// Whether the joiner has returned a kill.
+#[derive(Debug, Clone)]
+pub(super) enum LogState {
+    /// It has, for this cgroup, and the kill accounts for a rise there.
+    Placed(CgroupPath),
+    /// This is the second line of a kill in this group. It accounts for a rise there that is no kill.
+    Again(CgroupPath),
+    /// It has not: the cgroup of the kill is unknown.
+    Waiting(Arc<Kill>),
+}
+
+/// The rise of a counter between two reads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CounterDelta {
+    /// The cgroup of the counter. The kills were in this cgroup, or in one below that has no rise of its own.
+    pub cgroup: CgroupPath,
+    /// A moment before the first of the two reads.
+    #[serde(rename = "afterUs", with = "super::micros")]
+    pub after: Duration,
+    /// A moment after the second.
+    #[serde(rename = "byUs", with = "super::micros")]
+    pub by: Duration,
+    /// The numbers among which the kills are.
+    #[serde(skip)]
+    pub numbers: Numbers,
+    /// By how much the counter rose.
+    pub kills: NonZeroU64,
+    /// How many of these are second counts of a group's first victim; 0 where the kernel does not say.
+    #[serde(skip)]
+    pub again: u64,
+}
+
+impl CounterDelta {
+    /// Whether the kernel has logged all kills of this rise before `end`.
+    fn is_over(&self, end: Duration) -> bool {
+        end == Duration::MAX || self.by.saturating_add(LOG_DELAY) < end
+    }
+
+    /// The rest of the rise without these kills.
+    pub(super) fn without<'a>(self, logged: impl Iterator<Item = &'a Logged> + Clone) -> Option<Self> {
+        let logged_again = logged.clone().filter(|logged| matches!(logged.who, LogState::Again(_)));
+        let again = self.again.saturating_sub(count(logged_again));
+        let kills = NonZeroU64::new(self.kills.get().saturating_sub(count(logged)))?;
+        Some(Self { kills, again, ..self })
+    }
+}
+
+impl Logged {
+    pub(super) const fn new(at: LogPlace, who: LogState) -> Self {
+        Self {
+            at,
+            who,
+            in_doubt: false,
+        }
+    }
+
+    /// The kill, if its cgroup is unknown.
+    pub(super) const fn waiting(&self) -> Option<&Arc<Kill>> {
+        match &self.who {
+            LogState::Waiting(kill) => Some(kill),
+            LogState::Placed(_) | LogState::Again(_) => None,
+        }
+    }
+
+    /// Whether this kill fits the rise, if the kernel takes up to `delay` to log.
+    pub(super) fn may_be_in(&self, rise: &CounterDelta, delay: Duration) -> bool {
+        let at = self.at.time;
+        let in_time = rise.after <= at.saturating_add(SLACK) && at <= rise.by.saturating_add(delay);
+        in_time
+            && self.at.numbers.meets(rise.numbers)
+            && match &self.who {
+                LogState::Placed(cgroup) | LogState::Again(cgroup) => cgroup.below(&rise.cgroup).is_some(),
+                LogState::Waiting(kill) => match &kill.limit {
+                    Limit::Cgroup(limit) => rise.cgroup.below(limit).is_some(),
+                    Limit::Node | Limit::Unknown => true,
+                },
+            }
+    }
+
+    /// The delay within which this kill may take a rise. A kill with a known cgroup may be late: time only decides
+    /// which of the cgroup's rises it takes. A late kill without a cgroup is placed by [`claim`].
+    const fn delay(&self) -> Duration {
+        if self.waiting().is_some() { LOG_DELAY } else { LATEST }
+    }
+}
+
+/// Kills and rises that fit each other and no others.
+#[derive(Debug, Default)]
+pub(super) struct MatchGroup {
+    pub(super) logged: Vec<Logged>,
+    pub(super) rises: Vec<CounterDelta>,
+}
+
+impl MatchGroup {
+    /// Divides kills and rises into groups that cannot influence each other.
+    pub(super) fn independent(logged: Vec<Logged>, rises: Vec<CounterDelta>) -> Vec<Self> {
+        let alone = |rise| Self {
+            rises: vec![rise],
+            ..Self::default()
+        };
+        let mut groups: Vec<Self> = rises.into_iter().map(alone).collect();
+        for logged in logged {
+            let delay = logged.delay();
+            let is_concerned = |group: &mut Self| group.rises.iter().any(|rise| logged.may_be_in(rise, delay));
+            let mut whole = groups.extract_if(.., is_concerned).reduce(|mut whole, group| {
+                whole.logged.extend(group.logged);
+                whole.rises.extend(group.rises);
+                whole
+            });
+            whole.get_or_insert_default().logged.push(logged);
+            groups.extend(whole);
+        }
+        groups
+    }
+
+    /// The time up to which to decide this group now; `None` if it has to wait.
+    pub(super) fn due(&self, progress: Progress) -> Option<Duration> {
+        if self.is_final(progress) {
+            return Some(Duration::MAX);
+        }
+        let times = self.logged.iter().map(|logged| logged.at.time);
+        let began = times.chain(self.rises.iter().map(|rise| rise.by)).min()?;
+        let until = |known: Duration, within: Duration| {
+            (began.saturating_add(within) < known).then(|| known.saturating_sub(within / 2))
+        };
+        let (many, within) = FLOOD;
+        // Without a rise that is over, there is nothing to decide in a flood.
+        let is_news = |end: &Duration| self.rises.iter().any(|rise| rise.is_over(*end));
+        let flood = until(progress.log.min(progress.counters), within).filter(is_news);
+        flood
+            .filter(|_| self.logged.len() + self.rises.len() > many)
+            .or_else(|| until(progress.log.max(progress.counters), PATIENCE))
+    }
+
+    /// Whether the group is complete: rises that come later begin after these kills, and kills that come later were
+    /// logged after these rises. If the group has more counted than logged kills, late kills are considered, too. A
+    /// kill of this group may also be late for a rise elsewhere: that one waits in [`Joiner::unmatched`].
+    fn is_final(&self, progress: Progress) -> bool {
+        let is_all_logged = counted(self.rises.iter()) <= count(self.logged.iter());
+        let delay = if is_all_logged { LOG_DELAY } else { LATEST };
+        let are_known =
+            |logged: &Logged| logged.at.time.saturating_add(SLACK) < progress.counters && logged.at.time < progress.log;
+        let are_over = |rise: &CounterDelta| rise.by.saturating_add(delay) < progress.log;
+        self.logged.iter().all(are_known) && self.rises.iter().all(are_over)
+    }
+
+    /// Pairs each kill that the kernel logged before `end` with a rise, except where the rise may still belong to later
+    /// kills. The undecided rest goes back to the joiner. Returns the kills that fit no rise.
+    pub(super) fn decide(mut self, end: Duration, joiner: &mut Joiner, kills: &mut Vec<OomKill>) -> Vec<Logged> {
+        let is_old = |logged: &Logged| logged.at.time < end;
+        // The newest kills come last: their own rise may be still to come, and they may take another one. Of the
+        // others, those with a known cgroup come first, so that none of their rises is left for a kill without one.
+        self.logged.sort_by_key(|logged| {
+            let waits = logged.waiting().is_some();
+            (!is_old(logged), is_old(logged) && waits, logged.at.time)
+        });
+        // Rises of inner cgroups come first, so that none of them is left for the cgroups around.
+        self.rises
+            .sort_by_key(|rise| (Reverse(rise.cgroup.segments().count()), rise.by));
+        let is_over = |rise: usize| self.rises.get(rise).is_some_and(|rise| rise.is_over(end));
+        let places = Places::of(&self, end);
+        let (mut late, mut lists) = (Vec::new(), Lists::default());
+        for (at, rise) in self.rises.iter().enumerate() {
+            if is_over(at) {
+                let holders = self.logged.iter().zip(&places.nodes).filter(|(_, node)| **node == at);
+                let rest = rise.clone().without(holders.map(|(logged, _)| logged));
+                joiner.unmatched.extend(rest);
+            } else {
+                joiner.rises.push(rise.clone());
+            }
+        }
+        for (at, logged) in self.logged.iter().enumerate() {
+            let node = places.nodes[at];
+            let is_elsewhere = node == places.elsewhere();
+            match logged.waiting() {
+                _ if !(is_over(node) || (is_elsewhere && is_old(logged))) => {
+                    let may_move = |rise: usize| is_over(rise) && places.may_move(at, rise);
+                    let in_doubt = logged.in_doubt || (0..places.elsewhere()).any(may_move);
+                    joiner.logged.push(Logged {
+                        in_doubt,
+                        ..logged.clone()
+                    });
+                }
+                _ if is_elsewhere => late.push(logged.clone()),
+                Some(kill) => kills.push(places.paired(at, kill, &mut lists)),
+                None => {}
+            }
+        }
+        late
+    }
+}
+
+/// Which kills can change places in one pairing without making it smaller. The facts that all
+/// such pairings share are certain.
+///
+/// This is a graph with one node for each rise, one for kills without a rise, and one for free room in rises. An edge
+/// leads from the node of a kill to each other node where the kill may be. A kill that moves there makes another one
+/// move on. So a kill can move only if a way leads back: if both ends are in one strongly connected component.
+struct Places<'g> {
+    group: &'g MatchGroup,
+    /// Which kill may be in which node.
+    possible: Vec<Vec<bool>>,
+    /// The node of each kill: a rise, or the node after the last rise.
+    nodes: Vec<usize>,
+    /// The component of each node.
+    components: Vec<usize>,
+}
+
+/// Lists of possible victims, by cgroup and component: in a flood most kills share one list.
+type Lists<'g> = HashMap<(&'g CgroupPath, usize), Arc<[Arc<Kill>]>>;
+
+impl<'g> Places<'g> {
+    /// In a group that is not whole, any kill may move.
+    fn of(group: &'g MatchGroup, end: Duration) -> Self {
+        let fits = |logged: &Logged| {
+            let rises = group.rises.iter();
+            let rises = rises.map(|rise| logged.may_be_in(rise, logged.delay()));
+            rises.chain([logged.waiting().is_some()]).collect()
+        };
+        let possible: Vec<Vec<bool>> = group.logged.iter().map(fits).collect();
+        let nodes = matched(&possible, group.rises.iter().map(|rise| rise.kills.get()).collect());
+        let mut places = Self {
+            group,
+            possible,
+            nodes,
+            components: vec![0; group.rises.len() + 2],
+        };
+        if end == Duration::MAX && !group.logged.iter().any(|logged| logged.in_doubt) {
+            places.find_components();
+        }
+        places
+    }
+
+    const fn elsewhere(&self) -> usize {
+        self.group.rises.len()
+    }
+
+    fn find_components(&mut self) {
+        let free = self.elsewhere() + 1;
+        let taken = |rise: usize| count(self.nodes.iter().filter(|node| **node == rise));
+        let rooms = (0..free - 1).filter(|rise| taken(*rise) < self.group.rises[*rise].kills.get());
+        let moves = self.nodes.iter().zip(&self.possible);
+        let moves = moves.flat_map(|(from, row)| (0..free).filter(|to| row[*to]).map(|to| (*from, to)));
+        let edges = (0..=free).map(|to| (free, to)).filter(|(_, to)| *to + 1 != free);
+        let edges = edges.chain(rooms.map(|rise| (rise, free))).chain(moves);
+        let graph = DiGraph::<(), (), usize>::from_edges(edges);
+        for (number, component) in kosaraju_scc(&graph).into_iter().enumerate() {
+            for node in component {
+                self.components[node.index()] = number;
+            }
+        }
+    }
+
+    /// Whether this kill may be in this node.
+    fn may_move(&self, kill: usize, node: usize) -> bool {
+        self.possible[kill][node] && self.components[self.nodes[kill]] == self.components[node]
+    }
+
+    /// The kill in its rise.
+    fn paired(&self, at: usize, kill: &Arc<Kill>, lists: &mut Lists<'g>) -> OomKill {
+        let (logged, rises, rise) = (&self.group.logged[at], &self.group.rises, self.nodes[at]);
+        let cgroup = &rises[rise].cgroup;
+        let may_be_another = (0..rises.len()).any(|other| rises[other].cgroup != *cgroup && self.may_move(at, other));
+        let may_be_elsewhere = self.nodes.contains(&self.elsewhere()) && self.may_move(at, self.elsewhere());
+        let paired = OomKill::of(
+            Arc::clone(kill),
+            Some(cgroup.clone()),
+            Confidence::OnlyCounterThatRose,
+            logged.at.time,
+        );
+        if !(may_be_another || may_be_elsewhere || logged.in_doubt) {
+            return paired;
+        }
+        let list = lists.entry((cgroup, self.components[rise]));
+        OomKill {
+            confidence: Confidence::Ambiguous,
+            processes: Arc::clone(list.or_insert_with(|| self.candidates(rise))),
+            ..paired
+        }
+    }
+
+    /// The kills that may be in this rise, or in a rise of its cgroup that can change places with this one.
+    fn candidates(&self, rise: usize) -> Arc<[Arc<Kill>]> {
+        let rises = self.group.rises.iter().zip(&self.components).enumerate();
+        let here = rises.filter(|(_, (other, component))| {
+            other.cgroup == self.group.rises[rise].cgroup && **component == self.components[rise]
+        });
+        let here: Vec<usize> = here.map(|(at, _)| at).collect();
+        let may_be_here = |at: usize| {
+            here.iter()
+                .any(|here| self.nodes[at] == *here || self.may_move(at, *here))
+        };
+        let logged = self.group.logged.iter().enumerate();
+        let candidates = logged.filter(|(at, _)| may_be_here(*at));
+        candidates.filter_map(|(_, logged)| logged.waiting().cloned()).collect()
+    }
+}
+
+/// The number of kills in these rises.
+fn counted<'a>(rises: impl Iterator<Item = &'a CounterDelta>) -> u64 {
+    rises.map(|rise| rise.kills.get()).fold(0, u64::saturating_add)
+}
+
+fn count<T>(items: impl Iterator<Item = T>) -> u64 {
+    items.fold(0, |count, _| count + 1)
+}
+
+/// Takes a kill off the innermost rise that it fits. Returns the cgroup of that rise.
+pub(super) fn claim(rises: &mut Vec<CounterDelta>, logged: &Logged) -> Option<CgroupPath> {
+    let possible = rises.iter().enumerate();
+    let possible = possible.filter(|(_, rise)| logged.may_be_in(rise, LATEST));
+    let (at, _) = possible.min_by_key(|(_, rise)| (Reverse(rise.cgroup.segments().count()), rise.by))?;
+    let rise = rises.swap_remove(at);
+    let cgroup = rise.cgroup.clone();
+    rises.extend(rise.without(once(logged)));
+    Some(cgroup)
+}
+
+/// Takes out the rises that no kill can belong to any more, neither a later nor an undecided one.
+pub(super) fn expire(rises: &mut Vec<CounterDelta>, progress: Progress, undecided: &[Logged]) -> Vec<CounterDelta> {
+    let is_over = |rise: &mut CounterDelta| {
+        let is_known = rise.by.saturating_add(LATEST) < progress.log;
+        let is_stuck = rise.by.saturating_add(PATIENCE) < progress.log.max(progress.counters);
+        is_stuck || (is_known && !undecided.iter().any(|logged| logged.may_be_in(rise, LATEST)))
+    };
+    rises.extract_if(.., is_over).collect()
+}
+
+/// Pairs as many kills as possible with rises. Among all such pairings, takes one in which the first kills and the
+/// first rises have partners: later kills may need the later rises. `possible` says which kill fits which rise, `free`
+/// how many kills each rise takes. Returns the index of each kill's rise, the index after the last for a kill without.
+fn matched(possible: &[Vec<bool>], mut free: Vec<u64>) -> Vec<usize> {
+    let mut held = vec![free.len(); possible.len()];
+    for kill in 0..possible.len() {
+        let mut seen = vec![false; free.len()];
+        place(possible, kill, free.len(), &mut held, &mut free, &mut seen);
+    }
+    // A kill that can move to an earlier rise does. No such move is left only where the first rises are full
+    // (Mendelsohn and Dulmage, 1958).
+    let mut move_one = |kill: usize| {
+        let rise = held[kill];
+        if rise == free.len() || free[..rise].iter().all(|free| *free == 0) {
+            return false;
+        }
+        held[kill] = free.len();
+        let mut seen = vec![false; free.len()];
+        let moved = place(possible, kill, rise, &mut held, &mut free, &mut seen);
+        if moved {
+            free[rise] += 1;
+        } else {
+            held[kill] = rise;
+        }
+        moved
+    };
+    while (0..possible.len()).rev().any(&mut move_one) {}
+    held
+}
+
+/// Finds a rise before `end` for this kill, among those not `seen`; other kills change places if they must. Returns
+/// whether there is one.
+fn place(
+    possible: &[Vec<bool>],
+    kill: usize,
+    end: usize,
+    held: &mut [usize],
+    free: &mut [u64],
+    seen: &mut [bool],
+) -> bool {
+    let fits = |rise: usize| possible[kill][rise];
+    if let Some(rise) = (0..end).find(|rise| fits(*rise) && free[*rise] > 0) {
+        free[rise] -= 1;
+        held[kill] = rise;
+        return true;
+    }
+    for rise in 0..free.len() {
+        if !fits(rise) || std::mem::replace(&mut seen[rise], true) {
+            continue;
+        }
+        let moves = |holder: usize| held[holder] == rise && place(possible, holder, end, held, free, seen);
+        if (0..possible.len()).any(moves) {
+            held[kill] = rise;
+            return true;
+        }
+    }
+    false
+}

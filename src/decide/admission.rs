@@ -28,6 +28,10 @@ impl Case<'_> {
                 return Some(Reason::BelowLeast);
             }
         }
+        if let Some(why) = low_default(self.pod, outcome, limits) {
+            notes.push(Note::new(None, None, why));
+            return Some(Reason::LimitRangeExceeded);
+        }
         if let Some(Breach { why, is_new }) = breach_of(self.pod, &self.candidates, outcome, limits) {
             notes.push(Note::new(None, None, why));
             if is_new {
@@ -105,6 +109,27 @@ fn breach_of(
         of_pod.flatten().into_iter().chain(of_containers).collect::<Vec<_>>()
     });
     breaches.min_by_key(|breach| !breach.is_new)
+}
+
+/// The default limit of a LimitRange that is below the request of a container without a limit: the API server fills it in at each
+/// resize of the pod (`mergePodResourceRequirements`, kubernetes `plugin/pkg/admission/limitranger`), and then refuses it.
+fn low_default(pod: &Pod, outcome: &[NamedRequirements], limits: &Limits<'_>) -> Option<String> {
+    let of_containers = limits.items.iter().filter(|(_, item)| item.kind == "Container");
+    of_containers.into_iter().find_map(|(range, item)| {
+        pod.all_containers().find_map(|container| {
+            let after = NamedRequirements::find(outcome, &container.name).unwrap_or(&container.resources);
+            Resource::ALL.into_iter().find_map(|resource| {
+                let default = item.default.get(resource).filter(|_| after.limits.amount(resource) == 0)?;
+                let request = after.requests.get(resource).filter(|request| *request > default)?;
+                let [default, request] = [default, request].map(|amount| resource.quantity(amount));
+                let name = &container.name;
+                Some(format!(
+                    "container {name}: {resource} request {request} is above the default limit {default} of LimitRange {range}, which \
+                     the API server fills in"
+                ))
+            })
+        })
+    })
 }
 
 /// The amounts of a whole pod (`podRequests` and `podLimits` there).

@@ -1,6 +1,8 @@
 //! `vscalectl decide` beside the unmodified code of VPA's updater (`tests/parts/addons/vpa-oracle`), on thousands of made-up pods.
 //! Every difference is one that `src/decide/mod.rs` names.
 
+mod dry_run;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -22,6 +24,11 @@ const SKIPPED: [&str; 3] = ["QoSClassChange", "LimitRangeExceeded", "BelowLeast"
 
 /// Requests and limits by `container/requests/cpu`, in milli-cpu and bytes.
 type Amounts = BTreeMap<String, u64>;
+
+/// `VSCALED_SEED` repeats a run.
+fn seed() -> u64 {
+    std::env::var("VSCALED_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap())
+}
 
 fn before(seconds: i64) -> String {
     let now: Timestamp = NOW.parse().unwrap();
@@ -367,7 +374,7 @@ fn every_difference_from_the_updater_is_named() {
     let Some(programs) = Programs::find("cluster_upstream::every_difference_from_the_updater_is_named") else {
         return;
     };
-    let seed = std::env::var("VSCALED_SEED").map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
+    let seed = seed();
     let mut random = Rng::with_seed(seed);
     let cases: Vec<Case> = (0..CASES).map(|number| Case::draw(&mut random, number)).collect();
     let (theirs, ours) = (upstream(&programs.addon("vpa-oracle"), &cases), ours(&cases));

@@ -238,3 +238,27 @@ fn a_kept_limit_lowers_no_request() {
     view.vpas[0].spec.resource_policy = Some(serde_json::from_str(policy).unwrap());
     assert_eq!(memory(&decide_one(&view), "app"), "250Mi/300Mi");
 }
+
+#[test]
+fn a_default_limit_below_a_request_holds_the_change_up() {
+    let range = |memory: &str| {
+        let range = format!(
+            "kind: LimitRange\nmetadata: {{name: r}}\nspec: {{limits: [{{type: Container, default: {{memory: {memory}}}}}]}}"
+        );
+        let other =
+            "  - {name: other, resources: {requests: {cpu: 10m, memory: 64Mi}, limits: {cpu: 10m}}}\nstatus: {phase";
+        decide_one(&view(&format!(
+            "{}---\n{range}",
+            WEB.replacen("status: {phase", other, 1)
+        )))
+    };
+    let decision = range("16Mi");
+    assert_eq!(decision.reason, Reason::LimitRangeExceeded);
+    assert_eq!(
+        notes(&decision),
+        [
+            "container other: memory request 64Mi is above the default limit 16Mi of LimitRange r, which the API server fills in"
+        ]
+    );
+    assert_eq!(range("64Mi").reason, Reason::OutOfBounds);
+}

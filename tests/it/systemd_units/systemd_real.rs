@@ -89,8 +89,7 @@ fn daemon_reload() {
 /// these tests do not set.
 pub(super) fn held(cgroup: &CgroupDir) -> Settings {
     let all = cgroup.read_all().unwrap();
-    let is_set_here = |setting: &Setting| setting.burst_us().is_none() && setting.file() != ControlFile::MemoryHigh;
-    all.iter().filter(is_set_here).collect()
+    all.iter().filter(|setting| !setting.is_unset()).collect()
 }
 
 fn wanted(quota: u64, weight: u64, memory: u64) -> Settings {

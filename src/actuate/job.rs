@@ -37,6 +37,9 @@ pub struct Job {
     pub foreign: ForeignWriters,
     /// Whether to compare the runtime's stored spec even if no file has to change.
     pub check_runtime: bool,
+    /// Whether a written value also becomes a property of its container's scope: where systemd would put an older value back, after
+    /// drift and after the last agent of the node.
+    pub aligns_scopes: bool,
     /// The memory use that earlier tries to lower limits have read.
     pub seen: SeenBefore,
 }
@@ -46,6 +49,7 @@ impl Job {
     pub fn new(targets: PodTargets, cause: Cause) -> Self {
         Self {
             targets,
+            aligns_scopes: matches!(cause, Cause::Drift),
             cgroups: None,
             resize: ResizeDecision::Direct,
             resizer: None,

@@ -22,8 +22,8 @@ use crate::cgroup::CgroupError;
 use crate::failpoint::failpoint;
 use crate::model::objects::Pod;
 use crate::model::{
-    Bytes, Cause, ChangeRecord, MemoryLimit, NamedRequirements, NodeTraits, Outcome, PodTree, PodValues, Settings,
-    Step, Target, Withheld,
+    Bytes, ChangeRecord, MemoryLimit, NamedRequirements, NodeTraits, Outcome, PodTree, PodValues, Settings, Step,
+    Target, Withheld,
 };
 use crate::plan::Plan;
 use crate::plan::resize::{Grant, ResizeDecision, ResizePatch};
@@ -353,7 +353,7 @@ impl Pass {
         let touched = touched.cloned().collect();
         let start = Instant::now();
         let mut executor = Executor::new(&self.node, handles);
-        executor.aligns_scopes = matches!(self.job.cause, Cause::Drift);
+        executor.aligns_scopes = self.job.aligns_scopes;
         let ended = executor.run(&self.plan);
         let (took, verified) = (start.elapsed(), self.job.asked.elapsed());
         let report = ShrinkReport {

@@ -277,7 +277,10 @@ fn job_for(pod: &BoundPod, saved: Option<&SavedPod>) -> Job {
         nix::unistd::getpid().as_raw(),
         "vscaled restore".to_owned(),
     );
-    Job::new(targets, cause)
+    Job {
+        aligns_scopes: true,
+        ..Job::new(targets, cause)
+    }
 }
 
 fn result(live: &LivePod, ended: Result<proto::Change, String>) -> proto::PodResult {

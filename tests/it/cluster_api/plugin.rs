@@ -141,9 +141,14 @@ async fn the_agent_on_the_pods_node_answers() {
     let pod = scene.agent.pod("web-5c4f-x").await.unwrap();
     assert_eq!(pod.r#override.unwrap().reason, "a load test; $HOME");
 
-    // Only one of the agent's pods runs, so the node is unambiguous.
+    // Only one of the agent's pods runs. The other one's node is named, and so is the exit code for that.
     let ran = scene.plugin(User::Admin, &["get", "overrides"]);
-    assert!(ran.code == Some(0) && ran.out.contains("test/web-5c4f-x"), "{ran:?}");
+    assert!(ran.code == Some(4) && ran.out.contains("test/web-5c4f-x"), "{ran:?}");
+    assert!(
+        ran.complaint
+            .contains("no answer from node-2: the agent's pod vscaled-b is Pending"),
+        "{ran:?}"
+    );
     let ran = scene.plugin(User::Admin, &["explain", "test/nothing"]);
     assert!(ran.code == Some(1) && ran.complaint.contains("NotFound"), "{ran:?}");
     let ran = scene.plugin(User::Admin, &["--node", "node-2", "get"]);

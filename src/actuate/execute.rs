@@ -208,7 +208,8 @@ impl<'a> Executor<'a> {
         if lowers { Ok(()) } else { self.write_all(cgroup, step) }
     }
 
-    /// Sets the property of a container's scope where it differs, and writes the file.
+    /// Writes the file of a container, after the property of the container's scope where that differs: systemd writes the property's
+    /// value, and the file may hold a finer quota.
     fn set_scope(&mut self, cgroup: &Cgroup, to: Setting, step: &Step) -> Result<(), StepError> {
         let wanted = Settings::from_iter([to]);
         let known = match (&self.node.units, Unit::of(cgroup.path())) {
@@ -216,13 +217,9 @@ impl<'a> Executor<'a> {
             _ => None,
         };
         match known {
-            Some(known) if Some(known) != systemd_keeps(&wanted).get(to.file()) => {
-                self.set_unit(cgroup, &wanted, step)?;
-            }
-            _ => {}
+            Some(known) if Some(known) != systemd_keeps(&wanted).get(to.file()) => self.set_unit(cgroup, &wanted, step),
+            _ => self.write_all(cgroup, step),
         }
-        // systemd writes the property's value some time later; the file of a container may hold a finer quota.
-        self.write_all(cgroup, step)
     }
 
     fn cgroup(&self, target: &Target) -> Result<&'a Cgroup, StepError> {

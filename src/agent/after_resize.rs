@@ -11,19 +11,18 @@ use crate::reconcile::controller::PodSnapshot;
 
 /// One sentence for each container whose limit grew and that was killed since, or is throttled still.
 ///
-/// `before` and `after` are two readings of the pod's use, some enforcement periods apart.
+/// `readings` are two of the pod's use, some enforcement periods apart, where a container was given more cpu.
 pub(super) fn remarks(
     snapshot: &PodSnapshot,
     kills: &[Arc<OomReport>],
-    before: &proto::Pod,
-    after: &proto::Pod,
+    readings: Option<&[proto::Pod; 2]>,
 ) -> Vec<String> {
     let containers = snapshot
         .state
         .pod
         .running_containers()
         .map(|container| container.name.as_str());
-    let remarks = containers.flat_map(|name| [killed(snapshot, kills, name), throttled(snapshot, before, after, name)]);
+    let remarks = containers.flat_map(|name| [killed(snapshot, kills, name), throttled(snapshot, readings, name)]);
     remarks.flatten().collect()
 }
 
@@ -55,7 +54,8 @@ fn killed(snapshot: &PodSnapshot, kills: &[Arc<OomReport>], name: &str) -> Optio
     ))
 }
 
-fn throttled(snapshot: &PodSnapshot, before: &proto::Pod, after: &proto::Pod, name: &str) -> Option<String> {
+fn throttled(snapshot: &PodSnapshot, readings: Option<&[proto::Pod; 2]>, name: &str) -> Option<String> {
+    let [before, after] = readings?;
     let grown = grown(&snapshot.changes, name, Resource::Cpu)?;
     let usage = |pod: &proto::Pod| {
         let container = pod.containers.iter().find(|container| container.name == name)?;

@@ -66,11 +66,14 @@ async fn after_resize(snapshot: &PodSnapshot, kills: &[Arc<OomReport>]) -> Resul
         let pods = usage::add(vec![pod], vec![live], vec![None], node).await?;
         Ok(pods.into_iter().next().unwrap_or_default())
     };
-    let before = read().await?;
-    if after_resize::has_more_cpu(snapshot) {
+    let readings = if after_resize::has_more_cpu(snapshot) {
+        let before = read().await?;
         tokio::time::sleep(SOME_PERIODS).await;
-    }
-    Ok(after_resize::remarks(snapshot, kills, &before, &read().await?))
+        Some([before, read().await?])
+    } else {
+        None
+    };
+    Ok(after_resize::remarks(snapshot, kills, readings.as_ref()))
 }
 
 /// A note that the agent only assumes the kubelet's version, for a pod whose values depend on it.

@@ -114,8 +114,8 @@ fn breach_of(
 /// The default limit of a LimitRange that is below the request of a container without a limit: the API server fills it in at each
 /// resize of the pod (`mergePodResourceRequirements`, kubernetes `plugin/pkg/admission/limitranger`), and then refuses it.
 fn low_default(pod: &Pod, outcome: &[NamedRequirements], limits: &Limits<'_>) -> Option<String> {
-    let of_containers = limits.items.iter().filter(|(_, item)| item.kind == "Container");
-    of_containers.into_iter().find_map(|(range, item)| {
+    let mut of_containers = limits.items.iter().filter(|(_, item)| item.kind == "Container");
+    of_containers.find_map(|(range, item)| {
         pod.all_containers().find_map(|container| {
             let after = NamedRequirements::find(outcome, &container.name).unwrap_or(&container.resources);
             Resource::ALL.into_iter().find_map(|resource| {

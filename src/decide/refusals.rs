@@ -43,15 +43,6 @@ pub struct Refusals {
 }
 
 impl Refusals {
-    /// Refusals that follow from policies, before any answer.
-    pub const fn known(policies: NodePolicies, kubelet: KubeletVersion) -> Self {
-        Self {
-            policies,
-            kubelet,
-            answers: Vec::new(),
-        }
-    }
-
     /// The same answers of a kubelet with these policies.
     #[must_use]
     pub fn beside(&self, policies: NodePolicies, kubelet: KubeletVersion) -> Self {

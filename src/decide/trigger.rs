@@ -41,9 +41,7 @@ impl Case<'_> {
             }
         }
     }
-}
 
-impl Case<'_> {
     /// Whether the pod was in trouble within the [`TROUBLE_WINDOW`]: the kernel killed one of its processes for memory, the guard
     /// grew one of its limits or could not, its cpu was throttled, or a lower memory limit did not hold.
     pub(super) fn in_trouble(&mut self) -> bool {

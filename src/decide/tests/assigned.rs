@@ -28,7 +28,7 @@ fn guaranteed(cpu: &str) -> NodeView {
 }
 
 fn decided_by(view: &NodeView, managers: NodePolicies, kubelet: u32) -> PodDecision {
-    decided_beside(view, Refusals::known(managers, KubeletVersion(kubelet)))
+    decided_beside(view, Refusals::default().beside(managers, KubeletVersion(kubelet)))
 }
 
 fn decided_beside(view: &NodeView, refusals: Refusals) -> PodDecision {

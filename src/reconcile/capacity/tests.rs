@@ -203,7 +203,7 @@ fn what_the_kubelet_has_assigned_for_good_is_refused_with_field_value_and_reason
         }];
         let kubelet = KubeletVersion::NEWEST;
         let mut capacity = NodeCapacity::of([].into_iter(), None, list(8000, 8 * GI), kubelet, false);
-        capacity.refusals = Refusals::known(policies, KubeletVersion::NEWEST);
+        capacity.refusals = Refusals::default().beside(policies, KubeletVersion::NEWEST);
         let values = Override {
             uid: 0,
             pid: 1,

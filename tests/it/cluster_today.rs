@@ -252,6 +252,13 @@ impl Scene {
         self.agent.until(&what, async || resized()).await
     }
 
+    /// Waits until the container of [`WEB`] has these amounts, at the kubelet and for the agent.
+    async fn app_reaches(&self, amounts: Amounts) -> Value {
+        let pod = self.is_resized(WEB, "app", &objects::resources(amounts)).await;
+        self.agent.reaches(WEB, "InSync").await;
+        pod
+    }
+
     /// The kernel's values of a pod.
     fn levels(&self, pod: &Value) -> Levels {
         let class = match pod["status"]["qosClass"].as_str().unwrap() {

@@ -128,8 +128,7 @@ async fn a_resize_that_is_asked_for_on_a_full_node_is_deferred_until_there_is_ro
     assert_eq!(scene.levels(&deferred), levels);
 
     scene.delete(&scene.pods(), "in-the-way");
-    let after = scene.is_resized(WEB, "app", &objects::resources(target)).await;
-    scene.agent.reaches(WEB, "InSync").await;
+    let after = scene.app_reaches(target).await;
     nothing_restarted(&before, &after);
 }
 

@@ -46,8 +46,7 @@ async fn twenty_recommendations_are_twenty_resizes_and_none_is_taken_back() {
     for round in 1..=20 {
         let target = Amounts::doubled(100 + 5 * round, 64 + 2 * (round % 5));
         scene.recommend(&[("app", target)]);
-        let pod = scene.is_resized(WEB, "app", &objects::resources(target)).await;
-        scene.agent.reaches(WEB, "InSync").await;
+        let pod = scene.app_reaches(target).await;
         assert_eq!(pod["metadata"]["generation"], first + round, "resizes so far");
     }
     let after = scene.object(WEB);

@@ -3,7 +3,6 @@
 use vscaled::model::{Bytes, MemoryLimit, Setting};
 
 use super::{LARGER, Scene, WEB, nothing_restarted};
-use crate::support::cluster::objects;
 
 #[tokio::test]
 async fn a_limit_that_another_program_writes_is_put_back_and_the_spec_stays() {
@@ -12,8 +11,7 @@ async fn a_limit_that_another_program_writes_is_put_back_and_the_spec_stays() {
     };
     let before = scene.follows_app().await;
     scene.recommend(&[("app", LARGER)]);
-    let resized = scene.is_resized(WEB, "app", &objects::resources(LARGER)).await;
-    scene.agent.reaches(WEB, "InSync").await;
+    let resized = scene.app_reaches(LARGER).await;
     let levels = scene.levels(&resized);
     let cgroup = scene.cgroup(&resized, "app");
     let foreign = Setting::MemoryMax(MemoryLimit::Bytes(100 << 20));

@@ -21,15 +21,13 @@ impl Scene {
         scene.agent.start().await;
         scene.make_vpa("InPlaceOrRecreate");
         scene.recommend(&[("app", LARGER)]);
-        let pod = scene.is_resized(WEB, "app", &objects::resources(LARGER)).await;
-        scene.agent.reaches(WEB, "InSync").await;
+        let pod = scene.app_reaches(LARGER).await;
         Some((scene, pod))
     }
 
     /// Waits until the pod has these amounts everywhere, as a pod that the kubelet alone resized.
     async fn settles(&self, before: &Value, amounts: Amounts) {
-        let pod = self.is_resized(WEB, "app", &objects::resources(amounts)).await;
-        self.agent.reaches(WEB, "InSync").await;
+        let pod = self.app_reaches(amounts).await;
         let version = vscaled::model::CgroupVersion::V2;
         let wanted = amounts.settings(version);
         let holds = || {

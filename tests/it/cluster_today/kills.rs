@@ -25,8 +25,7 @@ async fn a_killed_container_is_an_event_with_its_limit_and_a_number() {
     scene.make_vpa("InPlaceOrRecreate");
     scene.runs(WEB).await;
     scene.recommend(&[("app", LARGER)]);
-    let resized = scene.is_resized(WEB, "app", &objects::resources(LARGER)).await;
-    scene.agent.reaches(WEB, "InSync").await;
+    let resized = scene.app_reaches(LARGER).await;
 
     let levels = scene.levels(&resized);
     // The limit that counts is the one after the resize.

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{APP, LARGER, Scene, WEB, kubelet_minor, nothing_restarted};
+use super::{APP, LARGER, Scene, kubelet_minor, nothing_restarted};
 use crate::support::amounts::Amounts;
 use crate::support::cluster::objects;
 use crate::support::skipped;
@@ -24,8 +24,7 @@ async fn pods_come_from_the_kubelet_before_and_after_it_was_killed() {
     // Nothing about pods is read at the API server.
     let before = scene.follows_app().await;
     scene.recommend(&[("app", LARGER)]);
-    let resized = scene.is_resized(WEB, "app", &objects::resources(LARGER)).await;
-    scene.agent.reaches(WEB, "InSync").await;
+    let resized = scene.app_reaches(LARGER).await;
     nothing_restarted(&before, &resized);
 
     let levels = scene.levels(&resized);
@@ -42,8 +41,7 @@ async fn pods_come_from_the_kubelet_before_and_after_it_was_killed() {
     scene.parts().server.launch();
     let other = Amounts::doubled(150, 80);
     scene.recommend(&[("app", other)]);
-    let after = scene.is_resized(WEB, "app", &objects::resources(other)).await;
-    scene.agent.reaches(WEB, "InSync").await;
+    let after = scene.app_reaches(other).await;
     nothing_restarted(&before, &after);
 
     // A pod that comes now is known as well.

@@ -95,8 +95,7 @@ async fn a_namespace_that_became_restricted_is_followed_like_any_other() {
     };
     scene.agent.wait_for("the namespace to be restricted", is_refused).await;
     scene.recommend(&[("app", LARGER)]);
-    let after = scene.is_resized(WEB, "app", &objects::resources(LARGER)).await;
-    scene.agent.reaches(WEB, "InSync").await;
+    let after = scene.app_reaches(LARGER).await;
     nothing_restarted(&before, &after);
 }
 
@@ -151,8 +150,7 @@ async fn an_admission_policy_that_refuses_is_named_and_followed_when_it_is_gone(
     for kind in ["validatingadmissionpolicybindings", "validatingadmissionpolicies"] {
         scene.delete(&format!("/apis/{group}/{kind}"), &name);
     }
-    let after = scene.is_resized(WEB, "app", &objects::resources(LARGER)).await;
-    scene.agent.reaches(WEB, "InSync").await;
+    let after = scene.app_reaches(LARGER).await;
     nothing_restarted(&before, &after);
 }
 
@@ -200,8 +198,7 @@ async fn an_admission_webhook_that_does_not_answer_holds_only_its_resizes() {
     assert!(change.reason.contains("closed.example.com"), "{change:#?}");
 
     scene.delete(&format!("/apis/{group}/validatingwebhookconfigurations"), &name);
-    let after = scene.is_resized(WEB, "app", &objects::resources(LARGER)).await;
-    scene.agent.reaches(WEB, "InSync").await;
+    let after = scene.app_reaches(LARGER).await;
     nothing_restarted(&before, &after);
 }
 
@@ -224,7 +221,6 @@ async fn amounts_beyond_a_limit_range_are_moved_into_it() {
         memory_limit: Some(160),
         ..LARGER
     };
-    let after = scene.is_resized(WEB, "app", &objects::resources(within)).await;
-    scene.agent.reaches(WEB, "InSync").await;
+    let after = scene.app_reaches(within).await;
     nothing_restarted(&before, &after);
 }

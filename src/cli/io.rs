@@ -10,6 +10,8 @@ use std::ops::ControlFlow;
 use std::sync::OnceLock;
 
 use anyhow::Context;
+use encoding_rs_io::DecodeReaderBytesBuilder;
+use flate2::bufread::MultiGzDecoder;
 
 use super::Failure;
 use super::output::{COLOURS, clean, clean_cell};
@@ -23,6 +25,39 @@ pub(super) fn open(file: &str) -> io::Result<Box<dyn BufRead>> {
         "-" => Box::new(io::stdin().lock()),
         file => Box::new(BufReader::new(File::open(file)?)),
     })
+}
+
+/// What a file with such a beginning is, instead of text, and what makes text of it.
+const NO_TEXT: [(&[u8], &str); 4] = [
+    (
+        b"LPKSHHRH",
+        "it is a journal's own file: give the output of journalctl -k",
+    ),
+    (b"\xfd7zXZ\0", "it is compressed by xz: give the output of xzcat"),
+    (
+        b"\x28\xb5\x2f\xfd",
+        "it is compressed by zstd: give the output of zstdcat",
+    ),
+    (b"BZh", "it is compressed by bzip2: give the output of bzcat"),
+];
+
+/// Opens a log as [`open`] does. Decompresses what logrotate has compressed by gzip, and decodes UTF-16, as which PowerShell
+/// stores what a command prints.
+///
+/// Errors: also a file that begins as one of [`NO_TEXT`].
+pub(super) fn open_log(file: &str) -> io::Result<Box<dyn BufRead>> {
+    const GZIP: &[u8] = &[0x1f, 0x8b];
+    let mut log = open(file)?;
+    let start = log.fill_buf()?;
+    if let Some((_, why)) = NO_TEXT.iter().find(|(magic, _)| start.starts_with(magic)) {
+        return Err(io::Error::new(ErrorKind::InvalidData, *why));
+    }
+    let log: Box<dyn Read> = match start.starts_with(GZIP) {
+        true => Box::new(MultiGzDecoder::new(log)),
+        false => log,
+    };
+    let text = DecodeReaderBytesBuilder::new().utf8_passthru(true).build(log);
+    Ok(Box::new(BufReader::new(text)))
 }
 
 /// Reads a file of any content. `-` is standard input.

@@ -19,7 +19,8 @@ use crate::oom::{Kill, Level, ReportedMemory, read_log};
 /// Ends with 1 if a line speaks of a kill and is not understood.
 #[derive(Debug, Args)]
 pub(in crate::cli) struct Arguments {
-    /// Records of /dev/kmsg, or what dmesg, journalctl, syslog, talosctl or a console printed; - is standard input
+    /// Records of /dev/kmsg, or what dmesg, journalctl, syslog, talosctl or a console printed, also compressed by gzip; - is
+    /// standard input
     #[arg(value_name = "FILE")]
     file: String,
     #[command(flatten)]
@@ -31,7 +32,7 @@ pub(in crate::cli) struct Arguments {
 /// Errors: the file cannot be read, or a line that speaks of a kill is not understood.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut kills = Vec::new();
-    let log = io::open(&arguments.file);
+    let log = io::open_log(&arguments.file);
     let read = log.and_then(|log| {
         read_log(log, |kill| {
             kills.push(kill);
@@ -122,6 +123,8 @@ fn render(kills: &[ShownKill<'_>]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
     use crate::oom::parse_log;
 
@@ -136,6 +139,35 @@ mod tests {
             "anonRssBytes": 3072, "fileRssBytes": 2048, "shmemRssBytes": 1024, "totalVmBytes": 4096,
         });
         assert_eq!(json, expected);
+    }
+
+    #[test]
+    fn a_log_may_be_compressed_or_come_from_powershell() {
+        let line = format!("[  123.456789] {UNEXPLAINED}\r\n");
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(line.as_bytes()).unwrap();
+        let utf16 = ['\u{feff}'].into_iter().chain(line.chars());
+        let utf16: String = utf16.collect();
+        let utf16: Vec<u8> = utf16.encode_utf16().flat_map(u16::to_le_bytes).collect();
+        for log in [gzip.finish().unwrap(), utf16, line.into_bytes()] {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(&file, &log).unwrap();
+            let mut pids = Vec::new();
+            let opened = io::open_log(file.path().to_str().unwrap()).unwrap();
+            let read = read_log(opened, |kill| {
+                pids.push(kill.pid);
+                Ok::<(), Error>(())
+            });
+            assert_eq!((pids, read.unwrap().lines), (vec![7], 0));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_no_text_is_refused() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, b"LPKSHHRH\0\0").unwrap();
+        let error = io::open_log(file.path().to_str().unwrap()).map(drop).unwrap_err();
+        assert!(error.to_string().contains("journalctl -k"), "{error}");
     }
 
     #[test]

@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_ends_where_the_file_ends_whatever_its_length() {
+    fn a_text_ends_where_its_file_ends() {
         let directory = tempfile::tempdir().unwrap();
         let dir = Dir::open(directory.path().to_owned()).unwrap();
         for length in [0, 1, LONGEST_TEXT - 1, LONGEST_TEXT, LONGEST_TEXT + 1, 3 * LONGEST_TEXT] {

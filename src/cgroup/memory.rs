@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn counters_and_stalls_are_read_as_the_kernel_prints_them() {
+    fn counters_and_stalls_are_read() {
         let events = "low 0\nhigh 0\nmax 17\noom 2\noom_kill 1\noom_group_kill 0\n";
         assert_eq!(field(events, "oom_kill"), Some(1));
         assert_eq!(

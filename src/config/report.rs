@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_without_its_key_is_refused_and_so_is_a_key_alone() {
+    fn a_certificate_and_its_key_come_together() {
         let error = refusal(&["--report-grpc-cert-file=/crt"]);
         assert!(
             error.contains("reportGrpcKeyFile: \"\"") && error.contains("given with reportGrpcCertFile"),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn events_need_an_api_server_and_the_recommender_is_told_by_them_only_if_asked_for() {
+    fn events_for_recommenders_are_off_by_default() {
         assert!(refusal(&["--report-pod-events=true"]).starts_with("reportPodEvents: \"true\""));
         assert!(refusal(&["--report-vpa-events"]).contains("need an API server"));
         assert!(refusal(&["--report-vpa-events-window=10s"]).starts_with("reportVpaEventsWindow: "));
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_do_not_cross_the_network_in_the_clear_unless_somebody_says_so() {
+    fn plain_text_reports_need_consent() {
         let exposed = "--report-grpc-endpoint=http://10.0.0.1:8080";
         assert!(refusal(&[exposed]).contains("unless reportGrpcPlaintext is true"));
         load(&[exposed, "--report-grpc-plaintext"]).unwrap();

@@ -42,7 +42,7 @@ fn present() -> String {
 }
 
 #[test]
-fn without_anything_the_documented_defaults_hold() {
+fn the_documented_defaults_hold() {
     let config = load(&[]).unwrap();
     assert_eq!(config.manifests, Path::new("/etc/vscaled/manifests"));
     assert_eq!(config.http_address, Some(([127, 0, 0, 1], 9464).into()));
@@ -56,13 +56,13 @@ fn without_anything_the_documented_defaults_hold() {
 }
 
 #[test]
-fn the_example_that_is_shipped_is_a_configuration() {
+fn the_shipped_example_is_valid() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/examples/agent.yaml");
     assert!(load(&["--config", example]).unwrap().observe_only);
 }
 
 #[test]
-fn a_flag_goes_before_the_environment_and_the_environment_before_the_file() {
+fn flags_precede_variables_and_files() {
     let dir = tempfile::tempdir().unwrap();
     let path = file(&dir, "recommender: from-file\nworkers: 8\n");
     let environment = || command().mut_arg("recommender", |arg| arg.env(PRESENT));
@@ -77,7 +77,7 @@ fn a_flag_goes_before_the_environment_and_the_environment_before_the_file() {
 }
 
 #[test]
-fn a_refused_value_names_its_key_its_place_and_what_is_allowed() {
+fn a_refused_value_names_key_place_and_range() {
     let dir = tempfile::tempdir().unwrap();
     let path = file(&dir, "sweepInterval: 2h\n");
     assert_eq!(
@@ -112,7 +112,7 @@ fn every_key_refuses_nonsense_and_names_itself() {
 }
 
 #[test]
-fn impossible_numbers_durations_and_paths_are_refused() {
+fn impossible_values_are_refused() {
     for argument in [
         "--update-threshold=NaN",
         "--update-threshold=-0.1",
@@ -164,7 +164,7 @@ fn empty_and_auto_mean_none() {
 }
 
 #[test]
-fn a_file_with_an_unknown_key_a_wrong_type_or_another_kind_is_refused() {
+fn a_file_of_another_shape_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = file(&dir, "worker: 3\n");
     let unknown = refusal(&["--config", &path]);
@@ -191,7 +191,7 @@ fn a_file_with_an_unknown_key_a_wrong_type_or_another_kind_is_refused() {
 }
 
 #[test]
-fn what_is_printed_is_a_file_that_gives_the_same() {
+fn a_printed_configuration_reads_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("printed.yaml");
     let path = path.to_str().unwrap();
@@ -224,7 +224,7 @@ fn what_is_printed_is_a_file_that_gives_the_same() {
 }
 
 #[test]
-fn a_reload_applies_live_keys_and_names_those_that_wait_for_a_restart() {
+fn a_reload_names_keys_that_need_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let path = file(&dir, "logLevel: info\nworkers: 2\nsweepInterval: 60s\n");
     let sources = sources(command(), &["--config", &path]);
@@ -241,7 +241,7 @@ fn a_reload_applies_live_keys_and_names_those_that_wait_for_a_restart() {
 }
 
 #[test]
-fn flags_variables_and_keys_are_one_name_in_three_notations() {
+fn flags_variables_and_keys_share_a_name() {
     for key in KEYS.iter() {
         let words: Vec<_> = key
             .flag()
@@ -261,7 +261,7 @@ fn flags_variables_and_keys_are_one_name_in_three_notations() {
 }
 
 #[test]
-fn a_number_in_the_file_is_read_as_it_is_written() {
+fn numbers_are_read_as_written() {
     let dir = tempfile::tempdir().unwrap();
     let path = file(&dir, "kubeletVersion: 1.30\nworkers: 7\nupdateThreshold: 0.25\n");
     let config = load(&["--config", &path]).unwrap();
@@ -291,7 +291,7 @@ fn rows() -> Vec<String> {
 
 /// With VSCALED_WRITE_DOCS set, the table in docs/configuration.md is written anew.
 #[test]
-fn the_documentation_lists_every_key_with_its_default() {
+fn every_key_is_documented_with_its_default() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/configuration.md");
     let documentation = fs::read_to_string(path).unwrap();
     let is_row = |line: &&str| line.starts_with("| `");
@@ -314,7 +314,7 @@ fn the_documentation_lists_every_key_with_its_default() {
 
 /// `(1 to 64)` in a meaning are the bounds that the parser has, where the meaning gives any.
 #[test]
-fn the_bounds_in_a_meaning_are_those_that_are_enforced() {
+fn documented_bounds_are_enforced() {
     for key in KEYS.iter() {
         let Some((_, bounds)) = key.meaning.split_once('(').filter(|(_, text)| text.contains(" to ")) else {
             continue;
@@ -326,7 +326,7 @@ fn the_bounds_in_a_meaning_are_those_that_are_enforced() {
 }
 
 #[test]
-fn a_recorded_file_of_the_version_before_gives_the_same_as_one_of_this_version() {
+fn a_file_of_the_version_before_reads_the_same() {
     for recorded in ["cluster.yaml", "node.yaml"] {
         let root = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/configuration-v1alpha1");
         let before = format!("{root}/{recorded}");
@@ -346,7 +346,7 @@ fn a_recorded_file_of_the_version_before_gives_the_same_as_one_of_this_version()
 }
 
 #[test]
-fn hooks_run_only_in_the_namespaces_that_are_named() {
+fn hooks_run_only_in_named_namespaces() {
     let allowed = |hooks: &str| {
         let config = load(&[&format!("--hooks={hooks}")]).unwrap();
         ["shop", "bank", "kube-system"].map(|namespace| config.allows_hooks_in(namespace))
@@ -362,7 +362,7 @@ fn hooks_run_only_in_the_namespaces_that_are_named() {
 }
 
 #[test]
-fn the_switch_of_earlier_versions_is_refused_with_the_new_form() {
+fn the_earlier_switch_is_refused_with_the_new() {
     let dir = tempfile::tempdir().unwrap();
     for value in ["true", "false", "shop,true"] {
         let path = file(&dir, &format!("hooks: {value}\n"));

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn root_the_own_user_and_operators_may_do_everything_readers_may_look_and_others_nothing() {
+    fn each_role_has_its_rights_at_the_socket() {
         for (uid, gid, groups, right) in [
             (0, 0, &[][..], Some(Right::Change)),
             (OWN, 500, &[], Some(Right::Change)),

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_caller_with_many_connections_loses_one_of_its_own() {
+    async fn the_caller_with_most_connections_loses_one() {
         let mut pool = Pool::new();
         let (mut operator, _) = connect_as(0, &mut pool, 3).unwrap();
         let (first, _) = connect_as(1000, &mut pool, 3).unwrap();
@@ -294,7 +294,7 @@ mod peer_tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn the_kernel_says_who_connected_and_in_which_groups_it_is() {
+    fn the_kernel_names_a_caller_and_its_groups() {
         let (ours, _theirs) = UnixStream::pair().unwrap();
         let (caller, mut groups) = identify(&ours).unwrap();
         assert_eq!(caller.uid, nix::unistd::geteuid().as_raw());

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_answers_to_its_name_its_uid_and_its_containers_ids() {
+    fn a_pod_is_found_by_name_uid_or_container_id() {
         for text in ["shop/web", "u-1", "abcd1", "containerd://abcd1111"] {
             assert_eq!(found(text), Ok("u-1".to_owned()), "{text}");
         }
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn names_like_the_one_that_was_typed_are_offered() {
+    fn similar_names_are_offered() {
         let offered = |text: &str| match found(text) {
             Err(ControlError::NotFound { nearest, .. }) => nearest,
             other => panic!("{other:?}"),
@@ -245,7 +245,7 @@ mod selector_tests {
     }
 
     #[test]
-    fn what_is_no_selector_is_refused_with_the_part_that_is_not_understood() {
+    fn a_bad_selector_is_refused_with_its_part() {
         for text in [
             "",
             ",",

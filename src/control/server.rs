@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn readers_that_hang_hold_neither_the_calls_nor_the_watches_of_an_operator_and_leave_each_other_some() {
+    async fn hung_readers_leave_operators_their_calls() {
         let gate = CallGate::new(Limits::default(), CancellationToken::new(), |_, _, _| ());
         let (connection, (_sender, news)) = (Arc::new(()), broadcast::channel(4));
         let read = |uid, right| {
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn stopping_ends_the_stream_with_a_reason_and_drops_its_guard() {
+    async fn stopping_ends_a_stream_with_a_reason() {
         let (_sender, receiver) = broadcast::channel(4);
         let (stop, guard) = (CancellationToken::new(), Arc::new(()));
         let mut stream = changes(receiver, stop.clone(), Arc::clone(&guard));

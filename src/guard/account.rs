@@ -99,7 +99,7 @@ mod tests {
     use crate::model::CgroupPath;
 
     #[test]
-    fn what_a_pod_caches_of_files_is_still_its_own_to_claim() {
+    fn a_pods_page_cache_counts_as_its_room() {
         // Plain files in the place of a cgroup.
         let root = tempfile::tempdir().unwrap();
         let pod = root.path().join("pod");

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn use_at_rest_above_the_fixed_alarms_gets_others_ahead_of_it() {
+    fn use_above_fixed_alarms_gets_others() {
         let mut alarms = resting(60 * MIB);
         assert_eq!(alarms.next(LIMIT, 60 * MIB), Some(LIMIT / 100 * 50));
         assert_eq!(
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn alarms_that_ring_all_the_time_are_taken_down_for_a_while() {
+    fn constant_alarms_are_removed_for_a_while() {
         let mut alarms = resting(120 * MIB);
         for _ in 0..=NOISE {
             alarms.note_alarm(at(20));
@@ -165,7 +165,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_alarm_is_ahead_wherever_there_is_room_for_one(limit in 0_u64..(1 << 40), part in 0_u64..=1000) {
+        fn an_alarm_is_ahead_where_there_is_room(limit in 0_u64..(1 << 40), part in 0_u64..=1000) {
             let usage = limit / 1000 * part;
             let amounts = amounts(limit, usage);
             prop_assert!(amounts.is_sorted() && amounts.iter().all(|amount| *amount <= limit));

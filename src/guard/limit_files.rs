@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_is_found_by_every_later_agent_until_its_pod_is_gone() {
+    fn later_agents_find_a_mark_until_its_pod_ends() {
         let state = tempfile::tempdir().unwrap();
         let (files, none) = LimitFiles::below(state.path()).unwrap();
         assert!(none.is_empty());
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_mark_that_could_not_be_written_is_written_by_the_next_pass() {
+    async fn the_next_pass_writes_a_missing_mark() {
         let state = tempfile::tempdir().unwrap();
         let (files, _) = LimitFiles::below(state.path()).unwrap();
         let directory = state.path().join(DIRECTORY);
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_the_disk_and_the_marks_are_right_in_the_end() {
+    fn marks_are_right_without_waiting_for_the_disk() {
         let state = tempfile::tempdir().unwrap();
         let (files, _) = LimitFiles::below(state.path()).unwrap();
         let mark = |uid: &str| state.path().join(DIRECTORY).join(uid);
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_that_cannot_be_written_to_hinders_nothing() {
+    fn an_unwritable_directory_hinders_nothing() {
         let state = tempfile::tempdir().unwrap();
         let (files, _) = LimitFiles::below(state.path()).unwrap();
         fs::remove_dir(state.path().join(DIRECTORY)).unwrap();

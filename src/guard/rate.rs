@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_after_long_rest_is_seen_at_the_second_look() {
+    fn a_burst_after_rest_is_seen_at_once() {
         let mut rate = GrowthRate::default();
         for second in 0..10 {
             assert_eq!(rate.observe(ms(second * 1000), 100 * MIB), 0);
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_growth_that_ended_is_forgotten_within_seconds() {
+    fn ended_growth_is_forgotten_within_seconds() {
         let mut rate = GrowthRate::default();
         rate.observe(ms(0), 0);
         rate.observe(ms(100), 50 * MIB);
@@ -145,7 +145,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_is_seen_faster_than_the_whole_counter_at_once(
+        fn a_rate_is_at_most_the_whole_counter(
             readings in prop::collection::vec((0_u64..50, 0_u64..(1 << 40)), 1..100),
         ) {
             let mut seen = GrowthRate::default();

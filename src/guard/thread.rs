@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_guard_that_was_late_expects_to_be_late_again_for_a_while() {
+    fn a_late_guard_expects_to_be_late_again() {
         let (ms, mut act) = (Duration::from_millis, ReactionTime::AT_FIRST);
         assert_eq!(act.takes, ACT_AT_FIRST);
         act.learn(ms(100), ms(50));

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_throttled_most_of_the_time_for_ten_seconds_is_found_once_each_time() {
+    fn lasting_throttling_is_found_once() {
         let found = findings(&[20; 11]);
         let at: Vec<usize> = (0..11)
             .filter(|at| found[*at] == ThrottleFinding::Sustained(100))
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_hardly_runs_is_not_throttled() {
+    fn a_container_at_rest_is_not_throttled() {
         let mut seen = Throttling::default();
         for second in 0..20 {
             let periods = Periods {

@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_has_ended_is_left_alone_even_if_its_quiet_time_is_over() {
+    fn an_ended_container_is_left_alone() {
         let root = tempfile::tempdir().unwrap();
         let seconds = Duration::from_secs;
         let mut watched = watched(root.path());

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_rule_is_spelt_as_it_must_be_written() {
+    fn a_missing_rule_is_spelt_out() {
         let message = "replicasets.apps is forbidden: User \"x\" cannot list resource \"replicasets\"";
         assert_eq!(
             problem(403, message).to_string(),
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admission_plugin_that_says_403_is_no_missing_rule() {
+    fn a_403_of_admission_is_no_missing_rule() {
         let refused = problem(403, "pods \"web\" is forbidden: exceeded quota: compute");
         assert!(
             matches!(&refused, Problem::Refused(status) if status.code == 403),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn an_admission_webhook_that_speaks_of_what_cannot_be_is_quoted() {
+    fn a_webhooks_impossible_words_are_quoted() {
         let words = "admission webhook \"limits.example.com\" denied the request: memory of web cannot be above 2Gi";
         let refused = problem(403, words).to_string();
         assert!(refused.contains("memory of web cannot be above 2Gi"), "{refused}");
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_conflict_over_a_pod_is_not_another_pod_whatever_its_name() {
+    fn a_conflict_is_not_another_pod() {
         let modified = "Operation cannot be fulfilled on pods \"druid-0\": the object has been modified";
         assert!(!problem(409, modified).names_no_pod());
         let other = "Precondition failed: UID in precondition: a, UID in object meta: b";

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn silence_is_away_since_it_began_and_any_answer_is_a_return() {
+    async fn an_outage_begins_with_the_silence() {
         let health = ApiHealth::default();
         let mut returns = Box::pin(health.returned());
         assert_eq!(health.away(), None);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_is_sent_away_once_the_absence_lasts() {
+    async fn callers_are_sent_away_in_a_long_outage() {
         let health = ApiHealth::default();
         let mut ends = Box::pin(health.lasting_outage());
         health.observe(&unreachable());
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn an_api_server_that_was_never_heard_of_is_away() {
+    fn an_api_server_is_away_until_it_answers() {
         let health = ApiHealth::default();
         health.begin_unknown();
         assert!(health.away().unwrap().contains("has not answered since"));

@@ -166,7 +166,7 @@ mod tests {
     use crate::model::objects::{Pod, VerticalPodAutoscaler};
 
     #[test]
-    fn what_changes_with_every_write_and_what_nobody_reads_is_dropped() {
+    fn unread_and_volatile_fields_are_dropped() {
         let text = r#"{"metadata":{"name":"web","namespace":"shop","uid":"u","resourceVersion":"7","annotations":
             {"kubectl.kubernetes.io/last-applied-configuration":"{}","vscaled.io/ignore":"true"}},
             "spec":{"containers":[{"name":"app"}]}}"#;
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn which_version_of_a_vpa_it_was_is_kept_for_those_who_ask_who_did_that() {
+    fn the_version_of_a_vpa_is_kept() {
         let text =
             r#"{"metadata":{"name":"web","resourceVersion":"4711"},"spec":{"targetRef":{"kind":"Job","name":"x"}}}"#;
         let decoded = Decoded::<VerticalPodAutoscaler>::parse(text);
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_cannot_be_read_keeps_its_name_and_says_why() {
+    fn an_unreadable_object_keeps_its_name() {
         let text = r#"{"metadata":{"name":"web","namespace":"shop","resourceVersion":"8"},"status":{"recommendation":
             {"containerRecommendations":[{"containerName":"app","target":{"cpu":"a lot"}}]}}}"#;
         let decoded = Decoded::<VerticalPodAutoscaler>::parse(text);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn no_annotation_or_field_named_like_the_name_makes_a_complaint_name_another_object() {
+    fn a_complaint_names_the_right_object() {
         let hostile = r#""annotations":{"name":"api","namespace":"bank","resourceVersion":"9"}"#;
         let before = r#"{"spec":{"name":"api","namespace":"bank"},"metadata":{"annotations":"#;
         let texts = [
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_are_kept_by_exact_name_and_labels_where_selectors_read_them() {
+    fn only_known_annotations_and_labels_are_kept() {
         let metadata = |more: &str| {
             format!(
                 r#""metadata":{{"name":"web","namespace":"shop","labels":{{"app":"web"}},"annotations":{{{more}
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_read_and_too_long_is_named_and_counts_as_absent() {
+    fn a_long_value_is_named_and_counts_as_absent() {
         let text = format!(
             r#"{{"metadata":{{"name":"web","annotations":{{"vscaled.io/ignore":"{LEFT_OUT}","other":"{LEFT_OUT}"}}}}}}"#
         );

@@ -159,14 +159,14 @@ mod tests {
     use crate::model::{MilliCpu, Requirements, ResourceList};
 
     #[test]
-    fn a_patch_names_the_pod_by_uid_and_nothing_but_the_annotations() {
+    fn a_patch_of_annotations_names_the_uid() {
         let annotations = Annotations::from([("a.io/b".to_owned(), Some("{}".to_owned())), ("c/d".to_owned(), None)]);
         let patch = json!({"metadata": {"uid": "u1", "annotations": {"a.io/b": "{}", "c/d": null}}});
         assert_eq!(annotating("u1", &annotations), patch);
     }
 
     #[test]
-    fn a_patch_names_the_pod_by_uid_and_only_what_changes() {
+    fn a_patch_names_the_uid_and_the_changes() {
         let to = Requirements {
             requests: ResourceList {
                 cpu: Some(MilliCpu::new(250)),
@@ -218,7 +218,7 @@ mod tests {
 
     /// The answers of kube-apiserver 1.20, which are the same for every pod.
     #[test]
-    fn a_path_nobody_serves_is_told_from_a_pod_that_is_gone() {
+    fn an_unserved_path_is_not_a_gone_pod() {
         let path = answered(404, "the server could not find the requested resource");
         assert!(matches!(path, ResizeError::Unsupported { everywhere: true, .. }));
         let verb = answered(405, "the server does not allow this method on the requested resource");
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_webhook_and_one_pods_kubelet_decide_for_one_pod() {
+    fn a_webhook_or_kubelet_denies_one_pod_only() {
         for text in [
             "not now",
             "the server could not find the requested resource",

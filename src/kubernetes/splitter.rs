@@ -205,7 +205,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_that_is_kept_is_larger_than_it_may_be(
+        fn kept_objects_have_bounded_sizes(
             lengths in prop::collection::vec(0_usize..3 * LONGEST_STRING, 0..8), braces in "[\\[{}\\]\"\\\\,:]{0,2000}"
         ) {
             let strings: Vec<_> = lengths.iter().map(|length| "\\".repeat(*length)).collect();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_string_it_is_kept_that_it_was_there() {
+    fn a_long_string_leaves_a_trace() {
         for (length, kept) in [(LONGEST_STRING, false), (LONGEST_STRING + 1, true), (1 << 20, true)] {
             let thing = json!({"fat": "x".repeat(length), "after": "\"{"});
             let (pieces, _, whole) = split(Layout::Objects, &thing.to_string(), 1000);

@@ -35,7 +35,7 @@ fn a_size_switches_a_share_off() {
 }
 
 #[test]
-fn what_a_restart_reads_again_is_no_finding_where_a_resize_restarts() {
+fn restarting_resizes_have_no_finding() {
     let restarts = json!([{"resourceName": "memory", "restartPolicy": "RestartContainer"}]);
     let of = |words: Value| rules(json!({"args": words, "resizePolicy": restarts}));
     assert_eq!(of(json!(["-XX:MaxRAMPercentage=75"])), []);
@@ -92,7 +92,7 @@ fn a_number_in_the_wrong_unit_is_an_error() {
 }
 
 #[test]
-fn the_floor_is_the_largest_fixed_heap_and_a_margin() {
+fn the_floor_is_the_largest_heap_with_a_margin() {
     let floor = |words: Value| limit_floor(&container(json!({ "args": words }))).map(Bytes::get);
     assert_eq!(floor(json!(["-Xms100m", "-Xmx200m"])), Some(264 << 20));
     assert_eq!(floor(json!(["-Xmx10g"])), Some(11 << 30));
@@ -102,7 +102,7 @@ fn the_floor_is_the_largest_fixed_heap_and_a_margin() {
 }
 
 #[test]
-fn messages_name_the_setting_the_reason_and_what_to_do() {
+fn messages_name_setting_reason_and_remedy() {
     let env = |name: &str, from: Value| {
         let mut variable = from;
         variable["name"] = json!(name);
@@ -156,7 +156,7 @@ fn messages_name_the_setting_the_reason_and_what_to_do() {
 }
 
 #[test]
-fn a_heap_that_fills_its_limit_is_an_error_however_it_is_written() {
+fn every_notation_of_a_full_heap_is_an_error() {
     let of = |setting: &str, limit: &str| {
         let (name, value) = setting.split_once('=').unwrap();
         let env = if name.starts_with('-') {

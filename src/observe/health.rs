@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readiness_waits_for_every_latch_and_every_clone_of_it() {
+    fn readiness_waits_for_every_latch() {
         let mut readiness = Readiness::default();
         let (manifests, runtime) = (readiness.latch("manifests"), readiness.latch("runtime"));
         let clone = runtime.clone();

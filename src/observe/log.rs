@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn no_field_of_a_line_reaches_a_terminal_as_it_is() {
+    fn every_field_of_a_line_is_cleaned() {
         let hostile = crate::printable::tests::HOSTILE;
         for format in [LogFormat::Text, LogFormat::Json] {
             let text = logged(format, "info", |_| {

@@ -50,7 +50,7 @@ fn what<T: std::fmt::Debug>(result: Result<T, Problem>) -> String {
 }
 
 #[test]
-fn a_containers_identity_comes_from_the_kubelets_labels() {
+fn a_container_is_known_by_kubelet_labels() {
     let expected = ListedContainer {
         id: "c1".into(),
         name: "app".into(),
@@ -66,7 +66,7 @@ fn a_containers_identity_comes_from_the_kubelets_labels() {
 }
 
 #[test]
-fn what_the_status_does_not_say_is_read_from_the_spec_beside_it() {
+fn the_spec_fills_gaps_of_the_status() {
     let info = r#"{"pid":42,"runtimeSpec":{"linux":{"resources":{
         "cpu":{"shares":1024,"quota":0,"period":100000,"cpus":"0-3"},"memory":{"limit":67108864},"unified":{"a":"b"}}}}}"#;
     let stored = stored("c1", answer(status(), info)).unwrap();
@@ -94,7 +94,7 @@ fn the_status_wins_over_the_spec() {
 }
 
 #[test]
-fn words_that_are_not_json_only_mean_that_nothing_is_told() {
+fn words_that_are_no_json_say_nothing() {
     assert_eq!(stored("c1", answer(status(), "pid is 42")), Ok(None));
 }
 
@@ -109,7 +109,7 @@ fn contradictions_are_refused_by_name() {
 }
 
 #[test]
-fn an_entry_of_the_list_that_does_not_say_whose_it_is_is_refused() {
+fn a_list_entry_without_an_owner_is_refused() {
     let mut unlabelled = entry();
     unlabelled.labels.remove(CONTAINER_NAME);
     assert_eq!(what(listed(unlabelled)), "io.kubernetes.container.name is missing");

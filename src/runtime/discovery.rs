@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn sockets_that_do_not_exist_are_not_told_one_by_one() {
+    async fn missing_sockets_are_named_together() {
         let temp = tempfile::tempdir().unwrap();
         let [absent, other, file] = ["absent.sock", "other.sock", "file.sock"].map(|name| temp.path().join(name));
         let said = async |sockets: &[PathBuf]| {

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_call_the_container_and_the_socket() {
+    fn an_error_names_call_container_and_socket() {
         let error = error(Problem::from(&Status::unknown(
             "failed to write: device or resource busy",
         )));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_write_the_kernel_refused_is_not_simply_tried_again() {
+    fn a_refused_write_is_not_simply_repeated() {
         assert!(!error(Problem::from(&Status::unknown("EBUSY"))).is_retryable());
         assert!(error(Problem::from(&Status::unavailable("server is not initialized yet"))).is_retryable());
         assert!(error(Problem::Deadline { limit: Duration::ZERO }).is_retryable());

@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_slow_consumer_gets_one_resync_for_all_it_missed() {
+    async fn a_slow_reader_gets_one_resync() {
         let (sender, mut stream) = EventStream::fed_by_hand(2);
         let event = |id: &str| RuntimeEvent::Started(id.to_owned());
         for id in ["a", "b", "c", "d"] {
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_exec_is_not_the_end_of_its_container() {
+    fn an_ended_exec_does_not_end_its_container() {
         let exit = |id: &str| {
             let exit = TaskExit {
                 container_id: "c1".into(),
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_ends_once_more_when_its_cgroup_is_gone() {
+    fn a_gone_cgroup_ends_its_container() {
         let deleted = |id: &str| {
             let deleted = TaskDelete {
                 container_id: "c1".into(),

@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_that_both_or_neither_formula_explains_say_nothing() {
+    fn ambiguous_weights_show_no_formula() {
         assert_eq!(detect([]), None);
         assert_eq!(detect([pair(2, 1), pair(262_144, 10_000), pair(1024, 77)]), None);
         assert_eq!(
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn the_youngest_container_speaks_for_the_runtime_of_now() {
+    fn the_youngest_container_shows_the_formula() {
         assert_eq!(
             detect([pair(512, 59), pair(512, 20), pair(1024, 39)]),
             Some(WeightFormula::Quadratic)
@@ -82,7 +82,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_a_formula_made_is_never_taken_for_the_other(shares in 0_u64..300_000) {
+        fn no_formula_is_taken_for_the_other(shares in 0_u64..300_000) {
             let shares = CpuShares::new(shares);
             for formula in [WeightFormula::Linear, WeightFormula::Quadratic] {
                 let detected = detect([(shares, formula.weight(shares))]);
@@ -91,7 +91,7 @@ mod tests {
         }
 
         #[test]
-        fn two_liars_of_five_change_nothing_and_three_new_containers_are_an_upgrade(
+        fn a_majority_of_containers_is_an_upgrade(
             older in proptest::collection::vec(any::<bool>(), 0..8), liars in proptest::sample::subsequence(vec![0, 1, 2, 3, 4], 2),
         ) {
             let formula = |linear| if linear { WeightFormula::Linear } else { WeightFormula::Quadratic };

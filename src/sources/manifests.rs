@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_was_read_as_a_boolean_is_to_be_quoted() {
+    fn a_word_read_as_a_boolean_is_to_be_quoted() {
         let vpa = "kind: VerticalPodAutoscaler\nmetadata: {name: v}\nspec: {targetRef: {kind: Job, name: j}, \
                    updatePolicy: {updateMode: MODE}}\n";
         let refused = parse(&vpa.replace("MODE", "false")).unwrap_err().to_string();
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_of_another_type_is_named_in_plain_words() {
+    fn a_value_of_another_type_is_named() {
         for (resources, why) in [
             ("5", "resources: 5 stands where a map belongs"),
             (
@@ -368,7 +368,7 @@ metadata: {name: ignored}
     }
 
     #[test]
-    fn quantities_come_in_any_notation_and_nulls_are_absent() {
+    fn quantities_come_in_any_notation() {
         let manifests = parse(&pod_with(
             "{limits: null, requests: {cpu: 0.5, memory: 1e9, example.com/gpu: 1}}",
         ))
@@ -380,7 +380,7 @@ metadata: {name: ignored}
     }
 
     #[test]
-    fn a_bad_quantity_names_file_document_object_and_field() {
+    fn a_bad_quantity_names_its_place() {
         let error = parse(&pod_with("{limits: {memory: 12Qx}}")).unwrap_err().to_string();
         assert!(
             error.starts_with(
@@ -391,7 +391,7 @@ metadata: {name: ignored}
     }
 
     #[test]
-    fn negative_amounts_and_requests_above_limits_are_refused() {
+    fn impossible_amounts_are_refused() {
         let negative = parse(&pod_with("{requests: {cpu: -1}}")).unwrap_err().to_string();
         assert!(
             negative.contains("resources.requests.cpu: \"-1\" is negative"),
@@ -433,7 +433,7 @@ metadata: {name: ignored}
     }
 
     #[test]
-    fn names_that_no_api_server_gives_out_are_refused_with_what_is_allowed() {
+    fn impossible_names_are_refused() {
         let long = "a".repeat(64);
         for (name, namespace, container, field) in [
             ("web\\nERROR all is lost", "shop", "app", "metadata.name"),

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_startup_boost_says_how_much_in_one_way_and_for_how_long() {
+    fn a_startup_boost_has_one_amount_and_an_end() {
         boost(r#"{"type": "Factor", "factor": 2, "durationSeconds": 10}"#).unwrap();
         boost(r#"{"type": "Quantity", "quantity": "500m"}"#).unwrap();
         let refused = |cpu: &str| {

@@ -51,7 +51,7 @@ fn controllers_of_v2_are_read_from_its_root() {
 }
 
 #[test]
-fn controllers_divided_between_versions_are_refused() {
+fn controllers_of_two_versions_are_refused() {
     let root = tree(&[], &[("cgroup.controllers", "memory\n")]);
     let table = format!(
         "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n41 31 0:38 / {} rw - cgroup2 cgroup2 rw\n",
@@ -65,7 +65,7 @@ fn controllers_divided_between_versions_are_refused() {
 }
 
 #[test]
-fn the_mount_that_shows_most_of_a_hierarchy_wins() {
+fn the_mount_that_shows_most_wins() {
     let host = HYBRID.replace(" / /sys/fs/cgroup/", " /../../.. /host/sys/fs/cgroup/");
     let hierarchy = of_table(&format!("{HYBRID}{host}")).unwrap();
     assert_eq!(

@@ -78,7 +78,7 @@ fn a_systemd_tree_of_crio_leaves_monitors_out() {
 }
 
 #[test]
-fn a_kubelet_inside_a_container_has_a_deeper_root() {
+fn a_kubelet_in_a_container_has_a_deep_root() {
     let outer = format!(
         "/machine.slice/libpod-{}.scope/container/kubelet.slice/kubelet-kubepods.slice",
         id("c")

@@ -50,7 +50,7 @@ fn a_scope_without_an_inner_cgroup_is_one() {
 }
 
 #[test]
-fn the_inner_path_stands_for_the_scope_around_it() {
+fn the_inner_path_stands_for_its_scope() {
     let (_tree, hierarchy) = scope(["max 100000", "39", "max"], Some(["max 100000", "100", "max"]));
     let by_process = open(&hierarchy, &format!("{SCOPE}/container"));
     assert_eq!(by_process.path().as_str(), SCOPE);
@@ -59,7 +59,7 @@ fn the_inner_path_stands_for_the_scope_around_it() {
 }
 
 #[test]
-fn what_binds_is_the_tighter_limit_and_the_outer_weight() {
+fn the_tighter_limit_and_outer_weight_bind() {
     let (_tree, hierarchy) = scope(
         ["20000 100000", "39", "8388608"],
         Some(["25000 50000", "100", "4194304"]),

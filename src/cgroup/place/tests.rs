@@ -22,7 +22,7 @@ fn container(qos: Option<QosClass>) -> Option<Place> {
 }
 
 #[test]
-fn every_driver_and_runtime_names_a_container_its_own_way() {
+fn every_driver_and_runtime_has_its_own_names() {
     let (id, uid, slice) = (id(), UID, UID.replace('-', "_"));
     let (burstable, guaranteed) = (Some(QosClass::Burstable), Some(QosClass::Guaranteed));
     let deep = format!(
@@ -132,7 +132,7 @@ fn a_monitor_is_not_a_container() {
 }
 
 #[test]
-fn below_a_known_root_no_container_can_pose_as_another_pod() {
+fn no_container_poses_as_another_pod() {
     let victim = "ffffffff-0000-4000-8000-00000000000a";
     let path = CgroupPath::new(&format!("/kubepods/pod{UID}/{}/kubepods/pod{victim}/{}", id(), id())).unwrap();
     let root = CgroupPath::new("/kubepods").unwrap();

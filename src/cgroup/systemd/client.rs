@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_are_read_as_distributions_write_them() {
+    fn versions_of_distributions_are_read() {
         assert_eq!(leading_number("252.38-1~deb12u1"), 252);
         assert_eq!(leading_number("v257.9-1.fc42"), 257);
         assert_eq!(leading_number("systemd"), 0);

@@ -6,7 +6,7 @@ fn mode(path: &Path) -> u32 {
 }
 
 #[tokio::test]
-async fn a_socket_is_private_in_a_new_private_directory() {
+async fn a_new_socket_is_private() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("run/vscaled/vscaled.sock");
     let socket = ControlSocket::bind(&path, Access::default()).await.unwrap();
@@ -18,7 +18,7 @@ async fn a_socket_is_private_in_a_new_private_directory() {
 }
 
 #[tokio::test]
-async fn the_directory_of_a_volume_is_closed_to_others_unless_a_group_may_call() {
+async fn a_volumes_directory_is_closed_to_others() {
     let temp = tempfile::tempdir().unwrap();
     let volume = temp.path().join("vscaled");
     let path = volume.join("vscaled.sock");
@@ -42,7 +42,7 @@ async fn the_directory_of_a_volume_is_closed_to_others_unless_a_group_may_call()
 }
 
 #[tokio::test]
-async fn one_group_gets_the_file_and_two_need_it_open_to_all() {
+async fn two_groups_need_a_file_open_to_all() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("s");
     let own = Some(Group {
@@ -75,7 +75,7 @@ async fn a_living_agent_keeps_its_socket() {
 }
 
 #[tokio::test]
-async fn a_stranger_that_answers_without_the_lock_keeps_its_socket() {
+async fn a_socket_without_its_lock_stays_a_strangers() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("s");
     let _stranger = UnixListener::bind(&path).unwrap();
@@ -104,7 +104,7 @@ async fn what_is_not_a_socket_is_left_alone() {
 }
 
 #[tokio::test]
-async fn a_directory_that_anybody_may_write_is_refused() {
+async fn a_directory_open_to_all_is_refused() {
     let temp = tempfile::tempdir().unwrap();
     std::fs::set_permissions(temp.path(), Permissions::from_mode(0o777)).unwrap();
     let refused = ControlSocket::bind(&temp.path().join("s"), Access::default()).await;

@@ -71,7 +71,7 @@ fn what_is_needed_is_granted_up_to_the_ceiling() {
 }
 
 #[test]
-fn a_ceiling_is_reached_with_the_last_page_below_it() {
+fn growth_reaches_the_last_page_of_a_ceiling() {
     let mut budgets = Budgets::new(AMPLE, PageSize::KIB_4);
     let web = claimant("web");
     // `200M`, as people write it, is no whole number of pages.
@@ -123,7 +123,7 @@ fn what_others_requested_is_theirs() {
 }
 
 #[test]
-fn a_budget_ends_a_runaway_and_is_there_again_later() {
+fn a_budget_ends_runaway_growth() {
     let budget = Budget { pod: mib(100), ..AMPLE };
     let mut budgets = Budgets::new(budget, PageSize::KIB_4);
     let web = claimant("web");
@@ -170,7 +170,7 @@ fn a_growth_that_failed_is_not_counted() {
 }
 
 #[test]
-fn a_container_with_a_limit_that_no_node_has_is_promised_what_it_takes_in_a_second() {
+fn a_huge_limit_is_promised_a_second_of_growth() {
     let mut budgets = Budgets::new(AMPLE, PageSize::KIB_4);
     let granted = |budgets: &mut Budgets| {
         let (claimant, need) = (claimant("web"), need(120, 132, 500));
@@ -191,7 +191,7 @@ fn a_container_with_a_limit_that_no_node_has_is_promised_what_it_takes_in_a_seco
 }
 
 #[test]
-fn a_namespace_that_used_up_the_nodes_budget_leaves_another_its_part() {
+fn a_spent_budget_leaves_others_their_part() {
     let budget = Budget {
         pod: mib(1 << 20),
         node: mib(1000),
@@ -245,7 +245,7 @@ proptest! {
 
     /// Whatever one namespace does, the other's container grows as without it, up to its share of the node's memory and budget.
     #[test]
-    fn whatever_one_namespace_does_the_other_grows_up_to_its_share(
+    fn each_namespace_grows_up_to_its_share(
         acts in prop::collection::vec(hostile(), 0..30),
         free in 0_u64..4000, budget in 1_u64..4000, limit in 100_u64..1000, least in 1_u64..50, more in 0_u64..1000,
     ) {

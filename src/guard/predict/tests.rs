@@ -26,7 +26,7 @@ fn reading(at: u64, usage: u64) -> Reading {
 }
 
 #[test]
-fn use_that_stands_still_is_left_alone_however_close() {
+fn constant_use_near_a_limit_is_left_alone() {
     let mut track = Track::default();
     for second in 0..20 {
         let verdict = track.predict(reading(second * 1000, 127 * MIB), pace());
@@ -35,7 +35,7 @@ fn use_that_stands_still_is_left_alone_however_close() {
 }
 
 #[test]
-fn use_that_grows_towards_the_limit_grows_it_ahead_of_time() {
+fn a_limit_grows_ahead_of_use() {
     let mut track = Track::default();
     assert!(matches!(track.predict(reading(0, 60 * MIB), pace()), Verdict::Wait(_)));
     let Verdict::Grow(need) = track.predict(reading(100, 110 * MIB), pace()) else {
@@ -62,7 +62,7 @@ fn what_can_be_taken_back_is_no_reason() {
 }
 
 #[test]
-fn memory_that_displaces_what_can_be_taken_back_is_seen_although_use_stands_still() {
+fn growth_that_displaces_cache_is_seen() {
     let mut track = Track::default();
     let at = |at: u64, cache: u64| Reading {
         reclaimable: Some(cache * MIB),
@@ -119,7 +119,7 @@ fn race(rate: u64, from: u64, until: u64, pace: Pace, late: Duration) -> Result<
 }
 
 #[test]
-fn a_steady_growth_of_two_gibibytes_takes_few_steps() {
+fn two_gibibytes_of_growth_take_few_steps() {
     for rate in [50, 200, 500, 2000] {
         let growths = race(rate * MIB, 30 * MIB, 2048 * MIB, pace(), ms(1)).unwrap();
         assert!((1..=24).contains(&growths), "{growths} growths at {rate} MiB/s");
@@ -128,7 +128,7 @@ fn a_steady_growth_of_two_gibibytes_takes_few_steps() {
 
 /// Lets use grow from rest at an amount, with the kernel's word that it passed an alarm half a mebibyte ago.
 #[test]
-fn a_growth_that_begins_close_to_the_limit_is_seen_by_the_second_look_after_its_alarm() {
+fn growth_near_the_limit_is_seen_in_two_looks() {
     let resting = 120 * MIB;
     let rate = 500 * MIB;
     let mut track = Track::default();
@@ -155,7 +155,7 @@ fn a_growth_that_begins_close_to_the_limit_is_seen_by_the_second_look_after_its_
 
 proptest! {
     #[test]
-    fn a_reading_is_too_old_before_growth_at_its_rate_is_too_late(
+    fn a_reading_ages_before_growth_comes_too_late(
         rate in 1_u64..2000, from in 0_u64..120, step in 2_u64..200, act in 1_u64..60,
     ) {
         let (mut track, pace) = (Track::default(), Pace { act: ms(act), ..pace() });
@@ -168,7 +168,7 @@ proptest! {
     }
 
     #[test]
-    fn no_steady_growth_reaches_the_limit_if_looks_come_in_time(
+    fn steady_growth_never_reaches_the_limit(
         rate in 1_u64..2000, from in 0_u64..64, late in 0_u64..3,
     ) {
         let hit = race(rate * MIB, from * MIB, 4096 * MIB, pace(), ms(late));
@@ -176,7 +176,7 @@ proptest! {
     }
 
     #[test]
-    fn a_growth_is_wanted_beyond_the_limit_and_waits_are_bounded(
+    fn growth_beyond_a_limit_waits_within_bounds(
         readings in prop::collection::vec((1_u64..500, 0_u64..(4 << 30), prop::option::of(0_u64..(4 << 30))), 1..40),
         limit in 4096_u64..(4 << 30), act in 0_u64..1000,
     ) {

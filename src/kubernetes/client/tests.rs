@@ -65,7 +65,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn no_more_calls_than_that_are_made_at_once_and_all_are_made() {
+async fn calls_at_once_are_bounded_and_all_are_made() {
     let scene = Scene::new();
     let patches = join_all((0..4 * CALLS_AT_ONCE).map(async |pod| {
         let call = Call::new(Verb::Patch, PODS).named(&pod.to_string());
@@ -81,7 +81,7 @@ async fn no_more_calls_than_that_are_made_at_once_and_all_are_made() {
 }
 
 #[tokio::test]
-async fn a_watch_begins_however_many_calls_wait_for_their_turn() {
+async fn a_watch_begins_beside_waiting_calls() {
     let scene = Scene::new();
     let list = Call::new(Verb::List, PODS);
     let calls = join_all((0..2 * CALLS_AT_ONCE).map(|_| scene.client.read::<Value>(&list)));
@@ -108,7 +108,7 @@ async fn nobody_waits_for_ever_for_a_turn() {
 }
 
 #[test]
-fn another_connection_is_made_only_when_those_there_are_have_no_room() {
+fn a_connection_is_made_when_others_are_full() {
     let full = WATCHES_PER_CONNECTION;
     assert_eq!(roomiest([0, 0, 0]), 0);
     assert_eq!(roomiest([full - 1, 0, 0]), 0);
@@ -118,7 +118,7 @@ fn another_connection_is_made_only_when_those_there_are_have_no_room() {
 }
 
 #[test]
-fn nobody_can_have_the_agent_wait_beyond_the_end_of_time() {
+fn waits_end_within_the_range_of_time() {
     let asked = |seconds: &str| retry_after(&HeaderMap::from_iter([(RETRY_AFTER, seconds.parse().unwrap())]));
     assert_eq!(asked("7"), Some(Duration::from_secs(7)));
     for seconds in [u64::MAX, u64::MAX / 2, 1 << 40] {
@@ -128,7 +128,7 @@ fn nobody_can_have_the_agent_wait_beyond_the_end_of_time() {
 }
 
 #[tokio::test]
-async fn when_one_call_is_told_to_wait_no_other_is_made_but_an_operators() {
+async fn a_wait_holds_all_calls_but_operators() {
     let asked = Arc::new(Mutex::new(0));
     let counted = Arc::clone(&asked);
     let router = Router::new().fallback(async move || {
@@ -177,7 +177,7 @@ fn silent() -> (ApiClient, CancellationToken, Arc<Mutex<Vec<String>>>) {
 }
 
 #[tokio::test]
-async fn one_watch_makes_the_connection_and_the_others_wait_for_it() {
+async fn watches_share_one_new_connection() {
     let (client, answering, asked) = silent();
     let call = Call::new(Verb::Watch, PODS);
     let watches = join_all((0..8).map(|_| client.watch(&call)));
@@ -198,7 +198,7 @@ async fn one_watch_makes_the_connection_and_the_others_wait_for_it() {
 }
 
 #[tokio::test]
-async fn watches_do_not_wait_for_a_connection_to_an_api_server_that_stays_away() {
+async fn watches_do_not_wait_for_an_absent_api_server() {
     let (client, ..) = silent();
     let call = Call::new(Verb::Watch, PODS);
     let mut first = Box::pin(client.watch(&call));
@@ -211,7 +211,7 @@ async fn watches_do_not_wait_for_a_connection_to_an_api_server_that_stays_away()
 }
 
 #[tokio::test]
-async fn an_api_server_that_answers_late_is_away_meanwhile_and_asked_no_second_time() {
+async fn a_late_api_server_is_away_and_asked_once() {
     let (client, answering, asked) = silent();
     let stop = CancellationToken::new();
     client.keep_probing(stop.clone());

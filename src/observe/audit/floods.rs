@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vpa_that_changes_all_the_time_is_counted_and_leaves_lines_for_other_namespaces() {
+    fn a_busy_vpa_leaves_others_their_lines() {
         let mut floods = Floods::new(*START);
         let mut written = [0, 0];
         for number in 0..60_000 {
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_refusal_is_written_at_once_and_the_others_counted() {
+    fn the_first_refusal_is_written_others_counted() {
         let mut floods = Floods::new(*START);
         let mut lines = Vec::new();
         for second in 0..50 {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_flood_of_kills_the_first_are_written_down_and_the_others_are_counted() {
+    fn a_flood_of_kills_is_listed_then_counted() {
         let mut floods = Floods::new(*START);
         let lines: Vec<String> = (0..2000)
             .flat_map(|number| floods.record(kill(number), both(0)))

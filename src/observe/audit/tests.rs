@@ -63,7 +63,7 @@ fn operator() -> Cause {
 }
 
 #[tokio::test]
-async fn each_value_is_a_line_that_says_who_what_and_why() {
+async fn each_value_is_a_line_with_its_cause() {
     let temp = tempfile::tempdir().unwrap();
     let (audit, task) = Audit::start(options(temp.path()));
     let vpa = Cause::Recommendation("web".to_owned(), "1234".to_owned(), Reason::OutOfBounds);
@@ -90,7 +90,7 @@ async fn each_value_is_a_line_that_says_who_what_and_why() {
 }
 
 #[tokio::test]
-async fn what_finds_no_room_on_the_disk_is_counted_and_said() {
+async fn lines_lost_to_a_full_disk_are_counted() {
     let temp = tempfile::tempdir().unwrap();
     // A directory in the file's place makes every write fail, also for root.
     fs::create_dir(temp.path().join("audit.jsonl")).unwrap();
@@ -139,7 +139,7 @@ async fn a_flood_of_refusals_is_two_lines() {
 }
 
 #[test]
-fn without_a_file_nothing_is_kept_and_nothing_is_wrong() {
+fn without_a_file_nothing_is_kept() {
     let audit = Audit::default();
     audit.change(&record(operator(), Outcome::Applied, vec![step()]));
     assert_eq!(audit.problem(), None);
@@ -147,7 +147,7 @@ fn without_a_file_nothing_is_kept_and_nothing_is_wrong() {
 
 /// A named pipe takes lines and cannot be synced, whoever asks.
 #[tokio::test]
-async fn a_disk_that_does_not_keep_what_it_took_is_reported_and_nothing_is_counted_as_lost() {
+async fn a_failed_sync_is_reported_and_counts_no_loss() {
     let temp = tempfile::tempdir().unwrap();
     let path = temp.path().join("audit.jsonl");
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -171,7 +171,7 @@ async fn a_disk_that_does_not_keep_what_it_took_is_reported_and_nothing_is_count
 }
 
 #[tokio::test]
-async fn an_agent_that_starts_again_goes_on_where_the_last_one_ended() {
+async fn a_new_agent_continues_where_one_ended() {
     let temp = tempfile::tempdir().unwrap();
     let small = || AuditOptions {
         bytes: 1000,
@@ -198,7 +198,7 @@ async fn an_agent_that_starts_again_goes_on_where_the_last_one_ended() {
 }
 
 #[tokio::test]
-async fn whatever_vpas_do_operators_changes_stay_in_a_file_of_their_own() {
+async fn operators_changes_have_their_own_file() {
     let temp = tempfile::tempdir().unwrap();
     let (audit, task) = Audit::start(AuditOptions {
         bytes: 4096,

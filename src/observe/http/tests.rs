@@ -90,7 +90,7 @@ fn families(text: &str) -> BTreeSet<&str> {
 }
 
 #[tokio::test]
-async fn a_scrape_is_open_metrics_and_every_name_is_ours() {
+async fn a_scrape_is_open_metrics_with_our_names() {
     let running = Running::start(never(), Readiness::default()).await;
     let (head, text) = running.ask("GET /metrics").await;
     assert!(head.starts_with("http/1.1 200"), "{head}");
@@ -120,7 +120,7 @@ async fn health_follows_the_heartbeat() {
 }
 
 #[tokio::test]
-async fn the_agent_is_ready_when_the_last_latch_is_dropped() {
+async fn the_last_latch_makes_the_agent_ready() {
     let mut readiness = Readiness::default();
     let latch = readiness.latch("manifests");
     let running = Running::start(never(), readiness).await;
@@ -151,7 +151,7 @@ async fn an_address_that_is_taken_is_named() {
 }
 
 #[tokio::test]
-async fn a_caller_that_never_finishes_does_not_keep_the_server() {
+async fn an_unfinished_call_does_not_hold_the_server() {
     let running = Running::start(never(), Readiness::default()).await;
     let mut stream = TcpStream::connect(running.address).await.unwrap();
     stream.write_all(b"GET /metrics HTTP/1.1\r\n").await.unwrap();
@@ -168,7 +168,7 @@ async fn is_closed(running: &Running, stream: &mut TcpStream) -> bool {
 }
 
 #[tokio::test]
-async fn prometheus_gets_the_older_format_if_it_prefers_that() {
+async fn prometheus_gets_the_format_it_prefers() {
     let running = Running::start(never(), Readiness::default()).await;
     let (head, text) = running.ask_with("GET /metrics", "Accept: text/plain\r\n").await;
     assert!(head.contains(&format!("content-type: {PLAIN}")), "{head}");
@@ -189,7 +189,7 @@ async fn metrics_are_encoded_once_for_many_callers() {
 }
 
 #[tokio::test]
-async fn metrics_are_compressed_for_a_caller_that_takes_gzip() {
+async fn metrics_are_compressed_on_request() {
     let running = Running::start(never(), Readiness::default()).await;
     let (_, text) = running.ask("GET /metrics").await;
     let request =
@@ -217,7 +217,7 @@ async fn metrics_are_compressed_for_a_caller_that_takes_gzip() {
 }
 
 #[tokio::test]
-async fn headers_beyond_8_kib_are_refused_while_they_arrive() {
+async fn headers_beyond_8_kib_are_refused() {
     let running = Running::start(never(), Readiness::default()).await;
     let headers = format!("X-Fat: {}\r\n", "x".repeat(LARGEST_HEADERS - 200));
     let (head, _) = running.ask_with("GET /healthz", &headers).await;
@@ -231,7 +231,7 @@ async fn headers_beyond_8_kib_are_refused_while_they_arrive() {
 }
 
 #[tokio::test]
-async fn a_caller_that_sends_and_reads_nothing_is_cut_off() {
+async fn a_silent_caller_is_cut_off() {
     let running = Running::start(never(), Readiness::default()).await;
     let began = Instant::now();
     for beginning in ["", "GET /metrics HTTP/1.1\r\nHost: "] {
@@ -261,7 +261,7 @@ async fn one_connection_carries_one_request() {
 }
 
 #[tokio::test]
-async fn the_oldest_idle_connection_of_the_address_with_the_most_gives_way() {
+async fn the_busiest_address_loses_a_connection() {
     let running = Running::start(never(), Readiness::default()).await;
     let mut other = running.send([127, 0, 0, 9], b"GET /metrics HTTP/1.1\r\n").await;
     let mut flood = Vec::new();

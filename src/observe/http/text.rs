@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn families_have_the_names_of_their_samples_in_plain_text() {
+    fn families_are_named_after_their_samples() {
         let open_metrics = "# HELP passes Passes.\n# TYPE passes counter\n# UNIT passes seconds\npasses_total{pod=\"a\"} 1\n\
                             # HELP build About.\n# TYPE build info\nbuild_info{version=\"1\"} 1\n\
                             # HELP age Age.\n# TYPE age gauge\nage 2\n# EOF\n";

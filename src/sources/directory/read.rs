@@ -222,7 +222,7 @@ mod tests {
     use crate::sources::parse_manifests;
 
     #[test]
-    fn manifests_of_another_node_are_left_out_and_those_of_none_are_placed_here() {
+    fn manifests_of_other_nodes_are_left_out() {
         let pod = |name: &str, node: &str| {
             format!(
                 "---\n{{kind: Pod, metadata: {{name: {name}, uid: u-{name}}}, spec: {{nodeName: '{node}', containers: [{{name: c}}]}}}}\n"
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn manifests_keep_what_is_read_and_one_namespace_leaves_room_for_others() {
+    fn one_namespace_leaves_room_for_manifests() {
         let vpa = |namespace: &str, name: &str, container: &str| {
             format!(
                 "---\n{{kind: VerticalPodAutoscaler, metadata: {{name: {name}, namespace: {namespace}, annotations: \

@@ -98,7 +98,7 @@ fn pod(name: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_first_state_holds_every_manifest_and_nothing_else() {
+async fn the_first_state_holds_all_manifests() {
     let mut followed = Followed::new(|dir| {
         for (name, text) in [
             ("a.yaml", pod("a")),
@@ -128,7 +128,7 @@ async fn an_empty_directory_is_a_state_too() {
 }
 
 #[tokio::test]
-async fn a_renamed_file_takes_the_place_of_the_old_one() {
+async fn a_renamed_file_replaces_the_old_one() {
     let mut followed = Followed::new(|dir| fs::write(dir.join("a.yaml"), pod("old")).unwrap());
     followed.until_pods(&["old"], 0).await;
     followed.rename_into("a.yaml", &pod("new"));
@@ -136,7 +136,7 @@ async fn a_renamed_file_takes_the_place_of_the_old_one() {
 }
 
 #[tokio::test]
-async fn a_file_written_in_place_counts_once_it_is_closed() {
+async fn a_file_counts_once_its_writer_closes_it() {
     let old = |dir: &Path| fs::write(dir.join("a.yaml"), pod("old")).unwrap();
     let mut followed = Followed::with(old, |source| patient(source, PATIENCE));
     followed.until_pods(&["old"], 0).await;
@@ -155,7 +155,7 @@ async fn a_file_written_in_place_counts_once_it_is_closed() {
 }
 
 #[tokio::test]
-async fn a_writer_that_never_closes_is_not_waited_for_for_ever() {
+async fn a_file_that_stays_open_is_read_in_the_end() {
     let mut followed = Followed::with(|_| {}, |source| patient(source, Duration::from_millis(20)));
     followed.until(|state| state.generation == 1).await;
     let mut file = fs::File::create(followed.path("a.yaml")).unwrap();
@@ -165,7 +165,7 @@ async fn a_writer_that_never_closes_is_not_waited_for_for_ever() {
 }
 
 #[tokio::test]
-async fn a_broken_file_keeps_its_last_good_content_until_it_is_mended() {
+async fn a_broken_file_keeps_its_last_good_content() {
     let mut followed = Followed::new(|dir| fs::write(dir.join("a.yaml"), pod("a")).unwrap());
     followed.until_pods(&["a"], 0).await;
     followed.rename_into(
@@ -183,7 +183,7 @@ async fn a_broken_file_keeps_its_last_good_content_until_it_is_mended() {
 }
 
 #[tokio::test]
-async fn files_that_cannot_be_read_are_named_and_the_others_count() {
+async fn unreadable_files_are_named() {
     let mut followed = Followed::new(|dir| {
         fs::write(dir.join("good.yaml"), pod("good")).unwrap();
         symlink("nowhere", dir.join("dangling.yaml")).unwrap();
@@ -240,7 +240,7 @@ async fn a_mounted_config_map_changes_all_at_once() {
 }
 
 #[tokio::test]
-async fn of_one_object_in_two_files_the_first_by_name_counts() {
+async fn the_first_of_two_files_counts() {
     let with_uid = |uid: &str| pod("a").replace("name: a", &format!("name: a, uid: {uid}"));
     let mut followed = Followed::new(|dir| {
         fs::write(dir.join("1.yaml"), format!("{}---\n{}", with_uid("u1"), with_uid("u2"))).unwrap();
@@ -266,7 +266,7 @@ async fn of_one_object_in_two_files_the_first_by_name_counts() {
 }
 
 #[tokio::test]
-async fn a_directory_that_vanishes_keeps_its_last_state_until_it_is_back() {
+async fn a_vanished_directory_keeps_its_last_state() {
     let mut followed = Followed::new(|dir| fs::write(dir.join("a.yaml"), pod("a")).unwrap());
     followed.until_pods(&["a"], 0).await;
     let (directory, away) = (
@@ -309,7 +309,7 @@ async fn what_changes_nothing_wakes_nobody() {
 }
 
 #[tokio::test]
-async fn without_inotify_the_directory_is_read_at_intervals() {
+async fn without_inotify_the_directory_is_polled() {
     let deaf = |mut source: DirectorySource| {
         source.notifier = None;
         source.poll = Duration::from_millis(1);

@@ -79,7 +79,7 @@ const READY: (bool, Option<OwnerKey>, bool) = (true, None, false);
 const NEEDS_VPAS: (bool, Option<OwnerKey>, bool) = (false, None, false);
 
 #[test]
-fn a_pod_is_told_of_once_all_that_decides_about_it_is_known() {
+fn a_pod_waits_for_all_its_objects() {
     let pod = pod(&owned_by("ReplicaSet", "web-5c", "r"));
     assert_eq!(of(&pod, None, &both()), NEEDS_VPAS);
     let mut namespace = Namespace::default();
@@ -126,14 +126,14 @@ fn a_list_that_is_refused_is_not_waited_for() {
 }
 
 #[test]
-fn a_workload_that_came_later_under_the_same_name_is_another() {
+fn a_workload_created_anew_is_another() {
     let pod = pod(&owned_by("ReplicaSet", "web-5c", "a-later-one"));
     let climb = both().climb(&pod.metadata, &mut BTreeSet::new());
     assert_eq!(climb, Err(key(OwnerKind::ReplicaSet, "web-5c", "a-later-one")));
 }
 
 #[test]
-fn the_climb_ends_at_what_is_missing_or_unknown_and_in_circles() {
+fn owner_chains_end_and_never_circle() {
     let top = |owners: &Owners, pod: &Pod| {
         let top = owners.climb(&pod.metadata, &mut BTreeSet::new()).unwrap();
         top.map(|(_, name)| name)
@@ -155,7 +155,7 @@ fn the_climb_ends_at_what_is_missing_or_unknown_and_in_circles() {
 }
 
 #[test]
-fn quotas_are_waited_for_where_the_kubelet_does_not_resize() {
+fn direct_writes_wait_for_quotas() {
     let namespace = |quotas: Option<()>, quotas_refused| Namespace {
         vpas: Some(vpa("web")),
         bounds: Some(Default::default()),
@@ -194,7 +194,7 @@ fn quotas_are_waited_for_where_the_kubelet_does_not_resize() {
 }
 
 #[test]
-fn the_names_of_local_workloads_are_known_before_the_workloads_are_read() {
+fn local_workloads_are_named_before_read() {
     let pods = [Arc::new(pod(&owned_by("ReplicaSet", "web-5c", "r")))];
     let local = Owners::default().local(&pods);
     assert_eq!(local["shop"].iter().collect::<Vec<_>>(), ["web", "web-5c"]);

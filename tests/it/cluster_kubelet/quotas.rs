@@ -18,7 +18,7 @@ fn unbounded(containers: [(&'static str, Amounts); 2]) -> [(&'static str, Amount
 }
 
 #[tokio::test]
-async fn no_quota_is_written_where_the_kubelet_enforces_none() {
+async fn a_kubelet_without_quotas_gets_none() {
     let configured = json!({"cpuCFSQuota": false});
     let Some(mut scene) = Scene::configured("cluster_kubelet::quotas::no_quota", &configured).await else {
         return;

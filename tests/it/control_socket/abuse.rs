@@ -42,7 +42,7 @@ fn a_request_that_is_too_large_is_refused() {
 }
 
 #[test]
-fn callers_that_say_nothing_do_not_keep_others_out() {
+fn silent_callers_keep_nobody_out() {
     let agent = Agent::start();
     let greetings = [Vec::new(), PREFACE.to_vec(), [PREFACE, SETTINGS].concat()];
     allow_open_files();
@@ -63,7 +63,7 @@ fn callers_that_say_nothing_do_not_keep_others_out() {
 }
 
 #[test]
-fn as_many_calls_as_allowed_are_carried_out_and_further_ones_told_to_wait() {
+fn calls_beyond_the_bound_wait() {
     let agent = Agent::with(Limits {
         calls: 1,
         ..Limits::default()
@@ -153,7 +153,7 @@ fn call(method: &str, message: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn messages_that_mean_nothing_are_refused_and_change_nothing() {
+fn senseless_messages_are_refused() {
     let agent = Agent::start();
     let methods = ["Get", "Explain", "Resize", "Release", "History", "Doctor", "Nothing"];
     // Half of the inputs begin like a field of a request: a number, a wire type, a length.

@@ -95,7 +95,7 @@ fn nobody_cannot_open_the_socket() {
 }
 
 #[test]
-fn nobody_is_refused_even_where_the_file_is_open_to_all() {
+fn user_nobody_is_refused_at_an_open_socket() {
     let agent = Agent::start();
     fs::set_permissions(&agent.socket, Permissions::from_mode(0o666)).unwrap();
     fs::set_permissions(agent.socket.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
@@ -106,7 +106,7 @@ fn nobody_is_refused_even_where_the_file_is_open_to_all() {
 }
 
 #[test]
-fn the_file_of_one_group_is_closed_to_others_and_says_whose_it_is() {
+fn a_groups_socket_is_closed_to_others() {
     // Every machine has this group (Debian and others: /etc/group).
     let daemon = nix::unistd::Group::from_name("daemon").unwrap().unwrap().gid.as_raw();
     let access = Access {
@@ -140,7 +140,7 @@ fn operators_may_make_every_call() {
 }
 
 #[test]
-fn readers_may_look_and_are_turned_away_from_changes() {
+fn readers_may_look_and_change_nothing() {
     let agent = agent_with_groups();
     for arguments in READS {
         as_nobody(&agent, &[7, READERS], arguments).text();
@@ -165,7 +165,7 @@ fn readers_may_look_and_are_turned_away_from_changes() {
 }
 
 #[test]
-fn who_is_in_no_group_is_turned_away_from_everything_and_the_agent_knows() {
+fn callers_in_no_group_may_do_nothing() {
     let agent = agent_with_groups();
     assert_eq!(fs::metadata(&agent.socket).unwrap().mode() & 0o7777, 0o666);
     for arguments in READS.iter().chain(&CHANGES) {

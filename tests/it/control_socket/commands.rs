@@ -140,7 +140,7 @@ fn yaml_says_the_same_as_json() {
 }
 
 #[test]
-fn explain_puts_values_side_by_side_and_fits_the_terminal() {
+fn explain_shows_values_side_by_side() {
     let agent = Agent::start();
     let by_name = agent.run(&["explain", "shop/web"]).text().to_owned();
     let shown = by_name.lines().filter(|line| !line.starts_with("by hand"));
@@ -194,7 +194,7 @@ fn explain_puts_values_side_by_side_and_fits_the_terminal() {
 }
 
 #[test]
-fn a_pod_that_is_not_there_or_not_clear_is_refused_with_what_to_type() {
+fn an_unclear_pod_is_refused_with_what_to_type() {
     let agent = Agent::start();
     for command in ["explain", "release", "history"] {
         let error = agent.run(&[command, "shop/none"]).error(1).to_owned();
@@ -205,7 +205,7 @@ fn a_pod_that_is_not_there_or_not_clear_is_refused_with_what_to_type() {
 }
 
 #[test]
-fn resize_sends_what_was_asked_and_shows_each_step() {
+fn resize_shows_each_step() {
     let agent = Agent::start();
     let arguments = [
         "resize",
@@ -305,7 +305,7 @@ fn the_exit_code_says_how_a_change_ended() {
 }
 
 #[test]
-fn wait_tries_again_until_the_values_are_in_force() {
+fn wait_tries_until_values_are_in_force() {
     let agent = Agent::start();
     let resize = |name: &str, wait: &[&str]| {
         let arguments = ["resize", "shop/web", "-c", name, "--cpu-limit", "1"];
@@ -364,7 +364,7 @@ fn the_documented_client_resizes() {
 }
 
 #[test]
-fn what_cannot_be_meant_is_refused_before_the_agent_is_asked() {
+fn senseless_arguments_are_refused_locally() {
     let agent = Agent::start();
     let resize = |arguments: &[&str]| agent.run(&[&["resize", "shop/web"], arguments].concat());
     for (arguments, field) in [
@@ -425,7 +425,7 @@ fn report_shows_what_it_was_worth() {
 }
 
 #[test]
-fn watch_shows_changes_as_they_are_made_and_ends_with_the_agent() {
+fn watch_shows_changes_until_the_agent_ends() {
     let mut agent = Agent::start();
     let mut watch = agent
         .command(&["watch", "-o", "json"])

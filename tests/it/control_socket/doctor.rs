@@ -3,7 +3,7 @@
 use super::agent::{Agent, Answer, vscalectl};
 
 #[test]
-fn the_agent_is_asked_and_what_fails_ends_with_one() {
+fn a_failed_check_ends_with_one() {
     let agent = Agent::start();
     let answer = agent.run(&["doctor"]);
     let shown: Vec<&str> = answer.out.lines().skip(1).collect();
@@ -24,7 +24,7 @@ fn the_agent_is_asked_and_what_fails_ends_with_one() {
 }
 
 #[test]
-fn without_an_agent_the_machine_is_examined_all_the_same() {
+fn doctor_examines_a_machine_without_agent() {
     let directory = tempfile::tempdir().unwrap();
     let missing = directory.path().join("missing.sock");
     let answer = Answer::from(vscalectl(&missing, &["doctor"]).output().unwrap());

@@ -17,7 +17,7 @@ fn bind(path: &std::path::Path) -> anyhow::Result<ControlSocket> {
 }
 
 #[test]
-fn a_second_agent_is_refused_and_the_first_goes_on() {
+fn a_second_agent_is_refused() {
     let agent = Agent::start();
     let error = bind(&agent.socket).unwrap_err().to_string();
     assert!(error.starts_with("another vscaled is running"), "{error}");
@@ -25,7 +25,7 @@ fn a_second_agent_is_refused_and_the_first_goes_on() {
 }
 
 #[test]
-fn without_an_agent_commands_say_how_to_start_one() {
+fn commands_say_how_to_start_an_agent() {
     let directory = tempfile::tempdir().unwrap();
     let missing = directory.path().join("missing.sock");
     let dead = directory.path().join("dead.sock");
@@ -52,7 +52,7 @@ fn what_is_no_agent_is_not_taken_for_one() {
 }
 
 #[test]
-fn stopping_removes_the_socket_and_lets_go_of_silent_callers() {
+fn stopping_drops_silent_callers() {
     let mut agent = Agent::start();
     let _silent = UnixStream::connect(&agent.socket).unwrap();
     agent.run(&["get"]).text();
@@ -62,7 +62,7 @@ fn stopping_removes_the_socket_and_lets_go_of_silent_callers() {
 }
 
 #[test]
-fn stopping_waits_for_nobody_who_does_not_listen() {
+fn stopping_waits_for_no_deaf_caller() {
     let mut agent = Agent::with(Limits {
         grace: Duration::from_secs(3600),
         ..Limits::default()
@@ -78,7 +78,7 @@ fn stopping_waits_for_nobody_who_does_not_listen() {
 }
 
 #[test]
-fn a_change_in_progress_is_finished_before_the_agent_stops() {
+fn a_stopping_agent_finishes_its_change() {
     let mut agent = Agent::start();
     let resize = agent
         .command(&["resize", "shop/web", "-c", "slow", "--cpu-limit", "1"])
@@ -113,7 +113,7 @@ fn a_change_goes_on_without_its_caller() {
 }
 
 #[test]
-fn stopping_waits_for_a_change_whose_caller_has_gone() {
+fn stopping_waits_for_an_orphaned_change() {
     let mut agent = Agent::start();
     let mut watcher = agent.script.changes.subscribe();
     let mut resize = agent
@@ -133,7 +133,7 @@ fn stopping_waits_for_a_change_whose_caller_has_gone() {
 }
 
 #[test]
-fn what_does_not_end_in_time_does_not_keep_the_agent_from_stopping() {
+fn a_late_change_does_not_delay_the_stop() {
     let mut agent = Agent::with(Limits {
         grace: Duration::from_millis(50),
         ..Limits::default()

@@ -3,7 +3,7 @@
 use super::agent::Agent;
 
 #[test]
-fn each_container_gets_the_values_that_follow_it() {
+fn values_follow_their_container() {
     let agent = Agent::start();
     let line = "resize shop/web -c app --cpu-limit 1 --memory-limit 1Gi -c side --cpu-request 50m";
     agent.run(&line.split(' ').collect::<Vec<_>>()).text();
@@ -26,7 +26,7 @@ fn each_container_gets_the_values_that_follow_it() {
 }
 
 #[test]
-fn a_selector_reaches_several_pods_and_says_of_each_how_it_ended() {
+fn a_selector_reaches_several_pods() {
     let agent = Agent::start();
     let arguments = [
         "resize",

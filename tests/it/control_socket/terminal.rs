@@ -59,7 +59,7 @@ fn widest(text: &str) -> usize {
 }
 
 #[test]
-fn lists_fit_the_terminal_and_nothing_is_cut_where_there_is_none() {
+fn lists_fit_the_terminal_if_there_is_one() {
     let agent = Agent::start();
     for arguments in [
         &["get"][..],
@@ -81,7 +81,7 @@ fn lists_fit_the_terminal_and_nothing_is_cut_where_there_is_none() {
 }
 
 #[test]
-fn an_explanation_fits_the_terminal_except_for_the_paths_people_copy() {
+fn an_explanation_fits_the_terminal() {
     let agent = Agent::start();
     for columns in [80, 100, 120] {
         let screen = shown(&agent, columns, &["explain", "shop/web"], &[]);
@@ -96,7 +96,7 @@ fn an_explanation_fits_the_terminal_except_for_the_paths_people_copy() {
 }
 
 #[test]
-fn colours_are_for_terminals_only_and_only_where_they_are_wanted() {
+fn colours_are_for_terminals_that_want_them() {
     let agent = Agent::start();
     let screen = shown(&agent, 100, &["get"], &[]);
     assert!(screen.contains("\u{1b}[33mOwed\u{1b}[0m"), "{screen:?}");
@@ -114,7 +114,7 @@ fn colours_are_for_terminals_only_and_only_where_they_are_wanted() {
 }
 
 #[test]
-fn the_screen_of_top_follows_keys_changes_and_signals_and_goes_with_the_agent() {
+fn the_screen_of_top_follows_keys_and_changes() {
     let mut agent = Agent::start();
     let socket = agent.socket.to_str().unwrap().to_owned();
     let command = agent.command(&["--socket", &socket, "top", "--interval", "100ms"]);

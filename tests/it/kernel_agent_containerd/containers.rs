@@ -10,7 +10,7 @@ use super::{Amounts, IDLE, SIDE, Scene};
 const TARGET: Amounts = Amounts::doubled(250, 96);
 
 #[tokio::test]
-async fn a_container_that_starts_again_has_the_decided_values_at_once() {
+async fn a_restarted_container_has_the_decided_values() {
     let mut scene = Scene::started(IDLE).await;
     scene.recommend(TARGET, SIDE);
     scene.settles(TARGET, SIDE).await;
@@ -33,7 +33,7 @@ async fn a_container_that_starts_again_has_the_decided_values_at_once() {
 }
 
 #[tokio::test]
-async fn a_container_that_dies_in_the_middle_does_not_keep_the_other_from_its_values() {
+async fn a_dying_container_does_not_hold_up_the_other() {
     let mut scene = Scene::started(IDLE).await;
     for attempt in 1..6 {
         // The kill happens before, between and after the steps of one of these passes.

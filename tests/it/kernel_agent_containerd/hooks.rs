@@ -57,7 +57,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn what_has_grown_is_told_with_the_limits_before_and_after() {
+async fn growth_is_reported_with_both_limits() {
     let scene = Scene::started(IDLE).await;
     scene.declare(
         &["app"],
@@ -89,7 +89,7 @@ async fn what_has_grown_is_told_with_the_limits_before_and_after() {
 }
 
 #[tokio::test]
-async fn a_container_that_frees_memory_when_asked_is_lowered_at_once() {
+async fn a_container_that_frees_memory_is_lowered() {
     let scene = Scene::started(HOLDS).await;
     let cgroups = scene.containerd.cgroups();
     let holds = || cgroups.memory_usage(&scene.pod.containers[0].cgroup) > 78_000_000;

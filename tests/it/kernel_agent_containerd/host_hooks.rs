@@ -12,7 +12,7 @@ use super::host_pressure::GROWS;
 use super::{APP, Amounts, IDLE, SIDE, Scene, vpa_manifest};
 
 #[tokio::test]
-async fn hooks_that_fail_change_nothing_and_leave_nothing() {
+async fn failed_hooks_change_nothing() {
     let scene = Scene::started(IDLE).await;
     let endless = "it did not end in time";
     let cases = [
@@ -65,7 +65,7 @@ async fn hooks_that_fail_change_nothing_and_leave_nothing() {
 }
 
 #[tokio::test]
-async fn at_most_three_hooks_of_a_namespace_run_at_once_and_each_has_its_turn() {
+async fn hooks_of_a_namespace_take_turns() {
     let names = ["a", "b", "c", "d", "e"];
     let mut scene = Scene::of(&names.map(|name| (name, IDLE, SIDE))).await;
     scene.declare(
@@ -91,7 +91,7 @@ async fn at_most_three_hooks_of_a_namespace_run_at_once_and_each_has_its_turn() 
 }
 
 #[tokio::test]
-async fn whatever_a_hook_does_an_operator_growth_and_a_shrink_go_their_way() {
+async fn no_hook_delays_other_changes() {
     let scripts = [
         "trap '' TERM HUP INT; while true; do sleep 1007; done",
         "i=0; while [ $i -lt 50 ]; do sleep 1008 & i=$((i + 1)); done; wait",
@@ -139,7 +139,7 @@ async fn whatever_a_hook_does_an_operator_growth_and_a_shrink_go_their_way() {
 }
 
 #[tokio::test]
-async fn whatever_a_hook_does_the_guard_grows_the_limit_meanwhile() {
+async fn no_hook_delays_the_guard() {
     let scripts = [
         "trap '' TERM HUP INT; while true; do sleep 1007; done",
         "trap '' TERM; for i in 1 2 3 4 5 6 7 8 9; do sleep 1008 & done; wait",
@@ -204,7 +204,7 @@ async fn whatever_a_hook_does_the_guard_grows_the_limit_meanwhile() {
 }
 
 #[tokio::test]
-async fn a_signal_needs_no_rights_of_the_agents_own_where_containerd_sends_it() {
+async fn containerd_signals_without_agent_rights() {
     let mut scene = Scene::new("trap 'echo told >/told' HUP; while true; do sleep 0.1; done").await;
     let as_in_the_base_daemon_set = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
     scene.agent = scene
@@ -226,7 +226,7 @@ async fn a_signal_needs_no_rights_of_the_agents_own_where_containerd_sends_it() 
 }
 
 #[tokio::test]
-async fn neither_an_operator_nor_growth_waits_for_a_hook() {
+async fn no_operator_and_no_growth_waits_for_a_hook() {
     let scene = Scene::started(IDLE).await;
     scene.declare(
         &["app"],
@@ -325,7 +325,7 @@ async fn where_hooks_are_forbidden_none_runs() {
 }
 
 #[tokio::test]
-async fn whoever_may_only_annotate_a_pod_runs_nothing_in_it_and_its_author_hears_what_to_write() {
+async fn annotations_run_no_hooks() {
     let mut scene = Scene::new(IDLE).await;
     let former = r#"annotations: {vscaled.io/after-grow: "[\"touch\", \"/told\"]", vscaled.io/before-shrink.app: "signal: SIGHUP"}"#;
     let annotated = scene.manifest.replacen("labels:", &format!("{former}\n  labels:"), 1);

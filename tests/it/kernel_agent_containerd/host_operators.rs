@@ -24,7 +24,7 @@ pub(super) fn limits(container: &str, cpu: Option<&str>, memory: Option<&str>) -
 }
 
 #[tokio::test]
-async fn an_override_is_told_to_the_runtime_and_taken_back_there() {
+async fn an_override_reaches_the_runtime_and_leaves() {
     let scene = Scene::started(IDLE).await;
     let change = scene
         .agent
@@ -48,7 +48,7 @@ async fn an_override_is_told_to_the_runtime_and_taken_back_there() {
 }
 
 #[tokio::test]
-async fn two_resizes_at_once_are_done_one_after_the_other() {
+async fn two_resizes_go_one_after_the_other() {
     let scene = Scene::started(IDLE).await;
     for _ in 0..3 {
         let (one, other) = tokio::join!(

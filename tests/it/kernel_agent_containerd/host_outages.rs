@@ -16,7 +16,7 @@ async fn stores(scene: &Scene, amounts: Amounts) {
 }
 
 #[tokio::test]
-async fn while_the_runtime_is_away_files_change_and_it_is_told_when_it_is_back() {
+async fn an_absent_runtime_is_updated_later() {
     let mut scene = Scene::started(IDLE).await;
     scene.containerd.stop();
     scene.recommend(TARGET, SIDE);
@@ -51,7 +51,7 @@ async fn while_the_runtime_is_away_files_change_and_it_is_told_when_it_is_back()
 }
 
 #[tokio::test]
-async fn an_agent_that_starts_before_its_runtime_knows_the_pod_from_its_manifest() {
+async fn a_manifest_names_a_pod_before_the_runtime() {
     let mut scene = Scene::new(IDLE).await;
     scene.containerd.stop();
     let ids: Vec<_> = scene
@@ -80,7 +80,7 @@ async fn an_agent_that_starts_before_its_runtime_knows_the_pod_from_its_manifest
 }
 
 #[tokio::test]
-async fn an_agent_that_restarts_checks_what_the_runtime_has_stored() {
+async fn a_restarted_agent_checks_the_runtimes_record() {
     let mut scene = Scene::started(IDLE).await;
     scene.containerd.stop();
     scene.recommend(TARGET, SIDE);
@@ -114,7 +114,7 @@ async fn drift_is_repaired_while_the_runtime_is_away() {
 }
 
 #[tokio::test]
-async fn a_runtime_that_hangs_in_the_middle_keeps_no_file_waiting() {
+async fn a_runtime_that_hangs_delays_no_file() {
     let mut scene = Scene::new(IDLE).await;
     scene.agent.set("--runtime-timeout", "1s");
     scene.agent.start().await;

@@ -130,7 +130,7 @@ async fn evidence_that_fails_is_told_as_that() {
 }
 
 #[tokio::test]
-async fn a_container_without_a_vpa_leaves_evidence_without_a_loan() {
+async fn evidence_needs_no_vpa_and_no_growth() {
     let scene = Scene::new(GROWS).await;
     scene.declare(&["app"], &[(VARIABLE, &shell("touch /free; echo {old} {new}"))]);
     let scene = scene.begun().await;
@@ -153,7 +153,7 @@ async fn a_container_without_a_vpa_leaves_evidence_without_a_loan() {
 }
 
 #[tokio::test]
-async fn where_hooks_are_forbidden_nothing_is_kept_and_none_runs() {
+async fn forbidden_hooks_do_not_run() {
     let mut scene = Scene::new(GROWS).await;
     scene.declare(&["app"], &[(VARIABLE, &shell("touch /told"))]);
     scene.lets_grow();
@@ -169,7 +169,7 @@ async fn where_hooks_are_forbidden_nothing_is_kept_and_none_runs() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_killed_meanwhile_is_followed_by_one_that_takes_the_loan_back() {
+async fn a_new_agent_takes_temporary_limits_back() {
     let mut scene = Scene::new(GROWS).await;
     let hook = shell("touch /told /free; sleep 1006");
     scene.declare(

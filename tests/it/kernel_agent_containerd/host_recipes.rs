@@ -60,7 +60,7 @@ async fn runs_hook_and_shrinks(language: Language) {
 }
 
 #[tokio::test]
-async fn hotspot_with_g1_gives_back_what_a_full_collection_frees() {
+async fn hotspot_gives_back_what_it_frees() {
     runs_hook_and_shrinks(Language::HotspotG1).await;
 }
 

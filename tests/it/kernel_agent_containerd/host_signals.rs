@@ -94,7 +94,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_signal_that_cannot_be_sent_is_told_before_it_is_due() {
+async fn an_impossible_signal_is_named_early() {
     let (mut scene, _socket) = Scene::without_calls_for_signals().await;
     let as_in_the_base_daemon_set = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
     scene.agent = scene.agent.wrapped(&as_in_the_base_daemon_set, "exec \"$@\"");
@@ -126,7 +126,7 @@ async fn a_signal_that_cannot_be_sent_is_told_before_it_is_due() {
 }
 
 #[tokio::test]
-async fn the_agent_sends_a_signal_itself_where_it_sees_the_process() {
+async fn the_agent_signals_processes_it_sees() {
     let (mut scene, _socket) = Scene::without_calls_for_signals().await;
     scene.manifest = scene.manifest.replacen("SIGKILL", "SIGHUP", 1);
     scene.declare(&["app"], &[("VSCALED_AFTER_GROW", "signal: SIGHUP")]);
@@ -144,7 +144,7 @@ async fn the_agent_sends_a_signal_itself_where_it_sees_the_process() {
 }
 
 #[tokio::test]
-async fn a_signal_that_can_be_sent_is_no_news_and_to_try_it_sends_none() {
+async fn trying_a_signal_sends_none() {
     let scene = Scene::started("trap 'echo told >/told' HUP USR1; while true; do sleep 0.1; done").await;
     scene.declare(&["app"], &[("VSCALED_AFTER_GROW", "signal: SIGHUP")]);
     scene.recommend(HIGHER, SIDE);
@@ -160,7 +160,7 @@ async fn a_signal_that_can_be_sent_is_no_news_and_to_try_it_sends_none() {
 }
 
 #[tokio::test]
-async fn without_a_runtime_no_hook_is_run_and_that_is_told() {
+async fn hooks_without_a_runtime_are_refused() {
     let mut scene = Scene::new("sleep 1000").await;
     scene.agent.set("--runtime-socket", "none");
     let ids: Vec<_> = scene.pod.containers.iter().map(|container| &container.id).collect();

@@ -76,7 +76,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_killed_child_is_told_for_its_container_which_goes_on_and_whose_runtime_says_nothing() {
+async fn a_killed_child_is_reported_for_its_container() {
     let scene = Scene::watching(CHILD_TAKES_TOO_MUCH).await;
     let before = scene.life(0).await;
     for _ in 0..ATTEMPTS {
@@ -92,7 +92,7 @@ async fn a_killed_child_is_told_for_its_container_which_goes_on_and_whose_runtim
 }
 
 #[tokio::test]
-async fn a_container_killed_by_its_first_process_is_told_as_that_each_time_it_starts_again() {
+async fn a_crash_loop_is_reported_at_each_start() {
     let mut scene = Scene::watching(TAKES_TOO_MUCH).await;
     for attempt in 1..=ATTEMPTS {
         let kill = scene.next_kill().await;
@@ -107,7 +107,7 @@ async fn a_container_killed_by_its_first_process_is_told_as_that_each_time_it_st
 }
 
 #[tokio::test]
-async fn a_kill_while_no_agent_runs_is_told_for_the_container_it_happened_in() {
+async fn a_kill_without_an_agent_is_reported_later() {
     let mut scene = Scene::watching(CHILD_TAKES_TOO_MUCH).await;
     scene.agent.kill();
     let counted = |scene: &Scene| scene.containerd.cgroups().oom_kills(&scene.pod.containers[0].cgroup);

@@ -114,7 +114,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_command_is_run_with_the_new_limits_and_orphans_signals_and_the_status_are_looked_after() {
+async fn a_command_runs_with_new_limits_and_signals() {
     let Some(scene) = Scene::notified(RUNS).await else {
         return;
     };
@@ -147,7 +147,7 @@ async fn a_command_is_run_with_the_new_limits_and_orphans_signals_and_the_status
 }
 
 #[tokio::test]
-async fn a_signal_is_sent_on_every_change_and_a_program_that_is_killed_says_so() {
+async fn a_signal_is_sent_on_every_change() {
     let Some(scene) = Scene::notified(SIGNALS).await else {
         return;
     };

@@ -7,7 +7,7 @@ use vscaled::model::CriResources;
 use super::{APP, Amounts, IDLE, SIDE, Scene};
 
 #[tokio::test]
-async fn a_recommendation_reaches_every_level_and_the_runtimes_own_record() {
+async fn a_recommendation_reaches_levels_and_runtime() {
     let scene = Scene::started(IDLE).await;
     let before = [scene.life(0).await, scene.life(1).await];
     let (app, side) = (Amounts::doubled(250, 96), Amounts::doubled(40, 24));
@@ -21,7 +21,7 @@ async fn a_recommendation_reaches_every_level_and_the_runtimes_own_record() {
 }
 
 #[tokio::test]
-async fn the_runtime_is_told_what_changes_and_nothing_else() {
+async fn the_runtime_is_sent_changes_only() {
     let scene = Scene::started(IDLE).await;
     let app = Amounts {
         memory: 96,
@@ -46,7 +46,7 @@ async fn the_runtime_is_told_what_changes_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_busy_process_is_resized_twenty_times_and_never_notices() {
+async fn a_busy_process_is_resized_twenty_times() {
     // Allocates and computes all the time, and counts its rounds.
     let scene = Scene::started(
         "i=0; while true; do \
@@ -87,7 +87,7 @@ async fn a_busy_process_is_resized_twenty_times_and_never_notices() {
 }
 
 #[tokio::test]
-async fn what_somebody_else_told_the_runtime_is_corrected_there_too() {
+async fn foreign_runtime_updates_are_corrected() {
     let scene = Scene::started(IDLE).await;
     let app = Amounts::doubled(250, 96);
     scene.recommend(app, SIDE);
@@ -108,7 +108,7 @@ async fn what_somebody_else_told_the_runtime_is_corrected_there_too() {
 }
 
 #[tokio::test]
-async fn somebody_who_keeps_telling_the_runtime_otherwise_is_left_alone() {
+async fn a_stubborn_runtime_client_is_left_alone() {
     let scene = Scene::started(IDLE).await;
     let app = Amounts::doubled(250, 96);
     scene.recommend(app, SIDE);

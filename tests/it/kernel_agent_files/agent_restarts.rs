@@ -28,7 +28,7 @@ fn state(scene: &Scene) -> Value {
 }
 
 #[tokio::test]
-async fn killed_at_any_moment_it_leaves_nothing_that_the_next_one_cannot_complete() {
+async fn the_next_agent_completes_a_killed_ones_work() {
     let mut scene = Scene::managed(&FIRST).await;
     scene.saves("\"web\"").await;
     let mut random = u64::from(
@@ -65,7 +65,7 @@ async fn killed_at_any_moment_it_leaves_nothing_that_the_next_one_cannot_complet
 }
 
 #[tokio::test]
-async fn an_operators_word_survives_a_kill_right_after_the_answer() {
+async fn an_override_survives_a_kill_after_the_answer() {
     let mut scene = Scene::managed(&FIRST).await;
     for mebibytes in [300, 400, 500] {
         let limit = format!("{mebibytes}Mi");
@@ -79,7 +79,7 @@ async fn an_operators_word_survives_a_kill_right_after_the_answer() {
 }
 
 #[tokio::test]
-async fn a_state_file_that_is_not_understood_is_set_aside_and_reported() {
+async fn an_unreadable_state_file_is_set_aside() {
     let mut scene = Scene::managed(&FIRST).await;
     scene.agent.stop();
     let whole = fs::read(scene.agent.state_file()).unwrap();
@@ -95,7 +95,7 @@ async fn a_state_file_that_is_not_understood_is_set_aside_and_reported() {
 }
 
 #[tokio::test]
-async fn values_of_which_the_state_file_is_lost_do_not_stay_in_the_cgroups() {
+async fn values_without_a_state_file_go_back() {
     let mut scene = Scene::started().await;
     let uid = "0a1b2c3d-0000-4000-8000-000000000019";
     let untouched = scene.node.run("beside", uid, &[("app", FIRST[0].1)]);
@@ -124,7 +124,7 @@ async fn values_of_which_the_state_file_is_lost_do_not_stay_in_the_cgroups() {
 }
 
 #[tokio::test]
-async fn stopping_leaves_limits_and_removes_the_socket() {
+async fn a_stopped_agent_leaves_limits_but_no_socket() {
     let mut scene = Scene::managed(&FIRST).await;
     scene.agent.stop();
     assert!(scene.holds(&FIRST));
@@ -133,7 +133,7 @@ async fn stopping_leaves_limits_and_removes_the_socket() {
 }
 
 #[tokio::test]
-async fn a_second_agent_on_the_state_directory_says_who_has_it_and_ends() {
+async fn a_second_agent_names_the_first_and_ends() {
     let scene = Scene::managed(&FIRST).await;
     let socket = format!("--socket={}", scene.agent.path().join("other.sock").display());
     let arguments = scene.agent.arguments().iter();
@@ -148,7 +148,7 @@ async fn a_second_agent_on_the_state_directory_says_who_has_it_and_ends() {
 }
 
 #[tokio::test]
-async fn a_new_agent_takes_over_once_the_one_before_has_ended() {
+async fn a_new_agent_waits_for_the_earlier_one() {
     let mut scene = Scene::managed(&FIRST).await;
     let mut next = Agent::new(&scene.node.kubepods())
         .with("--state-dir", scene.agent.state_directory())

@@ -44,7 +44,7 @@ fn in_proportion(scene: &Scene) -> [u64; 3] {
 }
 
 #[tokio::test]
-async fn a_burst_follows_its_quota_up_and_down_at_both_levels() {
+async fn a_burst_follows_its_quota_at_both_levels() {
     let scene = Scene::started().await;
     if !give(&scene, [15_000, 20_000, 0]) {
         return;
@@ -77,7 +77,7 @@ async fn no_burst_is_given_where_there_is_none() {
 }
 
 #[tokio::test]
-async fn an_operators_limit_takes_the_burst_along_and_back() {
+async fn an_override_moves_the_burst_and_back() {
     let scene = Scene::started().await;
     if !give(&scene, [15_000, 20_000, 0]) {
         return;

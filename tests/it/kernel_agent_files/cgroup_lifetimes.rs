@@ -8,7 +8,7 @@ use super::{APP, AT_FIRST, Amounts, SIDE, Scene, cpu};
 const TARGET: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
 
 #[tokio::test]
-async fn a_container_that_was_replaced_gets_the_values() {
+async fn a_replaced_container_gets_the_values() {
     let mut scene = Scene::managed(&TARGET).await;
     for _ in 0..5 {
         let old = scene.pod.containers["app"].cgroup.clone();
@@ -32,7 +32,7 @@ async fn a_container_that_was_replaced_gets_the_values() {
 }
 
 #[tokio::test]
-async fn a_cgroup_made_again_at_the_same_path_is_another_one() {
+async fn a_cgroup_made_again_is_another_one() {
     let mut scene = Scene::managed(&TARGET).await;
     let hierarchy = Hierarchy::discover(None).unwrap();
     let container = scene.pod.containers["app"].clone();
@@ -51,7 +51,7 @@ async fn a_cgroup_made_again_at_the_same_path_is_another_one() {
 }
 
 #[tokio::test]
-async fn a_container_that_is_gone_does_not_hold_up_the_others() {
+async fn a_gone_container_does_not_hold_up_others() {
     let mut scene = Scene::managed(&TARGET).await;
     let gone = scene.pod.containers["side"].cgroup.clone();
     scene.node.cgroups().remove(&gone);
@@ -70,7 +70,7 @@ async fn a_container_that_is_gone_does_not_hold_up_the_others() {
 }
 
 #[tokio::test]
-async fn a_pod_that_is_removed_in_the_middle_is_no_longer_there() {
+async fn a_pod_removed_amid_a_change_is_gone() {
     let mut scene = Scene::managed(&TARGET).await;
     for round in 0..5 {
         // The removal happens before, during or after the pass.
@@ -93,7 +93,7 @@ async fn a_pod_that_is_removed_in_the_middle_is_no_longer_there() {
 }
 
 #[tokio::test]
-async fn another_pod_of_the_same_name_starts_from_its_own_spec() {
+async fn a_namesake_starts_from_its_own_spec() {
     let mut scene = Scene::managed(&TARGET).await;
     scene.agent.resize(scene.by_hand(cpu("1"))).await.unwrap();
     scene.node.cgroups().remove(&scene.pod.cgroup);

@@ -6,7 +6,7 @@ const LARGER: [(&str, Amounts); 2] = [("app", Amounts::doubled(300, 128)), ("sid
 const SMALLER: [(&str, Amounts); 2] = [("app", Amounts::doubled(40, 24)), ("side", Amounts::doubled(20, 16))];
 
 #[tokio::test]
-async fn a_recommendation_grows_every_level_and_no_process_notices() {
+async fn a_recommendation_grows_every_level() {
     let scene = Scene::started().await;
     assert!(scene.holds(&AT_FIRST));
     scene.recommend(&LARGER);
@@ -33,7 +33,7 @@ async fn a_recommendation_grows_every_level_and_no_process_notices() {
 }
 
 #[tokio::test]
-async fn a_recommendation_shrinks_within_what_is_in_use() {
+async fn a_recommendation_shrinks_above_use() {
     let scene = Scene::managed(&LARGER).await;
     scene.recommend(&SMALLER);
     scene.settles(&SMALLER).await;
@@ -50,7 +50,7 @@ async fn one_container_grows_while_another_shrinks() {
 }
 
 #[tokio::test]
-async fn a_stream_of_recommendations_ends_in_the_last_one() {
+async fn the_last_of_many_recommendations_wins() {
     let scene = Scene::managed(&LARGER).await;
     for step in 0..40 {
         let app = Amounts::doubled(100 + 7 * step, 40 + step);
@@ -70,7 +70,7 @@ async fn a_stream_of_recommendations_ends_in_the_last_one() {
 }
 
 #[tokio::test]
-async fn several_pods_are_resized_each_by_its_own_recommendation() {
+async fn pods_follow_their_own_recommendations() {
     let mut scene = Scene::started().await;
     let uids = [
         "0a1b2c3d-0000-4000-8000-000000000021",

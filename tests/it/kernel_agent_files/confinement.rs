@@ -15,7 +15,7 @@ mount --rbind /sys/fs/cgroup /mnt/cgroup
 exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@""#;
 
 #[tokio::test]
-async fn no_capability_is_needed_to_raise_and_to_lower_limits() {
+async fn limits_move_without_capabilities() {
     let mut scene = Scene::new();
     scene.agent = scene
         .agent

@@ -49,7 +49,7 @@ async fn a_value_that_somebody_changed_is_repaired() {
 }
 
 #[tokio::test]
-async fn somebody_who_keeps_changing_a_value_back_is_reported_and_left_alone() {
+async fn a_stubborn_writer_is_left_alone() {
     let scene = Scene::managed(&TARGET).await;
     let cgroup = &scene.pod.containers["app"].cgroup;
     let foreign = weight(&scene, 77);
@@ -114,7 +114,7 @@ async fn a_new_recommendation_ends_the_truce() {
 }
 
 #[tokio::test]
-async fn what_no_notification_told_is_found_by_the_sweep() {
+async fn the_sweep_finds_silent_changes() {
     let mut scene = Scene::new();
     scene.agent.set("--sweep-interval", "1s");
     scene.agent.start().await;
@@ -132,7 +132,7 @@ async fn what_no_notification_told_is_found_by_the_sweep() {
 }
 
 #[tokio::test]
-async fn values_of_a_pod_that_nobody_asked_about_are_left_alone() {
+async fn an_unmanaged_pods_values_are_left_alone() {
     let mut scene = Scene::started().await;
     let larger = Amounts::doubled(900, 512).settings(scene.node.cgroups().version());
     scene.node.put(&scene.pod.cgroup, &larger);

@@ -61,7 +61,7 @@ fn as_nobody(scene: &Scene, group: &str, line: &str) -> (Option<i32>, String) {
 }
 
 #[tokio::test]
-async fn groups_may_do_what_the_configuration_says_and_refusals_are_written_down() {
+async fn groups_have_configured_rights() {
     let mut scene = Scene::new();
     scene.agent.set("--operator-group", OPERATORS);
     scene.agent.set("--reader-group", READERS);
@@ -118,7 +118,7 @@ const READS: [&str; 11] = [
 const CHANGES: [&str; 2] = ["resize test/web -c app --cpu-limit 1", "release test/web"];
 
 #[tokio::test]
-async fn every_command_is_answered_for_those_who_may_and_for_nobody_else() {
+async fn commands_are_answered_by_rights() {
     let mut scene = Scene::new();
     scene.agent.set("--operator-group", OPERATORS);
     scene.agent.set("--reader-group", READERS);
@@ -193,7 +193,7 @@ fn first_line_of(mut command: Command, happen: impl Fn()) -> String {
 }
 
 #[tokio::test]
-async fn a_group_that_does_not_exist_is_refused_at_the_start() {
+async fn an_unknown_group_is_refused_at_the_start() {
     let scene = Scene::new();
     let output = Command::new(env!("CARGO_BIN_EXE_vscaled"))
         .arg("run")

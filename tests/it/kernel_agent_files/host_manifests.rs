@@ -6,7 +6,7 @@ const TARGET: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side
 const NEXT: [(&str, Amounts); 2] = [("app", Amounts::doubled(250, 120)), ("side", SIDE)];
 
 #[tokio::test]
-async fn a_broken_manifest_is_named_and_changes_nothing_until_it_is_mended() {
+async fn a_broken_manifest_changes_nothing() {
     let scene = Scene::managed(&TARGET).await;
     let broken = vpa_manifest("web", "web", &NEXT);
     for (from, to, words) in [
@@ -31,7 +31,7 @@ async fn a_broken_manifest_is_named_and_changes_nothing_until_it_is_mended() {
 }
 
 #[tokio::test]
-async fn a_pod_that_could_not_be_is_named_and_stays_as_it_was() {
+async fn an_impossible_pod_is_named_and_unchanged() {
     let scene = Scene::managed(&TARGET).await;
     let good = scene.pod.manifest();
     for (from, to, words) in [
@@ -53,7 +53,7 @@ async fn a_pod_that_could_not_be_is_named_and_stays_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_manifest_of_an_earlier_pod_of_the_name_takes_nothing_from_the_one_that_lives() {
+async fn an_earlier_manifest_takes_nothing_from_a_pod() {
     let mut scene = Scene::managed(&TARGET).await;
     scene.agent.resize(scene.by_hand(cpu("1"))).await.unwrap();
     let earlier = scene.pod.manifest().replace(UID, &UID.replace("0a1b", "0a1c"));
@@ -74,7 +74,7 @@ async fn a_manifest_of_an_earlier_pod_of_the_name_takes_nothing_from_the_one_tha
 }
 
 #[tokio::test]
-async fn a_container_the_pod_lacks_does_not_hold_up_the_others() {
+async fn a_missing_container_does_not_hold_up_others() {
     let scene = Scene::started().await;
     let named = [TARGET[0], TARGET[1], ("nginx", Amounts::doubled(900, 900))];
     scene.recommend(&named);
@@ -88,7 +88,7 @@ async fn a_container_the_pod_lacks_does_not_hold_up_the_others() {
 }
 
 #[tokio::test]
-async fn of_two_vpas_one_is_followed_and_the_other_is_named() {
+async fn one_of_two_vpas_is_followed() {
     let scene = Scene::started().await;
     scene.agent.write(
         "vpas.yaml",
@@ -110,7 +110,7 @@ async fn of_two_vpas_one_is_followed_and_the_other_is_named() {
 }
 
 #[tokio::test]
-async fn a_vpa_of_a_workload_that_is_not_there_changes_nothing() {
+async fn a_vpa_of_no_workload_changes_nothing() {
     let scene = Scene::started().await;
     scene.agent.write("vpa.yaml", &vpa_manifest("web", "nobody", &TARGET));
     scene.agent.write("later.yaml", &vpa_manifest("later", "web", &NEXT));
@@ -119,7 +119,7 @@ async fn a_vpa_of_a_workload_that_is_not_there_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_recommendation_that_is_taken_away_leaves_the_values_as_they_are() {
+async fn a_lost_recommendation_leaves_the_values() {
     let scene = Scene::managed(&TARGET).await;
     scene.agent.remove("vpa.yaml");
     scene.agent.reaches("web", "NotManaged").await;

@@ -69,7 +69,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn what_the_node_cannot_hold_is_refused_with_the_numbers() {
+async fn a_pod_too_large_for_the_node_is_refused() {
     let scene = Scene::started().await;
     for line in [
         "resize test/web -c app --memory-request 900Ti --memory-limit 900Ti",
@@ -115,7 +115,7 @@ async fn what_the_node_cannot_hold_is_refused_with_the_numbers() {
 }
 
 #[tokio::test]
-async fn several_pods_are_changed_in_one_call_and_each_is_told_of() {
+async fn several_pods_are_changed_in_one_call() {
     let mut scene = Scene::started().await;
     let db = scene.with_database().await;
     let answer = scene
@@ -169,7 +169,7 @@ async fn several_pods_are_changed_in_one_call_and_each_is_told_of() {
 }
 
 #[tokio::test]
-async fn every_change_is_written_down_with_who_what_and_why() {
+async fn every_change_is_audited_with_its_cause() {
     let scene = Scene::started().await;
     let vpa =
         crate::support::amounts::vpa_manifest("web", "web", &[("app", Amounts::doubled(200, 96)), ("side", SIDE)]);
@@ -219,7 +219,7 @@ async fn every_change_is_written_down_with_who_what_and_why() {
 }
 
 #[tokio::test]
-async fn an_audit_log_that_cannot_be_written_stops_nothing_and_is_said() {
+async fn an_unwritable_audit_log_stops_nothing() {
     let mut scene = Scene::new();
     let occupied = scene.agent.path().join("occupied");
     fs::create_dir(&occupied).unwrap();
@@ -234,7 +234,7 @@ async fn an_audit_log_that_cannot_be_written_stops_nothing_and_is_said() {
 }
 
 #[tokio::test]
-async fn an_explanation_has_every_side_and_what_the_rules_did() {
+async fn an_explanation_has_every_side() {
     let scene = Scene::managed(&[("app", Amounts::doubled(200, 96)), ("side", SIDE)]).await;
     let json = scene.type_in("explain test/web -o json").await.json();
     let amounts = json["amounts"].as_array().unwrap();
@@ -289,7 +289,7 @@ async fn the_doctor_sees_a_healthy_agent() {
 }
 
 #[tokio::test]
-async fn a_limit_stops_above_a_fixed_heap_and_every_command_says_so() {
+async fn a_limit_stops_above_a_fixed_heap() {
     let mut scene = Scene::new();
     let manifest = scene.pod.manifest();
     let with_heap = manifest.replace("{name: app, ", "{name: app, args: [java, -Xmx32m, App], ");

@@ -23,7 +23,7 @@ fn recommended_with_memory(memory_limit: u64) -> [(&'static str, Amounts); 2] {
 }
 
 #[tokio::test]
-async fn an_override_wins_over_recommendations_until_it_is_released() {
+async fn an_override_wins_until_released() {
     let scene = Scene::managed(&RECOMMENDED).await;
     let change = scene.agent.resize(scene.by_hand(memory("512Mi"))).await.unwrap();
     assert_eq!(change.outcome, "Applied", "{change:#?}");
@@ -54,7 +54,7 @@ async fn an_override_wins_over_recommendations_until_it_is_released() {
 }
 
 #[tokio::test]
-async fn an_override_ends_by_itself_and_the_spec_comes_back() {
+async fn an_override_ends_by_itself() {
     let scene = Scene::started().await;
     let mut request = scene.by_hand(cpu("1"));
     request.ttl_us = Some(1_000_000);
@@ -95,7 +95,7 @@ async fn a_limit_that_an_override_added_goes_with_it() {
 }
 
 #[tokio::test]
-async fn an_override_survives_the_agent_and_so_does_its_end() {
+async fn an_override_and_its_end_survive_the_agent() {
     let mut scene = Scene::managed(&RECOMMENDED).await;
     scene.agent.resize(scene.by_hand(memory("512Mi"))).await.unwrap();
     scene.agent.stop();
@@ -119,7 +119,7 @@ async fn an_override_survives_the_agent_and_so_does_its_end() {
 }
 
 #[tokio::test]
-async fn of_resizes_at_once_each_is_answered_and_the_last_wins() {
+async fn the_last_of_several_resizes_wins() {
     let scene = Scene::started().await;
     let limits: Vec<u64> = (0..8).map(|step| 300 + 100 * step).collect();
     let requests = limits
@@ -155,7 +155,7 @@ async fn of_resizes_at_once_each_is_answered_and_the_last_wins() {
 }
 
 #[tokio::test]
-async fn a_refused_resize_does_not_take_another_one_with_it() {
+async fn a_refused_resize_leaves_others_alone() {
     let mut scene = Scene::started().await;
     scene.occupy(100).await;
     for _ in 0..5 {

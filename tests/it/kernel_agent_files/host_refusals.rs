@@ -8,7 +8,7 @@ use super::host_operators::DB;
 use super::{AT_FIRST, Amounts, ROOMY, SIDE, Scene, cpu, memory};
 
 #[tokio::test]
-async fn unusable_requests_are_refused_and_change_nothing() {
+async fn unusable_requests_are_refused() {
     let scene = Scene::started().await;
     let before = scene.node.held(&scene.pod);
     let refused = async |request| scene.agent.resize(request).await.unwrap_err().to_string();
@@ -37,7 +37,7 @@ async fn unusable_requests_are_refused_and_change_nothing() {
 }
 
 #[tokio::test]
-async fn while_it_only_observes_it_decides_and_writes_nothing() {
+async fn an_observing_agent_writes_nothing() {
     let mut scene = Scene::new();
     scene.agent = scene
         .agent
@@ -99,7 +99,7 @@ async fn a_rehearsal_says_every_step_and_takes_none() {
 }
 
 #[tokio::test]
-async fn what_was_only_observed_is_done_once_that_ends() {
+async fn observed_decisions_are_carried_out_later() {
     let mut scene = Scene::new();
     let file = scene.agent.path().join("config.yaml");
     let configure = |observe: bool| {
@@ -119,7 +119,7 @@ async fn what_was_only_observed_is_done_once_that_ends() {
 }
 
 #[tokio::test]
-async fn a_shorter_sweep_interval_counts_from_the_reload_on() {
+async fn a_reload_shortens_the_sweep_interval() {
     let mut scene = Scene::new();
     let file = scene.agent.path().join("config.yaml");
     let configure = |interval: &str| {
@@ -142,7 +142,7 @@ async fn a_shorter_sweep_interval_counts_from_the_reload_on() {
 }
 
 #[tokio::test]
-async fn what_the_node_has_no_room_for_is_refused_with_the_numbers_and_done_once_there_is_room() {
+async fn a_full_node_refuses_until_it_has_room() {
     let mut scene = Scene::started().await;
     let neighbour = scene.with_database().await;
     let node = |cpu: &str| {

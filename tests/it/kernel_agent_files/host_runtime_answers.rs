@@ -192,7 +192,7 @@ impl RuntimeService for OddRuntime {
 }
 
 #[tokio::test]
-async fn what_the_runtime_refuses_is_undone_everywhere() {
+async fn a_runtimes_refusal_is_undone_everywhere() {
     let mut scene = Scene::new();
     let with_bursts = bursts::give(&scene, [10_001, 20_000, 0]);
     let (runtime, _socket) = OddRuntime::start(&mut scene, Behaviour::Refuses("side")).await;
@@ -225,7 +225,7 @@ async fn what_the_runtime_refuses_is_undone_everywhere() {
 }
 
 #[tokio::test]
-async fn what_is_in_use_by_then_is_not_taken_back_through_the_runtime() {
+async fn memory_in_use_is_not_taken_by_the_runtime() {
     let mut scene = Scene::new();
     let cgroup = scene.pod.containers["app"].cgroup.clone();
     let directories = scene.node.cgroups().directories(&cgroup);
@@ -255,7 +255,7 @@ async fn what_is_in_use_by_then_is_not_taken_back_through_the_runtime() {
 }
 
 #[tokio::test]
-async fn an_answer_that_makes_no_sense_is_reported_and_owed() {
+async fn a_senseless_answer_is_reported_and_retried() {
     let mut scene = Scene::new();
     let (runtime, socket) = OddRuntime::start(&mut scene, Behaviour::Confused).await;
     scene.recommend(&TARGET);
@@ -274,7 +274,7 @@ async fn an_answer_that_makes_no_sense_is_reported_and_owed() {
 }
 
 #[tokio::test]
-async fn what_the_runtime_writes_beside_what_it_was_told_is_found_and_repaired() {
+async fn unexpected_runtime_writes_are_repaired() {
     let mut scene = Scene::new();
     let weight = scene.node.held(&scene.pod)["app"]
         .iter()
@@ -297,7 +297,7 @@ async fn what_the_runtime_writes_beside_what_it_was_told_is_found_and_repaired()
 }
 
 #[tokio::test]
-async fn a_container_that_the_runtime_never_had_is_nothing_to_tell_it_of() {
+async fn a_container_the_runtime_lacks_is_skipped() {
     let mut scene = Scene::new();
     let (runtime, _socket) = OddRuntime::start(&mut scene, Behaviour::Fair).await;
     runtime.containers.lock().unwrap().clear();

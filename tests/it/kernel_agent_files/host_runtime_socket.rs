@@ -26,7 +26,7 @@ async fn change_with(scene: &mut Scene, socket: &Path) -> String {
 }
 
 #[tokio::test]
-async fn a_runtime_that_never_answers_keeps_no_file_waiting() {
+async fn a_silent_runtime_delays_no_file() {
     let mut scene = Scene::new();
     let socket = scene.agent.path().join("hangs.sock");
     let _silent = UnixListener::bind(&socket).unwrap();

@@ -32,7 +32,7 @@ fn owned_by(manifest: &str, owners: &str) -> String {
 }
 
 #[tokio::test]
-async fn nothing_in_a_tenants_metadata_resizes_another_namespaces_pod() {
+async fn tenant_metadata_resizes_no_foreign_pod() {
     let mut scene = Scene::new();
     let own = scene.node.run("own", OWN, &[("app", Amounts::doubled(100, 64))]);
     let theirs = scene.pod.containers["app"].id.clone();
@@ -93,7 +93,7 @@ async fn nothing_in_a_tenants_metadata_resizes_another_namespaces_pod() {
 }
 
 #[tokio::test]
-async fn a_mirror_pod_is_the_static_pod_that_its_annotation_names() {
+async fn a_mirror_pod_is_its_static_pod() {
     let mut scene = Scene::new();
     let mirrored = owned_by(&scene.pod.manifest(), &format!("[{NODE}]"));
     let annotations = format!("kubernetes.io/config.mirror: {UID}, kubernetes.io/config.hash: {UID}");
@@ -111,7 +111,7 @@ async fn a_mirror_pod_is_the_static_pod_that_its_annotation_names() {
 const ROUNDS: u64 = 20;
 
 #[tokio::test]
-async fn whatever_stands_in_a_tenants_namespace_no_write_leaves_their_own_pods() {
+async fn a_tenants_objects_change_own_pods_only() {
     let mut scene = Scene::new();
     let probe = scene.node.run("probe", OWN, &[("app", Amounts::doubled(100, 64))]);
     scene.agent.write("probe.yaml", &probe.manifest());

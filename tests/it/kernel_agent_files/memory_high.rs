@@ -34,7 +34,7 @@ fn bytes(limit: MemoryLimit) -> u64 {
 }
 
 #[tokio::test]
-async fn a_memory_high_follows_its_limit_and_is_given_to_no_other_cgroup() {
+async fn memory_high_follows_its_limit() {
     let scene = Scene::started().await;
     if scene.node.cgroups().version() == CgroupVersion::V1 {
         skipped("memory_high", "cgroup v1 has none");

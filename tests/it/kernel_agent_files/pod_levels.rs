@@ -47,7 +47,7 @@ async fn only_change(scene: &Scene) -> proto::Change {
 }
 
 #[tokio::test]
-async fn a_pod_left_below_its_containers_is_told_of_and_nothing_is_written() {
+async fn an_observer_names_a_pod_below_its_containers() {
     let mut scene = Scene::of(&RESIZED);
     left_below(&scene);
     assert!(
@@ -68,7 +68,7 @@ async fn a_pod_left_below_its_containers_is_told_of_and_nothing_is_written() {
 }
 
 #[tokio::test]
-async fn the_loop_of_kills_in_a_pod_left_below_its_containers_ends() {
+async fn a_stale_pod_limits_loop_of_kills_ends() {
     let mut scene = Scene::of(&RESIZED);
     scene.agent.set("--repair-pod-level", "true");
     scene.agent.start().await;

@@ -45,7 +45,7 @@ async fn has_memory(scene: &Scene, mebibytes: u64) {
 }
 
 #[tokio::test]
-async fn no_quota_is_written_where_the_kubelet_enforces_none() {
+async fn a_kubelet_without_quotas_gets_none() {
     let mut scene = Scene::new();
     without_quotas(&scene);
     scene.agent.start().await;
@@ -67,7 +67,7 @@ async fn no_quota_is_written_where_the_kubelet_enforces_none() {
 /// A container with exclusive processors has no quota, and its pod has none either; other containers of the pod have
 /// one.
 #[tokio::test]
-async fn what_is_bounded_beside_an_unbounded_container_is_resized() {
+async fn a_bounded_container_is_resized_beside_others() {
     let mut scene = Scene::new();
     let unbounded = files(scene.node.cgroups().version(), max(CpuQuota::Max));
     scene.node.put(&scene.pod.containers["side"].cgroup, &unbounded);
@@ -80,7 +80,7 @@ async fn what_is_bounded_beside_an_unbounded_container_is_resized() {
 }
 
 #[tokio::test]
-async fn a_quota_that_was_there_and_is_taken_away_is_put_back_also_by_the_next_agent() {
+async fn the_next_agent_puts_a_removed_quota_back() {
     let mut scene = Scene::managed(&TARGET).await;
     without_quotas(&scene);
     scene.settles(&TARGET).await;
@@ -125,7 +125,7 @@ async fn another_period_is_kept() {
 }
 
 #[tokio::test]
-async fn a_vpa_of_memory_alone_never_changes_a_cpu_file() {
+async fn a_vpa_of_memory_changes_no_cpu_file() {
     let mut scene = Scene::new();
     // Another agent has given the container more than its spec has.
     let foreign = Amounts::doubled(90, 64).settings(scene.node.cgroups().version());

@@ -6,7 +6,7 @@ use super::{AT_FIRST, Amounts, ROOMY, SIDE, Scene, cpu, memory};
 use crate::support::mounts;
 
 #[tokio::test]
-async fn a_limit_below_what_is_in_use_is_refused_with_both_numbers() {
+async fn a_limit_below_use_is_refused_with_numbers() {
     let mut scene = Scene::managed(&ROOMY).await;
     scene.occupy(100).await;
     let before = scene.node.held(&scene.pod);
@@ -44,7 +44,7 @@ async fn a_limit_below_what_is_in_use_is_refused_with_both_numbers() {
 }
 
 #[tokio::test]
-async fn why_a_limit_was_refused_is_still_said_when_the_guard_cannot_raise_it_either() {
+async fn a_refusal_stays_beside_the_guards() {
     let mut scene = Scene::managed(&ROOMY).await;
     scene.occupy(100).await;
     scene.recommend(&[("app", Amounts::doubled(300, 32)), ("side", SIDE)]);
@@ -69,7 +69,7 @@ async fn what_is_refused_is_done_once_it_can_be() {
 }
 
 #[tokio::test]
-async fn a_read_only_cgroup_mount_is_named_and_nothing_changes() {
+async fn a_read_only_cgroup_mount_is_named() {
     let mut scene = Scene::new();
     let mounts: Vec<String> = mounts::all()
         .iter()

@@ -11,7 +11,7 @@ const OTHER: &str = "0a1b2c3d-0000-4000-8000-000000000013";
 const RECOMMENDED: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("side", SIDE)];
 
 #[tokio::test]
-async fn values_go_back_to_the_spec_after_they_were_shown() {
+async fn restore_shows_then_restores() {
     let mut scene = Scene::managed(&RECOMMENDED).await;
     scene.agent.resize(scene.by_hand(memory("512Mi"))).await.unwrap();
     let (code, _, error) = scene.agent.restore(&["--yes", "--no-watch"]);
@@ -51,7 +51,7 @@ async fn values_go_back_to_the_spec_after_they_were_shown() {
 }
 
 #[tokio::test]
-async fn limits_that_were_added_go_and_memory_in_use_is_not_taken_away() {
+async fn added_limits_go_and_memory_in_use_stays() {
     let (mut scene, before) = Scene::unlimited().await;
     scene.agent.resize(scene.by_hand(memory("256Mi"))).await.unwrap();
     scene.agent.stop();
@@ -62,7 +62,7 @@ async fn limits_that_were_added_go_and_memory_in_use_is_not_taken_away() {
 }
 
 #[tokio::test]
-async fn a_pod_that_uses_more_than_its_spec_allows_stays_as_it_is_and_is_named() {
+async fn a_pod_above_its_spec_stays_and_is_named() {
     let mut scene = Scene::started().await;
     scene.agent.resize(scene.by_hand(memory("512Mi"))).await.unwrap();
     scene.occupy(200).await;

@@ -46,7 +46,7 @@ async fn a_sidecar_gets_what_is_recommended_for_it() {
 }
 
 #[tokio::test]
-async fn a_sidecar_that_restarts_in_the_middle_ends_with_what_is_recommended() {
+async fn a_restarted_sidecar_gets_its_recommendation() {
     let mut scene = started().await;
     for round in 0..5 {
         // The restart happens before, during or after the pass.

@@ -8,7 +8,7 @@ use super::{APP, Scene, memory_directory, takes, vpa};
 use crate::support::allocator::{Allocation, Allocator, End};
 
 #[tokio::test]
-async fn a_leak_ends_at_max_allowed_and_is_explained_once() {
+async fn a_leak_ends_at_max_allowed() {
     let scene = Scene::guarded("256Mi").await;
     let end = scene.takes(40, 1 << 20).wait();
     assert!(matches!(end, End::Killed(taken) if taken > 128), "{end:?}");
@@ -39,7 +39,7 @@ async fn a_leak_ends_at_max_allowed_and_is_explained_once() {
 
 /// The kernel counts whole pages.
 #[tokio::test]
-async fn a_ceiling_that_no_limit_can_be_exactly_is_reached_and_explained_once() {
+async fn an_odd_ceiling_is_reached_and_explained_once() {
     let scene = Scene::guarded("200M").await;
     let end = scene.takes(40, 1 << 20).wait();
     assert!(matches!(end, End::Killed(taken) if taken > 128), "{end:?}");
@@ -93,7 +93,7 @@ async fn no_growth_lifts_a_pod_above_its_own_limit() {
 
 /// An init container that needs more than all others determines the pod's limit.
 #[tokio::test]
-async fn a_pod_limit_that_is_large_enough_is_not_lifted() {
+async fn a_large_pod_limit_is_not_raised() {
     let (mut scene, _) = Scene::of_two(|manifest| {
         let init = "{name: init, resources: {requests: {cpu: 10m, memory: 1Gi}, limits: {cpu: 20m, memory: 1Gi}}}";
         manifest.replace(
@@ -134,7 +134,7 @@ async fn a_runaway_ends_at_its_pods_budget() {
 /// All pods together may have 700 MiB. One pod holds 100 MiB and must not be affected while two others compete for
 /// the rest.
 #[tokio::test]
-async fn two_pods_that_race_for_the_last_memory_do_not_take_down_the_node() {
+async fn a_race_for_the_last_memory_spares_the_node() {
     let mut scene = Scene::new("4Gi");
     let kubepods = scene.node.kubepods();
     scene

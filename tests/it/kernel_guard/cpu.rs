@@ -19,7 +19,7 @@ fn on_cpu(pod: proto::Pod) -> Option<proto::Lease> {
 }
 
 #[tokio::test]
-async fn a_container_that_is_throttled_all_the_time_is_lent_cpu_until_it_is_not() {
+async fn a_throttled_container_gets_cpu_for_a_while() {
     let mut scene = Scene::of(crate::support::amounts::Amounts::doubled(50, 64));
     // The recommendation equals the current values, so no resize is due.
     let recommended = vpa("web", "4Gi", 64).replace("cpu: 1000m", "cpu: 50m");

@@ -24,7 +24,7 @@ fn descriptors(agent: &Agent) -> Vec<PathBuf> {
 }
 
 #[tokio::test]
-async fn a_container_that_was_resized_and_is_guarded_takes_four_descriptors_at_most() {
+async fn a_guarded_container_takes_four_descriptors() {
     let mut node = BareNode::new();
     let mut agent = Agent::new(&node.kubepods());
     let pods: Vec<BarePod> = (0..PODS)

@@ -5,7 +5,7 @@ use crate::support::allocator::End;
 use crate::support::amounts::Amounts;
 
 #[tokio::test]
-async fn a_process_that_takes_two_hundred_mebibytes_a_second_is_not_killed() {
+async fn fast_growth_kills_nothing() {
     let scene = Scene::guarded("4Gi").await;
     let until = plenty();
     let mut process = scene.takes(200, until);
@@ -30,7 +30,7 @@ async fn a_process_that_takes_two_hundred_mebibytes_a_second_is_not_killed() {
 }
 
 #[tokio::test]
-async fn a_process_that_begins_to_take_memory_after_a_long_rest_close_to_the_limit_is_not_killed() {
+async fn growth_after_rest_kills_nothing() {
     // An eighth of this limit lasts for a third of a second, longer than a busy machine keeps the guard from acting.
     let scene = Scene::of(Amounts::doubled(1000, 256));
     scene.agent.write("vpa.yaml", &vpa("web", "4Gi", 256));
@@ -61,7 +61,7 @@ async fn without_the_guard_the_same_process_is_killed() {
 }
 
 #[tokio::test]
-async fn a_process_that_stops_short_of_its_limit_is_left_alone() {
+async fn a_process_short_of_its_limit_is_left_alone() {
     let scene = Scene::guarded("4Gi").await;
     let mut process = scene.takes(20, 80);
     assert!(matches!(process.wait(), End::Satisfied(_)));

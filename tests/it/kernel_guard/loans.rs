@@ -4,7 +4,7 @@ use super::{Scene, vpa};
 use crate::support::allocator::End;
 
 #[tokio::test]
-async fn a_loan_ends_when_the_recommendation_has_caught_up() {
+async fn a_recommendation_ends_a_temporary_limit() {
     let scene = Scene::guarded("4Gi").await;
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
@@ -21,7 +21,7 @@ async fn a_loan_ends_when_the_recommendation_has_caught_up() {
 }
 
 #[tokio::test]
-async fn a_loan_that_is_not_needed_any_more_is_taken_back() {
+async fn an_unneeded_temporary_limit_is_taken_back() {
     let scene = Scene::guarded_for("2s").await;
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
@@ -50,7 +50,7 @@ async fn a_loan_that_is_not_needed_any_more_is_taken_back() {
 }
 
 #[tokio::test]
-async fn a_loan_is_taken_back_also_when_nobody_lets_it_grow_any_more() {
+async fn an_unwanted_temporary_limit_is_taken_back() {
     let scene = Scene::guarded_for("2s").await;
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
@@ -83,7 +83,7 @@ async fn a_loan_that_is_needed_stays_as_far_as_it_is() {
 }
 
 #[tokio::test]
-async fn what_an_operator_sets_takes_the_place_of_a_loan() {
+async fn an_override_replaces_a_temporary_limit() {
     let scene = Scene::guarded("4Gi").await;
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));

@@ -30,7 +30,7 @@ async fn a_loan_survives_a_restart() {
 }
 
 #[tokio::test]
-async fn killed_at_any_moment_it_leaves_limits_that_hold_and_go_on_growing() {
+async fn a_killed_guard_leaves_limits_that_hold() {
     let mut scene = Scene::guarded("4Gi").await;
     let nanos = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -66,7 +66,7 @@ async fn killed_at_any_moment_it_leaves_limits_that_hold_and_go_on_growing() {
 }
 
 #[tokio::test]
-async fn what_an_agent_lent_that_was_killed_before_it_noted_it_is_known_to_the_next() {
+async fn an_unnoted_temporary_limit_is_recognised() {
     let mut scene = Scene::new("4Gi");
     scene.agent.set("--guard-quiet-period", "5s");
     scene.agent.start().await;
@@ -94,7 +94,7 @@ async fn what_an_agent_lent_that_was_killed_before_it_noted_it_is_known_to_the_n
 }
 
 #[tokio::test]
-async fn a_limit_that_somebody_raised_while_no_agent_ran_is_no_loan() {
+async fn a_foreign_higher_limit_is_not_temporary() {
     let mut scene = Scene::guarded("4Gi").await;
     let before = (scene.limit(), scene.pod_limit());
     let mut process = scene.takes(100, 200);

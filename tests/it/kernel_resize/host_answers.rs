@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{APP, AT_FIRST, Amounts, FULL, LARGER, NODE, ResizeResult, SMALLER, Scene, resources};
 
 #[tokio::test]
-async fn a_recommendation_is_asked_for_at_the_api_server_and_is_there_before_the_kubelet() {
+async fn a_patched_target_precedes_the_kubelet() {
     let scene = Scene::started().await;
     scene.api.kubelet(|kubelet| kubelet.asleep = true);
     scene.recommend(&LARGER);
@@ -75,7 +75,7 @@ async fn nothing_is_asked_while_nothing_happens() {
 }
 
 #[tokio::test]
-async fn a_resize_the_kubelet_defers_is_taken_back_and_done_when_it_says_so() {
+async fn a_deferred_resize_waits_for_the_kubelet() {
     let scene = Scene::deferred().await;
     scene.holds_soon(&SMALLER).await;
     let change = scene.passes("Deferred").await;
@@ -95,7 +95,7 @@ async fn a_resize_the_kubelet_defers_is_taken_back_and_done_when_it_says_so() {
 }
 
 #[tokio::test]
-async fn a_smaller_recommendation_replaces_a_deferred_one_at_once() {
+async fn a_smaller_target_replaces_a_deferred_one() {
     let scene = Scene::deferred().await;
     scene.set_resize_result(ResizeResult::ByRoom);
     scene.api.kubelet(|kubelet| kubelet.asleep = true);
@@ -108,7 +108,7 @@ async fn a_smaller_recommendation_replaces_a_deferred_one_at_once() {
 }
 
 #[tokio::test]
-async fn a_smaller_recommendation_replaces_a_deferred_one_that_its_bounds_would_allow() {
+async fn a_smaller_target_in_bounds_replaces_too() {
     let scene = Scene::deferred().await;
     scene.set_resize_result(ResizeResult::ByRoom);
     scene.api.kubelet(|kubelet| kubelet.asleep = true);
@@ -119,7 +119,7 @@ async fn a_smaller_recommendation_replaces_a_deferred_one_that_its_bounds_would_
 }
 
 #[tokio::test]
-async fn what_the_kubelet_can_never_do_is_taken_back_and_said() {
+async fn an_infeasible_resize_is_taken_back() {
     let scene = Scene::managed().await;
     let why = "Node didn't have enough capacity: memory, requested: 9663676416, capacity: 2147483648";
     scene.set_resize_result(ResizeResult::Infeasible(why));
@@ -138,7 +138,7 @@ async fn what_the_kubelet_can_never_do_is_taken_back_and_said() {
 }
 
 #[tokio::test]
-async fn a_refused_resource_leaves_the_other_one_alone() {
+async fn a_refused_resource_leaves_the_other_alone() {
     let scene = Scene::managed().await;
     let why = "In-place resize of containers with swap is not supported.";
     scene.set_resize_result(ResizeResult::Refuses("memory", why));
@@ -170,7 +170,7 @@ async fn a_refused_resource_leaves_the_other_one_alone() {
 }
 
 #[tokio::test]
-async fn what_the_kubelet_could_not_write_is_waited_for() {
+async fn a_failed_kubelet_is_waited_for() {
     let scene = Scene::managed().await;
     let why = "cannot decrease memory limits: attempting to set below current usage";
     scene.set_resize_result(ResizeResult::Error(why));
@@ -192,7 +192,7 @@ async fn what_the_kubelet_could_not_write_is_waited_for() {
 }
 
 #[tokio::test]
-async fn what_the_node_has_no_room_for_is_not_asked_for_until_it_has() {
+async fn a_full_node_is_not_asked_until_it_has_room() {
     let scene = Scene::managed().await;
     let patches = scene.api.calls("patch pods/resize");
     let huge = [("app", Amounts::doubled(3900, 128))];
@@ -210,7 +210,7 @@ async fn what_the_node_has_no_room_for_is_not_asked_for_until_it_has() {
 }
 
 #[tokio::test]
-async fn a_full_node_is_asked_where_pods_of_lower_priority_could_make_room() {
+async fn a_full_node_may_preempt_for_higher_priority() {
     let huge = [("app", Amounts::doubled(3900, 128))];
     for (priority, state, words) in [(10, "Refused", "no room"), (-10, "Deferred", FULL)] {
         let mut scene = Scene::new().await;
@@ -237,7 +237,7 @@ async fn a_full_node_is_asked_where_pods_of_lower_priority_could_make_room() {
 }
 
 #[tokio::test]
-async fn without_knowing_the_nodes_room_the_kubelet_goes_first() {
+async fn with_unknown_room_the_kubelet_goes_first() {
     let scene = Scene::managed().await;
     scene.api.remove("nodes", NODE);
     scene.knows_capacity("(all this machine has)").await;
@@ -250,7 +250,7 @@ async fn without_knowing_the_nodes_room_the_kubelet_goes_first() {
 }
 
 #[tokio::test]
-async fn a_pods_limit_that_the_kubelet_left_behind_is_repaired() {
+async fn a_stale_pod_limit_is_repaired() {
     let mut scene = Scene::managed().await;
     // The kubelet ignores a container that does not run during a resize: the pod's limit stays unchanged.
     let before = vscaled::model::Settings::from_iter(

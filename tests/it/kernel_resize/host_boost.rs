@@ -78,7 +78,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_boost_is_taken_back_at_every_level_once_the_pod_is_ready() {
+async fn a_boost_ends_at_every_level_once_ready() {
     let mut scene = Scene::boosted(0).await;
     scene.wants(WANTED);
     scene.agent.start().await;
@@ -106,7 +106,7 @@ async fn a_boost_is_taken_back_at_every_level_once_the_pod_is_ready() {
 }
 
 #[tokio::test]
-async fn a_boost_that_outlasts_readiness_ends_by_the_clock_alone() {
+async fn a_boost_beyond_readiness_ends_by_the_clock() {
     let mut scene = Scene::boosted(3600).await;
     scene.wants(Amounts {
         memory: BOOSTED.memory,
@@ -132,7 +132,7 @@ async fn a_boost_that_outlasts_readiness_ends_by_the_clock_alone() {
 }
 
 #[tokio::test]
-async fn a_boost_counts_only_while_there_is_a_vpa_that_boosts() {
+async fn a_boost_counts_only_while_a_vpa_boosts() {
     let mut scene = Scene::boosted(0).await;
     scene.wants(WANTED);
     scene.agent.start().await;
@@ -152,7 +152,7 @@ async fn a_boost_counts_only_while_there_is_a_vpa_that_boosts() {
 }
 
 #[tokio::test]
-async fn a_boost_that_ended_while_no_agent_ran_is_taken_back_at_its_start() {
+async fn a_new_agent_takes_back_an_ended_boost() {
     let mut scene = Scene::boosted(0).await;
     scene.becomes_ready();
     scene.wants(WANTED);
@@ -162,7 +162,7 @@ async fn a_boost_that_ended_while_no_agent_ran_is_taken_back_at_its_start() {
 }
 
 #[tokio::test]
-async fn an_annotation_that_may_not_be_removed_is_said_and_removed_later() {
+async fn an_annotation_is_removed_once_allowed() {
     let mut scene = Scene::boosted(0).await;
     scene.wants(WANTED);
     scene.api.fault(Fault {

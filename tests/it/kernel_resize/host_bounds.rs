@@ -35,7 +35,7 @@ fn peak_kib(scene: &Scene) -> u64 {
 }
 
 #[tokio::test]
-async fn three_hundred_fat_vpas_are_listed_and_watched_in_little_memory() {
+async fn fat_vpas_take_little_memory() {
     let mut scene = Scene::started().await;
     let before = peak_kib(&scene);
     let fat = "x\\\" ".repeat(50_000);
@@ -61,7 +61,7 @@ async fn three_hundred_fat_vpas_are_listed_and_watched_in_little_memory() {
 }
 
 #[tokio::test]
-async fn fat_vpas_of_sixty_four_namespaces_leave_an_honest_one_undisturbed_in_little_memory() {
+async fn fat_vpas_leave_honest_namespaces_undisturbed() {
     let scene = Scene::started().await;
     let before = peak_kib(&scene);
     for tenant in 0..64 {
@@ -93,7 +93,7 @@ async fn fat_vpas_of_sixty_four_namespaces_leave_an_honest_one_undisturbed_in_li
 }
 
 #[tokio::test]
-async fn vpas_beyond_a_namespaces_share_and_values_beyond_their_length_are_left_out_and_named() {
+async fn objects_beyond_their_share_are_named() {
     let mut scene = Scene::new().await;
     for number in 0..1500 {
         scene.api.put("verticalpodautoscalers", fat(number));

@@ -21,7 +21,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_share_of_the_pods_has_it_first_and_the_rest_when_nobody_is_in_trouble() {
+async fn a_canary_goes_first_and_the_rest_follow() {
     let mut scene = Scene::new().await;
     scene.api.allocatable(NODE, &json!({"cpu": "400", "memory": "800Gi"}));
     let all: Vec<_> = (1000..1000 + OTHERS)
@@ -83,7 +83,7 @@ async fn a_share_of_the_pods_has_it_first_and_the_rest_when_nobody_is_in_trouble
 }
 
 #[tokio::test]
-async fn an_annotation_that_is_not_understood_is_told_once_with_what_is_allowed() {
+async fn a_malformed_annotation_is_named_once() {
     let scene = Scene::managed().await;
     let recommend = |share: &str, bake: &str, targets: &[(&str, Amounts)]| {
         let mut vpa = vpa(targets);

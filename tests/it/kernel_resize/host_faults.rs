@@ -17,7 +17,7 @@ pub(super) fn patches(times: Option<u32>, effect: Effect) -> Fault {
 }
 
 #[tokio::test]
-async fn a_missing_rule_is_named_and_nothing_is_written() {
+async fn a_missing_rule_is_named() {
     let scene = Scene::started().await;
     scene.api.fault(patches(None, Effect::Forbidden));
     scene.recommend(&LARGER);
@@ -29,7 +29,7 @@ async fn a_missing_rule_is_named_and_nothing_is_written() {
 }
 
 #[tokio::test]
-async fn a_workload_that_may_not_be_read_is_named_and_keeps_nobody_waiting() {
+async fn an_unreadable_workload_delays_nobody() {
     let mut scene = Scene::new().await;
     scene.api.fault(Fault {
         verb: "get",
@@ -48,7 +48,7 @@ async fn a_workload_that_may_not_be_read_is_named_and_keeps_nobody_waiting() {
 }
 
 #[tokio::test]
-async fn a_webhook_that_denies_is_quoted_and_nothing_is_written() {
+async fn a_denying_webhook_is_quoted() {
     let scene = Scene::managed().await;
     let message = "admission webhook \"quota.example.com\" denied the request: ask finance";
     scene
@@ -60,7 +60,7 @@ async fn a_webhook_that_denies_is_quoted_and_nothing_is_written() {
 }
 
 #[tokio::test]
-async fn a_webhook_decides_for_its_pod_whatever_code_it_chooses() {
+async fn a_webhook_decides_with_any_code() {
     for (code, reason) in [(404, "NotFound"), (405, "MethodNotAllowed")] {
         let scene = Scene::managed().await;
         let message = "admission webhook \"quota.example.com\" denied the request: ask finance";
@@ -113,7 +113,7 @@ async fn a_slow_api_server_keeps_nobody_else_waiting() {
 }
 
 #[tokio::test]
-async fn an_api_server_without_the_subresource_leaves_the_cgroups_to_the_agent() {
+async fn without_the_subresource_the_agent_writes() {
     let scene = Scene::started().await;
     scene.api.fault(patches(None, Effect::Unknown));
     scene.recommend(&LARGER);
@@ -131,7 +131,7 @@ async fn a_past_that_is_gone_is_read_anew() {
 }
 
 #[tokio::test]
-async fn a_watch_that_has_stalled_costs_time_and_no_truth() {
+async fn a_stalled_watch_costs_only_time() {
     let scene = Scene::managed().await;
     scene.api.fault(Fault {
         verb: "watch",
@@ -149,7 +149,7 @@ async fn a_watch_that_has_stalled_costs_time_and_no_truth() {
 }
 
 #[tokio::test]
-async fn a_recommendation_before_a_release_is_seen_does_not_scale_what_an_operator_had_set() {
+async fn an_early_recommendation_ignores_an_override() {
     let scene = Scene::managed().await;
     let request = super::host_others::limits(&scene.pod, Some("800m"), None);
     scene.agent.resize(request).await.unwrap();
@@ -178,7 +178,7 @@ async fn a_recommendation_before_a_release_is_seen_does_not_scale_what_an_operat
 }
 
 #[tokio::test]
-async fn what_admission_makes_of_a_request_is_what_the_pod_gets() {
+async fn admissions_change_is_what_the_pod_gets() {
     let scene = Scene::managed().await;
     let rounded = [("app", Amounts::doubled(400, 160))];
     let admitted = json!({"spec": {"containers": [{"name": "app", "resources": resources(rounded[0].1)}]}});

@@ -39,7 +39,7 @@ async fn before_the_api_server_has_done_it_asks_again() {
 }
 
 #[tokio::test]
-async fn before_the_answer_it_knows_its_own_request_again() {
+async fn an_unanswered_request_is_recognised() {
     let mut scene = Scene::managed().await;
     scene.patches_meet(Effect::Mute);
     scene.recommend(&LARGER);
@@ -75,7 +75,7 @@ async fn before_the_answer_it_knows_its_own_request_again() {
 }
 
 #[tokio::test]
-async fn before_the_answer_to_an_operator_the_way_back_is_known() {
+async fn the_way_back_is_known_before_the_answer() {
     let mut scene = Scene::managed().await;
     scene.patches_meet(Effect::Mute);
     let by_hand = [(
@@ -102,7 +102,7 @@ async fn before_the_answer_to_an_operator_the_way_back_is_known() {
 }
 
 #[tokio::test]
-async fn a_recommendation_of_the_time_in_between_does_not_scale_what_an_operator_set() {
+async fn a_later_recommendation_ignores_an_override() {
     let mut scene = Scene::started().await;
     let request = super::host_others::limits(&scene.pod, Some("800m"), None);
     scene.agent.resize(request).await.unwrap();
@@ -123,7 +123,7 @@ async fn a_recommendation_of_the_time_in_between_does_not_scale_what_an_operator
 }
 
 #[tokio::test]
-async fn at_any_moment_of_a_resize_it_goes_on_where_it_was() {
+async fn a_killed_agent_continues_its_resize() {
     let mut scene = Scene::managed().await;
     for (round, millis) in [0, 1, 2, 4, 6, 8, 12, 16, 24, 40].into_iter().enumerate() {
         let wanted = if round % 2 == 0 { &LARGER } else { &SMALLER };
@@ -141,7 +141,7 @@ async fn at_any_moment_of_a_resize_it_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn what_stood_is_kept_however_long_the_api_server_takes_to_say_anything() {
+async fn values_stay_while_the_api_server_is_silent() {
     let mut scene = Scene::managed().await;
     let request = super::host_others::limits(&scene.pod, Some("500m"), None);
     scene.agent.resize(request).await.unwrap();
@@ -157,7 +157,7 @@ async fn what_stood_is_kept_however_long_the_api_server_takes_to_say_anything() 
 }
 
 #[tokio::test]
-async fn what_an_agent_only_observed_is_not_done_by_the_next_before_the_sources_answer() {
+async fn an_observed_decision_waits_for_the_sources() {
     let mut scene = Scene::new().await;
     let (spec, patches) = (scene.spec(), scene.api.calls(PATCH));
     scene.agent.set("--observe-only", "true");

@@ -33,7 +33,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_recommendation_is_followed_and_no_pod_is_asked_for_at_the_api_server() {
+async fn a_recommendation_is_followed_without_patches() {
     let (scene, _socket) = Scene::by_the_kubelet().await;
     scene.recommend(&SMALLER);
     scene.settles(&SMALLER).await;
@@ -53,7 +53,7 @@ async fn a_recommendation_is_followed_and_no_pod_is_asked_for_at_the_api_server(
 }
 
 #[tokio::test]
-async fn a_pod_that_comes_in_an_outage_is_resized_and_its_spec_follows() {
+async fn a_pod_new_in_an_outage_is_resized() {
     let (mut scene, _socket) = Scene::by_the_kubelet().await;
     scene.cut().await;
     let other = scene.runs_another(OTHER, UIDS[0]);
@@ -76,7 +76,7 @@ async fn a_pod_that_comes_in_an_outage_is_resized_and_its_spec_follows() {
 }
 
 #[tokio::test]
-async fn a_kubelet_that_restarts_takes_no_pod_away_and_tells_of_those_that_went_meanwhile() {
+async fn a_restarted_kubelet_takes_no_pod_away() {
     let (mut scene, mut socket) = Scene::by_the_kubelet().await;
     let other = scene.runs_another(OTHER, UIDS[0]);
     scene.api.put("pods", object(&other, "web-5c4f"));
@@ -99,7 +99,7 @@ async fn a_kubelet_that_restarts_takes_no_pod_away_and_tells_of_those_that_went_
 }
 
 #[tokio::test]
-async fn a_pod_of_the_same_name_outlives_the_word_that_the_one_before_is_gone() {
+async fn a_namesake_outlives_the_pod_before() {
     let (mut scene, socket) = Scene::by_the_kubelet().await;
     let before = scene.runs_another(OTHER, UIDS[0]);
     let mut ending = object(&before, "web-5c4f");
@@ -127,7 +127,7 @@ async fn a_pod_of_the_same_name_outlives_the_word_that_the_one_before_is_gone() 
 }
 
 #[tokio::test]
-async fn a_static_pod_is_resized_in_the_kernel_and_never_at_the_api_server() {
+async fn a_static_pod_is_resized_in_the_kernel_only() {
     let (mut scene, socket) = Scene::by_the_kubelet().await;
     let pod = scene.runs_another(STATIC, UIDS[0]);
     let mut own = object(&pod, "");

@@ -64,7 +64,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn the_nodes_kubelet_says_whose_rules_a_pods_values_follow() {
+async fn the_kubelets_version_decides_the_rules() {
     let mut scene = Scene::new().await;
     // An init container without limits leaves the pod's limit undeclared for kubelets from 1.27 on.
     scene.unreported(3600);
@@ -92,7 +92,7 @@ async fn the_nodes_kubelet_says_whose_rules_a_pods_values_follow() {
 }
 
 #[tokio::test]
-async fn a_new_pod_of_a_kubelet_that_resizes_waits_until_its_status_shows_it() {
+async fn a_new_pod_waits_for_its_status() {
     let scene = Scene::unreported_by("v1.36.2", 1).await;
     scene
         .reaches_with_detail("Working", "waits until its kubelet (1.36) reports")
@@ -107,7 +107,7 @@ async fn a_new_pod_of_a_kubelet_that_resizes_waits_until_its_status_shows_it() {
 }
 
 #[tokio::test]
-async fn a_pod_whose_neighbour_is_resized_by_the_kubelet_waits_as_well() {
+async fn a_pod_waits_where_a_neighbour_is_resized() {
     let mut scene = Scene::new().await;
     let beside = scene
         .node
@@ -128,7 +128,7 @@ async fn a_pod_whose_neighbour_is_resized_by_the_kubelet_waits_as_well() {
 }
 
 #[tokio::test]
-async fn a_kubelet_whose_gate_is_off_is_not_waited_for_for_ever() {
+async fn a_kubelet_without_the_gate_ends_the_wait() {
     // The container runs for longer than any kubelet takes to report it.
     let scene = Scene::unreported_by("v1.34.3", 3600).await;
     scene.settles(&LARGER).await;
@@ -136,7 +136,7 @@ async fn a_kubelet_whose_gate_is_off_is_not_waited_for_for_ever() {
 }
 
 #[tokio::test]
-async fn a_wait_for_a_kubelet_whose_gate_may_be_off_ends_by_itself() {
+async fn a_wait_for_an_unknown_gate_ends() {
     let scene = Scene::unreported_by("v1.33.0", 55).await;
     scene
         .reaches_with_detail(
@@ -150,7 +150,7 @@ async fn a_wait_for_a_kubelet_whose_gate_may_be_off_ends_by_itself() {
 }
 
 #[tokio::test]
-async fn what_was_written_without_asking_is_undone_when_a_quota_denies_it() {
+async fn a_quota_undoes_an_earlier_direct_write() {
     let scene = Scene::unreported_by("v1.34.3", 3600).await;
     scene.settles(&LARGER).await;
     // An administrator turns the feature gate on.
@@ -169,7 +169,7 @@ async fn what_was_written_without_asking_is_undone_when_a_quota_denies_it() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_did_not_resize_is_asked_again() {
+async fn an_api_server_without_resize_is_asked_again() {
     let scene = Scene::started().await;
     scene.api.fault(patches(None, Effect::Unknown));
     scene.recommend(&LARGER);
@@ -182,7 +182,7 @@ async fn an_api_server_that_did_not_resize_is_asked_again() {
 }
 
 #[tokio::test]
-async fn another_kubelet_is_a_reason_to_ask_the_api_server_at_once() {
+async fn an_upgraded_kubelet_is_tried_at_once() {
     let scene = Scene::started().await;
     scene.kubelet_is("v1.32.0");
     scene.api.fault(patches(None, Effect::Unknown));
@@ -208,7 +208,7 @@ async fn memory_restarts() -> Scene {
 }
 
 #[tokio::test]
-async fn what_needs_no_restart_is_applied_and_the_rest_is_said() {
+async fn the_part_without_restart_is_applied() {
     let scene = memory_restarts().await;
     scene.recommend(&LARGER);
     let cpu_only = super::Amounts {
@@ -237,7 +237,7 @@ async fn what_needs_no_restart_is_applied_and_the_rest_is_said() {
 }
 
 #[tokio::test]
-async fn an_operator_who_asks_for_what_restarts_and_for_what_does_not_is_told_how_to_have_the_latter() {
+async fn a_restarting_part_is_named_to_the_operator() {
     let scene = memory_restarts().await;
     let both = limits(&scene.pod, Some("500m"), Some("256Mi"));
     let refused = match scene.agent.resize(both).await {

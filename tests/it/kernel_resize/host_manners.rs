@@ -29,7 +29,7 @@ pub(super) fn another(scene: &Scene, number: usize) -> CgroupPath {
 }
 
 #[tokio::test]
-async fn many_pods_are_asked_for_a_few_at_a_time_and_all_get_what_is_recommended() {
+async fn many_pods_are_patched_a_few_at_a_time() {
     let mut scene = Scene::new().await;
     scene.api.allocatable(NODE, &json!({"cpu": "400", "memory": "800Gi"}));
     let mut containers: Vec<_> = (1000..1000 + OTHERS).map(|number| another(&scene, number)).collect();
@@ -65,7 +65,7 @@ async fn many_pods_are_asked_for_a_few_at_a_time_and_all_get_what_is_recommended
 }
 
 #[tokio::test]
-async fn the_report_says_what_pods_requested_before_and_what_they_request_now() {
+async fn the_report_compares_requests_before_and_now() {
     let mut scene = Scene::managed().await;
     scene.recommend(&LARGER);
     scene.settles(&LARGER).await;
@@ -104,7 +104,7 @@ async fn the_report_says_what_pods_requested_before_and_what_they_request_now() 
 /// Two workloads with one and with two containers each follow two recommendations. An updater that evicts would have
 /// restarted all three containers at least once.
 #[tokio::test]
-async fn restarts_avoided_count_each_container_once_in_its_pods_life() {
+async fn avoided_restarts_count_containers_once() {
     const PAIR: &str = "0a1b2c3d-0000-4000-8000-000000000072";
     let mut scene = Scene::new().await;
     let pair = scene.node.run("db-1-y", PAIR, &[("app", APP), ("side", APP)]);
@@ -158,7 +158,7 @@ async fn restarts_avoided_count_each_container_once_in_its_pods_life() {
 
 /// The recommender writes its status every minute; the target rises by a third within the hour, and fluctuates.
 #[tokio::test]
-async fn an_ordinary_hour_of_recommendations_makes_a_handful_of_events() {
+async fn an_ordinary_hour_makes_few_events() {
     let scene = Scene::managed().await;
     for (minute, wavers) in (0..60).zip([0, 3, 1].into_iter().cycle()) {
         let target = SMALLER[0].1.memory + minute / 2 + wavers;

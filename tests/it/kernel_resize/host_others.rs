@@ -8,7 +8,7 @@ use super::{
 };
 
 #[tokio::test]
-async fn an_agent_restarted_while_a_resize_is_pending_goes_on_where_it_was() {
+async fn a_restarted_agent_continues_a_pending_resize() {
     let mut scene = Scene::deferred().await;
     scene.holds_soon(&SMALLER).await;
     let patches = scene.api.calls("patch pods/resize");
@@ -33,7 +33,7 @@ async fn an_agent_restarted_while_a_resize_is_pending_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn an_agent_that_was_away_when_the_kubelet_said_no_takes_back_what_it_wrote() {
+async fn a_refusal_during_absence_is_taken_back() {
     let mut scene = Scene::managed().await;
     scene.api.kubelet(|kubelet| kubelet.asleep = true);
     scene.recommend(&LARGER);
@@ -52,7 +52,7 @@ async fn an_agent_that_was_away_when_the_kubelet_said_no_takes_back_what_it_wrot
 }
 
 #[tokio::test]
-async fn a_pod_deleted_in_the_middle_of_a_resize_is_forgotten() {
+async fn a_pod_deleted_amid_a_resize_is_forgotten() {
     let scene = Scene::deferred().await;
     scene.api.remove("pods", NAME);
     let gone = async || scene.agent.pod(NAME).await.is_none().then_some(());
@@ -61,7 +61,7 @@ async fn a_pod_deleted_in_the_middle_of_a_resize_is_forgotten() {
 }
 
 #[tokio::test]
-async fn another_pod_that_took_the_name_is_not_resized_in_its_place() {
+async fn a_namesake_is_not_resized_instead() {
     let scene = Scene::managed().await;
     // The agent has not received the new pod yet: the UID in the patch keeps the patch from the new pod.
     scene.api.fault(crate::support::apimodel::Fault {
@@ -80,7 +80,7 @@ async fn another_pod_that_took_the_name_is_not_resized_in_its_place() {
 }
 
 #[tokio::test]
-async fn what_somebody_else_writes_into_the_spec_stands() {
+async fn a_foreign_spec_stands() {
     let scene = Scene::managed().await;
     // Within the VPA's bounds, so no one has a reason to revert it.
     let theirs = Amounts::doubled(210, 100);
@@ -104,7 +104,7 @@ pub(super) fn limits(pod: &BarePod, cpu: Option<&str>, memory: Option<&str>) -> 
 }
 
 #[tokio::test]
-async fn an_operators_values_that_would_restart_a_container_are_refused() {
+async fn an_override_that_restarts_is_refused() {
     let mut scene = Scene::new().await;
     let mut restarts = scene.object();
     restarts["spec"]["containers"][0]["resizePolicy"] =
@@ -138,7 +138,7 @@ async fn an_operators_values_that_would_restart_a_container_are_refused() {
 }
 
 #[tokio::test]
-async fn an_operators_values_go_through_the_api_server_and_back() {
+async fn an_override_goes_through_the_api_server() {
     let scene = Scene::managed().await;
     let request = limits(&scene.pod, Some("500m"), None);
     scene.agent.resize(request).await.unwrap();
@@ -150,7 +150,7 @@ async fn an_operators_values_go_through_the_api_server_and_back() {
 }
 
 #[tokio::test]
-async fn an_operators_values_outlast_the_coming_of_a_namespaces_first_vpa() {
+async fn an_override_outlasts_a_namespaces_first_vpa() {
     let mut scene = Scene::new().await;
     scene.api.remove("verticalpodautoscalers", "web");
     scene.start().await;
@@ -175,7 +175,7 @@ async fn an_operators_values_outlast_the_coming_of_a_namespaces_first_vpa() {
 }
 
 #[tokio::test]
-async fn what_is_recommended_and_not_granted_takes_no_room_from_an_operator() {
+async fn an_ungranted_target_takes_no_room() {
     let mut scene = Scene::managed().await;
     let uid = "0a1b2c3d-0000-4000-8000-000000000072";
     let beside = scene.node.run("beside", uid, &AT_FIRST);

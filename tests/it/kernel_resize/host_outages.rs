@@ -77,7 +77,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn limits_set_in_an_outage_are_in_force_at_once_and_in_the_spec_afterwards() {
+async fn overrides_in_an_outage_reach_the_spec_later() {
     let scene = Scene::cut_off().await;
     scene.set_by_hand().await;
     let pod = scene.reaches_with_detail("Owed", LATER).await;
@@ -98,7 +98,7 @@ async fn limits_set_in_an_outage_are_in_force_at_once_and_in_the_spec_afterwards
 }
 
 #[tokio::test]
-async fn limits_set_and_released_in_an_outage_leave_the_spec_as_it_was() {
+async fn overrides_within_an_outage_leave_the_spec() {
     let scene = Scene::cut_off().await;
     scene.set_by_hand().await;
     scene.agent.release(&scene.pod.full_name()).await.unwrap();
@@ -120,7 +120,7 @@ async fn limits_set_and_released_in_an_outage_leave_the_spec_as_it_was() {
 }
 
 #[tokio::test]
-async fn limits_from_before_an_outage_that_are_released_in_it_go_back_at_once() {
+async fn overrides_released_in_an_outage_end_at_once() {
     let scene = Scene::managed().await;
     scene.agent.resize(scene.request(None)).await.unwrap();
     scene.confirmed(&BY_HAND).await;
@@ -137,7 +137,7 @@ async fn limits_from_before_an_outage_that_are_released_in_it_go_back_at_once() 
 }
 
 #[tokio::test]
-async fn what_somebody_else_puts_into_the_spec_meanwhile_wins() {
+async fn a_foreign_spec_wins_meanwhile() {
     let scene = Scene::managed().await;
     scene.recommend_widely(&SMALLER).await;
     scene.cut().await;
@@ -155,7 +155,7 @@ async fn what_somebody_else_puts_into_the_spec_meanwhile_wins() {
 }
 
 #[tokio::test]
-async fn what_the_api_server_denies_afterwards_is_taken_back() {
+async fn a_late_denial_is_taken_back() {
     let scene = Scene::cut_off().await;
     scene.set_by_hand().await;
     let denial = "admission webhook \"quota.example.com\" denied the request: ask finance";
@@ -170,7 +170,7 @@ async fn what_the_api_server_denies_afterwards_is_taken_back() {
 }
 
 #[tokio::test]
-async fn an_agent_killed_in_the_outage_is_followed_by_one_that_holds_the_same() {
+async fn an_agent_new_in_an_outage_keeps_values() {
     let mut scene = Scene::cut_off().await;
     scene.set_by_hand().await;
     scene.agent.kill();
@@ -191,7 +191,7 @@ async fn an_agent_killed_in_the_outage_is_followed_by_one_that_holds_the_same() 
 }
 
 #[tokio::test]
-async fn an_api_server_that_is_silent_keeps_no_operator_waiting() {
+async fn a_silent_api_server_delays_no_operator() {
     let scene = Scene::managed().await;
     scene.api.link(Link::Silent);
     scene.set_by_hand().await;
@@ -203,7 +203,7 @@ async fn an_api_server_that_is_silent_keeps_no_operator_waiting() {
 }
 
 #[tokio::test]
-async fn a_request_that_was_carried_out_unanswered_is_taken_back_when_it_was_released_meanwhile() {
+async fn an_unanswered_released_request_is_taken_back() {
     let scene = Scene::managed().await;
     // The agent learns of the change neither from the answer nor from a watch.
     for (verb, resource, effect) in [
@@ -232,7 +232,7 @@ async fn a_request_that_was_carried_out_unanswered_is_taken_back_when_it_was_rel
 }
 
 #[tokio::test]
-async fn a_later_request_that_was_carried_out_unanswered_is_known_beside_an_earlier_one() {
+async fn a_later_unanswered_request_is_recognised() {
     let scene = Scene::managed().await;
     let patch = "patch pods/resize";
     let asked = scene.api.calls(patch);

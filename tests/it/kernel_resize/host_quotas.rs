@@ -34,7 +34,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_quota_bounds_what_is_written_without_a_patch() {
+async fn a_quota_bounds_direct_writes() {
     let mut scene = Scene::of_an_old_kubelet().await;
     scene.quota("150Mi");
     scene.start().await;
@@ -58,7 +58,7 @@ async fn a_quota_bounds_what_is_written_without_a_patch() {
 }
 
 #[tokio::test]
-async fn without_the_right_to_read_quotas_the_missing_rule_is_named_and_the_pod_is_resized() {
+async fn a_missing_right_to_quotas_is_named() {
     let mut scene = Scene::of_an_old_kubelet().await;
     scene.quota("150Mi");
     for verb in ["list", "watch"] {
@@ -84,7 +84,7 @@ async fn without_the_right_to_read_quotas_the_missing_rule_is_named_and_the_pod_
 }
 
 #[tokio::test]
-async fn a_limit_range_bounds_what_is_written_without_a_patch() {
+async fn a_limit_range_bounds_direct_writes() {
     let mut scene = Scene::of_an_old_kubelet().await;
     let namespace = scene.object()["metadata"]["namespace"].clone();
     let most = json!({"type": "Container", "max": {"memory": "192Mi"}});

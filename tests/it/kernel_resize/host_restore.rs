@@ -7,7 +7,7 @@ use super::{AT_FIRST, Amounts, FULL, LARGER, NAME, SMALLER, Scene, UID, resource
 use crate::support::apimodel::ResizeResult;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_spec_that_the_kubelet_has_put_off_is_not_written() {
+async fn a_deferred_spec_is_not_written() {
     let mut scene = Scene::deferred().await;
     assert_eq!(scene.spec(), resources(LARGER[0].1));
     scene.agent.stop();
@@ -17,7 +17,7 @@ async fn a_spec_that_the_kubelet_has_put_off_is_not_written() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_vscaled_did_not_write_to_is_left_alone_whatever_its_annotations_say() {
+async fn a_foreign_pods_annotations_restore_nothing() {
     let mut scene = Scene::started().await;
     scene.agent.stop();
     let applied = json!({"app": resources(LARGER[0].1)}).to_string();

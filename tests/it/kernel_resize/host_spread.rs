@@ -22,7 +22,7 @@ async fn of_many_nodes() -> (Scene, Duration) {
 }
 
 #[tokio::test]
-async fn a_recommendation_for_many_nodes_is_followed_at_this_nodes_place() {
+async fn a_share_of_many_nodes_counts_other_nodes() {
     let (scene, place) = of_many_nodes().await;
     let told = Instant::now();
     scene.recommend(&SMALLER);

@@ -85,7 +85,7 @@ fn tenants(mut object: Value) -> Value {
 }
 
 #[tokio::test]
-async fn whatever_stands_in_a_tenants_namespace_no_patch_write_or_event_leaves_their_own_pods() {
+async fn a_tenant_reaches_own_pods_only_at_the_server() {
     let mut scene = Scene::new().await;
     let own = scene.node.run("own", OWN, &AT_FIRST);
     // The tenant's running pod has its own workload and VPA; the forged ones belong to Deployment `web`.

@@ -11,7 +11,7 @@ const MESH: Amounts = Amounts::doubled(20, 16);
 const BOTH: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("mesh", Amounts::doubled(40, 32))];
 
 #[tokio::test]
-async fn a_sidecar_is_patched_among_the_init_containers_and_written_like_any_container() {
+async fn a_sidecar_is_patched_as_an_init_container() {
     let mut scene = Scene::new().await;
     scene.node.run_container(&mut scene.pod, "mesh", MESH);
     scene.api.kubelet(|kubelet| kubelet.writes = None);
@@ -50,7 +50,7 @@ fn pod_limit(scene: &Scene) -> Option<MemoryLimit> {
 }
 
 #[tokio::test]
-async fn the_pods_own_resources_follow_its_containers_where_its_kubelet_resizes_them() {
+async fn pod_level_resources_follow_containers() {
     let mut scene = Scene::new().await;
     let mut pod = scene.object();
     pod["spec"]["resources"] = own([100, 200]);

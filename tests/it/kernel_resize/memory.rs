@@ -108,7 +108,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_lower_limit_is_there_before_the_kubelet_comes_to_write_it() {
+async fn a_lower_limit_is_there_before_the_kubelet() {
     let mut scene = Scene::of(ROOMY).await;
     scene.start().await;
     let _cached = scene.caches().await;
@@ -126,7 +126,7 @@ async fn a_lower_limit_is_there_before_the_kubelet_comes_to_write_it() {
 }
 
 #[tokio::test]
-async fn room_is_made_before_anybody_is_asked_and_no_limit_is_touched_when_they_say_no() {
+async fn room_is_made_before_a_patch_that_is_denied() {
     let mut scene = Scene::of(ROOMY).await;
     scene.start().await;
     let _cached = scene.caches().await;
@@ -147,7 +147,7 @@ async fn room_is_made_before_anybody_is_asked_and_no_limit_is_touched_when_they_
 }
 
 #[tokio::test]
-async fn a_limit_below_what_is_in_use_is_not_asked_for() {
+async fn a_limit_below_use_is_not_requested() {
     let mut scene = Scene::of(ROOMY).await;
     scene.start().await;
     let mut process = scene.takes(0, 150);
@@ -162,7 +162,7 @@ async fn a_limit_below_what_is_in_use_is_not_asked_for() {
 }
 
 #[tokio::test]
-async fn a_limit_the_kubelet_could_not_lower_is_kept_low_and_has_room_until_it_can() {
+async fn room_is_kept_for_the_kubelets_next_try() {
     let mut scene = Scene::of(ROOMY).await;
     scene.start().await;
     let _cached = scene.caches().await;
@@ -187,7 +187,7 @@ async fn a_limit_the_kubelet_could_not_lower_is_kept_low_and_has_room_until_it_c
 }
 
 #[tokio::test]
-async fn what_turns_out_not_to_be_possible_after_it_was_accepted_is_taken_back_before_the_kubelet_writes_it() {
+async fn an_impossible_patch_is_taken_back_in_time() {
     let mut scene = Scene::of(ROOMY).await;
     scene.agent.set("--guard", "false");
     scene.start().await;
@@ -215,7 +215,7 @@ async fn what_turns_out_not_to_be_possible_after_it_was_accepted_is_taken_back_b
 }
 
 #[tokio::test]
-async fn a_shrink_that_hurts_is_undone_at_the_api_server_as_well() {
+async fn a_harmful_shrink_is_undone_in_the_spec() {
     let mut scene = Scene::of(ROOMY).await;
     scene.agent.set("--guard", "false");
     scene.start().await;
@@ -241,7 +241,7 @@ async fn a_shrink_that_hurts_is_undone_at_the_api_server_as_well() {
 }
 
 #[tokio::test]
-async fn a_shrink_is_watched_also_where_the_kubelet_was_faster() {
+async fn a_shrink_by_a_faster_kubelet_is_watched() {
     let mut scene = Scene::of(ROOMY).await;
     scene.agent.set("--guard", "false");
     scene.start().await;
@@ -266,7 +266,7 @@ async fn a_shrink_is_watched_also_where_the_kubelet_was_faster() {
 }
 
 #[tokio::test]
-async fn a_lent_limit_that_somebody_lowers_is_repaired_also_before_it_is_asked_for() {
+async fn a_lowered_temporary_limit_is_repaired() {
     let scene = Scene::guarded_for("10min").await;
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));
@@ -282,7 +282,7 @@ async fn a_lent_limit_that_somebody_lowers_is_repaired_also_before_it_is_asked_f
 }
 
 #[tokio::test]
-async fn what_is_lent_in_an_emergency_is_asked_for_once_it_is_over_and_given_back() {
+async fn temporary_limits_enter_the_spec_and_leave() {
     let scene = Scene::guarded_for("8s").await;
     let mut process = scene.takes(100, 200);
     assert!(matches!(process.wait(), End::Satisfied(_)));

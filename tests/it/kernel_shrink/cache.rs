@@ -3,7 +3,7 @@
 use super::{ROOMY, Scene};
 
 #[tokio::test]
-async fn what_is_only_cached_is_reclaimed_for_a_lower_limit() {
+async fn cache_is_reclaimed_for_a_lower_limit() {
     let mut scene = Scene::started().await;
     let _cached = scene.caches().await;
     let change = scene.resize(64).await;
@@ -15,7 +15,7 @@ async fn what_is_only_cached_is_reclaimed_for_a_lower_limit() {
 }
 
 #[tokio::test]
-async fn a_cache_that_is_needed_again_and_again_gets_its_room_back() {
+async fn a_needed_cache_gets_its_room_back() {
     let mut scene = Scene::started().await;
     let cached = scene.caches().await;
     assert_eq!(scene.resize(64).await.outcome, "Applied");

@@ -60,7 +60,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn killed_at_any_moment_of_a_shrink_it_leaves_nothing_frozen_for_longer_than_until_its_next_start() {
+async fn a_new_agent_thaws_what_a_killed_one_froze() {
     let mut scene = Scene::busy().await;
     let mut random = random();
     let mut frozen = 0;
@@ -84,7 +84,7 @@ async fn killed_at_any_moment_of_a_shrink_it_leaves_nothing_frozen_for_longer_th
 }
 
 #[tokio::test]
-async fn told_to_stop_at_any_moment_of_a_shrink_it_leaves_nothing_frozen() {
+async fn a_stop_amid_a_shrink_leaves_nothing_frozen() {
     let mut scene = Scene::busy().await;
     let mut random = random();
     for round in 0..STOPS {

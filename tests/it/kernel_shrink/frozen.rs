@@ -18,9 +18,9 @@ fn freezer(scene: &Scene, name: &str) -> Option<PathBuf> {
 }
 
 #[tokio::test]
-async fn what_somebody_else_has_frozen_is_left_to_them() {
+async fn a_foreign_freeze_is_left_alone() {
     let scene = Scene::started().await;
-    let Some(freezer) = freezer(&scene, "what_somebody_else_has_frozen_is_left_to_them") else {
+    let Some(freezer) = freezer(&scene, "a_foreign_freeze_is_left_alone") else {
         return;
     };
     fs::write(&freezer, "1").unwrap();
@@ -46,9 +46,9 @@ async fn what_somebody_else_has_frozen_is_left_to_them() {
 }
 
 #[tokio::test]
-async fn the_agent_does_not_freeze_the_cgroup_it_lives_in() {
+async fn the_agent_never_freezes_itself() {
     let mut scene = Scene::started().await;
-    if freezer(&scene, "the_agent_does_not_freeze_the_cgroup_it_lives_in").is_none() {
+    if freezer(&scene, "the_agent_never_freezes_itself").is_none() {
         return;
     }
     let enter = scene.node.cgroups().directories(&scene.app())[0].join("cgroup.procs");

@@ -24,7 +24,7 @@ async fn explained(scene: &Scene) -> (proto::ExplainReply, proto::Value) {
 }
 
 #[tokio::test]
-async fn a_shrink_that_hurts_is_undone_in_time_and_remembered() {
+async fn a_harmful_shrink_is_undone_and_remembered() {
     let mut scene = Scene::started().await;
     assert_eq!(scene.resize(40).await.outcome, "Applied");
     assert_eq!(scene.limits(), [40, 40]);
@@ -73,7 +73,7 @@ async fn a_shrink_that_hurts_is_undone_in_time_and_remembered() {
 }
 
 #[tokio::test]
-async fn the_way_back_to_a_spec_is_undone_like_any_other_and_ends_there_all_the_same() {
+async fn a_failed_return_to_the_spec_ends_there() {
     let mut scene = Scene::with(40).await;
     assert_eq!(scene.resize(ROOMY).await.outcome, "Applied");
     assert_eq!(scene.agent.release("test/web").await.unwrap().outcome, "Applied");
@@ -93,7 +93,7 @@ async fn the_way_back_to_a_spec_is_undone_like_any_other_and_ends_there_all_the_
 }
 
 #[tokio::test]
-async fn a_shrink_is_watched_on_when_another_container_of_the_pod_starts_again() {
+async fn a_watched_shrink_outlives_other_restarts() {
     let mut scene = Scene::started().await;
     scene.starts("side").await;
     assert_eq!(scene.resize(40).await.outcome, "Applied");
@@ -160,7 +160,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_shrink_that_killed_a_whole_container_is_undone_for_the_one_that_follows() {
+async fn a_fatal_shrink_is_undone_for_the_next() {
     let mut scene = Scene::started().await;
     assert_eq!(scene.resize(40).await.outcome, "Applied");
     for attempt in 1.. {

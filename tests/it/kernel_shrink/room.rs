@@ -115,7 +115,7 @@ fn patching(mut job: Job, resizer: &Arc<Refusing>) -> Box<Job> {
 }
 
 #[tokio::test]
-async fn room_is_made_for_a_kubelet_and_no_limit_is_touched() {
+async fn room_is_made_without_touching_limits() {
     let mut scene = Scene::started().await;
     let _cached = scene.caches().await;
     let state = TempDir::new().unwrap();

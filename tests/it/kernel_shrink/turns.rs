@@ -87,7 +87,7 @@ impl Replicas {
 }
 
 #[tokio::test]
-async fn the_next_come_down_when_the_first_are_content() {
+async fn shrinks_go_on_when_the_first_are_content() {
     let replicas = Replicas::started().await;
     let begun = Instant::now();
     replicas.halved().await;

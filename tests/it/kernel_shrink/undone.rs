@@ -34,7 +34,7 @@ fn of_slices(bare: &BareNode, state: &TempDir) -> Node {
 }
 
 #[tokio::test]
-async fn a_pod_is_not_left_below_its_container_when_systemd_is_gone() {
+async fn a_pod_is_repaired_without_systemd() {
     let Some(systemd) = ended_systemd() else { return };
     let mut bare = BareNode::new();
     let pod = bare.run("web", UID, &[("app", roomy(ROOMY))]);
@@ -53,7 +53,7 @@ async fn a_pod_is_not_left_below_its_container_when_systemd_is_gone() {
 }
 
 #[tokio::test]
-async fn a_slices_longer_period_is_kept_and_its_quota_comes_down_to_what_is_wanted() {
+async fn a_slices_longer_period_is_kept() {
     let mut bare = BareNode::new();
     let pod = bare.run("web", UID, &[("app", roomy(ROOMY))]);
     if bare.cgroups().version() == CgroupVersion::V2 {
@@ -134,7 +134,7 @@ impl ContainerRuntime for Forgetful {
 }
 
 #[tokio::test]
-async fn what_was_lowered_is_told_although_a_container_ended_before_its_runtime_was() {
+async fn a_lowered_limit_is_recorded_despite_an_end() {
     let mut bare = BareNode::new();
     let pod = bare.run("web", super::UID, &[("app", roomy(ROOMY))]);
     let state = TempDir::new().unwrap();

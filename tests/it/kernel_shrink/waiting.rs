@@ -6,7 +6,7 @@ use crate::support::churn;
 const OTHER: &str = "0a1b2c3d-0000-4000-8000-000000000052";
 
 #[tokio::test]
-async fn another_pod_is_resized_while_one_is_still_looked_at() {
+async fn another_pod_is_resized_meanwhile() {
     let mut scene = Scene::started().await;
     let other = scene.node.run("other", OTHER, &[("app", roomy(ROOMY))]);
     scene.agent.stop();

@@ -47,7 +47,7 @@ fn new(message: EventMessage, ticket: Ticket) -> EventWrite {
 }
 
 #[test]
-fn what_is_new_is_written_at_once_and_what_repeats_raises_a_count() {
+fn new_events_are_sent_and_repeats_counted() {
     let mut limits = limits();
     let resized = message_of(1, "Resized", "cpu 1 to 2");
     assert_eq!(
@@ -69,7 +69,7 @@ fn what_is_new_is_written_at_once_and_what_repeats_raises_a_count() {
 }
 
 #[test]
-fn what_repeats_for_long_is_counted_ever_more_rarely() {
+fn lasting_repeats_are_counted_ever_more_rarely() {
     let mut limits = limits();
     let resized = message_of(1, "Resized", "cpu 1 to 2");
     let mut written = Vec::new();
@@ -81,7 +81,7 @@ fn what_repeats_for_long_is_counted_ever_more_rarely() {
 }
 
 #[test]
-fn the_first_of_its_reason_is_written_however_much_else_was_said_about_the_pod() {
+fn the_first_event_of_a_reason_is_always_sent() {
     let mut limits = limits();
     for index in 0..100 {
         limits.record(message_of(1, "Resized", &index.to_string()), at(Duration::ZERO));
@@ -94,7 +94,7 @@ fn the_first_of_its_reason_is_written_however_much_else_was_said_about_the_pod()
 }
 
 #[test]
-fn a_flood_about_one_pod_ends_in_the_count_of_its_last_event_and_leaves_room_for_others() {
+fn a_flood_about_one_pod_becomes_a_count() {
     let mut limits = limits();
     let new =
         (0..1000).filter_map(|index| limits.record(message_of(1, "Killed", &index.to_string()), at(Duration::ZERO)));
@@ -111,7 +111,7 @@ fn a_flood_about_one_pod_ends_in_the_count_of_its_last_event_and_leaves_room_for
 }
 
 #[test]
-fn a_namespace_in_a_flood_does_not_use_up_the_events_of_another() {
+fn a_flood_leaves_other_namespaces_their_events() {
     let mut limits = limits();
     let mut of = |namespace: &str, pod: u32| {
         let mut message = message_of(pod, "Resized", "x");
@@ -133,7 +133,7 @@ fn what_was_said_long_ago_is_said_anew() {
 
 proptest! {
     #[test]
-    fn whatever_is_said_the_writes_are_few_and_nothing_is_uncounted(
+    fn writes_are_few_and_everything_is_counted(
         said in proptest::collection::vec((0_u32..40, 0_usize..3, 0_u32..5, 0_u64..2000), 0..600)
     ) {
         const REASONS: [&str; 3] = ["Resized", "Refused", "Killed"];
@@ -163,7 +163,7 @@ proptest! {
 }
 
 #[test]
-fn what_continues_an_event_replaces_its_text_and_another_story_has_an_event_of_its_own() {
+fn a_continued_event_gets_a_new_text() {
     let now = Instant::now();
     let mut limits = EventLimits::new(now);
     let lent = |message: &str, story: &str| EventMessage {

@@ -61,7 +61,7 @@ fn a_recorded_pod_is_the_same_in_both_encodings() {
 }
 
 #[test]
-fn what_newer_kubelets_say_about_resources_is_read() {
+fn resources_of_newer_kubelets_are_read() {
     let amount = |text: &str| core::Quantity {
         string: text.to_owned(),
     };
@@ -95,7 +95,7 @@ fn what_newer_kubelets_say_about_resources_is_read() {
 }
 
 #[test]
-fn a_pod_of_the_kubelets_own_counts_as_one_that_the_api_server_only_mirrors() {
+fn a_static_pod_counts_as_its_mirror_pod() {
     let annotations = |source: &str| {
         let mut sent = pod("proxy", "hash");
         let metadata = sent.metadata.as_mut().unwrap();
@@ -120,7 +120,7 @@ fn a_pod_that_has_ended_is_gone() {
 }
 
 #[test]
-fn the_end_of_a_pod_takes_none_away_that_has_its_name_by_now() {
+fn an_ended_pod_takes_no_namesake_along() {
     let known = known();
     for uid in ["before", "after"] {
         apply(&known, &event(EventType::Added, &pod("web", uid))).unwrap();

@@ -56,7 +56,7 @@ fn news(known: &mut Followed<Thing>, kind: &str, object: &str) -> bool {
 }
 
 #[test]
-fn a_list_replaces_what_was_known_and_keeps_what_did_not_change() {
+fn a_list_replaces_what_was_known() {
     let mut known = listed(&[thing("x", 1, 1), thing("y", 2, 2)]);
     let x = Arc::clone(known.objects().next().unwrap());
     let again = [thing("x", 8, 1), thing("z", 9, 3)];
@@ -86,7 +86,7 @@ fn lines_add_change_and_remove() {
 }
 
 #[test]
-fn an_object_that_cannot_be_used_keeps_its_last_good_state_and_hides_no_other() {
+fn an_unusable_object_hides_no_other() {
     let mut known = listed(&[thing("x", 1, 1), thing("y", 2, 200), thing("z", 3, 3)]);
     assert_eq!(sizes(&known), [("x", 1), ("z", 3)]);
     let broken = thing("x", 4, 1).replace("\"size\":1", "\"size\":\"large\"");
@@ -107,7 +107,7 @@ fn an_object_that_cannot_be_used_keeps_its_last_good_state_and_hides_no_other() 
 }
 
 #[test]
-fn a_bad_object_that_stays_bad_in_a_list_keeps_its_last_good_state() {
+fn a_bad_object_keeps_its_last_good_state() {
     let mut known = listed(&[thing("x", 1, 1)]);
     list(&mut known, &[thing("x", 8, 500)]);
     assert_eq!(sizes(&known), [("x", 1)]);
@@ -125,7 +125,7 @@ fn what_makes_no_sense_is_called_so() {
 }
 
 #[test]
-fn an_object_that_says_no_name_or_is_too_large_is_named_as_far_as_it_can_be_and_hides_no_other() {
+fn a_nameless_or_large_object_hides_no_other() {
     let mut known = listed(&[]);
     assert!(news(&mut known, "ADDED", "{}"));
     let beginning = line("ADDED", &thing("fat", 8, 1)).into_bytes();
@@ -147,7 +147,7 @@ fn with_room_for(things: u64) -> Followed<Thing> {
 }
 
 #[test]
-fn what_does_not_fit_is_named_and_counted_and_listed_again_once_there_is_room() {
+fn objects_without_room_are_listed_again_later() {
     let many: Vec<_> = (0..10)
         .map(|number| thing_in("many", &format!("n{number}"), 1))
         .collect();
@@ -175,7 +175,7 @@ fn what_does_not_fit_is_named_and_counted_and_listed_again_once_there_is_room() 
 }
 
 #[test]
-fn one_namespace_leaves_room_for_the_objects_of_others_in_lists_of_their_own() {
+fn a_namespace_leaves_room_for_others_objects() {
     let memory = ObjectMemory::new(64 << 10);
     memory.expect(["greedy".to_owned(), "honest".to_owned()]);
     let (mut greedy, mut honest) = (Followed::new(memory.clone()), Followed::new(memory.clone()));
@@ -198,7 +198,7 @@ fn one_namespace_leaves_room_for_the_objects_of_others_in_lists_of_their_own() {
 }
 
 #[test]
-fn an_object_that_grows_beyond_the_share_keeps_its_last_state() {
+fn an_object_beyond_its_share_keeps_its_state() {
     let mut known = with_room_for(2);
     list(&mut known, &[thing("x", 1, 1)]);
     let labels = |name: &str| format!(r#""annotations":{{}},"ownerReferences":[{{"name":"{name}"}}]"#);

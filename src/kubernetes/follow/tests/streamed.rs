@@ -7,7 +7,7 @@ use super::{Thing, bookmark, line, list, thing};
 const ALL_TOLD: &str = r#"{"metadata":{"resourceVersion":"7","annotations":{"k8s.io/initial-events-end":"true"}}}"#;
 
 #[tokio::test]
-async fn where_it_is_offered_the_list_is_the_beginning_of_the_watch() {
+async fn a_streaming_list_begins_the_watch() {
     let script = Script::of([Answer::Silent(vec![
         line("ADDED", &thing("x", 1, 1)),
         line("ADDED", &thing("gone", 2, 1)),
@@ -32,7 +32,7 @@ async fn where_it_is_offered_the_list_is_the_beginning_of_the_watch() {
 }
 
 #[tokio::test]
-async fn nothing_is_gone_while_a_list_is_only_half_told() {
+async fn nothing_is_gone_during_a_list() {
     let told = |things: &[String]| things.iter().map(|thing| line("ADDED", thing)).collect::<Vec<_>>();
     let both = [thing("x", 1, 1), thing("y", 2, 1)];
     let mut whole = told(&both);
@@ -71,7 +71,7 @@ async fn an_api_server_that_refuses_it_is_asked_once() {
 }
 
 #[tokio::test]
-async fn a_right_that_is_missing_is_said_of_the_list_and_the_watch_is_asked_for_again() {
+async fn a_missing_right_to_list_is_named() {
     let forbidden = r#"{"kind":"Status","code":403,"reason":"Forbidden","message":"not today"}"#;
     let says_no = || Answer::Says(403, forbidden.to_owned());
     let whole = vec![line("ADDED", &thing("x", 1, 1)), line("BOOKMARK", ALL_TOLD)];
@@ -86,7 +86,7 @@ async fn a_right_that_is_missing_is_said_of_the_list_and_the_watch_is_asked_for_
 }
 
 #[tokio::test]
-async fn an_api_server_that_does_not_know_it_tells_no_list_and_is_asked_for_one() {
+async fn without_streaming_lists_a_list_is_read() {
     let script = Script::of([
         Answer::Silent(vec![line("ADDED", &thing("x", 1, 1)), bookmark(7)]),
         Answer::Says(200, list(8, &[thing("y", 1, 1)])),

@@ -160,7 +160,7 @@ async fn a_list_is_watched_from_where_it_ended() {
 }
 
 #[tokio::test]
-async fn what_the_api_server_has_forgotten_is_listed_again_but_nothing_older_than_what_was_seen() {
+async fn a_forgotten_version_is_listed_again() {
     let script = Script::of([
         Answer::Says(200, list(7, &[])),
         Answer::Lines(vec![bookmark(9), forgotten()]),
@@ -174,7 +174,7 @@ async fn what_the_api_server_has_forgotten_is_listed_again_but_nothing_older_tha
 }
 
 #[tokio::test]
-async fn a_watch_that_falls_silent_is_begun_again_where_it_stood() {
+async fn a_silent_watch_begins_again_where_it_stood() {
     let script = Script::of([
         Answer::Says(200, list(7, &[])),
         Answer::Silent(vec![bookmark(9)]),
@@ -224,7 +224,7 @@ async fn an_api_server_that_asks_for_patience_gets_it() {
 }
 
 #[tokio::test]
-async fn failures_are_spaced_further_and_further_and_nothing_known_is_lost() {
+async fn failures_are_spaced_ever_further() {
     let mut answers = vec![Answer::Says(200, list(7, &[thing("x", 1, 1)]))];
     answers.extend((0..8).map(|_| Answer::Says(500, "down".to_owned())));
     let script = Script::of(answers);
@@ -242,7 +242,7 @@ async fn failures_are_spaced_further_and_further_and_nothing_known_is_lost() {
 }
 
 #[tokio::test]
-async fn a_list_that_may_not_be_watched_is_read_ever_more_rarely() {
+async fn an_unwatchable_list_is_read_ever_more_rarely() {
     let may_list_only = || {
         let forbidden = r#"{"message":"things is forbidden: User \"x\" cannot watch resource \"things\""}"#;
         [
@@ -261,7 +261,7 @@ async fn a_list_that_may_not_be_watched_is_read_ever_more_rarely() {
 }
 
 #[tokio::test]
-async fn an_older_version_is_taken_where_the_newer_is_not_served() {
+async fn an_older_api_version_is_used_where_needed() {
     let script = Script::of([
         Answer::Says(404, String::new()),
         Answer::Says(200, list(7, &[thing("x", 1, 1)])),
@@ -273,7 +273,7 @@ async fn an_older_version_is_taken_where_the_newer_is_not_served() {
 }
 
 #[tokio::test]
-async fn what_is_known_stays_known_while_its_kind_is_not_served() {
+async fn objects_outlive_an_unserved_kind() {
     let script = Script::of([
         Answer::Says(200, list(7, &[thing("x", 1, 1)])),
         Answer::Says(404, "404 page not found".to_owned()),
@@ -291,7 +291,7 @@ async fn what_is_known_stays_known_while_its_kind_is_not_served() {
 }
 
 #[tokio::test]
-async fn of_a_kind_that_is_not_served_there_are_none_until_it_is() {
+async fn an_unserved_kind_has_no_objects() {
     let script = Script::of([
         Answer::Says(404, String::new()),
         Answer::Says(404, String::new()),
@@ -322,7 +322,7 @@ async fn a_missing_right_is_named_and_asked_for_again() {
 }
 
 #[tokio::test]
-async fn a_first_list_of_a_forgotten_version_is_unknown_and_not_refused() {
+async fn a_first_list_may_meet_a_forgotten_version() {
     let gone = r#"{"code":410,"reason":"Expired","message":"too old resource version"}"#;
     let script = Script::of([Answer::Says(410, gone.to_owned())]);
     let follower = script.follow();
@@ -331,7 +331,7 @@ async fn a_first_list_of_a_forgotten_version_is_unknown_and_not_refused() {
 }
 
 #[tokio::test]
-async fn what_was_left_out_comes_in_once_there_is_room() {
+async fn left_out_objects_enter_once_there_is_room() {
     let many: Vec<_> = (0..6).map(|number| thing(&format!("n{number}"), 1, 1)).collect();
     let script = Script::of([
         Answer::Says(200, list(7, &many)),
@@ -351,7 +351,7 @@ async fn what_was_left_out_comes_in_once_there_is_room() {
 }
 
 #[tokio::test]
-async fn a_list_that_breaks_off_is_read_again_and_nothing_is_gone_meanwhile() {
+async fn a_broken_list_is_read_again_without_loss() {
     let whole = list(7, &[thing("x", 1, 1), thing("y", 2, 2)]);
     let script = Script::of([
         Answer::Says(200, whole.clone()),

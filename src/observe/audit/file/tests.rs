@@ -33,7 +33,7 @@ fn files_are_bounded_in_size_and_number() {
 }
 
 #[test]
-fn a_line_longer_than_a_file_is_written_all_the_same() {
+fn a_line_longer_than_a_file_is_written() {
     let temp = tempfile::tempdir().unwrap();
     let mut file = file(temp.path(), 4, 1);
     append(&mut file, "much too long");
@@ -67,7 +67,7 @@ fn is_synced(file: &RotatedFile) -> bool {
 }
 
 #[test]
-fn what_is_appended_is_synced_when_it_is_asked_for() {
+fn appended_lines_are_synced_on_request() {
     let temp = tempfile::tempdir().unwrap();
     let mut file = file(temp.path(), 100, 2);
     file.sync().unwrap();

@@ -73,7 +73,7 @@ fn a_kill_reads_the_same_from_every_kernel() {
 }
 
 #[test]
-fn hostile_commands_end_where_the_kernel_ends_them() {
+fn commands_end_where_the_kernel_ends_them() {
     for comm in ["", "(sd-pam)", "x) total-vm:9kB", "a (b", ") total-vm:1kB"] {
         let text = format!("Memory cgroup out of memory: Killed process 7 ({comm}) {TAIL}");
         let killed = killed(&text).unwrap();

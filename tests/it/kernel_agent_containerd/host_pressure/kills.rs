@@ -22,7 +22,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_kill_names_the_evidence_that_was_left_before_it() {
+async fn a_kill_names_the_evidence_before_it() {
     let hook = shell("echo /dumps/heap.1; exit 3");
     let scene = Scene::pressed(
         DIES,
@@ -44,7 +44,7 @@ async fn a_kill_names_the_evidence_that_was_left_before_it() {
 }
 
 #[tokio::test]
-async fn a_kill_while_the_hook_runs_says_that_it_had_not_ended() {
+async fn a_kill_during_a_hook_says_so() {
     let hook = shell("touch /told; sleep 1009; true");
     let hooks = [
         (VARIABLE, hook.as_str()),

@@ -5,7 +5,7 @@ use vscaled::control::proto;
 use super::{Effect, End, NAME, Scene, patches};
 
 #[tokio::test]
-async fn a_loan_that_a_quota_denies_ends_although_it_is_used_and_is_not_given_again() {
+async fn a_quota_ends_a_temporary_limit() {
     const QUOTA: &str = "pods \"web-5c4f-x\" is forbidden: exceeded quota: q, requested: limits.memory=150Mi";
     let mut scene = Scene::guarded_for("3s").await;
     scene

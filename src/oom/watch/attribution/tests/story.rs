@@ -253,7 +253,7 @@ impl Node {
 }
 
 #[test]
-fn a_kill_in_doubt_stays_so_when_the_agent_ends_after_what_it_may_have_been_was_told() {
+fn a_kill_in_doubt_stays_so_after_a_restart() {
     let (other, alive, gone) = (container(0, 1), container(0, 2), container(1, 1));
     let mut node = Node::new(&[other.clone(), alive.clone(), gone.clone()]);
     node.kill(&other, false);

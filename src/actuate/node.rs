@@ -8,7 +8,7 @@ use super::shrink::Freezer;
 use crate::cgroup::systemd::Systemd;
 use crate::cgroup::{Hierarchy, Kubepods};
 use crate::decide::NodePolicies;
-use crate::model::{KubeletVersion, NodeTraits};
+use crate::model::{CpuBurst, KubeletVersion, NodeTraits};
 use crate::runtime::ContainerRuntime;
 
 /// The container runtime of the node.
@@ -51,6 +51,8 @@ pub struct Node {
     pub kubepods: Kubepods,
     pub traits: NodeTraits,
     pub policies: NodePolicies,
+    /// Whether the kernel lets cgroups burst (from Linux 5.14).
+    pub has_bursts: bool,
     pub runtime: RuntimeLink,
     pub runtime_name: Option<String>,
     pub driver_from: KnownFrom,
@@ -77,6 +79,13 @@ impl Node {
             (node.traits.kubelet, node.kubelet_from) = (stated, KnownFrom::Reported);
         }
         self
+    }
+
+    /// Why a wanted burst has no effect.
+    pub fn lacks_burst(&self, wanted: CpuBurst) -> Option<String> {
+        (!self.has_bursts && wanted != CpuBurst::ZERO).then(|| {
+            format!("this node's kernel has no bursts of cpu (Linux 5.14 and later have them): a burst of {wanted} has no effect")
+        })
     }
 
     /// The kubelet's version, where it is configured or reported.

@@ -25,7 +25,7 @@ use self::starts::Starts;
 use crate::actuate::shrink::Freezer;
 use crate::actuate::{Concurrency, KnownFrom, LeastLimits, Node, RuntimeLink};
 use crate::cgroup::systemd::Systemd;
-use crate::cgroup::{Hierarchy, Kubepods, PodEntry, page_size};
+use crate::cgroup::{Cgroup, Hierarchy, Kubepods, PodEntry, page_size};
 use crate::config::{Config, PathSetting};
 use crate::guard::LatestLimits;
 use crate::model::objects::PodId;
@@ -187,6 +187,7 @@ impl Discovery {
         };
         let node = Arc::new(Node {
             policies: managers::policies(config, &hierarchy, &scanned, &mut problems),
+            has_bursts: has_bursts(&hierarchy, &scanned),
             hierarchy,
             kubepods,
             traits,
@@ -321,6 +322,12 @@ impl Discovery {
         }
         self.formula.doubt();
     }
+}
+
+/// Whether the cgroups of pods have bursts; true without pods.
+fn has_bursts(hierarchy: &Hierarchy, scanned: &[PodEntry]) -> bool {
+    let read = |pod: &PodEntry| Cgroup::open(hierarchy, &pod.path).ok()?.read_all().ok();
+    scanned.iter().find_map(read).is_none_or(|held| held.burst().is_some())
 }
 
 /// Drops the pods and containers whose cgroups were removed. A scan that failed says nothing about the others.

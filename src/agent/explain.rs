@@ -39,6 +39,7 @@ pub(super) async fn explain(
     notes.extend(snapshot.state.decision.notes.iter().map(ToString::to_string));
     let node = snapshot.node.as_deref();
     notes.extend(node.and_then(|node| assumed_kubelet(node, &snapshot.state.pod)));
+    notes.extend(node.and_then(|node| node.lacks_burst(snapshot.state.desired.burst?)));
     let mut reply = proto::ExplainReply {
         notes,
         next: view::next(&snapshot.state, now),
@@ -151,11 +152,14 @@ fn values(
         let Some(held) = kernel.get(target) else { continue };
         let stored = target.container().and_then(|name| specs.get(name));
         let systemd = properties(node, cgroup.path());
-        for setting in held.iter().filter(|setting| !setting.is_unset()) {
+        for setting in held.iter() {
             let file = setting.file();
             let of = |state: &PodValues| state.tree.get(target).and_then(|settings| settings.get(file));
             let text = |setting: Option<Setting>| setting.map(|setting| setting.to_string()).unwrap_or_default();
             let [spec, allocated, wanted, kept] = expected.each_ref().map(|state| state.as_ref().and_then(of));
+            if setting.is_unset() && wanted.is_none_or(Setting::is_unset) {
+                continue;
+            }
             let runtime = stored.and_then(|stored| stored_text(stored, file));
             let property = systemd.as_ref().and_then(|settings| settings.get(file));
             let difference = kernel_difference(setting, target, [wanted, kept, spec], snapshot)
@@ -191,12 +195,10 @@ fn expected(node: &Node, snapshot: &PodSnapshot, held: &PodTree) -> [Option<PodV
     let in_force = in_force(&state.pod);
     let mut targets = state.pod_targets(Timestamp::now(), snapshot.resize.is_some());
     let kept = targets.as_mut().map(|targets| targets.values(held, traits));
-    let wanted = targets
-        .zip(state.desired.targets(&state.pod))
-        .map(|(mut targets, containers)| {
-            (targets.containers, targets.holds) = (containers, Holds::default());
-            targets.values(held, traits)
-        });
+    let wanted = targets.map(|mut targets| {
+        (targets.containers, targets.holds) = (state.desired.targets_or_spec(&state.pod), Holds::default());
+        targets.values(held, traits)
+    });
     let allocated = (!in_force.is_empty()).then(|| created(&in_force));
     [Some(created(&[])), allocated, wanted, kept]
 }

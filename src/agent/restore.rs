@@ -27,7 +27,7 @@ use crate::config::Config;
 use crate::control::proto;
 use crate::kubernetes::ApiClient;
 use crate::kubernetes::metrics::ApiMetrics;
-use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, Outcome};
+use crate::model::{BoundPod, Cause, ChangeRecord, CpuBurst, LivePod, Outcome};
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
 use crate::plan::resize::{self, Phase};
@@ -140,7 +140,7 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
     let mut differ = Vec::new();
     for pod in &others {
         let mut job = job_for(pod, None);
-        job.targets.lift_undeclared = false;
+        (job.targets.lift_undeclared, job.targets.burst) = (false, None);
         match view::planned(Arc::clone(&restorer.node), job).await {
             Ok(planned) if planned.steps.is_empty() => results.push(result(pod.live(), Ok(planned))),
             Ok(_) | Err(_) => {
@@ -266,6 +266,10 @@ fn job_for(pod: &BoundPod, saved: Option<&SavedPod>) -> Job {
         containers: resize::granted(object, &Phase::of(object), held.map(Vec::as_slice)),
         lift_undeclared: true,
         kubelet_unasked: true,
+        // Without a saved state, a burst may be the agent's.
+        burst: saved.map_or(Some(CpuBurst::ZERO), |saved| {
+            saved.state.desired.burst.map(|_| CpuBurst::ZERO)
+        }),
         scope: saved
             .map(|saved| &saved.state.desired)
             .filter(|desired| !desired.is_empty())

@@ -57,7 +57,14 @@ fn usage(node: &Node, cgroup: &Cgroup) -> Result<proto::Usage, CgroupError> {
         CpuQuota::Max => None,
         CpuQuota::Micros(quota) => Some(MilliCpu::new(quota.saturating_mul(1000) / max.period_us.max(1))),
     });
+    let burst = limits.cpu_max().and_then(|max| match max.quota {
+        CpuQuota::Max => None,
+        CpuQuota::Micros(quota) => {
+            u32::try_from((limits.burst()?.burst_us()?).saturating_mul(100).div_ceil(quota.max(1))).ok()
+        }
+    });
     Ok(proto::Usage {
+        burst_percent: burst,
         read_at_us: micros(monotonic()),
         cpu_us: used.cpu.map(micros),
         memory_bytes: used.memory,

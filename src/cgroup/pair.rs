@@ -93,12 +93,11 @@ impl Cgroup {
             return self.outer.write(wanted);
         };
         let current = self.outer.read(wanted.file())?;
-        // Runtimes set these values in the inner cgroup alone; a cgroup without one gets none.
-        if current.is_some_and(Setting::is_unset) {
-            return inner.write(wanted);
-        }
-        if inner.read(wanted.file())?.is_some_and(Setting::is_unset) {
-            return self.outer.write(wanted);
+        // Runtimes set these values in the inner cgroup alone. Of two cgroups, one without such a value gets none.
+        let [unset, inner_unset] =
+            [current, inner.read(wanted.file())?].map(|held| held.is_some_and(Setting::is_unset));
+        if unset != inner_unset {
+            return if unset { inner } else { &self.outer }.write(wanted);
         }
         let outer_first = current.is_some_and(|current| loosens(current, wanted));
         let (first, second) = if outer_first {

@@ -17,10 +17,10 @@ use super::{Failure, table};
 use crate::decide::Index;
 use crate::model::objects::{ContainerStatus, Pod};
 use crate::model::{
-    CgroupVersion, Change, ControlFile, Driver, KubeletVersion, NamedRequirements, NodeTraits, PageSize, PodTree,
-    QosClass, RuntimeKind, Settings, Step, Target, Via, WeightFormula,
+    CgroupVersion, Change, ControlFile, CpuBurst, Driver, KubeletVersion, NamedRequirements, NodeTraits, PageSize,
+    PodTree, QosClass, RuntimeKind, Setting, Settings, Step, Target, Via, WeightFormula,
 };
-use crate::plan::{Hierarchy, Plan, container_cgroup_name, hierarchy, in_force, pod_cgroup_path};
+use crate::plan::{Hierarchy, Plan, bursts, container_cgroup_name, hierarchy, in_force, pod_cgroup_path};
 
 /// Says what the cgroups of the pods in a file of manifests hold after the decision, and how they get there.
 #[derive(Debug, Args)]
@@ -70,7 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let decisions = arguments.manifests.decide(&view, &index);
     let plans = view.pods.iter().zip(&decisions).map(|(pod, decision)| {
         let targets = decision.change().map_or(&[][..], |(_, containers)| containers);
-        ShownPod::new(pod, targets, &traits)
+        ShownPod::new(pod, (targets, decision.burst), &traits)
     });
     let pods = plans.collect::<Result<Vec<_>, _>>()?;
     let tables = || pods.iter().map(ShownPod::render).collect::<Vec<_>>().join("\n");
@@ -121,10 +121,27 @@ impl From<Step> for ShownStep {
 }
 
 impl<'a> ShownPod<'a> {
-    fn new(pod: &'a Pod, targets: &[NamedRequirements], traits: &NodeTraits) -> Result<Self, Failure> {
-        let observed = hierarchy(pod, &in_force(pod), traits).created();
+    fn new(
+        pod: &'a Pod,
+        (targets, burst): (&[NamedRequirements], Option<CpuBurst>),
+        traits: &NodeTraits,
+    ) -> Result<Self, Failure> {
+        let mut observed = hierarchy(pod, &in_force(pod), traits).created();
         let given = hierarchy(pod, targets, traits);
-        let wanted = given.wanted();
+        let mut wanted = given.wanted();
+        if let Some(burst) = burst {
+            // A new cgroup has none.
+            let none = match traits.version {
+                CgroupVersion::V1 => Setting::CfsBurst(0),
+                CgroupVersion::V2 => Setting::CpuMaxBurst(0),
+            };
+            for cgroup in observed.tree.containers.values_mut().chain([&mut observed.tree.pod]) {
+                cgroup.insert(none);
+            }
+            for (target, burst) in bursts(burst, pod, &observed.tree, &wanted.tree, &wanted.tree) {
+                wanted.tree.set(&target, burst);
+            }
+        }
         let plan = Plan::between(&observed, &wanted, traits).with_context(|| pod.full_name())?;
         Ok(Self {
             namespace: &pod.metadata.namespace,

@@ -92,6 +92,7 @@ impl Config {
             oom_window: self.quick_oom_threshold,
             modes: self.update_modes.clone(),
             recommender: self.recommender.clone(),
+            burst: self.cpu_burst,
             ..decide::Options::default()
         }
     }

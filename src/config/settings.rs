@@ -17,7 +17,7 @@ use super::parse::{
 use super::report::ReportConfig;
 use super::values::{List, Optional, PathSetting, Share, Source};
 use crate::model::objects::UpdateMode;
-use crate::model::{AskWhenFull, Bytes, CgroupPath, Driver, KubeletVersion, WeightFormula};
+use crate::model::{AskWhenFull, Bytes, CgroupPath, CpuBurst, Driver, KubeletVersion, WeightFormula};
 use crate::observe::log::LogFormat;
 
 /// The agent's configuration: checked values only.
@@ -98,6 +98,10 @@ pub struct Config {
     /// The recommender whose VPAs are acted on, `default` for those that name none; empty acts on all.
     #[arg(long, default_value = "", value_parser = or("", read::<String>("any text")), help_heading = LIVE)]
     pub recommender: Optional<String>,
+    /// The burst of pods that a VPA changes, in percent of their cpu quotas (0% to 100%), unless the annotation vscaled.io/cpu-burst
+    /// says otherwise; `keep` leaves bursts alone.
+    #[arg(long, default_value = "keep", value_parser = or("keep", read::<CpuBurst>("a percentage from 0% to 100%")), help_heading = LIVE)]
+    pub cpu_burst: Optional<CpuBurst>,
     /// The age from which a pod is also changed when its requests lie within the recommended bounds (0s to 87600h).
     #[arg(long, default_value = "12h", value_parser = duration::<SignedDuration>("0s", "87600h"), help_heading = LIVE)]
     pub in_place_lifetime_threshold: SignedDuration,

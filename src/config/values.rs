@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use serde::Deserialize;
 
-use crate::model::Bytes;
+use crate::model::{Bytes, percent};
 
 /// An `Option` that the value's parser makes. clap takes the name `Option` for a flag that may be absent.
 pub(super) type Optional<T> = Option<T>;
@@ -75,12 +75,7 @@ impl FromStr for Share {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        match text.strip_suffix('%') {
-            Some(percent) => match percent.parse() {
-                Ok(percent @ 0..=100) => Ok(Self::Percent(percent)),
-                _ => Err(()),
-            },
-            None => text.parse().map(Self::Amount).map_err(|_| ()),
-        }
+        let amount = || text.parse().map(Self::Amount).map_err(|_| ());
+        percent(text).map(Self::Percent).map_or_else(amount, Ok)
     }
 }

@@ -12,7 +12,7 @@ use super::Note;
 use super::case::Case;
 use crate::model::objects::annotation::{CANARY, CANARY_BAKE};
 use crate::model::objects::{Pod, VerticalPodAutoscaler};
-use crate::model::{NamedRequirements, Reason, Resource};
+use crate::model::{CpuBurst, NamedRequirements, Reason, Resource, percent};
 
 /// How long pods wait if the VPA has no annotation for it.
 const BAKE: SignedDuration = SignedDuration::from_mins(30);
@@ -53,12 +53,14 @@ pub struct EarlierDecisions<'a> {
     pub own_trouble: Option<Timestamp>,
     /// Whether another client requested the amounts of the pod's spec.
     pub others_request: bool,
+    /// The burst that the pod has by the agent.
+    pub burst: Option<CpuBurst>,
 }
 
 /// The canary annotations of a VPA.
 #[derive(Debug, Clone, Copy)]
 struct CanaryPolicy {
-    percent: u64,
+    percent: u8,
     bake: SignedDuration,
 }
 
@@ -69,10 +71,8 @@ impl CanaryPolicy {
         let Some(share) = annotations.get(CANARY) else {
             return Ok(None);
         };
-        let digits = share.strip_suffix('%').filter(|digits| !digits.starts_with('+'));
-        let percent = digits.and_then(|digits| digits.parse().ok());
-        let percent = percent
-            .filter(|percent| (1..=100).contains(percent))
+        let percent = percent(share)
+            .filter(|percent| *percent > 0)
             .ok_or_else(|| Note::unreadable(vpa, CANARY, share, "1% to 100%"))?;
         let bake = annotations.get(CANARY_BAKE).map_or(Ok(BAKE), |bake| {
             let read = bake.parse().ok().filter(|bake| (SHORTEST..=LONGEST).contains(bake));
@@ -88,7 +88,7 @@ impl CanaryPolicy {
             let mut ids = [&metadata.uid, &metadata.name].into_iter();
             hash.update(ids.find(|id| !id.is_empty()).map_or(&[][..], |id| id.as_bytes()));
         }
-        (u64::from(hash.finalize()) * 100) >> 32 < self.percent
+        (u64::from(hash.finalize()) * 100) >> 32 < self.percent.into()
     }
 }
 

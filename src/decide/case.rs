@@ -9,9 +9,9 @@ use super::index::{Index, Limits, Namespace};
 use super::limit_rule::Headroom;
 use super::matching::OwnerChain;
 use super::{Act, DueChange, Note, Options, PodDecision, capping};
-use crate::model::objects::annotation::{ACT, IGNORE};
+use crate::model::objects::annotation::{ACT, CPU_BURST, IGNORE};
 use crate::model::objects::{Pod, UpdateMode, VerticalPodAutoscaler};
-use crate::model::{Action, NamedRequirements, Reason, Resource};
+use crate::model::{Action, CpuBurst, NamedRequirements, Reason, Resource};
 
 /// How long a deferred resize of another client is left alone.
 const OTHERS_RESIZE: SignedDuration = SignedDuration::from_mins(5);
@@ -39,7 +39,38 @@ impl<'a> Case<'a> {
             (reason, standing.chain(self.pod_level.clone()).collect())
         });
         self.decision.vpa = self.vpa.map(|vpa| vpa.metadata.name.clone());
+        self.decision.burst = self.burst();
         self.decision
+    }
+
+    /// The burst of the pod's cgroups: zero where an earlier one is not wanted any more, and the earlier one where the annotation
+    /// is malformed.
+    fn burst(&mut self) -> Option<CpuBurst> {
+        let (known, options) = (self.known.burst, self.options);
+        let followed = self.decision.reason != Reason::Ignored;
+        let vpa = self.vpa.filter(|vpa| followed && options.acts_on(vpa));
+        let annotation = vpa.and_then(|vpa| Some((vpa, vpa.metadata.annotations.get(CPU_BURST)?)));
+        let wanted = match annotation.map(|(vpa, text)| text.parse().map_err(|()| (vpa, text))) {
+            None => options.burst.filter(|_| vpa.is_some()),
+            Some(Ok(burst)) => Some(burst),
+            Some(Err((vpa, text))) => {
+                self.decision
+                    .notes
+                    .push(Note::unreadable(vpa, CPU_BURST, text, "0% to 100%"));
+                return known;
+            }
+        };
+        self.decision.notes.extend(wanted.map(|burst| {
+            let by = annotation.map_or("cpuBurst of the configuration".to_owned(), |_| {
+                format!("{CPU_BURST} of the VPA")
+            });
+            Note::new(
+                None,
+                None,
+                format!("each cgroup may burst by {burst} of its cpu quota: {by}"),
+            )
+        }));
+        wanted.or(known.map(|_| CpuBurst::ZERO))
     }
 
     /// The change to make now.

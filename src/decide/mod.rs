@@ -72,7 +72,7 @@ use jiff::{SignedDuration, Timestamp};
 use crate::lint::{Finding, findings};
 use crate::model::objects::annotation::ACT;
 use crate::model::objects::{Pod, TargetRef, UpdateMode, VerticalPodAutoscaler};
-use crate::model::{Action, NamedRequirements, Reason};
+use crate::model::{Action, CpuBurst, NamedRequirements, Reason};
 use candidate::Candidate;
 use case::Case;
 
@@ -103,6 +103,8 @@ pub struct Options {
     pub modes: Vec<UpdateMode>,
     /// The recommender whose VPAs the agent acts on. VPAs that name none have `default`. None: all recommenders.
     pub recommender: Option<String>,
+    /// The burst of pods whose VPA has no annotation for it. None leaves bursts alone.
+    pub burst: Option<CpuBurst>,
     pub refusals: Refusals,
 }
 
@@ -133,6 +135,7 @@ impl Default for Options {
             oom_window: SignedDuration::from_mins(10),
             modes: UpdateMode::UPDATING.into(),
             recommender: None,
+            burst: None,
             refusals: Refusals::default(),
         }
     }
@@ -184,6 +187,8 @@ pub struct PodDecision {
     pub ceilings: Vec<Ceiling>,
     pub boosts: Boosts,
     pub canary: Canary,
+    /// The burst of the pod's cgroups, in percent of their quotas. None leaves bursts alone.
+    pub burst: Option<CpuBurst>,
     /// Until when a deferred resize of another client is left alone.
     pub yields_until: Option<Timestamp>,
 }

@@ -9,6 +9,41 @@ pub const DEFAULT_CFS_PERIOD_US: u64 = 100_000;
 /// The kernel refuses a smaller quota (`min_cfs_quota_period`, kernel/sched/core.c).
 const MIN_QUOTA_US: u64 = 1000;
 
+/// The part of a quota that a cgroup may save up while it uses less, and spend later within one period: 0% to 100%.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, derive_more::Display)]
+#[serde(transparent)]
+#[display("{_0}%")]
+pub struct CpuBurst(u8);
+
+impl CpuBurst {
+    pub const ZERO: Self = Self(0);
+
+    /// The microseconds of burst beside a quota. Without a quota nothing is throttled, so there is no burst.
+    pub fn beside(self, quota: CpuQuota) -> u64 {
+        match quota {
+            CpuQuota::Max => 0,
+            CpuQuota::Micros(quota) => {
+                let part = u128::from(quota) * u128::from(self.0) / 100;
+                u64::try_from(part).unwrap_or(quota).min(quota)
+            }
+        }
+    }
+}
+
+impl std::str::FromStr for CpuBurst {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        percent(text).map(Self).ok_or(())
+    }
+}
+
+/// The number of a percentage from 0% to 100%.
+pub fn percent(text: &str) -> Option<u8> {
+    let digits = text.strip_suffix('%').filter(|digits| !digits.starts_with('+'))?;
+    digits.parse().ok().filter(|percent| *percent <= 100)
+}
+
 /// The unit in which the kernel counts memory. The kernel rounds limits down to whole pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct PageSize(u64);

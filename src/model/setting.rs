@@ -157,6 +157,16 @@ impl Setting {
         }
     }
 
+    /// The same file with another burst, if this is a burst.
+    #[must_use]
+    pub fn map_burst(self, burst_us: impl FnOnce(u64) -> u64) -> Self {
+        match self {
+            Self::CpuMaxBurst(micros) => Self::CpuMaxBurst(burst_us(micros)),
+            Self::CfsBurst(micros) => Self::CfsBurst(burst_us(micros)),
+            other => other,
+        }
+    }
+
     /// The memory that is reserved, if this is a reservation.
     pub const fn reserved(self) -> Option<MemoryLimit> {
         match self {

@@ -5,6 +5,7 @@
 //! ([`PodValues`](crate::model::PodValues)). Output: the values of every cgroup ([`hierarchy()`]) and ordered
 //! [`Step`](crate::model::Step)s ([`Plan::between`]). Two values differ only if they mean something different to the kernel.
 
+mod burst;
 mod hierarchy;
 pub mod hook;
 mod order;
@@ -24,6 +25,7 @@ mod kernel_model;
 #[cfg(test)]
 mod tests;
 
+pub use burst::bursts;
 pub use hierarchy::{Allowance, Hierarchy, hierarchy, in_force, pod_requests};
 pub use paths::{container_cgroup_name, pod_cgroup_path};
 pub use planner::{Plan, PlanError, systemd_keeps};

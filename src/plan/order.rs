@@ -17,8 +17,8 @@
 //!
 //! # Followers
 //! Two values follow another value of their cgroup: a burst its quota, `memory.high` its memory limit. Kubernetes does not
-//! know these values. The process that set one chose it as a part of the quota or limit of that time, so the value stays the
-//! same part. A follower that is unset or unbounded stays so.
+//! know these values. Where no burst is desired, the process that set one chose it as a part of the quota or limit of that time,
+//! so the value stays the same part. A follower that is unset or unbounded stays so.
 //! - The kernel refuses a quota below the burst and a burst above the quota (`tg_set_cfs_bandwidth`,
 //!   kernel/sched/core.c). So a burst goes down before its quota and up after it. The burst is rounded down.
 //! - Above `memory.high` the kernel slows a container down, so a grown limit has no effect if `memory.high` stays behind. So
@@ -63,7 +63,10 @@ pub(super) fn ordered_writes(observed: &PodTree, desired: &PodTree, page: PageSi
             .unwrap_or(0);
         let write = pending.remove(next);
         let writes = match state.get(&write.target) {
-            Some(held) => with_follower(write, held, page),
+            Some(held) => {
+                let wanted = desired.get(&write.target).and_then(Settings::burst);
+                with_follower(write, held, wanted, page)
+            }
             None => vec![write],
         };
         for write in &writes {
@@ -71,7 +74,22 @@ pub(super) fn ordered_writes(observed: &PodTree, desired: &PodTree, page: PageSi
         }
         ordered.extend(writes);
     }
+    ordered.extend(bursts(&state, desired));
     ordered
+}
+
+/// The bursts that still differ: those of quotas that stay.
+fn bursts(state: &PodTree, desired: &PodTree) -> impl Iterator<Item = Write> {
+    targets(desired).filter_map(move |target| {
+        let [from, to] = [state, desired].map(|tree| tree.get(&target).and_then(Settings::burst));
+        let (from, to) = from.zip(to).filter(|(from, to)| from != to)?;
+        Some(Write { target, from, to })
+    })
+}
+
+/// The pod, then its containers.
+fn targets(tree: &PodTree) -> impl Iterator<Item = Target> {
+    std::iter::once(Target::Pod).chain(tree.containers.keys().cloned().map(Target::Container))
 }
 
 /// Every limit of a container and the pod's limit above it.
@@ -118,9 +136,8 @@ fn memsw_covers_memory(cgroup: &Settings) -> bool {
 /// The files whose values differ from the desired ones, in the preferred order: growing values of the pod, then the containers'
 /// in either direction, then shrinking values of the pod.
 fn differing(observed: &PodTree, desired: &PodTree) -> Vec<Write> {
-    let containers = desired.containers.keys().cloned().map(Target::Container);
     let mut writes = Vec::new();
-    for target in [Target::Pod].into_iter().chain(containers) {
+    for target in targets(desired) {
         let (Some(held), Some(desired)) = (observed.get(&target), desired.get(&target)) else {
             continue;
         };
@@ -171,8 +188,8 @@ fn following_memsw(observed: &Settings, desired: &Settings) -> Option<Setting> {
 }
 
 /// The write, with the write of its follower before or after it.
-fn with_follower(write: Write, held: &Settings, page: PageSize) -> Vec<Write> {
-    let (from, to, goes_first) = if let Some((from, to)) = burst(&write, held) {
+fn with_follower(write: Write, held: &Settings, wanted: Option<Setting>, page: PageSize) -> Vec<Write> {
+    let (from, to, goes_first) = if let Some((from, to)) = burst(&write, held, wanted) {
         (from, to, to.burst_us() < from.burst_us())
     } else if let Some((from, to)) = memory_high(&write, held, page) {
         (Setting::MemoryHigh(from), Setting::MemoryHigh(to), to > from)
@@ -187,17 +204,13 @@ fn with_follower(write: Write, held: &Settings, page: PageSize) -> Vec<Write> {
     writes
 }
 
-/// The present burst and the one that goes with the new quota, if they differ.
-fn burst(write: &Write, held: &Settings) -> Option<(Setting, Setting)> {
+/// The present burst and the one that goes with the new quota, if they differ: the wanted one, or else the same part.
+fn burst(write: &Write, held: &Settings, wanted: Option<Setting>) -> Option<(Setting, Setting)> {
     let (old, new) = write.from.quota().zip(write.to.quota())?;
     let from = held.burst()?;
-    let burst = from.burst_us()?;
-    let kept = burst_in_proportion(burst, old, new);
-    let to = match from {
-        Setting::CpuMaxBurst(_) => Setting::CpuMaxBurst(kept),
-        _ => Setting::CfsBurst(kept),
-    };
-    (kept != burst).then_some((from, to))
+    let kept = |burst| burst_in_proportion(burst, old, new);
+    let to = wanted.unwrap_or_else(|| from.map_burst(kept));
+    (from != to).then_some((from, to))
 }
 
 /// The burst that is the same part of the new quota as this one of the old. Without an old quota that part is unknown: the burst

@@ -2,13 +2,15 @@
 //!
 //! A pass writes these values, and `explain` shows them.
 
+use super::burst::bursts;
 use super::hierarchy::{hierarchy, in_force};
 use super::reservation::reservations;
 use super::scope::WriteScope;
 use super::shrink::Holds;
 use crate::model::objects::Pod;
 use crate::model::{
-    BoundPod, LivePod, MemoryLimit, NamedRequirements, NodeTraits, PodTree, PodValues, Resource, Settings, Target,
+    BoundPod, CpuBurst, LivePod, MemoryLimit, NamedRequirements, NodeTraits, PodTree, PodValues, Resource, Settings,
+    Target,
 };
 
 /// The targets of a running pod, and the values among them that the agent writes.
@@ -22,6 +24,8 @@ pub struct PodTargets {
     /// Whether the kubelet does not know of the targets, and so restarts containers with its own amounts.
     pub kubelet_unasked: bool,
     pub scope: WriteScope,
+    /// The burst of each cgroup in percent of its quota. None leaves bursts alone.
+    pub burst: Option<CpuBurst>,
     /// Limits that the agent keeps for now although lower ones are wanted.
     pub holds: Holds,
 }
@@ -54,6 +58,12 @@ impl PodTargets {
             values.tree.set(&target, reserved);
         }
         self.scope.restrict(&mut values);
+        if let Some(burst) = self.burst {
+            let spec = super::hierarchy(pod, &[], traits).beside(held, enforced).created().tree;
+            for (target, burst) in bursts(burst, pod, held, &values.tree, &spec) {
+                values.tree.set(&target, burst);
+            }
+        }
         if without_cgroup(pod, live).is_some() {
             values.tree.pod = Settings::default();
         }
@@ -141,6 +151,7 @@ mod tests {
             lift_undeclared: false,
             kubelet_unasked: false,
             scope: WriteScope::all(),
+            burst: None,
             holds: Holds::default(),
         };
         targets.values(&held, &traits(CgroupVersion::V2, Driver::Cgroupfs))

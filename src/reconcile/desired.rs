@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::overrides::{Override, check_names, check_result, overlay};
 use crate::model::objects::Pod;
-use crate::model::{Bytes, NamedRequirements, PageSize, Resource, ResourceList};
+use crate::model::{Bytes, CpuBurst, NamedRequirements, PageSize, Resource, ResourceList};
 use crate::plan::WriteScope;
 use crate::plan::resize;
 
@@ -35,6 +35,9 @@ pub(crate) struct DesiredState {
     /// The sum of the containers' requests before the first recommendation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) before: Option<ResourceList>,
+    /// The burst of the pod's cgroups, from the first one on that the agent wanted. Zero once no burst is wanted any more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) burst: Option<CpuBurst>,
     /// A pass has brought a recommendation into force.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) resized: bool,
@@ -195,7 +198,12 @@ impl TemporaryLimit {
 
 impl DesiredState {
     pub(crate) fn is_empty(&self) -> bool {
-        self.recommended.is_none() && self.overridden.is_none() && !self.returning && self.temporary.is_empty()
+        !self.has_amounts() && self.burst.is_none()
+    }
+
+    /// Whether amounts of the containers are desired, and not a burst alone.
+    pub(crate) fn has_amounts(&self) -> bool {
+        self.recommended.is_some() || self.overridden.is_some() || self.returning || !self.temporary.is_empty()
     }
 
     /// Whether an override or a temporary limit is in force, or is being taken back.
@@ -203,10 +211,10 @@ impl DesiredState {
         self.overridden.is_some() || self.returning || !self.temporary.is_empty()
     }
 
-    /// The targets of every regular container, if anything is desired.
+    /// The targets of every regular container, if amounts are desired.
     #[must_use]
     pub(crate) fn targets(&self, pod: &Pod) -> Option<Vec<NamedRequirements>> {
-        if self.is_empty() {
+        if !self.has_amounts() {
             return None;
         }
         Some(self.with_temporary(self.without_temporary(pod)))
@@ -363,7 +371,7 @@ impl DesiredState {
     /// Ends temporary limits. If nothing else is desired, the pod goes back to its spec.
     pub(crate) fn end_temporary(&mut self, ends: impl Fn(&TemporaryLimit) -> bool) -> Vec<TemporaryLimit> {
         let ended: Vec<_> = self.temporary.extract_if(.., |limit| ends(limit)).collect();
-        self.returning |= !ended.is_empty() && self.is_empty();
+        self.returning |= !ended.is_empty() && !self.has_amounts();
         ended
     }
 

@@ -440,7 +440,7 @@ impl PodState {
         let Some(ended) = ended else { return };
         if let Err(why) = &ended {
             self.trouble = Some(effects.now.wall);
-            if self.desired.is_empty() {
+            if !self.desired.has_amounts() {
                 // The pod had completed the way back to its spec.
                 self.desired.remember_origin(&self.pod);
                 self.desired.returning = true;
@@ -495,7 +495,7 @@ impl PodState {
             ..self.desired.clone()
         };
         // A limit that ended when the recommendation came may still be in the spec.
-        desired.returning |= self.desired.recommended.is_some() && desired.is_empty() && desired.origin.is_some();
+        desired.returning |= self.desired.recommended.is_some() && !desired.has_amounts() && desired.origin.is_some();
         let is_saved = waits || !desired.is_empty() || !pauses.is_empty() || !evidence_at.is_empty();
         Some(SavedPod {
             pod: self.identity.clone().filter(|_| is_saved)?,

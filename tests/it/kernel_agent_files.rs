@@ -25,6 +25,7 @@ mod quotas;
 mod refusals;
 mod restore;
 mod sidecars;
+mod wanted_bursts;
 mod writable_cgroups;
 
 use std::collections::BTreeMap;

@@ -77,6 +77,22 @@ fn refused(code: i32, flags: &[&str], manifests: &str) -> String {
 }
 
 #[test]
+fn a_burst_is_shown_beside_its_quota() {
+    let annotated = MANIFESTS.replace(
+        "kind: VerticalPodAutoscaler\nmetadata: { name: web }",
+        "kind: VerticalPodAutoscaler\nmetadata: { name: web, annotations: { vscaled.io/cpu-burst: 50% } }",
+    );
+    let shown = |flags: &[&str]| {
+        let output = run(flags, &annotated);
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let v2 = shown(&[]);
+    assert_eq!(v2.matches("cpu.max.burst 0 → 25000").count(), 2, "{v2}");
+    assert!(shown(&["--cgroup", "v1"]).contains("cpu.cfs_burst_us 0 → 25000"));
+}
+
+#[test]
 fn a_decision_is_shown_as_values_and_ordered_steps() {
     let pod = "/kubepods/burstable/pod6c4b2d1e-58ff-4d36-9d5c-0a6f4c9f2a11";
     let file = |level: Value, file: &str, from: &str, to: &str| {

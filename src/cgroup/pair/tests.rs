@@ -124,4 +124,12 @@ fn a_burst_is_given_only_where_one_is() {
             assert_eq!(dir.read_all().unwrap().burst(), Some(Setting::CpuMaxBurst(expected)));
         }
     }
+    // Both have the quota.
+    for dir in ["", INNER] {
+        fs::write(file(dir), "0").unwrap();
+    }
+    let cgroup = open(&hierarchy, SCOPE);
+    assert!(cgroup.write(Setting::CpuMaxBurst(2000)).is_ok());
+    let both = cgroup.dirs().map(|dir| dir.read_all().unwrap().burst());
+    assert!(both.into_iter().all(|burst| burst == Some(Setting::CpuMaxBurst(2000))));
 }

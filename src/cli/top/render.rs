@@ -173,9 +173,9 @@ fn describe(line: &PodLine) -> Vec<Text<'static>> {
     let amounts = |amounts: &Amounts| {
         let until = amounts.temporary_until.as_ref().map(|until| format!(" until {until}"));
         let (([used, request, _, target, ..], limit, bounds), until) = (amounts.texts(), until.unwrap_or_default());
-        let resource = amounts.resource.name();
+        let (resource, burst) = (amounts.resource.name(), line.burst(amounts.resource));
         Text::from(format!(
-            "{resource:<8}used {used}  request {request}  target {target}  bounds {bounds}  limit {limit}{until}"
+            "{resource:<8}used {used}  request {request}  target {target}  bounds {bounds}  limit {limit}{burst}{until}"
         ))
     };
     let container = line.container.as_ref().map(|container| format!(" {container}"));

@@ -49,6 +49,9 @@ pub(super) struct PodLine {
     pub(super) detail: String,
     pub(super) cpu: Amounts,
     pub(super) memory: Amounts,
+    /// The burst in percent of the cpu limit; `None` without one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    burst_percent: Option<u32>,
     /// The throttled share of the enforcement periods since the answer before; `None` without periods.
     pub(super) throttled_percent: Option<u64>,
     #[serde(serialize_with = "last_change")]
@@ -129,6 +132,7 @@ impl PodLine {
             detail: clean(&pod.detail),
             cpu,
             memory,
+            burst_percent: None,
             throttled_percent: None,
             last: last.cloned(),
         }
@@ -137,6 +141,7 @@ impl PodLine {
     /// Adds the use of a reading, and the rates since the reading before.
     fn measure(&mut self, now: &Usage, before: Option<&Usage>) {
         self.memory.values[0] = Some(now.memory_bytes);
+        self.burst_percent = now.burst_percent.filter(|percent| *percent > 0);
         let Some(before) = before else { return };
         let micros = now.read_at_us.saturating_sub(before.read_at_us).max(1);
         let cpu = now
@@ -151,6 +156,12 @@ impl PodLine {
 
     pub(super) fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// The burst, to stand behind the cpu limit.
+    pub(super) fn burst(&self, resource: Resource) -> String {
+        let burst = self.burst_percent.filter(|_| resource == Resource::Cpu);
+        burst.map_or_else(String::new, |percent| format!(" (burst {percent}%)"))
     }
 
     pub(super) fn throttled(&self) -> String {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::decide::decide_pod;
 use crate::model::Reason;
-use crate::model::objects::annotation::{ACT, CPU_LIMIT, MEMORY_LIMIT};
+use crate::model::objects::annotation::{ACT, CPU_BURST, CPU_LIMIT, IGNORE, MEMORY_LIMIT};
 use jiff::SignedDuration;
 
 fn with(annotations: &[(&str, &str)]) -> NodeView {
@@ -86,4 +86,44 @@ fn changes_wait_for_trouble() {
         reason(&annotated(killed, &[(ACT, "on-trouble")]), None),
         Reason::OutOfBounds
     );
+}
+
+#[test]
+fn a_burst_follows_the_annotation_then_the_configuration() {
+    let burst = |view: &NodeView, configured: Option<&str>, known: Option<&str>| {
+        let read = |text: Option<&str>| text.map(|text| text.parse().unwrap());
+        let options = Options {
+            burst: read(configured),
+            ..Options::default()
+        };
+        let known = EarlierDecisions {
+            burst: read(known),
+            ..EarlierDecisions::default()
+        };
+        let decision = decide_pod(&view.pods[0], &index(view), now(), &options, known);
+        (decision.burst.map(|burst| burst.to_string()), decision)
+    };
+    let of = |view: &NodeView, configured, known| burst(view, configured, known).0;
+    let (half, plain) = (with(&[(CPU_BURST, "50%")]), view(WEB));
+    assert_eq!(of(&half, Some("20%"), Some("10%")).as_deref(), Some("50%"));
+    assert_eq!(of(&plain, Some("20%"), None).as_deref(), Some("20%"));
+    assert_eq!(of(&plain, None, None), None, "left alone");
+    assert_eq!(of(&plain, None, Some("50%")).as_deref(), Some("0%"), "taken back");
+    for left in [with(&[(CPU_BURST, "50%"), (ACT, "false")]), view("")] {
+        let pods = plain.pods.clone();
+        let left = NodeView { pods, ..left };
+        assert_eq!(of(&left, Some("20%"), None), None, "no VPA that is followed");
+        assert_eq!(of(&left, Some("20%"), Some("50%")).as_deref(), Some("0%"));
+    }
+    let mut ignored = half.clone();
+    let pod = Arc::make_mut(&mut ignored.pods[0]);
+    pod.metadata.annotations.insert(IGNORE.to_owned(), "true".to_owned());
+    assert_eq!(of(&ignored, None, Some("50%")).as_deref(), Some("0%"));
+    // The VPA's changes go on, and the burst stays.
+    for malformed in ["50", "101%", "+5%", "", "-1%", "5 %", "50.5%"] {
+        let (kept, decision) = burst(&with(&[(CPU_BURST, malformed)]), Some("20%"), Some("10%"));
+        assert_eq!((kept.as_deref(), decision.reason), (Some("10%"), Reason::OutOfBounds));
+        let words = format!("[vscaled.io/cpu-burst]: {malformed:?}: allowed is 0% to 100%");
+        assert!(decision.unreadable().unwrap().ends_with(&words));
+    }
 }

@@ -36,6 +36,8 @@ annotations! {
     Vpa Exact MEMORY_LIMIT = "vscaled.io/memory-limit";
     /// How a cpu limit follows its request: `ratio`, `keep`, `request+500m` or `request*1.5`.
     Vpa Exact CPU_LIMIT = "vscaled.io/cpu-limit";
+    /// The burst of the VPA's pods in percent of their cpu quotas: `0%` to `100%`.
+    Vpa Exact CPU_BURST = "vscaled.io/cpu-burst";
     /// The share of the VPA's pods that changed recommendations go to first, such as `10%`.
     Vpa Exact CANARY = "vscaled.io/canary";
     /// How long the other pods wait after that.

@@ -265,6 +265,45 @@ fn a_burst_stays_the_part_of_its_quota_that_it_was() {
 }
 
 #[test]
+fn a_wanted_burst_goes_up_after_its_quota_and_down_before_it() {
+    let cgroup = |quota: u64, burst: u64| format!("cpu.max={quota},100000 cpu.max.burst={burst}");
+    let state_of = |quota, burst| state(&cgroup(quota, burst), &[("a", &cgroup(quota, burst))]);
+    let (small, large) = (state_of(20_000, 20_000), state_of(50_000, 25_000));
+    assert_eq!(
+        on_v2(&small, &large),
+        [
+            "pod through cgroup: cpu.max 20000 100000 → 50000 100000",
+            "pod through cgroup: cpu.max.burst 20000 → 25000",
+            "container a through cgroup: cpu.max 20000 100000 → 50000 100000",
+            "container a through cgroup: cpu.max.burst 20000 → 25000",
+        ]
+    );
+    assert_eq!(
+        on_v2(&large, &small),
+        [
+            "container a through cgroup: cpu.max.burst 25000 → 20000",
+            "container a through cgroup: cpu.max 50000 100000 → 20000 100000",
+            "pod through cgroup: cpu.max.burst 25000 → 20000",
+            "pod through cgroup: cpu.max 50000 100000 → 20000 100000",
+        ]
+    );
+    assert_eq!(
+        on_v2(&small, &state_of(20_000, 0)),
+        [
+            "pod through cgroup: cpu.max.burst 20000 → 0",
+            "container a through cgroup: cpu.max.burst 20000 → 0",
+        ],
+        "the quota stays"
+    );
+    let without = state("cpu.max=20000,100000", &[("a", "cpu.max=20000,100000")]);
+    assert_eq!(
+        on_v2(&without, &small),
+        <[String; 0]>::default(),
+        "the kernel has no bursts"
+    );
+}
+
+#[test]
 fn a_burst_above_a_quota_that_is_new_comes_down_to_it() {
     let v1 =
         |quota: i64, burst: u64| format!("cpu.cfs_quota_us={quota} cpu.cfs_period_us=100000 cpu.cfs_burst_us={burst}");

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use super::traits;
 use crate::model::{
     CgroupVersion, ControlFile, CpuMax, CpuQuota, CpuShares, CriResources, Driver, MemoryLimit, NodeTraits, PageSize,
-    PodTree, PodValues, Resource, Setting, Settings, WeightFormula,
+    PodTree, PodValues, Resource, Setting, Settings, Target, WeightFormula,
 };
 use crate::plan::order::edges;
 
@@ -135,13 +135,42 @@ pub(super) fn case() -> impl Strategy<Value = Case> {
     let driver = prop_oneof![Just(Driver::Cgroupfs), Just(Driver::Systemd)];
     let page = prop::sample::select(vec![PageSize::KIB_4, PageSize::KIB_16, PageSize::KIB_64]);
     let containers = prop::collection::vec(raw_container(), 1..=6);
-    (version, driver, page, raw_pod(), containers).prop_map(|(version, driver, page, pod, containers)| {
+    let given = (version, driver, page, raw_pod(), containers, any::<bool>());
+    given.prop_map(|(version, driver, page, pod, containers, bursts)| {
         let traits = NodeTraits {
             page,
             ..traits(version, driver)
         };
-        build(traits, &pod, &containers)
+        let mut case = build(traits, &pod, &containers);
+        if bursts {
+            let news = containers.iter().map(|container| &container.new);
+            want_bursts(&mut case, std::iter::once(&pod.new).chain(news));
+        }
+        case
     })
+}
+
+/// Wants bursts of the pod, then of its containers, where the kernel has them.
+fn want_bursts<'a>(case: &mut Case, news: impl Iterator<Item = &'a Raw>) {
+    let end = case.observed.tree.clone().overlaid(&case.desired.tree);
+    let containers = end.containers.keys().cloned().map(Target::Container);
+    for (target, new) in std::iter::once(Target::Pod).chain(containers).zip(news) {
+        let there = case.observed.tree.get(&target).and_then(Settings::burst);
+        let quota = end.get(&target).and_then(Settings::cpu_max).map(|max| max.quota);
+        let (Some(file), Some(quota), Some(thousandths)) = (there, quota, new.burst) else {
+            continue;
+        };
+        case.desired
+            .tree
+            .set(&target, file.map_burst(|_| burst(quota, thousandths)));
+    }
+}
+
+fn burst(quota: CpuQuota, thousandths: u64) -> u64 {
+    match quota {
+        CpuQuota::Micros(quota) => quota * thousandths / 1000,
+        CpuQuota::Max => thousandths * 1000,
+    }
 }
 
 fn build(traits: NodeTraits, pod: &RawPod, containers: &[RawContainer]) -> Case {
@@ -215,10 +244,7 @@ fn settings(raw: &Raw, traits: NodeTraits, formula: WeightFormula) -> Settings {
 
 fn files(raw: &Raw, cpu: CpuMax, limit: MemoryLimit, traits: NodeTraits, formula: WeightFormula) -> Settings {
     let shares = CpuShares::new(raw.shares);
-    let burst = raw.burst.map(|thousandths| match cpu.quota {
-        CpuQuota::Micros(quota) => quota * thousandths / 1000,
-        CpuQuota::Max => thousandths * 1000,
-    });
+    let burst = raw.burst.map(|thousandths| burst(cpu.quota, thousandths));
     if traits.version == CgroupVersion::V2 {
         let files = [
             Setting::CpuMax(cpu),

@@ -163,6 +163,7 @@ impl Controller {
                 others_request: resizes && !state.resize.is_ours(&state.pod),
                 trouble: vpa.and_then(|vpa| troubles.get(&(pod.metadata.namespace.clone(), vpa)).copied()),
                 own_trouble: state.trouble,
+                burst: state.desired.burst,
             };
             decide::decide_pod(pod, &index, now, &options, known)
         };

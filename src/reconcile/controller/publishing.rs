@@ -80,6 +80,9 @@ impl Controller {
         problems.extend(self.publisher.history.audit.problem());
         problems.extend(self.updater_problems());
         problems.extend(self.pod_level_problems());
+        let bursts = self.pods.values().filter_map(|state| state.desired.burst);
+        let largest = bursts.max();
+        problems.extend(largest.and_then(|burst| self.node.known()?.lacks_burst(burst)));
         problems.extend(self.config.observe_only.then(|| OBSERVING.to_owned()));
         problems
     }

@@ -120,6 +120,7 @@ impl PodState {
     pub(super) fn follow(&mut self, refused: Option<String>, cause: Option<Cause>, delay: Duration, now: Now) {
         let known = self.no_room.take();
         let before = self.desired.targets(&self.pod);
+        let burst = std::mem::replace(&mut self.desired.burst, self.decision.burst);
         match (self.recommendation(now.wall), refused) {
             (Some(Recommended { targets, .. }), Some(why)) => {
                 let recorded = known.is_some_and(|known| known.recorded && known.targets == targets);
@@ -134,15 +135,15 @@ impl PodState {
             (None, _) => {}
         }
         let after = self.desired.targets(&self.pod);
-        if before != after {
+        if before != after || burst != self.desired.burst {
             let mut in_force = before.unwrap_or_else(|| self.pod.requirements());
             lift_kept(&self.holds(now.wall), &mut in_force);
             self.start_over();
             let lowered = lowered(&in_force, after.as_deref().unwrap_or_default());
             self.shrink.put_off(&lowered, now.wall);
-            if after.is_some()
-                && let Some(cause) = cause
-            {
+            if !self.desired.is_empty() {
+                // The VPA may be gone.
+                let cause = cause.unwrap_or(Cause::Sweep);
                 self.work.request_pass_after(cause, delay, now.instant);
             }
         }

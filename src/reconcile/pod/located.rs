@@ -146,7 +146,7 @@ impl PodState {
                 self.desired.grow(&self.pod, given);
             }
         }
-        self.desired.returning |= self.desired.is_empty();
+        self.desired.returning |= !self.desired.has_amounts();
         self.desired.scope.resources.insert(Resource::Memory);
     }
 
@@ -156,7 +156,7 @@ impl PodState {
         let known = std::mem::replace(&mut self.drift.low_pod_level, low) == low;
         let bound = self.live.as_ref().and_then(|live| BoundPod::new(&self.pod, live));
         let (Some(low), Some(bound)) = (low, bound) else { return };
-        let written_by_passes = !self.desired.is_empty() && self.desired.scope.resources.contains(&Resource::Memory);
+        let written_by_passes = self.desired.has_amounts() && self.desired.scope.resources.contains(&Resource::Memory);
         if written_by_passes {
             self.work.request_pass(Cause::PodLevel, false, effects.now.instant);
         } else if repair {

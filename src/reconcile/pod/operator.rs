@@ -87,7 +87,7 @@ impl PodState {
             self.start_over();
             if let Outcome::Incomplete(_) = outcome {
                 // A part of the override is still in the cgroups.
-                self.desired.returning |= self.desired.is_empty();
+                self.desired.returning |= !self.desired.has_amounts();
             }
             self.work.retry_at = Some(now.instant + FIRST_RETRY);
         }

@@ -77,12 +77,20 @@ impl PodState {
     /// The targets of a pass, if anything is desired and the pod runs here.
     pub(crate) fn pod_targets(&self, now: Timestamp, through_api: bool) -> Option<PodTargets> {
         let bound = BoundPod::new(&self.pod, self.live.as_ref()?)?;
-        let containers = self.targets(now)?;
-        let mut scope = self.desired.scope.clone();
-        scope.widen(&self.pod.requirements(), &containers);
+        if self.desired.is_empty() {
+            return None;
+        }
+        let (spec, mut scope) = (self.pod.requirements(), self.desired.scope.clone());
+        let containers = self.targets(now);
+        match &containers {
+            Some(containers) => scope.widen(&spec, containers),
+            // A burst alone.
+            None => scope.resources.clear(),
+        }
         Some(PodTargets {
             bound,
-            containers,
+            containers: containers.unwrap_or(spec),
+            burst: self.desired.burst,
             lift_undeclared: self.desired.returning,
             kubelet_unasked: !through_api,
             scope,
@@ -100,7 +108,9 @@ impl PodState {
         let Some(pending) = self.work.pending.take() else {
             return;
         };
-        self.desired.scope = targets.scope.clone();
+        if self.desired.has_amounts() {
+            self.desired.scope = targets.scope.clone();
+        }
         let is_new = !resize::same(&targets.containers, &self.pod.requirements());
         match &resize {
             // A patch without changes only reads the spec.

@@ -1,7 +1,7 @@
 //! What becomes of one pod's state in single cases.
 
 use super::*;
-use crate::model::{CgroupPath, Change, KubeletVersion, MemoryLimit, Outcome, Setting, StepRecord};
+use crate::model::{CgroupPath, Change, KubeletVersion, MemoryLimit, Outcome, Resource, Setting, StepRecord};
 use crate::reconcile::work::PendingRequest;
 use crate::sources::parse_manifests;
 
@@ -149,5 +149,52 @@ fn what_a_stale_pass_wrote_is_on_record() {
         };
         assert_eq!((&record.steps, *news), (&steps, !steps.is_empty()));
         assert!(state.work.running.is_none() && state.drift.last_reason.is_empty());
+    }
+}
+
+#[test]
+fn a_burst_alone_writes_no_amounts_and_ends_at_zero() {
+    let manifest = "{kind: Pod, metadata: {name: web, uid: u}, spec: {containers: [{name: app}]}}";
+    let pod = Arc::clone(&parse_manifests("test", manifest).unwrap().view.pods[0]);
+    let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
+    let id = PodId {
+        uid: "u".to_owned(),
+        namespace: "default".to_owned(),
+        name: "web".to_owned(),
+    };
+    let live = Arc::new(LivePod {
+        id: id.clone(),
+        path: CgroupPath::new("/kubepods/podu").unwrap(),
+        containers: <_>::default(),
+    });
+    (state.live, state.identity) = (Some(live), Some(id));
+    state.desired.scope.resources.insert(Resource::Cpu);
+    let mut decide = |burst: Option<&str>| {
+        let decision = Box::new(PodDecision {
+            burst: burst.map(|burst| burst.parse().unwrap()),
+            ..PodDecision::undecided(&pod)
+        });
+        let now = Now::read();
+        drop(state.apply(PodInput::Decided(decision, NONE), now));
+        let effects = state.apply(PodInput::Followed(None, None, NONE), now);
+        let due = state.work.pending.take().is_some();
+        let targets = state.pod_targets(now.wall, false);
+        let saves = effects.iter().any(|effect| matches!(effect, Effect::SaveState));
+        (targets, due, saves, state.clone())
+    };
+    let (targets, due, ..) = decide(None);
+    assert!(targets.is_none() && !due, "nothing is desired");
+    for burst in ["50%", "20%", "0%"] {
+        let (targets, due, saves, state) = decide(Some(burst));
+        let targets = targets.unwrap();
+        assert!(due && saves && targets.scope.resources.is_empty());
+        assert_eq!(targets.burst.map(|burst| burst.to_string()).as_deref(), Some(burst));
+        assert!(state.is_enforced() && state.desired.targets(&pod).is_none());
+        assert!(
+            state.desired.scope.resources.contains(&Resource::Cpu),
+            "kept for amounts"
+        );
+        let (_, due, ..) = decide(Some(burst));
+        assert!(!due, "it has that burst already");
     }
 }

@@ -33,14 +33,19 @@ pub(super) fn held(scene: &Scene) -> Option<[u64; 3]> {
     Some([burst("pod")?, burst("app")?, burst("side")?])
 }
 
-/// Bursts of half of the pod's quota, all of the app's and none of the side's, at these amounts.
-fn in_proportion(scene: &Scene) -> [u64; 3] {
+/// The quotas of the pod, of `app` and of `side`, in microseconds.
+pub(super) fn quotas(scene: &Scene) -> [u64; 3] {
     let held = scene.node.held(&scene.pod);
-    let quota = |name| match held[name].cpu_max().unwrap().quota {
+    ["pod", "app", "side"].map(|name| match held[name].cpu_max().unwrap().quota {
         CpuQuota::Micros(quota) => quota,
         CpuQuota::Max => panic!("every quota is bounded"),
-    };
-    [quota("pod") / 2, quota("app"), 0]
+    })
+}
+
+/// Bursts of half of the pod's quota, all of the app's and none of the side's, at these amounts.
+fn in_proportion(scene: &Scene) -> [u64; 3] {
+    let [pod, app, _] = quotas(scene);
+    [pod / 2, app, 0]
 }
 
 #[tokio::test]

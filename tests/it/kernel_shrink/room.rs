@@ -46,6 +46,7 @@ pub(super) fn job(of: &BarePod, mebibytes: u64) -> Job {
         lift_undeclared: false,
         kubelet_unasked: true,
         scope: WriteScope::all(),
+        burst: None,
         holds: Holds::default(),
     };
     Job {
@@ -68,6 +69,7 @@ pub(super) fn node(bare: &BareNode, state: &TempDir) -> Node {
         },
         hierarchy,
         policies: NodePolicies::default(),
+        has_bursts: true,
         runtime: RuntimeLink::None,
         runtime_name: None,
         driver_from: KnownFrom::Configured,

@@ -148,6 +148,11 @@ impl Scene {
     }
 
     fn make_pod_labelled(&self, name: &str, label: &str, owners: &Value, spec: &Value) {
+        self.today.api.apply(&self.pod(name, label, owners, spec));
+    }
+
+    /// A pod for the node, whose containers are idle unless they have a command.
+    fn pod(&self, name: &str, label: &str, owners: &Value, spec: &Value) -> Value {
         let mut spec = spec.clone();
         for (field, value) in json!({
             "nodeName": NODE, "hostNetwork": true, "automountServiceAccountToken": false,
@@ -167,8 +172,12 @@ impl Scene {
                 }
             }
         }
-        let metadata = json!({"labels": {"app": label}, "ownerReferences": owners});
-        self.apply("v1", "Pod", name, metadata, &json!({"spec": spec}));
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "spec": spec,
+            "metadata": {
+                "name": name, "namespace": self.namespace, "labels": {"app": label}, "ownerReferences": owners,
+            },
+        })
     }
 
     /// Creates a VPA for the Deployment, without a recommendation.
@@ -177,21 +186,31 @@ impl Scene {
     }
 
     fn make_vpa_of(&self, workload: &str, mode: &str) {
-        let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": workload});
-        let spec = json!({"targetRef": target, "updatePolicy": {"updateMode": mode}});
+        self.make_vpa_with(workload, mode, &json!({}), &json!({}));
+    }
+
+    /// The same with annotations, and with further fields of the spec.
+    fn make_vpa_with(&self, workload: &str, mode: &str, annotations: &Value, fields: &Value) {
+        let mut spec = fields.clone();
+        spec["targetRef"] = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": workload});
+        spec["updatePolicy"] = json!({"updateMode": mode});
         self.apply(
             "autoscaling.k8s.io/v1",
             "VerticalPodAutoscaler",
             workload,
-            json!({}),
+            json!({"annotations": annotations}),
             &json!({"spec": spec}),
         );
     }
 
     /// Writes a recommendation as the recommender does.
     fn recommend(&self, targets: &[(&str, Amounts)]) {
+        self.recommend_for("web", targets);
+    }
+
+    fn recommend_for(&self, workload: &str, targets: &[(&str, Amounts)]) {
         let status = objects::recommendation(targets);
-        self.today.api.put_status(&self.vpas(), "web", &status);
+        self.today.api.put_status(&self.vpas(), workload, &status);
     }
 
     /// The Events about a pod with this reason.

@@ -46,7 +46,6 @@ mod oom_recordings;
 mod pictures;
 mod plan_command;
 mod privileges;
-mod recommender_loop;
 mod release_files;
 mod reports;
 mod resize_recordings;

@@ -1,7 +1,5 @@
-//! Events in the shape that an unmodified VPA recommender reads.
+//! Events in the shape that an unmodified VPA recommender reads (`cluster_today::pairing` runs one).
 
-use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -10,7 +8,6 @@ use vscaled::model::MemoryLimit;
 use super::Scene;
 use crate::support::amounts::Amounts;
 use crate::support::http;
-use crate::support::recommender::Recommender;
 
 /// A scene with a VPA that only recommends, so that the agent resizes nothing.
 fn with_vpa(test: &str) -> Option<Scene> {
@@ -21,6 +18,11 @@ fn with_vpa(test: &str) -> Option<Scene> {
     scene.cluster.agent.set("--http-address", "127.0.0.1:0");
     scene.cluster.agent.set("--log-level", "info,vscaled::report=debug");
     Some(scene)
+}
+
+/// The annotations for a container that 128Mi were not enough for.
+fn of_app() -> Value {
+    json!({"offending_containers": "app", "offending_containers_usage": "134217728", "starved_resource": "memory"})
 }
 
 /// The number of reports withheld from the recommender, of any pod: other processes on the machine may be killed too.
@@ -69,12 +71,8 @@ async fn the_recommender_is_told_of_a_container_that_runs_on_and_once_in_its_win
     scene.kill(pod, 2);
     let told = async || scene.events(pod, "Evicted").into_iter().next();
     let event = scene.cluster.agent.until("the recommender to be told", told).await;
-    assert_eq!(
-        event["metadata"]["annotations"],
-        json!({"offending_containers": "app", "offending_containers_usage": "134217728", "starved_resource": "memory"})
-    );
+    assert_eq!(event["metadata"]["annotations"], of_app());
     assert_eq!(event["involvedObject"]["kind"], "Pod");
-    record(&scene, "container-limit.json");
     assert!(
         event["message"].as_str().unwrap().contains("nothing was evicted"),
         "{event:#}"
@@ -88,22 +86,6 @@ async fn the_recommender_is_told_of_a_container_that_runs_on_and_once_in_its_win
     scene.wait_for_kill_events(&scene.cluster.pod, 3).await;
     let gone = scene.events(&scene.cluster.pod, "Evicted");
     assert_eq!(gone.len(), 1, "{gone:#?}");
-}
-
-/// Writes the Events about the pod to a fixture of `recommender_loop`, if an environment variable requests it.
-fn record(scene: &Scene, name: &str) {
-    if std::env::var_os("VSCALED_RECORD_EVENTS").is_some() {
-        let pod = &scene.cluster.pod;
-        let events = [scene.events(pod, "OOMKilled"), scene.events(pod, "Evicted")].concat();
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("tests/data/recommender")
-            .join(name);
-        fs::write(
-            path,
-            serde_json::to_string_pretty(&json!({"items": events})).unwrap() + "\n",
-        )
-        .unwrap();
-    }
 }
 
 #[tokio::test]
@@ -131,11 +113,7 @@ async fn the_recommender_is_told_of_a_pod_of_one_container_whose_limit_the_kerne
         scene.events(pod, "Evicted").into_iter().next()
     };
     let event = scene.cluster.agent.until("the recommender to be told", told).await;
-    let container = ("test".to_owned(), pod.name.to_owned(), "app".to_owned());
-    let mut recommender = Recommender::knowing(std::slice::from_ref(&container));
-    recommender.watch_begins(&[scene.events(pod, "OOMKilled"), vec![event]].concat());
-    assert_eq!(recommender.told.len(), 1);
-    assert_eq!(recommender.containers[&container].oom, (128 + 100) << 20);
+    assert_eq!(event["metadata"]["annotations"], of_app());
     let people = scene.events(pod, "OOMKilled");
     let says = |event: &Value| {
         event["message"]
@@ -144,7 +122,6 @@ async fn the_recommender_is_told_of_a_pod_of_one_container_whose_limit_the_kerne
             .contains("the container reached its memory limit of 128Mi, and with it the pod")
     };
     assert!(people.iter().any(says), "{people:#?}");
-    record(&scene, "pod-of-one-container.json");
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::cluster::{Autoscaler, Today};
+use crate::support::cluster::{Components, Today};
 
 /// The shell command that uses the cluster.
 const COMMAND: &str = "VSCALED_CLUSTER_COMMAND";
@@ -19,9 +19,9 @@ async fn a_cluster_is_up_while_a_command_runs() {
     if std::env::var_os("VSCALED_CLUSTER_AGENT").is_some() {
         agent.start().await;
     }
-    let mut autoscaler = Autoscaler::new(&today.api);
+    let mut vpa = Components::new(&today.api);
     if std::env::var_os("VSCALED_CLUSTER_VPA").is_some() {
-        autoscaler.launch_all(&today.api);
+        vpa.launch_vpa(&today.api);
     }
     let variables = [("VSCALED_SOCKET", agent.socket())];
     assert!(today.lend(&command, &variables), "{command} failed\n{}", today.logs());

@@ -20,7 +20,6 @@ pub(crate) mod mounts;
 pub(crate) mod pods;
 pub(crate) mod policy;
 pub(crate) mod prometheus;
-pub(crate) mod recommender;
 pub(crate) mod runtimes;
 pub(crate) mod tenants;
 pub(crate) mod terminal;

@@ -5,7 +5,7 @@
 mod admin;
 mod api;
 mod apiserver;
-mod autoscaler;
+mod components;
 mod enclosure;
 mod kubelet;
 mod node;
@@ -20,7 +20,7 @@ use std::sync::Mutex;
 
 pub(crate) use api::{Api, User};
 pub(crate) use apiserver::ApiServer;
-pub(crate) use autoscaler::Autoscaler;
+pub(crate) use components::Components;
 pub(crate) use enclosure::Enclosure;
 pub(crate) use kubelet::{Kubelet, NODE};
 pub(crate) use node::Node;

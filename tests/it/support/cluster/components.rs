@@ -1,38 +1,41 @@
 //! VPA's own programs and metrics-server, as processes beside an API server on loopback, with an admin's rights.
 
 use std::fs::{self, File};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use http::Method;
+use ::http::Method;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use serde_json::json;
 use tempfile::TempDir;
 
 use super::api::{Api, User};
 use super::{admin, free_port};
-use crate::support::scratch;
+use crate::support::{http, scratch};
 
 /// The path of the usage of all pods.
 const USAGE: &str = "/apis/metrics.k8s.io/v1beta1/pods";
 
-/// The mode InPlace needs it.
-const IN_PLACE: &str = "--feature-gates=InPlace=true";
+/// What the mode InPlace and startup boosts need.
+const GATES: &str = "--feature-gates=InPlace=true,CPUStartupBoost=true";
 
 /// The path of the webhook that the admission controller registers.
 const WEBHOOK: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/vpa-webhook-config";
 
 /// Running programs. Dropping the value ends them. If a test fails, the ends of their logs are printed.
 #[derive(Debug)]
-pub(crate) struct Autoscaler {
+pub(crate) struct Components {
     processes: Vec<(&'static str, Child)>,
+    /// Where the updater serves metrics.
+    updater: Option<SocketAddr>,
     /// The objects through which the API server reaches them, and an admin who removes these at the end.
     registered: Vec<&'static str>,
     admin: PathBuf,
     directory: TempDir,
 }
 
-impl Autoscaler {
+impl Components {
     /// Starts none of them.
     pub(crate) fn new(api: &Api) -> Self {
         let directory = tempfile::Builder::new()
@@ -41,14 +44,15 @@ impl Autoscaler {
             .unwrap();
         Self {
             processes: Vec::new(),
+            updater: None,
             registered: Vec::new(),
             admin: api.kubeconfig(User::Admin),
             directory,
         }
     }
 
-    /// Starts all of them.
-    pub(crate) fn launch_all(&mut self, api: &Api) {
+    /// Starts all of VPA's programs, and metrics-server.
+    pub(crate) fn launch_vpa(&mut self, api: &Api) {
         self.launch_metrics_server(api);
         self.launch_recommender(api);
         self.launch_updater(api);
@@ -98,7 +102,7 @@ impl Autoscaler {
                 .map(str::to_owned),
             )
             .chain([format!("--secure-port={port}")]);
-        self.launch(api, "metrics-server", arguments.collect());
+        self.launch_addon(api, "metrics-server", arguments.collect());
         api.apply(&served);
         self.registered
             .push("/apis/apiregistration.k8s.io/v1/apiservices/v1beta1.metrics.k8s.io");
@@ -117,7 +121,7 @@ impl Autoscaler {
 
     /// Starts the updater, which looks each few seconds.
     pub(crate) fn launch_updater(&mut self, api: &Api) {
-        self.launch_of_vpa(api, "updater", &["--updater-interval=3s", "--min-replicas=1", IN_PLACE]);
+        self.launch_of_vpa(api, "updater", &["--updater-interval=3s", "--min-replicas=1", GATES]);
     }
 
     /// Starts the admission controller, which registers its webhook some seconds later.
@@ -125,7 +129,7 @@ impl Autoscaler {
         let port = free_port();
         let [authority, certificate, key] = self.make_certificate();
         let arguments = [
-            IN_PLACE.to_owned(),
+            GATES.to_owned(),
             "--register-by-url".to_owned(),
             "--webhook-address=https://127.0.0.1".to_owned(),
             format!("--webhook-port={port}"),
@@ -139,18 +143,38 @@ impl Autoscaler {
         self.registered.push(WEBHOOK);
     }
 
-    fn launch_of_vpa(&mut self, api: &Api, name: &'static str, arguments: &[&str]) {
-        let own = [
-            format!("--kubeconfig={}", api.kubeconfig(User::Admin).display()),
-            format!("--address=127.0.0.1:{}", free_port()),
-        ];
-        let arguments = own.into_iter().chain(arguments.iter().map(|of| (*of).to_owned()));
-        self.launch(api, name, arguments.collect());
+    /// How often the updater has looked at all pods.
+    pub(crate) fn updater_loops(&self) -> Option<u64> {
+        let (_, text) = http::get(self.updater?, "/metrics")?;
+        let loops = |line: &str| {
+            line.strip_prefix("vpa_updater_execution_latency_seconds_count{step=\"total\"}")?
+                .trim()
+                .parse()
+                .ok()
+        };
+        text.lines().find_map(loops)
     }
 
-    fn launch(&mut self, api: &Api, name: &'static str, arguments: Vec<String>) {
+    fn launch_of_vpa(&mut self, api: &Api, name: &'static str, arguments: &[&str]) {
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
+        if name == "updater" {
+            self.updater = Some(address);
+        }
+        let own = [
+            format!("--kubeconfig={}", api.kubeconfig(User::Admin).display()),
+            format!("--address={address}"),
+        ];
+        let arguments = own.into_iter().chain(arguments.iter().map(|of| (*of).to_owned()));
+        self.launch_addon(api, name, arguments.collect());
+    }
+
+    fn launch_addon(&mut self, api: &Api, name: &'static str, arguments: Vec<String>) {
+        self.launch(&api.programs().addon(name), name, arguments);
+    }
+
+    fn launch(&mut self, program: &Path, name: &'static str, arguments: Vec<String>) {
         let log = File::create(self.log_file(name)).unwrap();
-        let process = Command::new(api.programs().addon(name))
+        let process = Command::new(program)
             .args(arguments)
             // What the programs think that they run in.
             .env("NAMESPACE", "kube-system")
@@ -190,7 +214,7 @@ impl Autoscaler {
     }
 }
 
-impl Drop for Autoscaler {
+impl Drop for Components {
     fn drop(&mut self) {
         for (name, process) in &mut self.processes {
             process

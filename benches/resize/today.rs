@@ -54,6 +54,7 @@ pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
     let Some(today) = Today::boot("today", &json!({})).await else {
         return Ok(());
     };
+    objects::make_workload(&today.api);
     let scene = Scene::new(today).await?;
     let (web, twin) = (scene.runs(WEB).await?, scene.runs(TWIN).await?);
     let mut levels = [

@@ -8,6 +8,7 @@ mod answers;
 mod defects;
 mod drift;
 mod faults;
+mod first_day;
 mod kills;
 mod kubelet_pods;
 mod pairing;
@@ -64,17 +65,19 @@ impl Scene {
     }
 
     fn within(today: Today) -> Self {
-        let namespace = format!("test-{}", std::process::id());
-        today
-            .api
-            .apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}));
-        let scene = Self {
+        let scene = Self::of(today, format!("test-{}", std::process::id()));
+        scene.make_workload("web", objects::REPLICA_SET);
+        scene
+    }
+
+    /// A scene in this namespace, without a workload.
+    fn of(today: Today, namespace: String) -> Self {
+        objects::make_namespace(&today.api, &namespace);
+        Self {
             agent: today.agent(),
             today,
             namespace,
-        };
-        scene.make_workload("web", objects::REPLICA_SET);
-        scene
+        }
     }
 
     /// Creates a Deployment of pods with the label `app` of this name, and its ReplicaSet.
@@ -366,7 +369,8 @@ impl Drop for Scene {
         if self.today.own.is_some() {
             return;
         }
-        for collection in [self.vpas(), self.pods()] {
+        let workloads = ["deployments", "replicasets"].map(|kind| self.collection("apis/apps/v1") + "/" + kind);
+        for collection in [self.vpas()].into_iter().chain(workloads).chain([self.pods()]) {
             if let Err(error) = self.today.api.remove_all(&collection) {
                 eprintln!("{collection}: {error}");
             }

@@ -1,6 +1,6 @@
 //! A real kubelet runs the DaemonSet's pod with the shipped user, capabilities, seccomp profile, mounts, probes,
-//! service account and configuration. The tests change only paths of this machine and the network, because there is
-//! no pod network.
+//! service account and configuration. The tests change only what other clusters of this machine share with this one: its
+//! ports and cgroups.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,15 +9,14 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use super::{objects, rendered, the};
 use crate::cluster_kubelet::{LARGER, Scene, WEB};
 use crate::support::cluster::{NODE, User, free_port, objects as cluster_objects};
 use crate::support::http;
 use crate::support::image::{agent_archive, output};
+use crate::support::skipped;
 use crate::support::terminal::Terminal;
-use crate::support::{scratch, skipped};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -105,11 +104,10 @@ async fn kubectl_vscale_shows_top_on_a_terminal_and_without_one() {
     top.is_restored();
 }
 
-/// A node with a pod to resize, and the paths that the agent's pod needs.
+/// A node with a pod to resize.
 struct Node {
     scene: Scene,
     http: u16,
-    places: TempDir,
 }
 
 impl Node {
@@ -124,14 +122,9 @@ impl Node {
             .containerd
             .import_archive(agent_archive, &["vscaled:latest"])
             .await;
-        let places = tempfile::Builder::new()
-            .prefix("vscaled-")
-            .tempdir_in(scratch())
-            .unwrap();
         Some(Self {
             scene,
             http: free_port(),
-            places,
         })
     }
 
@@ -160,28 +153,9 @@ impl Node {
         cluster.apply(&pod);
     }
 
-    /// Adapts a pod spec to the paths of this machine.
+    /// Adapts a pod spec to a machine with other clusters beside this one, and without controllers.
     fn settle_in(&self, spec: &mut Value) {
         spec["nodeName"] = json!(NODE);
-        // There is no pod network, so the pod uses the host's network, and only loopback.
-        spec["hostNetwork"] = json!(true);
-        let socket = self.scene.containerd.socket();
-        for volume in spec["volumes"].as_array_mut().unwrap() {
-            let place = match volume["name"].as_str().unwrap() {
-                "runtime" => socket.parent().unwrap().to_owned(),
-                name @ ("dbus" | "state" | "control") => self.places.path().join(name),
-                // A kubelet without static policies. This one has another root directory.
-                name @ ("cpu-manager" | "memory-manager") => {
-                    let file = self.places.path().join(name);
-                    fs::write(&file, r#"{"policyName":"none"}"#).unwrap();
-                    volume["hostPath"]["path"] = json!(file);
-                    continue;
-                }
-                _ => continue,
-            };
-            fs::create_dir_all(&place).unwrap();
-            volume["hostPath"]["path"] = json!(place);
-        }
         // The admission plugin for service accounts, which adds this volume, does not run.
         spec["volumes"]
             .as_array_mut()
@@ -257,7 +231,7 @@ impl Node {
         let mut command = Command::new("env");
         command
             .arg(format!("PATH={path}:{system}"))
-            .arg(format!("HOME={}", self.places.path().display()))
+            .arg(format!("HOME={}", cluster.directory().display()))
             .arg(format!("KUBECONFIG={}", cluster.kubeconfig(User::Admin).display()))
             .args(["sh", concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/kubectl-vscale")])
             .args(arguments);
@@ -266,11 +240,14 @@ impl Node {
 
     /// Checks that the socket is in a directory of the node that only root can enter.
     fn answers_on_the_node(&self) {
-        let directory = self.places.path().join("control");
-        assert_eq!(fs::metadata(&directory).unwrap().permissions().mode() & 0o7777, 0o700);
+        let socket = self.scene.containerd.deployed_socket();
+        assert_eq!(
+            fs::metadata(socket.parent().unwrap()).unwrap().permissions().mode() & 0o7777,
+            0o700
+        );
         let answer = Command::new(env!("CARGO_BIN_EXE_vscalectl"))
             .args(["get", "pods", "-o", "json", "--socket"])
-            .arg(directory.join("vscaled.sock"))
+            .arg(socket)
             .output()
             .unwrap();
         assert!(answer.status.success(), "{answer:?}");

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::cluster::{Components, Today};
+use crate::support::cluster::{Components, IMAGE, Today};
 
 /// The shell command that uses the cluster.
 const COMMAND: &str = "VSCALED_CLUSTER_COMMAND";
@@ -10,19 +10,29 @@ const COMMAND: &str = "VSCALED_CLUSTER_COMMAND";
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "boots a cluster for scripts/test and scripts/cluster, which name a command to run beside it"]
 async fn a_cluster_is_up_while_a_command_runs() {
+    let wants = |name: &str| std::env::var_os(name).is_some();
     let command = std::env::var(COMMAND).unwrap_or_else(|error| panic!("{COMMAND}: {error}"));
-    let today = Today::boot("cluster_today::up", &json!({}))
-        .await
-        .expect("scripts/kube-parts has run");
-    // A person looks at the node through an agent; a test starts its own.
-    let mut agent = today.agent().with("--sweep-interval", "30s");
-    if std::env::var_os("VSCALED_CLUSTER_AGENT").is_some() {
-        agent.start().await;
+    let none = json!({});
+    // Tests start agents of their own. A person's cluster has the chart, and the controllers that it needs.
+    let is_for_a_person = wants("VSCALED_CLUSTER_CHART");
+    let today = if is_for_a_person {
+        Today::bare("cluster_today::up", &none).await
+    } else {
+        Today::boot("cluster_today::up", &none).await
+    };
+    let today = today.expect("scripts/kube-parts has run");
+    let mut components = Components::new(&today.api);
+    if is_for_a_person {
+        components.launch_controllers(&today.api);
+        today.import_agent();
+        let install = format!(
+            "helm install vscaled deploy/helm --set image.repository={IMAGE} --set observeOnly=false >&2 &&
+            kubectl -n vscaled rollout status daemonset/vscaled >&2"
+        );
+        assert!(today.lend(&install), "the chart was not installed\n{}", today.logs());
     }
-    let mut vpa = Components::new(&today.api);
-    if std::env::var_os("VSCALED_CLUSTER_VPA").is_some() {
-        vpa.launch_vpa(&today.api);
+    if wants("VSCALED_CLUSTER_VPA") {
+        components.launch_vpa(&today.api);
     }
-    let variables = [("VSCALED_SOCKET", agent.socket())];
-    assert!(today.lend(&command, &variables), "{command} failed\n{}", today.logs());
+    assert!(today.lend(&command), "{command} failed\n{}", today.logs());
 }

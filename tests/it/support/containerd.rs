@@ -13,10 +13,10 @@ use vscaled::runtime::proto;
 use vscaled::runtime::proto::image_service_client::ImageServiceClient;
 use vscaled::runtime::proto::runtime_service_client::RuntimeServiceClient;
 
-use super::cluster::{ApiServer, Enclosure, Release};
+use super::cluster::{ApiServer, Enclosure, Release, enclosure};
 use super::image::{self, BUSYBOX, PAUSE};
 use super::tree::CgroupTree;
-use super::{mounts, scratch};
+use super::{mounts, network, scratch};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -50,7 +50,7 @@ pub(crate) struct Containerd {
 impl Containerd {
     /// Starts containerd and imports the images.
     pub(crate) async fn start(runtime: OciRuntime) -> Self {
-        Self::start_in(None, None, runtime).await
+        Self::start_in(false, None, runtime).await
     }
 
     /// Like [`Self::start`], in a mount namespace of its own, for a kubelet of that cluster. A cluster of today has
@@ -60,10 +60,10 @@ impl Containerd {
             Release::Legacy => None,
             Release::Today => cluster.programs().containerd(),
         };
-        Self::start_in(Some(Enclosure::new()), programs, runtime).await
+        Self::start_in(true, programs, runtime).await
     }
 
-    async fn start_in(enclosure: Option<Enclosure>, programs: Option<PathBuf>, runtime: OciRuntime) -> Self {
+    async fn start_in(is_enclosed: bool, programs: Option<PathBuf>, runtime: OciRuntime) -> Self {
         let cgroups = CgroupTree::new();
         let directory = tempfile::Builder::new()
             .prefix("vscaled-")
@@ -72,11 +72,12 @@ impl Containerd {
         let mut containerd = Self {
             daemon: None,
             cgroups,
-            enclosure,
+            enclosure: is_enclosed.then(|| Enclosure::new(directory.path())),
             programs,
             directory,
         };
         fs::write(containerd.file("config.toml"), containerd.config(runtime)).unwrap();
+        network::install(&containerd.file("network"));
         containerd.launch().await;
         containerd.import().await;
         containerd
@@ -176,6 +177,16 @@ impl Containerd {
         self.file("state/io.containerd.runtime.v2.task/k8s.io")
     }
 
+    /// The kubelet's directory: inside of the mount namespace it is `/var/lib/kubelet`.
+    pub(crate) fn kubelet_directory(&self) -> PathBuf {
+        self.file(enclosure::KUBELET)
+    }
+
+    /// The control socket of the deployed agent, which has it at its usual place.
+    pub(crate) fn deployed_socket(&self) -> PathBuf {
+        self.file(enclosure::CONTROL).join("vscaled.sock")
+    }
+
     /// Imports the images of all tests.
     async fn import(&self) {
         self.import_archive(image::archive, &[BUSYBOX, PAUSE]).await;
@@ -232,7 +243,8 @@ impl Containerd {
         let directory = self.directory.path().display();
         let program = runtime.program();
         let architecture = image::architecture();
-        // Without restrict_oom_score_adj, runc needs CAP_SYS_RESOURCE to give the sandbox its negative score.
+        // Without restrict_oom_score_adj, runc needs CAP_SYS_RESOURCE to give the sandbox its negative score. Unprivileged
+        // ports and pings are settings of a pod's own network, which is the node's here.
         format!(
             r#"version = 2
 root = "{directory}/root"
@@ -248,6 +260,12 @@ snapshotter = "native"
 restrict_oom_score_adj = true
 disable_apparmor = true
 sandbox_image = "{PAUSE}"
+netns_mounts_under_state_dir = true
+enable_unprivileged_ports = false
+enable_unprivileged_icmp = false
+[plugins."io.containerd.grpc.v1.cri".cni]
+bin_dir = "{directory}/network"
+conf_dir = "{directory}/network"
 [plugins."io.containerd.grpc.v1.cri".containerd]
 snapshotter = "native"
 default_runtime_name = "test"

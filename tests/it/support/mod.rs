@@ -17,6 +17,7 @@ pub(crate) mod fleet;
 pub(crate) mod http;
 pub(crate) mod image;
 pub(crate) mod mounts;
+pub(crate) mod network;
 pub(crate) mod pods;
 pub(crate) mod policy;
 pub(crate) mod prometheus;

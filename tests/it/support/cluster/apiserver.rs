@@ -6,9 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use http::Method;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use serde_json::json;
 use tempfile::TempDir;
 
 use super::api::{Api, User};
@@ -27,6 +29,8 @@ pub(crate) struct ApiServer {
     etcd: Child,
     etcd_port: u16,
     api: Api,
+    /// Whether pods get the tokens of their service accounts, which must exist then.
+    mounts_tokens: bool,
     /// Removes the files at the end.
     _directory: TempDir,
 }
@@ -43,6 +47,27 @@ impl ApiServer {
     /// Starts an API server that has no objects besides the VerticalPodAutoscaler kind, in about five seconds.
     /// Without the program, reports `test` as skipped and returns `None`.
     pub(crate) fn start(release: Release, test: &str) -> Option<Self> {
+        Self::start_with(release, false, test)
+    }
+
+    /// One of today, like [`Self::start`], with the tokens of service accounts in pods. Pods with the node's network
+    /// reach it as they do in any cluster.
+    pub(crate) fn start_for_pods(test: &str) -> Option<Self> {
+        let cluster = Self::start_with(Release::Today, true, test)?;
+        // Without a proxy, the port has to be the API server's own, as the address is.
+        let path = "/api/v1/namespaces/default/services/kubernetes";
+        let started = Instant::now();
+        while cluster.try_get(path).is_err() {
+            assert!(started.elapsed() < PATIENCE, "no {path}\n{}", cluster.log());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let mut service = cluster.get(path);
+        service["spec"]["ports"][0]["port"] = json!(cluster.port());
+        cluster.send(Method::PUT, path, &service);
+        Some(cluster)
+    }
+
+    fn start_with(release: Release, mounts_tokens: bool, test: &str) -> Option<Self> {
         let programs = Programs::of(release, test)?;
         let directory = tempfile::Builder::new()
             .prefix("vscaled-")
@@ -54,6 +79,7 @@ impl ApiServer {
             etcd: etcd(&programs.etcd(), directory.path(), etcd_port),
             etcd_port,
             api: Api::of(programs, release, free_port(), directory.path()),
+            mounts_tokens,
             _directory: directory,
         };
         fs::write(cluster.file("tokens.csv"), User::ALL.map(User::line).concat()).unwrap();
@@ -91,12 +117,11 @@ impl ApiServer {
                 self.file("apiserver.key").display()
             ))
             .arg(format!("--token-auth-file={}", self.file("tokens.csv").display()))
+            .args(["--authorization-mode=Node,RBAC"])
+            .args((!self.mounts_tokens).then_some("--disable-admission-plugins=ServiceAccount"))
             .args([
-                "--authorization-mode=Node,RBAC",
-                "--disable-admission-plugins=ServiceAccount",
-            ])
-            .args([
-                "--service-cluster-ip-range=10.96.0.0/24",
+                // The first address is that of the service `kubernetes`.
+                "--service-cluster-ip-range=127.0.0.0/24",
                 "--service-account-issuer=https://kubernetes.default.svc",
             ])
             .args(["--allow-privileged", "--shutdown-delay-duration=0"])
@@ -172,7 +197,7 @@ impl ApiServer {
             let chain = certificate.pem() + &issuer.pem();
             fs::write(self.file(&format!("{name}.crt")), chain).unwrap();
         };
-        let names = ["127.0.0.1", "10.96.0.1", "kubernetes", "kubernetes.default.svc"].map(str::to_owned);
+        let names = ["127.0.0.1", "kubernetes", "kubernetes.default.svc"].map(str::to_owned);
         let server = CertificateParams::new(names).unwrap();
         write("apiserver", server, &authority("the API server's authority"));
         let client = |name: &str| {

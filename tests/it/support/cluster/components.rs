@@ -1,4 +1,5 @@
-//! VPA's own programs and metrics-server, as processes beside an API server on loopback, with an admin's rights.
+//! Kubernetes' controllers and scheduler, VPA's own programs and metrics-server, as processes beside an API server on
+//! loopback, with an admin's rights.
 
 use std::fs::{self, File};
 use std::net::SocketAddr;
@@ -19,6 +20,11 @@ const USAGE: &str = "/apis/metrics.k8s.io/v1beta1/pods";
 
 /// What the mode InPlace and startup boosts need.
 const GATES: &str = "--feature-gates=InPlace=true,CPUStartupBoost=true";
+
+/// What keeps namespaces, service accounts, nodes, DaemonSets and Deployments as a cluster has them.
+const CONTROLLERS: &str = "--controllers=daemonset-controller,deployment-controller,garbage-collector-controller,\
+    namespace-controller,node-lifecycle-controller,replicaset-controller,root-ca-certificate-publisher-controller,\
+    serviceaccount-controller,taint-eviction-controller";
 
 /// The path of the webhook that the admission controller registers.
 const WEBHOOK: &str = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/vpa-webhook-config";
@@ -49,6 +55,24 @@ impl Components {
             admin: api.kubeconfig(User::Admin),
             directory,
         }
+    }
+
+    /// Starts what makes pods of workloads and brings them to the node.
+    pub(crate) fn launch_controllers(&mut self, api: &Api) {
+        let own = |flag: &str, file: &str| format!("--{flag}={}", api.file(file).display());
+        let common = [
+            format!("--kubeconfig={}", api.kubeconfig(User::Admin).display()),
+            "--leader-elect=false".to_owned(),
+            "--secure-port=0".to_owned(),
+        ];
+        let mut arguments = common.to_vec();
+        self.launch_kubernetes(api, "kube-scheduler", common.to_vec());
+        arguments.extend([
+            CONTROLLERS.to_owned(),
+            own("service-account-private-key-file", "service-account.key"),
+            own("root-ca-file", "apiserver.crt"),
+        ]);
+        self.launch_kubernetes(api, "kube-controller-manager", arguments);
     }
 
     /// Starts all of VPA's programs, and metrics-server.
@@ -170,6 +194,10 @@ impl Components {
 
     fn launch_addon(&mut self, api: &Api, name: &'static str, arguments: Vec<String>) {
         self.launch(&api.programs().addon(name), name, arguments);
+    }
+
+    fn launch_kubernetes(&mut self, api: &Api, name: &'static str, arguments: Vec<String>) {
+        self.launch(&api.programs().kubernetes(api.release(), name), name, arguments);
     }
 
     fn launch(&mut self, program: &Path, name: &'static str, arguments: Vec<String>) {

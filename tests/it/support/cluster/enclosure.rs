@@ -1,11 +1,13 @@
 //! A mount namespace in which a test owns the paths that a kubelet expects at fixed places.
 //!
 //! A kubelet keeps links to container logs in `/var/log` and sockets for plugins in `/var/lib/kubelet`, whatever its
-//! other directories are, and sets a few kernel parameters. In the namespace both directories are empty, and the
-//! parameters already have the values that the kubelet wants, so the machine's parameters stay unchanged. A kubelet does not start where it cannot read the
-//! processors' frequency, which User-Mode Linux does not report: the namespace has a file with one.
+//! other directories are, and sets a few kernel parameters. In the namespace these directories, and those that the
+//! deployed agent mounts, are the test's own, and the parameters already have the values that the kubelet wants, so the
+//! machine's parameters stay unchanged. A kubelet does not start where it cannot read the processors' frequency, which
+//! User-Mode Linux does not report: the namespace has a file with one.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// The kernel parameters that a kubelet wants. The kubelet is configured to fail rather than change them.
@@ -18,6 +20,21 @@ const PARAMETERS: [(&str, u32); 6] = [
     ("kernel/keys/root_maxbytes", 25_000_000),
 ];
 
+/// The directories of a node at their usual places, and those of the test that are mounted there.
+const DIRECTORIES: [(&str, &str); 5] = [
+    ("/run/containerd", ""),
+    ("/var/lib/kubelet", KUBELET),
+    ("/var/lib/vscaled", "state"),
+    ("/run/vscaled", CONTROL),
+    ("/run/dbus", "dbus"),
+];
+
+/// The kubelet's directory below the one that [`Enclosure::new`] gets.
+pub(crate) const KUBELET: &str = "kubelet";
+
+/// The directory of the deployed agent's socket below the one that [`Enclosure::new`] gets.
+pub(crate) const CONTROL: &str = "control";
+
 /// A mount namespace, held open by an idle process. Dropping the value ends that process; the namespace ends with the
 /// last process in it.
 #[derive(Debug)]
@@ -26,15 +43,21 @@ pub(crate) struct Enclosure {
 }
 
 impl Enclosure {
-    pub(crate) fn new() -> Self {
+    /// Makes the namespace of a node whose containerd has its socket in a directory.
+    pub(crate) fn new(containerd: &Path) -> Self {
+        let directories = DIRECTORIES.map(|(place, own)| {
+            let own = containerd.join(own);
+            format!(
+                "mkdir -p {place} '{own}'\nmount --bind '{own}' {place}\n",
+                own = own.display()
+            )
+        });
         let binds = PARAMETERS.map(|(name, value)| {
             format!("echo {value} >\"$own/{value}\"; mount --bind \"$own/{value}\" /proc/sys/{name}\n")
         });
         let script = format!(
             "mount -t tmpfs vscaled-test /var/log
-mkdir -p /var/lib/kubelet
-mount -t tmpfs vscaled-test /var/lib/kubelet
-own=/var/log/parameters
+{}own=/var/log/parameters
 mkdir $own
 {}if ! grep -q '^cpu MHz' /proc/cpuinfo; then
   sed 's/^processor.*/&\\ncpu MHz : 1000.000/' /proc/cpuinfo >\"$own/cpuinfo\"
@@ -42,6 +65,7 @@ mkdir $own
 fi
 echo ready
 exec sleep infinity",
+            directories.concat(),
             binds.concat()
         );
         let mut holder = Command::new("unshare")

@@ -63,7 +63,6 @@ impl Kubelet {
         fs::write(file("config.json"), config.to_string()).unwrap();
         let mut arguments = vec![
             format!("--config={}", file("config.json").display()),
-            format!("--root-dir={}", file("root").display()),
             format!("--cert-dir={}", file("certificates").display()),
             format!("--kubeconfig={}", cluster.kubeconfig(User::Kubelet).display()),
             format!("--hostname-override={NODE}"),
@@ -106,11 +105,6 @@ impl Kubelet {
         lines[lines.len().saturating_sub(60)..].join("\n")
     }
 
-    /// The directory of what it keeps.
-    pub(crate) fn root(&self) -> PathBuf {
-        self.directory.path().join("root")
-    }
-
     pub(super) fn log_file(&self) -> PathBuf {
         self.directory.path().join("log")
     }
@@ -118,7 +112,7 @@ impl Kubelet {
 
 /// The node's address in guests of `scripts/v2lab`, which have no other network than loopback. Without an address a
 /// kubelet gives nobody logs or measurements.
-fn guests_address() -> Option<&'static str> {
+pub(crate) fn guests_address() -> Option<&'static str> {
     const ADDRESS: &str = "192.0.2.1";
     TcpListener::bind((ADDRESS, 0)).is_ok().then_some(ADDRESS)
 }

@@ -6,7 +6,7 @@ mod admin;
 mod api;
 mod apiserver;
 mod components;
-mod enclosure;
+pub(crate) mod enclosure;
 mod kubelet;
 mod node;
 pub(crate) mod objects;
@@ -22,10 +22,10 @@ pub(crate) use api::{Api, User};
 pub(crate) use apiserver::ApiServer;
 pub(crate) use components::Components;
 pub(crate) use enclosure::Enclosure;
-pub(crate) use kubelet::{Kubelet, NODE};
+pub(crate) use kubelet::{Kubelet, NODE, guests_address};
 pub(crate) use node::Node;
 pub(crate) use programs::{Programs, Release};
-pub(crate) use today::{Parts, Today};
+pub(crate) use today::{IMAGE, Parts, Today};
 
 /// A free port on loopback. No other test gets it while this one runs.
 pub(crate) fn free_port() -> u16 {

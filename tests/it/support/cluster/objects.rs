@@ -23,11 +23,23 @@ pub(crate) fn prepare(cluster: &Api) {
         Release::Legacy => LEGACY,
         Release::Today => "deploy/base",
     });
-    cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "test"}}));
+    make_workload(cluster);
+}
+
+/// Creates a Deployment and its ReplicaSet.
+pub(crate) fn make_workload(cluster: &Api) {
+    make_namespace(cluster, "test");
     cluster.apply(&workload("Deployment", "web", None));
     let deployment = cluster.uid(&format!("{WORKLOADS}/deployments/web"));
     let owner = ("Deployment", "web", deployment.as_str());
     cluster.apply(&workload("ReplicaSet", REPLICA_SET, Some(owner)));
+}
+
+/// Creates a namespace, with the service account that controllers make in each.
+pub(crate) fn make_namespace(cluster: &Api, name: &str) {
+    let account = json!({"name": "default", "namespace": name});
+    cluster.apply(&json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
+    cluster.apply(&json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}));
 }
 
 /// A pod bound to the node, with idle containers.

@@ -12,14 +12,18 @@ use vscaled::cgroup::{CgroupDir, Hierarchy};
 use vscaled::model::{CgroupPath, Settings};
 
 use super::api::Api;
-use super::{ApiServer, Kubelet, NODE, Node, Programs, Release};
+use super::{ApiServer, Kubelet, NODE, Programs, Release, User};
 use crate::support::agent::Agent;
-use crate::support::containerd::Containerd;
+use crate::support::containerd::{Containerd, OciRuntime};
+use crate::support::{image, scratch};
 
 const PATIENCE: Duration = Duration::from_secs(400);
 
 /// The variable that names the description of the shared cluster.
 const SHARED: &str = "VSCALED_TEST_CLUSTER";
+
+/// The repository of the image that [`Today::import_agent`] imports, with the chart's version as its tag.
+pub(crate) const IMAGE: &str = "docker.io/library/vscaled";
 
 /// Where the parts of a cluster are.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -27,6 +31,8 @@ struct Places {
     port: u16,
     api_server: PathBuf,
     containerd_socket: PathBuf,
+    /// The socket of the agent that a DaemonSet runs.
+    deployed_socket: PathBuf,
     kubelet: PathBuf,
     kubepods: String,
     logs: Vec<PathBuf>,
@@ -56,20 +62,26 @@ impl Today {
         }
     }
 
-    /// Boots a cluster; `kubelet` adds fields to the kubelet's configuration.
+    /// Boots a cluster with the agent's rights; `kubelet` adds fields to the kubelet's configuration.
     pub(crate) async fn boot(test: &str, kubelet: &Value) -> Option<Self> {
-        let server = ApiServer::start(Release::Today, test)?;
-        let Node {
-            kubelet,
-            containerd,
-            kubepods,
-            ..
-        } = Node::join(&server, kubelet).await;
+        let today = Self::bare(test, kubelet).await?;
+        today.api.grant("deploy/base");
+        Some(today)
+    }
+
+    /// Boots a cluster that nobody has used yet.
+    pub(crate) async fn bare(test: &str, kubelet: &Value) -> Option<Self> {
+        let server = ApiServer::start_for_pods(test)?;
+        let containerd = Containerd::enclosed(OciRuntime::Runc, &server).await;
+        let kubepods = containerd.cgroups().make_everywhere().child("kubepods").unwrap();
+        let mut kubelet = Kubelet::new(&server, &containerd, kubelet);
+        kubelet.launch(&containerd);
         let places = Places {
             port: server.port(),
             api_server: server.directory().to_owned(),
             containerd_socket: containerd.socket(),
-            kubelet: kubelet.root(),
+            deployed_socket: containerd.deployed_socket(),
+            kubelet: containerd.kubelet_directory(),
             kubepods: kubepods.to_string(),
             logs: vec![
                 kubelet.log_file(),
@@ -104,32 +116,68 @@ impl Today {
         Some(Self { api, places, own: None })
     }
 
-    /// Runs a shell command whose tests use this cluster, and whose kubectl is its admin's. Returns whether it
-    /// succeeded.
-    pub(crate) fn lend(&self, command: &str, variables: &[(&str, PathBuf)]) -> bool {
+    /// Runs a shell command whose tests use this cluster, and whose kubectl, helm and vscalectl are its admin's. Returns
+    /// whether it succeeded.
+    pub(crate) fn lend(&self, command: &str) -> bool {
         let description = self.places.api_server.join("cluster.json");
         fs::write(&description, serde_json::to_vec(&self.places).unwrap()).unwrap();
-        let kubectl = self.api.kubectl_program();
-        let path = format!(
-            "{}:{}",
-            kubectl.parent().unwrap().display(),
-            std::env::var("PATH").unwrap()
-        );
+        let mut shell = self.shell(&[], command);
+        shell.env(SHARED, description).status().unwrap().success()
+    }
+
+    /// A shell command with an admin's kubectl and helm, and with further directories of programs before those of `PATH`.
+    pub(crate) fn shell(&self, directories: &[&Path], command: &str) -> Command {
+        let programs = self.api.programs();
+        let own = [programs.kubectl(), programs.addon("helm")].map(|program| program.parent().unwrap().to_owned());
+        let path = std::env::var_os("PATH").unwrap();
+        let before = directories.iter().map(|directory| (*directory).to_owned()).chain(own);
+        let all = before.chain(std::env::split_paths(&path));
         let mut shell = Command::new("bash");
         shell
             .args(["-c", command])
-            .env(SHARED, description)
-            .envs(variables.iter().cloned())
-            .env("KUBECONFIG", self.api.kubeconfig(super::User::Admin))
-            .env("PATH", path);
-        shell.status().unwrap().success()
+            .env("KUBECONFIG", self.api.kubeconfig(User::Admin))
+            .env("VSCALED_SOCKET", &self.places.deployed_socket)
+            .env("PATH", std::env::join_paths(all).unwrap());
+        shell
     }
 
-    /// Waits until the node has registered.
+    /// Gives the node the agent's image, packed by `scripts/image` from this build's programs: there is no registry.
+    /// Its name is then [`IMAGE`].
+    pub(crate) fn import_agent(&self) {
+        let directory = tempfile::Builder::new()
+            .prefix("vscaled-")
+            .tempdir_in(scratch())
+            .unwrap();
+        let programs = self.api.programs().containerd();
+        let ctr = programs.map_or_else(|| "ctr".into(), |directory| directory.join("ctr"));
+        image::output(
+            Command::new(ctr)
+                .arg("--address")
+                .arg(&self.places.containerd_socket)
+                .args(["--namespace", "k8s.io", "images", "import", "--snapshotter", "native"])
+                .arg(image::agent_archive(directory.path())),
+        );
+    }
+
+    /// The socket of the agent that a DaemonSet runs.
+    pub(crate) fn deployed_socket(&self) -> &Path {
+        &self.places.deployed_socket
+    }
+
+    /// Waits until the node is ready.
     async fn is_ready(&self) {
+        let path = format!("/api/v1/nodes/{NODE}");
+        let ready = |node: &Value| {
+            let mut conditions = node["status"]["conditions"].as_array().into_iter().flatten();
+            conditions.any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+        };
         let started = Instant::now();
-        while self.api.try_get(&format!("/api/v1/nodes/{NODE}")).is_err() {
-            assert!(started.elapsed() < PATIENCE, "no node\n{}", self.logs());
+        while !self
+            .api
+            .try_get(&path)
+            .is_ok_and(|node| ready(&serde_json::from_str(&node).unwrap()))
+        {
+            assert!(started.elapsed() < PATIENCE, "no node is ready\n{}", self.logs());
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::desired::limit_in;
 use crate::model::objects::Pod;
 use crate::model::{NamedRequirements, Requirements, Resource, Withheld};
-use crate::plan::resize::{self, AcceptedResize, Phase, ResizePatch};
+use crate::plan::resize::{self, AcceptedResize, Phase};
 
 /// The resize of one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -87,8 +87,8 @@ impl ResizeStatus {
 }
 
 impl Resize {
-    /// Notes a patch that is about to be sent.
-    pub(crate) fn prepare(&mut self, pod: &Pod, patch: &ResizePatch) {
+    /// Notes a patch to these targets that is about to be sent, or that has no answer.
+    pub(crate) fn prepare(&mut self, pod: &Pod, targets: &[NamedRequirements], held: &[NamedRequirements]) {
         let unseen = self.unseen(pod).map(|accepted| accepted.targets.clone());
         let (before, earlier) = match self.prepared.take() {
             Some(mut prepared) => {
@@ -99,8 +99,8 @@ impl Resize {
             None => (unseen.unwrap_or_else(|| pod.requirements()), Vec::new()),
         };
         self.prepared = Some(PreparedResize {
-            targets: patch.targets.clone(),
-            held: patch.held.clone(),
+            targets: targets.to_vec(),
+            held: held.to_vec(),
             before,
             earlier,
         });
@@ -230,19 +230,23 @@ impl Resize {
         };
         let spec = pod.requirements();
         let is_spec = |targets: &Vec<NamedRequirements>| resize::same(targets, &spec);
+        // The object may be older than the patches, even if one of them goes back to the spec before.
+        if !prepared.before.is_empty() && is_spec(&prepared.before) {
+            return;
+        }
         // A patch has only the containers that differ from the known spec: several patches may each have left
         // a part of this spec.
         let parts: Vec<_> = prepared.specs().collect();
-        let (targets, unanswered) = if is_spec(&prepared.targets) {
-            (&prepared.targets, None)
-        } else if let Some(number) = prepared.earlier.iter().rposition(is_spec) {
+        let (targets, unanswered) = if let Some(number) = prepared.earlier.iter().rposition(is_spec) {
             let mut since = prepared.clone();
-            since.earlier.drain(..=number);
+            since.before = since.earlier.drain(..=number).next_back().unwrap_or_default();
             (&prepared.earlier[number], Some(since))
+        } else if is_spec(&prepared.targets) {
+            (&prepared.targets, None)
         } else if known.is_some() && is_spec(&prepared.held) {
             // The patch was taken back.
             (&prepared.held, None)
-        } else if !is_spec(&prepared.before) && resize::is_made_of(&parts, &spec) {
+        } else if resize::is_made_of(&parts, &spec) {
             (&spec, Some(prepared.clone()))
         } else {
             return;

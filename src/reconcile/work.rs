@@ -143,6 +143,12 @@ impl WorkItem {
         (self.backoff, self.retry_at) = (None, None);
     }
 
+    /// The desired state to go back to if the pass of a request fails.
+    pub(super) fn before_request(&mut self) -> Option<&mut DesiredState> {
+        let before = self.request.as_mut()?.before.as_mut();
+        before.map(|(desired, _)| desired)
+    }
+
     /// The requests without an answer.
     pub(crate) fn requests(&self) -> impl Iterator<Item = RequestId> {
         let pending = self.request.as_ref().map(|request| request.id);

@@ -42,12 +42,18 @@ impl PodState {
             GuardEvent::Grew { used, to, why, grown } => {
                 self.note_usage(&container, used, effects);
                 let cause = cause(Resource::Memory, Some(why.clone()));
+                let limits = (grown.from.unwrap_or_default().get(), to.get());
                 if grown.outcome == Outcome::Applied && self.desired.is_overridden(&container, Resource::Memory) {
-                    // An operator has set the limit meanwhile.
+                    // An operator has set the limit meanwhile. Without an override before, that one may still fail.
+                    if let Some(before) = self.work.before_request()
+                        && !before.is_overridden(&container, Resource::Memory)
+                    {
+                        let given = TemporaryLimit::given(container, Resource::Memory, limits, why, now.wall);
+                        before.grow(&self.pod, given);
+                    }
                     self.work.request_pass(cause.clone(), true, now.instant);
                 } else if grown.outcome == Outcome::Applied {
                     self.growth.refused.remove(&container);
-                    let limits = (grown.from.unwrap_or_default().get(), to.get());
                     self.grow(container, Resource::Memory, limits, why, cause.clone(), now);
                 }
                 let mut record = ChangeRecord::new(pod, cause, grown.outcome);

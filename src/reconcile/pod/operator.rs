@@ -95,9 +95,13 @@ impl PodState {
     }
 
     fn restore_before(&mut self, (desired, backoffs): Before, now: Now) {
-        self.desired.overridden = desired.overridden;
-        (self.desired.origin, self.desired.returning) = (desired.origin, desired.returning);
+        (self.desired.overridden, self.desired.returning) = (desired.overridden, desired.returning);
         self.desired.restore_temporary(desired.temporary);
+        if self.desired.is_empty() {
+            // A patch that failed may be in the spec all the same.
+            self.desired.returning = self.resize.is_ours(&self.pod);
+            self.desired.origin.take_if(|_| !self.desired.returning);
+        }
         self.shrink.restore(backoffs, now.wall);
     }
 

@@ -6,18 +6,40 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::guard::{GuardEvent, Guarded};
-use crate::model::{
-    CgroupPath, Change, KubeletVersion, LiveContainer, Outcome, Reason, Resource, ResourceList, Withheld,
-};
+use crate::model::{CgroupPath, Change, KubeletVersion, LiveContainer, Outcome, Reason, Resource, ResourceList};
 use crate::plan::resize::{AcceptedResize, ResizeFacts};
+use crate::plan::{Capacity, OtherPods, Room};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::overrides::Override;
 use crate::sources::parse_manifests;
 
+mod exhaustive;
+mod running;
 mod unanswered;
+
+use running::{Answer, RunningPass, Undo};
 
 const MIB: u64 = 1 << 20;
 const AT_FIRST: u64 = 128;
+/// When a pass sends the next request after one without an answer.
+const LATER: Duration = Duration::from_secs(5);
+/// A node that has room for all.
+const ROOM: Room = Room {
+    capacity: Capacity {
+        amounts: ResourceList {
+            cpu: None,
+            memory: None,
+        },
+        from: Capacity::MACHINE,
+    },
+    others: OtherPods {
+        take: ResourceList {
+            cpu: None,
+            memory: None,
+        },
+        pods: 0,
+    },
+};
 
 const POD: &str = "
 kind: Pod
@@ -103,13 +125,14 @@ fn happening() -> impl Strategy<Value = Happening> {
     ]
 }
 
-/// The pod, the kernel's limit, and the API server with its spec.
+/// The pod, the kernel's limits, and the API server with its spec.
+#[derive(Clone)]
 struct World {
     state: PodState,
     now: Now,
     server: Pod,
     away: bool,
-    kernel: u64,
+    kernel: [u64; 2],
     /// Whether a rule of the API server refuses every request.
     denies: bool,
     /// Whether the next request of an outage is carried out although no answer comes.
@@ -121,13 +144,31 @@ struct World {
     passes: u64,
     requests: u64,
     lost: u32,
+    /// How often the agent took the spec for another client's.
+    yielded: u32,
+    running: Option<RunningPass>,
+    /// A patch that the agent has not seen the result of, with the generation of the spec if it was carried out.
+    unanswered: Option<Option<i64>>,
+    /// Whether a second patch was sent beside it.
+    two_unanswered: bool,
+    /// Whether the API server has denied a patch, and whether the kernel had more than the spec after one.
+    denied: bool,
+    above_spec: bool,
+    /// Whether the spec has an override that the operator has an answer about.
+    promised: bool,
+    /// Whether the guard may grow a limit further in a moment.
+    growing: bool,
     /// What the VPA recommends, and whether the agent that follows a killed one has to decide so again.
     recommended: Option<[u64; 2]>,
     undecided: bool,
 }
 
 fn limit(targets: &[NamedRequirements]) -> u64 {
-    targets[0].resources.limits.memory.unwrap().get() / MIB
+    limit_of(targets, 0)
+}
+
+fn limit_of(targets: &[NamedRequirements], container: usize) -> u64 {
+    targets[container].resources.limits.memory.unwrap().get() / MIB
 }
 
 fn with_limit(pod: &Pod, mib: u64) -> Pod {
@@ -156,13 +197,21 @@ impl World {
             server: pod,
             away: false,
             denies: false,
-            kernel: AT_FIRST,
+            kernel: [AT_FIRST; 2],
             carries_out,
             fails: None,
             overtaking: None,
             passes: 0,
             requests: 0,
             lost: 0,
+            yielded: 0,
+            running: None,
+            unanswered: None,
+            two_unanswered: false,
+            denied: false,
+            above_spec: false,
+            promised: false,
+            growing: false,
             recommended: None,
             undecided: false,
         };
@@ -198,7 +247,10 @@ impl World {
     fn apply(&mut self, input: PodInput) {
         for effect in self.state.apply(input, self.now) {
             match effect {
-                Effect::RunPass(pass, job) => self.run(pass, *job),
+                Effect::RunPass(id, job) => {
+                    let (viewed, least) = (Arc::clone(&self.state.pod), self.least_limits());
+                    self.running = Some(RunningPass::new(id, *job, viewed, least));
+                }
                 Effect::AdmitRequest(id, request) => {
                     let states = [&self.state].into_iter();
                     let kubelet = KubeletVersion::NEWEST;
@@ -208,128 +260,47 @@ impl World {
                 Effect::Record(record, _, _) if record.cause == Cause::ChangeLost => {
                     self.lost += u32::from(record.outcome.reason().is_some());
                 }
+                Effect::Log(LogLine::SpecChanged) => self.yielded += 1,
                 _ => {}
             }
         }
     }
 
-    /// What a pass does with what the API server, and the kernel, would do.
-    fn run(&mut self, pass: PassId, job: Job) {
-        let viewed = self.state.pod.clone();
-        let (known_away, ahead, reads, asked) = match &job.resize {
-            ResizeDecision::Write(grant) => (grant.is_written_ahead(), false, false, grant.is_written_ahead()),
-            ResizeDecision::Patch(patch) => (false, patch.ahead, patch.reads_first, true),
-            other => panic!("{other:?}"),
+    /// Runs the pass that was begun to its end.
+    fn run(&mut self) {
+        let reads = self.asks().is_some_and(|patch| patch.reads_first);
+        let silent = if self.asks().is_some() { self.fails.take() } else { None };
+        let carries_out = (silent.is_some() || self.away) && std::mem::take(&mut self.carries_out);
+        let answer = match silent.or(self.away.then_some(true)) {
+            Some(true) if reads && !carries_out => Answer::NotRead,
+            Some(silent) => Answer::Fails { carries_out, silent },
+            None if self.denies => Answer::Denies,
+            None => Answer::Accepts,
         };
-        let later = |why: &str| Outcome::Withheld(Withheld::SpecLater(why.to_owned()));
-        let mut done = JobDone::new(ChangeRecord::new(
-            job.targets.bound.live().id.clone(),
-            job.cause,
-            Outcome::Applied,
-        ));
-        let as_viewed = !reads || self.server.metadata.generation == viewed.metadata.generation;
-        // Containers that are not in the patch stay.
-        let patched: Vec<_> = match &job.resize {
-            ResizeDecision::Patch(patch) => patch.changes.iter(),
-            _ => [].iter(),
+        self.answer(answer);
+        let patched = self.running.as_ref().is_some_and(RunningPass::has_patched);
+        let Some(how) = self.overtaking.take_if(|_| patched) else {
+            return self.end_running(None, None);
+        };
+        let Overtaking {
+            container,
+            mib,
+            carries_out,
+            silent,
+            killed,
+        } = how;
+        let name = self.server.spec.containers[container].name.clone();
+        let saved = self.state.saved();
+        self.end_running(Some(Undo { carries_out, silent }), Some((container, mib)));
+        if killed {
+            return self.follow_killed(saved, Some(BTreeMap::from([(name, Bytes::new(mib * MIB))])));
         }
-        .filter_map(|step| match (&step.target, &step.change) {
-            (Target::Container(name), Change::Resize { to, .. }) => Some(NamedRequirements {
-                name: name.clone(),
-                resources: *to,
-            }),
-            _ => None,
-        })
-        .collect();
-        // A request that reads first fails before the patch, or with it.
-        let (mut sent, mut denied) = (as_viewed && !known_away, false);
-        if let (true, Some(silent)) = (asked && !known_away, self.fails) {
-            self.fails = None;
-            if std::mem::take(&mut self.carries_out) && as_viewed {
-                self.server = changed(&self.server, &patched);
-            } else if reads && silent {
-                sent = false;
-            }
-            let reason = "failed".to_owned();
-            done.record.outcome = match silent || ahead {
-                true => later("failed"),
-                false => Outcome::Refused(reason),
-            };
-        } else if asked && self.away {
-            if std::mem::take(&mut self.carries_out) && !known_away && as_viewed {
-                self.server = changed(&self.server, &patched);
-            }
-            done.record.outcome = later("away");
-        } else if asked && !as_viewed {
-            done.record.outcome = later("changed");
-        } else if asked && self.denies {
-            denied = true;
-            let reason = "a quota".to_owned();
-            done.api.denied = Some(reason.clone());
-            done.record.outcome = Outcome::Refused(reason);
-        } else if asked {
-            self.server = changed(&self.server, &patched);
-            done.api.asked = Some(AcceptedResize {
-                targets: job.targets.containers.clone(),
-                generation: self.server.metadata.generation,
-                held: viewed.requirements(),
-            });
-            if let (Some(overtaking), ResizeDecision::Patch(patch)) = (self.overtaking.take(), &job.resize) {
-                return self.take_back(pass, done, overtaking, patch.held.clone());
-            }
-        }
-        done.api.unanswered = (!patched.is_empty()).then_some(sent && !denied);
-        done.api.retry_after = matches!(done.record.outcome, Outcome::Withheld(_)).then_some(Duration::from_secs(5));
-        // What is denied is taken back at every level.
-        self.kernel = limit(&if denied {
-            viewed.requirements()
-        } else {
-            job.targets.containers
-        });
-        self.apply(PodInput::PassEnded(
-            pass,
-            Box::new(done),
-            SignedDuration::from_secs(600),
-        ));
-    }
-
-    /// What follows when the guard raises a limit after the patch of a pass.
-    fn take_back(&mut self, pass: PassId, mut done: JobDone, how: Overtaking, mut held: Vec<NamedRequirements>) {
-        let to = how.mib * MIB;
-        held = self.state.desired.with_temporary(held);
-        held[how.container].resources.lift(Resource::Memory, to);
-        if how.carries_out || !how.silent {
-            self.server = changed(&self.server, &held);
-        }
-        if how.killed {
-            let container = held[how.container].name.clone();
-            return self.is_killed(Some(BTreeMap::from([(container, Bytes::new(to))])));
-        }
-        if how.silent {
-            (done.api.asked, done.api.taking_back) = (None, Some(held));
-        } else {
-            done.api.asked = Some(AcceptedResize {
-                targets: held.clone(),
-                generation: self.server.metadata.generation,
-                held,
-            });
-        }
-        done.record.outcome = Outcome::Interrupted("overtaken".to_owned());
-        self.apply(PodInput::PassEnded(
-            pass,
-            Box::new(done),
-            SignedDuration::from_secs(600),
-        ));
-        self.happen(&Happening::Grows {
-            container: how.container,
-            mib: how.mib,
-        });
+        self.happen(&Happening::Grows { container, mib });
     }
 
     /// Another agent follows, which finds these limits of the guard beside what is saved.
-    fn is_killed(&mut self, unsaved_limits: Option<BTreeMap<String, Bytes>>) {
-        let saved = self.state.saved();
-        self.undecided = true;
+    fn follow_killed(&mut self, saved: Option<SavedPod>, unsaved_limits: Option<BTreeMap<String, Bytes>>) {
+        (self.running, self.undecided) = (None, true);
         // An agent that has an API server lists the pods first.
         let pod = match self.away {
             true => Arc::clone(&self.state.pod),
@@ -352,15 +323,27 @@ impl World {
 
     /// Runs the next pass, if one is due.
     fn begin_pass(&mut self, known: bool) -> bool {
+        let begins = self.start_pass(known);
+        if begins {
+            self.run();
+        }
+        begins
+    }
+
+    /// Begins the next pass, if one is due.
+    fn start_pass(&mut self, known: bool) -> bool {
         if self.state.next_pass(self.now).is_none() {
             return false;
         }
         self.passes += 1;
+        let (cause, targets) = self.state.next_pass(self.now).unwrap();
+        let too_early = self.growing.then(|| self.state.too_early_to_patch(cause, self.now));
         let facts = ResizeFacts {
             away: (self.away && known).then(|| "away".to_owned()),
+            room: Some(ROOM),
+            too_early: too_early.flatten(),
             ..self.state.resize_facts()
         };
-        let (cause, targets) = self.state.next_pass(self.now).unwrap();
         let resize = Box::new(facts.decide(&self.state.pod, &targets, cause));
         let number = self.passes;
         self.apply(PodInput::PassBegan(number, resize));
@@ -422,7 +405,7 @@ impl World {
                 targets[1].resources.limits.memory = Some(Bytes::new(mib * MIB));
                 self.server = changed(&self.server, &targets);
             }
-            Happening::AgentIsKilled => self.is_killed(None),
+            Happening::AgentIsKilled => self.follow_killed(self.state.saved(), None),
             Happening::FilesAreWritten => self.apply(PodInput::FilesWritten),
             Happening::AnswerIsLost => {
                 self.carries_out = true;
@@ -527,7 +510,7 @@ proptest! {
             world.passes(index > 0);
             let desired = world.state.desired.targets(&world.state.pod);
             if let Some(desired) = desired {
-                prop_assert_eq!(world.kernel, limit(&desired), "the kernel waits for the API server");
+                prop_assert_eq!(world.kernel[0], limit(&desired), "the kernel waits for the API server");
             }
         }
         let overridden = world.state.desired.overridden.as_ref().map(|overridden| limit(&overridden.values));
@@ -536,7 +519,7 @@ proptest! {
         let spec = limit(&world.server.requirements());
         let state = &world.state;
         if !state.desired.is_empty() {
-            prop_assert_eq!(world.kernel, spec, "{:?}", state);
+            prop_assert_eq!(world.kernel[0], spec, "{:?}", state);
         }
         prop_assert!(state.resize.written_ahead.is_none() && !state.drift.resize.waits_for_api_server(), "{:?}", state);
         match theirs {
@@ -559,12 +542,12 @@ fn a_loss_is_told_once() {
     world.away = true;
     world.happen(&Happening::Sets { mib: 200 });
     world.passes(false);
-    assert!(world.state.drift.resize.waits_for_api_server() && world.kernel == 200);
+    assert!(world.state.drift.resize.waits_for_api_server() && world.kernel[0] == 200);
     assert_eq!(world.state.status(world.now.wall), PodStatus::Owed);
     world.happen(&Happening::SomebodyElseSets { mib: 201 });
     world.recover();
     assert_eq!(
-        (world.lost, world.kernel, limit(&world.server.requirements())),
+        (world.lost, world.kernel[0], limit(&world.server.requirements())),
         (1, 201, 201)
     );
 }
@@ -591,5 +574,5 @@ fn an_override_from_before_outlasts_the_denial_of_what_came_while_the_api_server
         Some(200)
     );
     let spec = limit(&world.server.requirements());
-    assert_eq!((world.lost, world.kernel, spec), (0, 200, 200));
+    assert_eq!((world.lost, world.kernel[0], spec), (0, 200, 200));
 }

@@ -114,7 +114,9 @@ impl PodState {
         let is_new = !resize::same(&targets.containers, &self.pod.requirements());
         match &resize {
             // A patch without changes only reads the spec.
-            ResizeDecision::Patch(patch) if !patch.changes.is_empty() => self.resize.prepare(&self.pod, patch),
+            ResizeDecision::Patch(patch) if !patch.changes.is_empty() => {
+                self.resize.prepare(&self.pod, &patch.targets, &patch.held);
+            }
             ResizeDecision::Write(grant) if is_new && grant.is_written_ahead() => {
                 self.resize.write_ahead(&self.pod, now.wall);
             }
@@ -198,9 +200,9 @@ impl PodState {
             (self.resize.accepted, self.resize.prepared) = (Some(accepted), None);
             self.drift.resize_accepted_at = Some(now.instant);
         }
-        if let (Some(held), Some(prepared)) = (api.taking_back, &mut self.resize.prepared) {
+        if let Some(held) = api.taking_back {
             // The spec has the patch, or these amounts.
-            prepared.earlier.push(std::mem::replace(&mut prepared.targets, held));
+            self.resize.prepare(&self.pod, &held, &held);
         }
         if self.takes_back_denied(&shrink.lowered, now.wall) {
             shrink.lowered.clear();

@@ -1,0 +1,516 @@
+//! Every order of what can happen to the resize of a pod, up to a depth: a breadth-first search over the real [`PodState`].
+//!
+//! The acts are those of the API server (accepts, denies, fails with and without an answer, before and after it has carried out a
+//! request), the kubelet (settles, defers, fails), an operator, the VPA, the guard, an outage, time, and a kill of the agent between any two of
+//! them. States with the same future count once: absolute times do not matter, and generations only by their order. From each
+//! state the search then lets the world become quiet, one act after another, and the pod has to come to rest as it should.
+//!
+//! Five acts from each of the four [`starts`] lead to 45,000 states, and to 106,000 with those on the way to rest.
+//! `VSCALED_SEARCH_DEPTH=6 cargo test --lib exhaustive` searches deeper.
+
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeSet, HashSet};
+use std::fmt::Write;
+use std::hash::Hasher;
+
+use super::*;
+use crate::actuate::ApiReport;
+use crate::model::Requirements;
+use crate::model::objects::PodCondition;
+
+/// How many acts follow each start, unless the environment says otherwise.
+const DEPTH: usize = 5;
+/// A quiet pod is at rest after fewer acts.
+const LONGEST_REST: usize = 80;
+
+const OPERATOR: u64 = 200;
+const GUARD: u64 = 300;
+/// Requests of memory for both containers: more for the first than it has, and less.
+const RECOMMENDED: [[u64; 2]; 2] = [[90, 64], [50, 60]];
+
+#[derive(Debug, Clone)]
+enum Act {
+    Answers(Answer),
+    Ends(Option<Undo>),
+    /// The kernel has what the pass writes, and the agent is killed before it knows.
+    IsKilledAfterWrite,
+    KubeletSettles,
+    KubeletDefers,
+    KubeletFails,
+    GoesAway,
+    Returns,
+    TimePasses,
+    Happens(Happening),
+}
+
+use Act::Happens;
+
+/// The acts that may follow.
+fn acts(world: &World) -> Vec<Act> {
+    let mut acts = Vec::new();
+    let (state, desired) = (&world.state, &world.state.desired);
+    if let Some(patch) = world.asks() {
+        let lost = |carries_out, silent| Act::Answers(Answer::Fails { carries_out, silent });
+        acts.extend([Act::Answers(Answer::NotSent), lost(false, true)]);
+        if patch.reads_first {
+            acts.push(Act::Answers(Answer::NotRead));
+        }
+        if !world.away {
+            acts.extend([Answer::Accepts, Answer::Denies].map(Act::Answers));
+            acts.extend([lost(true, true), lost(true, false), lost(false, false)]);
+        }
+    } else if let Some(pass) = &world.running {
+        let is_current = world.least_limits() == pass.least;
+        let undo = |carries_out, silent| Act::Ends(Some(Undo { carries_out, silent }));
+        if is_current || !pass.has_patched() {
+            acts.push(Act::Ends(None));
+        }
+        if is_current && pass.writes.is_some() {
+            acts.push(Act::IsKilledAfterWrite);
+        }
+        if pass.has_patched() {
+            acts.push(undo(false, true));
+            if !world.away {
+                acts.extend([undo(true, true), undo(true, false)]);
+            }
+        }
+    }
+    acts.push(Happens(Happening::AgentIsKilled));
+    if !world.away && *state.pod != world.server {
+        acts.push(Happens(Happening::WatchBrings));
+    }
+    if world.kubelet_is_due() {
+        acts.push(Act::KubeletSettles);
+        if world.server.status.conditions.is_empty() {
+            acts.extend([Act::KubeletDefers, Act::KubeletFails]);
+        }
+    }
+    for mib in RECOMMENDED {
+        if world.undecided || world.recommended != Some(mib) {
+            acts.push(Happens(Happening::Recommends { mib }));
+        }
+    }
+    if desired.overridden.is_none() && state.work.request.is_none() {
+        acts.push(Happens(Happening::Sets { mib: OPERATOR }));
+    } else if desired.overridden.is_some() {
+        acts.push(Happens(Happening::Releases));
+    }
+    let (container, mib) = (0, GUARD);
+    acts.push(match desired.temporary.is_empty() {
+        true => Happens(Happening::Grows { container, mib }),
+        false => Happens(Happening::IsQuiet { container }),
+    });
+    acts.push(if world.away { Act::Returns } else { Act::GoesAway });
+    if state.shrink.backoffs.waits(world.now.wall) {
+        acts.push(Happens(Happening::MayLower));
+    }
+    if state.work.retry_at.is_some() {
+        acts.push(Act::TimePasses);
+    }
+    acts
+}
+
+/// The states from which the search begins: a pod at rest, with nothing in force, and with each thing that can be.
+fn starts() -> Vec<World> {
+    let recommends = |mib| Happens(Happening::Recommends { mib });
+    let grows = Happens(Happening::Grows {
+        container: 0,
+        mib: GUARD,
+    });
+    let starts = [
+        None,
+        Some(Happens(Happening::Sets { mib: OPERATOR })),
+        Some(recommends(RECOMMENDED[0])),
+        Some(grows),
+    ];
+    let start = |act: &Option<Act>| {
+        let mut world = World::new(false);
+        if let Some(act) = act {
+            world.take(act);
+        }
+        while let Some(act) = world.quiet_act(false) {
+            world.take(&act);
+        }
+        world
+    };
+    starts.iter().map(start).collect()
+}
+
+impl World {
+    fn kubelet_is_due(&self) -> bool {
+        self.server.status.observed_generation != self.server.metadata.generation
+            || !self.server.status.conditions.is_empty()
+    }
+
+    /// Carries out an act, and begins the pass that is due then.
+    fn take(&mut self, act: &Act) {
+        match act {
+            Act::Answers(answer) => self.answer(*answer),
+            Act::Ends(undo) => self.end_running(*undo, None),
+            Act::IsKilledAfterWrite => {
+                if let Some(writes) = self.running.as_mut().and_then(|pass| pass.writes.take()) {
+                    self.write(writes);
+                }
+                self.take_kill();
+            }
+            Act::KubeletSettles => self.kubelet_settles(),
+            Act::KubeletDefers => self.kubelet_says("PodResizePending", "Deferred"),
+            Act::KubeletFails => self.kubelet_says("PodResizeInProgress", "Error"),
+            Act::GoesAway => self.away = true,
+            Act::Returns => {
+                self.away = false;
+                self.apply(PodInput::ApiServerReturned);
+            }
+            Act::TimePasses => {
+                self.growing = false;
+                self.now.instant += Duration::from_secs(600);
+                self.apply(PodInput::TimePassed);
+            }
+            Happens(Happening::AgentIsKilled) => self.take_kill(),
+            Happens(happening) => {
+                if let Happening::Grows { container, mib } = happening {
+                    self.growing = true;
+                    self.kernel[*container] = self.kernel[*container].max(*mib);
+                }
+                self.happen(happening);
+                let seen = self.state.pod.metadata.generation;
+                self.unanswered
+                    .take_if(|of| of.is_some_and(|generation| generation <= seen));
+            }
+        }
+        if self.running.is_none() {
+            self.start_pass(true);
+        }
+        let is_set = self.state.desired.overridden.is_some() && self.state.work.request.is_none();
+        self.promised |= is_set && limit(&self.server.requirements()) == OPERATOR;
+        self.promised &= !matches!(act, Happens(Happening::Releases));
+    }
+
+    fn take_kill(&mut self) {
+        // Its request may have been carried out.
+        if let Some(pass) = &self.running
+            && let (None, Some(accepted)) = (self.unanswered, &pass.api.asked)
+        {
+            self.unanswered = Some(Some(accepted.generation));
+        }
+        self.happen(&Happening::AgentIsKilled);
+        let seen = self.state.pod.metadata.generation;
+        self.unanswered
+            .take_if(|of| of.is_some_and(|generation| generation <= seen));
+    }
+
+    /// The kubelet has written the spec to the cgroups of the containers whose amounts changed.
+    fn kubelet_settles(&mut self) {
+        let spec = self.server.requirements();
+        let status = &mut self.server.status;
+        status.observed_generation = self.server.metadata.generation;
+        status.conditions.clear();
+        for (number, status) in status.container_statuses.iter_mut().enumerate() {
+            if status.resources.replace(spec[number].resources) != Some(spec[number].resources) {
+                self.kernel[number] = limit_of(&spec, number);
+            }
+        }
+    }
+
+    fn kubelet_says(&mut self, kind: &str, reason: &str) {
+        let observed_generation = self.server.metadata.generation;
+        self.server.status.observed_generation = observed_generation;
+        self.server.status.conditions = vec![PodCondition {
+            kind: kind.to_owned(),
+            status: "True".to_owned(),
+            reason: reason.to_owned(),
+            observed_generation,
+            ..PodCondition::default()
+        }];
+    }
+
+    /// What happens next once the API server is back, the kubelet does its work and there is nothing new; none at rest. Containers
+    /// become `quiet`, too, or keep what the guard gave.
+    fn quiet_act(&self, quiet: bool) -> Option<Act> {
+        let state = &self.state;
+        if self.away {
+            return Some(Act::Returns);
+        }
+        if self.asks().is_some() {
+            return Some(Act::Answers(Answer::Accepts));
+        }
+        if let Some(pass) = &self.running {
+            let undone = Undo {
+                carries_out: true,
+                silent: false,
+            };
+            let is_overtaken = pass.has_patched() && self.least_limits() != pass.least;
+            return Some(Act::Ends(is_overtaken.then_some(undone)));
+        }
+        if self.kubelet_is_due() {
+            return Some(Act::KubeletSettles);
+        }
+        if *state.pod != self.server {
+            return Some(Happens(Happening::WatchBrings));
+        }
+        if let Some(mib) = self.recommended.filter(|_| self.undecided) {
+            return Some(Happens(Happening::Recommends { mib }));
+        }
+        if quiet && !state.desired.temporary.is_empty() {
+            return Some(Happens(Happening::IsQuiet { container: 0 }));
+        }
+        if state.shrink.backoffs.waits(self.now.wall) {
+            return Some(Happens(Happening::MayLower));
+        }
+        state.work.retry_at.map(|_| Act::TimePasses)
+    }
+
+    /// What holds in every state. A sentence says what does not.
+    fn check(&self) -> Result<(), String> {
+        if self.two_unanswered {
+            return Err("a patch was sent beside one without an answer".to_owned());
+        }
+        if self.above_spec {
+            return Err(format!("the kernel has {:?} after a denial", self.kernel));
+        }
+        if self.yielded > 0 || (self.lost > 0 && !self.denied) {
+            return Err("the agent takes its own change for another client's".to_owned());
+        }
+        if self.promised && self.state.desired.overridden.is_none() {
+            return Err("the override ended that the operator was promised".to_owned());
+        }
+        let own = self.state.without_own_changes().requirements();
+        let is_own = |number| ![OPERATOR, GUARD].contains(&limit_of(&own, number));
+        if ![0, 1].into_iter().all(is_own) {
+            return Err(format!(
+                "the agent takes its own change for the pod's own amounts: {own:?}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// What holds at rest. A sentence says what does not.
+    fn check_rest(&self) -> Result<(), String> {
+        let spec = self.server.requirements();
+        let status = self.server.status.container_statuses.iter();
+        let status: Vec<Option<Requirements>> = status.map(|status| status.resources).collect();
+        let limits = [0, 1].map(|number| limit_of(&spec, number));
+        if status != [0, 1].map(|number| Some(spec[number].resources)) || self.kernel != limits {
+            return Err(format!("spec {spec:?}, status {status:?}, kernel {:?}", self.kernel));
+        }
+        let recommended = self.recommended.map_or([AT_FIRST; 2], |mib| mib.map(|mib| 2 * mib));
+        let app = self
+            .state
+            .desired
+            .overridden
+            .as_ref()
+            .map_or(recommended[0], |_| OPERATOR);
+        if limits != [app, recommended[1]] {
+            return Err(format!("limits of {limits:?} instead of {:?}", [app, recommended[1]]));
+        }
+        Ok(())
+    }
+
+    /// All that later acts depend on, without absolute times and with generations by their order.
+    fn key(&self) -> u64 {
+        let state = &self.state;
+        let of_pods = [&*state.pod, &self.server];
+        let pods = of_pods
+            .into_iter()
+            .chain(self.running.as_ref().map(|pass| &*pass.viewed));
+        let pods: Vec<&Pod> = pods.collect();
+        let accepted = self.running.iter().filter_map(|pass| pass.api.asked.as_ref());
+        let accepted: Vec<&AcceptedResize> = accepted.chain(&state.resize.accepted).collect();
+        let generations = pods
+            .iter()
+            .flat_map(|pod| [pod.metadata.generation, pod.status.observed_generation]);
+        let generations = generations.chain(accepted.iter().map(|accepted| accepted.generation));
+        let generations = generations.chain(self.unanswered.flatten());
+        let generations: BTreeSet<i64> = generations.collect();
+        let order = |generation: i64| generations.iter().position(|known| *known == generation);
+
+        let mut key = Key(DefaultHasher::new());
+        for pod in pods {
+            let status = pod.status.container_statuses.iter().map(|status| status.resources);
+            let condition = pod.status.conditions.first().map(|condition| &condition.reason);
+            let (status, seen) = (status.collect::<Vec<_>>(), order(pod.status.observed_generation));
+            key.add(&(
+                order(pod.metadata.generation),
+                pod.requirements(),
+                status,
+                seen,
+                condition,
+            ));
+        }
+        for accepted in accepted {
+            key.add(&(&accepted.targets, order(accepted.generation), &accepted.held));
+        }
+        let Resize {
+            prepared,
+            written_ahead,
+            accepted,
+        } = &state.resize;
+        key.add(&(prepared, written_ahead, accepted.is_some()));
+        let DriftState {
+            in_sync,
+            resize,
+            resize_accepted_at,
+            ..
+        } = &state.drift;
+        key.add(&(
+            &state.desired,
+            in_sync,
+            resize,
+            resize_accepted_at.is_some(),
+            &state.shrink,
+        ));
+        let work = &state.work;
+        let pending = work.pending.as_ref().map(|pending| &pending.cause);
+        let request = work.request.as_ref().map(|request| &request.before);
+        key.add(&(
+            pending,
+            request,
+            work.queued.len(),
+            work.retry_at.is_some(),
+            work.has_failed(),
+        ));
+        if let Some(pass) = &self.running {
+            let ApiReport {
+                taking_back,
+                denied,
+                unanswered,
+                ..
+            } = &pass.api;
+            let is_new = pass.id.generation == work.generation;
+            key.add(&(
+                is_new,
+                &pass.cause,
+                &pass.resize,
+                &pass.least,
+                &pass.outcome,
+                &pass.writes,
+            ));
+            key.add(&(taking_back, denied, unanswered));
+        }
+        let unanswered = self.unanswered.map(|of| of.map(order));
+        key.add(&(self.kernel, self.away, self.denied, self.growing, unanswered));
+        key.add(&(self.recommended, self.undecided, self.promised));
+        key.0.finish()
+    }
+}
+
+/// Hashes what values print.
+struct Key(DefaultHasher);
+
+impl Write for Key {
+    fn write_str(&mut self, text: &str) -> std::fmt::Result {
+        self.0.write(text.as_bytes());
+        Ok(())
+    }
+}
+
+impl Key {
+    fn add(&mut self, value: &impl std::fmt::Debug) {
+        write!(self, "{value:?}").unwrap();
+    }
+}
+
+/// A state that was reached, and how: the number of the state before, and the act.
+struct Reached {
+    from: usize,
+    act: Option<Act>,
+}
+
+#[derive(Default)]
+struct Search {
+    keys: HashSet<u64>,
+    reached: Vec<Reached>,
+    /// The states from which a quiet world comes to rest as it should.
+    rests: HashSet<u64>,
+    failures: Vec<String>,
+}
+
+impl Search {
+    /// The acts that led to a state.
+    fn path(&self, number: usize) -> Vec<&Act> {
+        let mut path = Vec::new();
+        let mut number = number;
+        while let Some(act) = &self.reached[number].act {
+            path.push(act);
+            number = self.reached[number].from;
+        }
+        path.reverse();
+        path
+    }
+
+    /// Checks a state, and that the world comes to rest from it. Returns whether both is so.
+    fn check(&mut self, world: &World, key: u64, number: usize) -> bool {
+        let mut quiet = Vec::new();
+        let checked = self.try_check(world, key, &mut quiet);
+        if let Err(why) = &checked {
+            let failure = format!("{why}\nafter {:?}\nthen {quiet:?}", self.path(number));
+            self.failures.push(failure);
+        }
+        checked.is_ok()
+    }
+
+    fn try_check(&mut self, world: &World, key: u64, quiet: &mut Vec<Act>) -> Result<(), String> {
+        world.check()?;
+        let mut passed = vec![key];
+        let mut world = world.clone();
+        while !self.rests.contains(&passed[passed.len() - 1]) {
+            let Some(act) = world.quiet_act(true) else {
+                world.check_rest()?;
+                break;
+            };
+            world.take(&act);
+            quiet.push(act);
+            world.check()?;
+            passed.push(world.key());
+            if passed.len() > LONGEST_REST {
+                return Err("the pod does not come to rest".to_owned());
+            }
+        }
+        self.rests.extend(passed);
+        Ok(())
+    }
+
+    fn run(&mut self, depth: usize) {
+        let mut level = Vec::new();
+        for start in starts() {
+            self.visit(start, 0, None, &mut level);
+        }
+        for _ in 0..depth {
+            let mut next = Vec::new();
+            for (world, number) in level {
+                for act in acts(&world) {
+                    let mut after = world.clone();
+                    after.take(&act);
+                    self.visit(after, number, Some(act), &mut next);
+                }
+            }
+            level = next;
+        }
+    }
+
+    fn visit(&mut self, world: World, from: usize, act: Option<Act>, level: &mut Vec<(World, usize)>) {
+        let key = world.key();
+        if !self.keys.insert(key) {
+            return;
+        }
+        let number = self.reached.len();
+        self.reached.push(Reached { from, act });
+        if self.check(&world, key, number) {
+            level.push((world, number));
+        }
+    }
+}
+
+#[test]
+fn every_order_of_acts_ends_as_it_should() {
+    let depth = std::env::var("VSCALED_SEARCH_DEPTH").map_or(DEPTH, |depth| depth.parse().unwrap());
+    let mut search = Search::default();
+    search.run(depth);
+    let (failures, states, rests) = (&search.failures, search.reached.len(), search.rests.len());
+    let some = &failures[..failures.len().min(10)];
+    assert!(some.is_empty(), "{} failures, among them {some:#?}", failures.len());
+    assert!(
+        depth < DEPTH || states > 40_000,
+        "{states} states, {rests} with those on the way to rest"
+    );
+}

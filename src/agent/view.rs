@@ -220,8 +220,8 @@ pub(super) fn next(state: &PodState, now: Timestamp) -> String {
             wait => format!("The next attempt is in {wait} s, or at once when the decision changes."),
         }
     } else if state.no_room.is_some() {
-        "The recommendation is followed once the node has room for it: looked at every minute, and when pods come, go or \
-         take less."
+        "The recommendation is followed once there is room for it: looked at every minute, and when pods come, go or take less, or \
+         a quota changes."
             .to_owned()
     } else if let Some(failed) = state.shrink.backoffs.next(now) {
         format!(

@@ -11,7 +11,8 @@ use super::output::{Output, clean, optional};
 use super::{Failure, amount, io, table};
 use crate::decide::{Index, Options, PodDecision, decide};
 use crate::model::objects::Pod;
-use crate::model::{Action, NamedRequirements, Reason, Requirements};
+use crate::model::{Action, KubeletVersion, NamedRequirements, Reason, Requirements};
+use crate::plan::QuotaAccount;
 use crate::sources::{NodeView, parse_manifests};
 
 pub(super) fn run(manifests: &ManifestArguments) -> Result<(), Failure> {
@@ -115,8 +116,8 @@ fn changes(pod: &Pod, after: &[NamedRequirements]) -> impl Iterator<Item = [Stri
 /// The file of manifests, the time of the decision, and the notation of the answer.
 #[derive(Debug, Args)]
 pub(super) struct ManifestArguments {
-    /// Pods, their owners, VerticalPodAutoscalers, LimitRanges and HorizontalPodAutoscalers in YAML or
-    /// JSON; - is standard input
+    /// Pods, their owners, VerticalPodAutoscalers, LimitRanges, ResourceQuotas and HorizontalPodAutoscalers
+    /// in YAML or JSON; - is standard input
     #[arg(short, long, value_name = "FILE")]
     file: String,
     #[command(flatten)]
@@ -143,9 +144,21 @@ impl ManifestArguments {
         }
     }
 
-    /// One decision for each pod, in their order.
+    /// One decision for each pod, in their order. An earlier pod takes from the quotas first.
     pub(super) fn decide(&self, view: &NodeView, index: &Index<'_>) -> Vec<PodDecision> {
         let now = self.now.unwrap_or_else(Timestamp::now);
-        decide(&view.pods, index, now, &Options::default())
+        let mut decisions = decide(&view.pods, index, now, &Options::default());
+        let mut quotas = QuotaAccount::new(&view.quotas, &view.awaited_quotas, KubeletVersion::NEWEST);
+        quotas.count_uncounted(&view.pods);
+        for (pod, decision) in view.pods.iter().zip(&mut decisions) {
+            let Some((_, targets)) = decision.change() else {
+                continue;
+            };
+            match quotas.check(pod, &[], targets, true) {
+                Ok(()) => drop(quotas.count(pod, targets)),
+                Err(why) => decision.refuse(pod, Reason::QuotaExceeded, why),
+            }
+        }
+        decisions
     }
 }

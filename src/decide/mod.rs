@@ -214,6 +214,12 @@ impl PodDecision {
         }
     }
 
+    /// Turns the change of the pod into a skip: a rule that this module does not know refuses it.
+    pub fn refuse(&mut self, pod: &Pod, reason: Reason, why: String) {
+        (self.reason, self.containers, self.without_restart) = (reason, pod.requirements(), None);
+        self.notes.push(Note::new(None, None, why));
+    }
+
     /// When the decision changes by time alone.
     pub fn next_change(&self) -> Option<Timestamp> {
         [self.boosts.next_end, self.canary.until, self.yields_until]

@@ -82,6 +82,7 @@ reasons! {
     QoSClassChange => Skip, KEEPS, "the change would move the pod to another QoS class, which Kubernetes never does";
     RestartRequired => Skip, KEEPS, "a container's resizePolicy asks for a restart, and vscaled never restarts; what needs no restart is changed";
     LimitRangeExceeded => Skip, KEEPS, "a LimitRange of the namespace does not allow the change";
+    QuotaExceeded => Skip, KEEPS, "a quota of the namespace does not allow the change";
     BelowLeast => Skip, KEEPS, "the change would give a container less than it can run with";
     PodLevelExceeded => Skip, KEEPS, "the containers would need more than the pod's own resources allow";
     StaticallyAssigned => Skip, KEEPS, "the kubelet's static CPU or memory manager has given it processors or memory of its own";

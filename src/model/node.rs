@@ -82,6 +82,9 @@ impl KubeletVersion {
     pub const RESIZES_BY_DEFAULT: Self = Self(33);
     /// From this version on that gate is locked.
     pub const ALWAYS_RESIZES: Self = Self(35);
+    /// From this version on a quota compares the sums of a pod's spec and status: `AggregateContainerRequests`. Before, it compared
+    /// each container.
+    pub const QUOTAS_COMPARE_SUMS: Self = Self(37);
     /// From this version on `spec.resources` counts: the gate `PodLevelResources` is on by default.
     pub const POD_LEVEL_RESOURCES: Self = Self(34);
 }

@@ -412,6 +412,16 @@ pub fn pod_requests(pod: &Pod, targets: &[NamedRequirements], kubelet: KubeletVe
     EffectivePod::new(pod, targets, kubelet).requests()
 }
 
+/// The pod's requests and limits once its containers have the requirements in `targets`: `PodRequests` and `PodLimits`, defaults
+/// and overhead included.
+pub(super) fn pod_amounts(pod: &Pod, targets: &[NamedRequirements], kubelet: KubeletVersion) -> Requirements {
+    let effective = EffectivePod::new(pod, targets, kubelet);
+    Requirements {
+        requests: effective.requests(),
+        limits: effective.limits(),
+    }
+}
+
 /// The memory requests of the pod and of its running containers once its containers have the requirements in `targets`, in
 /// bytes; defaults included, and the pod's overhead.
 pub(super) fn memory_requests(

@@ -30,7 +30,7 @@ pub use hierarchy::{Allowance, Hierarchy, hierarchy, in_force, pod_requests};
 pub use paths::{container_cgroup_name, pod_cgroup_path};
 pub use planner::{Plan, PlanError, systemd_keeps};
 pub use pod_level::LowPodLevel;
-pub use quota::{OverQuota, beyond_spec, check_quota, limits_left};
+pub use quota::QuotaAccount;
 pub use room::{Capacity, NoRoom, NodeRequests, OtherPods, Room, larger, sum};
 pub use scope::{Quotas, WriteScope};
 pub use targets::{PodTargets, lift_kept, without_cgroup};

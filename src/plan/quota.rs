@@ -1,115 +1,267 @@
-//! Checks whether the quotas of a namespace allow the amounts that a pod is to get without the API server. Pure.
+//! Judges whether the quotas of a namespace allow the amounts that a pod is to get, as the API server's admission does
+//! (`CheckRequest`, kubernetes `apiserver/pkg/admission/plugin/resourcequota`, and `pkg/quota/v1/evaluator/core/pods.go`). Pure.
 //!
-//! The API server counts what the specs of all pods of the namespace declare (`status.used`), on all nodes. Where the agent
-//! writes values without a patch, the spec stays. So a pod takes from a quota what its spec declares, which is in `used`, and
-//! what its targets exceed the spec by ([`beyond_spec`]). The latter is summed over the pods of this node. What agents of other
-//! nodes have given beyond specs is not visible.
+//! Input: the quotas with what the API server has counted (`status.used`: the specs and statuses of all pods of the namespace, on
+//! all nodes), and the pods of this node that take more than their objects show. Those are pods whose values the agent writes
+//! without a patch, pods whose patch is not in the view yet, and pods that may be patched in a moment. Output: a refusal in the
+//! words of the API server with the numbers, or what the quotas leave.
+//!
+//! What agents of other nodes give without a patch is not visible. Other namespaces count nowhere.
 
-use crate::model::objects::{Pod, QuotaAmounts, ResourceQuota};
-use crate::model::{NamedRequirements, Requirements, Resource, ResourceList};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-/// A quota that does not allow a pod's new amounts. Amounts are thousandths of a cpu or bytes.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "quota {quota} of the namespace allows {key} {}: {} are used, and this node gives {} beyond the specs of other pods; this \
-     pod would get {} beyond its spec",
-    resource.quantity(*hard),
-    used.map_or_else(|| "an unknown amount".to_owned(), |used| resource.quantity(used)),
-    resource.quantity(*others),
-    resource.quantity(*after)
-)]
-pub struct OverQuota {
-    pub quota: String,
-    /// Such as `limits.memory`.
-    pub key: String,
-    pub resource: Resource,
-    pub hard: u64,
-    /// None until the API server has counted.
-    pub used: Option<u64>,
-    pub others: u64,
-    pub after: u64,
+use super::hierarchy::{pod_amounts, with_requests};
+use super::resize::{Phase, same};
+use super::room::each;
+use crate::model::objects::{Pod, QuotaAmounts, QuotaStatus, ResourceQuota, Shared};
+use crate::model::{KubeletVersion, NamedRequirements, Requirements, Resource, ResourceList, Withheld};
+
+/// The quotas of some namespaces, and what pods of this node take from them beyond what is counted.
+#[derive(Debug, Clone, Default)]
+pub struct QuotaAccount {
+    quotas: Vec<Shared<ResourceQuota>>,
+    /// The namespaces whose quotas are not known yet.
+    awaited: BTreeSet<String>,
+    kubelet: KubeletVersion,
+    /// The pods that take more than their objects show, with the amounts beyond those, by namespace and name.
+    beyond: BTreeMap<String, (Arc<Pod>, Requirements)>,
 }
 
-/// The sums of a pod's targets that exceed those of its spec.
-pub fn beyond_spec(pod: &Pod, targets: &[NamedRequirements]) -> QuotaAmounts {
-    let spec = pod.requirements();
-    let beyond = |of: fn(&Requirements) -> ResourceList| {
-        let sum = |list: &[NamedRequirements], resource| {
-            let (containers, _) = NamedRequirements::split(list);
-            let amounts = containers.iter().map(|one| of(&one.resources).amount(resource));
-            let sum = amounts.fold(0, u64::saturating_add);
-            // The pod's own amounts count in place of the sum.
-            let own = pod.pod_level_in(list).and_then(|own| of(&own).get(resource));
-            own.unwrap_or(sum)
-        };
-        ResourceList::from_fn(|resource| Some(sum(targets, resource).saturating_sub(sum(&spec, resource))))
-    };
-    QuotaAmounts {
-        requests: beyond(|one| one.requests),
-        limits: beyond(|one| one.limits),
-    }
-}
-
-/// Checks whether a pod that gets `before` beyond its spec may get `after`, where the other pods of this node get `others`
-/// beyond theirs. Only an amount that grows is checked.
-///
-/// Errors: [`OverQuota`] with the numbers, for the first amount that grows and does not fit.
-pub fn check_quota(
-    quota: &ResourceQuota,
-    before: QuotaAmounts,
-    after: QuotaAmounts,
-    others: QuotaAmounts,
-) -> Result<(), OverQuota> {
-    for (of, key) in AMOUNTS {
-        for resource in Resource::ALL {
-            let [before, after, others] = [before, after, others].map(|amounts| of(&amounts).amount(resource));
-            let Some((hard, used)) = allowed(quota, of, resource) else {
-                continue;
-            };
-            let sum = |used: u64| used.saturating_add(others).saturating_add(after);
-            if after > before && used.is_none_or(|used| sum(used) > hard) {
-                let key = format!("{key}.{resource}");
-                let quota = quota.metadata.name.clone();
-                return Err(OverQuota {
-                    quota,
-                    key,
-                    resource,
-                    hard,
-                    used,
-                    others,
-                    after,
-                });
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The limits that a quota leaves where the pods of this node get `beyond` more than their specs. An unset amount is unbounded.
-pub fn limits_left(quota: &ResourceQuota, beyond: QuotaAmounts) -> ResourceList {
-    ResourceList::from_fn(|resource| {
-        let (hard, used) = allowed(quota, |amounts| amounts.limits, resource)?;
-        let taken = used.map_or(u64::MAX, |used| used.saturating_add(beyond.limits.amount(resource)));
-        Some(hard.saturating_sub(taken))
-    })
-}
-
-type AmountsOf = fn(&QuotaAmounts) -> ResourceList;
+type AmountsOf = fn(&Requirements) -> ResourceList;
 
 /// The two lists of amounts, and the beginning of their names.
-const AMOUNTS: [(AmountsOf, &str); 2] = [
-    (|amounts| amounts.requests, "requests"),
-    (|amounts| amounts.limits, "limits"),
-];
+const AMOUNTS: [(AmountsOf, &str); 2] = [(|one| one.requests, "requests"), (|one| one.limits, "limits")];
 
-/// The amount that a quota allows, if it names one, and what is used of it. The lower of the new and the counted amount counts.
-fn allowed(
-    quota: &ResourceQuota,
-    of: fn(&QuotaAmounts) -> ResourceList,
-    resource: Resource,
-) -> Option<(u64, Option<u64>)> {
-    let hard = of(&quota.spec.hard).combine(of(&quota.status.hard), u64::min);
-    Some((hard.get(resource)?, of(&quota.status.used).get(resource)))
+impl QuotaAccount {
+    /// The quotas before any pod takes more than its object shows.
+    pub fn new(quotas: &[Shared<ResourceQuota>], awaited: &BTreeSet<String>, kubelet: KubeletVersion) -> Self {
+        Self {
+            quotas: quotas.to_vec(),
+            awaited: awaited.clone(),
+            kubelet,
+            beyond: BTreeMap::new(),
+        }
+    }
+
+    /// Gives quotas without a status the one that their controller would, where these are all pods of the namespaces.
+    pub fn count_uncounted(&mut self, pods: &[Arc<Pod>]) {
+        for quota in self
+            .quotas
+            .iter_mut()
+            .filter(|quota| quota.status == QuotaStatus::default())
+        {
+            let is_counted = |pod: &&Arc<Pod>| pod.metadata.namespace == quota.metadata.namespace && quota.counts(pod);
+            let counting = pods.iter().filter(is_counted);
+            let used = counting.fold(Requirements::default(), |used, pod| {
+                combine(&used, &counted(pod, &[], self.kubelet), u64::saturating_add)
+            });
+            let (hard, used) = (quota.spec.hard, QuotaAmounts(used));
+            quota.status = QuotaStatus { hard, used };
+        }
+    }
+
+    /// Counts a pod with these targets from now on. No targets are those of its object. Returns whether it takes less of
+    /// something than before.
+    pub fn count(&mut self, pod: &Arc<Pod>, targets: &[NamedRequirements]) -> bool {
+        let key = pod.full_name();
+        let before = self.beyond.remove(&key).map(|(_, beyond)| beyond).unwrap_or_default();
+        let beyond = self.beyond(pod, targets);
+        let frees = exceeds(&before, &beyond);
+        if exceeds(&beyond, &Requirements::default()) {
+            self.beyond.insert(key, (Arc::clone(pod), beyond));
+        }
+        frees
+    }
+
+    /// Checks whether a pod that has the targets `held` may get others. Without a patch, the agent holds the quotas itself, and
+    /// checks only amounts that grow.
+    ///
+    /// Errors: a sentence with the quota and the numbers.
+    pub fn check(
+        &self,
+        pod: &Pod,
+        held: &[NamedRequirements],
+        wanted: &[NamedRequirements],
+        is_patched: bool,
+    ) -> Result<(), String> {
+        let is_patched = is_patched && !same(wanted, &pod.requirements());
+        let [before, after] = [held, wanted].map(|targets| self.beyond(pod, targets));
+        let namespace = &pod.metadata.namespace;
+        if self.awaited.contains(namespace) && !is_patched && exceeds(&after, &before) {
+            return Err(format!("the quotas of namespace {namespace} are not known yet"));
+        }
+        for (quota, others) in self.quotas_of(pod) {
+            let name = &quota.metadata.name;
+            for (of, list) in AMOUNTS {
+                for resource in Resource::ALL {
+                    let Some(hard) = of(&hard(quota, is_patched)).get(resource) else {
+                        continue;
+                    };
+                    let key = format!("{list}.{resource}");
+                    if let Some(container) = without(pod, wanted, of, resource).filter(|_| is_patched) {
+                        return Err(format!("failed quota: {name}: must specify {key} for: {container}"));
+                    }
+                    let [before, after, others] = [before, after, others].map(|one| of(&one).amount(resource));
+                    let grows = after > before;
+                    match of(&quota.status.used.0).get(resource) {
+                        None if grows || is_patched => {
+                            return Err(format!("status unknown for quota: {name}, resources: {key}"));
+                        }
+                        Some(used) if grows && used.saturating_add(others).saturating_add(after) > hard => {
+                            let [hard, used, after] = [hard, used, after].map(|amount| resource.quantity(amount));
+                            let others = match others {
+                                0 => String::new(),
+                                others => format!(
+                                    "; other pods of this node get {} that is not counted yet",
+                                    resource.quantity(others)
+                                ),
+                            };
+                            return Err(format!(
+                                "exceeded quota: {name}, requested: {key}={after}, used: {key}={used}, limited: {key}={hard}{others}"
+                            ));
+                        }
+                        None | Some(_) => {}
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How much the limits of a pod that has the targets `held` may grow. An unset amount is unbounded.
+    pub fn limits_left(&self, pod: &Pod, held: &[NamedRequirements], is_patched: bool) -> ResourceList {
+        if self.awaited.contains(&pod.metadata.namespace) && !is_patched {
+            return ResourceList::from_fn(|_| Some(0));
+        }
+        let own = self.beyond(pod, held).limits;
+        let left = self.quotas_of(pod).map(|(quota, others)| {
+            let (hard, used) = (hard(quota, is_patched).limits, quota.status.used.0.limits);
+            ResourceList::from_fn(|resource| {
+                let taken = own.amount(resource).saturating_add(others.limits.amount(resource));
+                let taken = used.get(resource).map_or(u64::MAX, |used| used.saturating_add(taken));
+                Some(hard.get(resource)?.saturating_sub(taken))
+            })
+        });
+        left.fold(ResourceList::default(), |least, left| least.combine(left, u64::min))
+    }
+
+    /// The quotas that count a pod, each with what other pods take beyond their objects.
+    fn quotas_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = (&'a ResourceQuota, Requirements)> {
+        let namespace = &pod.metadata.namespace;
+        let counting = self.quotas.iter().map(|quota| &**quota);
+        let counting = counting.filter(move |quota| quota.metadata.namespace == *namespace && quota.counts(pod));
+        counting.map(move |quota| {
+            let others = self.beyond.values().filter(|(other, _)| {
+                let is_other = other.metadata.name != pod.metadata.name;
+                is_other && other.metadata.namespace == *namespace && quota.counts(other)
+            });
+            let sum = others.fold(Requirements::default(), |sum, (_, one)| {
+                combine(&sum, one, u64::saturating_add)
+            });
+            (quota, sum)
+        })
+    }
+
+    /// The amounts of a pod with these targets beyond those that are counted for its object.
+    fn beyond(&self, pod: &Pod, targets: &[NamedRequirements]) -> Requirements {
+        let [with, without] = [targets, &[]].map(|targets| counted(pod, targets, self.kubelet));
+        combine(&with, &without, u64::saturating_sub)
+    }
+}
+
+/// The amounts that a quota counts for a pod with these targets: the larger of what the spec declares, and what the kubelet has
+/// allocated and actuated; without the spec while the kubelet finds that infeasible (`PodRequests` and `PodLimits` with
+/// `UseStatusResources`). An API server of 1.37 or later compares the sums of the pod, an earlier one each container.
+fn counted(pod: &Pod, targets: &[NamedRequirements], kubelet: KubeletVersion) -> Requirements {
+    let mut spec = pod.requirements();
+    for named in &mut spec {
+        named.resources = *NamedRequirements::find(targets, &named.name).unwrap_or(&named.resources);
+    }
+    let (mut allocated, mut actuated) = (spec.clone(), spec.clone());
+    for (allocated, actuated) in allocated.iter_mut().zip(&mut actuated) {
+        let status = pod.container_status(&actuated.name);
+        let reported = if actuated.is_of_pod() {
+            pod.status.resources
+        } else {
+            status.and_then(|status| status.resources)
+        };
+        let granted = status.and_then(|status| status.allocated_resources).unwrap_or_default();
+        let reported = reported.unwrap_or_default();
+        let own = actuated.resources;
+        let known = |lists: &[ResourceList]| lists.iter().find(|list| !list.is_empty()).copied().unwrap_or_default();
+        let limits = known(&[reported.limits, own.limits]);
+        actuated.resources = Requirements {
+            requests: known(&[reported.requests, granted, own.requests]),
+            limits,
+        };
+        allocated.resources = Requirements {
+            requests: known(&[granted, own.requests]),
+            limits,
+        };
+    }
+    let is_infeasible = targets.is_empty() && matches!(Phase::of(pod), Phase::Withheld(Withheld::Infeasible(_)));
+    let counting = if is_infeasible {
+        vec![allocated, actuated]
+    } else {
+        vec![spec, allocated, actuated]
+    };
+    if kubelet >= KubeletVersion::QUOTAS_COMPARE_SUMS {
+        let sums = counting.iter().map(|amounts| pod_amounts(pod, amounts, kubelet));
+        return sums.fold(Requirements::default(), |most, one| combine(&most, &one, u64::max));
+    }
+    let mut all = pod.requirements();
+    for named in &mut all {
+        let amounts = counting
+            .iter()
+            .filter_map(|list| NamedRequirements::find(list, &named.name));
+        named.resources = amounts.fold(Requirements::default(), |most, one| Requirements {
+            requests: most.requests.combine(one.requests, u64::max),
+            limits: most.limits.combine(one.limits, u64::max),
+        });
+    }
+    pod_amounts(pod, &all, kubelet)
+}
+
+/// The amounts that a quota allows. Admission knows those that the API server has counted. Where the agent holds the quota
+/// itself, a lower amount counts before it is counted.
+fn hard(quota: &ResourceQuota, is_patched: bool) -> Requirements {
+    let (spec, counted) = (quota.spec.hard.0, quota.status.hard.0);
+    if is_patched {
+        return counted;
+    }
+    Requirements {
+        requests: spec.requests.combine(counted.requests, u64::min),
+        limits: spec.limits.combine(counted.limits, u64::min),
+    }
+}
+
+/// A container without an amount that each container must have once a quota names it (`Constraints`, kubernetes
+/// `pkg/quota/v1/evaluator/core/pods.go`). None if the pod has resources of its own.
+fn without<'a>(pod: &'a Pod, wanted: &[NamedRequirements], of: AmountsOf, resource: Resource) -> Option<&'a str> {
+    let own = pod.spec.resources.unwrap_or_default();
+    let mut containers = pod.all_containers().filter(|_| own == Requirements::default());
+    let lacks = |name: &str, spec: &Requirements| {
+        let resources = NamedRequirements::find(wanted, name).unwrap_or(spec);
+        of(&with_requests(*resources)).get(resource).is_none()
+    };
+    let found = containers.find(|container| lacks(&container.name, &container.resources));
+    found.map(|container| container.name.as_str())
+}
+
+fn combine(one: &Requirements, other: &Requirements, with: fn(u64, u64) -> u64) -> Requirements {
+    Requirements {
+        requests: each(one.requests, other.requests, with),
+        limits: each(one.limits, other.limits, with),
+    }
+}
+
+/// Whether an amount of the first is larger.
+fn exceeds(one: &Requirements, other: &Requirements) -> bool {
+    let more = combine(one, other, u64::saturating_sub);
+    [more.requests, more.limits]
+        .iter()
+        .any(|list| !list.nonzero().is_empty())
 }
 
 #[cfg(test)]

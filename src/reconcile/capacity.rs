@@ -2,20 +2,17 @@
 //! namespaces. Pure, and the only place for this.
 //!
 //! A recommendation is checked before it comes into force, an operator's override before it is set, and a pass
-//! before it patches the spec. Refusals have the numbers. The API server holds quotas where the agent patches a spec; here they
-//! are held where it does not. How much memory is free at a moment is another
+//! before it patches the spec. Refusals have the numbers. How much memory is free at a moment is another
 //! question, which the guard answers.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
 use crate::decide::Refusals;
 use crate::guard::GuardedPod;
-use crate::model::objects::{Node as NodeObject, Pod, QuotaAmounts, ResourceQuota, Shared};
+use crate::model::objects::Pod;
 use crate::model::{AskWhenFull, Bytes, KubeletVersion, MilliCpu, NamedRequirements, PageSize, Resource, ResourceList};
-use crate::plan::{
-    Capacity, NoRoom, NodeRequests, Room, beyond_spec, check_quota, larger, limits_left, pod_requests, resize, sum,
-};
+use crate::plan::{Capacity, NoRoom, NodeRequests, QuotaAccount, Room, larger, pod_requests, resize};
+use crate::sources::NodeView;
 
 use super::desired::{DesiredState, Recommended, limit_in};
 use super::overrides::{Override, check_refusals};
@@ -38,10 +35,7 @@ pub(crate) struct NodeCapacity {
     pub(crate) page: PageSize,
     /// Whether a pod has come to request less since this value was made.
     pub(crate) freed: bool,
-    /// The quotas of the pods' namespaces, and the namespaces whose quotas are not known yet.
-    quotas: (Vec<Shared<ResourceQuota>>, BTreeSet<String>),
-    /// The pods that get more than their spec, with the amounts beyond it, by namespace and name.
-    beyond_specs: BTreeMap<String, (Arc<Pod>, QuotaAmounts)>,
+    quotas: QuotaAccount,
     /// The number of containers, by namespace.
     containers: BTreeMap<String, u64>,
 }
@@ -49,11 +43,13 @@ pub(crate) struct NodeCapacity {
 impl NodeCapacity {
     pub(crate) fn of<'a>(
         pods: impl Iterator<Item = &'a PodState>,
-        object: Option<&NodeObject>,
+        view: &NodeView,
         machine: ResourceList,
         kubelet: KubeletVersion,
         patches: bool,
     ) -> Self {
+        let object = view.node.as_ref();
+        let quotas = QuotaAccount::new(&view.quotas, &view.awaited_quotas, kubelet);
         let mut capacity = Self {
             declared: Capacity::of(object),
             any: Capacity::of_node_or(object, machine),
@@ -64,13 +60,12 @@ impl NodeCapacity {
             refusals: Refusals::default(),
             page: PageSize::KIB_4,
             freed: false,
-            quotas: Default::default(),
-            beyond_specs: BTreeMap::new(),
+            quotas,
             containers: BTreeMap::new(),
         };
         let mut requested = Vec::new();
         for state in pods.filter(|state| !has_ended(&state.pod)) {
-            capacity.note_beyond_spec(state);
+            capacity.count_in_quotas(state);
             let namespace = state.pod.metadata.namespace.clone();
             *capacity.containers.entry(namespace).or_default() += state.pod.running_containers().count() as u64;
             requested.push((priority(state), capacity.requests_of(state)));
@@ -79,95 +74,45 @@ impl NodeCapacity {
         capacity
     }
 
-    /// The same with these quotas, and with the namespaces whose quotas are not known yet.
-    #[must_use]
-    pub(crate) fn within(mut self, quotas: &[Shared<ResourceQuota>], awaited: &BTreeSet<String>) -> Self {
-        self.quotas = (quotas.to_vec(), awaited.clone());
-        self
+    /// Whether the agent patches the pod's spec, and its kubelet writes the values.
+    fn is_patched(&self, pod: &Pod) -> bool {
+        self.patches && resize::supports_in_place_resize(pod)
     }
 
-    /// The amounts that a pod gets beyond its spec without the API server's consent.
-    fn beyond_spec(&self, pod: &Pod, desired: &DesiredState) -> QuotaAmounts {
-        let is_direct = !(self.patches && resize::supports_in_place_resize(pod));
-        let targets = desired.targets(pod).filter(|_| is_direct && !has_ended(pod));
-        targets.map(|targets| beyond_spec(pod, &targets)).unwrap_or_default()
-    }
-
-    fn note_beyond_spec(&mut self, state: &PodState) {
-        let beyond = self.beyond_spec(&state.pod, &state.desired);
-        let key = state.pod.full_name();
-        if [beyond.requests, beyond.limits]
-            .iter()
-            .any(|list| !list.nonzero().is_empty())
-        {
-            self.beyond_specs.insert(key, (Arc::clone(&state.pod), beyond));
-        } else {
-            self.beyond_specs.remove(&key);
+    /// The targets that a pod has got, or may get from a patch under way; none if its object has them.
+    fn held(&self, state: &PodState) -> Vec<NamedRequirements> {
+        let pod = &state.pod;
+        let resize = &state.resize;
+        let patching = state.work.running.is_some() || resize.prepared.is_some() || resize.written_ahead.is_some();
+        match resize.unseen(pod) {
+            Some(unseen) if self.is_patched(pod) => unseen.targets.clone(),
+            None if self.is_patched(pod) && !patching => Vec::new(),
+            _ => state.desired.targets(pod).unwrap_or_default(),
         }
     }
 
-    /// The quotas that count a pod, each with what the other pods of this node get beyond their specs.
-    fn quotas_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = (&'a ResourceQuota, QuotaAmounts)> {
-        let namespace = &pod.metadata.namespace;
-        let counting = self.quotas.0.iter().map(|quota| &**quota);
-        let counting = counting.filter(move |quota| quota.metadata.namespace == *namespace && quota.counts(pod));
-        let others = self.beyond_specs.values();
-        let others = move |quota: &ResourceQuota| {
-            let counted = others.clone().filter(|(other, _)| {
-                let is_other = other.metadata.name != pod.metadata.name;
-                is_other && other.metadata.namespace == *namespace && quota.counts(other)
-            });
-            let (requests, limits): (Vec<_>, Vec<_>) = counted.map(|(_, one)| (one.requests, one.limits)).unzip();
-            QuotaAmounts {
-                requests: sum(requests.iter()),
-                limits: sum(limits.iter()),
-            }
+    /// Counts in the quotas what a pod has got, and what its next pass gives it.
+    fn count_in_quotas(&mut self, state: &PodState) {
+        let pod = &state.pod;
+        let targets = match state.work.pending {
+            _ if has_ended(pod) => Vec::new(),
+            Some(_) => state.desired.targets(pod).unwrap_or_default(),
+            None => self.held(state),
         };
-        counting.map(move |quota| (quota, others(quota)))
+        self.freed |= self.quotas.count(pod, &targets);
     }
 
-    /// Refuses amounts beyond the pod's spec that a quota of its namespace does not allow.
-    ///
-    /// Errors: a sentence with the quota and the numbers.
     fn check_quotas(&self, state: &PodState, wanted: &DesiredState) -> Result<(), String> {
         let pod = &state.pod;
-        let (before, after) = (self.beyond_spec(pod, &state.desired), self.beyond_spec(pod, wanted));
-        let grows = |of: fn(&QuotaAmounts) -> ResourceList| {
-            let mut all = Resource::ALL.into_iter();
-            all.any(|resource| of(&after).amount(resource) > of(&before).amount(resource))
-        };
-        if !grows(|amounts| amounts.requests) && !grows(|amounts| amounts.limits) {
-            return Ok(());
-        }
-        let namespace = &pod.metadata.namespace;
-        if self.quotas.1.contains(namespace) {
-            return Err(format!("the quotas of namespace {namespace} are not known yet"));
-        }
-        let mut quotas = self.quotas_of(pod);
-        quotas
-            .try_for_each(|(quota, others)| check_quota(quota, before, after, others).map_err(|over| over.to_string()))
+        let wanted = wanted.targets_or_spec(pod);
+        self.quotas.check(pod, &self.held(state), &wanted, self.is_patched(pod))
     }
 
     /// Lowers how far the guard may grow a pod's limits to what the quotas of its namespace leave. What they leave is divided
     /// equally among the containers of the namespace on this node, so that several may grow at the same moment.
     pub(crate) fn bound_growth(&self, state: &PodState, guarded: &mut GuardedPod) {
         let (pod, namespace) = (&state.pod, &state.pod.metadata.namespace);
-        if self.patches && resize::supports_in_place_resize(pod) {
-            return;
-        }
-        let own = self.beyond_spec(pod, &state.desired).limits;
-        let left = self.quotas_of(pod).map(|(quota, others)| {
-            let limits = sum([own, others.limits].iter());
-            let requests = ResourceList::default();
-            limits_left(quota, QuotaAmounts { requests, limits })
-        });
-        let nothing = self
-            .quotas
-            .1
-            .contains(namespace)
-            .then(|| ResourceList::from_fn(|_| Some(0)));
-        let least = left.chain(nothing).reduce(|one, other| one.combine(other, u64::min));
-        let Some(least) = least else { return };
+        let least = self.quotas.limits_left(pod, &self.held(state), self.is_patched(pod));
         let containers = self.containers.get(namespace).copied().unwrap_or(1).max(1);
         for terms in &mut guarded.containers {
             let highest = |resource| {
@@ -191,7 +136,7 @@ impl NodeCapacity {
             return ResourceList::default();
         }
         let desired = || pod_requests(pod, &state.desired.targets(pod).unwrap_or_default(), self.kubelet);
-        if !(self.patches && resize::supports_in_place_resize(pod)) {
+        if !self.is_patched(pod) {
             return desired();
         }
         let reserved = resize::reserved(pod, self.kubelet);
@@ -202,18 +147,17 @@ impl NodeCapacity {
         }
     }
 
-    /// Refuses a recommendation with which the pod would request more than the node has left, or get more than a quota of its
-    /// namespace allows. Where the kubelet resizes in place, the pass checks the former before the patch, and the kubelet and
-    /// the API server check both.
+    /// Refuses a recommendation with which the pod would get more than a quota of its namespace allows, or request more than the
+    /// node has left. Where the kubelet resizes in place, the pass checks the latter before the patch.
     ///
     /// Errors: a sentence with the numbers.
     pub(crate) fn admit(&self, state: &PodState, recommended: &Recommended) -> Result<(), String> {
-        if self.patches && resize::supports_in_place_resize(&state.pod) {
-            return Ok(());
-        }
         let mut desired = state.desired.clone();
         desired.recommended = Some(recommended.clone());
         self.check_quotas(state, &desired)?;
+        if self.is_patched(&state.pod) {
+            return Ok(());
+        }
         self.check_room(state, &desired).map_err(|full| full.to_string())
     }
 
@@ -233,7 +177,7 @@ impl NodeCapacity {
         let is_freed = |resource: &Resource| after.amount(*resource) < before.amount(*resource);
         self.freed |= Resource::ALL.iter().any(is_freed);
         self.requested.change(priority(state), before, after);
-        self.note_beyond_spec(state);
+        self.count_in_quotas(state);
     }
 
     /// The room for a pod whose spec is to be patched with `targets`, which count as requested from now on; and the

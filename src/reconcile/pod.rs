@@ -57,7 +57,7 @@ pub(crate) struct PodState {
     /// The object as its source describes it.
     pub(crate) pod: Arc<Pod>,
     pub(crate) decision: PodDecision,
-    /// The recommendation that the node has no room for.
+    /// The recommendation that the node has no room for, or that a quota does not allow.
     pub(crate) no_room: Option<NoRoomFor>,
     /// The VPA annotation that could not be parsed, as the history has it.
     unreadable: Option<String>,
@@ -96,12 +96,14 @@ pub(crate) struct DriftState {
     resize_accepted_at: Option<Instant>,
 }
 
-/// A recommendation that the node has no room for.
+/// A recommendation that the node has no room for, or that a quota does not allow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct NoRoomFor {
     targets: Vec<NamedRequirements>,
     /// The refusal with its numbers.
     pub(crate) why: String,
+    /// When the node or a quota refused a recommendation for the pod first, and all others since.
+    pub(crate) since: Timestamp,
     /// The refusal is in the history.
     recorded: bool,
 }

@@ -37,7 +37,7 @@ pub struct NodeView {
     pub limit_ranges: Vec<Shared<LimitRange>>,
     /// The HorizontalPodAutoscalers in their namespaces.
     pub hpas: Vec<Shared<HorizontalPodAutoscaler>>,
-    /// The ResourceQuotas in the namespaces of pods that their kubelet does not resize.
+    /// The ResourceQuotas in their namespaces.
     pub quotas: Vec<Shared<ResourceQuota>>,
     /// The namespaces whose quotas are not known yet.
     pub awaited_quotas: BTreeSet<String>,

@@ -82,11 +82,12 @@ fn range(random: &mut Rng, low: &str, high: &str) -> Map<String, Value> {
     named.map(|(name, list)| (name.to_owned(), quantities(&list))).collect()
 }
 
-/// A pod as the API server has it, its VPA, and the LimitRanges of its namespace.
+/// A pod as the API server has it, its VPA, and the LimitRanges and quotas of its namespace.
 struct Case {
     pod: Value,
     vpa: Value,
     limit_ranges: Vec<Value>,
+    quotas: Vec<Value>,
 }
 
 impl Case {
@@ -142,7 +143,12 @@ impl Case {
             json!({"apiVersion": "v1", "kind": "LimitRange", "metadata": metadata(&name), "spec": {"limits": [item]}})
         });
         let limit_ranges = limit_ranges.collect();
-        Self { pod, vpa, limit_ranges }
+        Self {
+            pod,
+            vpa,
+            limit_ranges,
+            quotas: Vec::new(),
+        }
     }
 
     fn objects(&self) -> impl Iterator<Item = Value> {
@@ -152,7 +158,8 @@ impl Case {
             "spec": {"selector": {"matchLabels": {"app": "w"}}, "template": {"metadata": {"labels": {"app": "w"}}}},
         });
         let own = [workload, self.vpa.clone(), self.pod.clone()];
-        own.into_iter().chain(self.limit_ranges.clone())
+        let bounds = self.limit_ranges.iter().chain(&self.quotas);
+        own.into_iter().chain(bounds.cloned())
     }
 }
 

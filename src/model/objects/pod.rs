@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::hook_variables::{self, HookVariables};
 use super::memory_settings::{self, MemorySetting, Variable};
 use super::meta::ObjectMeta;
+use super::quota;
 use crate::model::{NamedRequirements, Part, QosClass, Requirements, Resource, ResourceList, total};
 
 /// The parts of a Pod that decisions need.
@@ -37,6 +38,13 @@ pub struct PodSpec {
     pub priority: Option<i64>,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub priority_class_name: String,
+    /// Whether a term of the pod's affinity or anti-affinity may be about pods of other namespaces.
+    #[serde(
+        rename = "affinity",
+        deserialize_with = "quota::crosses_namespaces",
+        skip_serializing
+    )]
+    pub crosses_namespaces: bool,
     /// The time after which the kubelet ends the pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active_deadline_seconds: Option<i64>,

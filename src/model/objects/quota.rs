@@ -1,9 +1,10 @@
 //! `v1` ResourceQuota: what the pods of a namespace may request together.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 use super::{ObjectMeta, Pod, SelectorRequirement};
-use crate::model::{Bytes, MilliCpu, QosClass, ResourceList};
+use crate::model::{Bytes, MilliCpu, QosClass, Requirements, ResourceList};
 
 /// A quota for cpu and memory. Other resources are dropped.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -52,10 +53,7 @@ pub struct QuotaStatus {
 /// Amounts of a quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(from = "NamedAmounts")]
-pub struct QuotaAmounts {
-    pub requests: ResourceList,
-    pub limits: ResourceList,
-}
+pub struct QuotaAmounts(pub Requirements);
 
 /// The amounts by the names that a quota gives them.
 #[derive(Default, Deserialize)]
@@ -80,16 +78,16 @@ impl From<NamedAmounts> for QuotaAmounts {
         let list = |cpu, memory| ResourceList { cpu, memory };
         // Of two names for one amount the lower counts.
         let requests = list(named.requests_cpu, named.requests_memory);
-        Self {
+        Self(Requirements {
             requests: requests.combine(list(named.cpu, named.memory), u64::min),
             limits: list(named.limits_cpu, named.limits_memory),
-        }
+        })
     }
 }
 
 impl ResourceQuota {
-    /// Whether the quota counts a pod (`podMatchesScopeFunc`, kubernetes `pkg/quota/v1/evaluator/core/pods.go`). A scope that
-    /// the agent does not know, or that depends on what it does not know, counts every pod.
+    /// Whether the quota counts a pod (`podMatchesScopeFunc`, kubernetes `pkg/quota/v1/evaluator/core/pods.go`). A scope that no
+    /// API server of today knows counts no pod.
     pub fn counts(&self, pod: &Pod) -> bool {
         let selector = self.spec.scope_selector.iter();
         let mut requirements = selector.flat_map(|selector| &selector.match_expressions);
@@ -116,6 +114,22 @@ fn is_in_scope(pod: &Pod, scope: &str, operator: &str, values: &[String]) -> boo
             };
             requirement.holds((!class.is_empty()).then_some(class))
         }
-        _ => true,
+        ("CrossNamespacePodAffinity", _) => pod.spec.crosses_namespaces,
+        _ => false,
     }
+}
+
+/// Whether a pod's affinity has a term about other namespaces (`usesCrossNamespacePodAffinity`, as above).
+pub(super) fn crosses_namespaces<'de, D: Deserializer<'de>>(affinity: D) -> Result<bool, D::Error> {
+    let affinity = Option::<Value>::deserialize(affinity)?.unwrap_or_default();
+    let crosses = |term: &Value| {
+        let named = term["namespaces"].as_array().is_some_and(|names| !names.is_empty());
+        named || !term["namespaceSelector"].is_null()
+    };
+    Ok(["podAffinity", "podAntiAffinity"].into_iter().any(|kind| {
+        let terms = |rule: &str| affinity[kind][rule].as_array().into_iter().flatten();
+        let mut preferred = terms("preferredDuringSchedulingIgnoredDuringExecution");
+        terms("requiredDuringSchedulingIgnoredDuringExecution").any(crosses)
+            || preferred.any(|one| crosses(&one["podAffinityTerm"]))
+    }))
 }

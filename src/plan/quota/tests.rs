@@ -1,103 +1,200 @@
 use super::*;
-use crate::model::{Bytes, MilliCpu};
+use crate::model::Bytes;
 
 const MI: u64 = 1 << 20;
 
-fn list(cpu: u64, memory: u64) -> ResourceList {
-    ResourceList {
-        cpu: Some(MilliCpu::new(cpu)),
-        memory: Some(Bytes::new(memory)),
-    }
-}
-
-fn amounts(memory_limit: u64) -> QuotaAmounts {
-    QuotaAmounts {
-        requests: ResourceList::default(),
-        limits: list(0, memory_limit),
-    }
-}
-
-fn quota(text: &str) -> ResourceQuota {
+fn parse<T: serde::de::DeserializeOwned>(text: &str) -> T {
     serde_saphyr::from_str(text).unwrap()
 }
 
-fn pod(text: &str) -> Pod {
-    serde_saphyr::from_str(text).unwrap()
+/// The account of one quota with this spec and status.
+fn account(quota: &str) -> QuotaAccount {
+    let quota: ResourceQuota = parse(&format!("{{metadata: {{name: team}}, {quota}}}"));
+    QuotaAccount::new(
+        &[Shared::from(Arc::new(quota))],
+        &BTreeSet::new(),
+        KubeletVersion::NEWEST,
+    )
 }
 
-const LIMITED: &str = "{metadata: {name: team}, spec: {hard: {limits.memory: 1Gi, pods: '10'}}, \
-     status: {hard: {limits.memory: 1Gi}, used: {limits.memory: 512Mi}}}";
+/// A quota of 1Gi of limits, of which 512Mi are used.
+fn half() -> QuotaAccount {
+    let hard = "hard: {limits.memory: 1Gi, pods: '10'}";
+    account(&format!(
+        "spec: {{{hard}}}, status: {{{hard}, used: {{limits.memory: 512Mi}}}}"
+    ))
+}
+
+/// A pod whose only container has a limit of 100Mi.
+fn pod(name: &str) -> Arc<Pod> {
+    Arc::new(parse(&format!(
+        "{{metadata: {{name: {name}}}, spec: {{containers: [{{name: app, resources: {{limits: {{memory: 100Mi}}}}}}]}}}}"
+    )))
+}
+
+/// The pod's targets with this memory limit of the first container.
+fn to(pod: &Pod, mebibytes: u64) -> Vec<NamedRequirements> {
+    let mut targets = pod.requirements();
+    targets[0].resources.limits.memory = Some(Bytes::new(mebibytes * MI));
+    targets
+}
+
+fn patched(account: &QuotaAccount, pod: &Pod, wanted: &[NamedRequirements]) -> Result<(), String> {
+    account.check(pod, &[], wanted, true)
+}
 
 #[test]
-fn growth_of_all_pods_of_the_node_is_summed() {
-    let quota = quota(LIMITED);
-    let nothing = QuotaAmounts::default();
-    assert_eq!(check_quota(&quota, nothing, amounts(512 * MI), nothing), Ok(()));
-    let refused = check_quota(&quota, nothing, amounts(300 * MI), amounts(300 * MI)).unwrap_err();
+fn a_refusal_uses_the_api_servers_words() {
+    let (mut account, one, other) = (half(), pod("a"), pod("b"));
+    assert_eq!(patched(&account, &one, &to(&one, 612)), Ok(()));
+    let refused = patched(&account, &one, &to(&one, 613)).unwrap_err();
     assert_eq!(
-        refused.to_string(),
-        "quota team of the namespace allows limits.memory 1Gi: 512Mi are used, and this node gives 300Mi beyond the specs of \
-         other pods; this pod would get 300Mi beyond its spec"
+        refused,
+        "exceeded quota: team, requested: limits.memory=513Mi, used: limits.memory=512Mi, limited: limits.memory=1Gi"
     );
+    account.count(&other, &to(&other, 400));
+    let refused = patched(&account, &one, &to(&one, 400)).unwrap_err();
+    let others = "requested: limits.memory=300Mi, used: limits.memory=512Mi, limited: limits.memory=1Gi; other pods of this node \
+                  get 300Mi that is not counted yet";
+    assert!(refused.ends_with(others), "{refused}");
     assert_eq!(
-        check_quota(&quota, amounts(900 * MI), amounts(800 * MI), nothing),
+        patched(&account, &other, &to(&other, 612)),
         Ok(()),
-        "less is always fine"
+        "a pod's own part is known"
     );
-    assert_eq!(limits_left(&quota, amounts(500 * MI)).memory, Some(Bytes::new(12 * MI)));
-    assert_eq!(limits_left(&quota, amounts(600 * MI)).memory, Some(Bytes::new(0)));
+    assert!(account.count(&other, &[]), "it gives its part back");
+    assert_eq!(patched(&account, &one, &to(&one, 400)), Ok(()));
 }
 
 #[test]
-fn a_quota_that_the_api_server_has_not_counted_allows_no_growth() {
-    let uncounted = quota("{metadata: {name: new}, spec: {hard: {requests.cpu: 4}}}");
-    let more = QuotaAmounts {
-        requests: list(100, 0),
-        limits: list(0, 0),
-    };
-    let refused = check_quota(&uncounted, QuotaAmounts::default(), more, QuotaAmounts::default()).unwrap_err();
-    assert!(refused.to_string().contains("an unknown amount are used"), "{refused}");
+fn less_than_a_pod_holds_is_always_allowed() {
+    let (account, pod) = (half(), pod("a"));
+    let held = to(&pod, 2000);
+    for is_patched in [true, false] {
+        assert_eq!(account.check(&pod, &held, &to(&pod, 1900), is_patched), Ok(()));
+        assert_eq!(account.check(&pod, &[], &to(&pod, 50), is_patched), Ok(()));
+    }
     assert_eq!(
-        limits_left(&uncounted, more),
-        ResourceList::default(),
-        "it names no limits"
+        account.limits_left(&pod, &to(&pod, 600), true).memory,
+        Some(Bytes::new(12 * MI))
     );
+    assert_eq!(account.limits_left(&pod, &held, true).memory, Some(Bytes::ZERO));
+    assert_eq!(account.limits_left(&pod, &held, true).cpu, None);
+}
+
+#[test]
+fn uncounted_quotas_bind_direct_writes_alone() {
+    let (account, pod) = (account("spec: {hard: {limits.memory: 1Gi}}"), pod("a"));
+    assert_eq!(
+        patched(&account, &pod, &to(&pod, 4096)),
+        Ok(()),
+        "as the API server has it"
+    );
+    let refused = account.check(&pod, &[], &to(&pod, 101), false).unwrap_err();
+    assert_eq!(refused, "status unknown for quota: team, resources: limits.memory");
+    assert_eq!(account.limits_left(&pod, &[], false).memory, Some(Bytes::ZERO));
+    let mut awaited = half();
+    awaited.awaited.insert(pod.metadata.namespace.clone());
+    let refused = awaited.check(&pod, &[], &to(&pod, 101), false).unwrap_err();
+    assert!(refused.contains("not known yet"), "{refused}");
+    assert_eq!(
+        patched(&awaited, &pod, &to(&pod, 101)),
+        Ok(()),
+        "the API server answers"
+    );
+}
+
+#[test]
+fn a_container_without_a_counted_amount_blocks_patches() {
+    let hard = "hard: {limits.memory: 1Gi, requests.cpu: 1}";
+    let account = account(&format!(
+        "spec: {{{hard}}}, status: {{{hard}, used: {{limits.memory: 0, requests.cpu: 0}}}}"
+    ));
+    let pod = pod("a");
+    let refused = patched(&account, &pod, &to(&pod, 50)).unwrap_err();
+    assert_eq!(refused, "failed quota: team: must specify requests.cpu for: app");
+    assert_eq!(
+        patched(&account, &pod, &pod.requirements()),
+        Ok(()),
+        "nothing is patched"
+    );
+    assert_eq!(account.check(&pod, &[], &to(&pod, 50), false), Ok(()));
+    let own: Pod = parse(
+        "{metadata: {name: p}, spec: {resources: {limits: {memory: 1Gi}}, containers: [{name: app, resources: {limits: {memory: 100Mi}}}]}}",
+    );
+    assert_eq!(patched(&account, &own, &to(&own, 50)), Ok(()));
 }
 
 #[test]
 fn both_names_of_requests_count_and_the_lower_amount() {
-    let quota =
-        quota("{spec: {hard: {cpu: 3, requests.cpu: 2}}, status: {hard: {cpu: 1}, used: {cpu: 1, requests.cpu: 1}}}");
-    let more = QuotaAmounts {
-        requests: list(1, 0),
-        limits: list(0, 0),
-    };
-    let refused = check_quota(&quota, QuotaAmounts::default(), more, QuotaAmounts::default()).unwrap_err();
-    assert_eq!((refused.key.as_str(), refused.hard), ("requests.cpu", 1000));
-}
-
-#[test]
-fn only_what_exceeds_the_sums_of_the_spec_counts() {
-    let pod = pod("{spec: {containers: [{name: a, resources: {limits: {memory: 100Mi}}}, \
-         {name: b, resources: {limits: {memory: 100Mi}}}]}}");
+    let quota = "spec: {hard: {cpu: 3, requests.cpu: 2}}, status: {hard: {cpu: 1, requests.cpu: 2}, used: {cpu: 1, requests.cpu: 1}}";
+    let pod: Pod =
+        parse("{metadata: {name: p}, spec: {containers: [{name: app, resources: {requests: {cpu: 100m}}}]}}");
     let mut targets = pod.requirements();
-    targets[0].resources.limits.memory = Some(Bytes::new(150 * MI));
-    assert_eq!(beyond_spec(&pod, &targets).limits.amount(Resource::Memory), 50 * MI);
-    targets[1].resources.limits.memory = Some(Bytes::new(60 * MI));
-    assert_eq!(beyond_spec(&pod, &targets).limits.amount(Resource::Memory), 10 * MI);
-    targets[1].resources.limits.memory = Some(Bytes::new(10 * MI));
-    assert_eq!(beyond_spec(&pod, &targets).limits.amount(Resource::Memory), 0);
+    targets[0].resources.requests.set(Resource::Cpu, Some(101));
+    let refused = patched(&account(quota), &pod, &targets).unwrap_err();
+    assert!(
+        refused.ends_with("requested: requests.cpu=1m, used: requests.cpu=1, limited: requests.cpu=1"),
+        "{refused}"
+    );
 }
 
 #[test]
-fn a_quota_counts_the_pods_of_its_scopes_and_unknown_scopes_count_every_pod() {
-    let burstable = pod(
-        "{spec: {priorityClassName: high, activeDeadlineSeconds: 60, containers: [{name: a, resources: \
-         {requests: {cpu: 1}}}]}}",
-    );
-    let idle = pod("{spec: {containers: [{name: a}]}}");
+fn spec_and_status_count_with_the_kubelets_sum() {
+    let counted = |status: &str, mebibytes| {
+        let init = "initContainers: [{name: init, resources: {limits: {memory: 150Mi}}}]";
+        let pod: Pod = parse(&format!(
+            "{{metadata: {{name: p}}, spec: {{overhead: {{memory: 8Mi}}, {init}, containers: [{{name: app, resources: {{limits: \
+             {{memory: 100Mi}}}}}}]}}, status: {status}}}"
+        ));
+        let account = half();
+        account
+            .beyond(&pod, &to(&pod, mebibytes))
+            .limits
+            .amount(Resource::Memory)
+            / MI
+    };
+    assert_eq!(counted("{}", 140), 0, "the init container needs more");
+    assert_eq!(counted("{}", 170), 20);
+    let running = "containerStatuses: [{name: app, resources: {limits: {memory: 300Mi}}}]";
+    assert_eq!(counted(&format!("{{{running}}}"), 320), 20, "a shrink is under way");
+    let infeasible = "conditions: [{type: PodResizePending, status: 'True', reason: Infeasible}]";
+    let small = "containerStatuses: [{name: app, resources: {limits: {memory: 50Mi}}}]";
+    assert_eq!(counted(&format!("{{{infeasible}, {small}}}"), 200), 50);
+}
+
+#[test]
+fn the_version_decides_what_mixed_changes_count() {
+    let resources = "resources: {limits: {memory: 100Mi}}";
+    let pod: Pod = parse(&format!(
+        "{{metadata: {{name: p}}, spec: {{containers: [{{name: a, {resources}}}, {{name: b, {resources}}}]}}, status: \
+         {{containerStatuses: [{{name: a, {resources}}}, {{name: b, {resources}}}]}}}}"
+    ));
+    let mut targets = to(&pod, 150);
+    targets[1].resources.limits.memory = Some(Bytes::new(70 * MI));
+    let counted = |kubelet| {
+        let account = QuotaAccount {
+            kubelet: KubeletVersion(kubelet),
+            ..QuotaAccount::default()
+        };
+        account.beyond(&pod, &targets).limits.amount(Resource::Memory) / MI
+    };
+    assert_eq!((counted(36), counted(37)), (50, 20));
+}
+
+#[test]
+fn a_quota_counts_the_pods_of_its_scopes() {
+    let affine = |term: &str| {
+        let rule = "requiredDuringSchedulingIgnoredDuringExecution";
+        parse::<Pod>(&format!(
+            "{{spec: {{priorityClassName: high, activeDeadlineSeconds: 60, affinity: {{podAntiAffinity: {{{rule}: [{term}]}}}}, \
+             containers: [{{name: a, resources: {{requests: {{cpu: 1}}}}}}]}}}}"
+        ))
+    };
+    let burstable = affine("{topologyKey: z, namespaces: [other]}");
+    let idle: Pod = parse("{spec: {containers: [{name: a}]}}");
     let counts = |spec: &str| {
-        let quota = quota(&format!("{{spec: {spec}}}"));
+        let quota: ResourceQuota = parse(&format!("{{spec: {spec}}}"));
         (quota.counts(&burstable), quota.counts(&idle))
     };
     assert_eq!(counts("{}"), (true, true));
@@ -105,7 +202,8 @@ fn a_quota_counts_the_pods_of_its_scopes_and_unknown_scopes_count_every_pod() {
     assert_eq!(counts("{scopes: [NotBestEffort, Terminating]}"), (true, false));
     assert_eq!(counts("{scopes: [NotTerminating]}"), (false, true));
     assert_eq!(counts("{scopes: [PriorityClass]}"), (true, false));
-    assert_eq!(counts("{scopes: [CrossNamespacePodAffinity]}"), (true, true));
+    assert_eq!(counts("{scopes: [CrossNamespacePodAffinity]}"), (true, false));
+    assert_eq!(counts("{scopes: [SomethingNew]}"), (false, false));
     let selected = |operator: &str| {
         counts(&format!(
             "{{scopeSelector: {{matchExpressions: [{{scopeName: PriorityClass, operator: {operator}, values: [high]}}]}}}}"
@@ -113,4 +211,10 @@ fn a_quota_counts_the_pods_of_its_scopes_and_unknown_scopes_count_every_pod() {
     };
     assert_eq!(selected("In"), (true, false));
     assert_eq!(selected("NotIn"), (false, true));
+    let near = |term: &str| affine(term).spec.crosses_namespaces;
+    assert!(near("{topologyKey: z, namespaceSelector: {}}") && !near("{topologyKey: z}"));
+    let preferred =
+        "preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, podAffinityTerm: {namespaceSelector: {}}}]";
+    let pod: Pod = parse(&format!("{{spec: {{affinity: {{podAffinity: {{{preferred}}}}}}}}}"));
+    assert!(pod.spec.crosses_namespaces);
 }

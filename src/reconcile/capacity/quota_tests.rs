@@ -33,15 +33,15 @@ fn states(view: &NodeView) -> Vec<PodState> {
         .collect()
 }
 
-fn capacity(view: &NodeView, states: &[PodState]) -> NodeCapacity {
-    let capacity = NodeCapacity::of(
+/// The node's capacity, where the agent patches pods or writes without a patch.
+fn node(view: &NodeView, states: &[PodState], patches: bool) -> NodeCapacity {
+    NodeCapacity::of(
         states.iter(),
-        None,
+        view,
         ResourceList::default(),
         KubeletVersion::NEWEST,
-        false,
-    );
-    capacity.within(&view.quotas, &view.awaited_quotas)
+        patches,
+    )
 }
 
 fn to(state: &PodState, mebibytes: u64) -> Recommended {
@@ -59,10 +59,10 @@ fn to(state: &PodState, mebibytes: u64) -> Recommended {
 fn growth_of_several_pods_beyond_a_quota_is_refused() {
     let view = view();
     let mut states = states(&view);
-    let mut capacity = capacity(&view, &states);
+    let mut capacity = node(&view, &states, false);
     let refused = capacity.admit(&states[0], &to(&states[0], 8192)).unwrap_err();
     assert!(
-        refused.contains("quota team") && refused.contains("limits.memory 300Mi"),
+        refused.contains("exceeded quota: team") && refused.contains("limited: limits.memory=300Mi"),
         "{refused}"
     );
     let grown = to(&states[0], 160);
@@ -71,7 +71,7 @@ fn growth_of_several_pods_beyond_a_quota_is_refused() {
     states[0].desired.recommended = Some(grown);
     capacity.update(before, &states[0]);
     let refused = capacity.admit(&states[1], &to(&states[1], 160)).unwrap_err();
-    assert!(refused.contains("60Mi beyond the specs of other pods"), "{refused}");
+    assert!(refused.contains("other pods of this node get 60Mi"), "{refused}");
     assert_eq!(capacity.admit(&states[1], &to(&states[1], 140)), Ok(()));
     assert_eq!(
         capacity.admit(&states[0], &to(&states[0], 50)),
@@ -84,7 +84,7 @@ fn growth_of_several_pods_beyond_a_quota_is_refused() {
 fn an_operators_values_beyond_a_quota_are_refused() {
     let view = view();
     let mut states = states(&view);
-    let capacity = capacity(&view, &states);
+    let capacity = node(&view, &states, false);
     let values = |mebibytes| Override {
         uid: 0,
         pid: 1,
@@ -95,7 +95,7 @@ fn an_operators_values_beyond_a_quota_are_refused() {
     };
     let (large, small) = (values(300), values(150));
     let refused = capacity.set_override(&mut states[0], large).unwrap_err();
-    assert!(refused.contains("quota team"), "{refused}");
+    assert!(refused.contains("quota: team"), "{refused}");
     assert!(states[0].desired.is_empty());
     assert_eq!(capacity.set_override(&mut states[0], small), Ok(()));
 }
@@ -106,14 +106,51 @@ fn quotas_that_are_not_known_yet_allow_no_growth_and_others_namespaces_have_none
     view.quotas.clear();
     let states = states(&view);
     assert_eq!(
-        capacity(&view, &states).admit(&states[0], &to(&states[0], 8192)),
+        node(&view, &states, false).admit(&states[0], &to(&states[0], 8192)),
         Ok(())
     );
     view.awaited_quotas.insert("shop".to_owned());
-    let refused = capacity(&view, &states)
+    let refused = node(&view, &states, false)
         .admit(&states[0], &to(&states[0], 101))
         .unwrap_err();
     assert_eq!(refused, "the quotas of namespace shop are not known yet");
+}
+
+#[test]
+fn pods_that_are_patched_share_what_a_quota_leaves() {
+    let mut view = view();
+    for pod in &mut view.pods {
+        let status = r#"{"containerStatuses": [{"name": "app", "resources": {"limits": {"memory": "100Mi"}}}]}"#;
+        Arc::make_mut(pod).status = serde_json::from_str(status).unwrap();
+    }
+    let mut states = states(&view);
+    let mut capacity = node(&view, &states, true);
+    let refused = capacity.admit(&states[0], &to(&states[0], 201)).unwrap_err();
+    assert_eq!(
+        refused,
+        "exceeded quota: team, requested: limits.memory=101Mi, used: limits.memory=200Mi, limited: limits.memory=300Mi"
+    );
+    let grown = to(&states[0], 160);
+    assert_eq!(capacity.admit(&states[0], &grown), Ok(()));
+    // Its pass is due, and has patched nothing yet.
+    states[0].desired.recommended = Some(grown.clone());
+    states[0]
+        .work
+        .request_pass(crate::model::Cause::Sweep, true, std::time::Instant::now());
+    capacity.update(ResourceList::default(), &states[0]);
+    let refused = capacity.admit(&states[1], &to(&states[1], 160)).unwrap_err();
+    assert!(refused.contains("other pods of this node get 60Mi"), "{refused}");
+    assert_eq!(capacity.admit(&states[1], &to(&states[1], 140)), Ok(()));
+    // Another node takes the rest before the patch: what was granted is checked again.
+    let mut quota = (*view.quotas[0]).clone();
+    quota.status.used.0.limits.memory = Some(Bytes::new(260 * MI));
+    view.quotas = vec![Arc::new(quota).into()];
+    let full = node(&view, &states, true);
+    assert!(full.admit(&states[0], &grown).is_err());
+    // While the patch is under way, it may be in `used` already.
+    states[0].work.running = Some(1);
+    let full = node(&view, &states, true);
+    assert_eq!(full.admit(&states[0], &grown), Ok(()));
 }
 
 #[test]
@@ -137,7 +174,7 @@ fn the_guard_grows_limits_within_what_a_quota_leaves() {
             evidence: None,
         }],
     };
-    capacity(&view, &states).bound_growth(&states[0], &mut guarded);
+    node(&view, &states, false).bound_growth(&states[0], &mut guarded);
     assert_eq!(
         guarded.containers[0].memory,
         Some(Bytes::new(150 * MI)),

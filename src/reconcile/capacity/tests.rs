@@ -116,7 +116,6 @@ fn node(own: ResourceList, other: ResourceList) -> NodeCapacity {
         refusals: Refusals::default(),
         freed: false,
         quotas: Default::default(),
-        beyond_specs: BTreeMap::new(),
         containers: BTreeMap::new(),
     }
 }
@@ -169,7 +168,13 @@ fn a_pod_that_has_ended_takes_nothing() {
     let mut ended = pod(list(100, 100));
     Arc::make_mut(&mut ended.pod).status.phase = "Succeeded".to_owned();
     let machine = list(1000, 1000);
-    let capacity = NodeCapacity::of([&ended].into_iter(), None, machine, KubeletVersion::NEWEST, false);
+    let capacity = NodeCapacity::of(
+        [&ended].into_iter(),
+        &NodeView::default(),
+        machine,
+        KubeletVersion::NEWEST,
+        false,
+    );
     assert!(capacity.requests_of(&ended).is_empty());
     assert_eq!(capacity.requested, NodeRequests::default());
 }
@@ -202,7 +207,7 @@ fn what_the_kubelet_has_assigned_for_good_is_refused_with_field_value_and_reason
             resources: limits,
         }];
         let kubelet = KubeletVersion::NEWEST;
-        let mut capacity = NodeCapacity::of([].into_iter(), None, list(8000, 8 * GI), kubelet, false);
+        let mut capacity = NodeCapacity::of([].into_iter(), &NodeView::default(), list(8000, 8 * GI), kubelet, false);
         capacity.refusals = Refusals::default().beside(policies, KubeletVersion::NEWEST);
         let values = Override {
             uid: 0,

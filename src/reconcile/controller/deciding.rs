@@ -15,7 +15,7 @@ use crate::plan::resize::{self, Phase, Support};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::inventory::Inventory;
 use crate::reconcile::metrics::decision_labels;
-use crate::reconcile::pod::{Now, PodInput, PodState};
+use crate::reconcile::pod::{Now, PodInput, PodState, Pods};
 use crate::sources::NodeView;
 
 #[derive(Debug, Default)]
@@ -220,14 +220,20 @@ impl Controller {
         }
     }
 
-    /// Brings all decisions into force. Recommendations without room are tried again every time, and at once after
-    /// another pod has come to request less.
+    /// Brings all decisions into force, those first that have waited longest for room. Recommendations without room are tried
+    /// again every time, and at once after another pod has come to request less.
     fn follow_all(&mut self, decide: &Decide<'_>, now: Timestamp) {
         let mut capacity = self.capacity();
-        for key in &self.pods.keys_of(|_| true) {
+        let waits_since = |state: &PodState| state.no_room.as_ref().map_or(Timestamp::MAX, |no_room| no_room.since);
+        let in_order = |pods: &Pods, counts: fn(&PodState) -> bool| {
+            let mut keys = pods.keys_of(counts);
+            keys.sort_by_cached_key(|key| pods.get(key).map(waits_since));
+            keys
+        };
+        for key in &in_order(&self.pods, |_| true) {
             self.follow(key, &mut capacity, decide, now);
         }
-        for key in &self.pods.keys_of(|state| state.no_room.is_some()) {
+        for key in &in_order(&self.pods, |state| state.no_room.is_some()) {
             if capacity.freed {
                 self.follow(key, &mut capacity, decide, now);
             }

@@ -162,12 +162,11 @@ impl Controller {
     pub(super) fn capacity(&self) -> NodeCapacity {
         let mut capacity = NodeCapacity::of(
             self.pods.values(),
-            self.sources.view.node.as_ref(),
+            &self.sources.view,
             self.node.machine,
             self.node.kubelet(),
             self.endpoint.get().is_some(),
-        )
-        .within(&self.sources.view.quotas, &self.sources.view.awaited_quotas);
+        );
         capacity.ask_when_full = self.config.ask_when_full;
         capacity.refusals = self.node.refusals();
         capacity.page = self.node.known().map_or(PageSize::KIB_4, |node| node.traits.page);

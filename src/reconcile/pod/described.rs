@@ -123,8 +123,23 @@ impl PodState {
         let burst = std::mem::replace(&mut self.desired.burst, self.decision.burst);
         match (self.recommendation(now.wall), refused) {
             (Some(Recommended { targets, .. }), Some(why)) => {
+                let since = known.as_ref().map_or(now.wall, |known| known.since);
                 let recorded = known.is_some_and(|known| known.recorded && known.targets == targets);
-                self.no_room = Some(NoRoomFor { targets, why, recorded });
+                if self
+                    .desired
+                    .recommended
+                    .as_ref()
+                    .is_some_and(|granted| granted.targets == targets)
+                {
+                    // A quota has come to allow less before the spec was patched.
+                    self.desired.recommended = self.recommended_in_force();
+                }
+                self.no_room = Some(NoRoomFor {
+                    targets,
+                    why,
+                    since,
+                    recorded,
+                });
             }
             (Some(recommended), None) => {
                 let had = || requests(&before.clone().unwrap_or_else(|| self.pod.requirements()));

@@ -11,7 +11,7 @@ use crate::plan::resize::{AcceptedResize, ResizeFacts};
 use crate::plan::{Capacity, OtherPods, Room};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::overrides::Override;
-use crate::sources::parse_manifests;
+use crate::sources::{NodeView, parse_manifests};
 
 mod exhaustive;
 mod running;
@@ -254,7 +254,8 @@ impl World {
                 Effect::AdmitRequest(id, request) => {
                     let states = [&self.state].into_iter();
                     let kubelet = KubeletVersion::NEWEST;
-                    let capacity = NodeCapacity::of(states, None, ResourceList::default(), kubelet, true);
+                    let capacity =
+                        NodeCapacity::of(states, &NodeView::default(), ResourceList::default(), kubelet, true);
                     self.apply(PodInput::Admitted(id, request, Box::new(capacity)));
                 }
                 Effect::Record(record, _, _) if record.cause == Cause::ChangeLost => {

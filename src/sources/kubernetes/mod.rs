@@ -2,8 +2,8 @@
 //!
 //! One task, [`KubernetesSource::run`], follows the pods bound to this node, at the API server or at the kubelet, and the
 //! Node itself. In the namespaces of these pods it follows the VPAs. Where a VPA targets the workload of a local pod, it
-//! also follows the LimitRanges and HorizontalPodAutoscalers of the namespace, and the ResourceQuotas if the kubelet does not
-//! resize the pod. It reads workloads one by one (`owners`). It follows nothing for the whole cluster, so the load of a node on
+//! also follows the LimitRanges, HorizontalPodAutoscalers and ResourceQuotas of the namespace. It reads workloads one by one
+//! (`owners`). It follows nothing for the whole cluster, so the load of a node on
 //! the API server depends on that node alone. All lists of a kind share the memory for that kind (`kinds`).
 //!
 //! A pod enters the view once all objects that decide about it are known (`view`), and stays until it leaves the node.
@@ -200,10 +200,9 @@ impl KubernetesSource {
         let published: HashSet<&str> = before.view.pods.iter().map(|pod| pod.metadata.uid.as_str()).collect();
         let (mut missing, mut view, mut waiting) = (Missing::default(), NodeView::default(), false);
         view.node = node;
-        let kubelet = view.kubelet_version();
         for pod in pods {
             let namespace = namespaces.get(&pod.metadata.namespace);
-            let known = view::is_known(&pod, namespace, &self.owners, kubelet, &mut missing);
+            let known = view::is_known(&pod, namespace, &self.owners, &mut missing);
             if known || published.contains(pod.metadata.uid.as_str()) {
                 view.pods.push(pod);
             } else {
@@ -337,13 +336,15 @@ impl NamespaceLists {
     /// The known objects.
     fn known(&self) -> Namespace {
         let bounds = self.bounds.as_ref();
+        let quotas_refused = self.quotas.as_ref().is_some_and(|list| list.read(|list| list.refused));
         let bounds_refused = bounds.is_some_and(|(ranges, hpas)| is_refused(ranges) || is_refused(hpas));
         Namespace {
             vpas: objects(&self.vpas),
             refused: bounds_refused || is_refused(&self.vpas),
             bounds: bounds.and_then(|(ranges, hpas)| objects(ranges).zip(objects(hpas))),
-            quotas: self.quotas.as_ref().and_then(objects),
-            quotas_refused: self.quotas.as_ref().is_some_and(is_refused),
+            // Without the right to read quotas any more, those that were read would be held for ever.
+            quotas: self.quotas.as_ref().filter(|_| !quotas_refused).and_then(objects),
+            quotas_refused,
         }
     }
 }

@@ -7,7 +7,6 @@ use tokio::time::Instant;
 
 use super::owners::{OwnerKey, Owners};
 use super::view::{Missing, Namespace, is_known};
-use crate::model::KubeletVersion;
 use crate::model::objects::{Owner, OwnerKind, Pod, VerticalPodAutoscaler};
 use crate::sources::parse_manifests;
 
@@ -70,8 +69,7 @@ fn both() -> Owners {
 /// Whether all about the pod is known, and what is to be asked for: a workload, or what bounds the namespace.
 fn of(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners) -> (bool, Option<OwnerKey>, bool) {
     let mut missing = Missing::default();
-    let kubelet = Some(KubeletVersion::NEWEST);
-    let known = is_known(pod, namespace, owners, kubelet, &mut missing);
+    let known = is_known(pod, namespace, owners, &mut missing);
     (known, missing.owners.pop_first(), missing.bounds.contains("shop"))
 }
 
@@ -92,6 +90,7 @@ fn a_pod_waits_for_all_its_objects() {
     );
     assert_eq!(of(&pod, Some(&namespace), &both()), (false, None, true));
     namespace.bounds = Some(Default::default());
+    namespace.quotas = Some(Vec::new());
     assert_eq!(of(&pod, Some(&namespace), &both()), READY);
 }
 
@@ -155,7 +154,7 @@ fn owner_chains_end_and_never_circle() {
 }
 
 #[test]
-fn direct_writes_wait_for_quotas() {
+fn quotas_are_waited_for_unless_they_are_refused() {
     let namespace = |quotas: Option<()>, quotas_refused| Namespace {
         vpas: Some(vpa("web")),
         bounds: Some(Default::default()),
@@ -163,34 +162,15 @@ fn direct_writes_wait_for_quotas() {
         quotas_refused,
         ..Namespace::default()
     };
-    let waits = |pod: &Pod, kubelet, namespace: &Namespace| {
+    let pod = pod(&owned_by("ReplicaSet", "web-5c", "r"));
+    let waits = |namespace: &Namespace| {
         let mut missing = Missing::default();
-        let known = is_known(
-            pod,
-            Some(namespace),
-            &both(),
-            Some(KubeletVersion(kubelet)),
-            &mut missing,
-        );
+        let known = is_known(&pod, Some(namespace), &both(), &mut missing);
         assert_eq!(known, missing.quotas.is_empty());
         !known
     };
-    let new = pod(&owned_by("ReplicaSet", "web-5c", "r"));
-    assert!(waits(&new, 32, &namespace(None, false)));
-    assert!(!waits(&new, 32, &namespace(Some(()), false)) && !waits(&new, 32, &namespace(None, true)));
-    assert!(
-        !waits(&new, 33, &namespace(None, false)),
-        "its kubelet resizes once it runs"
-    );
-    let mut started = new.clone();
-    let status = r#"{"containerStatuses": [{"name": "app", "containerID": "containerd://c"}]}"#;
-    started.status = serde_json::from_str(status).unwrap();
-    assert!(
-        waits(&started, 33, &namespace(None, false)),
-        "its kubelet does not say so"
-    );
-    started.status.container_statuses[0].resources = Some(Default::default());
-    assert!(!waits(&started, 33, &namespace(None, false)));
+    assert!(waits(&namespace(None, false)));
+    assert!(!waits(&namespace(Some(()), false)) && !waits(&namespace(None, true)));
 }
 
 #[test]

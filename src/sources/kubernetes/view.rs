@@ -7,7 +7,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::owners::{OwnerKey, Owners, controller};
-use crate::model::KubeletVersion;
 use crate::model::objects::{
     HorizontalPodAutoscaler, LimitRange, OwnerKind, Pod, ResourceQuota, VerticalPodAutoscaler, WorkloadKey,
 };
@@ -49,13 +48,7 @@ pub(super) fn may_have_vpa(pod: &Pod) -> bool {
 }
 
 /// Whether all objects that decide about a pod are known, as far as they can be. Adds the missing ones to `missing`.
-pub(super) fn is_known(
-    pod: &Pod,
-    namespace: Option<&Namespace>,
-    owners: &Owners,
-    kubelet: Option<KubeletVersion>,
-    missing: &mut Missing,
-) -> bool {
+pub(super) fn is_known(pod: &Pod, namespace: Option<&Namespace>, owners: &Owners, missing: &mut Missing) -> bool {
     if !may_have_vpa(pod) {
         return true;
     }
@@ -82,19 +75,11 @@ pub(super) fn is_known(
     if !bounded {
         missing.bounds.insert(pod.metadata.namespace.clone());
     }
-    let limited = namespace.quotas.is_some() || namespace.quotas_refused || !may_need_quotas(pod, kubelet);
+    let limited = namespace.quotas.is_some() || namespace.quotas_refused;
     if !limited {
         missing.quotas.insert(pod.metadata.namespace.clone());
     }
     bounded && limited
-}
-
-/// Whether the agent may write the pod's values without the API server, which holds quotas otherwise: no status shows that the
-/// kubelet resizes, and the kubelet is old or has started the pod.
-fn may_need_quotas(pod: &Pod, kubelet: Option<KubeletVersion>) -> bool {
-    let is_old = kubelet.is_none_or(|kubelet| kubelet < KubeletVersion::RESIZES_BY_DEFAULT);
-    let has_started = pod.statuses().any(|status| status.bare_id().is_some());
-    (is_old || has_started) && pod.statuses().all(|status| status.resources.is_none())
 }
 
 fn may_target(vpa: &VerticalPodAutoscaler, top: Option<&(OwnerKind, String)>) -> bool {

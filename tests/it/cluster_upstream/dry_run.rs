@@ -1,5 +1,5 @@
 //! What `vscalectl decide` lets pass, a real API server accepts (`dryRun=All`): the same made-up pods, in a namespace each with
-//! its LimitRanges.
+//! its LimitRanges and quotas. What it skips because of a quota, the API server refuses.
 
 use fastrand::Rng;
 use http::Method;
@@ -9,6 +9,79 @@ use super::{Case, ours, seed};
 use crate::support::cluster::{ApiServer, Release, User};
 
 const PODS: usize = 150;
+
+/// The names of amounts in a quota.
+const COUNTED: [&str; 6] = [
+    "cpu",
+    "memory",
+    "requests.cpu",
+    "requests.memory",
+    "limits.cpu",
+    "limits.memory",
+];
+
+/// What quotas tell pods apart by.
+fn classify(pod: &mut Value, random: &mut Rng) {
+    if random.bool() {
+        pod["spec"]["priorityClassName"] = "high".into();
+    }
+    if random.bool() {
+        pod["spec"]["activeDeadlineSeconds"] = 90_000.into();
+    }
+    let mut term = json!({"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "x"}}});
+    match random.u8(..4) {
+        0 => return,
+        1 => term["namespaces"] = json!(["other"]),
+        2 => term["namespaceSelector"] = json!({}),
+        _ => {}
+    }
+    let [affinity, anti] = ["podAffinity", "podAntiAffinity"];
+    let (kind, rule, term) = match random.bool() {
+        true => (affinity, "requiredDuringSchedulingIgnoredDuringExecution", term),
+        false => (
+            anti,
+            "preferredDuringSchedulingIgnoredDuringExecution",
+            json!({"weight": 1, "podAffinityTerm": term}),
+        ),
+    };
+    pod["spec"]["affinity"] = json!({kind: {rule: [term]}});
+}
+
+/// A quota as its controller keeps it, or as it is before that has counted everything.
+fn quota(random: &mut Rng, name: &str) -> Value {
+    let scopes = [
+        "NotBestEffort",
+        "Terminating",
+        "NotTerminating",
+        "PriorityClass",
+        "CrossNamespacePodAffinity",
+    ];
+    let operator = ["In", "NotIn"][random.usize(..2)];
+    let mut spec = match random.usize(..10) {
+        scope @ ..5 => json!({"scopes": [scopes[scope]]}),
+        5 => json!({"scopeSelector": {"matchExpressions": [
+            {"scopeName": "PriorityClass", "operator": operator, "values": ["high"]}]}}),
+        _ => json!({}),
+    };
+    let used = super::RESOURCES.map(|resource| super::amount(random, resource) * 2);
+    let (mut hard, mut counted) = (Map::new(), Map::new());
+    for key in COUNTED {
+        if random.u8(..3) != 0 {
+            continue;
+        }
+        let index = usize::from(key.ends_with("memory"));
+        let left = [0, 1, super::amount(random, super::RESOURCES[index]) * 2][random.usize(..3)];
+        let quantity = |amount| super::quantity(super::RESOURCES[index], amount);
+        hard.insert(key.to_owned(), quantity(used[index] + left));
+        counted.insert(key.to_owned(), quantity(used[index]));
+    }
+    spec["hard"] = hard.clone().into();
+    let status = match random.u8(..10) {
+        0 => json!({"hard": hard}),
+        _ => json!({"hard": hard, "used": counted}),
+    };
+    json!({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": name}, "spec": spec, "status": status})
+}
 
 /// Creates the case's objects as the API server keeps them, and takes over what it made of them.
 fn create(cluster: &ApiServer, case: &mut Case, random: &mut Rng) {
@@ -28,7 +101,8 @@ fn create(cluster: &ApiServer, case: &mut Case, random: &mut Rng) {
         of_container["resources"] = container["resources"].clone();
         of_container["state"] = json!({"running": {"startedAt": super::before(60)}});
     }
-    // A pod is there before the LimitRanges, which it may break.
+    classify(&mut case.pod, random);
+    // A pod is there before the LimitRanges and quotas, which it may break.
     post(&pods, &case.pod).unwrap();
     cluster.put_status(&pods, "p", &status);
     case.pod = cluster.get(&format!("{pods}/p"));
@@ -44,6 +118,18 @@ fn create(cluster: &ApiServer, case: &mut Case, random: &mut Rng) {
             true
         })
     });
+    let quotas = format!("/api/v1/namespaces/{namespace}/resourcequotas");
+    let drawn = ["q0", "q1"].map(|name| quota(random, name));
+    case.quotas = drawn[..random.usize(..3)].to_vec();
+    for quota in &mut case.quotas {
+        let name = quota["metadata"]["name"].as_str().unwrap().to_owned();
+        let status = quota["status"].clone();
+        post(&quotas, quota).unwrap();
+        cluster.put_status(&quotas, &name, &status);
+        *quota = cluster.get(&format!("{quotas}/{name}"));
+        // A list has no kinds of its own.
+        (quota["apiVersion"], quota["kind"]) = ("v1".into(), "ResourceQuota".into());
+    }
 }
 
 /// The patch that brings about a decision.
@@ -64,6 +150,7 @@ fn no_decision_is_refused_by_the_api_server() {
         return;
     };
     cluster.apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}));
+    cluster.apply(&json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}));
     let size = json!({"cpu": "1k", "memory": "4Ti"});
     cluster.put_status("/api/v1/nodes", "n", &json!({"capacity": size, "allocatable": size}));
     let seed = seed();
@@ -72,36 +159,47 @@ fn no_decision_is_refused_by_the_api_server() {
     for case in &mut cases {
         create(&cluster, case, &mut random);
     }
-    let (mut resized, mut within_ranges, mut refused) = (0, 0, Vec::new());
-    for (case, decision) in cases.iter().zip(ours(&cases)) {
+    let bounded = ours(&cases);
+    let quotas: Vec<_> = cases.iter_mut().map(|case| std::mem::take(&mut case.quotas)).collect();
+    let (mut resized, mut within_ranges, mut within_quotas, mut skipped) = (0, 0, 0, 0);
+    let mut refused = Vec::new();
+    let answers = bounded.into_iter().zip(ours(&cases)).zip(&quotas);
+    for (case, ((decision, unbounded), quotas)) in cases.iter().zip(answers) {
         let mut notes = decision["notes"].as_array().into_iter().flatten();
         // A rule that the pod breaks already, or that the VPA's policy breaks, is named and holds nothing up.
         let is_named = notes.any(|note| note.as_str().unwrap().contains(" of LimitRange "));
-        if decision["action"] != "resize" || is_named {
+        let over_quota = decision["reason"] == "QuotaExceeded";
+        if decision["action"] != "resize" && !over_quota || is_named {
             continue;
         }
+        let decided = if over_quota { &unbounded } else { &decision };
         let namespace = case.pod["metadata"]["namespace"].as_str().unwrap();
         let path = format!("/api/v1/namespaces/{namespace}/pods/p/resize?dryRun=All");
-        let answer = cluster.answer(&path, &patch(&decision));
-        if answer["kind"] == "Pod" {
+        let answer = cluster.answer(&path, &patch(decided));
+        let is_accepted = answer["kind"] == "Pod";
+        if over_quota && !is_accepted && answer["message"].to_string().contains(" quota: ") {
+            skipped += 1;
+        } else if is_accepted && !over_quota {
             resized += 1;
             within_ranges += usize::from(!case.limit_ranges.is_empty());
+            within_quotas += usize::from(!quotas.is_empty());
         } else {
             let ranges = &case.limit_ranges;
             refused.push(format!(
-                "{}\n{decision}\n{}\n{ranges:?}",
-                answer["message"], case.pod["spec"]["containers"]
+                "{}\n{decision}\n{decided}\n{}\n{ranges:?}\n{quotas:?}",
+                answer["message"], case.pod
             ));
         }
     }
     let number = refused.len();
     assert!(
         refused.is_empty(),
-        "VSCALED_SEED={seed}: {number} refused, such as {}",
+        "VSCALED_SEED={seed}: {number} refused, or accepted although skipped, such as {}",
         refused[0]
     );
     assert!(
-        resized > 30 && within_ranges > 5,
-        "VSCALED_SEED={seed}: {resized} resized, {within_ranges} of them with LimitRanges"
+        resized > 30 && within_ranges > 5 && within_quotas > 10 && skipped > 10,
+        "VSCALED_SEED={seed}: {resized} resized, {within_ranges} of them with LimitRanges, {within_quotas} with quotas; {skipped} \
+         skipped because of quotas"
     );
 }

@@ -1,4 +1,4 @@
-//! Where the kubelet does not resize, the agent holds the quotas and LimitRanges that the API server holds otherwise.
+//! Quotas and LimitRanges are known before a patch, and held where the kubelet does not resize.
 
 use serde_json::json;
 use vscaled::model::MemoryLimit;
@@ -40,7 +40,7 @@ async fn a_quota_bounds_direct_writes() {
     scene.start().await;
     scene.recommend(&LARGER);
     scene
-        .reaches_with_detail("Refused", "quota team of the namespace allows limits.memory 150Mi")
+        .reaches_with_detail("Refused", "used: limits.memory=128Mi, limited: limits.memory=150Mi")
         .await;
     assert!(scene.holds(&AT_FIRST));
     let refused = scene
@@ -48,13 +48,38 @@ async fn a_quota_bounds_direct_writes() {
         .resize(limits(&scene.pod, None, Some("256Mi")))
         .await
         .unwrap_err();
-    assert!(refused.to_string().contains("quota team"), "{refused}");
+    assert!(refused.to_string().contains("exceeded quota: team"), "{refused}");
     scene.quota("1Gi");
     scene.settles(&LARGER).await;
     assert_eq!(
         (scene.spec(), scene.api.calls("patch pods/resize")),
         (resources(APP), 0)
     );
+}
+
+#[tokio::test]
+async fn a_quota_is_known_before_a_patch() {
+    let mut scene = Scene::new().await;
+    scene.quota("150Mi");
+    scene.start().await;
+    scene.recommend(&LARGER);
+    scene
+        .reaches_with_detail("Refused", "used: limits.memory=128Mi, limited: limits.memory=150Mi")
+        .await;
+    let refused = scene
+        .agent
+        .resize(limits(&scene.pod, None, Some("256Mi")))
+        .await
+        .unwrap_err();
+    assert!(refused.to_string().contains("exceeded quota: team"), "{refused}");
+    assert!(scene.holds(&AT_FIRST));
+    assert_eq!(
+        (scene.spec(), scene.api.calls("patch pods/resize")),
+        (resources(APP), 0)
+    );
+    scene.quota("1Gi");
+    scene.settles(&LARGER).await;
+    assert_eq!(scene.api.calls("patch pods/resize"), 1);
 }
 
 #[tokio::test]

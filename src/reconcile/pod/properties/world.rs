@@ -13,6 +13,7 @@ use crate::model::{KubeletVersion, MilliCpu, Outcome, Reason, ResourceList};
 use crate::plan::resize::{AcceptedResize, Grant, ResizeFacts};
 use crate::plan::shrink::Trouble;
 use crate::reconcile::overrides::Override;
+use crate::sources::NodeView;
 
 /// The pod, and everybody else's copies of it.
 pub(super) struct World {
@@ -102,8 +103,13 @@ impl World {
                 }
                 Effect::AdmitRequest(id, request) => {
                     let states = [&self.state].into_iter();
-                    let capacity =
-                        NodeCapacity::of(states, None, ResourceList::default(), KubeletVersion::NEWEST, false);
+                    let capacity = NodeCapacity::of(
+                        states,
+                        &NodeView::default(),
+                        ResourceList::default(),
+                        KubeletVersion::NEWEST,
+                        false,
+                    );
                     self.apply(PodInput::Admitted(id, request, Box::new(capacity)));
                 }
                 Effect::RaisePodLevel(bound, low) => {

@@ -31,7 +31,7 @@ fn run() -> Result<(), Failure> {
         error,
     })?;
     if arguments.print_config {
-        return io::print(&config.to_json()?);
+        return io::print_document(&config.to_json()?).map(drop);
     }
     match command {
         Command::Restore(restoring) => restore(&config, &restoring),

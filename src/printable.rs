@@ -2,13 +2,13 @@
 //!
 //! The API server allows every character in annotations, in conditions and in the fields of custom resources. Control characters
 //! (C0 and C1) move a terminal's cursor, line ends forge lines, and format characters hide text or reverse its order. The sinks
-//! clean what they write: [`io`](crate::cli::io) for both programs' output, [`log`](crate::observe::log), the audit log, and
-//! Events. A caller cannot forget it.
+//! clean what they write: [`page`](crate::cli::page) for people who run a program, [`io`](crate::cli::io) for documents,
+//! [`log`](crate::observe::log), the audit log, and Events. A caller cannot forget it.
 
 use std::borrow::Cow;
 
 /// Whether a character can change how other text looks: control and format characters (Unicode's Cc and Cf), the separators of
-/// lines and paragraphs, and the noncharacters that stand for colours inside the command line.
+/// lines and paragraphs, and noncharacters.
 pub fn is_dangerous(character: char) -> bool {
     character.is_control()
         || matches!(character,

@@ -1,6 +1,6 @@
 //! Prints amounts and the values of cgroup files for people.
 
-use super::output::{clean, optional, or_dash};
+use super::output::{optional, or_dash};
 use crate::control::proto;
 use crate::model::{Bytes, ControlFile, MemoryLimit, Requirements, Resource, ResourceList, Setting};
 
@@ -22,7 +22,7 @@ pub(super) fn list(list: Option<&proto::Amounts>) -> ResourceList {
 
 /// For each resource: the container's name, the resource, request and limit, as `from → to` where they differ.
 pub(super) fn rows(container: &str, from: &Requirements, to: &Requirements) -> [[String; 4]; 2] {
-    let mut name = clean(container);
+    let mut name = container.to_owned();
     Resource::ALL.map(|resource| {
         let change = |list: fn(&Requirements) -> &ResourceList| {
             let [from, to] = [from, to].map(|side| optional(list(side).text(resource).as_deref()));

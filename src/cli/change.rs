@@ -2,13 +2,14 @@
 
 use anyhow::anyhow;
 
-use super::output::{Output, Tone, clean, coloured, or_dash, word};
+use super::output::{Output, or_dash};
+use super::page::{Page, TextLine, Tone, toned, word};
 use super::table::{self, Table};
 use super::{Failure, PodArguments, agent::Agent, amount, io, oom, time};
 use crate::control::proto::{Change, Step};
 
 pub(super) fn pod(change: &Change) -> String {
-    clean(&format!("{}/{}", change.namespace, change.name))
+    format!("{}/{}", change.namespace, change.name)
 }
 
 /// The time from the decision until the values were verified, or a dash if the pass did not verify them.
@@ -17,83 +18,97 @@ fn total(change: &Change) -> String {
 }
 
 /// Every step, then the outcome.
-pub(super) fn render(change: &Change) -> String {
-    let mut text = String::new();
+pub(super) fn render(change: &Change) -> Page {
+    let mut page = Page::default();
     let rows = change.steps.iter().map(row);
     if change.outcome == "Planned" && !change.steps.is_empty() {
         // A planned step has neither a duration nor an error.
         let planned = rows.map(|[via, level, file, from, to, ..]| [via, level, file, from, to]);
-        text += &table::fitted("VIA  LEVEL  FILE  FROM  TO", planned).to_string();
+        page = table::fitted("VIA  LEVEL  FILE  FROM  TO", planned).page();
     } else if !change.steps.is_empty() {
-        text += &table::fitted("VIA  LEVEL  FILE  FROM  TO  TOOK  NOTE", rows).to_string();
+        page = table::fitted("VIA  LEVEL  FILE  FROM  TO  TOOK  NOTE", rows).page();
     }
-    text += &format!("{}: {}", pod(change), word(&change.outcome));
+    let mut line = TextLine::from(pod(change)).then(": ").then(word(&change.outcome));
     let total = total(change);
     if total != "-" {
-        text += &format!(" in {total}");
+        line = line.then(format!(" in {total}"));
     }
     if !change.reason.is_empty() {
-        text += &format!(": {}", clean(&change.reason));
+        line = line.then(format!(": {}", change.reason));
     }
-    text + "\n"
+    page.then(line)
 }
 
-fn row(step: &Step) -> [String; 7] {
+fn row(step: &Step) -> [TextLine; 7] {
     let note = match (step.rollback, step.error.as_str()) {
-        (false, "") => String::new(),
-        (true, "") => coloured(Tone::Waiting, "put back"),
-        (false, error) => coloured(Tone::Bad, error),
-        (true, error) => coloured(Tone::Bad, &format!("not put back: {error}")),
+        (false, "") => TextLine::default(),
+        (true, "") => toned(Tone::Waiting, "put back"),
+        (false, error) => toned(Tone::Bad, error),
+        (true, error) => toned(Tone::Bad, format!("not put back: {error}")),
     };
-    let level = clean(&format!("{} {}", step.level, step.name));
+    let level = format!("{} {}", step.level, step.name);
     [
-        or_dash(&step.via),
-        level.trim_end().to_owned(),
-        or_dash(&step.file),
-        amount::describe(&step.file, &step.from),
-        amount::describe(&step.file, &step.to),
-        time::took(step.took_us),
+        or_dash(&step.via).into(),
+        level.trim_end().into(),
+        or_dash(&step.file).into(),
+        amount::describe(&step.file, &step.from).into(),
+        amount::describe(&step.file, &step.to).into(),
+        time::took(step.took_us).into(),
         note,
     ]
 }
 
 /// One line about a change or a kill, for an endless list, whose column widths are unknown in advance.
-pub(super) fn line(change: &Change) -> String {
+pub(super) fn line(change: &Change) -> TextLine {
     if let Some(kill) = &change.kill {
         return oom::line(kill);
     }
     let [at, pod, cause, outcome, steps, took, reason] = cells(change);
     let noun = noun(change);
-    let text = format!("{at}  {pod}  {outcome}  {cause}  {steps} {noun} in {took}  {reason}");
-    text.trim_end().to_owned()
+    let gap = || TextLine::from("  ");
+    let parts = [
+        at.then(gap()).then(pod).then(gap()).then(outcome).then(gap()),
+        cause
+            .then(gap())
+            .then(steps)
+            .then(format!(" {noun} in "))
+            .then(took)
+            .then(gap()),
+        reason,
+    ];
+    parts.into_iter().fold(TextLine::default(), TextLine::then)
 }
 
 /// One line about a change, without the pod's name: its time, outcome, cause and reason.
-pub(super) fn line_of_pod(change: &Change) -> String {
+pub(super) fn line_of_pod(change: &Change) -> TextLine {
     let [at, _, cause, outcome, steps, took, reason] = cells(change);
-    let mut text = format!("{at}  {outcome}  {cause}");
+    let mut line = at.then("  ").then(outcome).then("  ").then(cause);
     if !change.steps.is_empty() {
-        text += &format!(", {steps} {} in {took}", noun(change));
+        line = line
+            .then(", ")
+            .then(steps)
+            .then(format!(" {} in ", noun(change)))
+            .then(took);
     }
-    if !reason.is_empty() {
-        text += &format!(": {reason}");
+    if !change.reason.is_empty() {
+        line = line.then(": ").then(reason);
     }
-    text
+    line
 }
 
 fn noun(change: &Change) -> &'static str {
     if change.steps.len() == 1 { "step" } else { "steps" }
 }
 
-fn cells(change: &Change) -> [String; 7] {
+fn cells(change: &Change) -> [TextLine; 7] {
     [
-        time::second(&change.at),
-        pod(change),
-        or_dash(&change.cause),
+        time::second(&change.at).into(),
+        pod(change).into(),
+        or_dash(&change.cause).into(),
         word(&change.outcome),
-        change.steps.len().to_string(),
-        total(change),
-        clean(&change.reason),
+        change.steps.len().to_string().into(),
+        total(change).into(),
+        (&change.reason).into(),
     ]
 }
 
@@ -115,8 +130,8 @@ pub(super) fn can_follow(change: &Change) -> bool {
 /// Errors: the outcome, and the command to type next.
 pub(super) fn check_outcome(change: &Change) -> Result<(), Failure> {
     let pod = pod(change);
-    let reason = match clean(&change.reason) {
-        empty if empty.is_empty() => "no reason was given".to_owned(),
+    let reason = match change.reason.as_str() {
+        "" => "no reason was given",
         reason => reason,
     };
     let warn = |text: &str| {
@@ -141,10 +156,9 @@ pub(super) fn check_outcome(change: &Change) -> Result<(), Failure> {
             )
         }
         "Infeasible" => anyhow!("{pod}: this node can never hold the values: {reason}"),
-        other => anyhow!(
-            "{pod}: this vscalectl does not know the outcome {:?}: it is of another version than vscaled",
-            clean(other)
-        ),
+        other => {
+            anyhow!("{pod}: this vscalectl does not know the outcome {other:?}: it is of another version than vscaled")
+        }
     };
     Err(failure.into())
 }

@@ -3,7 +3,8 @@
 use anyhow::anyhow;
 use clap::{Args, Parser, Subcommand};
 
-use super::output::{Output, Tone, clean, coloured};
+use super::output::Output;
+use super::page::{Page, TextLine, Tone, toned};
 use super::results::{failed, name};
 use super::{Failure, change, io};
 use crate::agent::{Restoration, Restore};
@@ -74,28 +75,31 @@ impl RestoreArguments {
         }
     }
 
-    fn render(&self, restoration: &Restoration) -> String {
-        let mut text = String::new();
-        for remark in &restoration.remarks {
-            text += &format!("{} {}\n", coloured(Tone::Waiting, "note:"), clean(remark));
-        }
+    fn render(&self, restoration: &Restoration) -> Page {
+        let remarks = restoration.remarks.iter();
+        let mut page: Page = remarks
+            .map(|remark| toned(Tone::Waiting, "note:").then(format!(" {remark}")))
+            .collect();
         for result in &restoration.results {
-            let (name, refused) = (name(result), coloured(Tone::Bad, "Refused:"));
-            text += &match &result.change {
+            let (name, refused) = (name(result), toned(Tone::Bad, "Refused:"));
+            page = page.then(match &result.change {
                 Some(planned) if planned.steps.is_empty() && planned.reason.is_empty() => {
-                    format!("{name}: as its spec says\n")
+                    Page::from(format!("{name}: as its spec says"))
                 }
                 Some(done) => change::render(done),
-                None => format!("{name}: {refused} {}\n", clean(&result.error)),
-            };
+                None => TextLine::from(format!("{name}: "))
+                    .then(refused)
+                    .then(format!(" {}", result.error))
+                    .into(),
+            });
         }
         if restoration.results.is_empty() {
-            text += "no pod that a source describes lives on this node\n";
+            page.push("no pod that a source describes lives on this node");
         }
         if !self.yes {
-            text += "nothing was written: add --yes to do it\n";
+            page.push("nothing was written: add --yes to do it");
         }
-        text
+        page
     }
 }
 

@@ -7,7 +7,8 @@ use clap::Args;
 use jiff::Timestamp;
 use serde::Serialize;
 
-use super::output::{Output, clean, optional};
+use super::output::{Output, optional};
+use super::page::Page;
 use super::{Failure, amount, io, table};
 use crate::decide::{Index, Options, PodDecision, decide};
 use crate::model::objects::Pod;
@@ -75,8 +76,8 @@ impl<'a> From<(&'a Arc<Pod>, &'a PodDecision)> for ShownPod<'a> {
 }
 
 /// One row for each container and resource, then one line for each note. `pods` and `decisions` are in the same order.
-fn render(pods: &[Arc<Pod>], decisions: &[PodDecision]) -> String {
-    let (mut rows, mut lines) = (Vec::new(), String::new());
+fn render(pods: &[Arc<Pod>], decisions: &[PodDecision]) -> Page {
+    let (mut rows, mut lines) = (Vec::new(), Page::default());
     for (pod, decision) in pods.iter().zip(decisions) {
         let name = pod.full_name();
         let mut head = [
@@ -90,7 +91,7 @@ fn render(pods: &[Arc<Pod>], decisions: &[PodDecision]) -> String {
             rows.push([name, vpa, action, reason, container, resource, request, limit]);
         }
         for note in &decision.notes {
-            lines += &format!("{name}: {}\n", clean(&note.to_string()));
+            lines.push(format!("{name}: {note}"));
         }
         let part = decision.without_restart.iter().flat_map(|(_, part)| changes(pod, part));
         let mut container = String::new();
@@ -99,12 +100,14 @@ fn render(pods: &[Arc<Pod>], decisions: &[PodDecision]) -> String {
             container = if first.is_empty() { container } else { first };
             if request.contains('→') || limit.contains('→') {
                 let change = format!("request {request}, limit {limit}");
-                lines += &format!("{name}: {container}: {resource} is changed without a restart: {change}\n");
+                lines.push(format!(
+                    "{name}: {container}: {resource} is changed without a restart: {change}"
+                ));
             }
         }
     }
     let header = "POD  VPA  ACTION  REASON  CONTAINER  RESOURCE  REQUEST  LIMIT";
-    table::list(header, rows).to_string() + &lines
+    table::list(header, rows).page().then(lines)
 }
 
 /// For each container and resource, the change to these amounts.

@@ -6,8 +6,9 @@ use anyhow::anyhow;
 use serde::Serialize;
 
 use super::fleet::Items;
-use super::output::{Output, Tone, clean, coloured};
-use super::{Failure, NO_AGENT, agent::Agent, io, table};
+use super::output::Output;
+use super::page::{Page, TextLine, Tone, toned};
+use super::{Failure, NO_AGENT, agent::Agent, io};
 use crate::doctor::{Check, Locations, MEND_RUNTIME, local};
 use crate::runtime::{Deadlines, discover};
 
@@ -38,7 +39,7 @@ pub(super) fn run(output: &Output, agent: &Agent) -> Result<(), Failure> {
     let failed: Vec<String> = others
         .iter()
         .filter(is_failing)
-        .map(|check| clean(&check.name))
+        .map(|check| check.name.clone())
         .collect();
     let is_missing = is_failing(&&first);
     let checks = [vec![first], others].concat();
@@ -78,62 +79,66 @@ fn examine_locally() -> Result<Vec<Check>, Failure> {
     Ok(checks)
 }
 
-fn render(report: &DoctorReport) -> String {
-    let text = lines(&report.checks);
+fn render(report: &DoctorReport) -> Page {
+    let page = lines(&report.checks);
     let count = |status: &str| report.checks.iter().filter(|check| check.status == status).count();
     let (failing, degraded) = (count("fail"), count("warn"));
-    text + &match (failing, degraded) {
-        (0, 0) => format!("{}\n", coloured(Tone::Good, "all is well")),
-        _ => format!("{failing} failing, {degraded} degraded\n"),
-    }
+    page.then(match (failing, degraded) {
+        (0, 0) => toned(Tone::Good, "all is well"),
+        _ => format!("{failing} failing, {degraded} degraded").into(),
+    })
 }
 
 /// What is not well on each of many nodes: nodes with the same finding together, failing checks first.
-pub(super) fn of_nodes(checks: &Items<Check>) -> String {
+pub(super) fn of_nodes(checks: &Items<Check>) -> Page {
     let mut found: Vec<_> = checks.iter().filter(|(_, check)| check.status != "ok").collect();
     let key = |(node, check): &(String, Check)| {
         [&check.status, &check.name, &check.found, &check.mend, node].map(String::clone)
     };
     found.sort_by_cached_key(|one| key(one));
     let same = found.chunk_by(|(_, one), (_, next)| one == next);
-    let text = same.map(|same| {
+    let pages = same.map(|same| {
         let nodes: Vec<&str> = same.iter().map(|(node, _)| node.as_str()).collect();
-        let title = coloured(Tone::Title, &nodes.join(", "));
-        format!("{title}\n{}", lines(std::slice::from_ref(&same[0].1)))
+        let title = toned(Tone::Title, nodes.join(", "));
+        Page::from(title).then(lines(std::slice::from_ref(&same[0].1)))
     });
-    match found.len() {
-        0 => format!("{}\n", coloured(Tone::Good, "all is well")),
-        _ => text.collect(),
+    let all = pages.fold(Page::default(), Page::then);
+    if all.is_empty() {
+        toned(Tone::Good, "all is well").into()
+    } else {
+        all
     }
 }
 
 /// One paragraph for each check.
-fn lines(checks: &[Check]) -> String {
+fn lines(checks: &[Check]) -> Page {
     let names = checks.iter().map(|check| check.name.chars().count());
     let column = names.max().unwrap_or(0);
     let width = io::width().unwrap_or(WIDTH);
     let indent = 6 + column + 2;
-    let mut text = String::new();
+    let mut page = Page::default();
     for check in checks {
         let tone = match check.status.as_str() {
             "ok" => Tone::Good,
             "warn" => Tone::Waiting,
             _ => Tone::Bad,
         };
-        let status = coloured(tone, &format!("{:4}", check.status));
-        let (name, found) = (clean(&check.name), table::wrap(&clean(&check.found), indent, width));
-        text += &format!("{status}  {name:column$}  {}", found.trim_start());
+        let head = toned(tone, format!("{:4}", check.status)).then(format!("  {:column$}  ", check.name));
+        let mut found = Page::wrapped(&check.found, 0, width.saturating_sub(indent)).into_lines();
+        page.push(head.then(found.next().unwrap_or_default()));
+        for line in found {
+            page.push(TextLine::from(" ".repeat(indent)).then(line));
+        }
         if !check.mend.is_empty() {
-            text += &table::wrap(&format!("→ {}", clean(&check.mend)), indent, width);
+            page = page.then(Page::wrapped(format!("→ {}", check.mend), indent, width));
         }
     }
-    text
+    page
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::output::plain;
 
     #[test]
     fn what_does_not_work_comes_with_what_to_do() {
@@ -155,7 +160,7 @@ mod tests {
             examined_by: "agent",
             checks,
         };
-        insta::assert_snapshot!(plain(&render(&report)), @r"
+        insta::assert_snapshot!(render(&report).shown(false), @r"
         ok    kernel      Linux 6.18.0 x86_64
         warn  kernel log  /dev/kmsg cannot be read: EPERM
                           → grant CAP_SYSLOG

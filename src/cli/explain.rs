@@ -4,7 +4,8 @@ use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use futures::{StreamExt as _, TryStreamExt as _};
 
-use super::output::{Output, Tone, clean, coloured, optional, or_dash, word};
+use super::output::{Output, optional, or_dash};
+use super::page::{Page, TextLine, Tone, toned, word};
 use super::workload::WorkloadName;
 use super::{Failure, agent::Agent, amount, change, get, io, table};
 use crate::control::proto::{Amount, ExplainReply, Pod, RequestAndLimit, Value};
@@ -44,67 +45,67 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
         let replies: Vec<_> = futures::stream::iter(pods).buffered(AT_ONCE).try_collect().await?;
         Ok(replies)
     })?;
-    let all = || replies.iter().map(render).collect::<Vec<_>>().join("\n");
     arguments.output.print_list("pods", &replies, || match replies.len() {
-        0 => format!("no pod of {} is known on this node\n", clean(&arguments.pod)),
-        _ => all(),
+        0 => format!("no pod of {} is known on this node", arguments.pod).into(),
+        _ => Page::joined(replies.iter().map(render)),
     })
 }
 
 /// Everything about one pod.
-pub(super) fn render(reply: &ExplainReply) -> String {
+pub(super) fn render(reply: &ExplainReply) -> Page {
     let width = io::width().unwrap_or(WIDTH).min(WIDEST);
     let latest = &reply.changes[reply.changes.len().saturating_sub(LATEST)..];
-    [
+    let sections = [
         reply.pod.as_ref().map(|pod| head(pod, width)).unwrap_or_default(),
         amounts(&reply.amounts, width),
         levels(&reply.values, width),
-        section("why", reply.notes.iter().map(|note| clean(note)), width),
-        section("next", std::iter::once(or_dash(&reply.next)), width),
+        section("why", reply.notes.iter().map(TextLine::from), width),
+        section("next", std::iter::once(or_dash(&reply.next).into()), width),
         section("lately", latest.iter().map(change::line_of_pod), width),
-    ]
-    .concat()
+    ];
+    Page::joined(sections.into_iter().filter(|section| !section.is_empty()))
 }
 
-fn section(title: &str, lines: impl Iterator<Item = String>, width: usize) -> String {
-    let body: String = lines.map(|line| table::wrap(&line, INDENT, width)).collect();
-    match body.as_str() {
-        "" => body,
-        _ => format!("\n{}\n{body}", coloured(Tone::Title, title)),
+fn section(title: &str, lines: impl Iterator<Item = TextLine>, width: usize) -> Page {
+    let mut pages = lines.map(|line| Page::wrapped(line, INDENT, width)).peekable();
+    match pages.peek() {
+        None => Page::default(),
+        Some(_) => pages.fold(toned(Tone::Title, title).into(), Page::then),
     }
 }
 
-fn head(pod: &Pod, width: usize) -> String {
+fn head(pod: &Pod, width: usize) -> Page {
     let by_hand = pod.r#override.as_ref().map(|by_hand| {
         let [by, age, left, reason] = get::by_hand(by_hand);
         format!("{by}, {age} ago, left: {left}; {reason}")
     });
     let rows = [
-        ("pod", Some(get::full_name(pod))),
-        ("uid", Some(or_dash(&pod.uid))),
-        ("qos", Some(or_dash(&pod.qos_class))),
-        ("vpa", Some(optional(pod.vpa.as_ref()))),
-        ("decision", Some(get::decision(pod))),
-        ("by hand", by_hand),
+        ("pod", Some(get::full_name(pod).into())),
+        ("uid", Some(or_dash(&pod.uid).into())),
+        ("qos", Some(or_dash(&pod.qos_class).into())),
+        ("vpa", Some(optional(pod.vpa.as_ref()).into())),
+        ("decision", Some(get::decision(pod).into())),
+        ("by hand", by_hand.map(TextLine::from)),
         ("state", Some(word(&pod.state))),
     ];
     let rows = rows.into_iter();
-    let rows = rows.filter_map(|(name, text)| Some(vec![name.to_owned(), text?]));
-    table::align(&rows.collect::<Vec<_>>()) + &table::wrap(&clean(&pod.detail), 10, width)
+    let rows = rows.filter_map(|(name, text)| Some(vec![name.into(), text?]));
+    table::align(&rows.collect::<Vec<_>>()).then(Page::wrapped(&pod.detail, 10, width))
 }
 
 /// The amounts of each container, from the recommendation to the kubelet's report, as `request / limit`.
-fn amounts(amounts: &[Amount], width: usize) -> String {
-    if amounts.is_empty() {
-        return String::new();
-    }
+fn amounts(amounts: &[Amount], width: usize) -> Page {
     let is_reported = |amount: &Amount| amount.allocated.is_some() || amount.in_force.is_some();
     let shown = if amounts.iter().any(is_reported) { 9 } else { 7 };
     let columns: Vec<_> = AMOUNTS[..shown]
         .iter()
         .map(|(title, cell)| column(title, amounts, cell))
         .collect();
-    format!("\n{}", table::columns(&columns, 2, width))
+    if amounts.is_empty() {
+        Page::default()
+    } else {
+        table::columns(&columns, 2, width)
+    }
 }
 
 /// The title of a column, and its cell for an amount.
@@ -112,8 +113,8 @@ type AmountColumn = (&'static str, fn(&Amount) -> String);
 
 /// The columns of amounts. Only kubelets that resize in place report the last two.
 const AMOUNTS: [AmountColumn; 9] = [
-    ("CONTAINER", |amount| clean(&amount.container)),
-    ("", |amount| clean(&amount.resource)),
+    ("CONTAINER", |amount| amount.container.clone()),
+    ("", |amount| amount.resource.clone()),
     ("VPA", |amount| optional(amount.target.as_ref())),
     ("BOUNDS", bounds),
     ("DECIDED", |amount| pair(amount.decided.as_ref())),
@@ -124,39 +125,38 @@ const AMOUNTS: [AmountColumn; 9] = [
 ];
 
 /// One table for each level: a column for each file, a row for each source of values.
-fn levels(values: &[Value], width: usize) -> String {
-    let mut text = String::new();
+fn levels(values: &[Value], width: usize) -> Page {
     let same_level = |a: &Value, b: &Value| (&a.level, &a.name, &a.path) == (&b.level, &b.name, &b.path);
-    for level in values.chunk_by(same_level) {
+    Page::joined(values.chunk_by(same_level).map(|level| {
         let Value {
             level: of, name, path, ..
         } = &level[0];
-        let title = coloured(Tone::Title, format!("{of} {name}").trim_end());
+        let title = toned(Tone::Title, format!("{of} {name}").trim_end());
         // In full: people copy the path.
-        text += &format!("\n{title}  {}\n", clean(path));
+        let mut page = Page::from(title.then(format!("  {path}")));
         let is_shown = |(_, optional, of): &Row| !optional || level.iter().any(|value| !of(value).is_empty());
         let rows: Vec<Row> = ROWS.into_iter().filter(is_shown).collect();
         let mut columns = vec![column("", &rows, |(name, ..)| (*name).to_owned())];
         let shown = level.iter().filter(|value| !is_unmanaged(value));
         columns.extend(shown.map(|value| file(value, &rows)));
-        for line in table::columns(&columns, 1, width - INDENT).lines() {
-            text += &format!("{:INDENT$}{line}\n", "");
+        for line in table::columns(&columns, 1, width - INDENT).into_lines() {
+            page.push(TextLine::from(" ".repeat(INDENT)).then(line));
         }
-        for value in level.iter().filter(|value| !value.difference.is_empty()) {
-            let difference = format!("! {}: {}", clean(&value.file), clean(&value.difference));
-            text += &table::wrap(&difference, INDENT, width);
-        }
-    }
-    text
+        let differences = level.iter().filter(|value| !value.difference.is_empty());
+        let differences = differences.map(|value| format!("! {}: {}", value.file, value.difference));
+        differences.fold(page, |page, difference| {
+            page.then(Page::wrapped(difference, INDENT, width))
+        })
+    }))
 }
 
-fn file(value: &Value, rows: &[Row]) -> Vec<String> {
+fn file(value: &Value, rows: &[Row]) -> Vec<TextLine> {
     let differs = !value.difference.is_empty();
     let mark = if differs { " !" } else { "" };
-    column(&(clean(&value.file) + mark), rows, |(name, _, of)| match *name {
-        OWNER => or_dash(of(value)),
-        KERNEL if differs => coloured(Tone::Bad, &amount::describe(&value.file, of(value))),
-        _ => amount::describe(&value.file, of(value)),
+    column(&format!("{}{mark}", value.file), rows, |(name, _, of)| match *name {
+        OWNER => or_dash(of(value)).into(),
+        KERNEL if differs => toned(Tone::Bad, amount::describe(&value.file, of(value))),
+        _ => amount::describe(&value.file, of(value)).into(),
     })
 }
 
@@ -188,8 +188,9 @@ const ROWS: [Row; 7] = [
     (OWNER, false, |value| &value.owner),
 ];
 
-fn column<T>(title: &str, rows: &[T], cell: impl Fn(&T) -> String) -> Vec<String> {
-    std::iter::once(title.to_owned()).chain(rows.iter().map(cell)).collect()
+fn column<T, C: Into<TextLine>>(title: &str, rows: &[T], cell: impl Fn(&T) -> C) -> Vec<TextLine> {
+    let cells = rows.iter().map(|row| cell(row).into());
+    std::iter::once(title.into()).chain(cells).collect()
 }
 
 fn bounds(amount: &Amount) -> String {

@@ -6,11 +6,13 @@ use anyhow::{Context as _, anyhow};
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
-use super::output::{self, Output, clean, yaml};
+use super::output::{self, Output, yaml};
+use super::page::Page;
 use super::{Failure, agent::Agent, amount, io};
 use crate::control::proto::{Pod, Workload};
 use crate::model::objects::{OwnerKind, VerticalPodAutoscaler};
 use crate::model::{Requirements, Resource};
+use crate::printable::printable;
 
 /// Prints manifests that give workloads what was decided for their pods on this node
 ///
@@ -48,7 +50,7 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
         let output = Output {
             format: output::Format::Json,
         };
-        return output.print_list("pods", &pods, String::new);
+        return output.print_list("pods", &pods, Page::default);
     }
     arguments.print(&pods)
 }
@@ -65,7 +67,7 @@ impl Arguments {
             let nothing = "vscaled manages no workload here whose template could be changed: nothing to export";
             return Err(anyhow!(nothing).into());
         }
-        io::print(&manifests)
+        io::print_document(&manifests).map(drop)
     }
 }
 
@@ -125,7 +127,7 @@ fn select(pods: &[Pod], names: &[String]) -> Result<BTreeMap<Name, Exported>, Fa
         }
     }
     if let Some(name) = unknown.first() {
-        return Err(anyhow!("no pod of a workload {} is known here", clean(name)).into());
+        return Err(anyhow!("no pod of a workload {name} is known here").into());
     }
     Ok(found)
 }
@@ -151,7 +153,8 @@ fn manifests(workloads: &BTreeMap<Name, Exported>, format: Format) -> Result<(St
     let (mut text, mut warnings, mut patches) = (String::new(), Vec::new(), Vec::new());
     for (name, exported) in workloads {
         let (namespace, kind, workload) = name;
-        let title = clean(&format!("{namespace}/{kind}/{workload}"));
+        // A comment ends with its line.
+        let title = printable(&format!("{namespace}/{kind}/{workload}"), &[]).into_owned();
         let Some(version) = &api_version(kind, workload, exported) else {
             warnings.push(format!(
                 "{title} is left out: it has no template that can be changed, or no VPA names its API version"
@@ -323,7 +326,7 @@ spec:
         let Failure { code, error } = select(&pods, &names).unwrap_err();
         assert_eq!(
             (code, error.to_string().as_str()),
-            (1, "no pod of a workload gone\\n is known here")
+            (1, "no pod of a workload gone\n is known here")
         );
     }
 

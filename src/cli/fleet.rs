@@ -14,7 +14,8 @@ use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
-use super::output::{Format, Output, Tone, clean, coloured};
+use super::output::{Format, Output};
+use super::page::{Page, Tone, toned};
 use super::table::Table;
 use super::{Cli, Command, Failure, NO_AGENT, REFUSED, change, doctor, explain, io, oom, top};
 use crate::control::proto::{Change, Check, ExplainReply, OomKill, Pod, WorkloadWorth};
@@ -60,13 +61,12 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match &command {
         Command::Doctor(output) => fleet.show(output, "checks", |checks: Items<Check>| doctor::of_nodes(&checks)),
         Command::Explain(explain) => fleet.show(&explain.output, "pods", |replies: Items<ExplainReply>| {
-            let shown = replies.iter().map(|(node, reply)| {
-                let title = coloured(Tone::Title, &format!("node {node}"));
-                format!("{title}\n{}", explain::render(reply))
-            });
-            let shown = shown.collect::<Vec<_>>().join("\n");
+            let shown = Page::joined(replies.iter().map(|(node, reply)| {
+                let title = toned(Tone::Title, format!("node {node}"));
+                Page::from(title).then(explain::render(reply))
+            }));
             if shown.is_empty() {
-                "no such pod is known\n".to_owned()
+                "no such pod is known".into()
             } else {
                 shown
             }
@@ -116,7 +116,7 @@ fn rows<T>(mut items: Items<T>, at: fn(&T) -> &str, table: fn(&[T]) -> Table) ->
     items.sort_by_cached_key(|(_, item)| at(item).parse::<Timestamp>().ok());
     let mut all = table(&[]).after("NODE", "");
     for (node, item) in &items {
-        all.append(table(std::slice::from_ref(item)).after("NODE", &clean(node)));
+        all.append(table(std::slice::from_ref(item)).after("NODE", node));
     }
     all
 }
@@ -204,11 +204,11 @@ impl Fleet {
         &mut self,
         output: &Output,
         list: &str,
-        draw: impl FnOnce(Items<T>) -> String,
+        draw: impl FnOnce(Items<T>) -> Page,
     ) -> Result<(), Failure> {
         if output.format == Format::Table {
             let items = self.items(list)?;
-            return io::print(&draw(items));
+            return io::print(&draw(items)).map(drop);
         }
         let (mut items, mut nodes) = (Vec::new(), Vec::new());
         while let Some((node, mut document)) = self.next()? {
@@ -231,7 +231,7 @@ impl Fleet {
             .iter()
             .flat_map(|(why, nodes)| nodes.iter().map(move |node| (node, why)));
         nodes.extend(unanswered.map(|(node, why)| json!({"node": node, "error": why})));
-        output.print(&json!({list: items, "nodes": nodes}), String::new)
+        output.print(&json!({list: items, "nodes": nodes}), Page::default)
     }
 
     /// Errors: a node did not answer. Names each of them before.

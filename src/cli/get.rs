@@ -3,7 +3,8 @@
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
-use super::output::{Output, Tone, clean, coloured, optional, or_dash, word};
+use super::output::{Output, optional, or_dash};
+use super::page::{Page, TextLine, Tone, toned, word};
 use super::table::{self, Table};
 use super::{Failure, agent::Agent, amount, time};
 use crate::control::proto::{Container, Override, Pod};
@@ -49,8 +50,8 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     match arguments.what {
         What::Pods => output.print(&reply, || {
             let problems = reply.agent.iter().flat_map(|agent| &agent.problems);
-            let problems = problems.map(|problem| format!("{} {}\n", coloured(Tone::Bad, "degraded:"), clean(problem)));
-            table(&reply.pods).or(empty) + &problems.collect::<String>()
+            let problems = problems.map(|problem| toned(Tone::Bad, "degraded:").then(format!(" {problem}")));
+            table(&reply.pods).or(empty).then(Page::from_iter(problems))
         }),
         What::Overrides => {
             reply.pods.retain(|pod| pod.r#override.is_some());
@@ -82,31 +83,31 @@ struct Decision<'a> {
 }
 
 pub(super) fn full_name(pod: &Pod) -> String {
-    clean(&format!("{}/{}", pod.namespace, pod.name))
+    format!("{}/{}", pod.namespace, pod.name)
 }
 
 /// The action and its reason, in one cell.
 pub(super) fn decision(pod: &Pod) -> String {
     match pod.reason.as_str() {
         "" => or_dash(&pod.action),
-        reason => format!("{}: {}", or_dash(&pod.action), clean(reason)),
+        reason => format!("{}: {reason}", or_dash(&pod.action)),
     }
 }
 
 fn pods_table(pods: &[Pod]) -> Table {
-    let rows = pods.iter().map(|pod| {
+    let rows = pods.iter().map(|pod| -> [TextLine; 7] {
         let held = pod.r#override.as_ref().map(|held| {
             let [.., left, _] = by_hand(held);
             left + held.until.as_ref().map_or("", |_| " left")
         });
         [
-            full_name(pod),
-            or_dash(&pod.qos_class),
+            full_name(pod).into(),
+            or_dash(&pod.qos_class).into(),
             word(&pod.state),
-            decision(pod),
-            optional(pod.vpa.as_ref()),
-            optional(held),
-            clean(&pod.detail),
+            decision(pod).into(),
+            optional(pod.vpa.as_ref()).into(),
+            optional(held).into(),
+            (&pod.detail).into(),
         ]
     });
     table::fitted("POD  QOS  STATE  DECISION  VPA  BY HAND  DETAIL", rows)
@@ -124,7 +125,7 @@ fn overrides_table(pods: &[Pod]) -> Table {
 pub(super) fn by_hand(held: &Override) -> [String; 4] {
     let now = jiff::Timestamp::now().to_string();
     let span = |from: &str, to: &str, unreadable: &str| {
-        time::between(from, to).map_or_else(|| clean(unreadable), time::coarse)
+        time::between(from, to).map_or_else(|| unreadable.to_owned(), time::coarse)
     };
     [
         format!("uid {} (pid {})", held.uid, held.pid),

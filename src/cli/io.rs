@@ -1,8 +1,9 @@
 //! Reads the files of commands, and prints their results: the only place that writes to standard output and standard error.
 //!
-//! No text reaches either with a dangerous character ([`printable`](crate::printable)), whoever wrote it. Only a terminal gets
-//! colours, and not where `NO_COLOR` is set (<https://no-color.org>).
+//! Text for people is a [`Page`], everything else a document. No text reaches either with a dangerous character
+//! ([`printable`](crate::printable)), whoever wrote it. Only a terminal gets colours, and not where `NO_COLOR` is set (<https://no-color.org>).
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, ErrorKind, IsTerminal, Read, Write};
@@ -14,7 +15,8 @@ use encoding_rs_io::DecodeReaderBytesBuilder;
 use flate2::bufread::MultiGzDecoder;
 
 use super::Failure;
-use super::output::{COLOURS, clean, clean_cell};
+use super::page::Page;
+use crate::printable::printable;
 
 /// The largest input. No file of manifests is near this; `/dev/zero` is.
 const MAX_INPUT_BYTES: u64 = 256 << 20;
@@ -91,42 +93,39 @@ pub(super) fn warn(message: &str) {
 
 /// Prints one line of a program on standard error.
 pub(super) fn complain(program: &str, message: &str) {
-    eprintln!("{program}: {}", clean(message));
+    eprint!("{}", Page::from(format!("{program}: {message}")).shown(false));
 }
 
 /// Prints the help of a program on standard error.
 pub(super) fn print_help(help: &str) {
-    eprint!("{}", shown(help, false));
+    eprint!("{}", document(help));
 }
 
-/// Prints the result. A reader that closes the pipe early is no failure.
+/// Prints text for people. Breaks when the reader has closed the pipe.
 ///
 /// Errors: standard output cannot be written.
-pub fn print(text: &str) -> Result<(), Failure> {
-    print_more(text).map(|_flow| ())
+pub(super) fn print(page: &Page) -> Result<ControlFlow<()>, Failure> {
+    write(&page.shown(has_colours()))
 }
 
-/// Prints one part of an endless result. Breaks when the reader has closed the pipe.
-pub(super) fn print_more(text: &str) -> Result<ControlFlow<()>, Failure> {
-    let text = shown(text, has_colours());
+/// Prints a document of programs: JSON, YAML, a manual page or a script. Breaks when the reader has closed the pipe.
+///
+/// Errors: standard output cannot be written.
+pub fn print_document(text: &str) -> Result<ControlFlow<()>, Failure> {
+    write(&document(text))
+}
+
+fn document(text: &str) -> Cow<'_, str> {
+    printable(text, &['\n', '\t'])
+}
+
+fn write(text: &str) -> Result<ControlFlow<()>, Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(ControlFlow::Continue(())),
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
         Err(error) => Err(anyhow::Error::new(error).context("cannot write the result").into()),
     }
-}
-
-/// The text as it is printed: clean, and with its colours if they are wanted.
-pub(super) fn shown(text: &str, colours: bool) -> String {
-    let lines = text.split('\n').map(|line| {
-        let cells = line.split('\t').map(clean_cell).collect::<Vec<_>>();
-        cells.join("\t")
-    });
-    let text = lines.collect::<Vec<_>>().join("\n");
-    COLOURS.iter().fold(text, |text, (mark, code)| {
-        text.replace(*mark, if colours { code } else { "" })
-    })
 }
 
 /// The lines and columns of the terminal to which somebody else takes what is printed.
@@ -163,26 +162,4 @@ pub(super) fn width() -> Option<usize> {
         None => terminal_size::terminal_size_of(io::stdout())?.0.0.into(),
     };
     Some(width.max(NARROWEST))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cli::output::{Tone, coloured};
-    use crate::printable::tests::HOSTILE;
-
-    #[test]
-    fn nothing_that_is_printed_brings_a_sequence_of_its_own() {
-        let forgotten = format!("web{HOSTILE}\tb\n");
-        for colours in [true, false] {
-            let text = shown(&(coloured(Tone::Bad, HOSTILE) + &forgotten), colours);
-            let without_ours = text
-                .replace("\u{1b}[31m", "")
-                .replace("\u{1b}[32m", "")
-                .replace("\u{1b}[0m", "");
-            let is_dangerous = |one| !['\t', '\n'].contains(&one) && crate::printable::is_dangerous(one);
-            assert!(!without_ours.contains(is_dangerous), "{text:?}");
-            assert_eq!(text.contains('\u{1b}'), colours);
-        }
-    }
 }

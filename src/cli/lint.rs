@@ -4,7 +4,8 @@ use anyhow::anyhow;
 use clap::Args;
 use serde::Serialize;
 
-use super::output::{Output, Tone, clean, coloured};
+use super::output::Output;
+use super::page::{Page, TextLine, Tone, toned};
 use super::{Failure, io, table};
 use crate::lint::{Finding, LintRule, LintSeverity, findings};
 use crate::model::objects::add_start_script_variables;
@@ -88,30 +89,29 @@ fn of_template(template: &PodTemplate) -> Vec<ShownFinding<'_>> {
 }
 
 /// One row for each finding, then the message of each.
-fn render(found: &[ShownFinding<'_>]) -> String {
+fn render(found: &[ShownFinding<'_>]) -> Page {
     if found.is_empty() {
-        return "No findings.\n".to_owned();
+        return "No findings.".into();
     }
     let header = "NAMESPACE  WORKLOAD  CONTAINER  SEVERITY  RULE  SETTING  VALUE  SOURCE";
-    let rows = found.iter().map(|one| {
+    let rows = found.iter().map(|one| -> [TextLine; 8] {
         let tone = match one.severity {
             LintSeverity::Error => Tone::Bad,
             LintSeverity::Warning => Tone::Waiting,
         };
         [
-            clean(one.namespace),
-            clean(one.workload),
-            clean(&one.container),
-            coloured(tone, &one.severity.to_string()),
-            one.rule.to_string(),
-            one.setting.to_owned(),
-            clean(&one.value),
-            clean(&one.source),
+            one.namespace.into(),
+            one.workload.into(),
+            (&one.container).into(),
+            toned(tone, one.severity.to_string()),
+            one.rule.to_string().into(),
+            one.setting.into(),
+            (&one.value).into(),
+            (&one.source).into(),
         ]
     });
-    let messages = found.iter().map(|one| {
-        let line = format!("{}/{} {}: {}", one.namespace, one.workload, one.container, one.message);
-        clean(&line) + "\n"
-    });
-    table::fitted(header, rows).to_string() + "\n" + &messages.collect::<String>()
+    let messages = found
+        .iter()
+        .map(|one| format!("{}/{} {}: {}", one.namespace, one.workload, one.container, one.message));
+    Page::joined([table::fitted(header, rows).page(), messages.collect()])
 }

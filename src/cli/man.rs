@@ -26,7 +26,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         let mut text = Vec::new();
         let rendered = page(Cli::command(), "1").render(&mut text);
         rendered.context("cannot make the manual page")?;
-        return io::print(&String::from_utf8_lossy(&text));
+        return io::print_document(&String::from_utf8_lossy(&text)).map(drop);
     };
     for (program, section) in [(Cli::command(), "1"), (CommandLine::command(), "8")] {
         let directory = directory.join(format!("man{section}"));
@@ -74,5 +74,5 @@ pub(super) struct CompletionsArguments {
 pub(super) fn completions(arguments: &CompletionsArguments) -> Result<(), Failure> {
     let mut script = Vec::new();
     generate(arguments.shell, &mut Cli::command(), "vscalectl", &mut script);
-    io::print(&String::from_utf8_lossy(&script))
+    io::print_document(&String::from_utf8_lossy(&script)).map(drop)
 }

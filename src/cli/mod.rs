@@ -18,6 +18,7 @@ mod lint;
 mod man;
 mod oom;
 mod output;
+mod page;
 mod plan;
 mod report;
 mod resize;

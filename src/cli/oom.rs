@@ -5,7 +5,8 @@ mod parse;
 use clap::Subcommand;
 
 use super::agent::Agent;
-use super::output::{Tone, clean, coloured, optional, or_dash};
+use super::output::{optional, or_dash};
+use super::page::{TextLine, Tone, toned};
 use super::table::{self, Table};
 use super::{Failure, PodArguments, time};
 use crate::control::proto::{OomKill, OomVictim, Pod};
@@ -46,16 +47,25 @@ pub(super) fn table(kills: &[OomKill]) -> Table {
 }
 
 /// One line about a kill, for an endless list, whose column widths are unknown in advance.
-pub(super) fn line(kill: &OomKill) -> String {
+pub(super) fn line(kill: &OomKill) -> TextLine {
     let [at, pod, container, level, limit, killed, rss, known, note] = cells(kill);
-    let text = format!(
-        "{at}  {pod}  {}  {container}: {killed} ({rss}) at the {level} limit of {limit}; {known}  {note}",
-        coloured(Tone::Bad, "OOM kill")
-    );
-    text.trim_end().to_owned()
+    let gap = || TextLine::from("  ");
+    let parts = [
+        at.then(gap()).then(pod).then(gap()),
+        toned(Tone::Bad, "OOM kill").then(gap()),
+        container.then(": ").then(killed).then(" (").then(rss).then(") at the "),
+        level
+            .then(" limit of ")
+            .then(limit)
+            .then("; ")
+            .then(known)
+            .then(gap())
+            .then(note),
+    ];
+    parts.into_iter().fold(TextLine::default(), TextLine::then)
 }
 
-fn cells(kill: &OomKill) -> [String; 9] {
+fn cells(kill: &OomKill) -> [TextLine; 9] {
     // A process of no pod has a cgroup all the same.
     let pod = kill
         .pod
@@ -73,14 +83,14 @@ fn cells(kill: &OomKill) -> [String; 9] {
         .find(|level| !level.is_empty());
     let memory = kill.victim.as_ref().and_then(|victim| victim.memory);
     [
-        time::second(&kill.time),
-        optional(pod),
-        optional(container),
-        optional(level),
-        optional(limit.and_then(|limit| limit.limit_bytes).map(Bytes::new)),
-        or_dash(&killed(kill)),
-        optional(memory.map(|memory| memory.rss())),
-        or_dash(&kill.confidence),
+        time::second(&kill.time).into(),
+        optional(pod).into(),
+        optional(container).into(),
+        optional(level).into(),
+        optional(limit.and_then(|limit| limit.limit_bytes).map(Bytes::new)).into(),
+        or_dash(&killed(kill)).into(),
+        optional(memory.map(|memory| memory.rss())).into(),
+        or_dash(&kill.confidence).into(),
         note(kill),
     ]
 }
@@ -101,12 +111,12 @@ fn killed(kill: &OomKill) -> String {
     }
 }
 
-fn note(kill: &OomKill) -> String {
+fn note(kill: &OomKill) -> TextLine {
     let group = (!kill.group.is_empty()).then(|| format!("a group of {}", kill.group.len()));
     let lowered = kill.own_write.as_ref().map(|write| &write.what);
-    let own = lowered.map(|what| coloured(Tone::Bad, &format!("after vscaled lowered {what}")));
+    let own = lowered.map(|what| toned(Tone::Bad, format!("after vscaled lowered {what}")));
     let evidence = kill.evidence.as_ref().and_then(|evidence| match &evidence.path {
-        Some(path) => Some(format!("evidence in {}", clean(path))),
+        Some(path) => Some(format!("evidence in {path}")),
         None => evidence.unfinished.map(|_| "its hook had not ended".to_owned()),
     });
     let enforced = kill.limit.as_ref().filter(|_| kill.container_limit.is_some());
@@ -115,6 +125,7 @@ fn note(kill: &OomKill) -> String {
         None => format!("at the {} limit", kill.level),
     });
     let down = kill.while_down.then(|| "while no agent ran".to_owned());
-    let notes: Vec<String> = [enforced, group, own, evidence, down].into_iter().flatten().collect();
-    notes.join("; ")
+    let [enforced, group, evidence, down] = [enforced, group, evidence, down].map(|note| note.map(TextLine::from));
+    let notes = [enforced, group, own, evidence, down].into_iter().flatten();
+    notes.reduce(|all, note| all.then("; ").then(note)).unwrap_or_default()
 }

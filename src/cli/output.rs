@@ -1,7 +1,7 @@
 //! Prints an answer as a table, as JSON or as YAML.
 //!
 //! JSON and YAML carry every field under stable camelCase names, and amounts as quantities. Tables are for people and may
-//! change. [`io`] cleans all three of dangerous characters, and colours a table.
+//! change: they are a [`Page`].
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -11,6 +11,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 
+use super::page::{Page, TextLine};
 use super::{Failure, io};
 use crate::printable;
 
@@ -34,12 +35,13 @@ pub(super) struct Output {
 
 impl Output {
     /// Prints a value. `table` draws it for people.
-    pub(super) fn print<T: Serialize>(&self, value: &T, table: impl FnOnce() -> String) -> Result<(), Failure> {
-        io::print(&match self.format {
-            Format::Table => table(),
-            Format::Json => json(serde_json::to_string_pretty(value))?,
-            Format::Yaml => yaml(value)?,
-        })
+    pub(super) fn print<T: Serialize>(&self, value: &T, table: impl FnOnce() -> Page) -> Result<(), Failure> {
+        match self.format {
+            Format::Table => io::print(&table()),
+            Format::Json => io::print_document(&json(serde_json::to_string_pretty(value))?),
+            Format::Yaml => io::print_document(&yaml(value)?),
+        }
+        .map(drop)
     }
 
     /// Prints a list of values under its name.
@@ -47,7 +49,7 @@ impl Output {
         &self,
         name: &str,
         values: &[T],
-        table: impl FnOnce() -> String,
+        table: impl FnOnce() -> Page,
     ) -> Result<(), Failure> {
         self.print(&BTreeMap::from([(name, values)]), table)
     }
@@ -56,13 +58,13 @@ impl Output {
     pub(super) fn print_next<T: Serialize>(
         &self,
         value: &T,
-        line: impl FnOnce() -> String,
+        line: impl FnOnce() -> TextLine,
     ) -> Result<ControlFlow<()>, Failure> {
-        io::print_more(&match self.format {
-            Format::Table => line() + "\n",
-            Format::Json => json(serde_json::to_string(value))?,
-            Format::Yaml => format!("---\n{}", yaml(value)?),
-        })
+        match self.format {
+            Format::Table => io::print(&line().into()),
+            Format::Json => io::print_document(&json(serde_json::to_string(value))?),
+            Format::Yaml => io::print_document(&format!("---\n{}", yaml(value)?)),
+        }
     }
 }
 
@@ -84,75 +86,9 @@ pub(super) fn yaml<T: Serialize>(value: &T) -> Result<String, Failure> {
     Ok(text.trim_end_matches('\n').to_owned() + "\n")
 }
 
-/// The meaning of a text, which decides its colour.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Tone {
-    Good,
-    Waiting,
-    Bad,
-    Title,
-    Plain,
-}
-
-impl Tone {
-    /// The tone of a pod's state, or of the outcome of a change.
-    pub(super) fn of(word: &str) -> Self {
-        match word {
-            "Applied" | "InSync" => Self::Good,
-            "Working" | "Owed" | "RuntimeOwed" | "Planned" => Self::Waiting,
-            "Refused" | "RolledBack" | "Incomplete" | "Foreign" => Self::Bad,
-            _ => Self::Plain,
-        }
-    }
-}
-
-/// The noncharacters of Unicode that stand for the end of a colour and for each colour, and the terminal's sequence for each. Only
-/// [`io`] prints such a sequence, so that no other text can bring one.
-pub(super) const COLOURS: [(char, &str); 5] = [
-    ('\u{fdd0}', "\u{1b}[0m"),
-    ('\u{fdd1}', "\u{1b}[32m"),
-    ('\u{fdd2}', "\u{1b}[33m"),
-    ('\u{fdd3}', "\u{1b}[31m"),
-    ('\u{fdd4}', "\u{1b}[1m"),
-];
-const COLOUR_MARKS: [char; 5] = ['\u{fdd0}', '\u{fdd1}', '\u{fdd2}', '\u{fdd3}', '\u{fdd4}'];
-
-/// The text without its colours.
-pub(super) fn plain(text: &str) -> String {
-    text.replace(COLOUR_MARKS, "")
-}
-
-/// The text, safe to show and in the colour of its tone.
-pub(super) fn coloured(tone: Tone, text: &str) -> String {
-    let [end, good, waiting, bad, title] = COLOUR_MARKS;
-    let mark = match tone {
-        Tone::Good => good,
-        Tone::Waiting => waiting,
-        Tone::Bad => bad,
-        Tone::Title => title,
-        Tone::Plain => return clean(text),
-    };
-    format!("{mark}{}{end}", clean(text))
-}
-
-/// A word in its own tone.
-pub(super) fn word(word: &str) -> String {
-    coloured(Tone::of(word), word)
-}
-
-/// The text with its dangerous characters escaped.
-pub(super) fn clean(text: &str) -> String {
-    printable::printable(text, &[]).into_owned()
-}
-
-/// The same, with colours.
-pub(super) fn clean_cell(text: &str) -> String {
-    printable::printable(text, &COLOUR_MARKS).into_owned()
-}
-
 /// The text, or a dash for an empty one.
 pub(super) fn or_dash(text: &str) -> String {
-    if text.is_empty() { "-".to_owned() } else { clean(text) }
+    if text.is_empty() { "-" } else { text }.to_owned()
 }
 
 /// The text, or a dash for none.
@@ -165,16 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colours_are_only_added_where_they_are_wanted() {
-        assert_eq!(plain(&word("Refused")), "Refused");
-        assert_eq!(io::shown(&word("Refused"), true), "\u{1b}[31mRefused\u{1b}[0m");
-        assert_eq!(word("NotManaged"), "NotManaged");
-    }
-
-    #[test]
-    fn control_characters_do_not_reach_the_terminal() {
-        assert_eq!(clean("a\u{1b}[2Jb\nc"), "a\\u{1b}[2Jb\\nc");
-        assert_eq!(clean("web\u{202e}bd"), "web\\u{202e}bd");
+    fn nothing_is_shown_as_a_dash() {
         assert_eq!(or_dash(""), "-");
     }
 }

@@ -13,6 +13,7 @@ use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::de::{DeserializeOwned, IntoDeserializer};
 
 use super::decide::ManifestArguments;
+use super::page::Page;
 use super::{Failure, table};
 use crate::decide::Index;
 use crate::model::objects::{ContainerStatus, Pod};
@@ -73,7 +74,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
         ShownPod::new(pod, (targets, decision.burst), &traits)
     });
     let pods = plans.collect::<Result<Vec<_>, _>>()?;
-    let tables = || pods.iter().map(ShownPod::render).collect::<Vec<_>>().join("\n");
+    let tables = || Page::joined(pods.iter().map(ShownPod::render));
     arguments.manifests.output.print_list("pods", &pods, tables)?;
     arguments.manifests.check_pods(&view)
 }
@@ -152,7 +153,7 @@ impl<'a> ShownPod<'a> {
         })
     }
 
-    fn render(&self) -> String {
+    fn render(&self) -> Page {
         let files = self.cgroups.iter().flat_map(|cgroup| {
             let mut path = cgroup.path.as_str();
             cgroup.files.iter().map(move |setting| {
@@ -174,7 +175,8 @@ impl<'a> ShownPod<'a> {
             ]
         });
         let steps = table::list("STEP  VIA  LEVEL  CHANGE", steps).or("nothing to do");
-        format!("{}/{} ({})\n{files}{steps}", self.namespace, self.name, self.qos_class)
+        let title = format!("{}/{} ({})", self.namespace, self.name, self.qos_class);
+        Page::from(title).then(files.page()).then(steps)
     }
 }
 

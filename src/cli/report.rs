@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::output::{Output, clean, optional, or_dash};
+use super::output::{Output, optional, or_dash};
+use super::page::Page;
 use super::{Failure, agent::Agent, amount, table, time};
 use crate::control::proto::{Amounts, ReportReply, Workload, WorkloadWorth};
 use crate::model::Resource;
@@ -70,19 +71,18 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     arguments.output.print(&reply, || report_table(&reply))
 }
 
-fn report_table(reply: &ReportReply) -> String {
+fn report_table(reply: &ReportReply) -> Page {
     let header = "WORKLOAD  PODS  CPU REQUEST  MEMORY REQUEST  AVOIDED: KILLS  EVICTIONS  RESTARTS  THROTTLED";
     let name = |one: &WorkloadWorth| {
         let Workload { kind, name } = one.workload.clone().unwrap_or_default();
-        clean(&format!("{}/{kind}/{name}", one.namespace))
+        format!("{}/{kind}/{name}", one.namespace)
     };
     let workloads = reply.workloads.iter().map(|one| row(name(one), one));
     let total = reply.total.iter().map(|total| row("all".to_owned(), total));
-    format!(
-        "{}avoided: since {}; kills and restarts are lower bounds, the others estimates (docs/report.md)\n",
-        table::fitted(header, workloads.chain(total)),
-        or_dash(&reply.since)
-    )
+    let since = or_dash(&reply.since);
+    table::fitted(header, workloads.chain(total)).page().then(format!(
+        "avoided: since {since}; kills and restarts are lower bounds, the others estimates (docs/report.md)"
+    ))
 }
 
 fn row(name: String, savings: &WorkloadWorth) -> [String; 8] {

@@ -4,7 +4,8 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 
-use super::output::{Output, Tone, clean, coloured, or_dash, word};
+use super::output::{Output, or_dash};
+use super::page::{Page, TextLine, Tone, toned, word};
 use super::{Failure, change, table};
 use crate::control;
 use crate::control::proto::{Change, ChangeReply, PodResult};
@@ -42,7 +43,7 @@ pub(super) fn failed(results: &[PodResult], is_done: impl Fn(&PodResult) -> bool
 }
 
 pub(super) fn name(result: &PodResult) -> String {
-    clean(&format!("{}/{}", result.namespace, result.name))
+    format!("{}/{}", result.namespace, result.name)
 }
 
 fn succeeded(result: &PodResult) -> bool {
@@ -51,24 +52,24 @@ fn succeeded(result: &PodResult) -> bool {
 }
 
 /// One row for each container of each pod. The first row of a pod has the pod's outcome.
-fn render(results: &[PodResult]) -> String {
+fn render(results: &[PodResult]) -> Page {
     let mut rows = Vec::new();
     for result in results {
         let (outcome, steps, reason) = match &result.change {
             Some(change) => (word(&change.outcome), change.steps.len().to_string(), &change.reason),
-            None => (coloured(Tone::Bad, "Refused"), "-".to_owned(), &result.error),
+            None => (toned(Tone::Bad, "Refused"), "-".to_owned(), &result.error),
         };
-        let mut head = [name(result), steps, clean(reason)];
+        let mut head = [name(result), steps, reason.clone()];
         let mut containers = result.containers.clone();
         if containers.is_empty() {
             containers.push(String::new());
         }
         for container in &containers {
-            let [pod, steps, reason] = head.each_mut().map(std::mem::take);
-            rows.push([pod, or_dash(container), outcome.clone(), steps, reason]);
+            let [pod, steps, reason] = head.each_mut().map(std::mem::take).map(TextLine::from);
+            rows.push([pod, or_dash(container).into(), outcome.clone(), steps, reason]);
         }
     }
-    table::fitted("POD  CONTAINER  OUTCOME  STEPS  REASON", rows).to_string()
+    table::fitted("POD  CONTAINER  OUTCOME  STEPS  REASON", rows).page()
 }
 
 /// One pod, or a selector.

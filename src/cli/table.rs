@@ -1,9 +1,7 @@
-//! Lays out text in aligned columns, with or without colours.
-
-use std::fmt;
+//! Lays out text in aligned columns.
 
 use super::io;
-use super::output::{clean_cell, plain};
+use super::page::{Page, TextLine};
 
 /// The least width to which [`fitted`] narrows a column.
 const NARROWEST: usize = 6;
@@ -11,15 +9,16 @@ const NARROWEST: usize = 6;
 /// A header and the rows below it.
 #[derive(Debug)]
 pub(super) struct Table {
-    rows: Vec<Vec<String>>,
+    rows: Vec<Vec<TextLine>>,
     /// Whether it is shown no wider than the terminal.
     fits: bool,
 }
 
 /// A table that is as wide as its cells. Two spaces separate the titles in `header`.
-pub(super) fn list<const N: usize>(header: &str, rows: impl IntoIterator<Item = [String; N]>) -> Table {
-    let header = header.split("  ").map(str::to_owned).collect();
-    let rows = std::iter::once(header).chain(rows.into_iter().map(Vec::from));
+pub(super) fn list<const N: usize, C: Into<TextLine>>(header: &str, rows: impl IntoIterator<Item = [C; N]>) -> Table {
+    let header = header.split("  ").map(TextLine::from).collect();
+    let rows = rows.into_iter().map(|row| Vec::from(row.map(Into::<TextLine>::into)));
+    let rows = std::iter::once(header).chain(rows);
     Table {
         rows: rows.collect(),
         fits: false,
@@ -27,7 +26,7 @@ pub(super) fn list<const N: usize>(header: &str, rows: impl IntoIterator<Item = 
 }
 
 /// The same, no wider than the terminal.
-pub(super) fn fitted<const N: usize>(header: &str, rows: impl IntoIterator<Item = [String; N]>) -> Table {
+pub(super) fn fitted<const N: usize, C: Into<TextLine>>(header: &str, rows: impl IntoIterator<Item = [C; N]>) -> Table {
     Table {
         fits: true,
         ..list(header, rows)
@@ -36,19 +35,26 @@ pub(super) fn fitted<const N: usize>(header: &str, rows: impl IntoIterator<Item 
 
 impl Table {
     /// The table, or `empty` for one without rows.
-    pub(super) fn or(&self, empty: &str) -> String {
+    pub(super) fn or(self, empty: &str) -> Page {
         match self.rows.len() {
-            ..=1 => format!("{empty}\n"),
-            _ => self.to_string(),
+            ..=1 => empty.into(),
+            _ => self.page(),
         }
+    }
+
+    pub(super) fn page(mut self) -> Page {
+        if let Some(width) = io::width().filter(|_| self.fits) {
+            fit(&mut self.rows, width);
+        }
+        align(&self.rows)
     }
 
     /// The table with a first column of that title and that text: in each row that does not continue the one before.
     pub(super) fn after(mut self, title: &str, text: &str) -> Self {
         let mut first = title;
         for row in &mut self.rows {
-            let continues = row.first().is_some_and(String::is_empty);
-            row.insert(0, if continues { String::new() } else { first.to_owned() });
+            let continues = row.first().is_some_and(|cell| cell.width() == 0);
+            row.insert(0, if continues { TextLine::default() } else { first.into() });
             first = text;
         }
         self
@@ -60,37 +66,22 @@ impl Table {
     }
 }
 
-impl fmt::Display for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut rows = self.rows.clone();
-        if let Some(width) = io::width().filter(|_| self.fits) {
-            fit(&mut rows, width);
-        }
-        f.write_str(&align(&rows))
-    }
-}
-
 /// Rows of cells in columns as wide as their widest cell, two spaces apart. The last column has no padding.
-pub(super) fn align(rows: &[Vec<String>]) -> String {
-    let cells = |row: &Vec<String>| row.iter().map(|cell| clean_cell(cell)).collect::<Vec<_>>();
-    let rows: Vec<_> = rows.iter().map(cells).collect();
-    let widths = widths(&rows);
-    let mut text = String::new();
-    for row in &rows {
-        let mut line = String::new();
-        for (cell, &column) in row.iter().zip(&widths) {
-            // Not `{:<}`, which would count the characters of colours.
-            line.push_str(cell);
-            line.push_str(&" ".repeat(column.saturating_sub(width(cell)) + 2));
-        }
-        text.push_str(line.trim_end());
-        text.push('\n');
-    }
-    text
+pub(super) fn align(rows: &[Vec<TextLine>]) -> Page {
+    let widths = widths(rows);
+    let line = |row: &Vec<TextLine>| {
+        row.iter()
+            .zip(&widths)
+            .fold(TextLine::default(), |line, (cell, &column)| {
+                let gap = " ".repeat(column.saturating_sub(cell.width()) + 2);
+                line.then(cell.clone()).then(gap)
+            })
+    };
+    rows.iter().map(line).collect()
 }
 
 /// Shortens the widest cells until [`align`] makes no line longer than `limit` characters.
-fn fit(rows: &mut [Vec<String>], limit: usize) {
+fn fit(rows: &mut [Vec<TextLine>], limit: usize) {
     let mut widths = widths(rows);
     let gaps = 2 * widths.len().saturating_sub(1);
     while widths.iter().sum::<usize>() + gaps > limit {
@@ -101,23 +92,21 @@ fn fit(rows: &mut [Vec<String>], limit: usize) {
     }
     for row in rows {
         for (cell, &column) in row.iter_mut().zip(&widths) {
-            if width(cell) > column {
-                *cell = plain(cell).chars().take(column - 1).chain(['…']).collect();
-            }
+            *cell = std::mem::take(cell).shortened(column);
         }
     }
 }
 
 /// Columns side by side, as many as fit into `limit` characters. The other columns follow below, each time after the first
 /// `fixed` columns. All columns have the same number of cells.
-pub(super) fn columns(columns: &[Vec<String>], fixed: usize, limit: usize) -> String {
+pub(super) fn columns(columns: &[Vec<TextLine>], fixed: usize, limit: usize) -> Page {
     let (fixed, mut others) = columns.split_at(fixed.min(columns.len()));
-    let wide = |column: &Vec<String>| column.iter().map(|cell| width(cell)).max().unwrap_or(0) + 2;
-    let mut text = String::new();
+    let wide = |column: &Vec<TextLine>| column.iter().map(TextLine::width).max().unwrap_or(0) + 2;
+    let mut page = Page::default();
     while !others.is_empty() {
         // The last column of a line needs no gap after it.
         let mut room = (limit + 2).saturating_sub(fixed.iter().map(wide).sum());
-        let fits = |column: &&Vec<String>| {
+        let fits = |column: &&Vec<TextLine>| {
             let left = room.checked_sub(wide(column));
             room = left.unwrap_or(0);
             left.is_some()
@@ -131,102 +120,80 @@ pub(super) fn columns(columns: &[Vec<String>], fixed: usize, limit: usize) -> St
                 .filter_map(|column| column.get(index).cloned())
                 .collect()
         };
-        text += &align(&(0..others[0].len()).map(row).collect::<Vec<_>>());
+        page = page.then(align(&(0..others[0].len()).map(row).collect::<Vec<_>>()));
         others = later;
     }
-    text
+    page
 }
 
-/// Breaks text at its spaces into lines of at most `limit` characters, each after `indent` spaces. No-break spaces hold.
-pub(super) fn wrap(text: &str, indent: usize, limit: usize) -> String {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_ascii_whitespace() {
-        match lines.last_mut() {
-            Some(line) if width(line) + 1 + width(word) <= limit => *line += &format!(" {word}"),
-            _ => lines.push(format!("{:indent$}{word}", "")),
-        }
-    }
-    lines.iter().map(|line| format!("{line}\n")).collect()
-}
-
-fn widths(rows: &[Vec<String>]) -> Vec<usize> {
+fn widths(rows: &[Vec<TextLine>]) -> Vec<usize> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let cells = |column: usize| rows.iter().filter_map(move |row| row.get(column));
-    let widest = |column: usize| cells(column).map(|cell| width(cell)).max().unwrap_or(0);
+    let widest = |column: usize| cells(column).map(TextLine::width).max().unwrap_or(0);
     (0..columns).map(widest).collect()
-}
-
-fn width(cell: &str) -> usize {
-    plain(cell).chars().count()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::page::{Tone, toned};
 
-    fn rows<const C: usize>(rows: &[[&str; C]]) -> Vec<Vec<String>> {
-        rows.iter().map(|row| row.map(str::to_owned).to_vec()).collect()
+    fn rows<const C: usize>(rows: &[[&str; C]]) -> Vec<Vec<TextLine>> {
+        rows.iter().map(|row| row.map(TextLine::from).to_vec()).collect()
+    }
+
+    fn aligned(rows: &[Vec<TextLine>]) -> String {
+        align(rows).shown(false)
     }
 
     #[test]
     fn cells_stand_below_each_other() {
         let rows = rows(&[["POD", "CPU"], ["web", "1 → 2"], ["database", ""]]);
-        assert_eq!(align(&rows), "POD       CPU\nweb       1 → 2\ndatabase\n");
-        assert_eq!(align(&[]), "");
+        assert_eq!(aligned(&rows), "POD       CPU\nweb       1 → 2\ndatabase\n");
+        assert_eq!(aligned(&[]), "");
     }
 
     #[test]
     fn colours_take_no_room() {
-        let rows = rows(&[["\u{fdd3}bad\u{fdd0}", "x"], ["good", "y"]]);
-        assert_eq!(align(&rows), "\u{fdd3}bad\u{fdd0}   x\ngood  y\n");
+        let rows = [
+            vec![toned(Tone::Bad, "bad"), "x".into()],
+            vec!["good".into(), "y".into()],
+        ];
+        assert_eq!(align(&rows).shown(true), "\u{1b}[31mbad\u{1b}[0m   x\ngood  y\n");
     }
 
     #[test]
     fn the_widest_columns_give_way_first() {
         let mut rows = rows(&[["short", "a rather long cell", "an even longer cell here"]]);
         fit(&mut rows, 30);
-        assert_eq!(align(&rows), "short  a rather l…  an even l…\n");
+        assert_eq!(aligned(&rows), "short  a rather l…  an even l…\n");
         let before = rows.clone();
         fit(&mut rows, 30);
         assert_eq!(rows, before);
     }
 
     #[test]
-    fn a_shortened_cell_has_no_colour() {
-        let mut rows = rows(&[["a", "\u{fdd3}rather bad\u{fdd0}"]]);
-        fit(&mut rows, 10);
-        assert_eq!(align(&rows), "a  rather…\n");
-        assert_eq!(width(&rows[0][1]), 7);
-    }
-
-    #[test]
     fn columns_that_do_not_fit_follow_below() {
-        let column = |cells: [&str; 2]| cells.map(str::to_owned).to_vec();
+        let column = |cells: [&str; 2]| cells.map(TextLine::from).to_vec();
         let all = [
             column(["", "spec"]),
             column(["cpu", "1"]),
             column(["memory", "2"]),
             column(["swap", "3"]),
         ];
-        assert_eq!(columns(&all, 1, 80), "      cpu  memory  swap\nspec  1    2       3\n");
+        let shown = |columns: &[Vec<TextLine>], limit| super::columns(columns, 1, limit).shown(false);
+        assert_eq!(shown(&all, 80), "      cpu  memory  swap\nspec  1    2       3\n");
         assert_eq!(
-            columns(&all, 1, 17),
+            shown(&all, 17),
             "      cpu  memory\nspec  1    2\n      swap\nspec  3\n"
         );
-        assert_eq!(columns(&all[..1], 1, 10), "");
+        assert_eq!(shown(&all[..1], 10), "");
     }
 
     #[test]
     fn columns_stay_readable_where_there_is_no_room() {
         let mut rows = rows(&[["abcdefgh", "abcdefgh"]]);
         fit(&mut rows, 3);
-        assert_eq!(align(&rows), "abcde…  abcde…\n");
-    }
-
-    #[test]
-    fn text_is_broken_at_spaces() {
-        assert_eq!(wrap("one two three", 2, 9), "  one two\n  three\n");
-        assert_eq!(wrap("unbreakable word", 0, 4), "unbreakable\nword\n");
-        assert_eq!(wrap("", 2, 9), "");
+        assert_eq!(aligned(&rows), "abcde…  abcde…\n");
     }
 }

@@ -63,7 +63,7 @@ pub(super) fn between(from: &str, to: &str) -> Option<Duration> {
 /// An RFC 3339 time to the second, in UTC. Any other text stays as it is.
 pub(super) fn second(at: &str) -> String {
     at.parse::<Timestamp>()
-        .map_or_else(|_error| super::output::clean(at), |at| format!("{at:.0}"))
+        .map_or_else(|_error| at.to_owned(), |at| format!("{at:.0}"))
 }
 
 #[cfg(test)]

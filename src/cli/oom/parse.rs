@@ -7,7 +7,8 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::cgroup::{ContainerId, PodUid};
-use crate::cli::output::{Output, clean};
+use crate::cli::output::Output;
+use crate::cli::page::Page;
 use crate::cli::{Failure, io, table};
 use crate::model::CgroupPath;
 use crate::oom::{Kill, Level, ReportedMemory, read_log};
@@ -45,7 +46,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     match not_understood.first {
         None => Ok(()),
         Some((number, text)) => {
-            let (lines, text) = (not_understood.lines, clean(&text));
+            let lines = not_understood.lines;
             Err(anyhow!(
                 "lines that speak of a kill and are not understood: {lines}; the first is line {number}: {text}"
             )
@@ -100,8 +101,8 @@ impl<'a> From<&'a Kill> for ShownKill<'a> {
     }
 }
 
-/// One row for each kill. It escapes the names that processes chose, which may hold any characters.
-fn render(kills: &[ShownKill<'_>]) -> String {
+/// One row for each kill.
+fn render(kills: &[ShownKill<'_>]) -> Page {
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let rows = kills.iter().map(|kill| {
         let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
@@ -118,7 +119,7 @@ fn render(kills: &[ShownKill<'_>]) -> String {
         ]
     });
     let header = "TIME  PID  COMMAND  LEVEL  RSS  POD  CONTAINER  CGROUP";
-    table::list(header, rows).to_string()
+    table::list(header, rows).page()
 }
 
 #[cfg(test)]
@@ -173,7 +174,7 @@ mod tests {
     #[test]
     fn a_command_cannot_write_to_the_terminal() {
         let kills = parse_log(UNEXPLAINED.as_bytes());
-        let text = render(&[ShownKill::from(&kills[0])]);
+        let text = render(&[ShownKill::from(&kills[0])]).shown(true);
         assert!(text.contains(r"a\u{1b}[2J") && !text.contains('\u{1b}'), "{text}");
         assert!(text.contains("6Ki"), "{text}");
     }

@@ -71,7 +71,9 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
     };
     let reply = agent.call(async |client| resize(client, request, arguments.wait).await)?;
     match results::show(&arguments.pods, reply, &arguments.output)? {
-        Some(change) if arguments.output.format == Format::Table => super::io::print(&what_next(&change, arguments)),
+        Some(change) if arguments.output.format == Format::Table => {
+            super::io::print(&what_next(&change, arguments).into()).map(drop)
+        }
         _ => Ok(()),
     }
 }
@@ -98,9 +100,9 @@ async fn resize(client: &mut Client, request: ResizeRequest, wait: Duration) -> 
 fn what_next(change: &Change, arguments: &Arguments) -> String {
     let pod = change::pod(change);
     match coarse(arguments.ttl) {
-        _ if arguments.dry_run => "nothing was written: leave --dry-run out to do it\n".to_owned(),
-        _ if arguments.ttl.is_zero() => format!("holds until `vscalectl release {pod}`\n"),
-        time => format!("holds for {time}; `vscalectl release {pod}` ends it earlier\n"),
+        _ if arguments.dry_run => "nothing was written: leave --dry-run out to do it".to_owned(),
+        _ if arguments.ttl.is_zero() => format!("holds until `vscalectl release {pod}`"),
+        time => format!("holds for {time}; `vscalectl release {pod}` ends it earlier"),
     }
 }
 

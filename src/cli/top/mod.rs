@@ -17,6 +17,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::output::{Format, Output, optional};
+use super::page::Page;
 use super::time::ttl;
 use super::{Failure, agent::Agent, io, table};
 pub(super) use nodes::{Line, Sort, of_nodes};
@@ -64,7 +65,7 @@ pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
 }
 
 /// One row for each resource of each pod and container.
-fn once(lines: &[&PodLine]) -> String {
+fn once(lines: &[&PodLine]) -> Page {
     let rows = lines.iter().flat_map(|line| {
         let mut head = [line.full_name(), optional(line.container.as_ref()), line.throttled()];
         [&line.cpu, &line.memory].map(|amounts| {

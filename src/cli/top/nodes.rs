@@ -8,7 +8,8 @@ use serde::Deserialize;
 
 use super::state::short;
 use crate::cli::fleet::Items;
-use crate::cli::output::{clean, optional};
+use crate::cli::output::optional;
+use crate::cli::page::Page;
 use crate::cli::table;
 use crate::model::{Bytes, MilliCpu, Resource};
 
@@ -75,7 +76,7 @@ impl Sum {
 }
 
 /// The busiest nodes and the busiest workloads, of each no more than `rows`.
-pub(in crate::cli) fn of_nodes(lines: &Items<Line>, sort: Sort, rows: usize) -> String {
+pub(in crate::cli) fn of_nodes(lines: &Items<Line>, sort: Sort, rows: usize) -> Page {
     let [mut nodes, mut workloads] = [BTreeMap::<String, Sum>::new(), BTreeMap::new()];
     for (node, line) in lines {
         let workload = line.workload.clone().unwrap_or_else(|| format!("Pod/{}", line.name));
@@ -85,11 +86,10 @@ pub(in crate::cli) fn of_nodes(lines: &Items<Line>, sort: Sort, rows: usize) -> 
             .or_default()
             .add(line);
     }
-    format!(
-        "{}\n{}",
-        draw("NODE", nodes, sort, rows),
-        draw("WORKLOAD", workloads, sort, rows)
-    )
+    Page::joined([
+        draw("NODE", nodes, sort, rows).page(),
+        draw("WORKLOAD", workloads, sort, rows).page(),
+    ])
 }
 
 fn draw(title: &str, sums: BTreeMap<String, Sum>, sort: Sort, rows: usize) -> table::Table {
@@ -101,7 +101,7 @@ fn draw(title: &str, sums: BTreeMap<String, Sum>, sort: Sort, rows: usize) -> ta
         let [memory, least, most] = [memory, least, most].map(|amount| short(Resource::Memory, amount));
         let throttled = optional(sum.throttled_percent.map(|percent| format!("{percent}%")));
         [
-            clean(name),
+            name.clone(),
             sum.pods.to_string(),
             cpu,
             request,

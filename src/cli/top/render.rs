@@ -8,7 +8,8 @@ use ratatui::widgets::{Paragraph, Row, Table, TableState, Wrap};
 
 use super::state::{Amounts, Node, PodLine};
 use super::view::View;
-use crate::cli::output::{Tone, clean};
+use crate::cli::page::Tone;
+use crate::printable::is_dangerous;
 
 /// Room for `123.4Mi/512Mi`.
 const NUMBERS: u16 = 13;
@@ -64,6 +65,12 @@ pub(super) fn draw(frame: &mut Frame<'_>, node: &Node, view: &View) -> usize {
         frame.render_widget(Paragraph::new(latest(node, news.height)), news);
     }
     frame.render_widget(footer(node, view), foot);
+    // Whoever wrote it: no dangerous character reaches the terminal.
+    for cell in &mut frame.buffer_mut().content {
+        if cell.symbol().contains(is_dangerous) {
+            cell.set_char(char::REPLACEMENT_CHARACTER);
+        }
+    }
     usize::from(list.height.saturating_sub(1)).max(1)
 }
 
@@ -73,12 +80,12 @@ fn header(node: &Node, view: &View) -> Text<'static> {
     let temporary = count(|line| [&line.cpu, &line.memory].iter().any(|of| of.temporary_until.is_some()));
     let agent = &node.agent;
     let mut parts = vec![
-        format!("vscaled {}", clean(&agent.version)),
+        format!("vscaled {}", agent.version),
         format!("{} pods", count(|line| line.container.is_none())),
         format!("sorted by {}", view.order()),
         format!("{throttled} throttled"),
         format!("{temporary} temporary limits"),
-        format!("cgroup {}", clean(&agent.cgroup_version)),
+        format!("cgroup {}", agent.cgroup_version),
     ];
     if !view.filter.is_empty() {
         parts.insert(1, format!("filter {:?}", view.filter));
@@ -88,8 +95,8 @@ fn header(node: &Node, view: &View) -> Text<'static> {
 
 fn footer(node: &Node, view: &View) -> Text<'static> {
     match node.agent.problems.first() {
-        _ if view.types => Text::from(format!("filter: {}█", clean(&view.filter))).bold(),
-        Some(problem) => Text::from_iter(["? help  ".dim(), format!("degraded: {}", clean(problem)).red()]),
+        _ if view.types => Text::from(format!("filter: {}█", view.filter)).bold(),
+        Some(problem) => Text::from_iter(["? help  ".dim(), format!("degraded: {problem}").red()]),
         None => Text::from(KEYS).dim(),
     }
 }

@@ -8,7 +8,7 @@ use ratatui::text::Line as Text;
 use serde::{Serialize, Serializer};
 
 use crate::cli::amount::list;
-use crate::cli::output::{clean, optional, plain};
+use crate::cli::output::optional;
 use crate::cli::{change, time};
 use crate::control::proto::{self, Change, Container, GetReply, Lease, Pod, Requirements, Usage};
 use crate::model::Resource;
@@ -99,14 +99,15 @@ impl Node {
         } else {
             Color::Reset
         };
-        self.news.push_back(Text::styled(plain(&change::line(change)), colour));
+        self.news
+            .push_back(Text::styled(change::line(change).shown(false), colour));
         if self.news.len() > NEWS {
             self.news.pop_front();
         }
         if change.kill.is_none()
             && let Ok(at) = change.at.parse()
         {
-            let last = (at, plain(&change::line_of_pod(change)));
+            let last = (at, change::line_of_pod(change).shown(false));
             for line in self.lines.iter_mut().filter(|line| line.uid == change.uid) {
                 line.last = Some(last.clone());
             }
@@ -120,16 +121,16 @@ impl PodLine {
         let [cpu, memory] = Resource::ALL.map(|resource| Amounts::new(pod, container, resource));
         Self {
             uid: pod.uid.clone(),
-            namespace: clean(&pod.namespace),
-            name: clean(&pod.name),
-            container: container.map(|container| clean(&container.name)),
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            container: container.map(|container| container.name.clone()),
             workload: pod
                 .workload
                 .as_ref()
-                .map(|of| clean(&format!("{}/{}", of.kind, of.name)))
+                .map(|of| format!("{}/{}", of.kind, of.name))
                 .unwrap_or_default(),
-            state: clean(&pod.state),
-            detail: clean(&pod.detail),
+            state: pod.state.clone(),
+            detail: pod.detail.clone(),
             cpu,
             memory,
             burst_percent: None,

@@ -44,6 +44,7 @@ impl StateDirectory {
     pub(super) async fn open(directory: &Path, command: &str, patience: Duration) -> Result<Self> {
         allow_open_files();
         let file = StateFile::in_directory(directory).context("stateDir")?;
+        check_entries(directory)?;
         let lock = lock(directory, command, patience).await?;
         let shown = directory.display();
         let unusable =
@@ -68,6 +69,22 @@ impl StateDirectory {
             _lock: lock,
         })
     }
+}
+
+/// Errors: an entry is a pipe, a socket or a device, which to open or to read may take for ever.
+fn check_entries(directory: &Path) -> Result<()> {
+    for entry in fs::read_dir(directory).context("stateDir")? {
+        let path = entry.context("stateDir")?.path();
+        // A link without a target blocks nothing.
+        let is_foreign = fs::metadata(&path).is_ok_and(|entry| !entry.is_file() && !entry.is_dir());
+        if is_foreign {
+            bail!(
+                "stateDir: {} is neither a file nor a directory: move it away",
+                path.display()
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Locks the state directory, which exists, in the name of this command. Waits at most `patience` for
@@ -158,6 +175,17 @@ mod tests {
             drop(first);
         });
         second.unwrap();
+    }
+
+    #[test]
+    fn a_pipe_among_the_files_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("state.json");
+        fs::create_dir(directory.path().join("lent")).unwrap();
+        check_entries(directory.path()).unwrap();
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let error = check_entries(directory.path()).unwrap_err().to_string();
+        assert!(error.contains(&format!("{} is neither", pipe.display())), "{error}");
     }
 
     #[tokio::test]

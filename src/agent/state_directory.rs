@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,12 +71,13 @@ impl StateDirectory {
     }
 }
 
-/// Errors: an entry is a pipe, a socket or a device, which to open or to read may take for ever.
+/// Errors: an entry is a pipe or a device, which to open or to read may take for ever.
 fn check_entries(directory: &Path) -> Result<()> {
     for entry in fs::read_dir(directory).context("stateDir")? {
         let path = entry.context("stateDir")?.path();
-        // A link without a target blocks nothing.
-        let is_foreign = fs::metadata(&path).is_ok_and(|entry| !entry.is_file() && !entry.is_dir());
+        // A link without a target blocks nothing, nor does a socket: the agent's own may be here.
+        let may_block = |kind: fs::FileType| kind.is_fifo() || kind.is_char_device() || kind.is_block_device();
+        let is_foreign = fs::metadata(&path).is_ok_and(|entry| may_block(entry.file_type()));
         if is_foreign {
             bail!(
                 "stateDir: {} is neither a file nor a directory: move it away",
@@ -182,6 +183,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let pipe = directory.path().join("state.json");
         fs::create_dir(directory.path().join("lent")).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(directory.path().join("vscaled.sock")).unwrap();
         check_entries(directory.path()).unwrap();
         nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
         let error = check_entries(directory.path()).unwrap_err().to_string();

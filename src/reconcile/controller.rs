@@ -67,7 +67,7 @@ pub(crate) enum Event {
     HookEnded(String, Box<HookRun>, HookEnd, bool),
     /// A task that worked on a pod ended with this input.
     Pod(String, PodInput),
-    /// The kernel killed a process for a limit that a pass had lowered.
+    /// The kernel killed a process.
     Killed(Arc<OomReport>),
     /// An operator's request: a function that only reads the state or applies an input.
     Request(Box<dyn FnOnce(&mut Controller) + Send>),
@@ -400,7 +400,7 @@ impl Controller {
         let key = format!("{}/{}", pod.namespace, pod.name);
         let identity = self.pods.get(&key).and_then(|state| state.identity.as_ref());
         if identity.is_some_and(|id| id.uid == pod.uid) {
-            self.apply(&key, PodInput::Killed(target));
+            self.apply(&key, PodInput::Killed(target, kill.time, kill.own_write.is_some()));
         }
     }
 

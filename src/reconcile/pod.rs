@@ -24,7 +24,7 @@ use crate::decide::PodDecision;
 use crate::guard::Report;
 use crate::model::objects::{Pod, PodId};
 use crate::model::{
-    BoundPod, Bytes, Cause, ChangeRecord, ControlError, HookEnd, LivePod, NamedRequirements, Target, Withheld,
+    BoundPod, Bytes, Cause, ChangeRecord, ControlError, HookEnd, LivePod, NamedRequirements, Reason, Target, Withheld,
 };
 use crate::plan::LowPodLevel;
 use crate::plan::resize::{self, ResizeDecision};
@@ -167,8 +167,8 @@ pub(crate) enum PodInput {
     PassEnded(PassId, Box<JobDone>, SignedDuration),
     /// The agent no longer watches the limits that this pass lowered.
     ShrinkWatchEnded(u64, Verdict),
-    /// The kernel killed a process in this cgroup for a limit that a pass had lowered.
-    Killed(Target),
+    /// The kernel killed a process in this cgroup at this time; with `true`, for a limit that a pass had lowered.
+    Killed(Target, Timestamp, bool),
     /// It is the pod's turn to lower memory limits.
     TurnGiven,
 }
@@ -195,7 +195,7 @@ pub(crate) enum Effect {
     Refuse(RequestId, ControlError),
     /// Check the next operator's request against the node's capacity.
     AdmitRequest(RequestId, OperatorRequest),
-    /// Decide again: the amounts that a recommendation is compared with have changed.
+    /// Decide again: the amounts that a recommendation is compared with have changed, or the trouble has come that it waits for.
     Decide,
     /// The agent has avoided a kill, an eviction or throttling.
     Avoided(Avoided),
@@ -270,6 +270,9 @@ impl PodState {
         }
         if before.known_to_guard() != self.known_to_guard() {
             effects.push(Effect::WatchGuard);
+        }
+        if before.trouble != self.trouble && self.decision.reason == Reason::NoTrouble {
+            effects.push(Effect::Decide);
         }
         let watch = self.shrink.watch();
         if before.shrink.watch().map(|(number, _)| number) != watch.map(|(number, _)| number) {
@@ -355,9 +358,9 @@ impl PodState {
                 let ended = self.shrink.watch_ended(number, verdict, now.wall);
                 self.follow_shrink(ended, effects);
             }
-            PodInput::Killed(target) => {
-                self.trouble = Some(now.wall);
-                let ended = self.shrink.killed(&target, now.wall);
+            PodInput::Killed(target, at, lowered) => {
+                self.trouble = self.trouble.max(Some(at));
+                let ended = lowered.then(|| self.shrink.killed(&target, now.wall)).flatten();
                 self.follow_shrink(ended, effects);
             }
             PodInput::TurnGiven => {

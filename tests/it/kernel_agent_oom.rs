@@ -11,6 +11,7 @@ mod by_syslog;
 mod delivered;
 mod groups;
 mod levels;
+mod on_trouble;
 mod restarts;
 mod told;
 mod unseen;

@@ -1,5 +1,5 @@
 //! Publishes kills on this node: in the list for operators, to watchers at the socket, in the metrics, the log and the audit
-//! log, and to the controller those that are blamed on limits that a pass lowered.
+//! log, and to the controller.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -47,11 +47,9 @@ impl Published {
             kill: Some(view::kill(&report)),
             ..proto::Change::default()
         });
-        if report.own_write.is_some() {
-            let (events, report) = (self.events.clone(), Arc::clone(&report));
-            // The controller may be slow: nothing here waits for it.
-            tokio::spawn(async move { events.send(Event::Killed(report)).await });
-        }
+        let (events, kill) = (self.events.clone(), Arc::clone(&report));
+        // The controller may be slow: nothing here waits for it.
+        tokio::spawn(async move { events.send(Event::Killed(kill)).await });
         self.kills.send_modify(|kills| {
             if kills.len() == LATEST {
                 kills.pop_front();
@@ -211,8 +209,8 @@ pub(super) mod tests {
         })
     }
 
-    #[test]
-    fn list_and_series_are_bounded() {
+    #[tokio::test]
+    async fn list_and_series_are_bounded() {
         let mut registry = registry();
         let mut published = Published {
             kills: watch::Sender::new(VecDeque::from([Arc::new(report("old"))])),

@@ -198,3 +198,16 @@ fn a_burst_alone_writes_no_amounts_and_ends_at_zero() {
         assert!(!due, "it has that burst already");
     }
 }
+
+#[test]
+fn trouble_that_a_change_waits_for_has_it_decided_at_once() {
+    let decides = |reason| {
+        let mut state = any_pod();
+        state.decision.reason = reason;
+        let now = Now::read();
+        let effects = state.apply(PodInput::Killed(Target::Pod, now.wall, false), now);
+        effects.iter().any(|effect| matches!(effect, Effect::Decide))
+    };
+    assert!(decides(Reason::NoTrouble));
+    assert!(!decides(Reason::InRange), "no change waits for it");
+}

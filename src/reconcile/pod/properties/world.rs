@@ -236,7 +236,7 @@ impl World {
                 let verdict = if *well { Verdict::Kept } else { trouble };
                 self.apply(PodInput::ShrinkWatchEnded(self.watched.unwrap_or(0), verdict));
             }
-            Happening::Killed => self.apply(PodInput::Killed(Target::Pod)),
+            Happening::Killed => self.apply(PodInput::Killed(Target::Pod, self.now.wall, true)),
             Happening::PodLevelIs { low, repair } => {
                 let low = low.then_some(LowPodLevel {
                     holds: Bytes::new(MIB),

@@ -81,6 +81,8 @@ pub struct JobDone {
     /// The quotas that the kubelet enforces, as far as the pass has seen.
     pub quotas: Quotas,
     pub shrink: ShrinkReport,
+    /// The containers that had no burst before, and for how long the kernel had throttled each.
+    pub bursts: Vec<(String, Duration)>,
     pub api: ApiReport,
 }
 
@@ -129,6 +131,7 @@ impl JobDone {
             formula: None,
             quotas: Quotas::default(),
             shrink: ShrinkReport::default(),
+            bursts: Vec::new(),
             api: ApiReport::default(),
         }
     }

@@ -22,8 +22,8 @@ use crate::cgroup::CgroupError;
 use crate::failpoint::failpoint;
 use crate::model::objects::Pod;
 use crate::model::{
-    Bytes, ChangeRecord, MemoryLimit, NamedRequirements, NodeTraits, Outcome, PodTree, PodValues, Settings, Step,
-    Target, Withheld,
+    Bytes, ChangeRecord, MemoryLimit, NamedRequirements, NodeTraits, Outcome, PodTree, PodValues, Setting, Settings,
+    Step, Target, Withheld,
 };
 use crate::plan::Plan;
 use crate::plan::resize::{Grant, ResizeDecision, ResizePatch};
@@ -351,6 +351,7 @@ impl Pass {
             .map(|step| &step.target)
             .chain(lowered.iter().map(|lowering| &lowering.target));
         let touched = touched.cloned().collect();
+        let bursts = new_bursts(&self.plan, handles)?;
         let start = Instant::now();
         let mut executor = Executor::new(&self.node, handles);
         executor.aligns_scopes = self.job.aligns_scopes;
@@ -369,7 +370,7 @@ impl Pass {
         {
             tracing::warn!(%error, "no room is made for the kubelet");
         }
-        self.done.shrink = report;
+        (self.done.shrink, self.done.bursts) = (report, bursts);
         self.done.record.steps.extend(records);
         self.written = written;
         self.done.record.stages.verified = verified;
@@ -461,6 +462,18 @@ impl Pass {
         }
         pass.done
     }
+}
+
+/// The containers that get a burst and have none, and for how long the kernel has throttled each.
+fn new_bursts(plan: &Plan, handles: &PodHandles) -> Result<Vec<(String, Duration)>, Outcome> {
+    let is_new = |(from, to): (Setting, Setting)| from.burst_us() == Some(0) && to.burst_us() > Some(0);
+    let with_burst = plan
+        .steps
+        .iter()
+        .filter(|step| step.change.files().into_iter().any(is_new));
+    let containers = with_burst.filter_map(|step| Some((step.target.container()?, handles.get(&step.target)?)));
+    let read = containers.map(|(name, cgroup)| Ok((name.to_owned(), cgroup.periods()?.throttled_for)));
+    read.collect()
 }
 
 fn overtaken() -> Outcome {

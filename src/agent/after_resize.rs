@@ -7,45 +7,48 @@ use jiff::Timestamp;
 use crate::control::proto;
 use crate::model::{ChangeRecord, CpuQuota, MemoryLimit, Resource, Setting, Target};
 use crate::oom::{Level, OomReport};
-use crate::reconcile::controller::PodSnapshot;
+use crate::reconcile::pod::PodState;
 
 /// One sentence for each container whose limit grew and that was killed since, or is throttled still.
 ///
 /// `readings` are two of the pod's use, some enforcement periods apart, where a container was given more cpu.
-pub(super) fn remarks(
-    snapshot: &PodSnapshot,
-    kills: &[Arc<OomReport>],
-    readings: Option<&[proto::Pod; 2]>,
-) -> Vec<String> {
-    let containers = snapshot
-        .state
-        .pod
-        .running_containers()
-        .map(|container| container.name.as_str());
-    let remarks = containers.flat_map(|name| [killed(snapshot, kills, name), throttled(snapshot, readings, name)]);
+pub(super) fn remarks(given: &Given, kills: &[Arc<OomReport>], readings: Option<&[proto::Pod; 2]>) -> Vec<String> {
+    let containers = given.state.pod.running_containers();
+    let remarks = containers.flat_map(|container| {
+        let name = container.name.as_str();
+        [killed(given, kills, name), throttled(given, readings, name)]
+    });
     remarks.flatten().collect()
 }
 
-/// Whether a container of the pod was given more cpu: only then throttling is a remark.
-pub(super) fn has_more_cpu(snapshot: &PodSnapshot) -> bool {
-    let mut containers = snapshot.state.pod.running_containers();
-    containers.any(|container| grown(&snapshot.changes, &container.name, Resource::Cpu).is_some())
+/// A pod, and its latest changes, oldest first.
+#[derive(Debug)]
+pub(super) struct Given {
+    pub(super) state: PodState,
+    pub(super) changes: Vec<Arc<ChangeRecord>>,
 }
 
-fn killed(snapshot: &PodSnapshot, kills: &[Arc<OomReport>], name: &str) -> Option<String> {
-    let grown = grown(&snapshot.changes, name, Resource::Memory)?;
+impl Given {
+    /// Whether a container of the pod was given more of the resource: only then its trouble is a remark.
+    pub(super) fn has_more(&self, resource: Resource) -> bool {
+        let mut containers = self.state.pod.running_containers();
+        containers.any(|container| grown(&self.changes, &container.name, resource).is_some())
+    }
+}
+
+fn killed(given: &Given, kills: &[Arc<OomReport>], name: &str) -> Option<String> {
+    let uid = &given.state.identity.as_ref()?.uid;
+    let grown = grown(&given.changes, name, Resource::Memory)?;
     let is_later = |kill: &&Arc<OomReport>| {
+        let (pod, container) = (&kill.facts.pod, &kill.facts.container);
         kill.time > grown
-            && kill
-                .facts
-                .container
-                .as_ref()
-                .is_some_and(|container| container.name == name)
+            && pod.as_ref().is_some_and(|pod| pod.uid == *uid)
+            && container.as_ref().is_some_and(|container| container.name == name)
     };
     let last = kills.iter().rfind(is_later)?;
     let count = kills.iter().filter(is_later).count();
     let why = match last.facts.limit_of() {
-        Level::Container => why(snapshot, name, Resource::Memory),
+        Level::Container => why(&given.state, name, Resource::Memory),
         level => format!("the limit that was hit is that of the {level}"),
     };
     Some(format!(
@@ -54,9 +57,9 @@ fn killed(snapshot: &PodSnapshot, kills: &[Arc<OomReport>], name: &str) -> Optio
     ))
 }
 
-fn throttled(snapshot: &PodSnapshot, readings: Option<&[proto::Pod; 2]>, name: &str) -> Option<String> {
+fn throttled(given: &Given, readings: Option<&[proto::Pod; 2]>, name: &str) -> Option<String> {
     let [before, after] = readings?;
-    let grown = grown(&snapshot.changes, name, Resource::Cpu)?;
+    let grown = grown(&given.changes, name, Resource::Cpu)?;
     let usage = |pod: &proto::Pod| {
         let container = pod.containers.iter().find(|container| container.name == name)?;
         let usage = container.usage.as_ref()?;
@@ -65,7 +68,7 @@ fn throttled(snapshot: &PodSnapshot, readings: Option<&[proto::Pod; 2]>, name: &
     let ((periods, throttled), (later, throttled_later)) = (usage(before)?, usage(after)?);
     let (periods, throttled) = (later.saturating_sub(periods), throttled_later.saturating_sub(throttled));
     (throttled > 0).then(|| {
-        let why = why(snapshot, name, Resource::Cpu);
+        let why = why(&given.state, name, Resource::Cpu);
         format!(
             "container {name} is throttled in {throttled} of {periods} periods, although its cpu limit grew at {grown:.0}: {why}"
         )
@@ -94,8 +97,7 @@ fn grown(changes: &[Arc<ChangeRecord>], name: &str, resource: Resource) -> Optio
 }
 
 /// What keeps the container from more of the resource.
-fn why(snapshot: &PodSnapshot, name: &str, resource: Resource) -> String {
-    let state = &snapshot.state;
+fn why(state: &PodState, name: &str, resource: Resource) -> String {
     let notes = state.decision.notes.iter().filter(|note| {
         note.resource == Some(resource) && note.container.as_deref().is_none_or(|container| container == name)
     });

@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 use super::doctor;
 use super::oom::Kills;
-use super::{explain, usage, view};
+use super::{explain, savings_report, usage, view};
 use crate::actuate::Job;
 use crate::config::RunArguments;
 use crate::control::{
@@ -22,7 +22,6 @@ use crate::doctor::Locations;
 use crate::model::Cause;
 use crate::model::objects::PodId;
 use crate::observe::audit::{Audit, Refusal};
-use crate::oom::OomReport;
 use crate::plan::resize::ResizeFacts;
 use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::controller::{Controller, Event, PodSnapshot, Reply, send};
@@ -257,14 +256,7 @@ impl Control for AgentBackend {
     async fn explain(&self, request: Request<proto::ExplainRequest>) -> Result<Response<proto::ExplainReply>, Status> {
         let explain = async |request: proto::ExplainRequest| {
             let snapshot = self.snapshot(&request.pod).await?;
-            let uid = snapshot
-                .state
-                .live
-                .as_ref()
-                .map(|live| live.id.uid.clone())
-                .unwrap_or_default();
-            let is_of = |kill: &&Arc<OomReport>| kill.facts.pod.as_ref().is_some_and(|pod| pod.uid == uid);
-            let kills = self.kills.borrow().iter().filter(is_of).cloned().collect();
+            let kills = self.kills.borrow().iter().cloned().collect();
             explain::explain(snapshot, kills).await
         };
         self.gate.read("explain", request, explain).await
@@ -286,8 +278,16 @@ impl Control for AgentBackend {
     async fn report(&self, request: Request<proto::ReportRequest>) -> Result<Response<proto::ReportReply>, Status> {
         let report = async |request: proto::ReportRequest| {
             let since = request.since_us.map(Duration::from_micros);
-            let savings = self.query(move |controller| Ok(controller.savings(since))).await?;
-            Ok(view::report(&savings))
+            let query = move |controller: &mut Controller| {
+                Ok((
+                    controller.savings(since),
+                    controller.agent_snapshot(),
+                    controller.recent(None)?,
+                ))
+            };
+            let (savings, snapshot, changes) = self.query(query).await?;
+            let kills: Vec<_> = self.kills.borrow().iter().cloned().collect();
+            savings_report::report(savings, snapshot, &changes, &kills).await
         };
         self.gate.read("report", request, report).await
     }

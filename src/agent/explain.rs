@@ -3,11 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::{after_resize, usage, view};
+use super::after_resize::{Given, remarks};
+use super::{usage, view};
 use crate::actuate::{KnownFrom, Node, PodHandles, hook_problems, stored_specs};
 use crate::cgroup::CgroupError;
 use crate::cgroup::systemd::Unit;
@@ -23,11 +23,8 @@ use crate::plan::shrink::{Holds, Progress};
 use crate::plan::{hierarchy, in_force};
 use crate::reconcile::controller::PodSnapshot;
 
-/// Ten enforcement periods of the usual length.
-const SOME_PERIODS: Duration = Duration::from_secs(1);
-
 /// Reads the kernel's files, systemd's properties and the runtime's stored specs, and compares all values.
-/// `kills` are those of the pod.
+/// `kills` are the latest of the node.
 pub(super) async fn explain(
     snapshot: PodSnapshot,
     kills: Vec<Arc<OomReport>>,
@@ -61,20 +58,17 @@ pub(super) async fn explain(
 
 /// What is still wrong with containers that were given more. Takes a second where one of them got more cpu.
 async fn after_resize(snapshot: &PodSnapshot, kills: &[Arc<OomReport>]) -> Result<Vec<String>, ControlError> {
-    let read = async || {
-        let pod = view::pod(&snapshot.state, Timestamp::now(), snapshot.quiet);
-        let (live, node) = (snapshot.state.live.clone(), snapshot.node.clone());
-        let pods = usage::add(vec![pod], vec![live], vec![None], node).await?;
-        Ok(pods.into_iter().next().unwrap_or_default())
+    let given = Given {
+        state: snapshot.state.clone(),
+        changes: snapshot.changes.clone(),
     };
-    let readings = if after_resize::has_more_cpu(snapshot) {
-        let before = read().await?;
-        tokio::time::sleep(SOME_PERIODS).await;
-        Some([before, read().await?])
+    let readings = if given.has_more(Resource::Cpu) {
+        let twice = usage::read_twice(&[&given.state], snapshot.quiet, snapshot.node.as_ref()).await?;
+        Some(twice.map(|mut pods| pods.pop().unwrap_or_default()))
     } else {
         None
     };
-    Ok(after_resize::remarks(snapshot, kills, readings.as_ref()))
+    Ok(remarks(&given, kills, readings.as_ref()))
 }
 
 /// A note that the agent only assumes the kubelet's version, for a pod whose values depend on it.

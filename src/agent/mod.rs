@@ -30,6 +30,7 @@ pub(crate) mod oom;
 mod reporting;
 mod restore;
 mod run;
+mod savings_report;
 mod source_merge;
 mod state_directory;
 mod usage;

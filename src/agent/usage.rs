@@ -1,13 +1,21 @@
 //! Adds the use and the recommendation of each pod to an answer. The agent keeps neither.
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
+
+use super::view;
 use crate::actuate::{Node, PodHandles};
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::control::{ControlError, proto};
 use crate::model::objects::VerticalPodAutoscaler;
 use crate::model::{Bytes, CpuQuota, LivePod, MilliCpu, Target, micros};
 use crate::oom::kmsg::monotonic;
+use crate::reconcile::pod::PodState;
+
+/// Ten enforcement periods of the usual length.
+const SOME_PERIODS: Duration = Duration::from_secs(1);
 
 /// Adds to each pod the spec and the recommendation of its VPA, and its use. All lists are in the same order. A pod or
 /// container that ended meanwhile has no use.
@@ -29,6 +37,25 @@ pub(super) async fn add(
         pods
     });
     read.await.map_err(|panic| ControlError::Internal(panic.to_string()))
+}
+
+/// Two readings of pods, some enforcement periods apart. Takes a second.
+pub(super) async fn read_twice(
+    states: &[&PodState],
+    quiet: SignedDuration,
+    node: Option<&Arc<Node>>,
+) -> Result<[Vec<proto::Pod>; 2], ControlError> {
+    let read = async || {
+        let now = Timestamp::now();
+        let (pods, live) = states
+            .iter()
+            .map(|state| (view::pod(state, now, quiet), state.live.clone()))
+            .unzip();
+        add(pods, live, vec![None; states.len()], node.cloned()).await
+    };
+    let before = read().await?;
+    tokio::time::sleep(SOME_PERIODS).await;
+    Ok([before, read().await?])
 }
 
 fn read_pod(node: &Node, live: &LivePod, pod: &mut proto::Pod) -> Result<(), CgroupError> {
@@ -70,6 +97,7 @@ fn usage(node: &Node, cgroup: &Cgroup) -> Result<proto::Usage, CgroupError> {
         memory_bytes: used.memory,
         periods: used.periods.all,
         throttled_periods: used.periods.throttled,
+        throttled_us: micros(used.periods.throttled_for),
         limits: Some(proto::Amounts {
             cpu: cpu.map(|limit| limit.to_string()),
             memory: limits.memory_bytes().as_ref().map(Bytes::to_string),

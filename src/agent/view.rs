@@ -18,7 +18,6 @@ use crate::plan::without_cgroup;
 use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::{PodState, PodStatus};
-use crate::reconcile::savings::{SavingsReport, WorkloadKey, WorkloadSavings};
 
 /// The agent, and the node as discovery found it.
 pub(super) fn agent(node: Option<&Node>, problems: Vec<String>) -> proto::Agent {
@@ -87,34 +86,6 @@ pub(super) fn identifiers(state: &PodState) -> proto::Pod {
         uid: uid.clone(),
         containers: live.map(|live| container(&live.id)).collect(),
         ..proto::Pod::default()
-    }
-}
-
-/// The benefit of vscaled, by workload and in total.
-pub(super) fn report(report: &SavingsReport) -> proto::ReportReply {
-    let savings = |savings: &WorkloadSavings| proto::WorkloadWorth {
-        pods: savings.pods,
-        requested_before: Some((&savings.before).into()),
-        requested: Some((&savings.now).into()),
-        avoided_kills: savings.kills,
-        avoided_evictions: savings.evictions,
-        avoided_restarts: savings.restarts,
-        avoided_throttled_seconds: savings.throttled_seconds,
-        ..proto::WorkloadWorth::default()
-    };
-    let workload = |((namespace, kind, name), one): (&WorkloadKey, &WorkloadSavings)| {
-        let (namespace, kind, name) = (namespace.clone(), kind.clone(), name.clone());
-        let workload = Some(proto::Workload { kind, name });
-        proto::WorkloadWorth {
-            namespace,
-            workload,
-            ..savings(one)
-        }
-    };
-    proto::ReportReply {
-        since: format!("{:.0}", report.since),
-        workloads: report.workloads.iter().map(workload).collect(),
-        total: Some(savings(&report.total())),
     }
 }
 

@@ -35,6 +35,8 @@ pub struct Periods {
     pub all: u64,
     /// Those of them in which the kernel throttled the cgroup.
     pub throttled: u64,
+    /// How long the kernel throttled the cgroup, summed up over processors.
+    pub throttled_for: Duration,
 }
 
 impl Cgroup {
@@ -54,15 +56,22 @@ impl Cgroup {
     ///
     /// Errors: [`CgroupError`] of the first file that cannot be read.
     pub fn periods(&self) -> Result<Periods, CgroupError> {
-        let (mut all, mut throttled) = (0, 0);
+        let (mut all, mut throttled, mut throttled_for) = (0, 0, Duration::ZERO);
         for dir in self.dirs() {
             let stat = dir.dir(Resource::Cpu).text("cpu.stat")?.unwrap_or_default();
             // Both of crun's cgroups have the quota, and either may hit it first.
             all = all.max(field(&stat, "nr_periods").unwrap_or_default());
             throttled += field(&stat, "nr_throttled").unwrap_or_default();
+            let on_v1 = field(&stat, "throttled_time").map(Duration::from_nanos);
+            let time = on_v1.or_else(|| field(&stat, "throttled_usec").map(Duration::from_micros));
+            throttled_for += time.unwrap_or_default();
         }
         let throttled = throttled.min(all);
-        Ok(Periods { all, throttled })
+        Ok(Periods {
+            all,
+            throttled,
+            throttled_for,
+        })
     }
 
     fn cpu_time(&self, hierarchy: &Hierarchy) -> Result<Option<Duration>, CgroupError> {

@@ -64,6 +64,13 @@ fn add(sum: &mut WorkloadWorth, one: &WorkloadWorth) {
     sum.avoided_evictions = sum.avoided_evictions.saturating_add(one.avoided_evictions);
     sum.avoided_restarts = sum.avoided_restarts.saturating_add(one.avoided_restarts);
     sum.avoided_throttled_seconds += one.avoided_throttled_seconds;
+    for (sum, one) in [
+        (&mut sum.throttled_before_burst, one.throttled_before_burst),
+        (&mut sum.throttled_with_burst, one.throttled_with_burst),
+    ] {
+        *sum = [*sum, one].into_iter().flatten().reduce(std::ops::Add::add);
+    }
+    sum.remarks.extend(one.remarks.iter().cloned());
 }
 
 pub(super) fn run(arguments: &Arguments, agent: &Agent) -> Result<(), Failure> {
@@ -79,10 +86,23 @@ fn report_table(reply: &ReportReply) -> Page {
     };
     let workloads = reply.workloads.iter().map(|one| row(name(one), one));
     let total = reply.total.iter().map(|total| row("all".to_owned(), total));
+    let bursts = reply
+        .workloads
+        .iter()
+        .filter_map(|one| Some((one, one.throttled_with_burst?)));
+    let bursts = bursts.map(|(one, now)| {
+        let before = one
+            .throttled_before_burst
+            .map(|before| format!(", {before:.1} s before"));
+        let before = before.unwrap_or_default();
+        format!("burst: {} is throttled for {now:.1} s per hour{before}", name(one))
+    });
+    let remarks = reply.workloads.iter().flat_map(|one| one.remarks.iter().cloned());
     let since = or_dash(&reply.since);
-    table::fitted(header, workloads.chain(total)).page().then(format!(
-        "avoided: since {since}; kills and restarts are lower bounds, the others estimates (docs/report.md)"
-    ))
+    let avoided =
+        format!("avoided: since {since}; kills and restarts are lower bounds, the others estimates (docs/report.md)");
+    let lines: Page = std::iter::once(avoided).chain(bursts).chain(remarks).collect();
+    table::fitted(header, workloads.chain(total)).page().then(lines)
 }
 
 fn row(name: String, savings: &WorkloadWorth) -> [String; 8] {

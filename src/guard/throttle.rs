@@ -150,6 +150,7 @@ mod tests {
             let periods = Periods {
                 all: second,
                 throttled: second,
+                ..Periods::default()
             };
             let found = seen.observe(Duration::from_secs(2 * second), periods, QUIET);
             assert_eq!(found, ThrottleFinding::Nothing);

@@ -10,6 +10,8 @@
 //! limit without it. A temporary limit comes down when the use in the quiet time was much lower, and never so far that the
 //! guard would grow it again at once. The guard never grows a limit that an operator has set.
 
+use std::collections::BTreeMap;
+
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
@@ -38,12 +40,38 @@ pub(crate) struct DesiredState {
     /// The burst of the pod's cgroups, from the first one on that the agent wanted. Zero once no burst is wanted any more.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) burst: Option<CpuBurst>,
+    /// What the kernel had counted when a container got its burst, by container name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) burst_starts: BTreeMap<String, BurstStart>,
     /// A pass has brought a recommendation into force.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) resized: bool,
     /// The values that passes may write. A state file without this field means all values.
     #[serde(default = "WriteScope::all")]
     pub(crate) scope: WriteScope,
+}
+
+/// The throttling of a container when it got its burst.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct BurstStart {
+    /// The container's id.
+    pub(crate) id: String,
+    pub(crate) at: Timestamp,
+    /// For how long the kernel had throttled the container, in microseconds.
+    pub(crate) throttled_us: u64,
+    /// Microseconds of throttling per hour before; None if the container ran too short for that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) before: Option<u64>,
+}
+
+/// A rate over a shorter time says little.
+const LEAST_TIME: SignedDuration = SignedDuration::from_mins(1);
+
+/// Microseconds of throttling in this time, per hour.
+pub(crate) fn per_hour(throttled_us: u64, time: SignedDuration) -> Option<u64> {
+    let seconds = u128::try_from(time.as_secs()).ok().filter(|_| time >= LEAST_TIME)?;
+    u64::try_from(u128::from(throttled_us) * 3600 / seconds).ok()
 }
 
 /// A recommendation in force, until another one replaces it.

@@ -308,7 +308,7 @@ fn begin_of(hour: i64) -> Timestamp {
     Timestamp::from_second(hour.saturating_mul(HOUR)).unwrap_or(Timestamp::MIN)
 }
 
-fn key_of(state: &PodState) -> WorkloadKey {
+pub(crate) fn key_of(state: &PodState) -> WorkloadKey {
     let workload = &state.decision.workload;
     let namespace = state.pod.metadata.namespace.clone();
     (namespace, workload.kind.clone(), workload.name.clone())

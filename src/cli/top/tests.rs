@@ -27,6 +27,7 @@ fn usage(second: u64, milli: u64) -> Usage {
         periods: second * 10,
         throttled_periods: second * 3,
         limits: list("500m", "128Mi"),
+        throttled_us: 0,
         burst_percent: (milli > 1000).then_some(50),
     }
 }

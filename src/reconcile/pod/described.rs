@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::{Effect, Effects, LogLine, NoRoomFor, Now, PodState};
 use crate::model::objects::Pod;
-use crate::model::{Cause, MemoryLimit, NamedRequirements, Target};
+use crate::model::{Cause, CpuBurst, MemoryLimit, NamedRequirements, Target};
 use crate::plan::hook::Hook;
 use crate::plan::lift_kept;
 use crate::plan::resize::{self, Phase};
@@ -121,6 +121,9 @@ impl PodState {
         let known = self.no_room.take();
         let before = self.desired.targets(&self.pod);
         let burst = std::mem::replace(&mut self.desired.burst, self.decision.burst);
+        if self.desired.burst == Some(CpuBurst::ZERO) {
+            self.desired.burst_starts.clear();
+        }
         match (self.recommendation(now.wall), refused) {
             (Some(Recommended { targets, .. }), Some(why)) => {
                 let since = known.as_ref().map_or(now.wall, |known| known.since);

@@ -6,10 +6,10 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::{DriftState, Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::{Job, JobDone};
-use crate::model::{BoundPod, Cause, ChangeRecord, NamedRequirements, Outcome, Resource, Withheld};
+use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, NamedRequirements, Outcome, Resource, Withheld, micros};
 use crate::plan::PodTargets;
 use crate::plan::resize::{self, ResizeDecision, ResizeFacts};
-use crate::reconcile::desired::InForce;
+use crate::reconcile::desired::{BurstStart, InForce, per_hour};
 use crate::reconcile::resize::ResizeStatus;
 use crate::reconcile::savings::Avoided;
 use crate::reconcile::work::{FIRST_RETRY, PassId, RequestId};
@@ -173,6 +173,7 @@ impl PodState {
         }
         let runs = |id: &str| live.containers.values().any(|container| container.id == id);
         self.desired.scope.quotas.update(&done.quotas, runs);
+        self.note_bursts(&live, done.bursts, now.wall);
         if let Some(why) = &api.denied {
             self.deny_temporary(why, now.wall, quiet, &mut record.outcome);
         }
@@ -247,6 +248,28 @@ impl PodState {
             _ => ResizeStatus::Clear,
         };
         self.admit_next(effects);
+    }
+
+    /// Notes the throttling of containers that a pass gave their burst.
+    fn note_bursts(&mut self, live: &LivePod, bursts: Vec<(String, Duration)>, now: Timestamp) {
+        for (name, throttled) in bursts {
+            let Some(container) = live.containers.get(&name) else {
+                continue;
+            };
+            let state = self.pod.container_status(&name).map(|status| &status.state);
+            let started = state.and_then(|state| state.running.as_ref()?.started_at);
+            let throttled_us = micros(throttled);
+            let before = started.and_then(|started| per_hour(throttled_us, now.duration_since(started)));
+            // That of a container before a restart says more.
+            let known = self.desired.burst_starts.get(&name).and_then(|start| start.before);
+            let start = BurstStart {
+                id: container.id.clone(),
+                at: now,
+                throttled_us,
+                before: known.or(before),
+            };
+            self.desired.burst_starts.insert(name, start);
+        }
     }
 
     /// Schedules the next pass after this outcome; returns the request that the ended pass answers.

@@ -95,6 +95,8 @@ async fn a_burst_survives_agents_and_ends_with_its_annotation() {
     scene.settles(&ROOMY).await;
     scene.bursts_by(50).await;
     scene.saves("\"burst\":50").await;
+    // What the report compares with.
+    scene.saves("\"burstStarts\":{\"app\":").await;
     scene.agent.kill();
     bursts::give(&scene, [0, 0, 0]);
     scene.agent.start().await;

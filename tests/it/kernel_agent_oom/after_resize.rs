@@ -17,6 +17,12 @@ impl Scene {
         let explained = self.agent.client().await.explain(self.pod.full_name()).await;
         explained.unwrap().notes
     }
+
+    /// What the savings report says beside the numbers.
+    async fn remarks(&self) -> Vec<String> {
+        let report = self.agent.client().await.report(None).await.unwrap();
+        report.workloads.into_iter().flat_map(|one| one.remarks).collect()
+    }
 }
 
 #[tokio::test]
@@ -37,6 +43,7 @@ async fn a_kill_after_more_memory_is_explained() {
         "{remark}"
     );
     assert!(remark.contains("an operator's override is in force"), "{remark}");
+    assert_eq!(scene.remarks().await, [format!("{}: {remark}", scene.pod.full_name())]);
 }
 
 #[tokio::test]
@@ -46,11 +53,14 @@ async fn throttling_after_more_cpu_is_explained() {
     let is_about = |note: &&String| note.starts_with("container app is throttled in ");
     assert_eq!(scene.notes().await.iter().find(is_about), None, "it got no more yet");
     assert_eq!(scene.set_by_hand(Some("100m"), None).await.outcome, "Applied");
-    let notes = scene.notes().await;
+    let (notes, reported) = (scene.notes().await, scene.remarks().await);
     busy.kill().unwrap();
     busy.wait().unwrap();
     let remark = notes.iter().find(is_about).unwrap_or_else(|| panic!("{notes:?}"));
     assert!(remark.contains("although its cpu limit grew at"), "{remark}");
+    let words = format!("{}: container app is throttled in ", scene.pod.full_name());
+    assert!(reported.len() == 1 && reported[0].starts_with(&words), "{reported:?}");
     // Nobody uses it now.
     assert_eq!(scene.notes().await.iter().find(is_about), None);
+    assert_eq!(scene.remarks().await, <[String; 0]>::default());
 }

@@ -10,13 +10,15 @@
 //! - `killed`: the agent killed at random moments of growths, of races for the last memory, and of temporary cpu
 //!   limits;
 //! - `brake`: cgroup v2 only: the effect of a `memory.high` below the limit;
-//! - `steady`: cgroup v2 only: its cost for a process that works between it and the limit.
+//! - `steady`: cgroup v2 only: its cost for a process that works between it and the limit;
+//! - `bursts`: latency and throttling of a service that uses little cpu on average, with a burst, with the guard and with neither.
 //!
 //! The benchmark prints results and judges none. It creates everything below its own cgroups and temporary
 //! directories, and removes it again.
 
 mod account;
 mod brake;
+mod bursts;
 #[path = "../common/mod.rs"]
 #[allow(dead_code, reason = "shared by benchmarks of which none needs all of it")]
 mod common;
@@ -70,6 +72,7 @@ enum Part {
     Killed,
     Brake,
     Steady,
+    Bursts,
 }
 
 #[tokio::main(flavor = "current_thread")]
@@ -104,6 +107,9 @@ async fn main() -> anyhow::Result<()> {
     }
     if wanted(Part::Steady) {
         brake::steady::measure()?;
+    }
+    if wanted(Part::Bursts) {
+        bursts::measure(if arguments.quick { 40 } else { 250 }).await?;
     }
     Ok(())
 }

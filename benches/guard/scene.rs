@@ -64,7 +64,7 @@ impl Scene {
 }
 
 /// Recommends the current values, and permits four times as much cpu.
-fn vpa(name: &str, app: Amounts) -> String {
+pub(crate) fn vpa(name: &str, app: Amounts) -> String {
     let amounts = format!("{{cpu: {}m, memory: {}Mi}}", app.cpu, app.memory);
     let cpu = format!("{}m", 4 * app.cpu);
     format!(

@@ -2,7 +2,8 @@
 //!
 //! A burst is a part of the quota that the cgroup has after the pass. It is also a part of the quota in the spec, if that is
 //! lower: the kernel refuses a quota below the burst (`tg_set_cfs_bandwidth`, kernel/sched/core.c), so a kubelet could not write
-//! the lower quota that another client has requested.
+//! the lower quota that another client has requested. While the kubelet reports that it could not write a quota there is none: the
+//! kubelet tries the same quota again, also after the spec has got a higher one.
 
 use crate::model::objects::Pod;
 use crate::model::{CpuBurst, PodTree, Setting, Settings, Target};
@@ -14,6 +15,7 @@ use super::resize::supports_in_place_resize;
 pub fn bursts(burst: CpuBurst, pod: &Pod, held: &PodTree, wanted: &PodTree, spec: &PodTree) -> Vec<(Target, Setting)> {
     let quota = |tree: &PodTree, target: &Target| tree.get(target).and_then(Settings::cpu_max).map(|max| max.quota);
     let follows_spec = supports_in_place_resize(pod);
+    let burst = if failed(pod) { CpuBurst::ZERO } else { burst };
     let of = |target: Target| {
         let file = held.get(&target)?.burst()?;
         let after = quota(wanted, &target).or_else(|| quota(held, &target))?;
@@ -23,6 +25,14 @@ pub fn bursts(burst: CpuBurst, pod: &Pod, held: &PodTree, wanted: &PodTree, spec
     };
     let containers = held.containers.keys().cloned().map(Target::Container);
     std::iter::once(Target::Pod).chain(containers).filter_map(of).collect()
+}
+
+/// Whether the kubelet reports that it could not write amounts, of whichever generation of the spec.
+fn failed(pod: &Pod) -> bool {
+    let mut conditions = pod.status.conditions.iter();
+    conditions.any(|condition| {
+        condition.kind == "PodResizeInProgress" && condition.status == "True" && condition.reason == "Error"
+    })
 }
 
 #[cfg(test)]
@@ -87,6 +97,19 @@ mod tests {
             given("100%", true, [&spec, &PodTree::default(), &held]),
             [50_000, 40_000]
         );
+    }
+
+    #[test]
+    fn a_failed_kubelet_finds_no_burst() {
+        let held = tree(Some(1000), Some(900));
+        let mut pod = Pod::default();
+        pod.metadata.generation = 3;
+        pod.status.conditions = serde_json::from_value(json!([{
+            "type": "PodResizeInProgress", "status": "True", "reason": "Error", "observedGeneration": 2,
+        }]))
+        .unwrap();
+        let given = bursts("100%".parse().unwrap(), &pod, &held, &held, &held);
+        assert!(given.iter().all(|(_, burst)| burst.burst_us() == Some(0)), "{given:?}");
     }
 
     #[test]

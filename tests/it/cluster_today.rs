@@ -5,6 +5,7 @@
 //! has an agent for the only node; a test that breaks parts boots its own.
 
 mod answers;
+mod bursts;
 mod defects;
 mod drift;
 mod faults;

@@ -22,8 +22,8 @@ use crate::cgroup::CgroupError;
 use crate::failpoint::failpoint;
 use crate::model::objects::Pod;
 use crate::model::{
-    Bytes, ChangeRecord, MemoryLimit, NamedRequirements, NodeTraits, Outcome, PodTree, PodValues, Setting, Settings,
-    Step, Target, Withheld,
+    Bytes, ChangeRecord, MemoryLimit, NodeTraits, Outcome, PodTree, PodValues, Setting, Settings, Step, Target,
+    Withheld,
 };
 use crate::plan::Plan;
 use crate::plan::resize::{Grant, ResizeDecision, ResizePatch};
@@ -41,8 +41,8 @@ pub(super) struct Pass {
     pub(super) plan: Plan,
     /// The steps on files and units, to undo if the pass fails.
     written: Vec<Step>,
-    /// The pod that the pass patched, and the values that the kubelet had granted before.
-    patched: Option<(Box<Pod>, Vec<NamedRequirements>)>,
+    /// The pod after the patch of this pass.
+    patched: Option<(Box<Pod>, Box<ResizePatch>)>,
     /// The least limits that `wanted` was made with.
     least_limits: OfPod,
     /// The cgroups whose memory limits come down.
@@ -170,7 +170,7 @@ impl Pass {
                 let grant = patch.grant(&pod);
                 if grant.withheld.is_none() {
                     // The cgroups may be unable to hold the values after all.
-                    self.patched = Some((Box::new(pod), patch.held));
+                    self.patched = Some((Box::new(pod), Box::new(patch)));
                     return Ok(self);
                 }
                 self.job.held_before = held_before;
@@ -181,7 +181,11 @@ impl Pass {
         };
         let reason = error.to_string();
         let (why, wait) = match error {
-            ResizeError::Stale => (reason, SOON),
+            ResizeError::Stale if patch.ahead => (reason, SOON),
+            ResizeError::Stale => {
+                self.done.api.retry_after = Some(SOON);
+                return Err(self.stop(Outcome::Withheld(Withheld::Unanswered(reason))));
+            }
             ResizeError::Away(_) => {
                 let away = self.job.resizer.as_ref().and_then(|resizer| resizer.away());
                 (away.unwrap_or_else(|| "the API server did not answer".to_owned()), SOON)
@@ -421,9 +425,9 @@ impl Pass {
             self = self.blocking(Self::undo_steps).await.0;
             Box::pin(runtime_stage::undo(&mut self)).await;
         }
-        if let Some((patched, held)) = self.patched.take_if(|_| !self.done.record.outcome.holds()) {
+        if let Some((patched, patch)) = self.patched.take_if(|_| !self.done.record.outcome.holds()) {
             failpoint("pass.not_taken_back");
-            Box::pin(self.undo_patch(&patched, held)).await;
+            Box::pin(self.undo_patch(*patched, &patch)).await;
         }
         self
     }

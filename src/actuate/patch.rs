@@ -1,6 +1,7 @@
 //! The stage of a pass that patches the pod's spec, where the kubelet resizes in place.
 //!
-//! The pass patches only what it could write: before the patch it checks the room on the node, and makes room under lower
+//! The pass reads the pod first, and the patch has only the amounts that change, and the version of the pod that was read. So it
+//! overwrites no amount that another client has set meanwhile. It patches only what it could write: before the patch it checks the room on the node, and makes room under lower
 //! memory limits, as for its own writes. When the node has room, the pass writes the patched values at once, before the kubelet
 //! (the fast path). The kubelet then finds the values that it would write, so its own write, which checks less, cannot kill.
 //! Where the cgroups cannot hold the values after all, the pass takes the patch back, because the kubelet would write the lower
@@ -21,11 +22,10 @@ use crate::plan::resize::{self, AcceptedResize, ResizePatch};
 /// Calls the `resize` subresource.
 #[tonic::async_trait]
 pub trait PodResizer: Debug + Send + Sync {
-    /// Makes these changes to the spec of this pod, but not of another pod with its name; returns the changed pod. With a
-    /// resource `version`, only if the pod still has that version.
+    /// Makes these changes to the spec of this pod, if it still has its resource version; returns the changed pod.
     ///
     /// Errors: [`ResizeError`]; each variant has its own consequence.
-    async fn resize(&self, pod: &Pod, version: &str, changes: &[Step]) -> Result<Pod, ResizeError>;
+    async fn resize(&self, pod: &Pod, changes: &[Step]) -> Result<Pod, ResizeError>;
 
     /// Reads the pod from the API server, with its resource version.
     ///
@@ -60,7 +60,9 @@ pub enum ResizeError {
     #[error("{0}")]
     Away(String),
     /// The pod has changed since the agent read it, and must be read again.
-    #[error("the pod was changed while the API server was away, and has still to be read")]
+    #[error(
+        "another client changes the pod at the same time; the amounts are requested once the agent knows the change"
+    )]
     Stale,
     /// The API server refuses for now.
     #[error("{reason}")]
@@ -94,6 +96,9 @@ pub struct ApiReport {
     pub unanswered: Option<bool>,
 }
 
+/// How often a pass computes a request again that met another write of the pod, such as of its status.
+const MOST_CONFLICTS: usize = 8;
+
 impl Pass {
     /// Patches the spec, after the prepared resize is saved. Returns the pod after the patch.
     pub(super) async fn patch(&mut self, patch: &ResizePatch) -> Result<Pod, ResizeError> {
@@ -101,60 +106,79 @@ impl Pass {
             saved.await;
             failpoint("patch.saved");
         }
-        let known = Arc::clone(self.job.targets.bound.object());
-        let mut read = None;
-        if patch.reads_first {
-            let pod = read.insert(self.resizer()?.read(&known).await?);
-            let (has, had) = (pod.requirements(), known.requirements());
-            if pod.metadata.generation != known.metadata.generation || !resize::same(&has, &had) {
+        for _ in 0..MOST_CONFLICTS {
+            let read = self.read().await?;
+            if !resize::same(&read.requirements(), &patch.from) {
                 return Err(ResizeError::Stale);
             }
-        }
-        let pod = match read {
-            Some(read) if patch.changes.is_empty() => read,
-            read => {
-                let version = read.map(|read| read.metadata.resource_version).unwrap_or_default();
-                let sent = self.call_resize(&known, &version, &patch.changes).await;
-                self.done.api.unanswered = Some(!matches!(sent, Err(ResizeError::Denied(_) | ResizeError::Stale)));
+            let pod = if patch.changes.is_empty() {
+                read
+            } else {
+                let sent = self.call_resize(&read, &patch.changes).await;
+                if let Err(ResizeError::Stale) = sent {
+                    continue;
+                }
+                self.done.api.unanswered = Some(!matches!(sent, Err(ResizeError::Denied(_))));
                 sent?
-            }
-        };
-        self.done.api.asked = Some(patch.accepted(pod.metadata.generation));
-        Ok(pod)
+            };
+            self.done.api.asked = Some(patch.accepted(pod.metadata.generation));
+            return Ok(pod);
+        }
+        Err(ResizeError::Stale)
     }
 
-    /// Takes a patch back, so that the spec has the values that the kubelet had granted before.
-    pub(super) async fn undo_patch(&mut self, patched: &Pod, mut held: Vec<NamedRequirements>) {
+    /// Takes a patch back as far as the spec still has it, so that the spec has the values that the kubelet had granted before.
+    pub(super) async fn undo_patch(&mut self, mut patched: Pod, patch: &ResizePatch) {
+        let mut held = patch.held.clone();
         // Keeps the limits that the guard has raised meanwhile.
         self.node.least_limits.lift(&patched.metadata.uid, &mut held);
-        let undone = match resize::changes(patched, &held) {
-            Ok(changes) if changes.is_empty() => return,
-            Ok(changes) => self.call_resize(patched, "", &changes).await,
-            Err(invalid) => return self.done.record.outcome.add(&format!("the request stands: {invalid}")),
-        };
-        match undone {
-            Ok(pod) => {
-                self.done.api.asked = Some(AcceptedResize {
-                    targets: held.clone(),
-                    generation: pod.metadata.generation,
-                    held,
-                });
+        let mut undone = Err(ResizeError::Stale);
+        for _ in 0..MOST_CONFLICTS {
+            let changes = match patch.undo(&patched, &held) {
+                Ok(changes) if changes.is_empty() => return,
+                Ok(changes) => changes,
+                Err(invalid) => return self.done.record.outcome.add(&format!("the request stands: {invalid}")),
+            };
+            undone = self.call_resize(&patched, &changes).await;
+            if !matches!(undone, Err(ResizeError::Stale)) {
+                break;
             }
+            match self.read().await {
+                Ok(read) => patched = read,
+                Err(error) => {
+                    undone = Err(error);
+                    break;
+                }
+            }
+        }
+        match undone {
+            Ok(pod) => self.done.api.asked = Some(patch.taken_back(pod.metadata.generation, held)),
             Err(error) => {
                 let why = format!("the API server did not take the request back: {error}");
                 self.done.record.outcome.add(&why);
-                (self.done.api.asked, self.done.api.taking_back) = (None, Some(held));
+                (self.done.api.asked, self.done.api.taking_back) = (None, Some(patch.undone(&held)));
             }
         }
     }
 
-    /// Calls the API server, and records the steps, unless it cannot be reached or cannot resize.
-    async fn call_resize(&mut self, pod: &Pod, version: &str, changes: &[Step]) -> Result<Pod, ResizeError> {
+    /// Reads the pod from the API server.
+    async fn read(&mut self) -> Result<Pod, ResizeError> {
         let start = Instant::now();
-        let result = self.resizer()?.resize(pod, version, changes).await;
+        let read = self.resizer()?.read(self.job.targets.bound.object()).await;
+        self.done.record.stages.ask += start.elapsed();
+        read
+    }
+
+    /// Calls the API server, and records the steps, unless it cannot be reached, cannot resize, or has another version.
+    async fn call_resize(&mut self, pod: &Pod, changes: &[Step]) -> Result<Pod, ResizeError> {
+        let start = Instant::now();
+        let result = self.resizer()?.resize(pod, changes).await;
         let took = start.elapsed();
         self.done.record.stages.ask += took;
-        if !matches!(result, Err(ResizeError::Unsupported { .. } | ResizeError::Away(_))) {
+        if !matches!(
+            result,
+            Err(ResizeError::Unsupported { .. } | ResizeError::Away(_) | ResizeError::Stale)
+        ) {
             let record = |step| StepRecord::carried_out(step, took, &result);
             self.done.record.steps.extend(changes.iter().map(record));
         }

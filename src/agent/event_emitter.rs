@@ -142,6 +142,7 @@ impl Composer {
                     return self.temporary_limit(record, cause.as_ref()?, &limit);
                 }
                 Cause::Drift => (Severity::Warning, "ResourcesRestored"),
+                Cause::Withdrawn => (Severity::Normal, "ResizeWithdrawn"),
                 _ => (Severity::Normal, "ResourcesResized"),
             },
             Outcome::Withheld(Withheld::Deferred(_)) => (Severity::Warning, "ResizeDeferred"),
@@ -178,6 +179,7 @@ impl Composer {
         let uid = &record.pod.uid;
         match &record.outcome {
             Outcome::Refused(_) | Outcome::RolledBack(_) => drop(self.resizes.remove(uid)),
+            _ if record.cause == Cause::Withdrawn => drop(self.resizes.remove(uid)),
             Outcome::Withheld(_) | Outcome::Incomplete(_) => {
                 if let Some(resize) = self.resizes.get_mut(uid) {
                     resize.event = None;
@@ -257,7 +259,7 @@ const fn wants_change(cause: &Cause) -> bool {
     match cause {
         Recommendation(..) | BoostEnded { .. } | Operator(..) | Released(..) | OverrideEnded => true,
         Guard(..) | TemporaryLimitEnded { .. } | TemporaryLimitDenied { .. } => true,
-        PodLevel | Drift | ChangeLost | FailedShrink { .. } => true,
+        PodLevel | Drift | ChangeLost | FailedShrink { .. } | Withdrawn => true,
         Sweep | Kubelet | ApiServerReturned | ContainerStarted | AgentStarted | Hook { .. } | Retry => false,
     }
 }

@@ -20,8 +20,9 @@ use crate::model::{
 };
 use crate::oom::OomReport;
 use crate::plan::shrink::{Holds, Progress};
-use crate::plan::{hierarchy, in_force};
+use crate::plan::{hierarchy, in_force, resize};
 use crate::reconcile::controller::PodSnapshot;
+use crate::reconcile::pod::PodState;
 
 /// Reads the kernel's files, systemd's properties and the runtime's stored specs, and compares all values.
 /// `kills` are the latest of the node.
@@ -34,6 +35,7 @@ pub(super) async fn explain(
     let in_words = format!("{reason}: {}", reason.meaning());
     let mut notes = vec![in_words];
     notes.extend(snapshot.state.decision.notes.iter().map(ToString::to_string));
+    notes.extend(pending_request(&snapshot.state));
     let node = snapshot.node.as_deref();
     notes.extend(node.and_then(|node| assumed_kubelet(node, &snapshot.state.pod)));
     notes.extend(node.and_then(|node| node.lacks_burst(snapshot.state.desired.burst?)));
@@ -54,6 +56,22 @@ pub(super) async fn explain(
         reply.values = read.map_err(|panic| ControlError::Internal(panic.to_string()))??;
     }
     Ok(reply)
+}
+
+/// A note about the requests of this agent that the kubelet has not allocated.
+fn pending_request(state: &PodState) -> Option<String> {
+    let before = state.pod.with_requirements(&state.resize.without_requests(&state.pod)?);
+    let changes = resize::changes(&before, &state.pod.requirements()).unwrap_or_default();
+    let changes: Vec<_> = changes
+        .iter()
+        .map(|step| format!("{} {}", step.target, step.change))
+        .collect();
+    (!changes.is_empty()).then(|| {
+        format!(
+            "the kubelet has not carried out a request of vscaled: {}",
+            changes.join(", ")
+        )
+    })
 }
 
 /// What is still wrong with containers that were given more. Takes a second where one of them got more cpu.

@@ -25,12 +25,12 @@ use crate::actuate::shrink::{self, Freezer, Lowering, Verdict};
 use crate::actuate::{Job, JobDone, Node, reconcile};
 use crate::config::Config;
 use crate::control::proto;
-use crate::kubernetes::ApiClient;
 use crate::kubernetes::metrics::ApiMetrics;
+use crate::kubernetes::{ApiClient, ApiResizer};
 use crate::model::{BoundPod, Cause, ChangeRecord, CpuBurst, LivePod, Outcome};
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
-use crate::plan::resize::{self, Phase};
+use crate::plan::resize::{self, Phase, ResizeFacts};
 use crate::plan::shrink::Holds;
 use crate::plan::{PodTargets, WriteScope};
 use crate::reconcile::annotations::erase;
@@ -89,7 +89,7 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
     let (mut results, mut lowered) = (Vec::with_capacity(pods.len()), Vec::new());
     for pod in &pods {
         let id = &pod.live().id;
-        let job = job_for(pod, restorer.saved.get(&id.uid));
+        let job = restorer.job_back(pod, api.as_ref());
         if applies {
             let (record, lower) = restorer.run_pass(job).await;
             if matches!(record.outcome, Outcome::Applied | Outcome::Unchanged) {
@@ -177,6 +177,26 @@ impl Restorer {
         let mut saved = self.saved.clone();
         saved.retain(|uid, _| !self.restored.contains(uid));
         saved
+    }
+
+    /// A pass that also takes back a request in the spec that the kubelet has not allocated.
+    fn job_back(&self, pod: &BoundPod, api: Option<&ApiClient>) -> Job {
+        let saved = self.saved.get(&pod.live().id.uid);
+        let (mut job, object) = (job_for(pod, saved), pod.object());
+        let resize = saved.map(|saved| &saved.state.resize);
+        let own = resize.and_then(|resize| resize.without_requests(object));
+        if let (Some(api), Some(resize), Some(own)) = (api, resize, own) {
+            let facts = ResizeFacts {
+                accepted: resize.accepted.clone(),
+                unanswered: resize.prepared.is_some(),
+                kubelet: self.node.traits.kubelet,
+                ..ResizeFacts::default()
+            };
+            job.resize = facts.decide(object, &own, &job.cause);
+            job.resizer = Some(Arc::new(ApiResizer::new(api.clone())));
+            (job.targets.containers, job.targets.kubelet_unasked) = (own, false);
+        }
+        job
     }
 
     /// Sets the limits from before after lower ones did harm, and keeps the saved state of the pod.

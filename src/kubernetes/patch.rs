@@ -1,11 +1,11 @@
 //! Patches of pods' subresources: changes to requests and limits → `resize`, annotations → `status`, and the answers.
 //!
-//! A dry run before the first patch of `resize` shows whether the API server has the subresource; its version does not. The API
+//! A dry run of an empty patch of `resize` reads the pod, and shows whether the API server has the subresource. The API
 //! server takes annotations from a patch of the status and leaves the spec as it is. So the right to patch the status does not
 //! allow the agent to change what a pod runs.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use serde_json::{Value, json};
 
@@ -14,44 +14,30 @@ use super::client::ApiClient;
 use super::error::{ApiError, Problem, Status};
 use crate::actuate::{PodResizer, ResizeError};
 use crate::model::objects::{Pod, PodId};
-use crate::model::{Change, Step, Target};
+use crate::model::{Change, Requirements, Step, Target};
 use crate::plan::resize;
 
 /// Patches the `resize` subresource of pods.
 #[derive(Debug)]
 pub struct ApiResizer {
     client: ApiClient,
-    /// Set once the API server has accepted a patch, dry or not.
-    proven: OnceLock<()>,
 }
 
 impl ApiResizer {
     /// A resizer that uses this client. Sends nothing yet.
     #[must_use]
     pub const fn new(client: ApiClient) -> Self {
-        Self {
-            client,
-            proven: OnceLock::new(),
-        }
-    }
-
-    async fn patch(&self, call: &Call, body: &Value) -> Result<Pod, ApiError> {
-        if self.proven.get().is_none() {
-            self.client
-                .send::<Pod>(&call.clone().with("dryRun", "All"), body)
-                .await?;
-            self.proven.get_or_init(|| ());
-        }
-        self.client.send(call, body).await
+        Self { client }
     }
 }
 
 #[tonic::async_trait]
 impl PodResizer for ApiResizer {
-    async fn resize(&self, pod: &Pod, version: &str, changes: &[Step]) -> Result<Pod, ResizeError> {
-        let accepted = self.patch(&resize_call(pod), &body(pod, version, changes)).await;
+    async fn resize(&self, pod: &Pod, changes: &[Step]) -> Result<Pod, ResizeError> {
+        let body = body(pod, &pod.metadata.resource_version, changes);
+        let accepted = self.client.send(&resize_call(pod), &body).await;
         let accepted = accepted.map_err(|error| match error.problem.status() {
-            Some(409) if !version.is_empty() && !error.problem.names_no_pod() => ResizeError::Stale,
+            Some(409) if !error.problem.names_no_pod() => ResizeError::Stale,
             _ => resize_error(error),
         })?;
         match resize::altered(&accepted, changes) {
@@ -72,7 +58,6 @@ impl PodResizer for ApiResizer {
     fn for_operators(&self) -> Option<Arc<dyn PodResizer>> {
         Some(Arc::new(Self {
             client: self.client.for_operators(),
-            proven: self.proven.clone(),
         }))
     }
 }
@@ -82,14 +67,15 @@ fn resize_call(pod: &Pod) -> Call {
 }
 
 /// A strategic merge patch, which merges containers by name and amounts by resource. The UID restricts the patch to this pod among
-/// pods of the same name. Without a resource version, the patch also succeeds after another client's write.
+/// pods of the same name, and the resource version to this state of the pod. It has only the amounts that change.
 fn body(pod: &Pod, version: &str, changes: &[Step]) -> Value {
     let is_init = |name: &str| pod.spec.init_containers.iter().any(|container| container.name == name);
     let mut spec = json!({"containers": []});
     for step in changes {
-        let Change::Resize { to, .. } = &step.change else {
+        let Change::Resize { from, to } = &step.change else {
             continue;
         };
+        let to = Requirements::choose([from, to], |[from, to]| to.filter(|_| from != to));
         match &step.target {
             Target::Pod => spec["resources"] = json!(to),
             Target::Container(name) => {
@@ -156,7 +142,7 @@ fn annotating(uid: &str, annotations: &Annotations) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{MilliCpu, Requirements, ResourceList};
+    use crate::model::{MilliCpu, ResourceList};
 
     #[test]
     fn a_patch_of_annotations_names_the_uid() {

@@ -41,6 +41,9 @@ pub enum Cause {
     /// A hook notifies a container of a change of its memory limit.
     #[display("hook {moment} in container {container}")]
     Hook { moment: &'static str, container: String },
+    /// Nothing asks any more for a resize that the kubelet has not allocated: the spec gets the amounts from before.
+    #[display("nothing asks for the pending resize any more: it is taken back")]
+    Withdrawn,
     /// Another process changed a value.
     #[display("drift: something else changed a value")]
     Drift,

@@ -145,6 +145,29 @@ impl Requirements {
         [self.requests.get(resource), self.limits.get(resource)]
     }
 
+    /// Chooses each amount from the same amount of `all`, as plain numbers (thousandths of a cpu, bytes).
+    pub fn choose<const N: usize>(all: [&Self; N], choice: impl Fn([Option<u64>; N]) -> Option<u64>) -> Self {
+        let requests = |resource| choice(all.map(|one| one.requests.get(resource)));
+        let limits = |resource| choice(all.map(|one| one.limits.get(resource)));
+        Self {
+            requests: ResourceList::from_fn(requests),
+            limits: ResourceList::from_fn(limits),
+        }
+    }
+
+    /// These amounts, and those of `other` for a resource whose request would be above its limit.
+    #[must_use]
+    pub fn valid_or(mut self, other: &Self) -> Self {
+        for resource in Resource::ALL {
+            let [request, limit] = self.of(resource);
+            if request.zip(limit).is_some_and(|(request, limit)| request > limit) {
+                self.requests.set(resource, other.requests.get(resource));
+                self.limits.set(resource, other.limits.get(resource));
+            }
+        }
+        self
+    }
+
     /// Takes over the amounts that `other` sets.
     pub fn overlay(&mut self, other: &Self) {
         self.requests = other.requests.or(self.requests);

@@ -303,14 +303,38 @@ impl DesiredState {
     /// Keeps the pod's own amounts before an override or a temporary limit changes the spec.
     pub(crate) fn remember_origin(&mut self, pod: &Pod) {
         if resize::supports_in_place_resize(pod) && self.origin.is_none() {
-            self.origin = Some(self.base(pod));
+            let in_force = self.recommended.as_ref().and_then(Recommended::in_force);
+            self.origin = Some(in_force.map_or_else(|| pod.requirements(), |in_force| in_force.targets));
         }
     }
 
     /// Clears the recommendation when its VPA no longer has it.
     pub(crate) fn end_recommendation(&mut self) {
-        if let (Some(recommended), Some(origin)) = (self.recommended.take(), &mut self.origin) {
-            *origin = recommended.targets;
+        let in_force = self.recommended.take().and_then(|recommended| recommended.in_force());
+        if let (Some(in_force), Some(origin)) = (in_force, &mut self.origin) {
+            *origin = in_force.targets;
+        }
+    }
+
+    /// Takes over the amounts `edits` that another client has set in the `spec`, wherever amounts of the pod are kept.
+    pub(crate) fn take_edits(&mut self, edits: &[NamedRequirements], spec: &[NamedRequirements]) {
+        let (targets, in_force) = self.recommended.as_mut().map_or((None, None), |recommended| {
+            let earlier = match &mut recommended.in_force {
+                InForce::Earlier(targets) => Some(targets),
+                InForce::Nothing | InForce::Recommended => None,
+            };
+            (Some(&mut recommended.targets), earlier)
+        });
+        for kept in [targets, in_force, self.origin.as_mut()]
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let of = |all| NamedRequirements::find(all, &kept.name).copied();
+            if let (Some(edit), Some(spec)) = (of(edits), of(spec)) {
+                kept.resources.overlay(&edit);
+                kept.resources = kept.resources.valid_or(&spec);
+            }
         }
     }
 

@@ -301,6 +301,11 @@ impl PodState {
     }
 
     fn transition(&mut self, input: PodInput, effects: &mut Effects) {
+        self.take(input, effects);
+        self.withdraw(effects.now);
+    }
+
+    fn take(&mut self, input: PodInput, effects: &mut Effects) {
         let now = effects.now;
         match input {
             PodInput::Described(pod) => self.describe(pod, effects),
@@ -380,7 +385,9 @@ impl PodState {
 
     fn time_passed(&mut self, effects: &mut Effects) {
         let now = effects.now;
-        if self.work.retry_at.take_if(|at| *at <= now.instant).is_some() {
+        // The failed pass may have been of an override that its failure ended.
+        let is_due = self.work.retry_at.take_if(|at| *at <= now.instant).is_some();
+        if is_due && !self.desired.is_empty() {
             let waits = self.drift.resize.waits_for_api_server();
             let cause = if waits { Cause::ApiServerReturned } else { Cause::Retry };
             self.work.request_pass(cause, true, now.instant);

@@ -7,8 +7,8 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::desired::limit_in;
-use crate::model::objects::Pod;
-use crate::model::{NamedRequirements, Requirements, Resource, Withheld};
+use crate::model::objects::{Container, Pod};
+use crate::model::{NamedRequirements, Resource, Withheld};
 use crate::plan::resize::{self, AcceptedResize, Phase};
 
 /// The resize of one pod.
@@ -47,6 +47,17 @@ impl PreparedResize {
     /// The spec before the patches, and the amounts that each of them gives it.
     fn specs(&self) -> impl Iterator<Item = &Vec<NamedRequirements>> {
         self.earlier.iter().chain([&self.before, &self.targets])
+    }
+
+    /// The spec once the patch is taken back.
+    pub(crate) fn undone(&self) -> Vec<NamedRequirements> {
+        // Files of version 0.1 may not have the spec before.
+        let before = if self.before.is_empty() {
+            &self.held
+        } else {
+            &self.before
+        };
+        resize::undone(before, &self.targets, &self.held)
     }
 }
 
@@ -121,6 +132,13 @@ impl Resize {
         }
     }
 
+    /// Notes that the pod has its own amounts again: the request for them stands although nothing is desired any more.
+    pub(crate) fn end_return(&mut self) {
+        if let Some(accepted) = &mut self.accepted {
+            accepted.before.clone_from(&accepted.targets);
+        }
+    }
+
     /// Notes that the cgroups get targets before the spec of `pod` does.
     pub(crate) fn write_ahead(&mut self, pod: &Pod, now: Timestamp) {
         self.written_ahead.get_or_insert_with(|| WrittenAhead {
@@ -156,41 +174,30 @@ impl Resize {
             .any(|asked| targets.iter().all(|named| has(asked, named)))
     }
 
-    /// Whether the API server has accepted these targets, and `pod` shows a later spec.
-    pub(crate) fn is_answered(&self, pod: &Pod, targets: &[NamedRequirements]) -> bool {
-        let earlier = |accepted: &&AcceptedResize| accepted.generation < pod.metadata.generation;
-        let accepted = self.accepted.as_ref().filter(earlier);
-        accepted.is_some_and(|accepted| resize::same(&accepted.targets, targets))
+    /// The amounts that another client has set in the spec since `before`: those that this agent has not requested. All others
+    /// are unset.
+    pub(crate) fn edits_of_others(&self, before: &Pod, pod: &Pod) -> Vec<NamedRequirements> {
+        if pod.metadata.generation <= before.metadata.generation || self.unseen(pod).is_some() {
+            return Vec::new();
+        }
+        let accepted = self.accepted.as_ref();
+        let known = accepted.map_or_else(|| before.requirements(), |accepted| accepted.spec(before));
+        let undone: Vec<_> = self.prepared.iter().map(PreparedResize::undone).collect();
+        let prepared = self.prepared.iter().flat_map(PreparedResize::specs);
+        resize::edits(&known, &pod.requirements(), prepared.chain(&undone))
     }
 
-    /// The pod's own amounts once another client has changed some in its spec. An amount that this agent patched, or that was
-    /// there before a patch, is the one in `own`; every other amount is the other client's. A request and its limit stay
-    /// together: a request that another client set may be above another limit.
-    pub(crate) fn own_amounts(&self, pod: &Pod, own: &[NamedRequirements]) -> Vec<NamedRequirements> {
-        let patched = self.prepared.iter().flat_map(PreparedResize::specs);
-        let accepted = self.accepted.iter().map(|accepted| &accepted.targets);
-        let ahead = self.written_ahead.iter().map(|ahead| &ahead.spec);
-        let known: Vec<&NamedRequirements> = patched.chain(accepted).chain(ahead).flatten().collect();
-        let mut spec = pod.requirements();
-        for named in &mut spec {
-            let Some(own) = own.iter().find(|own| own.name == named.name) else {
-                continue;
-            };
-            let known = known.iter().filter(|known| known.name == named.name);
-            let known: Vec<_> = known.map(|known| resize::amounts(&known.resources)).collect();
-            let has = resize::amounts(&named.resources);
-            let is_ours = |number: usize| known.iter().any(|known| known[number] == has[number]);
-            let Requirements { requests, limits } = &mut named.resources;
-            for (number, resource) in Resource::ALL.into_iter().enumerate() {
-                if is_ours(number) && is_ours(number + Resource::ALL.len()) {
-                    // No amount can be removed from the spec of a running pod.
-                    let [request, limit] = own.resources.of(resource);
-                    requests.set(resource, request.or(requests.get(resource)));
-                    limits.set(resource, limit.or(limits.get(resource)));
-                }
-            }
+    /// The spec of `pod` without requests of this agent that the kubelet has not allocated; `None` if there are none.
+    pub(crate) fn without_requests(&self, pod: &Pod) -> Option<Vec<NamedRequirements>> {
+        if let Some(prepared) = &self.prepared {
+            // The API server may carry out the request still.
+            let undone = prepared.undone();
+            return Some(resize::taken_back(&pod.requirements(), &prepared.targets, &undone));
         }
-        spec
+        let accepted = self.accepted.as_ref()?;
+        let spec = accepted.spec(pod);
+        let without = accepted.without_requests(pod, spec.clone());
+        (!resize::same(&without, &spec)).then_some(without)
     }
 
     /// The accepted patch that `pod` does not show yet, because the object is older.
@@ -210,14 +217,25 @@ impl Resize {
         accepted.is_some_and(|accepted| resize::same(&accepted.targets, &pod.requirements()))
     }
 
-    /// Notes the spec that the kubelet has settled on as its grant, for every later patch of the spec. Only where the
-    /// kubelet reports the generation of that spec: otherwise the fast path may have written the limits in force.
+    /// Notes the spec that the kubelet has settled on as its grant, for every later patch of the spec. A kubelet that does not
+    /// report the generation of that spec shows only which requests it has allocated: the fast path may have written the limits in
+    /// force.
     pub(crate) fn observe_settled(&mut self, pod: &Pod) {
-        let seen = |accepted: &&mut AcceptedResize| accepted.generation <= pod.status.observed_generation;
-        if let Some(accepted) = self.accepted.as_mut().filter(seen)
-            && Phase::of(pod) == Phase::Settled
-        {
-            accepted.held = pod.requirements();
+        let Some(accepted) = self.accepted.as_mut().filter(|_| Phase::of(pod) == Phase::Settled) else {
+            return;
+        };
+        let allocated = |container: &Container| {
+            let status = pod.container_status(&container.name);
+            status.and_then(|status| status.allocated_resources) == Some(container.resources.requests)
+        };
+        match pod.status.observed_generation {
+            0 if accepted.generation <= pod.metadata.generation && pod.running_containers().all(allocated) => {
+                accepted.before = pod.requirements();
+            }
+            observed if accepted.generation <= observed => {
+                (accepted.held, accepted.before) = (pod.requirements(), pod.requirements());
+            }
+            _ => {}
         }
     }
 
@@ -236,16 +254,16 @@ impl Resize {
         }
         // A patch has only the containers that differ from the known spec: several patches may each have left
         // a part of this spec.
-        let parts: Vec<_> = prepared.specs().collect();
+        let (parts, undone): (Vec<_>, _) = (prepared.specs().collect(), prepared.undone());
         let (targets, unanswered) = if let Some(number) = prepared.earlier.iter().rposition(is_spec) {
             let mut since = prepared.clone();
             since.before = since.earlier.drain(..=number).next_back().unwrap_or_default();
             (&prepared.earlier[number], Some(since))
         } else if is_spec(&prepared.targets) {
             (&prepared.targets, None)
-        } else if known.is_some() && is_spec(&prepared.held) {
+        } else if known.is_some() && is_spec(&undone) {
             // The patch was taken back.
-            (&prepared.held, None)
+            (&undone, None)
         } else if resize::is_made_of(&parts, &spec) {
             (&spec, Some(prepared.clone()))
         } else {
@@ -256,6 +274,7 @@ impl Resize {
             targets,
             generation,
             held,
+            before: undone,
         });
         self.prepared = unanswered;
     }

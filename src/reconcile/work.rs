@@ -172,6 +172,7 @@ const fn rank(cause: &Cause) -> u8 {
         Cause::OverrideEnded
         | Cause::TemporaryLimitEnded { .. }
         | Cause::TemporaryLimitDenied { .. }
+        | Cause::Withdrawn
         | Cause::ChangeLost => 6,
         Cause::Guard(..) => 7,
         Cause::Recommendation(..) | Cause::BoostEnded { .. } => 8,

@@ -8,6 +8,7 @@ mod answers;
 mod bursts;
 mod defects;
 mod drift;
+mod edits;
 mod faults;
 mod first_day;
 mod kills;

@@ -21,6 +21,7 @@ mod host_restore;
 mod host_spread;
 mod host_tenants;
 mod host_upstream;
+mod host_withdrawn;
 mod memory;
 
 use std::sync::Arc;

@@ -57,9 +57,13 @@ impl<'a> From<&'a Cause> for Actor<'a> {
                 ..of_kind("operator")
             },
             Guard(..) | TemporaryLimitEnded { .. } | TemporaryLimitDenied { .. } => of_kind("guard"),
-            BoostEnded { .. } | OverrideEnded | PodLevel | ChangeLost | FailedShrink { .. } | Hook { .. } => {
-                of_kind("agent")
-            }
+            BoostEnded { .. }
+            | OverrideEnded
+            | Withdrawn
+            | PodLevel
+            | ChangeLost
+            | FailedShrink { .. }
+            | Hook { .. } => of_kind("agent"),
             Drift | Kubelet | ApiServerReturned | ContainerStarted | AgentStarted | Sweep | Retry => of_kind("agent"),
         }
     }

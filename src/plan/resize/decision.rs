@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::super::room::Room;
-use super::{Phase, Unreported, changes, check_room, granted, grows, lowers_memory, same};
+use super::{Phase, Unreported, changes, check_room, granted, grows, lowers_memory, same, taken_back, undone};
 use crate::model::objects::Pod;
 use crate::model::{Cause, KubeletVersion, NamedRequirements, Resource, ResourceList, Step, Withheld};
 
@@ -25,6 +25,34 @@ pub struct AcceptedResize {
     pub generation: i64,
     /// The kubelet's grant before the request.
     pub held: Vec<NamedRequirements>,
+    /// The spec without the requests of this agent that the kubelet had not allocated. Files of version 0.1 do not have this field.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub before: Vec<NamedRequirements>,
+}
+
+impl AcceptedResize {
+    /// The spec that the API server has, as far as this agent knows: the accepted one if `pod` is older.
+    pub fn spec(&self, pod: &Pod) -> Vec<NamedRequirements> {
+        if pod.metadata.generation < self.generation {
+            return pod.with_requirements(&self.targets).requirements();
+        }
+        pod.requirements()
+    }
+
+    /// These amounts of `pod` without the requests of this agent that the kubelet has not allocated.
+    pub fn without_requests(&self, pod: &Pod, amounts: Vec<NamedRequirements>) -> Vec<NamedRequirements> {
+        let is_open = pod.metadata.generation < self.generation || Phase::of(pod).is_open();
+        let before = if self.before.is_empty() {
+            &self.held
+        } else {
+            &self.before
+        };
+        if is_open {
+            taken_back(&amounts, &self.targets, before)
+        } else {
+            amounts
+        }
+    }
 }
 
 /// The facts about the resize of a pod whose kubelet resizes in place.
@@ -91,15 +119,16 @@ pub struct Grant {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResizePatch {
     pub changes: Vec<Step>,
+    /// The spec for which the changes were computed. The pass sends the patch only if the API server still has this spec.
+    pub from: Vec<NamedRequirements>,
     /// The amounts that the spec gets.
     pub targets: Vec<NamedRequirements>,
-    /// The kubelet's grant so far. The spec gets it back if the cgroups cannot hold the targets.
+    /// The kubelet's grant so far. The spec gets it back, as far as it changes, if the cgroups cannot hold the targets.
     pub held: Vec<NamedRequirements>,
+    /// The spec without the requests of this agent that the kubelet has not allocated.
+    before: Vec<NamedRequirements>,
     /// Whether the cgroups got values before the spec could have them, or the patch only reads the spec.
     pub ahead: bool,
-    /// Whether the pass reads the spec before the patch, and sends the patch only if the spec is still the known one. So at
-    /// most one patch has no answer.
-    pub reads_first: bool,
     /// Whether the cgroups get the targets also while the API server is away.
     pub by_hand: bool,
     /// An error if the node is not known to have room.
@@ -139,14 +168,23 @@ impl ResizeFacts {
             let given = if self.ahead { targets.to_vec() } else { so_far };
             return ResizeDecision::Write(Grant::postponed(&phase, given, cause, wait));
         }
+        let from = self
+            .accepted
+            .as_ref()
+            .map_or_else(|| pod.requirements(), |accepted| accepted.spec(pod));
+        let before = self
+            .accepted
+            .as_ref()
+            .map(|accepted| accepted.without_requests(pod, from.clone()));
         let full = |room: Room| check_room(&room.without(self.yields), pod, targets, self.kubelet).is_err();
         match room {
             Err(why) if self.room.is_some_and(full) => ResizeDecision::Refuse(why, true),
             room => ResizeDecision::Patch(ResizePatch {
                 // Without a change the pass only reads the spec.
-                reads_first: self.ahead || self.unanswered,
                 ahead: self.ahead || changes.is_empty(),
                 changes,
+                before: before.unwrap_or_else(|| from.clone()),
+                from,
                 targets: targets.to_vec(),
                 held: granted(pod, &Phase::of(pod), held),
                 by_hand: self.by_hand,
@@ -273,6 +311,30 @@ impl ResizePatch {
             targets: self.targets.clone(),
             generation,
             held: self.held.clone(),
+            before: self.before.clone(),
+        }
+    }
+
+    /// The changes that take the patch back where `pod` still has it: the patched amounts become those of `held`.
+    ///
+    /// # Errors
+    /// A sentence, if the API server would refuse them.
+    pub fn undo(&self, pod: &Pod, held: &[NamedRequirements]) -> Result<Vec<Step>, String> {
+        changes(pod, &taken_back(&pod.requirements(), &self.targets, &self.undone(held)))
+    }
+
+    /// The spec once the patch is taken back: the patched amounts are those of `held`.
+    pub fn undone(&self, held: &[NamedRequirements]) -> Vec<NamedRequirements> {
+        undone(&self.from, &self.targets, held)
+    }
+
+    /// The request that takes the patch back, as the API server accepted it.
+    pub fn taken_back(&self, generation: i64, held: Vec<NamedRequirements>) -> AcceptedResize {
+        AcceptedResize {
+            targets: self.undone(&held),
+            generation,
+            held,
+            before: self.before.clone(),
         }
     }
 }

@@ -9,12 +9,14 @@
 //! writes them. Conditions say where a resize stopped.
 
 mod decision;
+mod edits;
 mod phase;
 mod support;
 #[cfg(test)]
 mod tests;
 
 pub use decision::{AcceptedResize, Grant, ResizeDecision, ResizeFacts, ResizePatch};
+pub use edits::{edits, taken_back, undone};
 pub use phase::{Phase, check_room, granted, reserved};
 use phase::{grows, lowers_memory};
 pub use support::{NodeSupport, Support, Unreported};

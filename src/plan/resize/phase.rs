@@ -44,6 +44,12 @@ impl Phase {
         if settled { Self::Settled } else { Self::Accepted }
     }
 
+    /// Whether the kubelet has not allocated the amounts of the spec.
+    pub const fn is_open(&self) -> bool {
+        use Withheld::{Deferred, Infeasible};
+        matches!(self, Self::Accepted | Self::Withheld(Deferred(_) | Infeasible(_)))
+    }
+
     /// Whether the cgroups may get the patched amounts: once the kubelet has allocated them, and before that if the
     /// node is known to have `room`.
     ///

@@ -249,6 +249,7 @@ fn a_kubelet_that_failed_is_waited_for_and_nothing_is_undone() {
                 targets: named(wanted),
                 generation: pod.metadata.generation,
                 held: named(200),
+                before: Vec::new(),
             }),
             ..facts()
         };
@@ -526,6 +527,7 @@ fn a_request_that_the_pod_does_not_show_yet_is_not_made_again() {
         targets: named(200),
         generation: 2,
         held: named(100),
+        before: named(100),
     };
     let mut asked = ResizeFacts {
         accepted: Some(accepted),

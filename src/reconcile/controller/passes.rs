@@ -364,7 +364,7 @@ mod tests {
 
     #[tonic::async_trait]
     impl PodResizer for Way {
-        async fn resize(&self, _: &Pod, _: &str, _: &[Step]) -> Result<Pod, ResizeError> {
+        async fn resize(&self, _: &Pod, _: &[Step]) -> Result<Pod, ResizeError> {
             Err(ResizeError::Gone(String::new()))
         }
 

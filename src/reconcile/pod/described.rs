@@ -23,6 +23,7 @@ impl PodState {
         let before = std::mem::replace(&mut self.pod, pod);
         self.resize.observe_settled(&self.pod);
         self.resize.recognise(&self.pod);
+        self.take_edits(&before, effects);
         // Only manifests of a directory change the variables of a running container.
         if Hook::any(&before) != Hook::any(&self.pod) {
             self.update_hooks(true);
@@ -57,7 +58,26 @@ impl PodState {
         Some(targets)
     }
 
-    /// Yields to another client that has changed the spec since the agent's last patch: the override and the
+    /// Takes over the amounts that another client has set in the spec since `before`: no later request of this agent puts the
+    /// earlier ones back.
+    pub(super) fn take_edits(&mut self, before: &Pod, effects: &mut Effects) {
+        if self.desired.is_empty() || !resize::supports_in_place_resize(&self.pod) {
+            return;
+        }
+        let edits = self.resize.edits_of_others(before, &self.pod);
+        if !edits.is_empty() {
+            self.desired.take_edits(&edits, &self.pod.requirements());
+            for NamedRequirements { name, resources } in edits {
+                if resources.limits.memory.is_some() {
+                    // The limit that was kept is not the pod's any more.
+                    self.shrink.backoffs.forgive(&Target::Container(name));
+                }
+            }
+            effects.push(Effect::Log(LogLine::SpecChanged));
+        }
+    }
+
+    /// Yields to another client that has changed the spec since the cgroups were written ahead of it: the override and the
     /// recommendation that were in force end. The amounts of the agent in the spec do not become the pod's own.
     pub(super) fn yield_to_spec(&mut self, effects: &mut Effects) {
         // A pass that runs may have patched the spec, and its result has not arrived.
@@ -65,25 +85,14 @@ impl PodState {
             return;
         }
         let (spec, targets) = (self.pod.requirements(), self.targets(effects.now.wall));
-        if targets.as_ref().is_some_and(|targets| resize::same(targets, &spec)) {
+        let has_targets = targets.is_some_and(|targets| resize::same(&targets, &spec));
+        if has_targets || !self.resize.is_overtaken_by(&self.pod) {
             return;
         }
-        let is_overtaken = self.resize.is_overtaken_by(&self.pod);
-        // Targets that no patch has had yet are newer than the other client's change.
-        let has_answer = |targets| self.resize.is_answered(&self.pod, targets) && self.desired.overridden.is_none();
-        if !is_overtaken && !targets.as_deref().is_some_and(has_answer) {
-            return;
-        }
-        let own = self.resize.own_amounts(&self.pod, &self.desired.base(&self.pod));
-        self.desired.yield_to(own, &spec);
+        self.desired.yield_to(self.desired.base(&self.pod), &spec);
         self.resize = Resize::default();
-        if is_overtaken {
-            let why = "another client changed the pod's resources; its values apply";
-            self.record_lost_change(why.to_owned(), effects);
-        } else {
-            effects.push(Effect::Log(LogLine::SpecChanged));
-            self.restart(Cause::Kubelet, effects.now);
-        }
+        let why = "another client changed the pod's resources; its values apply";
+        self.record_lost_change(why.to_owned(), effects);
     }
 
     /// Records that a change which was made while the API server was away is lost.
@@ -91,6 +100,17 @@ impl PodState {
         effects.push(Effect::Log(LogLine::ChangeLost(reason.clone())));
         self.restart(Cause::ChangeLost, effects.now);
         self.record_refusal(Cause::ChangeLost, reason, effects);
+    }
+
+    /// Takes back the requests that the kubelet has not allocated, once nothing is desired: the pod goes back to its spec without
+    /// them.
+    pub(super) fn withdraw(&mut self, now: Now) {
+        let is_over = self.desired.is_empty() && self.live.is_some() && self.work.running.is_none();
+        if is_over && let Some(own) = self.resize.without_requests(&self.pod) {
+            self.desired.origin = Some(own);
+            self.desired.returning = true;
+            self.restart(Cause::Withdrawn, now);
+        }
     }
 
     /// The pod as the VPA's rules see it: its spec without overrides, temporary limits and kept limits
@@ -149,7 +169,12 @@ impl PodState {
                 self.desired.before.get_or_insert_with(had);
                 self.desired.recommended = Some(recommended.after(self.recommended_in_force()));
             }
-            (None, _) if self.decision.reason.ends_recommendation() => self.desired.end_recommendation(),
+            (None, _) if self.decision.reason.ends_recommendation() => {
+                self.desired.end_recommendation();
+                if let (Some(origin), Some(accepted)) = (&mut self.desired.origin, &self.resize.accepted) {
+                    *origin = accepted.without_requests(&self.pod, std::mem::take(origin));
+                }
+            }
             (None, _) => {}
         }
         let after = self.desired.targets(&self.pod);

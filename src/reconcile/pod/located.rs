@@ -41,6 +41,7 @@ impl PodState {
         }
         let mut cause = Cause::ContainerStarted;
         let restored = located.saved.is_some();
+        let described = located.saved.as_ref().and_then(|saved| saved.described.clone());
         if let Some(saved) = located.saved {
             effects.push(Effect::Decide);
             cause = Cause::AgentStarted;
@@ -53,10 +54,12 @@ impl PodState {
         if restored {
             if let Some(prepared) = &mut self.resize.prepared {
                 // The earlier agent may have taken the patch back. That leaves limits in the spec that the guard had raised.
-                let held = self.desired.with_temporary(prepared.held.clone());
-                prepared.earlier.extend((held != prepared.held).then_some(held));
+                let undone = prepared.undone();
+                let held = self.desired.with_temporary(undone.clone());
+                prepared.earlier.extend((held != undone).then_some(held));
             }
             self.resize.recognise(&self.pod);
+            self.take_edits(&described.unwrap_or_else(|| Arc::clone(&self.pod)), effects);
             if self.resize.written_ahead.is_some() {
                 self.yield_to_spec(effects);
             }

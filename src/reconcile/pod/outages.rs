@@ -6,41 +6,27 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::guard::{GuardEvent, Guarded};
-use crate::model::{CgroupPath, Change, KubeletVersion, LiveContainer, Outcome, Reason, Resource, ResourceList};
+use crate::model::{
+    CgroupPath, Change, KubeletVersion, LiveContainer, Outcome, Reason, Requirements, Resource, ResourceList, Step,
+    Withheld,
+};
 use crate::plan::resize::{AcceptedResize, ResizeFacts};
 use crate::plan::{Capacity, OtherPods, Room};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::overrides::Override;
 use crate::sources::{NodeView, parse_manifests};
 
+mod edits;
 mod exhaustive;
 mod running;
 mod unanswered;
 
-use running::{Answer, RunningPass, Undo};
+use running::{Answer, ROOM, RunningPass, Undo};
 
 const MIB: u64 = 1 << 20;
 const AT_FIRST: u64 = 128;
 /// When a pass sends the next request after one without an answer.
 const LATER: Duration = Duration::from_secs(5);
-/// A node that has room for all.
-const ROOM: Room = Room {
-    capacity: Capacity {
-        amounts: ResourceList {
-            cpu: None,
-            memory: None,
-        },
-        from: Capacity::MACHINE,
-    },
-    others: OtherPods {
-        take: ResourceList {
-            cpu: None,
-            memory: None,
-        },
-        pods: 0,
-    },
-};
-
 const POD: &str = "
 kind: Pod
 metadata: {name: web, uid: u1, generation: 1}
@@ -96,6 +82,12 @@ enum Happening {
     MayLower,
     /// The guard raises a limit after the API server accepted the next patch, so the pass takes the patch back.
     Overtakes(Overtaking),
+    /// Another client sets an amount, at once or before the next pass takes its patch back.
+    Edits {
+        field: edits::Field,
+        amount: u64,
+        amid_pass: bool,
+    },
 }
 
 /// How a pass takes its patch back.
@@ -144,13 +136,16 @@ struct World {
     passes: u64,
     requests: u64,
     lost: u32,
+    /// The amounts that another client has set, and those of them that this agent has changed since for no new reason.
+    theirs: BTreeMap<edits::Field, u64>,
+    overwritten: Vec<edits::Field>,
+    /// What another client sets before the next pass takes its patch back.
+    amid_pass: Option<(edits::Field, u64)>,
     /// How often the agent took the spec for another client's.
     yielded: u32,
     running: Option<RunningPass>,
     /// A patch that the agent has not seen the result of, with the generation of the spec if it was carried out.
     unanswered: Option<Option<i64>>,
-    /// Whether a second patch was sent beside it.
-    two_unanswered: bool,
     /// Whether the API server has denied a patch, and whether the kernel had more than the spec after one.
     denied: bool,
     above_spec: bool,
@@ -204,10 +199,12 @@ impl World {
             passes: 0,
             requests: 0,
             lost: 0,
+            theirs: BTreeMap::new(),
+            overwritten: Vec::new(),
+            amid_pass: None,
             yielded: 0,
             running: None,
             unanswered: None,
-            two_unanswered: false,
             denied: false,
             above_spec: false,
             promised: false,
@@ -269,11 +266,10 @@ impl World {
 
     /// Runs the pass that was begun to its end.
     fn run(&mut self) {
-        let reads = self.asks().is_some_and(|patch| patch.reads_first);
         let silent = if self.asks().is_some() { self.fails.take() } else { None };
         let carries_out = (silent.is_some() || self.away) && std::mem::take(&mut self.carries_out);
         let answer = match silent.or(self.away.then_some(true)) {
-            Some(true) if reads && !carries_out => Answer::NotRead,
+            Some(true) if !carries_out => Answer::NotRead,
             Some(silent) => Answer::Fails { carries_out, silent },
             None if self.denies => Answer::Denies,
             None => Answer::Accepts,
@@ -374,11 +370,12 @@ impl World {
     }
 
     fn happen(&mut self, happening: &Happening) {
+        self.is_decided_anew(happening);
         match happening {
             Happening::Sets { mib } => {
                 let mut values = self.state.pod.requirements();
                 values.truncate(1);
-                values[0].resources = crate::model::Requirements::default();
+                values[0].resources = Requirements::default();
                 values[0].resources.limits.memory = Some(Bytes::new(mib * MIB));
                 self.request(OperatorRequest::Override(Override {
                     uid: 0,
@@ -420,7 +417,7 @@ impl World {
             Happening::WatchBrings => self.apply(PodInput::Described(Arc::new(self.server.clone()))),
             Happening::Recommends { mib } => {
                 (self.recommended, self.undecided) = (Some(*mib), false);
-                let mut containers = self.server.requirements();
+                let mut containers = self.state.without_own_changes().requirements();
                 for (named, mib) in containers.iter_mut().zip(mib) {
                     named.resources.requests.memory = Some(Bytes::new(mib * MIB));
                     named.resources.limits.memory = Some(Bytes::new(2 * mib * MIB));
@@ -451,6 +448,16 @@ impl World {
             Happening::MayLower if self.state.desired.is_empty() => {}
             Happening::MayLower => self.apply(PodInput::TurnGiven),
             Happening::Overtakes(how) => self.overtaking = Some(*how),
+            Happening::Edits {
+                field,
+                amount,
+                amid_pass: true,
+            } => self.amid_pass = Some((*field, *amount)),
+            Happening::Edits {
+                field,
+                amount,
+                amid_pass: false,
+            } => self.edit(*field, *amount),
         }
     }
 
@@ -526,7 +533,8 @@ proptest! {
         match theirs {
             Some(theirs) if ahead => {
                 prop_assert_eq!(spec, theirs);
-                prop_assert!(state.desired.overridden.is_none() && world.lost > 0);
+                prop_assert!(state.desired.overridden.is_none());
+                prop_assert!(world.lost > 0 || overridden.is_none(), "what an operator set is lost silently");
             }
             Some(_) => {}
             None => {

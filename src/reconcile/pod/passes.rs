@@ -283,6 +283,9 @@ impl PodState {
                 let known = self.resize.prepared.is_none() && self.resize.unseen(&self.pod).is_none();
                 if known && self.shrink.retry_at.is_none() && self.holds(now.wall).is_empty() {
                     self.desired.end_return();
+                    if self.desired.is_empty() {
+                        self.resize.end_return();
+                    }
                 }
             }
             // The kubelet reports when its answer changes. No pass ends with the outcome of a hook.

@@ -38,6 +38,7 @@ fn accepted(limit: u64, generation: i64, held: Vec<NamedRequirements>) -> Resize
         accepted: Some(AcceptedResize {
             targets: named(limit),
             generation,
+            before: Vec::new(),
             held,
         }),
         ..Resize::default()

@@ -133,6 +133,39 @@ async fn a_resize_that_is_asked_for_on_a_full_node_is_deferred_until_there_is_ro
 }
 
 #[tokio::test]
+async fn a_deferred_request_ends_with_its_vpa() {
+    let Some(mut scene) = Scene::new("cluster_today::answers::a_deferred_request_ends").await else {
+        return;
+    };
+    let cores = scene.allocatable_cpu();
+    let other = json!({"requests": {"cpu": format!("{}m", cores / 2), "memory": "64Mi"}});
+    let spec = json!({"containers": [{"name": "app", "resources": other}]});
+    scene.make_pod_of("in-the-way", &json!([]), &spec);
+    scene.runs("in-the-way").await;
+    scene.agent.set("--ask-when-full", "always");
+    let before = scene.follows_app().await;
+    let levels = scene.levels(&before);
+    scene.recommend(&[("app", Amounts::doubled(cores * 6 / 10, 96))]);
+    scene.agent.reaches(WEB, "Deferred").await;
+    assert!(pending(&scene.object(WEB)).is_some());
+
+    scene.delete(&scene.vpas(), "web");
+    let taken_back = scene.is_resized(WEB, "app", &objects::resources(APP)).await;
+    assert_eq!(scene.levels(&taken_back), levels);
+    let told = async || (!scene.events(WEB, "ResizeWithdrawn").is_empty()).then_some(());
+    scene.agent.until("an Event about it", told).await;
+
+    // Room that comes later changes nothing: the kubelet gives it to another pod.
+    scene.delete(&scene.pods(), "in-the-way");
+    scene.make_pod_of("comes-later", &json!([]), &spec);
+    scene.runs("comes-later").await;
+    let after = scene.object(WEB);
+    assert_eq!(after["metadata"]["generation"], taken_back["metadata"]["generation"]);
+    assert_eq!(scene.levels(&after), levels);
+    nothing_restarted(&before, &after);
+}
+
+#[tokio::test]
 async fn more_than_the_node_has_is_never_asked_for_and_the_numbers_are_named() {
     let Some(mut scene) = Scene::new("cluster_today::answers::more_than_the_node_has").await else {
         return;

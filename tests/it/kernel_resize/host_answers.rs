@@ -45,7 +45,7 @@ async fn a_patched_target_precedes_the_kubelet() {
 }
 
 #[tokio::test]
-async fn the_subresource_is_probed_once() {
+async fn each_patch_follows_a_read_of_the_pod() {
     let scene = Scene::managed().await;
     scene.recommend(&LARGER);
     scene.settles(&LARGER).await;
@@ -54,7 +54,7 @@ async fn the_subresource_is_probed_once() {
             scene.api.calls("dry-run pods/resize"),
             scene.api.calls("patch pods/resize")
         ),
-        (1, 2)
+        (2, 2)
     );
 }
 

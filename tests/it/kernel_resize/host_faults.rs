@@ -115,7 +115,10 @@ async fn a_slow_api_server_keeps_nobody_else_waiting() {
 #[tokio::test]
 async fn without_the_subresource_the_agent_writes() {
     let scene = Scene::started().await;
-    scene.api.fault(patches(None, Effect::Unknown));
+    scene.api.fault(Fault {
+        verb: "dry-run",
+        ..patches(None, Effect::Unknown)
+    });
     scene.recommend(&LARGER);
     scene.settles(&LARGER).await;
     assert_eq!(scene.spec(), resources(AT_FIRST[0].1));
@@ -187,10 +190,9 @@ async fn admissions_change_is_what_the_pod_gets() {
     scene.recommend_widely(&LARGER).await;
     let change = scene.passes("Refused").await;
     assert!(change.reason.contains("limits.memory 256Mi → 320Mi"), "{change:#?}");
-    scene.agent.reaches(NAME, "NotManaged").await;
     scene.api.kubelet(|kubelet| kubelet.asleep = false);
     scene.confirmed(&rounded).await;
-    assert!(scene.holds(&rounded));
+    scene.settles(&rounded).await;
     let refused = (256_u64 << 20).to_string();
     let history = scene.agent.history().await;
     let mut steps = history.iter().flat_map(|change| &change.steps);

@@ -70,7 +70,7 @@ async fn an_unanswered_request_is_recognised() {
         .resize(NAME, &json!([{"name": "app", "resources": resources(theirs)}]))
         .unwrap();
     scene.confirmed(&[("app", theirs)]).await;
-    scene.agent.reaches(NAME, "NotManaged").await;
+    scene.settles(&[("app", theirs)]).await;
     assert_eq!(scene.spec(), resources(theirs));
 }
 

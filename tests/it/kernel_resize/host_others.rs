@@ -90,8 +90,7 @@ async fn a_foreign_spec_stands() {
         .resize(NAME, &json!([{"name": "app", "resources": resources(theirs)}]))
         .unwrap();
     scene.confirmed(&[("app", theirs)]).await;
-    scene.agent.reaches(NAME, "NotManaged").await;
-    assert!(scene.holds(&[("app", theirs)]));
+    scene.settles(&[("app", theirs)]).await;
     assert_eq!(scene.spec(), resources(theirs));
 }
 

@@ -1,5 +1,4 @@
-//! Removing vscaled from a node whose kubelet resizes in place restores the granted amounts, not the requested ones
-//! of the spec.
+//! Removing vscaled from a node whose kubelet resizes in place restores the granted amounts, also in the spec.
 
 use serde_json::json;
 
@@ -7,13 +6,14 @@ use super::{AT_FIRST, Amounts, FULL, LARGER, NAME, SMALLER, Scene, UID, resource
 use crate::support::apimodel::ResizeResult;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deferred_spec_is_not_written() {
+async fn a_deferred_request_is_taken_back() {
     let mut scene = Scene::deferred().await;
     assert_eq!(scene.spec(), resources(LARGER[0].1));
     scene.agent.stop();
     let (code, shown, error) = scene.agent.restore(&["--yes", "--no-watch"]);
     assert_eq!(code, Some(0), "{shown}{error}");
     assert!(scene.holds(&SMALLER), "{shown}");
+    assert_eq!(scene.spec(), resources(SMALLER[0].1), "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

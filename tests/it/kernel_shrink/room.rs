@@ -90,15 +90,15 @@ struct Refusing {
 
 #[tonic::async_trait]
 impl PodResizer for Refusing {
-    async fn read(&self, _: &Pod) -> Result<Pod, ResizeError> {
-        Err(ResizeError::Gone(String::new()))
+    async fn read(&self, pod: &Pod) -> Result<Pod, ResizeError> {
+        Ok(pod.clone())
     }
 
     fn away(&self) -> Option<String> {
         None
     }
 
-    async fn resize(&self, _: &Pod, _: &str, _: &[Step]) -> Result<Pod, ResizeError> {
+    async fn resize(&self, _: &Pod, _: &[Step]) -> Result<Pod, ResizeError> {
         self.asked.store(true, Ordering::SeqCst);
         Err(ResizeError::Refused {
             reason: "not now".to_owned(),

@@ -49,12 +49,10 @@ use Act::Happens;
 fn acts(world: &World) -> Vec<Act> {
     let mut acts = Vec::new();
     let (state, desired) = (&world.state, &world.state.desired);
-    if let Some(patch) = world.asks() {
+    if world.asks().is_some() {
         let lost = |carries_out, silent| Act::Answers(Answer::Fails { carries_out, silent });
         acts.extend([Act::Answers(Answer::NotSent), lost(false, true)]);
-        if patch.reads_first {
-            acts.push(Act::Answers(Answer::NotRead));
-        }
+        acts.push(Act::Answers(Answer::NotRead));
         if !world.away {
             acts.extend([Answer::Accepts, Answer::Denies].map(Act::Answers));
             acts.extend([lost(true, true), lost(true, false), lost(false, false)]);
@@ -262,9 +260,6 @@ impl World {
 
     /// What holds in every state. A sentence says what does not.
     fn check(&self) -> Result<(), String> {
-        if self.two_unanswered {
-            return Err("a patch was sent beside one without an answer".to_owned());
-        }
         if self.above_spec {
             return Err(format!("the kernel has {:?} after a denial", self.kernel));
         }
@@ -338,7 +333,12 @@ impl World {
             ));
         }
         for accepted in accepted {
-            key.add(&(&accepted.targets, order(accepted.generation), &accepted.held));
+            key.add(&(
+                &accepted.targets,
+                order(accepted.generation),
+                &accepted.held,
+                &accepted.before,
+            ));
         }
         let Resize {
             prepared,

@@ -2,9 +2,26 @@
 
 use super::*;
 use crate::actuate::ApiReport;
-use crate::model::Step;
 use crate::plan::lift_kept;
 use crate::plan::resize::{self, Grant, ResizePatch};
+
+/// A node that has room for all.
+pub(super) const ROOM: Room = Room {
+    capacity: Capacity {
+        amounts: ResourceList {
+            cpu: None,
+            memory: None,
+        },
+        from: Capacity::MACHINE,
+    },
+    others: OtherPods {
+        take: ResourceList {
+            cpu: None,
+            memory: None,
+        },
+        pods: 0,
+    },
+};
 
 /// What the API server makes of the request of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -108,16 +125,6 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, changes: &[Step]) {
-        let mut patched = Vec::new();
-        for step in changes {
-            if let (Target::Container(name), Change::Resize { to, .. }) = (&step.target, &step.change) {
-                patched.push(NamedRequirements::new(name, *to));
-            }
-        }
-        self.server = changed(&self.server, &patched);
-    }
-
     /// The API server answers the running pass, as [`crate::actuate`] takes it.
     pub(super) fn answer(&mut self, answer: Answer) {
         let Some(patch) = self.asks().cloned() else {
@@ -125,13 +132,8 @@ impl World {
         };
         let mut pass = self.running.take().unwrap();
         let is_patch = !patch.changes.is_empty();
-        let as_viewed = self.server.metadata.generation == pass.viewed.metadata.generation
-            && resize::same(&self.server.requirements(), &pass.viewed.requirements());
-        let is_stale = patch.reads_first && !as_viewed;
+        let is_stale = !resize::same(&self.server.requirements(), &patch.from);
         let is_sent = is_patch && !is_stale && !matches!(answer, Answer::NotSent | Answer::NotRead);
-        if is_sent {
-            self.two_unanswered |= self.unanswered.is_some() && !patch.reads_first;
-        }
         pass.api.unanswered = is_patch.then_some(is_sent && answer != Answer::Denies);
         match answer {
             Answer::NotSent if self.least_limits() == pass.least => {
@@ -139,22 +141,26 @@ impl World {
             }
             Answer::NotSent => pass.outcome = Some(Outcome::Interrupted("overtaken".to_owned())),
             Answer::NotRead => pass.apply_grant(patch.later("away", LATER)),
-            _ if is_stale => pass.apply_grant(patch.later("changed", LATER)),
+            _ if is_stale && patch.ahead => pass.apply_grant(patch.later("changed", LATER)),
+            _ if is_stale => {
+                pass.api.retry_after = Some(LATER);
+                pass.outcome = Some(Outcome::Withheld(Withheld::Unanswered("changed".to_owned())));
+            }
             Answer::Accepts => {
-                self.carry_out(&patch.changes);
+                self.patch_server(&patch.changes);
                 self.unanswered = None;
                 pass.api.asked = Some(patch.accepted(self.server.metadata.generation));
                 pass.apply_grant(patch.grant(&self.server));
             }
             Answer::Denies => {
-                self.unanswered = self.unanswered.take().filter(|_| !patch.reads_first);
+                self.unanswered = None;
                 pass.api.denied = Some("a quota".to_owned());
                 pass.outcome = Some(Outcome::Refused("a quota".to_owned()));
                 pass.writes = Some(patch.held);
             }
             Answer::Fails { carries_out, silent } => {
                 if carries_out {
-                    self.carry_out(&patch.changes);
+                    self.patch_server(&patch.changes);
                 }
                 if is_patch {
                     self.unanswered = Some(carries_out.then_some(self.server.metadata.generation));
@@ -207,8 +213,7 @@ impl World {
             if let Some((container, mib)) = raised {
                 held[container].resources.lift(Resource::Memory, mib * MIB);
             }
-            let changes = resize::changes(&pass.viewed.with_requirements(&patch.targets), &held).unwrap();
-            self.take_back(&mut pass.api, held, &changes, undo);
+            self.take_back(&mut pass.api, patch, held, undo);
         }
         let outcome = pass.outcome.clone().unwrap_or(Outcome::Unchanged);
         self.denied |= pass.api.denied.is_some();
@@ -221,22 +226,22 @@ impl World {
         self.apply(PodInput::PassEnded(pass.id, Box::new(done), quiet));
     }
 
-    fn take_back(&mut self, api: &mut ApiReport, held: Vec<NamedRequirements>, changes: &[Step], undo: Undo) {
+    fn take_back(&mut self, api: &mut ApiReport, patch: &ResizePatch, held: Vec<NamedRequirements>, undo: Undo) {
+        if let Some((field, amount)) = self.amid_pass.take() {
+            self.edit(field, amount);
+        }
+        let changes = patch.undo(&self.server, &held).unwrap();
         if changes.is_empty() {
             return;
         }
         if undo.carries_out || !undo.silent {
-            self.carry_out(changes);
+            self.patch_server(&changes);
         }
         if undo.silent {
             self.unanswered = Some(undo.carries_out.then_some(self.server.metadata.generation));
-            (api.asked, api.taking_back) = (None, Some(held));
+            (api.asked, api.taking_back) = (None, Some(patch.undone(&held)));
         } else {
-            api.asked = Some(AcceptedResize {
-                targets: held.clone(),
-                generation: self.server.metadata.generation,
-                held,
-            });
+            api.asked = Some(patch.taken_back(self.server.metadata.generation, held));
         }
     }
 }

@@ -354,6 +354,7 @@ impl World {
             done.api.asked = Some(AcceptedResize {
                 targets,
                 generation: self.server.metadata.generation,
+                before: held.clone(),
                 held,
             });
         }

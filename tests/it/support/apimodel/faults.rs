@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Fault {
-    /// Such as `patch`; a dry run counts as its verb.
+    /// Such as `patch`, or `dry-run`.
     pub(crate) verb: &'static str,
     /// Such as `pods/resize`.
     pub(crate) resource: &'static str,
@@ -80,10 +80,20 @@ impl Faults {
     pub(super) fn count_call(&mut self, verb: &'static str, resource: &str, dry: bool) -> Option<Effect> {
         let shown = if dry { "dry-run" } else { verb };
         *self.calls.entry(format!("{shown} {resource}")).or_default() += 1;
-        let meant = |fault: &&mut Fault| fault.verb == verb && fault.resource == resource && fault.times != Some(0);
+        let meant = |fault: &&mut Fault| fault.verb == shown && fault.resource == resource && fault.times != Some(0);
         let fault = self.faults.iter_mut().find(meant)?;
         fault.times = fault.times.map(|times| times - 1);
         Some(fault.effect.clone())
+    }
+
+    /// Takes back the count of a patch that met another write, and of the dry run before it: how many there are depends on the
+    /// moment at which the kubelet writes a status.
+    pub(super) fn uncount_conflict(&mut self, resource: &str) {
+        for verb in ["patch", "dry-run"] {
+            if let Some(calls) = self.calls.get_mut(&format!("{verb} {resource}")) {
+                *calls -= 1;
+            }
+        }
     }
 
     /// Whether watches of this resource send nothing now.

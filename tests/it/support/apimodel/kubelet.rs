@@ -111,6 +111,7 @@ fn is_about_resize(condition: &Value) -> bool {
 async fn sync(shared: &Shared, node: &str, name: &str, delay: Duration) {
     let result = shared.kubelet.lock().unwrap().result.clone();
     let refusal = match &result {
+        _ if is_in_force(shared, name) => None,
         ResizeResult::Deferred(why) => Some(("Deferred", (*why).to_owned())),
         ResizeResult::Infeasible(why) => Some(("Infeasible", (*why).to_owned())),
         ResizeResult::Refuses(resource, why) if changes(shared, name, resource) => {
@@ -138,6 +139,17 @@ async fn sync(shared: &Shared, node: &str, name: &str, delay: Duration) {
         writes(&serde_json::from_value(pod.clone()).unwrap());
     }
     write_status(shared, &pod, None, |pod| report(pod, "resources"));
+}
+
+/// Whether the pod's containers run with the resources of its spec: a kubelet refuses no such spec.
+fn is_in_force(shared: &Shared, name: &str) -> bool {
+    let store = shared.store();
+    let pod = store.find("pods", name);
+    pod.is_some_and(|pod| {
+        let containers = pod["spec"]["containers"].as_array().into_iter().flatten();
+        let mut pairs = containers.zip(pod["status"]["containerStatuses"].as_array().into_iter().flatten());
+        pairs.all(|(container, status)| container["resources"] == status["resources"])
+    })
 }
 
 /// Whether the pod's spec has another request of a resource than the kubelet has granted.

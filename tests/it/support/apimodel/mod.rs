@@ -157,7 +157,8 @@ impl ApiModel {
         self.shared.store().states(plural, name).cloned().collect()
     }
 
-    /// The number of calls such as `patch pods/resize`; dry runs count as `dry-run pods/resize`.
+    /// The number of calls such as `patch pods/resize`; dry runs count as `dry-run pods/resize`, and conflicts
+    /// do not count.
     pub(crate) fn calls(&self, call: &str) -> usize {
         self.shared.faults.lock().unwrap().calls(call)
     }

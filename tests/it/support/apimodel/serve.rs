@@ -119,6 +119,9 @@ async fn answer(State(shared): State<Arc<Shared>>, method: Method, uri: Uri, mut
         "create" => create(&shared, &place, &body),
         _ => patch(&shared, &place, &body, dry),
     };
+    if matches!(&result, Err(refusal) if verb == "patch" && refusal.reason == "Conflict") {
+        shared.faults.lock().unwrap().uncount_conflict(&place.resource());
+    }
     if matches!(effect, Some(Effect::Mute)) {
         std::future::pending::<()>().await;
     }

@@ -1,0 +1,73 @@
+//! The amounts of a spec one by one: which of them a request changes, and what becomes of the request beside edits of other
+//! clients. Pure.
+
+use super::super::hierarchy::with_requests;
+use crate::model::{NamedRequirements, Requirements};
+
+/// The amounts to which a request that changes the spec `from` into `to` is taken back: those of `held` where the request changes an
+/// amount, and those of `from` elsewhere.
+pub fn undone(
+    from: &[NamedRequirements],
+    to: &[NamedRequirements],
+    held: &[NamedRequirements],
+) -> Vec<NamedRequirements> {
+    each(from, [to, held], |from, [to, held]| {
+        let undo = |[from, to, held]: [Option<u64>; 3]| if from == to { from } else { held.or(from) };
+        Requirements::choose([from, to, held], undo)
+    })
+}
+
+/// The `spec` without what it still has of a request for the amounts `asked`: it gets the amounts `before` there. The amounts
+/// that another client has set since stay, and so does a resource whose request would be above its limit.
+pub fn taken_back(
+    spec: &[NamedRequirements],
+    asked: &[NamedRequirements],
+    before: &[NamedRequirements],
+) -> Vec<NamedRequirements> {
+    each(spec, [asked, before], |spec, [asked, before]| {
+        let restore = |[has, asked, before]: [Option<u64>; 3]| if has == asked { before.or(has) } else { has };
+        Requirements::choose([spec, asked, before], restore).valid_or(spec)
+    })
+}
+
+/// The amounts of `spec` that are neither in `known` nor in one of the `parts`. All others are unset.
+pub fn edits<'a>(
+    known: &[NamedRequirements],
+    spec: &[NamedRequirements],
+    parts: impl Iterator<Item = &'a Vec<NamedRequirements>>,
+) -> Vec<NamedRequirements> {
+    let new = |[has, known]: [Option<u64>; 2]| has.filter(|_| has != known);
+    let known_too = spec
+        .iter()
+        .filter(|named| NamedRequirements::find(known, &named.name).is_some());
+    let spec: Vec<_> = known_too.cloned().collect();
+    let edited = each(&spec, [known], |spec, [known]| Requirements::choose([spec, known], new));
+    let edited = parts.fold(edited, |edited, part| {
+        each(&edited, [part], |edited, [part]| {
+            Requirements::choose([edited, part], new)
+        })
+    });
+    let is_set = |named: &NamedRequirements| named.resources != Requirements::default();
+    edited.into_iter().filter(is_set).collect()
+}
+
+/// Combines the amounts of each container of `all` with those of the same container of the `others`. A container that one of the
+/// others does not have stays as it is.
+fn each<const N: usize>(
+    all: &[NamedRequirements],
+    others: [&[NamedRequirements]; N],
+    combine: impl Fn(&Requirements, [&Requirements; N]) -> Requirements,
+) -> Vec<NamedRequirements> {
+    let combined = all.iter().map(|NamedRequirements { name, resources }| {
+        let found = others.map(|other| NamedRequirements::find(other, name).copied().map(with_requests));
+        let resources = match found.iter().all(Option::is_some) {
+            true => combine(
+                resources,
+                found.each_ref().map(|found| found.as_ref().unwrap_or(resources)),
+            ),
+            false => *resources,
+        };
+        NamedRequirements::new(name, resources)
+    });
+    combined.collect()
+}

@@ -1,0 +1,156 @@
+//! No sequence of this agent's requests and another client's edits changes an amount that only the other client has set.
+
+use super::*;
+
+/// One amount of a container's resources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Field {
+    container: usize,
+    resource: Resource,
+    is_limit: bool,
+}
+
+impl Field {
+    fn get(self, spec: &[NamedRequirements]) -> Option<u64> {
+        spec[self.container].resources.of(self.resource)[usize::from(self.is_limit)]
+    }
+
+    fn set(self, spec: &mut [NamedRequirements], amount: u64) {
+        let Requirements { requests, limits } = &mut spec[self.container].resources;
+        let list = if self.is_limit { limits } else { requests };
+        list.set(self.resource, Some(amount));
+    }
+
+    fn all() -> impl Iterator<Item = Self> {
+        (0..8).map(|number| Self {
+            container: number / 4,
+            resource: Resource::ALL[number / 2 % 2],
+            is_limit: number % 2 == 1,
+        })
+    }
+}
+
+impl World {
+    /// Another client sets an amount.
+    pub(super) fn edit(&mut self, field: Field, amount: u64) {
+        let mut spec = self.server.requirements();
+        if field.get(&spec) == Some(amount) {
+            return;
+        }
+        field.set(&mut spec, amount);
+        self.server = changed(&self.server, &spec);
+        // An amount that the agent decided from is no news to it.
+        if field.get(&self.state.pod.requirements()) != Some(amount) {
+            self.theirs.insert(field, amount);
+        }
+    }
+
+    /// The API server carries out a request of this agent.
+    pub(super) fn patch_server(&mut self, changes: &[Step]) {
+        let mut spec = self.server.requirements();
+        for step in changes {
+            let name = step.target.container().unwrap_or_default();
+            let container = spec.iter().position(|named| named.name == name).unwrap();
+            let Change::Resize { from, to } = &step.change else {
+                panic!("{step}")
+            };
+            let to = Requirements::choose([from, to], |[from, to]| to.filter(|_| from != to));
+            let before = spec.clone();
+            spec[container].resources.overlay(&to);
+            for field in Field::all().filter(|field| field.get(&before) != field.get(&spec)) {
+                let theirs = self.theirs.remove(&field);
+                let is_overwritten = theirs == field.get(&before) && !self.is_set_by_hand(field);
+                self.overwritten.extend(is_overwritten.then_some(field));
+            }
+        }
+        self.server = changed(&self.server, &spec);
+    }
+
+    /// Whether an override or a temporary limit holds the amount.
+    fn is_set_by_hand(&self, field: Field) -> bool {
+        let desired = &self.state.desired;
+        let name = &self.server.spec.containers[field.container].name;
+        let limited = desired.temporary.iter().any(|limit| limit.is_of(name, field.resource));
+        limited || field.container == 0 && field.resource == Resource::Memory && desired.overridden.is_some()
+    }
+
+    /// A new decision about the memory of containers: it may change what another client has set and this agent knows of.
+    pub(super) fn is_decided_anew(&mut self, happening: &Happening) {
+        let containers: &[usize] = match happening {
+            Happening::Recommends { .. } => &[0, 1],
+            Happening::Sets { .. } => &[0],
+            Happening::Grows { container, .. } => &[*container],
+            _ => return,
+        };
+        let (view, server) = (self.state.pod.requirements(), self.server.requirements());
+        let decided = |field: &Field| field.resource == Resource::Memory && containers.contains(&field.container);
+        self.theirs
+            .retain(|field, _| !decided(field) || field.get(&view) != field.get(&server));
+    }
+
+    fn happen_beside(&mut self, happening: &Happening) {
+        self.happen(happening);
+        self.passes(true);
+        self.now.instant += Duration::from_secs(20);
+        self.apply(PodInput::TimePassed);
+        self.passes(true);
+    }
+}
+
+/// What another client sets: values that this agent never does.
+fn theirs() -> impl Strategy<Value = Happening> {
+    let amount = |field: Field, number: u64| match (field.resource, field.is_limit) {
+        (Resource::Cpu, false) => 50 + number,
+        (Resource::Cpu, true) => 300 + number,
+        (Resource::Memory, false) => (50 + number) * MIB,
+        (Resource::Memory, true) => (400 + number) * MIB,
+    };
+    let fields: Vec<_> = Field::all().collect();
+    (proptest::sample::select(fields), 0_u64..8, any::<bool>()).prop_map(move |(field, number, amid_pass)| {
+        Happening::Edits {
+            field,
+            amount: amount(field, number),
+            amid_pass,
+        }
+    })
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    let container = || 0_usize..2;
+    let overtaking = (container(), 300_u64..310, any::<bool>(), any::<bool>(), any::<bool>());
+    prop_oneof![
+        4 => theirs(),
+        2 => [60_u64..70, 60..70].prop_map(|mib| Happening::Recommends { mib }),
+        1 => (200_u64..204).prop_map(|mib| Happening::Sets { mib }),
+        1 => Just(Happening::Releases),
+        2 => (container(), 300_u64..310).prop_map(|(container, mib)| Happening::Grows { container, mib }),
+        2 => container().prop_map(|container| Happening::IsQuiet { container }),
+        2 => Just(Happening::WatchBrings),
+        1 => Just(Happening::MayLower),
+        1 => Just(Happening::AgentIsKilled),
+        2 => (any::<bool>(), any::<bool>()).prop_map(|(carries_out, silent)| Happening::Fails { carries_out, silent }),
+        2 => overtaking.prop_map(|(container, mib, carries_out, silent, killed)| Happening::Overtakes(Overtaking {
+            container, mib, carries_out, silent, killed,
+        })),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn no_request_changes_what_only_another_client_set(happenings in vec(happening(), 0..40)) {
+        let mut world = World::new(false);
+        for happening in &happenings {
+            world.happen_beside(happening);
+            prop_assert_eq!(&world.overwritten, &[], "{:?}", world.state);
+        }
+        world.fails = None;
+        for container in 0..2 {
+            world.happen(&Happening::IsQuiet { container });
+        }
+        world.happen(&Happening::Releases);
+        world.recover();
+        world.happen(&Happening::MayLower);
+        world.recover();
+        prop_assert_eq!(&world.overwritten, &[], "{:?}", world.state);
+    }
+}

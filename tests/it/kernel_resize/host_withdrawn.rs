@@ -1,0 +1,136 @@
+//! A wish that ends takes its request along, if the kubelet has not carried the request out.
+
+use serde_json::{Value, json};
+
+use super::host_faults::patches;
+use super::{Amounts, FULL, LARGER, NAME, ResizeResult, SMALLER, Scene, resources, vpa};
+use crate::support::apimodel::Effect;
+
+const TAKEN_BACK: &str = "nothing asks for the pending resize any more: it is taken back";
+
+/// The ways in which a VPA ceases to ask for anything.
+const ENDS: [fn(&Scene); 3] = [
+    |scene| scene.api.remove("verticalpodautoscalers", "web"),
+    |scene| scene.has_vpa(|vpa| vpa["spec"]["updatePolicy"]["updateMode"] = json!("Off")),
+    |scene| scene.has_vpa(|vpa| vpa["metadata"]["annotations"]["vscaled.io/act"] = json!("false")),
+];
+
+impl Scene {
+    fn has_vpa(&self, change: impl Fn(&mut Value)) {
+        let mut vpa = vpa(&LARGER);
+        change(&mut vpa);
+        self.api.put("verticalpodautoscalers", vpa);
+    }
+
+    async fn has_taken_back(&self) {
+        let wanted = resources(SMALLER[0].1);
+        self.agent
+            .wait_for("the request to be taken back", || self.spec() == wanted)
+            .await;
+        self.agent.reaches(NAME, "NotManaged").await;
+        self.holds_soon(&SMALLER).await;
+    }
+}
+
+#[tokio::test]
+async fn a_deferred_request_ends_with_its_vpa() {
+    for ends in ENDS {
+        let scene = Scene::deferred().await;
+        ends(&scene);
+        scene.has_taken_back().await;
+        let history = scene.agent.history().await;
+        assert!(history.iter().any(|change| change.cause == TAKEN_BACK), "{history:#?}");
+        let told = || {
+            let events = scene.events();
+            let mut told = events.iter().filter(|event| event["reason"] == "ResizeWithdrawn");
+            told.any(|event| event["message"].as_str().unwrap().contains("requests.cpu 300m → 200m"))
+        };
+        scene.agent.wait_for("an Event about it", told).await;
+
+        // Room that comes later changes nothing.
+        let generation = scene.object()["metadata"]["generation"].clone();
+        scene.confirmed(&SMALLER).await;
+        scene.set_resize_result(ResizeResult::ByRoom);
+        scene.agent.reaches(NAME, "NotManaged").await;
+        assert_eq!(scene.object()["metadata"]["generation"], generation);
+        assert!(scene.holds(&SMALLER));
+    }
+}
+
+#[tokio::test]
+async fn an_infeasible_request_ends_with_its_vpa() {
+    let scene = Scene::managed().await;
+    scene.set_resize_result(ResizeResult::Infeasible(FULL));
+    scene.recommend(&LARGER);
+    scene.reaches_with_detail("Infeasible", FULL).await;
+    scene.api.remove("verticalpodautoscalers", "web");
+    scene.has_taken_back().await;
+}
+
+#[tokio::test]
+async fn a_request_without_the_kubelets_answer_ends_too() {
+    let scene = Scene::managed().await;
+    scene.api.kubelet(|kubelet| kubelet.asleep = true);
+    scene.recommend(&LARGER);
+    scene.holds_soon(&LARGER).await;
+    scene.agent.reaches(NAME, "InSync").await;
+    scene.api.remove("verticalpodautoscalers", "web");
+    scene.has_taken_back().await;
+    scene.api.kubelet(|kubelet| kubelet.asleep = false);
+    scene.confirmed(&SMALLER).await;
+}
+
+#[tokio::test]
+async fn a_request_the_api_server_did_not_answer_ends() {
+    let scene = Scene::managed().await;
+    scene.api.kubelet(|kubelet| kubelet.asleep = true);
+    scene.api.fault(patches(Some(1), Effect::Torn));
+    scene.recommend(&LARGER);
+    let asked = || scene.spec() == resources(LARGER[0].1);
+    scene.agent.wait_for("the API server to carry it out", asked).await;
+    scene.api.remove("verticalpodautoscalers", "web");
+    scene.has_taken_back().await;
+}
+
+#[tokio::test]
+async fn a_wish_that_ended_without_an_agent_ends() {
+    let mut scene = Scene::deferred().await;
+    scene.agent.kill();
+    scene.api.remove("verticalpodautoscalers", "web");
+    scene.agent.start().await;
+    scene.has_taken_back().await;
+}
+
+#[tokio::test]
+async fn another_clients_pending_amount_stays() {
+    let scene = Scene::deferred().await;
+    let theirs = json!([{"name": "app", "resources": {"limits": {"cpu": "900m"}}}]);
+    scene.api.resize(NAME, &theirs).unwrap();
+    scene.api.remove("verticalpodautoscalers", "web");
+    let wanted = resources(Amounts {
+        cpu_limit: Some(900),
+        ..SMALLER[0].1
+    });
+    scene
+        .agent
+        .wait_for("the request to be taken back", || scene.spec() == wanted)
+        .await;
+}
+
+#[tokio::test]
+async fn explain_names_a_request_that_waits() {
+    let scene = Scene::deferred().await;
+    let reply = scene.agent.client().await.explain(scene.pod.full_name()).await.unwrap();
+    let named = |note: &String| note.contains("has not carried out") && note.contains("requests.cpu 200m → 300m");
+    assert!(reply.notes.iter().any(named), "{:#?}", reply.notes);
+}
+
+#[tokio::test]
+async fn a_carried_out_resize_outlasts_its_vpa() {
+    let scene = Scene::managed().await;
+    let generation = scene.object()["metadata"]["generation"].clone();
+    scene.api.remove("verticalpodautoscalers", "web");
+    scene.agent.reaches(NAME, "NotManaged").await;
+    assert_eq!(scene.object()["metadata"]["generation"], generation);
+    assert!(scene.holds(&SMALLER));
+}

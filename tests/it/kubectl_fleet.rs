@@ -294,7 +294,7 @@ fn reports_add_up_by_workload() {
     let answer = |since: &str, pods: u64, cpu: &str, seconds: f64| {
         let one = json!({"namespace": "shop", "workload": {"kind": "Deployment", "name": "web"}, "pods": pods,
             "requestedBefore": {"cpu": "1"}, "requested": {"cpu": cpu, "memory": "1Gi"}, "avoidedKills": 2,
-            "avoidedThrottledSeconds": seconds});
+            "avoidedThrottledSeconds": seconds, "throttledWithBurst": seconds, "remarks": [format!("{pods} pods")]});
         json!({"since": since, "workloads": [one], "total": one}).to_string()
     };
     let (first, second) = (
@@ -315,7 +315,8 @@ fn reports_add_up_by_workload() {
             Some(0),
             &json!({"namespace": "shop", "workload": {"kind": "Deployment", "name": "web"}, "pods": 3,
         "requestedBefore": {"cpu": "2"}, "requested": {"cpu": "750m", "memory": "2Gi"}, "avoidedKills": 4, "avoidedEvictions": 0,
-        "avoidedRestarts": 0, "avoidedThrottledSeconds": 2.5})
+        "avoidedRestarts": 0, "avoidedThrottledSeconds": 2.5, "throttledBeforeBurst": null, "throttledWithBurst": 2.5,
+        "remarks": ["2 pods", "1 pods"]})
         )
     );
     assert_eq!(

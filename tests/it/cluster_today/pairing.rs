@@ -102,6 +102,7 @@ async fn vpas_updater_and_webhook_agree_with_the_agent() {
         assert_eq!(pod["metadata"]["generation"], now["metadata"]["generation"]);
         nothing_restarted(before, &pod);
     }
+    scene.today.api.grant("deploy/base");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -19,6 +19,8 @@ async fn the_agents_token_resizes_pods_and_is_refused_everything_else() {
     let before = scene.runs(WEB).await;
     scene.make_vpa("Off");
     let api = &scene.today.api;
+    // Another test may have granted more.
+    api.grant("deploy/base");
     let token = api.deployed_kubeconfig();
     let (core, pod) = (scene.collection("api/v1"), format!("{}/{WEB}", scene.pods()));
     let deployment = scene.collection("apis/apps/v1") + "/deployments/web";

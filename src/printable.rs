@@ -2,7 +2,7 @@
 //!
 //! The API server allows every character in annotations, in conditions and in the fields of custom resources. Control characters
 //! (C0 and C1) move a terminal's cursor, line ends forge lines, and format characters hide text or reverse its order. The sinks
-//! clean what they write: [`page`](crate::cli::page) for people who run a program, [`io`](crate::cli::io) for documents,
+//! clean what they write: `cli::page` for people who run a program, [`io`](crate::cli::io) for documents,
 //! [`log`](crate::observe::log), the audit log, and Events. A caller cannot forget it.
 
 use std::borrow::Cow;

@@ -1,6 +1,6 @@
 //! Reads the files of commands, and prints their results: the only place that writes to standard output and standard error.
 //!
-//! Text for people is a [`Page`], everything else a document. No text reaches either with a dangerous character
+//! Text for people is a `Page`, everything else a document. No text reaches either with a dangerous character
 //! ([`printable`](crate::printable)), whoever wrote it. Only a terminal gets colours, and not where `NO_COLOR` is set (<https://no-color.org>).
 
 use std::borrow::Cow;

@@ -22,7 +22,8 @@ use crate::plan::resize::{self, AcceptedResize, ResizePatch};
 /// Calls the `resize` subresource.
 #[tonic::async_trait]
 pub trait PodResizer: Debug + Send + Sync {
-    /// Makes these changes to the spec of this pod, if it still has its resource version; returns the changed pod.
+    /// Makes these changes to the spec of this pod, if it still has its resource version; returns the changed pod. A pod
+    /// without a version is changed in any version.
     ///
     /// Errors: [`ResizeError`]; each variant has its own consequence.
     async fn resize(&self, pod: &Pod, changes: &[Step]) -> Result<Pod, ResizeError>;
@@ -107,8 +108,13 @@ impl Pass {
             failpoint("patch.saved");
         }
         for _ in 0..MOST_CONFLICTS {
-            let read = self.read().await?;
-            if !resize::same(&read.requirements(), &patch.from) {
+            let read = match self.read().await {
+                // A rule that denies the present amounts, such as a LimitRange that came later, may admit the wanted ones. The known
+                // pod has no version.
+                Err(ResizeError::Denied(_)) if !patch.changes.is_empty() => Pod::clone(self.job.targets.bound.object()),
+                read => read?,
+            };
+            if !read.metadata.resource_version.is_empty() && !resize::same(&read.requirements(), &patch.from) {
                 return Err(ResizeError::Stale);
             }
             let pod = if patch.changes.is_empty() {

@@ -202,3 +202,16 @@ async fn admissions_change_is_what_the_pod_gets() {
     );
     assert_eq!(scene.spec(), resources(rounded[0].1));
 }
+
+/// A LimitRange that came later denies every request that leaves the pod's amounts as they are.
+#[tokio::test]
+async fn a_rule_may_deny_the_present_amounts_alone() {
+    let scene = Scene::managed().await;
+    let message = "pods \"web-5c4f-x\" is forbidden: minimum memory usage per Container is 128Mi, but request is 96Mi";
+    scene.api.fault(Fault {
+        verb: "dry-run",
+        ..patches(None, Effect::Says(403, "Forbidden", message, None))
+    });
+    scene.recommend(&LARGER);
+    scene.settles(&LARGER).await;
+}

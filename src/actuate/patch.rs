@@ -1,11 +1,11 @@
 //! The stage of a pass that patches the pod's spec, where the kubelet resizes in place.
 //!
-//! The pass reads the pod first, and the patch has only the amounts that change, and the version of the pod that was read. So it
-//! overwrites no amount that another client has set meanwhile. It patches only what it could write: before the patch it checks the room on the node, and makes room under lower
-//! memory limits, as for its own writes. When the node has room, the pass writes the patched values at once, before the kubelet
-//! (the fast path). The kubelet then finds the values that it would write, so its own write, which checks less, cannot kill.
-//! Where the cgroups cannot hold the values after all, the pass takes the patch back, because the kubelet would write the lower
-//! limit a moment later. [`PodResizer`] is the only way to the API server.
+//! The pass reads the pod first. The patch has only the amounts that change, and the version of the pod that was read, so it
+//! overwrites no amount that another client has set meanwhile. The pass patches only what it could write: before the patch it
+//! checks the room on the node, and makes room under lower memory limits, as for its own writes. When the node has room, the pass
+//! writes the patched values at once, before the kubelet (the fast path). The kubelet then finds the values that it would write,
+//! so its own write, which checks less, cannot kill. Where the cgroups cannot hold the values after all, the pass takes the patch
+//! back, because the kubelet would write the lower limit a moment later. [`PodResizer`] is the only way to the API server.
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -203,7 +203,7 @@ impl Resize {
     /// The accepted patch that `pod` does not show yet, because the object is older.
     pub(crate) fn unseen(&self, pod: &Pod) -> Option<&AcceptedResize> {
         let accepted = self.accepted.as_ref();
-        accepted.filter(|accepted| pod.metadata.generation < accepted.generation)
+        accepted.filter(|accepted| accepted.is_unseen_in(pod))
     }
 
     /// Whether this agent requested the spec of `pod`, or may have: a patch has no answer yet.

@@ -82,6 +82,14 @@ impl Scene {
         }
     }
 
+    /// Starts the agent without its guard, which would raise limits before a kill, and waits until it watches for kills.
+    async fn starts_watching_kills(&mut self) {
+        self.agent.set("--guard", "false");
+        self.agent.start().await;
+        let watches = || self.agent.watches_kills();
+        self.agent.wait_for("the agent to watch", watches).await;
+    }
+
     /// Creates a Deployment of pods with the label `app` of this name, and its ReplicaSet.
     fn make_workload(&self, name: &str, replica_set: &str) {
         let labels = json!({"app": name});

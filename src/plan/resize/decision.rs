@@ -31,9 +31,14 @@ pub struct AcceptedResize {
 }
 
 impl AcceptedResize {
+    /// Whether `pod` is older than the request, and does not show it yet.
+    pub const fn is_unseen_in(&self, pod: &Pod) -> bool {
+        pod.metadata.generation < self.generation
+    }
+
     /// The spec that the API server has, as far as this agent knows: the accepted one if `pod` is older.
     pub fn spec(&self, pod: &Pod) -> Vec<NamedRequirements> {
-        if pod.metadata.generation < self.generation {
+        if self.is_unseen_in(pod) {
             return pod.with_requirements(&self.targets).requirements();
         }
         pod.requirements()
@@ -41,7 +46,7 @@ impl AcceptedResize {
 
     /// These amounts of `pod` without the requests of this agent that the kubelet has not allocated.
     pub fn without_requests(&self, pod: &Pod, amounts: Vec<NamedRequirements>) -> Vec<NamedRequirements> {
-        let is_open = pod.metadata.generation < self.generation || Phase::of(pod).is_open();
+        let is_open = self.is_unseen_in(pod) || Phase::of(pod).is_open();
         let before = if self.before.is_empty() {
             &self.held
         } else {
@@ -168,14 +173,9 @@ impl ResizeFacts {
             let given = if self.ahead { targets.to_vec() } else { so_far };
             return ResizeDecision::Write(Grant::postponed(&phase, given, cause, wait));
         }
-        let from = self
-            .accepted
-            .as_ref()
-            .map_or_else(|| pod.requirements(), |accepted| accepted.spec(pod));
-        let before = self
-            .accepted
-            .as_ref()
-            .map(|accepted| accepted.without_requests(pod, from.clone()));
+        let accepted = self.accepted.as_ref();
+        let from = accepted.map_or_else(|| pod.requirements(), |accepted| accepted.spec(pod));
+        let before = accepted.map_or_else(|| from.clone(), |accepted| accepted.without_requests(pod, from.clone()));
         let full = |room: Room| check_room(&room.without(self.yields), pod, targets, self.kubelet).is_err();
         match room {
             Err(why) if self.room.is_some_and(full) => ResizeDecision::Refuse(why, true),
@@ -183,7 +183,7 @@ impl ResizeFacts {
                 // Without a change the pass only reads the spec.
                 ahead: self.ahead || changes.is_empty(),
                 changes,
-                before: before.unwrap_or_else(|| from.clone()),
+                before,
                 from,
                 targets: targets.to_vec(),
                 held: granted(pod, &Phase::of(pod), held),
@@ -196,7 +196,7 @@ impl ResizeFacts {
     /// The accepted request, if `pod` was read before and does not show it yet.
     fn unseen(&self, pod: &Pod) -> Option<&AcceptedResize> {
         let accepted = self.accepted.as_ref();
-        accepted.filter(|accepted| pod.metadata.generation < accepted.generation)
+        accepted.filter(|accepted| accepted.is_unseen_in(pod))
     }
 
     fn changes(&self, pod: &Pod, targets: &[NamedRequirements]) -> Result<Vec<Step>, String> {

@@ -12,12 +12,7 @@ async fn a_killed_container_is_an_event_with_its_limit_and_a_number() {
         return;
     };
     scene.agent.set("--http-address", "127.0.0.1:0");
-    scene.agent.set("--guard", "false");
-    scene.agent.start().await;
-    scene
-        .agent
-        .wait_for("the agent to watch", || scene.agent.watches_kills())
-        .await;
+    scene.starts_watching_kills().await;
     let spec = json!({"containers": [
         {"name": "app", "resources": objects::resources(APP), "command": ["/bin/sh", "-c", GREEDY]},
     ]});

@@ -113,12 +113,7 @@ async fn a_kill_without_a_status_raises_the_recommendation() {
     let mut vpa = Components::new(&scene.today.api);
     vpa.launch_recommender(&scene.today.api);
     scene.agent.set("--report-vpa-events", "true");
-    scene.agent.set("--guard", "false");
-    scene.agent.start().await;
-    scene
-        .agent
-        .wait_for("the agent to watch", || scene.agent.watches_kills())
-        .await;
+    scene.starts_watching_kills().await;
     // The recommender takes the request of a container that ended, and what an Event says of one that runs on.
     let cases = [("child", "64Mi"), ("whole", "300Mi")];
     for (workload, request) in cases {

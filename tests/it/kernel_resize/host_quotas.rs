@@ -31,6 +31,21 @@ impl Scene {
         });
         self.api.put("resourcequotas", quota);
     }
+
+    /// Recommends and requests more than a quota of 150Mi allows: both are refused, and no value changes.
+    async fn refuses_beyond_the_quota(&self) {
+        self.recommend(&LARGER);
+        self.reaches_with_detail("Refused", "used: limits.memory=128Mi, limited: limits.memory=150Mi")
+            .await;
+        assert!(self.holds(&AT_FIRST));
+        let refused = self
+            .agent
+            .resize(limits(&self.pod, None, Some("256Mi")))
+            .await
+            .unwrap_err();
+        assert!(refused.to_string().contains("exceeded quota: team"), "{refused}");
+        assert!(self.holds(&AT_FIRST));
+    }
 }
 
 #[tokio::test]
@@ -38,17 +53,7 @@ async fn a_quota_bounds_direct_writes() {
     let mut scene = Scene::of_an_old_kubelet().await;
     scene.quota("150Mi");
     scene.start().await;
-    scene.recommend(&LARGER);
-    scene
-        .reaches_with_detail("Refused", "used: limits.memory=128Mi, limited: limits.memory=150Mi")
-        .await;
-    assert!(scene.holds(&AT_FIRST));
-    let refused = scene
-        .agent
-        .resize(limits(&scene.pod, None, Some("256Mi")))
-        .await
-        .unwrap_err();
-    assert!(refused.to_string().contains("exceeded quota: team"), "{refused}");
+    scene.refuses_beyond_the_quota().await;
     scene.quota("1Gi");
     scene.settles(&LARGER).await;
     assert_eq!(
@@ -62,17 +67,7 @@ async fn a_quota_is_known_before_a_patch() {
     let mut scene = Scene::new().await;
     scene.quota("150Mi");
     scene.start().await;
-    scene.recommend(&LARGER);
-    scene
-        .reaches_with_detail("Refused", "used: limits.memory=128Mi, limited: limits.memory=150Mi")
-        .await;
-    let refused = scene
-        .agent
-        .resize(limits(&scene.pod, None, Some("256Mi")))
-        .await
-        .unwrap_err();
-    assert!(refused.to_string().contains("exceeded quota: team"), "{refused}");
-    assert!(scene.holds(&AT_FIRST));
+    scene.refuses_beyond_the_quota().await;
     assert_eq!(
         (scene.spec(), scene.api.calls("patch pods/resize")),
         (resources(APP), 0)

@@ -64,6 +64,10 @@ impl QuotaAccount {
     /// Counts a pod with these targets from now on. No targets are those of its object. Returns whether it takes less of
     /// something than before.
     pub fn count(&mut self, pod: &Arc<Pod>, targets: &[NamedRequirements]) -> bool {
+        let has_quota = |quota: &Shared<ResourceQuota>| quota.metadata.namespace == pod.metadata.namespace;
+        if !self.quotas.iter().any(has_quota) {
+            return false;
+        }
         let key = pod.full_name();
         let before = self.beyond.remove(&key).map(|(_, beyond)| beyond).unwrap_or_default();
         let beyond = self.beyond(pod, targets);
@@ -165,6 +169,10 @@ impl QuotaAccount {
 
     /// The amounts of a pod with these targets beyond those that are counted for its object.
     fn beyond(&self, pod: &Pod, targets: &[NamedRequirements]) -> Requirements {
+        if targets.is_empty() {
+            // They are those of the object.
+            return Requirements::default();
+        }
         let [with, without] = [targets, &[]].map(|targets| counted(pod, targets, self.kubelet));
         combine(&with, &without, u64::saturating_sub)
     }

@@ -2,9 +2,9 @@
 //!
 //! An Event names the cause of a change, never the reason of a later pass: a change that succeeds later has the cause that
 //! began it. A temporary limit has one Event from its first growth to its end. An Event about a resize through the API
-//! server waits until the kubelet has carried out the resize, and has the old and the new value of every amount.
+//! server has the old and the new value of every amount, and comes with the record that the kubelet has carried it out.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use tokio::sync::{broadcast, watch};
@@ -12,10 +12,8 @@ use tokio::sync::{broadcast, watch};
 use crate::kubernetes::events::{EventMessage, EventRecorder, PodReference, Severity};
 use crate::model::objects::Pod;
 use crate::model::{
-    Cause, Change, ChangeRecord, NamedRequirements, Outcome, Requirements, Resource, Setting, StepRecord, Target,
-    Withheld,
+    Cause, Change, ChangeRecord, Outcome, Requirements, Resource, Setting, StepRecord, Target, Withheld,
 };
-use crate::plan::resize::Phase;
 use crate::sources::NodeView;
 
 /// Emits the Event of each record that has one, until the channel closes.
@@ -31,20 +29,19 @@ pub(super) async fn emit_events(
             record = records.recv() => record.map(Some),
             Ok(()) = view.changed() => Ok(None),
         };
-        let messages = match record {
+        let message = match record {
             Ok(Some(record)) => composer.compose(&record),
-            Ok(None) => None,
+            Ok(None) => {
+                composer.retain(&view.borrow_and_update().pods);
+                None
+            }
             Err(broadcast::error::RecvError::Lagged(missed)) => {
                 tracing::warn!(missed, "changes became no Events");
                 None
             }
             Err(broadcast::error::RecvError::Closed) => return,
         };
-        let view = Arc::clone(&view.borrow_and_update());
-        messages
-            .into_iter()
-            .chain(composer.agreed(&view.pods))
-            .for_each(|message| events.record(message));
+        message.into_iter().for_each(|message| events.record(message));
     }
 }
 
@@ -56,67 +53,26 @@ struct TemporaryLimit {
     resource: Resource,
 }
 
-/// A resize of a pod through the API server.
-#[derive(Debug, Default)]
-struct PendingResize {
-    /// The amounts before and after, by container. Several patches may lead to one resize.
-    amounts: BTreeMap<Target, (Requirements, Requirements)>,
-    /// The Event, once the agent has done its part.
-    event: Option<EventMessage>,
-}
-
-impl PendingResize {
-    /// Whether the pod's spec has the amounts, and its containers run with them.
-    fn is_done(&self, pod: &Pod) -> bool {
-        let amounts = pod.requirements();
-        let has = |(target, (_, to)): (&Target, &(Requirements, Requirements))| {
-            let name = target.container().unwrap_or_default();
-            NamedRequirements::find(&amounts, name).is_some_and(|spec| {
-                let mut with = *spec;
-                with.overlay(to);
-                with == *spec
-            })
-        };
-        self.amounts.iter().all(has) && Phase::of(pod) == Phase::Settled
-    }
-
-    /// Every amount, before and after.
-    fn texts(&self) -> impl Iterator<Item = String> {
-        let steps = self.amounts.iter().map(|(target, (from, to))| {
-            let (from, to) = (*from, *to);
-            format!("{target} {}", Change::Resize { from, to })
-        });
-        steps.filter(|text| text.contains('→'))
-    }
-}
-
 /// Composes Events from records, one after the other. Remembers only what concerns pods of the node's view.
 #[derive(Debug, Default)]
 struct Composer {
     /// The causes of the changes that are not done yet, by the UIDs of the pods.
     unfinished: BTreeMap<String, Cause>,
-    /// The resizes through the API server whose Event is still to come, by the UIDs of the pods.
-    resizes: BTreeMap<String, PendingResize>,
+    /// The amounts before and after resizes through the API server whose Event is still to come, by the UIDs of the pods. Several
+    /// patches may lead to one resize.
+    resizes: BTreeMap<String, BTreeMap<Target, (Requirements, Requirements)>>,
     /// The temporary limits, each with the number of the record that began it, and with the limit before.
     temporary_limits: BTreeMap<TemporaryLimit, (u64, String)>,
 }
 
 impl Composer {
-    /// The Events about resizes that spec, status and kernel agree on, now that the node has these pods. Forgets all
-    /// others.
-    fn agreed(&mut self, pods: &[Arc<Pod>]) -> Vec<EventMessage> {
-        let pods: HashMap<&str, &Pod> = pods.iter().map(|pod| (pod.cgroup_uid(), pod.as_ref())).collect();
-        self.unfinished.retain(|uid, _| pods.contains_key(uid.as_str()));
-        self.resizes.retain(|uid, _| pods.contains_key(uid.as_str()));
+    /// Forgets what concerns other pods than these of the node.
+    fn retain(&mut self, pods: &[Arc<Pod>]) {
+        let pods: HashSet<&str> = pods.iter().map(|pod| pod.cgroup_uid()).collect();
+        self.unfinished.retain(|uid, _| pods.contains(uid.as_str()));
+        self.resizes.retain(|uid, _| pods.contains(uid.as_str()));
         self.temporary_limits
-            .retain(|limit, _| pods.contains_key(limit.uid.as_str()));
-        let mut agreed = Vec::new();
-        self.resizes.retain(|uid, resize| {
-            let is_agreed = resize.event.is_some() && resize.is_done(pods[uid.as_str()]);
-            agreed.extend(resize.event.take_if(|_| is_agreed));
-            !is_agreed
-        });
-        agreed
+            .retain(|limit, _| pods.contains(limit.uid.as_str()));
     }
 
     /// The Event about a record. A pass without steps, or with a retry at once, has none.
@@ -131,8 +87,13 @@ impl Composer {
         }
         let cause = self.cause_of(record);
         self.note_resize(record);
+        if record.in_flight {
+            tracing::debug!(pod = %record.pod, cause = %record.cause, "an Event waits for the kubelet to resize the pod");
+            return None;
+        }
+        let done = record.outcome.holds().then(|| self.resizes.remove(&record.pod.uid));
         let (severity, reason) = match &record.outcome {
-            Outcome::Applied | Outcome::RuntimeOwed(_) => match cause.as_ref()? {
+            Outcome::Applied | Outcome::RuntimeOwed(_) | Outcome::Unchanged => match cause.as_ref()? {
                 Cause::Guard(container, resource, _) | Cause::TemporaryLimitEnded { container, resource } => {
                     let limit = TemporaryLimit {
                         uid: record.pod.uid.clone(),
@@ -154,24 +115,21 @@ impl Composer {
             Outcome::Refused(_) => (Severity::Warning, "ResizeRefused"),
             Outcome::RolledBack(_) => (Severity::Warning, "ResizeRolledBack"),
             Outcome::Incomplete(_) => (Severity::Warning, "ResizeIncomplete"),
-            Outcome::Unchanged | Outcome::Interrupted(_) | Outcome::Hook(_) => return None,
+            Outcome::Interrupted(_) | Outcome::Hook(_) => return None,
         };
-        let resize = self.resizes.get_mut(&record.pod.uid).filter(|_| record.outcome.holds());
-        let details = match &resize {
-            Some(resize) => resize.texts().chain(files(record)).collect(),
+        let details = match done.flatten() {
+            Some(amounts) => texts(&amounts).chain(files(record)).collect(),
             None => details(record),
         };
         let texts = cause.iter().map(ToString::to_string).chain([details.join(", ")]);
         let texts = texts.filter(|text| !text.is_empty());
-        let event = event(record, severity, reason, texts.collect::<Vec<_>>().join(": "), None);
-        match resize {
-            Some(resize) => {
-                tracing::debug!(pod = %record.pod, cause = %record.cause, "an Event waits for the kubelet to resize the pod");
-                resize.event = Some(event);
-                None
-            }
-            None => Some(event),
-        }
+        Some(event(
+            record,
+            severity,
+            reason,
+            texts.collect::<Vec<_>>().join(": "),
+            None,
+        ))
     }
 
     /// Remembers the amounts that a record's patch changes. After a failure nothing of them is left to tell.
@@ -180,17 +138,12 @@ impl Composer {
         match &record.outcome {
             Outcome::Refused(_) | Outcome::RolledBack(_) => drop(self.resizes.remove(uid)),
             _ if record.cause == Cause::Withdrawn => drop(self.resizes.remove(uid)),
-            Outcome::Withheld(_) | Outcome::Incomplete(_) => {
-                if let Some(resize) = self.resizes.get_mut(uid) {
-                    resize.event = None;
-                }
-            }
             _ => {}
         }
         for step in done(record) {
             if let Change::Resize { from, to } = &step.change {
                 let resize = self.resizes.entry(uid.clone()).or_default();
-                let amounts = resize.amounts.entry(step.target.clone()).or_insert((*from, *to));
+                let amounts = resize.entry(step.target.clone()).or_insert((*from, *to));
                 amounts.1 = *to;
             }
         }
@@ -204,6 +157,7 @@ impl Composer {
             false => self.unfinished.get(uid).cloned(),
         };
         let is_tried_again = match &record.outcome {
+            _ if record.in_flight => true,
             Outcome::Applied | Outcome::RuntimeOwed(_) | Outcome::Unchanged | Outcome::Hook(_) => false,
             Outcome::Withheld(_) | Outcome::Interrupted(_) => true,
             // The agent does not retry a request of an operator or of the guard.
@@ -313,6 +267,15 @@ fn details(record: &ChangeRecord) -> Vec<String> {
     record.outcome.reason().map(str::to_owned).into_iter().collect()
 }
 
+/// Every amount that changes, before and after.
+fn texts(amounts: &BTreeMap<Target, (Requirements, Requirements)>) -> impl Iterator<Item = String> {
+    let steps = amounts.iter().map(|(target, (from, to))| {
+        let (from, to) = (*from, *to);
+        format!("{target} {}", Change::Resize { from, to })
+    });
+    steps.filter(|text| text.contains('→'))
+}
+
 /// Every changed file, with its old and its new value.
 fn files(record: &ChangeRecord) -> impl Iterator<Item = String> {
     let files = done(record).filter(|step| step.change.file().is_some());
@@ -348,6 +311,7 @@ mod tests {
             },
             cause,
             outcome,
+            in_flight: false,
             steps: vec![step],
             stages: Stages::default(),
         }
@@ -461,7 +425,7 @@ mod tests {
         let mut compose = |number: u32, cause: Cause, outcome: Outcome| {
             let mut record = record(cause, outcome);
             record.pod.uid = number.to_string();
-            composer.agreed(&[pod(&number.to_string())]);
+            composer.retain(&[pod(&number.to_string())]);
             let said = composer.compose(&record);
             (said, composer.unfinished.len())
         };
@@ -495,59 +459,45 @@ mod tests {
         Cause::Recommendation("web".to_owned(), "7".to_owned(), Reason::OutOfBounds)
     }
 
-    /// The pod with 250m in its spec, and with a condition in its status.
-    fn asked_for(condition: Option<(&str, &str)>) -> Arc<Pod> {
-        let conditions =
-            condition.map(|(kind, reason)| serde_json::json!({"type": kind, "status": "True", "reason": reason}));
-        let pod = serde_json::json!({
-            "metadata": {"uid": "u", "name": "web", "namespace": "a"},
-            "spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "250m", "memory": "64Mi"}}}]},
-            "status": {"conditions": Vec::from_iter(conditions)},
-        });
-        Arc::new(serde_json::from_value(pod).unwrap())
+    /// The record while the kubelet has not carried it out.
+    fn in_flight(record: &ChangeRecord) -> ChangeRecord {
+        ChangeRecord {
+            in_flight: true,
+            ..record.clone()
+        }
     }
 
     #[test]
     fn a_resize_is_said_when_all_agree() {
-        let mut composer = Composer::default();
-        assert_eq!(composer.compose(&resized(recommended(), Outcome::Applied)), None);
-        assert_eq!(composer.agreed(&[pod("u")]), [], "the view has the old spec");
-        let writes = asked_for(Some(("PodResizeInProgress", "")));
-        assert_eq!(composer.agreed(&[writes]), []);
-        let said = composer.agreed(&[asked_for(None)]);
+        let done = resized(recommended(), Outcome::Applied);
+        let said = composed(&[in_flight(&done), done]);
         assert_eq!(said.len(), 1);
         assert_eq!(
             said[0].message,
             format!("{}: container app requests.cpu 100m → 250m", recommended())
         );
-        assert_eq!(composer.agreed(&[asked_for(None)]), []);
     }
 
     #[test]
     fn a_resize_the_kubelet_refuses_is_unsaid() {
-        let mut composer = Composer::default();
-        assert_eq!(composer.compose(&resized(recommended(), Outcome::Applied)), None);
-        let refuses = asked_for(Some(("PodResizePending", "Infeasible")));
-        assert_eq!(composer.agreed(&[refuses]), []);
-        let infeasible = Withheld::Infeasible("static policy".to_owned());
-        let mut withheld = record(Cause::Kubelet, Outcome::Withheld(infeasible));
+        let infeasible = Outcome::Withheld(Withheld::Infeasible("static policy".to_owned()));
+        let mut withheld = record(Cause::Kubelet, infeasible);
         withheld.steps.clear();
-        assert_eq!(composer.compose(&withheld).unwrap().reason, "ResizeInfeasible");
-        assert_eq!(composer.agreed(&[asked_for(None)]), [], "only a new pass may say so");
+        let said = composed(&[in_flight(&resized(recommended(), Outcome::Applied)), withheld]);
+        assert_eq!(said.len(), 1);
+        assert_eq!(said[0].reason, "ResizeInfeasible");
     }
 
     #[test]
     fn a_resize_in_two_passes_says_every_amount() {
-        let mut composer = Composer::default();
         let unanswered = Outcome::Withheld(Withheld::Unanswered("no answer".to_owned()));
-        assert_eq!(composer.compose(&resized(recommended(), unanswered)), None);
-        let mut applied = record(Cause::Kubelet, Outcome::Applied);
-        applied.steps.clear();
-        assert_eq!(composer.compose(&applied), None);
-        let said = composer.agreed(&[asked_for(None)]);
-        assert!(
-            said[0].message.ends_with("container app requests.cpu 100m → 250m"),
-            "{said:?}"
+        let mut carried_out = record(Cause::Kubelet, Outcome::Unchanged);
+        carried_out.steps.clear();
+        let said = composed(&[resized(recommended(), unanswered), carried_out]);
+        assert_eq!(said.len(), 1);
+        assert_eq!(
+            said[0].message,
+            format!("{}: container app requests.cpu 100m → 250m", recommended())
         );
     }
 

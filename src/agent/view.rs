@@ -219,6 +219,8 @@ pub(super) fn next(state: &PodState, now: Timestamp) -> String {
             }
         };
         next.to_owned()
+    } else if state.resize.is_in_flight(&state.pod) {
+        "The resize is in flight: the kernel has the values, and the kubelet is to carry it out.".to_owned()
     } else if let Some(until) = state.desired.override_ends_at() {
         format!(
             "The override ends at {until:.0}, and the decided values come back; until then its values are enforced."
@@ -255,7 +257,7 @@ pub(super) fn change(record: &ChangeRecord) -> proto::Change {
         name: record.pod.name.clone(),
         uid: record.pod.uid.clone(),
         cause: record.cause.to_string(),
-        outcome: record.outcome.word().to_owned(),
+        outcome: record.word().to_owned(),
         reason,
         steps: record.steps.iter().map(step).collect(),
         stages: Some(proto::Stages {

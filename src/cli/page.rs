@@ -18,7 +18,7 @@ impl Tone {
     pub(super) fn of(word: &str) -> Self {
         match word {
             "Applied" | "InSync" => Self::Good,
-            "Working" | "Owed" | "RuntimeOwed" | "Planned" => Self::Waiting,
+            "Working" | "Owed" | "RuntimeOwed" | "Planned" | "InFlight" => Self::Waiting,
             "Refused" | "RolledBack" | "Incomplete" | "Foreign" => Self::Bad,
             _ => Self::Plain,
         }

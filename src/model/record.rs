@@ -319,6 +319,8 @@ pub struct ChangeRecord {
     pub pod: PodId,
     pub cause: Cause,
     pub outcome: Outcome,
+    /// The kernel has the amounts and the API server the request, but the kubelet has not carried it out yet.
+    pub in_flight: bool,
     /// The steps that ran, in order.
     pub steps: Vec<StepRecord>,
     pub stages: Stages,
@@ -333,8 +335,27 @@ impl ChangeRecord {
             pod,
             cause,
             outcome,
+            in_flight: false,
             steps: Vec::new(),
             stages: Stages::default(),
+        }
+    }
+
+    /// Whether the pass sent the API server a request, or waits for the kubelet to carry one out.
+    pub fn is_of_resize(&self) -> bool {
+        self.in_flight
+            || self
+                .steps
+                .iter()
+                .any(|step| matches!(step.change, Change::Resize { .. }))
+    }
+
+    /// The word for the outcome once spec, status and kernel agree; before, `InFlight`.
+    pub fn word(&self) -> &'static str {
+        if self.in_flight {
+            "InFlight"
+        } else {
+            self.outcome.word()
         }
     }
 }

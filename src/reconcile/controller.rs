@@ -280,6 +280,7 @@ impl Controller {
                 let record = self.publisher.history.add(*record, news);
                 self.requests.answer(answers, record);
             }
+            Effect::Settled(uid) => self.publisher.history.settle(&uid),
             Effect::Refuse(request, error) => self.requests.refuse(request, error),
             Effect::AdmitRequest(id, request) => {
                 let capacity = Box::new(self.capacity());

@@ -49,6 +49,22 @@ impl History {
         record
     }
 
+    /// Notes that the kubelet has carried out the latest resize of this pod: publishes its record again, as done. A record that
+    /// a later request overtook stays in flight.
+    pub(crate) fn settle(&mut self, uid: &str) {
+        let of_resize = |record: &&mut Arc<ChangeRecord>| record.pod.uid == uid && record.is_of_resize();
+        if let Some(record) = self
+            .records
+            .iter_mut()
+            .rfind(of_resize)
+            .filter(|record| record.in_flight)
+        {
+            Arc::make_mut(record).in_flight = false;
+            drop(self.listeners.send(Arc::clone(record)));
+            (self.show)(record);
+        }
+    }
+
     /// The changes of all pods or of one, oldest first.
     pub(crate) fn iter<'a>(&'a self, pod: Option<&'a PodId>) -> impl DoubleEndedIterator<Item = &'a Arc<ChangeRecord>> {
         let records = self.records.iter();

@@ -192,6 +192,8 @@ pub(crate) enum Effect {
     WatchShrink(Option<(u64, Vec<Lowering>)>),
     /// Answer the request with this record, and keep the record in the history if it is news (`true`).
     Record(Box<ChangeRecord>, bool, Option<RequestId>),
+    /// Spec, status and kernel of the pod with this UID agree on its latest resize.
+    Settled(String),
     Refuse(RequestId, ControlError),
     /// Check the next operator's request against the node's capacity.
     AdmitRequest(RequestId, OperatorRequest),
@@ -263,6 +265,10 @@ impl PodState {
         let mut effects = Vec::new();
         if before.saved() != self.saved() {
             effects.push(Effect::SaveState);
+        }
+        let is_news = !Arc::ptr_eq(&before.pod, &self.pod) && before.resize.is_in_flight(&before.pod);
+        if is_news && before.resize.is_carried_out_in(&self.pod) {
+            effects.push(Effect::Settled(self.pod.cgroup_uid().to_owned()));
         }
         self.derive_least_limits(before, &mut effects);
         if before.live != self.live {

@@ -206,6 +206,17 @@ impl Resize {
         accepted.filter(|accepted| accepted.is_unseen_in(pod))
     }
 
+    /// Whether the kubelet has not carried out the accepted patch yet.
+    pub(crate) fn is_in_flight(&self, pod: &Pod) -> bool {
+        let accepted = self.accepted.as_ref();
+        accepted.is_some_and(|accepted| accepted.is_unseen_in(pod) || Phase::of(pod) != Phase::Settled)
+    }
+
+    /// Whether the spec has the amounts that the accepted patch changed, and the kubelet has carried them out.
+    pub(crate) fn is_carried_out_in(&self, pod: &Pod) -> bool {
+        !self.is_in_flight(pod) && self.accepted.as_ref().is_some_and(|accepted| accepted.is_in(pod))
+    }
+
     /// Whether this agent requested the spec of `pod`, or may have: a patch has no answer yet.
     pub(crate) fn is_ours(&self, pod: &Pod) -> bool {
         self.is_spec_of(pod) || self.unseen(pod).is_some() || self.prepared.is_some() || self.written_ahead.is_some()

@@ -16,6 +16,7 @@ fn record(cause: Cause, outcome: Outcome, steps: Vec<StepRecord>) -> Arc<ChangeR
         },
         cause,
         outcome,
+        in_flight: false,
         steps,
         stages: Stages {
             verified: Duration::from_micros(900),

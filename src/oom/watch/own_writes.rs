@@ -190,6 +190,7 @@ mod tests {
             pod: pod(),
             cause: Cause::Drift,
             outcome: Outcome::Applied,
+            in_flight: false,
             steps,
             stages: Stages {
                 verified: Duration::from_secs(2),

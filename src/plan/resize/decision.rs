@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::super::room::Room;
-use super::{Phase, Unreported, changes, check_room, granted, grows, lowers_memory, same, taken_back, undone};
+use super::{Phase, Unreported, amounts, changes, check_room, granted, grows, lowers_memory, same, taken_back, undone};
 use crate::model::objects::Pod;
 use crate::model::{Cause, KubeletVersion, NamedRequirements, Resource, ResourceList, Step, Withheld};
 
@@ -36,6 +36,25 @@ impl AcceptedResize {
         pod.metadata.generation < self.generation
     }
 
+    /// Whether the spec of `pod` has the amounts that the request changed.
+    pub fn is_in(&self, pod: &Pod) -> bool {
+        let (before, spec) = (self.known_before(), pod.requirements());
+        self.targets.iter().all(|NamedRequirements { name, resources }| {
+            let of = |all| NamedRequirements::find(all, name).map_or_else(|| amounts(resources), amounts);
+            let changes = amounts(resources).into_iter().zip(of(before)).zip(of(&spec));
+            changes.into_iter().all(|((to, before), has)| to == before || to == has)
+        })
+    }
+
+    /// The spec before the request, or where an older file has none the kubelet's grant.
+    fn known_before(&self) -> &[NamedRequirements] {
+        if self.before.is_empty() {
+            &self.held
+        } else {
+            &self.before
+        }
+    }
+
     /// The spec that the API server has, as far as this agent knows: the accepted one if `pod` is older.
     pub fn spec(&self, pod: &Pod) -> Vec<NamedRequirements> {
         if self.is_unseen_in(pod) {
@@ -47,13 +66,8 @@ impl AcceptedResize {
     /// These amounts of `pod` without the requests of this agent that the kubelet has not allocated.
     pub fn without_requests(&self, pod: &Pod, amounts: Vec<NamedRequirements>) -> Vec<NamedRequirements> {
         let is_open = self.is_unseen_in(pod) || Phase::of(pod).is_open();
-        let before = if self.before.is_empty() {
-            &self.held
-        } else {
-            &self.before
-        };
         if is_open {
-            taken_back(&amounts, &self.targets, before)
+            taken_back(&amounts, &self.targets, self.known_before())
         } else {
             amounts
         }

@@ -226,6 +226,7 @@ impl PodState {
             }
             None => self.yield_to_spec(effects),
         }
+        record.in_flight = outcome.holds() && self.resize.is_in_flight(&self.pod);
         self.drift.runtime_sync_pending = matches!(outcome, Outcome::RuntimeOwed(_));
         if self.work.generation != pass.generation {
             // A pass with the new generation is due.
@@ -322,7 +323,7 @@ impl PodState {
     }
 
     /// Records an outcome; `is_latest` notes its reason as the pod's latest. An outcome is no news if nothing was written and
-    /// every value was as desired, or if the kubelet's answer is known.
+    /// every value was as desired already, or if the kubelet's answer is known.
     pub(super) fn record(
         &mut self,
         record: ChangeRecord,
@@ -340,7 +341,12 @@ impl PodState {
         if is_latest && (!record.steps.is_empty() || reason.is_some()) {
             self.drift.last_reason = reason.unwrap_or_default().to_owned();
         }
-        let news = !record.steps.is_empty() || reason.is_some() && !known;
+        let waited = matches!(
+            self.drift.resize.pending(),
+            Some(Withheld::Deferred(_) | Withheld::Failed(_))
+        );
+        let is_carried_out = waited && record.outcome.holds();
+        let news = !record.steps.is_empty() || reason.is_some() && !known || is_carried_out;
         effects.push(Effect::Record(Box::new(record), news, answers));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{APP, AT_FIRST, Amounts, FULL, LARGER, NODE, ResizeResult, SMALLER, Scene, resources};
 
@@ -22,15 +22,29 @@ async fn a_patched_target_precedes_the_kubelet() {
         .collect();
     assert_eq!(
         (history[0].outcome.as_str(), steps[0], steps[1]),
-        ("Applied", ("resize", "container"), ("cgroup", "pod"))
+        ("InFlight", ("resize", "container"), ("cgroup", "pod"))
     );
     assert_eq!(scene.api.calls("patch pods/resize"), 1);
     assert_eq!(scene.api.calls("dry-run pods/resize"), 1);
+    let is_said = |event: &Value| event["reason"] == "ResourcesResized";
+    assert!(!scene.events().iter().any(is_said), "the kubelet may still refuse");
+    let mut changes = scene.agent.client().await.watch().await.unwrap();
 
     // The kubelet computes the same values, and the agent does not report its writes as foreign.
     scene.api.kubelet(|kubelet| kubelet.asleep = false);
     scene.confirmed(&LARGER).await;
     scene.settles(&LARGER).await;
+    let done = changes.next().await.unwrap();
+    assert_eq!(
+        (done.outcome.as_str(), done.sequence, done.steps.len()),
+        ("Applied", history[0].sequence, history[0].steps.len()),
+        "the same change, once spec, status and kernel agree"
+    );
+    assert_eq!(scene.agent.history().await, [done]);
+    scene
+        .agent
+        .wait_for("an Event", || scene.events().iter().any(is_said))
+        .await;
     assert!(scene.node.all_run(&scene.pod));
     assert_eq!(scene.api.calls("patch pods/resize"), 1);
 

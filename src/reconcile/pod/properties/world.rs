@@ -124,7 +124,7 @@ impl World {
                     let undone = self.state.work.pending.is_some() && !self.state.desired.is_empty();
                     assert!(ended.is_ok() || undone, "no pass undoes the shrink");
                 }
-                Effect::Record(_, _, None) | Effect::Avoided(_) | Effect::Log(_) => {}
+                Effect::Record(_, _, None) | Effect::Settled(_) | Effect::Avoided(_) | Effect::Log(_) => {}
             }
         }
     }

@@ -341,13 +341,10 @@ impl ChangeRecord {
         }
     }
 
-    /// Whether the pass sent the API server a request, or waits for the kubelet to carry one out.
-    pub fn is_of_resize(&self) -> bool {
-        self.in_flight
-            || self
-                .steps
-                .iter()
-                .any(|step| matches!(step.change, Change::Resize { .. }))
+    /// Whether the pass sent the API server a request.
+    pub fn has_request(&self) -> bool {
+        let mut steps = self.steps.iter();
+        steps.any(|step| matches!(step.change, Change::Resize { .. }))
     }
 
     /// The word for the outcome once spec, status and kernel agree; before, `InFlight`.

@@ -17,9 +17,9 @@ use serde::{Deserialize, Serialize};
 
 use super::overrides::{Override, check_names, check_result, overlay};
 use crate::model::objects::Pod;
-use crate::model::{Bytes, CpuBurst, NamedRequirements, PageSize, Resource, ResourceList};
+use crate::model::{Bytes, CpuBurst, NamedRequirements, Outcome, PageSize, Resource, ResourceList};
 use crate::plan::WriteScope;
-use crate::plan::resize;
+use crate::plan::resize::{self, AcceptedResize};
 
 /// The desired state of one pod, as the state file has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -305,6 +305,20 @@ impl DesiredState {
         if resize::supports_in_place_resize(pod) && self.origin.is_none() {
             let in_force = self.recommended.as_ref().and_then(Recommended::in_force);
             self.origin = Some(in_force.map_or_else(|| pod.requirements(), |in_force| in_force.targets));
+        }
+    }
+
+    /// Notes whether a pass with this outcome brought the recommendation into force, or an earlier one if the pass `is_current` no
+    /// more.
+    pub(crate) fn pass_ended(&mut self, outcome: &Outcome, asked: Option<&AcceptedResize>, is_current: bool) {
+        let Some(recommended) = &mut self.recommended else {
+            return;
+        };
+        let asked = asked.filter(|_| outcome.is_kept());
+        match asked {
+            _ if is_current && (outcome.holds() || asked.is_some()) => recommended.in_force = InForce::Recommended,
+            Some(asked) if !is_current => recommended.in_force = InForce::Earlier(asked.targets.clone()),
+            _ => {}
         }
     }
 

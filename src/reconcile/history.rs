@@ -49,19 +49,20 @@ impl History {
         record
     }
 
-    /// Notes that the kubelet has carried out the latest resize of this pod: publishes its record again, as done. A record that
-    /// a later request overtook stays in flight.
+    /// Notes that the kubelet has carried out the latest request for this pod: publishes the records since then again, as done.
+    /// A request that a later one overtook stays in flight.
     pub(crate) fn settle(&mut self, uid: &str) {
-        let of_resize = |record: &&mut Arc<ChangeRecord>| record.pod.uid == uid && record.is_of_resize();
-        if let Some(record) = self
+        let of_pod = |record: &ChangeRecord| record.pod.uid == uid;
+        let request = self
             .records
-            .iter_mut()
-            .rfind(of_resize)
-            .filter(|record| record.in_flight)
-        {
-            Arc::make_mut(record).in_flight = false;
-            drop(self.listeners.send(Arc::clone(record)));
-            (self.show)(record);
+            .iter()
+            .rposition(|record| of_pod(record) && record.has_request());
+        for record in self.records.range_mut(request.unwrap_or_default()..) {
+            if of_pod(record) && record.in_flight {
+                Arc::make_mut(record).in_flight = false;
+                drop(self.listeners.send(Arc::clone(record)));
+                (self.show)(record);
+            }
         }
     }
 
@@ -89,5 +90,61 @@ fn log(record: &ChangeRecord) {
             took_us, error = step.error.as_deref().unwrap_or_default(), rollback = step.rollback,
             "step"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Change, Requirements, StepRecord, Target};
+
+    /// A record of a pod whose resize is in flight, with a request or without.
+    fn in_flight(uid: &str, has_request: bool) -> ChangeRecord {
+        let pod = PodId {
+            uid: uid.to_owned(),
+            namespace: "shop".to_owned(),
+            name: "web".to_owned(),
+        };
+        let (from, to) = (Requirements::default(), Requirements::default());
+        let step = StepRecord {
+            target: Target::Pod,
+            change: Change::Resize { from, to },
+            took: std::time::Duration::ZERO,
+            error: None,
+            rollback: false,
+        };
+        ChangeRecord {
+            in_flight: true,
+            steps: Vec::from_iter(has_request.then_some(step)),
+            ..ChangeRecord::new(pod, Cause::Kubelet, Outcome::Applied)
+        }
+    }
+
+    #[test]
+    fn a_settled_request_is_done_with_all_that_followed() {
+        let mut history = History {
+            records: VecDeque::new(),
+            listeners: broadcast::channel(8).0,
+            show: Box::new(|_| {}),
+            audit: Audit::default(),
+        };
+        for record in [
+            in_flight("u1", true),
+            in_flight("u1", true),
+            in_flight("u2", true),
+            in_flight("u1", false),
+        ] {
+            history.add(record, true);
+        }
+        let mut news = history.listeners.subscribe();
+        history.settle("u1");
+        let words: Vec<_> = history.iter(None).map(|record| record.word()).collect();
+        assert_eq!(words, ["InFlight", "Applied", "InFlight", "Applied"]);
+        let told: Vec<_> = std::iter::from_fn(|| news.try_recv().ok())
+            .map(|record| record.sequence)
+            .collect();
+        assert_eq!(told, [2, 4]);
+        history.settle("u1");
+        assert!(news.try_recv().is_err(), "nothing is done twice");
     }
 }

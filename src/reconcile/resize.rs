@@ -7,8 +7,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::desired::limit_in;
+use crate::actuate::ApiReport;
 use crate::model::objects::{Container, Pod};
-use crate::model::{NamedRequirements, Resource, Withheld};
+use crate::model::{NamedRequirements, Outcome, Resource, Withheld};
 use crate::plan::resize::{self, AcceptedResize, Phase};
 
 /// The resize of one pod.
@@ -83,6 +84,15 @@ pub(crate) enum ResizeStatus {
 }
 
 impl ResizeStatus {
+    /// The status after a pass with this outcome.
+    pub(crate) fn after(outcome: Outcome, no_room: bool) -> Self {
+        match outcome {
+            Outcome::Withheld(withheld) => Self::Pending(withheld),
+            _ if no_room => Self::NoRoom,
+            _ => Self::Clear,
+        }
+    }
+
     /// Why the pod does not have its targets yet.
     pub(crate) const fn pending(&self) -> Option<&Withheld> {
         match self {
@@ -117,12 +127,30 @@ impl Resize {
         });
     }
 
+    /// Takes the API server's answers to a pass over `pod` with this outcome; `by_hand` if the cgroups get the targets also while
+    /// the API server is away.
+    pub(crate) fn pass_ended(&mut self, pod: &Pod, api: &ApiReport, outcome: &Outcome, by_hand: bool, now: Timestamp) {
+        if by_hand && matches!(outcome, Outcome::Withheld(Withheld::SpecLater(_))) {
+            self.write_ahead(pod, now);
+        } else if api.asked.is_some() || outcome.holds() && api.retry_after.is_none() {
+            self.catch_up();
+        }
+        if let Some(unanswered) = api.unanswered {
+            self.end_prepared(unanswered);
+        }
+        if let Some(accepted) = &api.asked {
+            (self.accepted, self.prepared) = (Some(accepted.clone()), None);
+        }
+        if let Some(held) = &api.taking_back {
+            // The spec has the patch, or these amounts.
+            self.prepare(pod, held, held);
+        }
+    }
+
     /// Notes whether the prepared patch of a pass that has ended may have been carried out. If so, no earlier one has been:
     /// the pass read the spec before. An agent that is killed amid a pass leaves both.
-    pub(crate) fn end_pass(&mut self, unanswered: Option<bool>) {
-        let (Some(prepared), Some(unanswered)) = (&mut self.prepared, unanswered) else {
-            return;
-        };
+    fn end_prepared(&mut self, unanswered: bool) {
+        let Some(prepared) = &mut self.prepared else { return };
         if unanswered {
             prepared.earlier.clear();
         } else if let Some(earlier) = prepared.earlier.pop() {

@@ -5,11 +5,12 @@ use std::time::{Duration, Instant};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{DriftState, Effect, Effects, LogLine, Now, PodState};
-use crate::actuate::{Job, JobDone};
+use crate::actuate::shrink::ShrinkReport;
+use crate::actuate::{ApiReport, Job, JobDone};
 use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, NamedRequirements, Outcome, Resource, Withheld, micros};
 use crate::plan::PodTargets;
 use crate::plan::resize::{self, ResizeDecision, ResizeFacts};
-use crate::reconcile::desired::{BurstStart, InForce, per_hour};
+use crate::reconcile::desired::{BurstStart, per_hour};
 use crate::reconcile::resize::ResizeStatus;
 use crate::reconcile::savings::Avoided;
 use crate::reconcile::work::{FIRST_RETRY, PassId, RequestId};
@@ -28,6 +29,16 @@ impl DriftState {
             accepted_at => calm.min(accepted_at.map_or(Duration::ZERO, pause)),
         };
         (!wait.is_zero()).then_some(wait)
+    }
+}
+
+/// The cause of a pass that only checked the pod: drift if another process had changed a value. This agent, or the kubelet at
+/// its request, may have written the files that the kernel reported.
+fn noticed(cause: Cause, has_drifted: bool) -> Cause {
+    match cause {
+        Cause::Drift | Cause::Sweep if has_drifted => Cause::Drift,
+        Cause::Drift | Cause::Sweep => Cause::Sweep,
+        cause => cause,
     }
 }
 
@@ -155,22 +166,14 @@ impl PodState {
     pub(super) fn end_pass(&mut self, pass: &PassId, done: JobDone, quiet: SignedDuration, effects: &mut Effects) {
         let now = effects.now;
         let runs = self.work.running.take_if(|number| *number == pass.number).is_some();
-        let (mut record, api, mut shrink) = (done.record, done.api, done.shrink);
+        let (mut record, api) = (done.record, done.api);
         let Some(live) = self.live.clone().filter(|live| runs && live.id.uid == pass.uid) else {
             let is_news = !record.steps.is_empty();
             return effects.push(Effect::Record(Box::new(record), is_news, None));
         };
-        if matches!(record.cause, Cause::Drift | Cause::Sweep) {
-            // This agent, or the kubelet at its request, may have written the files.
-            let drifted = !done.flipped.is_empty();
-            record.cause = if drifted { Cause::Drift } else { Cause::Sweep };
-        }
-        let resized = matches!(record.outcome, Outcome::Applied | Outcome::RuntimeOwed(_));
-        if resized && matches!(record.cause, Cause::Recommendation(..)) {
-            let is_first = !std::mem::replace(&mut self.desired.resized, true);
-            let restarts = if is_first { live.containers.len() as u64 } else { 0 };
-            effects.push(Effect::Avoided(Avoided::Eviction { restarts }));
-        }
+        let is_current = self.work.generation == pass.generation;
+        record.cause = noticed(record.cause, !done.flipped.is_empty());
+        self.count_first_resize(&record, &live, effects);
         let runs = |id: &str| live.containers.values().any(|container| container.id == id);
         self.desired.scope.quotas.update(&done.quotas, runs);
         self.note_bursts(&live, done.bursts, now.wall);
@@ -178,77 +181,81 @@ impl PodState {
             self.deny_temporary(why, now.wall, quiet, &mut record.outcome);
         }
         let outcome = record.outcome.clone();
-        if let Some(recommended) = &mut self.desired.recommended {
-            let asked = api.asked.as_ref().filter(|_| outcome.is_kept());
-            if self.work.generation == pass.generation {
-                if outcome.holds() || asked.is_some() {
-                    recommended.in_force = InForce::Recommended;
-                }
-            } else if let Some(asked) = asked {
-                recommended.in_force = InForce::Earlier(asked.targets.clone());
-            }
-        }
-        if matches!(outcome, Outcome::Withheld(Withheld::SpecLater(_))) && self.desired.is_by_hand() {
-            self.resize.write_ahead(&self.pod, now.wall);
-        } else if api.asked.is_some() || outcome.holds() && api.retry_after.is_none() {
-            self.resize.catch_up();
-        }
-        self.resize.end_pass(api.unanswered);
-        if let Some(accepted) = api.asked {
-            if outcome.is_kept() {
-                self.accept_temporary(&accepted);
-            }
-            (self.resize.accepted, self.resize.prepared) = (Some(accepted), None);
-            self.drift.resize_accepted_at = Some(now.instant);
-        }
-        if let Some(held) = api.taking_back {
-            // The spec has the patch, or these amounts.
-            self.resize.prepare(&self.pod, &held, &held);
-        }
-        if self.takes_back_denied(&shrink.lowered, now.wall) {
-            shrink.lowered.clear();
-        }
-        self.shrink.pass_ended(shrink, pass.number);
-        let decided = self.work.request.is_none() && self.work.generation == pass.generation;
-        let denied = api.denied.filter(|_| decided);
-        match denied.zip(self.resize.written_ahead.clone()) {
-            Some((why, ahead)) => {
-                self.resize.catch_up();
-                let set = self.desired.overridden.as_ref();
-                if set.is_some_and(|set| set.is_in(&ahead.spec)) {
-                    // The override was in the spec before the API server was away, so the denial is not about the override.
-                    self.yield_to_spec(effects);
-                } else {
-                    // The operator's answer was that the spec follows.
-                    self.desired.end_override();
-                    self.record_lost_change(why, effects);
-                }
-            }
-            None => self.yield_to_spec(effects),
-        }
+        self.desired.pass_ended(&outcome, api.asked.as_ref(), is_current);
+        self.take_api_report(&api, &outcome, now);
+        self.take_shrinks(done.shrink, pass.number, now.wall);
+        self.end_overtaken_override(api.denied.filter(|_| is_current), effects);
         record.in_flight = outcome.holds() && self.resize.is_in_flight(&self.pod);
         self.drift.runtime_sync_pending = matches!(outcome, Outcome::RuntimeOwed(_));
         if self.work.generation != pass.generation {
             // A pass with the new generation is due.
             return self.record(record, None, true, effects);
         }
-        self.drift.in_sync = outcome.is_kept();
+        (self.drift.in_sync, self.drift.writers) = (outcome.is_kept(), done.foreign);
+        self.end_turn(&outcome, effects);
+        effects.push(Effect::WatchFiles(done.handles));
+        let answers = self.schedule_next(&outcome, api.retry_after, effects);
+        self.record(record, answers, true, effects);
+        self.drift.resize = ResizeStatus::after(outcome, api.no_room);
+        self.admit_next(effects);
+    }
+
+    /// Counts the first pass that brought a recommendation into force: the pod was not evicted for it.
+    fn count_first_resize(&mut self, record: &ChangeRecord, live: &LivePod, effects: &mut Effects) {
+        let resized = matches!(record.outcome, Outcome::Applied | Outcome::RuntimeOwed(_));
+        if resized && matches!(record.cause, Cause::Recommendation(..)) {
+            let is_first = !std::mem::replace(&mut self.desired.resized, true);
+            let restarts = if is_first { live.containers.len() as u64 } else { 0 };
+            effects.push(Effect::Avoided(Avoided::Eviction { restarts }));
+        }
+    }
+
+    /// Takes the API server's answers to a pass with this outcome.
+    fn take_api_report(&mut self, api: &ApiReport, outcome: &Outcome, now: Now) {
+        let by_hand = self.desired.is_by_hand();
+        self.resize.pass_ended(&self.pod, api, outcome, by_hand, now.wall);
+        if let Some(accepted) = &api.asked {
+            self.drift.resize_accepted_at = Some(now.instant);
+            if outcome.is_kept() {
+                self.accept_temporary(accepted);
+            }
+        }
+    }
+
+    fn take_shrinks(&mut self, mut report: ShrinkReport, number: u64, now: Timestamp) {
+        if self.takes_back_denied(&report.lowered, now) {
+            report.lowered.clear();
+        }
+        self.shrink.pass_ended(report, number);
+    }
+
+    /// Ends an override that was written ahead of the spec, if the API server denies it now, or another client has changed the
+    /// spec since.
+    fn end_overtaken_override(&mut self, denied: Option<String>, effects: &mut Effects) {
+        let denied = denied.filter(|_| self.work.request.is_none());
+        let Some((why, ahead)) = denied.zip(self.resize.written_ahead.clone()) else {
+            return self.yield_to_spec(effects);
+        };
+        self.resize.catch_up();
+        let set = self.desired.overridden.as_ref();
+        if set.is_some_and(|set| set.is_in(&ahead.spec)) {
+            // The override was in the spec before the API server was away, so the denial is not about the override.
+            self.yield_to_spec(effects);
+        } else {
+            // The operator's answer was that the spec follows.
+            self.desired.end_override();
+            self.record_lost_change(why, effects);
+        }
+    }
+
+    /// Ends the pod's turn to lower limits after a pass that left nothing to watch, and announces limits that have grown.
+    fn end_turn(&mut self, outcome: &Outcome, effects: &mut Effects) {
         if self.drift.in_sync && !self.is_announcing() {
             self.shrink.end_turn_unless_watched();
         }
         if outcome.holds() {
             self.announce_growth(effects);
         }
-        self.drift.writers = done.foreign;
-        effects.push(Effect::WatchFiles(done.handles));
-        let answers = self.schedule_next(&outcome, api.retry_after, effects);
-        self.record(record, answers, true, effects);
-        self.drift.resize = match outcome {
-            Outcome::Withheld(withheld) => ResizeStatus::Pending(withheld),
-            _ if api.no_room => ResizeStatus::NoRoom,
-            _ => ResizeStatus::Clear,
-        };
-        self.admit_next(effects);
     }
 
     /// Notes the throttling of containers that a pass gave their burst.

@@ -62,7 +62,10 @@ async fn a_burst_lets_every_lower_quota_through() {
     }
     nothing_restarted(&before, &scene.object(WEB));
     // The kubelet's first attempt at the other client's quota may come before the lower burst.
-    let history = scene.agent.history().await;
     let ends_well = |outcome: &str| ["Applied", "ResizeError"].contains(&outcome);
-    assert!(history.iter().all(|change| ends_well(&change.outcome)), "{history:#?}");
+    let is_over = async || {
+        let history = scene.agent.history().await;
+        history.iter().all(|change| ends_well(&change.outcome)).then_some(())
+    };
+    scene.agent.until("every change to end well", is_over).await;
 }

@@ -114,15 +114,19 @@ impl Canary {
 impl Case<'_> {
     /// Lets a due change to these amounts pass, or makes the pod wait. A pod whose container was just killed does not wait.
     ///
-    /// Errors: the reason why the pod waits.
+    /// Errors: the reason why the pod waits, or the reason that an annotation of the VPA is malformed.
     pub(super) fn admit(
         &mut self,
         vpa: &VerticalPodAutoscaler,
         due: Reason,
         targets: &[NamedRequirements],
     ) -> Result<(), Reason> {
+        if due == Reason::QuickOOM {
+            return Ok(());
+        }
+        self.wanted_burst(vpa).map_err(|_| Reason::BurstUnreadable)?;
         let (now, known, canary) = (self.now, &self.known, &mut self.decision.canary);
-        if canary.goes_first || due == Reason::QuickOOM {
+        if canary.goes_first {
             return Ok(());
         }
         let Some(policy) = CanaryPolicy::of(vpa).map_err(|_| Reason::CanaryUnreadable)? else {

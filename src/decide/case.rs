@@ -46,31 +46,35 @@ impl<'a> Case<'a> {
     /// The burst of the pod's cgroups: zero where an earlier one is not wanted any more, and the earlier one where the annotation
     /// is malformed.
     fn burst(&mut self) -> Option<CpuBurst> {
-        let (known, options) = (self.known.burst, self.options);
-        let followed = self.decision.reason != Reason::Ignored;
-        let vpa = self.vpa.filter(|vpa| followed && options.acts_on(vpa));
-        let annotation = vpa.and_then(|vpa| Some((vpa, vpa.metadata.annotations.get(CPU_BURST)?)));
-        let wanted = match annotation.map(|(vpa, text)| text.parse().map_err(|()| (vpa, text))) {
-            None => options.burst.filter(|_| vpa.is_some()),
-            Some(Ok(burst)) => Some(burst),
-            Some(Err((vpa, text))) => {
-                self.decision
-                    .notes
-                    .push(Note::unreadable(vpa, CPU_BURST, text, "0% to 100%"));
+        let (known, followed) = (self.known.burst, self.decision.reason != Reason::Ignored);
+        let vpa = self.vpa.filter(|vpa| followed && self.options.acts_on(vpa));
+        let wanted = match vpa.map_or(Ok(None), |vpa| self.wanted_burst(vpa)) {
+            Ok(wanted) => wanted,
+            Err(malformed) => {
+                self.decision.notes.push(malformed);
                 return known;
             }
         };
         self.decision.notes.extend(wanted.map(|burst| {
-            let by = annotation.map_or("cpuBurst of the configuration".to_owned(), |_| {
-                format!("{CPU_BURST} of the VPA")
-            });
-            Note::new(
-                None,
-                None,
-                format!("each cgroup may burst by {burst} of its cpu quota: {by}"),
-            )
+            let by = match vpa.and_then(|vpa| vpa.metadata.annotations.get(CPU_BURST)) {
+                Some(_) => format!("{CPU_BURST} of the VPA"),
+                None => "cpuBurst of the configuration".to_owned(),
+            };
+            let text = format!("each cgroup may burst by {burst} of its cpu quota: {by}");
+            Note::new(None, None, text)
         }));
         wanted.or(known.map(|_| CpuBurst::ZERO))
+    }
+
+    /// The burst by a VPA's annotation, or else by the configuration.
+    ///
+    /// Errors: the malformed annotation.
+    pub(super) fn wanted_burst(&self, vpa: &VerticalPodAutoscaler) -> Result<Option<CpuBurst>, Note> {
+        let Some(text) = vpa.metadata.annotations.get(CPU_BURST) else {
+            return Ok(self.options.burst);
+        };
+        let burst = text.parse().map(Some);
+        burst.map_err(|()| Note::unreadable(vpa, CPU_BURST, text, "0% to 100%"))
     }
 
     /// The change to make now.
@@ -119,7 +123,7 @@ impl<'a> Case<'a> {
             Err(reason) => reason,
         };
         let mut concluded = self.conclude(due, limits);
-        if let Err(waits @ (Reason::CanaryFirst | Reason::CanaryUnreadable)) = concluded {
+        if let Err(waits @ (Reason::CanaryFirst | Reason::CanaryUnreadable | Reason::BurstUnreadable)) = concluded {
             // The end of a boost does not wait for other pods.
             concluded = self.conclude(waits, limits);
         }

@@ -91,5 +91,6 @@ reasons! {
     LimitUnreadable => Skip, KEEPS, "an annotation of the VPA does not say which limits go with the requests";
     DuplicateContainer => Skip, KEEPS, "two containers of the pod share a name";
     CanaryUnreadable => Skip, KEEPS, "a change is due, but an annotation of the VPA does not say which pods have it first";
+    BurstUnreadable => Skip, KEEPS, "a change is due, but an annotation of the VPA does not say by which part of their quotas cgroups may burst";
     BoostUnreadable => Skip, KEEPS, "a startup boost is over, but nothing says what the container had before it";
 }

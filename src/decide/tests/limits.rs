@@ -3,7 +3,7 @@
 use super::*;
 use crate::decide::decide_pod;
 use crate::model::Reason;
-use crate::model::objects::annotation::{ACT, CPU_BURST, CPU_LIMIT, IGNORE, MEMORY_LIMIT};
+use crate::model::objects::annotation::{ACT, CANARY, CPU_BURST, CPU_LIMIT, IGNORE, MEMORY_LIMIT};
 use jiff::SignedDuration;
 
 fn with(annotations: &[(&str, &str)]) -> NodeView {
@@ -88,21 +88,23 @@ fn changes_wait_for_trouble() {
     );
 }
 
+/// The burst that a pod gets, with the decision, where one is configured and the pod has one already.
+fn burst(view: &NodeView, configured: Option<&str>, known: Option<&str>) -> (Option<String>, PodDecision) {
+    let read = |text: Option<&str>| text.map(|text| text.parse().unwrap());
+    let options = Options {
+        burst: read(configured),
+        ..Options::default()
+    };
+    let known = EarlierDecisions {
+        burst: read(known),
+        ..EarlierDecisions::default()
+    };
+    let decision = decide_pod(&view.pods[0], &index(view), now(), &options, known);
+    (decision.burst.map(|burst| burst.to_string()), decision)
+}
+
 #[test]
 fn a_burst_follows_the_annotation_then_the_configuration() {
-    let burst = |view: &NodeView, configured: Option<&str>, known: Option<&str>| {
-        let read = |text: Option<&str>| text.map(|text| text.parse().unwrap());
-        let options = Options {
-            burst: read(configured),
-            ..Options::default()
-        };
-        let known = EarlierDecisions {
-            burst: read(known),
-            ..EarlierDecisions::default()
-        };
-        let decision = decide_pod(&view.pods[0], &index(view), now(), &options, known);
-        (decision.burst.map(|burst| burst.to_string()), decision)
-    };
     let of = |view: &NodeView, configured, known| burst(view, configured, known).0;
     let (half, plain) = (with(&[(CPU_BURST, "50%")]), view(WEB));
     assert_eq!(of(&half, Some("20%"), Some("10%")).as_deref(), Some("50%"));
@@ -119,11 +121,27 @@ fn a_burst_follows_the_annotation_then_the_configuration() {
     let pod = Arc::make_mut(&mut ignored.pods[0]);
     pod.metadata.annotations.insert(IGNORE.to_owned(), "true".to_owned());
     assert_eq!(of(&ignored, None, Some("50%")).as_deref(), Some("0%"));
-    // The VPA's changes go on, and the burst stays.
+}
+
+#[test]
+fn a_malformed_burst_ends_as_a_malformed_canary() {
     for malformed in ["50", "101%", "+5%", "", "-1%", "5 %", "50.5%"] {
         let (kept, decision) = burst(&with(&[(CPU_BURST, malformed)]), Some("20%"), Some("10%"));
-        assert_eq!((kept.as_deref(), decision.reason), (Some("10%"), Reason::OutOfBounds));
+        assert_eq!(
+            (kept.as_deref(), decision.reason),
+            (Some("10%"), Reason::BurstUnreadable)
+        );
+        assert_eq!(decision.change(), None);
         let words = format!("[vscaled.io/cpu-burst]: {malformed:?}: allowed is 0% to 100%");
         assert!(decision.unreadable().unwrap().ends_with(&words));
     }
+    let malformed = [(CPU_BURST, "50"), (CANARY, "100%")];
+    let decision = decide_one(&with(&malformed));
+    assert_eq!(decision.reason, Reason::BurstUnreadable, "canaries go no further");
+    // A container that was just killed waits for no annotation.
+    let end = "{reason: OOMKilled, startedAt: '2026-03-01T11:58:00Z', finishedAt: '2026-03-01T11:59:00Z'}";
+    let status = format!("containerStatuses: [{{name: app, lastState: {{terminated: {end}}}}}], startTime:");
+    let killed = view(&WEB.replace("startTime:", &status));
+    let reasons = [CPU_BURST, CANARY].map(|name| decide_one(&annotated(killed.clone(), &[(name, "50")])).reason);
+    assert_eq!(reasons, [Reason::QuickOOM; 2]);
 }

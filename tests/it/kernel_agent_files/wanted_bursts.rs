@@ -1,5 +1,10 @@
 //! A cpu burst that a VPA or the configuration wants: every cgroup of the pod has it, whatever happens.
 
+use std::fs;
+use std::path::Path;
+
+use vscaled::model::CgroupVersion;
+
 use super::{APP, AT_FIRST, Amounts, ROOMY, Scene, bursts, cpu};
 use crate::support::amounts::vpa_manifest;
 use crate::support::{skipped, vscalectl};
@@ -134,13 +139,24 @@ async fn restoring_a_node_takes_the_burst_back() {
 }
 
 #[tokio::test]
-async fn a_malformed_burst_is_told_once_and_changes_none() {
+async fn a_malformed_burst_is_told_once_and_changes_nothing() {
     let Some(scene) = started().await else { return };
     scene.want_burst(Some("50%"), &AT_FIRST);
     scene.bursts_by(50).await;
     scene.want_burst(Some("150%"), &ROOMY);
-    scene.settles(&ROOMY).await;
+    let decided = async || {
+        scene
+            .agent
+            .pod("web")
+            .await
+            .filter(|pod| pod.reason == "BurstUnreadable")
+    };
+    scene.agent.until("the decision", decided).await;
     scene.bursts_by(50).await;
+    assert!(scene.holds(&AT_FIRST), "no recommendation is followed");
+    scene.want_burst(Some("20%"), &LARGER);
+    scene.settles(&LARGER).await;
+    scene.bursts_by(20).await;
     let history = scene.agent.history().await;
     let told: Vec<_> = history.iter().filter(|change| change.outcome == "Refused").collect();
     assert_eq!(told.len(), 1, "{history:#?}");
@@ -174,4 +190,63 @@ async fn the_configured_burst_is_shown_at_every_level() {
     assert_eq!(shown, 3, "{explained}");
     let top = asks(&["top", "--interval", "100ms", "web"]);
     assert_eq!(top.matches("(burst 40%)").count(), 3, "{top}");
+}
+
+/// Copies a cgroup and those below it to plain files, without those of bursts, as a kernel before Linux 5.14 has them.
+fn copy_without_bursts(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+        let name = entry.file_name();
+        if entry.file_type().unwrap().is_dir() {
+            copy_without_bursts(&entry.path(), &to.join(name));
+        } else if !name.to_str().unwrap().contains("burst")
+            // Some files can only be written.
+            && let Ok(text) = fs::read(entry.path())
+        {
+            fs::write(to.join(name), text).unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_kernel_without_bursts_is_told_once() {
+    let mut scene = Scene::new();
+    let second = scene
+        .node
+        .run("second", "0a1b2c3d-0000-4000-8000-000000000012", &AT_FIRST);
+    let tree = tempfile::tempdir().unwrap();
+    if scene.node.cgroups().version() == CgroupVersion::V2 {
+        fs::write(tree.path().join("cgroup.controllers"), "cpu memory").unwrap();
+    }
+    for directory in scene.node.cgroups().directories(&scene.node.kubepods()) {
+        let below = directory.strip_prefix("/sys/fs/cgroup").unwrap();
+        copy_without_bursts(&directory, &tree.path().join(below));
+    }
+    scene.agent.write("second.yaml", &second.manifest());
+    scene.agent.set("--cgroup-root", tree.path());
+    scene.agent.set("--cpu-burst", "40%");
+    scene.agent.start().await;
+    for name in ["web", "second"] {
+        let vpa = vpa_manifest(name, name, &AT_FIRST);
+        scene.agent.write(&format!("{name}-vpa.yaml"), &vpa);
+        scene.agent.reaches(name, "InSync").await;
+    }
+    let said = "this node's kernel has no bursts of cpu (Linux 5.14 and later have them): a burst of 40% has no effect";
+    let problems = scene.agent.get().await.agent.unwrap().problems;
+    assert_eq!(
+        problems.iter().filter(|problem| *problem == said).count(),
+        1,
+        "{problems:#?}"
+    );
+    for pod in ["test/web", "test/second"] {
+        let notes = scene.agent.client().await.explain(pod.to_owned()).await.unwrap().notes;
+        assert_eq!(notes.iter().filter(|note| *note == said).count(), 1, "{notes:#?}");
+    }
+    assert_eq!(
+        scene.agent.log().matches("no bursts of cpu").count(),
+        0,
+        "told to whoever asks"
+    );
+    let history = scene.agent.history().await;
+    assert!(history.is_empty(), "{history:#?}");
 }

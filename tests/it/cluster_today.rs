@@ -6,6 +6,7 @@
 
 mod answers;
 mod bursts;
+mod configured;
 mod defects;
 mod drift;
 mod edits;
@@ -63,7 +64,12 @@ impl Scene {
 
     /// A scene in a cluster of its own, whose parts the test breaks.
     async fn alone(test: &str) -> Option<Self> {
-        Some(Self::within(Today::boot(test, &json!({})).await?))
+        Self::on(test, &json!({})).await
+    }
+
+    /// A scene in a cluster of its own; `kubelet` adds fields to the kubelet's configuration.
+    async fn on(test: &str, kubelet: &Value) -> Option<Self> {
+        Some(Self::within(Today::boot(test, kubelet).await?))
     }
 
     fn within(today: Today) -> Self {

@@ -68,14 +68,27 @@ async fn a_kubelet_an_agent_and_a_containerd_that_are_killed_amid_resizes_come_t
     // Without its shim, the runtime takes a container for dead: that restart is not avoidable, and the values are the new ones.
     scene.recommend(&[("app", LARGER)]);
     scene.parts().containerd.kill_shims();
-    let again = || {
-        let pod = scene.object(WEB);
-        let new = |status: &Value| status["containerID"] != before["status"]["containerStatuses"][0]["containerID"];
-        let is_new = super::containers(&pod).any(new);
-        is_new.then_some(pod)
-    };
-    let pod = scene.agent.until("a new container", async || again()).await;
+    let pod = scene.runs_anew(&before).await;
     scene.settles(&pod, LARGER).await;
+}
+
+/// Every part and every container ends at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_restarted_has_the_values_again() {
+    let Some((mut scene, before)) = Scene::resized("cluster_today::faults::restarted").await else {
+        return;
+    };
+    scene.agent.kill();
+    let parts = scene.parts();
+    parts.kubelet.stop();
+    parts.containerd.kill_shims();
+    parts.containerd.stop();
+    scene.recommend(&[("app", OTHER)]);
+    scene.parts().containerd.launch().await;
+    scene.launch_kubelet();
+    scene.agent.start().await;
+    let pod = scene.runs_anew(&before).await;
+    scene.settles(&pod, OTHER).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -124,6 +137,13 @@ async fn an_api_server_that_is_away_takes_nothing_back_and_is_followed_again() {
 impl Scene {
     pub(super) fn parts(&mut self) -> &mut crate::support::cluster::Parts {
         self.today.own.as_mut().expect("a cluster of its own")
+    }
+
+    /// Waits until the pod has another container than before.
+    async fn runs_anew(&self, before: &Value) -> Value {
+        let new = |status: &Value| status["containerID"] != before["status"]["containerStatuses"][0]["containerID"];
+        let again = || Some(self.object(WEB)).filter(|pod| super::containers(pod).any(new));
+        self.agent.until("a new container", async || again()).await
     }
 
     pub(super) fn launch_kubelet(&mut self) {

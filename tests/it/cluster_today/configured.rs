@@ -1,0 +1,111 @@
+//! Kubelets that are configured otherwise: the agent leaves the values that such a kubelet would.
+//!
+//! The static policies need cpusets and NUMA, and swap needs a device; the guest has none of these.
+
+use std::fs;
+
+use serde_json::{Value, json};
+use vscaled::model::MemoryLimit;
+
+use super::{APP, LARGER, Scene, WEB, kubelet_minor, nothing_restarted};
+use crate::support::amounts::Amounts;
+use crate::support::cluster::objects;
+use crate::support::skipped;
+
+const TWIN: &str = "twin";
+
+/// The first minor version of kubelets that reserve memory by QoS class.
+const LEAST_FOR_RESERVATIONS: u32 = 36;
+
+const GUARANTEED: Amounts = Amounts {
+    cpu: 100,
+    memory: 64,
+    cpu_limit: Some(100),
+    memory_limit: Some(64),
+};
+
+const GUARANTEED_LARGER: Amounts = Amounts {
+    cpu: 200,
+    memory: 96,
+    cpu_limit: Some(200),
+    memory_limit: Some(96),
+};
+
+impl Scene {
+    /// Resizes a pod with the agent, and its twin by a patch, until every cgroup of both holds the same; returns both.
+    async fn resizes_beside_a_twin(&mut self, before: Amounts, after: Amounts) -> [Value; 2] {
+        let spec = json!({"containers": [{"name": "app", "resources": objects::resources(before)}]});
+        self.make_pod(WEB, &spec);
+        self.make_pod_of(TWIN, &json!([]), &spec);
+        let pods = [self.runs(WEB).await, self.runs(TWIN).await];
+        self.agent.start().await;
+        self.make_vpa("InPlaceOrRecreate");
+        self.recommend(&[("app", after)]);
+        let resources = json!({"containers": [{"name": "app", "resources": objects::resources(after)}]});
+        self.resize(TWIN, &resources);
+        let limit = MemoryLimit::Bytes(after.memory_limit.unwrap() << 20);
+        let holds = || {
+            let [web, twin] = pods.each_ref().map(|pod| self.levels(pod));
+            web["app"].memory_limit() == Some(limit) && web == twin
+        };
+        self.agent.wait_for("both pods to hold the same", holds).await;
+        self.agent.reaches(WEB, "InSync").await;
+        for pod in &pods {
+            nothing_restarted(pod, &self.object(pod["metadata"]["name"].as_str().unwrap()));
+        }
+        pods
+    }
+
+    /// The content of a file of a pod's container, and of the pod's own cgroup.
+    fn files(&self, pod: &Value, file: &str) -> [String; 2] {
+        let container = self.cgroup(pod, "app").under("/sys/fs/cgroup".as_ref());
+        let pod = container.parent().unwrap().to_owned();
+        [container, pod].map(|cgroup| fs::read_to_string(cgroup.join(file)).unwrap().trim().to_owned())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_period_of_the_kubelets_is_kept() {
+    const NAME: &str = "cluster_today::configured::a_period";
+    let kubelet = json!({"cpuCFSQuotaPeriod": "10ms", "featureGates": {"CustomCPUCFSQuotaPeriod": true}});
+    let Some(mut scene) = Scene::on(NAME, &kubelet).await else {
+        return;
+    };
+    let pods = scene.resizes_beside_a_twin(APP, LARGER).await;
+    for pod in &pods {
+        assert_eq!(scene.files(pod, "cpu.max"), ["4000 10000", "4000 10000"]);
+    }
+}
+
+/// Such a kubelet never shows new cpu limits in the pod's status, although it says that it has resized the pod.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_without_quotas_gets_none() {
+    let Some(mut scene) = Scene::on("cluster_today::configured::no_quota", &json!({"cpuCFSQuota": false})).await else {
+        return;
+    };
+    let pods = scene.resizes_beside_a_twin(APP, LARGER).await;
+    for pod in &pods {
+        assert_eq!(scene.files(pod, "cpu.max"), ["max 100000", "max 100000"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reserved_memory_follows_the_requests() {
+    const NAME: &str = "cluster_today::configured::reserved_memory";
+    if kubelet_minor() < LEAST_FOR_RESERVATIONS {
+        return skipped(NAME, "this kubelet reserves no memory by QoS class");
+    }
+    let kubelet = json!({"featureGates": {"MemoryQoS": true}, "memoryReservationPolicy": "TieredReservation"});
+    let Some(mut scene) = Scene::on(NAME, &kubelet).await else {
+        return;
+    };
+    let pods = scene.resizes_beside_a_twin(GUARANTEED, GUARANTEED_LARGER).await;
+    let reserved = (96_u64 << 20).to_string();
+    for file in ["memory.min", "memory.low", "memory.high"] {
+        let [web, twin] = pods.each_ref().map(|pod| scene.files(pod, file));
+        assert_eq!(web, twin, "{file}");
+        if file == "memory.min" {
+            assert_eq!(web, [reserved.clone(), reserved.clone()]);
+        }
+    }
+}

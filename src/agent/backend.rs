@@ -19,7 +19,6 @@ use crate::control::{
     self, CallGate, Caller, Changes, Control, ControlError, Right, check_change, find_pod, proto, resize_values,
 };
 use crate::doctor::Locations;
-use crate::model::Cause;
 use crate::model::objects::PodId;
 use crate::observe::audit::{Audit, Refusal};
 use crate::plan::resize::ResizeFacts;
@@ -108,7 +107,7 @@ impl AgentBackend {
     async fn preview(&self, pod: String, wanted: Override) -> Result<proto::Change, ControlError> {
         let snapshot = self.snapshot(&pod).await?;
         let mut state = snapshot.state;
-        let cause = Cause::Operator(wanted.uid, wanted.pid, wanted.reason.clone());
+        let cause = wanted.cause();
         let set = snapshot.capacity.set_override(&mut state, wanted);
         set.map_err(ControlError::Refused)?;
         // A request of an operator ends the backoff after a failed shrink.

@@ -94,7 +94,10 @@ impl Composer {
         let done = record.outcome.holds().then(|| self.resizes.remove(&record.pod.uid));
         let (severity, reason) = match &record.outcome {
             Outcome::Applied | Outcome::RuntimeOwed(_) | Outcome::Unchanged => match cause.as_ref()? {
-                Cause::Guard(container, resource, _) | Cause::TemporaryLimitEnded { container, resource } => {
+                Cause::Guard {
+                    container, resource, ..
+                }
+                | Cause::TemporaryLimitEnded { container, resource } => {
                     let limit = TemporaryLimit {
                         uid: record.pod.uid.clone(),
                         container: container.clone(),
@@ -162,7 +165,7 @@ impl Composer {
             Outcome::Withheld(_) | Outcome::Interrupted(_) => true,
             // The agent does not retry a request of an operator or of the guard.
             Outcome::Refused(_) | Outcome::RolledBack(_) | Outcome::Incomplete(_) => {
-                !matches!(cause, Some(Cause::Operator(..) | Cause::Guard(..)))
+                !matches!(cause, Some(Cause::Operator { .. } | Cause::Guard { .. }))
             }
         };
         if record.cause != Cause::Drift {
@@ -185,7 +188,7 @@ impl Composer {
         } = limit;
         let mut written = done(record).filter(|step| step.target.container() == Some(container.as_str()));
         let (from, to) = written.find_map(|step| limits(step, *resource))?;
-        let grows = matches!(cause, Cause::Guard(..));
+        let grows = matches!(cause, Cause::Guard { .. });
         if grows {
             let first = || (record.sequence, from.clone());
             self.temporary_limits.entry(limit.clone()).or_insert_with(first);
@@ -211,8 +214,8 @@ impl Composer {
 const fn wants_change(cause: &Cause) -> bool {
     use Cause::*;
     match cause {
-        Recommendation(..) | BoostEnded { .. } | Operator(..) | Released(..) | OverrideEnded => true,
-        Guard(..) | TemporaryLimitEnded { .. } | TemporaryLimitDenied { .. } => true,
+        Recommendation { .. } | BoostEnded { .. } | Operator { .. } | Released { .. } | OverrideEnded => true,
+        Guard { .. } | TemporaryLimitEnded { .. } | TemporaryLimitDenied { .. } => true,
         PodLevel | Drift | ChangeLost | FailedShrink { .. } | Withdrawn => true,
         Sweep | Kubelet | ApiServerReturned | ContainerStarted | AgentStarted | Hook { .. } | Retry => false,
     }
@@ -344,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_late_success_has_its_first_cause() {
-        let recommended = Cause::Recommendation("web".to_owned(), "7".to_owned(), Reason::OutOfBounds);
+        let recommended = recommended();
         let postponed = Outcome::Withheld(Withheld::Unanswered("not yet".to_owned()));
         let said = composed(&[
             record(recommended.clone(), postponed),
@@ -394,7 +397,11 @@ mod tests {
             };
             record
         };
-        let grew = || Cause::Guard("app".to_owned(), Resource::Memory, Some("used 127Mi".to_owned()));
+        let grew = || Cause::Guard {
+            container: "app".to_owned(),
+            resource: Resource::Memory,
+            why: Some("used 127Mi".to_owned()),
+        };
         let ended = || Cause::TemporaryLimitEnded {
             container: "app".to_owned(),
             resource: Resource::Memory,
@@ -420,7 +427,7 @@ mod tests {
 
     #[test]
     fn ended_pods_leave_room() {
-        let recommended = Cause::Recommendation("web".to_owned(), "7".to_owned(), Reason::OutOfBounds);
+        let recommended = recommended();
         let mut composer = Composer::default();
         let mut compose = |number: u32, cause: Cause, outcome: Outcome| {
             let mut record = record(cause, outcome);
@@ -456,7 +463,11 @@ mod tests {
     }
 
     fn recommended() -> Cause {
-        Cause::Recommendation("web".to_owned(), "7".to_owned(), Reason::OutOfBounds)
+        Cause::Recommendation {
+            vpa: "web".to_owned(),
+            version: "7".to_owned(),
+            reason: Reason::OutOfBounds,
+        }
     }
 
     /// The record while the kubelet has not carried it out.

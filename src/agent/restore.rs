@@ -296,11 +296,11 @@ fn job_for(pod: &BoundPod, saved: Option<&SavedPod>) -> Job {
             .map_or_else(WriteScope::all, |desired| desired.scope.clone()),
         holds: Holds::default(),
     };
-    let cause = Cause::Operator(
-        nix::unistd::getuid().as_raw(),
-        nix::unistd::getpid().as_raw(),
-        "vscaled restore".to_owned(),
-    );
+    let cause = Cause::Operator {
+        uid: nix::unistd::getuid().as_raw(),
+        pid: nix::unistd::getpid().as_raw(),
+        reason: "vscaled restore".to_owned(),
+    };
     Job {
         aligns_scopes: true,
         ..Job::new(targets, cause)

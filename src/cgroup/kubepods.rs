@@ -106,7 +106,6 @@ impl Kubepods {
     }
 
     /// The level of a path below this root, and the names in the path.
-    #[must_use]
     pub fn place(&self, path: &CgroupPath) -> Option<Place> {
         Place::parse_below(&self.path, path)
     }
@@ -122,7 +121,7 @@ impl Kubepods {
                     Some(Place::Qos(_)) => parents.push(path),
                     Some(Place::Pod(place)) => {
                         let entry = |path: CgroupPath| match self.place(&path) {
-                            Some(Place::Container(_, id)) => Some(ContainerEntry { id, path }),
+                            Some(Place::Container { id, .. }) => Some(ContainerEntry { id, path }),
                             _ => None,
                         };
                         let mut containers: Vec<_> = children(mount, &path)?.into_iter().filter_map(entry).collect();
@@ -134,7 +133,7 @@ impl Kubepods {
                             containers,
                         });
                     }
-                    Some(Place::Kubepods | Place::Container(..) | Place::Other(_)) | None => {}
+                    Some(Place::Kubepods | Place::Container { .. } | Place::Other(_)) | None => {}
                 }
             }
         }

@@ -18,7 +18,10 @@ pub enum Place {
     Qos(QosClass),
     Pod(PodPlace),
     /// A container, a sandbox, or a cgroup inside one: a sandbox's path looks like a container's.
-    Container(PodPlace, ContainerId),
+    Container {
+        pod: PodPlace,
+        id: ContainerId,
+    },
     /// Another cgroup inside a pod, such as CRI-O's `crio-conmon-<id>.scope`.
     Other(PodPlace),
 }
@@ -34,14 +37,12 @@ pub struct PodPlace {
 impl Place {
     /// Parses any path, such as one from a kernel message. The first pod in the path counts: what a container makes inside
     /// its own cgroup is of that pod, whatever its name.
-    #[must_use]
     pub fn parse(path: &CgroupPath) -> Option<Self> {
         Self::parse_below(&CgroupPath::root(), path)
     }
 
     /// Parses a path below a known root of all pods. The first pod below the root counts, so that no container can pose as
     /// another pod by the names of cgroups that it makes inside its own.
-    #[must_use]
     pub fn parse_below(kubepods: &CgroupPath, path: &CgroupPath) -> Option<Self> {
         path.below(kubepods)?;
         let root = kubepods.segments().count();
@@ -55,7 +56,7 @@ impl Place {
         match self {
             Self::Kubepods => Some(QosClass::Guaranteed),
             Self::Qos(class) => Some(*class),
-            Self::Pod(_) | Self::Container(..) | Self::Other(_) => None,
+            Self::Pod(_) | Self::Container { .. } | Self::Other(_) => None,
         }
     }
 
@@ -72,7 +73,7 @@ impl Place {
             return Some(Self::Pod(pod));
         };
         Some(match container_of(container) {
-            Some(id) => Self::Container(pod, id),
+            Some(id) => Self::Container { pod, id },
             None => Self::Other(pod),
         })
     }
@@ -146,7 +147,6 @@ pub struct PodUid(String);
 
 impl PodUid {
     /// Parses a UID in a cgroup name, where systemd's rules turn dashes into underscores.
-    #[must_use]
     pub fn in_cgroup_name(text: &str) -> Option<Self> {
         let is_uid = match text.len() {
             32 => is_hex(text),
@@ -171,7 +171,6 @@ pub struct ContainerId(String);
 
 impl ContainerId {
     /// The id, if the text is 64 lower-case hexadecimal digits.
-    #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         (text.len() == 64 && is_hex(text)).then(|| Self(text.to_owned()))
     }

@@ -11,24 +11,32 @@ use crate::model::{Change, Reason, Resource, Step, Target};
 #[derive(Debug, Clone, PartialEq, Eq, derive_more::Display)]
 pub enum Cause {
     /// Of this VPA, with this resource version. The version is empty if the source has none.
-    #[display("recommendation of VPA {_0} ({_2})")]
-    Recommendation(String, String, Reason),
+    #[display("recommendation of VPA {vpa} ({reason})")]
+    Recommendation {
+        vpa: String,
+        version: String,
+        reason: Reason,
+    },
     /// The pod has started, and a container loses its startup boost.
     #[display("startup boost of VPA {vpa} ended")]
     BoostEnded { vpa: String },
     /// An operator at the socket, with this UID and PID, gave this reason.
-    #[display("operator (uid {_0}, pid {_1}){}{_2}", colon(_2))]
-    Operator(u32, i32, String),
+    #[display("operator (uid {uid}, pid {pid}){}{reason}", colon(reason))]
+    Operator { uid: u32, pid: i32, reason: String },
     /// An operator at the socket, with this UID and PID, ended an override for this reason.
-    #[display("override released (uid {_0}, pid {_1}){}{_2}", colon(_2))]
-    Released(u32, i32, String),
+    #[display("override released (uid {uid}, pid {pid}){}{reason}", colon(reason))]
+    Released { uid: u32, pid: i32, reason: String },
     /// The time of an operator's override is over.
     #[display("override ended")]
     OverrideEnded,
-    /// A container was about to reach a limit. The guard raised the limit, or could not. The text is the guard's
+    /// A container was about to reach a limit. The guard raised the limit, or could not. `why` is the guard's
     /// observation, as part of a sentence about the container, or None if the message has it elsewhere.
-    #[display("guard: container {_0} {}{}", guarded(*_1), _2.as_ref().map(|why| format!(" (it {why})")).unwrap_or_default())]
-    Guard(String, Resource, Option<String>),
+    #[display("guard: container {container} {}{}", guarded(*resource), why.as_ref().map(|why| format!(" (it {why})")).unwrap_or_default())]
+    Guard {
+        container: String,
+        resource: Resource,
+        why: Option<String>,
+    },
     /// A temporary limit is not needed any more, or not all of it.
     #[display("guard: temporary {resource} limit of container {container} lowered")]
     TemporaryLimitEnded { container: String, resource: Resource },

@@ -65,7 +65,7 @@ impl Level {
     pub(super) fn of(cgroup: &CgroupPath, place: Option<&Place>) -> Self {
         match place {
             _ if *cgroup == CgroupPath::root() => Self::Node,
-            Some(Place::Container(..)) => Self::Container,
+            Some(Place::Container { .. }) => Self::Container,
             Some(Place::Pod(_)) => Self::Pod,
             Some(Place::Qos(_)) => Self::Qos,
             Some(Place::Kubepods) => Self::Kubepods,
@@ -110,7 +110,7 @@ impl Kill {
 /// The pod and the container of a cgroup with this place.
 pub(super) fn pod_and_container(place: Option<Place>) -> (Option<PodPlace>, Option<ContainerId>) {
     match place {
-        Some(Place::Container(pod, container)) => (Some(pod), Some(container)),
+        Some(Place::Container { pod, id }) => (Some(pod), Some(id)),
         Some(Place::Pod(pod) | Place::Other(pod)) => (Some(pod), None),
         Some(Place::Kubepods | Place::Qos(_)) | None => (None, None),
     }

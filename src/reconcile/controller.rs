@@ -332,7 +332,11 @@ impl Controller {
         } else {
             tracing::info!(%pod, "the guard reports a pod that is not described any more");
             if let GuardEvent::Grew { why, grown, .. } = report.event {
-                let cause = Cause::Guard(container.clone(), Resource::Memory, Some(why));
+                let cause = Cause::Guard {
+                    container: container.clone(),
+                    resource: Resource::Memory,
+                    why: Some(why),
+                };
                 let mut record = ChangeRecord::new(pod.clone(), cause, grown.outcome);
                 record.steps = grown.steps;
                 let is_news = !record.steps.is_empty();

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::decide::Refusals;
 use crate::model::objects::Pod;
-use crate::model::{NamedRequirements, PageSize, QosClass, Requirements, Resource, ResourceList};
+use crate::model::{Cause, NamedRequirements, PageSize, QosClass, Requirements, Resource, ResourceList};
 use crate::plan::resize;
 
 /// Values that an operator set.
@@ -24,6 +24,12 @@ pub(crate) struct Override {
 }
 
 impl Override {
+    /// The cause of a pass that brings these values.
+    pub(crate) fn cause(&self) -> Cause {
+        let (uid, pid, reason) = (self.uid, self.pid, self.reason.clone());
+        Cause::Operator { uid, pid, reason }
+    }
+
     /// Whether a pod with these amounts has every value of the override.
     pub(crate) fn is_in(&self, amounts: &[NamedRequirements]) -> bool {
         resize::same(&overlay(amounts.to_vec(), &self.values), amounts)

@@ -174,9 +174,9 @@ const fn rank(cause: &Cause) -> u8 {
         | Cause::TemporaryLimitDenied { .. }
         | Cause::Withdrawn
         | Cause::ChangeLost => 6,
-        Cause::Guard(..) => 7,
-        Cause::Recommendation(..) | Cause::BoostEnded { .. } => 8,
-        Cause::Operator(..) | Cause::Released(..) => 9,
+        Cause::Guard { .. } => 7,
+        Cause::Recommendation { .. } | Cause::BoostEnded { .. } => 8,
+        Cause::Operator { .. } | Cause::Released { .. } => 9,
         // A failed shrink outranks a decision.
         Cause::FailedShrink { .. } => 10,
     }
@@ -187,7 +187,11 @@ mod tests {
     use super::*;
 
     fn recommended() -> Cause {
-        Cause::Recommendation("web".to_owned(), "7".to_owned(), crate::model::Reason::NoVpa)
+        Cause::Recommendation {
+            vpa: "web".to_owned(),
+            version: "7".to_owned(),
+            reason: crate::model::Reason::NoVpa,
+        }
     }
 
     #[test]
@@ -218,7 +222,11 @@ mod tests {
         };
         assert_eq!(not_before(&[]), Some(now + Duration::from_secs(20)));
         assert!(not_before(&[Cause::Drift, Cause::Sweep, Cause::Kubelet]).is_some());
-        let operator = Cause::Operator(0, 1, String::new());
+        let operator = Cause::Operator {
+            uid: 0,
+            pid: 1,
+            reason: String::new(),
+        };
         for urgent in [
             operator,
             Cause::ContainerStarted,

@@ -18,7 +18,10 @@ fn parse(path: &str) -> Option<Place> {
 fn container(qos: Option<QosClass>) -> Option<Place> {
     let uid = PodUid::in_cgroup_name(UID).unwrap();
     let id = ContainerId::parse(&id()).unwrap();
-    Some(Place::Container(PodPlace { uid, qos }, id))
+    Some(Place::Container {
+        pod: PodPlace { uid, qos },
+        id,
+    })
 }
 
 #[test]
@@ -136,7 +139,7 @@ fn no_container_poses_as_another_pod() {
     let victim = "ffffffff-0000-4000-8000-00000000000a";
     let path = CgroupPath::new(&format!("/kubepods/pod{UID}/{}/kubepods/pod{victim}/{}", id(), id())).unwrap();
     let root = CgroupPath::new("/kubepods").unwrap();
-    let Some(Place::Container(pod, _)) = Place::parse_below(&root, &path) else {
+    let Some(Place::Container { pod, .. }) = Place::parse_below(&root, &path) else {
         panic!("not a container");
     };
     assert_eq!(pod.uid.as_str(), UID);
@@ -164,7 +167,7 @@ proptest! {
             path = format!("{path}/{inside}");
         }
         let container = ContainerId::parse(&id).unwrap();
-        prop_assert_eq!(parse(&path), Some(Place::Container(pod, container)), "{}", path);
+        prop_assert_eq!(parse(&path), Some(Place::Container { pod, id: container }), "{}", path);
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub(super) enum Reads<'a> {
     /// Flags of the runtime.
     Flags,
     /// The value of an option, and the unit of a number without one.
-    Size(MemoryOption, &'a str),
+    Size { option: MemoryOption, unit: &'a str },
 }
 
 static ADDED: OnceLock<String> = OnceLock::new();
@@ -60,10 +60,20 @@ fn entry(line: &str) -> Option<(&str, Reads<'_>)> {
     let reads = match (words.next()?, words.next()) {
         ("flags", None) => Reads::Flags,
         ("flags", Some(_)) => return None,
-        (option, unit) => Reads::Size(MemoryOption::named(option)?, unit.unwrap_or("")),
+        (option, unit) => Reads::Size {
+            option: MemoryOption::named(option)?,
+            unit: unit.unwrap_or(""),
+        },
     };
-    let is_unit = |reads| matches!(reads, Reads::Flags | Reads::Size(_, "" | "k" | "m" | "g"));
-    (words.next().is_none() && is_unit(reads)).then_some((name, reads))
+    let (Reads::Flags
+    | Reads::Size {
+        unit: "" | "k" | "m" | "g",
+        ..
+    }) = reads
+    else {
+        return None;
+    };
+    words.next().is_none().then_some((name, reads))
 }
 
 #[cfg(test)]
@@ -78,7 +88,10 @@ mod tests {
         }
         assert_eq!(
             of_variable("SOLR_HEAP"),
-            Some(Reads::Size(MemoryOption::JavaMaxHeap, ""))
+            Some(Reads::Size {
+                option: MemoryOption::JavaMaxHeap,
+                unit: ""
+            })
         );
         assert_eq!(of_variable("JAVA_OPTS"), Some(Reads::Flags));
         assert_eq!(of_variable("HOME"), None);

@@ -30,7 +30,11 @@ enum Topic {
     Changes(String),
     Kills(String),
     /// The same refusals of one user; or all refusals of a call, beyond the rate.
-    Refusals(u32, &'static str, Option<String>),
+    Refusals {
+        uid: u32,
+        call: &'static str,
+        pod: Option<String>,
+    },
 }
 
 /// The topics of a period.
@@ -72,11 +76,11 @@ impl Floods {
                 (Topic::Kills(namespace.clone()), User::Namespace(namespace))
             }
             AuditEvent::Refusal(refusal) => {
-                let topic = Topic::Refusals(refusal.uid, refusal.call, refusal.pod.clone());
-                (topic, User::Caller(refusal.uid))
+                let (uid, call, pod) = (refusal.uid, refusal.call, refusal.pod.clone());
+                (Topic::Refusals { uid, call, pod }, User::Caller(uid))
             }
         };
-        let is_repeated = matches!(topic, Topic::Refusals(..)) && self.topics.contains_key(&topic);
+        let is_repeated = matches!(topic, Topic::Refusals { .. }) && self.topics.contains_key(&topic);
         if !is_repeated && self.rate.try_use(&user, instant) {
             match &event {
                 AuditEvent::Change(record) => lines.extend(of_change(record)),
@@ -89,7 +93,7 @@ impl Floods {
             return lines;
         }
         let topic = match topic {
-            Topic::Refusals(uid, call, _) if !is_repeated => Topic::Refusals(uid, call, None),
+            Topic::Refusals { uid, call, .. } if !is_repeated => Topic::Refusals { uid, call, pod: None },
             topic => topic,
         };
         let more = self.topics.entry(topic).or_default();
@@ -116,7 +120,7 @@ impl Floods {
                 (_, AuditEvent::Refusal(refusal)) => of_refusal(&refusal, times),
                 (Topic::Kills(namespace), _) => of_count("moreKills", Some(&namespace), "kills", times),
                 (Topic::Changes(namespace), _) => of_count("moreChanges", Some(&namespace), "changes", times),
-                (Topic::Refusals(..), AuditEvent::Change(_) | AuditEvent::Kill(_)) => return None,
+                (Topic::Refusals { .. }, AuditEvent::Change(_) | AuditEvent::Kill(_)) => return None,
             })
         });
         lines.collect()
@@ -128,9 +132,10 @@ mod tests {
     use std::sync::{Arc, LazyLock};
 
     use super::super::Refusal;
+    use super::super::tests::recommendation;
     use super::*;
     use crate::model::objects::PodId;
-    use crate::model::{Cause, ChangeRecord, Outcome, Reason};
+    use crate::model::{ChangeRecord, Outcome};
     use crate::report::testing::kill_of;
 
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -149,7 +154,7 @@ mod tests {
             namespace: namespace.to_owned(),
             name: "web".to_owned(),
         };
-        let cause = Cause::Recommendation("web".to_owned(), "1".to_owned(), Reason::OutOfBounds);
+        let cause = recommendation("1");
         AuditEvent::Change(Arc::new(ChangeRecord::new(pod, cause, Outcome::Applied)))
     }
 

@@ -45,18 +45,18 @@ impl<'a> From<&'a Cause> for Actor<'a> {
             ..Self::default()
         };
         match cause {
-            Recommendation(vpa, resource_version, _) => Self {
+            Recommendation { vpa, version, .. } => Self {
                 name: Some(vpa),
-                resource_version: Some(resource_version),
+                resource_version: Some(version),
                 ..of_kind("vpa")
             },
-            Operator(uid, pid, reason) | Released(uid, pid, reason) => Self {
+            Operator { uid, pid, reason } | Released { uid, pid, reason } => Self {
                 uid: Some(*uid),
                 pid: Some(*pid),
                 reason: Some(reason),
                 ..of_kind("operator")
             },
-            Guard(..) | TemporaryLimitEnded { .. } | TemporaryLimitDenied { .. } => of_kind("guard"),
+            Guard { .. } | TemporaryLimitEnded { .. } | TemporaryLimitDenied { .. } => of_kind("guard"),
             BoostEnded { .. }
             | OverrideEnded
             | Withdrawn

@@ -59,15 +59,28 @@ fn lines(directory: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
+/// The cause of a pass after a recommendation, with this resource version of its VPA.
+pub(super) fn recommendation(version: &str) -> Cause {
+    Cause::Recommendation {
+        vpa: "web".to_owned(),
+        version: version.to_owned(),
+        reason: Reason::OutOfBounds,
+    }
+}
+
 fn operator() -> Cause {
-    Cause::Operator(1000, 42, "load test".to_owned())
+    Cause::Operator {
+        uid: 1000,
+        pid: 42,
+        reason: "load test".to_owned(),
+    }
 }
 
 #[tokio::test]
 async fn each_value_is_a_line_with_its_cause() {
     let temp = tempfile::tempdir().unwrap();
     let (audit, task) = Audit::start(options(temp.path()));
-    let vpa = Cause::Recommendation("web".to_owned(), "1234".to_owned(), Reason::OutOfBounds);
+    let vpa = recommendation("1234");
     audit.change(&record(vpa, Outcome::Applied, vec![step()]));
     let refused = Outcome::Refused("below usage".to_owned());
     audit.change(&record(operator(), refused, Vec::new()));
@@ -206,7 +219,7 @@ async fn operators_changes_have_their_own_file() {
         ..options(temp.path())
     });
     audit.change(&record(operator(), Outcome::Applied, vec![step()]));
-    let vpa = Cause::Recommendation("web".to_owned(), "1234".to_owned(), Reason::OutOfBounds);
+    let vpa = recommendation("1234");
     let change = record(vpa, Outcome::Applied, vec![step()]);
     (0..1000).for_each(|_| audit.change(&change));
     drop(audit);

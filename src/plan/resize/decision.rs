@@ -272,7 +272,14 @@ impl Grant {
     /// The patch waits. The cgroups get the granted amounts, with the limits that are kept or were grown. A pass in
     /// an emergency does only that.
     fn postponed(phase: &Phase, granted: Vec<NamedRequirements>, cause: &Cause, wait: Duration) -> Self {
-        let done = matches!(cause, Cause::FailedShrink { .. } | Cause::Guard(_, Resource::Memory, _));
+        let done = matches!(
+            cause,
+            Cause::FailedShrink { .. }
+                | Cause::Guard {
+                    resource: Resource::Memory,
+                    ..
+                }
+        );
         let why = "a memory limit is being grown; the API server is asked once that is over";
         Self {
             targets: granted,

@@ -477,7 +477,11 @@ fn a_patch_waits_for_a_report_a_calm_moment_and_room_and_then_knows_what_to_fall
         too_early: second,
         ..facts()
     };
-    let lent = Cause::Guard("app".to_owned(), Resource::Memory, None);
+    let lent = Cause::Guard {
+        container: "app".to_owned(),
+        resource: Resource::Memory,
+        why: None,
+    };
     for (cause, is_done) in [(Cause::Sweep, false), (lent, true)] {
         let ResizeDecision::Write(grant) = decided(&growing, 200, &cause) else {
             panic!("{cause}")

@@ -41,11 +41,11 @@ impl Sources {
             return Some(Cause::BoostEnded { vpa });
         }
         let version = self.vpa_of(state).map(|vpa| vpa.metadata.resource_version.clone());
-        Some(Cause::Recommendation(
+        Some(Cause::Recommendation {
             vpa,
-            version.unwrap_or_default(),
-            decision.change().map_or(decision.reason, |(reason, _)| reason),
-        ))
+            version: version.unwrap_or_default(),
+            reason: decision.change().map_or(decision.reason, |(reason, _)| reason),
+        })
     }
 
     /// The delay of this node's pass after a change that pods of many nodes follow.

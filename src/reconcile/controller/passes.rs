@@ -120,7 +120,7 @@ impl ResizeEndpoint {
     pub(super) fn resizer(&self, cause: &Cause) -> Option<Arc<dyn PodResizer>> {
         let resizer = self.get()?;
         let own = match cause {
-            Cause::Operator(..) | Cause::Released(..) => resizer.for_operators(),
+            Cause::Operator { .. } | Cause::Released { .. } => resizer.for_operators(),
             _ => None,
         };
         Some(own.unwrap_or_else(|| Arc::clone(resizer)))

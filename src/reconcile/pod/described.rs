@@ -207,7 +207,11 @@ impl PodState {
         }
         self.unreadable.clone_from(&unreadable);
         if let (Some(why), Some(vpa)) = (unreadable, self.decision.vpa.clone()) {
-            let cause = Cause::Recommendation(vpa, String::new(), self.decision.reason);
+            let cause = Cause::Recommendation {
+                vpa,
+                version: String::new(),
+                reason: self.decision.reason,
+            };
             self.record_refusal(cause, why, effects);
         }
     }

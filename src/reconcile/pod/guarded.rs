@@ -37,7 +37,11 @@ impl PodState {
     pub(super) fn take_guard_report(&mut self, Report { of, event }: Report, effects: &mut Effects) {
         let now = effects.now;
         let Guarded { pod, container } = of;
-        let cause = |resource, why| Cause::Guard(container.clone(), resource, why);
+        let cause = |resource, why| Cause::Guard {
+            container: container.clone(),
+            resource,
+            why,
+        };
         match event {
             GuardEvent::Grew { used, to, why, grown } => {
                 self.note_usage(&container, used, effects);

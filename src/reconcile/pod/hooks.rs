@@ -145,7 +145,7 @@ impl PodState {
         let cause = pending.cause.clone();
         let at_once = matches!(
             cause,
-            Cause::Operator(..) | Cause::Released(..) | Cause::FailedShrink { .. }
+            Cause::Operator { .. } | Cause::Released { .. } | Cause::FailedShrink { .. }
         );
         let mut targets = self.desired.targets(&self.pod).unwrap_or_default();
         lift_kept(&self.shrink.backoffs.holds(now.wall), &mut targets);

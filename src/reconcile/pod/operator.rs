@@ -64,13 +64,13 @@ impl PodState {
         match request {
             OperatorRequest::Override(values) => {
                 let before = (self.desired.clone(), self.shrink.backoffs.clone());
-                let cause = Cause::Operator(values.uid, values.pid, values.reason.clone());
+                let cause = values.cause();
                 room.set_override(self, values)?;
                 (self.shrink.backoffs, self.shrink.retry_at) = (FailedShrinks::default(), None);
                 Ok((cause, Some(before)))
             }
             OperatorRequest::Release { uid, pid, reason } if self.desired.end_override() => {
-                Ok((Cause::Released(uid, pid, reason), None))
+                Ok((Cause::Released { uid, pid, reason }, None))
             }
             OperatorRequest::Release { .. } => {
                 let name = self.pod.full_name();

@@ -144,7 +144,7 @@ impl PodState {
             generation: self.work.generation,
         };
         let decided_in = match pending.cause {
-            Cause::Recommendation(..) | Cause::BoostEnded { .. } => self.work.decided_in,
+            Cause::Recommendation { .. } | Cause::BoostEnded { .. } => self.work.decided_in,
             _ => Duration::ZERO,
         };
         let job = Job {
@@ -203,7 +203,7 @@ impl PodState {
     /// Counts the first pass that brought a recommendation into force: the pod was not evicted for it.
     fn count_first_resize(&mut self, record: &ChangeRecord, live: &LivePod, effects: &mut Effects) {
         let resized = matches!(record.outcome, Outcome::Applied | Outcome::RuntimeOwed(_));
-        if resized && matches!(record.cause, Cause::Recommendation(..)) {
+        if resized && matches!(record.cause, Cause::Recommendation { .. }) {
             let is_first = !std::mem::replace(&mut self.desired.resized, true);
             let restarts = if is_first { live.containers.len() as u64 } else { 0 };
             effects.push(Effect::Avoided(Avoided::Eviction { restarts }));

@@ -249,7 +249,7 @@ fn a_disk_that_is_waited_for_once_is_clean() {
 #[derive(Debug, Clone)]
 enum Act {
     Commit(u64),
-    Settle(Destination, usize),
+    Settle { to: Destination, which: usize },
     Rewrite,
     Reopen,
 }
@@ -257,7 +257,7 @@ enum Act {
 fn acts() -> impl Strategy<Value = Vec<Act>> {
     let act = prop_oneof![
         (1u64..5).prop_map(Act::Commit),
-        (prop::sample::select(Destination::ALL), 0usize..9).prop_map(|(to, which)| Act::Settle(to, which)),
+        (prop::sample::select(Destination::ALL), 0usize..9).prop_map(|(to, which)| Act::Settle { to, which }),
         Just(Act::Rewrite),
         Just(Act::Reopen),
     ];
@@ -279,7 +279,7 @@ proptest! {
                     expected.iter_mut().for_each(|ids| ids.extend(named(number + 1..=number + count)));
                     number += count;
                 }
-                Act::Settle(to, which) => {
+                Act::Settle { to, which } => {
                     let pending = log.next_for(to, 0, usize::MAX);
                     if let Some(one) = pending.get(which) {
                         log.acknowledge(to, &[one.number]);

@@ -34,7 +34,7 @@ fn a_process_leads_to_its_container() {
     let found = || cgroup_of_pid(&tree.hierarchy, Path::new("/proc"), pid);
     wait_for("the process to be in its cgroup", || found().as_ref() == Some(&path));
     let kubepods = Kubepods::at(tree.path.child("kubepods").unwrap()).unwrap();
-    assert!(matches!(kubepods.place(&path), Some(Place::Container(..))));
+    assert!(matches!(kubepods.place(&path), Some(Place::Container { .. })));
     assert_eq!(kubepods.place(&CgroupPath::root()), None);
     let gone = cgroup_of_pid(&tree.hierarchy, Path::new("/proc"), i32::MAX);
     assert_eq!(gone, None);

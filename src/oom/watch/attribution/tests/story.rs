@@ -29,7 +29,10 @@ enum Happens {
     /// The kill log stores the reports.
     Commit,
     /// A receiver gets so many reports, and acknowledges so many of them.
-    Deliver(usize, usize),
+    Deliver {
+        gets: usize,
+        acknowledges: usize,
+    },
     /// The agent is killed, and started again; `log` says whether it can read the kernel's log then.
     Restart {
         log: bool,
@@ -49,7 +52,7 @@ fn happens() -> impl Strategy<Value = Happens> {
         3 => Just(Happens::Look),
         3 => (0..3000_u64).prop_map(Happens::Settle),
         2 => Just(Happens::Commit),
-        2 => (0..4_usize, 0..4_usize).prop_map(|(gets, acknowledges)| Happens::Deliver(gets, acknowledges)),
+        2 => (0..4_usize, 0..4_usize).prop_map(|(gets, acknowledges)| Happens::Deliver { gets, acknowledges }),
         1 => any::<bool>().prop_map(|log| Happens::Restart { log }),
         1 => (any::<Index>(), any::<bool>()).prop_map(|(written, log)| Happens::DieCommitting { written, log }),
     ]
@@ -323,7 +326,7 @@ proptest! {
                 Happens::Look => node.sweep(),
                 Happens::Settle(after) => node.decide(after),
                 Happens::Commit => node.commit(),
-                Happens::Deliver(gets, acknowledges) => node.deliver(gets, acknowledges),
+                Happens::Deliver { gets, acknowledges } => node.deliver(gets, acknowledges),
                 Happens::Restart { log } => node.restart(log),
                 Happens::DieCommitting { written, log } => node.die_committing(written, log),
             }

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::share::FairShare;
 
@@ -84,7 +85,7 @@ impl<K: Eq + Hash> KeyedRateLimiter<K> {
 
     /// Uses a turn of this key, if one is left.
     pub fn try_use(&self, key: K, now: Instant) -> bool {
-        let mut limiters = self.limiters.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut limiters = self.limiters.lock();
         if limiters.len() > SWEEP_ABOVE {
             limiters.retain(|_, limiter| !limiter.is_full(now));
         }
@@ -202,6 +203,6 @@ mod tests {
             let now = start + every * key;
             assert!(limiter.try_use(key, now));
         }
-        assert!(limiter.limiters.lock().unwrap().len() <= SWEEP_ABOVE + 1);
+        assert!(limiter.limiters.lock().len() <= SWEEP_ABOVE + 1);
     }
 }

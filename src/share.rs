@@ -25,12 +25,13 @@
 
 use std::collections::BTreeMap;
 use std::iter::repeat_n;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 /// The share of a user who wants `wanted`, where the other users want these amounts: the max-min fair share.
 ///
 /// Rounded down, so that no user takes the last unit of another's part. Of fewer units than users, everyone may have one.
-#[must_use]
 pub fn max_min_share(total: u64, wanted: u64, others: impl IntoIterator<Item = u64>) -> u64 {
     let mut others: Vec<u64> = others.into_iter().collect();
     others.sort_unstable();
@@ -86,7 +87,6 @@ impl User {
 
 impl<K: Ord + Clone> FairShare<K> {
     /// A total of which `reserved` is divided in advance. With 0, a single user can have everything.
-    #[must_use]
     pub const fn new(total: u64, reserved: u64) -> Self {
         Self {
             total,
@@ -178,13 +178,11 @@ impl<K: Ord + Clone> FairShare<K> {
     }
 
     /// What a user holds.
-    #[must_use]
     pub fn held(&self, user: &K) -> u64 {
         self.users.get(user).map_or(0, |user| user.held)
     }
 
     /// The user who holds most.
-    #[must_use]
     pub fn largest(&self) -> Option<K> {
         let holders = self.users.iter().filter(|(_, user)| user.held > 0);
         holders.max_by_key(|(_, user)| user.held).map(|(user, _)| user.clone())
@@ -227,7 +225,6 @@ pub struct Slot<K: Ord + Clone> {
 
 impl<K: Ord + Clone> Slots<K> {
     /// `total` slots, of which `kept` are only for [`Class::Privileged`]. In both classes, a quarter is divided in advance.
-    #[must_use]
     pub fn new(total: u64, kept: u64) -> Self {
         let share = |total: u64| FairShare::new(total, total.div_ceil(4));
         Self(Arc::new(Mutex::new(Shares {
@@ -246,21 +243,17 @@ impl<K: Ord + Clone> Slots<K> {
             user: user.clone(),
             class,
         };
-        let mut shares = self.shares();
+        let mut shares = self.0.lock();
         if class == Class::Privileged && shares.privileged.take(user, 1, 1).is_ok() {
             return Ok(slot(Class::Privileged));
         }
         shares.ordinary.take(user, 1, 1).map(|_| slot(Class::Ordinary))
     }
-
-    fn shares(&self) -> MutexGuard<'_, Shares<K>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl<K: Ord + Clone> Drop for Slot<K> {
     fn drop(&mut self) {
-        let mut shares = self.slots.shares();
+        let mut shares = self.slots.0.lock();
         match self.class {
             Class::Ordinary => shares.ordinary.give_back(&self.user, 1),
             Class::Privileged => shares.privileged.give_back(&self.user, 1),
@@ -335,29 +328,32 @@ mod tests {
 
     #[derive(Debug, Clone)]
     enum Act {
-        Take(u8, u64, u64),
-        GiveBack(u8, u64),
+        Take { who: u8, least: u64, most: u64 },
+        GiveBack { who: u8, amount: u64 },
         EndPeriod,
     }
 
     fn act() -> impl Strategy<Value = Act> {
         let amount = || prop_oneof![0_u64..50, any::<u64>()];
         prop_oneof![
-            4 => (0_u8..4, amount(), amount()).prop_map(|(who, least, most)| Act::Take(who, least.min(most), most)),
-            2 => (0_u8..4, amount()).prop_map(|(who, amount)| Act::GiveBack(who, amount)),
+            4 => (0_u8..4, amount(), amount()).prop_map(|(who, least, most)| {
+                let least = least.min(most);
+                Act::Take { who, least, most }
+            }),
+            2 => (0_u8..4, amount()).prop_map(|(who, amount)| Act::GiveBack { who, amount }),
             1 => Just(Act::EndPeriod),
         ]
     }
 
     fn carry_out(pool: &mut FairShare<u8>, act: &Act) {
         match *act {
-            Act::Take(who, least, most) => {
+            Act::Take { who, least, most } => {
                 let before = pool.held(&who);
                 let granted = pool.take(&who, least, most);
                 assert_eq!(pool.held(&who), before + granted.unwrap_or(0));
                 assert!(granted.is_err() || granted.is_ok_and(|granted| (least..=most).contains(&granted)));
             }
-            Act::GiveBack(who, amount) => pool.give_back(&who, amount),
+            Act::GiveBack { who, amount } => pool.give_back(&who, amount),
             Act::EndPeriod => pool.end_period(),
         }
     }

@@ -4,9 +4,10 @@
 //! pod. After a call without an answer the agent calls the runtime again only some time later, so that the passes which find
 //! it gone do not each wait for its deadline.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 
 use crate::share::{Class, Slot, Slots};
@@ -61,12 +62,12 @@ impl Concurrency {
 
     /// Notes that the runtime did not answer.
     pub(super) fn runtime_is_away(&self, why: String) {
-        *self.away.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now() + LEAVE_ALONE, why));
+        *self.away.lock() = Some((Instant::now() + LEAVE_ALONE, why));
     }
 
     /// Why the agent does not call the runtime now.
     pub(super) fn runtime_away(&self) -> Option<String> {
-        let away = self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        let away = self.away.lock();
         let (until, why) = away.as_ref()?;
         (Instant::now() < *until).then(|| why.clone())
     }

@@ -138,7 +138,6 @@ impl ForeignWriters {
     }
 
     /// Whether no value of the pod was flipped.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.flips.is_empty()
     }

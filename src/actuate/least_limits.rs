@@ -5,7 +5,8 @@
 //! So no pass undoes a growth of the guard. The temporary limits themselves are in the pod's state.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use parking_lot::Mutex;
 
 use crate::model::{Bytes, NamedRequirements, Resource};
 
@@ -28,7 +29,7 @@ struct Parts {
 impl LeastLimits {
     /// From now on no writer sets this container's limit below `to`, nor below an earlier least limit.
     pub fn raise(&self, uid: &str, container: &str, to: Bytes) {
-        let mut parts = self.lock();
+        let mut parts = self.0.lock();
         let given = parts.given.entry((uid.to_owned(), container.to_owned())).or_default();
         *given = to.max(*given);
     }
@@ -36,14 +37,14 @@ impl LeastLimits {
     /// Ends a raise: the pod's state has the limit now, or no state will have it. Keeps a limit other than `to`: the guard has
     /// raised it meanwhile.
     pub fn end_raise(&self, uid: &str, container: &str, to: Bytes) {
-        let mut parts = self.lock();
+        let mut parts = self.0.lock();
         let all = &mut parts.given;
         all.retain(|(of, name), given| (&**of, &**name, *given) != (uid, container, to));
     }
 
     /// Replaces the temporary limits of these pods.
     pub fn set(&self, temporary: BTreeMap<String, BTreeMap<String, Bytes>>) {
-        let mut parts = self.lock();
+        let mut parts = self.0.lock();
         parts.temporary.extend(temporary);
         parts.temporary.retain(|_, limits| !limits.is_empty());
     }
@@ -67,17 +68,13 @@ impl LeastLimits {
 
     /// The least limits of one pod.
     pub(super) fn of(&self, uid: &str) -> OfPod {
-        let parts = self.lock();
+        let parts = self.0.lock();
         let mut limits = parts.temporary.get(uid).cloned().unwrap_or_default();
         for ((_, container), given) in parts.given.iter().filter(|((of, _), _)| of == uid) {
             let least = limits.entry(container.clone()).or_default();
             *least = (*least).max(*given);
         }
         limits
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Parts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -69,7 +69,6 @@ pub struct Node {
 
 impl Node {
     /// The node with the kubelet's version in the Node object, unless a version is configured.
-    #[must_use]
     pub fn with_stated_kubelet(mut self: Arc<Self>, stated: Option<KubeletVersion>) -> Arc<Self> {
         let is_news = |stated: &KubeletVersion| self.known_kubelet() != Some(*stated);
         if self.kubelet_from != KnownFrom::Configured

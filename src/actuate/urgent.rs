@@ -97,13 +97,11 @@ impl Growable {
 }
 
 /// Grows a container's memory limit, and its pod's where that follows it. Leaves limits that are higher, or absent, alone.
-#[must_use]
 pub fn grow_memory(node: &Node, handles: &PodHandles, growable: &Growable, container: &str, to: Bytes) -> Grown {
     Grown::by(|grown| grown.raise(node, handles, Some((growable, container)), to))
 }
 
 /// Raises the memory limit of the pod's cgroup alone. Leaves a limit that is higher, or absent, alone.
-#[must_use]
 pub fn raise_pod_level(node: &Node, live: &LivePod, to: Bytes) -> Grown {
     Grown::by(|grown| {
         let handles = PodHandles::open(&node.hierarchy, live)?;

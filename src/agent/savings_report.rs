@@ -16,14 +16,6 @@ use crate::reconcile::desired::per_hour;
 use crate::reconcile::pod::PodState;
 use crate::reconcile::savings::{SavingsReport, WorkloadKey, WorkloadSavings, key_of};
 
-/// The parts of a workload's row that the savings do not have.
-#[derive(Debug, Default)]
-struct Now {
-    throttled_before_burst: Option<f64>,
-    throttled_with_burst: Option<f64>,
-    remarks: Vec<String>,
-}
-
 /// The report of all workloads. Takes a second where a container has a burst or was given more cpu.
 ///
 /// Errors: [`ControlError::Internal`] if reading panics.
@@ -51,7 +43,8 @@ pub(super) async fn report(
         .into_iter()
         .zip(after)
         .map(|(before, after)| Some([before, after]));
-    let mut news = BTreeMap::<WorkloadKey, Now>::new();
+    // The parts of the workloads' rows that the savings do not have.
+    let mut news = BTreeMap::<WorkloadKey, proto::WorkloadWorth>::new();
     let all = read
         .into_iter()
         .zip(readings)
@@ -64,9 +57,7 @@ pub(super) async fn report(
         }
         let now = news.entry(key_of(&given.state)).or_default();
         let sums = [&mut now.throttled_before_burst, &mut now.throttled_with_burst];
-        for (sum, seconds) in sums.into_iter().zip(throttled) {
-            *sum = [*sum, seconds].into_iter().flatten().reduce(std::ops::Add::add);
-        }
+        add(sums, throttled);
         let name = given.state.pod.full_name();
         now.remarks
             .extend(remarks.iter().map(|remark| format!("{name}: {remark}")));
@@ -76,23 +67,23 @@ pub(super) async fn report(
     }
     let workload = |(key, one): (&WorkloadKey, &WorkloadSavings)| {
         let ((namespace, kind, name), now) = (key.clone(), news.remove(key).unwrap_or_default());
-        proto::WorkloadWorth {
+        let workload = Some(proto::Workload { kind, name });
+        let now = proto::WorkloadWorth {
             namespace,
-            workload: Some(proto::Workload { kind, name }),
-            throttled_before_burst: now.throttled_before_burst,
-            throttled_with_burst: now.throttled_with_burst,
-            remarks: now.remarks,
-            ..worth(one)
-        }
+            workload,
+            ..now
+        };
+        worth(one, now)
     };
     Ok(proto::ReportReply {
         since: format!("{:.0}", savings.since),
         workloads: savings.workloads.iter().map(workload).collect(),
-        total: Some(worth(&savings.total())),
+        total: Some(worth(&savings.total(), proto::WorkloadWorth::default())),
     })
 }
 
-fn worth(savings: &WorkloadSavings) -> proto::WorkloadWorth {
+/// The row with the savings.
+fn worth(savings: &WorkloadSavings, row: proto::WorkloadWorth) -> proto::WorkloadWorth {
     proto::WorkloadWorth {
         pods: savings.pods,
         requested_before: Some((&savings.before).into()),
@@ -101,7 +92,14 @@ fn worth(savings: &WorkloadSavings) -> proto::WorkloadWorth {
         avoided_evictions: savings.evictions,
         avoided_restarts: savings.restarts,
         avoided_throttled_seconds: savings.throttled_seconds,
-        ..proto::WorkloadWorth::default()
+        ..row
+    }
+}
+
+/// Adds the known numbers.
+fn add(sums: [&mut Option<f64>; 2], numbers: [Option<f64>; 2]) {
+    for (sum, number) in sums.into_iter().zip(numbers) {
+        *sum = [*sum, number].into_iter().flatten().reduce(std::ops::Add::add);
     }
 }
 
@@ -117,12 +115,7 @@ fn throttled(state: &PodState, pod: &proto::Pod) -> [Option<f64>; 2] {
         };
         let since = usage.throttled_us.saturating_sub(start.throttled_us);
         let rates = [start.before, per_hour(since, now.duration_since(start.at))];
-        for (sum, rate) in sums.iter_mut().zip(rates) {
-            *sum = [*sum, rate.map(seconds)]
-                .into_iter()
-                .flatten()
-                .reduce(std::ops::Add::add);
-        }
+        add(sums.each_mut(), rates.map(|rate| rate.map(seconds)));
     }
     sums
 }

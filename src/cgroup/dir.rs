@@ -81,7 +81,6 @@ impl CgroupDir {
     }
 
     /// The directory below a controller's mount, when it was opened.
-    #[must_use]
     pub fn directory(&self, controller: Resource) -> &Path {
         self.dir(controller).path()
     }

@@ -156,13 +156,11 @@ impl Hierarchy {
     }
 
     /// The directory where a controller is mounted.
-    #[must_use]
     pub fn mount(&self, controller: Resource) -> &Path {
         &self.mount_of(controller).point
     }
 
     /// Whether a cgroup exists, or cannot be examined.
-    #[must_use]
     pub fn may_have(&self, path: &CgroupPath) -> bool {
         path.under(&self.cpu.point).try_exists().unwrap_or(true)
     }
@@ -176,7 +174,6 @@ impl Hierarchy {
 
     /// Turns a path as `/proc/<pid>/cgroup` prints it into a path below the controller's mount. `None` when the mount
     /// does not show the cgroup.
-    #[must_use]
     pub fn visible(&self, controller: Resource, printed: &str) -> Option<CgroupPath> {
         let top = self.mount_of(controller).top.trim_end_matches('/');
         match printed.strip_prefix(top)? {

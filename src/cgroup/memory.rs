@@ -241,7 +241,6 @@ pub(super) fn read_bytes(dir: &Dir, name: &'static str) -> Result<u64, CgroupErr
 }
 
 /// The unit in which this kernel keeps memory limits: `sysconf(_SC_PAGESIZE)`.
-#[must_use]
 pub fn page_size() -> PageSize {
     let bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
     let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());

@@ -13,7 +13,6 @@ use crate::model::{CgroupPath, CgroupVersion, Resource};
 /// in different cgroups, which no container runtime does.
 ///
 /// On v1 the kernel moves an ending process to `/`; on v2 the process keeps its path until it is reaped.
-#[must_use]
 pub fn cgroup_of_pid(hierarchy: &Hierarchy, proc_root: &Path, pid: i32) -> Option<CgroupPath> {
     let process = Process::new_with_root(proc_root.join(pid.to_string())).ok()?;
     let entries = process.cgroups().ok()?;

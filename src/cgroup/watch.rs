@@ -20,6 +20,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::file::Dir;
 use super::{Cgroup, CgroupError, Identity, Reason};
+use crate::files::async_fd;
 
 /// A change that inotify reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -127,11 +128,7 @@ impl<K: Copy + PartialEq> Watch<K> {
     ///
     /// Panics: outside of a tokio runtime with I/O enabled.
     pub fn into_async(self) -> io::Result<AsyncFd<Self>> {
-        #[expect(
-            deprecated,
-            reason = "the unsafe constructor wants a descriptor that stays open and the same: this one is owned for life"
-        )]
-        AsyncFd::try_new(self).map_err(io::Error::from)
+        async_fd(self)
     }
 
     fn notice(&mut self, event: &InotifyEvent) -> Option<Notice<K>> {

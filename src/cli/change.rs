@@ -63,32 +63,16 @@ pub(super) fn line(change: &Change) -> TextLine {
     if let Some(kill) = &change.kill {
         return oom::line(kill);
     }
-    let [at, pod, cause, outcome, steps, took, reason] = cells(change);
-    let noun = noun(change);
-    let gap = || TextLine::from("  ");
-    let parts = [
-        at.then(gap()).then(pod).then(gap()).then(outcome).then(gap()),
-        cause
-            .then(gap())
-            .then(steps)
-            .then(format!(" {noun} in "))
-            .then(took)
-            .then(gap()),
-        reason,
-    ];
-    parts.into_iter().fold(TextLine::default(), TextLine::then)
+    let [at, pod, cause, outcome, _, _, reason] = cells(change);
+    TextLine::joined([at, pod, outcome, cause, steps(change).into(), reason], "  ")
 }
 
 /// One line about a change, without the pod's name: its time, outcome, cause and reason.
 pub(super) fn line_of_pod(change: &Change) -> TextLine {
-    let [at, _, cause, outcome, steps, took, reason] = cells(change);
-    let mut line = at.then("  ").then(outcome).then("  ").then(cause);
+    let [at, _, cause, outcome, _, _, reason] = cells(change);
+    let mut line = TextLine::joined([at, outcome, cause], "  ");
     if !change.steps.is_empty() {
-        line = line
-            .then(", ")
-            .then(steps)
-            .then(format!(" {} in ", noun(change)))
-            .then(took);
+        line = line.then(", ").then(steps(change));
     }
     if !change.reason.is_empty() {
         line = line.then(": ").then(reason);
@@ -96,8 +80,10 @@ pub(super) fn line_of_pod(change: &Change) -> TextLine {
     line
 }
 
-fn noun(change: &Change) -> &'static str {
-    if change.steps.len() == 1 { "step" } else { "steps" }
+fn steps(change: &Change) -> String {
+    let count = change.steps.len();
+    let noun = if count == 1 { "step" } else { "steps" };
+    format!("{count} {noun} in {}", total(change))
 }
 
 fn cells(change: &Change) -> [TextLine; 7] {

@@ -165,10 +165,14 @@ impl Fleet {
                     return Ok(Some(((*node).to_owned(), document)));
                 }
                 Err(_) if output.is_empty() => reason(&errors, code),
-                Err(error) => format!("its answer is not readable: {error}"),
+                Err(error) => unreadable(&error),
             };
-            self.unanswered.entry(why).or_default().insert((*node).to_owned());
+            self.miss((*node).to_owned(), why);
         }
+    }
+
+    fn miss(&mut self, node: String, why: String) {
+        self.unanswered.entry(why).or_default().insert(node);
     }
 
     fn read(&mut self, bytes: &str) -> Option<Vec<u8>> {
@@ -188,12 +192,7 @@ impl Fleet {
             }
             match serde_json::from_value::<Vec<T>>(document.remove(list).unwrap_or_else(|| json!([]))) {
                 Ok(listed) => items.extend(listed.into_iter().map(|item| (node.clone(), item))),
-                Err(error) => drop(
-                    self.unanswered
-                        .entry(format!("its answer is not readable: {error}"))
-                        .or_default()
-                        .insert(node),
-                ),
+                Err(error) => self.miss(node, unreadable(&error)),
             }
         }
         Ok(items)
@@ -212,12 +211,8 @@ impl Fleet {
         }
         let (mut items, mut nodes) = (Vec::new(), Vec::new());
         while let Some((node, mut document)) = self.next()? {
-            for mut item in document
-                .remove(list)
-                .and_then(|mut list| list.as_array_mut().map(std::mem::take))
-                .into_iter()
-                .flatten()
-            {
+            let listed = document.remove(list).unwrap_or_default();
+            for mut item in listed.as_array().into_iter().flatten().cloned() {
                 if let Some(fields) = item.as_object_mut() {
                     fields.insert("node".to_owned(), json!(node));
                 }
@@ -226,11 +221,9 @@ impl Fleet {
             document.insert("node".to_owned(), json!(node));
             nodes.push(Value::Object(document));
         }
-        let unanswered = self
-            .unanswered
-            .iter()
-            .flat_map(|(why, nodes)| nodes.iter().map(move |node| (node, why)));
-        nodes.extend(unanswered.map(|(node, why)| json!({"node": node, "error": why})));
+        for (why, silent) in &self.unanswered {
+            nodes.extend(silent.iter().map(|node| json!({"node": node, "error": why})));
+        }
         output.print(&json!({list: items, "nodes": nodes}), Page::default)
     }
 
@@ -253,6 +246,10 @@ impl Fleet {
         let error = anyhow!("{unanswered} of {} nodes did not answer", self.nodes);
         Err(Failure { code, error })
     }
+}
+
+fn unreadable(error: &serde_json::Error) -> String {
+    format!("its answer is not readable: {error}")
 }
 
 /// Why a node did not answer: the last line that it printed on standard error.

@@ -136,7 +136,6 @@ impl Failure {
     }
 
     /// Prints the error of `program`; returns the exit code.
-    #[must_use]
     pub fn report(self, program: &str) -> ExitCode {
         io::complain(program, &format!("{:#}", self.error));
         ExitCode::from(self.code)
@@ -150,7 +149,6 @@ impl From<anyhow::Error> for Failure {
 }
 
 /// Runs `vscalectl` with this process's arguments.
-#[must_use]
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

@@ -49,20 +49,10 @@ pub(super) fn table(kills: &[OomKill]) -> Table {
 /// One line about a kill, for an endless list, whose column widths are unknown in advance.
 pub(super) fn line(kill: &OomKill) -> TextLine {
     let [at, pod, container, level, limit, killed, rss, known, note] = cells(kill);
-    let gap = || TextLine::from("  ");
-    let parts = [
-        at.then(gap()).then(pod).then(gap()),
-        toned(Tone::Bad, "OOM kill").then(gap()),
-        container.then(": ").then(killed).then(" (").then(rss).then(") at the "),
-        level
-            .then(" limit of ")
-            .then(limit)
-            .then("; ")
-            .then(known)
-            .then(gap())
-            .then(note),
-    ];
-    parts.into_iter().fold(TextLine::default(), TextLine::then)
+    let victim = container.then(": ").then(killed).then(" (").then(rss).then(")");
+    let limit = level.then(" limit of ").then(limit).then("; ").then(known);
+    let what = TextLine::joined([victim, limit], " at the ");
+    TextLine::joined([at, pod, toned(Tone::Bad, "OOM kill"), what, note], "  ")
 }
 
 fn cells(kill: &OomKill) -> [TextLine; 9] {
@@ -126,6 +116,5 @@ fn note(kill: &OomKill) -> TextLine {
     });
     let down = kill.while_down.then(|| "while no agent ran".to_owned());
     let [enforced, group, evidence, down] = [enforced, group, evidence, down].map(|note| note.map(TextLine::from));
-    let notes = [enforced, group, own, evidence, down].into_iter().flatten();
-    notes.reduce(|all, note| all.then("; ").then(note)).unwrap_or_default()
+    TextLine::joined([enforced, group, own, evidence, down].into_iter().flatten(), "; ")
 }

@@ -66,6 +66,12 @@ impl TextLine {
         self
     }
 
+    /// The parts of a line, with this text between them.
+    pub(super) fn joined(parts: impl IntoIterator<Item = Self>, between: &str) -> Self {
+        let join = |all: Self, next: Self| all.then(between).then(next);
+        parts.into_iter().reduce(join).unwrap_or_default()
+    }
+
     /// The characters on a screen.
     pub(super) fn width(&self) -> usize {
         self.shown(false).chars().count()

@@ -6,7 +6,6 @@
 use std::borrow::Borrow;
 use std::collections::{HashMap, HashSet};
 
-use super::matching::controller;
 use crate::model::ResourceList;
 use crate::model::objects::{
     HorizontalPodAutoscaler, LimitRange, LimitRangeItem, ObjectMeta, Owner, Pod, Ratios, Shared, VerticalPodAutoscaler,
@@ -93,7 +92,7 @@ impl<'a> Index<'a> {
             .flat_map(|namespace| namespace.workloads.values());
         let owners = workloads.filter_map(|workload| Some(&workload.owner?.metadata));
         let referred = owned.chain(owners).filter_map(|metadata| {
-            let owner = WorkloadKey::from(controller(metadata)?);
+            let owner = WorkloadKey::from(metadata.controller()?);
             owner.known.is_none().then_some((metadata.namespace.as_str(), owner))
         });
         let referred: HashSet<_> = referred.collect();

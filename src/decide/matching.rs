@@ -14,8 +14,7 @@ use std::collections::BTreeMap;
 use super::index::{Namespace, Workload};
 use crate::model::Resource;
 use crate::model::objects::{
-    HorizontalPodAutoscaler, LabelSelector, ObjectMeta, Owner, OwnerReference, Pod, TargetRef, VerticalPodAutoscaler,
-    WorkloadKey,
+    HorizontalPodAutoscaler, LabelSelector, Owner, Pod, TargetRef, VerticalPodAutoscaler, WorkloadKey,
 };
 
 /// The workloads above a pod.
@@ -36,7 +35,7 @@ impl<'n, 'a> OwnerChain<'n, 'a> {
     ///
     /// Errors: why no VPA can control the pod.
     pub(super) fn above(pod: &'n Pod, namespace: &'n Namespace<'a>) -> Result<Self, String> {
-        let mut next = controller(&pod.metadata).map(WorkloadKey::from);
+        let mut next = pod.metadata.controller().map(WorkloadKey::from);
         let mut chain: Option<Self> = None;
         while let Some(key) = next {
             if key.is_node() {
@@ -66,7 +65,7 @@ impl<'n, 'a> OwnerChain<'n, 'a> {
                 unknown_owner: None,
             });
             next = owner
-                .and_then(|owner| controller(&owner.metadata))
+                .and_then(|owner| owner.metadata.controller())
                 .map(WorkloadKey::from);
         }
         chain.ok_or_else(|| "no owner reference of the pod names a controller".to_owned())
@@ -108,19 +107,13 @@ pub(super) fn declared_workload(pod: &Pod) -> TargetRef {
         let name = replica_set.strip_suffix(hash)?.strip_suffix('-')?;
         (!name.is_empty()).then(|| target("Deployment", name))
     };
-    match controller(metadata) {
+    match metadata.controller() {
         Some(owner) if owner.kind == "ReplicaSet" => {
             deployment(&owner.name).unwrap_or_else(|| target(&owner.kind, &owner.name))
         }
         Some(owner) if owner.kind != "Node" => target(&owner.kind, &owner.name),
         Some(_) | None => target("Pod", &metadata.name),
     }
-}
-
-/// The managing controller. Of several, the last counts, as upstream.
-pub(super) fn controller(metadata: &ObjectMeta) -> Option<&OwnerReference> {
-    let mut references = metadata.owner_references.iter().rev();
-    references.find(|reference| reference.controller == Some(true))
 }
 
 /// Whether an HPA scales on the requests of a container. An HPA without metrics scales on cpu: the API's default. A metric with

@@ -115,7 +115,6 @@ struct PastGrowth {
 
 impl Budgets {
     /// An account without growths.
-    #[must_use]
     pub const fn new(budget: Budget, page: PageSize) -> Self {
         let node = budget.node.get();
         Self {

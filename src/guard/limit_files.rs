@@ -10,11 +10,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::model::Bytes;
@@ -77,7 +78,7 @@ impl LimitFiles {
         thread::Builder::new().name("marks".to_owned()).spawn(move || {
             for (uid, line, done) in sent {
                 let is_there = write(&directory, &uid, line);
-                if let Some(mark) = lock(&marks).get_mut(&uid) {
+                if let Some(mark) = marks.lock().get_mut(&uid) {
                     *mark |= is_there;
                 }
                 drop(done);
@@ -88,7 +89,7 @@ impl LimitFiles {
 
     /// Notes that the guard is about to grow a container's memory limit to this one.
     pub(super) fn note_lent(&self, uid: &str, container: &str, to: Bytes) {
-        let mut marks = lock(&self.marks);
+        let mut marks = self.marks.lock();
         marks.entry(uid.to_owned()).or_insert(false);
         drop(self.send(uid, Some(format!("{container} {}\n", to.get()))));
     }
@@ -97,7 +98,7 @@ impl LimitFiles {
     /// where the disk is slow. Completes at once for a pod that has a mark.
     pub fn note_written(&self, uid: &str) -> impl Future<Output = ()> + use<> {
         let uid = uid.to_owned();
-        let mut marks = lock(&self.marks);
+        let mut marks = self.marks.lock();
         let is_there = *marks.entry(uid.clone()).or_insert(false);
         let written = (!is_there).then(|| self.send(&uid, Some(String::new())));
         drop(marks);
@@ -122,14 +123,10 @@ impl LimitFiles {
     /// Has the thread remove the marks of pods that are gone, also those of earlier agents. The receiver, if there is a mark
     /// to remove, completes when the thread has removed the last one.
     pub fn forget_all_but(&self, is_there: impl Fn(&str) -> bool) -> Option<oneshot::Receiver<()>> {
-        let mut marks = lock(&self.marks);
+        let mut marks = self.marks.lock();
         let gone = marks.extract_if(|uid, _| !is_there(uid));
         gone.map(|(uid, _)| self.send(&uid, None)).last()
     }
-}
-
-fn lock(marks: &Marks) -> MutexGuard<'_, HashMap<String, bool>> {
-    marks.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Writes a line, or removes the mark. Returns whether the mark is on the disk then.

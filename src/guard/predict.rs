@@ -104,7 +104,6 @@ pub struct Track {
 }
 
 /// Whether use is so close to the limit that its reclaimable part matters.
-#[must_use]
 pub const fn near(limit: u64, usage: u64) -> bool {
     limit.saturating_sub(usage) <= limit / NEAR
 }

@@ -86,7 +86,6 @@ impl Throttling {
 }
 
 /// The next higher limit: half as much again, at least a tenth of a cpu more; `None` if the limit has reached the ceiling.
-#[must_use]
 pub fn raised(limit: MilliCpu, ceiling: MilliCpu) -> Option<MilliCpu> {
     let more = MilliCpu::new((limit.get() / 2).max(100));
     Some(limit.saturating_add(more).min(ceiling)).filter(|raised| *raised > limit)

@@ -20,7 +20,6 @@ pub struct Kind {
 
 impl Kind {
     /// A kind by group, version and plural name.
-    #[must_use]
     pub const fn new(group: &'static str, version: &'static str, plural: &'static str) -> Self {
         Self { group, version, plural }
     }
@@ -54,7 +53,6 @@ pub struct Call {
 
 impl Call {
     /// A request for a kind in all namespaces.
-    #[must_use]
     pub fn new(verb: Verb, kind: Kind) -> Self {
         let call = Self {
             verb,

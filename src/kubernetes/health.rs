@@ -27,7 +27,6 @@ pub struct ApiHealth {
 
 impl ApiHealth {
     /// The outage, if there is one now.
-    #[must_use]
     pub fn away(&self) -> Option<String> {
         self.away.borrow().clone()
     }

@@ -5,8 +5,9 @@
 //! kind take together comes from one [`ObjectMemory`] for the node, which is fair among namespaces.
 
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use serde::Serialize;
 
 use super::splitter::{LEFT_OUT, LONGEST_STRING};
@@ -128,14 +129,13 @@ pub struct ObjectMemory(Arc<Mutex<FairShare<String>>>);
 
 impl ObjectMemory {
     /// Memory for objects of so many bytes in all.
-    #[must_use]
     pub fn new(total: u64) -> Self {
         Self(Arc::new(Mutex::new(FairShare::new(total, total / 2))))
     }
 
     /// Replaces the namespaces that have a part of the memory before they use it.
     pub fn expect(&self, namespaces: impl IntoIterator<Item = String>) {
-        self.share().expect(namespaces);
+        self.0.lock().expect(namespaces);
     }
 
     /// Takes the memory for an object with so many bytes of JSON, where the object's namespace holds `held` for it already.
@@ -145,7 +145,7 @@ impl ObjectMemory {
     pub fn take(&self, namespace: &str, held: usize, json: usize) -> Result<usize, LeftOut> {
         let needed = json.saturating_add(BESIDE_JSON);
         let (held, needs) = (held as u64, needed as u64);
-        let mut share = self.share();
+        let mut share = self.0.lock();
         let more = needs.saturating_sub(held);
         share.take(&namespace.to_owned(), more, more)?;
         share.give_back(&namespace.to_owned(), held.saturating_sub(needs));
@@ -154,7 +154,7 @@ impl ObjectMemory {
 
     /// Gives back what was held.
     pub fn give_back(&self, namespace: &str, held: usize) {
-        self.share().give_back(&namespace.to_owned(), held as u64);
+        self.0.lock().give_back(&namespace.to_owned(), held as u64);
     }
 
     /// Whether a namespace could take the memory for one more object.
@@ -168,11 +168,6 @@ impl ObjectMemory {
 
     /// Forgets what namespaces asked for and did not get some time ago.
     pub(super) fn end_period(&self) {
-        self.share().end_period();
-    }
-
-    fn share(&self) -> MutexGuard<'_, FairShare<String>> {
-        // The amounts are consistent between any two calls, so a panic elsewhere does not spoil them.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().end_period();
     }
 }

@@ -35,7 +35,6 @@ pub struct ApiMetrics {
 
 impl ApiMetrics {
     /// Registers the families without series.
-    #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let watches = "Watches of the API server that ended, by how";
         Self {
@@ -71,7 +70,6 @@ pub struct EventMetrics(Counters<1>);
 
 impl EventMetrics {
     /// Registers the family, with every outcome at zero.
-    #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let help = "Kubernetes Events, by outcome";
         Self(family(registry, "events", help, EventOutcome::series("outcome")))

@@ -25,7 +25,6 @@ pub struct ApiResizer {
 
 impl ApiResizer {
     /// A resizer that uses this client. Sends nothing yet.
-    #[must_use]
     pub const fn new(client: ApiClient) -> Self {
         Self { client }
     }

@@ -17,8 +17,8 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::ready;
 use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
@@ -32,6 +32,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use nix::sys::socket::{setsockopt, sockopt};
+use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tokio::io::AsyncReadExt as _;
@@ -208,11 +209,8 @@ impl Exposed {
         let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
         let (status, text) = match request.uri().path() {
             "/metrics" | "/healthz" | "/readyz" if !is_read => {
-                let mut refusal = answer(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".into());
-                refusal
-                    .headers_mut()
-                    .insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-                return refusal;
+                let text = "only GET and HEAD\n".into();
+                return answer(StatusCode::METHOD_NOT_ALLOWED, TEXT, text, Some((ALLOW, "GET, HEAD")));
             }
             "/metrics" => {
                 let header = |name: HeaderName| request.headers().get(name).and_then(|value| value.to_str().ok());
@@ -221,13 +219,7 @@ impl Exposed {
                 match self.encoded(plain, gzip) {
                     Ok(text) => {
                         let kind = if plain { text::PLAIN } else { text::OPEN_METRICS };
-                        let mut answer = answer(StatusCode::OK, kind, text);
-                        if gzip {
-                            answer
-                                .headers_mut()
-                                .insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-                        }
-                        return answer;
+                        return answer(StatusCode::OK, kind, text, gzip.then_some((CONTENT_ENCODING, "gzip")));
                     }
                     Err(error) => {
                         let text = format!("cannot encode the metrics: {error}");
@@ -248,12 +240,12 @@ impl Exposed {
             },
             _ => (StatusCode::NOT_FOUND, "no such path".to_owned()),
         };
-        answer(status, TEXT, format!("{text}\n").into())
+        answer(status, TEXT, format!("{text}\n").into(), None)
     }
 
     /// The metrics of at most [`ENCODE_INTERVAL`] ago.
     fn encoded(&self, plain: bool, gzip: bool) -> Result<Bytes> {
-        let mut latest = self.encoded.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut latest = self.encoded.lock();
         let fresh = latest.take_if(|latest| latest.at.elapsed() < ENCODE_INTERVAL);
         let encoded = latest.insert(match fresh {
             Some(fresh) => fresh,
@@ -286,12 +278,13 @@ impl EncodedMetrics {
     }
 }
 
-fn answer(status: StatusCode, kind: &'static str, text: Bytes) -> Answer {
+/// An answer of this content type, perhaps with one more header.
+fn answer(status: StatusCode, kind: &'static str, text: Bytes, more: Option<(HeaderName, &'static str)>) -> Answer {
     let mut answer = Response::new(Full::new(text));
     *answer.status_mut() = status;
-    answer
-        .headers_mut()
-        .insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    for (name, value) in [(CONTENT_TYPE, kind)].into_iter().chain(more) {
+        answer.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
     answer
 }
 

@@ -28,7 +28,6 @@ use super::numbers::{LineNumbers, Numbers};
 use super::parse::{Event, Parser};
 use super::record::Line;
 use device::Device;
-pub(super) use device::async_fd;
 use syslog::Syslog;
 pub use syslog::{Numbering, SyslogError};
 

@@ -14,12 +14,11 @@ use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, BufRead};
 
-use super::TOGETHER_US;
 use super::assemble::{Assembler, LONGEST_LINE};
 use super::kill::Kill;
 use super::parse::{Event, Parsed, Parser, begins_message, may_matter, speaks_of_kill};
 use super::record::Line;
-use super::text;
+use super::{DAY_US, TOGETHER_US, text};
 use entry::{Entry, Message};
 use json::Objects;
 
@@ -29,7 +28,6 @@ const MOST_QUEUED: usize = 1024;
 const MOST_MACHINES: usize = 64;
 /// Characters of a line that is shown.
 const SHOWN: usize = 300;
-const DAY_US: u64 = 24 * 60 * 60 * 1_000_000;
 
 /// The lines that speak of a kill and that the reader did not understand.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -54,13 +52,13 @@ pub fn read_log<E: From<io::Error>>(
         }
         let length = reader.push(bytes);
         log.consume(length);
-        while reader.queue.len() > MOST_QUEUED {
-            reader.queue.pop_front().map_or(Ok(()), |(_, kill)| found(kill))?;
+        while reader.found.queue.len() > MOST_QUEUED {
+            reader.found.queue.pop_front().map_or(Ok(()), |(_, kill)| found(kill))?;
         }
     }
     reader.end();
-    reader.queue.drain(..).try_for_each(|(_, kill)| found(kill))?;
-    Ok(reader.not_understood)
+    reader.found.queue.drain(..).try_for_each(|(_, kill)| found(kill))?;
+    Ok(reader.found.not_understood)
 }
 
 /// Lists the kills in a log in the order of their lines, each process once. Accepts any bytes.
@@ -87,6 +85,11 @@ struct LogReader {
     objects: Objects,
     entry: Entry,
     machines: HashMap<String, Machine>,
+    found: Found,
+}
+
+#[derive(Debug, Default)]
+struct Found {
     /// The latest kills, each with the number of its machine.
     queue: VecDeque<(u64, Kill)>,
     not_understood: NotUnderstood,
@@ -202,8 +205,7 @@ impl LogReader {
             }
         }
         if self.has_records && !read.has_header {
-            self.not_understood.add(self.lines + 1, text);
-            return;
+            return self.found.not_understood.add(self.lines + 1, text);
         }
         let host = if read.host.is_empty() { &around.host } else { read.host };
         let timestamp_us = read.line.timestamp_us.or(around.timestamp_us);
@@ -238,39 +240,22 @@ impl LogReader {
             }
         }
         let lines = machine.assembler.push(line);
-        read_lines(
-            machine,
-            lines,
-            &mut self.queue,
-            &mut self.not_understood,
-            self.lines + 1,
-        );
+        self.found.read_lines(machine, lines, self.lines + 1);
     }
 
     fn end_machines(&mut self) {
         for mut machine in std::mem::take(&mut self.machines).into_values() {
             let lines = machine.assembler.lost();
-            read_lines(
-                &mut machine,
-                lines,
-                &mut self.queue,
-                &mut self.not_understood,
-                self.lines,
-            );
+            self.found.read_lines(&mut machine, lines, self.lines);
             machine.parser.end_reports();
-            self.queue.extend(
-                machine
-                    .parser
-                    .take_alone()
-                    .into_iter()
-                    .map(|kill| (machine.number, kill)),
-            );
+            self.found.take_alone(&mut machine);
         }
     }
 
     fn add_broken(&mut self) {
         let text = self.objects.take_broken();
-        self.not_understood.add(self.lines + 1, &String::from_utf8_lossy(&text));
+        let number = self.lines + 1;
+        self.found.not_understood.add(number, &String::from_utf8_lossy(&text));
     }
 
     fn end(&mut self) {
@@ -285,48 +270,32 @@ impl LogReader {
     }
 }
 
-/// Passes whole lines to the machine's parser.
-fn read_lines(
-    machine: &mut Machine,
-    lines: Vec<Line>,
-    queue: &mut VecDeque<(u64, Kill)>,
-    not_understood: &mut NotUnderstood,
-    number: u64,
-) {
-    for line in lines {
-        let event = match machine.parser.push(&line) {
-            Parsed::Event(event) => event,
-            Parsed::Known => continue,
-            Parsed::Other => {
-                not_understood.add(number, &line.text);
-                continue;
-            }
-        };
-        queue.extend(
-            machine
-                .parser
-                .take_alone()
-                .into_iter()
-                .map(|kill| (machine.number, kill)),
-        );
-        match event {
-            Event::Kill(kill) => queue.push_back((machine.number, *kill)),
-            Event::Again { pid, group } => {
-                let is_it = |(number, kill): &&mut (u64, Kill)| *number == machine.number && kill.pid == pid;
-                if let Some((_, kill)) = queue.iter_mut().rfind(is_it) {
-                    kill.task_cgroup.get_or_insert_with(|| group.clone());
-                    kill.group = Some(group);
+impl Found {
+    /// Passes whole lines to the machine's parser.
+    fn read_lines(&mut self, machine: &mut Machine, lines: Vec<Line>, number: u64) {
+        for line in lines {
+            let parsed = machine.parser.push(&line);
+            self.take_alone(machine);
+            match parsed {
+                Parsed::Event(Event::Kill(kill)) => self.queue.push_back((machine.number, *kill)),
+                Parsed::Event(Event::Again { pid, group }) => {
+                    let is_it = |(number, kill): &&mut (u64, Kill)| *number == machine.number && kill.pid == pid;
+                    if let Some((_, kill)) = self.queue.iter_mut().rfind(is_it) {
+                        kill.task_cgroup.get_or_insert_with(|| group.clone());
+                        kill.group = Some(group);
+                    }
                 }
+                Parsed::Known => {}
+                Parsed::Other => self.not_understood.add(number, &line.text),
             }
         }
+        self.take_alone(machine);
     }
-    queue.extend(
-        machine
-            .parser
-            .take_alone()
-            .into_iter()
-            .map(|kill| (machine.number, kill)),
-    );
+
+    fn take_alone(&mut self, machine: &mut Machine) {
+        let alone = machine.parser.take_alone().into_iter();
+        self.queue.extend(alone.map(|kill| (machine.number, kill)));
+    }
 }
 
 /// The text without the sequences by which `dmesg` and `journalctl` colour a line.

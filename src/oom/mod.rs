@@ -51,6 +51,7 @@ pub use report::{
 /// Microseconds between lines that belong together. The kernel prints a report in one go, but a
 /// serial console slows it down.
 const TOGETHER_US: u64 = 5_000_000;
+const DAY_US: u64 = 24 * 60 * 60 * 1_000_000;
 
 /// Whether two lines with these times can belong together. Lines without a time can.
 fn within(earlier: Option<u64>, later: Option<u64>) -> bool {

@@ -94,6 +94,16 @@ pub(super) fn number<T: FromStr>(text: &str) -> Option<T> {
     digits.then(|| text.parse().ok()).flatten()
 }
 
+/// The microseconds of a number of seconds with a fraction.
+pub(super) fn micros(seconds: &str, fraction: &str) -> Option<u64> {
+    let fraction: u64 = number(&format!("{fraction:0<6.6}"))?;
+    Some(
+        number::<u64>(seconds)?
+            .saturating_mul(1_000_000)
+            .saturating_add(fraction),
+    )
+}
+
 fn hex_pair(high: u8, low: u8) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     u8::try_from(digit(high)? << 4 | digit(low)?).ok()

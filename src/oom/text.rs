@@ -20,8 +20,9 @@ use std::sync::LazyLock;
 
 use regex_lite::Regex;
 
+use super::DAY_US;
 use super::parse::begins_message;
-use super::record::{FIRST_USER_PREFIX, Line, number};
+use super::record::{FIRST_USER_PREFIX, Line, micros, number};
 
 static FACILITY: LazyLock<Option<Regex>> = LazyLock::new(|| {
     const LEVEL: &str = "(?:emerg|panic|alert|crit|err|error|warn|warning|notice|info|debug)";
@@ -171,10 +172,7 @@ fn bracket(text: &str) -> Option<(Bracket<'_>, &str)> {
         let (seconds, fraction) = text.trim().trim_start_matches('+').split_once('.')?;
         // Some kernels for phones print the processor behind the time.
         let (fraction, _) = fraction.split_once(',').unwrap_or((fraction, ""));
-        let micros: u64 = number(fraction).filter(|_| fraction.len() == 6)?;
-        number::<u64>(seconds)
-            .filter(|_| seconds.len() <= 12)
-            .map(|seconds| seconds * 1_000_000 + micros)
+        micros(seconds, fraction).filter(|_| fraction.len() == 6 && seconds.len() <= 12)
     };
     let is_caller = inside.strip_prefix(['T', 'C']).and_then(number::<u32>).is_some();
     let found = match seconds(first) {
@@ -228,10 +226,8 @@ fn date(text: &str) -> Option<(Option<u64>, &str)> {
 
 /// Seconds since 1970 with a fraction.
 fn since_1970(word: &str) -> Option<Option<u64>> {
-    const DAY: u64 = 24 * 60 * 60;
     let (seconds, fraction) = word.split_once('.').filter(|(seconds, _)| seconds.len() >= 9)?;
-    let micros: u64 = number(&format!("{fraction:0<6.6}"))?;
-    number::<u64>(seconds).map(|seconds| Some(seconds % DAY * 1_000_000 + micros))
+    Some(Some(micros(seconds, fraction)? % DAY_US))
 }
 
 /// The first of one or two words without a colon before a part with a time, and that part with the rest. A number of a line

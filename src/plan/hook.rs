@@ -165,7 +165,6 @@ fn memory(value: &str) -> Result<Bytes, String> {
 }
 
 /// The file that a hook has left: the last word of its output that is an absolute path.
-#[must_use]
 pub fn path_in(output: &str) -> Option<String> {
     let is_path = |word: &&str| {
         let is_short = (2..=LONGEST_PATH).contains(&word.len());

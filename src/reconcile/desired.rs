@@ -206,13 +206,11 @@ impl TemporaryLimit {
     }
 
     /// When the limit ends at the earliest, if the container is quiet for this long.
-    #[must_use]
     pub(crate) fn until(&self, quiet: SignedDuration) -> Timestamp {
         self.renewed.checked_add(quiet).unwrap_or(Timestamp::MAX)
     }
 
     /// The limit after a quiet time, if it comes down; `base` is the limit without this one, `peak` the highest use in that time.
-    #[must_use]
     pub(crate) fn after_quiet(&self, base: u64, peak: u64) -> Option<u64> {
         let enough = peak.saturating_add(peak / (FREE_PART - 1)).saturating_add(1);
         let frees = enough <= base || enough.saturating_add(self.to / LOWERED_PART) <= self.to;
@@ -240,7 +238,6 @@ impl DesiredState {
     }
 
     /// The targets of every regular container, if amounts are desired.
-    #[must_use]
     pub(crate) fn targets(&self, pod: &Pod) -> Option<Vec<NamedRequirements>> {
         if !self.has_amounts() {
             return None;
@@ -264,7 +261,6 @@ impl DesiredState {
     }
 
     /// The targets without temporary limits.
-    #[must_use]
     pub(crate) fn without_temporary(&self, pod: &Pod) -> Vec<NamedRequirements> {
         overlay(self.base(pod), self.override_values())
     }

@@ -26,7 +26,6 @@ pub(crate) struct Inventory {
 impl Inventory {
     /// Combines the cgroup tree with the names from the runtime and from manifests. `pods` and `listed`
     /// are empty without a runtime.
-    #[must_use]
     pub(crate) fn assemble(
         scanned: &[PodEntry],
         pods: &[PodId],
@@ -94,7 +93,6 @@ impl Inventory {
     }
 
     /// The live pod that an object describes ([`Pod::describes`]).
-    #[must_use]
     pub(crate) fn find(&self, pod: &Pod) -> Option<&Arc<LivePod>> {
         match pod.cgroup_uid() {
             "" => self.pods().find(|live| pod.describes(&live.id)),

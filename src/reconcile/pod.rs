@@ -250,7 +250,6 @@ impl PodState {
 
     /// Changes the state, and returns the effects in order. Effects that update copies of the state come first: a later
     /// effect can be an input of its own ([`Effect::AdmitRequest`]).
-    #[must_use]
     pub(crate) fn apply(&mut self, input: PodInput, now: Now) -> Vec<Effect> {
         let before = self.clone();
         let mut others = Effects { now, list: Vec::new() };

@@ -6,10 +6,11 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -116,7 +117,7 @@ impl Savings {
             Avoided::ThrottledSeconds(seconds) => savings.throttled_seconds = seconds,
         }
         let key = key_of(state);
-        self.metrics.series().add(&key, &savings, now);
+        self.metrics.0.lock().add(&key, &savings, now);
         self.counts.entry((hour_of(now), key)).or_default().add(&savings);
         if self.counts.len() > MOST_HOURS
             && let Some(((oldest, _), _)) = self.counts.pop_first()
@@ -151,7 +152,7 @@ impl Savings {
     /// Updates the metrics of the pods' requests, and ends the series of workloads without a pod
     /// or a count for [`SERIES_STAY`].
     pub(crate) fn show<'a>(&self, pods: impl Iterator<Item = &'a PodState>, now: Timestamp) {
-        let mut series = self.metrics.series();
+        let mut series = self.metrics.0.lock();
         let Series { total, workloads } = &mut *series;
         for savings in workloads.values_mut().map(|one| &mut one.savings).chain([total]) {
             (savings.pods, savings.before, savings.now) = Default::default();
@@ -167,12 +168,6 @@ impl Savings {
 /// The values of a scrape: counts since the agent's start, and the current requests.
 #[derive(Debug, Clone, Default)]
 struct SavingsMetrics(Arc<Mutex<Series>>);
-
-impl SavingsMetrics {
-    fn series(&self) -> MutexGuard<'_, Series> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 #[derive(Debug, Default)]
 struct Series {
@@ -254,7 +249,7 @@ fn families(savings: &WorkloadSavings) -> [Family; 6] {
 
 impl Collector for SavingsMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let (series, now) = (self.series(), Timestamp::now());
+        let (series, now) = (self.0.lock(), Timestamp::now());
         let workloads = series.workloads.iter().map(|((namespace, kind, name), one)| {
             let mut shown = one.savings.clone();
             if now.duration_since(one.since) < SHOWN_AS_ZERO {

@@ -8,11 +8,12 @@
 
 use std::fmt;
 use std::mem::take;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures::future::BoxFuture;
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
@@ -109,7 +110,7 @@ impl Reporter {
         self.saving.abort();
         let shared = self.log.clone();
         let save = move || {
-            let mut held = shared.lock();
+            let mut held = shared.log.lock();
             if let Some(mut log) = held.take() {
                 log.save();
                 shared.publish(&log);
@@ -151,7 +152,7 @@ impl SharedLog {
     async fn call<T: Send + 'static>(&self, work: impl FnOnce(&mut KillLog) -> T + Send + 'static) -> Result<T, Ended> {
         let shared = self.clone();
         let call = move || {
-            let mut log = shared.lock();
+            let mut log = shared.log.lock();
             let log = log.as_mut().ok_or(Ended)?;
             let result = work(log);
             shared.publish(log);
@@ -168,10 +169,6 @@ impl SharedLog {
             now.links = take(&mut status.links);
             *status = now;
         });
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<KillLog>> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Writes missing entries to the disk, until reporting has ended.

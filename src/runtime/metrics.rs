@@ -42,7 +42,6 @@ pub struct RuntimeMetrics {
 
 impl RuntimeMetrics {
     /// Registers the families, which have no series at first.
-    #[must_use]
     pub fn register(registry: &mut Registry) -> Self {
         let (calls, durations) = (
             "Calls to the container runtime",

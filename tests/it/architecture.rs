@@ -54,8 +54,8 @@ const MODULES: &[Module] = &[
     pure("lint", &["model"]),
     pure("decide", &["lint", "model"]),
     pure("plan", &["model"]),
-    effects("cgroup", &["model"]),
-    effects("oom", &["cgroup", "model", "proto"]),
+    effects("cgroup", &["files", "model"]),
+    effects("oom", &["cgroup", "files", "model", "proto"]),
     effects("control", &["model", "oom", "proto", "rate_limiter", "share"]),
     effects("doctor", &["cgroup", "control", "model", "oom"]),
     effects("observe", &["files", "model", "oom", "printable", "rate_limiter"]),
@@ -95,7 +95,7 @@ const MODULES: &[Module] = &[
     ),
     effects("config", &["decide", "model", "observe", "report", "runtime"]),
     effects("guard", &["actuate", "cgroup", "model", "share"]),
-    effects("sources", &["kubernetes", "model", "pace"]),
+    effects("sources", &["files", "kubernetes", "model", "pace"]),
     effects(
         "reconcile",
         &[
@@ -169,6 +169,7 @@ const PURE_CRATES: &[&str] = &[
     "indexmap",
     "jiff",
     "libm",
+    "parking_lot",
     "serde",
     "serde_json",
     "serde_path_to_error",

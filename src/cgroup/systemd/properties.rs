@@ -67,7 +67,6 @@ pub(super) const fn names(version: CgroupVersion) -> [&'static str; 4] {
 
 /// The values that systemd would write into a unit's files, from its properties. Leaves out a weight that is not
 /// set: the kernel's default applies.
-#[must_use]
 pub fn settings(properties: &Properties, version: CgroupVersion) -> Settings {
     let mut settings = Settings::default();
     if let Some(per_second) = properties.get(CPU_QUOTA_PER_SEC_US) {

@@ -9,7 +9,6 @@ pub struct Unit(String);
 impl Unit {
     /// The unit of a cgroup: the cgroup's name, or the scope around crun's inner cgroup. `None` where systemd
     /// did not make the cgroup.
-    #[must_use]
     pub fn of(path: &CgroupPath) -> Option<Self> {
         let name = match path.name()? {
             "container" => path

@@ -100,17 +100,8 @@ fn draw(title: &str, sums: BTreeMap<String, Sum>, sort: Sort, rows: usize) -> ta
         let [cpu, request, limit] = [cpu, request, limit].map(|amount| short(Resource::Cpu, amount));
         let [memory, least, most] = [memory, least, most].map(|amount| short(Resource::Memory, amount));
         let throttled = optional(sum.throttled_percent.map(|percent| format!("{percent}%")));
-        [
-            name.clone(),
-            sum.pods.to_string(),
-            cpu,
-            request,
-            limit,
-            memory,
-            least,
-            most,
-            throttled,
-        ]
+        let (name, pods) = (name.clone(), sum.pods.to_string());
+        [name, pods, cpu, request, limit, memory, least, most, throttled]
     });
     let header = format!("{title}  PODS  CPU  REQUEST  LIMIT  MEMORY  REQUEST  LIMIT  THROTTLED");
     table::fitted(&header, rows)

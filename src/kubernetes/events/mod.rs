@@ -78,7 +78,6 @@ impl EventRecorder {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    #[must_use]
     pub fn start(client: ApiClient, node: &str, metrics: EventMetrics, stop: CancellationToken) -> Self {
         let (sender, receiver) = mpsc::channel(QUEUE);
         let writer = EventWriter {

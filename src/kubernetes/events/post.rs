@@ -84,7 +84,6 @@ const COMPONENT: &str = "vscaled";
 
 impl NamedEvent {
     /// The Event as JSON, in the name of a node.
-    #[must_use]
     pub fn body(&self, node: &str) -> Value {
         let namespace = self.subject.namespace();
         let mut metadata = json!({"name": self.name, "namespace": namespace});
@@ -136,7 +135,6 @@ pub(super) fn repeated(message: &str, count: u32, now: Timestamp) -> Value {
 }
 
 /// The name of an Event: the name of a pod and a distinguishing suffix, cut to 253 bytes (RFC 1123 subdomain).
-#[must_use]
 pub fn name(stem: &str, suffix: &str) -> String {
     let room = 252_usize.saturating_sub(suffix.len());
     format!("{}.{suffix}", cut(stem, room).trim_end_matches(['-', '.']))

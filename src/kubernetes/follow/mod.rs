@@ -15,9 +15,10 @@ mod task;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
@@ -82,8 +83,7 @@ struct SharedList<T> {
 
 impl<T> SharedList<T> {
     fn with<R>(&self, act: impl FnOnce(&mut Followed<T>) -> R) -> R {
-        // The state is consistent between any two objects, so a panic elsewhere does not spoil it.
-        act(&mut self.followed.lock().unwrap_or_else(PoisonError::into_inner))
+        act(&mut self.followed.lock())
     }
 
     /// Notes that the state is current.

@@ -39,6 +39,12 @@ impl ObjectMeta {
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
+
+    /// The managing controller. Of several, the last counts, as upstream.
+    pub fn controller(&self) -> Option<&OwnerReference> {
+        let mut references = self.owner_references.iter().rev();
+        references.find(|reference| reference.controller == Some(true))
+    }
 }
 
 fn default_namespace() -> String {

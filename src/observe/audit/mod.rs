@@ -105,7 +105,6 @@ pub struct Audit {
 
 impl Audit {
     /// Starts the thread that writes. The thread ends once every handle is dropped and every line is written.
-    #[must_use]
     pub fn start(options: AuditOptions) -> (Self, JoinHandle<()>) {
         let (events, waiting) = sync_channel(WAITING);
         let (problems, problem) = watch::channel(None);

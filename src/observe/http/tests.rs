@@ -183,7 +183,7 @@ async fn metrics_are_encoded_once_for_many_callers() {
         let text = || exposed.encoded(plain, gzip).unwrap();
         let first = text();
         assert_eq!(first.as_ptr(), text().as_ptr(), "the same bytes");
-        exposed.encoded.lock().unwrap().as_mut().unwrap().at -= ENCODE_INTERVAL;
+        exposed.encoded.lock().as_mut().unwrap().at -= ENCODE_INTERVAL;
         assert_ne!(first.as_ptr(), text().as_ptr(), "encoded anew");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -13,6 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::unix::AsyncFd;
 
 use super::Attempt;
+use crate::files::async_fd;
 use crate::oom::clock::monotonic;
 use crate::oom::record::Line;
 
@@ -74,15 +75,6 @@ impl Device {
         };
         readable.await.map_err(|error| cannot_read(&self.path, &error))
     }
-}
-
-/// Registers a descriptor with the event loop, which owns the descriptor from then on.
-pub(in crate::oom) fn async_fd<T: AsRawFd>(descriptor: T) -> io::Result<AsyncFd<T>> {
-    #[expect(
-        deprecated,
-        reason = "the unsafe constructor wants a descriptor that stays open and the same: all that come here own theirs for life"
-    )]
-    AsyncFd::try_new(descriptor).map_err(io::Error::from)
 }
 
 /// The error for a file that has an end: the kernel's log has none.

@@ -5,7 +5,6 @@
 //! returns only the lines that are new since the call before ([`Unread`]).
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::io::{self, ErrorKind};
 use std::time::Duration;
 
@@ -98,6 +97,8 @@ pub(super) const fn number(timestamp_us: u64, ordinal: u64) -> u64 {
 type ReadAll = Box<dyn FnMut() -> Result<Vec<u8>, SyslogError> + Send>;
 
 /// The state of reading the log in calls.
+#[derive(derive_more::Debug)]
+#[debug("Syslog")]
 pub(super) struct Syslog {
     read_all: ReadAll,
     unread: Unread,
@@ -171,12 +172,6 @@ impl Syslog {
 
     pub(super) const fn wake(&mut self) {
         self.woken = true;
-    }
-}
-
-impl fmt::Debug for Syslog {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Syslog").finish_non_exhaustive()
     }
 }
 

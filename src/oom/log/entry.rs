@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
+use crate::oom::DAY_US;
 use crate::oom::parse::may_matter;
-use crate::oom::record::{FIRST_USER_PREFIX, number};
+use crate::oom::record::{FIRST_USER_PREFIX, micros, number};
 
 /// The fields that are kept of `KEY=value` lines.
 const KEYS: [&str; 10] = [
@@ -24,7 +25,6 @@ const KEYS: [&str; 10] = [
     "__MONOTONIC_TIMESTAMP",
     "__REALTIME_TIMESTAMP",
 ];
-const DAY_US: u64 = 24 * 60 * 60 * 1_000_000;
 /// Bytes of the length before a value that is no text, in the format of `journalctl -o export`.
 const LENGTH: usize = 8;
 
@@ -117,8 +117,7 @@ impl Entry {
         }
         let seconds = |text: &str| {
             let (seconds, fraction) = text.trim().split_once('.')?;
-            let micros: u64 = number(&format!("{fraction:0<6.6}"))?;
-            Some(number::<u64>(seconds)?.saturating_mul(1_000_000).saturating_add(micros))
+            micros(seconds, fraction)
         };
         let monotonic = || count("_SOURCE_MONOTONIC_TIMESTAMP").or_else(|| count("__MONOTONIC_TIMESTAMP"));
         let is_dmesg = field("msg").is_some() && field("pri").is_some();

@@ -14,20 +14,20 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::inotify::AddWatchFlags;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep_until};
 
 use crate::cgroup::{CgroupDir, Hierarchy};
+use crate::files::{InotifyFd, async_fd, inotify};
 use crate::model::{CgroupPath, Resource};
-use crate::oom::kmsg::async_fd;
 
 /// The watcher ignores the eventfd for this long after a notification: a process that cannot be killed raises the
 /// eventfd again and again. On v2 the kernel waits as long between notifications (`CGROUP_FILE_NOTIFY_MIN_INTV`,
@@ -45,20 +45,11 @@ pub(super) enum WakeUpReason {
 
 #[derive(Debug, Default)]
 pub(super) struct WakeUp {
-    events: Option<AsyncFd<Events>>,
+    events: Option<AsyncFd<InotifyFd>>,
     alarm: Option<AsyncFd<EventFd>>,
     /// The existing cgroups with an alarm, by the inode of their directory. The kernel itself removes the alarms of the others.
     registered: HashMap<CgroupPath, u64>,
     quiet_until: Option<Instant>,
-}
-
-#[derive(Debug)]
-struct Events(Inotify);
-
-impl AsRawFd for Events {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
 }
 
 impl WakeUp {
@@ -68,7 +59,7 @@ impl WakeUp {
     pub(super) fn watch(&mut self, counter: &Path) -> io::Result<()> {
         let events = match self.events.take() {
             Some(events) => events,
-            None => async_fd(Events(Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?))?,
+            None => inotify()?,
         };
         let events = self.events.insert(events);
         let added = events.get_ref().0.add_watch(counter, AddWatchFlags::IN_MODIFY);

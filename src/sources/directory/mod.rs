@@ -15,9 +15,10 @@ mod tests;
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -55,7 +56,6 @@ impl DirectorySource {
     ///
     /// # Panics
     /// Outside of a tokio runtime with I/O enabled.
-    #[must_use]
     pub fn new(directory: PathBuf, node_name: &str) -> (Self, watch::Receiver<Arc<SourceState>>) {
         let notifier = Notifier::new(&directory)
             .inspect_err(
@@ -109,11 +109,7 @@ impl DirectorySource {
             notifier.being_written(Instant::now())
         });
         let reader = Arc::clone(&self.reader);
-        let reading = tokio::task::spawn_blocking(move || {
-            // The reader is consistent between any two files, so a panic does not spoil it.
-            let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
-            reader.read(&writing.unwrap_or_default())
-        });
+        let reading = tokio::task::spawn_blocking(move || reader.lock().read(&writing.unwrap_or_default()));
         let findings = reading.await;
         findings
             .inspect_err(|error| tracing::error!(%error, "reading the manifests failed; the last state stays"))

@@ -4,14 +4,15 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
+use nix::sys::inotify::{AddWatchFlags, InotifyEvent, WatchDescriptor};
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
+
+use crate::files::{InotifyFd, inotify};
 
 /// More than the pause between two writes of one manifest.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -30,7 +31,7 @@ const CHANGES: AddWatchFlags = AddWatchFlags::IN_CREATE
 /// The kernel's notifications about one directory.
 #[derive(Debug)]
 pub(super) struct Notifier {
-    inotify: AsyncFd<Instance>,
+    inotify: AsyncFd<InotifyFd>,
     directory: PathBuf,
     watched: Option<WatchDescriptor>,
     /// The time of the last change of each file that is being written.
@@ -39,29 +40,13 @@ pub(super) struct Notifier {
     pub(super) patience: Duration,
 }
 
-/// nix's inotify has no `AsRawFd`, which [`AsyncFd`] needs.
-#[derive(Debug)]
-struct Instance(Inotify);
-
-impl AsRawFd for Instance {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
 impl Notifier {
     /// Opens inotify. Watches nothing before [`Self::arm`].
     ///
     /// Errors: EMFILE when this user has `fs.inotify.max_user_instances`.
     pub(super) fn new(directory: &Path) -> io::Result<Self> {
-        let inotify = Instance(Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)?);
-        #[expect(
-            deprecated,
-            reason = "the unsafe constructor wants a descriptor that stays open and the same: this one is owned for life"
-        )]
-        let inotify = AsyncFd::new(inotify)?;
         Ok(Self {
-            inotify,
+            inotify: inotify()?,
             directory: directory.to_owned(),
             watched: None,
             writing: HashMap::new(),

@@ -15,7 +15,7 @@ mod owners;
 mod tests;
 mod view;
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +55,8 @@ pub struct KubernetesSource {
     pods: Follower<Pod>,
     node: Follower<Node>,
     namespaces: BTreeMap<String, NamespaceLists>,
-    memory: NamespaceMemory,
+    /// The memory for the lists of all namespaces, by kind.
+    memory: BTreeMap<&'static str, ObjectMemory>,
     owners: Owners,
     changed: Arc<Notify>,
     permits: Arc<Semaphore>,
@@ -73,38 +74,6 @@ struct NamespaceLists {
     idle_since: Option<Instant>,
 }
 
-/// The memory for the lists of all namespaces.
-#[derive(Debug)]
-struct NamespaceMemory {
-    vpas: ObjectMemory,
-    limit_ranges: ObjectMemory,
-    hpas: ObjectMemory,
-    quotas: ObjectMemory,
-}
-
-impl NamespaceMemory {
-    fn new() -> Self {
-        Self {
-            vpas: memory_of::<VerticalPodAutoscaler>(),
-            limit_ranges: memory_of::<LimitRange>(),
-            hpas: memory_of::<HorizontalPodAutoscaler>(),
-            quotas: memory_of::<ResourceQuota>(),
-        }
-    }
-
-    fn expect(&self, namespaces: &BTreeSet<String>) {
-        let Self {
-            vpas,
-            limit_ranges,
-            hpas,
-            quotas,
-        } = self;
-        for memory in [vpas, limit_ranges, hpas, quotas] {
-            memory.expect(namespaces.iter().cloned());
-        }
-    }
-}
-
 fn memory_of<T: Object>() -> ObjectMemory {
     ObjectMemory::new(T::MEMORY)
 }
@@ -114,7 +83,6 @@ impl KubernetesSource {
     ///
     /// # Panics
     /// Outside of a tokio runtime, because following begins at once.
-    #[must_use]
     pub fn new(
         client: ApiClient,
         node: &str,
@@ -151,7 +119,15 @@ impl KubernetesSource {
             client,
             timing,
             namespaces: BTreeMap::new(),
-            memory: NamespaceMemory::new(),
+            memory: BTreeMap::from([
+                (VerticalPodAutoscaler::plural(), memory_of::<VerticalPodAutoscaler>()),
+                (LimitRange::plural(), memory_of::<LimitRange>()),
+                (
+                    HorizontalPodAutoscaler::plural(),
+                    memory_of::<HorizontalPodAutoscaler>(),
+                ),
+                (ResourceQuota::plural(), memory_of::<ResourceQuota>()),
+            ]),
             owners: Owners::new(timing),
             changed,
             permits: Arc::new(Semaphore::new(AT_ONCE)),
@@ -186,7 +162,7 @@ impl KubernetesSource {
         let Some(pods) = objects(&self.pods) else {
             return self.publish(None);
         };
-        self.follow_vpas(self.owners.local(&pods), now);
+        self.follow_vpas(&self.owners.local(&pods), now);
         let node = self
             .node
             .read(|nodes| nodes.objects().next().map(|node| Node::clone(node)));
@@ -236,11 +212,11 @@ impl KubernetesSource {
     }
 
     /// Follows the VPAs of the namespaces of local workloads, and stops following others after [`LINGER`].
-    fn follow_vpas(&mut self, local: BTreeMap<String, LocalWorkloads>, now: Instant) {
+    fn follow_vpas(&mut self, local: &BTreeMap<String, LocalWorkloads>, now: Instant) {
         for namespace in local.keys() {
             if !self.namespaces.contains_key(namespace) {
                 let lists = NamespaceLists {
-                    vpas: self.follow_in(namespace, &self.memory.vpas),
+                    vpas: self.follow_in(namespace),
                     bounds: None,
                     quotas: None,
                     idle_since: None,
@@ -257,20 +233,22 @@ impl KubernetesSource {
             }
             lists.idle_since.is_none_or(|since| now < since + LINGER)
         });
-        self.memory.expect(&local.into_keys().collect());
+        for memory in self.memory.values() {
+            memory.expect(local.keys().cloned());
+        }
     }
 
     /// Requests missing objects, and forgets unneeded workloads.
     fn request(&mut self, missing: &Missing, now: Instant) {
         for namespace in &missing.bounds {
-            let ranges = self.follow_in(namespace, &self.memory.limit_ranges);
-            let hpas = self.follow_in(namespace, &self.memory.hpas);
+            let ranges = self.follow_in(namespace);
+            let hpas = self.follow_in(namespace);
             if let Some(lists) = self.namespaces.get_mut(namespace) {
                 lists.bounds.get_or_insert((ranges, hpas));
             }
         }
         for namespace in &missing.quotas {
-            let quotas = self.follow_in(namespace, &self.memory.quotas);
+            let quotas = self.follow_in(namespace);
             if let Some(lists) = self.namespaces.get_mut(namespace) {
                 lists.quotas.get_or_insert(quotas);
             }
@@ -326,8 +304,9 @@ impl KubernetesSource {
         alike.chain(objects.into_iter().flatten()).collect()
     }
 
-    fn follow_in<T: Object>(&self, namespace: &str, memory: &ObjectMemory) -> Follower<T> {
+    fn follow_in<T: Object>(&mut self, namespace: &str) -> Follower<T> {
         let (client, changed) = (self.client.clone(), Arc::clone(&self.changed));
+        let memory = self.memory.entry(T::plural()).or_insert_with(memory_of::<T>);
         follow(client, Some(namespace), "", self.timing, memory.clone(), changed)
     }
 }

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::kinds;
 use super::view::may_have_vpa;
 use crate::kubernetes::{ApiClient, ApiError, Call, LocalWorkloads, Problem, Timing, Verb, reduce, strip_nulls};
-use crate::model::objects::{ObjectMeta, Owner, OwnerKind, OwnerReference, Pod, Shared};
+use crate::model::objects::{ObjectMeta, Owner, OwnerKind, Pod, Shared};
 use crate::pace::{Backoff, scattered};
 use crate::sources::workload::{self, Workload};
 
@@ -92,7 +92,7 @@ impl Owners {
             let names = local.entry(pod.metadata.namespace.clone()).or_default();
             let mut next = Some(&pod.metadata);
             for _ in 0..MOST_LEVELS {
-                let Some((metadata, name)) = next.and_then(|from| Some((from, &controller(from)?.name))) else {
+                let Some((metadata, name)) = next.and_then(|from| Some((from, &from.controller()?.name))) else {
                     break;
                 };
                 names.insert(name.clone());
@@ -164,19 +164,13 @@ impl Owners {
 
 /// The controller of an object, if its kind is well-known.
 fn key_of_controller(metadata: &ObjectMeta) -> Option<OwnerKey> {
-    let reference = controller(metadata)?;
+    let reference = metadata.controller()?;
     Some(OwnerKey {
         namespace: metadata.namespace.clone(),
         kind: OwnerKind::of(&reference.api_version, &reference.kind)?,
         name: reference.name.clone(),
         uid: reference.uid.clone(),
     })
-}
-
-/// The managing controller of an object; of several the last, as upstream.
-pub(super) fn controller(metadata: &ObjectMeta) -> Option<&OwnerReference> {
-    let mut references = metadata.owner_references.iter().rev();
-    references.find(|reference| reference.controller == Some(true))
 }
 
 /// Requests a workload. None if no workload has this UID.

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::owners::{OwnerKey, Owners, controller};
+use super::owners::{OwnerKey, Owners};
 use crate::model::objects::{
     HorizontalPodAutoscaler, LimitRange, OwnerKind, Pod, ResourceQuota, VerticalPodAutoscaler, WorkloadKey,
 };
@@ -44,7 +44,7 @@ pub(super) struct Missing {
 
 /// Whether a VPA can target a pod: a workload owns it. The Node owns static pods.
 pub(super) fn may_have_vpa(pod: &Pod) -> bool {
-    controller(&pod.metadata).is_some_and(|owner| owner.kind != "Node")
+    pod.metadata.controller().is_some_and(|owner| owner.kind != "Node")
 }
 
 /// Whether all objects that decide about a pod are known, as far as they can be. Adds the missing ones to `missing`.

@@ -10,7 +10,7 @@ const AS_JSON: &str = include_str!("../../../../tests/data/pod-protobuf/pod.json
 
 fn known() -> SharedList<Pod> {
     SharedList {
-        followed: std::sync::Mutex::new(Followed::new(ObjectMemory::new(1 << 20))),
+        followed: parking_lot::Mutex::new(Followed::new(ObjectMemory::new(1 << 20))),
         about: "pods".to_owned(),
         changed: Arc::default(),
     }

@@ -140,8 +140,8 @@ fn the_readers_memory_is_bounded() {
             }
             let length = reader.push(bytes);
             log.consume(length);
-            while reader.queue.len() > MOST_QUEUED {
-                reader.queue.pop_front();
+            while reader.found.queue.len() > MOST_QUEUED {
+                reader.found.queue.pop_front();
             }
             assert!(
                 reader.line.len() <= LONGEST_LINE && reader.machines.len() <= MOST_MACHINES,
@@ -173,8 +173,8 @@ fn a_log_twice_as_long_takes_twice_the_work() {
         let (mut rest, mut work) = (log.as_bytes(), 0);
         while !rest.is_empty() {
             rest = &rest[reader.push(rest)..];
-            let kept = reader.queue.len().min(MOST_QUEUED);
-            reader.queue.drain(..reader.queue.len() - kept);
+            let kept = reader.found.queue.len().min(MOST_QUEUED);
+            reader.found.queue.drain(..reader.found.queue.len() - kept);
             work += reader
                 .machines
                 .values()

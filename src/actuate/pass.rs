@@ -164,65 +164,76 @@ impl Pass {
         if self.job.targets.containers != patch.targets {
             return Err(self.stop(overtaken()));
         }
-        let error = match self.patch(&patch).await {
-            Ok(pod) => {
-                failpoint("pass.patched");
-                let grant = patch.grant(&pod);
-                if grant.withheld.is_none() {
-                    // The cgroups may be unable to hold the values after all.
-                    self.patched = Some((Box::new(pod), Box::new(patch)));
-                    return Ok(self);
-                }
-                self.job.held_before = held_before;
-                self.apply_grant(grant);
-                return Ok(self);
+        let pod = match self.patch(&patch).await {
+            Ok(pod) => pod,
+            Err(error) => {
+                return match self.go_on_without(&patch, error, lift_undeclared, held_before) {
+                    None => Ok(self),
+                    Some(outcome) => Err(self.stop(outcome)),
+                };
             }
-            Err(error) => error,
         };
-        let reason = error.to_string();
+        failpoint("pass.patched");
+        let grant = patch.grant(&pod);
+        if grant.withheld.is_none() {
+            // The cgroups may be unable to hold the values after all.
+            self.patched = Some((Box::new(pod), Box::new(patch)));
+        } else {
+            self.job.held_before = held_before;
+            self.apply_grant(grant);
+        }
+        Ok(self)
+    }
+
+    /// What the pass writes after a patch that failed; returns the outcome if the pass is over. The two flags of the job are those
+    /// from before the patch.
+    fn go_on_without(
+        &mut self,
+        patch: &ResizePatch,
+        error: ResizeError,
+        lift_undeclared: bool,
+        held_before: bool,
+    ) -> Option<Outcome> {
+        let (reason, api) = (error.to_string(), &mut self.done.api);
         let (why, wait) = match error {
             ResizeError::Stale if patch.ahead => (reason, SOON),
-            ResizeError::Stale => {
-                self.done.api.retry_after = Some(SOON);
-                return Err(self.stop(Outcome::Withheld(Withheld::Unanswered(reason))));
-            }
+            ResizeError::Refused { retry_after, .. } if patch.ahead => (reason, retry_after.unwrap_or(SOON)),
             ResizeError::Away(_) => {
                 let away = self.job.resizer.as_ref().and_then(|resizer| resizer.away());
                 (away.unwrap_or_else(|| "the API server did not answer".to_owned()), SOON)
             }
-            ResizeError::Refused { retry_after, .. } if patch.ahead => (reason, retry_after.unwrap_or(SOON)),
             ResizeError::Denied(why) => {
                 // The pass also takes back values that were written before the API server was asked.
-                self.job.targets.containers = patch.held;
-                self.done.api.denied = Some(why);
-                self.making_room = None;
-                return Ok(self);
+                self.job.targets.containers.clone_from(&patch.held);
+                (api.denied, self.making_room) = (Some(why), None);
+                return None;
             }
             ResizeError::Unsupported { everywhere, .. } => {
-                self.job.targets.lift_undeclared = lift_undeclared;
-                self.job.targets.kubelet_unasked = true;
-                self.kubelet_resizes = false;
-                self.job.held_before = held_before;
-                self.done.api.unsupported = everywhere;
-                self.making_room = None;
-                return Ok(self);
+                (self.job.targets.lift_undeclared, self.job.held_before) = (lift_undeclared, held_before);
+                (self.job.targets.kubelet_unasked, self.kubelet_resizes) = (true, false);
+                (api.unsupported, self.making_room) = (everywhere, None);
+                return None;
             }
-            ResizeError::Gone(_) => return Err(self.stop(Outcome::Interrupted(reason))),
+            ResizeError::Stale => {
+                api.retry_after = Some(SOON);
+                return Some(Outcome::Withheld(Withheld::Unanswered(reason)));
+            }
+            ResizeError::Refused { retry_after, .. } => {
+                api.retry_after = retry_after;
+                return Some(Outcome::Refused(reason));
+            }
             ResizeError::Altered(_) => {
                 // Admission has changed the spec after this request.
                 let generation = self.job.targets.bound.object().metadata.generation;
-                self.done.api.asked = Some(patch.accepted(generation));
-                return Err(self.stop(Outcome::Refused(reason)));
+                api.asked = Some(patch.accepted(generation));
+                return Some(Outcome::Refused(reason));
             }
-            ResizeError::Refused { retry_after, .. } => {
-                self.done.api.retry_after = retry_after;
-                return Err(self.stop(Outcome::Refused(reason)));
-            }
+            ResizeError::Gone(_) => return Some(Outcome::Interrupted(reason)),
         };
         self.job.targets.lift_undeclared = lift_undeclared && patch.ahead;
         self.job.held_before = held_before;
         self.apply_grant(patch.later(&why, wait));
-        Ok(self)
+        None
     }
 
     /// Observes the cgroups, makes room for lower memory limits, and writes, unless a patch comes first. After the patch, the

@@ -10,7 +10,7 @@ use super::desired::limit_in;
 use crate::actuate::ApiReport;
 use crate::model::objects::{Container, Pod};
 use crate::model::{NamedRequirements, Outcome, Resource, Withheld};
-use crate::plan::resize::{self, AcceptedResize, Phase};
+use crate::plan::resize::{self, AcceptedResize, Phase, ResizeDecision};
 
 /// The resize of one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -125,6 +125,16 @@ impl Resize {
             before,
             earlier,
         });
+    }
+
+    /// Notes what a pass over `pod` is about to do: it patches the spec, or writes targets ahead of it that are new.
+    pub(crate) fn pass_begins(&mut self, pod: &Pod, decision: &ResizeDecision, is_new: bool, now: Timestamp) {
+        match decision {
+            // A patch without changes only reads the spec.
+            ResizeDecision::Patch(patch) if !patch.changes.is_empty() => self.prepare(pod, &patch.targets, &patch.held),
+            ResizeDecision::Write(grant) if is_new && grant.is_written_ahead() => self.write_ahead(pod, now),
+            _ => {}
+        }
     }
 
     /// Takes the API server's answers to a pass over `pod` with this outcome; `by_hand` if the cgroups get the targets also while

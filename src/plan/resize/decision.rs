@@ -187,23 +187,33 @@ impl ResizeFacts {
             let given = if self.ahead { targets.to_vec() } else { so_far };
             return ResizeDecision::Write(Grant::postponed(&phase, given, cause, wait));
         }
-        let accepted = self.accepted.as_ref();
-        let from = accepted.map_or_else(|| pod.requirements(), |accepted| accepted.spec(pod));
-        let before = accepted.map_or_else(|| from.clone(), |accepted| accepted.without_requests(pod, from.clone()));
         let full = |room: Room| check_room(&room.without(self.yields), pod, targets, self.kubelet).is_err();
         match room {
             Err(why) if self.room.is_some_and(full) => ResizeDecision::Refuse(why, true),
-            room => ResizeDecision::Patch(ResizePatch {
-                // Without a change the pass only reads the spec.
-                ahead: self.ahead || changes.is_empty(),
-                changes,
-                before,
-                from,
-                targets: targets.to_vec(),
-                held: granted(pod, &Phase::of(pod), held),
-                by_hand: self.by_hand,
-                room,
-            }),
+            room => ResizeDecision::Patch(self.patch(pod, changes, targets, room)),
+        }
+    }
+
+    fn patch(
+        &self,
+        pod: &Pod,
+        changes: Vec<Step>,
+        targets: &[NamedRequirements],
+        room: Result<(), String>,
+    ) -> ResizePatch {
+        let accepted = self.accepted.as_ref();
+        let from = accepted.map_or_else(|| pod.requirements(), |accepted| accepted.spec(pod));
+        let held = accepted.map(|accepted| accepted.held.as_slice());
+        ResizePatch {
+            // Without a change the pass only reads the spec.
+            ahead: self.ahead || changes.is_empty(),
+            changes,
+            before: accepted.map_or_else(|| from.clone(), |accepted| accepted.without_requests(pod, from.clone())),
+            from,
+            targets: targets.to_vec(),
+            held: granted(pod, &Phase::of(pod), held),
+            by_hand: self.by_hand,
+            room,
         }
     }
 

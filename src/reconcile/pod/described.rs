@@ -145,25 +145,7 @@ impl PodState {
             self.desired.burst_starts.clear();
         }
         match (self.recommendation(now.wall), refused) {
-            (Some(Recommended { targets, .. }), Some(why)) => {
-                let since = known.as_ref().map_or(now.wall, |known| known.since);
-                let recorded = known.is_some_and(|known| known.recorded && known.targets == targets);
-                if self
-                    .desired
-                    .recommended
-                    .as_ref()
-                    .is_some_and(|granted| granted.targets == targets)
-                {
-                    // A quota has come to allow less before the spec was patched.
-                    self.desired.recommended = self.recommended_in_force();
-                }
-                self.no_room = Some(NoRoomFor {
-                    targets,
-                    why,
-                    since,
-                    recorded,
-                });
-            }
+            (Some(Recommended { targets, .. }), Some(why)) => self.refuse(targets, why, known, now.wall),
             (Some(recommended), None) => {
                 let had = || requests(&before.clone().unwrap_or_else(|| self.pod.requirements()));
                 self.desired.before.get_or_insert_with(had);
@@ -190,6 +172,23 @@ impl PodState {
                 self.work.request_pass_after(cause, delay, now.instant);
             }
         }
+    }
+
+    /// Notes that the node or a quota has no room for these targets. `known` is the refusal before.
+    fn refuse(&mut self, targets: Vec<NamedRequirements>, why: String, known: Option<NoRoomFor>, now: Timestamp) {
+        let since = known.as_ref().map_or(now, |known| known.since);
+        let recorded = known.is_some_and(|known| known.recorded && known.targets == targets);
+        let recommended = self.desired.recommended.as_ref();
+        if recommended.is_some_and(|recommended| recommended.targets == targets) {
+            // A quota has come to allow less before the spec was patched.
+            self.desired.recommended = self.recommended_in_force();
+        }
+        self.no_room = Some(NoRoomFor {
+            targets,
+            why,
+            since,
+            recorded,
+        });
     }
 
     /// Ends temporary limits that are not above the decided limits any more.

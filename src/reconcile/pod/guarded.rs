@@ -46,19 +46,9 @@ impl PodState {
             GuardEvent::Grew { used, to, why, grown } => {
                 self.note_usage(&container, used, effects);
                 let cause = cause(Resource::Memory, Some(why.clone()));
-                let limits = (grown.from.unwrap_or_default().get(), to.get());
-                if grown.outcome == Outcome::Applied && self.desired.is_overridden(&container, Resource::Memory) {
-                    // An operator has set the limit meanwhile. Without an override before, that one may still fail.
-                    if let Some(before) = self.work.before_request()
-                        && !before.is_overridden(&container, Resource::Memory)
-                    {
-                        let given = TemporaryLimit::given(container, Resource::Memory, limits, why, now.wall);
-                        before.grow(&self.pod, given);
-                    }
-                    self.work.request_pass(cause.clone(), true, now.instant);
-                } else if grown.outcome == Outcome::Applied {
-                    self.growth.refused.remove(&container);
-                    self.grow(container, Resource::Memory, limits, why, cause.clone(), now);
+                if grown.outcome == Outcome::Applied {
+                    let limits = (grown.from.unwrap_or_default().get(), to.get());
+                    self.take_growth(container, limits, why, cause.clone(), now);
                 }
                 let mut record = ChangeRecord::new(pod, cause, grown.outcome);
                 record.steps = grown.steps;
@@ -94,6 +84,22 @@ impl PodState {
                 self.lower_temporary(&container, Resource::Cpu, None, now);
             }
         }
+    }
+
+    /// Takes a memory limit that the guard has raised in the kernel.
+    fn take_growth(&mut self, container: String, limits: (u64, u64), why: String, cause: Cause, now: Now) {
+        if !self.desired.is_overridden(&container, Resource::Memory) {
+            self.growth.refused.remove(&container);
+            return self.grow(container, Resource::Memory, limits, why, cause, now);
+        }
+        // An operator has set the limit meanwhile. Without an override before, that one may still fail.
+        if let Some(before) = self.work.before_request()
+            && !before.is_overridden(&container, Resource::Memory)
+        {
+            let given = TemporaryLimit::given(container, Resource::Memory, limits, why, now.wall);
+            before.grow(&self.pod, given);
+        }
+        self.work.request_pass(cause, true, now.instant);
     }
 
     /// Notes a container's memory use. Above the limit without the guard's temporary one, the kernel

@@ -13,7 +13,7 @@ use crate::plan::resize::{self, ResizeDecision, ResizeFacts};
 use crate::reconcile::desired::{BurstStart, per_hour};
 use crate::reconcile::resize::ResizeStatus;
 use crate::reconcile::savings::Avoided;
-use crate::reconcile::work::{FIRST_RETRY, PassId, RequestId};
+use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId};
 
 /// A limit that has not grown for this long has stopped growing. A slow kubelet takes a second from a patch to the
 /// write; this is longer, with some time to spare.
@@ -123,16 +123,7 @@ impl PodState {
             self.desired.scope = targets.scope.clone();
         }
         let is_new = !resize::same(&targets.containers, &self.pod.requirements());
-        match &resize {
-            // A patch without changes only reads the spec.
-            ResizeDecision::Patch(patch) if !patch.changes.is_empty() => {
-                self.resize.prepare(&self.pod, &patch.targets, &patch.held);
-            }
-            ResizeDecision::Write(grant) if is_new && grant.is_written_ahead() => {
-                self.resize.write_ahead(&self.pod, now.wall);
-            }
-            _ => {}
-        }
+        self.resize.pass_begins(&self.pod, &resize, is_new, now.wall);
         // On the way back, too, a limit that waits for its turn may get into the spec.
         if through_api && self.desired.is_by_hand() {
             self.desired.remember_origin(&self.pod);
@@ -143,11 +134,15 @@ impl PodState {
             uid: targets.bound.live().id.uid.clone(),
             generation: self.work.generation,
         };
+        effects.push(Effect::RunPass(pass, Box::new(self.job(targets, pending, resize))));
+    }
+
+    fn job(&self, targets: PodTargets, pending: PendingPass, resize: ResizeDecision) -> Job {
         let decided_in = match pending.cause {
             Cause::Recommendation { .. } | Cause::BoostEnded { .. } => self.work.decided_in,
             _ => Duration::ZERO,
         };
-        let job = Job {
+        Job {
             resize,
             asked: pending.since,
             decided_in,
@@ -157,8 +152,7 @@ impl PodState {
             check_runtime: pending.check_runtime || self.drift.runtime_sync_pending,
             seen: self.shrink.seen.clone(),
             ..Job::new(targets, pending.cause)
-        };
-        effects.push(Effect::RunPass(pass, Box::new(job)));
+        }
     }
 
     /// Applies the result of a pass. Only records the steps of a stale pass: another pod has the name, or the pod ended. If

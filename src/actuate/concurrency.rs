@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hanging_hooks_of_one_namespace_keep_no_other_namespaces_evidence_waiting() {
+    fn hanging_hooks_hold_up_only_their_namespace() {
         let concurrency = Concurrency::new(4);
         let slot = |namespace, class| concurrency.hook_slot(namespace, class).now_or_never();
         let hanging: Vec<_> = (0..4).filter_map(|_| slot("a", Class::Ordinary)).collect();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_hook_that_waits_starts_when_another_one_ends() {
+    async fn a_waiting_hook_starts_after_another() {
         let concurrency = Concurrency::new(4);
         let slot = |namespace| concurrency.hook_slot(namespace, Class::Ordinary);
         let mut hanging = Vec::new();

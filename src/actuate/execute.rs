@@ -236,7 +236,7 @@ mod tests {
     use crate::model::CpuShares;
 
     #[test]
-    fn a_file_that_reads_differently_is_put_back_with_the_rest() {
+    fn a_file_that_reads_differently_undoes_all() {
         let shares = |shares| Setting::CpuShares(CpuShares::new(shares));
         let change = Change::File {
             from: shares(100),

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn two_flips_are_repaired_and_the_third_marks_a_foreign_writer() {
+    fn the_third_flip_marks_a_foreign_writer() {
         let mut writers = ForeignWriters::default();
         assert_eq!(flip(&mut writers, 0), Verdict::Repair);
         assert_eq!(flip(&mut writers, 1), Verdict::Repair);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn after_each_pause_the_value_is_tried_once_and_pauses_grow_up_to_an_hour() {
+    fn pauses_grow_to_an_hour() {
         let mut writers = ForeignWriters::default();
         let (mut now, mut pauses, mut repairs) = (0, Vec::new(), 0);
         while pauses.len() < 9 {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_writer_that_stays_quiet_is_forgotten() {
+    fn a_quiet_foreign_writer_is_forgotten() {
         let mut writers = ForeignWriters::default();
         for second in 0..3 {
             flip(&mut writers, second);
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_guard_has_just_grown_is_nobody_elses_change() {
+    fn a_fresh_growth_is_no_foreign_change() {
         let limit = |bytes| [Setting::MemoryMax(MemoryLimit::Bytes(bytes))].into_iter().collect();
         let found = |name: &str, grown: &str| {
             let tree = |app: Settings| PodTree {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_to_somebody_else_stays_so_after_a_pass_that_failed() {
+    fn a_failed_pass_keeps_pauses() {
         let mut foreign = ForeignWriters::default();
         let mut flip = |held_before: bool| {
             let mut wanted = PodValues {

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_least_limit_only_rises_until_it_is_changed_by_whoever_knows_it() {
+    fn a_least_limit_rises_until_it_is_replaced() {
         let least_limits = LeastLimits::default();
         let set = |to: Option<u64>| {
             let limits = to.map(|to| ("app".to_owned(), mib(to)));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_no_state_has_had_ends_whatever_the_state_says() {
+    fn an_unsaved_limit_ends_in_any_state() {
         let least_limits = LeastLimits::default();
         // The guard raises the limit after its pod has left the view.
         least_limits.set([("u".to_owned(), BTreeMap::new())].into());

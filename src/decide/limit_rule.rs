@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_limit_stays_missing_unless_there_is_a_default() {
+    fn only_a_default_adds_a_missing_limit() {
         assert_eq!(ratio(1000, 0, 0).limit_for(10_000), None);
         assert_eq!(ratio(1000, 0, 2000).limit_for(10_000), Some(20_000));
         assert_eq!(LimitRule::new(Headroom::Plus(5), 1000, 0, 0).limit_for(10_000), None);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_without_or_equal_to_its_request_follows_the_request() {
+    fn a_limit_without_request_follows_it() {
         assert_eq!(ratio(0, 2000, 0).limit_for(10_000), Some(10_000));
         assert_eq!(ratio(2000, 2000, 0).limit_for(10_000), Some(10_000));
     }

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_a_part_of_the_quota_after_the_pass() {
+    fn a_burst_is_part_of_the_new_quota() {
         let (held, wanted) = (tree(Some(500), Some(400)), tree(Some(1000), Some(900)));
         assert_eq!(
             given("50%", false, [&held, &PodTree::default(), &wanted]),

@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hook_belongs_to_the_container_whose_author_declares_it() {
+    fn a_hook_is_its_containers_authors() {
         let pod = pod(&[
             (AFTER_GROW, "signal: SIGHUP"),
             (AFTER_GROW, r#"["tell", "{new}"]"#),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_run_nothing_and_are_told_where_their_hook_belongs() {
+    fn hooks_in_annotations_are_only_told() {
         let mut pod = pod(&[]);
         let hook = || r#"["/bin/sh"]"#.to_owned();
         let names = [
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_others_can_change_later_is_no_hook() {
+    fn a_changeable_value_is_no_hook() {
         let from = json!({"configMapKeyRef": {"name": "hooks", "key": "a"}});
         let env = json!([{"name": AFTER_GROW, "valueFrom": from}]);
         let pod = pod_of(&json!([{"name": "app", "env": env}]));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slim_pod_keeps_bounded_hooks_and_no_other_variable() {
+    fn a_slim_pod_keeps_only_bounded_hooks() {
         let long = format!(r#"["{}"]"#, "é".repeat(1 << 20));
         let pod = pod(&[
             ("PATH", "/bin"),
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_followed_names_the_variable_the_value_and_what_is_allowed() {
+    fn an_unreadable_hook_names_what_is_allowed() {
         assert_eq!(
             refusal(BEFORE_SHRINK, "jcmd 1 GC.run"),
             "env[VSCALED_BEFORE_SHRINK]: \"jcmd 1 GC.run\": allowed is a command, as a JSON array of 1 to 64 strings in at \
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn evidence_is_a_path_among_what_was_printed_and_has_memory_kept_for_it() {
+    fn evidence_is_a_path_in_the_output() {
         let dumped = "PID 1\nDumping heap to /tmp/app.hprof ...\nHeap dump file created [12 bytes in 0.1 secs]";
         assert_eq!(path_in(dumped).as_deref(), Some("/tmp/app.hprof"));
         assert_eq!(path_in("/a\n/b\n").as_deref(), Some("/b"));

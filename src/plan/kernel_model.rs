@@ -156,7 +156,7 @@ fn kernel_ratio(bound: CpuMax) -> Option<u64> {
 }
 
 #[test]
-fn the_model_refuses_what_the_kernel_was_seen_to_refuse() {
+fn the_model_refuses_as_the_kernel_did() {
     let traits = super::tests::traits(CgroupVersion::V1, Driver::Cgroupfs);
     let refused = |pod: (u64, u64), container: (u64, u64), target: Target, write: Setting| {
         let cgroup = |(quota, period)| {

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_low_when_its_containers_may_use_more() {
+    fn a_pod_below_its_containers_is_low() {
         let pod = two("512Mi");
         assert_eq!(needs(&pod, &held(576, &[("app", 512), ("side", 64)])), None);
         assert_eq!(needs(&pod, &held(128, &[("app", 512), ("side", 64)])), Some(576));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_something_else_wrote_raises_no_other() {
+    fn a_foreign_limit_raises_no_other() {
         let pod = two("64Mi");
         assert_eq!(needs(&pod, &held(128, &[("app", 4096), ("side", 64)])), None);
         let mut unbounded = held(128, &[("side", 64)]);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kubelet_has_not_granted_does_not_count_before_it_runs() {
+    fn ungranted_amounts_do_not_count() {
         let mut pod = two("512Mi");
         pod.metadata.generation = 3;
         assert_eq!(needs(&pod, &held(128, &[("side", 64)])), None);

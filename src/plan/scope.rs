@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_that_never_was_there_beside_a_declared_limit_is_not_enforced() {
+    fn a_missing_quota_is_not_enforced() {
         let declared = cgroup(102, Some(200));
         assert!(!enforced(&[cgroup(102, None)], &declared));
         assert!(!enforced(&[cgroup(51, None), cgroup(1024, None)], &declared));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cgroup_that_nobody_has_set_up_is_still_to_be_given_its_quota() {
+    fn a_new_cgroup_still_gets_its_quota() {
         assert!(enforced(&[cgroup(1024, None)], &cgroup(102, Some(200))));
         assert!(
             !enforced(&[cgroup(1024, None)], &cgroup(1024, Some(2000))),

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pod_level_is_left_while_a_running_container_has_no_cgroup() {
+    fn without_a_cgroup_the_pod_level_is_left() {
         assert_eq!(values(true, false).tree.pod, Settings::default());
         for (runs, cgroup) in [(true, true), (false, false), (false, true)] {
             let tree = values(runs, cgroup).tree;

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_is_patched_at_once_and_then_not_for_a_while() {
+    fn a_pod_is_annotated_at_once_then_rarely() {
         let (mut order, now) = (PatchOrder::default(), Instant::now());
         let noted = notes(&["web"]);
         assert_eq!(order.next(&noted, now), Some((now, pod("web"))));
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_has_to_wait_does_not_keep_the_others_waiting() {
+    fn a_waiting_pod_holds_up_no_other() {
         let (mut order, now) = (PatchOrder::default(), Instant::now());
         let noted = notes(&["api", "web"]);
         order.not_before(pod("api"), now + SOON);
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_say_their_requests_and_limits_as_manifests_do() {
+    fn containers_show_amounts_like_manifests() {
         let named = |name: &str, resources: &str| NamedRequirements {
             name: name.to_owned(),
             resources: serde_json::from_str(resources).unwrap(),

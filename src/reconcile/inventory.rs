@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_runtime_names_what_the_tree_holds_and_sandboxes_are_left_out() {
+    fn the_runtime_names_cgroups_not_sandboxes() {
         let inventory = Inventory::assemble(
             &scanned(&[id('a'), id_of_sandbox()]),
             &[],
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_containers_of_a_name_the_one_that_was_started_later_counts() {
+    fn the_later_container_of_a_name_counts() {
         let again = ListedContainer {
             restart_count: 1,
             ..listed(&id('a'), "app", UID)
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_whose_containers_are_all_down_lives_all_the_same() {
+    fn a_pod_without_running_containers_lives() {
         let pod = PodId {
             uid: UID.to_owned(),
             name: "web".to_owned(),
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_nobody_names_has_its_cgroup_all_the_same() {
+    fn a_nameless_pod_has_its_cgroup() {
         let inventory = Inventory::assemble(&scanned(&[id('a')]), &[], &[], &[]);
         assert_eq!(inventory.pods().count(), 0);
         assert!(inventory.has_cgroup(UID) && !inventory.has_cgroup("another"));
@@ -295,7 +295,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_tenant_writes_another_namespaces_pod_is_not_the_tenants(
+        fn a_tenant_claims_no_foreign_pod(
             tenants in vec(tenants(), 1..4),
             runtime in any::<bool>(),
             first in any::<bool>(),

@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_workload_has_series_from_zero_on_and_while_something_happens_to_it() {
+    fn a_workload_has_series_from_zero() {
         let pod = Arc::clone(&parse_manifests("test", POD).unwrap().view.pods[0]);
         let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
         state.desired.before = Some(ResourceList::default());

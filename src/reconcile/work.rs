@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recommendation_that_changes_all_the_time_is_followed_at_a_rate() {
+    fn a_restless_recommendation_has_a_rate() {
         let start = Instant::now();
         let (mut work, mut passes) = (WorkItem::default(), 0);
         for change in 0..900 {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_first_action_waits_for_its_place_and_nothing_urgent_waits_with_it() {
+    fn only_a_first_action_waits_for_its_place() {
         let now = Instant::now();
         let not_before = |causes: &[Cause]| {
             let mut work = WorkItem::default();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_whose_passes_fail_together_do_not_try_again_together() {
+    fn failing_agents_retry_at_other_times() {
         let wait = |_| WorkItem::default().back_off(Some(Duration::from_secs(7)), Now::read());
         let waits: std::collections::BTreeSet<_> = (0..50).map(wait).collect();
         assert!(

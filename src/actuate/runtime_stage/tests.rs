@@ -87,7 +87,7 @@ fn cgroup(root: &TempDir, swap: &str) -> (Cgroup, SwapTaker) {
 }
 
 #[tokio::test]
-async fn a_container_that_may_swap_still_may_after_its_memory_was_changed() {
+async fn swap_is_kept_with_a_new_memory_limit() {
     for swap in ["104857600", "max"] {
         let root = tempfile::tempdir().unwrap();
         let (cgroup, runtime) = cgroup(&root, swap);

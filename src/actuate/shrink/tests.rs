@@ -64,7 +64,7 @@ fn kept(targets: &[Target], records: &[StepRecord]) -> Vec<Target> {
 }
 
 #[test]
-fn what_was_lowered_before_a_cgroup_ended_is_watched_and_what_was_not_reached_is_not() {
+fn only_written_lower_limits_are_watched() {
     let [app, side, last] = ["app", "side", "tail"].map(container);
     let quota = |micros| Setting::CfsQuota(CpuQuota::Micros(micros));
     let records = [
@@ -76,7 +76,7 @@ fn what_was_lowered_before_a_cgroup_ended_is_watched_and_what_was_not_reached_is
 }
 
 #[test]
-fn what_was_put_back_is_not_watched_and_what_could_not_be_is() {
+fn only_unrestored_limits_are_watched() {
     let [app, side] = ["app", "side"].map(container);
     let records = [
         file(&app, limit(200), limit(100)),
@@ -100,7 +100,7 @@ fn a_units_memory_limit_is_one_as_well() {
 }
 
 #[test]
-fn a_lower_limit_that_reads_differently_and_cannot_be_put_back_is_watched() {
+fn an_unrestored_lower_limit_is_watched() {
     let app = container("app");
     let records = [
         failed(file(&app, limit(200), limit(100))),

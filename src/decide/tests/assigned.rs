@@ -60,7 +60,7 @@ fn a_pod_with_processors_of_its_own_keeps_them() {
 }
 
 #[test]
-fn a_pod_with_processors_and_memory_of_its_own_is_skipped() {
+fn a_statically_assigned_pod_is_skipped() {
     let decision = decided(&guaranteed("2"), BOTH);
     assert_eq!(
         (decision.action(), decision.reason),
@@ -82,7 +82,7 @@ fn pods_that_share_processors_are_resized() {
 }
 
 #[test]
-fn what_the_kubelets_policy_refuses_takes_nothing_else_along() {
+fn a_refused_resource_takes_no_other_along() {
     const MEMORY: NodePolicies = NodePolicies {
         static_cpu: false,
         static_memory: true,
@@ -209,7 +209,7 @@ fn a_refusal_holds_for_its_class_and_namespace() {
 }
 
 #[test]
-fn a_refusal_of_an_amount_says_nothing_about_another() {
+fn a_refused_amount_says_nothing_of_others() {
     let web = view(WEB);
     let mut refusals = Refusals::default();
     for changed in [&ALL[..], &ALL[1..]] {

@@ -67,7 +67,7 @@ fn set_mode(view: &mut NodeView, mode: UpdateMode) {
 }
 
 #[test]
-fn a_boost_lasts_until_the_pod_has_been_ready_for_as_long_as_its_vpa_says() {
+fn a_boost_lasts_beyond_readiness() {
     let decision = decide_one(&boosted(30));
     assert_eq!(
         (decision.reason, cpu(&decision, "app")),
@@ -100,7 +100,7 @@ fn a_boost_lasts_until_the_pod_has_been_ready_for_as_long_as_its_vpa_says() {
 }
 
 #[test]
-fn without_a_duration_a_boost_is_over_when_the_pod_is_ready() {
+fn without_duration_readiness_ends_a_boost() {
     let mut view = boosted(0);
     let boost = view.vpas[0].spec.startup_boost.as_mut().unwrap();
     boost.cpu.as_mut().unwrap().duration_seconds = None;
@@ -191,7 +191,7 @@ fn the_end_of_a_boost_moves_nothing_else() {
 }
 
 #[test]
-fn what_nothing_is_recommended_for_gets_back_what_it_had_before() {
+fn without_a_recommendation_the_origin_returns() {
     type Change = fn(&mut NodeView);
     let cases: [(&str, Change); 4] = [
         ("no recommendation yet", |view| {
@@ -237,7 +237,7 @@ fn what_nothing_is_recommended_for_gets_back_what_it_had_before() {
 }
 
 #[test]
-fn a_vpa_of_mode_initial_recommends_what_its_containers_have_from_their_creation_on() {
+fn mode_initial_recommends_from_creation() {
     let mut view = ready_for(boosted(0), 1);
     set_mode(&mut view, UpdateMode::Initial);
     let decision = decide_one(&view);
@@ -292,7 +292,7 @@ fn boosts_that_others_are_to_end_are_left_alone() {
 }
 
 #[test]
-fn an_annotation_that_cannot_be_read_leaves_only_what_is_recommended() {
+fn an_unreadable_annotation_ends_the_boost() {
     let mut view = ready_for(boosted(0), 1);
     annotate(pod_of(&mut view), "app", "{\"requests\":{\"cpu\":\"much\"}}");
     let decision = decide_one(&view);
@@ -319,7 +319,7 @@ fn an_annotation_that_cannot_be_read_leaves_only_what_is_recommended() {
 }
 
 #[test]
-fn a_request_that_was_not_there_before_stays_and_so_does_what_nobody_recommends() {
+fn an_added_request_stays() {
     let mut view = ready_for(boosted(0), 1);
     set_mode(&mut view, UpdateMode::Off);
     annotate(pod_of(&mut view), "app", "{}");
@@ -337,7 +337,7 @@ fn a_request_that_was_not_there_before_stays_and_so_does_what_nobody_recommends(
 }
 
 #[test]
-fn a_mark_of_a_container_that_is_not_there_is_done_with_once_the_pod_has_started() {
+fn a_mark_without_container_ends_at_the_start() {
     let mut view = boosted(0);
     annotate(pod_of(&mut view), "gone", BEFORE);
     assert_eq!(decide_one(&view).boosts.done, [""; 0]);
@@ -345,7 +345,7 @@ fn a_mark_of_a_container_that_is_not_there_is_done_with_once_the_pod_has_started
 }
 
 #[test]
-fn a_boost_that_a_container_must_restart_to_lose_is_kept_with_the_reason() {
+fn a_boost_that_needs_a_restart_stays() {
     let mut view = ready_for(boosted(0), 1);
     pod_of(&mut view).spec.containers[0].resize_policy =
         serde_json::from_str(r#"[{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]"#).unwrap();
@@ -358,7 +358,7 @@ fn a_boost_that_a_container_must_restart_to_lose_is_kept_with_the_reason() {
 }
 
 #[test]
-fn where_the_spec_keeps_the_boost_the_record_says_that_it_was_taken_back() {
+fn the_record_says_a_boost_ended() {
     let view = ready_for(boosted(0), 1);
     let ended = decide_one(&view);
     let later = decide_pod(

@@ -40,7 +40,7 @@ fn uid(first: bool) -> String {
 }
 
 #[test]
-fn the_share_has_a_change_at_once_and_the_rest_when_it_has_baked() {
+fn the_rest_follows_once_the_share_is_well() {
     let first = at(&canaries(&uid(true), TENTH), 0, None, None);
     assert_eq!(
         (first.reason, cpu(&first, "app").as_str()),
@@ -74,7 +74,7 @@ fn the_share_has_a_change_at_once_and_the_rest_when_it_has_baked() {
 }
 
 #[test]
-fn trouble_of_those_that_go_first_begins_the_wait_again() {
+fn trouble_of_the_first_restarts_the_wait() {
     let view = canaries(&uid(false), TENTH);
     let waits = at(&view, 0, None, None).canary.waits;
     let later = at(&view, 60, waits.as_ref(), Some(30));
@@ -92,7 +92,7 @@ fn trouble_of_those_that_go_first_begins_the_wait_again() {
 }
 
 #[test]
-fn a_change_that_moves_by_the_threshold_waits_anew() {
+fn a_change_beyond_the_threshold_waits_anew() {
     let annotated = canaries(&uid(false), TENTH);
     let waits = at(&annotated, 0, None, None).canary.waits;
     let moved = |cpu: &str| {
@@ -118,7 +118,7 @@ fn a_pod_that_was_just_killed_waits_for_nothing() {
 }
 
 #[test]
-fn what_is_not_understood_changes_nothing_and_says_what_is_allowed() {
+fn an_unknown_word_says_what_is_allowed() {
     let bake = "vscaled.io/canary: 10%, vscaled.io/canary-bake";
     for (annotations, complaint) in [
         (
@@ -166,7 +166,7 @@ fn what_is_not_understood_changes_nothing_and_says_what_is_allowed() {
 }
 
 #[test]
-fn where_act_is_not_understood_the_mode_counts_and_the_note_says_what_is_allowed() {
+fn an_unreadable_act_leaves_the_mode() {
     let decision = decide_one(&canaries("a", "vscaled.io/act: 'yes'"));
     assert_eq!(decision.reason, Reason::OutOfBounds);
     let complaint = "VerticalPodAutoscaler web: metadata.annotations[vscaled.io/act]: \"yes\": allowed is true, false or on-trouble";

@@ -22,7 +22,7 @@ fn web(request: u64, limit: u64, target: u64, heap: &str) -> NodeView {
 }
 
 #[test]
-fn request_and_limit_come_down_together_and_stop_at_the_heap() {
+fn request_and_limit_stop_at_the_heap() {
     let decision = decide_one(&web(400, 800, 100, "-Xmx512m"));
     assert_eq!(memory(&decision, "app"), "288Mi/576Mi");
     let notes = notes(&decision);
@@ -55,7 +55,7 @@ fn a_share_of_the_limit_holds_nothing_up() {
 }
 
 #[test]
-fn a_policy_that_leaves_limits_alone_leaves_requests_free() {
+fn requests_only_leaves_requests_free() {
     let mut view = web(400, 800, 100, "-Xmx512m");
     let policy = "{containerPolicies: [{containerName: app, controlledValues: RequestsOnly}]}";
     view.vpas[0].spec.resource_policy = serde_saphyr::from_str(policy).unwrap();
@@ -64,7 +64,7 @@ fn a_policy_that_leaves_limits_alone_leaves_requests_free() {
 
 proptest! {
     #[test]
-    fn no_shrink_goes_below_the_heap_and_deciding_again_changes_nothing(
+    fn no_shrink_goes_below_the_heap(
         request in 1_u64..4000, more in 0_u64..4000, target in 1_u64..4000, heap in 1_u64..4000,
     ) {
         let limit = request + more;

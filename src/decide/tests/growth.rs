@@ -19,12 +19,12 @@ fn with_policy(policy: &str) -> NodeView {
 }
 
 #[test]
-fn without_a_policy_a_limit_may_grow_to_what_the_upper_bound_would_give() {
+fn growth_ends_at_the_upper_bound() {
     assert_eq!(ceiling(&view(WEB)), "1200m/1200Mi");
 }
 
 #[test]
-fn max_allowed_is_never_passed_whatever_the_ratio_is() {
+fn max_allowed_is_never_passed() {
     assert_eq!(ceiling(&with_policy("maxAllowed: {memory: 600Mi}")), "1200m/600Mi");
     assert_eq!(ceiling(&with_policy("maxAllowed: {memory: 4Gi}")), "1200m/4Gi");
 }
@@ -47,7 +47,7 @@ fn what_the_vpa_does_not_manage_does_not_grow() {
 }
 
 #[test]
-fn what_is_not_limited_or_restarts_the_container_does_not_grow() {
+fn unlimited_and_restarting_never_grow() {
     let mut unlimited = view(WEB);
     pod_of(&mut unlimited).spec.containers[0].resources.limits.memory = None;
     assert_eq!(ceiling(&unlimited), "1200m/-");

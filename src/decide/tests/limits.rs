@@ -37,7 +37,7 @@ fn limits_follow_the_annotations() {
 }
 
 #[test]
-fn a_kept_limit_bounds_the_request_and_never_grows() {
+fn a_kept_limit_bounds_the_request() {
     let decision = decide_one(&with(&[(CPU_LIMIT, "keep"), (MEMORY_LIMIT, "ratio")]));
     assert_eq!(
         (cpu(&decision, "app"), memory(&decision, "app")),
@@ -48,7 +48,7 @@ fn a_kept_limit_bounds_the_request_and_never_grows() {
 }
 
 #[test]
-fn a_limit_range_bounds_the_limit_with_its_headroom() {
+fn a_limit_range_bounds_headroom() {
     let range = "kind: LimitRange\nmetadata: {name: r}\nspec: {limits: [{type: Container, max: {memory: 256Mi}}]}";
     let decision = decide_one(&annotated(web_and(range), &[(MEMORY_LIMIT, "request+64Mi")]));
     assert_eq!(memory(&decision, "app"), "192Mi/256Mi");
@@ -104,7 +104,7 @@ fn burst(view: &NodeView, configured: Option<&str>, known: Option<&str>) -> (Opt
 }
 
 #[test]
-fn a_burst_follows_the_annotation_then_the_configuration() {
+fn an_annotated_burst_precedes_the_configured() {
     let of = |view: &NodeView, configured, known| burst(view, configured, known).0;
     let (half, plain) = (with(&[(CPU_BURST, "50%")]), view(WEB));
     assert_eq!(of(&half, Some("20%"), Some("10%")).as_deref(), Some("50%"));

@@ -62,7 +62,7 @@ fn a_selector_that_passes_the_pod_by_is_named() {
 }
 
 #[test]
-fn a_workload_below_an_owner_of_unknown_kind_is_the_topmost() {
+fn an_unknown_owner_ends_the_search() {
     let mut view = view(WEB);
     view.owners[0].metadata.owner_references = vec![owned_by("Website", "web")];
     let decision = decide_one(&view);
@@ -84,7 +84,7 @@ fn targeting(view: &NodeView, api_version: &str, kind: &str) -> Shared<VerticalP
 }
 
 #[test]
-fn a_workload_of_any_kind_is_found_by_the_references_to_it() {
+fn a_workload_of_any_kind_is_found() {
     let owner = |api_version: &str, kind: &str| OwnerReference {
         api_version: api_version.to_owned(),
         ..owned_by(kind, "web")
@@ -112,7 +112,7 @@ fn a_workload_of_any_kind_is_found_by_the_references_to_it() {
 }
 
 #[test]
-fn a_custom_kind_that_has_a_known_name_is_another_kind() {
+fn a_custom_kind_of_a_known_name_differs() {
     let mut view = view(WEB);
     let mut owner = owned_by("StatefulSet", "web");
     owner.api_version = "apps.kruise.io/v1beta1".to_owned();
@@ -127,7 +127,7 @@ fn a_custom_kind_that_has_a_known_name_is_another_kind() {
 }
 
 #[test]
-fn of_two_vpas_the_older_controls_and_the_other_is_named() {
+fn the_older_of_two_vpas_controls() {
     let mut view = view(WEB);
     let mut other = view.vpas[0].clone();
     other.metadata.name = "another".to_owned();
@@ -157,7 +157,7 @@ fn vpas_without_a_target_are_found() {
 }
 
 #[test]
-fn the_workload_is_the_topmost_known_owner_or_what_the_pod_says() {
+fn the_workload_is_the_topmost_known_owner() {
     let workload = |view: &NodeView| {
         let target = decide_one(view).workload;
         format!("{} {}", target.kind, target.name)

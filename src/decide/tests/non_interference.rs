@@ -33,7 +33,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(10_000))]
 
     #[test]
-    fn whatever_another_namespace_holds_the_decisions_about_a_pod_are_the_same(
+    fn other_namespaces_change_no_decision(
         honest in sensible(), hostile in prop::collection::vec(prop_oneof![anything(), sensible()], 1..3), swapped in any::<bool>(),
     ) {
         let alone = decide_all(&honest);
@@ -54,7 +54,7 @@ proptest! {
 }
 
 #[test]
-fn a_thousand_vpas_on_one_workload_leave_a_few_notes_and_their_number() {
+fn a_thousand_vpas_leave_a_few_notes() {
     let mut view = view(WEB);
     for number in 0..1000 {
         let mut vpa = view.vpas[0].clone();

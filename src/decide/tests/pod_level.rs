@@ -42,7 +42,7 @@ fn the_pods_own_amounts_change_by_as_much_as_its_containers() {
 }
 
 #[test]
-fn a_pod_limit_that_binds_a_container_without_its_own_grows_with_its_request() {
+fn a_binding_pod_limit_grows_with_the_request() {
     let mut view = own(
         r#"{"requests": {"memory": "100Mi"}, "limits": {"memory": "100Mi"}}"#,
         "",
@@ -69,7 +69,7 @@ fn the_pod_policy_bounds_what_the_pod_gets() {
 }
 
 #[test]
-fn without_a_kubelet_that_resizes_them_they_stay_and_bound_the_containers() {
+fn unresized_pod_levels_bound_containers() {
     let mut view = own(ROOMY, "");
     pod_of(&mut view).status.resources = None;
     let decision = decide_one(&view);

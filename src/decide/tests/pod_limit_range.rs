@@ -17,7 +17,7 @@ fn with_sidecar(sidecar: &str, max: &str) -> NodeView {
 }
 
 #[test]
-fn containers_without_recommendation_keep_what_they_have_and_the_others_share_the_rest() {
+fn only_recommended_containers_share_the_rest() {
     let sidecar = "{requests: {memory: 50Mi}, limits: {memory: 100Mi}}";
     let decision = decide_one(&with_sidecar(sidecar, "400Mi"));
     assert_eq!(memory(&decision, "sidecar"), "50Mi/100Mi");
@@ -37,14 +37,14 @@ fn containers_without_recommendation_keep_what_they_have_and_the_others_share_th
 }
 
 #[test]
-fn a_container_without_request_and_recommendation_takes_no_share() {
+fn without_a_request_there_is_no_share() {
     let decision = decide_one(&with_sidecar("{}", "300Mi"));
     assert_eq!(memory(&decision, "app"), "100Mi/300Mi");
     assert_eq!(memory(&decision, "sidecar"), "-/-");
 }
 
 #[test]
-fn where_the_others_take_everything_the_resource_is_left_alone() {
+fn without_a_share_a_resource_is_left() {
     let sidecar = "{requests: {memory: 50Mi}, limits: {memory: 500Mi}}";
     let decision = decide_one(&with_sidecar(sidecar, "400Mi"));
     assert_eq!(
@@ -61,7 +61,7 @@ fn where_the_others_take_everything_the_resource_is_left_alone() {
 }
 
 #[test]
-fn a_recommendation_without_bounds_or_for_cpu_alone_is_no_obstacle() {
+fn a_partial_recommendation_is_no_obstacle() {
     let mut view = with_sidecar("{requests: {memory: 50Mi}}", "100Mi");
     let said = &mut view.vpas[0]
         .status
@@ -95,7 +95,7 @@ fn two(requests: [&str; 2], said: [&str; 2], max: &str) -> NodeView {
 }
 
 #[test]
-fn shares_of_a_minimum_leave_out_what_the_others_have() {
+fn shares_of_a_minimum_leave_others_out() {
     let mut view = with_sidecar("{requests: {memory: 50Mi}, limits: {memory: 50Mi}}", "8Gi");
     view.limit_ranges[0].spec.limits[0].min.memory = Some("300Mi".parse().unwrap());
     let decision = decide_one(&view);
@@ -103,7 +103,7 @@ fn shares_of_a_minimum_leave_out_what_the_others_have() {
 }
 
 #[test]
-fn a_target_pushed_below_its_range_takes_the_range_along() {
+fn a_lowered_target_takes_its_range_along() {
     let said = [
         "target: {memory: 1000}, lowerBound: {memory: 100}",
         "target: {memory: 100}, lowerBound: {memory: 90}",
@@ -114,7 +114,7 @@ fn a_target_pushed_below_its_range_takes_the_range_along() {
 }
 
 #[test]
-fn a_target_pushed_above_its_range_takes_the_range_along() {
+fn a_raised_target_takes_its_range_along() {
     let said = [
         "target: {memory: 100}, upperBound: {memory: 390}",
         "target: {memory: 100}, upperBound: {memory: 110}",
@@ -127,7 +127,7 @@ fn a_target_pushed_above_its_range_takes_the_range_along() {
 }
 
 #[test]
-fn a_container_that_lacks_a_bound_counts_with_its_target() {
+fn without_a_bound_the_target_counts() {
     let said = [
         "target: {memory: 100}, upperBound: {memory: 450}",
         "target: {memory: 100}",
@@ -154,7 +154,7 @@ fn resized_with(ranges: &[&str]) -> NodeView {
 }
 
 #[test]
-fn a_change_that_the_api_server_refuses_is_skipped_and_the_rule_is_named() {
+fn a_refused_change_is_skipped_with_its_rule() {
     for (ranges, words) in [
         (
             &["{type: Pod, min: {memory: 50Mi}, maxLimitRequestRatio: {memory: 2}}"][..],
@@ -185,7 +185,7 @@ fn a_change_that_the_api_server_refuses_is_skipped_and_the_rule_is_named() {
 }
 
 #[test]
-fn a_ratio_of_limit_to_request_is_kept_by_the_limit_or_by_the_request() {
+fn a_ratio_is_kept_from_either_side() {
     let ratio = &["{type: Container, maxLimitRequestRatio: {cpu: 2, memory: '1.5'}}"];
     let decision = decide_one(&resized_with(ratio));
     assert_eq!(
@@ -210,7 +210,7 @@ fn a_ratio_of_limit_to_request_is_kept_by_the_limit_or_by_the_request() {
 }
 
 #[test]
-fn a_container_that_a_minimum_raised_makes_the_others_give_way() {
+fn a_raised_minimum_makes_others_give_way() {
     let sidecar = "{requests: {memory: 100Mi}, limits: {memory: 100Mi}}";
     let mut view = with_sidecar(sidecar, "400Mi");
     let recommendation = view.vpas[0].status.recommendation.as_mut().unwrap();
@@ -240,7 +240,7 @@ fn a_kept_limit_lowers_no_request() {
 }
 
 #[test]
-fn a_default_limit_below_a_request_holds_the_change_up() {
+fn a_default_limit_below_a_request_skips() {
     let range = |memory: &str| {
         let range = format!(
             "kind: LimitRange\nmetadata: {{name: r}}\nspec: {{limits: [{{type: Container, default: {{memory: {memory}}}}}]}}"

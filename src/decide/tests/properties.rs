@@ -108,7 +108,7 @@ proptest! {
     }
 
     #[test]
-    fn without_a_resize_everything_is_as_the_spec_says(view in sensible()) {
+    fn without_a_resize_the_spec_counts(view in sensible()) {
         let decision = decide_one(&view);
         prop_assert_eq!(decision.containers.len(), view.pods[0].spec.containers.len());
         if decision.action() != Action::Resize {
@@ -158,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn amounts_that_change_are_above_zero_and_within_their_limits(view in anything()) {
+    fn changed_amounts_lie_within_limits(view in anything()) {
         let decision = decide_one(&view);
         for (container, _, becomes, resource) in changes(&view, &decision) {
             let (request, limit) = (becomes.requests.amount(resource), becomes.limits.amount(resource));

@@ -61,13 +61,13 @@ fn deciding_on_the_result_changes_nothing() {
 }
 
 #[test]
-fn a_container_that_the_record_lacks_has_what_its_spec_says() {
+fn without_a_record_the_spec_counts() {
     let view = view(WEB);
     assert_eq!(decide_with(&view, &[]), decide_one(&view));
 }
 
 #[test]
-fn a_limit_that_has_to_follow_restarts_its_container_too() {
+fn a_following_limit_restarts_as_well() {
     let mut view = view(WEB);
     pod_of(&mut view).spec.containers[0].resize_policy =
         serde_json::from_str(r#"[{"resourceName": "cpu", "restartPolicy": "RestartContainer"}]"#).unwrap();
@@ -110,7 +110,7 @@ fn what_needs_no_restart_is_changed_beside_what_does() {
 }
 
 #[test]
-fn what_restarts_is_no_reason_to_change_what_does_not() {
+fn a_restarting_resource_triggers_no_change() {
     let view = memory_restarts();
     let first = decide_one(&view);
     let applied = first.change().unwrap().1.to_vec();

@@ -13,7 +13,7 @@ fn set(map: &mut std::collections::BTreeMap<String, String>, key: &str, value: &
 }
 
 #[test]
-fn a_pod_out_of_range_is_resized_and_limits_keep_their_ratio() {
+fn a_pod_out_of_range_keeps_its_ratio() {
     let decision = decide_one(&view(WEB));
     assert_eq!(
         (decision.action(), decision.reason),
@@ -91,7 +91,7 @@ spec: {scaleTargetRef: {kind: StatefulSet, name: web}, metrics: [{type: Resource
 }
 
 #[test]
-fn an_autoscaler_on_every_resource_leaves_nothing_to_do() {
+fn an_hpa_on_everything_leaves_nothing() {
     let hpa = "
 kind: HorizontalPodAutoscaler
 metadata: {name: scale-web}
@@ -103,7 +103,7 @@ spec:
 }
 
 #[test]
-fn an_autoscaler_on_one_container_leaves_the_other_to_the_vpa() {
+fn an_hpa_holds_only_its_container() {
     let hpa = |container: &str, target: &str| {
         let metric = format!("{{name: cpu, container: {container}, target: {{type: {target}}}}}");
         let hpa = format!(
@@ -120,7 +120,7 @@ fn an_autoscaler_on_one_container_leaves_the_other_to_the_vpa() {
 }
 
 #[test]
-fn a_bound_that_is_no_whole_number_of_bytes_is_refused_by_name() {
+fn a_bound_in_fractions_of_bytes_is_refused() {
     let with = |bounds: &str| {
         let mut view = view(WEB);
         let policy = format!(r#"{{"containerPolicies": [{{"containerName": "*", {bounds}}}]}}"#);
@@ -163,7 +163,7 @@ fn no_container_is_given_less_than_it_can_run_with() {
 }
 
 #[test]
-fn an_autoscaler_without_metrics_or_of_version_one_follows_cpu() {
+fn an_hpa_without_metrics_follows_cpu() {
     for spec in ["", ", targetCPUUtilizationPercentage: 80"] {
         let hpa = format!(
             "kind: HorizontalPodAutoscaler\nmetadata: {{name: h}}\nspec: {{scaleTargetRef: {{kind: StatefulSet, name: web}}{spec}}}"
@@ -173,7 +173,7 @@ fn an_autoscaler_without_metrics_or_of_version_one_follows_cpu() {
 }
 
 #[test]
-fn a_container_that_the_pod_lacks_is_named_and_changes_nothing() {
+fn a_container_the_pod_lacks_is_named() {
     let mut view = view(WEB);
     let said = &mut view.vpas[0]
         .status
@@ -191,7 +191,7 @@ fn a_container_that_the_pod_lacks_is_named_and_changes_nothing() {
 }
 
 #[test]
-fn containers_of_one_name_are_not_told_apart_so_the_pod_is_skipped() {
+fn containers_of_one_name_skip_the_pod() {
     let mut view = view(WEB);
     let twin = view.pods[0].spec.containers[0].clone();
     pod_of(&mut view).spec.containers.push(twin);
@@ -204,7 +204,7 @@ fn containers_of_one_name_are_not_told_apart_so_the_pod_is_skipped() {
 }
 
 #[test]
-fn what_the_policy_excludes_is_not_applied_though_recommended() {
+fn an_excluded_container_is_not_changed() {
     let mut view = view(WEB);
     let policy: crate::model::objects::ResourcePolicy =
         serde_json::from_str(r#"{"containerPolicies": [{"containerName": "*", "controlledResources": ["memory"]}]}"#)
@@ -244,7 +244,7 @@ fn a_recommendation_of_zero_is_never_written() {
 }
 
 #[test]
-fn a_default_limit_below_the_request_becomes_a_limit_at_the_request() {
+fn a_default_limit_is_at_least_the_request() {
     let mut view =
         web_and("kind: LimitRange\nmetadata: {name: l}\nspec: {limits: [{type: Container, default: {cpu: 50m}}]}");
     pod_of(&mut view).spec.containers[0].resources.limits.cpu = None;
@@ -260,7 +260,7 @@ fn a_default_limit_below_the_request_becomes_a_limit_at_the_request() {
 }
 
 #[test]
-fn a_target_outside_its_own_range_does_not_cause_a_change_in_every_round() {
+fn a_target_outside_its_range_settles() {
     let mut view = view(WEB);
     let said = &mut view.vpas[0]
         .status
@@ -289,7 +289,7 @@ fn a_young_pod_says_from_when_it_can_be_changed() {
 }
 
 #[test]
-fn pod_level_resources_keep_the_class_but_bound_the_containers() {
+fn pod_level_resources_keep_the_class() {
     let mut view = view(WEB);
     let mut pod_level = view.pods[0].spec.containers[0].resources;
     pod_level.limits.set(Resource::Cpu, Some(500));
@@ -306,7 +306,7 @@ fn pod_level_resources_keep_the_class_but_bound_the_containers() {
 }
 
 #[test]
-fn a_lone_limit_stands_for_its_request_only_until_the_api_server_has_seen_the_pod() {
+fn lone_limits_are_requests_of_new_pods() {
     let mut view = view(WEB);
     let said = &mut view.vpas[0]
         .status
@@ -333,7 +333,7 @@ fn a_lone_limit_stands_for_its_request_only_until_the_api_server_has_seen_the_po
 }
 
 #[test]
-fn a_request_respects_the_smaller_of_a_limit_in_force_and_one_asked_for() {
+fn a_request_respects_the_smaller_limit() {
     let mut view = view(WEB);
     view.vpas[0].spec.resource_policy = serde_json::from_str(
         r#"{"containerPolicies": [{"containerName": "app", "controlledValues": "RequestsOnly"}]}"#,
@@ -349,7 +349,7 @@ fn a_request_respects_the_smaller_of_a_limit_in_force_and_one_asked_for() {
 }
 
 #[test]
-fn a_limit_asked_for_but_not_in_force_is_raised_to_the_request() {
+fn a_pending_limit_rises_to_the_request() {
     let mut view = view(WEB);
     let pod = pod_of(&mut view);
     pod.spec.containers[0].resources.limits.set(Resource::Cpu, Some(150));
@@ -360,7 +360,7 @@ fn a_limit_asked_for_but_not_in_force_is_raised_to_the_request() {
 }
 
 #[test]
-fn all_requests_together_stay_within_the_pods_own() {
+fn requests_stay_within_the_pods_own() {
     let mut view = view(WEB);
     let mut pod_level = crate::model::Requirements::default();
     pod_level.requests.set(Resource::Cpu, Some(199));

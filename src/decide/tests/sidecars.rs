@@ -22,7 +22,7 @@ status: {phase";
 }
 
 #[test]
-fn a_sidecar_follows_its_recommendation_like_a_regular_container() {
+fn a_sidecar_follows_like_a_container() {
     let decision = decide_one(&meshed(""));
     assert_eq!(decision.reason, Reason::OutOfBounds);
     let names: Vec<_> = decision.containers.iter().map(|named| named.name.as_str()).collect();

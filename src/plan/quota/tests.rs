@@ -105,7 +105,7 @@ fn uncounted_quotas_bind_direct_writes_alone() {
 }
 
 #[test]
-fn a_container_without_a_counted_amount_blocks_patches() {
+fn an_uncounted_container_blocks_patches() {
     let hard = "hard: {limits.memory: 1Gi, requests.cpu: 1}";
     let account = account(&format!(
         "spec: {{{hard}}}, status: {{{hard}, used: {{limits.memory: 0, requests.cpu: 0}}}}"
@@ -126,7 +126,7 @@ fn a_container_without_a_counted_amount_blocks_patches() {
 }
 
 #[test]
-fn both_names_of_requests_count_and_the_lower_amount() {
+fn the_lower_of_two_quota_names_counts() {
     let quota = "spec: {hard: {cpu: 3, requests.cpu: 2}}, status: {hard: {cpu: 1, requests.cpu: 2}, used: {cpu: 1, requests.cpu: 1}}";
     let pod: Pod =
         parse("{metadata: {name: p}, spec: {containers: [{name: app, resources: {requests: {cpu: 100m}}}]}}");

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelet_that_always_resizes_is_waited_for_without_end() {
+    fn a_resizing_kubelet_is_awaited_for_ever() {
         assert_eq!(waits(&support(&unreported(), &[], Some(35), 1), 1), Some(None));
         assert_eq!(
             waits(&support(&unreported(), &[], Some(36), 86_400), 86_400),
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelet_whose_gate_may_be_off_is_waited_for_a_minute() {
+    fn a_gated_kubelet_is_awaited_a_minute() {
         assert_eq!(waits(&support(&unreported(), &[], Some(33), 1), 1), Some(Some(60)));
         assert_eq!(support(&unreported(), &[], Some(34), 60), Support::Never);
         let mut pending = unreported();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubelet_that_was_upgraded_is_waited_for_from_then_on() {
+    fn an_upgraded_kubelet_is_awaited_from_then() {
         let pod = unreported();
         let support = |now| {
             let node = NodeSupport::of([&pod].into_iter(), Some(KubeletVersion(34)), Some(at(86_400)), at(now));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_is_reported_tells_for_the_others_of_its_node() {
+    fn one_reported_pod_tells_for_its_node() {
         assert_eq!(support(&unreported(), &[], None, 1), Support::Never);
         assert_eq!(support(&unreported(), &[], Some(32), 1), Support::Never);
         assert_eq!(
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_the_api_server_cannot_resize_is_not_waited_for() {
+    fn a_mirror_pod_is_not_waited_for() {
         let mut manifest = unreported();
         manifest.metadata.generation = 0;
         let mut mirror = unreported();

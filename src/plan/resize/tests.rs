@@ -82,7 +82,7 @@ fn answer(pod: &mut Pod, kind: &str, reason: &str) {
 }
 
 #[test]
-fn what_admission_made_of_a_request_is_told_from_what_it_left_alone() {
+fn what_admission_altered_is_told() {
     let asked = changes(&settled(200), &named(300)).unwrap();
     assert_eq!(altered(&settled(300), &asked), None);
     let told = altered(&settled(310), &asked).unwrap();
@@ -116,7 +116,7 @@ fn every_answer_of_the_kubelet_is_a_phase() {
 }
 
 #[test]
-fn an_answer_to_an_earlier_request_says_nothing_about_this_one() {
+fn an_earlier_answer_does_not_count() {
     let mut pod = settled(100);
     ask(&mut pod, 900);
     answer(&mut pod, "PodResizePending", "Deferred");
@@ -125,7 +125,7 @@ fn an_answer_to_an_earlier_request_says_nothing_about_this_one() {
 }
 
 #[test]
-fn a_kubelet_that_counts_no_generations_is_judged_by_what_runs() {
+fn without_generations_the_status_decides() {
     let mut pod = settled(100);
     pod.status.observed_generation = 0;
     assert_eq!(Phase::of(&pod), Phase::Settled);
@@ -136,7 +136,7 @@ fn a_kubelet_that_counts_no_generations_is_judged_by_what_runs() {
 }
 
 #[test]
-fn old_kubelets_and_copies_of_static_pods_are_not_asked() {
+fn old_kubelets_and_mirror_pods_are_not_asked() {
     let mut pod = settled(100);
     assert!(supports_in_place_resize(&pod));
     pod.metadata
@@ -160,7 +160,7 @@ fn what_cannot_be_taken_away_is_not_asked_for() {
 }
 
 #[test]
-fn the_pods_own_amounts_are_asked_for_and_those_that_the_status_lost_still_count() {
+fn pod_amounts_missing_in_the_status_count() {
     let of_pod = |cpu| NamedRequirements::of_pod(amounts(cpu));
     let mut pod = settled(100);
     pod.spec.resources = Some(amounts(100));
@@ -195,7 +195,7 @@ fn what_does_not_grow_fits_an_overfull_node() {
 }
 
 #[test]
-fn a_deferred_resize_takes_no_room_and_an_unanswered_one_does() {
+fn only_an_unanswered_resize_takes_room() {
     let mut pod = settled(100);
     ask(&mut pod, 900);
     assert_eq!(reserved(&pod, KUBELET), amounts(900).requests);
@@ -240,7 +240,7 @@ fn event() -> impl Strategy<Value = Event> {
 }
 
 #[test]
-fn a_kubelet_that_failed_is_waited_for_and_nothing_is_undone() {
+fn a_failing_kubelet_is_waited_for() {
     for (wanted, reclaims) in [(100, true), (300, false)] {
         let mut pod = settled(200);
         ask(&mut pod, wanted);
@@ -274,7 +274,7 @@ fn a_kubelet_that_failed_is_waited_for_and_nothing_is_undone() {
 }
 
 #[test]
-fn what_would_restart_a_container_is_not_asked_for() {
+fn a_restart_is_never_requested() {
     let mut pod = settled(100);
     pod.spec.containers[0].resize_policy = vec![ResizePolicy {
         resource_name: "memory".to_owned(),
@@ -295,7 +295,7 @@ fn what_would_restart_a_container_is_not_asked_for() {
 }
 
 #[test]
-fn what_the_kubelet_could_not_take_away_stays_though_it_would_not_give_it_again() {
+fn an_untaken_amount_stays_granted() {
     let mut world = World {
         pod: settled(100),
         set_aside: named(100),
@@ -390,7 +390,7 @@ proptest! {
     }
 
     #[test]
-    fn asking_for_what_differs_leaves_nothing_to_ask(before in 1..1000_u64, after in 1..1000_u64) {
+    fn a_request_leaves_nothing_to_request(before in 1..1000_u64, after in 1..1000_u64) {
         let mut pod = settled(before);
         let steps = changes(&pod, &named(after)).unwrap();
         prop_assert_eq!(steps.is_empty(), before == after);
@@ -413,7 +413,7 @@ proptest! {
 }
 
 #[test]
-fn a_limit_without_a_request_is_asked_for_with_the_request_that_it_stands_for() {
+fn a_lone_limit_is_requested_with_its_request() {
     let limit = Requirements {
         limits: ResourceList {
             cpu: Some(MilliCpu::new(500)),
@@ -455,7 +455,7 @@ fn decided(facts: &ResizeFacts, wanted: u64, cause: &Cause) -> ResizeDecision {
 }
 
 #[test]
-fn a_patch_waits_for_a_report_a_calm_moment_and_room_and_then_knows_what_to_fall_back_to() {
+fn a_patch_waits_and_knows_its_fallback() {
     let second = Some(std::time::Duration::from_secs(1));
     let why = || "not reported".to_owned();
     let unreported = ResizeFacts {
@@ -526,7 +526,7 @@ fn a_patch_waits_for_a_report_a_calm_moment_and_room_and_then_knows_what_to_fall
 }
 
 #[test]
-fn a_request_that_the_pod_does_not_show_yet_is_not_made_again() {
+fn an_unseen_request_is_not_repeated() {
     let accepted = AcceptedResize {
         targets: named(200),
         generation: 2,

@@ -66,7 +66,7 @@ fn account(takes: &[ResourceList]) -> NodeRequests {
 }
 
 #[test]
-fn what_yields_is_nothing_or_what_lower_priorities_take_or_everything() {
+fn yielding_depends_on_the_setting() {
     let own = list(100, 100);
     let account = NodeRequests::from_iter([(0, list(300, 0)), (5, own), (5, list(200, 7)), (9, list(400, 0))]);
     let room = Room {
@@ -103,7 +103,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_left_for_a_pod_depends_on_the_others_alone(
+    fn a_pods_room_depends_on_others_alone(
         mut takes in prop::collection::vec(amounts(), 1..20),
         which: prop::sample::Index,
         other in amounts(),
@@ -121,7 +121,7 @@ proptest! {
     }
 
     #[test]
-    fn pods_that_ask_one_after_the_other_never_take_more_than_there_is(
+    fn pods_never_take_more_than_there_is(
         mut takes in prop::collection::vec((0..100_u64, 0..100_u64).prop_map(|(cpu, memory)| list(cpu, memory)), 1..10),
         wishes in prop::collection::vec((any::<prop::sample::Index>(), amounts()), 0..40),
     ) {

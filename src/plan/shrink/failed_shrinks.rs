@@ -179,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_few_at_a_time_and_none_beside_one_that_failed(pods in any_pods()) {
+        fn few_shrink_at_once_none_beside_a_failure(pods in any_pods()) {
             let turns = next_turns(&pods);
             prop_assert!(turns.iter().all(|index| pods[*index].1 == Progress::Waits));
             for workload in 0..4 {

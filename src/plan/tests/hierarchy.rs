@@ -58,7 +58,7 @@ fn a_limit_alone_is_also_the_request() {
 }
 
 #[test]
-fn one_container_without_a_limit_leaves_the_pods_undeclared() {
+fn one_missing_limit_leaves_the_pods_undeclared() {
     let given = on_v2(&pod(&json!({ "containers": [
         { "name": "a", "resources": limited("1", "64Mi") },
         { "name": "b", "resources": { "requests": { "cpu": "1" }, "limits": { "memory": "32Mi" } } },
@@ -68,7 +68,7 @@ fn one_container_without_a_limit_leaves_the_pods_undeclared() {
 }
 
 #[test]
-fn an_undeclared_limit_is_unbounded_in_a_new_pod_and_kept_as_it_is_afterwards() {
+fn an_undeclared_limit_is_kept_once_there() {
     let pod = pod(&json!({ "containers": [{ "name": "a", "resources": { "requests": { "cpu": "1" } } }] }));
     let given = on_v2(&pod);
     assert_eq!(shown(&given.created().tree.pod, ControlFile::CpuMax), "max 100000");
@@ -83,7 +83,7 @@ fn an_undeclared_limit_is_unbounded_in_a_new_pod_and_kept_as_it_is_afterwards() 
 }
 
 #[test]
-fn the_largest_init_step_counts_with_the_sidecars_started_before_it() {
+fn the_largest_init_step_counts_with_sidecars() {
     let given = on_v2(&pod(&json!({
         "containers": [{ "name": "a", "resources": limited("100m", "100Mi") }],
         "initContainers": [
@@ -111,7 +111,7 @@ fn init_containers_declare_limits_for_newer_kubelets_only() {
 }
 
 #[test]
-fn a_limitless_init_container_after_a_limited_sidecar_counts_as_declared() {
+fn a_limitless_init_after_a_sidecar_is_declared() {
     let limitless = json!({ "name": "setup", "resources": {} });
     let sidecar = json!({ "name": "proxy", "restartPolicy": "Always", "resources": limited("10m", "10Mi") });
     let with_init = |init: [&Value; 2]| {
@@ -125,7 +125,7 @@ fn a_limitless_init_container_after_a_limited_sidecar_counts_as_declared() {
 }
 
 #[test]
-fn overhead_is_added_to_requests_and_to_limits_that_are_there() {
+fn overhead_adds_to_what_is_there() {
     let given = on_v2(&pod(&json!({
         "overhead": { "cpu": "250m", "memory": "64Mi" },
         "containers": [{ "name": "a", "resources": { "requests": { "cpu": "100m" }, "limits": { "memory": "100Mi" } } }],
@@ -135,7 +135,7 @@ fn overhead_is_added_to_requests_and_to_limits_that_are_there() {
 }
 
 #[test]
-fn besteffort_pods_have_the_least_shares_whatever_their_overhead() {
+fn besteffort_pods_have_the_least_shares() {
     let given = on_v2(&pod(
         &json!({ "overhead": { "cpu": "1" }, "containers": [{ "name": "a" }] }),
     ));
@@ -146,7 +146,7 @@ fn besteffort_pods_have_the_least_shares_whatever_their_overhead() {
 }
 
 #[test]
-fn an_explicit_request_of_zero_has_the_least_shares_since_1_25() {
+fn a_zero_request_has_the_least_shares() {
     let pod = pod(&json!({ "containers": [
         { "name": "a", "resources": { "requests": { "cpu": "0" }, "limits": { "cpu": "1", "memory": "1Mi" } } },
     ] }));
@@ -156,7 +156,7 @@ fn an_explicit_request_of_zero_has_the_least_shares_since_1_25() {
 }
 
 #[test]
-fn pod_level_resources_bind_containers_that_have_no_limit_of_their_own() {
+fn pod_limits_bind_limitless_containers() {
     let pod = pod(&json!({
         "resources": { "requests": { "cpu": "100m" }, "limits": { "cpu": "200m", "memory": "128Mi" } },
         "containers": [
@@ -184,7 +184,7 @@ fn pod_level_resources_bind_containers_that_have_no_limit_of_their_own() {
 }
 
 #[test]
-fn pod_level_requests_default_to_what_containers_request_and_then_to_the_limit() {
+fn pod_level_requests_have_defaults() {
     let with = |containers: Value| {
         let resources = json!({ "limits": { "cpu": "1", "memory": "128Mi" } });
         on_v2(&pod(&json!({ "resources": resources, "containers": containers })))
@@ -202,7 +202,7 @@ fn pod_level_requests_default_to_what_containers_request_and_then_to_the_limit()
 }
 
 #[test]
-fn a_decision_changes_neither_the_class_nor_pod_level_requests() {
+fn a_decision_keeps_class_and_pod_requests() {
     let pod = pod(&json!({
         "resources": { "limits": { "cpu": "1", "memory": "128Mi" } },
         "containers": [{ "name": "a", "resources": { "requests": { "cpu": "250m" } } }],
@@ -216,7 +216,7 @@ fn a_decision_changes_neither_the_class_nor_pod_level_requests() {
 }
 
 #[test]
-fn on_v1_a_pod_admits_containers_that_are_started_again_with_what_their_spec_says() {
+fn a_v1_pod_admits_restarting_containers() {
     let pod = pod(&json!({ "containers": [
         { "name": "a", "resources": limited("500m", "64Mi") },
         { "name": "b", "resources": limited("300m", "64Mi") },
@@ -238,7 +238,7 @@ fn on_v1_a_pod_admits_containers_that_are_started_again_with_what_their_spec_say
 }
 
 #[test]
-fn systemd_rounds_quotas_to_percents_at_both_levels_but_not_for_the_runtime() {
+fn systemd_rounds_quotas_to_percents() {
     let pod = pod(&json!({ "containers": [{ "name": "a", "resources": limited("175m", "20000001") }] }));
     let created = hierarchy(&pod, &[], &traits(CgroupVersion::V1, Driver::Systemd)).created();
     for cgroup in [&created.tree.pod, &created.tree.containers["a"]] {
@@ -306,7 +306,7 @@ fn app() -> Target {
 }
 
 #[test]
-fn a_limit_that_is_kept_is_kept_at_every_level_and_in_the_runtime() {
+fn a_kept_limit_is_kept_everywhere() {
     let mebibytes = |amount: u64| MemoryLimit::Bytes(amount << 20);
     let holds = [(app(), mebibytes(180)), (Target::Pod, mebibytes(200))];
     assert_eq!(kept(&Value::Null, &holds), ["230Mi", "180Mi", "50Mi"]);
@@ -319,7 +319,7 @@ fn a_limit_that_is_kept_is_kept_at_every_level_and_in_the_runtime() {
 }
 
 #[test]
-fn no_limit_is_kept_as_no_limit_but_within_the_pods_own() {
+fn no_limit_stays_within_the_pods_own() {
     let unlimited = [(app(), MemoryLimit::Max)];
     assert_eq!(kept(&Value::Null, &unlimited), ["max", "max", "50Mi"]);
     let own = limited("4", "256Mi");
@@ -331,7 +331,7 @@ fn no_limit_is_kept_as_no_limit_but_within_the_pods_own() {
 }
 
 #[test]
-fn a_quota_is_rounded_as_the_containers_runtime_rounds() {
+fn a_quota_is_rounded_as_its_runtime_rounds() {
     let before = pod(&json!({ "containers": [{ "name": "a", "resources": limited("141m", "64Mi") }] }));
     let after = pod(&json!({ "containers": [{ "name": "a", "resources": limited("146m", "64Mi") }] }));
     let traits = traits(CgroupVersion::V2, Driver::Systemd);

@@ -159,7 +159,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_step_is_refused_and_no_container_exceeds_its_pod_on_the_way(case in case()) {
+    fn no_step_is_refused_on_the_way(case in case()) {
         let mut machine = case.machine();
         let plan = case.plan_from(&machine);
         case.run(&mut machine, &plan.steps)?;
@@ -169,7 +169,7 @@ proptest! {
     }
 
     #[test]
-    fn a_plan_cut_anywhere_is_completed_by_planning_again(case in case(), cut in any::<prop::sample::Index>()) {
+    fn a_cut_plan_is_completed_by_the_next(case in case(), cut in any::<prop::sample::Index>()) {
         let mut machine = case.machine();
         let plan = case.plan_from(&machine);
         let (first, _) = plan.steps.split_at(cut.index(plan.steps.len() + 1));

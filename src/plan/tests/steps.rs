@@ -74,7 +74,7 @@ fn growing_raises_the_pod_before_its_container() {
 }
 
 #[test]
-fn what_grows_in_one_container_does_not_wait_for_what_shrinks_in_another() {
+fn growth_waits_for_no_shrink_elsewhere() {
     let observed = state(
         "memory.max=16384",
         &[("a", "memory.max=12288"), ("b", "memory.max=4096")],
@@ -105,7 +105,7 @@ fn values_that_mean_the_same_are_left_alone() {
 }
 
 #[test]
-fn files_and_containers_that_are_not_there_are_left_out() {
+fn missing_files_and_containers_are_skipped() {
     let observed = state("cpu.weight=39", &[("a", "cpu.weight=39")]);
     let desired = state(
         "cpu.weight=79 memory.max=4096",
@@ -115,7 +115,7 @@ fn files_and_containers_that_are_not_there_are_left_out() {
 }
 
 #[test]
-fn a_v1_limit_follows_that_of_memory_and_swap_up_and_leads_it_down() {
+fn v1_swap_limits_rise_first_fall_last() {
     let files = |limit: u64| format!("memory.limit_in_bytes={limit} memory.memsw.limit_in_bytes={limit}");
     let observed = state("", &[("a", &files(8192))]);
     let to = |limit: u64| {
@@ -141,7 +141,7 @@ fn a_v1_limit_follows_that_of_memory_and_swap_up_and_leads_it_down() {
 }
 
 #[test]
-fn an_unbounded_limit_of_memory_and_swap_stays_unbounded() {
+fn an_unbounded_swap_limit_stays() {
     let observed = state("memory.limit_in_bytes=4096 memory.memsw.limit_in_bytes=-1", &[]);
     let desired = state("memory.limit_in_bytes=8192", &[]);
     assert_eq!(
@@ -151,7 +151,7 @@ fn an_unbounded_limit_of_memory_and_swap_stays_unbounded() {
 }
 
 #[test]
-fn v1_quota_and_period_change_in_the_order_that_fits_under_the_pod() {
+fn v1_quota_and_period_fit_under_the_pod() {
     let cgroup = |quota: u64, period: u64| format!("cpu.cfs_quota_us={quota} cpu.cfs_period_us={period}");
     let container = |quota, period| state(&cgroup(50_000, 100_000), &[("a", &cgroup(quota, period))]);
     // The old quota in the new period would be twice the pod's.
@@ -188,7 +188,7 @@ fn an_end_that_the_v1_kernel_refuses_has_no_plan() {
 }
 
 #[test]
-fn the_runtime_is_told_only_what_changes_and_after_the_files() {
+fn the_runtime_gets_changes_after_the_files() {
     let spec = |shares, quota, memory| CriResources {
         cpu_shares: Some(shares),
         cpu_quota: Some(quota),
@@ -237,7 +237,7 @@ fn an_unspecified_stored_field_is_unbounded() {
 }
 
 #[test]
-fn a_burst_stays_the_part_of_its_quota_that_it_was() {
+fn a_burst_stays_the_same_part() {
     let cgroup = |quota: u64, burst: u64| format!("cpu.max={quota},100000 cpu.max.burst={burst}");
     let small = state(&cgroup(30_000, 0), &[("a", &cgroup(30_000, 10_001))]);
     let to = |quota: &str| state(quota, &[("a", quota)]);
@@ -265,7 +265,7 @@ fn a_burst_stays_the_part_of_its_quota_that_it_was() {
 }
 
 #[test]
-fn a_wanted_burst_goes_up_after_its_quota_and_down_before_it() {
+fn a_burst_rises_after_and_falls_before_quota() {
     let cgroup = |quota: u64, burst: u64| format!("cpu.max={quota},100000 cpu.max.burst={burst}");
     let state_of = |quota, burst| state(&cgroup(quota, burst), &[("a", &cgroup(quota, burst))]);
     let (small, large) = (state_of(20_000, 20_000), state_of(50_000, 25_000));
@@ -304,7 +304,7 @@ fn a_wanted_burst_goes_up_after_its_quota_and_down_before_it() {
 }
 
 #[test]
-fn a_burst_above_a_quota_that_is_new_comes_down_to_it() {
+fn a_burst_comes_down_to_a_new_quota() {
     let v1 =
         |quota: i64, burst: u64| format!("cpu.cfs_quota_us={quota} cpu.cfs_period_us=100000 cpu.cfs_burst_us={burst}");
     let unbounded = state(&v1(-1, 50_000), &[]);
@@ -323,7 +323,7 @@ fn a_burst_above_a_quota_that_is_new_comes_down_to_it() {
 }
 
 #[test]
-fn systemd_sets_a_pods_values_as_properties_of_its_slice() {
+fn systemd_sets_properties_of_the_slice() {
     let observed = state(
         "cpu.max=10000,100000 cpu.weight=4 memory.max=8192",
         &[("a", "cpu.max=10000,100000")],
@@ -343,7 +343,7 @@ fn systemd_sets_a_pods_values_as_properties_of_its_slice() {
 }
 
 #[test]
-fn a_value_systemd_would_round_is_written_to_the_file_as_well() {
+fn a_value_systemd_rounds_is_written_too() {
     let observed = state("cpu.max=30000,100000", &[]);
     let desired = state("cpu.max=17500,100000", &[]);
     assert_eq!(
@@ -356,7 +356,7 @@ fn a_value_systemd_would_round_is_written_to_the_file_as_well() {
 }
 
 #[test]
-fn systemd_is_told_quota_and_period_together_and_nothing_of_swap() {
+fn systemd_gets_quota_and_period_together() {
     let files = |quota, limit| {
         format!(
             "cpu.cfs_quota_us={quota} cpu.cfs_period_us=100000 \
@@ -376,7 +376,7 @@ fn systemd_is_told_quota_and_period_together_and_nothing_of_swap() {
 }
 
 #[test]
-fn memory_high_goes_up_before_its_limit_and_comes_back_after_it() {
+fn memory_high_rises_first_and_falls_last() {
     let small = state(
         "memory.max=1048576 memory.high=max",
         &[("a", "memory.max=1048576 memory.high=942080")],
@@ -407,7 +407,7 @@ fn memory_high_goes_up_before_its_limit_and_comes_back_after_it() {
 }
 
 #[test]
-fn memory_high_is_unbounded_with_its_limit_and_stays_where_there_was_none() {
+fn memory_high_follows_only_where_it_was() {
     let bounded = state("", &[("a", "memory.max=1048576 memory.high=942080")]);
     let unbounded = state("", &[("a", "memory.max=max")]);
     assert_eq!(

@@ -101,7 +101,7 @@ fn an_operators_values_beyond_a_quota_are_refused() {
 }
 
 #[test]
-fn quotas_that_are_not_known_yet_allow_no_growth_and_others_namespaces_have_none() {
+fn unknown_quotas_allow_no_growth() {
     let mut view = view();
     view.quotas.clear();
     let states = states(&view);

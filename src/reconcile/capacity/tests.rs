@@ -190,7 +190,7 @@ fn a_node_that_nobody_describes_refuses_nothing() {
 }
 
 #[test]
-fn what_the_kubelet_has_assigned_for_good_is_refused_with_field_value_and_reason() {
+fn assigned_amounts_are_refused_by_name() {
     let amounts = serde_json::json!({"cpu": "2", "memory": "1Gi"});
     let resources = serde_json::json!({"requests": amounts, "limits": amounts});
     let pod: Pod = serde_json::from_value(serde_json::json!({

@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn an_api_server_that_does_not_resize_is_asked_again_after_twice_as_long_each_time() {
+    fn an_unsupporting_api_server_is_asked_rarely() {
         let mut now = Instant::now();
         let mut endpoint = ResizeEndpoint {
             resizer: Some(Arc::new(Way)),

@@ -83,7 +83,7 @@ fn step() -> StepRecord {
 }
 
 #[tokio::test]
-async fn what_was_written_to_a_pod_that_is_not_described_any_more_is_on_record() {
+async fn writes_to_a_gone_pod_are_on_record() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());
     for steps in [Vec::new(), vec![step()]] {
@@ -102,7 +102,7 @@ async fn what_was_written_to_a_pod_that_is_not_described_any_more_is_on_record()
 }
 
 #[tokio::test]
-async fn a_limit_that_the_guard_gave_to_a_pod_that_left_does_not_stay_for_its_return() {
+async fn a_grown_limit_leaves_with_its_pod() {
     let directory = tempfile::tempdir().unwrap();
     let mut controller = controller(directory.path());
     let to = Bytes::new(2 << 20);

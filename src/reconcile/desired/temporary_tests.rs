@@ -28,7 +28,7 @@ fn memory_limits(desired: &DesiredState, pod: &Pod) -> Vec<Option<u64>> {
 }
 
 #[test]
-fn a_temporary_limit_lies_over_the_spec_and_ends_in_it() {
+fn a_temporary_limit_ends_in_the_spec() {
     let pod = pod();
     let mut desired = DesiredState::default();
     desired.grow(&pod, grown("app", 128, 200));
@@ -52,7 +52,7 @@ fn a_request_that_equals_its_limit_follows_it() {
 }
 
 #[test]
-fn a_recommendation_that_has_caught_up_ends_the_temporary_limit() {
+fn a_higher_recommendation_ends_the_growth() {
     let pod = pod();
     let mut targets = pod.requirements();
     let mut desired = DesiredState::default();
@@ -96,7 +96,7 @@ fn what_an_operator_sets_is_the_operators() {
 }
 
 #[test]
-fn what_would_have_been_a_kill_counts_once_however_often_the_limit_grows() {
+fn an_avoided_kill_counts_once() {
     let mut desired = DesiredState::default();
     assert!(!desired.used("app", 200 * MIB), "nothing was lent");
     desired.grow(&pod(), grown("app", 128, 256));

@@ -41,7 +41,7 @@ fn by_hand(values: Vec<NamedRequirements>) -> Override {
 }
 
 #[test]
-fn an_override_changes_only_what_it_names_and_goes_back_to_the_spec() {
+fn an_override_changes_only_its_names() {
     let pod = pod();
     let mut desired = DesiredState::default();
     assert_eq!(desired.targets(&pod), None);
@@ -69,7 +69,7 @@ fn an_override_changes_only_what_it_names_and_goes_back_to_the_spec() {
 }
 
 #[test]
-fn an_override_wins_over_the_recommendation_until_it_ends() {
+fn an_override_wins_until_it_ends() {
     let pod = pod();
     let mut targets = pod.requirements();
     targets[0].resources.limits.cpu = Some(MilliCpu::new(300));
@@ -140,7 +140,7 @@ fn the_qos_class_cannot_change() {
 }
 
 #[test]
-fn what_is_not_a_regular_containers_own_is_refused_with_a_way_out() {
+fn only_regular_containers_are_set() {
     let mut pod = pod();
     let refused = |pod: &Pod, name: &str, list: &str| {
         let wanted = by_hand(values(name, list));

@@ -138,12 +138,12 @@ fn served(text: &str) -> BTreeMap<String, [String; 2]> {
 }
 
 #[test]
-fn the_documentation_lists_every_family_with_its_type_and_labels() {
+fn every_family_is_documented() {
     assert_eq!(documented(), served(&scrape()));
 }
 
 #[test]
-fn a_family_is_shown_before_anything_has_happened() {
+fn a_family_is_shown_from_the_start() {
     let mut registry = registry();
     let _calls = RuntimeMetrics::register(&mut registry);
     let mut text = String::new();

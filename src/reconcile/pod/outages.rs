@@ -497,7 +497,7 @@ impl World {
 
 proptest! {
     #[test]
-    fn in_the_end_spec_and_kernel_agree_and_somebody_elses_change_counts(
+    fn in_the_end_spec_and_kernel_agree(
         before in proptest::option::of(200_u64..204),
         carries_out in any::<bool>(),
         happenings in vec(happening(), 0..12),
@@ -562,7 +562,7 @@ fn a_loss_is_told_once() {
 }
 
 #[test]
-fn an_override_from_before_outlasts_the_denial_of_what_came_while_the_api_server_was_away() {
+fn an_earlier_override_outlasts_a_denial() {
     let mut world = World::new(false);
     world.happen(&Happening::Sets { mib: 200 });
     world.passes(true);

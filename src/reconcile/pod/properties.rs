@@ -43,7 +43,7 @@ proptest! {
 
 proptest! {
     #[test]
-    fn a_restart_keeps_what_passes_brought_into_force_and_nothing_else(
+    fn a_restart_keeps_only_what_is_in_force(
         steps in vec((64_u64..512, any::<bool>()), 1..8),
     ) {
         let mut world = World::new(false);
@@ -85,7 +85,7 @@ fn settled(mib: u64) -> World {
 }
 
 #[test]
-fn a_lower_limit_waits_until_its_container_was_told_and_no_longer() {
+fn a_lower_limit_waits_for_its_hook() {
     for well in [true, false] {
         let mut world = settled(128);
         assert_eq!(world.told(), None);
@@ -100,7 +100,7 @@ fn a_lower_limit_waits_until_its_container_was_told_and_no_longer() {
 }
 
 #[test]
-fn an_operator_waits_for_no_hook_and_what_has_grown_is_told_when_it_is_there() {
+fn an_operator_waits_for_no_hook() {
     let mut world = settled(128);
     world.decide_and_pass(64);
     world.happen(&Happening::Asks { mib: 100 });
@@ -125,7 +125,7 @@ fn an_operator_waits_for_no_hook_and_what_has_grown_is_told_when_it_is_there() {
 }
 
 #[test]
-fn a_limit_that_cannot_come_down_is_announced_again_after_a_while() {
+fn a_stuck_limit_is_announced_again() {
     let mut world = settled(128);
     world.decide_and_pass(64);
     for told in [false, true] {
@@ -156,7 +156,7 @@ fn a_limit_that_cannot_come_down_is_announced_again_after_a_while() {
 }
 
 #[test]
-fn evidence_is_lent_for_once_an_hour_and_what_was_lent_is_taken_back() {
+fn evidence_borrows_memory_once_an_hour() {
     let mut world = settled(128);
     let lent = |world: &World| world.least_limits.get("u1", "app").map(|lent| lent.get() / MIB);
     world.happen(&Happening::Pressed { mib: 32 });
@@ -189,7 +189,7 @@ fn evidence_is_lent_for_once_an_hour_and_what_was_lent_is_taken_back() {
 }
 
 #[test]
-fn evidence_waits_for_the_hook_that_runs_and_goes_before_others() {
+fn evidence_goes_before_other_hooks() {
     let mut world = settled(128);
     world.decide_and_pass(64);
     world.happen(&Happening::Pressed { mib: 32 });

@@ -22,7 +22,7 @@ fn any_pod() -> PodState {
 }
 
 #[test]
-fn what_holds_is_enforced_while_it_waits_and_what_failed_is_not() {
+fn only_what_holds_is_enforced() {
     let mut state = any_pod();
     assert!(!state.is_enforced(), "nothing is desired");
     state.desired.returning = true;
@@ -34,7 +34,7 @@ fn what_holds_is_enforced_while_it_waits_and_what_failed_is_not() {
 }
 
 #[test]
-fn whoever_waits_for_a_pod_is_told_when_another_takes_its_name() {
+fn waiting_callers_are_told_of_new_pods() {
     let (mut state, now) = (any_pod(), Now::read());
     let mut effects = Effects { now, list: Vec::new() };
     assert!(!state.identify(&id("u1"), &mut effects));
@@ -58,7 +58,7 @@ fn whoever_waits_for_a_pod_is_told_when_another_takes_its_name() {
 }
 
 #[test]
-fn what_was_saved_for_an_earlier_pod_of_the_name_is_not_this_ones() {
+fn saved_state_is_of_one_pod() {
     let described = |uid: &str| {
         let mut pod = Pod::default();
         pod.metadata.uid = uid.to_owned();
@@ -101,7 +101,7 @@ spec:
 }
 
 #[test]
-fn what_grows_is_asked_for_when_it_is_over_or_at_once_before_the_kubelet_lowers_it() {
+fn growth_is_patched_once_calm_or_in_danger() {
     let now = Instant::now();
     let too_early = |calm, about_to_lower, since: Option<Duration>| {
         let drift = DriftState {
@@ -153,7 +153,7 @@ fn what_a_stale_pass_wrote_is_on_record() {
 }
 
 #[test]
-fn a_burst_alone_writes_no_amounts_and_ends_at_zero() {
+fn a_burst_alone_writes_no_amounts() {
     let manifest = "{kind: Pod, metadata: {name: web, uid: u}, spec: {containers: [{name: app}]}}";
     let pod = Arc::clone(&parse_manifests("test", manifest).unwrap().view.pods[0]);
     let mut state = PodState::new(Arc::clone(&pod), PodDecision::undecided(&pod));
@@ -200,7 +200,7 @@ fn a_burst_alone_writes_no_amounts_and_ends_at_zero() {
 }
 
 #[test]
-fn trouble_that_a_change_waits_for_has_it_decided_at_once() {
+fn awaited_trouble_is_decided_at_once() {
     let decides = |reason| {
         let mut state = any_pod();
         state.decision.reason = reason;

@@ -46,7 +46,7 @@ fn accepted(limit: u64, generation: i64, held: Vec<NamedRequirements>) -> Resize
 }
 
 #[test]
-fn a_kubelet_that_has_yet_to_write_may_lower_what_was_given_since() {
+fn a_late_kubelet_may_lower_a_grown_limit() {
     let mut pod = asked(100);
     let nothing = Resize::default();
     assert!(nothing.is_about_to_lower(&pod, [("app", 101)]));
@@ -60,7 +60,7 @@ fn a_kubelet_that_has_yet_to_write_may_lower_what_was_given_since() {
 }
 
 #[test]
-fn what_the_kubelet_has_settled_on_since_is_what_it_falls_back_to() {
+fn the_fallback_is_the_latest_settled_spec() {
     let mut pod = asked(100);
     pod.status.observed_generation = 2;
     let mut resize = accepted(100, 2, named(200));
@@ -81,7 +81,7 @@ fn what_the_kubelet_has_settled_on_since_is_what_it_falls_back_to() {
 }
 
 #[test]
-fn of_several_requests_without_an_answer_each_is_known_when_it_is_seen() {
+fn each_unanswered_request_is_recognised() {
     let mut resize = Resize {
         prepared: Some(PreparedResize {
             targets: named(300),
@@ -103,7 +103,7 @@ fn of_several_requests_without_an_answer_each_is_known_when_it_is_seen() {
 }
 
 #[test]
-fn what_several_requests_without_an_answer_have_left_together_is_known_and_anything_else_is_not() {
+fn mixed_unanswered_requests_are_recognised() {
     let both = |app: u64, side: u64| {
         let mut both = named(app);
         both.extend(named(side));

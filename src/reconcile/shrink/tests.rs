@@ -36,7 +36,7 @@ fn lowered(number: u64, targets: &[Target]) -> ShrinkState {
 }
 
 #[test]
-fn what_came_down_together_goes_up_together_and_is_tried_again_later() {
+fn what_came_down_goes_up_together() {
     let mut shrink_state = lowered(7, &[container("app"), container("side"), Target::Pod]);
     let trouble = Verdict::Trouble(container("app"), Trouble::Killed(1));
     let Some(Err(why)) = shrink_state.watch_ended(7, trouble, at(0)) else {
@@ -72,7 +72,7 @@ fn what_was_seen_of_a_cgroup_ends_with_its_limit() {
 }
 
 #[test]
-fn a_watch_that_was_overtaken_says_nothing_any_more() {
+fn an_overtaken_watch_says_nothing() {
     let mut shrink_state = lowered(8, &[container("app")]);
     let trouble = Verdict::Trouble(container("app"), Trouble::Killed(1));
     assert_eq!(shrink_state.watch_ended(7, trouble.clone(), at(0)), None);
@@ -85,7 +85,7 @@ fn a_watch_that_was_overtaken_says_nothing_any_more() {
 }
 
 #[test]
-fn a_kill_that_ended_what_was_watched_is_blamed_once() {
+fn a_kill_of_the_watched_is_blamed_once() {
     let mut shrink_state = lowered(8, &[container("app"), Target::Pod]);
     shrink_state.live_changed(None, None);
     assert!(matches!(
@@ -100,7 +100,7 @@ fn a_kill_that_ended_what_was_watched_is_blamed_once() {
 }
 
 #[test]
-fn a_kill_is_not_blamed_on_what_is_undone_or_kept_already() {
+fn a_kill_blames_no_finished_shrink() {
     let trouble = Verdict::Trouble(container("app"), Trouble::Killed(1));
     for verdict in [trouble, Verdict::Kept] {
         let mut shrink_state = lowered(8, &[container("app")]);
@@ -110,7 +110,7 @@ fn a_kill_is_not_blamed_on_what_is_undone_or_kept_already() {
 }
 
 #[test]
-fn a_shrink_that_goes_well_makes_good_for_earlier_ones() {
+fn a_good_shrink_forgives_earlier_ones() {
     let mut shrink_state = lowered(1, &[container("app")]);
     let mut regrets = FailedShrinks::default();
     regrets.note(&container("app"), BEFORE, "it hurt", at(-1000));
@@ -140,7 +140,7 @@ fn an_operators_word_ends_what_is_kept() {
 }
 
 #[test]
-fn what_is_put_off_keeps_its_limit_until_its_turn_and_again_when_that_failed() {
+fn a_put_off_limit_waits_for_its_turn() {
     let mut shrink_state = ShrinkState::default();
     assert_eq!(shrink_state.progress(at(0)), None);
     shrink_state.put_off(&[(container("app"), BEFORE)], at(0));
@@ -169,7 +169,7 @@ fn what_is_put_off_keeps_its_limit_until_its_turn_and_again_when_that_failed() {
 }
 
 #[test]
-fn a_turn_ends_with_a_pass_that_lowered_nothing_and_at_the_latest_after_a_while() {
+fn a_turn_ends_without_a_lowered_limit() {
     let mut shrink_state = ShrinkState::default();
     shrink_state.begin_turn(at(0));
     assert_eq!(shrink_state.progress(at(299)), Some(Progress::Tried));

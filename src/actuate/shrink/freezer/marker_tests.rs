@@ -16,7 +16,7 @@ fn asked(cgroup: &Dir) -> bool {
 }
 
 #[test]
-fn what_was_left_frozen_goes_on_at_the_next_start_and_is_forgotten() {
+fn what_was_left_frozen_is_thawed() {
     let root = tempfile::tempdir().unwrap();
     let markers = Freezer::below(root.path()).unwrap();
     let freezer = cgroup(root.path(), "1\n");
@@ -44,7 +44,7 @@ fn another_cgroup_of_the_same_path_is_left_alone() {
 }
 
 #[test]
-fn a_marker_of_a_cgroup_that_ended_or_was_cut_off_is_removed() {
+fn a_marker_without_a_cgroup_is_removed() {
     let root = tempfile::tempdir().unwrap();
     let markers = Freezer::below(root.path()).unwrap();
     drop(
@@ -60,7 +60,7 @@ fn a_marker_of_a_cgroup_that_ended_or_was_cut_off_is_removed() {
 }
 
 #[test]
-fn limits_that_a_runtime_changed_while_the_agent_was_killed_are_put_back_at_the_next_start() {
+fn drift_without_an_agent_is_repaired() {
     let root = tempfile::tempdir().unwrap();
     let markers = Freezer::below(root.path()).unwrap();
     cgroup(root.path(), "1\n");

@@ -107,7 +107,7 @@ fn a_panic_thaws() {
 }
 
 #[test]
-fn where_nothing_is_dropped_the_hook_thaws_and_the_marker_stays() {
+fn without_a_drop_the_hook_thaws() {
     let scene = Scene::new();
     let frozen = scene.frozen();
     scene.freezer().thaw_all();
@@ -116,7 +116,7 @@ fn where_nothing_is_dropped_the_hook_thaws_and_the_marker_stays() {
 }
 
 #[test]
-fn what_others_have_frozen_and_what_holds_the_agent_is_left_alone() {
+fn foreign_and_own_freezes_are_left_alone() {
     let untouched = |scene: &Scene, frozen| {
         assert_eq!((scene.is_frozen(), scene.markers()), (frozen, 0));
     };

@@ -25,7 +25,7 @@ fn ends_with(mut view: NodeView) -> String {
 }
 
 #[test]
-fn an_annotation_counts_only_for_a_pod_whose_vpa_boosts() {
+fn an_annotation_needs_a_boosting_vpa() {
     let mut view = tenants(MUCH);
     view.vpas.clear();
     assert_eq!(decide_one(&view).reason, Reason::NoVpa);
@@ -63,7 +63,7 @@ fn the_end_of_a_boost_never_gives_more_than_there_is() {
 }
 
 #[test]
-fn the_annotations_ratio_does_not_widen_a_recommended_limit() {
+fn an_annotated_ratio_widens_no_limit() {
     let mut view = tenants(r#"{"requests":{"cpu":"1m"},"limits":{"cpu":"64"}}"#);
     let said = view.vpas[0].status.recommendation.as_mut().unwrap();
     said.container_recommendations[0].target.cpu = Some(MilliCpu::new(100));
@@ -83,7 +83,7 @@ fn the_annotations_ratio_does_not_widen_a_recommended_limit() {
 }
 
 #[test]
-fn more_than_the_boost_is_a_recommendation_like_any_other() {
+fn more_than_the_boost_is_recommended() {
     let mut view = tenants(BEFORE);
     let said = view.vpas[0].status.recommendation.as_mut().unwrap();
     said.container_recommendations[0].target.cpu = Some(MilliCpu::new(400));

@@ -59,7 +59,7 @@ proptest! {
     }
 
     #[test]
-    fn a_boost_ends_at_the_moment_that_was_named_and_not_before(view in starting()) {
+    fn a_boost_ends_at_its_named_time(view in starting()) {
         let decision = at(&view, now());
         if let Some(end) = decision.boosts.next_end {
             let before = at(&view, end - SignedDuration::from_nanos(1));
@@ -71,7 +71,7 @@ proptest! {
     }
 
     #[test]
-    fn taking_a_boost_back_is_done_with_after_one_change(mut view in starting()) {
+    fn a_boost_is_taken_back_in_one_change(mut view in starting()) {
         view.limit_ranges.clear();
         ready(pod_of(&mut view), None);
         let first = at(&view, now());
@@ -101,7 +101,7 @@ proptest! {
     }
 
     #[test]
-    fn the_end_of_a_boost_gives_nothing_whatever_the_annotation_says(
+    fn the_end_of_a_boost_gives_nothing(
         mut view in starting(), request in 0_u64..100_000, more in 0_u64..1_000_000, limited in any::<bool>(),
     ) {
         view.vpas[0].status.recommendation = None;

@@ -49,7 +49,7 @@ fn each_ends_in_its_own_time() {
 }
 
 #[test]
-fn what_was_taken_back_in_one_is_done_with_while_the_other_lasts() {
+fn a_boost_ends_beside_one_that_lasts() {
     let mut view = ready_for(two(), 40);
     let ended = decide_one(&view).containers[0].resources;
     pod_of(&mut view).spec.containers[0].resources = ended;

@@ -38,7 +38,7 @@ fn refused(step: &CheckStep) -> crate::plan::shrink::NotShrinkable {
 }
 
 #[test]
-fn a_limit_above_all_that_was_ever_used_is_written_at_once() {
+fn a_limit_above_use_is_written_at_once() {
     let now = Clock::new().after(0.0);
     for reclaim in [Reclaim::OnRequest, Reclaim::ByTheWrite, Reclaim::Never] {
         assert_eq!(check(128, reclaim).next(&reading(90, 20, 120), now), CheckStep::Ready);
@@ -46,7 +46,7 @@ fn a_limit_above_all_that_was_ever_used_is_written_at_once() {
 }
 
 #[test]
-fn what_is_held_is_never_cut_into_and_the_numbers_are_told() {
+fn held_memory_is_never_cut_into() {
     let now = Clock::new().after(0.0);
     let step = check(64, Reclaim::OnRequest).next(&reading(100, 20, 120), now);
     let why = refused(&step);
@@ -70,7 +70,7 @@ fn what_is_held_is_never_cut_into_and_the_numbers_are_told() {
 }
 
 #[test]
-fn a_container_that_once_used_more_is_looked_at_before_it_is_believed() {
+fn earlier_use_makes_a_check_longer() {
     let clock = Clock::new();
     let (end, took) = settle(
         &mut check(64, Reclaim::OnRequest),
@@ -96,7 +96,7 @@ fn a_container_that_once_used_more_is_looked_at_before_it_is_believed() {
 }
 
 #[test]
-fn the_longer_it_was_looked_at_the_less_is_kept_to_spare() {
+fn longer_observation_needs_less_spare() {
     let clock = Clock::new();
     let mut seen = UsageHistory::default();
     let mut accepted = Vec::new();
@@ -127,7 +127,7 @@ fn what_does_not_fit_ends_what_was_known() {
 }
 
 #[test]
-fn the_cache_is_reclaimed_in_bounded_steps_and_only_as_much_as_needed() {
+fn cache_is_reclaimed_in_bounded_steps() {
     let clock = Clock::new();
     let mut container = reading(40, 200, 240);
     let mut check = check(100, Reclaim::OnRequest);
@@ -150,7 +150,7 @@ fn the_cache_is_reclaimed_in_bounded_steps_and_only_as_much_as_needed() {
 }
 
 #[test]
-fn a_kernel_that_finds_nothing_more_is_not_asked_for_ever() {
+fn reclaim_ends_when_nothing_is_found() {
     let clock = Clock::new();
     // Dirty pages, or pages that are locked without being counted.
     let stubborn = reading(40, 100, 140);
@@ -168,7 +168,7 @@ fn a_kernel_that_finds_nothing_more_is_not_asked_for_ever() {
 }
 
 #[test]
-fn an_old_kernel_is_not_made_to_reclaim_and_v1_does_it_with_the_write() {
+fn old_kernels_reclaim_with_the_write() {
     let clock = Clock::new();
     let container = reading(40, 100, 140);
     let (end, _) = settle(&mut check(100, Reclaim::Never), container, clock.after(0.0));

@@ -4,7 +4,7 @@ use super::*;
 use crate::model::{CgroupVersion, PageSize};
 
 #[test]
-fn tmpfs_and_kernel_memory_are_held_and_the_cache_is_not() {
+fn tmpfs_is_held_and_cache_is_not() {
     let stat = "anon 1000\nfile 900\nkernel 300\nshmem 200\nfile_dirty 5\ninactive_anon 700\nactive_file 300\n\
                 inactive_file 400\nunevictable 50\nslab_reclaimable 100\nslab_unreclaimable 40\n\
                 workingset_refault_anon 3\nworkingset_refault_file 4\nworkingset_restore_file 9\n";

@@ -19,7 +19,7 @@ const fn limit(mebibytes: u64) -> MemoryLimit {
 }
 
 #[test]
-fn what_was_undone_is_left_alone_for_longer_each_time_until_it_goes_well() {
+fn undone_shrinks_wait_ever_longer() {
     let mut regrets = FailedShrinks::default();
     let mut waits = Vec::new();
     let mut now = at(0);
@@ -38,7 +38,7 @@ fn what_was_undone_is_left_alone_for_longer_each_time_until_it_goes_well() {
 }
 
 #[test]
-fn a_clock_that_was_set_back_leaves_nothing_alone_for_as_long_as_it_was_wrong() {
+fn a_clock_set_back_ends_pauses() {
     let mut regrets = FailedShrinks::default();
     let year = 365 * 24 * 3600;
     regrets.note(&app(), limit(200), "it hurt", at(year));

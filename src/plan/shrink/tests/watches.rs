@@ -46,7 +46,7 @@ fn trouble(step: WatchStep) -> Trouble {
 }
 
 #[test]
-fn a_container_that_read_again_beyond_all_measure_before_may_do_so_after() {
+fn earlier_refaults_are_no_trouble() {
     let clock = Clock::new();
     let mut watch = Watch::new(LIMIT, clock.after(0.0), earlier(Bytes::MAX));
     let (end, ..) = follow(&mut watch, clock, |seconds| {
@@ -66,7 +66,7 @@ fn a_container_that_read_again_beyond_all_measure_before_may_do_so_after() {
 }
 
 #[test]
-fn a_container_that_lives_as_before_is_left_alone_when_the_time_is_over() {
+fn a_container_as_before_is_no_trouble() {
     let clock = Clock::new();
     let (end, seconds, looks) = follow(&mut watch(clock), clock, |_| calm());
     assert_eq!(end, WatchStep::Done);
@@ -90,7 +90,7 @@ fn a_kill_is_noticed_at_the_next_look() {
 }
 
 #[test]
-fn a_container_that_grows_is_noticed_before_it_is_killed() {
+fn growth_is_noticed_before_a_kill() {
     let clock = Clock::new();
     // 30 MiB in each second, 60 at first, and the cache gives way.
     let growing = |seconds: f64| {
@@ -114,7 +114,7 @@ fn a_container_that_grows_is_noticed_before_it_is_killed() {
 }
 
 #[test]
-fn what_a_process_takes_at_its_start_is_not_taken_for_growth_without_end() {
+fn a_start_is_not_endless_growth() {
     let clock = Clock::new();
     // Nothing at first, and within a few milliseconds all it ever needs.
     let starting = |seconds: f64| WatchReading {
@@ -131,7 +131,7 @@ fn what_a_process_takes_at_its_start_is_not_taken_for_growth_without_end() {
 }
 
 #[test]
-fn a_container_that_goes_up_and_down_as_it_always_did_is_left_alone() {
+fn a_known_swing_of_use_is_no_trouble() {
     let clock = Clock::new();
     // From 30 MiB to 70 and back, ten times a second.
     let churning = |seconds: f64| {
@@ -145,7 +145,7 @@ fn a_container_that_goes_up_and_down_as_it_always_did_is_left_alone() {
 }
 
 #[test]
-fn dropping_and_reading_again_is_noticed_unless_it_was_so_before() {
+fn new_refaults_are_noticed() {
     let clock = Clock::new();
     // 20 MiB in each second.
     let thrashing = |seconds: f64| WatchReading {
@@ -183,7 +183,7 @@ fn dropping_and_reading_again_is_noticed_unless_it_was_so_before() {
 }
 
 #[test]
-fn standing_still_for_memory_is_noticed_where_the_kernel_accounts_for_it() {
+fn memory_stalls_are_noticed_with_psi() {
     let clock = Clock::new();
     let stalling = |share: f64| {
         move |seconds: f64| WatchReading {

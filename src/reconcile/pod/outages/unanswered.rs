@@ -27,7 +27,7 @@ fn ours_beside_others() -> impl Strategy<Value = Happening> {
 
 proptest! {
     #[test]
-    fn what_may_have_been_carried_out_is_ours_and_never_the_pods_own(happenings in vec(ours(), 0..40)) {
+    fn what_may_be_carried_out_is_ours(happenings in vec(ours(), 0..40)) {
         let mut world = World::new(false);
         let mut own = world.server.requirements();
         for happening in &happenings {
@@ -61,7 +61,7 @@ proptest! {
 
 proptest! {
     #[test]
-    fn what_somebody_else_gives_one_container_leaves_nothing_of_ours_in_another(
+    fn a_foreign_edit_leaves_nothing_of_ours(
         happenings in vec(ours_beside_others(), 0..40),
     ) {
         let mut world = World::new(false);
@@ -90,7 +90,7 @@ proptest! {
 }
 
 #[test]
-fn a_patch_that_was_carried_out_without_an_answer_is_known_however_many_follow() {
+fn an_unanswered_patch_stays_known() {
     for follow in [1, 9, 60] {
         let mut world = World::new(false);
         world.happen(&Happening::Fails {
@@ -128,7 +128,7 @@ fn a_patch_that_was_carried_out_without_an_answer_is_known_however_many_follow()
 }
 
 #[test]
-fn a_temporary_limit_ends_although_somebody_else_changed_another_container_amid_its_patch() {
+fn a_growth_ends_despite_a_foreign_edit() {
     for (carries_out, silent) in [(true, true), (true, false), (false, true), (false, false)] {
         let mut world = World::new(false);
         world.happen(&Happening::Fails { carries_out, silent });
@@ -148,7 +148,7 @@ fn a_temporary_limit_ends_although_somebody_else_changed_another_container_amid_
 }
 
 #[test]
-fn an_agent_that_follows_a_killed_one_takes_a_limit_that_is_kept_for_none_of_the_pods_own() {
+fn a_successor_takes_no_kept_limit_for_own() {
     let mut world = World::new(false);
     world.happen(&Happening::Recommends { mib: [91, 91] });
     world.passes(true);
@@ -170,7 +170,7 @@ fn an_agent_that_follows_a_killed_one_takes_a_limit_that_is_kept_for_none_of_the
 }
 
 #[test]
-fn a_limit_that_overtook_a_patch_is_none_of_the_pods_own_whatever_became_of_taking_the_patch_back() {
+fn growth_amid_a_patch_is_never_the_pods() {
     for number in 0..8 {
         let [carries_out, silent, killed] = [1, 2, 4].map(|bit| number & bit != 0);
         let mut world = World::new(false);

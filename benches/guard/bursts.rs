@@ -1,28 +1,30 @@
-//! A service that needs 100 ms of cpu for each request, and few requests: it uses a quarter of a core on average, within a limit of
-//! half a core, and is throttled in most requests.
+//! Services that need 100 ms of cpu for each request, and few requests: their average is within the limit, and they are throttled in
+//! most requests.
 
 use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use serde_json::json;
+use serde_json::{Value, json};
 use vscaled::cgroup::{Cgroup, Hierarchy};
-use vscaled::model::{CgroupPath, CgroupVersion, CpuShares, CpuWeight, Setting};
+use vscaled::model::{CgroupPath, CgroupVersion, CpuQuota, CpuShares, CpuWeight, Setting};
 
 use crate::common::{Figures, Samples};
 use crate::scene::{Scene, vpa};
 use crate::support::amounts::Amounts;
 
-/// A limit of half a core: 50 ms in a period of 100 ms.
-const APP: Amounts = Amounts::doubled(250, 64);
+/// Requests after which the guard has raised what it raises.
+const WARM_UP: usize = 40;
 
-/// Requests come 0.3 to 0.5 seconds apart. Each waits for the one before it, and then takes 100 ms on a processor. Prints the
-/// microseconds from the arrival of each to its end.
+/// Each request waits for the one before it, and then takes 100 ms on a processor. Prints the microseconds from the arrival of each
+/// to its end. In come their number, the least time between two of them, and how much longer it may be, in seconds.
 const SERVICE: &str = r#"use Time::HiRes qw(clock_gettime sleep CLOCK_MONOTONIC CLOCK_PROCESS_CPUTIME_ID);
+$| = 1;
 srand(1);
+my ($requests, $least, $spread) = @ARGV;
 my $arrival = clock_gettime(CLOCK_MONOTONIC);
-for (1 .. $ARGV[0]) {
-  $arrival += 0.3 + rand(0.2);
+for (1 .. $requests) {
+  $arrival += $least + rand($spread);
   my $pause = $arrival - clock_gettime(CLOCK_MONOTONIC);
   sleep($pause) if $pause > 0;
   my $end = clock_gettime(CLOCK_PROCESS_CPUTIME_ID) + 0.1;
@@ -32,67 +34,82 @@ for (1 .. $ARGV[0]) {
 "#;
 
 pub(crate) async fn measure(requests: usize) -> anyhow::Result<()> {
-    let title =
-        format!("a service with a limit of half a core, {requests} requests of 100 ms of cpu, 0.3 to 0.5 s apart");
-    let mut figures = Figures::new("bursts", title);
-    for (name, burst, guard) in [
-        ("neither", None, false),
-        ("burst 50%", Some("50%"), false),
-        ("burst 100%", Some("100%"), false),
-        ("guard", None, true),
+    for (part, app, [least, spread]) in [
+        ("bursts", Amounts::doubled(250, 64), [0.3, 0.2]),
+        ("tight-bursts", Amounts::doubled(125, 64), [0.5, 0.3]),
     ] {
-        let mut scene = Scene::of(1, guard, APP).await;
-        if let Some(burst) = burst {
-            give(&scene, burst).await;
-        }
-        let pod = scene.pods[0].clone();
-        favour(&scene)?;
-        let (latencies, program) = (
-            scene.agent.path().join("latencies"),
-            scene.agent.path().join("service.pl"),
+        let title = format!(
+            "a service with a limit of {}m, {requests} requests of 100 ms of cpu, {least} to {} s apart",
+            2 * app.cpu,
+            least + spread
         );
-        fs::write(&program, SERVICE)?;
-        let container = &pod.containers["app"].cgroup;
-        let cgroup = Cgroup::open(&Hierarchy::discover(None)?, container)?;
-        let before = cgroup.periods()?;
-        let command = format!("exec perl {} {requests} >{}", program.display(), latencies.display());
-        scene.node.spawn(container, &command);
-        let read = || fs::read_to_string(&latencies).unwrap_or_default();
-        // Perl writes them all when it ends.
-        while read().lines().count() < requests {
-            tokio::time::sleep(Duration::from_secs(1)).await;
+        let mut figures = Figures::new(part, title);
+        for (name, burst, guard) in [
+            ("neither", None, false),
+            ("burst 50%", Some("50%"), false),
+            ("burst 100%", Some("100%"), false),
+            ("guard", None, true),
+            ("guard and burst 100%", Some("100%"), true),
+        ] {
+            let mut scene = Scene::of(1, guard, app).await;
+            if let Some(burst) = burst {
+                give(&scene, app, burst).await;
+            }
+            let pod = scene.pods[0].clone();
+            favour(&scene)?;
+            let [latencies, program] = ["latencies", "service.pl"].map(|name| scene.agent.path().join(name));
+            fs::write(&program, SERVICE)?;
+            let container = &pod.containers["app"].cgroup;
+            let cgroup = Cgroup::open(&Hierarchy::discover(None)?, container)?;
+            let all = WARM_UP + requests;
+            let (program, output) = (program.display(), latencies.display());
+            scene.node.spawn(
+                container,
+                &format!("exec perl {program} {all} {least} {spread} >{output}"),
+            );
+            let served = async |count| loop {
+                let text = fs::read_to_string(&latencies).unwrap_or_default();
+                let lines: Vec<_> = text.lines().skip(WARM_UP).map(str::to_owned).collect();
+                if text.lines().count() >= count {
+                    return lines;
+                }
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            };
+            served(WARM_UP).await;
+            let before = cgroup.periods()?;
+            let lines = served(all).await;
+            let after = cgroup.periods()?;
+            let samples: Samples = lines
+                .iter()
+                .map(|line| Ok(Duration::from_micros(line.parse()?)))
+                .collect::<anyhow::Result<_>>()?;
+            let max = scene.node.held(&pod)["app"].cpu_max().context("no quota")?;
+            let limit_millis = match max.quota {
+                CpuQuota::Micros(micros) => json!(micros * 1000 / max.period_us),
+                CpuQuota::Max => Value::Null,
+            };
+            let millis = |percent| json!(samples.percentile(percent).as_secs_f64() * 1e3);
+            let throttled = after.throttled_for.saturating_sub(before.throttled_for);
+            figures.row([
+                ("with", json!(name)),
+                ("p50_ms", millis(50)),
+                ("p99_ms", millis(99)),
+                ("longest_ms", millis(100)),
+                ("periods", json!(after.all - before.all)),
+                ("throttled", json!(after.throttled - before.throttled)),
+                ("throttled_seconds", json!(throttled.as_secs_f64())),
+                ("limit_at_the_end_millis", limit_millis),
+            ]);
         }
-        let after = cgroup.periods()?;
-        let text = read();
-        let samples: Samples = text
-            .lines()
-            .map(|line| Ok(Duration::from_micros(line.parse()?)))
-            .collect::<anyhow::Result<_>>()?;
-        let history = scene.agent.history().await;
-        let growths = history
-            .iter()
-            .filter(|change| change.cause.starts_with("guard:"))
-            .count();
-        let millis = |percent| json!(samples.percentile(percent).as_secs_f64() * 1e3);
-        let throttled = after.throttled_for.saturating_sub(before.throttled_for);
-        figures.row([
-            ("with", json!(name)),
-            ("p50_ms", millis(50)),
-            ("p99_ms", millis(99)),
-            ("longest_ms", millis(100)),
-            ("periods", json!(after.all - before.all)),
-            ("throttled", json!(after.throttled - before.throttled)),
-            ("throttled_seconds", json!(throttled.as_secs_f64())),
-            ("growths", json!(growths)),
-        ]);
+        figures.print()?;
     }
-    figures.print()
+    Ok(())
 }
 
 /// Annotates the VPA, and waits for the burst.
-async fn give(scene: &Scene, burst: &str) {
+async fn give(scene: &Scene, app: Amounts, burst: &str) {
     let pod = &scene.pods[0];
-    let annotated = vpa(pod.name, APP).replacen(
+    let annotated = vpa(pod.name, app).replacen(
         "namespace: test}",
         &format!("namespace: test, annotations: {{vscaled.io/cpu-burst: {burst:?}}}}}"),
         1,

@@ -20,6 +20,8 @@ const NAME: &str = "web-1";
 const UID: &str = "0a1b2c3d-0000-4000-8000-000000000081";
 /// The time until a kubelet of 1.36 with containerd had written a cgroup (docs/performance.md).
 const KUBELET: Duration = Duration::from_millis(310);
+/// The pause before a changed recommendation: the agent follows one every five seconds in the long run.
+const BETWEEN: Duration = Duration::from_secs(5);
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -50,6 +52,7 @@ pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
         } else {
             Amounts::doubled(250, 120)
         };
+        tokio::time::sleep(BETWEEN + Duration::from_millis(fastrand::u64(..150))).await;
         let start = Instant::now();
         api.put("verticalpodautoscalers", vpa(target));
         while !node.holds(&pod, &[("app", target)]) {

@@ -1,5 +1,6 @@
 //! One call at the socket, as of a manager of sandboxes on the node, until every level of the pod holds the value.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -23,7 +24,9 @@ pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
     let (mut answered, mut inside) = (Samples::default(), Samples::default());
     for round in 0..rounds + WARM_UP {
         let start = Instant::now();
-        let reply = client.resize(by_hand(LIMITS[round % LIMITS.len()])).await?;
+        let reply = client
+            .resize(by_hand("test/web-0", "c0", LIMITS[round % LIMITS.len()]))
+            .await?;
         let took = start.elapsed();
         let change = reply.change.context("no change in the answer")?;
         ensure!(change.outcome == "Applied", "{}: {}", change.outcome, change.reason);
@@ -32,15 +35,39 @@ pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
             inside.push(Duration::from_micros(change.stages.unwrap_or_default().verified_us));
         }
     }
+    let mut by_command = Samples::default();
+    for round in 0..rounds + WARM_UP {
+        let limit = LIMITS[round % LIMITS.len()];
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vscalectl"));
+        command.arg("--socket").arg(agent.socket()).args([
+            "resize",
+            "test/web-0",
+            "-c",
+            "c0",
+            "--memory-limit",
+            limit,
+            "--wait",
+            "10s",
+        ]);
+        let start = Instant::now();
+        let output = command.output()?;
+        let took = start.elapsed();
+        ensure!(output.status.success(), "{output:?}");
+        if round >= WARM_UP {
+            by_command.push(took);
+        }
+    }
     drop((agent, tree));
     let title = format!("one container resized at the socket (cgroup {})", machine::version()?);
     let mut table = Table::new("call", title);
     table.row("called → all levels verified, and answered", answered);
     table.row("  of it: inside the agent", inside);
+    table.row("vscalectl resize --wait started → ended", by_command);
     table.print()
 }
 
-fn by_hand(limit: &str) -> ResizeRequest {
+/// A request to override the memory limit of a container.
+pub(crate) fn by_hand(pod: &str, container: &str, limit: &str) -> ResizeRequest {
     let limits = Amounts {
         cpu: None,
         memory: Some(limit.to_owned()),
@@ -50,9 +77,9 @@ fn by_hand(limit: &str) -> ResizeRequest {
         limits: Some(limits),
     };
     ResizeRequest {
-        pod: "test/web-0".to_owned(),
+        pod: pod.to_owned(),
         containers: vec![ContainerValues {
-            name: "c0".to_owned(),
+            name: container.to_owned(),
             values: Some(values),
         }],
         ttl_us: Some(600_000_000),

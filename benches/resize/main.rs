@@ -95,7 +95,7 @@ async fn main() -> anyhow::Result<()> {
         call::measure(several(100, 1000)).await?;
     }
     if wanted(Part::Api) {
-        api::measure(several(30, 300)).await?;
+        api::measure(several(30, 100)).await?;
     }
     if wanted(Part::Legacy) {
         legacy::measure(several(50, 300), several(5, 20)).await?;

@@ -13,6 +13,7 @@ use kube::core::GroupVersionKind;
 use serde_json::{Value, json};
 use vscaled::model::{CgroupPath, MemoryLimit, Setting, Settings};
 
+use crate::call::by_hand;
 use crate::common::{Samples, Table};
 use crate::legacy::client;
 use crate::levels::Levels;
@@ -61,11 +62,13 @@ pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
         Levels::open(std::slice::from_ref(&web))?,
         Levels::open(std::slice::from_ref(&twin))?,
     ];
-    let (mut with, mut told, mut alone) = (Samples::default(), Samples::default(), Samples::default());
+    let [mut with, mut told, mut alone, mut called] = std::array::from_fn(|_| Samples::default());
     for round in 0..rounds + WARM_UP {
         let (held, settled) = scene.recommend(&mut levels[0], amounts(round)).await?;
         let by_kubelet = scene.resize(&mut levels[1], amounts(round)).await?;
+        let answered = scene.call(amounts(round)).await?;
         if round >= WARM_UP {
+            called.push(answered);
             with.push(held);
             told.push(settled);
             alone.push(by_kubelet);
@@ -84,6 +87,7 @@ pub(crate) async fn measure(rounds: usize) -> anyhow::Result<()> {
     );
     table.row("vscaled: PATCH of the VPA's status sent → memory.max", with);
     table.row("vscaled: … → the pod's status has the values", told);
+    table.row("vscaled: called at the socket → every level, answered", called);
     table.row("the kubelet alone: PATCH of pods/resize sent → memory.max", alone);
     table.print()
 }
@@ -167,6 +171,21 @@ impl Scene {
         let held = self.held(levels, amounts, start, patched).await?;
         self.settles(TWIN, amounts, start).await?;
         Ok(held)
+    }
+
+    /// Sets a higher memory limit at the socket, and releases it. Returns the time until the call is answered.
+    async fn call(&self, amounts: Amounts) -> anyhow::Result<Duration> {
+        let memory = amounts.memory_limit.context("a limit")? + 16;
+        let pod = format!("test/{WEB}");
+        let request = by_hand(&pod, CONTAINER, &format!("{memory}Mi"));
+        let start = Instant::now();
+        let change = self.agent.resize(request).await?;
+        let answered = start.elapsed();
+        ensure!(change.outcome == "Applied", "{change:?}");
+        self.agent.release(&pod).await?;
+        self.settles(WEB, amounts, start).await?;
+        self.agent.reaches(WEB, "InSync").await;
+        Ok(answered)
     }
 
     async fn held(

@@ -12,6 +12,7 @@ mod drift;
 mod edits;
 mod faults;
 mod first_day;
+mod fleet;
 mod kills;
 mod kubelet_pods;
 mod pairing;

@@ -6,11 +6,14 @@
 use std::fs::{self, Permissions};
 use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+
+use crate::support::terminal::Terminal;
 
 /// Of a hundred nodes, two hang, one has no agent, one cannot be reached, one prints no JSON, and one is of another version.
 const KUBECTL: &str = r#"#!/bin/sh
@@ -64,25 +67,32 @@ impl Ran {
     }
 }
 
-/// Runs the plugin. `installed`: whether vscalectl is in PATH, or only in the agents' pods.
-fn plugin(installed: bool, arguments: &[&str]) -> Ran {
-    let directory = TempDir::new().unwrap();
-    let kubectl = directory.path().join("kubectl");
+/// The plugin. `installed`: whether vscalectl is in PATH, or only in the agents' pods.
+fn command(directory: &Path, installed: bool, arguments: &[&str]) -> Command {
+    let kubectl = directory.join("kubectl");
     fs::write(&kubectl, KUBECTL).unwrap();
     fs::set_permissions(&kubectl, Permissions::from_mode(0o755)).unwrap();
     if installed {
-        symlink(env!("CARGO_BIN_EXE_vscalectl"), directory.path().join("vscalectl")).unwrap();
+        symlink(env!("CARGO_BIN_EXE_vscalectl"), directory.join("vscalectl")).unwrap();
     }
-    let calls = directory.path().join("calls");
-    let began = Instant::now();
-    let output = Command::new("sh")
-        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/kubectl-vscale"))
+    let directory = directory.display();
+    let mut command = Command::new("env");
+    command
+        .arg(format!("PATH={directory}:/usr/bin:/bin"))
+        .arg(format!("VSCALECTL={}", env!("CARGO_BIN_EXE_vscalectl")))
+        .arg(format!("CALLS={directory}/calls"))
+        .arg(format!("TMPDIR={directory}"))
+        .args(["sh", concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/kubectl-vscale")])
         .args(["--deadline", "4"])
-        .args(arguments)
-        .env("PATH", format!("{}:/usr/bin:/bin", directory.path().display()))
-        .env("VSCALECTL", env!("CARGO_BIN_EXE_vscalectl"))
-        .env("CALLS", &calls)
-        .env("TMPDIR", directory.path())
+        .args(arguments);
+    command
+}
+
+/// Runs the plugin to its end.
+fn plugin(installed: bool, arguments: &[&str]) -> Ran {
+    let directory = TempDir::new().unwrap();
+    let began = Instant::now();
+    let output = command(directory.path(), installed, arguments)
         .stdin(Stdio::null())
         .output()
         .unwrap();
@@ -97,7 +107,7 @@ fn plugin(installed: bool, arguments: &[&str]) -> Ran {
             .starts_with("kubectl-vscale")
     });
     assert_eq!(left.count(), 0, "files stay behind");
-    let calls = fs::read_to_string(calls).unwrap_or_default();
+    let calls = fs::read_to_string(directory.path().join("calls")).unwrap_or_default();
     Ran {
         output,
         calls: calls.lines().map(str::to_owned).collect(),
@@ -130,6 +140,20 @@ fn a_hundred_nodes_make_one_table_though_some_hang() {
         // Twenty-five at a time. Without a bound it would be ten minutes.
         assert!(ran.took < Duration::from_secs(60), "{:?}", ran.took);
     }
+}
+
+#[test]
+fn a_terminal_shows_how_many_nodes_have_answered() {
+    let directory = TempDir::new().unwrap();
+    let mut terminal = Terminal::run(&command(directory.path(), true, &["get"]), 120, 150);
+    // Two nodes hang.
+    terminal.shows(&["98 of 100 nodes answered"]);
+    assert_eq!(terminal.ends().code(), Some(4));
+    let text = terminal.shows(&["5 of 100 nodes did not answer"]);
+    assert!(
+        text.contains("shop/web-100") && !text.contains("nodes answered"),
+        "{text}"
+    );
 }
 
 #[test]

@@ -299,12 +299,8 @@ fn two_agents_on_one_node_are_an_error() {
 
 #[test]
 fn a_node_need_not_be_named_where_there_is_only_one() {
-    let ran = ONE_NODE.run(&["get", "overrides"]);
-    assert!(
-        ran.calls[2].ends_with("[--][vscalectl][get][overrides]"),
-        "{:?}",
-        ran.calls
-    );
+    let ran = ONE_NODE.run(&["watch"]);
+    assert!(ran.calls[2].ends_with("[--][vscalectl][watch]"), "{:?}", ran.calls);
     let two = Cluster {
         agents: &[
             "vscaled-a node-1 Running apps/v1 DaemonSet u-1 vscaled",

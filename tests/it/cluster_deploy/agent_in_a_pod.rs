@@ -83,7 +83,7 @@ async fn kubectl_vscale_shows_top_on_a_terminal_and_without_one() {
     node.deploy("deploy/base");
     node.resizes().await;
 
-    let table = node.kubectl_vscale(&["top"]).output().unwrap();
+    let table = node.kubectl_vscale(&["--node", NODE, "top"]).output().unwrap();
     let text = String::from_utf8(table.stdout.clone()).unwrap();
     assert!(table.status.success() && text.starts_with("POD  "), "{table:?}");
     assert!(

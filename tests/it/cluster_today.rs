@@ -13,6 +13,7 @@ mod edits;
 mod faults;
 mod first_day;
 mod fleet;
+mod inside;
 mod kills;
 mod kubelet_pods;
 mod pairing;

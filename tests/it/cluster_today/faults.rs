@@ -1,11 +1,14 @@
 //! Parts that are killed amid resizes. Spec, status and kernel agree in the end, and nothing restarts.
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use vscaled::model::MemoryLimit;
 
 use super::{APP, LARGER, Levels, Scene, WEB, nothing_restarted};
 use crate::support::amounts::Amounts;
 use crate::support::cluster::objects;
+use crate::support::http;
 
 const OTHER: Amounts = Amounts::doubled(150, 80);
 
@@ -18,6 +21,7 @@ impl Scene {
             &json!({"containers": [{"name": "app", "resources": objects::resources(APP)}]}),
         );
         scene.runs(WEB).await;
+        scene.agent.set("--http-address", "127.0.0.1:0");
         scene.agent.start().await;
         scene.make_vpa("InPlaceOrRecreate");
         scene.recommend(&[("app", LARGER)]);
@@ -132,6 +136,25 @@ async fn an_api_server_that_is_away_takes_nothing_back_and_is_followed_again() {
     scene.settles(&before, LARGER).await;
     scene.recommend(&[("app", OTHER)]);
     scene.settles(&before, OTHER).await;
+
+    // Changes that etcd has forgotten when the agent asks for them. The API server comes back with another certificate.
+    let address = scene.agent.http_address().await;
+    let agent = Pid::from_raw(scene.agent.pid());
+    kill(agent, Signal::SIGSTOP).unwrap();
+    for amounts in [LARGER, APP] {
+        scene.recommend(&[("app", amounts)]);
+    }
+    let server = &mut scene.parts().server;
+    server.stop();
+    server.compact();
+    server.renew_certificate();
+    server.launch();
+    kill(agent, Signal::SIGCONT).unwrap();
+    scene.settles(&before, APP).await;
+    let (_, metrics) = http::get(address, "/metrics").unwrap();
+    let forgotten = |line: &&str| line.contains("verticalpodautoscalers") && line.contains("\"forgotten\"");
+    let count = metrics.lines().find(forgotten).and_then(|line| line.rsplit(' ').next());
+    assert!(count.is_some_and(|count| count != "0"), "{metrics}");
 }
 
 impl Scene {

@@ -5,8 +5,18 @@ use std::net::{SocketAddr, TcpStream};
 
 /// The status and the body; `None` if no server answers.
 pub(crate) fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
+    send(address, "GET", path, "")
+}
+
+/// The answer to a POST of this JSON.
+pub(crate) fn post(address: SocketAddr, path: &str, json: &str) -> Option<(u16, String)> {
+    send(address, "POST", path, json)
+}
+
+fn send(address: SocketAddr, method: &str, path: &str, body: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
-    let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n");
+    let length = body.len();
+    let request = format!("{method} {path} HTTP/1.0\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}");
     stream.write_all(request.as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;

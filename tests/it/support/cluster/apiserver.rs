@@ -15,6 +15,7 @@ use tempfile::TempDir;
 
 use super::api::{Api, User};
 use super::{Programs, Release, free_port};
+use crate::support::http::post;
 use crate::support::scratch;
 
 /// A guest of the lab on a busy machine takes minutes.
@@ -29,6 +30,7 @@ pub(crate) struct ApiServer {
     etcd: Child,
     etcd_port: u16,
     api: Api,
+    authority: CertifiedIssuer<'static, KeyPair>,
     /// Whether pods get the tokens of their service accounts, which must exist then.
     mounts_tokens: bool,
     /// Removes the files at the end.
@@ -79,6 +81,7 @@ impl ApiServer {
             etcd: etcd(&programs.etcd(), directory.path(), etcd_port),
             etcd_port,
             api: Api::of(programs, release, free_port(), directory.path()),
+            authority: authority("the API server's authority"),
             mounts_tokens,
             _directory: directory,
         };
@@ -184,22 +187,7 @@ impl ApiServer {
     /// Creates the certificates for clients and for kubelets, each with its authority. Otherwise the API server
     /// generates an RSA key for each, which takes a second.
     fn make_certificates(&self) {
-        let authority = |name: &str| {
-            let mut authority = CertificateParams::default();
-            authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-            authority.distinguished_name.push(DnType::CommonName, name);
-            CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap()
-        };
-        let write = |name: &str, params: CertificateParams, issuer: &CertifiedIssuer<'_, KeyPair>| {
-            let key = KeyPair::generate().unwrap();
-            let certificate = params.signed_by(&key, issuer).unwrap();
-            fs::write(self.file(&format!("{name}.key")), key.serialize_pem()).unwrap();
-            let chain = certificate.pem() + &issuer.pem();
-            fs::write(self.file(&format!("{name}.crt")), chain).unwrap();
-        };
-        let names = ["127.0.0.1", "kubernetes", "kubernetes.default.svc"].map(str::to_owned);
-        let server = CertificateParams::new(names).unwrap();
-        write("apiserver", server, &authority("the API server's authority"));
+        self.renew_certificate();
         let client = |name: &str| {
             let mut client = CertificateParams::default();
             client
@@ -209,16 +197,20 @@ impl ApiServer {
             client.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
             client
         };
-        write(
-            "kubelet-client",
-            client("kube-apiserver"),
-            &authority("the authority for kubelets"),
-        );
-        write(
-            "proxy",
-            client("front-proxy"),
-            &authority("the authority for other API servers"),
-        );
+        for (file, name, issuer) in [
+            ("kubelet-client", "kube-apiserver", "the authority for kubelets"),
+            ("proxy", "front-proxy", "the authority for other API servers"),
+        ] {
+            self.write_certificate(file, &client(name), &authority(issuer));
+        }
+    }
+
+    fn write_certificate(&self, name: &str, params: &CertificateParams, issuer: &CertifiedIssuer<'_, KeyPair>) {
+        let key = KeyPair::generate().unwrap();
+        let certificate = params.signed_by(&key, issuer).unwrap();
+        fs::write(self.file(&format!("{name}.key")), key.serialize_pem()).unwrap();
+        let chain = certificate.pem() + &issuer.pem();
+        fs::write(self.file(&format!("{name}.crt")), chain).unwrap();
     }
 
     /// The client certificate that the API server shows to kubelets, and its authority.
@@ -239,6 +231,29 @@ impl ApiServer {
             server.kill().unwrap();
             server.wait().unwrap();
         }
+    }
+
+    /// Makes etcd forget every version of every object but the latest.
+    pub(crate) fn compact(&self) {
+        let etcd = ([127, 0, 0, 1], self.etcd_port).into();
+        let ask = |path: &str, request: &str| {
+            let (code, answer) = post(etcd, path, request).expect("etcd answers");
+            assert_eq!(code, 200, "{path}: {answer}");
+            serde_json::from_str::<serde_json::Value>(&answer).unwrap()
+        };
+        let status = ask("/v3/maintenance/status", "{}");
+        let revision = &status["header"]["revision"];
+        ask(
+            "/v3/kv/compaction",
+            &json!({"revision": revision, "physical": true}).to_string(),
+        );
+    }
+
+    /// Gives the API server another certificate of the same authority, from its next launch on.
+    pub(crate) fn renew_certificate(&self) {
+        let names = ["127.0.0.1", "kubernetes", "kubernetes.default.svc"].map(str::to_owned);
+        let server = CertificateParams::new(names).unwrap();
+        self.write_certificate("apiserver", &server, &self.authority);
     }
 
     /// Stops the API server's processes (SIGSTOP), or resumes them: connections stay open without answers.
@@ -275,6 +290,14 @@ impl Drop for ApiServer {
             eprintln!("the API server's log:\n{}", self.log());
         }
     }
+}
+
+/// An authority that signs certificates.
+fn authority(name: &str) -> CertifiedIssuer<'static, KeyPair> {
+    let mut authority = CertificateParams::default();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority.distinguished_name.push(DnType::CommonName, name);
+    CertifiedIssuer::self_signed(authority, KeyPair::generate().unwrap()).unwrap()
 }
 
 /// Starts etcd. Its data need not survive a crash of the machine.

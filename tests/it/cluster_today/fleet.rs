@@ -11,7 +11,7 @@ use crate::support::cluster::{IMAGE, objects};
 const ABSENT: &str = "node-2";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kills_and_changes_of_all_nodes_are_found_with_the_terminal_alone() {
+async fn kills_and_changes_are_found_from_the_terminal() {
     let Some(day) = Day::begin("cluster_today::fleet::kills_and_changes").await else {
         return;
     };

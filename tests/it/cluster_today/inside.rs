@@ -39,7 +39,7 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn hooks_canary_export_report_and_lint_of_live_objects_agree() {
+async fn hooks_canary_export_and_lint_of_live_objects() {
     let Some(mut scene) = Scene::new("cluster_today::inside").await else {
         return;
     };

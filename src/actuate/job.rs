@@ -91,9 +91,9 @@ pub struct JobDone {
 /// Errors: a sentence that names the unreadable file or the reason why there is no plan.
 pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, String> {
     let changes = match job.resize {
-        ResizeDecision::Refuse(why, _) => return Err(why),
+        ResizeDecision::Refuse { why, .. } => return Err(why),
         ResizeDecision::Patch(patch) => patch.changes,
-        ResizeDecision::Direct | ResizeDecision::Wait(..) | ResizeDecision::Write(_) => Vec::new(),
+        ResizeDecision::Direct | ResizeDecision::Wait { .. } | ResizeDecision::Write(_) => Vec::new(),
     };
     let specs = runtime_stage::stored_specs(&node, job.targets.bound.live()).await;
     let planned = tokio::task::spawn_blocking(move || {

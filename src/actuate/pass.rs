@@ -78,11 +78,11 @@ async fn stages(mut pass: Box<Pass>) -> Staged<Box<Pass>> {
     pass.kubelet_resizes = pass.job.resize != ResizeDecision::Direct;
     match std::mem::take(&mut pass.job.resize) {
         ResizeDecision::Direct => {}
-        ResizeDecision::Refuse(why, no_room) => {
+        ResizeDecision::Refuse { why, no_room } => {
             pass.done.api.no_room = no_room;
             return Err(pass.stop(Outcome::Refused(why)));
         }
-        ResizeDecision::Wait(why, retry_after) => {
+        ResizeDecision::Wait { why, retry_after } => {
             pass.done.api.retry_after = retry_after;
             return Err(pass.stop(Outcome::Withheld(why)));
         }

@@ -25,7 +25,7 @@ impl SourceMerge {
             if let Some(view) = &view {
                 views.send_replace(Arc::clone(view));
             }
-            if events.send(Event::View(view, problems)).await.is_err() {
+            if events.send(Event::View { view, problems }).await.is_err() {
                 return;
             }
             // Cancel-safe: a change stays marked until `merged_view` reads it.
@@ -128,13 +128,13 @@ mod tests {
         let (events, mut told) = mpsc::channel(8);
         tokio::spawn(merge.run(views, events));
         let first = told.recv().await.unwrap();
-        assert!(matches!(&first, Event::View(None, problems) if problems.len() == 1));
+        assert!(matches!(&first, Event::View { view: None, problems } if problems.len() == 1));
         cluster_side.send_replace(Arc::new(SourceState {
             view: view(&pod("web", "u1", "n")),
             generation: 1,
             ..SourceState::default()
         }));
         let second = told.recv().await.unwrap();
-        assert!(matches!(&second, Event::View(Some(view), _) if view.pods.len() == 1));
+        assert!(matches!(&second, Event::View { view: Some(view), .. } if view.pods.len() == 1));
     }
 }

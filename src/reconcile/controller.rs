@@ -55,16 +55,30 @@ const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
 /// An event for the controller.
 pub(crate) enum Event {
     /// The view of the sources, or their problems, changed. There is no view before every source has one.
-    View(Option<Arc<NodeView>>, Vec<String>),
+    View {
+        view: Option<Arc<NodeView>>,
+        problems: Vec<String>,
+    },
     /// The API server answers again.
     ApiServerReturned,
     /// The configuration was read again.
     Config(Box<Config>),
     Discovered(Discovered),
-    /// A pass of this pod ended. The logging span has the pod and the cause.
-    PassEnded(String, PassId, Span, Box<JobDone>),
-    /// A hook of the pod ended. False: an earlier hook ran in the container, and this one did not.
-    HookEnded(String, Box<HookRun>, HookEnd, bool),
+    /// A pass of this pod ended.
+    PassEnded {
+        key: String,
+        pass: PassId,
+        /// The pass's span, with pod and cause.
+        span: Span,
+        done: Box<JobDone>,
+    },
+    HookEnded {
+        key: String,
+        run: Box<HookRun>,
+        end: HookEnd,
+        /// False if an earlier hook ran in the container, and this one did not.
+        is_only: bool,
+    },
     /// A task that worked on a pod ended with this input.
     Pod(String, PodInput),
     /// The kernel killed a process.
@@ -211,7 +225,7 @@ impl Controller {
         }
         while !self.passes.busy.is_empty() {
             match events.recv().await {
-                Some(event @ Event::PassEnded(..)) => self.take_event(event),
+                Some(event @ Event::PassEnded { .. }) => self.take_event(event),
                 Some(_) => {}
                 None => break,
             }
@@ -223,8 +237,11 @@ impl Controller {
 
     fn take_event(&mut self, event: Event) {
         match event {
-            Event::View(Some(view), problems) => self.take_view(view, problems),
-            Event::View(None, problems) => self.take_source_problems(problems),
+            Event::View {
+                view: Some(view),
+                problems,
+            } => self.take_view(view, problems),
+            Event::View { view: None, problems } => self.take_source_problems(problems),
             Event::Config(config) => {
                 self.config = *config;
                 self.guard.stale = true;
@@ -236,15 +253,15 @@ impl Controller {
                 self.apply_to_all(waiting, || PodInput::ApiServerReturned);
             }
             Event::Discovered(discovered) => self.take_discovered(discovered),
-            Event::PassEnded(key, pass, span, done) => span.in_scope(|| self.end_pass(&key, pass, done)),
-            Event::HookEnded(key, run, end, is_only) => {
+            Event::PassEnded { key, pass, span, done } => span.in_scope(|| self.end_pass(&key, pass, done)),
+            Event::HookEnded { key, run, end, is_only } => {
                 if is_only {
                     self.passes.hooked.remove(&run.live.id);
                 }
                 let result = if end.how.is_ok() { "ran" } else { "failed" };
                 let hooks = &self.publisher.metrics.hooks;
                 hooks.get_or_create(&hook_labels(run.moment, result)).inc();
-                self.apply(&key, PodInput::HookEnded(run, end));
+                self.apply(&key, PodInput::HookEnded { run, end });
             }
             Event::Pod(key, input) => self.apply(&key, input),
             Event::Killed(kill) => self.take_kill(&kill),
@@ -270,21 +287,25 @@ impl Controller {
             Effect::SaveState => self.store.changed = true,
             Effect::WatchGuard => self.guard.stale = true,
             Effect::SetLeastLimits(limits) => self.guard.least_limits.set(limits),
-            Effect::RunPass(pass, job) => self.run_pass(key, pass, job),
+            Effect::RunPass { pass, job } => self.run_pass(key, pass, job),
             Effect::RunHook(run) => self.run_hook(key, run),
-            Effect::RaisePodLevel(bound, low) => self.raise_pod_level(key, bound, low),
+            Effect::RaisePodLevel { bound, low } => self.raise_pod_level(key, bound, low),
             Effect::WatchFiles(handles) => self.watch_files(key, handles),
             Effect::WatchShrink(Some((number, lowered))) => self.watch_shrink(key, number, lowered),
             Effect::WatchShrink(None) => drop(self.passes.shrink_watches.remove(key)),
-            Effect::Record(record, news, answers) => {
+            Effect::Record {
+                record,
+                is_news: news,
+                answers,
+            } => {
                 let record = self.publisher.history.add(*record, news);
                 self.requests.answer(answers, record);
             }
             Effect::Settled(uid) => self.publisher.history.settle(&uid),
-            Effect::Refuse(request, error) => self.requests.refuse(request, error),
-            Effect::AdmitRequest(id, request) => {
+            Effect::Refuse { request, error } => self.requests.refuse(request, error),
+            Effect::AdmitRequest { id, request } => {
                 let capacity = Box::new(self.capacity());
-                self.apply(key, PodInput::Admitted(id, request, capacity));
+                self.apply(key, PodInput::Admitted { id, request, capacity });
             }
             Effect::Decide => self.next_decisions = Instant::now(),
             Effect::Avoided(avoided) => {
@@ -405,7 +426,14 @@ impl Controller {
         let key = format!("{}/{}", pod.namespace, pod.name);
         let identity = self.pods.get(&key).and_then(|state| state.identity.as_ref());
         if identity.is_some_and(|id| id.uid == pod.uid) {
-            self.apply(&key, PodInput::Killed(target, kill.time, kill.own_write.is_some()));
+            self.apply(
+                &key,
+                PodInput::Killed {
+                    target,
+                    at: kill.time,
+                    lowered: kill.own_write.is_some(),
+                },
+            );
         }
     }
 

@@ -126,20 +126,33 @@ pub(crate) enum PodInput {
     Described(Arc<Pod>),
     /// No source describes the pod any more. This is the last input.
     Removed,
-    /// `decide` has a new decision, which took this long.
-    Decided(Box<PodDecision>, Duration),
-    /// Bring the decision into force, for this cause and after this delay. The sentence says why the node has no room
-    /// for it.
-    Followed(Option<String>, Option<Cause>, Duration),
+    /// `decide` has a new decision.
+    Decided {
+        decision: Box<PodDecision>,
+        took: Duration,
+    },
+    /// Bring the decision into force.
+    Followed {
+        /// Why the node has no room for it.
+        refused: Option<String>,
+        cause: Option<Cause>,
+        delay: Duration,
+    },
     /// The node still has no room for the recommendation.
     StillNoRoom(Option<Cause>),
     /// Discovery found the pod's cgroups, or found that they are gone.
     Located(Box<Located>),
-    /// Discovery compared the memory limits of the pod and its containers. With `true`, the agent raises a pod's
+    /// Discovery compared the memory limits of the pod and its containers. With `repair`, the agent raises a pod's
     /// cgroup that is too low.
-    PodLevelRead(Option<LowPodLevel>, bool),
+    PodLevelRead {
+        low: Option<LowPodLevel>,
+        repair: bool,
+    },
     /// The agent tried to raise the memory limit of the cgroup of the pod with this UID.
-    PodLevelRaised(String, Box<Grown>),
+    PodLevelRaised {
+        uid: String,
+        raised: Box<Grown>,
+    },
     /// A process wrote the pod's files, or may have done so before the agent began to watch them.
     FilesWritten,
     TimePassed,
@@ -154,21 +167,44 @@ pub(crate) enum PodInput {
     ResizeRetried,
     /// The API server answers again.
     ApiServerReturned,
-    Requested(RequestId, OperatorRequest),
-    Admitted(RequestId, OperatorRequest, Box<NodeCapacity>),
+    Requested {
+        id: RequestId,
+        request: OperatorRequest,
+    },
+    Admitted {
+        id: RequestId,
+        request: OperatorRequest,
+        capacity: Box<NodeCapacity>,
+    },
     /// The guard grew a limit, refused to, or saw a container become quiet.
     Guard(Box<Report>),
     /// A pass is due. With `true`, the pod's hooks may run.
     PassDue(bool),
-    HookEnded(Box<HookRun>, HookEnd),
-    /// The pass of this number begins.
-    PassBegan(u64, Box<ResizeDecision>),
-    /// A pass ended. Temporary memory limits that the API server denied end after this duration.
-    PassEnded(PassId, Box<JobDone>, SignedDuration),
-    /// The agent no longer watches the limits that this pass lowered.
-    ShrinkWatchEnded(u64, Verdict),
-    /// The kernel killed a process in this cgroup at this time; with `true`, for a limit that a pass had lowered.
-    Killed(Target, Timestamp, bool),
+    HookEnded {
+        run: Box<HookRun>,
+        end: HookEnd,
+    },
+    PassBegan {
+        number: u64,
+        resize: Box<ResizeDecision>,
+    },
+    PassEnded {
+        pass: PassId,
+        done: Box<JobDone>,
+        /// Temporary memory limits that the API server denied end after this time.
+        quiet: SignedDuration,
+    },
+    /// The agent no longer watches the limits that the pass of this number lowered.
+    ShrinkWatchEnded {
+        number: u64,
+        verdict: Verdict,
+    },
+    /// The kernel killed a process in this cgroup; `lowered` if a pass had lowered the limit that was hit.
+    Killed {
+        target: Target,
+        at: Timestamp,
+        lowered: bool,
+    },
     /// It is the pod's turn to lower memory limits.
     TurnGiven,
 }
@@ -182,21 +218,37 @@ pub(crate) enum Effect {
     WatchGuard,
     /// Replace the least memory limits of the pods with these UIDs, by container name.
     SetLeastLimits(BTreeMap<String, BTreeMap<String, Bytes>>),
-    RunPass(PassId, Box<Job>),
+    RunPass {
+        pass: PassId,
+        job: Box<Job>,
+    },
     RunHook(Box<HookRun>),
     /// Raise the memory limit of a pod's cgroup that is below its containers.
-    RaisePodLevel(BoundPod, LowPodLevel),
+    RaisePodLevel {
+        bound: BoundPod,
+        low: LowPodLevel,
+    },
     /// Watch these cgroup files from now on; `None` stops watching.
     WatchFiles(Option<PodHandles>),
     /// Watch these lower limits of the pass with this number from now on, and no earlier ones; `None` stops watching.
     WatchShrink(Option<(u64, Vec<Lowering>)>),
-    /// Answer the request with this record, and keep the record in the history if it is news (`true`).
-    Record(Box<ChangeRecord>, bool, Option<RequestId>),
+    /// Answer the request with this record, and keep the record in the history if it is news.
+    Record {
+        record: Box<ChangeRecord>,
+        is_news: bool,
+        answers: Option<RequestId>,
+    },
     /// Spec, status and kernel of the pod with this UID agree on its latest resize.
     Settled(String),
-    Refuse(RequestId, ControlError),
+    Refuse {
+        request: RequestId,
+        error: ControlError,
+    },
     /// Check the next operator's request against the node's capacity.
-    AdmitRequest(RequestId, OperatorRequest),
+    AdmitRequest {
+        id: RequestId,
+        request: OperatorRequest,
+    },
     /// Decide again: the amounts that a recommendation is compared with have changed, or the trouble has come that it waits for.
     Decide,
     /// The agent has avoided a kill, an eviction or throttling.
@@ -213,14 +265,28 @@ pub(crate) enum LogLine {
     ChangeLost(String),
     /// The peak use while the hook runs.
     EvidenceLeft(Bytes),
-    /// The container, and the API server's denial.
-    Denied(String, String),
-    /// The container, and its limit.
-    LimitRecommended(String, u64),
-    /// The cause of the recommendation, and the refusal.
-    NoRoom(Cause, String),
-    /// The word for the outcome, the reason, and the wait before the retry.
-    PassFailed(&'static str, String, Duration),
+    /// The API server denies a container's temporary limit.
+    Denied {
+        container: String,
+        why: String,
+    },
+    /// The recommendation has reached a container's temporary limit.
+    LimitRecommended {
+        container: String,
+        limit: u64,
+    },
+    /// The node has no room for the recommendation with this cause.
+    NoRoom {
+        cause: Cause,
+        why: String,
+    },
+    PassFailed {
+        /// The outcome's word.
+        outcome: &'static str,
+        reason: String,
+        /// The time until the retry.
+        wait: Duration,
+    },
     Removed,
     SpecChanged,
 }
@@ -315,7 +381,7 @@ impl PodState {
         match input {
             PodInput::Described(pod) => self.describe(pod, effects),
             PodInput::Removed => self.remove(effects),
-            PodInput::Decided(decision, took) => {
+            PodInput::Decided { decision, took } => {
                 self.decision = *decision;
                 self.work.decided_in = took;
                 self.record_unreadable(effects);
@@ -324,7 +390,7 @@ impl PodState {
                     effects.push(Effect::WatchGuard);
                 }
             }
-            PodInput::Followed(refused, cause, delay) => {
+            PodInput::Followed { refused, cause, delay } => {
                 self.follow(refused, cause, delay, now);
                 self.end_overtaken(effects);
             }
@@ -333,8 +399,8 @@ impl PodState {
                 self.locate(*located, effects);
                 self.record_unreadable(effects);
             }
-            PodInput::PodLevelRead(low, repair) => self.take_pod_level(low, repair, effects),
-            PodInput::PodLevelRaised(uid, raised) => self.take_raised_pod_level(&uid, *raised, effects),
+            PodInput::PodLevelRead { low, repair } => self.take_pod_level(low, repair, effects),
+            PodInput::PodLevelRaised { uid, raised } => self.take_raised_pod_level(&uid, *raised, effects),
             PodInput::FilesWritten => self.request_if(self.is_enforced(), Cause::Drift, false, now),
             PodInput::TimePassed => self.time_passed(effects),
             PodInput::Swept => {
@@ -357,18 +423,18 @@ impl PodState {
                 let waits = self.drift.resize.waits_for_api_server();
                 self.request_if(waits, Cause::ApiServerReturned, true, now);
             }
-            PodInput::Requested(id, request) => self.enqueue(id, request, effects),
-            PodInput::Admitted(id, request, capacity) => self.admit(id, request, &capacity, effects),
+            PodInput::Requested { id, request } => self.enqueue(id, request, effects),
+            PodInput::Admitted { id, request, capacity } => self.admit(id, request, &capacity, effects),
             PodInput::Guard(report) => self.take_guard_report(*report, effects),
             PodInput::PassDue(hooks) => self.announce(hooks, effects),
-            PodInput::HookEnded(run, end) => self.end_hook(&run, end, effects),
-            PodInput::PassBegan(number, resize) => self.begin_pass(number, *resize, effects),
-            PodInput::PassEnded(pass, done, quiet) => self.end_pass(&pass, *done, quiet, effects),
-            PodInput::ShrinkWatchEnded(number, verdict) => {
+            PodInput::HookEnded { run, end } => self.end_hook(&run, end, effects),
+            PodInput::PassBegan { number, resize } => self.begin_pass(number, *resize, effects),
+            PodInput::PassEnded { pass, done, quiet } => self.end_pass(&pass, *done, quiet, effects),
+            PodInput::ShrinkWatchEnded { number, verdict } => {
                 let ended = self.shrink.watch_ended(number, verdict, now.wall);
                 self.follow_shrink(ended, effects);
             }
-            PodInput::Killed(target, at, lowered) => {
+            PodInput::Killed { target, at, lowered } => {
                 self.trouble = self.trouble.max(Some(at));
                 let ended = lowered.then(|| self.shrink.killed(&target, now.wall)).flatten();
                 self.follow_shrink(ended, effects);

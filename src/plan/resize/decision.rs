@@ -107,11 +107,17 @@ pub enum ResizeDecision {
     /// The pass writes without the API server.
     #[default]
     Direct,
-    /// The pass sends no patch and writes nothing: the patch is invalid, or (`true`) the node has no room.
-    Refuse(String, bool),
+    /// The pass sends no patch and writes nothing: the patch is invalid, or the node has no room.
+    Refuse {
+        why: String,
+        no_room: bool,
+    },
     /// The pass sends no patch and writes nothing until the kubelet reports the pod's resources. The agent
-    /// checks again after the duration.
-    Wait(Withheld, Option<Duration>),
+    /// checks again after this time.
+    Wait {
+        why: Withheld,
+        retry_after: Option<Duration>,
+    },
     /// The spec needs no patch now.
     Write(Grant),
     Patch(ResizePatch),
@@ -159,7 +165,7 @@ impl ResizeFacts {
     pub fn decide(&self, pod: &Pod, targets: &[NamedRequirements], cause: &Cause) -> ResizeDecision {
         let changes = match self.changes(pod, targets) {
             Ok(changes) => changes,
-            Err(why) => return ResizeDecision::Refuse(why, false),
+            Err(why) => return ResizeDecision::Refuse { why, no_room: false },
         };
         let room = self.check_room(pod, targets);
         let phase = self.phase(pod);
@@ -181,7 +187,7 @@ impl ResizeFacts {
         }
         if let Some(Unreported { why, wait }) = &self.unreported {
             let (why, retry_after) = (Withheld::Unanswered(why.clone()), *wait);
-            return ResizeDecision::Wait(why, retry_after);
+            return ResizeDecision::Wait { why, retry_after };
         }
         if let Some(wait) = self.too_early {
             let given = if self.ahead { targets.to_vec() } else { so_far };
@@ -189,7 +195,7 @@ impl ResizeFacts {
         }
         let full = |room: Room| check_room(&room.without(self.yields), pod, targets, self.kubelet).is_err();
         match room {
-            Err(why) if self.room.is_some_and(full) => ResizeDecision::Refuse(why, true),
+            Err(why) if self.room.is_some_and(full) => ResizeDecision::Refuse { why, no_room: true },
             room => ResizeDecision::Patch(self.patch(pod, changes, targets, room)),
         }
     }

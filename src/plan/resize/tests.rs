@@ -465,7 +465,10 @@ fn a_patch_waits_and_knows_its_fallback() {
         }),
         ..facts()
     };
-    let waits = ResizeDecision::Wait(Withheld::Unanswered(why()), second);
+    let waits = ResizeDecision::Wait {
+        why: Withheld::Unanswered(why()),
+        retry_after: second,
+    };
     assert_eq!(decided(&unreported, 200, &Cause::Sweep), waits);
     let settled_already = decided(&unreported, 100, &Cause::Sweep);
     assert!(
@@ -491,7 +494,7 @@ fn a_patch_waits_and_knows_its_fallback() {
     }
 
     let full = decided(&facts(), 2000, &Cause::Sweep);
-    assert!(matches!(full, ResizeDecision::Refuse(_, true)), "{full:?}");
+    assert!(matches!(full, ResizeDecision::Refuse { no_room: true, .. }), "{full:?}");
     let yielding = ResizeFacts {
         room: Some(room(1000, 900)),
         yields: amounts(900).requests,
@@ -508,7 +511,7 @@ fn a_patch_waits_and_knows_its_fallback() {
         "nothing is written before they do"
     );
     let beyond = decided(&yielding, 1001, &Cause::Sweep);
-    assert!(matches!(beyond, ResizeDecision::Refuse(..)), "{beyond:?}");
+    assert!(matches!(beyond, ResizeDecision::Refuse { .. }), "{beyond:?}");
     let ResizeDecision::Patch(patch) = decided(&facts(), 200, &Cause::Sweep) else {
         panic!("nothing stands in the way")
     };

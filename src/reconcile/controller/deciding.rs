@@ -216,7 +216,13 @@ impl Controller {
     fn decide_one(&mut self, key: &str, decide: &Decide<'_>) {
         let started = std::time::Instant::now();
         if let Some(decision) = self.pods.get(key).map(|state| Box::new(decide(state))) {
-            self.apply(key, PodInput::Decided(decision, started.elapsed()));
+            self.apply(
+                key,
+                PodInput::Decided {
+                    decision,
+                    took: started.elapsed(),
+                },
+            );
         }
     }
 
@@ -248,7 +254,11 @@ impl Controller {
         let refused = recommended.and_then(|recommended| capacity.admit(state, &recommended).err());
         let requested = capacity.requests_of(state);
         let targets = state.desired.targets(&state.pod);
-        let input = PodInput::Followed(refused, self.sources.cause(state), self.sources.delay(state));
+        let input = PodInput::Followed {
+            refused,
+            cause: self.sources.cause(state),
+            delay: self.sources.delay(state),
+        };
         self.apply(key, input);
         let Some(state) = self.pods.get(key) else { return };
         if state.desired.targets(&state.pod) != targets {

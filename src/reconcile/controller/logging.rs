@@ -11,12 +11,18 @@ pub(super) fn log(pod: &str, line: LogLine) {
             tracing::warn!(%pod, reason, "a change made while the API server was unreachable was overwritten");
         }
         LogLine::EvidenceLeft(peak) => tracing::debug!(%peak, "a temporary limit for evidence that a hook leaves now"),
-        LogLine::Denied(container, why) => tracing::warn!(pod, container, why, "a temporary limit that is denied ends"),
-        LogLine::LimitRecommended(container, limit) => {
+        LogLine::Denied { container, why } => {
+            tracing::warn!(pod, container, why, "a temporary limit that is denied ends");
+        }
+        LogLine::LimitRecommended { container, limit } => {
             tracing::info!(pod, container, limit, "a temporary limit is recommended now");
         }
-        LogLine::NoRoom(cause, reason) => tracing::warn!(pod, %cause, "not done: {reason}"),
-        LogLine::PassFailed(outcome, reason, retry_in) => {
+        LogLine::NoRoom { cause, why: reason } => tracing::warn!(pod, %cause, "not done: {reason}"),
+        LogLine::PassFailed {
+            outcome,
+            reason,
+            wait: retry_in,
+        } => {
             tracing::warn!(outcome, reason, ?retry_in, "pass failed; retrying");
         }
         LogLine::Removed => tracing::info!(pod, "{REMOVED}"),

@@ -110,7 +110,7 @@ impl Controller {
             (low.is_some() || state.drift.low_pod_level.is_some()).then(|| (key.clone(), low))
         });
         for (key, low) in levels.collect::<Vec<_>>() {
-            self.apply(&key, PodInput::PodLevelRead(low, repair));
+            self.apply(&key, PodInput::PodLevelRead { low, repair });
         }
         if self.node.found.runtime_answers && !earlier.runtime_answers {
             self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::RuntimeReturned);
@@ -181,7 +181,13 @@ impl Controller {
             let uid = bound.live().id.uid.clone();
             let raised = tokio::task::spawn_blocking(move || raise_pod_level(&node, bound.live(), low.needs)).await;
             let raised = raised.inspect_err(|panic| tracing::error!(pod = key, %panic, "internal error"));
-            Some(Event::Pod(key, PodInput::PodLevelRaised(uid, Box::new(raised.ok()?))))
+            Some(Event::Pod(
+                key,
+                PodInput::PodLevelRaised {
+                    uid,
+                    raised: Box::new(raised.ok()?),
+                },
+            ))
         });
     }
 

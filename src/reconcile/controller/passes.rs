@@ -194,7 +194,7 @@ impl Controller {
             self.passes.begun += 1;
             let number = self.passes.begun;
             let resize = Box::new(resize.unwrap_or_default());
-            self.apply(&key, PodInput::PassBegan(number, resize));
+            self.apply(&key, PodInput::PassBegan { number, resize });
         }
     }
 
@@ -221,7 +221,12 @@ impl Controller {
         let work = async move {
             marked.await;
             let done = Box::new(reconcile(node, job).await);
-            Some(Event::PassEnded(key, id, of_pass, done))
+            Some(Event::PassEnded {
+                key,
+                pass: id,
+                span: of_pass,
+                done,
+            })
         };
         self.passes.spawn(work.instrument(span));
     }
@@ -248,7 +253,12 @@ impl Controller {
                 Ok(how) => tracing::info!(how, "a hook ran"),
                 Err(why) => tracing::warn!(why, "a hook failed"),
             }
-            Some(Event::HookEnded(key, run, end, is_first))
+            Some(Event::HookEnded {
+                key,
+                run,
+                end,
+                is_only: is_first,
+            })
         };
         self.passes.spawn(work.instrument(span));
     }
@@ -286,7 +296,7 @@ impl Controller {
             return;
         }
         let quiet = self.quiet();
-        self.apply(key, PodInput::PassEnded(pass, done, quiet));
+        self.apply(key, PodInput::PassEnded { pass, done, quiet });
     }
 
     /// Watches the cgroup files of a pod, or stops.
@@ -306,7 +316,7 @@ impl Controller {
         let name = key.to_owned();
         let task = self.passes.spawn(async move {
             let verdict = watch(node, live, lowered).await;
-            Some(Event::Pod(name, PodInput::ShrinkWatchEnded(number, verdict)))
+            Some(Event::Pod(name, PodInput::ShrinkWatchEnded { number, verdict }))
         });
         let watches = &mut self.passes.shrink_watches;
         watches.insert(key.to_owned(), AbortOnDropHandle::new(task));

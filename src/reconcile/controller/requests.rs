@@ -122,7 +122,7 @@ impl Controller {
             return send(reply, Err(error));
         }
         let id = self.requests.add(reply);
-        self.apply(pod, PodInput::Requested(id, request));
+        self.apply(pod, PodInput::Requested { id, request });
     }
 
     /// The state of one pod, by namespace and name.

@@ -194,7 +194,7 @@ impl PodState {
     /// Ends temporary limits that are not above the decided limits any more.
     pub(super) fn end_overtaken(&mut self, effects: &mut Effects) {
         for TemporaryLimit { container, to, .. } in self.desired.end_overtaken(&self.pod) {
-            effects.push(Effect::Log(LogLine::LimitRecommended(container, to)));
+            effects.push(Effect::Log(LogLine::LimitRecommended { container, limit: to }));
         }
     }
 
@@ -223,7 +223,10 @@ impl PodState {
         no_room.recorded = true;
         let reason = no_room.why.clone();
         if let (Some(cause), Some(_)) = (cause, &self.live) {
-            effects.push(Effect::Log(LogLine::NoRoom(cause.clone(), reason.clone())));
+            effects.push(Effect::Log(LogLine::NoRoom {
+                cause: cause.clone(),
+                why: reason.clone(),
+            }));
             self.record_refusal(cause, reason, effects);
         }
     }

@@ -203,7 +203,10 @@ impl PodState {
         let over = |limit: &TemporaryLimit| limit.denied.as_ref().is_some_and(|denied| denied.ends <= now.wall);
         for TemporaryLimit { container, denied, .. } in self.desired.end_temporary(over) {
             let why = denied.map(|denied| denied.why).unwrap_or_default();
-            effects.push(Effect::Log(LogLine::Denied(container.clone(), why.clone())));
+            effects.push(Effect::Log(LogLine::Denied {
+                container: container.clone(),
+                why: why.clone(),
+            }));
             self.restart(Cause::TemporaryLimitDenied { container, why }, now);
         }
     }

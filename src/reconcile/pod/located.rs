@@ -163,7 +163,7 @@ impl PodState {
         if written_by_passes {
             self.work.request_pass(Cause::PodLevel, false, effects.now.instant);
         } else if repair {
-            effects.push(Effect::RaisePodLevel(bound, low));
+            effects.push(Effect::RaisePodLevel { bound, low });
         } else if !known {
             let reason = format!("{low}; it is raised where repairPodLevel is true");
             self.record_refusal(Cause::PodLevel, reason, effects);

@@ -32,7 +32,7 @@ impl PodState {
         if self.work.request.is_none()
             && let Some((id, request)) = self.work.queued.pop_front()
         {
-            effects.push(Effect::AdmitRequest(id, request));
+            effects.push(Effect::AdmitRequest { id, request });
         }
     }
 
@@ -50,7 +50,10 @@ impl PodState {
                 self.restart(cause, effects.now);
             }
             Err(message) => {
-                effects.push(Effect::Refuse(id, ControlError::Refused(message)));
+                effects.push(Effect::Refuse {
+                    request: id,
+                    error: ControlError::Refused(message),
+                });
                 self.admit_next(effects);
             }
         }
@@ -109,7 +112,10 @@ impl PodState {
     pub(super) fn stop_running(&mut self, error: &ControlError, effects: &mut Effects) {
         self.work.pending = None;
         for id in self.work.requests() {
-            effects.push(Effect::Refuse(id, error.clone()));
+            effects.push(Effect::Refuse {
+                request: id,
+                error: error.clone(),
+            });
         }
         self.work.queued.clear();
         if let Some(before) = self.work.request.take().and_then(|request| request.before) {

@@ -244,18 +244,22 @@ impl World {
     fn apply(&mut self, input: PodInput) {
         for effect in self.state.apply(input, self.now) {
             match effect {
-                Effect::RunPass(id, job) => {
+                Effect::RunPass { pass: id, job } => {
                     let (viewed, least) = (Arc::clone(&self.state.pod), self.least_limits());
                     self.running = Some(RunningPass::new(id, *job, viewed, least));
                 }
-                Effect::AdmitRequest(id, request) => {
+                Effect::AdmitRequest { id, request } => {
                     let states = [&self.state].into_iter();
                     let kubelet = KubeletVersion::NEWEST;
                     let capacity =
                         NodeCapacity::of(states, &NodeView::default(), ResourceList::default(), kubelet, true);
-                    self.apply(PodInput::Admitted(id, request, Box::new(capacity)));
+                    self.apply(PodInput::Admitted {
+                        id,
+                        request,
+                        capacity: Box::new(capacity),
+                    });
                 }
-                Effect::Record(record, _, _) if record.cause == Cause::ChangeLost => {
+                Effect::Record { record, .. } if record.cause == Cause::ChangeLost => {
                     self.lost += u32::from(record.outcome.reason().is_some());
                 }
                 Effect::Log(LogLine::SpecChanged) => self.yielded += 1,
@@ -343,7 +347,7 @@ impl World {
         };
         let resize = Box::new(facts.decide(&self.state.pod, &targets, cause));
         let number = self.passes;
-        self.apply(PodInput::PassBegan(number, resize));
+        self.apply(PodInput::PassBegan { number, resize });
         true
     }
 
@@ -360,13 +364,23 @@ impl World {
         decision.vpa = Some("web".to_owned());
         decision.reason = Reason::OutOfBounds;
         decision.containers = containers;
-        self.apply(PodInput::Decided(Box::new(decision), Duration::ZERO));
-        self.apply(PodInput::Followed(None, Some(Cause::Sweep), Duration::ZERO));
+        self.apply(PodInput::Decided {
+            decision: Box::new(decision),
+            took: Duration::ZERO,
+        });
+        self.apply(PodInput::Followed {
+            refused: None,
+            cause: Some(Cause::Sweep),
+            delay: Duration::ZERO,
+        });
     }
 
     fn request(&mut self, request: OperatorRequest) {
         self.requests += 1;
-        self.apply(PodInput::Requested(self.requests, request));
+        self.apply(PodInput::Requested {
+            id: self.requests,
+            request,
+        });
     }
 
     fn happen(&mut self, happening: &Happening) {

@@ -134,7 +134,10 @@ impl PodState {
             uid: targets.bound.live().id.uid.clone(),
             generation: self.work.generation,
         };
-        effects.push(Effect::RunPass(pass, Box::new(self.job(targets, pending, resize))));
+        effects.push(Effect::RunPass {
+            pass,
+            job: Box::new(self.job(targets, pending, resize)),
+        });
     }
 
     fn job(&self, targets: PodTargets, pending: PendingPass, resize: ResizeDecision) -> Job {
@@ -163,7 +166,11 @@ impl PodState {
         let (mut record, api) = (done.record, done.api);
         let Some(live) = self.live.clone().filter(|live| runs && live.id.uid == pass.uid) else {
             let is_news = !record.steps.is_empty();
-            return effects.push(Effect::Record(Box::new(record), is_news, None));
+            return effects.push(Effect::Record {
+                record: Box::new(record),
+                is_news,
+                answers: None,
+            });
         };
         let is_current = self.work.generation == pass.generation;
         record.cause = noticed(record.cause, !done.flipped.is_empty());
@@ -304,7 +311,11 @@ impl PodState {
                     self.work.drop_noticed();
                 }
                 let reason = outcome.reason().unwrap_or_default().to_owned();
-                effects.push(Effect::Log(LogLine::PassFailed(outcome.word(), reason, wait)));
+                effects.push(Effect::Log(LogLine::PassFailed {
+                    outcome: outcome.word(),
+                    reason,
+                    wait,
+                }));
             }
         }
         if outcome.is_kept() {
@@ -348,6 +359,10 @@ impl PodState {
         );
         let is_carried_out = waited && record.outcome.holds();
         let news = !record.steps.is_empty() || reason.is_some() && !known || is_carried_out;
-        effects.push(Effect::Record(Box::new(record), news, answers));
+        effects.push(Effect::Record {
+            record: Box::new(record),
+            is_news: news,
+            answers,
+        });
     }
 }

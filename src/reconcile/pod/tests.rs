@@ -48,7 +48,7 @@ fn waiting_callers_are_told_of_new_pods() {
     assert!(effects.list.is_empty());
     assert!(state.identify(&id("u2"), &mut effects));
     assert!(
-        matches!(effects.list[..], [Effect::Refuse(7, _)]),
+        matches!(effects.list[..], [Effect::Refuse { request: 7, .. }]),
         "it would wait for ever: {effects:?}"
     );
     assert!(
@@ -143,8 +143,22 @@ fn what_a_stale_pass_wrote_is_on_record() {
         let mut record = ChangeRecord::new(id("u1"), Cause::Sweep, Outcome::Interrupted("it ended".to_owned()));
         record.steps.clone_from(&steps);
         let done = Box::new(JobDone::new(record));
-        let effects = state.apply(PodInput::PassEnded(pass, done, SignedDuration::ZERO), now);
-        let [Effect::Record(record, news, None)] = &effects[..] else {
+        let effects = state.apply(
+            PodInput::PassEnded {
+                pass,
+                done,
+                quiet: SignedDuration::ZERO,
+            },
+            now,
+        );
+        let [
+            Effect::Record {
+                record,
+                is_news: news,
+                answers: None,
+            },
+        ] = &effects[..]
+        else {
             panic!("{effects:?}");
         };
         assert_eq!((&record.steps, *news), (&steps, !steps.is_empty()));
@@ -175,8 +189,15 @@ fn a_burst_alone_writes_no_amounts() {
             ..PodDecision::undecided(&pod)
         });
         let now = Now::read();
-        drop(state.apply(PodInput::Decided(decision, NONE), now));
-        let effects = state.apply(PodInput::Followed(None, None, NONE), now);
+        drop(state.apply(PodInput::Decided { decision, took: NONE }, now));
+        let effects = state.apply(
+            PodInput::Followed {
+                refused: None,
+                cause: None,
+                delay: NONE,
+            },
+            now,
+        );
         let due = state.work.pending.take().is_some();
         let targets = state.pod_targets(now.wall, false);
         let saves = effects.iter().any(|effect| matches!(effect, Effect::SaveState));
@@ -205,7 +226,14 @@ fn awaited_trouble_is_decided_at_once() {
         let mut state = any_pod();
         state.decision.reason = reason;
         let now = Now::read();
-        let effects = state.apply(PodInput::Killed(Target::Pod, now.wall, false), now);
+        let effects = state.apply(
+            PodInput::Killed {
+                target: Target::Pod,
+                at: now.wall,
+                lowered: false,
+            },
+            now,
+        );
         effects.iter().any(|effect| matches!(effect, Effect::Decide))
     };
     assert!(decides(Reason::NoTrouble));

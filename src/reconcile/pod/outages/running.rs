@@ -79,11 +79,11 @@ impl RunningPass {
         match pass.resize.clone() {
             ResizeDecision::Patch(_) => {}
             ResizeDecision::Write(grant) => pass.apply_grant(grant),
-            ResizeDecision::Wait(why, retry_after) => {
+            ResizeDecision::Wait { why, retry_after } => {
                 pass.api.retry_after = retry_after;
                 pass.outcome = Some(Outcome::Withheld(why));
             }
-            ResizeDecision::Refuse(why, no_room) => {
+            ResizeDecision::Refuse { why, no_room } => {
                 pass.api.no_room = no_room;
                 pass.outcome = Some(Outcome::Refused(why));
             }
@@ -223,7 +223,11 @@ impl World {
             ..JobDone::new(record)
         };
         let quiet = SignedDuration::from_secs(600);
-        self.apply(PodInput::PassEnded(pass.id, Box::new(done), quiet));
+        self.apply(PodInput::PassEnded {
+            pass: pass.id,
+            done: Box::new(done),
+            quiet,
+        });
     }
 
     fn take_back(&mut self, api: &mut ApiReport, patch: &ResizePatch, held: Vec<NamedRequirements>, undo: Undo) {

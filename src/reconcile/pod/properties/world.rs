@@ -84,13 +84,13 @@ impl World {
     }
 
     pub(super) fn apply(&mut self, input: PodInput) {
-        let by_pass = matches!(input, PodInput::PassEnded(..));
+        let by_pass = matches!(input, PodInput::PassEnded { .. });
         for effect in self.state.apply(input, self.now) {
             match effect {
                 Effect::SaveState => self.saved = self.state.saved(),
                 Effect::WatchGuard => self.guarded = format!("{:?}", self.state.guarded(true, self.now.wall)),
                 Effect::SetLeastLimits(limits) => self.least_limits.set(limits),
-                Effect::RunPass(pass, job) => (self.started, self.aims) = (Some(pass), Some(job)),
+                Effect::RunPass { pass, job } => (self.started, self.aims) = (Some(pass), Some(job)),
                 Effect::RunHook(run) => {
                     let other = self.hooks.insert(run.container.clone(), run);
                     assert_eq!(other, None, "two hooks in one container");
@@ -98,10 +98,10 @@ impl World {
                 // Only a pass has open cgroups to watch.
                 Effect::WatchFiles(_) => self.files = self.state.live.clone().filter(|_| by_pass),
                 Effect::WatchShrink(watch) => self.watched = watch.map(|(number, _)| number),
-                Effect::Record(_, _, Some(id)) | Effect::Refuse(id, _) => {
+                Effect::Record { answers: Some(id), .. } | Effect::Refuse { request: id, .. } => {
                     assert!(self.waiting.remove(&id), "{id} is answered twice");
                 }
-                Effect::AdmitRequest(id, request) => {
+                Effect::AdmitRequest { id, request } => {
                     let states = [&self.state].into_iter();
                     let capacity = NodeCapacity::of(
                         states,
@@ -110,9 +110,13 @@ impl World {
                         KubeletVersion::NEWEST,
                         false,
                     );
-                    self.apply(PodInput::Admitted(id, request, Box::new(capacity)));
+                    self.apply(PodInput::Admitted {
+                        id,
+                        request,
+                        capacity: Box::new(capacity),
+                    });
                 }
-                Effect::RaisePodLevel(bound, low) => {
+                Effect::RaisePodLevel { bound, low } => {
                     assert_eq!(self.state.live.as_ref(), Some(bound.live()));
                     assert_eq!(self.state.drift.low_pod_level, Some(low));
                     self.raising = Some(bound.live().id.uid.clone());
@@ -124,7 +128,7 @@ impl World {
                     let undone = self.state.work.pending.is_some() && !self.state.desired.is_empty();
                     assert!(ended.is_ok() || undone, "no pass undoes the shrink");
                 }
-                Effect::Record(_, _, None) | Effect::Settled(_) | Effect::Avoided(_) | Effect::Log(_) => {}
+                Effect::Record { answers: None, .. } | Effect::Settled(_) | Effect::Avoided(_) | Effect::Log(_) => {}
             }
         }
     }
@@ -132,7 +136,10 @@ impl World {
     fn request(&mut self, request: OperatorRequest) {
         self.requests += 1;
         self.waiting.insert(self.requests);
-        self.apply(PodInput::Requested(self.requests, request));
+        self.apply(PodInput::Requested {
+            id: self.requests,
+            request,
+        });
     }
 
     fn locate(&mut self, live: Option<Arc<LivePod>>, saved: Option<SavedPod>) {
@@ -160,9 +167,16 @@ impl World {
             since: self.now.wall,
             targets: decision.containers.clone(),
         });
-        self.apply(PodInput::Decided(Box::new(decision), Duration::ZERO));
+        self.apply(PodInput::Decided {
+            decision: Box::new(decision),
+            took: Duration::ZERO,
+        });
         let full = no_room.then(|| "full".to_owned());
-        self.apply(PodInput::Followed(full, Some(Cause::Sweep), Duration::ZERO));
+        self.apply(PodInput::Followed {
+            refused: full,
+            cause: Some(Cause::Sweep),
+            delay: Duration::ZERO,
+        });
     }
 
     pub(super) fn happen(&mut self, happening: &Happening) {
@@ -227,22 +241,32 @@ impl World {
                     let how = if *well { Ok(String::new()) } else { Err(String::new()) };
                     let output = String::new();
                     let evidence = None;
-                    self.apply(PodInput::HookEnded(run, HookEnd { how, output, evidence }));
+                    self.apply(PodInput::HookEnded {
+                        run,
+                        end: HookEnd { how, output, evidence },
+                    });
                 }
             }
             Happening::StalePassEnds => self.end_stale_pass(),
             Happening::ShrinkEnds(well) => {
                 let trouble = Verdict::Trouble(Target::Pod, Trouble::Killed(1));
                 let verdict = if *well { Verdict::Kept } else { trouble };
-                self.apply(PodInput::ShrinkWatchEnded(self.watched.unwrap_or(0), verdict));
+                self.apply(PodInput::ShrinkWatchEnded {
+                    number: self.watched.unwrap_or(0),
+                    verdict,
+                });
             }
-            Happening::Killed => self.apply(PodInput::Killed(Target::Pod, self.now.wall, true)),
+            Happening::Killed => self.apply(PodInput::Killed {
+                target: Target::Pod,
+                at: self.now.wall,
+                lowered: true,
+            }),
             Happening::PodLevelIs { low, repair } => {
                 let low = low.then_some(LowPodLevel {
                     holds: Bytes::new(MIB),
                     needs: Bytes::new(2 * MIB),
                 });
-                self.apply(PodInput::PodLevelRead(low, *repair));
+                self.apply(PodInput::PodLevelRead { low, repair: *repair });
             }
             Happening::PodLevelRaised(well) => self.end_raising(*well),
             Happening::Simple(which) => {
@@ -266,7 +290,10 @@ impl World {
                 self.apply(PodInput::TimePassed);
                 // A pause of growth may be over. The controller decides every minute.
                 let decision = Box::new(self.state.decision.clone());
-                self.apply(PodInput::Decided(decision, Duration::ZERO));
+                self.apply(PodInput::Decided {
+                    decision,
+                    took: Duration::ZERO,
+                });
             }
             Happening::InSide(happening) => {
                 self.container = CONTAINERS[1];
@@ -325,14 +352,23 @@ impl World {
         };
         let resize = match how {
             0 => ResizeDecision::Direct,
-            1 => ResizeDecision::Refuse("no".to_owned(), true),
-            2 => ResizeDecision::Wait(Withheld::Unanswered("no status".to_owned()), None),
+            1 => ResizeDecision::Refuse {
+                why: "no".to_owned(),
+                no_room: true,
+            },
+            2 => ResizeDecision::Wait {
+                why: Withheld::Unanswered("no status".to_owned()),
+                retry_after: None,
+            },
             3 => ResizeDecision::Write(Grant::default()),
             _ => facts.decide(&self.state.pod, &wanted, &Cause::Sweep),
         };
         self.passes += 1;
         self.apply(PodInput::PassDue(true));
-        self.apply(PodInput::PassBegan(self.passes, Box::new(resize)));
+        self.apply(PodInput::PassBegan {
+            number: self.passes,
+            resize: Box::new(resize),
+        });
     }
 
     fn ended(&self, outcome: Outcome) -> JobDone {
@@ -367,7 +403,11 @@ impl World {
 
     fn end_pass(&mut self, pass: PassId, done: JobDone) {
         let quiet = SignedDuration::from_secs(600);
-        self.apply(PodInput::PassEnded(pass, Box::new(done), quiet));
+        self.apply(PodInput::PassEnded {
+            pass,
+            done: Box::new(done),
+            quiet,
+        });
     }
 
     /// A pass that does not run any more changes nothing, whatever it says.
@@ -396,7 +436,10 @@ impl World {
             steps: Vec::new(),
             took: Duration::ZERO,
         };
-        self.apply(PodInput::PodLevelRaised(uid, Box::new(raised)));
+        self.apply(PodInput::PodLevelRaised {
+            uid,
+            raised: Box::new(raised),
+        });
         assert!(!(well && is_this) || self.state.drift.low_pod_level.is_none());
     }
 

@@ -3,13 +3,14 @@
 //! The static policies need cpusets and NUMA, and swap needs a device; the guest has none of these.
 
 use std::fs;
+use std::path::Path;
 
 use serde_json::{Value, json};
 use vscaled::model::MemoryLimit;
 
 use super::{APP, LARGER, Scene, WEB, kubelet_minor, nothing_restarted};
 use crate::support::amounts::Amounts;
-use crate::support::cluster::objects;
+use crate::support::cluster::{User, objects};
 use crate::support::skipped;
 
 const TWIN: &str = "twin";
@@ -87,6 +88,41 @@ async fn a_kubelet_without_quotas_gets_none() {
     for pod in &pods {
         assert_eq!(scene.files(pod, "cpu.max"), ["max 100000", "max 100000"]);
     }
+}
+
+/// A kubelet that asks the API server who a caller is and what it may do, as those of most clusters.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_kubelet_that_authorizes_refuses_the_agents_token() {
+    let kubelet = json!({"authentication": {"webhook": {"enabled": true}}, "authorization": {"mode": "Webhook"}});
+    let Some(mut scene) = Scene::on("cluster_today::configured::token", &kubelet).await else {
+        return;
+    };
+    scene.resizes_beside_a_twin(APP, LARGER).await;
+    let status = scene.today.api.get("/api/v1/nodes/node-1")["status"].take();
+    let [address, port] = [
+        &status["addresses"][0]["address"],
+        &status["daemonEndpoints"]["kubeletEndpoint"]["Port"],
+    ];
+    let server = format!("--server=https://{}:{port}", address.as_str().unwrap());
+    let ask = |kubeconfig: &Path| {
+        let text = fs::read_to_string(kubeconfig).unwrap();
+        let token = text.split("token: ").nth(1).unwrap().split('}').next().unwrap();
+        let token = format!("--token={token}");
+        let pods = [
+            "get",
+            "--raw=/pods",
+            &server,
+            &token,
+            "--insecure-skip-tls-verify",
+            "--kubeconfig=/dev/null",
+        ];
+        scene.today.api.try_kubectl(User::Admin, &pods, "")
+    };
+    let pods = ask(&scene.today.api.kubeconfig(User::Admin)).unwrap();
+    assert!(pods.contains(WEB), "{pods}");
+    let refused = ask(&scene.today.api.deployed_kubeconfig()).unwrap_err();
+    assert!(refused.to_lowercase().contains("forbidden"), "{refused}");
+    assert!(refused.contains("system:serviceaccount:vscaled:vscaled"), "{refused}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -58,7 +58,10 @@ impl Kubelet {
             "imageGCHighThresholdPercent": 100,
         });
         for (field, value) in configured.as_object().unwrap() {
-            config[field] = value.clone();
+            match (config[field].as_object_mut(), value.as_object()) {
+                (Some(fields), Some(more)) => fields.extend(more.clone()),
+                _ => config[field] = value.clone(),
+            }
         }
         fs::write(file("config.json"), config.to_string()).unwrap();
         let mut arguments = vec![

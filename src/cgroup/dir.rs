@@ -122,10 +122,6 @@ impl CgroupDir {
         if self.files().contains(&file) {
             return Ok(dir);
         }
-        let version = match self.version() {
-            CgroupVersion::V1 => "v1",
-            CgroupVersion::V2 => "v2",
-        };
-        Err(dir.error(file.name(), Reason::WrongVersion(version)))
+        Err(dir.error(file.name(), Reason::WrongVersion(self.version())))
     }
 }

@@ -36,11 +36,7 @@ pub(super) fn run(output: &Output, agent: &Agent) -> Result<(), Failure> {
         Err(failure) => return Err(failure),
     };
     let is_failing = |check: &&Check| check.status == "fail";
-    let failed: Vec<String> = others
-        .iter()
-        .filter(is_failing)
-        .map(|check| check.name.clone())
-        .collect();
+    let failed = Vec::from_iter(others.iter().filter(is_failing).map(|check| check.name.clone()));
     let is_missing = is_failing(&&first);
     let checks = [vec![first], others].concat();
     let report = DoctorReport { examined_by, checks };

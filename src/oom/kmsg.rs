@@ -118,7 +118,7 @@ pub fn probe_syslog() -> Result<(), SyslogError> {
 
 /// Reads the kernel's log from where an earlier agent of this boot ended. A log that cannot be read is closed until the
 /// next attempt.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct KmsgReader {
     device: PathBuf,
     /// `None` while the log is closed.
@@ -137,11 +137,7 @@ impl KmsgReader {
     pub fn new(device: PathBuf) -> Self {
         Self {
             device,
-            source: None,
-            tracker: Tracker::new(None),
-            read_up_to: None,
-            try_at: Duration::ZERO,
-            problem: None,
+            ..Self::default()
         }
     }
 

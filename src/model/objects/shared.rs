@@ -1,29 +1,15 @@
 //! An object that several views of the node share.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::DerefMut;
 use std::sync::Arc;
 
 /// An object that is not copied with the views that hold it. A change of a shared object copies it first.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Shared<T>(Arc<T>);
+#[derive(Debug, Clone, PartialEq, Eq, Default, derive_more::From, derive_more::Deref)]
+pub struct Shared<T>(#[deref(forward)] Arc<T>);
 
 impl<T> From<T> for Shared<T> {
     fn from(object: T) -> Self {
         Self(Arc::new(object))
-    }
-}
-
-impl<T> From<Arc<T>> for Shared<T> {
-    fn from(object: Arc<T>) -> Self {
-        Self(object)
-    }
-}
-
-impl<T> Deref for Shared<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.0
     }
 }
 

@@ -141,9 +141,10 @@ pub struct ContainerPolicy {
 }
 
 /// A bound of a policy, by resource.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, derive_more::Deref)]
 #[serde(from = "ExactAmounts", into = "ResourceList")]
 pub struct AllowedAmounts {
+    #[deref]
     amounts: ResourceList,
     /// The first amount that is no whole number of bytes or of thousandths of a cpu, as it is written. VPA's webhook refuses it.
     pub fraction: Option<(Resource, String)>,
@@ -168,14 +169,6 @@ impl From<ExactAmounts> for AllowedAmounts {
             },
             fraction: fraction.map(|(resource, amount)| (resource, amount.to_string())),
         }
-    }
-}
-
-impl std::ops::Deref for AllowedAmounts {
-    type Target = ResourceList;
-
-    fn deref(&self) -> &ResourceList {
-        &self.amounts
     }
 }
 

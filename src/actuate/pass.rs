@@ -246,7 +246,14 @@ impl Pass {
             (self, next) = self.blocking(Self::advance).await;
             drop(permit);
             match next {
-                Ok(Some(until)) => tokio::time::sleep_until(until.into()).await,
+                Ok(Some(until)) => {
+                    let wait = until.saturating_duration_since(Instant::now());
+                    tracing::debug!(
+                        ?wait,
+                        "more memory is in use than the lower limits allow, with some to spare"
+                    );
+                    tokio::time::sleep_until(until.into()).await;
+                }
                 Ok(None) => return Ok(self),
                 Err(outcome) => return Err(self.stop(outcome)),
             }

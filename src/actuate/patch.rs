@@ -105,6 +105,7 @@ impl Pass {
     pub(super) async fn patch(&mut self, patch: &ResizePatch) -> Result<Pod, ResizeError> {
         if let Some(saved) = self.job.saved.take().filter(|_| self.job.resizer.is_some()) {
             saved.await;
+            tracing::debug!("the resize is saved");
             failpoint("patch.saved");
         }
         for _ in 0..MOST_CONFLICTS {
@@ -181,6 +182,11 @@ impl Pass {
         let result = self.resizer()?.resize(pod, changes).await;
         let took = start.elapsed();
         self.done.record.stages.ask += took;
+        tracing::debug!(
+            ?took,
+            error = result.as_ref().err().map(tracing::field::display),
+            "pods/resize was called"
+        );
         if !matches!(
             result,
             Err(ResizeError::Unsupported { .. } | ResizeError::Away(_) | ResizeError::Stale)

@@ -164,7 +164,7 @@ pub struct Config {
     /// The format of log lines: `text` or `json`; `auto` is text on a terminal and JSON elsewhere.
     #[arg(long, default_value = "auto", value_parser = named::<LogFormat>("auto, text or json"))]
     pub log_format: LogFormat,
-    /// The logged lines: a level, or directives such as `info,vscaled::plan=debug`.
+    /// The logged lines: a level, or directives such as `info,vscaled::plan=debug`. A level below `info` is that of the agent's own lines.
     #[arg(long, default_value = "info", value_parser = log_filter, help_heading = LIVE)]
     pub log_level: String,
     /// With `true`, decide and plan and report, but never write.

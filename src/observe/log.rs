@@ -30,6 +30,9 @@ pub enum LogFormat {
     Json,
 }
 
+/// The target of this program's own lines.
+const PROGRAM: &str = "vscaled";
+
 /// A handle that changes the filter of the log.
 #[derive(Debug, Clone)]
 pub struct LogFilter(reload::Handle<Targets, Registry>);
@@ -57,14 +60,19 @@ fn filter(level: &str) -> Result<Targets> {
     parse_filter(level).with_context(|| format!("logLevel {level:?} is not a log filter"))
 }
 
-/// Parses levels and `target=level` directives, separated by commas. `Targets` itself takes a lone word that is no level for a
+/// Parses levels and `target=level` directives, separated by commas. A level alone shows lines of libraries up to `info`: their debug
+/// lines, a dozen for each call, would hide those of this program. `Targets` itself takes a lone word that is no level for a
 /// target, which silences everything else; this parser takes such a word for a misspelt level.
 pub fn parse_filter(text: &str) -> Option<Targets> {
     let mut directives = text.split(',').map(str::trim);
     directives.try_fold(Targets::new(), |filter, directive| match directive.split_once('=') {
         Some((_, "")) => None,
         Some((target, level)) => Some(filter.with_target(target, level.parse::<LevelFilter>().ok()?)),
-        None if LEVELS.contains(&directive) => Some(filter.with_default(directive.parse::<LevelFilter>().ok()?)),
+        None if LEVELS.contains(&directive) => {
+            let level = directive.parse::<LevelFilter>().ok()?;
+            let of_libraries = level.min(LevelFilter::INFO);
+            Some(filter.with_default(of_libraries).with_target(PROGRAM, level))
+        }
         None => None,
     })
 }
@@ -142,6 +150,24 @@ mod tests {
         let (subscriber, handle) = subscriber(format, false, filter(level).unwrap(), move || writer.clone());
         tracing::subscriber::with_default(subscriber, || work(&handle));
         String::from_utf8(sink.0.lock().unwrap().clone()).unwrap()
+    }
+
+    #[test]
+    fn a_level_shows_no_debug_lines_of_libraries() {
+        let lines = |level| {
+            logged(LogFormat::Text, level, |_| {
+                tracing::debug!(target: "h2::codec", "a frame");
+                tracing::warn!(target: "h2::codec", "a bad frame");
+                tracing::debug!(target: "vscaled::plan", "a plan");
+            })
+        };
+        let debug = lines("debug");
+        assert!(
+            debug.contains("a plan") && debug.contains("a bad frame") && !debug.contains("a frame"),
+            "{debug}"
+        );
+        assert!(lines("debug,h2=debug").contains("a frame"));
+        assert!(!lines("info").contains("a plan") && !lines("error").contains("a bad frame"));
     }
 
     #[test]

@@ -102,24 +102,26 @@ pub struct ResizeFacts {
 }
 
 /// How a pass uses a pod's resize.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, derive_more::Display)]
 pub enum ResizeDecision {
     /// The pass writes without the API server.
     #[default]
+    #[display("writes without the API server")]
     Direct,
     /// The pass sends no patch and writes nothing: the patch is invalid, or the node has no room.
-    Refuse {
-        why: String,
-        no_room: bool,
-    },
+    #[display("refused: {why}")]
+    Refuse { why: String, no_room: bool },
     /// The pass sends no patch and writes nothing until the kubelet reports the pod's resources. The agent
     /// checks again after this time.
+    #[display("waits: {}", why.reason())]
     Wait {
         why: Withheld,
         retry_after: Option<Duration>,
     },
     /// The spec needs no patch now.
+    #[display("writes what the kubelet grants{}", _0.withheld.as_ref().map(|why| format!(": {}", why.reason())).unwrap_or_default())]
     Write(Grant),
+    #[display("patches the spec")]
     Patch(ResizePatch),
 }
 

@@ -215,15 +215,13 @@ impl Controller {
 
     fn decide_one(&mut self, key: &str, decide: &Decide<'_>) {
         let started = std::time::Instant::now();
-        if let Some(decision) = self.pods.get(key).map(|state| Box::new(decide(state))) {
-            self.apply(
-                key,
-                PodInput::Decided {
-                    decision,
-                    took: started.elapsed(),
-                },
-            );
+        let Some(state) = self.pods.get(key) else { return };
+        let decision = Box::new(decide(state));
+        let took = started.elapsed();
+        if state.decision.reason != decision.reason {
+            tracing::debug!(pod = key, vpa = decision.vpa, reason = %decision.reason, "decided");
         }
+        self.apply(key, PodInput::Decided { decision, took });
     }
 
     /// Brings all decisions into force, those first that have waited longest for room. Recommendations without room are tried

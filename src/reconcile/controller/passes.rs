@@ -194,6 +194,7 @@ impl Controller {
             self.passes.begun += 1;
             let number = self.passes.begun;
             let resize = Box::new(resize.unwrap_or_default());
+            tracing::debug!(pod = key, pass = number, %cause, %resize, "a pass begins");
             self.apply(&key, PodInput::PassBegan { number, resize });
         }
     }
@@ -266,6 +267,9 @@ impl Controller {
     /// Takes the result of a pass.
     pub(super) fn end_pass(&mut self, key: &str, pass: PassId, done: Box<JobDone>) {
         self.passes.busy.remove(&pass.uid);
+        let (outcome, reason) = (done.record.outcome.word(), done.record.outcome.reason());
+        let (steps, verified) = (done.record.steps.len(), done.record.stages.verified);
+        tracing::debug!(pass = pass.number, outcome, reason, steps, ?verified, "a pass ended");
         if done.api.unsupported {
             self.endpoint.refuse(Instant::now());
         }

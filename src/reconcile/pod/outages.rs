@@ -85,7 +85,6 @@ enum Happening {
     /// Another client sets an amount, at once or before the next pass takes its patch back.
     Edits {
         field: edits::Field,
-        amount: u64,
         amid_pass: bool,
     },
 }
@@ -140,7 +139,9 @@ struct World {
     theirs: BTreeMap<edits::Field, u64>,
     overwritten: Vec<edits::Field>,
     /// What another client sets before the next pass takes its patch back.
-    amid_pass: Option<(edits::Field, u64)>,
+    amid_pass: Option<edits::Field>,
+    /// How many edits another client has made.
+    edits: u64,
     /// How often the agent took the spec for another client's.
     yielded: u32,
     running: Option<RunningPass>,
@@ -202,6 +203,7 @@ impl World {
             theirs: BTreeMap::new(),
             overwritten: Vec::new(),
             amid_pass: None,
+            edits: 0,
             yielded: 0,
             running: None,
             unanswered: None,
@@ -462,16 +464,8 @@ impl World {
             Happening::MayLower if self.state.desired.is_empty() => {}
             Happening::MayLower => self.apply(PodInput::TurnGiven),
             Happening::Overtakes(how) => self.overtaking = Some(*how),
-            Happening::Edits {
-                field,
-                amount,
-                amid_pass: true,
-            } => self.amid_pass = Some((*field, *amount)),
-            Happening::Edits {
-                field,
-                amount,
-                amid_pass: false,
-            } => self.edit(*field, *amount),
+            Happening::Edits { field, amid_pass: true } => self.amid_pass = Some(*field),
+            Happening::Edits { field, .. } => self.edit(*field),
         }
     }
 

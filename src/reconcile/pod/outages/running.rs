@@ -231,8 +231,8 @@ impl World {
     }
 
     fn take_back(&mut self, api: &mut ApiReport, patch: &ResizePatch, held: Vec<NamedRequirements>, undo: Undo) {
-        if let Some((field, amount)) = self.amid_pass.take() {
-            self.edit(field, amount);
+        if let Some(field) = self.amid_pass.take() {
+            self.edit(field);
         }
         let changes = patch.undo(&self.server, &held).unwrap();
         if changes.is_empty() {

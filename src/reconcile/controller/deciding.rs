@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 
 use super::Controller;
 use crate::decide::{self, PodDecision};
@@ -17,6 +17,9 @@ use crate::reconcile::inventory::Inventory;
 use crate::reconcile::metrics::decision_labels;
 use crate::reconcile::pod::{Now, PodInput, PodState, Pods};
 use crate::sources::NodeView;
+
+/// A namespace's quotas come within this time, or their absence is said.
+const LONGEST_QUOTA_WAIT: SignedDuration = SignedDuration::from_secs(10);
 
 #[derive(Debug, Default)]
 pub(super) struct Sources {
@@ -31,6 +34,14 @@ impl Sources {
         let name = state.decision.vpa.as_ref()?;
         let mut vpas = self.view.vpas.iter().map(|vpa| &**vpa);
         vpas.find(|vpa| is_named(&vpa.metadata, name, state))
+    }
+
+    /// Whether the pod only waits for its namespace's quotas, which are followed from the first VPA there on. Not for long: a list
+    /// that never comes is a refusal.
+    fn brings_quotas(&self, state: &PodState, now: Timestamp) -> bool {
+        let awaits = self.view.awaited_quotas.contains(&state.pod.metadata.namespace);
+        let is_recent = |since| now.duration_since(since) < LONGEST_QUOTA_WAIT;
+        awaits && state.no_room.as_ref().is_some_and(|no_room| is_recent(no_room.since))
     }
 
     /// The cause of passes that follow the pod's decision.
@@ -241,8 +252,11 @@ impl Controller {
             if capacity.freed {
                 self.follow(key, &mut capacity, decide, now);
             }
-            let cause = self.pods.get(key).and_then(|state| self.sources.cause(state));
-            self.apply(key, PodInput::StillNoRoom(cause));
+            let Some(state) = self.pods.get(key) else { continue };
+            if !self.sources.brings_quotas(state, now) {
+                let cause = self.sources.cause(state);
+                self.apply(key, PodInput::StillNoRoom(cause));
+            }
         }
     }
 

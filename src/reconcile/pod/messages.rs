@@ -110,7 +110,7 @@ pub(crate) enum PodInput {
     TurnGiven,
 }
 
-/// A consequence of a change of a pod's state. [`super::controller`] carries every effect out in one place.
+/// A consequence of a change of a pod's state. [`crate::reconcile::controller`] carries every effect out in one place.
 #[derive(Debug)]
 pub(crate) enum Effect {
     /// The saved part of the state has changed.

@@ -1,14 +1,9 @@
-//! Replaces a whole file: a crash at any moment leaves the old content or the new one, never a mixture. And lets tokio wait for
-//! descriptors.
+//! Replaces a whole file: a crash at any moment leaves the old content or the new one, never a mixture.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter};
-use std::os::fd::{AsFd as _, AsRawFd, RawFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-
-use nix::sys::inotify::{InitFlags, Inotify};
-use tokio::io::unix::AsyncFd;
 
 use crate::failpoint::failpoint;
 
@@ -72,38 +67,6 @@ pub(crate) fn remove_if_present(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Ok(()),
     }
-}
-
-/// Registers a descriptor with the event loop, which owns the descriptor from then on.
-///
-/// Errors: the reactor refuses the descriptor.
-///
-/// Panics: outside of a tokio runtime with I/O enabled.
-pub(crate) fn async_fd<T: AsRawFd>(descriptor: T) -> io::Result<AsyncFd<T>> {
-    #[expect(
-        deprecated,
-        reason = "the unsafe constructor wants a descriptor that stays open and the same: all that come here own theirs for life"
-    )]
-    AsyncFd::try_new(descriptor).map_err(io::Error::from)
-}
-
-/// nix's inotify has no `AsRawFd`, which [`AsyncFd`] needs.
-#[derive(Debug)]
-pub(crate) struct InotifyFd(pub(crate) Inotify);
-
-impl AsRawFd for InotifyFd {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_fd().as_raw_fd()
-    }
-}
-
-/// Opens inotify. Watches nothing yet.
-///
-/// Errors: EMFILE when this user has `fs.inotify.max_user_instances`.
-pub(crate) fn inotify() -> io::Result<AsyncFd<InotifyFd>> {
-    async_fd(InotifyFd(Inotify::init(
-        InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK,
-    )?))
 }
 
 #[cfg(test)]

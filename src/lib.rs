@@ -28,6 +28,7 @@
 //! - [`pace`]: random delays, so that the agents of a cluster do not act at the same moment.
 //! - [`failpoint`]: the places where tests end a debug build as a crash would.
 //! - [`files`]: replaces a file atomically.
+//! - [`descriptors`]: lets tokio wait for inotify and other descriptors.
 //! - [`lint`]: finds memory settings inside containers that no resize reaches. Pure.
 //! - [`decide`]: what a pod's containers should have, by the VPA's rules. Pure.
 //! - [`plan`]: what every cgroup must hold, and the order of the steps that lead there. Pure.
@@ -56,6 +57,7 @@ pub mod cli;
 pub mod config;
 pub mod control;
 pub mod decide;
+pub mod descriptors;
 pub mod doctor;
 pub mod failpoint;
 pub mod files;

@@ -205,13 +205,17 @@ impl Pass {
             ResizeError::Denied(why) => {
                 // The pass also takes back values that were written before the API server was asked.
                 self.job.targets.containers.clone_from(&patch.held);
-                (api.denied, self.making_room) = (Some(why), None);
+                api.denied = Some(why);
+                self.making_room = None;
                 return None;
             }
             ResizeError::Unsupported { everywhere, .. } => {
-                (self.job.targets.lift_undeclared, self.job.held_before) = (lift_undeclared, held_before);
-                (self.job.targets.kubelet_unasked, self.kubelet_resizes) = (true, false);
-                (api.unsupported, self.making_room) = (everywhere, None);
+                api.unsupported = everywhere;
+                self.job.targets.lift_undeclared = lift_undeclared;
+                self.job.targets.kubelet_unasked = true;
+                self.job.held_before = held_before;
+                self.kubelet_resizes = false;
+                self.making_room = None;
                 return None;
             }
             ResizeError::Stale => {

@@ -91,7 +91,7 @@ impl Composer {
             tracing::debug!(pod = %record.pod, cause = %record.cause, "an Event waits for the kubelet to resize the pod");
             return None;
         }
-        let done = record.outcome.holds().then(|| self.resizes.remove(&record.pod.uid));
+        let amounts = record.outcome.holds().then(|| self.resizes.remove(&record.pod.uid));
         let (severity, reason) = match &record.outcome {
             Outcome::Applied | Outcome::RuntimeOwed(_) | Outcome::Unchanged => match cause.as_ref()? {
                 Cause::Guard {
@@ -120,7 +120,7 @@ impl Composer {
             Outcome::Incomplete(_) => (Severity::Warning, "ResizeIncomplete"),
             Outcome::Interrupted(_) | Outcome::Hook(_) => return None,
         };
-        let details = match done.flatten() {
+        let details = match amounts.flatten() {
             Some(amounts) => texts(&amounts).chain(files(record)).collect(),
             None => details(record),
         };

@@ -20,7 +20,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::file::Dir;
 use super::{Cgroup, CgroupError, Identity, Reason};
-use crate::files::async_fd;
+use crate::descriptors::async_fd;
 
 /// A change that inotify reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -211,8 +211,11 @@ impl Fleet {
         }
         let (mut items, mut nodes) = (Vec::new(), Vec::new());
         while let Some((node, mut document)) = self.next()? {
-            let listed = document.remove(list).unwrap_or_default();
-            for mut item in listed.as_array().into_iter().flatten().cloned() {
+            let listed = match document.remove(list) {
+                Some(Value::Array(listed)) => listed,
+                _ => Vec::new(),
+            };
+            for mut item in listed {
                 if let Some(fields) = item.as_object_mut() {
                     fields.insert("node".to_owned(), json!(node));
                 }

@@ -295,13 +295,13 @@ impl Controller {
             Effect::WatchShrink(None) => drop(self.passes.shrink_watches.remove(key)),
             Effect::Record {
                 record,
-                is_news: news,
+                is_news,
                 answers,
             } => {
-                let record = self.publisher.history.add(*record, news);
+                let record = self.publisher.history.add(*record, is_news);
                 self.requests.answer(answers, record);
             }
-            Effect::Settled(uid) => self.publisher.history.settle(&uid),
+            Effect::Settled(uid) => self.publisher.history.mark_carried_out(&uid),
             Effect::Refuse { request, error } => self.requests.refuse(request, error),
             Effect::AdmitRequest { id, request } => {
                 let capacity = Box::new(self.capacity());

@@ -51,7 +51,7 @@ impl History {
 
     /// Notes that the kubelet has carried out the latest request for this pod: publishes the records since then again, as done.
     /// A request that a later one overtook stays in flight.
-    pub(crate) fn settle(&mut self, uid: &str) {
+    pub(crate) fn mark_carried_out(&mut self, uid: &str) {
         let of_pod = |record: &ChangeRecord| record.pod.uid == uid;
         let request = self
             .records
@@ -137,14 +137,14 @@ mod tests {
             history.add(record, true);
         }
         let mut news = history.listeners.subscribe();
-        history.settle("u1");
+        history.mark_carried_out("u1");
         let words: Vec<_> = history.iter(None).map(|record| record.word()).collect();
         assert_eq!(words, ["InFlight", "Applied", "InFlight", "Applied"]);
         let told: Vec<_> = std::iter::from_fn(|| news.try_recv().ok())
             .map(|record| record.sequence)
             .collect();
         assert_eq!(told, [2, 4]);
-        history.settle("u1");
+        history.mark_carried_out("u1");
         assert!(news.try_recv().is_err(), "nothing is done twice");
     }
 }

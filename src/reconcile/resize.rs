@@ -52,12 +52,7 @@ impl PreparedResize {
 
     /// The spec once the patch is taken back.
     pub(crate) fn undone(&self) -> Vec<NamedRequirements> {
-        // Files of version 0.1 may not have the spec before.
-        let before = if self.before.is_empty() {
-            &self.held
-        } else {
-            &self.before
-        };
+        let before = resize::known_before(&self.before, &self.held);
         resize::undone(before, &self.targets, &self.held)
     }
 }

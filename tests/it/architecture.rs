@@ -51,11 +51,12 @@ const MODULES: &[Module] = &[
     effects("pace", &[]),
     effects("failpoint", &[]),
     effects("files", &["failpoint"]),
+    effects("descriptors", &[]),
     pure("lint", &["model"]),
     pure("decide", &["lint", "model"]),
     pure("plan", &["model"]),
-    effects("cgroup", &["files", "model"]),
-    effects("oom", &["cgroup", "files", "model", "proto"]),
+    effects("cgroup", &["descriptors", "model"]),
+    effects("oom", &["cgroup", "descriptors", "model", "proto"]),
     effects("control", &["model", "oom", "proto", "rate_limiter", "share"]),
     effects("doctor", &["cgroup", "control", "model", "oom"]),
     effects("observe", &["files", "model", "oom", "printable", "rate_limiter"]),
@@ -95,7 +96,7 @@ const MODULES: &[Module] = &[
     ),
     effects("config", &["decide", "model", "observe", "report", "runtime"]),
     effects("guard", &["actuate", "cgroup", "model", "share"]),
-    effects("sources", &["files", "kubernetes", "model", "pace"]),
+    effects("sources", &["descriptors", "kubernetes", "model", "pace"]),
     effects(
         "reconcile",
         &[

@@ -13,7 +13,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::unix::AsyncFd;
 
 use super::Attempt;
-use crate::files::async_fd;
+use crate::descriptors::async_fd;
 use crate::oom::clock::monotonic;
 use crate::oom::record::Line;
 

@@ -26,7 +26,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, sleep_until};
 
 use crate::cgroup::{CgroupDir, Hierarchy};
-use crate::files::{InotifyFd, async_fd, inotify};
+use crate::descriptors::{InotifyFd, async_fd, inotify};
 use crate::model::{CgroupPath, Resource};
 
 /// The watcher ignores the eventfd for this long after a notification: a process that cannot be killed raises the

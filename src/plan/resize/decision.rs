@@ -38,21 +38,12 @@ impl AcceptedResize {
 
     /// Whether the spec of `pod` has the amounts that the request changed.
     pub fn is_in(&self, pod: &Pod) -> bool {
-        let (before, spec) = (self.known_before(), pod.requirements());
+        let (before, spec) = (known_before(&self.before, &self.held), pod.requirements());
         self.targets.iter().all(|NamedRequirements { name, resources }| {
             let of = |all| NamedRequirements::find(all, name).map_or_else(|| amounts(resources), amounts);
             let changes = amounts(resources).into_iter().zip(of(before)).zip(of(&spec));
             changes.into_iter().all(|((to, before), has)| to == before || to == has)
         })
-    }
-
-    /// The spec before the request, or where an older file has none the kubelet's grant.
-    fn known_before(&self) -> &[NamedRequirements] {
-        if self.before.is_empty() {
-            &self.held
-        } else {
-            &self.before
-        }
     }
 
     /// The spec that the API server has, as far as this agent knows: the accepted one if `pod` is older.
@@ -67,11 +58,16 @@ impl AcceptedResize {
     pub fn without_requests(&self, pod: &Pod, amounts: Vec<NamedRequirements>) -> Vec<NamedRequirements> {
         let is_open = self.is_unseen_in(pod) || Phase::of(pod).is_open();
         if is_open {
-            taken_back(&amounts, &self.targets, self.known_before())
+            taken_back(&amounts, &self.targets, known_before(&self.before, &self.held))
         } else {
             amounts
         }
     }
+}
+
+/// The spec `before` a request; where a file of version 0.1 has none, the kubelet's grant.
+pub fn known_before<'a>(before: &'a [NamedRequirements], held: &'a [NamedRequirements]) -> &'a [NamedRequirements] {
+    if before.is_empty() { held } else { before }
 }
 
 /// The facts about the resize of a pod whose kubelet resizes in place.

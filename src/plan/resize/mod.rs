@@ -15,7 +15,7 @@ mod support;
 #[cfg(test)]
 mod tests;
 
-pub use decision::{AcceptedResize, Grant, ResizeDecision, ResizeFacts, ResizePatch};
+pub use decision::{AcceptedResize, Grant, ResizeDecision, ResizeFacts, ResizePatch, known_before};
 pub use edits::{edits, taken_back, undone};
 pub use phase::{Phase, check_room, granted, reserved};
 use phase::{grows, lowers_memory};

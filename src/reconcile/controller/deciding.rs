@@ -38,7 +38,7 @@ impl Sources {
 
     /// Whether the pod only waits for its namespace's quotas, which are followed from the first VPA there on. Not for long: a list
     /// that never comes is a refusal.
-    fn brings_quotas(&self, state: &PodState, now: Timestamp) -> bool {
+    fn awaits_quotas(&self, state: &PodState, now: Timestamp) -> bool {
         let awaits = self.view.awaited_quotas.contains(&state.pod.metadata.namespace);
         let is_recent = |since| now.duration_since(since) < LONGEST_QUOTA_WAIT;
         awaits && state.no_room.as_ref().is_some_and(|no_room| is_recent(no_room.since))
@@ -253,7 +253,7 @@ impl Controller {
                 self.follow(key, &mut capacity, decide, now);
             }
             let Some(state) = self.pods.get(key) else { continue };
-            if !self.sources.brings_quotas(state, now) {
+            if !self.sources.awaits_quotas(state, now) {
                 let cause = self.sources.cause(state);
                 self.apply(key, PodInput::StillNoRoom(cause));
             }

@@ -17,11 +17,11 @@ pub(super) fn log(pod: &str, line: LogLine) {
         LogLine::LimitRecommended { container, limit } => {
             tracing::info!(pod, container, limit, "a temporary limit is recommended now");
         }
-        LogLine::NoRoom { cause, why: reason } => tracing::warn!(pod, %cause, "not done: {reason}"),
+        LogLine::NoRoom { cause, why } => tracing::warn!(pod, %cause, "not done: {why}"),
         LogLine::PassFailed {
             outcome,
             reason,
-            wait: retry_in,
+            retry_in,
         } => {
             tracing::warn!(outcome, reason, ?retry_in, "pass failed; retrying");
         }

@@ -185,8 +185,7 @@ pub(crate) enum LogLine {
         /// The outcome's word.
         outcome: &'static str,
         reason: String,
-        /// The time until the retry.
-        wait: Duration,
+        retry_in: Duration,
     },
     Removed,
     SpecChanged,

@@ -314,7 +314,7 @@ impl PodState {
                 effects.push(Effect::Log(LogLine::PassFailed {
                     outcome: outcome.word(),
                     reason,
-                    wait,
+                    retry_in: wait,
                 }));
             }
         }
@@ -357,8 +357,8 @@ impl PodState {
             self.drift.resize.pending(),
             Some(Withheld::Deferred(_) | Withheld::Failed(_))
         );
-        let is_carried_out = waited && record.outcome.holds();
-        let news = !record.steps.is_empty() || reason.is_some() && !known || is_carried_out;
+        let is_taken_up = waited && record.outcome.holds();
+        let news = !record.steps.is_empty() || reason.is_some() && !known || is_taken_up;
         effects.push(Effect::Record {
             record: Box::new(record),
             is_news: news,

@@ -12,7 +12,7 @@ use nix::sys::inotify::{AddWatchFlags, InotifyEvent, WatchDescriptor};
 use tokio::io::unix::AsyncFd;
 use tokio::time::Instant;
 
-use crate::files::{InotifyFd, inotify};
+use crate::descriptors::{InotifyFd, inotify};
 
 /// More than the pause between two writes of one manifest.
 const PATIENCE: Duration = Duration::from_secs(1);

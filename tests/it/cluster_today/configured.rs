@@ -65,29 +65,28 @@ impl Scene {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_period_of_the_kubelets_is_kept() {
-    const NAME: &str = "cluster_today::configured::a_period";
-    let kubelet = json!({"cpuCFSQuotaPeriod": "10ms", "featureGates": {"CustomCPUCFSQuotaPeriod": true}});
-    let Some(mut scene) = Scene::on(NAME, &kubelet).await else {
+/// Resizes a pod and its twin with such a kubelet; their cgroups hold this `cpu.max` then.
+async fn resizes_to(test: &str, kubelet: Value, cpu_max: &str) {
+    let Some(mut scene) = Scene::on(test, &kubelet).await else {
         return;
     };
     let pods = scene.resizes_beside_a_twin(APP, LARGER).await;
     for pod in &pods {
-        assert_eq!(scene.files(pod, "cpu.max"), ["4000 10000", "4000 10000"]);
+        assert_eq!(scene.files(pod, "cpu.max"), [cpu_max; 2]);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_period_of_the_kubelets_is_kept() {
+    let kubelet = json!({"cpuCFSQuotaPeriod": "10ms", "featureGates": {"CustomCPUCFSQuotaPeriod": true}});
+    resizes_to("cluster_today::configured::a_period", kubelet, "4000 10000").await;
 }
 
 /// Such a kubelet never shows new cpu limits in the pod's status, although it says that it has resized the pod.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_kubelet_without_quotas_gets_none() {
-    let Some(mut scene) = Scene::on("cluster_today::configured::no_quota", &json!({"cpuCFSQuota": false})).await else {
-        return;
-    };
-    let pods = scene.resizes_beside_a_twin(APP, LARGER).await;
-    for pod in &pods {
-        assert_eq!(scene.files(pod, "cpu.max"), ["max 100000", "max 100000"]);
-    }
+    let kubelet = json!({"cpuCFSQuota": false});
+    resizes_to("cluster_today::configured::no_quota", kubelet, "max 100000").await;
 }
 
 /// A kubelet that asks the API server who a caller is and what it may do, as those of most clusters.

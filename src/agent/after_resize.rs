@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::control::proto;
-use crate::model::{ChangeRecord, CpuQuota, MemoryLimit, Resource, Setting, Target};
+use crate::model::{ChangeRecord, CpuQuota, MemoryLimit, Resource, Setting, StepRecord};
 use crate::oom::{Level, OomReport};
 use crate::reconcile::pod::PodState;
 
@@ -75,25 +75,28 @@ fn throttled(given: &Given, readings: Option<&[proto::Pod; 2]>, name: &str) -> O
     })
 }
 
-/// When a pass last raised the container's limit.
+/// When a pass raised the container's limit, if none has lowered it since.
 fn grown(changes: &[Arc<ChangeRecord>], name: &str, resource: Resource) -> Option<Timestamp> {
     let raises = |(from, to): (Setting, Setting)| match resource {
-        Resource::Cpu => {
-            matches!((from.quota(), to.quota()), (Some(CpuQuota::Micros(from)), Some(CpuQuota::Micros(to))) if from < to)
-        }
-        Resource::Memory => {
-            matches!((from.memory(), to.memory()), (Some(MemoryLimit::Bytes(from)), Some(MemoryLimit::Bytes(to))) if from < to)
-        }
+        Resource::Cpu => match (from.quota()?, to.quota()?) {
+            (CpuQuota::Micros(from), CpuQuota::Micros(to)) => Some(from < to).filter(|_| from != to),
+            _ => None,
+        },
+        Resource::Memory => match (from.memory()?, to.memory()?) {
+            (MemoryLimit::Bytes(from), MemoryLimit::Bytes(to)) => Some(from < to).filter(|_| from != to),
+            _ => None,
+        },
     };
-    let raised = |record: &&Arc<ChangeRecord>| {
-        let mut steps = record.steps.iter().filter(|step| {
-            matches!(&step.target, Target::Container(container) if container == name)
-                && step.error.is_none()
-                && !step.rollback
-        });
-        record.outcome.holds() && steps.any(|step| step.change.files().into_iter().any(raises))
+    let of_container =
+        |step: &&StepRecord| step.target.container() == Some(name) && step.error.is_none() && !step.rollback;
+    let latest = |record: &Arc<ChangeRecord>| {
+        let mut steps = record.steps.iter().filter(of_container);
+        let raises = steps.find_map(|step| step.change.files().into_iter().find_map(raises))?;
+        Some((record.at, raises))
     };
-    changes.iter().rfind(raised).map(|record| record.at)
+    let held = changes.iter().rev().filter(|record| record.outcome.holds());
+    let (at, raises) = held.filter_map(latest).next()?;
+    raises.then_some(at)
 }
 
 /// What keeps the container from more of the resource.
@@ -120,5 +123,50 @@ fn why(state: &PodState, name: &str, resource: Resource) -> String {
     match known.as_slice() {
         [] => "the recommendation asks for no more".to_owned(),
         known => known.join("; "),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::objects::PodId;
+    use crate::model::{Cause, Change, Outcome, Step, Target};
+
+    #[test]
+    fn a_limit_lowered_since_has_not_grown() {
+        let record = |at: i64, change| {
+            let step = Step {
+                target: Target::Container("app".to_owned()),
+                change,
+            };
+            let pod = PodId {
+                uid: "u".to_owned(),
+                namespace: "shop".to_owned(),
+                name: "web".to_owned(),
+            };
+            Arc::new(ChangeRecord {
+                at: Timestamp::from_second(at).unwrap(),
+                steps: vec![StepRecord::planned(&step)],
+                ..ChangeRecord::new(pod, Cause::Retry, Outcome::Applied)
+            })
+        };
+        let quota = |from, to| {
+            let [from, to] = [from, to].map(|micros| Setting::CfsQuota(CpuQuota::Micros(micros)));
+            Change::File { from, to }
+        };
+        let memory = |from, to| {
+            let [from, to] = [from, to].map(|bytes| Setting::MemoryMax(MemoryLimit::Bytes(bytes)));
+            Change::File { from, to }
+        };
+        let mut changes = vec![record(1, quota(100, 200)), record(2, memory(64, 128))];
+        let grew = |changes: &[Arc<ChangeRecord>]| {
+            Resource::ALL.map(|resource| grown(changes, "app", resource).map(Timestamp::as_second))
+        };
+        assert_eq!(grew(&changes), [Some(1), Some(2)]);
+        changes.push(record(3, quota(200, 50)));
+        assert_eq!(grew(&changes), [None, Some(2)]);
+        changes.push(record(4, quota(50, 60)));
+        assert_eq!(grew(&changes), [Some(4), Some(2)]);
+        assert_eq!(grown(&changes, "other", Resource::Cpu), None);
     }
 }

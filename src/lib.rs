@@ -77,6 +77,7 @@ pub mod proto;
 pub mod rate_limiter;
 mod reconcile;
 pub mod report;
+pub mod resize;
 pub mod runtime;
 pub mod share;
 pub mod sources;

@@ -7,13 +7,13 @@ use super::execute::Executor;
 use super::foreign::{ForeignWriters, Verdict};
 use super::handles::PodHandles;
 use super::node::Node;
-use super::patch::{ApiReport, PodResizer, Saved};
+use super::patch::{PodResizer, Saved};
 use super::runtime_stage;
 use super::shrink::{Next, SeenBefore, ShrinkChecks, ShrinkReport};
 use crate::cgroup::Identity;
-use crate::model::{Cause, ChangeRecord, ControlFile, PodValues, StepRecord, Target, WeightFormula};
-use crate::plan::resize::ResizeDecision;
+use crate::model::{Cause, ChangeRecord, ControlFile, Outcome, PodValues, StepRecord, Target, WeightFormula};
 use crate::plan::{Plan, PodTargets, Quotas};
+use crate::resize::{Act, Report};
 
 /// The input of one pass.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub struct Job {
     /// The cgroups that an earlier pass found.
     pub cgroups: Option<Vec<Identity>>,
     /// How the pass uses `pods/resize`, where the kubelet resizes in place.
-    pub resize: ResizeDecision,
+    pub resize: Act,
     /// Calls the API server, where the pass patches the spec.
     pub resizer: Option<Arc<dyn PodResizer>>,
     /// The pass waits for this before it patches; `None` where nothing is prepared.
@@ -51,7 +51,7 @@ impl Job {
             targets,
             aligns_scopes: matches!(cause, Cause::Drift),
             cgroups: None,
-            resize: ResizeDecision::Direct,
+            resize: Act::Direct,
             resizer: None,
             saved: None,
             cause,
@@ -83,7 +83,7 @@ pub struct JobDone {
     pub shrink: ShrinkReport,
     /// The containers that had no burst before, and for how long the kernel had throttled each.
     pub bursts: Vec<(String, Duration)>,
-    pub api: ApiReport,
+    pub api: Report,
 }
 
 /// The steps of a pass, without carrying out any. Reads the files and the runtime's stored specs.
@@ -91,9 +91,12 @@ pub struct JobDone {
 /// Errors: a sentence that names the unreadable file or the reason why there is no plan.
 pub async fn preview(node: Arc<Node>, mut job: Job) -> Result<Vec<StepRecord>, String> {
     let changes = match job.resize {
-        ResizeDecision::Refuse { why, .. } => return Err(why),
-        ResizeDecision::Patch(patch) => patch.changes,
-        ResizeDecision::Direct | ResizeDecision::Wait { .. } | ResizeDecision::Write(_) => Vec::new(),
+        Act::End {
+            outcome: Outcome::Refused(why),
+            ..
+        } => return Err(why),
+        Act::Patch(patch) => patch.changes,
+        Act::Direct | Act::End { .. } | Act::Write(_) => Vec::new(),
     };
     let specs = runtime_stage::stored_specs(&node, job.targets.bound.live()).await;
     let planned = tokio::task::spawn_blocking(move || {
@@ -132,7 +135,7 @@ impl JobDone {
             quotas: Quotas::default(),
             shrink: ShrinkReport::default(),
             bursts: Vec::new(),
-            api: ApiReport::default(),
+            api: Report::default(),
         }
     }
 }

@@ -28,6 +28,6 @@ pub use job::{Job, JobDone, preview};
 pub use least_limits::LeastLimits;
 pub use node::{KnownFrom, Node, RuntimeLink};
 pub use pass::reconcile;
-pub use patch::{ApiReport, PodResizer, ResizeError, Saved};
+pub use patch::{PodResizer, Saved};
 pub use runtime_stage::stored_specs;
 pub use urgent::{Growable, Grown, PodBound, grow_memory, raise_pod_level};

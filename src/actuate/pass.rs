@@ -15,21 +15,29 @@ use super::handles::PodHandles;
 use super::job::{Job, JobDone};
 use super::least_limits::OfPod;
 use super::node::Node;
-use super::patch::ResizeError;
 use super::runtime_stage;
 use super::shrink::{Lowering, Next, ShrinkChecks, ShrinkReport, reclaim_below_limits};
 use crate::cgroup::CgroupError;
 use crate::failpoint::failpoint;
 use crate::model::objects::Pod;
 use crate::model::{
-    Bytes, ChangeRecord, MemoryLimit, NodeTraits, Outcome, PodTree, PodValues, Setting, Settings, Step, Target,
-    Withheld,
+    Bytes, ChangeRecord, MemoryLimit, NamedRequirements, NodeTraits, Outcome, PodTree, PodValues, Setting, Settings,
+    Step, Target, Withheld,
 };
 use crate::plan::Plan;
-use crate::plan::resize::{Grant, ResizeDecision, ResizePatch};
+use crate::resize::{Act, Answer, Grant, Patch, ResizeError};
 
-/// The pause after a call that the API server did not answer.
-const SOON: Duration = Duration::from_secs(1);
+/// What a pass writes towards.
+#[derive(Debug, Clone, PartialEq)]
+struct Aim {
+    containers: Vec<NamedRequirements>,
+    /// As in [`PodTargets`](crate::plan::PodTargets).
+    lift_undeclared: bool,
+    /// As in [`PodTargets`](crate::plan::PodTargets).
+    kubelet_unasked: bool,
+    /// As in [`Job`].
+    held_before: bool,
+}
 
 /// The state of a running pass.
 #[derive(Debug)]
@@ -37,12 +45,15 @@ pub(super) struct Pass {
     pub(super) node: Arc<Node>,
     pub(super) job: Box<Job>,
     pub(super) done: JobDone,
+    /// What the pass was begun with, and what it writes towards now.
+    decided: Aim,
+    aim: Aim,
     pub(super) wanted: PodValues,
     pub(super) plan: Plan,
     /// The steps on files and units, to undo if the pass fails.
     written: Vec<Step>,
     /// The pod after the patch of this pass.
-    patched: Option<(Box<Pod>, Box<ResizePatch>)>,
+    patched: Option<(Box<Pod>, Box<Patch>)>,
     /// The least limits that `wanted` was made with.
     least_limits: OfPod,
     /// The cgroups whose memory limits come down.
@@ -75,23 +86,36 @@ pub async fn reconcile(node: Arc<Node>, job: Box<Job>) -> JobDone {
 }
 
 async fn stages(mut pass: Box<Pass>) -> Staged<Box<Pass>> {
-    pass.kubelet_resizes = pass.job.resize != ResizeDecision::Direct;
-    match std::mem::take(&mut pass.job.resize) {
-        ResizeDecision::Direct => {}
-        ResizeDecision::Refuse { why, no_room } => {
-            pass.done.api.no_room = no_room;
-            return Err(pass.stop(Outcome::Refused(why)));
-        }
-        ResizeDecision::Wait { why, retry_after } => {
-            pass.done.api.retry_after = retry_after;
-            return Err(pass.stop(Outcome::Withheld(why)));
-        }
-        ResizeDecision::Write(grant) => {
-            // The API server cannot remove a limit from a spec.
-            pass.job.targets.lift_undeclared &= grant.ahead;
-            pass.apply_grant(grant);
-        }
-        ResizeDecision::Patch(patch) => pass = pass.make_room_and_patch(patch).await?,
+    let mut act = std::mem::take(&mut pass.job.resize);
+    loop {
+        pass.kubelet_resizes = act != Act::Direct;
+        act = match act {
+            Act::Direct => {
+                pass.aim_at(Aim {
+                    kubelet_unasked: true,
+                    ..pass.decided.clone()
+                });
+                break;
+            }
+            Act::Write(grant) => {
+                pass.aim_at_grant(grant);
+                break;
+            }
+            Act::Patch(patch) => {
+                let next;
+                (pass, next) = pass.make_room_and_patch(patch).await?;
+                next
+            }
+            Act::End {
+                outcome,
+                retry_after,
+                no_room,
+            } => {
+                let api = &mut pass.done.api;
+                (api.retry_after, api.no_room) = (retry_after, no_room);
+                return Err(pass.stop(outcome));
+            }
+        };
     }
     let mut pass = pass.run_kernel_stages().await?;
     failpoint("pass.written");
@@ -119,10 +143,18 @@ impl Pass {
             foreign: std::mem::take(&mut job.foreign),
             ..JobDone::new(record)
         };
+        let decided = Aim {
+            containers: job.targets.containers.clone(),
+            lift_undeclared: job.targets.lift_undeclared,
+            kubelet_unasked: job.targets.kubelet_unasked,
+            held_before: job.held_before,
+        };
         Box::new(Self {
             node,
             job,
             done,
+            aim: decided.clone(),
+            decided,
             wanted: PodValues::default(),
             plan: Plan::default(),
             written: Vec::new(),
@@ -138,25 +170,45 @@ impl Pass {
         })
     }
 
-    /// From here on the pass writes what the kubelet has granted.
-    fn apply_grant(&mut self, grant: Grant) {
-        // The kubelet restarts containers with the values of the spec.
-        self.job.targets.kubelet_unasked |= grant.is_written_ahead();
-        self.job.targets.containers = grant.targets;
-        self.job.held_before &= grant.settled;
-        self.done.api.retry_after = grant.retry_after;
-        self.withheld = grant.withheld;
-        self.reclaims = grant.reclaim;
-        self.making_room = None;
+    /// From here on the pass writes towards these values. What it has observed for others does not count any more.
+    fn aim_at(&mut self, aim: Aim) {
+        if aim != self.aim {
+            let targets = &mut self.job.targets;
+            targets.containers.clone_from(&aim.containers);
+            targets.lift_undeclared = aim.lift_undeclared;
+            targets.kubelet_unasked = aim.kubelet_unasked;
+            self.making_room = None;
+            self.aim = aim;
+        }
     }
 
-    /// Makes room for the patched values, as for a write, and patches the spec.
-    async fn make_room_and_patch(mut self: Box<Self>, patch: ResizePatch) -> Staged<Box<Self>> {
-        let lift_undeclared = std::mem::take(&mut self.job.targets.lift_undeclared);
-        self.done.api.unanswered = (!patch.changes.is_empty()).then_some(false);
-        // The targets are new: a file that differs from them is no drift.
-        let held_before = std::mem::take(&mut self.job.held_before);
-        self.job.targets.containers.clone_from(&patch.targets);
+    /// From here on the pass writes what the kubelet has granted.
+    fn aim_at_grant(&mut self, grant: Grant) {
+        let decided = &self.decided;
+        self.aim_at(Aim {
+            // The API server cannot remove a limit from a spec.
+            lift_undeclared: decided.lift_undeclared && grant.ahead,
+            // The kubelet restarts containers with the values of the spec.
+            kubelet_unasked: decided.kubelet_unasked || grant.is_written_ahead(),
+            held_before: decided.held_before && grant.settled,
+            containers: grant.targets,
+        });
+        self.done.api.retry_after = grant.retry_after;
+        (self.withheld, self.reclaims) = (grant.withheld, grant.reclaim);
+    }
+
+    /// Makes room for the patched values, as for a write, and patches the spec. Returns what the pass does after the answer.
+    async fn make_room_and_patch(mut self: Box<Self>, patch: Patch) -> Staged<(Box<Self>, Act)> {
+        if !patch.changes.is_empty() {
+            self.done.api.answer = Answer::NotCarriedOut;
+        }
+        self.aim_at(Aim {
+            containers: patch.targets.clone(),
+            lift_undeclared: false,
+            // The targets are new: a file that differs from them is no drift.
+            held_before: false,
+            ..self.decided.clone()
+        });
         self.patches = true;
         self = self.run_kernel_stages().await?;
         self.patches = false;
@@ -164,80 +216,32 @@ impl Pass {
         if self.job.targets.containers != patch.targets {
             return Err(self.stop(overtaken()));
         }
-        let pod = match self.patch(&patch).await {
-            Ok(pod) => pod,
-            Err(error) => {
-                return match self.go_on_without(&patch, error, lift_undeclared, held_before) {
-                    None => Ok(self),
-                    Some(outcome) => Err(self.stop(outcome)),
-                };
-            }
-        };
-        failpoint("pass.patched");
-        let grant = patch.grant(&pod);
-        if grant.withheld.is_none() {
-            // The cgroups may be unable to hold the values after all.
-            self.patched = Some((Box::new(pod), Box::new(patch)));
-        } else {
-            self.job.held_before = held_before;
-            self.apply_grant(grant);
+        let answer = self.patch(&patch).await;
+        let away = self.job.resizer.as_ref().and_then(|resizer| resizer.away());
+        let next = patch.answered(answer.as_ref(), away);
+        if !matches!(&next, Act::Write(grant) if grant.withheld.is_none() && answer.is_ok()) {
+            // The pass does something else than what it has observed for.
+            self.making_room = None;
         }
-        Ok(self)
-    }
-
-    /// What the pass writes after a patch that failed; returns the outcome if the pass is over. The two flags of the job are those
-    /// from before the patch.
-    fn go_on_without(
-        &mut self,
-        patch: &ResizePatch,
-        error: ResizeError,
-        lift_undeclared: bool,
-        held_before: bool,
-    ) -> Option<Outcome> {
-        let (reason, api) = (error.to_string(), &mut self.done.api);
-        let (why, wait) = match error {
-            ResizeError::Stale if patch.ahead => (reason, SOON),
-            ResizeError::Refused { retry_after, .. } if patch.ahead => (reason, retry_after.unwrap_or(SOON)),
-            ResizeError::Away(_) => {
-                let away = self.job.resizer.as_ref().and_then(|resizer| resizer.away());
-                (away.unwrap_or_else(|| "the API server did not answer".to_owned()), SOON)
+        let api = &mut self.done.api;
+        match answer {
+            Ok(pod) => {
+                failpoint("pass.patched");
+                if self.making_room.is_some() {
+                    // The cgroups may be unable to hold the values after all.
+                    self.patched = Some((Box::new(pod), Box::new(patch)));
+                }
             }
-            ResizeError::Denied(why) => {
-                // The pass also takes back values that were written before the API server was asked.
-                self.job.targets.containers.clone_from(&patch.held);
-                api.denied = Some(why);
-                self.making_room = None;
-                return None;
-            }
-            ResizeError::Unsupported { everywhere, .. } => {
-                api.unsupported = everywhere;
-                self.job.targets.lift_undeclared = lift_undeclared;
-                self.job.targets.kubelet_unasked = true;
-                self.job.held_before = held_before;
-                self.kubelet_resizes = false;
-                self.making_room = None;
-                return None;
-            }
-            ResizeError::Stale => {
-                api.retry_after = Some(SOON);
-                return Some(Outcome::Withheld(Withheld::Unanswered(reason)));
-            }
-            ResizeError::Refused { retry_after, .. } => {
-                api.retry_after = retry_after;
-                return Some(Outcome::Refused(reason));
-            }
-            ResizeError::Altered(_) => {
+            Err(ResizeError::Denied(why)) => api.denied = Some(why),
+            Err(ResizeError::Unsupported { everywhere, .. }) => api.unsupported = everywhere,
+            Err(ResizeError::Altered(_)) => {
                 // Admission has changed the spec after this request.
                 let generation = self.job.targets.bound.object().metadata.generation;
-                api.asked = Some(patch.accepted(generation));
-                return Some(Outcome::Refused(reason));
+                api.answer = Answer::Accepted(patch.accepted(generation));
             }
-            ResizeError::Gone(_) => return Some(Outcome::Interrupted(reason)),
-        };
-        self.job.targets.lift_undeclared = lift_undeclared && patch.ahead;
-        self.job.held_before = held_before;
-        self.apply_grant(patch.later(&why, wait));
-        None
+            Err(_) => {}
+        }
+        Ok((self, next))
     }
 
     /// Observes the cgroups, makes room for lower memory limits, and writes, unless a patch comes first. After the patch, the
@@ -330,7 +334,7 @@ impl Pass {
             .collect();
         self.wanted = self.job.targets.values(&tree, &self.node.traits);
         if !others {
-            let (foreign, held_before) = (&mut self.done.foreign, self.job.held_before);
+            let (foreign, held_before) = (&mut self.done.foreign, self.aim.held_before);
             self.done.flipped = foreign.find_flips(&tree, &mut self.wanted, held_before, &grown);
         }
         self.plan = plan_files(tree, &self.wanted, &self.node.traits)?;
@@ -344,7 +348,7 @@ impl Pass {
         let (since, turns) = self.making_room.get_or_insert_with(|| (Instant::now(), 0));
         *turns += 1;
         let next = self.checks.advance(opened(&self.done)?, true)?;
-        if !self.checks.is_empty() && self.done.api.asked.is_none() {
+        if !self.checks.is_empty() && self.done.api.answer.accepted().is_none() {
             self.done.record.stages.prepare = since.elapsed();
         }
         match next {

@@ -9,7 +9,7 @@
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use futures::future::{BoxFuture, Shared};
 
@@ -17,7 +17,7 @@ use super::pass::Pass;
 use crate::failpoint::failpoint;
 use crate::model::objects::Pod;
 use crate::model::{NamedRequirements, Step, StepRecord};
-use crate::plan::resize::{self, AcceptedResize, ResizePatch};
+use crate::resize::{Answer, Patch, ResizeError};
 
 /// Calls the `resize` subresource.
 #[tonic::async_trait]
@@ -42,67 +42,15 @@ pub trait PodResizer: Debug + Send + Sync {
     }
 }
 
-/// The API server did not make the requested change.
-#[derive(Debug, thiserror::Error)]
-pub enum ResizeError {
-    /// The API server cannot resize in place, `everywhere` or because of the pod's kubelet.
-    #[error("no resizing in place here: {why}")]
-    Unsupported { why: String, everywhere: bool },
-    /// The pod no longer exists.
-    #[error("{0}")]
-    Gone(String),
-    /// Admission made another change. The text names both.
-    #[error("admission made something else of what was asked for: {0}")]
-    Altered(String),
-    /// A quota, a LimitRange, admission or validation denies the request, and will until a rule changes.
-    #[error("{0}")]
-    Denied(String),
-    /// The API server does not answer.
-    #[error("{0}")]
-    Away(String),
-    /// The pod has changed since the agent read it, and must be read again.
-    #[error(
-        "another client changes the pod at the same time; the amounts are requested once the agent knows the change"
-    )]
-    Stale,
-    /// The API server refuses for now.
-    #[error("{reason}")]
-    Refused {
-        reason: String,
-        /// How long the API server asks to wait (`Retry-After`).
-        retry_after: Option<Duration>,
-    },
-}
-
 /// Completes when a prepared resize is on the disk, or cannot be written.
 pub type Saved = Shared<BoxFuture<'static, ()>>;
-
-/// How the API server answered a pass.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ApiReport {
-    /// The request that the API server has accepted.
-    pub asked: Option<AcceptedResize>,
-    /// The amounts of a request that takes an accepted one back, and has no answer. Then `asked` is `None`.
-    pub taking_back: Option<Vec<NamedRequirements>>,
-    /// The API server cannot resize any pod in place.
-    pub unsupported: bool,
-    /// How long to wait before the next request.
-    pub retry_after: Option<Duration>,
-    /// The pass sent no request: the node has no room for the targets.
-    pub no_room: bool,
-    /// Why a rule denies the request. The pass writes the values that were granted before.
-    pub denied: Option<String>,
-    /// Whether the API server may have carried out the prepared patch although no answer says so; `None` where the pass
-    /// prepared none.
-    pub unanswered: Option<bool>,
-}
 
 /// How often a pass computes a request again that met another write of the pod, such as of its status.
 const MOST_CONFLICTS: usize = 8;
 
 impl Pass {
     /// Patches the spec, after the prepared resize is saved. Returns the pod after the patch.
-    pub(super) async fn patch(&mut self, patch: &ResizePatch) -> Result<Pod, ResizeError> {
+    pub(super) async fn patch(&mut self, patch: &Patch) -> Result<Pod, ResizeError> {
         if let Some(saved) = self.job.saved.take().filter(|_| self.job.resizer.is_some()) {
             saved.await;
             tracing::debug!("the resize is saved");
@@ -115,7 +63,8 @@ impl Pass {
                 Err(ResizeError::Denied(_)) if !patch.changes.is_empty() => Pod::clone(self.job.targets.bound.object()),
                 read => read?,
             };
-            if !read.metadata.resource_version.is_empty() && !resize::same(&read.requirements(), &patch.from) {
+            if !read.metadata.resource_version.is_empty() && !NamedRequirements::same(&read.requirements(), &patch.from)
+            {
                 return Err(ResizeError::Stale);
             }
             let pod = if patch.changes.is_empty() {
@@ -125,17 +74,20 @@ impl Pass {
                 if let Err(ResizeError::Stale) = sent {
                     continue;
                 }
-                self.done.api.unanswered = Some(!matches!(sent, Err(ResizeError::Denied(_))));
+                self.done.api.answer = match sent {
+                    Err(ResizeError::Denied(_)) => Answer::NotCarriedOut,
+                    _ => Answer::Unanswered,
+                };
                 sent?
             };
-            self.done.api.asked = Some(patch.accepted(pod.metadata.generation));
+            self.done.api.answer = Answer::Accepted(patch.accepted(pod.metadata.generation));
             return Ok(pod);
         }
         Err(ResizeError::Stale)
     }
 
     /// Takes a patch back as far as the spec still has it, so that the spec has the values that the kubelet had granted before.
-    pub(super) async fn undo_patch(&mut self, mut patched: Pod, patch: &ResizePatch) {
+    pub(super) async fn undo_patch(&mut self, mut patched: Pod, patch: &Patch) {
         let mut held = patch.held.clone();
         // Keeps the limits that the guard has raised meanwhile.
         self.node.least_limits.lift(&patched.metadata.uid, &mut held);
@@ -159,11 +111,11 @@ impl Pass {
             }
         }
         match undone {
-            Ok(pod) => self.done.api.asked = Some(patch.taken_back(pod.metadata.generation, held)),
+            Ok(pod) => self.done.api.answer = Answer::Accepted(patch.taken_back(pod.metadata.generation, held)),
             Err(error) => {
                 let why = format!("the API server did not take the request back: {error}");
                 self.done.record.outcome.add(&why);
-                (self.done.api.asked, self.done.api.taking_back) = (None, Some(patch.undone(&held)));
+                self.done.api.answer = Answer::TakingBack(patch.undone(&held));
             }
         }
     }

@@ -106,8 +106,8 @@ fn why(state: &PodState, name: &str, resource: Resource) -> String {
     });
     let room = state.no_room.as_ref().map(|no_room| no_room.why.clone());
     let withheld = state
-        .drift
         .resize
+        .progress()
         .pending()
         .map(|withheld| withheld.reason().to_owned());
     let by_hand = state

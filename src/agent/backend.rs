@@ -21,12 +21,12 @@ use crate::control::{
 use crate::doctor::Locations;
 use crate::model::objects::PodId;
 use crate::observe::audit::{Audit, Refusal};
-use crate::plan::resize::ResizeFacts;
 use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::controller::{Controller, Event, PodSnapshot, Reply, send};
 use crate::reconcile::overrides::Override;
 use crate::reconcile::pod::{PodState, ended_early, not_running};
 use crate::reconcile::work::OperatorRequest;
+use crate::resize::Facts;
 
 /// The service at the control socket.
 #[derive(Debug, Clone)]
@@ -118,17 +118,18 @@ impl AgentBackend {
         };
         let resize = snapshot.resize.map(|facts| {
             // The answer shows the steps of a pass that runs at once.
-            let facts = ResizeFacts {
+            let facts = Facts {
                 too_early: None,
                 unreported: None,
                 away: None,
-                ahead: false,
-                unanswered: false,
                 ..facts
             };
             let mut containers = targets.containers.clone();
             node.least_limits.lift(&targets.bound.live().id.uid, &mut containers);
-            facts.decide(&state.pod, &containers, &cause)
+            state
+                .resize
+                .all_answered()
+                .next(&state.pod, &containers, &cause, &facts)
         });
         let mut job = Job::new(targets, cause);
         job.resize = resize.unwrap_or_default();

@@ -9,7 +9,6 @@ use crate::config::{Config, MEND_API_VERSION};
 use crate::control::ControlError;
 use crate::doctor::{Check, Found, Locations, MEND_RUNTIME, local};
 use crate::model::{CgroupVersion, Driver};
-use crate::plan::resize::supports_in_place_resize;
 use crate::reconcile::controller::{AgentSnapshot, OBSERVING};
 use crate::reconcile::pod::PodState;
 
@@ -71,7 +70,7 @@ fn out_of_reach(pods: &[PodState]) -> Vec<String> {
 }
 
 fn kubelet(node: &Node, pods: &[PodState]) -> String {
-    let mode = if pods.iter().any(|state| supports_in_place_resize(&state.pod)) {
+    let mode = if pods.iter().any(|state| state.pod.resizes_in_place()) {
         "resizes in place itself (it reports resources in force)"
     } else {
         "does not resize in place, or no source says; the agent keeps its own record"

@@ -20,9 +20,10 @@ use crate::model::{
 };
 use crate::oom::OomReport;
 use crate::plan::shrink::{Holds, Progress};
-use crate::plan::{hierarchy, in_force, resize};
+use crate::plan::{hierarchy, in_force};
 use crate::reconcile::controller::PodSnapshot;
 use crate::reconcile::pod::PodState;
+use crate::resize;
 
 /// Reads the kernel's files, systemd's properties and the runtime's stored specs, and compares all values.
 /// `kills` are the latest of the node.
@@ -248,7 +249,7 @@ fn kernel_difference(
             let why = view::detail(state, now);
             Some(match state.drift.writers.paused(target, held.file(), now) {
                 Some(until) => format!("something else keeps changing it; left alone until {until:.0}"),
-                None if state.drift.resize.pending().is_some() => {
+                None if state.resize.progress().pending().is_some() => {
                     format!("the kubelet does not let the pod have what is wanted: {why}")
                 }
                 None => {

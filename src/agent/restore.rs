@@ -30,13 +30,13 @@ use crate::kubernetes::{ApiClient, ApiResizer};
 use crate::model::{BoundPod, Cause, ChangeRecord, CpuBurst, LivePod, Outcome};
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
-use crate::plan::resize::{self, Phase, ResizeFacts};
 use crate::plan::shrink::Holds;
 use crate::plan::{PodTargets, WriteScope};
 use crate::reconcile::annotations::erase;
 use crate::reconcile::controller::Event;
 use crate::reconcile::inventory::Inventory;
 use crate::reconcile::store::SavedPod;
+use crate::resize::Facts;
 use crate::runtime::RuntimeMetrics;
 use crate::sources::NodeView;
 
@@ -186,13 +186,11 @@ impl Restorer {
         let resize = saved.map(|saved| &saved.state.resize);
         let own = resize.and_then(|resize| resize.without_requests(object));
         if let (Some(api), Some(resize), Some(own)) = (api, resize, own) {
-            let facts = ResizeFacts {
-                accepted: resize.accepted.clone(),
-                unanswered: resize.prepared.is_some(),
+            let facts = Facts {
                 kubelet: self.node.traits.kubelet,
-                ..ResizeFacts::default()
+                ..Facts::default()
             };
-            job.resize = facts.decide(object, &own, &job.cause);
+            job.resize = resize.next(object, &own, &job.cause, &facts);
             job.resizer = Some(Arc::new(ApiResizer::new(api.clone())));
             (job.targets.containers, job.targets.kubelet_unasked) = (own, false);
         }
@@ -277,13 +275,10 @@ async fn discover(
 /// A pass towards the kubelet's grant: the spec, unless the kubelet has not accepted it.
 fn job_for(pod: &BoundPod, saved: Option<&SavedPod>) -> Job {
     let object = pod.object();
-    let resize = saved.map(|saved| &saved.state.resize);
-    let prepared = resize.and_then(|resize| resize.prepared.as_ref().map(|prepared| &prepared.held));
-    let accepted = resize.and_then(|resize| resize.accepted.as_ref().map(|accepted| &accepted.held));
-    let held = prepared.or(accepted);
+    let resize = saved.map(|saved| saved.state.resize.clone()).unwrap_or_default();
     let targets = PodTargets {
         bound: pod.clone(),
-        containers: resize::granted(object, &Phase::of(object), held.map(Vec::as_slice)),
+        containers: resize.granted(object),
         lift_undeclared: true,
         kubelet_unasked: true,
         // Without a saved state, a burst may be the agent's.

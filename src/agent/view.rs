@@ -118,7 +118,7 @@ fn overridden(overridden: &Override) -> proto::Override {
 
 /// The reason of a pod's status, where the status alone does not say it.
 pub(super) fn detail(state: &PodState, now: Timestamp) -> String {
-    let (failed, withheld) = (state.work.has_failed(), state.drift.resize.pending());
+    let (failed, withheld) = (state.work.has_failed(), state.resize.progress().pending());
     match (state.status(now), &state.no_room) {
         (PodStatus::NotRunning, _) => "no container of this pod runs on this node".to_owned(),
         (PodStatus::Foreign, _) => {
@@ -205,7 +205,7 @@ pub(super) fn next(state: &PodState, now: Timestamp) -> String {
             .to_owned()
     } else if let Some((target, file, until)) = state.drift.writers.all_paused(now).next() {
         format!("{file} of {target} is looked at again at {until:.0}.")
-    } else if let Some(withheld) = state.drift.resize.pending() {
+    } else if let Some(withheld) = state.resize.progress().pending() {
         let next = match withheld {
             Withheld::Deferred(_) => {
                 "The kubelet tries again when the node has room; a smaller recommendation replaces this one at once."

@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use super::call::Call;
 use super::client::ApiClient;
 use super::error::{ApiError, Problem, Status};
-use crate::actuate::{PodResizer, ResizeError};
+use crate::actuate::PodResizer;
 use crate::model::objects::{Pod, PodId};
 use crate::model::{Change, Requirements, Step, Target};
-use crate::plan::resize;
+use crate::resize::{self, ResizeError};
 
 /// Patches the `resize` subresource of pods.
 #[derive(Debug)]

@@ -145,6 +145,23 @@ impl Requirements {
         [self.requests.get(resource), self.limits.get(resource)]
     }
 
+    /// A limit without a request is also the request (`SetDefaults_Pod`, kubernetes `pkg/apis/core/v1/defaults.go`).
+    #[must_use]
+    pub fn with_requests(self) -> Self {
+        Self {
+            requests: self.requests.or(self.limits),
+            ..self
+        }
+    }
+
+    /// The requests of [`Resource::ALL`], then the limits, as numbers. Unset is zero, and a limit without a request is also the
+    /// request.
+    pub fn amounts(&self) -> [u64; 4] {
+        let [[cpu, cpu_limit], [memory, memory_limit]] =
+            Resource::ALL.map(|resource| self.with_requests().of(resource));
+        [cpu, memory, cpu_limit, memory_limit].map(Option::unwrap_or_default)
+    }
+
     /// Chooses each amount from the same amount of `all`, as plain numbers (thousandths of a cpu, bytes).
     pub fn choose<const N: usize>(all: [&Self; N], choice: impl Fn([Option<u64>; N]) -> Option<u64>) -> Self {
         let requests = |resource| choice(all.map(|one| one.requests.get(resource)));
@@ -210,6 +227,15 @@ impl NamedRequirements {
     pub fn find<'a>(list: &'a [Self], name: &str) -> Option<&'a Requirements> {
         let mut all = list.iter();
         all.find(|named| named.name == name).map(|named| &named.resources)
+    }
+
+    /// Whether both lists give every container that both name the same amounts. Unset equals zero, and a limit without a request
+    /// equals one with an equal request.
+    pub fn same(one: &[Self], other: &[Self]) -> bool {
+        one.iter().all(|named| {
+            let other = Self::find(other, &named.name);
+            other.is_none_or(|other| other.amounts() == named.resources.amounts())
+        })
     }
 
     pub const fn is_of_pod(&self) -> bool {

@@ -8,13 +8,11 @@
 use crate::model::objects::Pod;
 use crate::model::{CpuBurst, PodTree, Setting, Settings, Target};
 
-use super::resize::supports_in_place_resize;
-
 /// The bursts of the cgroups in `held` whose kernel has bursts. `wanted` are the values that the pass writes, `spec` those that
 /// follow from the spec.
 pub fn bursts(burst: CpuBurst, pod: &Pod, held: &PodTree, wanted: &PodTree, spec: &PodTree) -> Vec<(Target, Setting)> {
     let quota = |tree: &PodTree, target: &Target| tree.get(target).and_then(Settings::cpu_max).map(|max| max.quota);
-    let follows_spec = supports_in_place_resize(pod);
+    let follows_spec = pod.resizes_in_place();
     let burst = if failed(pod) { CpuBurst::ZERO } else { burst };
     let of = |target: Target| {
         let file = held.get(&target)?.burst()?;

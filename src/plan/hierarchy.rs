@@ -310,7 +310,7 @@ impl<'a> EffectivePod<'a> {
             name: &container.name,
             init,
             runs: !init || container.is_sidecar(),
-            resources: with_requests(container.resources),
+            resources: container.resources.with_requests(),
         };
         let regular = pod.spec.containers.iter().map(|regular| defaulted(regular, false));
         let init = pod.spec.init_containers.iter().map(|init| defaulted(init, true));
@@ -331,7 +331,7 @@ impl<'a> EffectivePod<'a> {
         effective.qos = pod.status.qos_class.unwrap_or_else(|| effective.computed_qos());
         for container in &mut effective.containers {
             if let Some(target) = NamedRequirements::find(targets, container.name) {
-                container.resources = with_requests(*target);
+                container.resources = target.with_requests();
             }
         }
         effective
@@ -435,12 +435,4 @@ pub(super) fn memory_requests(
     let of_pod = effective.requests().memory.map(|request| (Target::Pod, request));
     let containers: Vec<_> = effective.running().filter_map(of_container).collect();
     containers.into_iter().chain(of_pod)
-}
-
-/// A limit without a request is also the request (`SetDefaults_Pod`, kubernetes `pkg/apis/core/v1/defaults.go`).
-pub(super) fn with_requests(resources: Requirements) -> Requirements {
-    Requirements {
-        requests: resources.requests.or(resources.limits),
-        ..resources
-    }
 }

@@ -14,7 +14,6 @@ mod planner;
 mod pod_level;
 mod quota;
 mod reservation;
-pub mod resize;
 mod room;
 mod scope;
 pub mod shrink;

@@ -6,8 +6,7 @@
 //! (kubernetes/kubernetes#138760).
 
 use super::hierarchy::in_force;
-use super::resize::Phase;
-use crate::model::objects::Pod;
+use crate::model::objects::{Pod, ResizePhase};
 use crate::model::{Bytes, NamedRequirements, PodTree};
 
 /// A pod whose cgroup allows less memory than its containers' cgroups do together.
@@ -31,10 +30,10 @@ impl LowPodLevel {
     pub fn find(pod: &Pod, held: &PodTree) -> Option<Self> {
         let holds = held.pod.memory_bytes()?;
         let in_force = in_force(pod);
-        let phase = Phase::of(pod);
-        let settled = phase == Phase::Settled;
+        let phase = ResizePhase::of(pod);
+        let settled = phase == ResizePhase::Settled;
         let mut running = pod.running_containers();
-        if matches!(phase, Phase::Accepted | Phase::InProgress)
+        if matches!(phase, ResizePhase::Accepted | ResizePhase::InProgress)
             && running.all(|container| held.containers.contains_key(&container.name))
         {
             return None;

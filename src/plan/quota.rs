@@ -11,10 +11,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::hierarchy::{pod_amounts, with_requests};
-use super::resize::{Phase, same};
+use super::hierarchy::pod_amounts;
 use super::room::each;
-use crate::model::objects::{Pod, QuotaAmounts, QuotaStatus, ResourceQuota, Shared};
+use crate::model::objects::{Pod, QuotaAmounts, QuotaStatus, ResizePhase, ResourceQuota, Shared};
 use crate::model::{KubeletVersion, NamedRequirements, Requirements, Resource, ResourceList, Withheld};
 
 /// The quotas of some namespaces, and what pods of this node take from them beyond what is counted.
@@ -89,7 +88,7 @@ impl QuotaAccount {
         wanted: &[NamedRequirements],
         is_patched: bool,
     ) -> Result<(), String> {
-        let is_patched = is_patched && !same(wanted, &pod.requirements());
+        let is_patched = is_patched && !NamedRequirements::same(wanted, &pod.requirements());
         let [before, after] = [held, wanted].map(|targets| self.beyond(pod, targets));
         let namespace = &pod.metadata.namespace;
         if self.awaited.contains(namespace) && !is_patched && exceeds(&after, &before) {
@@ -208,7 +207,8 @@ fn counted(pod: &Pod, targets: &[NamedRequirements], kubelet: KubeletVersion) ->
             limits,
         };
     }
-    let is_infeasible = targets.is_empty() && matches!(Phase::of(pod), Phase::Withheld(Withheld::Infeasible(_)));
+    let is_infeasible =
+        targets.is_empty() && matches!(ResizePhase::of(pod), ResizePhase::Withheld(Withheld::Infeasible(_)));
     let counting = if is_infeasible {
         vec![allocated, actuated]
     } else {
@@ -251,7 +251,7 @@ fn without<'a>(pod: &'a Pod, wanted: &[NamedRequirements], of: AmountsOf, resour
     let mut containers = pod.all_containers().filter(|_| own == Requirements::default());
     let lacks = |name: &str, spec: &Requirements| {
         let resources = NamedRequirements::find(wanted, name).unwrap_or(spec);
-        of(&with_requests(*resources)).get(resource).is_none()
+        of(&resources.with_requests()).get(resource).is_none()
     };
     let found = containers.find(|container| lacks(&container.name, &container.resources));
     found.map(|container| container.name.as_str())

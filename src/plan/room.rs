@@ -6,7 +6,7 @@
 //!
 //! The sum of all requests must stay within what the node gives to pods. Only an amount that grows is checked: the pod has the
 //! rest already, also on a node that is too full. If the kubelet resizes in place, a pod takes what the kubelet has allocated
-//! ([`super::resize::reserved`]).
+//! (`resize::reserved`).
 //!
 //! Requests are promises. Pods use more than they request, and less. Before the guard grows a limit it checks how much
 //! memory is free at that moment (`guard::budgets`).

@@ -23,7 +23,7 @@ use crate::model::objects::annotation::{APPLIED, BOOST_PREFIX};
 use crate::model::objects::{Pod, PodId};
 use crate::model::{NamedRequirements, Requirements};
 use crate::pace::{Backoff, scattered};
-use crate::plan::{lift_kept, resize};
+use crate::plan::lift_kept;
 
 /// The pause between two patches, scattered.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -194,7 +194,7 @@ pub(crate) fn wanted(state: &PodState, by_kubelet: bool, annotate: bool, now: Ti
     let (pod, has) = (&state.pod, &state.pod.metadata.annotations);
     let mut wanted = Annotations::new();
     let targets = state.desired.targets(pod);
-    if by_kubelet && targets.is_none_or(|targets| resize::same(&targets, &pod.requirements())) {
+    if by_kubelet && targets.is_none_or(|targets| NamedRequirements::same(&targets, &pod.requirements())) {
         let boosts = state.decision.boosts.done.iter();
         let names = boosts.map(|container| format!("{BOOST_PREFIX}{container}"));
         wanted.extend(names.filter(|name| has.contains_key(name)).map(|name| (name, None)));

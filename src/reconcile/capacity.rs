@@ -11,7 +11,8 @@ use crate::decide::Refusals;
 use crate::guard::GuardedPod;
 use crate::model::objects::Pod;
 use crate::model::{AskWhenFull, Bytes, KubeletVersion, MilliCpu, NamedRequirements, PageSize, Resource, ResourceList};
-use crate::plan::{Capacity, NoRoom, NodeRequests, QuotaAccount, Room, larger, pod_requests, resize};
+use crate::plan::{Capacity, NoRoom, NodeRequests, QuotaAccount, Room, larger, pod_requests};
+use crate::resize;
 use crate::sources::NodeView;
 
 use super::desired::{DesiredState, Recommended, limit_in};
@@ -76,14 +77,14 @@ impl NodeCapacity {
 
     /// Whether the agent patches the pod's spec, and its kubelet writes the values.
     fn is_patched(&self, pod: &Pod) -> bool {
-        self.patches && resize::supports_in_place_resize(pod)
+        self.patches && pod.resizes_in_place()
     }
 
     /// The targets that a pod has got, or may get from a patch under way; none if its object has them.
     fn held(&self, state: &PodState) -> Vec<NamedRequirements> {
         let pod = &state.pod;
         let resize = &state.resize;
-        let patching = state.work.running.is_some() || resize.prepared.is_some() || resize.written_ahead.is_some();
+        let patching = state.work.running.is_some() || resize.prepared().is_some() || resize.is_ahead();
         match resize.unseen(pod) {
             Some(unseen) if self.is_patched(pod) => unseen.targets.clone(),
             None if self.is_patched(pod) && !patching => Vec::new(),

@@ -249,7 +249,9 @@ impl Controller {
                 self.decide_all(Timestamp::now());
             }
             Event::ApiServerReturned => {
-                let waiting = self.pods.keys_of(|state| state.drift.resize.waits_for_api_server());
+                let waiting = self
+                    .pods
+                    .keys_of(|state| state.resize.progress().waits_for_api_server());
                 self.apply_to_all(waiting, || PodInput::ApiServerReturned);
             }
             Event::Discovered(discovered) => self.take_discovered(discovered),

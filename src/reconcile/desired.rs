@@ -19,7 +19,7 @@ use super::overrides::{Override, check_names, check_result, overlay};
 use crate::model::objects::Pod;
 use crate::model::{Bytes, CpuBurst, NamedRequirements, Outcome, PageSize, Resource, ResourceList};
 use crate::plan::WriteScope;
-use crate::plan::resize::{self, AcceptedResize};
+use crate::resize::Accepted;
 
 /// The desired state of one pod, as the state file has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -298,7 +298,7 @@ impl DesiredState {
 
     /// Keeps the pod's own amounts before an override or a temporary limit changes the spec.
     pub(crate) fn remember_origin(&mut self, pod: &Pod) {
-        if resize::supports_in_place_resize(pod) && self.origin.is_none() {
+        if pod.resizes_in_place() && self.origin.is_none() {
             let in_force = self.recommended.as_ref().and_then(Recommended::in_force);
             self.origin = Some(in_force.map_or_else(|| pod.requirements(), |in_force| in_force.targets));
         }
@@ -306,7 +306,7 @@ impl DesiredState {
 
     /// Notes whether a pass with this outcome brought the recommendation into force, or an earlier one if the pass `is_current` no
     /// more.
-    pub(crate) fn pass_ended(&mut self, outcome: &Outcome, asked: Option<&AcceptedResize>, is_current: bool) {
+    pub(crate) fn pass_ended(&mut self, outcome: &Outcome, asked: Option<&Accepted>, is_current: bool) {
         let Some(recommended) = &mut self.recommended else {
             return;
         };
@@ -352,7 +352,7 @@ impl DesiredState {
     /// top; an override and a recommendation end.
     pub(crate) fn yield_to(&mut self, own: Vec<NamedRequirements>, spec: &[NamedRequirements]) {
         (self.overridden, self.recommended) = (None, None);
-        self.origin = (!self.temporary.is_empty() || !resize::same(&own, spec)).then_some(own);
+        self.origin = (!self.temporary.is_empty() || !NamedRequirements::same(&own, spec)).then_some(own);
         // An earlier pass may have written its values after the kubelet wrote those of the other client.
         self.returning = true;
     }

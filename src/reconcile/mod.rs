@@ -2,7 +2,7 @@
 //!
 //! - [`controller`]: turns facts, requests and the clock into inputs, and effects into passes, files and answers. Only
 //!   the controller owns [`pod::Pods`].
-//! - [`pod`]: `PodState × PodInput → PodState + Vec<Effect>`, pure. [`desired`], [`resize`], [`shrink`] and [`work`]
+//! - [`pod`]: `PodState × PodInput → PodState + Vec<Effect>`, pure. [`desired`], [`shrink`] and [`work`]
 //!   are its parts; [`overrides`] checks the values of operators.
 //! - [`capacity`]: the node's room for its pods.
 //! - [`store`]: the state that survives a restart.
@@ -18,7 +18,6 @@ pub(crate) mod inventory;
 pub(crate) mod metrics;
 pub(crate) mod overrides;
 pub(crate) mod pod;
-pub(crate) mod resize;
 pub(crate) mod savings;
 pub(crate) mod shrink;
 pub(crate) mod store;

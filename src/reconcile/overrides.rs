@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use crate::decide::Refusals;
 use crate::model::objects::Pod;
 use crate::model::{Cause, NamedRequirements, PageSize, QosClass, Requirements, Resource, ResourceList};
-use crate::plan::resize;
 
 /// Values that an operator set.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,7 +31,7 @@ impl Override {
 
     /// Whether a pod with these amounts has every value of the override.
     pub(crate) fn is_in(&self, amounts: &[NamedRequirements]) -> bool {
-        resize::same(&overlay(amounts.to_vec(), &self.values), amounts)
+        NamedRequirements::same(&overlay(amounts.to_vec(), &self.values), amounts)
     }
 }
 

@@ -12,7 +12,6 @@ use std::time::Instant;
 use jiff::Timestamp;
 
 use super::desired::{DesiredState, GrowthPause};
-use super::resize::{Resize, ResizeStatus};
 use super::shrink::{ShrinkEnd, ShrinkState};
 use super::store::{SavedPod, SavedTargets};
 use super::work::WorkItem;
@@ -21,7 +20,7 @@ use crate::decide::PodDecision;
 use crate::model::objects::{Pod, PodId};
 use crate::model::{Cause, LivePod, NamedRequirements, Reason, Withheld};
 use crate::plan::LowPodLevel;
-use crate::plan::resize;
+use crate::resize::{Progress, Resize};
 
 mod described;
 mod guarded;
@@ -86,10 +85,6 @@ pub(crate) struct DriftState {
     pub(crate) writers: ForeignWriters,
     /// Why the latest pass did not succeed; empty where it did.
     pub(crate) last_reason: String,
-    /// How far the latest resize has got.
-    pub(crate) resize: ResizeStatus,
-    /// When the API server accepted the latest patch.
-    resize_accepted_at: Option<Instant>,
 }
 
 /// A recommendation that the node has no room for, or that a quota does not allow.
@@ -237,14 +232,14 @@ impl PodState {
             PodInput::NodeChanged if !self.desired.is_empty() => self.restart(Cause::Sweep, now),
             PodInput::RuntimeReturned | PodInput::NodeChanged => {}
             PodInput::RoomFreed => {
-                self.request_if(self.drift.resize == ResizeStatus::NoRoom, Cause::Retry, true, now);
+                self.request_if(*self.resize.progress() == Progress::NoRoom, Cause::Retry, true, now);
             }
             PodInput::ResizeRetried => {
-                let resizes = !self.desired.is_empty() && resize::supports_in_place_resize(&self.pod);
+                let resizes = !self.desired.is_empty() && self.pod.resizes_in_place();
                 self.request_if(resizes, Cause::Retry, true, now);
             }
             PodInput::ApiServerReturned => {
-                let waits = self.drift.resize.waits_for_api_server();
+                let waits = self.resize.progress().waits_for_api_server();
                 self.request_if(waits, Cause::ApiServerReturned, true, now);
             }
             PodInput::Requested { id, request } => self.enqueue(id, request, effects),
@@ -283,7 +278,7 @@ impl PodState {
         // The failed pass may have been of an override that its failure ended.
         let is_due = self.work.retry_at.take_if(|at| *at <= now.instant).is_some();
         if is_due && !self.desired.is_empty() {
-            let waits = self.drift.resize.waits_for_api_server();
+            let waits = self.resize.progress().waits_for_api_server();
             let cause = if waits { Cause::ApiServerReturned } else { Cause::Retry };
             self.work.request_pass(cause, true, now.instant);
         }
@@ -324,7 +319,7 @@ impl PodState {
         self.work.generation += 1;
         self.drift.writers.forget();
         self.drift.in_sync = false;
-        self.drift.resize = ResizeStatus::Clear;
+        self.resize.start_over();
         self.work.reset_retries();
     }
 
@@ -339,7 +334,7 @@ impl PodState {
     /// Whether no pass is necessary until another input arrives.
     pub(crate) fn is_settled(&self) -> bool {
         let drift = &self.drift;
-        let is_clear = self.drift.resize == ResizeStatus::Clear;
+        let is_clear = *self.resize.progress() == Progress::Clear;
         !self.is_enforced() || (drift.in_sync && !drift.runtime_sync_pending && drift.writers.is_empty() && is_clear)
     }
 
@@ -368,12 +363,12 @@ impl PodState {
             PodStatus::Owed
         } else if self.work.has_failed() || self.shrink.backoffs.next(now).is_some() || self.no_room.is_some() {
             PodStatus::Refused
-        } else if let Some(withheld) = self.drift.resize.pending() {
+        } else if let Some(withheld) = self.resize.progress().pending() {
             match withheld {
                 Withheld::Deferred(_) => PodStatus::Deferred,
                 Withheld::Infeasible(_) => PodStatus::Infeasible,
                 Withheld::Failed(_) => PodStatus::Refused,
-                Withheld::SpecLater(_) if self.resize.written_ahead.is_some() => PodStatus::Owed,
+                Withheld::SpecLater(_) if self.resize.is_ahead() => PodStatus::Owed,
                 Withheld::Unanswered(_) | Withheld::Postponed(_) | Withheld::SpecLater(_) => PodStatus::Working,
             }
         } else if self.drift.in_sync && !self.is_announcing() {
@@ -409,7 +404,7 @@ impl PodState {
             described: Some(Arc::clone(&self.pod)),
             state: SavedTargets {
                 desired,
-                resize: self.resize.clone(),
+                resize: self.resize.saved(),
             },
             failed_shrinks: self.shrink.backoffs.clone(),
             pauses: pauses.clone(),
@@ -429,7 +424,7 @@ use {
     crate::actuate::{Grown, HookRun, Job, JobDone},
     crate::guard::Report,
     crate::model::{Bytes, ChangeRecord, HookEnd, Target},
-    crate::plan::resize::ResizeDecision,
+    crate::resize::Act,
     jiff::SignedDuration,
     std::time::Duration,
 };

@@ -18,9 +18,9 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::pod::PodState;
-use super::resize::ResizeStatus;
 use crate::model::{NamedRequirements, Resource, ResourceList};
 use crate::plan::sum;
+use crate::resize::Progress;
 
 /// The most hours of workloads that are kept, the latest ones: a node has some hundred workloads at a time, and sees many jobs.
 const MOST_HOURS: usize = 8192;
@@ -283,7 +283,7 @@ impl Collector for SavingsMetrics {
 
 /// The requests of each of these pods, before and now. A pod that waits for its kubelet has neither amount.
 fn requested<'a>(pods: impl Iterator<Item = &'a PodState>) -> impl Iterator<Item = (&'a PodState, WorkloadSavings)> {
-    let clear = pods.filter(|state| state.drift.resize == ResizeStatus::Clear);
+    let clear = pods.filter(|state| *state.resize.progress() == Progress::Clear);
     clear.filter_map(|state| {
         let savings = WorkloadSavings {
             pods: 1,

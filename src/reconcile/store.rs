@@ -19,12 +19,12 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::desired::{DesiredState, GrowthPause};
-use super::resize::Resize;
 use crate::decide::CanaryWait;
 use crate::files;
 use crate::guard::LimitFiles;
 use crate::model::objects::{Pod, PodId};
 use crate::plan::shrink::FailedShrinks;
+use crate::resize::Resize;
 
 const FILE_NAME: &str = "state.json";
 /// Raised when the content changes its meaning.

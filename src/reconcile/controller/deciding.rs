@@ -8,14 +8,14 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Controller;
 use crate::decide::{self, PodDecision};
-use crate::model::objects::{ObjectMeta, OwnerKind, Pod, VerticalPodAutoscaler};
+use crate::model::objects::{ObjectMeta, OwnerKind, Pod, ResizePhase, VerticalPodAutoscaler};
 use crate::model::{Cause, Reason, Withheld};
 use crate::pace::{place_in, spread_window};
-use crate::plan::resize::{self, Phase, Support};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::inventory::Inventory;
 use crate::reconcile::metrics::decision_labels;
 use crate::reconcile::pod::{Now, PodInput, PodState, Pods};
+use crate::resize::{self, Support};
 use crate::sources::NodeView;
 
 /// A namespace's quotas come within this time, or their absence is said.
@@ -161,10 +161,10 @@ impl Controller {
             let resizes = patches
                 && match &support {
                     Some(support) => support.for_pod(pod, now) != Support::Never,
-                    None => resize::supports_in_place_resize(pod),
+                    None => pod.resizes_in_place(),
                 };
-            let spec = resizes.then(|| match Phase::of(pod) {
-                phase @ Phase::Withheld(Withheld::Infeasible(_)) => resize::granted(pod, &phase, None),
+            let spec = resizes.then(|| match ResizePhase::of(pod) {
+                phase @ ResizePhase::Withheld(Withheld::Infeasible(_)) => resize::granted(pod, &phase, None),
                 _ => pod.requirements(),
             });
             let vpa = state.decision.vpa.clone();
@@ -203,8 +203,8 @@ impl Controller {
         let answers = &mut self.node.answers;
         answers.retain_namespaces(|namespace| pods.iter().any(|pod| pod.metadata.namespace == namespace));
         for pod in pods {
-            let phase = Phase::of(pod);
-            if let Phase::Withheld(Withheld::Infeasible(words)) = &phase {
+            let phase = ResizePhase::of(pod);
+            if let ResizePhase::Withheld(Withheld::Infeasible(words)) = &phase {
                 let granted = resize::granted(pod, &phase, None);
                 answers.learn(pod, &resize::differing(&granted, &pod.requirements()), words);
             }

@@ -17,11 +17,11 @@ use super::{Controller, Event};
 use crate::actuate::shrink::{Lowering, watch};
 use crate::actuate::{HookRun, Job, JobDone, Node, PodHandles, PodResizer, Verdict, reconcile, run_hook};
 use crate::model::{Cause, HookEnd, NamedRequirements, Reason};
-use crate::plan::resize::{NodeSupport, ResizeDecision, ResizeFacts, Support};
 use crate::plan::shrink::{Progress, next_turns};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodInput, PodState};
 use crate::reconcile::work::PassId;
+use crate::resize::{Act, Facts, NodeSupport, Support};
 
 /// Writes come in bursts, like those of a pass: files are compared this long after the first write.
 const BURST: Duration = Duration::from_millis(20);
@@ -135,7 +135,7 @@ impl ResizeEndpoint {
         support: &NodeSupport,
         capacity: &mut NodeCapacity,
         now: Now,
-    ) -> Option<ResizeFacts> {
+    ) -> Option<Facts> {
         let resizer = self.get()?;
         let unreported = match support.for_pod(&state.pod, now.wall) {
             Support::Never => return None,
@@ -146,14 +146,14 @@ impl ResizeEndpoint {
         // The saved object may be older than the spec: an agent that knows no more patches nothing that nobody asked for since.
         let is_silent = state.decision.reason == Reason::SourcesSilent && !state.desired.is_by_hand();
         let silent = is_silent.then(|| "the API server has not sent its objects yet".to_owned());
-        Some(ResizeFacts {
+        Some(Facts {
             room,
             yields,
             kubelet: capacity.kubelet,
             too_early: state.too_early_to_patch(cause, now),
             unreported,
             away: resizer.away().or(silent),
-            ..state.resize_facts()
+            by_hand: state.desired.is_by_hand(),
         })
     }
 }
@@ -189,7 +189,7 @@ impl Controller {
                 let live = state.live.iter();
                 // The patch includes limits that the guard has just raised: otherwise the kubelet would lower them again.
                 live.for_each(|live| drop(node.least_limits.lift(&live.id.uid, &mut targets)));
-                facts.decide(&state.pod, &targets, cause)
+                state.resize.next(&state.pod, &targets, cause, &facts)
             });
             self.passes.begun += 1;
             let number = self.passes.begun;
@@ -208,7 +208,7 @@ impl Controller {
     pub(super) fn run_pass(&mut self, key: &str, id: PassId, mut job: Box<Job>) {
         let Some(node) = self.node.known() else { return };
         job.cgroups = self.files.cgroups(key).cloned();
-        if let ResizeDecision::Patch(_) = job.resize {
+        if let Act::Patch(_) = job.resize {
             // The patch waits until the prepared resize is saved.
             self.store.retry_failed();
             job.saved = Some(self.store.saved().boxed().shared());
@@ -273,7 +273,7 @@ impl Controller {
         if done.api.unsupported {
             self.endpoint.refuse(Instant::now());
         }
-        if done.api.asked.is_some() {
+        if done.api.answer.accepted().is_some() {
             self.endpoint.refusals = 0;
         }
         if done.stale {
@@ -369,9 +369,9 @@ impl Controller {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::actuate::ResizeError;
     use crate::model::Step;
     use crate::model::objects::Pod;
+    use crate::resize::ResizeError;
 
     #[derive(Debug)]
     struct Way;

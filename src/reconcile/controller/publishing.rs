@@ -10,7 +10,6 @@ use tokio::time::Instant;
 use super::Controller;
 use crate::model::objects::annotation::UPDATED;
 use crate::observe::metrics::gauge;
-use crate::plan::resize;
 use crate::reconcile::annotations::{Annotator, pod_ref, wanted};
 use crate::reconcile::history::History;
 use crate::reconcile::metrics::Metrics;
@@ -52,7 +51,7 @@ impl Controller {
         // With observeOnly, no pod should have other annotations.
         if let Some(annotator) = &self.publisher.annotator {
             let due = followed.filter_map(|state| {
-                let by_kubelet = self.endpoint.get().is_some() && resize::supports_in_place_resize(&state.pod);
+                let by_kubelet = self.endpoint.get().is_some() && state.pod.resizes_in_place();
                 let annotations = wanted(state, by_kubelet, self.config.applied_annotation, Timestamp::now());
                 Some((pod_ref(&state.pod)?, annotations)).filter(|(_, annotations)| !annotations.is_empty())
             });

@@ -11,11 +11,11 @@ use super::Controller;
 use crate::actuate::Node;
 use crate::model::objects::VerticalPodAutoscaler;
 use crate::model::{Cause, ChangeRecord, ControlError};
-use crate::plan::resize::ResizeFacts;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodInput, PodState, not_running};
 use crate::reconcile::savings::SavingsReport;
 use crate::reconcile::work::{OperatorRequest, RequestId};
+use crate::resize::Facts;
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, ControlError>>;
 type RecordReply = Reply<Arc<ChangeRecord>>;
@@ -39,7 +39,7 @@ pub(crate) struct PodSnapshot {
     pub(crate) state: PodState,
     pub(crate) node: Option<Arc<Node>>,
     /// The facts about the pod's resize, where a pass would go through the API server now.
-    pub(crate) resize: Option<ResizeFacts>,
+    pub(crate) resize: Option<Facts>,
     /// The latest changes, oldest first.
     pub(crate) changes: Vec<Arc<ChangeRecord>>,
     /// The VPA behind the decision.
@@ -142,7 +142,7 @@ impl Controller {
         })
     }
 
-    fn resize_facts(&self, state: &PodState) -> Option<ResizeFacts> {
+    fn resize_facts(&self, state: &PodState) -> Option<Facts> {
         let (node, now) = (self.node.known()?, Now::read());
         let support = self.node_support(&node, now);
         let mut capacity = self.capacity();

@@ -8,27 +8,25 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::{Effect, Effects, LogLine, NoRoomFor, Now, PodState};
-use crate::model::objects::Pod;
+use crate::model::objects::{Pod, ResizePhase};
 use crate::model::{Cause, CpuBurst, MemoryLimit, NamedRequirements, Target};
 use crate::plan::hook::Hook;
 use crate::plan::lift_kept;
-use crate::plan::resize::{self, Phase};
 use crate::reconcile::desired::{InForce, Recommended, TemporaryLimit};
-use crate::reconcile::resize::Resize;
 use crate::reconcile::savings::requests;
+use crate::resize::Resize;
 
 impl PodState {
     /// Replaces the pod's object, and makes a pass due when the kubelet has answered in it.
     pub(super) fn describe(&mut self, pod: Arc<Pod>, effects: &mut Effects) {
         let before = std::mem::replace(&mut self.pod, pod);
-        self.resize.observe_settled(&self.pod);
-        self.resize.recognise(&self.pod);
+        self.resize.sees(&self.pod);
         self.take_edits(&before, effects);
         // Only manifests of a directory change the variables of a running container.
         if Hook::any(&before) != Hook::any(&self.pod) {
             self.update_hooks(true);
         }
-        if !self.desired.is_empty() && resize::supports_in_place_resize(&self.pod) {
+        if !self.desired.is_empty() && self.pod.resizes_in_place() {
             self.take_kubelet_answer(&before, effects.now);
         }
         self.yield_to_spec(effects);
@@ -38,9 +36,12 @@ impl PodState {
         let pod = &self.pod;
         // Init containers and pod-level resources count for the pod's cgroup.
         let news =
-            Phase::of(before) != Phase::of(pod) || before.spec != pod.spec || !resize::supports_in_place_resize(before);
+            ResizePhase::of(before) != ResizePhase::of(pod) || before.spec != pod.spec || !before.resizes_in_place();
         // A failed pass patched the spec and took the patch back. Do not retry when the watch returns that change.
-        let takes_its_course = matches!(Phase::of(pod), Phase::Accepted | Phase::InProgress | Phase::Settled);
+        let takes_its_course = matches!(
+            ResizePhase::of(pod),
+            ResizePhase::Accepted | ResizePhase::InProgress | ResizePhase::Settled
+        );
         let echo = takes_its_course && self.resize.is_spec_of(pod);
         if news && !(self.work.has_failed() && echo) {
             // The kernel keeps its values until the pass that follows this answer.
@@ -52,7 +53,7 @@ impl PodState {
     /// although lower ones are desired.
     pub(crate) fn targets(&self, now: Timestamp) -> Option<Vec<NamedRequirements>> {
         let mut targets = self.desired.targets(&self.pod)?;
-        if resize::supports_in_place_resize(&self.pod) {
+        if self.pod.resizes_in_place() {
             lift_kept(&self.holds(now), &mut targets);
         }
         Some(targets)
@@ -61,7 +62,7 @@ impl PodState {
     /// Takes over the amounts that another client has set in the spec since `before`: no later request of this agent puts the
     /// earlier ones back.
     pub(super) fn take_edits(&mut self, before: &Pod, effects: &mut Effects) {
-        if self.desired.is_empty() || !resize::supports_in_place_resize(&self.pod) {
+        if self.desired.is_empty() || !self.pod.resizes_in_place() {
             return;
         }
         let edits = self.resize.edits_of_others(before, &self.pod);
@@ -81,11 +82,11 @@ impl PodState {
     /// recommendation that were in force end. The amounts of the agent in the spec do not become the pod's own.
     pub(super) fn yield_to_spec(&mut self, effects: &mut Effects) {
         // A pass that runs may have patched the spec, and its result has not arrived.
-        if !resize::supports_in_place_resize(&self.pod) || self.work.running.is_some() {
+        if !self.pod.resizes_in_place() || self.work.running.is_some() {
             return;
         }
         let (spec, targets) = (self.pod.requirements(), self.targets(effects.now.wall));
-        let has_targets = targets.is_some_and(|targets| resize::same(&targets, &spec));
+        let has_targets = targets.is_some_and(|targets| NamedRequirements::same(&targets, &spec));
         if has_targets || !self.resize.is_overtaken_by(&self.pod) {
             return;
         }
@@ -153,7 +154,7 @@ impl PodState {
             }
             (None, _) if self.decision.reason.ends_recommendation() => {
                 self.desired.end_recommendation();
-                if let (Some(origin), Some(accepted)) = (&mut self.desired.origin, &self.resize.accepted) {
+                if let (Some(origin), Some(accepted)) = (&mut self.desired.origin, self.resize.accepted()) {
                     *origin = accepted.without_requests(&self.pod, std::mem::take(origin));
                 }
             }

@@ -13,9 +13,9 @@ use crate::model::{
     Bytes, Cause, ChangeRecord, KubeletVersion, MemoryLimit, MilliCpu, Outcome, Resource, ResourceList,
 };
 use crate::plan::pod_requests;
-use crate::plan::resize::AcceptedResize;
 use crate::reconcile::desired::{Denied, GrowthPause, TemporaryLimit, limit_in};
 use crate::reconcile::savings::Avoided;
+use crate::resize::Accepted;
 
 /// How long the guard does not grow a container's limits after the API server's first denial. Doubles with each further one.
 const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
@@ -187,7 +187,7 @@ impl PodState {
     }
 
     /// Clears the denial of every temporary limit in a patch that the API server accepted.
-    pub(super) fn accept_temporary(&mut self, accepted: &AcceptedResize) {
+    pub(super) fn accept_temporary(&mut self, accepted: &Accepted) {
         for limit in &mut self.desired.temporary {
             let asked = limit_in(&accepted.targets, &limit.container, limit.resource);
             if asked >= Some(limit.to) && limit.denied.take().is_some() {

@@ -52,15 +52,11 @@ impl PodState {
             self.recover(limits, now);
         }
         if restored {
-            if let Some(prepared) = &mut self.resize.prepared {
-                // The earlier agent may have taken the patch back. That leaves limits in the spec that the guard had raised.
-                let undone = prepared.undone();
-                let held = self.desired.with_temporary(undone.clone());
-                prepared.earlier.extend((held != undone).then_some(held));
-            }
-            self.resize.recognise(&self.pod);
+            // A request that was taken back leaves limits in the spec that the guard had raised.
+            let desired = &self.desired;
+            self.resize.restored(&self.pod, |undone| desired.with_temporary(undone));
             self.take_edits(&described.unwrap_or_else(|| Arc::clone(&self.pod)), effects);
-            if self.resize.written_ahead.is_some() {
+            if self.resize.is_ahead() {
                 self.yield_to_spec(effects);
             }
         }

@@ -14,11 +14,11 @@ use crate::guard::Report;
 use crate::model::objects::Pod;
 use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, ControlError, HookEnd, Target};
 use crate::plan::LowPodLevel;
-use crate::plan::resize::ResizeDecision;
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::savings::Avoided;
 use crate::reconcile::shrink::ShrinkEnd;
 use crate::reconcile::work::{OperatorRequest, PassId, RequestId};
+use crate::resize::Act;
 
 /// Something that happened to a pod.
 #[derive(Debug)]
@@ -87,7 +87,7 @@ pub(crate) enum PodInput {
     },
     PassBegan {
         number: u64,
-        resize: Box<ResizeDecision>,
+        resize: Box<Act>,
     },
     PassEnded {
         pass: PassId,

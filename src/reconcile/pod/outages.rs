@@ -8,12 +8,11 @@ use super::*;
 use crate::guard::{GuardEvent, Guarded};
 use crate::model::{
     CgroupPath, Change, KubeletVersion, LiveContainer, Outcome, Reason, Requirements, Resource, ResourceList, Step,
-    Withheld,
 };
-use crate::plan::resize::{AcceptedResize, ResizeFacts};
 use crate::plan::{Capacity, OtherPods, Room};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::overrides::Override;
+use crate::resize::{Accepted, Facts};
 use crate::sources::{NodeView, parse_manifests};
 
 mod edits;
@@ -25,8 +24,6 @@ use running::{Answer, ROOM, RunningPass, Undo};
 
 const MIB: u64 = 1 << 20;
 const AT_FIRST: u64 = 128;
-/// When a pass sends the next request after one without an answer.
-const LATER: Duration = Duration::from_secs(5);
 const POD: &str = "
 kind: Pod
 metadata: {name: web, uid: u1, generation: 1}
@@ -341,13 +338,14 @@ impl World {
         self.passes += 1;
         let (cause, targets) = self.state.next_pass(self.now).unwrap();
         let too_early = self.growing.then(|| self.state.too_early_to_patch(cause, self.now));
-        let facts = ResizeFacts {
+        let facts = Facts {
             away: (self.away && known).then(|| "away".to_owned()),
             room: Some(ROOM),
             too_early: too_early.flatten(),
-            ..self.state.resize_facts()
+            by_hand: self.state.desired.is_by_hand(),
+            ..Facts::default()
         };
-        let resize = Box::new(facts.decide(&self.state.pod, &targets, cause));
+        let resize = Box::new(self.state.resize.next(&self.state.pod, &targets, cause, &facts));
         let number = self.passes;
         self.apply(PodInput::PassBegan { number, resize });
         true
@@ -530,14 +528,14 @@ proptest! {
             }
         }
         let overridden = world.state.desired.overridden.as_ref().map(|overridden| limit(&overridden.values));
-        let ahead = world.state.resize.written_ahead.is_some();
+        let ahead = world.state.resize.is_ahead();
         world.recover();
         let spec = limit(&world.server.requirements());
         let state = &world.state;
         if !state.desired.is_empty() {
             prop_assert_eq!(world.kernel[0], spec, "{:?}", state);
         }
-        prop_assert!(state.resize.written_ahead.is_none() && !state.drift.resize.waits_for_api_server(), "{:?}", state);
+        prop_assert!(!state.resize.is_ahead() && !state.resize.progress().waits_for_api_server(), "{:?}", state);
         match theirs {
             Some(theirs) if ahead => {
                 prop_assert_eq!(spec, theirs);
@@ -559,7 +557,7 @@ fn a_loss_is_told_once() {
     world.away = true;
     world.happen(&Happening::Sets { mib: 200 });
     world.passes(false);
-    assert!(world.state.drift.resize.waits_for_api_server() && world.kernel[0] == 200);
+    assert!(world.state.resize.progress().waits_for_api_server() && world.kernel[0] == 200);
     assert_eq!(world.state.status(world.now.wall), PodStatus::Owed);
     world.happen(&Happening::SomebodyElseSets { mib: 201 });
     world.recover();
@@ -580,12 +578,12 @@ fn an_earlier_override_outlasts_a_denial() {
     containers[0].resources.requests.memory = Some(Bytes::new(80 * MIB));
     world.decide(containers);
     world.passes(false);
-    assert!(world.state.drift.resize.waits_for_api_server());
+    assert!(world.state.resize.progress().waits_for_api_server());
     (world.away, world.denies) = (false, true);
     world.apply(PodInput::ApiServerReturned);
     world.passes(true);
     let state = &world.state;
-    assert!(state.resize.written_ahead.is_none(), "{state:?}");
+    assert!(!state.resize.is_ahead(), "{state:?}");
     assert_eq!(
         state.desired.overridden.as_ref().map(|set| limit(&set.values)),
         Some(200)

@@ -1,36 +1,22 @@
 //! The start of a pass, and the changes of state at its end. Pure.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{DriftState, Effect, Effects, LogLine, Now, PodState};
+use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::shrink::ShrinkReport;
-use crate::actuate::{ApiReport, Job, JobDone};
+use crate::actuate::{Job, JobDone};
 use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, NamedRequirements, Outcome, Resource, Withheld, micros};
 use crate::plan::PodTargets;
-use crate::plan::resize::{self, ResizeDecision, ResizeFacts};
 use crate::reconcile::desired::{BurstStart, per_hour};
-use crate::reconcile::resize::ResizeStatus;
 use crate::reconcile::savings::Avoided;
 use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId};
+use crate::resize::{Act, Report};
 
 /// A limit that has not grown for this long has stopped growing. A slow kubelet takes a second from a patch to the
 /// write; this is longer, with some time to spare.
 const GROWTH_ENDS_AFTER: SignedDuration = SignedDuration::from_secs(5);
-
-impl DriftState {
-    /// How long to wait before the API server is patched with temporary limits: until no limit has grown for `calm`. Where the
-    /// kubelet is about to write a lower limit, the patch is sent at once, but at most once in [`FIRST_RETRY`].
-    pub(super) fn too_early(&self, calm: Duration, about_to_lower: bool, now: Instant) -> Option<Duration> {
-        let pause = |at| FIRST_RETRY.saturating_sub(now.saturating_duration_since(at));
-        let wait = match self.resize_accepted_at {
-            _ if !about_to_lower => calm,
-            accepted_at => calm.min(accepted_at.map_or(Duration::ZERO, pause)),
-        };
-        (!wait.is_zero()).then_some(wait)
-    }
-}
 
 /// The cause of a pass that only checked the pod: drift if another process had changed a value. This agent, or the kubelet at
 /// its request, may have written the files that the kernel reported.
@@ -50,21 +36,6 @@ impl PodState {
         Some((&pending.cause, self.targets(now.wall).unwrap_or_default()))
     }
 
-    /// The pod's own facts about its resize. The node's are still to be set.
-    pub(crate) fn resize_facts(&self) -> ResizeFacts {
-        ResizeFacts {
-            accepted: self.resize.accepted.clone(),
-            failed: match self.drift.resize.pending() {
-                Some(Withheld::Failed(why)) => Some(why.clone()),
-                _ => None,
-            },
-            by_hand: self.desired.is_by_hand(),
-            ahead: self.resize.written_ahead.is_some(),
-            unanswered: self.resize.prepared.is_some(),
-            ..ResizeFacts::default()
-        }
-    }
-
     /// How long the API server must not be patched yet: a temporary limit may grow further in a moment, and an undone
     /// shrink is written to the cgroups first.
     pub(crate) fn too_early_to_patch(&self, cause: &Cause, now: Now) -> Option<Duration> {
@@ -81,7 +52,7 @@ impl PodState {
         match cause {
             Cause::FailedShrink { .. } if about_to_lower => Some(Duration::ZERO),
             Cause::FailedShrink { .. } => Some(FIRST_RETRY),
-            _ => self.drift.too_early(calm, about_to_lower, now.instant),
+            _ => self.resize.too_early(calm, about_to_lower, now.instant),
         }
     }
 
@@ -109,9 +80,9 @@ impl PodState {
         })
     }
 
-    pub(super) fn begin_pass(&mut self, number: u64, resize: ResizeDecision, effects: &mut Effects) {
+    pub(super) fn begin_pass(&mut self, number: u64, resize: Act, effects: &mut Effects) {
         let now = effects.now;
-        let through_api = resize != ResizeDecision::Direct;
+        let through_api = resize != Act::Direct;
         let targets = self.pod_targets(now.wall, through_api);
         let Some(targets) = targets.filter(|_| self.work.is_due(now.instant)) else {
             return;
@@ -122,8 +93,8 @@ impl PodState {
         if self.desired.has_amounts() {
             self.desired.scope = targets.scope.clone();
         }
-        let is_new = !resize::same(&targets.containers, &self.pod.requirements());
-        self.resize.pass_begins(&self.pod, &resize, is_new, now.wall);
+        let is_new = !NamedRequirements::same(&targets.containers, &self.pod.requirements());
+        self.resize.begins(&self.pod, &resize, is_new, now.wall);
         // On the way back, too, a limit that waits for its turn may get into the spec.
         if through_api && self.desired.is_by_hand() {
             self.desired.remember_origin(&self.pod);
@@ -140,7 +111,7 @@ impl PodState {
         });
     }
 
-    fn job(&self, targets: PodTargets, pending: PendingPass, resize: ResizeDecision) -> Job {
+    fn job(&self, targets: PodTargets, pending: PendingPass, resize: Act) -> Job {
         let decided_in = match pending.cause {
             Cause::Recommendation { .. } | Cause::BoostEnded { .. } => self.work.decided_in,
             _ => Duration::ZERO,
@@ -182,7 +153,7 @@ impl PodState {
             self.deny_temporary(why, now.wall, quiet, &mut record.outcome);
         }
         let outcome = record.outcome.clone();
-        self.desired.pass_ended(&outcome, api.asked.as_ref(), is_current);
+        self.desired.pass_ended(&outcome, api.answer.accepted(), is_current);
         self.take_api_report(&api, &outcome, now);
         self.take_shrinks(done.shrink, pass.number, now.wall);
         self.end_overtaken_override(api.denied.filter(|_| is_current), effects);
@@ -197,7 +168,7 @@ impl PodState {
         effects.push(Effect::WatchFiles(done.handles));
         let answers = self.schedule_next(&outcome, api.retry_after, effects);
         self.record(record, answers, true, effects);
-        self.drift.resize = ResizeStatus::after(outcome, api.no_room);
+        self.resize.ended(outcome, api.no_room);
         self.admit_next(effects);
     }
 
@@ -212,14 +183,12 @@ impl PodState {
     }
 
     /// Takes the API server's answers to a pass with this outcome.
-    fn take_api_report(&mut self, api: &ApiReport, outcome: &Outcome, now: Now) {
+    fn take_api_report(&mut self, api: &Report, outcome: &Outcome, now: Now) {
         let by_hand = self.desired.is_by_hand();
-        self.resize.pass_ended(&self.pod, api, outcome, by_hand, now.wall);
-        if let Some(accepted) = &api.asked {
-            self.drift.resize_accepted_at = Some(now.instant);
-            if outcome.is_kept() {
-                self.accept_temporary(accepted);
-            }
+        self.resize
+            .answered(&self.pod, api, outcome, by_hand, (now.wall, now.instant));
+        if let Some(accepted) = api.answer.accepted().filter(|_| outcome.is_kept()) {
+            self.accept_temporary(accepted);
         }
     }
 
@@ -234,7 +203,7 @@ impl PodState {
     /// spec since.
     fn end_overtaken_override(&mut self, denied: Option<String>, effects: &mut Effects) {
         let denied = denied.filter(|_| self.work.request.is_none());
-        let Some((why, ahead)) = denied.zip(self.resize.written_ahead.clone()) else {
+        let Some((why, ahead)) = denied.zip(self.resize.written_ahead().cloned()) else {
             return self.yield_to_spec(effects);
         };
         self.resize.catch_up();
@@ -289,8 +258,10 @@ impl PodState {
                 self.work.reset_retries();
                 // The way back to the spec continues while a limit is kept for now, and until the
                 // pod shows its spec again.
-                let known = self.resize.prepared.is_none() && self.resize.unseen(&self.pod).is_none();
-                if known && self.shrink.retry_at.is_none() && self.holds(now.wall).is_empty() {
+                if self.resize.is_known_in(&self.pod)
+                    && self.shrink.retry_at.is_none()
+                    && self.holds(now.wall).is_empty()
+                {
                     self.desired.end_return();
                     if self.desired.is_empty() {
                         self.resize.end_return();
@@ -346,7 +317,7 @@ impl PodState {
         let known = match &record.outcome {
             // The API server is patched in a moment, and the growth itself is on record.
             Outcome::Withheld(Withheld::Postponed(_)) => true,
-            Outcome::Withheld(withheld) => self.drift.resize.pending() == Some(withheld),
+            Outcome::Withheld(withheld) => self.resize.progress().pending() == Some(withheld),
             _ => false,
         };
         let reason = record.outcome.reason();
@@ -354,7 +325,7 @@ impl PodState {
             self.drift.last_reason = reason.unwrap_or_default().to_owned();
         }
         let waited = matches!(
-            self.drift.resize.pending(),
+            self.resize.progress().pending(),
             Some(Withheld::Deferred(_) | Withheld::Failed(_))
         );
         let is_taken_up = waited && record.outcome.holds();

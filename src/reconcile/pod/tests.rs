@@ -6,7 +6,6 @@ use crate::reconcile::work::PendingRequest;
 use crate::sources::parse_manifests;
 
 const NONE: Duration = Duration::ZERO;
-const SECOND: Duration = Duration::from_secs(1);
 
 fn id(uid: &str) -> PodId {
     PodId {
@@ -98,25 +97,6 @@ spec:
     }));
     let claimed = state.claim(KubeletVersion::NEWEST).unwrap().request;
     assert_eq!(claimed, Bytes::new((32 + 200 + 16) << 20));
-}
-
-#[test]
-fn growth_is_patched_once_calm_or_in_danger() {
-    let now = Instant::now();
-    let too_early = |calm, about_to_lower, since: Option<Duration>| {
-        let drift = DriftState {
-            resize_accepted_at: since.map(|since| now.checked_sub(since).unwrap()),
-            ..DriftState::default()
-        };
-        drift.too_early(calm, about_to_lower, now)
-    };
-    assert_eq!(too_early(NONE, false, None), None);
-    assert_eq!(too_early(5 * SECOND, false, Some(SECOND)), Some(5 * SECOND));
-    assert_eq!(too_early(5 * SECOND, true, None), None);
-    assert_eq!(too_early(5 * SECOND, true, Some(2 * SECOND)), None);
-    // A limit that grows every few milliseconds is no reason to ask as often.
-    assert_eq!(too_early(5 * SECOND, true, Some(SECOND / 4)), Some(SECOND * 3 / 4));
-    assert_eq!(too_early(SECOND / 2, true, Some(NONE)), Some(SECOND / 2));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tempfile::TempDir;
 use vscaled::actuate::shrink::Freezer;
-use vscaled::actuate::{Concurrency, Job, KnownFrom, Node, PodResizer, ResizeError, RuntimeLink, reconcile};
+use vscaled::actuate::{Concurrency, Job, KnownFrom, Node, PodResizer, RuntimeLink, reconcile};
 use vscaled::cgroup::{Hierarchy, Kubepods, page_size};
 use vscaled::decide::NodePolicies;
 use vscaled::model::objects::Pod;
@@ -13,9 +13,9 @@ use vscaled::model::{
     BoundPod, Bytes, Cause, CgroupVersion, Driver, KubeletVersion, LiveContainer, LivePod, NamedRequirements,
     NodeTraits, Outcome, RuntimeKind, Step, Via, WeightFormula,
 };
-use vscaled::plan::resize::{ResizeDecision, ResizeFacts};
 use vscaled::plan::shrink::Holds;
 use vscaled::plan::{PodTargets, WriteScope};
+use vscaled::resize::{Act, Facts, Resize, ResizeError};
 use vscaled::sources::parse_manifests;
 
 use super::{ROOMY, Scene};
@@ -109,9 +109,9 @@ impl PodResizer for Refusing {
 
 /// The same pass through an API server.
 fn patching(mut job: Job, resizer: &Arc<Refusing>) -> Box<Job> {
-    let facts = ResizeFacts::default();
-    job.resize = facts.decide(job.targets.bound.object(), &job.targets.containers, &job.cause);
-    assert!(matches!(job.resize, ResizeDecision::Patch(_)), "{:?}", job.resize);
+    let facts = Facts::default();
+    job.resize = Resize::default().next(job.targets.bound.object(), &job.targets.containers, &job.cause, &facts);
+    assert!(matches!(job.resize, Act::Patch(_)), "{:?}", job.resize);
     job.resizer = Some(Arc::clone(resizer) as _);
     Box::new(job)
 }

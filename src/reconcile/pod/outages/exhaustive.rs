@@ -14,9 +14,9 @@ use std::fmt::Write;
 use std::hash::Hasher;
 
 use super::*;
-use crate::actuate::ApiReport;
 use crate::model::Requirements;
 use crate::model::objects::PodCondition;
+use crate::resize::{Answer as Answered, Report};
 
 /// How many acts follow each start, unless the environment says otherwise.
 const DEPTH: usize = 5;
@@ -29,7 +29,7 @@ const GUARD: u64 = 300;
 const RECOMMENDED: [[u64; 2]; 2] = [[90, 64], [50, 60]];
 
 #[derive(Debug, Clone)]
-enum Act {
+enum Move {
     Answers(Answer),
     Ends(Option<Undo>),
     /// The kernel has what the pass writes, and the agent is killed before it knows.
@@ -43,28 +43,28 @@ enum Act {
     Happens(Happening),
 }
 
-use Act::Happens;
+use Move::Happens;
 
 /// The acts that may follow.
-fn acts(world: &World) -> Vec<Act> {
+fn acts(world: &World) -> Vec<Move> {
     let mut acts = Vec::new();
     let (state, desired) = (&world.state, &world.state.desired);
     if world.asks().is_some() {
-        let lost = |carries_out, silent| Act::Answers(Answer::Fails { carries_out, silent });
-        acts.extend([Act::Answers(Answer::NotSent), lost(false, true)]);
-        acts.push(Act::Answers(Answer::NotRead));
+        let lost = |carries_out, silent| Move::Answers(Answer::Fails { carries_out, silent });
+        acts.extend([Move::Answers(Answer::NotSent), lost(false, true)]);
+        acts.push(Move::Answers(Answer::NotRead));
         if !world.away {
-            acts.extend([Answer::Accepts, Answer::Denies].map(Act::Answers));
+            acts.extend([Answer::Accepts, Answer::Denies].map(Move::Answers));
             acts.extend([lost(true, true), lost(true, false), lost(false, false)]);
         }
     } else if let Some(pass) = &world.running {
         let is_current = world.least_limits() == pass.least;
-        let undo = |carries_out, silent| Act::Ends(Some(Undo { carries_out, silent }));
+        let undo = |carries_out, silent| Move::Ends(Some(Undo { carries_out, silent }));
         if is_current || !pass.has_patched() {
-            acts.push(Act::Ends(None));
+            acts.push(Move::Ends(None));
         }
         if is_current && pass.writes.is_some() {
-            acts.push(Act::IsKilledAfterWrite);
+            acts.push(Move::IsKilledAfterWrite);
         }
         if pass.has_patched() {
             acts.push(undo(false, true));
@@ -78,9 +78,9 @@ fn acts(world: &World) -> Vec<Act> {
         acts.push(Happens(Happening::WatchBrings));
     }
     if world.kubelet_is_due() {
-        acts.push(Act::KubeletSettles);
+        acts.push(Move::KubeletSettles);
         if world.server.status.conditions.is_empty() {
-            acts.extend([Act::KubeletDefers, Act::KubeletFails]);
+            acts.extend([Move::KubeletDefers, Move::KubeletFails]);
         }
     }
     for mib in RECOMMENDED {
@@ -98,12 +98,12 @@ fn acts(world: &World) -> Vec<Act> {
         true => Happens(Happening::Grows { container, mib }),
         false => Happens(Happening::IsQuiet { container }),
     });
-    acts.push(if world.away { Act::Returns } else { Act::GoesAway });
+    acts.push(if world.away { Move::Returns } else { Move::GoesAway });
     if state.shrink.backoffs.waits(world.now.wall) {
         acts.push(Happens(Happening::MayLower));
     }
     if state.work.retry_at.is_some() {
-        acts.push(Act::TimePasses);
+        acts.push(Move::TimePasses);
     }
     acts
 }
@@ -121,7 +121,7 @@ fn starts() -> Vec<World> {
         Some(recommends(RECOMMENDED[0])),
         Some(grows),
     ];
-    let start = |act: &Option<Act>| {
+    let start = |act: &Option<Move>| {
         let mut world = World::new(false);
         if let Some(act) = act {
             world.take(act);
@@ -141,25 +141,25 @@ impl World {
     }
 
     /// Carries out an act, and begins the pass that is due then.
-    fn take(&mut self, act: &Act) {
+    fn take(&mut self, act: &Move) {
         match act {
-            Act::Answers(answer) => self.answer(*answer),
-            Act::Ends(undo) => self.end_running(*undo, None),
-            Act::IsKilledAfterWrite => {
+            Move::Answers(answer) => self.answer(*answer),
+            Move::Ends(undo) => self.end_running(*undo, None),
+            Move::IsKilledAfterWrite => {
                 if let Some(writes) = self.running.as_mut().and_then(|pass| pass.writes.take()) {
                     self.write(writes);
                 }
                 self.take_kill();
             }
-            Act::KubeletSettles => self.kubelet_settles(),
-            Act::KubeletDefers => self.kubelet_says("PodResizePending", "Deferred"),
-            Act::KubeletFails => self.kubelet_says("PodResizeInProgress", "Error"),
-            Act::GoesAway => self.away = true,
-            Act::Returns => {
+            Move::KubeletSettles => self.kubelet_settles(),
+            Move::KubeletDefers => self.kubelet_says("PodResizePending", "Deferred"),
+            Move::KubeletFails => self.kubelet_says("PodResizeInProgress", "Error"),
+            Move::GoesAway => self.away = true,
+            Move::Returns => {
                 self.away = false;
                 self.apply(PodInput::ApiServerReturned);
             }
-            Act::TimePasses => {
+            Move::TimePasses => {
                 self.growing = false;
                 self.now.instant += Duration::from_secs(600);
                 self.apply(PodInput::TimePassed);
@@ -187,7 +187,7 @@ impl World {
     fn take_kill(&mut self) {
         // Its request may have been carried out.
         if let Some(pass) = &self.running
-            && let (None, Some(accepted)) = (self.unanswered, &pass.api.asked)
+            && let (None, Some(accepted)) = (self.unanswered, pass.api.answer.accepted())
         {
             self.unanswered = Some(Some(accepted.generation));
         }
@@ -224,13 +224,13 @@ impl World {
 
     /// What happens next once the API server is back, the kubelet does its work and there is nothing new; none at rest. Containers
     /// become `quiet`, too, or keep what the guard gave.
-    fn quiet_act(&self, quiet: bool) -> Option<Act> {
+    fn quiet_act(&self, quiet: bool) -> Option<Move> {
         let state = &self.state;
         if self.away {
-            return Some(Act::Returns);
+            return Some(Move::Returns);
         }
         if self.asks().is_some() {
-            return Some(Act::Answers(Answer::Accepts));
+            return Some(Move::Answers(Answer::Accepts));
         }
         if let Some(pass) = &self.running {
             let undone = Undo {
@@ -238,10 +238,10 @@ impl World {
                 silent: false,
             };
             let is_overtaken = pass.has_patched() && self.least_limits() != pass.least;
-            return Some(Act::Ends(is_overtaken.then_some(undone)));
+            return Some(Move::Ends(is_overtaken.then_some(undone)));
         }
         if self.kubelet_is_due() {
-            return Some(Act::KubeletSettles);
+            return Some(Move::KubeletSettles);
         }
         if *state.pod != self.server {
             return Some(Happens(Happening::WatchBrings));
@@ -255,7 +255,7 @@ impl World {
         if state.shrink.backoffs.waits(self.now.wall) {
             return Some(Happens(Happening::MayLower));
         }
-        state.work.retry_at.map(|_| Act::TimePasses)
+        state.work.retry_at.map(|_| Move::TimePasses)
     }
 
     /// What holds in every state. A sentence says what does not.
@@ -309,8 +309,8 @@ impl World {
             .into_iter()
             .chain(self.running.as_ref().map(|pass| &*pass.viewed));
         let pods: Vec<&Pod> = pods.collect();
-        let accepted = self.running.iter().filter_map(|pass| pass.api.asked.as_ref());
-        let accepted: Vec<&AcceptedResize> = accepted.chain(&state.resize.accepted).collect();
+        let accepted = self.running.iter().filter_map(|pass| pass.api.answer.accepted());
+        let accepted: Vec<&Accepted> = accepted.chain(state.resize.accepted()).collect();
         let generations = pods
             .iter()
             .flat_map(|pod| [pod.metadata.generation, pod.status.observed_generation]);
@@ -340,25 +340,11 @@ impl World {
                 &accepted.before,
             ));
         }
-        let Resize {
-            prepared,
-            written_ahead,
-            accepted,
-        } = &state.resize;
-        key.add(&(prepared, written_ahead, accepted.is_some()));
-        let DriftState {
-            in_sync,
-            resize,
-            resize_accepted_at,
-            ..
-        } = &state.drift;
-        key.add(&(
-            &state.desired,
-            in_sync,
-            resize,
-            resize_accepted_at.is_some(),
-            &state.shrink,
-        ));
+        let resize = &state.resize;
+        let has_just_sent = resize.too_early(Duration::MAX, true, self.now.instant).is_some();
+        key.add(&(resize.prepared(), resize.written_ahead(), resize.accepted().is_some()));
+        key.add(&(resize.progress(), has_just_sent));
+        key.add(&(&state.desired, state.drift.in_sync, &state.shrink));
         let work = &state.work;
         let pending = work.pending.as_ref().map(|pending| &pending.cause);
         let request = work.request.as_ref().map(|request| &request.before);
@@ -370,12 +356,12 @@ impl World {
             work.has_failed(),
         ));
         if let Some(pass) = &self.running {
-            let ApiReport {
-                taking_back,
-                denied,
-                unanswered,
-                ..
-            } = &pass.api;
+            let Report { answer, denied, .. } = &pass.api;
+            // The generation of an accepted request counts by its order.
+            let answer = match answer {
+                Answered::Accepted(_) => &Answered::Unanswered,
+                other => other,
+            };
             let is_new = pass.id.generation == work.generation;
             key.add(&(
                 is_new,
@@ -385,7 +371,7 @@ impl World {
                 &pass.outcome,
                 &pass.writes,
             ));
-            key.add(&(taking_back, denied, unanswered));
+            key.add(&(answer, denied));
         }
         let unanswered = self.unanswered.map(|of| of.map(order));
         key.add(&(self.kernel, self.away, self.denied, self.growing, unanswered));
@@ -413,7 +399,7 @@ impl Key {
 /// A state that was reached, and how: the number of the state before, and the act.
 struct Reached {
     from: usize,
-    act: Option<Act>,
+    act: Option<Move>,
 }
 
 #[derive(Default)]
@@ -427,7 +413,7 @@ struct Search {
 
 impl Search {
     /// The acts that led to a state.
-    fn path(&self, number: usize) -> Vec<&Act> {
+    fn path(&self, number: usize) -> Vec<&Move> {
         let mut path = Vec::new();
         let mut number = number;
         while let Some(act) = &self.reached[number].act {
@@ -449,7 +435,7 @@ impl Search {
         checked.is_ok()
     }
 
-    fn try_check(&mut self, world: &World, key: u64, quiet: &mut Vec<Act>) -> Result<(), String> {
+    fn try_check(&mut self, world: &World, key: u64, quiet: &mut Vec<Move>) -> Result<(), String> {
         world.check()?;
         let mut passed = vec![key];
         let mut world = world.clone();
@@ -488,7 +474,7 @@ impl Search {
         }
     }
 
-    fn visit(&mut self, world: World, from: usize, act: Option<Act>, level: &mut Vec<(World, usize)>) {
+    fn visit(&mut self, world: World, from: usize, act: Option<Move>, level: &mut Vec<(World, usize)>) {
         let key = world.key();
         if !self.keys.insert(key) {
             return;

@@ -1,9 +1,8 @@
 //! A pass that runs, act by act: what the API server makes of its requests, what the kernel gets, and what the pass returns.
 
 use super::*;
-use crate::actuate::ApiReport;
 use crate::plan::lift_kept;
-use crate::plan::resize::{self, Grant, ResizePatch};
+use crate::resize::{self, Patch, Report, ResizeError};
 
 /// A node that has room for all.
 pub(super) const ROOM: Room = Room {
@@ -52,11 +51,11 @@ pub(super) struct RunningPass {
     pub(super) id: PassId,
     pub(super) of: PodId,
     pub(super) cause: Cause,
-    pub(super) resize: ResizeDecision,
+    pub(super) resize: Act,
     /// The pod as it was known when the pass began, and the least limits of then.
     pub(super) viewed: Arc<Pod>,
     pub(super) least: Vec<(String, Bytes)>,
-    pub(super) api: ApiReport,
+    pub(super) api: Report,
     /// What the pass comes to, once it needs nothing more of the API server.
     pub(super) outcome: Option<Outcome>,
     /// The amounts that the cgroups get.
@@ -72,37 +71,40 @@ impl RunningPass {
             resize: job.resize,
             viewed,
             least,
-            api: ApiReport::default(),
+            api: Report::default(),
             outcome: None,
             writes: None,
         };
-        match pass.resize.clone() {
-            ResizeDecision::Patch(_) => {}
-            ResizeDecision::Write(grant) => pass.apply_grant(grant),
-            ResizeDecision::Wait { why, retry_after } => {
-                pass.api.retry_after = retry_after;
-                pass.outcome = Some(Outcome::Withheld(why));
-            }
-            ResizeDecision::Refuse { why, no_room } => {
-                pass.api.no_room = no_room;
-                pass.outcome = Some(Outcome::Refused(why));
-            }
-            ResizeDecision::Direct => panic!("the kubelet resizes this pod"),
-        }
+        pass.turn_to(pass.resize.clone());
         pass
     }
 
-    fn apply_grant(&mut self, grant: Grant) {
-        self.api.retry_after = grant.retry_after;
-        self.writes = Some(grant.targets);
-        self.outcome = Some(grant.withheld.map_or(Outcome::Applied, Outcome::Withheld));
+    /// From here on the pass does this, as [`crate::actuate`] does.
+    fn turn_to(&mut self, act: Act) {
+        match act {
+            Act::Patch(_) => {}
+            Act::Write(grant) => {
+                self.api.retry_after = grant.retry_after;
+                self.writes = Some(grant.targets);
+                self.outcome = Some(grant.withheld.map_or(Outcome::Applied, Outcome::Withheld));
+            }
+            Act::End {
+                outcome,
+                retry_after,
+                no_room,
+            } => {
+                (self.api.retry_after, self.api.no_room) = (retry_after, no_room);
+                self.outcome = Some(outcome);
+            }
+            Act::Direct => panic!("the kubelet resizes this pod"),
+        }
     }
 
     /// Whether the pass has patched the spec, and the cgroups are to get the same.
     pub(super) const fn has_patched(&self) -> bool {
         matches!(
-            (&self.resize, &self.outcome, &self.api.asked),
-            (ResizeDecision::Patch(_), Some(Outcome::Applied), Some(_))
+            (&self.resize, &self.outcome, &self.api.answer),
+            (Act::Patch(_), Some(Outcome::Applied), resize::Answer::Accepted(_))
         )
     }
 }
@@ -114,10 +116,10 @@ impl World {
     }
 
     /// The patch of the running pass, if the API server has not answered it.
-    pub(super) fn asks(&self) -> Option<&ResizePatch> {
+    pub(super) fn asks(&self) -> Option<&Patch> {
         match self.running.as_ref() {
             Some(RunningPass {
-                resize: ResizeDecision::Patch(patch),
+                resize: Act::Patch(patch),
                 outcome: None,
                 ..
             }) => Some(patch),
@@ -132,45 +134,51 @@ impl World {
         };
         let mut pass = self.running.take().unwrap();
         let is_patch = !patch.changes.is_empty();
-        let is_stale = !resize::same(&self.server.requirements(), &patch.from);
+        let is_stale = !NamedRequirements::same(&self.server.requirements(), &patch.from);
         let is_sent = is_patch && !is_stale && !matches!(answer, Answer::NotSent | Answer::NotRead);
-        pass.api.unanswered = is_patch.then_some(is_sent && answer != Answer::Denies);
-        match answer {
-            Answer::NotSent if self.least_limits() == pass.least => {
-                pass.outcome = Some(Outcome::Refused("no room".to_owned()));
+        pass.api.answer = match (is_patch, is_sent && answer != Answer::Denies) {
+            (false, _) => resize::Answer::NotAsked,
+            (true, false) => resize::Answer::NotCarriedOut,
+            (true, true) => resize::Answer::Unanswered,
+        };
+        let error = match answer {
+            Answer::NotSent => {
+                pass.outcome = Some(match self.least_limits() == pass.least {
+                    true => Outcome::Refused("no room".to_owned()),
+                    false => Outcome::Interrupted("overtaken".to_owned()),
+                });
+                self.running = Some(pass);
+                return;
             }
-            Answer::NotSent => pass.outcome = Some(Outcome::Interrupted("overtaken".to_owned())),
-            Answer::NotRead => pass.apply_grant(patch.later("away", LATER)),
-            _ if is_stale && patch.ahead => pass.apply_grant(patch.later("changed", LATER)),
-            _ if is_stale => {
-                pass.api.retry_after = Some(LATER);
-                pass.outcome = Some(Outcome::Withheld(Withheld::Unanswered("changed".to_owned())));
-            }
-            Answer::Accepts => {
-                self.patch_server(&patch.changes);
-                self.unanswered = None;
-                pass.api.asked = Some(patch.accepted(self.server.metadata.generation));
-                pass.apply_grant(patch.grant(&self.server));
-            }
-            Answer::Denies => {
-                self.unanswered = None;
-                pass.api.denied = Some("a quota".to_owned());
-                pass.outcome = Some(Outcome::Refused("a quota".to_owned()));
-                pass.writes = Some(patch.held);
-            }
-            Answer::Fails { carries_out, silent } => {
-                if carries_out {
-                    self.patch_server(&patch.changes);
-                }
-                if is_patch {
-                    self.unanswered = Some(carries_out.then_some(self.server.metadata.generation));
-                }
-                if silent || patch.ahead {
-                    pass.apply_grant(patch.later("failed", LATER));
-                } else {
-                    pass.outcome = Some(Outcome::Refused("failed".to_owned()));
-                }
-            }
+            Answer::NotRead => Some(ResizeError::Away("away".to_owned())),
+            _ if is_stale => Some(ResizeError::Stale),
+            Answer::Accepts => None,
+            Answer::Denies => Some(ResizeError::Denied("a quota".to_owned())),
+            Answer::Fails { silent: true, .. } => Some(ResizeError::Away("failed".to_owned())),
+            Answer::Fails { .. } => Some(ResizeError::Refused {
+                reason: "failed".to_owned(),
+                retry_after: None,
+            }),
+        };
+        let carries_out = is_sent && matches!(answer, Answer::Accepts | Answer::Fails { carries_out: true, .. });
+        if carries_out {
+            self.patch_server(&patch.changes);
+        }
+        match (&error, is_sent) {
+            (None | Some(ResizeError::Denied(_)), _) => self.unanswered = None,
+            (Some(_), true) => self.unanswered = Some(carries_out.then_some(self.server.metadata.generation)),
+            (Some(_), false) => {}
+        }
+        if error.is_none() {
+            pass.api.answer = resize::Answer::Accepted(patch.accepted(self.server.metadata.generation));
+        }
+        if let Some(ResizeError::Denied(why)) = &error {
+            pass.api.denied = Some(why.clone());
+        }
+        let answered = error.as_ref().map_or(Ok(&self.server), Err);
+        pass.turn_to(patch.answered(answered, None));
+        if let Some(why) = &pass.api.denied {
+            pass.outcome = Some(Outcome::Refused(why.clone()));
         }
         self.running = Some(pass);
     }
@@ -208,7 +216,7 @@ impl World {
             self.write(amounts);
             self.above_spec |= pass.api.denied.is_some() && self.is_above_spec();
         }
-        if let (Some(undo), ResizeDecision::Patch(patch)) = (undo, &pass.resize) {
+        if let (Some(undo), Act::Patch(patch)) = (undo, &pass.resize) {
             let mut held = self.state.desired.with_temporary(patch.held.clone());
             if let Some((container, mib)) = raised {
                 held[container].resources.lift(Resource::Memory, mib * MIB);
@@ -230,7 +238,7 @@ impl World {
         });
     }
 
-    fn take_back(&mut self, api: &mut ApiReport, patch: &ResizePatch, held: Vec<NamedRequirements>, undo: Undo) {
+    fn take_back(&mut self, api: &mut Report, patch: &Patch, held: Vec<NamedRequirements>, undo: Undo) {
         if let Some(field) = self.amid_pass.take() {
             self.edit(field);
         }
@@ -243,9 +251,9 @@ impl World {
         }
         if undo.silent {
             self.unanswered = Some(undo.carries_out.then_some(self.server.metadata.generation));
-            (api.asked, api.taking_back) = (None, Some(patch.undone(&held)));
+            api.answer = resize::Answer::TakingBack(patch.undone(&held));
         } else {
-            api.asked = Some(patch.taken_back(self.server.metadata.generation, held));
+            api.answer = resize::Answer::Accepted(patch.taken_back(self.server.metadata.generation, held));
         }
     }
 }

@@ -110,7 +110,7 @@ fn an_unanswered_patch_stays_known() {
             world.apply(PodInput::TimePassed);
             world.passes(true);
             assert_eq!(limit(&world.server.requirements()), 180);
-            let prepared = world.state.resize.prepared.as_ref();
+            let prepared = world.state.resize.prepared();
             assert_eq!(
                 prepared.map(|prepared| (limit(&prepared.targets), prepared.earlier.len())),
                 Some((180, 0))

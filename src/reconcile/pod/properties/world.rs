@@ -10,9 +10,9 @@ use crate::actuate::{Grown, LeastLimits};
 use crate::decide::CanaryWait;
 use crate::guard::{GuardEvent, Guarded};
 use crate::model::{KubeletVersion, MilliCpu, Outcome, Reason, ResourceList};
-use crate::plan::resize::{AcceptedResize, Grant, ResizeFacts};
 use crate::plan::shrink::Trouble;
 use crate::reconcile::overrides::Override;
+use crate::resize::{Accepted, Answer, Facts, Grant};
 use crate::sources::NodeView;
 
 /// The pod, and everybody else's copies of it.
@@ -346,22 +346,25 @@ impl World {
             return;
         }
         let wanted = self.state.targets(self.now.wall).unwrap_or_default();
-        let facts = ResizeFacts {
+        let facts = Facts {
             away: (how == 5).then(|| "away".to_owned()),
-            ..self.state.resize_facts()
+            by_hand: self.state.desired.is_by_hand(),
+            ..Facts::default()
         };
         let resize = match how {
-            0 => ResizeDecision::Direct,
-            1 => ResizeDecision::Refuse {
-                why: "no".to_owned(),
+            0 => Act::Direct,
+            1 => Act::End {
+                outcome: Outcome::Refused("no".to_owned()),
+                retry_after: None,
                 no_room: true,
             },
-            2 => ResizeDecision::Wait {
-                why: Withheld::Unanswered("no status".to_owned()),
+            2 => Act::End {
+                outcome: Outcome::Withheld(Withheld::Unanswered("no status".to_owned())),
                 retry_after: None,
+                no_room: false,
             },
-            3 => ResizeDecision::Write(Grant::default()),
-            _ => facts.decide(&self.state.pod, &wanted, &Cause::Sweep),
+            3 => Act::Write(Grant::default()),
+            _ => self.state.resize.next(&self.state.pod, &wanted, &Cause::Sweep, &facts),
         };
         self.passes += 1;
         self.apply(PodInput::PassDue(true));
@@ -378,16 +381,13 @@ impl World {
     fn end_started_pass(&mut self, which: usize, denied: bool) {
         let Some(pass) = self.started.take() else { return };
         let mut done = self.ended(outcome(which));
-        let patch = self
-            .aims
-            .as_ref()
-            .filter(|job| matches!(job.resize, ResizeDecision::Patch(_)));
+        let patch = self.aims.as_ref().filter(|job| matches!(job.resize, Act::Patch(_)));
         if denied {
             done.api.denied = Some("a quota".to_owned());
         } else if let Some(job) = patch.filter(|_| which < 2) {
             let (targets, held) = (job.targets.containers.clone(), self.server.requirements());
             self.set_spec(&targets);
-            done.api.asked = Some(AcceptedResize {
+            done.api.answer = Answer::Accepted(Accepted {
                 targets,
                 generation: self.server.metadata.generation,
                 before: held.clone(),

@@ -1,8 +1,7 @@
 //! The amounts of a spec one by one: which of them a request changes, and what becomes of the request beside edits of other
 //! clients. Pure.
 
-use super::super::hierarchy::with_requests;
-use crate::model::{NamedRequirements, Requirements};
+use crate::model::{NamedRequirements, Requirements, Resource};
 
 /// The amounts to which a request that changes the spec `from` into `to` is taken back: those of `held` where the request changes an
 /// amount, and those of `from` elsewhere.
@@ -31,7 +30,7 @@ pub fn taken_back(
 }
 
 /// The amounts of `spec` that are neither in `known` nor in one of the `parts`. All others are unset.
-pub fn edits<'a>(
+pub(super) fn edits<'a>(
     known: &[NamedRequirements],
     spec: &[NamedRequirements],
     parts: impl Iterator<Item = &'a Vec<NamedRequirements>>,
@@ -59,7 +58,7 @@ fn each<const N: usize>(
     combine: impl Fn(&Requirements, [&Requirements; N]) -> Requirements,
 ) -> Vec<NamedRequirements> {
     let combined = all.iter().map(|NamedRequirements { name, resources }| {
-        let found = others.map(|other| NamedRequirements::find(other, name).copied().map(with_requests));
+        let found = others.map(|other| NamedRequirements::find(other, name).map(|found| found.with_requests()));
         let resources = match found.iter().all(Option::is_some) {
             true => combine(
                 resources,
@@ -70,4 +69,27 @@ fn each<const N: usize>(
         NamedRequirements::new(name, resources)
     });
     combined.collect()
+}
+
+/// Whether every amount of `whole` is in one of the `parts`. A container that no part names is ignored.
+pub fn is_made_of(parts: &[&Vec<NamedRequirements>], whole: &[NamedRequirements]) -> bool {
+    whole.iter().all(|named| {
+        let of = |part: &&Vec<NamedRequirements>| NamedRequirements::find(part, &named.name).map(Requirements::amounts);
+        let of: Vec<[u64; 4]> = parts.iter().filter_map(of).collect();
+        let mut all = named.resources.amounts().into_iter().enumerate();
+        of.is_empty() || all.all(|(number, amount)| of.iter().any(|part| part[number] == amount))
+    })
+}
+
+/// The resources of which these give a container different amounts.
+pub fn differing(one: &[NamedRequirements], other: &[NamedRequirements]) -> Vec<Resource> {
+    let amounts = |all: &[NamedRequirements], name: &str, resource| {
+        NamedRequirements::find(all, name)
+            .map(|named| named.with_requests().of(resource).map(Option::unwrap_or_default))
+    };
+    let differs = |resource: &Resource| {
+        let mut names = one.iter().map(|named| &named.name);
+        names.any(|name| amounts(one, name, *resource) != amounts(other, name, *resource))
+    };
+    Resource::ALL.into_iter().filter(differs).collect()
 }

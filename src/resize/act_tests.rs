@@ -2,13 +2,12 @@
 
 use proptest::prelude::*;
 
-use super::{
-    AcceptedResize, Phase, ResizeDecision, ResizeFacts, Unreported, altered, changes, check_room, granted, grows,
-    reserved, same, supports_in_place_resize,
-};
-use crate::model::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePolicy, annotation};
+use super::granted::{grants, grows};
+use super::{Accepted, Act, Facts, Grant, Patch, Resize, Unreported, altered, changes, check_room, granted, reserved};
+use crate::model::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePhase, ResizePolicy, annotation};
 use crate::model::{
-    Bytes, Cause, Change, KubeletVersion, MilliCpu, NamedRequirements, Requirements, Resource, ResourceList, Withheld,
+    Bytes, Cause, Change, KubeletVersion, MilliCpu, NamedRequirements, Outcome, Requirements, Resource, ResourceList,
+    Withheld,
 };
 use crate::plan::{Capacity, NodeRequests, Room, pod_requests};
 
@@ -96,22 +95,26 @@ fn every_answer_of_the_kubelet_is_a_phase() {
         (
             "PodResizePending",
             "Deferred",
-            Phase::Withheld(Withheld::Deferred(why())),
+            ResizePhase::Withheld(Withheld::Deferred(why())),
         ),
         (
             "PodResizePending",
             "Infeasible",
-            Phase::Withheld(Withheld::Infeasible(why())),
+            ResizePhase::Withheld(Withheld::Infeasible(why())),
         ),
-        ("PodResizeInProgress", "", Phase::InProgress),
-        ("PodResizeInProgress", "Error", Phase::Withheld(Withheld::Failed(why()))),
-        ("Ready", "", Phase::Settled),
+        ("PodResizeInProgress", "", ResizePhase::InProgress),
+        (
+            "PodResizeInProgress",
+            "Error",
+            ResizePhase::Withheld(Withheld::Failed(why())),
+        ),
+        ("Ready", "", ResizePhase::Settled),
     ] {
         let mut pod = settled(100);
         ask(&mut pod, 200);
-        assert_eq!(Phase::of(&pod), Phase::Accepted);
+        assert_eq!(ResizePhase::of(&pod), ResizePhase::Accepted);
         answer(&mut pod, kind, reason);
-        assert_eq!(Phase::of(&pod), phase);
+        assert_eq!(ResizePhase::of(&pod), phase);
     }
 }
 
@@ -121,31 +124,31 @@ fn an_earlier_answer_does_not_count() {
     ask(&mut pod, 900);
     answer(&mut pod, "PodResizePending", "Deferred");
     ask(&mut pod, 200);
-    assert_eq!(Phase::of(&pod), Phase::Accepted);
+    assert_eq!(ResizePhase::of(&pod), ResizePhase::Accepted);
 }
 
 #[test]
 fn without_generations_the_status_decides() {
     let mut pod = settled(100);
     pod.status.observed_generation = 0;
-    assert_eq!(Phase::of(&pod), Phase::Settled);
+    assert_eq!(ResizePhase::of(&pod), ResizePhase::Settled);
     ask(&mut pod, 200);
-    assert_eq!(Phase::of(&pod), Phase::Accepted);
+    assert_eq!(ResizePhase::of(&pod), ResizePhase::Accepted);
     pod.status.container_statuses[0].resources = Some(amounts(200));
-    assert_eq!(Phase::of(&pod), Phase::Settled);
+    assert_eq!(ResizePhase::of(&pod), ResizePhase::Settled);
 }
 
 #[test]
 fn old_kubelets_and_mirror_pods_are_not_asked() {
     let mut pod = settled(100);
-    assert!(supports_in_place_resize(&pod));
+    assert!(pod.resizes_in_place());
     pod.metadata
         .annotations
         .insert(annotation::MIRROR.to_owned(), "x".to_owned());
-    assert!(!supports_in_place_resize(&pod));
+    assert!(!pod.resizes_in_place());
     let mut pod = settled(100);
     pod.status.container_statuses[0].resources = None;
-    assert!(!supports_in_place_resize(&pod));
+    assert!(!pod.resizes_in_place());
 }
 
 #[test]
@@ -181,7 +184,7 @@ fn pod_amounts_missing_in_the_status_count() {
         limits: ResourceList::default(),
         ..amounts(100)
     });
-    let granted = granted(&pod, &Phase::of(&pod), None);
+    let granted = granted(&pod, &ResizePhase::of(&pod), None);
     let (_, of_pod) = NamedRequirements::split(&granted);
     let of_pod = of_pod.map(|has| (has.requests, has.limits));
     assert_eq!(of_pod, Some((amounts(100).requests, amounts(200).limits)));
@@ -244,17 +247,17 @@ fn a_failing_kubelet_is_waited_for() {
     for (wanted, reclaims) in [(100, true), (300, false)] {
         let mut pod = settled(200);
         ask(&mut pod, wanted);
-        let facts = ResizeFacts {
-            accepted: Some(AcceptedResize {
+        let resize = Resize {
+            accepted: Some(Accepted {
                 targets: named(wanted),
                 generation: pod.metadata.generation,
                 held: named(200),
                 before: Vec::new(),
             }),
-            ..facts()
+            ..Resize::default()
         };
         answer(&mut pod, "PodResizeInProgress", "Error");
-        let ResizeDecision::Write(grant) = facts.decide(&pod, &named(wanted), &Cause::Sweep) else {
+        let Act::Write(grant) = resize.next(&pod, &named(wanted), &Cause::Sweep, &facts()) else {
             panic!("the spec has the targets")
         };
         let why = Withheld::Failed("why".to_owned());
@@ -262,11 +265,11 @@ fn a_failing_kubelet_is_waited_for() {
             (grant.targets, grant.withheld, grant.reclaim),
             (named(wanted), Some(why), reclaims)
         );
-        let away = ResizeFacts {
+        let away = Facts {
             away: Some("away".to_owned()),
-            ..facts
+            ..facts()
         };
-        let ResizeDecision::Write(grant) = away.decide(&pod, &named(400), &Cause::Sweep) else {
+        let Act::Write(grant) = resize.next(&pod, &named(400), &Cause::Sweep, &away) else {
             panic!("the API server is away")
         };
         assert_eq!(grant.targets, named(wanted), "the kubelet is still to write this");
@@ -310,8 +313,8 @@ fn an_untaken_amount_stays_granted() {
     ] {
         world.step(&event);
     }
-    let phase = Phase::of(&world.pod);
-    assert_eq!(phase, Phase::Withheld(Withheld::Deferred("why".to_owned())));
+    let phase = ResizePhase::of(&world.pod);
+    assert_eq!(phase, ResizePhase::Withheld(Withheld::Deferred("why".to_owned())));
     assert_eq!(granted(&world.pod, &phase, world.held.as_deref()), named(100));
 }
 
@@ -324,11 +327,11 @@ struct World {
 
 impl World {
     fn step(&mut self, event: &Event) {
-        let allocated = same(&self.set_aside, &self.pod.requirements());
+        let allocated = NamedRequirements::same(&self.set_aside, &self.pod.requirements());
         match event {
             Event::Ask(cpu) => {
                 if !changes(&self.pod, &named(*cpu)).unwrap().is_empty() {
-                    self.held = Some(granted(&self.pod, &Phase::of(&self.pod), self.held.as_deref()));
+                    self.held = Some(granted(&self.pod, &ResizePhase::of(&self.pod), self.held.as_deref()));
                     ask(&mut self.pod, *cpu);
                 }
             }
@@ -343,7 +346,7 @@ impl World {
                 answer(&mut self.pod, "Ready", "");
             }
             // What is written it does not write again.
-            Event::Fail if allocated && Phase::of(&self.pod) != Phase::Settled => {
+            Event::Fail if allocated && ResizePhase::of(&self.pod) != ResizePhase::Settled => {
                 answer(&mut self.pod, "PodResizeInProgress", "Error");
             }
             // Once set aside, a resize is not deferred any more.
@@ -366,25 +369,25 @@ proptest! {
         for event in &events {
             world.step(event);
             ever.push(world.set_aside.clone());
-            let phase = Phase::of(&world.pod);
+            let phase = ResizePhase::of(&world.pod);
             let room = roomy.then_some(()).ok_or_else(|| "unknown".to_owned());
-            let grants = phase.grants(room);
+            let grants = grants(&phase, room);
             let spec = world.pod.requirements();
             let kernel = match &grants {
                 Ok(()) => spec.clone(),
                 Err(_) => granted(&world.pod, &phase, world.held.as_deref()),
             };
             // The spec, once the kubelet has it or while nothing speaks against it; else what the kubelet once gave.
-            let fast = roomy && phase == Phase::Accepted;
-            prop_assert!(fast && same(&kernel, &spec) || ever.contains(&kernel), "{event:?}: {kernel:?} in {phase:?}");
+            let fast = roomy && phase == ResizePhase::Accepted;
+            prop_assert!(fast && NamedRequirements::same(&kernel, &spec) || ever.contains(&kernel), "{event:?}: {kernel:?} in {phase:?}");
             if let Err(Withheld::Deferred(_) | Withheld::Infeasible(_)) = grants {
-                prop_assert!(same(&kernel, &firm), "{event:?}: a refusal changes what is held");
+                prop_assert!(NamedRequirements::same(&kernel, &firm), "{event:?}: a refusal changes what is held");
             }
-            if phase != Phase::Accepted {
+            if phase != ResizePhase::Accepted {
                 firm = kernel.clone();
             }
-            if phase == Phase::Settled {
-                prop_assert!(same(&kernel, &spec) && same(&world.set_aside, &spec));
+            if phase == ResizePhase::Settled {
+                prop_assert!(NamedRequirements::same(&kernel, &spec) && NamedRequirements::same(&world.set_aside, &spec));
             }
         }
     }
@@ -438,45 +441,51 @@ fn a_lone_limit_is_requested_with_its_request() {
     assert_eq!((to.requests, to.limits), (limit.limits, limit.limits));
     pod.spec.containers[0].resources = to;
     assert_eq!(changes(&pod, &wanted), Ok(Vec::new()));
-    assert!(same(&wanted, &pod.requirements()));
+    assert!(NamedRequirements::same(&wanted, &pod.requirements()));
 }
 
-fn facts() -> ResizeFacts {
-    ResizeFacts {
+fn facts() -> Facts {
+    Facts {
         room: Some(room(1000, 0)),
         kubelet: KUBELET,
-        ..ResizeFacts::default()
+        ..Facts::default()
     }
 }
 
 /// What is decided for a pod that has 100 and is to have this much.
-fn decided(facts: &ResizeFacts, wanted: u64, cause: &Cause) -> ResizeDecision {
-    facts.decide(&settled(100), &named(wanted), cause)
+fn decided(facts: &Facts, wanted: u64, cause: &Cause) -> Act {
+    Resize::default().next(&settled(100), &named(wanted), cause, facts)
+}
+
+/// What the cgroups get once the API server has accepted the patch, and returned `pod`.
+fn grant(patch: &Patch, pod: &Pod) -> Grant {
+    match patch.answered(Ok(pod), None) {
+        Act::Write(grant) => grant,
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
 fn a_patch_waits_and_knows_its_fallback() {
     let second = Some(std::time::Duration::from_secs(1));
     let why = || "not reported".to_owned();
-    let unreported = ResizeFacts {
+    let unreported = Facts {
         unreported: Some(Unreported {
             why: why(),
             wait: second,
         }),
         ..facts()
     };
-    let waits = ResizeDecision::Wait {
-        why: Withheld::Unanswered(why()),
+    let waits = Act::End {
+        outcome: Outcome::Withheld(Withheld::Unanswered(why())),
         retry_after: second,
+        no_room: false,
     };
     assert_eq!(decided(&unreported, 200, &Cause::Sweep), waits);
     let settled_already = decided(&unreported, 100, &Cause::Sweep);
-    assert!(
-        matches!(settled_already, ResizeDecision::Write(_)),
-        "{settled_already:?}"
-    );
+    assert!(matches!(settled_already, Act::Write(_)), "{settled_already:?}");
 
-    let growing = ResizeFacts {
+    let growing = Facts {
         too_early: second,
         ..facts()
     };
@@ -486,7 +495,7 @@ fn a_patch_waits_and_knows_its_fallback() {
         why: None,
     };
     for (cause, is_done) in [(Cause::Sweep, false), (lent, true)] {
-        let ResizeDecision::Write(grant) = decided(&growing, 200, &cause) else {
+        let Act::Write(grant) = decided(&growing, 200, &cause) else {
             panic!("{cause}")
         };
         assert_eq!((grant.targets, grant.retry_after), (named(100), second));
@@ -494,61 +503,63 @@ fn a_patch_waits_and_knows_its_fallback() {
     }
 
     let full = decided(&facts(), 2000, &Cause::Sweep);
-    assert!(matches!(full, ResizeDecision::Refuse { no_room: true, .. }), "{full:?}");
-    let yielding = ResizeFacts {
+    assert!(matches!(full, Act::End { no_room: true, .. }), "{full:?}");
+    let yielding = Facts {
         room: Some(room(1000, 900)),
         yields: amounts(900).requests,
         ..facts()
     };
-    let ResizeDecision::Patch(asked) = decided(&yielding, 900, &Cause::Sweep) else {
+    let Act::Patch(asked) = decided(&yielding, 900, &Cause::Sweep) else {
         panic!("others may yield")
     };
     let mut pod = settled(100);
     ask(&mut pod, 900);
     assert_eq!(
-        asked.grant(&pod).targets,
+        grant(&asked, &pod).targets,
         named(100),
         "nothing is written before they do"
     );
     let beyond = decided(&yielding, 1001, &Cause::Sweep);
-    assert!(matches!(beyond, ResizeDecision::Refuse { .. }), "{beyond:?}");
-    let ResizeDecision::Patch(patch) = decided(&facts(), 200, &Cause::Sweep) else {
+    assert!(matches!(beyond, Act::End { no_room: true, .. }), "{beyond:?}");
+    let Act::Patch(patch) = decided(&facts(), 200, &Cause::Sweep) else {
         panic!("nothing stands in the way")
     };
     assert_eq!((&patch.targets, &patch.held), (&named(200), &named(100)));
     let mut pod = settled(100);
     ask(&mut pod, 200);
     assert_eq!(
-        (patch.grant(&pod).targets, patch.grant(&pod).withheld),
+        (grant(&patch, &pod).targets, grant(&patch, &pod).withheld),
         (named(200), None)
     );
     answer(&mut pod, "PodResizePending", "Deferred");
-    let deferred = patch.grant(&pod);
+    let deferred = grant(&patch, &pod);
     let why = Withheld::Deferred("why".to_owned());
     assert_eq!((deferred.targets, deferred.withheld), (named(100), Some(why)));
 }
 
 #[test]
 fn an_unseen_request_is_not_repeated() {
-    let accepted = AcceptedResize {
+    let accepted = Accepted {
         targets: named(200),
         generation: 2,
         held: named(100),
         before: named(100),
     };
-    let mut asked = ResizeFacts {
+    let resize = Resize {
         accepted: Some(accepted),
-        ..facts()
+        ..Resize::default()
     };
-    let write = |facts: &ResizeFacts| match decided(facts, 200, &Cause::Sweep) {
-        ResizeDecision::Write(grant) => grant,
+    let next = |facts: &Facts, wanted| resize.next(&settled(100), &named(wanted), &Cause::Sweep, facts);
+    let write = |facts: &Facts| match next(facts, 200) {
+        Act::Write(grant) => grant,
         other => panic!("{other:?}"),
     };
-    assert_eq!((write(&asked).targets, write(&asked).settled), (named(200), false));
-    asked.room = None;
-    let held = write(&asked);
+    let mut facts = facts();
+    assert_eq!((write(&facts).targets, write(&facts).settled), (named(200), false));
+    facts.room = None;
+    let held = write(&facts);
     assert_eq!(held.targets, named(100), "whether there is room, nobody knows");
     assert!(matches!(held.withheld, Some(Withheld::Unanswered(_))));
-    let other = decided(&asked, 150, &Cause::Sweep);
-    assert!(matches!(other, ResizeDecision::Patch(_)), "{other:?}");
+    let other = next(&facts, 150);
+    assert!(matches!(other, Act::Patch(_)), "{other:?}");
 }

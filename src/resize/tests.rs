@@ -35,7 +35,7 @@ fn asked(limit: u64) -> Pod {
 
 fn accepted(limit: u64, generation: i64, held: Vec<NamedRequirements>) -> Resize {
     Resize {
-        accepted: Some(AcceptedResize {
+        accepted: Some(Accepted {
             targets: named(limit),
             generation,
             before: Vec::new(),
@@ -77,13 +77,13 @@ fn the_fallback_is_the_latest_settled_spec() {
     }];
     resize.observe_settled(&pod);
     let held = resize.accepted.as_ref().map(|accepted| accepted.held.as_slice());
-    assert_eq!(resize::granted(&pod, &Phase::of(&pod), held), named(100));
+    assert_eq!(granted(&pod, &ResizePhase::of(&pod), held), named(100));
 }
 
 #[test]
 fn each_unanswered_request_is_recognised() {
     let mut resize = Resize {
-        prepared: Some(PreparedResize {
+        prepared: Some(Prepared {
             targets: named(300),
             held: named(50),
             before: named(50),
@@ -111,7 +111,7 @@ fn mixed_unanswered_requests_are_recognised() {
         both
     };
     let unanswered = Resize {
-        prepared: Some(PreparedResize {
+        prepared: Some(Prepared {
             targets: both(100, 200),
             held: both(100, 100),
             before: both(100, 100),
@@ -134,4 +134,25 @@ fn mixed_unanswered_requests_are_recognised() {
     assert!(is_ours(300, 200), "the second patch has nothing of the first container");
     assert!(!is_ours(100, 100), "nothing was carried out yet");
     assert!(!is_ours(300, 201) && !is_ours(301, 200), "somebody else's");
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+#[test]
+fn growth_is_patched_once_calm_or_in_danger() {
+    let now = Instant::now();
+    let too_early = |calm, about_to_lower, since: Option<Duration>| {
+        let resize = Resize {
+            accepted_at: since.map(|since| now.checked_sub(since).unwrap()),
+            ..Resize::default()
+        };
+        resize.too_early(calm, about_to_lower, now)
+    };
+    assert_eq!(too_early(Duration::ZERO, false, None), None);
+    assert_eq!(too_early(5 * SECOND, false, Some(SECOND)), Some(5 * SECOND));
+    assert_eq!(too_early(5 * SECOND, true, None), None);
+    assert_eq!(too_early(5 * SECOND, true, Some(2 * SECOND)), None);
+    // A limit that grows every few milliseconds is no reason to ask as often.
+    assert_eq!(too_early(5 * SECOND, true, Some(SECOND / 4)), Some(SECOND * 3 / 4));
+    assert_eq!(too_early(SECOND / 2, true, Some(Duration::ZERO)), Some(SECOND / 2));
 }

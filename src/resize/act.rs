@@ -1,13 +1,12 @@
-//! Decides how a pass uses a pod's resize at the API server, once before the pass begins. Pure.
+//! What a pass does about a pod's resize: before it begins, and after the API server's answer. Pure.
 
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use super::super::room::Room;
-use super::{Phase, Unreported, amounts, changes, check_room, granted, grows, lowers_memory, same, taken_back, undone};
-use crate::model::objects::Pod;
-use crate::model::{Cause, KubeletVersion, NamedRequirements, Resource, ResourceList, Step, Withheld};
+use super::granted::{check_room, granted, grants, grows, lowers_memory};
+use super::{Accepted, Resize, ResizeError, Unreported, changes, taken_back, undone};
+use crate::model::objects::{Pod, ResizePhase};
+use crate::model::{Cause, KubeletVersion, NamedRequirements, Outcome, Resource, ResourceList, Step, Withheld};
+use crate::plan::Room;
 
 /// A kubelet that could not lower a limit tries again about every ten seconds, and checks what is in use first.
 const RECLAIM_EVERY: Duration = Duration::from_secs(2);
@@ -15,73 +14,18 @@ const RECLAIM_EVERY: Duration = Duration::from_secs(2);
 /// The next pass tries the API server again after this time, unless the agent notices earlier that it is back.
 const LATER: Duration = Duration::from_secs(5);
 
-/// The last request that the API server accepted.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct AcceptedResize {
-    /// The amounts of the request.
-    pub targets: Vec<NamedRequirements>,
-    /// The spec's generation with these amounts.
-    pub generation: i64,
-    /// The kubelet's grant before the request.
-    pub held: Vec<NamedRequirements>,
-    /// The spec without the requests of this agent that the kubelet had not allocated. Files of version 0.1 do not have this field.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub before: Vec<NamedRequirements>,
-}
+/// The pause after a call that the API server did not answer.
+const SOON: Duration = Duration::from_secs(1);
 
-impl AcceptedResize {
-    /// Whether `pod` is older than the request, and does not show it yet.
-    pub const fn is_unseen_in(&self, pod: &Pod) -> bool {
-        pod.metadata.generation < self.generation
-    }
-
-    /// Whether the spec of `pod` has the amounts that the request changed.
-    pub fn is_in(&self, pod: &Pod) -> bool {
-        let (before, spec) = (known_before(&self.before, &self.held), pod.requirements());
-        self.targets.iter().all(|NamedRequirements { name, resources }| {
-            let of = |all| NamedRequirements::find(all, name).map_or_else(|| amounts(resources), amounts);
-            let changes = amounts(resources).into_iter().zip(of(before)).zip(of(&spec));
-            changes.into_iter().all(|((to, before), has)| to == before || to == has)
-        })
-    }
-
-    /// The spec that the API server has, as far as this agent knows: the accepted one if `pod` is older.
-    pub fn spec(&self, pod: &Pod) -> Vec<NamedRequirements> {
-        if self.is_unseen_in(pod) {
-            return pod.with_requirements(&self.targets).requirements();
-        }
-        pod.requirements()
-    }
-
-    /// These amounts of `pod` without the requests of this agent that the kubelet has not allocated.
-    pub fn without_requests(&self, pod: &Pod, amounts: Vec<NamedRequirements>) -> Vec<NamedRequirements> {
-        let is_open = self.is_unseen_in(pod) || Phase::of(pod).is_open();
-        if is_open {
-            taken_back(&amounts, &self.targets, known_before(&self.before, &self.held))
-        } else {
-            amounts
-        }
-    }
-}
-
-/// The spec `before` a request; where a file of version 0.1 has none, the kubelet's grant.
-pub fn known_before<'a>(before: &'a [NamedRequirements], held: &'a [NamedRequirements]) -> &'a [NamedRequirements] {
-    if before.is_empty() { held } else { before }
-}
-
-/// The facts about the resize of a pod whose kubelet resizes in place.
+/// What the node, its kubelet and the API server have to do with a pod's resize.
 #[derive(Debug, Clone, Default)]
-pub struct ResizeFacts {
-    pub accepted: Option<AcceptedResize>,
+pub struct Facts {
     /// The node's room for this pod. None if the node's capacity is unknown.
     pub room: Option<Room>,
     /// The requests that the scheduler may free for the pod. The agent asks the kubelet if there
     /// would be room without them.
     pub yields: ResourceList,
     pub kubelet: KubeletVersion,
-    /// The message of the kubelet, if it has tried to write the targets and failed.
-    pub failed: Option<String>,
     /// In an emergency the agent patches only after this time: until then the kubelet would write an earlier request
     /// over limits that the agent has grown since.
     pub too_early: Option<Duration>,
@@ -91,34 +35,30 @@ pub struct ResizeFacts {
     pub away: Option<String>,
     /// Whether the cgroups get the targets before the spec can have them.
     pub by_hand: bool,
-    /// Whether the cgroups got values before the spec could have them. Another client may have changed the spec since.
-    pub ahead: bool,
-    /// Whether a request has no answer yet. The spec may differ from the one that was read last.
-    pub unanswered: bool,
 }
 
-/// How a pass uses a pod's resize.
+/// What a pass does next about the resize.
 #[derive(Debug, Clone, PartialEq, Eq, Default, derive_more::Display)]
-pub enum ResizeDecision {
+pub enum Act {
     /// The pass writes without the API server.
     #[default]
     #[display("writes without the API server")]
     Direct,
-    /// The pass sends no patch and writes nothing: the patch is invalid, or the node has no room.
-    #[display("refused: {why}")]
-    Refuse { why: String, no_room: bool },
-    /// The pass sends no patch and writes nothing until the kubelet reports the pod's resources. The agent
-    /// checks again after this time.
-    #[display("waits: {}", why.reason())]
-    Wait {
-        why: Withheld,
+    /// The pass sends no patch, writes nothing and ends: the patch is invalid, the node has no room, or the kubelet or the API
+    /// server has to answer first.
+    #[display("ends: {} {}", outcome.word(), outcome.reason().unwrap_or_default())]
+    End {
+        outcome: Outcome,
+        /// When the agent checks again.
         retry_after: Option<Duration>,
+        /// Whether the node has no room for the targets.
+        no_room: bool,
     },
     /// The spec needs no patch now.
     #[display("writes what the kubelet grants{}", _0.withheld.as_ref().map(|why| format!(": {}", why.reason())).unwrap_or_default())]
     Write(Grant),
     #[display("patches the spec")]
-    Patch(ResizePatch),
+    Patch(Patch),
 }
 
 /// The amounts that the cgroups may hold at the present phase of the resize.
@@ -140,7 +80,7 @@ pub struct Grant {
 
 /// A change of the pod's spec.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResizePatch {
+pub struct Patch {
     pub changes: Vec<Step>,
     /// The spec for which the changes were computed. The pass sends the patch only if the API server still has this spec.
     pub from: Vec<NamedRequirements>,
@@ -158,43 +98,55 @@ pub struct ResizePatch {
     room: Result<(), String>,
 }
 
-impl ResizeFacts {
-    /// Decides how a pass gives the containers of `pod` the `targets`.
-    pub fn decide(&self, pod: &Pod, targets: &[NamedRequirements], cause: &Cause) -> ResizeDecision {
+impl Act {
+    /// The pass ends with this outcome.
+    const fn end(outcome: Outcome, retry_after: Option<Duration>) -> Self {
+        Self::End {
+            outcome,
+            retry_after,
+            no_room: false,
+        }
+    }
+}
+
+impl Resize {
+    /// What a pass does to give the containers of `pod` the `targets`.
+    pub fn next(&self, pod: &Pod, targets: &[NamedRequirements], cause: &Cause, facts: &Facts) -> Act {
         let changes = match self.changes(pod, targets) {
             Ok(changes) => changes,
-            Err(why) => return ResizeDecision::Refuse { why, no_room: false },
+            Err(why) => return Act::end(Outcome::Refused(why), None),
         };
-        let room = self.check_room(pod, targets);
+        let room = facts.check_room(pod, targets);
         let phase = self.phase(pod);
-        let held = self.accepted.as_ref().map(|accepted| accepted.held.as_slice());
-        let mut so_far = granted(pod, &phase, held);
-        if changes.is_empty() && !self.unanswered {
+        let mut so_far = granted(pod, &phase, self.held());
+        if changes.is_empty() && self.prepared.is_none() {
             let mut grant = Grant::new(&phase, targets, &so_far, room);
-            grant.ahead = self.ahead;
-            return ResizeDecision::Write(grant);
+            grant.ahead = self.is_ahead();
+            return Act::Write(grant);
         }
-        if let Phase::Withheld(Withheld::Failed(_)) = phase {
+        if let ResizePhase::Withheld(Withheld::Failed(_)) = phase {
             // The kubelet tries again to write the spec.
             so_far = pod.requirements();
         }
-        if let Some(why) = &self.away {
-            let given = if self.by_hand { targets } else { &so_far };
-            let settled = phase == Phase::Settled;
-            return ResizeDecision::Write(Grant::spec_later(given, self.by_hand, settled, why, LATER));
+        if let Some(why) = &facts.away {
+            let given = if facts.by_hand { targets } else { &so_far };
+            let settled = phase == ResizePhase::Settled;
+            return Act::Write(Grant::spec_later(given, facts.by_hand, settled, why, LATER));
         }
-        if let Some(Unreported { why, wait }) = &self.unreported {
-            let (why, retry_after) = (Withheld::Unanswered(why.clone()), *wait);
-            return ResizeDecision::Wait { why, retry_after };
+        if let Some(Unreported { why, wait }) = &facts.unreported {
+            return Act::end(Outcome::Withheld(Withheld::Unanswered(why.clone())), *wait);
         }
-        if let Some(wait) = self.too_early {
-            let given = if self.ahead { targets.to_vec() } else { so_far };
-            return ResizeDecision::Write(Grant::postponed(&phase, given, cause, wait));
+        if let Some(wait) = facts.too_early {
+            let given = if self.is_ahead() { targets.to_vec() } else { so_far };
+            return Act::Write(Grant::postponed(&phase, given, cause, wait));
         }
-        let full = |room: Room| check_room(&room.without(self.yields), pod, targets, self.kubelet).is_err();
         match room {
-            Err(why) if self.room.is_some_and(full) => ResizeDecision::Refuse { why, no_room: true },
-            room => ResizeDecision::Patch(self.patch(pod, changes, targets, room)),
+            Err(why) if facts.is_full(pod, targets) => Act::End {
+                outcome: Outcome::Refused(why),
+                retry_after: None,
+                no_room: true,
+            },
+            room => Act::Patch(self.patch(pod, changes, targets, room, facts.by_hand)),
         }
     }
 
@@ -204,47 +156,45 @@ impl ResizeFacts {
         changes: Vec<Step>,
         targets: &[NamedRequirements],
         room: Result<(), String>,
-    ) -> ResizePatch {
+        by_hand: bool,
+    ) -> Patch {
         let accepted = self.accepted.as_ref();
         let from = accepted.map_or_else(|| pod.requirements(), |accepted| accepted.spec(pod));
-        let held = accepted.map(|accepted| accepted.held.as_slice());
-        ResizePatch {
+        Patch {
             // Without a change the pass only reads the spec.
-            ahead: self.ahead || changes.is_empty(),
+            ahead: self.is_ahead() || changes.is_empty(),
             changes,
             before: accepted.map_or_else(|| from.clone(), |accepted| accepted.without_requests(pod, from.clone())),
             from,
             targets: targets.to_vec(),
-            held: granted(pod, &Phase::of(pod), held),
-            by_hand: self.by_hand,
+            held: granted(pod, &ResizePhase::of(pod), self.held()),
+            by_hand,
             room,
         }
     }
 
-    /// The accepted request, if `pod` was read before and does not show it yet.
-    fn unseen(&self, pod: &Pod) -> Option<&AcceptedResize> {
-        let accepted = self.accepted.as_ref();
-        accepted.filter(|accepted| accepted.is_unseen_in(pod))
-    }
-
     fn changes(&self, pod: &Pod, targets: &[NamedRequirements]) -> Result<Vec<Step>, String> {
         match self.unseen(pod) {
-            Some(accepted) if same(&accepted.targets, targets) => Ok(Vec::new()),
+            Some(accepted) if NamedRequirements::same(&accepted.targets, targets) => Ok(Vec::new()),
             Some(accepted) => changes(&pod.with_requirements(&accepted.targets), targets),
             None => changes(pod, targets),
         }
     }
 
     /// The phase of the resize to what the spec already has.
-    fn phase(&self, pod: &Pod) -> Phase {
-        match (self.unseen(pod), Phase::of(pod), &self.failed) {
-            (Some(_), _, _) => Phase::Accepted,
+    fn phase(&self, pod: &Pod) -> ResizePhase {
+        match (self.unseen(pod), ResizePhase::of(pod), self.progress.pending()) {
+            (Some(_), _, _) => ResizePhase::Accepted,
             // The kubelet tries again, and has not succeeded yet.
-            (None, Phase::InProgress, Some(why)) => Phase::Withheld(Withheld::Failed(why.clone())),
+            (None, ResizePhase::InProgress, Some(Withheld::Failed(why))) => {
+                ResizePhase::Withheld(Withheld::Failed(why.clone()))
+            }
             (None, phase, _) => phase,
         }
     }
+}
 
+impl Facts {
     /// Whether the node has room for a pod with these amounts.
     fn check_room(&self, pod: &Pod, targets: &[NamedRequirements]) -> Result<(), String> {
         match &self.room {
@@ -253,17 +203,23 @@ impl ResizeFacts {
             None => Err("the kubelet has not answered, and how much room the node has is not known".to_owned()),
         }
     }
+
+    /// Whether the node has no room even if the scheduler frees what it may.
+    fn is_full(&self, pod: &Pod, targets: &[NamedRequirements]) -> bool {
+        let room = self.room.map(|room| room.without(self.yields));
+        room.is_some_and(|room| check_room(&room, pod, targets, self.kubelet).is_err())
+    }
 }
 
 impl Grant {
     fn new(
-        phase: &Phase,
+        phase: &ResizePhase,
         wanted: &[NamedRequirements],
         granted: &[NamedRequirements],
         room: Result<(), String>,
     ) -> Self {
-        let settled = *phase == Phase::Settled;
-        let Err(withheld) = phase.grants(room) else {
+        let settled = *phase == ResizePhase::Settled;
+        let Err(withheld) = grants(phase, room) else {
             return Self {
                 targets: wanted.to_vec(),
                 settled,
@@ -285,7 +241,7 @@ impl Grant {
 
     /// The patch waits. The cgroups get the granted amounts, with the limits that are kept or were grown. A pass in
     /// an emergency does only that.
-    fn postponed(phase: &Phase, granted: Vec<NamedRequirements>, cause: &Cause, wait: Duration) -> Self {
+    fn postponed(phase: &ResizePhase, granted: Vec<NamedRequirements>, cause: &Cause, wait: Duration) -> Self {
         let done = matches!(
             cause,
             Cause::FailedShrink { .. }
@@ -297,7 +253,7 @@ impl Grant {
         let why = "a memory limit is being grown; the API server is asked once that is over";
         Self {
             targets: granted,
-            settled: *phase == Phase::Settled,
+            settled: *phase == ResizePhase::Settled,
             withheld: (!done).then(|| Withheld::Postponed(why.to_owned())),
             retry_after: Some(wait),
             ..Self::default()
@@ -328,21 +284,55 @@ impl Grant {
     }
 }
 
-impl ResizePatch {
-    /// The amounts that the cgroups may hold once the API server has applied the patch and returned `pod`.
-    pub fn grant(&self, pod: &Pod) -> Grant {
-        Grant::new(&Phase::of(pod), &self.targets, &self.held, self.room.clone())
+impl Patch {
+    /// What the pass does after the API server's answer: `pod` has the patch, or the call failed while the API server is `away`.
+    pub fn answered(&self, answer: Result<&Pod, &ResizeError>, away: Option<String>) -> Act {
+        let error = match answer {
+            Ok(pod) => return Act::Write(self.grant(pod)),
+            Err(error) => error,
+        };
+        let reason = error.to_string();
+        match error {
+            ResizeError::Stale if self.ahead => Act::Write(self.later(&reason, SOON)),
+            ResizeError::Refused { retry_after, .. } if self.ahead => {
+                Act::Write(self.later(&reason, retry_after.unwrap_or(SOON)))
+            }
+            ResizeError::Away(_) => {
+                let why = away.unwrap_or_else(|| "the API server did not answer".to_owned());
+                Act::Write(self.later(&why, SOON))
+            }
+            // The pass also takes back values that were written before the API server was asked.
+            ResizeError::Denied(_) => Act::Write(Grant {
+                targets: self.held.clone(),
+                ..Grant::default()
+            }),
+            ResizeError::Unsupported { .. } => Act::Direct,
+            ResizeError::Stale => Act::end(Outcome::Withheld(Withheld::Unanswered(reason)), Some(SOON)),
+            ResizeError::Refused { retry_after, .. } => Act::end(Outcome::Refused(reason), *retry_after),
+            ResizeError::Altered(_) => Act::end(Outcome::Refused(reason), None),
+            ResizeError::Gone(_) => Act::end(Outcome::Interrupted(reason), None),
+        }
+    }
+
+    /// The amounts that the cgroups may hold once the API server has applied the patch and returned `pod`. They are new: a file
+    /// that differs from them is no drift.
+    fn grant(&self, pod: &Pod) -> Grant {
+        let grant = Grant::new(&ResizePhase::of(pod), &self.targets, &self.held, self.room.clone());
+        Grant {
+            settled: grant.settled && grant.withheld.is_some(),
+            ..grant
+        }
     }
 
     /// The amounts that the cgroups may hold if the API server could not be asked, for the reason `why`.
-    pub fn later(&self, why: &str, wait: Duration) -> Grant {
+    fn later(&self, why: &str, wait: Duration) -> Grant {
         let given = if self.by_hand { &self.targets } else { &self.held };
         Grant::spec_later(given, self.by_hand, false, why, wait)
     }
 
     /// The request as the API server accepted it.
-    pub fn accepted(&self, generation: i64) -> AcceptedResize {
-        AcceptedResize {
+    pub fn accepted(&self, generation: i64) -> Accepted {
+        Accepted {
             targets: self.targets.clone(),
             generation,
             held: self.held.clone(),
@@ -364,8 +354,8 @@ impl ResizePatch {
     }
 
     /// The request that takes the patch back, as the API server accepted it.
-    pub fn taken_back(&self, generation: i64, held: Vec<NamedRequirements>) -> AcceptedResize {
-        AcceptedResize {
+    pub fn taken_back(&self, generation: i64, held: Vec<NamedRequirements>) -> Accepted {
+        Accepted {
             targets: self.undone(&held),
             generation,
             held,

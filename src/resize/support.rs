@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::supports_in_place_resize;
 use crate::model::KubeletVersion;
 use crate::model::objects::{ContainerStatus, Pod, annotation};
 
@@ -55,7 +54,7 @@ impl NodeSupport {
         upgraded: Option<Timestamp>,
         now: Timestamp,
     ) -> Self {
-        let reported = pods.clone().any(|pod| supports_in_place_resize(pod.borrow()));
+        let reported = pods.clone().any(|pod| pod.borrow().resizes_in_place());
         let unreported = |pod: P| reported_by(pod.borrow(), upgraded).is_some_and(|at| at <= now);
         let resizes = match version {
             _ if reported => Some(true),
@@ -72,7 +71,7 @@ impl NodeSupport {
 
     /// Whether the kubelet resizes this pod.
     pub fn for_pod(&self, pod: &Pod, now: Timestamp) -> Support {
-        if supports_in_place_resize(pod) {
+        if pod.resizes_in_place() {
             return Support::Resizes;
         }
         // Every API server whose kubelets resize counts the generations of a spec. A pod without one is from a manifest.

@@ -1,0 +1,72 @@
+//! How far the kubelet has got with a pod's latest resize, as the pod's status tells it (KEP-1287).
+//!
+//! The kubelet first allocates the spec's amounts, then writes them. Conditions say where a resize stopped.
+
+use super::{Pod, annotation};
+use crate::model::Withheld;
+
+/// The phase of a pod's latest resize.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ResizePhase {
+    /// The API server has accepted the resize, and the kubelet has not answered yet.
+    Accepted,
+    /// The kubelet has deferred the resize, found it infeasible, or failed to write the amounts that it had allocated.
+    Withheld(Withheld),
+    /// The kubelet has allocated the amounts and is writing them.
+    InProgress,
+    /// The containers run with the amounts of the spec.
+    Settled,
+}
+
+impl ResizePhase {
+    /// The phase of the resize that led to the pod's present spec.
+    ///
+    /// A condition about an earlier spec does not count. Kubelets before 1.34 do not say which spec a condition is about: there
+    /// every condition counts, and without one this function compares the containers' amounts.
+    pub fn of(pod: &Pod) -> Self {
+        if let Some(pending) = pod.resize_condition("PodResizePending") {
+            let why = pending.message.clone();
+            return Self::Withheld(match pending.reason.as_str() {
+                "Infeasible" => Withheld::Infeasible(why),
+                _ => Withheld::Deferred(why),
+            });
+        }
+        if let Some(progress) = pod.resize_condition("PodResizeInProgress") {
+            return match progress.reason.as_str() {
+                "Error" => Self::Withheld(Withheld::Failed(progress.message.clone())),
+                _ => Self::InProgress,
+            };
+        }
+        let settled = match pod.status.observed_generation {
+            0 => runs_with_spec(pod),
+            observed => observed >= pod.metadata.generation,
+        };
+        if settled { Self::Settled } else { Self::Accepted }
+    }
+
+    /// Whether the kubelet has not allocated the amounts of the spec.
+    pub const fn is_open(&self) -> bool {
+        use Withheld::{Deferred, Infeasible};
+        matches!(self, Self::Accepted | Self::Withheld(Deferred(_) | Infeasible(_)))
+    }
+}
+
+impl Pod {
+    /// Whether the status shows that the pod's kubelet resizes in place: it then has the containers' resources, as
+    /// `ValidatePodResize` (kubernetes `pkg/apis/core/validation`) demands. The API server resizes no mirror pod.
+    pub fn resizes_in_place(&self) -> bool {
+        let mut statuses = self.status.container_statuses.iter();
+        !self.metadata.annotations.contains_key(annotation::MIRROR) && statuses.any(|status| status.resources.is_some())
+    }
+}
+
+fn runs_with_spec(pod: &Pod) -> bool {
+    pod.running_containers().all(|container| {
+        let status = pod.container_status(&container.name);
+        status.and_then(|status| status.resources).is_none_or(|in_force| {
+            let mut with_spec = in_force;
+            with_spec.overlay(&container.resources);
+            with_spec == in_force
+        })
+    })
+}

@@ -1,0 +1,447 @@
+//! The resize of one pod at the API server and its kubelet. Pure.
+//!
+//! Where the kubelet resizes in place (KEP-1287), the pod spec is the truth. The kubelet first allocates the spec's amounts, then
+//! writes them. [`Resize`] is the whole of what the agent knows about that: the request that the API server has accepted, those
+//! without an answer, and whether the cgroups are ahead of the spec. [`Resize::next`] returns what a pass does ([`Act`]),
+//! [`Patch::answered`] what the pass does after the API server's answer, and [`Resize::begins`], [`Resize::answered`] and
+//! [`Resize::sees`] take what happens. A request is saved before the API server sees it: an agent that is killed in between
+//! recognises its own request in the spec.
+//!
+//! The cgroups get the patched amounts once the kubelet has allocated them, or once the node is known to have room. Until then they
+//! get what the kubelet has [granted](granted()) so far.
+
+mod act;
+mod amounts;
+mod answer;
+mod granted;
+mod patch;
+mod request;
+mod support;
+
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+pub use act::{Act, Facts, Grant, Patch};
+pub use amounts::{differing, is_made_of, taken_back, undone};
+pub use answer::{Answer, Report, ResizeError};
+pub use granted::{check_room, granted, reserved};
+pub use patch::{altered, changes};
+pub use request::{Accepted, Prepared, WrittenAhead};
+pub use support::{NodeSupport, Support, Unreported};
+
+use crate::model::objects::{Container, Pod, ResizePhase};
+use crate::model::{NamedRequirements, Outcome, Resource, Withheld};
+
+/// At most one request in this time is sent because the kubelet is about to lower a limit.
+const SEND_EVERY: Duration = Duration::from_secs(1);
+
+/// The resize of one pod.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Resize {
+    /// The request that the API server accepted last.
+    #[serde(rename = "asked")]
+    accepted: Option<Accepted>,
+    /// A request that is about to be sent, or that was sent without an answer.
+    #[serde(rename = "asking", skip_serializing_if = "Option::is_none")]
+    prepared: Option<Prepared>,
+    /// The cgroups have targets that the spec gets once the API server is back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    written_ahead: Option<WrittenAhead>,
+    /// How far the latest pass has got.
+    #[serde(skip)]
+    progress: Progress,
+    /// When the API server accepted the latest request.
+    #[serde(skip)]
+    accepted_at: Option<Instant>,
+}
+
+/// How far a resize has got, by the latest pass.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Progress {
+    /// No request waits, and none was refused.
+    #[default]
+    Clear,
+    /// The kubelet does not grant the targets, or the API server has not answered.
+    Pending(Withheld),
+    /// The spec was not patched: the node has no room.
+    NoRoom,
+}
+
+impl Progress {
+    /// Why the pod does not have its targets yet.
+    pub const fn pending(&self) -> Option<&Withheld> {
+        match self {
+            Self::Pending(withheld) => Some(withheld),
+            Self::Clear | Self::NoRoom => None,
+        }
+    }
+
+    /// Whether the resize only waits for an API server that is away.
+    pub const fn waits_for_api_server(&self) -> bool {
+        matches!(self, Self::Pending(Withheld::SpecLater(_)))
+    }
+}
+
+/// What the resize is, without a change.
+impl Resize {
+    /// What outlasts the agent.
+    #[must_use]
+    pub fn saved(&self) -> Self {
+        Self {
+            progress: Progress::Clear,
+            accepted_at: None,
+            ..self.clone()
+        }
+    }
+
+    /// The resize as if the API server had answered every request.
+    #[must_use]
+    pub fn all_answered(&self) -> Self {
+        Self {
+            prepared: None,
+            written_ahead: None,
+            ..self.clone()
+        }
+    }
+
+    /// The request that the API server accepted last.
+    pub const fn accepted(&self) -> Option<&Accepted> {
+        self.accepted.as_ref()
+    }
+
+    /// The request that has no answer.
+    pub const fn prepared(&self) -> Option<&Prepared> {
+        self.prepared.as_ref()
+    }
+
+    /// The spec from before the cgroups were written ahead of it.
+    pub const fn written_ahead(&self) -> Option<&WrittenAhead> {
+        self.written_ahead.as_ref()
+    }
+
+    /// How far the latest pass has got.
+    pub const fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    /// Whether the cgroups have amounts that the spec does not have yet.
+    pub const fn is_ahead(&self) -> bool {
+        self.written_ahead.is_some()
+    }
+
+    /// The kubelet's grant before the request that was accepted last.
+    fn held(&self) -> Option<&[NamedRequirements]> {
+        self.accepted.as_ref().map(|accepted| accepted.held.as_slice())
+    }
+
+    /// The kubelet's grant to the containers of `pod`, before requests without an answer.
+    pub fn granted(&self, pod: &Pod) -> Vec<NamedRequirements> {
+        let prepared = self.prepared.as_ref().map(|prepared| prepared.held.as_slice());
+        granted(pod, &ResizePhase::of(pod), prepared.or_else(|| self.held()))
+    }
+
+    /// Whether another client has changed the spec of `pod` since the cgroups were written ahead of it.
+    pub fn is_overtaken_by(&self, pod: &Pod) -> bool {
+        let ahead = self.written_ahead.as_ref();
+        ahead.is_some_and(|ahead| !NamedRequirements::same(&ahead.spec, &pod.requirements())) && !self.is_spec_of(pod)
+    }
+
+    /// Whether the API server has the requests of these targets from this agent: it has accepted them, or has not answered.
+    /// Limits may differ: temporary and kept limits are in the patch, too.
+    pub fn has_asked_for(&self, targets: &[NamedRequirements]) -> bool {
+        let accepted = self.accepted.iter().map(|accepted| &accepted.targets);
+        let prepared = self.prepared.iter();
+        let prepared = prepared.flat_map(|prepared| prepared.earlier.iter().chain([&prepared.targets]));
+        let has = |asked: &[NamedRequirements], named: &NamedRequirements| {
+            NamedRequirements::find(asked, &named.name).is_some_and(|asked| asked.requests == named.resources.requests)
+        };
+        accepted
+            .chain(prepared)
+            .any(|asked| targets.iter().all(|named| has(asked, named)))
+    }
+
+    /// The amounts that another client has set in the spec since `before`: those that this agent has not requested. All others
+    /// are unset.
+    pub fn edits_of_others(&self, before: &Pod, pod: &Pod) -> Vec<NamedRequirements> {
+        if pod.metadata.generation <= before.metadata.generation || self.unseen(pod).is_some() {
+            return Vec::new();
+        }
+        let accepted = self.accepted.as_ref();
+        let known = accepted.map_or_else(|| before.requirements(), |accepted| accepted.spec(before));
+        let undone: Vec<_> = self.prepared.iter().map(Prepared::undone).collect();
+        let prepared = self.prepared.iter().flat_map(Prepared::specs);
+        amounts::edits(&known, &pod.requirements(), prepared.chain(&undone))
+    }
+
+    /// The spec of `pod` without requests of this agent that the kubelet has not allocated; `None` if there are none.
+    pub fn without_requests(&self, pod: &Pod) -> Option<Vec<NamedRequirements>> {
+        if let Some(prepared) = &self.prepared {
+            // The API server may carry out the request still.
+            let undone = prepared.undone();
+            return Some(taken_back(&pod.requirements(), &prepared.targets, &undone));
+        }
+        let accepted = self.accepted.as_ref()?;
+        let spec = accepted.spec(pod);
+        let without = accepted.without_requests(pod, spec.clone());
+        (!NamedRequirements::same(&without, &spec)).then_some(without)
+    }
+
+    /// The accepted request that `pod` does not show yet, because the object is older.
+    pub fn unseen(&self, pod: &Pod) -> Option<&Accepted> {
+        let accepted = self.accepted.as_ref();
+        accepted.filter(|accepted| accepted.is_unseen_in(pod))
+    }
+
+    /// Whether `pod` shows every request that the API server may have carried out.
+    pub fn is_known_in(&self, pod: &Pod) -> bool {
+        self.prepared.is_none() && self.unseen(pod).is_none()
+    }
+
+    /// Whether the kubelet has not carried out the accepted request yet.
+    pub fn is_in_flight(&self, pod: &Pod) -> bool {
+        let accepted = self.accepted.as_ref();
+        accepted.is_some_and(|accepted| accepted.is_unseen_in(pod) || ResizePhase::of(pod) != ResizePhase::Settled)
+    }
+
+    /// Whether the spec has the amounts that the accepted request changed, and the kubelet has carried them out.
+    pub fn is_carried_out_in(&self, pod: &Pod) -> bool {
+        !self.is_in_flight(pod) && self.accepted.as_ref().is_some_and(|accepted| accepted.is_in(pod))
+    }
+
+    /// Whether this agent requested the spec of `pod`, or may have: a request has no answer yet.
+    pub fn is_ours(&self, pod: &Pod) -> bool {
+        self.is_spec_of(pod) || !self.is_known_in(pod) || self.is_ahead()
+    }
+
+    /// Whether the spec of `pod` is the one that was accepted last.
+    pub fn is_spec_of(&self, pod: &Pod) -> bool {
+        let accepted = self.accepted.as_ref();
+        accepted.is_some_and(|accepted| NamedRequirements::same(&accepted.targets, &pod.requirements()))
+    }
+
+    /// Whether the kubelet is about to write a memory limit that is lower than one of `given`.
+    pub fn is_about_to_lower<'a>(&self, pod: &Pod, given: impl IntoIterator<Item = (&'a str, u64)>) -> bool {
+        let spec = match (self.unseen(pod), ResizePhase::of(pod)) {
+            (Some(accepted), _) => accepted.targets.clone(),
+            (None, ResizePhase::Settled | ResizePhase::Withheld(Withheld::Infeasible(_))) => return false,
+            (None, _) => pod.requirements(),
+        };
+        let limit = |name: &str| NamedRequirements::find(&spec, name)?.limits.get(Resource::Memory);
+        let lowers = |(name, given)| limit(name).is_some_and(|asked| asked < given);
+        given.into_iter().any(lowers)
+    }
+
+    /// How long to wait before a request with temporary limits is sent: until no limit has grown for `calm`. Where the kubelet is
+    /// about to write a lower limit, the request is sent at once, but at most once in a second.
+    pub fn too_early(&self, calm: Duration, about_to_lower: bool, now: Instant) -> Option<Duration> {
+        let pause = |at| SEND_EVERY.saturating_sub(now.saturating_duration_since(at));
+        let wait = match self.accepted_at {
+            _ if !about_to_lower => calm,
+            accepted_at => calm.min(accepted_at.map_or(Duration::ZERO, pause)),
+        };
+        (!wait.is_zero()).then_some(wait)
+    }
+}
+
+/// What happens to the resize.
+impl Resize {
+    /// Takes a new object of the pod.
+    pub fn sees(&mut self, pod: &Pod) {
+        self.observe_settled(pod);
+        self.recognise(pod);
+    }
+
+    /// Takes the state of an earlier agent, which may have taken its last request back to the amounts `undone`.
+    pub fn restored(&mut self, pod: &Pod, undone: impl FnOnce(Vec<NamedRequirements>) -> Vec<NamedRequirements>) {
+        if let Some(prepared) = &mut self.prepared {
+            let known = prepared.undone();
+            let undone = undone(known.clone());
+            prepared.earlier.extend((undone != known).then_some(undone));
+        }
+        self.recognise(pod);
+    }
+
+    /// Takes what a pass over `pod` is about to do: it patches the spec, or writes targets ahead of it that are new.
+    pub fn begins(&mut self, pod: &Pod, act: &Act, is_new: bool, now: Timestamp) {
+        match act {
+            // A patch without changes only reads the spec.
+            Act::Patch(patch) if !patch.changes.is_empty() => self.prepare(pod, &patch.targets, &patch.held),
+            Act::Write(grant) if is_new && grant.is_written_ahead() => self.write_ahead(pod, now),
+            _ => {}
+        }
+    }
+
+    /// Takes the API server's answers to a pass over `pod` with this outcome; `by_hand` if the cgroups get the targets also while
+    /// the API server is away.
+    pub fn answered(
+        &mut self,
+        pod: &Pod,
+        report: &Report,
+        outcome: &Outcome,
+        by_hand: bool,
+        (wall, now): (Timestamp, Instant),
+    ) {
+        let accepted = report.answer.accepted();
+        if by_hand && matches!(outcome, Outcome::Withheld(Withheld::SpecLater(_))) {
+            self.write_ahead(pod, wall);
+        } else if accepted.is_some() || outcome.holds() && report.retry_after.is_none() {
+            self.catch_up();
+        }
+        match &report.answer {
+            Answer::NotAsked => {}
+            Answer::NotCarriedOut => self.end_prepared(false),
+            Answer::Unanswered => self.end_prepared(true),
+            Answer::Accepted(accepted) => {
+                (self.accepted, self.prepared) = (Some(accepted.clone()), None);
+                self.accepted_at = Some(now);
+            }
+            Answer::TakingBack(held) => {
+                // The spec has the patch, or these amounts.
+                self.end_prepared(true);
+                self.prepare(pod, held, held);
+            }
+        }
+    }
+
+    /// Notes how far a pass has got that ended with this outcome.
+    pub fn ended(&mut self, outcome: Outcome, no_room: bool) {
+        self.progress = match outcome {
+            Outcome::Withheld(withheld) => Progress::Pending(withheld),
+            _ if no_room => Progress::NoRoom,
+            _ => Progress::Clear,
+        };
+    }
+
+    /// Forgets how far the latest pass got: the next one has other targets.
+    pub fn start_over(&mut self) {
+        self.progress = Progress::Clear;
+    }
+
+    /// Notes that the pod has its own amounts again: the request for them stands although nothing is desired any more.
+    pub fn end_return(&mut self) {
+        if let Some(accepted) = &mut self.accepted {
+            accepted.before.clone_from(&accepted.targets);
+        }
+    }
+
+    /// Notes that the spec has its targets.
+    pub fn catch_up(&mut self) {
+        if self.written_ahead.take().is_some() {
+            self.prepared = None;
+        }
+    }
+
+    /// Notes that the cgroups get targets before the spec of `pod` does.
+    fn write_ahead(&mut self, pod: &Pod, now: Timestamp) {
+        self.written_ahead.get_or_insert_with(|| WrittenAhead {
+            since: now,
+            spec: pod.requirements(),
+        });
+    }
+
+    /// Notes a request for these targets that is about to be sent, or that has no answer.
+    fn prepare(&mut self, pod: &Pod, targets: &[NamedRequirements], held: &[NamedRequirements]) {
+        let unseen = self.unseen(pod).map(|accepted| accepted.targets.clone());
+        let (before, earlier) = match self.prepared.take() {
+            Some(mut prepared) => {
+                prepared.earlier.retain(|targets| *targets != prepared.targets);
+                prepared.earlier.push(prepared.targets);
+                (prepared.before, prepared.earlier)
+            }
+            None => (unseen.unwrap_or_else(|| pod.requirements()), Vec::new()),
+        };
+        self.prepared = Some(Prepared {
+            targets: targets.to_vec(),
+            held: held.to_vec(),
+            before,
+            earlier,
+        });
+    }
+
+    /// Notes whether the prepared request of a pass that has ended may have been carried out. If so, no earlier one has been:
+    /// the pass read the spec before. An agent that is killed amid a pass leaves both.
+    fn end_prepared(&mut self, unanswered: bool) {
+        let Some(prepared) = &mut self.prepared else { return };
+        if unanswered {
+            prepared.earlier.clear();
+        } else if let Some(earlier) = prepared.earlier.pop() {
+            prepared.targets = earlier;
+        } else {
+            self.prepared = None;
+        }
+    }
+
+    /// Notes the spec that the kubelet has settled on as its grant, for every later patch of the spec. A kubelet that does not
+    /// report the generation of that spec shows only which requests it has allocated: the fast path may have written the limits in
+    /// force.
+    fn observe_settled(&mut self, pod: &Pod) {
+        let Some(accepted) = self
+            .accepted
+            .as_mut()
+            .filter(|_| ResizePhase::of(pod) == ResizePhase::Settled)
+        else {
+            return;
+        };
+        let allocated = |container: &Container| {
+            let status = pod.container_status(&container.name);
+            status.and_then(|status| status.allocated_resources) == Some(container.resources.requests)
+        };
+        match pod.status.observed_generation {
+            0 if accepted.generation <= pod.metadata.generation && pod.running_containers().all(allocated) => {
+                accepted.before = pod.requirements();
+            }
+            observed if accepted.generation <= observed => {
+                (accepted.held, accepted.before) = (pod.requirements(), pod.requirements());
+            }
+            _ => {}
+        }
+    }
+
+    /// Recognises the spec of `pod` as a patch of this agent, or of an earlier one that did not see the answer.
+    fn recognise(&mut self, pod: &Pod) {
+        let (known, generation) = (self.accepted.as_ref(), pod.metadata.generation);
+        let newer = known.is_none_or(|known| known.generation < generation);
+        let Some(prepared) = self.prepared.as_ref().filter(|_| newer) else {
+            return;
+        };
+        let spec = pod.requirements();
+        let is_spec = |targets: &Vec<NamedRequirements>| NamedRequirements::same(targets, &spec);
+        // The object may be older than the patches, even if one of them goes back to the spec before.
+        if !prepared.before.is_empty() && is_spec(&prepared.before) {
+            return;
+        }
+        // A patch has only the containers that differ from the known spec: several patches may each have left
+        // a part of this spec.
+        let (parts, undone): (Vec<_>, _) = (prepared.specs().collect(), prepared.undone());
+        let (targets, unanswered) = if let Some(number) = prepared.earlier.iter().rposition(is_spec) {
+            let mut since = prepared.clone();
+            since.before = since.earlier.drain(..=number).next_back().unwrap_or_default();
+            (&prepared.earlier[number], Some(since))
+        } else if is_spec(&prepared.targets) {
+            (&prepared.targets, None)
+        } else if known.is_some() && is_spec(&undone) {
+            // The patch was taken back.
+            (&undone, None)
+        } else if is_made_of(&parts, &spec) {
+            (&spec, Some(prepared.clone()))
+        } else {
+            return;
+        };
+        let (targets, held) = (targets.clone(), prepared.held.clone());
+        self.accepted = Some(Accepted {
+            targets,
+            generation,
+            held,
+            before: undone,
+        });
+        self.prepared = unanswered;
+    }
+}
+
+#[cfg(test)]
+mod act_tests;
+#[cfg(test)]
+mod tests;

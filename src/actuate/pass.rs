@@ -25,7 +25,7 @@ use crate::model::{
     Step, Target, Withheld,
 };
 use crate::plan::Plan;
-use crate::resize::{Act, Answer, Grant, Patch, ResizeError};
+use crate::resize::{Act, Answer, Grant, Patch};
 
 /// What a pass writes towards.
 #[derive(Debug, Clone, PartialEq)]
@@ -218,28 +218,15 @@ impl Pass {
         }
         let answer = self.patch(&patch).await;
         let away = self.job.resizer.as_ref().and_then(|resizer| resizer.away());
-        let next = patch.answered(answer.as_ref(), away);
-        if !matches!(&next, Act::Write(grant) if grant.withheld.is_none() && answer.is_ok()) {
-            // The pass does something else than what it has observed for.
-            self.making_room = None;
-        }
-        let api = &mut self.done.api;
+        let next = patch.answered(answer.as_ref(), away, &mut self.done.api);
+        let is_fast = matches!(&next, Act::Write(grant) if grant.withheld.is_none());
         match answer {
-            Ok(pod) => {
-                failpoint("pass.patched");
-                if self.making_room.is_some() {
-                    // The cgroups may be unable to hold the values after all.
-                    self.patched = Some((Box::new(pod), Box::new(patch)));
-                }
+            Ok(pod) if is_fast => {
+                // The cgroups may be unable to hold the values after all.
+                self.patched = Some((Box::new(pod), Box::new(patch)));
             }
-            Err(ResizeError::Denied(why)) => api.denied = Some(why),
-            Err(ResizeError::Unsupported { everywhere, .. }) => api.unsupported = everywhere,
-            Err(ResizeError::Altered(_)) => {
-                // Admission has changed the spec after this request.
-                let generation = self.job.targets.bound.object().metadata.generation;
-                api.answer = Answer::Accepted(patch.accepted(generation));
-            }
-            Err(_) => {}
+            // The pass does something else than what it has observed for.
+            _ => self.making_room = None,
         }
         Ok((self, next))
     }

@@ -80,7 +80,7 @@ impl Pass {
                 };
                 sent?
             };
-            self.done.api.answer = Answer::Accepted(patch.accepted(pod.metadata.generation));
+            failpoint("pass.patched");
             return Ok(pod);
         }
         Err(ResizeError::Stale)

@@ -141,7 +141,7 @@ impl NodeCapacity {
             return desired();
         }
         let reserved = resize::reserved(pod, self.kubelet);
-        match (state.resize.unseen(pod), state.work.running) {
+        match (state.resize.unseen(pod), &state.work.running) {
             (Some(unseen), _) => larger(reserved, pod_requests(pod, &unseen.targets, self.kubelet)),
             (None, Some(_)) => larger(reserved, desired()),
             (None, None) => reserved,

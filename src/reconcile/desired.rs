@@ -17,9 +17,8 @@ use serde::{Deserialize, Serialize};
 
 use super::overrides::{Override, check_names, check_result, overlay};
 use crate::model::objects::Pod;
-use crate::model::{Bytes, CpuBurst, NamedRequirements, Outcome, PageSize, Resource, ResourceList};
+use crate::model::{Bytes, CpuBurst, NamedRequirements, PageSize, Resource, ResourceList};
 use crate::plan::WriteScope;
-use crate::resize::Accepted;
 
 /// The desired state of one pod, as the state file has it.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -304,16 +303,12 @@ impl DesiredState {
         }
     }
 
-    /// Notes whether a pass with this outcome brought the recommendation into force, or an earlier one if the pass `is_current` no
-    /// more.
-    pub(crate) fn pass_ended(&mut self, outcome: &Outcome, asked: Option<&Accepted>, is_current: bool) {
-        let Some(recommended) = &mut self.recommended else {
-            return;
-        };
-        let asked = asked.filter(|_| outcome.is_kept());
-        match asked {
-            _ if is_current && (outcome.holds() || asked.is_some()) => recommended.in_force = InForce::Recommended,
-            Some(asked) if !is_current => recommended.in_force = InForce::Earlier(asked.targets.clone()),
+    /// Notes that a pass has brought the targets of a recommendation into force: the present one if the pass `is_current`, else one
+    /// before.
+    pub(crate) fn bring_into_force(&mut self, targets: Option<Vec<NamedRequirements>>, is_current: bool) {
+        match (&mut self.recommended, targets) {
+            (Some(recommended), _) if is_current => recommended.in_force = InForce::Recommended,
+            (Some(recommended), Some(earlier)) => recommended.in_force = InForce::Earlier(earlier),
             _ => {}
         }
     }
@@ -374,7 +369,8 @@ impl DesiredState {
         limit_in(self.override_values(), container, resource).is_some()
     }
 
-    fn override_values(&self) -> &[NamedRequirements] {
+    /// The amounts that an operator has set.
+    pub(crate) fn override_values(&self) -> &[NamedRequirements] {
         self.overridden.as_ref().map_or(&[], |overridden| &overridden.values)
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::desired::DesiredState;
 use super::overrides::Override;
 use super::pod::Now;
-use crate::model::Cause;
+use crate::model::{Cause, NamedRequirements};
 use crate::pace::Backoff;
 use crate::plan::shrink::FailedShrinks;
 use crate::rate_limiter::{Rate, RateLimiter};
@@ -42,8 +42,8 @@ pub(crate) struct WorkItem {
     /// Counts changes of the facts that a pass starts from. The result of a pass with an earlier generation does
     /// not describe the pod now.
     pub(super) generation: u64,
-    /// The number of the pass that runs. A pod has at most one.
-    pub(crate) running: Option<u64>,
+    /// The pass that runs. A pod has at most one.
+    pub(crate) running: Option<RunningPass>,
     pub(crate) pending: Option<PendingPass>,
     /// The request that the next pass answers.
     pub(super) request: Option<PendingRequest>,
@@ -55,6 +55,14 @@ pub(crate) struct WorkItem {
     followed: Option<RateLimiter>,
     /// How long the latest decision took.
     pub(super) decided_in: Duration,
+}
+
+/// A pass that runs.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RunningPass {
+    pub(super) number: u64,
+    /// The targets of the recommendation that the pass brings into force. Another one may follow meanwhile.
+    pub(super) recommended: Option<Vec<NamedRequirements>>,
 }
 
 /// A pass that is due.

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use super::amounts::least;
 use super::granted::{check_room, granted, grants, grows, lowers_memory};
-use super::{Accepted, Resize, ResizeError, Unreported, changes, taken_back, undone};
+use super::{Accepted, Answer, Report, Resize, ResizeError, Unreported, changes, taken_back, undone};
 use crate::model::objects::{Pod, ResizePhase};
 use crate::model::{Cause, KubeletVersion, NamedRequirements, Outcome, Resource, ResourceList, Step, Withheld};
 use crate::plan::Room;
@@ -84,6 +85,8 @@ pub struct Patch {
     pub changes: Vec<Step>,
     /// The spec for which the changes were computed. The pass sends the patch only if the API server still has this spec.
     pub from: Vec<NamedRequirements>,
+    /// The generation of that spec, as far as the agent knows.
+    generation: i64,
     /// The amounts that the spec gets.
     pub targets: Vec<NamedRequirements>,
     /// The kubelet's grant so far. The spec gets it back, as far as it changes, if the cgroups cannot hold the targets.
@@ -118,7 +121,7 @@ impl Resize {
         };
         let room = facts.check_room(pod, targets);
         let phase = self.phase(pod);
-        let mut so_far = granted(pod, &phase, self.held());
+        let mut so_far = self.granted_so_far(pod, &phase);
         if changes.is_empty() && self.prepared.is_none() {
             let mut grant = Grant::new(&phase, targets, &so_far, room);
             grant.ahead = self.is_ahead();
@@ -166,10 +169,23 @@ impl Resize {
             changes,
             before: accepted.map_or_else(|| from.clone(), |accepted| accepted.without_requests(pod, from.clone())),
             from,
+            generation: pod.metadata.generation,
             targets: targets.to_vec(),
-            held: granted(pod, &ResizePhase::of(pod), self.held()),
+            held: self.granted_so_far(pod, &ResizePhase::of(pod)),
             by_hand,
             room,
+        }
+    }
+
+    /// The kubelet's grant to the containers of `pod`. A kubelet that has not answered yet lowers amounts at any moment: the cgroups
+    /// hold no more than that.
+    fn granted_so_far(&self, pod: &Pod, phase: &ResizePhase) -> Vec<NamedRequirements> {
+        let granted = granted(pod, phase, self.held());
+        match &self.accepted {
+            Some(accepted) if *phase == ResizePhase::Accepted || accepted.is_unseen_in(pod) => {
+                least(&granted, &accepted.spec(pod))
+            }
+            _ => granted,
         }
     }
 
@@ -286,9 +302,13 @@ impl Grant {
 
 impl Patch {
     /// What the pass does after the API server's answer: `pod` has the patch, or the call failed while the API server is `away`.
-    pub fn answered(&self, answer: Result<&Pod, &ResizeError>, away: Option<String>) -> Act {
+    /// Completes the `report` about that.
+    pub fn answered(&self, answer: Result<&Pod, &ResizeError>, away: Option<String>, report: &mut Report) -> Act {
         let error = match answer {
-            Ok(pod) => return Act::Write(self.grant(pod)),
+            Ok(pod) => {
+                report.answer = Answer::Accepted(self.accepted(pod.metadata.generation));
+                return Act::Write(self.grant(pod));
+            }
             Err(error) => error,
         };
         let reason = error.to_string();
@@ -301,15 +321,27 @@ impl Patch {
                 let why = away.unwrap_or_else(|| "the API server did not answer".to_owned());
                 Act::Write(self.later(&why, SOON))
             }
-            // The pass also takes back values that were written before the API server was asked.
-            ResizeError::Denied(_) => Act::Write(Grant {
-                targets: self.held.clone(),
-                ..Grant::default()
-            }),
-            ResizeError::Unsupported { .. } => Act::Direct,
+            // A denial of the present amounts says nothing about requests that have no answer.
+            ResizeError::Denied(_) if self.changes.is_empty() => Act::Write(self.later(&reason, LATER)),
+            ResizeError::Denied(why) => {
+                report.denied = Some(why.clone());
+                // The pass also takes back values that were written before the API server was asked.
+                Act::Write(Grant {
+                    targets: self.held.clone(),
+                    ..Grant::default()
+                })
+            }
+            ResizeError::Unsupported { everywhere, .. } => {
+                report.unsupported = *everywhere;
+                Act::Direct
+            }
             ResizeError::Stale => Act::end(Outcome::Withheld(Withheld::Unanswered(reason)), Some(SOON)),
             ResizeError::Refused { retry_after, .. } => Act::end(Outcome::Refused(reason), *retry_after),
-            ResizeError::Altered(_) => Act::end(Outcome::Refused(reason), None),
+            ResizeError::Altered(_) => {
+                // Admission has changed the spec after this request.
+                report.answer = Answer::Accepted(self.accepted(self.generation));
+                Act::end(Outcome::Refused(reason), None)
+            }
             ResizeError::Gone(_) => Act::end(Outcome::Interrupted(reason), None),
         }
     }
@@ -331,7 +363,7 @@ impl Patch {
     }
 
     /// The request as the API server accepted it.
-    pub fn accepted(&self, generation: i64) -> Accepted {
+    fn accepted(&self, generation: i64) -> Accepted {
         Accepted {
             targets: self.targets.clone(),
             generation,

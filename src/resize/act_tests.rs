@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 
 use super::granted::{grants, grows};
-use super::{Accepted, Act, Facts, Grant, Patch, Resize, Unreported, altered, changes, check_room, granted, reserved};
+use super::{
+    Accepted, Act, Facts, Grant, Patch, Report, Resize, Unreported, altered, changes, check_room, granted, reserved,
+};
 use crate::model::objects::{Container, ContainerStatus, Pod, PodCondition, ResizePhase, ResizePolicy, annotation};
 use crate::model::{
     Bytes, Cause, Change, KubeletVersion, MilliCpu, NamedRequirements, Outcome, Requirements, Resource, ResourceList,
@@ -459,7 +461,7 @@ fn decided(facts: &Facts, wanted: u64, cause: &Cause) -> Act {
 
 /// What the cgroups get once the API server has accepted the patch, and returned `pod`.
 fn grant(patch: &Patch, pod: &Pod) -> Grant {
-    match patch.answered(Ok(pod), None) {
+    match patch.answered(Ok(pod), None, &mut Report::default()) {
         Act::Write(grant) => grant,
         other => panic!("{other:?}"),
     }

@@ -24,7 +24,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use act::{Act, Facts, Grant, Patch};
-pub use amounts::{differing, is_made_of, taken_back, undone};
+pub use amounts::{Ahead, differing, is_made_of, taken_back, undone};
 pub use answer::{Answer, Report, ResizeError};
 pub use granted::{check_room, granted, reserved};
 pub use patch::{altered, changes};
@@ -143,10 +143,10 @@ impl Resize {
         granted(pod, &ResizePhase::of(pod), prepared.or_else(|| self.held()))
     }
 
-    /// Whether another client has changed the spec of `pod` since the cgroups were written ahead of it.
-    pub fn is_overtaken_by(&self, pod: &Pod) -> bool {
-        let ahead = self.written_ahead.as_ref();
-        ahead.is_some_and(|ahead| !NamedRequirements::same(&ahead.spec, &pod.requirements())) && !self.is_spec_of(pod)
+    /// Whether another client has changed an amount in the spec of `pod` that the cgroups have ahead of it.
+    pub fn is_overtaken_by(&self, pod: &Pod, ahead: Ahead<'_>) -> bool {
+        let before = self.written_ahead.as_ref().map(|written| &written.spec);
+        before.is_some_and(|before| ahead.is_overtaken(before, &pod.requirements())) && !self.is_spec_of(pod)
     }
 
     /// Whether the API server has the requests of these targets from this agent: it has accepted them, or has not answered.
@@ -252,6 +252,13 @@ impl Resize {
     pub fn sees(&mut self, pod: &Pod) {
         self.observe_settled(pod);
         self.recognise(pod);
+    }
+
+    /// Notes the amounts that another client has set in the spec of `pod` where the cgroups are not ahead of it.
+    pub fn takes_edits(&mut self, pod: &Pod, ahead: Ahead<'_>) {
+        if let Some(written) = &mut self.written_ahead {
+            written.spec = ahead.with_edits(&written.spec, &pod.requirements());
+        }
     }
 
     /// Takes the state of an earlier agent, which may have taken its last request back to the amounts `undone`.
@@ -438,6 +445,10 @@ impl Resize {
             before: undone,
         });
         self.prepared = unanswered;
+        if let Some(written) = &mut self.written_ahead {
+            // The cgroups are ahead of this spec now, if at all.
+            written.spec = spec;
+        }
     }
 }
 

@@ -98,6 +98,7 @@ impl Prepared {
 #[serde(rename_all = "camelCase")]
 pub struct WrittenAhead {
     pub since: Timestamp,
-    /// The spec at that time. Another spec is another client's change, or a patch without an answer.
+    /// The spec at that time, with what is known since to come from this agent or not to concern it. Another spec is another client's
+    /// change, or a request without an answer.
     pub spec: Vec<NamedRequirements>,
 }

@@ -14,7 +14,7 @@ use crate::plan::hook::Hook;
 use crate::plan::lift_kept;
 use crate::reconcile::desired::{InForce, Recommended, TemporaryLimit};
 use crate::reconcile::savings::requests;
-use crate::resize::Resize;
+use crate::resize::{Ahead, Resize};
 
 impl PodState {
     /// Replaces the pod's object, and makes a pass due when the kubelet has answered in it.
@@ -85,10 +85,14 @@ impl PodState {
         if !self.pod.resizes_in_place() || self.work.running.is_some() {
             return;
         }
-        let (spec, targets) = (self.pod.requirements(), self.targets(effects.now.wall));
-        let has_targets = targets.is_some_and(|targets| NamedRequirements::same(&targets, &spec));
-        if has_targets || !self.resize.is_overtaken_by(&self.pod) {
-            return;
+        let spec = self.pod.requirements();
+        let targets = self.targets(effects.now.wall).unwrap_or_default();
+        let ahead = Ahead {
+            targets: &targets,
+            set: self.desired.override_values(),
+        };
+        if !self.resize.is_overtaken_by(&self.pod, ahead) {
+            return self.resize.takes_edits(&self.pod, ahead);
         }
         self.desired.yield_to(self.desired.base(&self.pod), &spec);
         self.resize = Resize::default();

@@ -16,6 +16,7 @@ use crate::resize::{Accepted, Facts};
 use crate::sources::{NodeView, parse_manifests};
 
 mod edits;
+mod examples;
 mod exhaustive;
 mod running;
 mod unanswered;
@@ -549,45 +550,4 @@ proptest! {
             }
         }
     }
-}
-
-#[test]
-fn a_loss_is_told_once() {
-    let mut world = World::new(false);
-    world.away = true;
-    world.happen(&Happening::Sets { mib: 200 });
-    world.passes(false);
-    assert!(world.state.resize.progress().waits_for_api_server() && world.kernel[0] == 200);
-    assert_eq!(world.state.status(world.now.wall), PodStatus::Owed);
-    world.happen(&Happening::SomebodyElseSets { mib: 201 });
-    world.recover();
-    assert_eq!(
-        (world.lost, world.kernel[0], limit(&world.server.requirements())),
-        (1, 201, 201)
-    );
-}
-
-#[test]
-fn an_earlier_override_outlasts_a_denial() {
-    let mut world = World::new(false);
-    world.happen(&Happening::Sets { mib: 200 });
-    world.passes(true);
-    world.hear();
-    world.away = true;
-    let mut containers = world.server.requirements();
-    containers[0].resources.requests.memory = Some(Bytes::new(80 * MIB));
-    world.decide(containers);
-    world.passes(false);
-    assert!(world.state.resize.progress().waits_for_api_server());
-    (world.away, world.denies) = (false, true);
-    world.apply(PodInput::ApiServerReturned);
-    world.passes(true);
-    let state = &world.state;
-    assert!(!state.resize.is_ahead(), "{state:?}");
-    assert_eq!(
-        state.desired.overridden.as_ref().map(|set| limit(&set.values)),
-        Some(200)
-    );
-    let spec = limit(&world.server.requirements());
-    assert_eq!((world.lost, world.kernel[0], spec), (0, 200, 200));
 }

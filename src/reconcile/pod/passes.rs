@@ -11,7 +11,7 @@ use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, NamedRequirements, Ou
 use crate::plan::PodTargets;
 use crate::reconcile::desired::{BurstStart, per_hour};
 use crate::reconcile::savings::Avoided;
-use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId};
+use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId, RunningPass};
 use crate::resize::{Act, Report};
 
 /// A limit that has not grown for this long has stopped growing. A slow kubelet takes a second from a patch to the
@@ -99,7 +99,11 @@ impl PodState {
         if through_api && self.desired.is_by_hand() {
             self.desired.remember_origin(&self.pod);
         }
-        self.work.running = Some(number);
+        let recommended = self.desired.recommended.as_ref();
+        self.work.running = Some(RunningPass {
+            number,
+            recommended: recommended.map(|recommended| recommended.targets.clone()),
+        });
         let pass = PassId {
             number,
             uid: targets.bound.live().id.uid.clone(),
@@ -133,9 +137,10 @@ impl PodState {
     /// the desired state has changed meanwhile, applies only the changes that the pass made.
     pub(super) fn end_pass(&mut self, pass: &PassId, done: JobDone, quiet: SignedDuration, effects: &mut Effects) {
         let now = effects.now;
-        let runs = self.work.running.take_if(|number| *number == pass.number).is_some();
+        let running = self.work.running.take_if(|running| running.number == pass.number);
         let (mut record, api) = (done.record, done.api);
-        let Some(live) = self.live.clone().filter(|live| runs && live.id.uid == pass.uid) else {
+        let live = self.live.clone().filter(|live| live.id.uid == pass.uid);
+        let Some((running, live)) = running.zip(live) else {
             let is_news = !record.steps.is_empty();
             return effects.push(Effect::Record {
                 record: Box::new(record),
@@ -153,7 +158,10 @@ impl PodState {
             self.deny_temporary(why, now.wall, quiet, &mut record.outcome);
         }
         let outcome = record.outcome.clone();
-        self.desired.pass_ended(&outcome, api.answer.accepted(), is_current);
+        let writes_stay = outcome.holds() || outcome.is_kept() && api.answer.accepted().is_some();
+        if writes_stay {
+            self.desired.bring_into_force(running.recommended, is_current);
+        }
         self.take_api_report(&api, &outcome, now);
         self.take_shrinks(done.shrink, pass.number, now.wall);
         self.end_overtaken_override(api.denied.filter(|_| is_current), effects);

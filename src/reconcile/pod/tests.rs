@@ -114,7 +114,10 @@ fn what_a_stale_pass_wrote_is_on_record() {
     };
     for steps in [Vec::new(), vec![step]] {
         // The pod ended during its pass.
-        state.work.running = Some(1);
+        state.work.running = Some(crate::reconcile::work::RunningPass {
+            number: 1,
+            recommended: None,
+        });
         let pass = PassId {
             number: 1,
             uid: "u1".to_owned(),

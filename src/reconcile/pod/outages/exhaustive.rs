@@ -495,8 +495,61 @@ fn every_order_of_acts_ends_as_it_should() {
     let (failures, states, rests) = (&search.failures, search.reached.len(), search.rests.len());
     let some = &failures[..failures.len().min(10)];
     assert!(some.is_empty(), "{} failures, among them {some:#?}", failures.len());
-    assert!(
-        depth < DEPTH || states > 40_000,
-        "{states} states, {rests} with those on the way to rest"
+    println!("{states} states, {rests} with those on the way to rest");
+    assert!(depth < DEPTH || states > 40_000, "{states} states");
+}
+
+/// A pod at rest to which these things have happened, one after another.
+fn after(start: usize, moves: &[Move]) -> World {
+    let mut world = starts().swap_remove(start);
+    for act in moves {
+        world.take(act);
+        world.check().unwrap();
+    }
+    world
+}
+
+const RECOMMENDS: Move = Happens(Happening::Recommends { mib: RECOMMENDED[0] });
+const SETS: Move = Happens(Happening::Sets { mib: OPERATOR });
+const KILL: Move = Happens(Happening::AgentIsKilled);
+
+/// Found by the search at a depth of six.
+#[test]
+fn an_override_is_no_recommendation_in_force() {
+    let moves = [
+        SETS,
+        Move::Answers(Answer::Accepts),
+        RECOMMENDS,
+        Move::GoesAway,
+        Move::Ends(None),
+    ];
+    after(0, &[&moves[..], &[Move::IsKilledAfterWrite]].concat());
+}
+
+/// Found by the search at a depth of six.
+#[test]
+fn a_denied_read_ends_no_override() {
+    let lost = Answer::Fails {
+        carries_out: true,
+        silent: true,
+    };
+    let moves = [SETS, Move::Answers(lost), Move::Ends(None), RECOMMENDS, KILL];
+    after(
+        0,
+        &[&moves[..], &[Move::Answers(Answer::Denies), Move::Ends(None)]].concat(),
     );
+}
+
+/// Found by the search at a depth of six.
+#[test]
+fn an_unseen_release_is_not_undone_by_a_denial() {
+    let release = [
+        Happens(Happening::Releases),
+        Move::Answers(Answer::Accepts),
+        Move::Ends(None),
+        Move::KubeletSettles,
+    ];
+    let denied = [RECOMMENDS, Move::Answers(Answer::Denies), Move::Ends(None)];
+    let world = after(1, &[&release[..], &denied].concat());
+    assert_eq!(world.kernel[0], AT_FIRST);
 }

@@ -169,14 +169,9 @@ impl World {
             (Some(_), true) => self.unanswered = Some(carries_out.then_some(self.server.metadata.generation)),
             (Some(_), false) => {}
         }
-        if error.is_none() {
-            pass.api.answer = resize::Answer::Accepted(patch.accepted(self.server.metadata.generation));
-        }
-        if let Some(ResizeError::Denied(why)) = &error {
-            pass.api.denied = Some(why.clone());
-        }
         let answered = error.as_ref().map_or(Ok(&self.server), Err);
-        pass.turn_to(patch.answered(answered, None));
+        let next = patch.answered(answered, None, &mut pass.api);
+        pass.turn_to(next);
         if let Some(why) = &pass.api.denied {
             pass.outcome = Some(Outcome::Refused(why.clone()));
         }

@@ -1,0 +1,63 @@
+//! Outages by example.
+
+use super::*;
+
+#[test]
+fn a_loss_is_told_once() {
+    let mut world = World::new(false);
+    world.away = true;
+    world.happen(&Happening::Sets { mib: 200 });
+    world.passes(false);
+    assert!(world.state.resize.progress().waits_for_api_server() && world.kernel[0] == 200);
+    assert_eq!(world.state.status(world.now.wall), PodStatus::Owed);
+    world.happen(&Happening::SomebodyElseSets { mib: 201 });
+    world.recover();
+    assert_eq!(
+        (world.lost, world.kernel[0], limit(&world.server.requirements())),
+        (1, 201, 201)
+    );
+}
+
+#[test]
+fn an_edit_beside_an_override_takes_nothing_from_it() {
+    let mut world = World::new(false);
+    world.away = true;
+    world.happen(&Happening::Sets { mib: 200 });
+    world.passes(false);
+    world.happen(&Happening::SomebodyElseSetsSide { mib: 400 });
+    world.recover();
+    let spec = world.server.requirements();
+    assert_eq!((world.lost, limit_of(&spec, 0), limit_of(&spec, 1)), (0, 200, 400));
+    assert_eq!(world.kernel, [200, 400]);
+    world.happen(&Happening::Releases);
+    world.passes(true);
+    world.happen(&Happening::MayLower);
+    world.recover();
+    let spec = world.server.requirements();
+    assert_eq!((limit_of(&spec, 0), limit_of(&spec, 1)), (AT_FIRST, 400));
+}
+
+#[test]
+fn an_earlier_override_outlasts_a_denial() {
+    let mut world = World::new(false);
+    world.happen(&Happening::Sets { mib: 200 });
+    world.passes(true);
+    world.hear();
+    world.away = true;
+    let mut containers = world.server.requirements();
+    containers[0].resources.requests.memory = Some(Bytes::new(80 * MIB));
+    world.decide(containers);
+    world.passes(false);
+    assert!(world.state.resize.progress().waits_for_api_server());
+    (world.away, world.denies) = (false, true);
+    world.apply(PodInput::ApiServerReturned);
+    world.passes(true);
+    let state = &world.state;
+    assert!(!state.resize.is_ahead(), "{state:?}");
+    assert_eq!(
+        state.desired.overridden.as_ref().map(|set| limit(&set.values)),
+        Some(200)
+    );
+    let spec = limit(&world.server.requirements());
+    assert_eq!((world.lost, world.kernel[0], spec), (0, 200, 200));
+}

@@ -247,7 +247,7 @@ fn kernel_difference(
         }
         (Some(wanted), _) if held != wanted => {
             let why = view::detail(state, now);
-            Some(match state.drift.writers.paused(target, held.file(), now) {
+            Some(match state.drift.writers().paused(target, held.file(), now) {
                 Some(until) => format!("something else keeps changing it; left alone until {until:.0}"),
                 None if state.resize.progress().pending().is_some() => {
                     format!("the kubelet does not let the pod have what is wanted: {why}")
@@ -271,8 +271,8 @@ fn kernel_difference(
 /// Explains why the runtime's stored spec differs from the wanted one.
 fn runtime_difference(stored: &str, wanted: &str, snapshot: &PodSnapshot) -> Option<String> {
     let drift = &snapshot.state.drift;
-    let why = match drift.runtime_sync_pending {
-        true => format!(" ({})", drift.last_reason),
+    let why = match drift.owes_runtime() {
+        true => format!(" ({})", drift.reason()),
         false => String::new(),
     };
     (stored != wanted).then(|| {

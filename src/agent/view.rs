@@ -39,7 +39,7 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
     let wanted = wanted.unwrap_or_else(|| state.pod.requirements());
     let (wanted, _) = NamedRequirements::split(&wanted);
     let (live, inits) = (state.live.as_ref(), &state.pod.spec.init_containers);
-    let (temporary, refused) = (state.desired.temporary.iter(), state.growth.refused.iter());
+    let (temporary, refused) = (state.desired.temporary.iter(), state.growth.refusals());
     let not_grown = |(container, why): (&String, &String)| format!("container {container}: {why}");
     let container = |named: &NamedRequirements| proto::Container {
         name: named.name.clone(),
@@ -122,7 +122,7 @@ pub(super) fn detail(state: &PodState, now: Timestamp) -> String {
     match (state.status(now), &state.no_room) {
         (PodStatus::NotRunning, _) => "no container of this pod runs on this node".to_owned(),
         (PodStatus::Foreign, _) => {
-            let mut paused = state.drift.writers.all_paused(now);
+            let mut paused = state.drift.paused(now);
             paused.next().map_or_else(String::new, |(target, file, until)| {
                 format!("something else keeps changing {file} of {target}; left alone until {until}")
             })
@@ -137,7 +137,7 @@ pub(super) fn detail(state: &PodState, now: Timestamp) -> String {
             })
         }
         (PodStatus::Owed | PodStatus::Refused | PodStatus::Deferred | PodStatus::Infeasible, _) => {
-            withheld.map_or(&*state.drift.last_reason, Withheld::reason).to_owned()
+            withheld.map_or(state.drift.reason(), Withheld::reason).to_owned()
         }
         (PodStatus::Working, _) => {
             let reason = withheld.map(|withheld| withheld.reason().to_owned());
@@ -170,7 +170,7 @@ fn guard_actions(state: &PodState) -> impl Iterator<Item = String> {
         let limit_of = format!("{} limit of {}", limit.resource, limit.resource.quantity(limit.to));
         format!("container {} has a temporary {limit_of}", limit.container)
     });
-    let refused = state.growth.refused.iter();
+    let refused = state.growth.refusals();
     grown.chain(refused.map(|(container, why)| format!("container {container} was not grown: {why}")))
 }
 
@@ -203,7 +203,7 @@ pub(super) fn next(state: &PodState, now: Timestamp) -> String {
         "The lower memory limit is tried once it is this pod's turn: of one workload a few pods at a time, and none while \
          one of them has its own limit back."
             .to_owned()
-    } else if let Some((target, file, until)) = state.drift.writers.all_paused(now).next() {
+    } else if let Some((target, file, until)) = state.drift.paused(now).next() {
         format!("{file} of {target} is looked at again at {until:.0}.")
     } else if let Some(withheld) = state.resize.progress().pending() {
         let next = match withheld {

@@ -179,7 +179,7 @@ fn applied_text(state: &PodState, by_kubelet: bool, now: Timestamp) -> Option<Op
     let Some(mut applied) = state.desired.targets(&state.pod) else {
         return Some(None);
     };
-    let known = state.drift.in_sync && state.drift.writers.all_paused(now).next().is_none();
+    let known = state.drift.is_in_sync() && state.drift.paused(now).next().is_none();
     if !known {
         return None;
     }

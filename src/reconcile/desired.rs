@@ -168,21 +168,6 @@ pub(crate) struct Denied {
     pub(crate) why: String,
 }
 
-/// A time in which the guard grows no limit of a container, after the API server denied one.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct GrowthPause {
-    pub(crate) until: Timestamp,
-    /// How many temporary limits in a row the API server denied.
-    pub(crate) times: u32,
-    /// The limits of the container's spec at the denial. The pause ends when the spec has other limits.
-    pub(crate) limits: ResourceList,
-    /// The denied limit, in bytes or thousandths of a cpu.
-    pub(crate) denied: u64,
-    /// The explanation for users, with the words of the denial.
-    pub(crate) why: String,
-}
-
 impl TemporaryLimit {
     pub(crate) fn given(
         container: String,

@@ -180,9 +180,9 @@ impl Metrics {
             }
             let counts = [
                 usize::from(state.desired.overridden.is_some()),
-                state.drift.writers.all_paused(now).count(),
+                state.drift.paused(now).count(),
                 state.desired.temporary.len(),
-                usize::from(state.drift.low_pod_level.is_some()),
+                usize::from(state.drift.low_pod_level().is_some()),
             ];
             for (shown, count) in self.counts.iter().zip(counts) {
                 shown.inc_by(gauge(count));

@@ -13,6 +13,8 @@ pub(crate) mod annotations;
 pub(crate) mod capacity;
 pub(crate) mod controller;
 pub(crate) mod desired;
+pub(crate) mod drift;
+pub(crate) mod growth;
 pub(crate) mod history;
 pub(crate) mod inventory;
 pub(crate) mod metrics;

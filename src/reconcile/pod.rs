@@ -11,15 +11,15 @@ use std::time::Instant;
 
 use jiff::Timestamp;
 
-use super::desired::{DesiredState, GrowthPause};
+use super::desired::DesiredState;
+use super::drift::Drift;
+use super::growth::Growth;
 use super::shrink::{ShrinkEnd, ShrinkState};
 use super::store::{SavedPod, SavedTargets};
 use super::work::WorkItem;
-use crate::actuate::ForeignWriters;
 use crate::decide::PodDecision;
 use crate::model::objects::{Pod, PodId};
 use crate::model::{Cause, LivePod, NamedRequirements, Reason, Withheld};
-use crate::plan::LowPodLevel;
 use crate::resize::{Progress, Resize};
 
 mod described;
@@ -63,28 +63,13 @@ pub(crate) struct PodState {
     /// The running pod that the object described last. The agent saves the desired state under this identity: an object
     /// can claim any UID, and a manifest without a UID describes any pod of its name.
     pub(crate) identity: Option<PodId>,
-    pub(crate) drift: DriftState,
+    pub(crate) drift: Drift,
     pub(crate) shrink: ShrinkState,
-    pub(crate) growth: GrowthState,
+    pub(crate) growth: Growth,
     hooks: hooks::Hooks,
     /// When a limit was last too low for the pod.
     pub(crate) trouble: Option<Timestamp>,
     pub(crate) work: WorkItem,
-}
-
-/// How the latest pass left the pod's files and its runtime.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct DriftState {
-    /// Every file had its desired value. A file that differs later was changed by another process.
-    pub(crate) in_sync: bool,
-    /// The runtime's stored spec is still to be updated.
-    pub(crate) runtime_sync_pending: bool,
-    /// The pod's cgroup allows less memory than its containers' cgroups do together.
-    pub(crate) low_pod_level: Option<LowPodLevel>,
-    /// Other processes that change the pod's values.
-    pub(crate) writers: ForeignWriters,
-    /// Why the latest pass did not succeed; empty where it did.
-    pub(crate) last_reason: String,
 }
 
 /// A recommendation that the node has no room for, or that a quota does not allow.
@@ -97,17 +82,6 @@ pub(crate) struct NoRoomFor {
     pub(crate) since: Timestamp,
     /// The refusal is in the history.
     recorded: bool,
-}
-
-/// Why the guard may not grow limits, by container name.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct GrowthState {
-    /// Why the guard did not grow a memory limit that was about to be reached.
-    pub(crate) refused: BTreeMap<String, String>,
-    /// Until when the guard does not grow limits that the API server denied.
-    pauses: BTreeMap<String, GrowthPause>,
-    /// When a container last ran its `on-memory-pressure` hook, within the last hour.
-    evidence_at: BTreeMap<String, Timestamp>,
 }
 
 /// The moment of a transition, and its effects so far.
@@ -173,7 +147,7 @@ impl PodState {
     }
 
     fn known_to_guard(&self) -> impl PartialEq + '_ {
-        let may_grow = (&self.decision.ceilings, &self.growth.pauses, &self.growth.evidence_at);
+        let may_grow = (&self.decision.ceilings, self.growth.pauses(), self.hooks.evidence_at());
         (&self.pod, &self.live, &self.desired, may_grow)
     }
 
@@ -204,7 +178,7 @@ impl PodState {
                 self.decision = *decision;
                 self.work.decided_in = took;
                 self.record_unreadable(effects);
-                if !self.growth.pauses.is_empty() {
+                if !self.growth.pauses().is_empty() {
                     // A pause may be over.
                     effects.push(Effect::WatchGuard);
                 }
@@ -223,9 +197,9 @@ impl PodState {
             PodInput::FilesWritten => self.request_if(self.is_enforced(), Cause::Drift, false, now),
             PodInput::TimePassed => self.time_passed(effects),
             PodInput::Swept => {
-                self.request_if(self.is_enforced(), Cause::Sweep, self.drift.runtime_sync_pending, now);
+                self.request_if(self.is_enforced(), Cause::Sweep, self.drift.owes_runtime(), now);
             }
-            PodInput::RuntimeReturned if self.drift.runtime_sync_pending => {
+            PodInput::RuntimeReturned if self.drift.owes_runtime() => {
                 self.work.reset_retries();
                 self.work.request_pass(Cause::Retry, true, now.instant);
             }
@@ -286,8 +260,7 @@ impl PodState {
             self.restart(Cause::OverrideEnded, now);
         }
         self.end_denied(effects);
-        let is_recent = |at: Timestamp| now.wall.duration_since(at) < hooks::EVIDENCE_EVERY;
-        self.growth.evidence_at.retain(|_, at| is_recent(*at));
+        self.hooks.time_passed(now.wall);
         if self.shrink.take_due(now.wall) {
             self.restart(Cause::Retry, now);
         }
@@ -297,13 +270,12 @@ impl PodState {
     pub(crate) fn wakes_at(&self, now: Instant) -> (Option<Instant>, Option<Timestamp>) {
         let denied = self.desired.temporary.iter();
         let denied = denied.filter_map(|limit| Some(limit.denied.as_ref()?.ends));
-        let evidence = self.growth.evidence_at.values().min();
         let dated = [
             self.desired.override_ends_at(),
             self.shrink.retry_at,
             self.decision.next_change(),
             denied.min(),
-            evidence.and_then(|at| at.checked_add(hooks::EVIDENCE_EVERY).ok()),
+            self.hooks.wakes_at(),
         ];
         (self.work.wakes_at(now), dated.into_iter().flatten().min())
     }
@@ -317,8 +289,7 @@ impl PodState {
 
     fn start_over(&mut self) {
         self.work.generation += 1;
-        self.drift.writers.forget();
-        self.drift.in_sync = false;
+        self.drift.start_over();
         self.resize.start_over();
         self.work.reset_retries();
     }
@@ -327,15 +298,14 @@ impl PodState {
     /// failed pass waits for its retry: what that pass wrote and undid looks like a change, and would start the next
     /// pass at once. A pod that only waits for the API server holds its desired values meanwhile.
     pub(crate) fn is_enforced(&self) -> bool {
-        let holds = self.drift.runtime_sync_pending || self.drift.in_sync;
+        let holds = self.drift.owes_runtime() || self.drift.is_in_sync();
         !self.desired.is_empty() && (self.work.retry_at.is_none() || holds)
     }
 
     /// Whether no pass is necessary until another input arrives.
     pub(crate) fn is_settled(&self) -> bool {
-        let drift = &self.drift;
         let is_clear = *self.resize.progress() == Progress::Clear;
-        !self.is_enforced() || (drift.in_sync && !drift.runtime_sync_pending && drift.writers.is_empty() && is_clear)
+        !self.is_enforced() || self.drift.is_settled() && is_clear
     }
 
     fn follow_shrink(&mut self, ended: Option<ShrinkEnd>, effects: &mut Effects) {
@@ -357,9 +327,9 @@ impl PodState {
             PodStatus::NotRunning
         } else if self.desired.is_empty() && self.no_room.is_none() {
             PodStatus::NotManaged
-        } else if self.drift.writers.all_paused(now).next().is_some() {
+        } else if self.drift.paused(now).next().is_some() {
             PodStatus::Foreign
-        } else if self.drift.runtime_sync_pending {
+        } else if self.drift.owes_runtime() {
             PodStatus::Owed
         } else if self.work.has_failed() || self.shrink.backoffs.next(now).is_some() || self.no_room.is_some() {
             PodStatus::Refused
@@ -371,7 +341,7 @@ impl PodState {
                 Withheld::SpecLater(_) if self.resize.is_ahead() => PodStatus::Owed,
                 Withheld::Unanswered(_) | Withheld::Postponed(_) | Withheld::SpecLater(_) => PodStatus::Working,
             }
-        } else if self.drift.in_sync && !self.is_announcing() {
+        } else if self.drift.is_in_sync() && !self.is_announcing() {
             PodStatus::InSync
         } else {
             PodStatus::Working
@@ -390,7 +360,7 @@ impl PodState {
 
     /// The part of the state that survives a restart, if there is one. [`Self::restore`] is the inverse.
     pub(crate) fn saved(&self) -> Option<SavedPod> {
-        let (pauses, evidence_at) = (&self.growth.pauses, &self.growth.evidence_at);
+        let (pauses, evidence_at) = (self.growth.pauses(), self.hooks.evidence_at());
         let waits = self.decision.canary.waits.is_some();
         let mut desired = DesiredState {
             recommended: self.recommended_in_force(),
@@ -421,9 +391,10 @@ use {
     super::savings::Avoided,
     super::work::{OperatorRequest, PassId, RequestId},
     crate::actuate::shrink::{Lowering, Verdict},
-    crate::actuate::{Grown, HookRun, Job, JobDone},
+    crate::actuate::{ForeignWriters, Grown, HookRun, Job, JobDone},
     crate::guard::Report,
     crate::model::{Bytes, ChangeRecord, HookEnd, Target},
+    crate::plan::LowPodLevel,
     crate::resize::Act,
     jiff::SignedDuration,
     std::time::Duration,

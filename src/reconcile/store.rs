@@ -18,7 +18,8 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use super::desired::{DesiredState, GrowthPause};
+use super::desired::DesiredState;
+use super::growth::GrowthPause;
 use crate::decide::CanaryWait;
 use crate::files;
 use crate::guard::LimitFiles;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::{Effect, Effects, GrowthState, LogLine, Now, PodState};
+use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::Growable;
 use crate::actuate::shrink::Lowering;
 use crate::guard::{Claim, CpuTerms, GuardEvent, Guarded, GuardedPod, Report, Terms};
@@ -13,20 +13,9 @@ use crate::model::{
     Bytes, Cause, ChangeRecord, KubeletVersion, MemoryLimit, MilliCpu, Outcome, Resource, ResourceList,
 };
 use crate::plan::pod_requests;
-use crate::reconcile::desired::{Denied, GrowthPause, TemporaryLimit, limit_in};
+use crate::reconcile::desired::{Denied, TemporaryLimit, limit_in};
 use crate::reconcile::savings::Avoided;
 use crate::resize::Accepted;
-
-/// How long the guard does not grow a container's limits after the API server's first denial. Doubles with each further one.
-const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
-const LONGEST_PAUSE: SignedDuration = SignedDuration::from_hours(1);
-
-impl GrowthState {
-    pub(super) fn pause(&mut self, container: String, pause: GrowthPause) {
-        self.refused.insert(container.clone(), pause.why.clone());
-        self.pauses.insert(container, pause);
-    }
-}
 
 /// The limits in the spec of a container.
 fn spec_limits(pod: &Pod, container: &str) -> Option<ResourceList> {
@@ -58,7 +47,7 @@ impl PodState {
             GuardEvent::Refused { why, .. } => {
                 let reason = format!("container {container}: memory limit not grown: {why}");
                 let refused = ChangeRecord::new(pod, cause(Resource::Memory, None), Outcome::Refused(reason));
-                self.growth.refused.insert(container, why);
+                self.growth.refuse(container, why);
                 self.record_guard(refused, effects);
             }
             GuardEvent::Pressure { limit, lent } => {
@@ -89,7 +78,7 @@ impl PodState {
     /// Takes a memory limit that the guard has raised in the kernel.
     fn take_growth(&mut self, container: String, limits: (u64, u64), why: String, cause: Cause, now: Now) {
         if !self.desired.is_overridden(&container, Resource::Memory) {
-            self.growth.refused.remove(&container);
+            self.growth.succeed(&container);
             return self.grow(container, Resource::Memory, limits, why, cause, now);
         }
         // An operator has set the limit meanwhile. Without an override before, that one may still fail.
@@ -168,21 +157,11 @@ impl PodState {
                 // The kernel never had this limit.
                 Resource::Cpu => now,
             };
-            let times = self.growth.pauses.get(&container).map_or(0, |pause| pause.times);
-            let pause = (FIRST_PAUSE * (1 << times.min(8))).min(LONGEST_PAUSE);
-            let until = ends.checked_add(pause).unwrap_or(Timestamp::MAX);
             let sentence = format!("the temporary {resource} limit of container {container} ends at {ends:.0}");
             outcome.add(&sentence);
-            let pause = GrowthPause {
-                until,
-                times: times.saturating_add(1),
-                limits,
-                denied: limit.to,
-                why: format!("the API server denies a higher limit, no temporary limit before {until:.0}: {why}"),
-            };
+            self.growth.deny(container, limits, limit.to, ends, why);
             let why = why.to_owned();
             limit.denied = Some(Denied { ends, why });
-            self.growth.pause(container, pause);
         }
     }
 
@@ -191,8 +170,7 @@ impl PodState {
         for limit in &mut self.desired.temporary {
             let asked = limit_in(&accepted.targets, &limit.container, limit.resource);
             if asked >= Some(limit.to) && limit.denied.take().is_some() {
-                self.growth.pauses.remove(&limit.container);
-                self.growth.refused.remove(&limit.container);
+                self.growth.accept(&limit.container);
             }
         }
     }
@@ -213,8 +191,9 @@ impl PodState {
 
     /// Whether a container's limits may grow: not for a while after a denial, unless its spec has other limits since.
     fn may_grow(&self, container: &str, now: Timestamp) -> bool {
-        let pause = self.growth.pauses.get(container);
-        pause.is_none_or(|pause| pause.until <= now || spec_limits(&self.pod, container) != Some(pause.limits))
+        self.growth
+            .pause(container, spec_limits(&self.pod, container), now)
+            .is_none()
     }
 
     /// Whether one of these lowered limits was denied by the API server. A container that then reaches the limit of its
@@ -222,7 +201,7 @@ impl PodState {
     pub(super) fn takes_back_denied(&self, lowered: &[Lowering], now: Timestamp) -> bool {
         lowered.iter().any(|lowering| {
             let name = lowering.target.container().unwrap_or_default();
-            let pause = self.growth.pauses.get(name).filter(|_| !self.may_grow(name, now));
+            let pause = self.growth.pause(name, spec_limits(&self.pod, name), now);
             pause.is_some_and(|pause| lowering.from <= MemoryLimit::Bytes(pause.denied))
         })
     }

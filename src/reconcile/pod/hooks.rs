@@ -22,7 +22,7 @@ use crate::reconcile::desired::limit_in;
 const ANNOUNCE_AGAIN: Duration = Duration::from_secs(5 * 60);
 
 /// The `on-memory-pressure` hook runs at most once in this time.
-pub(super) const EVIDENCE_EVERY: SignedDuration = SignedDuration::from_hours(1);
+const EVIDENCE_EVERY: SignedDuration = SignedDuration::from_hours(1);
 
 /// The hooks of a pod's containers, by container name.
 #[derive(Debug, Clone, Default)]
@@ -30,6 +30,8 @@ pub(crate) struct Hooks {
     is_allowed: bool,
     begun: u64,
     containers: BTreeMap<String, ContainerHooks>,
+    /// When a container last ran its `on-memory-pressure` hook, within the last hour.
+    evidence_at: BTreeMap<String, Timestamp>,
 }
 
 /// The hooks of one container.
@@ -76,6 +78,28 @@ impl ContainerHooks {
 }
 
 impl Hooks {
+    /// When a container last ran its `on-memory-pressure` hook, within the last hour, as the state file has it.
+    pub(super) const fn evidence_at(&self) -> &BTreeMap<String, Timestamp> {
+        &self.evidence_at
+    }
+
+    /// Takes what an earlier agent has saved.
+    pub(super) fn restore(&mut self, evidence_at: BTreeMap<String, Timestamp>) {
+        self.evidence_at = evidence_at;
+    }
+
+    /// Forgets the `on-memory-pressure` hooks that may run again.
+    pub(super) fn time_passed(&mut self, now: Timestamp) {
+        self.evidence_at
+            .retain(|_, at| now.duration_since(*at) < EVIDENCE_EVERY);
+    }
+
+    /// When the next `on-memory-pressure` hook may run again.
+    pub(super) fn wakes_at(&self) -> Option<Timestamp> {
+        let earliest = self.evidence_at.values().min();
+        earliest.and_then(|at| at.checked_add(EVIDENCE_EVERY).ok())
+    }
+
     pub(super) fn forget_announced(&mut self) {
         self.containers.values_mut().for_each(|known| known.announced = None);
     }
@@ -193,7 +217,7 @@ impl PodState {
     pub(super) fn evidence_of(&self, container: &str) -> Option<Bytes> {
         let hook = Hook::of(&self.pod, container, HookMoment::OnMemoryPressure)?;
         let kept = hook.map_or(Bytes::ZERO, |hook| hook.memory);
-        (!self.growth.evidence_at.contains_key(container)).then_some(kept)
+        (!self.hooks.evidence_at.contains_key(container)).then_some(kept)
     }
 
     /// Starts the `on-memory-pressure` hook, unless it ran within the last hour.
@@ -201,7 +225,7 @@ impl PodState {
         let Some(known) = self.hooks.containers.get_mut(container) else {
             return;
         };
-        if let Entry::Vacant(entry) = self.growth.evidence_at.entry(container.to_owned()) {
+        if let Entry::Vacant(entry) = self.hooks.evidence_at.entry(container.to_owned()) {
             entry.insert(effects.now.wall);
             known.evidence = Some(limits);
             // The guard reports this only where hooks may run.

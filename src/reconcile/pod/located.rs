@@ -106,10 +106,8 @@ impl PodState {
             evidence_at,
             waits,
         } = saved;
-        for (container, pause) in pauses {
-            self.growth.pause(container, pause);
-        }
-        self.growth.evidence_at = evidence_at;
+        self.growth.restore(pauses);
+        self.hooks.restore(evidence_at);
         self.decision.canary.waits = waits.or(self.decision.canary.waits.take());
         // A file of version 0.1 also has recommendations that an agent only observed. The API server's answer tells them apart.
         let asked = resize.has_asked_for(&desired.targets(&self.pod).unwrap_or_default());
@@ -152,7 +150,7 @@ impl PodState {
     /// Notes whether the pod's cgroup allows less memory than its containers' do together. A pass that owns the pod's
     /// memory writes both levels; for other pods, `repair` raises the pod's level alone.
     pub(super) fn take_pod_level(&mut self, low: Option<LowPodLevel>, repair: bool, effects: &mut Effects) {
-        let known = std::mem::replace(&mut self.drift.low_pod_level, low) == low;
+        let known = self.drift.read_pod_level(low);
         let bound = self.live.as_ref().and_then(|live| BoundPod::new(&self.pod, live));
         let (Some(low), Some(bound)) = (low, bound) else { return };
         let written_by_passes = self.desired.has_amounts() && self.desired.scope.resources.contains(&Resource::Memory);
@@ -172,7 +170,7 @@ impl PodState {
             return;
         };
         if raised.outcome == Outcome::Applied {
-            self.drift.low_pod_level = None;
+            self.drift.read_pod_level(None);
         }
         let mut record = ChangeRecord::new(live.id.clone(), Cause::PodLevel, raised.outcome);
         record.steps = raised.steps;

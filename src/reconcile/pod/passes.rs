@@ -124,10 +124,10 @@ impl PodState {
             resize,
             asked: pending.since,
             decided_in,
-            held_before: self.drift.in_sync,
-            foreign: self.drift.writers.clone(),
+            held_before: self.drift.is_in_sync(),
+            foreign: self.drift.writers().clone(),
             // Every pass retries an update of the runtime that failed.
-            check_runtime: pending.check_runtime || self.drift.runtime_sync_pending,
+            check_runtime: pending.check_runtime || self.drift.owes_runtime(),
             seen: self.shrink.seen.clone(),
             ..Job::new(targets, pending.cause)
         }
@@ -166,12 +166,13 @@ impl PodState {
         self.take_shrinks(done.shrink, pass.number, now.wall);
         self.end_overtaken_override(api.denied.filter(|_| is_current), effects);
         record.in_flight = outcome.holds() && self.resize.is_in_flight(&self.pod);
-        self.drift.runtime_sync_pending = matches!(outcome, Outcome::RuntimeOwed(_));
-        if self.work.generation != pass.generation {
+        // What the pass came to may have changed the targets.
+        let is_still_current = self.work.generation == pass.generation;
+        self.drift.ended(&outcome, done.foreign, is_still_current);
+        if !is_still_current {
             // A pass with the new generation is due.
             return self.record(record, None, true, effects);
         }
-        (self.drift.in_sync, self.drift.writers) = (outcome.is_kept(), done.foreign);
         self.end_turn(&outcome, effects);
         effects.push(Effect::WatchFiles(done.handles));
         let answers = self.schedule_next(&outcome, api.retry_after, effects);
@@ -228,7 +229,7 @@ impl PodState {
 
     /// Ends the pod's turn to lower limits after a pass that left nothing to watch, and announces limits that have grown.
     fn end_turn(&mut self, outcome: &Outcome, effects: &mut Effects) {
-        if self.drift.in_sync && !self.is_announcing() {
+        if self.drift.is_in_sync() && !self.is_announcing() {
             self.shrink.end_turn_unless_watched();
         }
         if outcome.holds() {
@@ -330,7 +331,7 @@ impl PodState {
         };
         let reason = record.outcome.reason();
         if is_latest && (!record.steps.is_empty() || reason.is_some()) {
-            self.drift.last_reason = reason.unwrap_or_default().to_owned();
+            self.drift.note_reason(reason);
         }
         let waited = matches!(
             self.resize.progress().pending(),

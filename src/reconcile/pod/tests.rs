@@ -28,7 +28,7 @@ fn only_what_holds_is_enforced() {
     assert!(state.is_enforced());
     state.work.back_off(None, Now::read());
     assert!(!state.is_enforced(), "it failed, and is tried again later");
-    state.drift.in_sync = true;
+    state.drift.ended(&Outcome::Applied, ForeignWriters::default(), true);
     assert!(state.is_enforced(), "the API server is to be asked later");
 }
 
@@ -145,7 +145,7 @@ fn what_a_stale_pass_wrote_is_on_record() {
             panic!("{effects:?}");
         };
         assert_eq!((&record.steps, *news), (&steps, !steps.is_empty()));
-        assert!(state.work.running.is_none() && state.drift.last_reason.is_empty());
+        assert!(state.work.running.is_none() && state.drift.reason().is_empty());
     }
 }
 

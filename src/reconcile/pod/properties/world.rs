@@ -118,7 +118,7 @@ impl World {
                 }
                 Effect::RaisePodLevel { bound, low } => {
                     assert_eq!(self.state.live.as_ref(), Some(bound.live()));
-                    assert_eq!(self.state.drift.low_pod_level, Some(low));
+                    assert_eq!(self.state.drift.low_pod_level(), Some(low));
                     self.raising = Some(bound.live().id.uid.clone());
                 }
                 Effect::Decide => self.is_decision_due = true,
@@ -440,7 +440,7 @@ impl World {
             uid,
             raised: Box::new(raised),
         });
-        assert!(!(well && is_this) || self.state.drift.low_pod_level.is_none());
+        assert!(!(well && is_this) || self.state.drift.low_pod_level().is_none());
     }
 
     /// Another agent starts from the state file.

@@ -1,0 +1,78 @@
+//! How the latest pass left a pod's files and its runtime. Pure.
+
+use jiff::Timestamp;
+
+use crate::actuate::ForeignWriters;
+use crate::model::{ControlFile, Outcome, Target};
+use crate::plan::LowPodLevel;
+
+/// How the latest pass left the pod's files and its runtime.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Drift {
+    in_sync: bool,
+    runtime_sync_pending: bool,
+    low_pod_level: Option<LowPodLevel>,
+    writers: ForeignWriters,
+    reason: String,
+}
+
+impl Drift {
+    /// Whether every file had its desired value. A file that differs later was changed by another process.
+    pub(crate) const fn is_in_sync(&self) -> bool {
+        self.in_sync
+    }
+
+    /// Whether the runtime's stored spec is still to be updated.
+    pub(crate) const fn owes_runtime(&self) -> bool {
+        self.runtime_sync_pending
+    }
+
+    /// The pod's cgroup allows less memory than its containers' cgroups do together.
+    pub(crate) const fn low_pod_level(&self) -> Option<LowPodLevel> {
+        self.low_pod_level
+    }
+
+    /// Other processes that change the pod's values.
+    pub(crate) const fn writers(&self) -> &ForeignWriters {
+        &self.writers
+    }
+
+    /// The values that other processes keep changing and that are left alone now, and until when.
+    pub(crate) fn paused(&self, now: Timestamp) -> impl Iterator<Item = (&Target, ControlFile, Timestamp)> {
+        self.writers.all_paused(now)
+    }
+
+    /// Why the latest pass did not succeed; empty where it did.
+    pub(crate) fn reason(&self) -> &str {
+        &self.reason
+    }
+
+    /// Whether nothing is to be done about files and runtime until another input arrives.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.in_sync && !self.runtime_sync_pending && self.writers.is_empty()
+    }
+
+    /// Forgets what passes found for other targets.
+    pub(crate) fn start_over(&mut self) {
+        self.writers.forget();
+        self.in_sync = false;
+    }
+
+    /// Notes the outcome of a pass. One that `is_current` had the present targets.
+    pub(crate) fn ended(&mut self, outcome: &Outcome, foreign: ForeignWriters, is_current: bool) {
+        self.runtime_sync_pending = matches!(outcome, Outcome::RuntimeOwed(_));
+        if is_current {
+            (self.in_sync, self.writers) = (outcome.is_kept(), foreign);
+        }
+    }
+
+    /// Notes why the latest attempt to change the pod did not succeed, if it did not.
+    pub(crate) fn note_reason(&mut self, reason: Option<&str>) {
+        reason.unwrap_or_default().clone_into(&mut self.reason);
+    }
+
+    /// Notes whether the pod's cgroup is below its containers. Returns whether that was known.
+    pub(crate) fn read_pod_level(&mut self, low: Option<LowPodLevel>) -> bool {
+        std::mem::replace(&mut self.low_pod_level, low) == low
+    }
+}

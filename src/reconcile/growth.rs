@@ -1,0 +1,98 @@
+//! Why the guard may not grow limits of a pod's containers for now. Pure.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use crate::model::ResourceList;
+
+/// How long the guard does not grow a container's limits after the API server's first denial. Doubles with each further one.
+const FIRST_PAUSE: SignedDuration = SignedDuration::from_mins(5);
+const LONGEST_PAUSE: SignedDuration = SignedDuration::from_hours(1);
+
+/// What keeps the guard from growing limits, by container name.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Growth {
+    /// Why the guard did not grow a memory limit that was about to be reached.
+    refused: BTreeMap<String, String>,
+    /// Until when the guard does not grow limits that the API server denied.
+    pauses: BTreeMap<String, GrowthPause>,
+}
+
+/// A time in which the guard grows no limit of a container, after the API server denied one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct GrowthPause {
+    until: Timestamp,
+    /// How many temporary limits in a row the API server denied.
+    times: u32,
+    /// The limits of the container's spec at the denial. The pause ends when the spec has other limits.
+    limits: ResourceList,
+    /// The denied limit, in bytes or thousandths of a cpu.
+    pub(crate) denied: u64,
+    /// The explanation for users, with the words of the denial.
+    why: String,
+}
+
+impl Growth {
+    /// Notes that the guard did not grow a container's memory limit.
+    pub(crate) fn refuse(&mut self, container: String, why: String) {
+        self.refused.insert(container, why);
+    }
+
+    /// Notes that the guard has grown a container's memory limit.
+    pub(crate) fn succeed(&mut self, container: &str) {
+        self.refused.remove(container);
+    }
+
+    /// Notes that the API server denied a temporary limit of a container with these `limits` in its spec. The temporary limit ends at
+    /// `ends`.
+    pub(crate) fn deny(&mut self, container: String, limits: ResourceList, denied: u64, ends: Timestamp, why: &str) {
+        let times = self.pauses.get(&container).map_or(0, |pause| pause.times);
+        let pause = (FIRST_PAUSE * (1 << times.min(8))).min(LONGEST_PAUSE);
+        let until = ends.checked_add(pause).unwrap_or(Timestamp::MAX);
+        let pause = GrowthPause {
+            until,
+            times: times.saturating_add(1),
+            limits,
+            denied,
+            why: format!("the API server denies a higher limit, no temporary limit before {until:.0}: {why}"),
+        };
+        self.restore_pause(container, pause);
+    }
+
+    /// Notes that the API server accepts the temporary limits of a container again.
+    pub(crate) fn accept(&mut self, container: &str) {
+        self.pauses.remove(container);
+        self.refused.remove(container);
+    }
+
+    /// The pause of a container with these `limits` in its spec, if there is one now.
+    pub(crate) fn pause(&self, container: &str, limits: Option<ResourceList>, now: Timestamp) -> Option<&GrowthPause> {
+        let pause = self.pauses.get(container);
+        pause.filter(|pause| pause.until > now && limits == Some(pause.limits))
+    }
+
+    /// All pauses, as the state file has them.
+    pub(crate) const fn pauses(&self) -> &BTreeMap<String, GrowthPause> {
+        &self.pauses
+    }
+
+    /// Takes the pauses of an earlier agent.
+    pub(crate) fn restore(&mut self, pauses: BTreeMap<String, GrowthPause>) {
+        for (container, pause) in pauses {
+            self.restore_pause(container, pause);
+        }
+    }
+
+    fn restore_pause(&mut self, container: String, pause: GrowthPause) {
+        self.refused.insert(container.clone(), pause.why.clone());
+        self.pauses.insert(container, pause);
+    }
+
+    /// Why limits were not grown, one sentence for each container.
+    pub(crate) fn refusals(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.refused.iter()
+    }
+}

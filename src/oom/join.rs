@@ -19,7 +19,7 @@
 //!
 //! No kill may be in two rises: a v2 counter also counts kills below its cgroup, so the caller feeds only the part of a
 //! rise that the counters below do not show. The joiner must never return a kill twice, nor place a victim where it
-//! only may have been.
+//! only may have been: so a kill counts as certain only if no other rise fits it that far, however late it was logged ([`LATEST`]).
 
 mod match_group;
 
@@ -30,7 +30,7 @@ use super::kill::{Kill, Level};
 use super::numbers::Numbers;
 use super::report::Confidence;
 use crate::model::CgroupPath;
-use match_group::{LogState, Logged, MatchGroup, claim, expire};
+use match_group::{Certainty, LogState, Logged, MatchGroup, claim, expire};
 
 pub use match_group::CounterDelta;
 
@@ -94,6 +94,8 @@ impl Progress {
 pub struct Joiner {
     /// Whether the agent reads the log. If not, the joiner returns rises at once.
     pub(super) has_log: bool,
+    /// The agent has read every counter since this moment.
+    counters_read: Duration,
     /// In the order of arrival.
     logged: Vec<Logged>,
     rises: Vec<CounterDelta>,
@@ -173,7 +175,7 @@ impl Joiner {
     /// The log cannot be read any more. Returns everything that waits, and from now on rises at once.
     pub fn log_ended(&mut self) -> Vec<OomKill> {
         self.has_log = false;
-        self.decide_up_to(Progress::END)
+        self.decide(Progress::END)
     }
 
     /// The records of waiting kills whose rise may have gone to another kill. A checkpoint has to keep these, and the
@@ -202,9 +204,23 @@ impl Joiner {
 
     /// Returns the kills about which nothing can change any more.
     pub fn decide_up_to(&mut self, progress: Progress) -> Vec<OomKill> {
+        self.counters_read = progress.counters;
+        self.decide(progress)
+    }
+
+    fn decide(&mut self, progress: Progress) -> Vec<OomKill> {
         let crowded = self.logged.len() + self.rises.len() + self.unmatched.len() > MOST_WAITING;
         let (mut kills, mut late) = (Vec::new(), Vec::new());
         let logged = std::mem::take(&mut self.logged);
+        let certainty = Certainty {
+            counters_read: self.counters_read,
+            unlogged: self
+                .unmatched
+                .iter()
+                .chain(&self.reported_by_counter)
+                .cloned()
+                .collect(),
+        };
         for group in MatchGroup::independent(logged, std::mem::take(&mut self.rises)) {
             let now = if crowded {
                 Some(Duration::MAX)
@@ -212,7 +228,7 @@ impl Joiner {
                 group.due(progress)
             };
             match now {
-                Some(end) => late.extend(group.decide(end, self, &mut kills)),
+                Some(end) => late.extend(group.decide(end, &certainty, self, &mut kills)),
                 None => {
                     self.logged.extend(group.logged);
                     self.rises.extend(group.rises);

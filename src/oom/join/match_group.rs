@@ -2,8 +2,8 @@
 //!
 //! A rise that the kernel has not logged in time may be logged late ([`claim`]), or is returned alone ([`expire`]). The
 //! kernel sends the signal to the victim between counting and logging (`__oom_kill_process`), and may run the victim
-//! and others first; a busy hypervisor may run nothing at all. The joiner decides the rest of the group without the
-//! late kill, so a late kill is certain only if the kernel logged its cgroup.
+//! and others first; a busy hypervisor may run nothing at all. Times decide which rise a kill takes, and any kill may be late:
+//! it is certain only if no rise of another cgroup fits it up to [`LATEST`], and every counter was read since.
 //!
 //! [`matched`] pairs as many as possible, from a table of which kill fits which rise.
 
@@ -120,6 +120,23 @@ impl Logged {
     }
 }
 
+/// What bounds how certain a kill's cgroup can be, beside its group.
+#[derive(Debug)]
+pub(super) struct Certainty {
+    /// The agent has read every counter since this moment: the rise of a later kill may be still to come.
+    pub(super) counters_read: Duration,
+    /// Earlier rises whose kills the kernel had not logged in time: this kill may be one of those, logged late.
+    pub(super) unlogged: Vec<CounterDelta>,
+}
+
+impl Certainty {
+    /// Whether the kill may be in another cgroup than this one.
+    fn may_be_elsewhere(&self, logged: &Logged, cgroup: &CgroupPath) -> bool {
+        let mut others = self.unlogged.iter().filter(|rise| rise.cgroup != *cgroup);
+        logged.at.time.saturating_add(SLACK) >= self.counters_read || others.any(|rise| logged.may_be_in(rise, LATEST))
+    }
+}
+
 /// Kills and rises that fit each other and no others.
 #[derive(Debug, Default)]
 pub(super) struct MatchGroup {
@@ -136,8 +153,7 @@ impl MatchGroup {
         };
         let mut groups: Vec<Self> = rises.into_iter().map(alone).collect();
         for logged in logged {
-            let delay = logged.delay();
-            let is_concerned = |group: &mut Self| group.rises.iter().any(|rise| logged.may_be_in(rise, delay));
+            let is_concerned = |group: &mut Self| group.rises.iter().any(|rise| logged.may_be_in(rise, LATEST));
             let mut whole = groups.extract_if(.., is_concerned).reduce(|mut whole, group| {
                 whole.logged.extend(group.logged);
                 whole.rises.extend(group.rises);
@@ -182,7 +198,13 @@ impl MatchGroup {
 
     /// Pairs each kill that the kernel logged before `end` with a rise, except where the rise may still belong to later
     /// kills. The undecided rest goes back to the joiner. Returns the kills that fit no rise.
-    pub(super) fn decide(mut self, end: Duration, joiner: &mut Joiner, kills: &mut Vec<OomKill>) -> Vec<Logged> {
+    pub(super) fn decide(
+        mut self,
+        end: Duration,
+        certainty: &Certainty,
+        joiner: &mut Joiner,
+        kills: &mut Vec<OomKill>,
+    ) -> Vec<Logged> {
         let is_old = |logged: &Logged| logged.at.time < end;
         // The newest kills come last: their own rise may be still to come, and they may take another one. Of the
         // others, those with a known cgroup come first, so that none of their rises is left for a kill without one.
@@ -218,7 +240,7 @@ impl MatchGroup {
                     });
                 }
                 _ if is_elsewhere => late.push(logged.clone()),
-                Some(kill) => kills.push(places.paired(at, kill, &mut lists)),
+                Some(kill) => kills.push(places.paired(at, kill, certainty, &mut lists)),
                 None => {}
             }
         }
@@ -248,13 +270,20 @@ type Lists<'g> = HashMap<(&'g CgroupPath, usize), Arc<[Arc<Kill>]>>;
 impl<'g> Places<'g> {
     /// In a group that is not whole, any kill may move.
     fn of(group: &'g MatchGroup, end: Duration) -> Self {
-        let fits = |logged: &Logged| {
-            let rises = group.rises.iter();
-            let rises = rises.map(|rise| logged.may_be_in(rise, logged.delay()));
-            rises.chain([logged.waiting().is_some()]).collect()
+        let table = |delay: fn(&Logged) -> Duration| -> Vec<Vec<bool>> {
+            let fits = |logged: &Logged| {
+                let rises = group.rises.iter();
+                let rises = rises.map(|rise| logged.may_be_in(rise, delay(logged)));
+                rises.chain([logged.waiting().is_some()]).collect()
+            };
+            group.logged.iter().map(fits).collect()
         };
-        let possible: Vec<Vec<bool>> = group.logged.iter().map(fits).collect();
-        let nodes = matched(&possible, group.rises.iter().map(|rise| rise.kills.get()).collect());
+        let nodes = matched(
+            &table(Logged::delay),
+            group.rises.iter().map(|rise| rise.kills.get()).collect(),
+        );
+        // Any of the kills may be late.
+        let possible = table(|_| LATEST);
         let mut places = Self {
             group,
             possible,
@@ -293,7 +322,7 @@ impl<'g> Places<'g> {
     }
 
     /// The kill in its rise.
-    fn paired(&self, at: usize, kill: &Arc<Kill>, lists: &mut Lists<'g>) -> OomKill {
+    fn paired(&self, at: usize, kill: &Arc<Kill>, certainty: &Certainty, lists: &mut Lists<'g>) -> OomKill {
         let (logged, rises, rise) = (&self.group.logged[at], &self.group.rises, self.nodes[at]);
         let cgroup = &rises[rise].cgroup;
         let may_be_another = (0..rises.len()).any(|other| rises[other].cgroup != *cgroup && self.may_move(at, other));
@@ -304,7 +333,8 @@ impl<'g> Places<'g> {
             Confidence::OnlyCounterThatRose,
             logged.at.time,
         );
-        if !(may_be_another || may_be_elsewhere || logged.in_doubt) {
+        let is_late = certainty.may_be_elsewhere(logged, cgroup);
+        if !(may_be_another || may_be_elsewhere || is_late || logged.in_doubt) {
             return paired;
         }
         let list = lists.entry((cgroup, self.components[rise]));

@@ -115,6 +115,11 @@ fn check(happenings: &[Happening], told: &[OomKill]) -> Result<(), TestCaseError
             happened
         );
     }
+    check_places(happenings, told)
+}
+
+/// Checks that no victim is placed in another container.
+fn check_places(happenings: &[Happening], told: &[OomKill]) -> Result<(), TestCaseError> {
     for told in told {
         let place = told.victim().map(|victim| place_of(happenings, victim));
         prop_assert!(place.is_none() || place == told.cgroup, "{:?}", told);
@@ -145,7 +150,7 @@ proptest! {
         }
     }
 
-    /// Only kills with a logged cgroup are very late here: late ones without a cgroup could be placed wrongly.
+    /// Only kills with a logged cgroup are very late here: others could be told twice.
     #[test]
     fn late_kills_are_told_once(
         happenings in proptest::collection::vec((happening(4000), 0..1500_u64), 0..25),
@@ -157,6 +162,18 @@ proptest! {
         };
         let happenings: Vec<Happening> = happenings.into_iter().map(late).collect();
         check(&happenings, &play(&happenings, &extra))?;
+    }
+
+    #[test]
+    fn late_records_beside_lost_ones_place_no_victim_elsewhere(
+        happenings in proptest::collection::vec((happening(4000), 0..1500_u64, prop::bool::weighted(0.7)), 1..25),
+        extra in proptest::collection::vec((0..5000_u64, 0..4_u64), 0..40),
+    ) {
+        let late = |(happening, late, is_logged): (Happening, u64, bool)| Happening { late, is_logged, ..happening };
+        let happenings: Vec<Happening> = happenings.into_iter().map(late).collect();
+        let mut told = play(&happenings, &extra);
+        told.retain(OomKill::is_certain);
+        check_places(&happenings, &told)?;
     }
 
     #[test]

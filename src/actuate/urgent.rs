@@ -16,10 +16,10 @@ use super::node::Node;
 use super::pass::plan_files;
 use crate::cgroup::{Cgroup, CgroupError};
 use crate::failpoint::failpoint;
-use crate::model::objects::Pod;
+use crate::model::objects::{Pod, PodId};
 use crate::model::{
-    Bytes, CgroupVersion, Driver, LivePod, MemoryLimit, NamedRequirements, NodeTraits, Outcome, PodTree, PodValues,
-    Setting, Settings, StepRecord, Target,
+    Bytes, Cause, CgroupVersion, ChangeRecord, Driver, LivePod, MemoryLimit, NamedRequirements, NodeTraits, Outcome,
+    PodTree, PodValues, Setting, Settings, StepRecord, Target,
 };
 use crate::plan::hierarchy;
 
@@ -33,6 +33,16 @@ pub struct Grown {
     pub steps: Vec<StepRecord>,
     /// From the first read to the last value read back.
     pub took: Duration,
+}
+
+impl Grown {
+    /// The record of a growth with this cause.
+    pub fn record(self, pod: PodId, cause: Cause) -> ChangeRecord {
+        let mut record = ChangeRecord::new(pod, cause, self.outcome);
+        record.steps = self.steps;
+        (record.stages.write, record.stages.verified) = (self.took, self.took);
+        record
+    }
 }
 
 /// A pod whose limits may grow.

@@ -21,7 +21,7 @@ use crate::actuate::{HookRun, JobDone, LeastLimits};
 use crate::config::Config;
 use crate::guard::budgets::Budget;
 use crate::guard::{self, Guard, GuardEvent, Guarded, Report, Watchlist};
-use crate::model::{Cause, ChangeRecord, HookEnd, Outcome, Resource, Target};
+use crate::model::{Cause, HookEnd, Outcome, Resource, Target};
 use crate::observe::health::Heartbeat;
 use crate::oom::OomReport;
 use crate::pace::fraction;
@@ -360,8 +360,7 @@ impl Controller {
                     resource: Resource::Memory,
                     why: Some(why),
                 };
-                let mut record = ChangeRecord::new(pod.clone(), cause, grown.outcome);
-                record.steps = grown.steps;
+                let record = grown.record(pod.clone(), cause);
                 let is_news = !record.steps.is_empty();
                 self.publisher.history.add(record, is_news);
             }

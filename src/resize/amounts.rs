@@ -50,58 +50,20 @@ pub(super) fn edits<'a>(
     edited.into_iter().filter(is_set).collect()
 }
 
-/// Which amounts the cgroups have ahead of the spec: those that differ between the spec `before` and the `targets`, and those that
-/// an operator has `set`.
-#[derive(Debug, Clone, Copy)]
-pub struct Ahead<'a> {
-    pub targets: &'a [NamedRequirements],
-    pub set: &'a [NamedRequirements],
-}
-
-impl Ahead<'_> {
-    /// Whether `spec` has another amount than `before` and than the targets where the cgroups are ahead.
-    pub(super) fn is_overtaken(&self, before: &[NamedRequirements], spec: &[NamedRequirements]) -> bool {
-        let overtaken = |[has, before, target, set]: [Option<u64>; 4]| {
-            let is_ahead = before != target || set.is_some();
-            has.filter(|_| is_ahead && has != before && has != target)
-        };
-        let mut combined = self.combine(spec, before, |[spec, before, targets, set]| {
-            Requirements::choose([spec, before, targets, set], overtaken) != Requirements::default()
-        });
-        combined.any(|(_, is_overtaken)| is_overtaken)
-    }
-
-    /// The amounts `before`, and those of `spec` where the cgroups are not ahead.
-    pub(super) fn with_edits(
-        &self,
-        before: &[NamedRequirements],
-        spec: &[NamedRequirements],
-    ) -> Vec<NamedRequirements> {
-        let edited = |[has, before, target, set]: [Option<u64>; 4]| match before == target && set.is_none() {
-            true => has,
-            false => before,
-        };
-        let combined = self.combine(spec, before, |all| Requirements::choose(all, edited));
-        combined
-            .map(|(name, resources)| NamedRequirements::new(name, resources))
-            .collect()
-    }
-
-    /// Combines the amounts of each container: the spec's, those before, the target's and the operator's.
-    fn combine<'a, T>(
-        &'a self,
-        spec: &'a [NamedRequirements],
-        before: &'a [NamedRequirements],
-        with: impl Fn([&Requirements; 4]) -> T + 'a,
-    ) -> impl Iterator<Item = (&'a str, T)> + 'a {
-        before.iter().map(move |named| {
-            let of = |all, default| NamedRequirements::find(all, &named.name).copied().unwrap_or(default);
-            let (before, set) = (named.resources, of(self.set, Requirements::default()));
-            let all = [of(spec, before), before, of(self.targets, before)].map(Requirements::with_requests);
-            let [spec, before, targets] = &all;
-            (named.name.as_str(), with([spec, before, targets, &set]))
-        })
-    }
+/// Whether another client's `edits` are of amounts that the cgroups have ahead of the spec: those that differ between the spec
+/// `before` and the `targets`, and those that an operator has `set`.
+pub(super) fn overtake(
+    edits: &[NamedRequirements],
+    before: &[NamedRequirements],
+    targets: &[NamedRequirements],
+    set: &[NamedRequirements],
+) -> bool {
+    let ahead = |[edit, before, target, set]: [Option<u64>; 4]| edit.filter(|_| before != target || set.is_some());
+    edits.iter().any(|NamedRequirements { name, resources: edit }| {
+        let of = |all| NamedRequirements::find(all, name).copied().unwrap_or_default();
+        let [before, target] = [before, targets].map(|all| of(all).with_requests());
+        Requirements::choose([edit, &before, &target, &of(set)], ahead) != Requirements::default()
+    })
 }
 
 /// The least of both amounts, where both are set.

@@ -24,7 +24,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 pub use act::{Act, Facts, Grant, Patch};
-pub use amounts::{Ahead, differing, is_made_of, taken_back, undone};
+pub use amounts::{differing, is_made_of, taken_back, undone};
 pub use answer::{Answer, Report, ResizeError};
 pub use granted::{check_room, granted, reserved};
 pub use patch::{altered, changes};
@@ -143,12 +143,6 @@ impl Resize {
         granted(pod, &ResizePhase::of(pod), prepared.or_else(|| self.held()))
     }
 
-    /// Whether another client has changed an amount in the spec of `pod` that the cgroups have ahead of it.
-    pub fn is_overtaken_by(&self, pod: &Pod, ahead: Ahead<'_>) -> bool {
-        let before = self.written_ahead.as_ref().map(|written| &written.spec);
-        before.is_some_and(|before| ahead.is_overtaken(before, &pod.requirements())) && !self.is_spec_of(pod)
-    }
-
     /// Whether the API server has the requests of these targets from this agent: it has accepted them, or has not answered.
     /// Limits may differ: temporary and kept limits are in the patch, too.
     pub fn has_asked_for(&self, targets: &[NamedRequirements]) -> bool {
@@ -254,11 +248,21 @@ impl Resize {
         self.recognise(pod);
     }
 
-    /// Notes the amounts that another client has set in the spec of `pod` where the cgroups are not ahead of it.
-    pub fn takes_edits(&mut self, pod: &Pod, ahead: Ahead<'_>) {
-        if let Some(written) = &mut self.written_ahead {
-            written.spec = ahead.with_edits(&written.spec, &pod.requirements());
+    /// Takes what another client has set in the spec of `pod` since the cgroups were written ahead of it. Returns whether that is an
+    /// amount that the cgroups have ahead: with the `targets`, or because an operator has `set` it.
+    pub fn is_overtaken(&mut self, pod: &Pod, targets: &Vec<NamedRequirements>, set: &[NamedRequirements]) -> bool {
+        let is_ours = self.is_spec_of(pod);
+        let Some(written) = self.written_ahead.as_mut().filter(|_| !is_ours) else {
+            return false;
+        };
+        let edits = amounts::edits(&written.spec, &pod.requirements(), std::iter::once(targets));
+        let is_overtaken = amounts::overtake(&edits, &written.spec, targets, set);
+        for named in written.spec.iter_mut().filter(|_| !is_overtaken) {
+            if let Some(edit) = NamedRequirements::find(&edits, &named.name) {
+                named.resources.overlay(edit);
+            }
         }
+        is_overtaken
     }
 
     /// Takes the state of an earlier agent, which may have taken its last request back to the amounts `undone`.

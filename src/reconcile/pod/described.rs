@@ -14,7 +14,7 @@ use crate::plan::hook::Hook;
 use crate::plan::lift_kept;
 use crate::reconcile::desired::{InForce, Recommended, TemporaryLimit};
 use crate::reconcile::savings::requests;
-use crate::resize::{Ahead, Resize};
+use crate::resize::Resize;
 
 impl PodState {
     /// Replaces the pod's object, and makes a pass due when the kubelet has answered in it.
@@ -87,12 +87,11 @@ impl PodState {
         }
         let spec = self.pod.requirements();
         let targets = self.targets(effects.now.wall).unwrap_or_default();
-        let ahead = Ahead {
-            targets: &targets,
-            set: self.desired.override_values(),
-        };
-        if !self.resize.is_overtaken_by(&self.pod, ahead) {
-            return self.resize.takes_edits(&self.pod, ahead);
+        if !self
+            .resize
+            .is_overtaken(&self.pod, &targets, self.desired.override_values())
+        {
+            return;
         }
         self.desired.yield_to(self.desired.base(&self.pod), &spec);
         self.resize = Resize::default();

@@ -39,10 +39,7 @@ impl PodState {
                     let limits = (grown.from.unwrap_or_default().get(), to.get());
                     self.take_growth(container, limits, why, cause.clone(), now);
                 }
-                let mut record = ChangeRecord::new(pod, cause, grown.outcome);
-                record.steps = grown.steps;
-                (record.stages.write, record.stages.verified) = (grown.took, grown.took);
-                self.record_guard(record, effects);
+                self.record_guard(grown.record(pod, cause), effects);
             }
             GuardEvent::Refused { why, .. } => {
                 let reason = format!("container {container}: memory limit not grown: {why}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Effect, Effects, Now, PodState, not_running};
 use crate::actuate::Grown;
 use crate::model::objects::PodId;
-use crate::model::{BoundPod, Bytes, Cause, ChangeRecord, LivePod, Outcome, Reason, Resource};
+use crate::model::{BoundPod, Bytes, Cause, LivePod, Outcome, Reason, Resource};
 use crate::plan::LowPodLevel;
 use crate::reconcile::desired::{DesiredState, InForce, Recommended, TemporaryLimit, limit_in};
 use crate::reconcile::store::{SavedPod, SavedTargets};
@@ -172,8 +172,7 @@ impl PodState {
         if raised.outcome == Outcome::Applied {
             self.drift.read_pod_level(None);
         }
-        let mut record = ChangeRecord::new(live.id.clone(), Cause::PodLevel, raised.outcome);
-        record.steps = raised.steps;
+        let record = raised.record(live.id.clone(), Cause::PodLevel);
         self.record(record, None, true, effects);
     }
 }

@@ -8,7 +8,7 @@ use super::{Effect, Effects, LogLine, Now, PodState};
 use crate::actuate::shrink::ShrinkReport;
 use crate::actuate::{Job, JobDone};
 use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, NamedRequirements, Outcome, Resource, Withheld, micros};
-use crate::plan::PodTargets;
+use crate::plan::{PodTargets, Quotas};
 use crate::reconcile::desired::{BurstStart, per_hour};
 use crate::reconcile::savings::Avoided;
 use crate::reconcile::work::{FIRST_RETRY, PassId, PendingPass, RequestId, RunningPass};
@@ -141,25 +141,22 @@ impl PodState {
         let (mut record, api) = (done.record, done.api);
         let live = self.live.clone().filter(|live| live.id.uid == pass.uid);
         let Some((running, live)) = running.zip(live) else {
-            let is_news = !record.steps.is_empty();
             return effects.push(Effect::Record {
+                is_news: !record.steps.is_empty(),
                 record: Box::new(record),
-                is_news,
                 answers: None,
             });
         };
         let is_current = self.work.generation == pass.generation;
         record.cause = noticed(record.cause, !done.flipped.is_empty());
         self.count_first_resize(&record, &live, effects);
-        let runs = |id: &str| live.containers.values().any(|container| container.id == id);
-        self.desired.scope.quotas.update(&done.quotas, runs);
+        self.note_quotas(&live, &done.quotas);
         self.note_bursts(&live, done.bursts, now.wall);
         if let Some(why) = &api.denied {
             self.deny_temporary(why, now.wall, quiet, &mut record.outcome);
         }
         let outcome = record.outcome.clone();
-        let writes_stay = outcome.holds() || outcome.is_kept() && api.answer.accepted().is_some();
-        if writes_stay {
+        if outcome.holds() || outcome.is_kept() && api.answer.accepted().is_some() {
             self.desired.bring_into_force(running.recommended, is_current);
         }
         self.take_api_report(&api, &outcome, now);
@@ -189,6 +186,12 @@ impl PodState {
             let restarts = if is_first { live.containers.len() as u64 } else { 0 };
             effects.push(Effect::Avoided(Avoided::Eviction { restarts }));
         }
+    }
+
+    /// Notes the quotas that the kubelet enforces, of containers that still run.
+    fn note_quotas(&mut self, live: &LivePod, seen: &Quotas) {
+        let runs = |id: &str| live.containers.values().any(|container| container.id == id);
+        self.desired.scope.quotas.update(seen, runs);
     }
 
     /// Takes the API server's answers to a pass with this outcome.

@@ -2,8 +2,8 @@
 //!
 //! - [`controller`]: turns facts, requests and the clock into inputs, and effects into passes, files and answers. Only
 //!   the controller owns [`pod::Pods`].
-//! - [`pod`]: `PodState × PodInput → PodState + Vec<Effect>`, pure. [`desired`], [`shrink`] and [`work`]
-//!   are its parts; [`overrides`] checks the values of operators.
+//! - [`pod`]: `PodState × PodInput → PodState + Vec<Effect>`, pure. [`desired`], [`drift`], [`growth`], [`shrink`] and
+//!   [`work`] are its parts, beside [`crate::resize`]; [`overrides`] checks the values of operators.
 //! - [`capacity`]: the node's room for its pods.
 //! - [`store`]: the state that survives a restart.
 //! - [`history`], [`metrics`], [`savings`], [`annotations`]: the published facts about passes and pods.

@@ -3,7 +3,7 @@
 //! kube reads the configuration and renews the credentials. This module builds the transport, because kube's builder has no HTTP/2:
 //! here the watches of a node share connections, and pings detect a silent API server within seconds.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
@@ -52,8 +52,11 @@ impl ApiClient {
                 let unusable = |error| anyhow!("kubeconfig: {}: {error}", path.display());
                 let kubeconfig = Kubeconfig::read_from(path).map_err(unusable)?;
                 let options = KubeConfigOptions::default();
+                let authority_file = authority_file(&kubeconfig);
                 let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
-                config.map_err(unusable)?
+                let mut config = config.map_err(unusable)?;
+                config.root_cert_file = authority_file;
+                config
             }
         };
         let agent = concat!("vscaled/", env!("CARGO_PKG_VERSION"));
@@ -64,6 +67,20 @@ impl ApiClient {
         let watches = (0..WATCH_CONNECTIONS).map(|_| transport(&config, connector.clone(), None));
         Ok(Self::new(calls, watches.collect::<Result<Vec<_>, _>>()?, metrics))
     }
+}
+
+/// The file of the certificate authority that the current context names. kube reads it again each minute, as it does in a pod,
+/// so that a rotated authority needs no restart.
+fn authority_file(kubeconfig: &Kubeconfig) -> Option<PathBuf> {
+    let current = kubeconfig.current_context.as_ref()?;
+    let context = kubeconfig.contexts.iter().find(|context| context.name == *current)?;
+    let cluster = &context.context.as_ref()?.cluster;
+    let cluster = kubeconfig.clusters.iter().find(|named| named.name == *cluster)?;
+    let cluster = cluster.cluster.as_ref()?;
+    // kube prefers the data where a kubeconfig has both.
+    let file = cluster.certificate_authority.as_ref();
+    file.filter(|_| cluster.certificate_authority_data.is_none())
+        .map(PathBuf::from)
 }
 
 fn connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector>> {
@@ -103,4 +120,26 @@ fn transport(
         .map_err(BoxError::from)
         .service(http);
     Ok(kube::Client::new(service, config.default_namespace.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_of_an_authority_is_read_again_and_data_is_not() {
+        let file = |cluster: &str| {
+            let text = format!(
+                "current-context: b\n\
+                 contexts: [{{name: a, context: {{cluster: a}}}}, {{name: b, context: {{cluster: c}}}}]\n\
+                 clusters: [{{name: a, cluster: {{certificate-authority: /other}}}}, {{name: c, cluster: {cluster}}}]\n"
+            );
+            authority_file(&Kubeconfig::from_yaml(&text).unwrap())
+        };
+        assert_eq!(file("{certificate-authority: /ca.crt}"), Some("/ca.crt".into()));
+        assert_eq!(file("{certificate-authority-data: eA==}"), None);
+        let both = "{certificate-authority: /ca.crt, certificate-authority-data: eA==}";
+        assert_eq!(file(both), None);
+        assert_eq!(file("{server: 'https://127.0.0.1'}"), None);
+    }
 }

@@ -6,6 +6,7 @@
 
 mod answers;
 mod bursts;
+mod certificates;
 mod configured;
 mod defects;
 mod drift;
@@ -23,6 +24,8 @@ mod shapes;
 mod up;
 
 use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
 
 use http::Method;
 use serde_json::{Value, json};
@@ -322,9 +325,9 @@ impl Scene {
     /// Makes a file for a container whose command waits for one, in the pod's shared memory.
     fn signal(&self, pod: &Value, container: &str) {
         let cgroup = self.cgroup(pod, container).under("/sys/fs/cgroup".as_ref());
-        let pids = std::fs::read_to_string(cgroup.join("cgroup.procs")).unwrap();
+        let pids = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap();
         let pid = pids.lines().next().expect("the container runs");
-        std::fs::write(format!("/proc/{pid}/root/dev/shm/go"), "").unwrap();
+        fs::write(format!("/proc/{pid}/root/dev/shm/go"), "").unwrap();
     }
 
     /// The cgroup of a pod's container.
@@ -400,6 +403,13 @@ impl Drop for Scene {
 fn kubelet_minor() -> u32 {
     let version = std::env::var("VSCALED_TEST_KUBELET").unwrap_or_else(|_| "1.37".to_owned());
     version.trim_start_matches("1.").parse().unwrap()
+}
+
+/// The token in a kubeconfig of the cluster.
+fn token_in(kubeconfig: &Path) -> String {
+    let text = fs::read_to_string(kubeconfig).unwrap();
+    let token = text.split("token: ").nth(1).unwrap().split('}').next();
+    token.unwrap().to_owned()
 }
 
 /// The statuses of a pod's running containers, with those of sidecars.

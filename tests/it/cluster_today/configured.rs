@@ -8,7 +8,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 use vscaled::model::MemoryLimit;
 
-use super::{APP, LARGER, Scene, WEB, kubelet_minor, nothing_restarted};
+use super::{APP, LARGER, Scene, WEB, kubelet_minor, nothing_restarted, token_in};
 use crate::support::amounts::Amounts;
 use crate::support::cluster::{User, objects};
 use crate::support::skipped;
@@ -104,9 +104,7 @@ async fn a_kubelet_that_authorizes_refuses_the_agents_token() {
     ];
     let server = format!("--server=https://{}:{port}", address.as_str().unwrap());
     let ask = |kubeconfig: &Path| {
-        let text = fs::read_to_string(kubeconfig).unwrap();
-        let token = text.split("token: ").nth(1).unwrap().split('}').next().unwrap();
-        let token = format!("--token={token}");
+        let token = format!("--token={}", token_in(kubeconfig));
         let pods = [
             "get",
             "--raw=/pods",

@@ -10,7 +10,7 @@ use crate::support::amounts::Amounts;
 use crate::support::cluster::objects;
 use crate::support::http;
 
-const OTHER: Amounts = Amounts::doubled(150, 80);
+pub(super) const OTHER: Amounts = Amounts::doubled(150, 80);
 
 impl Scene {
     /// A pod that the agent has resized once, in a cluster of its own.
@@ -29,9 +29,11 @@ impl Scene {
         Some((scene, pod))
     }
 
-    /// Waits until the pod has these amounts everywhere, as a pod that the kubelet alone resized.
-    async fn settles(&self, before: &Value, amounts: Amounts) {
-        let pod = self.app_reaches(amounts).await;
+    /// Waits until a pod with one container has these amounts everywhere, as a pod that the kubelet alone resized.
+    pub(super) async fn settles(&self, before: &Value, amounts: Amounts) {
+        let name = before["metadata"]["name"].as_str().unwrap();
+        let pod = self.is_resized(name, "app", &objects::resources(amounts)).await;
+        self.agent.reaches(name, "InSync").await;
         let version = vscaled::model::CgroupVersion::V2;
         let wanted = amounts.settings(version);
         let holds = || {

@@ -256,6 +256,17 @@ impl ApiServer {
         self.write_certificate("apiserver", &server, &self.authority);
     }
 
+    /// Gives the API server a certificate of another authority, from its next launch on.
+    pub(crate) fn renew_authority(&mut self) {
+        self.authority = authority("the API server's next authority");
+        self.renew_certificate();
+    }
+
+    /// The authority of the API server's certificate (PEM).
+    pub(crate) fn authority(&self) -> String {
+        self.authority.pem()
+    }
+
     /// Stops the API server's processes (SIGSTOP), or resumes them: connections stay open without answers.
     pub(crate) fn hang(&self, hang: bool) {
         let server = self.server.as_ref().expect("the API server runs");

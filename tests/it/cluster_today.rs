@@ -21,6 +21,7 @@ mod pairing;
 mod recorded;
 mod security;
 mod shapes;
+mod static_cpu;
 mod up;
 
 use std::collections::BTreeMap;

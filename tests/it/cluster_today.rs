@@ -23,6 +23,7 @@ mod security;
 mod shapes;
 mod static_cpu;
 mod up;
+mod upgrades;
 
 use std::collections::BTreeMap;
 use std::fs;

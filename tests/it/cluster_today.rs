@@ -14,6 +14,7 @@ mod edits;
 mod faults;
 mod first_day;
 mod fleet;
+mod host_static_cpu;
 mod inside;
 mod kills;
 mod kubelet_pods;
@@ -21,7 +22,6 @@ mod pairing;
 mod recorded;
 mod security;
 mod shapes;
-mod static_cpu;
 mod up;
 mod upgrades;
 

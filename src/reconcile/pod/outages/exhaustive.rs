@@ -495,8 +495,10 @@ fn every_order_of_acts_ends_as_it_should() {
     let (failures, states, rests) = (&search.failures, search.reached.len(), search.rests.len());
     let some = &failures[..failures.len().min(10)];
     assert!(some.is_empty(), "{} failures, among them {some:#?}", failures.len());
-    println!("{states} states, {rests} with those on the way to rest");
-    assert!(depth < DEPTH || states > 40_000, "{states} states");
+    assert!(
+        depth < DEPTH || states > 40_000,
+        "{states} states, {rests} with those on the way to rest"
+    );
 }
 
 /// A pod at rest to which these things have happened, one after another.

@@ -44,7 +44,7 @@ fn cpusets() -> Option<PathBuf> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_with_processors_of_its_own_gets_memory_alone() {
-    const NAME: &str = "cluster_today::static_cpu::a_pod_with_processors";
+    const NAME: &str = "cluster_today::host_static_cpu::a_pod_with_processors";
     let Some(cpusets) = cpusets() else {
         return skipped(NAME, "this kernel has no cpusets");
     };

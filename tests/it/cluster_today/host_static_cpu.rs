@@ -7,8 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
-use vscaled::cgroup::Hierarchy;
-use vscaled::model::{CgroupVersion, MemoryLimit};
+use vscaled::model::MemoryLimit;
 
 use super::{Scene, WEB, nothing_restarted};
 use crate::support::amounts::Amounts;
@@ -32,14 +31,13 @@ fn one_cpu(memory: &str) -> Value {
 
 /// The directory of cpusets, if this machine has any for a kubelet.
 fn cpusets() -> Option<PathBuf> {
-    let mount = match Hierarchy::discover(None).unwrap().version() {
-        CgroupVersion::V1 => "/sys/fs/cgroup/cpuset",
-        CgroupVersion::V2 => "/sys/fs/cgroup",
-    };
+    let own = Path::new("/sys/fs/cgroup/cpuset");
+    if own.join("cpuset.cpus").exists() {
+        return Some(own.into());
+    }
     let controllers = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").unwrap_or_default();
-    let has_any =
-        Path::new(mount).join("cpuset.cpus").exists() || controllers.split_whitespace().any(|of| of == "cpuset");
-    has_any.then(|| mount.into())
+    let has_any = controllers.split_whitespace().any(|of| of == "cpuset");
+    has_any.then(|| "/sys/fs/cgroup".into())
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -8,6 +8,8 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use nix::time::{ClockId, clock_gettime};
 
+use super::join::SLACK;
+
 /// CLOCK_MONOTONIC, which every Linux has.
 pub fn monotonic() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
@@ -35,31 +37,46 @@ impl Moment {
     }
 }
 
-/// How far CLOCK_MONOTONIC is ahead of the log's clock.
+/// How far CLOCK_MONOTONIC is ahead of the log's clock: between two bounds, each with the time of its latest record,
+/// all in microseconds.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LogClock {
-    /// The smallest difference among records that the agent read at once, and the time of the latest of them, both in
-    /// microseconds. A delay in reading only adds to the difference.
-    least_ahead: Option<(i64, i64)>,
+    /// The smallest difference to the time of reading. A delay in reading only adds to the difference.
+    at_most: Option<(i64, i64)>,
+    /// The largest difference to a moment before the record.
+    at_least: Option<(i64, i64)>,
 }
 
-/// NTP slews by at most 500 ppm (`MAXFREQ`, kernel/time/ntp.c), so the smallest difference may grow by one in so many.
+/// NTP slews by at most 500 ppm (`MAXFREQ`, kernel/time/ntp.c), so a bound may move by one in so many.
 const SLEW: i64 = 2000;
 
 impl LogClock {
-    /// Takes the time of a record that the agent waited for and read at once.
-    pub(super) fn observe(&mut self, logged_us: u64, now: Moment) {
-        let now = micros(now.monotonic);
-        let ahead = now.saturating_sub_unsigned(logged_us);
-        let least = self.least_ahead.map_or(ahead, |(least, at)| {
-            ahead.min(least.saturating_add(now.saturating_sub(at) / SLEW))
-        });
-        self.least_ahead = Some((least, now));
+    /// Takes the time of a record that the kernel logged between these moments of CLOCK_MONOTONIC.
+    pub(super) fn observe(&mut self, logged_us: u64, after: Duration, by: Duration) {
+        let (after, by) = (micros(after), micros(by));
+        let (least, most) = (
+            after.saturating_sub_unsigned(logged_us),
+            by.saturating_sub_unsigned(logged_us),
+        );
+        let slewed = |since: i64| by.saturating_sub(since) / SLEW;
+        let most = self
+            .at_most
+            .map_or(most, |(known, at)| most.min(known.saturating_add(slewed(at))));
+        let least = self
+            .at_least
+            .map_or(least, |(known, at)| least.max(known.saturating_sub(slewed(at))));
+        (self.at_most, self.at_least) = (Some((most, by)), Some((least, by)));
+    }
+
+    /// Whether the times of records are exact to [`SLACK`]; if not, they are too late.
+    pub(super) fn is_exact(self) -> bool {
+        let bounds = self.at_most.zip(self.at_least);
+        bounds.is_some_and(|((most, _), (least, _))| most.saturating_sub(least) <= micros(SLACK))
     }
 
     /// Converts the time of a record to CLOCK_MONOTONIC; never later than `now`.
     pub(super) fn monotonic(self, logged_us: u64, now: Moment) -> Duration {
-        let ahead = self.least_ahead.map_or(0, |(least, _)| least);
+        let ahead = self.at_most.map_or(0, |(most, _)| most);
         let logged = ahead.saturating_add_unsigned(logged_us);
         Duration::from_micros(u64::try_from(logged).unwrap_or(0)).min(now.monotonic)
     }
@@ -97,7 +114,8 @@ mod tests {
     fn clocks_differ_by_the_least_seen() {
         let mut clock = LogClock::default();
         for (logged, read) in [(1_000, 1_900), (2_000, 2_600), (3_000, 9_000)] {
-            clock.observe(logged, now(read));
+            let read = now(read).monotonic;
+            clock.observe(logged, read, read);
         }
         assert_eq!(
             wall(clock, 4_000, now(10_000)),
@@ -112,12 +130,29 @@ mod tests {
             let mut clock = LogClock::default();
             for minute in 0..1000 {
                 let logged = minute * 60_000_000;
-                clock.observe(u64::try_from(logged).unwrap(), now(logged + minute * drift + 50));
+                let read = now(logged + minute * drift + 50).monotonic;
+                clock.observe(u64::try_from(logged).unwrap(), read, read);
             }
             let logged = clock.monotonic(60_000_000_000, now(61_000_000_000));
             let off = micros(logged) - 60_000_000_000 - 1000 * drift;
             assert!(off.abs() <= 150, "{off} µs off at {drift} µs a minute");
         }
+    }
+
+    #[test]
+    fn records_read_late_are_exact_once_their_bounds_meet() {
+        let ms = Duration::from_millis;
+        let mut clock = LogClock::default();
+        assert!(!clock.is_exact());
+        clock.observe(1_000_000, ms(500), ms(4_000));
+        assert!(!clock.is_exact(), "logged within three and a half seconds");
+        clock.observe(4_020_000, ms(4_000), ms(4_530));
+        assert!(!clock.is_exact());
+        clock.observe(4_500_000, ms(4_000), ms(4_530));
+        assert!(
+            clock.is_exact(),
+            "30 ms after the end of a copy, and 30 ms before the next"
+        );
     }
 
     #[test]

@@ -10,6 +10,8 @@
 //! * A kill without a cgroup, and a rise, wait until the agent knows everything up to their time on both sides
 //!   ([`Progress`]). Then the joiner pairs as many as possible. A kill is certain if it is in rises of the same
 //!   container in all such pairings. Otherwise the container is certain, and the victim is one of several.
+//! * A kill without a number whose time is not exact, as after a loss of records, has a certain container only from the
+//!   log or `/proc`: the rise that it seems to be in may have come after it.
 //! * A kill or a rise without a partner waits longer for one, and is returned alone if none comes ([`LATEST`]).
 //!
 //! The kernel counts a kill just before it logs the kill (`__oom_kill_process`), so a kill belongs to the rise between
@@ -70,6 +72,8 @@ pub(super) mod micros {
 pub struct LogPlace {
     /// The time at which the kernel logged the kill, by CLOCK_MONOTONIC.
     pub time: Duration,
+    /// Whether the time is exact to about [`SLACK`]; if not, it is too late by any duration.
+    pub is_exact: bool,
     pub numbers: Numbers,
 }
 
@@ -106,6 +110,8 @@ pub struct Joiner {
     pub(super) reported_by_counter: Vec<CounterDelta>,
     /// The records that came for them, until the caller takes them.
     pub(super) known_records: Vec<u64>,
+    /// Rises that went to a kill which may have been in another one: a later kill may have been in these.
+    guessed: Vec<CounterDelta>,
     /// The cgroups of groups whose first victim was counted twice and logged once, one for each time,
     /// until the caller takes them.
     pub(super) duplicates: Vec<CgroupPath>,
@@ -218,6 +224,7 @@ impl Joiner {
                 .unmatched
                 .iter()
                 .chain(&self.reported_by_counter)
+                .chain(&self.guessed)
                 .cloned()
                 .collect(),
         };
@@ -243,8 +250,9 @@ impl Joiner {
         let read = if self.has_log { progress.log } else { progress.counters };
         if progress != Progress::END {
             // The agent would have read their records by now.
-            self.reported_by_counter
-                .retain(|rise| rise.by.saturating_add(LATEST) >= read);
+            let may_be_read = |rise: &CounterDelta| rise.by.saturating_add(LATEST) >= read;
+            self.reported_by_counter.retain(may_be_read);
+            self.guessed.retain(may_be_read);
         }
         kills
     }
@@ -263,10 +271,13 @@ impl Joiner {
             let Some(kill) = logged.waiting().map(Arc::clone) else {
                 continue;
             };
-            if claimed.is_some() {
+            if let Some(rise) = claimed {
                 // The kill in this rise may also be another one that the kernel logs as late.
-                kills.push(OomKill::of(kill, claimed, Confidence::Ambiguous, at));
-            } else if claim(&mut self.reported_by_counter, &logged).is_some() {
+                let cgroup = Some(rise.cgroup.clone());
+                self.guessed.push(rise);
+                kills.push(OomKill::of(kill, cgroup, Confidence::Ambiguous, at));
+            } else if let Some(rise) = claim(&mut self.reported_by_counter, &logged) {
+                self.guessed.push(rise);
                 self.known_records.extend(kill.seq);
             } else {
                 kills.push(OomKill::of(kill, None, Confidence::LogAlone, at));

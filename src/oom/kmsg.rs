@@ -70,9 +70,8 @@ pub struct LogEvent {
     pub event: Event,
     /// The number of the record that completed the event.
     pub seq: u64,
-    /// The time is exact to about a millisecond.
     pub place: LogPlace,
-    /// The time of the record by the wall clock, exact to about a millisecond, unless the machine was suspended since.
+    /// The time of the record by the wall clock, as exact as in `place`, unless the machine was suspended since.
     pub at: Timestamp,
     pub origin: Origin,
 }
@@ -236,6 +235,10 @@ impl KmsgReader {
             let event = match attempt {
                 Some(Attempt::Line(line)) => self.tracker.line(line, now),
                 Some(Attempt::Nothing) => None,
+                Some(Attempt::Late(lines)) => {
+                    self.tracker.late(lines);
+                    None
+                }
                 Some(Attempt::Lost) => {
                     self.tracker.lost();
                     return Ok(Some(Notice::Lost));
@@ -262,11 +265,22 @@ enum Attempt {
     Line(Line),
     /// A signal interrupted the read, or the kernel did not write the record.
     Nothing,
+    /// The next lines were not read at once.
+    Late(LateLines),
     /// The end of the log. The source has returned everything that the kernel logged before this moment of
     /// CLOCK_MONOTONIC.
     AtEnd(Duration),
     /// The kernel overwrote records, or one was larger than the buffer. The next read returns the record after these.
     Lost,
+}
+
+/// Lines that the kernel logged between two calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct LateLines {
+    /// The times of the first and the last line.
+    logged_us: [u64; 2],
+    after: Duration,
+    by: Duration,
 }
 
 /// The position in the log.
@@ -293,6 +307,8 @@ impl Tracker {
     }
 
     fn lost(&mut self) {
+        // The next record is the oldest one left.
+        self.waited = false;
         self.assembler.lost();
         self.parser.lost();
         self.numbers.lost();
@@ -306,11 +322,18 @@ impl Tracker {
         }
     }
 
+    fn late(&mut self, lines: LateLines) {
+        self.waited = false;
+        for logged_us in lines.logged_us {
+            self.clock.observe(logged_us, lines.after, lines.by);
+        }
+    }
+
     /// Takes a line, and the time at which the read returned.
     fn line(&mut self, line: Line, now: Moment) -> Option<LogEvent> {
         let (seq, timestamp_us) = (line.seq?, line.timestamp_us?);
         if std::mem::take(&mut self.waited) {
-            self.clock.observe(timestamp_us, now);
+            self.clock.observe(timestamp_us, now.monotonic, now.monotonic);
         }
         let kills = self.parser.kill_lines();
         let mut event = None;
@@ -331,7 +354,11 @@ impl Tracker {
         Some(LogEvent {
             event,
             seq,
-            place: LogPlace { time: logged, numbers },
+            place: LogPlace {
+                time: logged,
+                is_exact: self.clock.is_exact(),
+                numbers,
+            },
             at: now.wall_at(logged),
             origin: self.origin,
         })

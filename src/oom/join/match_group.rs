@@ -29,7 +29,8 @@ use crate::oom::report::Confidence;
 pub(super) struct Logged {
     pub(super) at: LogPlace,
     pub(super) who: LogState,
-    /// Whether a rise that this kill may have been in went to another kill.
+    /// Whether a rise that this kill may have been in went to another kill, or neither time nor number show where it
+    /// may have been.
     pub(super) in_doubt: bool,
 }
 
@@ -86,7 +87,7 @@ impl Logged {
         Self {
             at,
             who,
-            in_doubt: false,
+            in_doubt: !at.is_exact && at.numbers.first != at.numbers.last,
         }
     }
 
@@ -125,7 +126,8 @@ impl Logged {
 pub(super) struct Certainty {
     /// The agent has read every counter since this moment: the rise of a later kill may be still to come.
     pub(super) counters_read: Duration,
-    /// Earlier rises whose kills the kernel had not logged in time: this kill may be one of those, logged late.
+    /// Earlier rises whose kills the kernel had not logged in time, or that went to a kill by guess: this kill may be
+    /// one of those, logged late.
     pub(super) unlogged: Vec<CounterDelta>,
 }
 
@@ -240,7 +242,12 @@ impl MatchGroup {
                     });
                 }
                 _ if is_elsewhere => late.push(logged.clone()),
-                Some(kill) => kills.push(places.paired(at, kill, certainty, &mut lists)),
+                Some(kill) => {
+                    joiner
+                        .guessed
+                        .extend((!places.is_whole).then(|| self.rises[node].clone()));
+                    kills.push(places.paired(at, kill, certainty, &mut lists));
+                }
                 None => {}
             }
         }
@@ -262,6 +269,8 @@ struct Places<'g> {
     nodes: Vec<usize>,
     /// The component of each node.
     components: Vec<usize>,
+    /// Whether the group is complete and rests on no guess.
+    is_whole: bool,
 }
 
 /// Lists of possible victims, by cgroup and component: in a flood most kills share one list.
@@ -289,8 +298,9 @@ impl<'g> Places<'g> {
             possible,
             nodes,
             components: vec![0; group.rises.len() + 2],
+            is_whole: end == Duration::MAX && !group.logged.iter().any(|logged| logged.in_doubt),
         };
-        if end == Duration::MAX && !group.logged.iter().any(|logged| logged.in_doubt) {
+        if places.is_whole {
             places.find_components();
         }
         places
@@ -371,15 +381,14 @@ fn count<T>(items: impl Iterator<Item = T>) -> u64 {
     items.fold(0, |count, _| count + 1)
 }
 
-/// Takes a kill off the innermost rise that it fits. Returns the cgroup of that rise.
-pub(super) fn claim(rises: &mut Vec<CounterDelta>, logged: &Logged) -> Option<CgroupPath> {
+/// Takes a kill off the innermost rise that it fits. Returns that rise.
+pub(super) fn claim(rises: &mut Vec<CounterDelta>, logged: &Logged) -> Option<CounterDelta> {
     let possible = rises.iter().enumerate();
     let possible = possible.filter(|(_, rise)| logged.may_be_in(rise, LATEST));
     let (at, _) = possible.min_by_key(|(_, rise)| (Reverse(rise.cgroup.segments().count()), rise.by))?;
     let rise = rises.swap_remove(at);
-    let cgroup = rise.cgroup.clone();
-    rises.extend(rise.without(once(logged)));
-    Some(cgroup)
+    rises.extend(rise.clone().without(once(logged)));
+    Some(rise)
 }
 
 /// Takes out the rises that no kill can belong to any more, neither a later nor an undecided one.

@@ -15,6 +15,7 @@ fn ms(milliseconds: u64) -> Duration {
 fn place(milliseconds: u64) -> LogPlace {
     LogPlace {
         time: ms(milliseconds),
+        is_exact: true,
         numbers: Numbers::ANY,
     }
 }
@@ -301,6 +302,72 @@ fn a_stuck_side_is_not_awaited_forever() {
             .len(),
         1
     );
+}
+
+/// The order of events: the first container's counter rises and is read; a part of the log is lost; the second
+/// container's counter rises and is read, and its record was in the lost part; only then is the record of the first
+/// kill read, whose time looks as late as the read.
+#[test]
+fn a_kill_read_after_a_loss_is_not_certain_by_its_time() {
+    let record = |is_exact, number: Option<u64>| {
+        let mut joiner = Joiner::new(true);
+        let numbered = |number: u64| Numbers {
+            first: number,
+            last: number,
+        };
+        let of = |cgroup, after, by, number| CounterDelta {
+            numbers: numbered(number),
+            ..rise(ms(after), ms(by), &container(cgroup), once())
+        };
+        assert_eq!(joiner.counted(of(1, 0, 1000, 1)), []);
+        // Two seconds later nothing in the log has explained this rise.
+        let first = joiner.decide_up_to(all_known(3100));
+        assert_eq!(found(&first), [(Some(&container(1)), Confidence::CounterAlone, None)]);
+        assert_eq!(joiner.counted(of(2, 3100, 3400, 2)), []);
+        let at = LogPlace {
+            time: ms(3500),
+            is_exact,
+            numbers: number.map_or(Numbers::ANY, numbered),
+        };
+        assert_eq!(joiner.logged(at, unexplained(7), None), None);
+        let told = joiner.decide_up_to(all_known(6000));
+        assert_eq!(told[0].cgroup, Some(container(2)));
+        told[0].confidence
+    };
+    assert_eq!(record(false, None), Confidence::Ambiguous);
+    assert_eq!(record(true, None), Confidence::OnlyCounterThatRose);
+    assert_eq!(record(false, Some(2)), Confidence::OnlyCounterThatRose);
+}
+
+/// The log is stuck, so the joiner gives up on two rises. Of their records, which come late, the first takes the rise of
+/// the second by guess. Then the second fits no rise but a newer one of the first container, whose record is lost.
+#[test]
+fn a_kill_whose_rise_went_to_a_guess_is_not_certain() {
+    let mut joiner = Joiner::new(true);
+    for number in [1, 2] {
+        assert_eq!(joiner.counted(rise(ms(0), ms(number), &container(number), once())), []);
+    }
+    let stuck = Progress {
+        log: ms(0),
+        counters: ms(6000),
+    };
+    assert_eq!(joiner.decide_up_to(stuck).len(), 2);
+    assert_eq!(joiner.logged(place(400), unexplained(8), None), None);
+    let progress = |log| Progress {
+        log: ms(log),
+        counters: ms(6000),
+    };
+    assert_eq!(
+        joiner.decide_up_to(progress(1000)),
+        [],
+        "the kill is told by its counter"
+    );
+    assert_eq!(joiner.reported_by_counter.len(), 1);
+    let left = joiner.reported_by_counter[0].cgroup.clone();
+    assert_eq!(joiner.counted(rise(ms(1500), ms(1600), &left, once())), []);
+    assert_eq!(joiner.logged(place(1700), unexplained(7), None), None);
+    let told = joiner.decide_up_to(progress(5000));
+    assert_eq!(found(&told), [(Some(&left), Confidence::Ambiguous, None)]);
 }
 
 #[test]

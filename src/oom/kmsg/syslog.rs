@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::Result;
 use tokio::time::{Instant, sleep_until};
 
-use super::Attempt;
+use super::{Attempt, LateLines};
 use crate::oom::clock::monotonic;
 use crate::oom::record::Line;
 use crate::oom::text;
@@ -109,6 +109,8 @@ pub(super) struct Syslog {
     /// Whether a call is wanted.
     woken: bool,
     called: Instant,
+    /// A moment before the last call.
+    as_of: Option<Duration>,
 }
 
 impl Syslog {
@@ -125,6 +127,7 @@ impl Syslog {
             last: (0, 0),
             woken: true,
             called: Instant::now(),
+            as_of: None,
         };
         syslog.call()?;
         Ok(syslog)
@@ -137,6 +140,7 @@ impl Syslog {
         self.called = Instant::now();
         let (text, lost) = self.unread.after(&log);
         self.attempts.extend(lost.then_some(Attempt::Lost));
+        let mut lines = Vec::new();
         for bytes in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             let bytes = String::from_utf8_lossy(bytes);
             let Some(text::TextLine { line, .. }) = text::kernel_line(&bytes) else {
@@ -147,8 +151,18 @@ impl Syslog {
             let ordinal = (before + u64::from(line.text.contains(KILLED))).min(LAST_ORDINAL);
             self.last = (timestamp_us, ordinal);
             let seq = Some(number(timestamp_us, ordinal));
-            self.attempts.push_back(Attempt::Line(Line { seq, ..line }));
+            lines.push(Line { seq, ..line });
         }
+        // Nothing says when the kernel logged the lines of the first call.
+        let after = self.as_of.replace(as_of);
+        let times = || Some([lines.first()?.timestamp_us?, lines.last()?.timestamp_us?]);
+        let late = after.zip(times()).map(|(after, logged_us)| LateLines {
+            logged_us,
+            after,
+            by: monotonic(),
+        });
+        self.attempts.extend(late.map(Attempt::Late));
+        self.attempts.extend(lines.into_iter().map(Attempt::Line));
         self.attempts.push_back(Attempt::AtEnd(as_of));
         Ok(())
     }

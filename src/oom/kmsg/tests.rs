@@ -276,6 +276,44 @@ async fn a_log_wrapped_between_calls_has_lost_lines() {
     assert_eq!(kills(&told), [(number(9000), Origin::Live)]);
 }
 
+#[test]
+fn the_first_record_after_a_loss_has_no_exact_time() {
+    let mut tracker = Tracker::new(None);
+    tracker.at_end(Duration::ZERO);
+    let place = |tracker: &mut Tracker, seq: u64, pid: &str, read_ms| {
+        let text = format!("3,{seq},{},-;{}", seq * 1000, KILLED.replace("process 7", pid));
+        let now = Moment {
+            monotonic: Duration::from_millis(read_ms),
+            wall: Timestamp::UNIX_EPOCH,
+        };
+        tracker
+            .line(Line::of_record(text.as_bytes()).unwrap(), now)
+            .unwrap()
+            .place
+    };
+    tracker.lost();
+    assert!(!place(&mut tracker, 1000, "process 7", 4000).is_exact);
+    tracker.at_end(Duration::from_millis(4000));
+    let at_once = place(&mut tracker, 5000, "process 8", 5000);
+    assert_eq!((at_once.is_exact, at_once.time), (true, Duration::from_secs(5)));
+}
+
+#[tokio::test]
+async fn syslog_read_late_has_no_exact_time() {
+    let text = Text::default();
+    text.lock().unwrap().0 = killed(7, 1500);
+    let mut reader = reader_of(&text, None);
+    told_now(&mut reader);
+    // Logged long before the first call, by its time: then the bounds lie apart by the time between the calls.
+    text.lock().unwrap().0 += &killed(8, 1600);
+    reader.wake();
+    tokio::time::sleep(Duration::from_millis(501)).await;
+    let Some(Notice::Event(event)) = told_now(&mut reader).pop() else {
+        panic!("no kill")
+    };
+    assert!(!event.place.is_exact);
+}
+
 #[tokio::test]
 async fn reported_records_are_skipped() {
     let text = Text::default();

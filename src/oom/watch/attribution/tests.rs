@@ -66,6 +66,7 @@ fn logged(event: Event, seq: u64, time: u64, origin: Origin) -> LogEvent {
         event,
         seq,
         place: LogPlace {
+            is_exact: true,
             time: ms(time),
             numbers: Numbers::ANY,
         },

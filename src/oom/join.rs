@@ -72,7 +72,7 @@ pub(super) mod micros {
 pub struct LogPlace {
     /// The time at which the kernel logged the kill, by CLOCK_MONOTONIC.
     pub time: Duration,
-    /// Whether the time is exact to about [`SLACK`]; if not, it is too late by any duration.
+    /// Whether the time is exact to about 50 ms; if not, it is too late by any duration.
     pub is_exact: bool,
     pub numbers: Numbers,
 }

@@ -100,8 +100,8 @@ fn a_protocol_file_becomes_tables() {
         message Q {}\n\nmessage A {\n  oneof a {\n    // One.\n    optional string b = 1;\n  }\n  map<string, C> c = 2;\n}\n\n\
         enum C {\n  // None.\n  NONE = 0;\n}\n";
     let expected = "\n### Service S\n\nServes.\n\n| call | takes | answers | meaning |\n|---|---|---|---|\n\
-        | `Ask` | `Q` | `stream A` | Asks \\| twice. |\n\n### Q\n\nHas no fields.\n\n### A\n\n| field | number | type | meaning |\n\
-        |---|---|---|---|\n| `b` | 1 | `optional string` | One. |\n| `c` | 2 | `map<string, C>` |  |\n\n### C\n\n\
+        | `Ask` | `Q` | `stream A` | Asks \\| twice. |\n\n### Q\n\nHas no fields.\n\n### A\n\n| field | type | meaning |\n\
+        |---|---|---|\n| `b` | `optional string` | One. |\n| `c` | `map<string, C>` |  |\n\n### C\n\n\
         | value | number | meaning |\n|---|---|---|\n| `NONE` | 0 | None. |";
     assert_eq!(described(text).join("\n"), expected);
 }
@@ -237,7 +237,7 @@ impl Block {
     const fn head(self) -> [&'static str; 2] {
         match self {
             Self::Service => ["| call | takes | answers | meaning |", "|---|---|---|---|"],
-            Self::Message => ["| field | number | type | meaning |", "|---|---|---|---|"],
+            Self::Message => ["| field | type | meaning |", "|---|---|---|"],
             Self::Enumeration => ["| value | number | meaning |", "|---|---|---|"],
         }
     }
@@ -281,7 +281,7 @@ fn described(text: &str) -> Vec<String> {
     lines
 }
 
-/// The row of a call, a field or a value; `None` for other lines.
+/// The row of a call, a field or a value; `None` for other lines. The number of a field stands in the protocol file alone.
 fn row(block: Block, line: &str, comment: &str) -> Option<String> {
     if block == Block::Service {
         let (name, rest) = line.strip_prefix("rpc ")?.split_once('(')?;
@@ -290,7 +290,7 @@ fn row(block: Block, line: &str, comment: &str) -> Option<String> {
     }
     let (declared, number) = line.strip_suffix(';')?.split_once(" = ")?;
     match declared.rsplit_once(' ') {
-        Some((kind, name)) => Some(format!("| `{name}` | {number} | `{kind}` | {comment} |")),
+        Some((kind, name)) => Some(format!("| `{name}` | `{kind}` | {comment} |")),
         None => Some(format!("| `{declared}` | {number} | {comment} |")),
     }
 }

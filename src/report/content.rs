@@ -124,15 +124,6 @@ impl Aggregate {
             (limit, _) => *limit = None,
         }
     }
-
-    /// The same count, for the whole node.
-    pub(super) fn of_node(self) -> Self {
-        let facts = KillFacts {
-            node: self.facts.node,
-            ..KillFacts::default()
-        };
-        Self { facts, ..self }
-    }
 }
 
 fn add_limit(limit: &mut HitLimit, younger: HitLimit, is_last: bool) {

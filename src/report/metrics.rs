@@ -34,21 +34,17 @@ pub struct ReportMetrics {
     connected: Gauges<1>,
     pending: Gauge,
     bytes: Gauge,
-    /// The totals of the log: folded, lost, syncs.
-    totals: [Counter; 3],
 }
 
 impl ReportMetrics {
-    /// Registers the families. A destination has series after [`Self::selected`].
-    pub fn register(registry: &mut Registry) -> Self {
-        let mut total = |name, help| register(registry, name, help, Counter::default());
+    /// Registers the families, and the totals of a log. A destination has series after [`Self::selected`].
+    pub fn register(registry: &mut Registry, totals: &Totals) -> Self {
+        let mut total = |name, help, total: &Counter| drop(register(registry, name, help, total.clone()));
         let folded = "OOM kills that lost their detail because the spool was full, and were only counted";
         let lost = "Logs of kills that were found damaged at a start";
-        let totals = [
-            total("spool_folded", folded),
-            total("spool_lost", lost),
-            total("spool_syncs", "Times the disk was waited for"),
-        ];
+        total("spool_folded", folded, &totals.folded);
+        total("spool_lost", lost, &totals.lost);
+        total("spool_syncs", "Times the disk was waited for", &totals.syncs);
         let reports = "Reports of OOM kills, by outcome";
         let connected = "Whether a destination of reports can be reached now (1) or not (0)";
         let pending = "Reports that some destination has not acknowledged";
@@ -60,7 +56,6 @@ impl ReportMetrics {
             connected: register(registry, "report_connected", connected, Family::default()),
             pending: register(registry, "spool_reports", pending, Gauge::default()),
             bytes: register(registry, "spool_report_bytes", bytes, Gauge::default()),
-            totals,
         }
     }
 
@@ -101,10 +96,6 @@ impl ReportMetrics {
     pub fn show_log_status(&self, status: &LogStatus) {
         self.pending.set(gauge(status.reports));
         self.bytes.set(i64::try_from(status.bytes).unwrap_or(i64::MAX));
-        let Totals { folded, lost, syncs } = status.totals;
-        for (counter, total) in self.totals.iter().zip([folded, lost, syncs]) {
-            counter.inc_by(total.saturating_sub(counter.get()));
-        }
     }
 }
 

@@ -112,7 +112,7 @@ impl Reporter {
         let save = move || {
             let mut held = shared.log.lock();
             if let Some(mut log) = held.take() {
-                log.save();
+                log.sync();
                 shared.publish(&log);
             }
         };
@@ -180,7 +180,7 @@ impl SharedLog {
             if is_refused {
                 tokio::time::sleep(RETRY_EVERY).await;
             }
-            self.call(KillLog::save).await?;
+            self.call(KillLog::sync).await?;
             tokio::time::sleep(SYNC_EVERY).await;
         }
     }

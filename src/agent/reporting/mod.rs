@@ -40,10 +40,10 @@ pub(super) fn start(
     registry: &mut Registry,
     stop: &CancellationToken,
 ) -> (Reporter, Recovered) {
-    let metrics = ReportMetrics::register(registry);
     let destinations = destinations(config, api, known);
     let selected = destinations.iter().map(|one| one.destination()).collect();
     let (log, recovered) = KillLog::open(&config.state_dir, config.report.bounds(), selected);
+    let metrics = ReportMetrics::register(registry, log.totals());
     if let Some(problem) = &recovered.problem {
         tracing::error!("{problem}");
     }

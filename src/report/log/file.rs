@@ -16,7 +16,7 @@ const SMALL: u64 = 4 << 20;
 
 impl KillLog {
     /// Writes the state into a new file, which replaces the old one after an fsync. If that fails, the old file stays, or, if
-    /// only the fsync of the directory failed, the new one; the log writes nothing more until [`Self::restore`] succeeds.
+    /// only the fsync of the directory failed, the new one; the log writes nothing more until [`Self::sync`] succeeds.
     pub(super) fn rewrite(&mut self) {
         if !self.is_recovered {
             return;
@@ -28,22 +28,29 @@ impl KillLog {
         let replaced = replace_atomically(&self.directory.join(FILE), write);
         match replaced.and_then(|file| Ok((file.metadata()?.len(), file))) {
             Ok((length, file)) => {
-                (self.file, self.length) = (Some(file), length);
-                (self.is_dirty, self.fault) = (false, None);
-                self.totals.syncs += 1;
+                let most = self.bounds.max_bytes;
+                self.rewrite_above = length.saturating_mul(4).clamp(SMALL.min(most / 4), most);
+                (self.file, self.length, self.is_dirty) = (Some(file), length, false);
+                self.totals.syncs.inc();
+                if self.fault.take().is_some() {
+                    tracing::info!("OOM reports are kept on disk again");
+                }
             }
             Err(error) => self.fail("replace", &error),
         }
     }
 
-    /// Appends a frame that the state has taken in; rewrites the file where the frame finds no room. After a failure part of the
-    /// frame may be there, a torn end: the log writes nothing more until [`Self::restore`] succeeds.
+    /// Appends a frame that the state has taken in; rewrites the file where the frame finds no room, or most of the file is
+    /// about reports that no destination needs any more. After a failure part of the frame may be there, a torn end: the log
+    /// writes nothing more until [`Self::sync`] succeeds.
     pub(super) fn append(&mut self, frame: io::Result<Vec<u8>>, has_reports: bool) {
         if self.is_in_memory_only() {
             return;
         }
-        let frame = frame.ok().filter(|frame| self.may_append(frame.len()));
-        let (Some(frame), Some(file)) = (frame, &self.file) else {
+        let frame = frame
+            .ok()
+            .filter(|frame| self.length + wide(frame.len()) <= self.rewrite_above);
+        let (Some(frame), Some(file)) = (frame, self.file_in_place()) else {
             return self.rewrite();
         };
         match file.write_all_at(&frame, self.length) {
@@ -55,38 +62,39 @@ impl KillLog {
         }
     }
 
-    /// Whether to append so many bytes: the path must still lead to this file, so that the next agent finds them; the file must
-    /// not become too long, nor be mostly about reports that no destination needs any more.
-    fn may_append(&self, bytes: usize) -> bool {
-        let identity = |file: fs::Metadata| (file.dev(), file.ino());
-        let there = fs::metadata(self.directory.join(FILE)).ok().map(identity);
-        let this = self.file.as_ref().and_then(|file| file.metadata().ok());
-        let length = self.length + wide(bytes);
-        let is_needed = || {
-            let reports: u64 = self.state.slots.values().map(|slot| u64::from(slot.length)).sum();
-            let others = self.state.checkpoint.as_ref().map_or(0, Vec::len) + 16 * self.state.seen.ids.len();
-            length / 4 <= reports + wide(others)
-        };
-        let is_short = length <= SMALL.min(self.bounds.max_bytes / 4);
-        there == this.map(identity) && length <= self.bounds.max_bytes && (is_short || is_needed())
+    /// The file, if its path still leads to it: the next agent must find what this one appends.
+    fn file_in_place(&self) -> Option<&File> {
+        let identity = |file: &fs::Metadata| (file.dev(), file.ino());
+        let there = fs::metadata(self.directory.join(FILE)).ok()?;
+        let is_there = |file: &&File| file.metadata().is_ok_and(|this| identity(&this) == identity(&there));
+        self.file.as_ref().filter(is_there)
     }
 
-    /// Waits until the disk has every report.
-    pub fn sync(&mut self) {
-        let Some(file) = &self.file else {
-            return self.rewrite();
-        };
-        // The kernel forgets which pages it could not write (fsync(2)): after an error only a new file can be trusted.
-        if take(&mut self.is_dirty) {
-            match file.sync_data() {
-                Ok(()) => self.totals.syncs += 1,
-                Err(error) => self.fail("sync", &error),
+    /// Waits until the disk has everything. Returns whether it does; if not, [`Self::problem`] says why.
+    pub fn sync(&mut self) -> bool {
+        match &self.file {
+            // The kernel forgets which pages it could not write (fsync(2)): after an error only a new file can be trusted.
+            Some(file) if !self.is_in_memory_only() => {
+                if take(&mut self.is_dirty) {
+                    match file.sync_data() {
+                        Ok(()) => drop(self.totals.syncs.inc()),
+                        Err(error) => self.fail("sync", &error),
+                    }
+                }
+            }
+            Some(_) | None => {
+                self.recover_once();
+                self.rewrite();
             }
         }
+        !self.is_in_memory_only()
     }
 
     fn fail(&mut self, action: &str, error: &io::Error) {
         let path = self.directory.join(FILE);
-        self.fault = Some(format!("cannot {action} {}: {error}", path.display()));
+        let fault = format!("cannot {action} {}: {error}", path.display());
+        if self.fault.replace(fault).is_none() {
+            tracing::error!(problem = self.problem(), "OOM reports are not kept on disk");
+        }
     }
 }

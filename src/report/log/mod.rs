@@ -10,8 +10,8 @@
 //! - At its start the agent reads the log of the agent before (`recovery`); the reporter or the first commit writes a new one
 //!   of its content. It drops a torn end. It sets aside a file with damage before its end, and keeps the entries before the
 //!   damage. It leaves a file of a newer version alone.
-//! - Without room ([`Bounds`]) the oldest detail that no destination can have received becomes counts, first for each
-//!   container, then for the node.
+//! - Without room ([`Bounds`]) the oldest reports that no destination can have received become counts, for each container,
+//!   or, if that is not enough, for the node.
 //! - Memory holds all of the log, within the same bounds, and the disk repeats it: while the disk refuses nothing else
 //!   changes, and the agent writes everything once the disk takes it.
 //!
@@ -27,7 +27,6 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -36,6 +35,8 @@ pub use room::aggregate;
 pub(crate) use state::IdHash;
 pub use state::Pending;
 use state::{Slot, State, frame};
+
+use prometheus_client::metrics::counter::Counter;
 
 use super::content::Report;
 use super::destination::{Destination, Destinations};
@@ -83,10 +84,10 @@ pub struct KillLog {
     length: u64,
     /// Whether the file is still to be written, or a power cut could take a report that was appended.
     is_dirty: bool,
+    /// A longer file is rewritten.
+    rewrite_above: u64,
     state: State,
     totals: Totals,
-    /// How many reports of earlier agents have no selected destination any more.
-    forgotten: usize,
     /// Whether the agent has read the log of an earlier agent. Before, it writes nothing.
     is_recovered: bool,
     /// Why the log is in memory only.
@@ -98,13 +99,14 @@ pub struct KillLog {
 }
 
 /// Counts since the log was opened.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub struct Totals {
     /// Kills that lost their detail for want of room.
-    pub folded: u64,
+    pub folded: Counter,
     /// Damaged logs, whose reports behind the damage are lost.
-    pub lost: u64,
-    pub syncs: u64,
+    pub lost: Counter,
+    /// Waits for the disk.
+    pub syncs: Counter,
 }
 
 /// The state of the log at one moment: for metrics, and for the list of problems.
@@ -113,7 +115,6 @@ pub struct LogStatus {
     /// Reports that some destination has not acknowledged.
     pub reports: usize,
     pub bytes: u64,
-    pub totals: Totals,
     /// A sentence for people, if anything is wrong.
     pub problem: Option<String>,
     pub(super) pending_for: [usize; Destination::ALL.len()],
@@ -170,7 +171,6 @@ pub struct Commit {
 /// The result of a commit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Committed {
-    pub stored: usize,
     /// Reports with the id of an earlier one, which the log dropped.
     pub duplicates: usize,
     /// Whether the disk has the commit; if not, memory has it, and [`KillLog::problem`] says why.
@@ -185,14 +185,14 @@ impl KillLog {
             bounds,
             selected,
             directory: directory.to_owned(),
-            state: State::new(LATEST.min(bounds.max_reports / 4), bounds.max_reports),
+            state: State::new(bounds.max_reports),
             ..Self::default()
         };
-        log.recover_once();
+        let forgotten = log.recover_once();
         let recovered = Recovered {
             checkpoint: log.state.checkpoint.clone(),
             latest: log.state.latest(),
-            forgotten: log.forgotten,
+            forgotten,
             problem: log.problem(),
         };
         (log, recovered)
@@ -200,41 +200,42 @@ impl KillLog {
 
     /// Stores all of this in one entry. Blocks.
     pub fn commit(&mut self, commit: Commit) -> Committed {
-        let mut committed = Committed::default();
-        let before = self.state.last_number;
+        let mut duplicates = 0;
+        let mut stored = Vec::new();
         for report in commit.reports {
             if !self.state.seen.insert(IdHash::of(&report.id())) {
-                committed.duplicates += 1;
+                duplicates += 1;
                 continue;
             }
-            committed.stored += 1;
             let mut slot = Slot::new(report, self.selected);
             if slot.length > LONGEST_REPORT {
                 let count = Report::Aggregate(Box::new(slot.report.into_aggregate()));
                 slot = Slot::new(count, self.selected);
             }
             if slot.report.kill().is_none() {
-                self.totals.folded += slot.report.count();
+                self.totals.folded.inc_by(slot.report.count());
             }
-            self.state.push(slot);
+            let number = self.state.last_number + 1;
+            self.state.insert(number, slot.clone());
+            stored.push((number, slot));
         }
         let checkpoint = commit
             .checkpoint
             .filter(|checkpoint| self.is_new_checkpoint(checkpoint));
-        if checkpoint.is_some() || committed.stored > 0 {
+        if checkpoint.is_some() || !stored.is_empty() {
             failpoint("kills.seen");
             let entry = Entry {
                 checkpoint: checkpoint.clone(),
                 ..Entry::default()
             };
             self.state.checkpoint = checkpoint.or(self.state.checkpoint.take());
-            let stored = self.state.slots.range((Bound::Excluded(before), Bound::Unbounded));
-            self.append(frame(entry, stored), committed.stored > 0);
+            let frame = frame(entry, stored.iter().map(|(number, slot)| (*number, slot)));
+            self.append(frame, !stored.is_empty());
             failpoint("kills.appended");
             self.make_room();
         }
-        committed.on_disk = !self.is_in_memory_only();
-        committed
+        let on_disk = !self.is_in_memory_only();
+        Committed { duplicates, on_disk }
     }
 
     /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on the
@@ -272,31 +273,15 @@ impl KillLog {
         fits && self.state.checkpoint.as_ref() != Some(checkpoint)
     }
 
-    /// Writes the log, if it is in memory only. Returns whether the disk has everything. Blocks.
-    pub fn restore(&mut self) -> bool {
-        if self.is_in_memory_only() {
-            self.recover_once();
-            self.rewrite();
+    /// Reads the log of the agent before, unless that is done. Returns how many reports have no selected destination any more.
+    fn recover_once(&mut self) -> usize {
+        if self.is_recovered {
+            return 0;
         }
-        !self.is_in_memory_only()
-    }
-
-    fn recover_once(&mut self) {
-        if !self.is_recovered {
-            self.fault = self.recover().err().map(|error| format!("{error:#}"));
-        }
-    }
-
-    /// Writes missing entries to the disk. Blocks.
-    pub(super) fn save(&mut self) {
-        if !self.is_in_memory_only() {
-            self.sync();
-            if self.is_in_memory_only() {
-                tracing::error!(problem = self.problem(), "OOM reports are not kept on disk");
-            }
-        } else if self.restore() {
-            tracing::info!("OOM reports are kept on disk again");
-        }
+        self.recover().unwrap_or_else(|error| {
+            self.fault = Some(format!("{error:#}"));
+            0
+        })
     }
 
     /// A sentence for people, if anything is wrong.
@@ -322,20 +307,24 @@ impl KillLog {
 
     /// The number of reports that some destination has not acknowledged.
     pub fn pending(&self) -> usize {
-        self.state.pending().count()
+        self.state.slots.len()
+    }
+
+    /// The counts of this log, for metrics.
+    pub const fn totals(&self) -> &Totals {
+        &self.totals
     }
 
     pub(super) fn status(&self) -> LogStatus {
         let mut status = LogStatus {
-            totals: self.totals,
+            reports: self.pending(),
             problem: self.problem(),
             last_number: self.state.last_number,
             is_dirty: self.is_dirty,
             is_in_memory_only: self.is_in_memory_only(),
             ..LogStatus::default()
         };
-        for slot in self.state.pending() {
-            status.reports += 1;
+        for slot in self.state.slots.values() {
             status.bytes += u64::from(slot.length);
             slot.pending.iter().for_each(|one| status.pending_for[one.index()] += 1);
         }

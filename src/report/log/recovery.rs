@@ -1,9 +1,7 @@
 //! Takes in the log that an earlier agent left in the state directory.
 
-use std::fs::{self, DirBuilder};
-use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use anyhow::{Context as _, Result, bail};
 
@@ -13,51 +11,40 @@ use super::{FILE, HEADER, KillLog};
 use crate::files::remove_if_present;
 
 impl KillLog {
-    /// Reads the log in the state directory, which it creates if need be, private to the agent. The agent has locked the
-    /// directory: no other agent writes there. Waits for no write: the first [`KillLog::sync`] or commit writes a new log.
+    /// Reads the log in the state directory, which the agent has locked: no other agent writes there. Writes nothing: the first
+    /// [`KillLog::sync`] or commit writes a new log. Returns how many reports have no selected destination any more.
     ///
     /// Errors: also for a file of a newer version, which stays untouched.
-    pub(super) fn recover(&mut self) -> Result<()> {
-        let created = DirBuilder::new().recursive(true).mode(0o700).create(&self.directory);
-        created.with_context(|| format!("cannot create {}", self.directory.display()))?;
+    pub(super) fn recover(&mut self) -> Result<usize> {
         let path = self.directory.join(FILE);
-        let bytes = read(&path).with_context(|| format!("cannot use {}", path.display()))?;
-        let mut found = State::new(self.state.most_latest, usize::MAX);
-        let damage = frame::read(&HEADER, &bytes.unwrap_or_default(), |payload| {
-            found.replay_entry(payload)
-        });
-        self.forgotten += self.state.take_in(found, self.selected);
-        for destination in self.selected {
-            // The reports that were on the way when the agent ended are among the oldest.
-            self.state.send_after(destination, 0, destination.window());
+        let bytes = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            bytes => bytes.with_context(|| format!("cannot use {}", path.display()))?,
+        };
+        let [magic @ .., version] = HEADER;
+        if let Some([newer, ..]) = bytes.strip_prefix(&magic)
+            && *newer > version
+        {
+            bail!(
+                "cannot use {}: a newer vscaled wrote it (format {newer}, this one knows up to {version}); it is left alone",
+                path.display()
+            );
         }
+        let mut found = State::new(usize::MAX);
+        let damage = frame::read(&HEADER, &bytes, |payload| found.replay_entry(payload));
+        let forgotten = self.state.take_in(found, self.selected);
         if let Some(damage) = damage {
             let aside = set_aside(&path)?;
-            self.totals.lost += 1;
+            self.totals.lost.inc();
             self.opening = Some(format!(
                 "the log of OOM kills was damaged {damage}; what came before is kept, the file is now {}",
                 aside.display()
             ));
         }
-        self.make_room();
         (self.is_recovered, self.is_dirty) = (true, true);
-        Ok(())
+        self.make_room();
+        Ok(forgotten)
     }
-}
-
-/// The content of a file, if there is one.
-fn read(path: &Path) -> Result<Option<Vec<u8>>> {
-    let [magic @ .., version] = HEADER;
-    let bytes = match fs::read(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        bytes => bytes?,
-    };
-    if let Some([newer, ..]) = bytes.strip_prefix(&magic)
-        && *newer > version
-    {
-        bail!("a newer vscaled wrote it (format {newer}, this one knows up to {version}); it is left alone");
-    }
-    Ok(Some(bytes))
 }
 
 /// Gives a damaged file a second name, which an earlier one loses. Takes no room on a full disk.

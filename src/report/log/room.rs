@@ -2,22 +2,24 @@
 //! the same for every destination: the log drops no kill, and counts none for a destination that has acknowledged it.
 
 use std::collections::BTreeMap;
+use std::mem::take;
 
 use super::state::{Slot, State};
-use super::{Bounds, KillLog, LATEST, wide};
+use super::{Bounds, KillLog};
+use crate::oom::KillFacts;
 use crate::report::content::Report;
 use crate::report::destination::Destinations;
 
 impl KillLog {
     /// Aggregates reports, if there is more than the bounds allow.
     pub(super) fn make_room(&mut self) {
-        if self.state.fits(self.bounds, 1, 1) {
+        if self.state.fits(self.bounds) {
             return;
         }
-        self.totals.folded += self.state.make_room(self.bounds);
+        self.totals.folded.inc_by(self.state.make_room(self.bounds));
         tracing::warn!(
             pending = self.pending(),
-            folded = self.totals.folded,
+            folded = self.totals.folded.get(),
             "the log of OOM kills is full: the oldest are only counted from now on"
         );
         self.rewrite();
@@ -26,9 +28,10 @@ impl KillLog {
 
 /// Makes fewer reports of the same kills, as a full log of `most` reports does. No destination has received them.
 pub fn aggregate(reports: Vec<Report>, most: usize) -> Vec<Report> {
-    let mut state = State::new(LATEST.min(most / 4), 0);
-    let slots = reports.into_iter().map(|report| Slot::new(report, Destinations::all()));
-    slots.for_each(|slot| state.push(slot));
+    let mut state = State::new(0);
+    for (number, report) in (1..).zip(reports) {
+        state.insert(number, Slot::new(report, Destinations::all()));
+    }
     state.make_room(Bounds {
         max_reports: most,
         ..Bounds::default()
@@ -36,84 +39,73 @@ pub fn aggregate(reports: Vec<Report>, most: usize) -> Vec<Report> {
     state.slots.into_values().map(|slot| slot.report).collect()
 }
 
-/// Which kills share a count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Grain {
-    /// Those of one container at one level.
-    Container,
-    Node,
-}
-
 impl State {
-    /// Whether the reports that are not acknowledged take at most this part of their room.
-    fn fits(&self, bounds: Bounds, numerator: u64, denominator: u64) -> bool {
-        let within = |taken: u64, room: u64| taken <= room / denominator * numerator;
-        let bytes = self.pending().map(|slot| u64::from(slot.length)).sum();
-        within(bytes, bounds.max_bytes / 2) && within(wide(self.pending().count()), wide(bounds.max_reports.max(4)))
+    /// Whether the reports are within the bounds.
+    fn fits(&self, bounds: Bounds) -> bool {
+        let bytes: u64 = self.slots.values().map(|slot| u64::from(slot.length)).sum();
+        bytes <= bounds.max_bytes / 2 && self.slots.len() <= bounds.max_reports
     }
 
-    /// Aggregates until a quarter of the room is free: first the older half of the reports that no destination can have
-    /// received, by container, then all of them, then by node. If that is not enough, also reports that a destination may have
+    /// Aggregates until a quarter of the room is free. First the older half of the reports that no destination can have
+    /// received, by container and then for the node; then all of these; last also reports that a destination may have
     /// received, and may get twice. Returns how many kills lost their detail.
     fn make_room(&mut self, bounds: Bounds) -> u64 {
+        let enough = Bounds {
+            max_bytes: bounds.max_bytes / 4 * 3,
+            max_reports: bounds.max_reports / 4 * 3,
+        };
         let mut folded = 0;
-        for (grain, all, divisor) in [
-            (Grain::Container, false, 2),
-            (Grain::Container, false, 1),
-            (Grain::Node, false, 1),
-            (Grain::Node, true, 1),
-        ] {
-            folded += self.aggregate(grain, all, divisor);
-            if self.fits(bounds, 3, 4) {
+        for (by_container, sent_too, divisor) in
+            [(true, false, 2), (false, false, 2), (false, false, 1), (false, true, 1)]
+        {
+            folded += self.aggregate(by_container, sent_too, divisor);
+            if self.fits(enough) {
                 break;
             }
         }
         folded
     }
 
-    /// Aggregates the oldest pending reports that share a count: those that no destination can have received and that are not
-    /// among the latest kills, or all of them; of these a part. A report that shares its count with no other keeps its detail.
-    /// Returns how many kills lost theirs.
+    /// Aggregates the reports that share a count, of the oldest part of those that no destination can have received, or of
+    /// all. A report that shares its count with no other keeps its detail. Returns how many kills lost theirs.
     ///
-    /// A count takes the number of its oldest report, or, with all, a new number: a destination that may have received one of
-    /// the reports asks for those after it.
-    pub(super) fn aggregate(&mut self, grain: Grain, all: bool, divisor: usize) -> u64 {
-        let oldest_latest = self.oldest_latest();
-        let pending = self.slots.iter().filter(|(_, slot)| !slot.pending.is_empty());
-        let found = pending.filter(|(number, slot)| {
-            all || (slot.in_flight.is_empty() && (slot.report.kill().is_none() || **number < oldest_latest))
-        });
+    /// A count takes the number of its oldest report, or, if it may have been sent, a new number: a destination asks for the
+    /// reports after the last that it received.
+    pub(super) fn aggregate(&mut self, by_container: bool, sent_too: bool, divisor: usize) -> u64 {
+        let slots = self.slots.iter();
+        let slots: Vec<_> = slots
+            .filter(|(number, slot)| sent_too || !self.is_sent(**number, slot))
+            .collect();
         // Reports that are pending for different destinations never share a count.
-        let counts = found.map(|(number, slot)| {
-            let facts = (grain == Grain::Container).then(|| slot.report.facts());
+        let mut groups: BTreeMap<_, Vec<u64>> = BTreeMap::new();
+        for (number, slot) in &slots[..slots.len().div_ceil(divisor)] {
+            let facts = by_container.then(|| slot.report.facts());
             let container = facts.map(|facts| {
                 let container = facts.container.as_ref().map(|container| &container.name);
                 format!("{:?}", (&facts.pod, container, facts.level, facts.limit_of()))
             });
-            (*number, (slot.pending, container))
-        });
-        let counts: Vec<_> = counts.collect();
-        let part = counts.len().div_ceil(divisor);
-        let mut groups: BTreeMap<_, Vec<u64>> = BTreeMap::new();
-        for (number, count) in counts.into_iter().take(part) {
-            groups.entry(count).or_default().push(number);
+            groups.entry((slot.pending, container)).or_default().push(**number);
         }
         let mut folded = 0;
         for ((pending, _), group) in groups.into_iter().filter(|(_, group)| group.len() > 1) {
-            let number = if all { self.last_number + 1 } else { group[0] };
             let reports = group.iter().filter_map(|number| self.slots.remove(number));
             let counts = reports.map(|slot| {
                 folded += u64::from(slot.report.kill().is_some());
-                let count = slot.report.into_aggregate();
-                if grain == Grain::Node { count.of_node() } else { count }
+                slot.report.into_aggregate()
             });
             let sum = counts.reduce(|mut sum, younger| {
                 sum.add(younger);
                 sum
             });
-            if let Some(sum) = sum {
-                self.insert(number, Slot::new(Report::Aggregate(Box::new(sum)), pending));
+            let Some(mut sum) = sum else { continue };
+            if !by_container {
+                sum.facts = KillFacts {
+                    node: take(&mut sum.facts.node),
+                    ..KillFacts::default()
+                };
             }
+            let number = if sent_too { self.last_number + 1 } else { group[0] };
+            self.insert(number, Slot::new(Report::Aggregate(Box::new(sum)), pending));
         }
         folded
     }
@@ -129,7 +121,7 @@ mod tests {
 
     /// Reports that are pending for these destinations, numbered from 1.
     fn state(reports: impl IntoIterator<Item = (u32, Report)>) -> State {
-        let mut state = State::new(0, 99);
+        let mut state = State::new(99);
         for (number, (pending, report)) in (1..).zip(reports) {
             state.insert(number, Slot::new(report, from_bits(pending)));
         }
@@ -137,8 +129,8 @@ mod tests {
     }
 
     /// Aggregates everything.
-    fn aggregate(state: &mut State, grain: Grain) -> u64 {
-        state.aggregate(grain, false, 1)
+    fn aggregate(state: &mut State, by_container: bool) -> u64 {
+        state.aggregate(by_container, false, 1)
     }
 
     #[test]
@@ -151,7 +143,7 @@ mod tests {
         }
         reports.push((4, kill_of("other", 4).into()));
         let mut state = state(reports);
-        assert_eq!(aggregate(&mut state, Grain::Container), 3);
+        assert_eq!(aggregate(&mut state, true), 3);
         let kept: Vec<_> = state.slots.iter().collect();
         assert_eq!(kept.len(), 2);
         let (1, Report::Aggregate(sum)) = (*kept[0].0, &kept[0].1.report) else {
@@ -169,7 +161,7 @@ mod tests {
     #[test]
     fn a_count_of_the_node_names_no_pod() {
         let mut state = state([(1, "web"), (2, "other")].map(|(number, pod)| (4, kill_of(pod, number).into())));
-        aggregate(&mut state, Grain::Node);
+        aggregate(&mut state, false);
         assert_eq!(state.slots.len(), 1);
         let report = &state.slots[&1].report;
         let facts = report.facts();
@@ -182,7 +174,7 @@ mod tests {
         #[test]
         fn aggregation_loses_no_kill(
             kills in prop::collection::vec((arbitrary_kill(), 1u32..8), 0..60),
-            coarse: bool,
+            by_container: bool,
             twice: bool,
         ) {
             let mut before = [0u64; 3];
@@ -190,9 +182,9 @@ mod tests {
                 from_bits(*pending).iter().for_each(|one| before[one.index()] += 1);
             }
             let mut state = state(kills.iter().map(|(kill, to)| (*to, kill.clone().into())));
-            aggregate(&mut state, if coarse { Grain::Node } else { Grain::Container });
+            aggregate(&mut state, by_container);
             if twice {
-                aggregate(&mut state, Grain::Node);
+                aggregate(&mut state, false);
                 prop_assert!(state.slots.len() <= 7);
             }
             let mut after = [0u64; 3];

@@ -1,8 +1,8 @@
 //! The content of the log: reports and the destinations that have not acknowledged them, the ids stored lately, the last
 //! checkpoint. Pure.
 //!
-//! A report stays while a destination has not acknowledged it, or while it is one of the latest kills, which operators list.
-//! Numbers of reports only ascend; each agent numbers the reports that it finds anew.
+//! A report stays while a destination has not acknowledged it. Beside that the latest kills stay in detail, which operators
+//! list. Numbers of reports only ascend; each agent numbers the reports that it finds anew.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use anyhow::Result;
 use indexmap::IndexSet;
 
+use super::LATEST;
 use super::frame::{Acknowledged, Entry, Stored};
 use crate::oom::OomReport;
 use crate::report::content::Report;
@@ -19,24 +20,24 @@ use crate::report::destination::{Destination, Destinations, from_bits};
 
 #[derive(Debug, Default)]
 pub(super) struct State {
+    /// The reports that some destination has not acknowledged, by number.
     pub(super) slots: BTreeMap<u64, Slot>,
-    /// How many of the latest kills stay though every destination has them.
-    pub(super) most_latest: usize,
+    /// The latest kills, by number: those in `slots`, and those that every destination has.
+    latest: BTreeMap<u64, Arc<OomReport>>,
     pub(super) last_number: u64,
+    /// The highest number that each destination may have received.
+    sent: [u64; Destination::ALL.len()],
     pub(super) seen: SeenIds,
     /// The last checkpoint.
     pub(super) checkpoint: Option<Vec<u8>>,
 }
 
 /// A report of the log.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Slot {
     pub(super) report: Report,
     /// The destinations that have not acknowledged the report.
     pub(super) pending: Destinations,
-    /// The destinations that may have received the report without an acknowledgement. To aggregate the report would count
-    /// its kill for them twice.
-    pub(super) in_flight: Destinations,
     /// The length of its JSON in bytes.
     pub(super) length: u32,
 }
@@ -50,10 +51,9 @@ pub struct Pending {
 }
 
 impl State {
-    /// Keeps so many of the latest kills and remembers so many ids.
-    pub(super) fn new(most_latest: usize, most_ids: usize) -> Self {
+    /// Remembers so many ids.
+    pub(super) fn new(most_ids: usize) -> Self {
         Self {
-            most_latest,
             seen: SeenIds::new(most_ids),
             ..Self::default()
         }
@@ -65,8 +65,7 @@ impl State {
         self.seen.insert_bytes(&entry.known_ids);
         for (stored, report) in entry.stored.iter().zip(reports) {
             self.seen.insert(IdHash::of(&report.id()));
-            let slot = Slot::new(report, from_bits(stored.pending));
-            self.insert(stored.number, slot);
+            self.insert(stored.number, Slot::new(report, from_bits(stored.pending)));
         }
         for Acknowledged { destinations, numbers } in entry.acknowledged {
             let destinations = from_bits(destinations);
@@ -81,18 +80,21 @@ impl State {
     /// Takes in the content of a log, for the selected destinations: the reports whose ids are new, the ids, and the last
     /// checkpoint unless this state has one. Returns how many reports have no selected destination any more.
     pub(super) fn take_in(&mut self, found: Self, selected: Destinations) -> usize {
-        let is_new = |slot: &Slot| !self.seen.ids.contains(&IdHash::of(&slot.report.id()));
-        let slots: Vec<Slot> = found.slots.into_values().filter(is_new).collect();
+        let mut reports = found.reports();
+        reports.retain(|(_, slot)| !self.seen.ids.contains(&IdHash::of(&slot.report.id())));
         for id in found.seen.ids {
             self.seen.insert(id);
         }
         self.checkpoint = self.checkpoint.take().or(found.checkpoint);
         let mut forgotten = 0;
-        for slot in slots {
+        for (_, slot) in reports {
             let pending = slot.pending & selected;
             forgotten += usize::from(pending.is_empty() && !slot.pending.is_empty());
-            self.seen.insert(IdHash::of(&slot.report.id()));
-            self.push(Slot { pending, ..slot });
+            self.insert(self.last_number + 1, Slot { pending, ..slot });
+        }
+        for destination in selected {
+            // The reports that were on the way when the agent ended are among the oldest.
+            self.send_after(destination, 0, destination.window());
         }
         forgotten
     }
@@ -104,53 +106,42 @@ impl State {
             known_ids: self.seen.to_bytes(),
             ..Entry::default()
         };
-        let reports = self.slots.iter().map(|report| frame(Entry::default(), [report]));
-        std::iter::once(head.frame(&[])).chain(reports)
+        let reports = self.reports().into_iter();
+        let frames = reports.map(|(number, slot)| frame(Entry::default(), [(number, &slot)]));
+        std::iter::once(head.frame(&[])).chain(frames)
     }
 
-    /// Adds a report under the next number.
-    pub(super) fn push(&mut self, slot: Slot) {
-        self.insert(self.last_number + 1, slot);
+    /// All reports, by ascending number. A count may have the number of a kill that it counts.
+    fn reports(&self) -> Vec<(u64, Slot)> {
+        let is_pending = |number| self.slots.get(number).is_some_and(|slot| slot.report.kill().is_some());
+        let acknowledged = self.latest.iter().filter(|(number, _)| !is_pending(number));
+        let acknowledged = acknowledged.map(|(number, kill)| {
+            let report = Report::from(Arc::clone(kill));
+            (*number, Slot::new(report, Destinations::empty()))
+        });
+        let pending = self.slots.iter().map(|(number, slot)| (*number, slot.clone()));
+        let mut all: Vec<_> = acknowledged.chain(pending).collect();
+        all.sort_by_key(|(number, _)| *number);
+        all
     }
 
+    /// Adds a report; of an earlier one of this number stays what only operators need.
     pub(super) fn insert(&mut self, number: u64, slot: Slot) {
         self.last_number = self.last_number.max(number);
-        let is_kill = slot.report.kill().is_some();
-        self.slots.insert(number, slot);
-        self.remove_unless_needed(number);
-        // With a new kill another one stops being one of the latest.
-        let kill_after_the_latest = || self.kills().nth(self.most_latest).map(|(number, _)| number);
-        if let Some(replaced) = is_kill.then(kill_after_the_latest).flatten() {
-            self.remove_unless_needed(replaced);
+        if let Some(kill) = slot.report.kill() {
+            self.latest.insert(number, Arc::clone(kill));
         }
-    }
-
-    /// The kills whose detail is left, with their numbers, youngest first.
-    fn kills(&self) -> impl Iterator<Item = (u64, &Arc<OomReport>)> {
-        let youngest_first = self.slots.iter().rev();
-        youngest_first.filter_map(|(number, slot)| Some((*number, slot.report.kill()?)))
+        if self.latest.len() > LATEST {
+            self.latest.pop_first();
+        }
+        if !slot.pending.is_empty() {
+            self.slots.insert(number, slot);
+        }
     }
 
     /// The latest kills, oldest first.
     pub(super) fn latest(&self) -> Vec<Arc<OomReport>> {
-        let mut latest: Vec<_> = self.kills().take(self.most_latest).collect();
-        latest.reverse();
-        latest.into_iter().map(|(_, kill)| Arc::clone(kill)).collect()
-    }
-
-    /// The number of the oldest of the latest kills.
-    pub(super) fn oldest_latest(&self) -> u64 {
-        let oldest = self.kills().take(self.most_latest).last();
-        oldest.map_or(u64::MAX, |(number, _)| number)
-    }
-
-    fn remove_unless_needed(&mut self, number: u64) {
-        if let Some(slot) = self.slots.get(&number)
-            && slot.pending.is_empty()
-            && (slot.report.kill().is_none() || number < self.oldest_latest())
-        {
-            self.slots.remove(&number);
-        }
+        self.latest.values().cloned().collect()
     }
 
     /// Removes these destinations from those that need the report. Returns whether one of them needed it.
@@ -160,42 +151,41 @@ impl State {
         };
         let was_pending = slot.pending.intersects(destinations);
         slot.pending.remove(destinations);
-        slot.in_flight.remove(destinations);
-        self.remove_unless_needed(number);
+        if slot.pending.is_empty() {
+            self.slots.remove(&number);
+        }
         was_pending
     }
 
     /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on the
     /// destination may have received them.
     pub(super) fn send_after(&mut self, destination: Destination, after: u64, most: usize) -> Vec<Pending> {
-        let later = self.slots.range_mut((Bound::Excluded(after), Bound::Unbounded));
+        let later = self.slots.range((Bound::Excluded(after), Bound::Unbounded));
         let pending = later.filter(|(_, slot)| slot.pending.contains(destination));
-        let sent = pending.take(most).map(|(number, slot)| {
-            slot.in_flight.insert(destination);
-            Pending {
-                number: *number,
-                report: slot.report.clone(),
-            }
+        let pending = pending.take(most).map(|(number, slot)| Pending {
+            number: *number,
+            report: slot.report.clone(),
         });
-        sent.collect()
+        let pending: Vec<_> = pending.collect();
+        let sent = &mut self.sent[destination.index()];
+        *sent = pending.last().map_or(*sent, |last| last.number.max(*sent));
+        pending
     }
 
-    /// The reports that some destination has not acknowledged.
-    pub(super) fn pending(&self) -> impl Iterator<Item = &Slot> {
-        self.slots.values().filter(|slot| !slot.pending.is_empty())
+    /// Whether a destination may have received the report without an acknowledgement. To aggregate it would count its kill
+    /// twice there.
+    pub(super) fn is_sent(&self, number: u64, slot: &Slot) -> bool {
+        slot.pending.iter().any(|to| number <= self.sent[to.index()])
     }
 }
 
 /// The frame of this entry and these reports.
-pub(super) fn frame<'a>(
-    mut entry: Entry,
-    reports: impl IntoIterator<Item = (&'a u64, &'a Slot)>,
-) -> io::Result<Vec<u8>> {
+pub(super) fn frame<'a>(mut entry: Entry, reports: impl IntoIterator<Item = (u64, &'a Slot)>) -> io::Result<Vec<u8>> {
     let mut json = Vec::new();
     for (number, slot) in reports {
         serde_json::to_writer(&mut json, &slot.report)?;
         entry.stored.push(Stored {
-            number: *number,
+            number,
             pending: slot.pending.bits().into(),
             length: slot.length,
         });
@@ -204,14 +194,12 @@ pub(super) fn frame<'a>(
 }
 
 impl Slot {
-    /// A report that no destination has received yet.
     pub(super) fn new(report: Report, pending: Destinations) -> Self {
         // A report without JSON takes no room.
         let length = serde_json::to_vec(&report).map_or(0, |json| u32::try_from(json.len()).unwrap_or(u32::MAX));
         Self {
             report,
             pending,
-            in_flight: Destinations::empty(),
             length,
         }
     }
@@ -278,11 +266,10 @@ impl SeenIds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::log::room::Grain;
     use crate::report::testing::kill_of;
 
-    fn state(most_latest: usize, pending: &[u32]) -> State {
-        let mut state = State::new(most_latest, 9);
+    fn state(pending: &[u32]) -> State {
+        let mut state = State::new(9);
         for (number, pending) in (1..).zip(pending) {
             let kill = kill_of("web", number).into();
             state.insert(number, Slot::new(kill, from_bits(*pending)));
@@ -296,7 +283,7 @@ mod tests {
 
     #[test]
     fn a_report_stays_until_all_acknowledged_it() {
-        let mut state = state(0, &[5]);
+        let mut state = state(&[5]);
         state.acknowledge(Destinations::from_iter([Destination::PodEvents]), 1);
         assert_eq!(state.slots[&1].pending, Destinations::from(Destination::Grpc));
         assert_eq!(state.send_after(Destination::PodEvents, 0, 9), []);
@@ -307,21 +294,29 @@ mod tests {
 
     #[test]
     fn the_latest_kills_stay() {
-        let mut state = state(2, &[4, 0, 0]);
-        assert_eq!(numbers(&state), [1, 2, 3]);
+        let mut state = state(&[4; LATEST + 2]);
         state.acknowledge(from_bits(4), 1);
-        assert_eq!(numbers(&state), [2, 3]);
-        assert_eq!((state.latest().len(), state.pending().count()), (2, 0));
+        state.acknowledge(from_bits(4), 9);
+        assert_eq!(state.aggregate(false, false, 1), 256);
+        assert_eq!((numbers(&state), state.latest().len()), (vec![2], LATEST));
+        let (mut again, frames) = (State::new(9), state.frames());
+        for frame in frames {
+            again.replay_entry(&frame.unwrap()[12..]).unwrap();
+        }
+        assert_eq!((numbers(&again), again.latest()), (vec![2], state.latest()));
+        assert_eq!(again.slots[&2].report.count(), 256);
     }
 
     #[test]
     fn sent_reports_are_not_aggregated() {
-        let mut state = state(1, &[4, 4, 4, 4]);
+        let mut state = state(&[6, 6, 2, 6]);
         assert_eq!(state.send_after(Destination::Grpc, 1, 1).len(), 1);
-        assert_eq!(state.aggregate(Grain::Node, false, 1), 2, "1 and 3");
-        assert_eq!(numbers(&state), [1, 2, 4]);
-        assert_eq!(state.aggregate(Grain::Node, true, 1), 2, "all");
-        assert_eq!(numbers(&state), [5]);
+        assert_eq!(state.aggregate(false, false, 1), 0, "3 and 4 have other destinations");
+        assert_eq!(state.send_after(Destination::VpaEvents, 0, 1).len(), 1);
+        state.acknowledge(from_bits(2), 4);
+        assert_eq!(numbers(&state), [1, 2, 3, 4]);
+        assert_eq!(state.aggregate(false, true, 1), 2, "1 and 2");
+        assert_eq!(numbers(&state), [3, 4, 5]);
     }
 }
 

@@ -14,6 +14,7 @@ use crate::support::agent::Agent;
 
 /// Writes a kill log as an earlier agent leaves it before delivery.
 fn leave(state: &Path) {
+    std::fs::create_dir(state).unwrap();
     let grpc = Destinations::from_iter([Destination::Grpc]);
     let (mut log, _) = KillLog::open(state, Bounds::default(), grpc);
     log.commit(Commit {

@@ -32,9 +32,8 @@ impl Drop for Disk {
 }
 
 fn open(disk: &Disk) -> KillLog {
-    let directory = disk.0.path().join("log");
     KillLog::open(
-        &directory,
+        disk.0.path(),
         Bounds::default(),
         Destinations::from_iter([Destination::Grpc]),
     )
@@ -76,7 +75,7 @@ fn a_full_disk_is_reported_and_loses_nothing() {
     assert_eq!(told(&mut log), stored + 50);
 
     fs::remove_file(ballast).unwrap();
-    assert!(log.restore());
+    assert!(log.sync());
     assert_eq!(log.problem(), None);
     log.commit(Commit {
         reports: vec![kill(stored + 51).into()],

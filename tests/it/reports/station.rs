@@ -53,7 +53,7 @@ impl Station {
         let selected: Destinations = destinations.iter().map(|one| one.destination()).collect();
         let (log, recovered) = KillLog::open(directory, bounds, selected);
         let mut registry = Registry::with_prefix("vscaled");
-        let metrics = ReportMetrics::register(&mut registry);
+        let metrics = ReportMetrics::register(&mut registry, log.totals());
         let stop = CancellationToken::new();
         let reporter = Reporter::start(log, destinations, &metrics, &stop);
         Self {

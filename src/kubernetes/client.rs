@@ -1,7 +1,7 @@
 //! Calls to the API server: a [`Call`] → its answer, or an [`ApiError`]. The client counts every call and limits how many are
 //! under way at once.
 //!
-//! The client never repeats a call: the caller knows how long to wait and what has changed meanwhile. While the API server asks
+//! The client repeats no call that the API server has accepted: the caller knows how long to wait and what has changed meanwhile. While the API server asks
 //! for a pause, the client refuses every call at once with the answer that asked for it.
 
 use std::pin::pin;
@@ -20,6 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::call::{Call, Verb};
+use super::connect::Connection;
 use super::error::{ApiError, Problem, Status};
 use super::health::{ApiHealth, PATIENCE};
 use super::splitter::{LARGEST_OBJECT, Layout, RawObject, Splitter};
@@ -59,7 +60,7 @@ const WATCHES_PER_CONNECTION: usize = 80;
 
 /// One connection for watches. Every watch holds a clone of its `Arc`, also while it begins.
 struct WatchConnection {
-    client: kube::Client,
+    to_server: Connection,
     /// Every watch that has begun holds a clone. Without one there may be no connection: the watch that makes
     /// the connection holds the lock.
     begun: Arc<Mutex<()>>,
@@ -69,7 +70,7 @@ struct WatchConnection {
 #[derive(Clone, derive_more::Debug)]
 #[debug("ApiClient")]
 pub struct ApiClient {
-    calls: kube::Client,
+    calls: Arc<Connection>,
     permits: Arc<Semaphore>,
     pub(super) lists: Arc<Semaphore>,
     watches: Arc<[Arc<WatchConnection>]>,
@@ -85,17 +86,13 @@ pub struct ApiClient {
 }
 
 impl ApiClient {
-    pub(super) fn new(
-        calls: kube::Client,
-        watches: impl IntoIterator<Item = kube::Client>,
-        metrics: ApiMetrics,
-    ) -> Self {
-        let unused = |client| {
+    pub(super) fn new(calls: Connection, watches: impl IntoIterator<Item = Connection>, metrics: ApiMetrics) -> Self {
+        let unused = |to_server| {
             let begun = Arc::default();
-            Arc::new(WatchConnection { client, begun })
+            Arc::new(WatchConnection { to_server, begun })
         };
         Self {
-            calls,
+            calls: Arc::new(calls),
             permits: Arc::new(Semaphore::new(CALLS_AT_ONCE)),
             lists: Arc::new(Semaphore::new(LISTS_AT_ONCE)),
             watches: watches.into_iter().map(unused).collect(),
@@ -138,7 +135,7 @@ impl ApiClient {
     }
 
     async fn probe(&self) {
-        let mut request = Request::new(Body::empty());
+        let mut request = Request::default();
         *request.uri_mut() = Uri::from_static("/readyz");
         let mut sent = pin!(self.calls.send(request));
         let mut answer = timeout(PATIENCE, &mut sent).await;
@@ -149,7 +146,7 @@ impl ApiClient {
         }
         let answer = match answer {
             Err(_) => Err(Problem::Timeout(self.deadline)),
-            Ok(Err(error)) => Err(broken(&error)),
+            Ok(Err(error)) => Err(broken(error.as_ref())),
             // An API server that is not ready answers 500, as does a call that fails.
             Ok(Ok(response)) if response.status().is_server_error() => Err(Problem::Refused(Status {
                 code: 503,
@@ -228,7 +225,7 @@ impl ApiClient {
             () = self.health.lasting_outage() => return Err(ApiError::of(call, Problem::Timeout(PATIENCE))),
         };
         let _first = (Arc::strong_count(&connection.begun) == 1).then_some(first);
-        let opened = self.open(&connection.client, call, None).await;
+        let opened = self.open(&connection.to_server, call, None).await;
         let mut stream = self.record(call, opened)?;
         stream._watch = Some((Arc::clone(&connection), Arc::clone(&connection.begun)));
         Ok(stream)
@@ -262,12 +259,12 @@ impl ApiClient {
     }
 
     /// Sends a call and waits for the head of a successful answer.
-    async fn open(&self, client: &kube::Client, call: &Call, body: Option<&Value>) -> Result<ObjectStream, Problem> {
+    async fn open(&self, to_server: &Connection, call: &Call, body: Option<&Value>) -> Result<ObjectStream, Problem> {
         let request = request(call, body).map_err(|error| Problem::Unreadable(format!("the call itself: {error}")))?;
-        let response = timeout(self.deadline, client.send(request))
+        let response = timeout(self.deadline, to_server.send(request))
             .await
             .map_err(|_| Problem::Timeout(self.deadline))?
-            .map_err(|error| broken(&error))?;
+            .map_err(|error| broken(error.as_ref()))?;
         if !response.status().is_success() {
             return Err(self.refusal(call, response).await);
         }
@@ -306,7 +303,7 @@ impl ApiClient {
     }
 }
 
-fn request(call: &Call, body: Option<&Value>) -> http::Result<Request<Body>> {
+fn request(call: &Call, body: Option<&Value>) -> http::Result<Request<String>> {
     let (method, kind) = match call.verb {
         Verb::Get | Verb::List | Verb::Watch => (Method::GET, "application/json"),
         Verb::Create => (Method::POST, "application/json"),
@@ -316,7 +313,7 @@ fn request(call: &Call, body: Option<&Value>) -> http::Result<Request<Body>> {
     request
         .header(ACCEPT, "application/json")
         .header(CONTENT_TYPE, kind)
-        .body(body.map_or_else(Body::empty, |body| body.to_string().into_bytes().into()))
+        .body(body.map(Value::to_string).unwrap_or_default())
 }
 
 /// The index of the connection for the next watch: the first with room, or else the one with the fewest watches.

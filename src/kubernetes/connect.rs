@@ -1,20 +1,24 @@
 //! The service account of a pod, or a kubeconfig → an [`ApiClient`].
 //!
-//! kube reads the configuration and renews the credentials. This module builds the transport, because kube's builder has no HTTP/2:
-//! here the watches of a node share connections, and pings detect a silent API server within seconds.
+//! kube reads the configuration and renews the tokens of files. This module builds the transport, because kube's builder has no HTTP/2:
+//! here the watches of a node share connections, and pings detect a silent API server within seconds. It also reads the configuration
+//! and all its files again when the API server refuses the credentials or cannot be reached.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
-use http::HeaderValue;
 use http::header::USER_AGENT;
+use http::{HeaderValue, Request, Response, StatusCode};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::Kubeconfig;
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
 use tower::{BoxError, ServiceBuilder};
 
 use super::client::{ApiClient, CALLS_AT_ONCE};
@@ -33,8 +37,87 @@ const IDLE: Duration = Duration::from_secs(60);
 /// The most connections for watches. A node with few namespaces uses only the first.
 const WATCH_CONNECTIONS: usize = 8;
 
+/// The age of credentials before which they are not read again.
+const LEAST_AGE: Duration = Duration::from_secs(10);
+
 /// TLS or the credentials cannot be set up.
 const NO_CREDENTIALS: &str = "no API server";
+
+/// Reads the configuration and its files, and makes a client of them. Sends nothing.
+type Make = dyn Fn() -> Result<kube::Client> + Send + Sync;
+
+/// A connection to the API server, made on demand.
+pub(super) struct Connection {
+    make: Arc<Make>,
+    /// The age before which the client is not made again.
+    least_age: Duration,
+    /// The client and when it was made.
+    client: Mutex<Option<(kube::Client, Instant)>>,
+}
+
+impl Connection {
+    pub(super) fn new(make: impl Fn() -> Result<kube::Client> + Send + Sync + 'static) -> Self {
+        Self {
+            make: Arc::new(make),
+            least_age: LEAST_AGE,
+            client: Mutex::new(None),
+        }
+    }
+
+    /// Sends a request. If the API server refuses the credentials or does not answer, the next request has credentials that are
+    /// read again. A request with refused credentials is sent a second time with those.
+    ///
+    /// Errors: the configuration cannot be read, or the API server cannot be reached.
+    pub(super) async fn send(&self, request: Request<String>) -> Result<Response<Body>> {
+        let (client, made) = self.client(None).await?;
+        let answer = send(&client, request.clone()).await;
+        let refuses = |answer: &Response<Body>| answer.status() == StatusCode::UNAUTHORIZED;
+        if answer.as_ref().is_ok_and(|answer| !refuses(answer)) {
+            return answer;
+        }
+        match self.client(Some(made)).await {
+            Ok((renewed, anew)) if anew != made && answer.is_ok() => send(&renewed, request).await,
+            Ok(_) => answer,
+            Err(error) => {
+                tracing::warn!("the credentials cannot be renewed: {error:#}");
+                answer
+            }
+        }
+    }
+
+    /// The client. Makes another if the one that was made at `failed` is still in use and not new.
+    async fn client(&self, failed: Option<Instant>) -> Result<(kube::Client, Instant)> {
+        let mut current = self.client.lock().await;
+        if let Some((client, made)) = &*current
+            && (failed != Some(*made) || made.elapsed() < self.least_age)
+        {
+            return Ok((client.clone(), *made));
+        }
+        let make = Arc::clone(&self.make);
+        let client = spawn_blocking(move || make()).await??;
+        Ok(current.insert((client, Instant::now())).clone())
+    }
+}
+
+#[cfg(test)]
+impl Connection {
+    /// A connection to a server of a test.
+    pub(super) fn to(router: &axum::Router) -> Self {
+        let router = router.clone();
+        Self::new(move || Ok(kube::Client::new(router.clone(), "default")))
+    }
+}
+
+async fn send(client: &kube::Client, request: Request<String>) -> Result<Response<Body>> {
+    let body = |text: String| {
+        if text.is_empty() {
+            Body::empty()
+        } else {
+            text.into_bytes().into()
+        }
+    };
+    Ok(client.send(request.map(body)).await?)
+}
 
 impl ApiClient {
     /// Makes a client with the current context of a kubeconfig, or else with the service account of the agent's pod. Sends
@@ -42,45 +125,33 @@ impl ApiClient {
     ///
     /// Errors: the configuration or the credentials cannot be read.
     pub async fn connect(kubeconfig: Option<&Path>, metrics: ApiMetrics) -> Result<Self> {
-        let mut config = match kubeconfig {
-            None => kube::Config::incluster().map_err(|error| {
-                anyhow!(
-                    "no API server: this does not run in a pod with a service account ({error}); set kubeconfig to a file"
-                )
-            })?,
-            Some(path) => {
-                let unusable = |error| anyhow!("kubeconfig: {}: {error}", path.display());
-                let kubeconfig = Kubeconfig::read_from(path).map_err(unusable)?;
-                let options = KubeConfigOptions::default();
-                let authority_file = authority_file(&kubeconfig);
-                let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
-                let mut config = config.map_err(unusable)?;
-                config.root_cert_file = authority_file;
-                config
-            }
+        let connection = |idle| {
+            let kubeconfig = kubeconfig.map(Path::to_owned);
+            Connection::new(move || transport(&configuration(kubeconfig.as_deref())?, idle))
         };
-        let agent = concat!("vscaled/", env!("CARGO_PKG_VERSION"));
-        config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
         // Calls have a connection of their own, because watches may use all streams that the server allows on theirs.
-        let connector = connector(&config)?;
-        let calls = transport(&config, connector.clone(), Some(IDLE))?;
-        let watches = (0..WATCH_CONNECTIONS).map(|_| transport(&config, connector.clone(), None));
-        Ok(Self::new(calls, watches.collect::<Result<Vec<_>, _>>()?, metrics))
+        let calls = connection(Some(IDLE));
+        calls.client(None).await?;
+        let watches = (0..WATCH_CONNECTIONS).map(|_| connection(None));
+        Ok(Self::new(calls, watches, metrics))
     }
 }
 
-/// The file of the certificate authority that the current context names. kube reads it again each minute, as it does in a pod,
-/// so that a rotated authority needs no restart.
-fn authority_file(kubeconfig: &Kubeconfig) -> Option<PathBuf> {
-    let current = kubeconfig.current_context.as_ref()?;
-    let context = kubeconfig.contexts.iter().find(|context| context.name == *current)?;
-    let cluster = &context.context.as_ref()?.cluster;
-    let cluster = kubeconfig.clusters.iter().find(|named| named.name == *cluster)?;
-    let cluster = cluster.cluster.as_ref()?;
-    // kube prefers the data where a kubeconfig has both.
-    let file = cluster.certificate_authority.as_ref();
-    file.filter(|_| cluster.certificate_authority_data.is_none())
-        .map(PathBuf::from)
+/// The configuration, as the files have it now.
+fn configuration(kubeconfig: Option<&Path>) -> Result<kube::Config> {
+    let mut config = match kubeconfig {
+        None => kube::Config::incluster().map_err(|error| {
+            anyhow!(
+                "no API server: this does not run in a pod with a service account ({error}); set kubeconfig to a file"
+            )
+        })?,
+        Some(path) => Kubeconfig::read_from(path)
+            .and_then(kube::Config::try_from)
+            .map_err(|error| anyhow!("kubeconfig: {}: {error}", path.display()))?,
+    };
+    let agent = concat!("vscaled/", env!("CARGO_PKG_VERSION"));
+    config.headers.push((USER_AGENT, HeaderValue::from_static(agent)));
+    Ok(config)
 }
 
 fn connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector>> {
@@ -100,11 +171,7 @@ fn connector(config: &kube::Config) -> Result<HttpsConnector<HttpConnector>> {
 
 /// A client with one connection, made on demand and closed after `idle`. Without HTTP/2, every request under way has
 /// a connection of its own.
-fn transport(
-    config: &kube::Config,
-    connector: HttpsConnector<HttpConnector>,
-    idle: Option<Duration>,
-) -> Result<kube::Client> {
+fn transport(config: &kube::Config, idle: Option<Duration>) -> Result<kube::Client> {
     let http = HttpClient::builder(TokioExecutor::new())
         .timer(TokioTimer::new())
         .pool_timer(TokioTimer::new())
@@ -112,7 +179,7 @@ fn transport(
         .pool_max_idle_per_host(CALLS_AT_ONCE)
         .http2_keep_alive_interval(PING)
         .http2_keep_alive_timeout(PONG)
-        .build::<_, Body>(connector);
+        .build::<_, Body>(connector(config)?);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer().context(NO_CREDENTIALS)?)
@@ -124,22 +191,47 @@ fn transport(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use axum::Router;
+
     use super::*;
 
-    #[test]
-    fn the_file_of_an_authority_is_read_again_and_data_is_not() {
-        let file = |cluster: &str| {
-            let text = format!(
-                "current-context: b\n\
-                 contexts: [{{name: a, context: {{cluster: a}}}}, {{name: b, context: {{cluster: c}}}}]\n\
-                 clusters: [{{name: a, cluster: {{certificate-authority: /other}}}}, {{name: c, cluster: {cluster}}}]\n"
-            );
-            authority_file(&Kubeconfig::from_yaml(&text).unwrap())
-        };
-        assert_eq!(file("{certificate-authority: /ca.crt}"), Some("/ca.crt".into()));
-        assert_eq!(file("{certificate-authority-data: eA==}"), None);
-        let both = "{certificate-authority: /ca.crt, certificate-authority-data: eA==}";
-        assert_eq!(file(both), None);
-        assert_eq!(file("{server: 'https://127.0.0.1'}"), None);
+    /// A connection whose credentials the API server accepts from the one with this number on, and how often they were read.
+    fn accepted_from(number: usize) -> (Connection, Arc<AtomicUsize>) {
+        let read = Arc::<AtomicUsize>::default();
+        let count = Arc::clone(&read);
+        let connection = Connection::new(move || {
+            let number_of_this = count.fetch_add(1, Ordering::SeqCst);
+            let code = match number_of_this >= number {
+                true => StatusCode::OK,
+                false => StatusCode::UNAUTHORIZED,
+            };
+            Ok(kube::Client::new(Router::new().fallback(async move || code), "default"))
+        });
+        (connection, read)
+    }
+
+    async fn answer(connection: &Connection) -> StatusCode {
+        connection.send(Request::default()).await.unwrap().status()
+    }
+
+    #[tokio::test]
+    async fn refused_credentials_are_read_again_and_the_request_is_repeated() {
+        let (mut connection, read) = accepted_from(1);
+        assert_eq!(answer(&connection).await, StatusCode::UNAUTHORIZED, "they are new");
+        connection.least_age = Duration::ZERO;
+        assert_eq!(answer(&connection).await, StatusCode::OK);
+        assert_eq!(answer(&connection).await, StatusCode::OK);
+        assert_eq!(read.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn revoked_credentials_are_not_read_for_every_request() {
+        let (connection, read) = accepted_from(usize::MAX);
+        for _ in 0..30 {
+            assert_eq!(answer(&connection).await, StatusCode::UNAUTHORIZED);
+        }
+        assert_eq!(read.load(Ordering::SeqCst), 1);
     }
 }

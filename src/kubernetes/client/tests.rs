@@ -47,7 +47,7 @@ impl Scene {
             }
             "{}"
         });
-        let to_it = || kube::Client::new(router.clone(), "default");
+        let to_it = || Connection::to(&router);
         let counted = ApiMetrics::register(&mut Registry::default());
         Self {
             client: ApiClient::new(to_it(), [to_it()], counted),
@@ -137,7 +137,7 @@ async fn a_wait_holds_all_calls_but_operators() {
         let (code, body) = if *asked == 1 { (429, "busy") } else { (200, "{}") };
         (http::StatusCode::from_u16(code).unwrap(), [("retry-after", "7")], body)
     });
-    let to_it = || kube::Client::new(router.clone(), "default");
+    let to_it = || Connection::to(&router);
     let client = ApiClient::new(to_it(), [to_it()], ApiMetrics::register(&mut Registry::default()));
     let call = |verb| Call::new(verb, PODS).named("a");
     let waits = async |client: &ApiClient| {
@@ -171,7 +171,7 @@ fn silent() -> (ApiClient, CancellationToken, Arc<Mutex<Vec<String>>>) {
         answers.cancelled().await;
         "{}"
     });
-    let to_it = || kube::Client::new(router.clone(), "default");
+    let to_it = || Connection::to(&router);
     let client = ApiClient::new(to_it(), [to_it()], ApiMetrics::register(&mut Registry::default()));
     (client, answering, asked)
 }

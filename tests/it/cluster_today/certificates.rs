@@ -1,11 +1,12 @@
-//! A cluster whose certificate authority is replaced, as its administrators do it from time to time: the agent reads the new one
-//! from the files of its pod, and does not restart.
+//! A cluster whose certificates are replaced, as its administrators do it from time to time: the agent reads the new ones from the
+//! files of its pod, or from those that its kubeconfig names, and does not restart.
 
 use std::fs;
 use std::path::Path;
 
 use super::faults::OTHER;
 use super::{APP, LARGER, Scene, token_in};
+use crate::support::cluster::User;
 use crate::support::scratch;
 
 /// Where a pod has the files of its service account.
@@ -68,6 +69,52 @@ async fn an_authority_that_is_replaced_needs_no_restart_of_the_agent() {
     scene.parts().server.stop();
     scene.parts().server.renew_certificate();
     scene.parts().server.launch();
+    scene.recommend(&[("app", APP)]);
+    scene.settles(&before, APP).await;
+    assert_eq!(scene.agent.pid(), process);
+    assert_eq!(scene.agent.has_ended(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_files_of_a_kubeconfig_that_are_replaced_need_no_restart_of_the_agent() {
+    let Some(mut scene) = Scene::alone("cluster_today::certificates::the_files_of_a_kubeconfig").await else {
+        return;
+    };
+    let kubeconfig = scene.parts().server.agents_kubeconfig();
+    scene.agent.set("--kubeconfig", &kubeconfig);
+    let before = scene.follows_app().await;
+    scene.recommend(&[("app", LARGER)]);
+    scene.settles(&before, LARGER).await;
+    let process = scene.agent.pid();
+
+    // The API server no longer accepts the certificate that the agent's connections began with.
+    let copy = tempfile::tempdir_in(scratch()).unwrap();
+    for file in ["agent.kubeconfig", "agent.crt", "agent.key", "authority.crt"] {
+        fs::copy(kubeconfig.with_file_name(file), copy.path().join(file)).unwrap();
+    }
+    let earlier = format!("--kubeconfig={}", copy.path().join("agent.kubeconfig").display());
+    let request = ["get", "--raw=/api/v1/nodes", &earlier];
+    let is_refused = || {
+        let answer = scene.today.api.try_kubectl(User::Admin, &request, "");
+        answer.is_err_and(|error| error.contains("Unauthorized"))
+    };
+    assert!(!is_refused());
+    scene.today.own.as_ref().unwrap().server.renew_agent();
+    scene
+        .agent
+        .wait_for("the earlier certificate to be refused", is_refused)
+        .await;
+    scene.recommend(&[("app", OTHER)]);
+    scene.settles(&before, OTHER).await;
+
+    // The API server's own certificate is of another authority.
+    scene.parts().server.stop();
+    scene.parts().server.renew_authority();
+    scene.parts().server.launch();
+    scene.parts().kubelet.stop();
+    scene.launch_kubelet();
+    scene.agent.reports(&["cannot be reached", "certificate"]).await;
+    scene.parts().server.write_authority();
     scene.recommend(&[("app", APP)]);
     scene.settles(&before, APP).await;
     assert_eq!(scene.agent.pid(), process);

@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use super::super::{Followed, Follower, Timing, follow};
 use super::{Thing, bookmark, line, list, memory, thing};
 use crate::kubernetes::client::ApiClient;
+use crate::kubernetes::connect::Connection;
 use crate::kubernetes::kept::ObjectMemory;
 use crate::kubernetes::metrics::ApiMetrics;
 use crate::observe::metrics::registry;
@@ -102,7 +103,7 @@ impl Script {
     fn client(&self) -> (ApiClient, Registry) {
         let script = self.clone();
         let router = Router::new().fallback(move |uri: Uri| script.clone().answer(uri));
-        let client = || kube::Client::new(router.clone(), "default");
+        let client = || Connection::to(&router);
         let mut registry = registry();
         let client = ApiClient::new(client(), [client()], ApiMetrics::register(&mut registry));
         (client, registry)

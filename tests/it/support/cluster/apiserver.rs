@@ -120,6 +120,7 @@ impl ApiServer {
                 self.file("apiserver.key").display()
             ))
             .arg(format!("--token-auth-file={}", self.file("tokens.csv").display()))
+            .arg(format!("--client-ca-file={}", self.file("agent.crt").display()))
             .args(["--authorization-mode=Node,RBAC"])
             .args((!self.mounts_tokens).then_some("--disable-admission-plugins=ServiceAccount"))
             .args([
@@ -188,21 +189,43 @@ impl ApiServer {
     /// generates an RSA key for each, which takes a second.
     fn make_certificates(&self) {
         self.renew_certificate();
-        let client = |name: &str| {
-            let mut client = CertificateParams::default();
-            client
-                .distinguished_name
-                .push(DnType::OrganizationName, "system:masters");
-            client.distinguished_name.push(DnType::CommonName, name);
-            client.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-            client
-        };
+        self.renew_agent();
         for (file, name, issuer) in [
             ("kubelet-client", "kube-apiserver", "the authority for kubelets"),
             ("proxy", "front-proxy", "the authority for other API servers"),
         ] {
-            self.write_certificate(file, &client(name), &authority(issuer));
+            self.write_certificate(file, &client("system:masters", name), &authority(issuer));
         }
+    }
+
+    /// Makes another certificate for the agent, of another authority. The API server reads the authority's file again by
+    /// itself, and accepts no earlier certificate of the agent then.
+    pub(crate) fn renew_agent(&self) {
+        let agent = client("system:serviceaccounts", "system:serviceaccount:vscaled:vscaled");
+        self.write_certificate("agent", &agent, &authority("the authority for agents"));
+    }
+
+    /// A kubeconfig with the agent's certificate and the API server's authority, all in files beside it.
+    pub(crate) fn agents_kubeconfig(&self) -> PathBuf {
+        self.write_authority();
+        let path = self.file("agent.kubeconfig");
+        let text = format!(
+            "apiVersion: v1
+kind: Config
+current-context: test
+contexts: [{{name: test, context: {{cluster: test, user: test}}}}]
+clusters: [{{name: test, cluster: {{server: 'https://127.0.0.1:{}', certificate-authority: authority.crt}}}}]
+users: [{{name: test, user: {{client-certificate: agent.crt, client-key: agent.key}}}}]
+",
+            self.port()
+        );
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// Writes the authority into the file that [`Self::agents_kubeconfig`] names.
+    pub(crate) fn write_authority(&self) {
+        fs::write(self.file("authority.crt"), self.authority()).unwrap();
     }
 
     fn write_certificate(&self, name: &str, params: &CertificateParams, issuer: &CertifiedIssuer<'_, KeyPair>) {
@@ -301,6 +324,15 @@ impl Drop for ApiServer {
             eprintln!("the API server's log:\n{}", self.log());
         }
     }
+}
+
+/// The certificate of a client, which is a member of a group.
+fn client(group: &str, name: &str) -> CertificateParams {
+    let mut client = CertificateParams::default();
+    client.distinguished_name.push(DnType::OrganizationName, group);
+    client.distinguished_name.push(DnType::CommonName, name);
+    client.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    client
 }
 
 /// An authority that signs certificates.

@@ -14,7 +14,7 @@ mod edits;
 mod faults;
 mod first_day;
 mod fleet;
-mod host_static_cpu;
+mod host_static_policies;
 mod inside;
 mod kills;
 mod kubelet_pods;
@@ -369,6 +369,17 @@ impl Scene {
             ..proto::ResizeRequest::default()
         };
         self.agent.resize(request).await
+    }
+
+    /// Waits until the kubelet has refused a pod's resize; returns its words.
+    async fn is_infeasible(&self, pod: &str) -> String {
+        let refused = || {
+            let conditions = self.object(pod)["status"]["conditions"].take();
+            let mut all = conditions.as_array().cloned().unwrap_or_default().into_iter();
+            let condition = all.find(|condition| condition["reason"] == "Infeasible")?;
+            condition["message"].as_str().map(str::to_owned)
+        };
+        self.agent.until("the refusal", async || refused()).await
     }
 
     fn delete(&self, collection: &str, name: &str) {

@@ -1,9 +1,10 @@
 //! Kubelets that are configured otherwise: the agent leaves the values that such a kubelet would.
 //!
-//! The static policies need cpusets and NUMA, and swap needs a device; the guest has none of these.
+//! The static policies need cpusets and NUMA; the guest has neither.
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
 use vscaled::model::MemoryLimit;
@@ -141,4 +142,76 @@ async fn reserved_memory_follows_the_requests() {
             assert_eq!(web, [reserved.clone(), reserved.clone()]);
         }
     }
+}
+
+/// Swap on the guest's empty disk. Dropping the value turns it off.
+struct Swap;
+
+impl Swap {
+    const DISK: &str = "/dev/ubda";
+
+    /// Nothing where there is no such disk.
+    fn on() -> Option<Self> {
+        Path::new(Self::DISK).exists().then(|| {
+            Self::run("mkswap");
+            Self::run("swapon");
+            Self
+        })
+    }
+
+    fn run(program: &str) {
+        let output = Command::new(program).arg(Self::DISK).output().unwrap();
+        assert!(output.status.success(), "{program}: {output:?}");
+    }
+}
+
+impl Drop for Swap {
+    fn drop(&mut self) {
+        Self::run("swapoff");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_container_that_may_swap_gets_its_cpu_alone() {
+    const NAME: &str = "cluster_today::configured::swap";
+    let Some(_swap) = Swap::on() else {
+        return skipped(NAME, "this machine has no empty disk for swap");
+    };
+    let kubelet = json!({"memorySwap": {"swapBehavior": "LimitedSwap"}});
+    let Some(mut scene) = Scene::on(NAME, &kubelet).await else {
+        return;
+    };
+    let spec = |amounts| json!({"containers": [{"name": "app", "resources": objects::resources(amounts)}]});
+    scene.make_pod(WEB, &spec(APP));
+    scene.make_pod(TWIN, &spec(GUARANTEED));
+    let pods = [scene.runs(WEB).await, scene.runs(TWIN).await];
+    let swap = |scene: &Scene| pods.each_ref().map(|pod| scene.files(pod, "memory.swap.max"));
+    let before = swap(&scene);
+    assert!(before[0][0].parse::<u64>().is_ok_and(|swap| swap > 0), "{before:?}");
+    assert_eq!(before[1][0], "0", "the other pod's memory is guaranteed");
+
+    // What the kubelet says to a user who asks for other memory, and also for cpu.
+    scene.resize(WEB, &spec(LARGER));
+    let message = scene.is_infeasible(WEB).await;
+    assert!(message.contains("swap"), "{message}");
+    scene.resize(WEB, &spec(APP));
+    let unchanged = scene.is_resized(WEB, "app", &objects::resources(APP)).await;
+
+    scene.agent.start().await;
+    scene.make_vpa("InPlaceOrRecreate");
+    scene.recommend(&[("app", LARGER)]);
+    let cpu_alone = Amounts {
+        memory: APP.memory,
+        memory_limit: APP.memory_limit,
+        ..LARGER
+    };
+    let resized = scene.app_reaches(cpu_alone).await;
+    let other = scene
+        .is_resized(TWIN, "app", &objects::resources(GUARANTEED_LARGER))
+        .await;
+    nothing_restarted(&pods[0], &resized);
+    nothing_restarted(&pods[1], &other);
+    assert_eq!(swap(&scene), before);
+    let [asked, before] = [&resized, &unchanged].map(|pod| pod["metadata"]["generation"].as_u64().unwrap());
+    assert_eq!(asked, before + 1, "the kubelet has refused nothing of the agent's");
 }

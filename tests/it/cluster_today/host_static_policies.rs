@@ -1,7 +1,7 @@
-//! A kubelet with the static CPU policy: it refuses other cpu for a pod of the Guaranteed class, so the agent leaves the cpu alone
-//! and resizes the memory.
+//! A kubelet with the static CPU or memory policy: it refuses other amounts of what it has assigned to a pod of the Guaranteed class,
+//! so the agent leaves that resource alone and resizes the other one.
 //!
-//! The policy needs cpusets, which the guest has not: this runs on the machine's own cgroup version.
+//! The policies need cpusets, which the guest has not: this runs on the machine's own cgroup version.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,12 +23,6 @@ const fn guaranteed(cpu: u64, memory: u64) -> Amounts {
     }
 }
 
-/// Resources of one whole processor, as the API server writes them.
-fn one_cpu(memory: &str) -> Value {
-    let amounts = json!({"cpu": "1", "memory": memory});
-    json!({"requests": amounts, "limits": amounts})
-}
-
 /// The directory of cpusets, if this machine has any for a kubelet.
 fn cpusets() -> Option<PathBuf> {
     let own = Path::new("/sys/fs/cgroup/cpuset");
@@ -40,60 +34,94 @@ fn cpusets() -> Option<PathBuf> {
     has_any.then(|| "/sys/fs/cgroup".into())
 }
 
+/// What a kubelet with a static policy does.
+struct Policy {
+    configured: Value,
+    /// The file of cpusets that shows what the kubelet has assigned to a container.
+    file: &'static str,
+    before: Amounts,
+    /// Amounts of both resources, with a limit that is refused.
+    recommended: Amounts,
+    /// The words of the refusal.
+    words: &'static str,
+    /// The amounts with the other resource alone.
+    after: Amounts,
+}
+
+impl Policy {
+    async fn leaves_the_other_resource_to_the_agent(self, test: &str) {
+        let Some(cpusets) = cpusets() else {
+            return skipped(test, "this kernel has no cpusets");
+        };
+        if std::thread::available_parallelism().unwrap().get() < 2 {
+            return skipped(test, "one processor leaves none for a pod");
+        }
+        let Some(mut scene) = Scene::on(test, &self.configured).await else {
+            return;
+        };
+        let spec = |amounts| json!({"containers": [{"name": "app", "resources": objects::resources(amounts)}]});
+        scene.make_pod(WEB, &spec(self.before));
+        let pod = scene.runs(WEB).await;
+        let file = cpusets
+            .join(scene.cgroup(&pod, "app").to_string().trim_start_matches('/'))
+            .join(self.file);
+        let assigned = fs::read_to_string(&file).unwrap();
+        assert!(!assigned.contains([',', '-']), "one of its own: {assigned}");
+
+        // What the kubelet says to a user who asks for both.
+        scene.resize(WEB, &spec(self.recommended));
+        let message = scene.is_infeasible(WEB).await;
+        assert!(message.contains(self.words), "{message}");
+        scene.resize(WEB, &spec(self.before));
+        let unchanged = scene.is_resized(WEB, "app", &objects::resources(self.before)).await;
+
+        scene.agent.start().await;
+        scene.make_vpa("InPlaceOrRecreate");
+        scene.recommend(&[("app", self.recommended)]);
+        let resized = scene.app_reaches(self.after).await;
+        nothing_restarted(&pod, &resized);
+        let limit = MemoryLimit::Bytes(self.after.memory << 20);
+        let holds = || {
+            let levels = scene.levels(&resized);
+            levels.values().all(|level| level.memory_limit() == Some(limit))
+        };
+        scene.agent.wait_for("the memory in the kernel", holds).await;
+        assert_eq!(fs::read_to_string(&file).unwrap(), assigned);
+        let [asked, before] = [&resized, &unchanged].map(|pod| pod["metadata"]["generation"].as_u64().unwrap());
+        assert_eq!(asked, before + 1, "the kubelet has refused nothing of the agent's");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_with_processors_of_its_own_gets_memory_alone() {
-    const NAME: &str = "cluster_today::host_static_cpu::a_pod_with_processors";
-    let Some(cpusets) = cpusets() else {
-        return skipped(NAME, "this kernel has no cpusets");
+    let policy = Policy {
+        configured: json!({"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"}),
+        file: "cpuset.cpus",
+        before: guaranteed(1000, 64),
+        recommended: guaranteed(800, 96),
+        words: "CPU Manager policy \"static\"",
+        after: guaranteed(1000, 96),
     };
-    if std::thread::available_parallelism().unwrap().get() < 2 {
-        return skipped(NAME, "one processor leaves none for a pod");
-    }
-    let kubelet = json!({"cpuManagerPolicy": "static", "reservedSystemCPUs": "0"});
-    let Some(mut scene) = Scene::on(NAME, &kubelet).await else {
-        return;
-    };
-    let spec = |amounts| json!({"containers": [{"name": "app", "resources": objects::resources(amounts)}]});
-    let before = guaranteed(1000, 64);
-    scene.make_pod(WEB, &spec(before));
-    let pod = scene.runs(WEB).await;
-    let file = cpusets
-        .join(scene.cgroup(&pod, "app").to_string().trim_start_matches('/'))
-        .join("cpuset.cpus");
-    let assigned = fs::read_to_string(&file).unwrap();
-    assert!(
-        !assigned.contains(['0', ',', '-']),
-        "one processor of its own: {assigned}"
-    );
+    policy
+        .leaves_the_other_resource_to_the_agent("cluster_today::host_static_policies::processors")
+        .await;
+}
 
-    // What the kubelet says to a user who asks for other cpu, and also for memory.
-    scene.resize(WEB, &spec(guaranteed(800, 96)));
-    let refused = || {
-        let conditions = scene.object(WEB)["status"]["conditions"].take();
-        let mut all = conditions.as_array().cloned().unwrap_or_default().into_iter();
-        all.find(|condition| condition["reason"] == "Infeasible")
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_with_memory_of_its_own_gets_cpu_alone() {
+    let reserved = json!({"memory": "64Mi"});
+    let policy = Policy {
+        configured: json!({
+            "memoryManagerPolicy": "Static", "systemReserved": reserved,
+            "reservedMemory": [{"numaNode": 0, "limits": reserved}],
+        }),
+        file: "cpuset.mems",
+        before: guaranteed(300, 64),
+        recommended: guaranteed(400, 96),
+        words: "Memory Manager policy \"Static\"",
+        after: guaranteed(400, 64),
     };
-    let refused: Value = scene.agent.until("the refusal", async || refused()).await;
-    let message = refused["message"].as_str().unwrap();
-    assert!(message.contains("CPU Manager policy \"static\""), "{message}");
-    scene.resize(WEB, &spec(before));
-    let unchanged = scene.is_resized(WEB, "app", &one_cpu("64Mi")).await;
-
-    scene.agent.start().await;
-    scene.make_vpa("InPlaceOrRecreate");
-    scene.recommend(&[("app", guaranteed(1500, 96))]);
-    let resized = scene.is_resized(WEB, "app", &one_cpu("96Mi")).await;
-    scene.agent.reaches(WEB, "InSync").await;
-    nothing_restarted(&pod, &resized);
-    let limit = MemoryLimit::Bytes(96 << 20);
-    let holds = || {
-        scene
-            .levels(&resized)
-            .values()
-            .all(|level| level.memory_limit() == Some(limit))
-    };
-    scene.agent.wait_for("the memory in the kernel", holds).await;
-    assert_eq!(fs::read_to_string(&file).unwrap(), assigned);
-    let [asked, before] = [&resized, &unchanged].map(|pod| pod["metadata"]["generation"].as_u64().unwrap());
-    assert_eq!(asked, before + 1, "the kubelet has refused nothing of the agent's");
+    policy
+        .leaves_the_other_resource_to_the_agent("cluster_today::host_static_policies::memory")
+        .await;
 }

@@ -7,6 +7,7 @@ use std::process::{Child, Stdio};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use vscaled::model::CgroupVersion;
 
 use super::{ApiServer, User, free_port};
 use crate::support::containerd::Containerd;
@@ -22,6 +23,8 @@ pub(crate) struct Kubelet {
     process: Option<Child>,
     program: PathBuf,
     arguments: Vec<String>,
+    /// The cgroup that the kubelet runs in, as a service has one. In the root it does not find the node's swap.
+    cgroup: Option<PathBuf>,
     directory: TempDir,
 }
 
@@ -34,7 +37,10 @@ impl Kubelet {
             .tempdir_in(scratch())
             .unwrap();
         let file = |name: &str| directory.path().join(name);
-        let root = containerd.cgroups().make_everywhere();
+        let cgroups = containerd.cgroups();
+        let root = cgroups.make_everywhere();
+        let cgroup =
+            (cgroups.version() == CgroupVersion::V2).then(|| cgroups.make("kubelet").under("/sys/fs/cgroup".as_ref()));
         let address = guests_address();
         let mut config = json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
@@ -75,6 +81,7 @@ impl Kubelet {
             process: None,
             program: cluster.programs().kubelet(cluster.release()),
             arguments,
+            cgroup,
             directory,
         }
     }
@@ -83,8 +90,14 @@ impl Kubelet {
     pub(crate) fn launch(&mut self, containerd: &Containerd) {
         assert!(self.process.is_none(), "the kubelet runs already");
         let log = File::options().create(true).append(true).open(self.log_file()).unwrap();
+        let enter = match &self.cgroup {
+            Some(cgroup) => format!("echo $$ >{}/cgroup.procs; ", cgroup.display()),
+            None => String::new(),
+        };
         let process = containerd
-            .beside(self.program.to_str().unwrap())
+            .beside("sh")
+            .args(["-euc", &(enter + "exec \"$@\""), "sh"])
+            .arg(&self.program)
             .args(&self.arguments)
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())

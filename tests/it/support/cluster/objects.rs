@@ -87,7 +87,12 @@ fn workload(kind: &str, name: &str, owner: Option<(&str, &str, &str)>) -> Value 
 }
 
 pub(crate) fn resources(amounts: Amounts) -> Value {
-    let list = |cpu: u64, memory: u64| json!({"cpu": format!("{cpu}m"), "memory": format!("{memory}Mi")});
+    // As the API server writes them.
+    let cpu = |cpu: u64| match cpu % 1000 {
+        0 => (cpu / 1000).to_string(),
+        _ => format!("{cpu}m"),
+    };
+    let list = |of: u64, memory: u64| json!({"cpu": cpu(of), "memory": format!("{memory}Mi")});
     json!({
         "requests": list(amounts.cpu, amounts.memory),
         "limits": list(amounts.cpu_limit.unwrap(), amounts.memory_limit.unwrap()),

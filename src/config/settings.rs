@@ -23,17 +23,17 @@ use crate::observe::log::LogFormat;
 /// The agent's configuration: checked values only.
 #[derive(Debug, Clone, PartialEq, clap::Args)]
 pub struct Config {
-    /// The name of this node in the cluster; may be empty with the directory source alone.
+    /// The name of this node in the cluster; may be empty if the directory is the only source.
     #[arg(long, default_value = "", value_parser = host_name())]
     pub node_name: String,
-    /// Where pods and VPAs come from: `directory`, `kubernetes` (the API server), `kubelet` (the API server, and the node's
-    /// kubelet for pods) or `both` (directory and API server); what both describe is as the API server says.
+    /// Where pods and VPAs come from: `directory`, `kubernetes` (the API server), `kubelet` (the API server, and the node's kubelet for
+    /// pods) or `both` (directory and API server, which takes precedence).
     #[arg(long, default_value = "directory", value_parser = named::<Source>("directory, kubernetes, kubelet or both"))]
     pub source: Source,
     /// The socket at which the kubelet lists its pods (feature gate PodsAPI), for the source `kubelet`.
     #[arg(long, default_value = "/var/lib/kubelet/pods-api/pods-api.sock", value_parser = socket_path())]
     pub kubelet_socket: PathBuf,
-    /// The file with the address and the credentials of the API server; empty uses the service account of the pod that vscaled runs in.
+    /// The file with the address and the credentials of the API server; empty uses the service account of the agent's pod.
     #[arg(long, default_value = "", value_parser = or("", absolute_path()))]
     pub kubeconfig: Optional<PathBuf>,
     /// The directory of manifests (*.yaml, *.yml, *.json) that the directory source follows.
@@ -45,17 +45,16 @@ pub struct Config {
     /// The unix socket that vscalectl talks to.
     #[arg(long, default_value = "/run/vscaled/vscaled.sock", value_parser = socket_path())]
     pub socket: PathBuf,
-    /// The group, by name or number, whose members may make every call at the socket, as root may; empty is none.
+    /// The group, by name or number, whose members may make every call at the socket; empty is none.
     #[arg(long, default_value = "", value_parser = or("", group()))]
     pub operator_group: Optional<String>,
-    /// The group whose members may make the calls at the socket that change nothing; empty is none.
+    /// The group whose members may make calls at the socket that change nothing; empty is none.
     #[arg(long, default_value = "", value_parser = or("", group()))]
     pub reader_group: Optional<String>,
-    /// The file that keeps who changed what, one line of JSON for each value: `auto` is audit.jsonl in stateDir, `none`
-    /// keeps nothing, else a path.
+    /// The file of the audit log: `auto` is audit.jsonl in stateDir, `none` writes none, else a path.
     #[arg(long, default_value = "auto", value_parser = auto_none_or(absolute_path()))]
     pub audit_log: PathSetting,
-    /// How large the file of the audit log becomes before it is rotated (4Ki to 1Gi).
+    /// The size at which the audit log is rotated (4Ki to 1Gi).
     #[arg(long, default_value = "10Mi", value_parser = bytes("4Ki", "1Gi"))]
     pub audit_log_size: Bytes,
     /// How many files of the audit log are kept, the current one included (1 to 100).
@@ -73,42 +72,41 @@ pub struct Config {
     /// The kubelet's top cgroup below cgroupRoot, such as /kubelet/kubepods; `auto` looks for it.
     #[arg(long, default_value = "auto", value_parser = or("auto", cgroup_path()))]
     pub kubepods: Optional<CgroupPath>,
-    /// Where the kubelet keeps the checkpoints of its CPU and memory managers: what a static policy assigns is never resized, and
-    /// a policy that cannot be read may be static.
+    /// Where the kubelet keeps the checkpoints of its CPU and memory managers, whose static assignments are never resized.
     #[arg(long, default_value = "/var/lib/kubelet", value_parser = absolute_path())]
     pub kubelet_dir: PathBuf,
     /// Who creates cgroups: `cgroupfs` or `systemd`; `auto` asks the runtime, then examines the existing cgroups.
     #[arg(long, default_value = "auto", value_parser = or("auto", named::<Driver>("cgroupfs or systemd")))]
     pub cgroup_driver: Optional<Driver>,
-    /// How the runtime turns cpu shares into cpu.weight: `linear` or `quadratic`; `auto` learns it from running containers.
+    /// How the runtime converts cpu shares to cpu.weight: `linear` or `quadratic`; `auto` learns it from running containers.
     #[arg(long, default_value = "auto", value_parser = or("auto", named::<WeightFormula>("linear or quadratic")))]
     pub weight_formula: Optional<WeightFormula>,
-    /// The kubelet whose rules the pod level follows, such as 1.36; `auto` takes the version in the
-    /// Node object, else the newest known.
+    /// The kubelet version whose rules apply to pods' cgroups, such as 1.36; `auto` takes the one in the Node object, else the newest
+    /// known.
     #[arg(long, default_value = "auto", value_parser = or("auto", read::<KubeletVersion>("a version such as 1.36")))]
     pub kubelet_version: Optional<KubeletVersion>,
-    /// The kernel's log, with the processes of OOM kills: a device, or `syslog` for the system call, which is also used where
-    /// /dev/kmsg cannot be opened. Counters give the number of kills where neither can be read.
+    /// The kernel's log, with the processes of OOM kills: a device, or `syslog` for the system call, which the agent also uses where it
+    /// cannot open /dev/kmsg.
     #[arg(long, default_value = "/dev/kmsg", value_parser = kernel_log())]
     pub kmsg: PathBuf,
-    /// The update modes of VPAs that are acted on; with none, only VPAs that the annotation vscaled.io/act names.
+    /// The update modes of VPAs that vscaled acts on; if empty, only VPAs with the annotation vscaled.io/act.
     #[arg(long, default_value = "Recreate,Auto,InPlaceOrRecreate,InPlace")]
     #[arg(value_parser = update_modes(), help_heading = LIVE)]
     pub update_modes: List<UpdateMode>,
-    /// The recommender whose VPAs are acted on, `default` for those that name none; empty acts on all.
+    /// The recommender whose VPAs vscaled acts on, `default` for those that name none; empty is all.
     #[arg(long, default_value = "", value_parser = or("", read::<String>("any text")), help_heading = LIVE)]
     pub recommender: Optional<String>,
-    /// The burst of pods that a VPA changes, in percent of their cpu quotas (0% to 100%), unless the annotation vscaled.io/cpu-burst
-    /// says otherwise; `keep` leaves bursts alone.
+    /// The burst of pods that a VPA changes, in percent of their cpu quotas (0% to 100%), without the annotation vscaled.io/cpu-burst;
+    /// `keep` leaves bursts alone.
     #[arg(long, default_value = "keep", value_parser = or("keep", read::<CpuBurst>("a percentage from 0% to 100%")), help_heading = LIVE)]
     pub cpu_burst: Optional<CpuBurst>,
-    /// The age from which a pod is also changed when its requests lie within the recommended bounds (0s to 87600h).
+    /// The age from which a pod is also changed when its requests are within the recommended bounds (0s to 87600h).
     #[arg(long, default_value = "12h", value_parser = duration::<SignedDuration>("0s", "87600h"), help_heading = LIVE)]
     pub in_place_lifetime_threshold: SignedDuration,
     /// The relative difference from the target from which such a pod is changed (0 to 1).
     #[arg(long, default_value = "0.1", value_parser = number::<f64>("0", "1"), help_heading = LIVE)]
     pub update_threshold: f64,
-    /// How soon after its start, and how long ago at most, a container's kill for memory makes its pod due at once (0s to 24h).
+    /// An OOM kill within this time after a container's start, and at most this long ago, makes the pod due at once (0s to 24h).
     #[arg(long, default_value = "10m", value_parser = duration::<SignedDuration>("0s", "24h"), help_heading = LIVE)]
     pub quick_oom_threshold: SignedDuration,
     /// The time between two checks of the node and of every value that inotify does not cover (1s to 1h).
@@ -117,36 +115,34 @@ pub struct Config {
     /// How long the container runtime may take for one update (100ms to 5m); calls that only read get 2s at most.
     #[arg(long, default_value = "10s", value_parser = duration::<Duration>("100ms", "5m"))]
     pub runtime_timeout: Duration,
-    /// How many pods are worked on at the same time (1 to 64).
+    /// How many pods have a pass at the same time (1 to 64).
     #[arg(long, default_value = "4", value_parser = number::<usize>("1", "64"))]
     pub workers: usize,
     /// Where reports of OOM kills go.
     #[command(flatten)]
     pub report: ReportConfig,
-    /// With `true`, grow memory limits that are about to be reached and cpu limits that throttle all the time, within what a VPA
-    /// allows and the node can hold.
+    /// With `true`, raise memory limits that are about to be reached and cpu limits that throttle all the time, within the bounds of the
+    /// VPA and the node.
     #[arg(long, default_value = "true", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
     pub guard: bool,
-    /// Available memory that is never given out in an emergency: an amount such as 512Mi, or a part of the
-    /// node's memory such as 5%.
+    /// Available memory that the guard never grants: an amount such as 512Mi, or a part of the node's memory such as 5%.
     #[arg(long, default_value = "5%", value_parser = read::<Share>(SHARE), help_heading = LIVE)]
     pub guard_reserve: Share,
-    /// By how much the limits of one pod may grow in an emergency within an hour: an amount, or a part of the node's memory.
+    /// By how much the guard may raise the limits of one pod within an hour: an amount, or a part of the node's memory.
     #[arg(long, default_value = "25%", value_parser = read::<Share>(SHARE), help_heading = LIVE)]
     pub guard_pod_budget: Share,
-    /// By how much the limits of all pods together may grow in an emergency within an hour: an amount, or a
-    /// part of the node's memory.
+    /// By how much the guard may raise the limits of all pods together within an hour: an amount, or a part of the node's memory.
     #[arg(long, default_value = "50%", value_parser = read::<Share>(SHARE), help_heading = LIVE)]
     pub guard_node_budget: Share,
-    /// The quiet time of a container after which its temporary limit ends, or comes down to its need (1s to 24h).
+    /// The quiet time of a container after which its temporary limit ends or comes down (1s to 24h).
     #[arg(long, default_value = "10m", value_parser = duration::<Duration>("1s", "24h"), help_heading = LIVE)]
     pub guard_quiet_period: Duration,
-    /// The namespaces, separated by commas, in which the hooks that a pod's author declares in VSCALED_BEFORE_SHRINK,
-    /// VSCALED_AFTER_GROW and VSCALED_ON_MEMORY_PRESSURE run; `*` is every namespace but kube-system, which counts only by its name.
+    /// The namespaces, separated by commas, in which hooks run (VSCALED_BEFORE_SHRINK, VSCALED_AFTER_GROW, VSCALED_ON_MEMORY_PRESSURE); `*`
+    /// is every namespace but kube-system, which counts only by its name.
     #[arg(long, default_value = "", value_parser = hook_namespaces(), help_heading = LIVE)]
     pub hooks: List<String>,
-    /// With `true`, pods whose kubelet does not resize in place get their applied amounts in the annotation
-    /// vscaled.io/applied; needs an API server.
+    /// With `true`, the annotation vscaled.io/applied shows the applied amounts of pods whose kubelet does not resize in place; needs an
+    /// API server.
     #[arg(long, default_value = "true", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub applied_annotation: bool,
@@ -155,19 +151,18 @@ pub struct Config {
     #[arg(long, default_value = "false", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub repair_pod_level: bool,
-    /// Whether to request a resize that the node has no room for now from a kubelet that resizes in place, so that it defers the
-    /// resize and a scheduler can make room: `never`, `always`, or `priority`, where pods of lower priority request enough. The
-    /// agent never requests more than the node could hold without any other pod.
+    /// Whether to request a resize that the node has no room for now from a kubelet that resizes in place, which then defers it: `never`,
+    /// `always` (if the pod would fit alone), or `priority` (if it would fit without the pods of lower priority).
     #[arg(long, default_value = "never")]
     #[arg(value_parser = named::<AskWhenFull>("never, always or priority"), help_heading = LIVE)]
     pub ask_when_full: AskWhenFull,
     /// The format of log lines: `text` or `json`; `auto` is text on a terminal and JSON elsewhere.
     #[arg(long, default_value = "auto", value_parser = named::<LogFormat>("auto, text or json"))]
     pub log_format: LogFormat,
-    /// The logged lines: a level, or directives such as `info,vscaled::plan=debug`. A level below `info` is that of the agent's own lines.
+    /// The logged lines: a level, or directives such as `info,vscaled::plan=debug`. `debug` and `trace` apply to the agent's own lines.
     #[arg(long, default_value = "info", value_parser = log_filter, help_heading = LIVE)]
     pub log_level: String,
-    /// With `true`, decide and plan and report, but never write.
+    /// With `true`, decide, plan and report, but never write.
     #[arg(long, default_value = "false", value_parser = read::<bool>(BOOLEAN), action = Set, help_heading = LIVE)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub observe_only: bool,

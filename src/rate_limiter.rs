@@ -1,5 +1,6 @@
 //! Rate limiters. Time is an argument.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
@@ -81,6 +82,15 @@ impl<K: Eq + Hash> KeyedRateLimiter<K> {
     pub fn new(rate: Rate) -> Self {
         let limiters = Mutex::default();
         Self { rate, limiters }
+    }
+
+    /// Whether a turn of this key is left.
+    pub fn is_ready<Q: Eq + Hash + ?Sized>(&self, key: &Q, now: Instant) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        let limiters = self.limiters.lock();
+        limiters.get(key).is_none_or(|limiter| limiter.ready_at() <= now)
     }
 
     /// Uses a turn of this key, if one is left.

@@ -21,7 +21,7 @@ use crate::oom::kmsg::BootId;
 use crate::oom::watch::NodePods;
 use crate::oom::{KillFacts, ReportedContainer};
 use crate::report::cluster::{EventDelivery, EventPlan, PodMetadata, RecommenderPlan};
-use crate::report::events::{ContainerFacts, PodEvents, Rates, pod_id};
+use crate::report::events::{ContainerFacts, PodEvents, pod_id};
 use crate::report::grpc::GrpcDelivery;
 use crate::report::log::{KillLog, Recovered};
 use crate::report::metrics::ReportMetrics;
@@ -72,7 +72,7 @@ fn destinations(config: &Config, api: Option<ApiClient>, known: AgentMetadata) -
     }
     if config.report.pod_events() {
         let most = Destination::PodEvents.window();
-        plans.push(Box::new(PodEvents::new(Rates::default(), most, Instant::now())));
+        plans.push(Box::new(PodEvents::new(most, Instant::now())));
     }
     let known: Arc<dyn PodMetadata> = Arc::new(known);
     for plan in plans {

@@ -7,8 +7,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::EventMessage;
-use crate::rate_limiter::{FairRateLimiter, KeyedRateLimiter, Rate};
+use super::rates::EventRates;
+use super::{EventMessage, Subject};
 
 #[cfg(test)]
 mod tests;
@@ -20,10 +20,6 @@ const FIRST_CHANGE: Duration = Duration::from_secs(1);
 const BETWEEN_CHANGES: Duration = Duration::from_secs(64);
 /// How long an Event is remembered while there are [`MANY`].
 const REMEMBERED_OF_MANY: Duration = Duration::from_secs(10);
-/// The rate of new Events about one pod.
-const OF_A_POD: Rate = Rate::new(8, Duration::from_secs(60));
-/// The rate of all writes of this node, which namespaces share.
-const OF_THE_NODE: Rate = Rate::new(40, Duration::from_secs(2));
 /// The usual bound of remembered Events; a node has fewer pods.
 const MANY: usize = 1024;
 
@@ -54,8 +50,7 @@ struct KnownEvent {
 pub(super) struct EventLimits {
     /// Oldest first.
     known: Vec<KnownEvent>,
-    pods: KeyedRateLimiter<String>,
-    node: FairRateLimiter<String>,
+    rates: EventRates,
     tickets: Ticket,
     /// The number of messages that are in no Event.
     held_back: u64,
@@ -73,8 +68,7 @@ impl EventLimits {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             known: Vec::new(),
-            pods: KeyedRateLimiter::new(OF_A_POD),
-            node: FairRateLimiter::new(OF_THE_NODE, now),
+            rates: EventRates::new(now),
             tickets: 0,
             held_back: 0,
         }
@@ -96,9 +90,11 @@ impl EventLimits {
         };
         let mut counts_in = place(&|known| *known == message).or_else(continued);
         if counts_in.is_none() {
-            let pod = self.pods.try_use(message.about.pod.uid.clone(), now);
             // There are few reasons, and later messages need a first Event to count in.
-            if (pod || last.is_none()) && self.node.try_use(&message.about.pod.namespace, now) {
+            if self
+                .rates
+                .try_use(&Subject::Pod(message.about.clone()), last.is_none(), now)
+            {
                 self.tickets += 1;
                 let latest = EventWrite {
                     message,
@@ -131,7 +127,7 @@ impl EventLimits {
     pub(super) fn due(&mut self, now: Instant) -> Option<EventWrite> {
         let is_due = |known: &&mut KnownEvent| {
             let namespace = &known.latest.message.about.pod.namespace;
-            known.change_at().is_some_and(|at| at <= now) && self.node.try_use(namespace, now)
+            known.change_at().is_some_and(|at| at <= now) && self.rates.try_use_of_node(namespace, now)
         };
         let known = self.known.iter_mut().find(is_due)?;
         known.written = known.latest.count;

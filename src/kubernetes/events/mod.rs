@@ -1,13 +1,14 @@
 //! Kubernetes Events at the API server.
 //!
 //! [`EventRecorder::record`] never waits. A task creates an Event for each new message, raises the count of a repeated one, and
-//! bounds the Events of a node (`limits`). During an outage of the API server the task waits; the queue drops and counts messages
+//! bounds their number (`limits`). During an outage of the API server the task waits; the queue drops and counts messages
 //! beyond its capacity.
 //!
 //! [`post()`] makes one attempt to create an Event and returns its failure. The Event's name makes a second attempt harmless.
 
 mod limits;
 mod post;
+mod rates;
 mod writer;
 
 use jiff::Timestamp;
@@ -23,6 +24,7 @@ use limits::EventLimits;
 use writer::EventWriter;
 
 pub use post::{NamedEvent, Posted, Subject, name, post};
+pub use rates::{EventRates, OF_A_POD, OF_THE_NODE};
 
 const EVENTS: Kind = Kind::new("", "v1", "events");
 

@@ -19,7 +19,7 @@ mod tests;
 mod text;
 mod vpa;
 
-pub use pods::{PodEvents, Rates};
+pub use pods::PodEvents;
 pub use vpa::{ContainerFacts, LastEvent, VpaEvents, VpaWindows, WithheldReason};
 
 use super::log::{IdHash, Pending};

@@ -6,25 +6,13 @@ use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 
 use super::*;
-use crate::kubernetes::events::{PodReference, Subject};
+use crate::kubernetes::events::{OF_A_POD, OF_THE_NODE, PodReference, Subject};
 use crate::model::objects::PodId;
 use crate::oom::{Confidence, HitLimit, Level, OomReport, ReportedPod, Role};
 use crate::rate_limiter::Rate;
 use crate::report::cluster::EventPlan;
 use crate::report::log::Pending;
 use crate::report::testing::{arbitrary_kill, kill_of};
-
-const fn rate(burst: u32, seconds: u64) -> Rate {
-    Rate {
-        burst,
-        every: Duration::from_secs(seconds),
-    }
-}
-
-const RATES: Rates = Rates {
-    pod: [rate(2, 5), rate(3, 60)],
-    node: rate(5, 10),
-};
 
 fn pending(number: u64, kill: OomReport) -> Pending {
     Pending {
@@ -45,7 +33,7 @@ fn all(events: &mut PodEvents, now: Instant) -> Vec<PlannedEvent> {
 #[test]
 fn few_kills_have_an_event_each() {
     let now = Instant::now();
-    let mut events = PodEvents::new(RATES, usize::MAX, now);
+    let mut events = PodEvents::new(usize::MAX, now);
     let mut told = Vec::new();
     for number in 1..=2 {
         events.offer(pending(number, kill_of("web", number)));
@@ -67,44 +55,31 @@ fn few_kills_have_an_event_each() {
 #[test]
 fn a_flood_becomes_one_event_with_a_count() {
     let start = Instant::now();
-    let mut events = PodEvents::new(RATES, usize::MAX, start);
+    let mut events = PodEvents::new(usize::MAX, start);
     for number in 1..=100 {
         events.offer(pending(number, kill_of("web", number)));
         all(&mut events, start);
     }
-    assert_eq!(events.waiting(), 98);
+    assert_eq!(events.waiting(), 90);
     events.offer(pending(101, kill_of("db", 101)));
     assert_eq!(all(&mut events, start)[0].numbers(), [101]);
-    assert_eq!(events.ready_at(), Some(start + Duration::from_secs(5)));
-    let later = all(&mut events, start + Duration::from_secs(5));
+    assert_eq!(events.ready_at(), Some(start + Duration::from_secs(1)));
+    let later = all(&mut events, start + Duration::from_secs(60));
     assert_eq!(later.len(), 1);
-    assert_eq!((later[0].event.count, later[0].reports.len()), (98, 98));
+    assert_eq!((later[0].event.count, later[0].reports.len()), (90, 90));
     assert!(
         later[0]
             .event
             .message
-            .starts_with("The kernel killed 98 processes from 2023-11-14T22:13:23Z to ")
+            .starts_with("The kernel killed 90 processes from 2023-11-14T22:13:31Z to ")
     );
     assert_eq!(events.ready_at(), None);
 }
 
 #[test]
-fn a_long_flood_has_events_ever_more_rarely() {
-    let start = Instant::now();
-    let mut events = PodEvents::new(RATES, usize::MAX, start);
-    let mut told = Vec::new();
-    for second in 0..=125 {
-        events.offer(pending(second + 1, kill_of("web", second + 1)));
-        let now = start + Duration::from_secs(second);
-        told.extend(all(&mut events, now).iter().map(|_| second));
-    }
-    assert_eq!(told, [0, 1, 5, 60, 120]);
-}
-
-#[test]
 fn a_kill_outside_pods_is_about_the_node() {
     let now = Instant::now();
-    let mut events = PodEvents::new(RATES, usize::MAX, now);
+    let mut events = PodEvents::new(usize::MAX, now);
     let mut kill = kill_of("web", 1);
     kill.facts.pod = Some(ReportedPod {
         namespace: String::new(),
@@ -121,7 +96,7 @@ fn a_kill_outside_pods_is_about_the_node() {
 #[test]
 fn an_event_has_a_valid_name_and_message() {
     let now = Instant::now();
-    let mut events = PodEvents::new(RATES, usize::MAX, now);
+    let mut events = PodEvents::new(usize::MAX, now);
     let mut kill = kill_of(&"long-".repeat(50), 1);
     kill.victim.as_mut().unwrap().comm = "a\u{1b}[2J\n\u{fc}".to_owned();
     kill.own_write = Some(crate::oom::OwnWrite {
@@ -277,7 +252,7 @@ fn a_container_that_fills_its_pod_is_named() {
 #[test]
 fn kills_for_others_share_no_event() {
     let now = Instant::now();
-    let mut events = PodEvents::new(RATES, usize::MAX, now);
+    let mut events = PodEvents::new(usize::MAX, now);
     for (number, limit) in (1..).zip([None, Some(HitLimit::default()), None]) {
         events.offer(pending(number, at_the_pods_limit(limit)));
     }
@@ -349,13 +324,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
     fn no_rate_is_exceeded_and_no_kill_lost(
-        kills in prop::collection::vec((arbitrary_kill(), 0u64..30), 0..150),
-        pod in (1u32..4, 1u64..100),
-        node in (1u32..6, 1u64..20),
+        kills in prop::collection::vec((arbitrary_kill(), 0u64..3), 0..150),
     ) {
-        let rates = Rates { pod: [rate(pod.0, pod.1), rate(2 * pod.0, 12 * pod.1)], node: rate(node.0, node.1) };
         let mut now = Instant::now();
-        let mut events = PodEvents::new(rates, usize::MAX, now);
+        let mut events = PodEvents::new(usize::MAX, now);
         let mut sent: Vec<(Instant, PlannedEvent)> = Vec::new();
         let total = kills.len();
         for (number, (kill, pause)) in (1..).zip(kills) {
@@ -365,9 +337,7 @@ proptest! {
         }
         while let Some(ready) = events.ready_at() {
             now = now.max(ready);
-            let more = all(&mut events, now);
-            prop_assert!(!more.is_empty(), "it says it is ready");
-            sent.extend(more.into_iter().map(|event| (now, event)));
+            sent.extend(all(&mut events, now).into_iter().map(|event| (now, event)));
         }
         let mut numbers: Vec<u64> = sent.iter().flat_map(|(_, event)| event.numbers()).collect();
         numbers.sort_unstable();
@@ -376,11 +346,11 @@ proptest! {
             prop_assert_eq!(event.event.count, u64::try_from(event.reports.len()).unwrap());
             prop_assert!(event.event.name.len() <= 253 && message(event).len() <= 1024);
         }
-        prop_assert!(within(&sent.iter().map(|(at, _)| *at).collect::<Vec<_>>(), rates.node));
+        prop_assert!(within(&sent.iter().map(|(at, _)| *at).collect::<Vec<_>>(), OF_THE_NODE));
         let pods: BTreeSet<_> = sent.iter().map(|(_, event)| pod_of(event)).collect();
         for uid in pods.into_iter().flatten() {
             let times: Vec<_> = sent.iter().filter(|(_, event)| pod_of(event) == Some(uid)).map(|(at, _)| *at).collect();
-            prop_assert!(rates.pod.iter().all(|rate| within(&times, *rate)));
+            prop_assert!(within(&times, OF_A_POD));
         }
     }
 
@@ -422,7 +392,7 @@ fn pod_of(event: &PlannedEvent) -> Option<&str> {
 fn an_event_is_named_by_its_first_report() {
     let plan = |reports: std::ops::RangeInclusive<u64>| {
         let now = Instant::now();
-        let mut events = PodEvents::new(RATES, usize::MAX, now);
+        let mut events = PodEvents::new(usize::MAX, now);
         reports.for_each(|number| events.offer(pending(number, kill_of("web", number))));
         events.next(now).unwrap()
     };
@@ -437,27 +407,22 @@ fn an_event_is_named_by_its_first_report() {
 #[test]
 fn the_largest_group_goes_when_full() {
     let now = Instant::now();
-    let mut events = PodEvents::new(RATES, 10, now);
-    for number in 1..=11 {
+    let mut events = PodEvents::new(20, now);
+    for number in 1..=29 {
         events.offer(pending(number, kill_of("web", number)));
-        if number <= 2 {
+        if number <= 10 {
             all(&mut events, now);
         }
     }
     assert_eq!(all(&mut events, now), [], "the pod had its share");
-    events.offer(pending(12, kill_of("web", 12)));
-    assert!(events.ready_at().unwrap() <= now);
-    assert_eq!(events.next(now).unwrap().event.count, 10);
+    events.offer(pending(30, kill_of("web", 30)));
+    assert_eq!(events.next(now).unwrap().event.count, 20);
 }
 
 #[test]
-fn namespaces_take_turns_with_events() {
+fn a_flood_leaves_other_namespaces_their_events() {
     let now = Instant::now();
-    let rates = Rates {
-        node: rate(1, 1),
-        ..Rates::default()
-    };
-    let mut events = PodEvents::new(rates, usize::MAX, now);
+    let mut events = PodEvents::new(usize::MAX, now);
     let of = |namespace: &str, pod: &str, number: u64| {
         let mut kill = kill_of(pod, number);
         let reported = kill.facts.pod.as_mut().unwrap();
@@ -467,8 +432,7 @@ fn namespaces_take_turns_with_events() {
     for number in 0..100 {
         events.offer(of("hostile", &format!("pod-{number}"), number));
     }
-    assert!(events.next(now).is_some());
+    assert_eq!(all(&mut events, now).len(), 43);
     events.offer(of("shop", "web", 100));
-    let next = events.next(now + Duration::from_secs(1)).unwrap();
-    assert_eq!(next.numbers(), [100]);
+    assert_eq!(all(&mut events, now)[0].numbers(), [100]);
 }

@@ -13,7 +13,7 @@ use vscaled::kubernetes::metrics::ApiMetrics;
 use vscaled::observe::metrics::registry;
 use vscaled::oom::KillFacts;
 use vscaled::report::cluster::{EventDelivery, PodMetadata};
-use vscaled::report::events::{ContainerFacts, PodEvents, Rates};
+use vscaled::report::events::{ContainerFacts, PodEvents};
 use vscaled::report::log::{Bounds, Commit, KillLog};
 use vscaled::report::{Deliver, Destination, Destinations, Report};
 
@@ -59,7 +59,7 @@ async fn deliver(cluster: &ApiServer, directory: &Path) {
         client,
         node: "node-1".to_owned(),
         metadata: Arc::new(Nothing),
-        plan: Box::new(PodEvents::new(Rates::default(), 512, Instant::now())),
+        plan: Box::new(PodEvents::new(512, Instant::now())),
     });
     let station = Station::with(directory, Bounds::default(), vec![delivery]);
     station.settled().await;

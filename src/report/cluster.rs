@@ -5,16 +5,16 @@
 //! log, and the link's state gives the reason. Where the API server will never take an Event on a pod (the pod's
 //! namespace is gone, or a quota is used up), the Event is about the node instead.
 //!
-//! An [`EventPlan`] makes Events: [`PodEvents`](super::events::PodEvents) for people, [`RecommenderPlan`] for a VPA recommender.
+//! An [`EventPlan`] makes Events: [`PodEvents`](super::events::PodEvents) for people, [`VpaEvents`](super::events::VpaEvents)
+//! for a VPA recommender.
 
-use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
+use std::convert::Infallible;
+use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use std::{fmt, fs, io};
 
 use futures::future::{BoxFuture, FutureExt};
-use jiff::Timestamp;
 
 use crate::files::replace_atomically;
 use crate::kubernetes::events::{NamedEvent, PodReference, Posted, Subject, post};
@@ -22,10 +22,10 @@ use crate::kubernetes::{ApiClient, Problem};
 use crate::oom::KillFacts;
 use crate::report::content::Report;
 use crate::report::destination::Destination;
-use crate::report::events::{ContainerFacts, LastEvent, PlannedEvent, VpaEvents, VpaWindows};
+use crate::report::events::{ContainerFacts, LastEvent, PlannedEvent};
 use crate::report::log::Pending;
 use crate::report::metrics::ReportOutcome;
-use crate::report::reporter::{Deliver, Ended, ReportQueue, until};
+use crate::report::reporter::{Deliver, ReportQueue, until};
 
 /// The agent's facts about pods, besides the reports.
 pub trait PodMetadata: fmt::Debug + Send + Sync {
@@ -59,18 +59,17 @@ impl Deliver for EventDelivery {
         self.plan.destination()
     }
 
-    fn run(mut self: Box<Self>, mut queue: ReportQueue) -> BoxFuture<'static, ()> {
-        // Either way the agent is ending.
-        async move { self.deliver(&mut queue).await.unwrap_or(()) }.boxed()
+    fn run(self: Box<Self>, queue: ReportQueue) -> BoxFuture<'static, Infallible> {
+        self.deliver(queue).boxed()
     }
 }
 
 impl EventDelivery {
-    async fn deliver(&mut self, queue: &mut ReportQueue) -> Result<(), Ended> {
+    async fn deliver(mut self, mut queue: ReportQueue) -> Infallible {
         self.metadata.wait_until_known().await;
         loop {
             let room = self.plan.destination().window().saturating_sub(self.plan.waiting());
-            for mut pending in queue.next(room).await? {
+            for mut pending in queue.next(room).await {
                 self.metadata.complete_names(pending.report.facts_mut());
                 self.plan.offer(pending);
             }
@@ -80,10 +79,10 @@ impl EventDelivery {
             let has_room = !withheld.is_empty();
             if has_room {
                 queue.count(ReportOutcome::Withheld, withheld.len());
-                queue.acknowledge(withheld).await?;
+                queue.acknowledge(withheld).await;
             }
             match next {
-                Some(event) => self.send(queue, &event).await?,
+                Some(event) => self.send(&mut queue, &event).await,
                 None if has_room => {}
                 // Cancel-safe, all of them: none has taken anything from the queue yet.
                 None => {
@@ -92,7 +91,7 @@ impl EventDelivery {
                         "no Event is due: reports wait for their rate, or none waits"
                     );
                     tokio::select! {
-                        more = queue.more() => more?,
+                        () = queue.more() => {}
                         () = until(self.plan.ready_at()) => {}
                     }
                 }
@@ -100,17 +99,16 @@ impl EventDelivery {
         }
     }
 
-    async fn send(&mut self, queue: &mut ReportQueue, planned: &PlannedEvent) -> Result<(), Ended> {
+    async fn send(&mut self, queue: &mut ReportQueue, planned: &PlannedEvent) {
         let numbers = self.post(queue, planned).await;
         keep(self.plan.as_ref()).await;
         let all = numbers.len() == planned.reports.len();
-        queue.acknowledge(numbers).await?;
+        queue.acknowledge(numbers).await;
         if !all {
             // An Event of an earlier agent covers some. The plan takes in again everything that is still pending.
             self.plan.start_over();
             queue.start_over();
         }
-        Ok(())
     }
 
     /// Tries until the API server has the Event or will never take it. Returns the numbers of the reports to acknowledge.
@@ -191,11 +189,6 @@ const fn is_permanent(problem: &Problem) -> bool {
     }
 }
 
-/// How long the kubelet has to write the end of a container into the pod's status: the recommender reads that, too, and must
-/// not count a kill twice. The kubelet looks at its containers every second (`genericPlegRelistPeriod`) and writes the
-/// status at once, unless the API server makes it wait.
-const SETTLE: Duration = Duration::from_secs(10);
-
 /// Makes Events of the reports of one destination.
 pub trait EventPlan: fmt::Debug + Send + Sync {
     fn destination(&self) -> Destination;
@@ -222,99 +215,32 @@ pub trait EventPlan: fmt::Debug + Send + Sync {
     }
 }
 
-/// Reports for a VPA recommender, each until the kubelet has had time to write the pod's status.
-#[derive(Debug)]
-pub struct RecommenderPlan {
-    events: VpaEvents,
-    /// Reports with the moment at which each is decided, which ascends.
-    waiting: VecDeque<(Instant, Pending)>,
-    /// The file that keeps when each container had its last Event, so that windows outlive the agent: a list in JSON, replaced
-    /// whole. To lose the file costs one Event too many for each container.
-    memory: PathBuf,
-}
-
-impl RecommenderPlan {
-    /// Events in the shape that an unmodified VPA recommender reads. Resumes the windows that the file `memory` keeps,
-    /// in a directory that exists. Blocks.
-    pub fn open(windows: VpaWindows, memory: PathBuf) -> Self {
-        let read = match fs::read(&memory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            read => read.and_then(|text| Ok(serde_json::from_slice::<Vec<LastEvent>>(&text)?)),
-        };
-        let told = read.unwrap_or_else(|error| {
-            tracing::warn!(path = %memory.display(), %error, "the times of earlier Events for the VPA recommender are unknown");
-            Vec::new()
-        });
-        Self {
-            events: VpaEvents::new(windows, told),
-            waiting: VecDeque::new(),
-            memory,
-        }
-    }
-}
-
-impl EventPlan for RecommenderPlan {
-    fn destination(&self) -> Destination {
-        Destination::VpaEvents
-    }
-
-    fn offer(&mut self, pending: Pending) {
-        let now = Instant::now();
-        match self.events.screen(&pending.report, Timestamp::now()) {
-            Ok(()) => self.waiting.push_back((now + SETTLE, pending)),
-            // The report gets no Event, regardless of the container's state.
-            Err(_) => self.waiting.push_front((now, pending)),
-        }
-    }
-
-    fn waiting(&self) -> usize {
-        self.waiting.len()
-    }
-
-    fn ready_at(&self) -> Option<Instant> {
-        self.waiting.front().map(|(due, _)| *due)
-    }
-
-    fn next_event(
-        &mut self,
-        now: Instant,
-        metadata: &dyn PodMetadata,
-        withheld: &mut Vec<u64>,
-    ) -> Option<PlannedEvent> {
-        while self.ready_at()? <= now {
-            let (_, pending) = self.waiting.pop_front()?;
-            let facts = metadata.container_facts(&pending.report);
-            match self.events.decide(&pending, facts, Timestamp::now()) {
-                Ok(event) => return Some(event),
-                Err(why) => {
-                    tracing::debug!(id = %pending.report.id(), why, "no Event for the VPA recommender");
-                    withheld.push(pending.number);
-                }
-            }
-        }
-        None
-    }
-
-    fn start_over(&mut self) {
-        self.waiting.clear();
-    }
-
-    fn memory(&self) -> Option<(&Path, &[LastEvent])> {
-        Some((&self.memory, self.events.told()))
-    }
+/// Reads when each container had its last Event, from the file of [`EventPlan::memory`]. Without the file each container has
+/// one Event too many. Blocks.
+pub fn read_memory(path: &Path) -> Vec<LastEvent> {
+    let read = match fs::read(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+        read => read.and_then(|text| Ok(serde_json::from_slice(&text)?)),
+    };
+    read.unwrap_or_else(|error| {
+        tracing::warn!(path = %path.display(), %error, "the times of earlier Events for the VPA recommender are unknown");
+        Vec::new()
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
-    use crate::report::events::ContainerFacts;
+    use crate::report::events::{VpaEvents, VpaWindows};
     use crate::report::testing::kill_of;
 
     #[tokio::test]
     async fn earlier_events_are_known_again() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("vpa-events.json");
-        let open = || RecommenderPlan::open(VpaWindows::default(), path.clone());
+        let mut plan = VpaEvents::new(VpaWindows::default(), read_memory(&path), path.clone());
         let pending = Pending {
             number: 1,
             report: kill_of("web", 1).into(),
@@ -325,14 +251,11 @@ mod tests {
             pinned: false,
             survived: Some(true),
         };
-        let mut plan = open();
-        plan.events.decide(&pending, facts, Timestamp::now()).unwrap();
-        let told = plan.events.told().to_vec();
+        plan.decide(&pending, facts, Timestamp::now()).unwrap();
         keep(&plan).await;
-        assert_eq!(open().events.told(), told);
-        let screened = open().events.screen(&pending.report, Timestamp::now());
-        assert_eq!(screened, Err("WithinWindow"));
+        assert_eq!(read_memory(&path).as_slice(), plan.memory().unwrap().1);
+        assert_eq!(read_memory(&path).len(), 1);
         fs::write(&path, "[{").unwrap();
-        assert_eq!(open().events.told(), []);
+        assert_eq!(read_memory(&path), []);
     }
 }

@@ -6,6 +6,7 @@
 //!
 //! Each destination has a [`ReportQueue`]: the next reports come out of the log, and their acknowledgements go into it.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::mem::take;
 use std::sync::Arc;
@@ -42,9 +43,9 @@ pub trait Deliver: fmt::Debug + Send + 'static {
     /// One of the destinations the log was opened for.
     fn destination(&self) -> Destination;
 
-    /// Delivers everything in the queue, in order, until the queue has [`Ended`]. Retries failures itself. At the end of the
-    /// agent the reporter drops it at any await: the next agent delivers what is not acknowledged then.
-    fn run(self: Box<Self>, queue: ReportQueue) -> BoxFuture<'static, ()>;
+    /// Delivers everything in the queue, in order. Retries failures itself. At the end of the agent the reporter drops it at
+    /// any await: the next agent delivers what is not acknowledged then, under the same ids.
+    fn run(self: Box<Self>, queue: ReportQueue) -> BoxFuture<'static, Infallible>;
 }
 
 /// The running tasks of reporting: store kills, and publish the state of each destination. Cheap to clone.
@@ -82,7 +83,6 @@ impl Reporter {
                 destination,
                 log: log.clone(),
                 backoff: Backoff::new(FIRST_WAIT, LONGEST_WAIT),
-                status: log.status.subscribe(),
                 highest: 0,
                 after: 0,
                 known: None,
@@ -208,7 +208,6 @@ pub enum Link {
 pub struct ReportQueue {
     destination: Destination,
     log: SharedLog,
-    status: watch::Receiver<LogStatus>,
     /// The pauses between attempts. An acknowledgement starts them over.
     pub(super) backoff: Backoff,
     /// The highest number that was sent since the agent started.
@@ -222,20 +221,20 @@ pub struct ReportQueue {
 impl ReportQueue {
     /// The next reports, oldest first, at most so many; none if there are none now. From now on the
     /// destination may have received them.
-    pub async fn next(&mut self, most: usize) -> Result<Vec<Pending>, Ended> {
+    pub async fn next(&mut self, most: usize) -> Vec<Pending> {
         if most == 0 || self.known.is_some() {
-            return Ok(Vec::new());
+            return Vec::new();
         }
         // A report that the log stores after this wakes `more`.
         let known = self.log.status.borrow().last_number;
         let (destination, after) = (self.destination, self.after);
-        let pending = self.log.call(move |log| log.next_for(destination, after, most)).await?;
+        let pending = self.call(move |log| log.next_for(destination, after, most)).await;
         self.after = pending.last().map_or(after, |last| last.number);
         self.known = (pending.len() < most).then_some(known);
         for Pending { number, report } in &pending {
             tracing::debug!(number, id = &*report.id(), "a report is due at its receiver");
         }
-        Ok(pending)
+        pending
     }
 
     /// Begins again with the oldest report that is not acknowledged.
@@ -244,26 +243,31 @@ impl ReportQueue {
     }
 
     /// Waits until there may be more reports than [`Self::next`] found; for ever if it did not return all. Cancel-safe.
-    pub async fn more(&mut self) -> Result<(), Ended> {
+    pub async fn more(&mut self) {
         let Some(known) = self.known else {
             return std::future::pending().await;
         };
-        let more = self.status.wait_for(|status| status.last_number > known).await;
-        more.map_err(|_| Ended)?;
+        let mut status = self.log.status.subscribe();
+        // No error: the sender is in this queue.
+        drop(status.wait_for(|status| status.last_number > known).await);
         self.known = None;
-        Ok(())
     }
 
     /// The destination has received the reports with these numbers.
-    ///
-    /// Errors: [`Ended`]: the next agent delivers them again, under the same ids.
-    pub async fn acknowledge(&mut self, numbers: Vec<u64>) -> Result<(), Ended> {
+    pub async fn acknowledge(&mut self, numbers: Vec<u64>) {
         self.backoff.reset();
         tracing::debug!(?numbers, "reports need nothing more from their receiver");
         let destination = self.destination;
         let acknowledge = move |log: &mut KillLog| log.acknowledge(destination, &numbers);
-        self.count(ReportOutcome::Acknowledged, self.log.call(acknowledge).await?);
-        Ok(())
+        self.count(ReportOutcome::Acknowledged, self.call(acknowledge).await);
+    }
+
+    async fn call<T: Send + 'static>(&self, work: impl FnOnce(&mut KillLog) -> T + Send + 'static) -> T {
+        match self.log.call(work).await {
+            Ok(result) => result,
+            // The reporter closes the log after all deliveries: this one is about to be dropped.
+            Err(Ended) => std::future::pending().await,
+        }
     }
 
     /// Counts a report that was sent. A number that was sent before counts as sent again.

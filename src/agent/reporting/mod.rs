@@ -20,8 +20,8 @@ use crate::model::objects::{Pod, VerticalPodAutoscaler, pod_of_uid};
 use crate::oom::kmsg::BootId;
 use crate::oom::watch::NodePods;
 use crate::oom::{KillFacts, ReportedContainer};
-use crate::report::cluster::{EventDelivery, EventPlan, PodMetadata, RecommenderPlan};
-use crate::report::events::{ContainerFacts, PodEvents, pod_id};
+use crate::report::cluster::{EventDelivery, EventPlan, PodMetadata, read_memory};
+use crate::report::events::{ContainerFacts, PodEvents, VpaEvents, pod_id};
 use crate::report::grpc::GrpcDelivery;
 use crate::report::log::{KillLog, Recovered};
 use crate::report::metrics::ReportMetrics;
@@ -65,10 +65,8 @@ fn destinations(config: &Config, api: Option<ApiClient>, known: AgentMetadata) -
     let Some(api) = api else { return destinations };
     let mut plans: Vec<Box<dyn EventPlan>> = Vec::new();
     if let Some(windows) = config.report.vpa_events() {
-        plans.push(Box::new(RecommenderPlan::open(
-            windows,
-            config.state_dir.join(VPA_EVENTS),
-        )));
+        let memory = config.state_dir.join(VPA_EVENTS);
+        plans.push(Box::new(VpaEvents::new(windows, read_memory(&memory), memory)));
     }
     if config.report.pod_events() {
         let most = Destination::PodEvents.window();

@@ -1,4 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use jiff::{SignedDuration, Timestamp};
@@ -125,8 +126,12 @@ const NOT_SEEN: ContainerFacts = ContainerFacts {
     ..RAN_ON
 };
 
+fn vpa_events(told: Vec<LastEvent>) -> VpaEvents {
+    VpaEvents::new(VpaWindows::default(), told, PathBuf::new())
+}
+
 fn judged(kill: OomReport, facts: ContainerFacts) -> Result<PlannedEvent, WithheldReason> {
-    VpaEvents::new(VpaWindows::default(), Vec::new()).decide(&pending(7, kill), facts, Timestamp::UNIX_EPOCH)
+    vpa_events(Vec::new()).decide(&pending(7, kill), facts, Timestamp::UNIX_EPOCH)
 }
 
 fn changed(change: impl FnOnce(&mut OomReport)) -> OomReport {
@@ -243,8 +248,9 @@ fn a_container_that_fills_its_pod_is_named() {
     assert_eq!(judged(at_the_pods_limit(None), RAN_ON), Err("NotItsLimit"));
     let message = |limit| text::message(&at_the_pods_limit(limit).into());
     assert!(
-        message(Some(own))
-            .contains("the container reached its memory limit of 64Mi, and with it the pod its own of 65Mi")
+        message(Some(own)).contains(
+            "the container reached its memory limit of 64Mi, and the kernel enforced the pod's limit of 65Mi"
+        )
     );
     assert!(message(None).contains(": the pod reached its memory limit of 65Mi"));
 }
@@ -266,7 +272,7 @@ fn minute(count: u64) -> Timestamp {
 
 #[test]
 fn withheld_kills_are_known_at_once() {
-    let mut events = VpaEvents::new(VpaWindows::default(), Vec::new());
+    let mut events = vpa_events(Vec::new());
     let screen = |events: &VpaEvents, kill: OomReport| events.screen(&kill.into(), minute(1));
     assert_eq!(screen(&events, role(Role::Main)), Err("InStatus"));
     let pod = changed(|kill| kill.facts.level = Level::Pod);
@@ -280,7 +286,7 @@ fn withheld_kills_are_known_at_once() {
 
 #[test]
 fn a_clock_set_back_costs_one_window() {
-    let mut events = VpaEvents::new(VpaWindows::default(), Vec::new());
+    let mut events = vpa_events(Vec::new());
     let mut sent = |at: Timestamp| {
         let verdict = events.decide(&pending(1, role(Role::Child)), RAN_ON, at);
         verdict.is_ok()
@@ -292,11 +298,11 @@ fn a_clock_set_back_costs_one_window() {
 
 #[test]
 fn a_container_has_one_event_in_each_window() {
-    let mut events = VpaEvents::new(VpaWindows::default(), Vec::new());
+    let mut events = vpa_events(Vec::new());
     let mut judge = |pod: &str, at: u64, pinned: bool| {
         let facts = ContainerFacts { pinned, ..RAN_ON };
         // The windows outlive the agent.
-        events = VpaEvents::new(VpaWindows::default(), events.told().to_vec());
+        events = vpa_events(events.memory().unwrap().1.to_vec());
         events
             .decide(&pending(at, kill_of(pod, at + 1)), facts, minute(at))
             .err()
@@ -359,7 +365,7 @@ proptest! {
         kills in prop::collection::vec((arbitrary_kill(), 0u64..600, any::<(bool, bool, bool, Option<bool>)>()), 0..80),
     ) {
         let windows = VpaWindows { usual: SignedDuration::from_secs(600), pinned: SignedDuration::from_secs(6000) };
-        let mut events = VpaEvents::new(windows, Vec::new());
+        let mut events = VpaEvents::new(windows, Vec::new(), PathBuf::new());
         let mut now = minute(0);
         let mut last = BTreeMap::new();
         for (number, (kill, pause, (regular, vpa, pinned, survived))) in (1..).zip(kills) {

@@ -60,7 +60,9 @@ fn cause(facts: &KillFacts) -> String {
     let enforced = limit(&facts.limit);
     if let Some(own) = &facts.container_limit {
         let own = limit(own);
-        return format!("the container reached its memory limit{own}, and with it the pod its own{enforced}");
+        return format!(
+            "the container reached its memory limit{own}, and the kernel enforced the pod's limit{enforced}"
+        );
     }
     let whose = match facts.level {
         Level::Container => "the container reached its memory limit",
@@ -69,7 +71,7 @@ fn cause(facts: &KillFacts) -> String {
         Level::Kubepods => "all pods together reached their memory limit",
         Level::Node => return "the node had no memory left".to_owned(),
         Level::Other => "a cgroup reached its memory limit",
-        Level::Unspecified => return "whose limit was reached is not known".to_owned(),
+        Level::Unspecified => return "it is not known whose limit was reached".to_owned(),
     };
     format!("{whose}{enforced}")
 }

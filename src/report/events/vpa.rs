@@ -5,14 +5,25 @@
 //! learns of containers that ended with OOMKilled: an Event about those would count them twice. Users see an eviction that
 //! is none, so the agent makes such Events only where the configuration asks for them, and few.
 
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::{CoveredReport, PlannedEvent, name_of, subject, text};
 use crate::kubernetes::events::{NamedEvent, Severity};
 use crate::oom::{Confidence, HitLimit, Level, OomReport, ReportedContainer, ReportedPod, Role};
+use crate::report::cluster::{EventPlan, PodMetadata};
 use crate::report::content::Report;
+use crate::report::destination::Destination;
 use crate::report::log::Pending;
+
+/// How long the kubelet has to write the end of a container into the pod's status: the recommender reads that, too, and must
+/// not count a kill twice. The kubelet looks at its containers every second (`genericPlegRelistPeriod`) and writes the
+/// status at once, unless the API server makes it wait.
+const SETTLE: Duration = Duration::from_secs(10);
 
 /// How many containers are remembered; the one whose Event is oldest gives way.
 const REMEMBERED: usize = 4096;
@@ -52,7 +63,7 @@ pub struct ContainerFacts {
 /// Why there is no Event for the recommender, as a word for the log.
 pub type WithheldReason = &'static str;
 
-/// When a container last had an Event for the recommender. A file keeps it, so that windows outlive the agent.
+/// When a container last had an Event for the recommender.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastEvent {
     pub pod: String,
@@ -61,23 +72,28 @@ pub struct LastEvent {
     pub at: Timestamp,
 }
 
-/// Makes Events for the recommender, and remembers the latest of each container.
+/// Makes Events for the recommender of reports, each once the kubelet has had time to write the pod's status.
 #[derive(Debug)]
 pub struct VpaEvents {
     windows: VpaWindows,
+    /// The latest Event of each container, oldest first.
     told: Vec<LastEvent>,
+    /// The file that keeps `told`, so that windows outlive the agent.
+    memory: PathBuf,
+    /// Reports with the moment at which each is decided, which ascends.
+    waiting: VecDeque<(Instant, Pending)>,
 }
 
 impl VpaEvents {
-    /// Begins with the Events of an earlier agent.
-    pub fn new(windows: VpaWindows, mut before: Vec<LastEvent>) -> Self {
-        before.truncate(REMEMBERED);
-        Self { windows, told: before }
-    }
-
-    /// The latest Events, to be kept.
-    pub fn told(&self) -> &[LastEvent] {
-        &self.told
+    /// Begins with the Events of an earlier agent, which the file `memory` keeps.
+    pub fn new(windows: VpaWindows, mut told: Vec<LastEvent>, memory: PathBuf) -> Self {
+        told.truncate(REMEMBERED);
+        Self {
+            windows,
+            told,
+            memory,
+            waiting: VecDeque::new(),
+        }
     }
 
     /// Whether to wait for the container's next state.
@@ -111,7 +127,7 @@ impl VpaEvents {
         }
         self.use_window(LastEvent::new(pod, container, now), facts.pinned)?;
         let message = format!(
-            "vscaled tells the VPA recommender of an OOM kill in container {}; nothing was evicted. {}",
+            "vscaled reports an OOM kill in container {} to the VPA recommender; nothing was evicted. {}",
             container.name,
             text::message(report)
         );
@@ -159,10 +175,60 @@ impl VpaEvents {
         self.check_window(&event, pinned)?;
         self.told.retain(|last| !last.is_of_same(&event));
         self.told.push(event);
-        // The oldest come first.
         let excess = self.told.len().saturating_sub(REMEMBERED);
         self.told.drain(..excess);
         Ok(())
+    }
+}
+
+impl EventPlan for VpaEvents {
+    fn destination(&self) -> Destination {
+        Destination::VpaEvents
+    }
+
+    fn offer(&mut self, pending: Pending) {
+        let now = Instant::now();
+        match self.screen(&pending.report, Timestamp::now()) {
+            Ok(()) => self.waiting.push_back((now + SETTLE, pending)),
+            // The report gets no Event, regardless of the container's state.
+            Err(_) => self.waiting.push_front((now, pending)),
+        }
+    }
+
+    fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    fn ready_at(&self) -> Option<Instant> {
+        self.waiting.front().map(|(due, _)| *due)
+    }
+
+    fn next_event(
+        &mut self,
+        now: Instant,
+        metadata: &dyn PodMetadata,
+        withheld: &mut Vec<u64>,
+    ) -> Option<PlannedEvent> {
+        while self.ready_at()? <= now {
+            let (_, pending) = self.waiting.pop_front()?;
+            let facts = metadata.container_facts(&pending.report);
+            match self.decide(&pending, facts, Timestamp::now()) {
+                Ok(event) => return Some(event),
+                Err(why) => {
+                    tracing::debug!(id = %pending.report.id(), why, "no Event for the VPA recommender");
+                    withheld.push(pending.number);
+                }
+            }
+        }
+        None
+    }
+
+    fn start_over(&mut self) {
+        self.waiting.clear();
+    }
+
+    fn memory(&self) -> Option<(&Path, &[LastEvent])> {
+        Some((&self.memory, &self.told))
     }
 }
 

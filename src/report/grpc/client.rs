@@ -15,7 +15,7 @@ use super::session::{Session, Window};
 use crate::pace::Backoff;
 use crate::report::destination::Destination;
 use crate::report::proto::Hello;
-use crate::report::reporter::{Deliver, Ended, ReportQueue};
+use crate::report::reporter::{Deliver, ReportQueue};
 
 /// How long connecting may take, TLS included.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -63,13 +63,10 @@ impl GrpcDelivery {
         Self { options, hello }
     }
 
-    async fn deliver(self, mut queue: ReportQueue) {
+    async fn deliver(self, mut queue: ReportQueue) -> Infallible {
         queue.backoff = Backoff::new(FIRST_WAIT, self.options.longest_wait);
         loop {
             let Err(error) = self.once(&mut queue).await;
-            if error.is::<Ended>() {
-                return;
-            }
             queue.wait("OOM reports", format!("{error:#}"), None).await;
         }
     }
@@ -123,7 +120,7 @@ impl Deliver for GrpcDelivery {
         Destination::Grpc
     }
 
-    fn run(self: Box<Self>, queue: ReportQueue) -> BoxFuture<'static, ()> {
+    fn run(self: Box<Self>, queue: ReportQueue) -> BoxFuture<'static, Infallible> {
         self.deliver(queue).boxed()
     }
 }

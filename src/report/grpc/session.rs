@@ -40,7 +40,7 @@ pub(super) struct Session<'a> {
 impl Session<'_> {
     /// Delivers until the stream ends.
     ///
-    /// Errors: always: why the stream ended, or [`crate::report::Ended`].
+    /// Errors: always: why the stream ended.
     pub(super) async fn run(mut self, channel: Channel, hello: Hello) -> Result<Infallible> {
         // A whole window and the hello: sending never waits.
         let (out, outgoing) = mpsc::channel(Destination::Grpc.window() + 1);
@@ -62,7 +62,7 @@ impl Session<'_> {
                     Some(Err(status)) => return Err(self.failed(&status)),
                     None => return Err(self.ended()),
                 },
-                more = self.queue.more() => more?,
+                () = self.queue.more() => {}
                 () = until(deadline) => bail!(
                     "{} has not acknowledged any of {} reports for {:?}",
                     self.endpoint, self.window.len(), self.patience
@@ -73,7 +73,7 @@ impl Session<'_> {
 
     /// Sends reports, as far as the window allows.
     async fn send_more(&mut self, out: &mpsc::Sender<AgentMessage>) -> Result<()> {
-        for pending in self.queue.next(self.window.room()).await? {
+        for pending in self.queue.next(self.window.room()).await {
             let mut report = Report::from(&pending.report);
             report.sequence = self.window.send(pending.number, report.id.clone(), Instant::now());
             self.send(out, Message::Report(report))?;
@@ -99,7 +99,7 @@ impl Session<'_> {
             );
         }
         if !numbers.is_empty() {
-            self.queue.acknowledge(numbers).await?;
+            self.queue.acknowledge(numbers).await;
         }
         Ok(())
     }

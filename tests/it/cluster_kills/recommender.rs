@@ -119,7 +119,7 @@ async fn the_recommender_is_told_of_a_pod_of_one_container_whose_limit_the_kerne
         event["message"]
             .as_str()
             .unwrap()
-            .contains("the container reached its memory limit of 128Mi, and with it the pod")
+            .contains("the container reached its memory limit of 128Mi, and the kernel enforced the pod's limit")
     };
     assert!(people.iter().any(says), "{people:#?}");
 }

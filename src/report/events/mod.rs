@@ -1,4 +1,4 @@
-//! Plans the Kubernetes Events for a stream of reports. Pure: time is an argument, and nothing here sends anything.
+//! Plans the Kubernetes Events for a stream of reports. Nothing here sends anything, or reads or writes a file.
 //!
 //! In come reports as a queue gives them; out come [`PlannedEvent`]s, each with the reports that it covers, which the delivery
 //! acknowledges once the API server has the Event.

@@ -8,8 +8,8 @@
 //! * The joiner returns a kill at once if the log names its cgroup, or `/proc` still knew the cgroup. Later this kill
 //!   accounts for one rise of its container.
 //! * A kill without a cgroup, and a rise, wait until the agent knows everything up to their time on both sides
-//!   ([`Progress`]). Then the joiner pairs as many as possible. A kill is certain if it is in rises of the same
-//!   container in all such pairings. Otherwise the container is certain, and the victim is one of several.
+//!   ([`Progress`]). Then the joiner pairs as many as possible. A kill is certain if every rise that it may be in is of
+//!   one container. Otherwise the container is certain, and the victim is one of several.
 //! * A kill without a number whose time is not exact, as after a loss of records, has a certain container only from the
 //!   log or `/proc`: the rise that it seems to be in may have come after it.
 //! * A kill or a rise without a partner waits longer for one, and is returned alone if none comes ([`LATEST`]).

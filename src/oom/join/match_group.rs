@@ -8,14 +8,12 @@
 //! [`matched`] pairs as many as possible, from a table of which kill fits which rise.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::iter::once;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use petgraph::algo::kosaraju_scc;
-use petgraph::graph::DiGraph;
 use serde::{Deserialize, Serialize};
 
 use super::{FLOOD, Joiner, LATEST, LOG_DELAY, LogPlace, OomKill, PATIENCE, Progress, SLACK};
@@ -217,12 +215,11 @@ impl MatchGroup {
         // Rises of inner cgroups come first, so that none of them is left for the cgroups around.
         self.rises
             .sort_by_key(|rise| (Reverse(rise.cgroup.segments().count()), rise.by));
-        let is_over = |rise: usize| self.rises.get(rise).is_some_and(|rise| rise.is_over(end));
         let places = Places::of(&self, end);
         let (mut late, mut lists) = (Vec::new(), Lists::default());
         for (at, rise) in self.rises.iter().enumerate() {
-            if is_over(at) {
-                let holders = self.logged.iter().zip(&places.nodes).filter(|(_, node)| **node == at);
+            if rise.is_over(end) {
+                let holders = self.logged.iter().zip(&places.rises).filter(|(_, taken)| **taken == at);
                 let rest = rise.clone().without(holders.map(|(logged, _)| logged));
                 joiner.unmatched.extend(rest);
             } else {
@@ -230,22 +227,19 @@ impl MatchGroup {
             }
         }
         for (at, logged) in self.logged.iter().enumerate() {
-            let node = places.nodes[at];
-            let is_elsewhere = node == places.elsewhere();
+            let rise = self.rises.get(places.rises[at]);
             match logged.waiting() {
-                _ if !(is_over(node) || (is_elsewhere && is_old(logged))) => {
-                    let may_move = |rise: usize| is_over(rise) && places.may_move(at, rise);
-                    let in_doubt = logged.in_doubt || (0..places.elsewhere()).any(may_move);
+                _ if !rise.map_or_else(|| is_old(logged), |rise| rise.is_over(end)) => {
+                    let mut decided = self.rises.iter().filter(|rise| rise.is_over(end));
+                    let in_doubt = logged.in_doubt || decided.any(|rise| logged.may_be_in(rise, LATEST));
                     joiner.logged.push(Logged {
                         in_doubt,
                         ..logged.clone()
                     });
                 }
-                _ if is_elsewhere => late.push(logged.clone()),
+                _ if rise.is_none() => late.push(logged.clone()),
                 Some(kill) => {
-                    joiner
-                        .guessed
-                        .extend((!places.is_whole).then(|| self.rises[node].clone()));
+                    joiner.guessed.extend(rise.filter(|_| !places.is_whole).cloned());
                     kills.push(places.paired(at, kill, certainty, &mut lists));
                 }
                 None => {}
@@ -255,122 +249,111 @@ impl MatchGroup {
     }
 }
 
-/// Which kills can change places in one pairing without making it smaller. The facts that all
-/// such pairings share are certain.
-///
-/// This is a graph with one node for each rise, one for kills without a rise, and one for free room in rises. An edge
-/// leads from the node of a kill to each other node where the kill may be. A kill that moves there makes another one
-/// move on. So a kill can move only if a way leads back: if both ends are in one strongly connected component.
+/// Where each kill of a group may be: what decides which kills are certain.
 struct Places<'g> {
     group: &'g MatchGroup,
-    /// Which kill may be in which node.
-    possible: Vec<Vec<bool>>,
-    /// The node of each kill: a rise, or the node after the last rise.
-    nodes: Vec<usize>,
-    /// The component of each node.
-    components: Vec<usize>,
+    /// The rise that each kill takes; the index after the last rise for a kill without.
+    rises: Vec<usize>,
+    /// The rises that each kill may be in, and the index after the last for none of them.
+    possible: Vec<BTreeSet<usize>>,
     /// Whether the group is complete and rests on no guess.
     is_whole: bool,
 }
 
-/// Lists of possible victims, by cgroup and component: in a flood most kills share one list.
-type Lists<'g> = HashMap<(&'g CgroupPath, usize), Arc<[Arc<Kill>]>>;
-
 impl<'g> Places<'g> {
-    /// In a group that is not whole, any kill may move.
     fn of(group: &'g MatchGroup, end: Duration) -> Self {
-        let table = |delay: fn(&Logged) -> Duration| -> Vec<Vec<bool>> {
-            let fits = |logged: &Logged| {
-                let rises = group.rises.iter();
-                let rises = rises.map(|rise| logged.may_be_in(rise, delay(logged)));
-                rises.chain([logged.waiting().is_some()]).collect()
-            };
-            group.logged.iter().map(fits).collect()
+        let fits = |logged: &Logged| {
+            let rises = group.rises.iter();
+            rises.map(|rise| logged.may_be_in(rise, logged.delay())).collect()
         };
-        let nodes = matched(
-            &table(Logged::delay),
-            group.rises.iter().map(|rise| rise.kills.get()).collect(),
-        );
-        // Any of the kills may be late.
-        let possible = table(|_| LATEST);
+        let table: Vec<Vec<bool>> = group.logged.iter().map(fits).collect();
+        let rises = matched(&table, group.rises.iter().map(|rise| rise.kills.get()).collect());
+        let left = count(rises.iter().filter(|rise| **rise == group.rises.len()));
+        // Any of the kills may be late, and any may be the one that is left over.
+        let possible = group.logged.iter().map(|logged| {
+            let late = group.rises.iter().enumerate();
+            let late = late.filter(|(_, rise)| logged.may_be_in(rise, LATEST));
+            let none = (left > 0 && logged.waiting().is_some()).then_some(group.rises.len());
+            late.map(|(at, _)| at).chain(none).collect()
+        });
         let mut places = Self {
             group,
-            possible,
-            nodes,
-            components: vec![0; group.rises.len() + 2],
+            rises,
+            possible: possible.collect(),
             is_whole: end == Duration::MAX && !group.logged.iter().any(|logged| logged.in_doubt),
         };
         if places.is_whole {
-            places.find_components();
+            places.rule_out(left);
         }
         places
     }
 
-    const fn elsewhere(&self) -> usize {
-        self.group.rises.len()
-    }
-
-    fn find_components(&mut self) {
-        let free = self.elsewhere() + 1;
-        let taken = |rise: usize| count(self.nodes.iter().filter(|node| **node == rise));
-        let rooms = (0..free - 1).filter(|rise| taken(*rise) < self.group.rises[*rise].kills.get());
-        let moves = self.nodes.iter().zip(&self.possible);
-        let moves = moves.flat_map(|(from, row)| (0..free).filter(|to| row[*to]).map(|to| (*from, to)));
-        let edges = (0..=free).map(|to| (free, to)).filter(|(_, to)| *to + 1 != free);
-        let edges = edges.chain(rooms.map(|rise| (rise, free))).chain(moves);
-        let graph = DiGraph::<(), (), usize>::from_edges(edges);
-        for (number, component) in kosaraju_scc(&graph).into_iter().enumerate() {
-            for node in component {
-                self.components[node.index()] = number;
+    /// Where as many kills can only be in one rise as it has counted, no other kill was there. If every counted kill is logged,
+    /// the kills of a rise that no more kills fit than it has counted are in no other one. Goes on until nothing changes. `left`
+    /// kills are in no rise.
+    fn rule_out(&mut self, left: u64) {
+        let counted = self.group.rises.iter().map(|rise| rise.kills.get());
+        let is_all_logged = left == 0 && counted.clone().fold(0, u64::saturating_add) == count(self.possible.iter());
+        let mut open: Vec<(usize, u64)> = counted.chain([left]).enumerate().collect();
+        loop {
+            let before = open.len();
+            open.retain(|(rise, counted)| {
+                let here = self.possible.iter_mut().filter(|rises| rises.contains(rise));
+                let (alone, others): (Vec<_>, Vec<_>) = here.partition(|rises| rises.len() == 1);
+                let is_full = count(alone.iter()) >= *counted;
+                let takes_all = is_all_logged && count(alone.iter().chain(&others)) <= *counted;
+                for rises in others {
+                    if is_full {
+                        rises.remove(rise);
+                    } else if takes_all {
+                        rises.retain(|other| other == rise);
+                    }
+                }
+                !(is_full || takes_all)
+            });
+            if open.len() == before {
+                return;
             }
         }
     }
 
-    /// Whether this kill may be in this node.
-    fn may_move(&self, kill: usize, node: usize) -> bool {
-        self.possible[kill][node] && self.components[self.nodes[kill]] == self.components[node]
+    /// Whether the kill may be in no rise of this cgroup.
+    fn may_be_elsewhere(&self, at: usize, cgroup: &CgroupPath) -> bool {
+        let mut rises = self.possible[at].iter().map(|rise| self.group.rises.get(*rise));
+        rises.any(|rise| rise.is_none_or(|rise| rise.cgroup != *cgroup))
     }
 
     /// The kill in its rise.
     fn paired(&self, at: usize, kill: &Arc<Kill>, certainty: &Certainty, lists: &mut Lists<'g>) -> OomKill {
-        let (logged, rises, rise) = (&self.group.logged[at], &self.group.rises, self.nodes[at]);
-        let cgroup = &rises[rise].cgroup;
-        let may_be_another = (0..rises.len()).any(|other| rises[other].cgroup != *cgroup && self.may_move(at, other));
-        let may_be_elsewhere = self.nodes.contains(&self.elsewhere()) && self.may_move(at, self.elsewhere());
+        let (logged, cgroup) = (&self.group.logged[at], &self.group.rises[self.rises[at]].cgroup);
         let paired = OomKill::of(
             Arc::clone(kill),
             Some(cgroup.clone()),
             Confidence::OnlyCounterThatRose,
             logged.at.time,
         );
-        let is_late = certainty.may_be_elsewhere(logged, cgroup);
-        if !(may_be_another || may_be_elsewhere || is_late || logged.in_doubt) {
+        if !(logged.in_doubt || self.may_be_elsewhere(at, cgroup) || certainty.may_be_elsewhere(logged, cgroup)) {
             return paired;
         }
-        let list = lists.entry((cgroup, self.components[rise]));
+        let list = lists.entry(cgroup).or_insert_with(|| self.candidates(cgroup));
         OomKill {
             confidence: Confidence::Ambiguous,
-            processes: Arc::clone(list.or_insert_with(|| self.candidates(rise))),
+            processes: Arc::clone(list),
             ..paired
         }
     }
 
-    /// The kills that may be in this rise, or in a rise of its cgroup that can change places with this one.
-    fn candidates(&self, rise: usize) -> Arc<[Arc<Kill>]> {
-        let rises = self.group.rises.iter().zip(&self.components).enumerate();
-        let here = rises.filter(|(_, (other, component))| {
-            other.cgroup == self.group.rises[rise].cgroup && **component == self.components[rise]
-        });
-        let here: Vec<usize> = here.map(|(at, _)| at).collect();
-        let may_be_here = |at: usize| {
-            here.iter()
-                .any(|here| self.nodes[at] == *here || self.may_move(at, *here))
-        };
-        let logged = self.group.logged.iter().enumerate();
-        let candidates = logged.filter(|(at, _)| may_be_here(*at));
-        candidates.filter_map(|(_, logged)| logged.waiting().cloned()).collect()
+    /// The kills that may be in this cgroup.
+    fn candidates(&self, cgroup: &CgroupPath) -> Arc<[Arc<Kill>]> {
+        let logged = self.group.logged.iter().zip(&self.possible);
+        let is_here = |rise: &usize| self.group.rises.get(*rise).is_some_and(|rise| rise.cgroup == *cgroup);
+        let candidates = logged.filter(|(_, rises)| rises.iter().any(is_here));
+        candidates.filter_map(|(logged, _)| logged.waiting().cloned()).collect()
     }
 }
+
+/// The possible victims of each cgroup: in a flood most kills share one list.
+type Lists<'g> = HashMap<&'g CgroupPath, Arc<[Arc<Kill>]>>;
 
 /// The number of kills in these rises.
 fn counted<'a>(rises: impl Iterator<Item = &'a CounterDelta>) -> u64 {

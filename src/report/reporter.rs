@@ -175,13 +175,10 @@ impl SharedLog {
     async fn keep_saved(self) -> Result<(), Ended> {
         let mut status = self.status.subscribe();
         loop {
-            let unsaved = status.wait_for(|status| status.is_dirty || status.is_in_memory_only);
-            let is_refused = unsaved.await.map_err(|_| Ended)?.is_in_memory_only;
-            if is_refused {
-                tokio::time::sleep(RETRY_EVERY).await;
-            }
-            self.call(KillLog::sync).await?;
-            tokio::time::sleep(SYNC_EVERY).await;
+            let unsaved = status.wait_for(|status| status.is_unsaved);
+            drop(unsaved.await.map_err(|_| Ended)?);
+            let is_saved = self.call(KillLog::sync).await?;
+            tokio::time::sleep(if is_saved { SYNC_EVERY } else { RETRY_EVERY }).await;
         }
     }
 }

@@ -120,8 +120,8 @@ pub struct LogStatus {
     pub(super) pending_for: [usize; Destination::ALL.len()],
     /// The number of the last report.
     pub(super) last_number: u64,
-    pub(super) is_dirty: bool,
-    pub(super) is_in_memory_only: bool,
+    /// Whether the disk lacks something, or a power cut could take it.
+    pub(super) is_unsaved: bool,
     /// Whether each selected destination can be reached.
     pub links: BTreeMap<Destination, Link>,
 }
@@ -320,8 +320,7 @@ impl KillLog {
             reports: self.pending(),
             problem: self.problem(),
             last_number: self.state.last_number,
-            is_dirty: self.is_dirty,
-            is_in_memory_only: self.is_in_memory_only(),
+            is_unsaved: self.is_dirty || self.is_in_memory_only(),
             ..LogStatus::default()
         };
         for slot in self.state.slots.values() {

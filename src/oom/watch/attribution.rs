@@ -31,7 +31,7 @@ use crate::oom::report::{Candidates, OomReport, OwnWrite, ReportedPod};
 pub(super) struct SweepTimes {
     /// A moment after the first sweep.
     first_by: Duration,
-    /// A moment before the latest sweep.
+    /// A moment before the latest sweep that read every counter.
     pub(super) latest_after: Duration,
 }
 
@@ -123,9 +123,11 @@ impl Attribution {
         };
         let now = clock();
         let by = now.monotonic;
-        let swept = self.swept.replace(SweepTimes {
+        let earlier = self.swept.map_or(Duration::ZERO, |swept| swept.latest_after);
+        self.swept = Some(SweepTimes {
             first_by: self.swept.map_or(by, |swept| swept.first_by),
-            latest_after: before,
+            // A counter that could not be read may have risen since the sweep before.
+            latest_after: if sweep.failed.is_none() { before } else { earlier },
         });
         self.unsaved |= begins;
         for (cgroup, count) in sweep.rises {
@@ -135,7 +137,7 @@ impl Attribution {
             tracing::debug!(cgroup = cgroup.as_str(), kills, "a counter of kills rose");
             let kills = self.joiner.counted(CounterDelta {
                 cgroup,
-                after: swept.map_or(Duration::ZERO, |swept| swept.latest_after),
+                after: earlier,
                 by,
                 numbers: sweep.numbers,
                 kills,

@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
+use anyhow::ensure;
+
 use super::kill_counters::CounterTree;
 use super::node::NodeIo;
 use crate::model::CgroupPath;
@@ -28,6 +30,8 @@ pub(super) struct Kernel {
     pub(super) groups: BTreeSet<CgroupPath>,
     pub(super) processes: BTreeMap<CgroupPath, Vec<u32>>,
     pub(super) memory: BTreeMap<CgroupPath, HitLimit>,
+    /// Cgroups whose counters cannot be read.
+    pub(super) unreadable: BTreeSet<CgroupPath>,
 }
 
 impl Kernel {
@@ -69,6 +73,7 @@ impl Kernel {
 
 impl CounterTree for Kernel {
     fn read(&self, cgroup: &CgroupPath) -> anyhow::Result<Option<Reading>> {
+        ensure!(!self.unreadable.contains(cgroup), "{cgroup}: cannot be read");
         Ok(self.counters.borrow().get(cgroup).copied())
     }
 

@@ -102,6 +102,34 @@ fn finish(attribution: &mut Attribution, kernel: &Kernel, time: u64) -> Vec<OomR
     std::mem::take(&mut attribution.reports)
 }
 
+/// The kernel kills in two containers and logs only the kill in the first, whose counter cannot be read.
+#[test]
+fn a_kill_is_not_placed_while_a_counter_cannot_be_read() {
+    let [first, second] = [container(0, 0), container(1, 0)];
+    let mut kernel = Kernel::default();
+    kernel.local = true;
+    kernel.make(&first);
+    kernel.make(&second);
+    let mut attribution = Attribution::new(boot(), "n1".to_owned(), None, ms(0));
+    attribution.set_tree(CgroupVersion::V1, &root(), false);
+    attribution.log_began(Numbering::Records, Duration::ZERO);
+    sweep(&mut attribution, &kernel, 100);
+    kernel.unreadable.insert(first.clone());
+    kernel.kill(&first);
+    kernel.kill(&second);
+    live(&mut attribution, &kernel, kill(7, 1, None), 150);
+    for time in [200, 9000] {
+        assert!(attribution.sweep(ms(time), &kernel, || at(time)).is_some());
+        let counters = attribution.swept.unwrap().latest_after;
+        let log = ms(time);
+        attribution.decide(Progress { log, counters }, at(time), &kernel);
+    }
+    attribution.release(at(20_000), &kernel);
+    let told = std::mem::take(&mut attribution.reports);
+    assert!(!told.is_empty());
+    assert!(told.iter().all(|report| report.victim.is_none()), "{told:?}");
+}
+
 fn checkpoint(attribution: &mut Attribution) -> Vec<u8> {
     attribution.unsaved = true;
     attribution.next_checkpoint().unwrap().encode().unwrap()

@@ -1,6 +1,7 @@
 //! What the kubelet and the API server answer.
 
 use serde_json::{Value, json};
+use vscaled::control::proto;
 
 use super::{APP, LARGER, Scene, WEB, nothing_restarted};
 use crate::support::amounts::Amounts;
@@ -126,6 +127,10 @@ async fn a_resize_that_is_asked_for_on_a_full_node_is_deferred_until_there_is_ro
         "it was asked for"
     );
     assert_eq!(scene.levels(&deferred), levels);
+    let words = condition["message"].as_str().unwrap();
+    let history = scene.agent.history().await;
+    let told = |change: &proto::Change| change.outcome == "Deferred" && change.reason.contains(words);
+    assert!(history.iter().any(told), "{history:#?}");
 
     scene.delete(&scene.pods(), "in-the-way");
     let after = scene.app_reaches(target).await;
@@ -152,8 +157,13 @@ async fn a_deferred_request_ends_with_its_vpa() {
     scene.delete(&scene.vpas(), "web");
     let taken_back = scene.is_resized(WEB, "app", &objects::resources(APP)).await;
     assert_eq!(scene.levels(&taken_back), levels);
-    let told = async || (!scene.events(WEB, "ResizeWithdrawn").is_empty()).then_some(());
-    scene.agent.until("an Event about it", told).await;
+    let told = async || scene.events(WEB, "ResizeWithdrawn").into_iter().next();
+    let event = scene.agent.until("an Event about it", told).await;
+    let message = event["message"].as_str().unwrap();
+    assert!(message.contains("→ 100m"), "{message}");
+    let history = scene.agent.history().await;
+    let cause = "nothing asks for the pending resize any more: it is taken back";
+    assert!(history.iter().any(|change| change.cause == cause), "{history:#?}");
 
     // Room that comes later changes nothing: the kubelet gives it to another pod.
     scene.delete(&scene.pods(), "in-the-way");

@@ -11,6 +11,9 @@ use crate::support::cluster::objects;
 
 const TWIN: &str = "twin";
 
+/// The lists of a pod's containers. Those of the first that are always restarted are sidecars.
+const LISTS: [&str; 2] = ["initContainers", "containers"];
+
 /// Resizes a pod of this spec, whose containers get these recommendations, and its twin.
 async fn beside_its_twin(test: &str, spec: Value, targets: &[(&str, Amounts)]) {
     let Some(mut scene) = Scene::new(test).await else {
@@ -26,7 +29,9 @@ async fn beside_its_twin(test: &str, spec: Value, targets: &[(&str, Amounts)]) {
     scene.recommend(targets);
 
     let requested = |pod: &Value| {
-        let all = pod["spec"]["containers"].as_array().unwrap().iter();
+        let all = LISTS
+            .iter()
+            .flat_map(|list| pod["spec"][list].as_array().into_iter().flatten());
         let managed = all.filter(|container| targets.iter().any(|(name, _)| container["name"] == *name));
         let requests = managed.map(|container| container["resources"]["requests"].clone());
         requests.collect::<Vec<_>>()
@@ -42,9 +47,13 @@ async fn beside_its_twin(test: &str, spec: Value, targets: &[(&str, Amounts)]) {
     let after = scene.agent.until("the pod to be resized", async || resized()).await;
     nothing_restarted(&before, &after);
     let resources = |container: &Value| json!({"name": container["name"], "resources": container["resources"]});
-    let containers = after["spec"]["containers"].as_array().unwrap().iter();
-    let same: Vec<_> = containers.map(resources).collect();
-    scene.resize(TWIN, &json!({"containers": same}));
+    let mut same = json!({});
+    for list in LISTS {
+        let all = after["spec"][list].as_array().into_iter().flatten();
+        let running = all.filter(|container| list == "containers" || container["restartPolicy"] == "Always");
+        same[list] = running.map(resources).collect();
+    }
+    scene.resize(TWIN, &same);
     let twin = scene
         .is_resized(TWIN, "app", &after["spec"]["containers"][0]["resources"])
         .await;
@@ -115,7 +124,8 @@ async fn a_sidecar_beside_the_container() {
     let mut sidecar = container("proxy", &objects::resources(Amounts::doubled(40, 48)));
     sidecar["restartPolicy"] = json!("Always");
     let spec = json!({"initContainers": [sidecar], "containers": [app()]});
-    beside_its_twin("cluster_today::shapes::a_sidecar", spec, &[("app", LARGER)]).await;
+    let targets = [("proxy", Amounts::doubled(60, 64)), ("app", LARGER)];
+    beside_its_twin("cluster_today::shapes::a_sidecar", spec, &targets).await;
 }
 
 #[tokio::test]

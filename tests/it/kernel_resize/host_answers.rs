@@ -89,26 +89,6 @@ async fn nothing_is_asked_while_nothing_happens() {
 }
 
 #[tokio::test]
-async fn a_deferred_resize_waits_for_the_kubelet() {
-    let scene = Scene::deferred().await;
-    scene.holds_soon(&SMALLER).await;
-    let change = scene.passes("Deferred").await;
-    assert!(
-        change.cause.contains("kubelet") && change.reason.contains(FULL),
-        "{change:#?}"
-    );
-    assert_eq!(
-        scene.spec(),
-        resources(LARGER[0].1),
-        "the kubelet is still asked for it"
-    );
-
-    scene.set_resize_result(ResizeResult::ByRoom);
-    scene.settles(&LARGER).await;
-    scene.confirmed(&LARGER).await;
-}
-
-#[tokio::test]
 async fn a_smaller_target_replaces_a_deferred_one() {
     let scene = Scene::deferred().await;
     scene.set_resize_result(ResizeResult::ByRoom);

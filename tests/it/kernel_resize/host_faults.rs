@@ -126,14 +126,6 @@ async fn without_the_subresource_the_agent_writes() {
 }
 
 #[tokio::test]
-async fn a_past_that_is_gone_is_read_anew() {
-    let scene = Scene::managed().await;
-    scene.api.compact();
-    scene.recommend(&LARGER);
-    scene.settles(&LARGER).await;
-}
-
-#[tokio::test]
 async fn a_stalled_watch_costs_only_time() {
     let scene = Scene::managed().await;
     scene.api.fault(Fault {

@@ -1,44 +1,9 @@
-//! Further objects that newer kubelets resize in place: sidecars, and the resources of the pod as a whole.
+//! The resources of the pod as a whole, which newer kubelets resize in place.
 
 use serde_json::{Value, json};
 use vscaled::model::MemoryLimit;
 
-use super::{APP, Amounts, LARGER, NAME, Scene, resources};
-
-const MESH: Amounts = Amounts::doubled(20, 16);
-
-/// A recommendation for `app` and for the sidecar `mesh`.
-const BOTH: [(&str, Amounts); 2] = [("app", Amounts::doubled(200, 96)), ("mesh", Amounts::doubled(40, 32))];
-
-#[tokio::test]
-async fn a_sidecar_is_patched_as_an_init_container() {
-    let mut scene = Scene::new().await;
-    scene.node.run_container(&mut scene.pod, "mesh", MESH);
-    scene.api.kubelet(|kubelet| kubelet.writes = None);
-    let mut pod = scene.object();
-    let has = resources(MESH);
-    pod["spec"]["initContainers"] =
-        json!([{"name": "mesh", "image": "none", "restartPolicy": "Always", "resources": has.clone()}]);
-    pod["status"]["initContainerStatuses"] = json!([{
-        "name": "mesh", "containerID": format!("containerd://{}", scene.pod.containers["mesh"].id), "ready": true,
-        "restartCount": 0, "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
-        "resources": has.clone(), "allocatedResources": has["requests"],
-    }]);
-    scene.api.put("pods", pod);
-    scene.node.put(
-        &scene.pod.cgroup,
-        &Amounts::sum([APP, MESH]).settings(scene.node.cgroups().version()),
-    );
-    scene.start().await;
-    scene.recommend(&BOTH);
-    scene.settles(&BOTH).await;
-    assert_eq!(scene.spec(), resources(BOTH[0].1));
-    assert_eq!(
-        scene.object()["spec"]["initContainers"][0]["resources"],
-        resources(BOTH[1].1)
-    );
-    assert_eq!(scene.api.calls("patch pods/resize"), 1, "one transaction");
-}
+use super::{LARGER, NAME, Scene, resources};
 
 fn own(memory: [u64; 2]) -> Value {
     let [request, limit] = memory.map(|mebibytes| json!({"memory": format!("{mebibytes}Mi")}));

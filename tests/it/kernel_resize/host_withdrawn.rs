@@ -6,15 +6,6 @@ use super::host_faults::patches;
 use super::{Amounts, FULL, LARGER, NAME, ResizeResult, SMALLER, Scene, resources, vpa};
 use crate::support::apimodel::Effect;
 
-const TAKEN_BACK: &str = "nothing asks for the pending resize any more: it is taken back";
-
-/// The ways in which a VPA ceases to ask for anything.
-const ENDS: [fn(&Scene); 3] = [
-    |scene| scene.api.remove("verticalpodautoscalers", "web"),
-    |scene| scene.has_vpa(|vpa| vpa["spec"]["updatePolicy"]["updateMode"] = json!("Off")),
-    |scene| scene.has_vpa(|vpa| vpa["metadata"]["annotations"]["vscaled.io/act"] = json!("false")),
-];
-
 impl Scene {
     fn has_vpa(&self, change: impl Fn(&mut Value)) {
         let mut vpa = vpa(&LARGER);
@@ -33,48 +24,23 @@ impl Scene {
 }
 
 #[tokio::test]
-async fn a_deferred_request_ends_with_its_vpa() {
-    for ends in ENDS {
-        let scene = Scene::deferred().await;
-        ends(&scene);
-        scene.has_taken_back().await;
-        let history = scene.agent.history().await;
-        assert!(history.iter().any(|change| change.cause == TAKEN_BACK), "{history:#?}");
-        let told = || {
-            let events = scene.events();
-            let mut told = events.iter().filter(|event| event["reason"] == "ResizeWithdrawn");
-            told.any(|event| event["message"].as_str().unwrap().contains("requests.cpu 300m → 200m"))
-        };
-        scene.agent.wait_for("an Event about it", told).await;
-
-        // Room that comes later changes nothing.
-        let generation = scene.object()["metadata"]["generation"].clone();
-        scene.confirmed(&SMALLER).await;
-        scene.set_resize_result(ResizeResult::ByRoom);
-        scene.agent.reaches(NAME, "NotManaged").await;
-        assert_eq!(scene.object()["metadata"]["generation"], generation);
-        assert!(scene.holds(&SMALLER));
-    }
-}
-
-#[tokio::test]
-async fn an_infeasible_request_ends_with_its_vpa() {
+async fn an_infeasible_request_ends_with_its_vpas_mode() {
     let scene = Scene::managed().await;
     scene.set_resize_result(ResizeResult::Infeasible(FULL));
     scene.recommend(&LARGER);
     scene.reaches_with_detail("Infeasible", FULL).await;
-    scene.api.remove("verticalpodautoscalers", "web");
+    scene.has_vpa(|vpa| vpa["spec"]["updatePolicy"]["updateMode"] = json!("Off"));
     scene.has_taken_back().await;
 }
 
 #[tokio::test]
-async fn a_request_without_the_kubelets_answer_ends_too() {
+async fn a_request_without_the_kubelets_answer_ends_with_its_annotation() {
     let scene = Scene::managed().await;
     scene.api.kubelet(|kubelet| kubelet.asleep = true);
     scene.recommend(&LARGER);
     scene.holds_soon(&LARGER).await;
     scene.agent.reaches(NAME, "InSync").await;
-    scene.api.remove("verticalpodautoscalers", "web");
+    scene.has_vpa(|vpa| vpa["metadata"]["annotations"]["vscaled.io/act"] = json!("false"));
     scene.has_taken_back().await;
     scene.api.kubelet(|kubelet| kubelet.asleep = false);
     scene.confirmed(&SMALLER).await;

@@ -306,19 +306,9 @@ impl Scene {
 
     /// The kernel's values of a pod.
     fn levels(&self, pod: &Value) -> Levels {
-        let class = match pod["status"]["qosClass"].as_str().unwrap() {
-            "Guaranteed" => self.today.kubepods(),
-            class => self.today.kubepods().child(&class.to_lowercase()).unwrap(),
-        };
-        let uid = pod["metadata"]["uid"].as_str().unwrap();
-        let cgroup = class.child(&format!("pod{uid}")).unwrap();
-        let mut levels = Levels::from([(String::new(), self.today.settings(&cgroup))]);
+        let mut levels = Levels::from([(String::new(), self.today.settings(&self.today.pod_cgroup(pod)))]);
         levels.extend(containers(pod).map(|status| {
-            let id = status["containerID"]
-                .as_str()
-                .unwrap()
-                .trim_start_matches("containerd://");
-            let settings = self.today.settings(&cgroup.child(id).unwrap());
+            let settings = self.today.settings(&self.today.container_cgroup(pod, status));
             (status["name"].as_str().unwrap().to_owned(), settings)
         }));
         levels
@@ -335,19 +325,7 @@ impl Scene {
     /// The cgroup of a pod's container.
     fn cgroup(&self, pod: &Value, container: &str) -> CgroupPath {
         let status = containers(pod).find(|status| status["name"] == container).unwrap();
-        let id = status["containerID"]
-            .as_str()
-            .unwrap()
-            .trim_start_matches("containerd://");
-        let uid = pod["metadata"]["uid"].as_str().unwrap();
-        let class = pod["status"]["qosClass"].as_str().unwrap().to_lowercase();
-        // Guaranteed pods have no level of their own.
-        let class = match class.as_str() {
-            "guaranteed" => String::new(),
-            class => format!("/{class}"),
-        };
-        let path = format!("{}{class}/pod{uid}/{id}", self.today.kubepods());
-        CgroupPath::new(&path).unwrap()
+        self.today.container_cgroup(pod, status)
     }
 
     /// Sets a memory limit through the agent, as an operator does.
@@ -443,7 +421,10 @@ fn is_settled(pod: &Value) -> bool {
     };
     let is_seen =
         kubelet_minor() < LEAST_FOR_GENERATIONS || pod["status"]["observedGeneration"] == metadata["generation"];
-    is_seen && !conditions.into_iter().any(resizes) && pod["spec"]["containers"].as_array().unwrap().iter().all(actual)
+    let sidecars = pod["spec"]["initContainers"].as_array().into_iter().flatten();
+    let sidecars = sidecars.filter(|container| container["restartPolicy"] == "Always");
+    let mut running = pod["spec"]["containers"].as_array().unwrap().iter().chain(sidecars);
+    is_seen && !conditions.into_iter().any(resizes) && running.all(actual)
 }
 
 /// Asserts that the same containers run as before, none started again.

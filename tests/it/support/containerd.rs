@@ -13,7 +13,7 @@ use vscaled::runtime::proto;
 use vscaled::runtime::proto::image_service_client::ImageServiceClient;
 use vscaled::runtime::proto::runtime_service_client::RuntimeServiceClient;
 
-use super::cluster::{ApiServer, Enclosure, Release, enclosure};
+use super::cluster::{ApiServer, Enclosure, Release, enclosure, has_systemd_driver};
 use super::image::{self, BUSYBOX, PAUSE};
 use super::tree::CgroupTree;
 use super::{mounts, network, scratch};
@@ -243,6 +243,7 @@ impl Containerd {
         let directory = self.directory.path().display();
         let program = runtime.program();
         let architecture = image::architecture();
+        let by_systemd = self.enclosure.is_some() && has_systemd_driver();
         // Without restrict_oom_score_adj, runc needs CAP_SYS_RESOURCE to give the sandbox its negative score. Unprivileged
         // ports and pings are settings of a pod's own network, which is the node's here.
         format!(
@@ -273,6 +274,7 @@ default_runtime_name = "test"
 runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.test.options]
 BinaryName = "{program}"
+SystemdCgroup = {by_systemd}
 Root = "{directory}/oci"
 "#
         )

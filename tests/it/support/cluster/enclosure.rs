@@ -10,6 +10,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use super::has_systemd_driver;
+
 /// The kernel parameters that a kubelet wants. The kubelet is configured to fail rather than change them.
 const PARAMETERS: [(&str, u32); 6] = [
     ("vm/overcommit_memory", 1),
@@ -20,13 +22,16 @@ const PARAMETERS: [(&str, u32); 6] = [
     ("kernel/keys/root_maxbytes", 25_000_000),
 ];
 
+/// The directory of the message bus, with which runtimes reach systemd.
+const DBUS: &str = "/run/dbus";
+
 /// The directories of a node at their usual places, and those of the test that are mounted there.
 const DIRECTORIES: [(&str, &str); 5] = [
     ("/run/containerd", ""),
     ("/var/lib/kubelet", KUBELET),
     ("/var/lib/vscaled", "state"),
     ("/run/vscaled", CONTROL),
-    ("/run/dbus", "dbus"),
+    (DBUS, "dbus"),
 ];
 
 /// The kubelet's directory below the one that [`Enclosure::new`] gets.
@@ -45,7 +50,10 @@ pub(crate) struct Enclosure {
 impl Enclosure {
     /// Makes the namespace of a node whose containerd has its socket in a directory.
     pub(crate) fn new(containerd: &Path) -> Self {
-        let directories = DIRECTORIES.map(|(place, own)| {
+        let owned = DIRECTORIES
+            .iter()
+            .filter(|(place, _)| *place != DBUS || !has_systemd_driver());
+        let directories = owned.map(|(place, own)| {
             let own = containerd.join(own);
             format!(
                 "mkdir -p {place} '{own}'\nmount --bind '{own}' {place}\n",
@@ -65,7 +73,7 @@ mkdir $own
 fi
 echo ready
 exec sleep infinity",
-            directories.concat(),
+            directories.collect::<String>(),
             binds.concat()
         );
         let mut holder = Command::new("unshare")

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use vscaled::model::CgroupVersion;
 
-use super::{ApiServer, User, free_port};
+use super::{ApiServer, Release, User, free_port, has_systemd_driver};
 use crate::support::containerd::Containerd;
 use crate::support::scratch;
 
@@ -39,8 +39,13 @@ impl Kubelet {
         let file = |name: &str| directory.path().join(name);
         let cgroups = containerd.cgroups();
         let root = cgroups.make_everywhere();
-        let cgroup =
-            (cgroups.version() == CgroupVersion::V2).then(|| cgroups.make("kubelet").under("/sys/fs/cgroup".as_ref()));
+        let is_systemds = has_systemd_driver() && cluster.release() == Release::Today;
+        let (driver, root) = match is_systemds {
+            true => ("systemd", "/".to_owned()),
+            false => ("cgroupfs", root.to_string()),
+        };
+        let has_cgroup = cgroups.version() == CgroupVersion::V2 && !is_systemds;
+        let cgroup = has_cgroup.then(|| cgroups.make("kubelet").under("/sys/fs/cgroup".as_ref()));
         let address = guests_address();
         let mut config = json!({
             "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
@@ -50,7 +55,7 @@ impl Kubelet {
                 "x509": {"clientCAFile": cluster.kubelet_client()},
             },
             "authorization": {"mode": "AlwaysAllow"},
-            "cgroupDriver": "cgroupfs", "cgroupRoot": root.to_string(), "cgroupsPerQOS": true,
+            "cgroupDriver": driver, "cgroupRoot": root, "cgroupsPerQOS": true,
             "protectKernelDefaults": true, "failSwapOn": false, "resolvConf": "",
             "volumePluginDir": file("plugins"),
             // The kubelet posts an Event for every kill on this machine; other calls should not wait for those.

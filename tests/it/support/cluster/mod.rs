@@ -27,6 +27,11 @@ pub(crate) use node::Node;
 pub(crate) use programs::{Programs, Release};
 pub(crate) use today::{IMAGE, Parts, Today};
 
+/// Whether systemd makes the cgroups of clusters of today, which then run where it is the first process (`scripts/systemd-lab`).
+pub(crate) fn has_systemd_driver() -> bool {
+    std::env::var("VSCALED_TEST_CGROUP_DRIVER").is_ok_and(|driver| driver == "systemd")
+}
+
 /// A free port on loopback. No other test gets it while this one runs.
 pub(crate) fn free_port() -> u16 {
     /// Abstract sockets whose names stand for the ports. The names end with the process.

@@ -12,7 +12,7 @@ use vscaled::cgroup::{CgroupDir, Hierarchy};
 use vscaled::model::{CgroupPath, Settings};
 
 use super::api::Api;
-use super::{ApiServer, Kubelet, NODE, Programs, Release, User};
+use super::{ApiServer, Kubelet, NODE, Programs, Release, User, has_systemd_driver};
 use crate::support::agent::Agent;
 use crate::support::containerd::{Containerd, OciRuntime};
 use crate::support::{image, scratch};
@@ -73,7 +73,10 @@ impl Today {
     pub(crate) async fn bare(test: &str, kubelet: &Value) -> Option<Self> {
         let server = ApiServer::start_for_pods(test)?;
         let containerd = Containerd::enclosed(OciRuntime::Runc, &server).await;
-        let kubepods = containerd.cgroups().make_everywhere().child("kubepods").unwrap();
+        let kubepods = match has_systemd_driver() {
+            true => CgroupPath::new("/kubepods.slice").unwrap(),
+            false => containerd.cgroups().make_everywhere().child("kubepods").unwrap(),
+        };
         let mut kubelet = Kubelet::new(&server, &containerd, kubelet);
         kubelet.launch(&containerd);
         let places = Places {
@@ -196,6 +199,38 @@ impl Today {
     /// The socket at which the kubelet lists its pods.
     pub(crate) fn pods_socket(&self) -> PathBuf {
         self.places.kubelet.join("pods-api/pods-api.sock")
+    }
+
+    /// The cgroup of a pod.
+    pub(crate) fn pod_cgroup(&self, pod: &Value) -> CgroupPath {
+        let uid = pod["metadata"]["uid"].as_str().unwrap();
+        let class = pod["status"]["qosClass"].as_str().unwrap().to_lowercase();
+        // Guaranteed pods have no level of their own.
+        let class = Some(class).filter(|class| class != "guaranteed");
+        if has_systemd_driver() {
+            let class = class.map(|class| format!("kubepods-{class}"));
+            let parent = class.as_deref().unwrap_or("kubepods");
+            let slice = format!("{parent}-pod{}.slice", uid.replace('-', "_"));
+            let level = class.iter().map(|class| format!("{class}.slice"));
+            return level
+                .chain([slice])
+                .fold(self.kubepods(), |path, name| path.child(&name).unwrap());
+        }
+        let names = class.into_iter().chain([format!("pod{uid}")]);
+        names.fold(self.kubepods(), |path, name| path.child(&name).unwrap())
+    }
+
+    /// The cgroup of a pod's container, by its status.
+    pub(crate) fn container_cgroup(&self, pod: &Value, status: &Value) -> CgroupPath {
+        let id = status["containerID"]
+            .as_str()
+            .unwrap()
+            .trim_start_matches("containerd://");
+        let name = match has_systemd_driver() {
+            true => format!("cri-containerd-{id}.scope"),
+            false => id.to_owned(),
+        };
+        self.pod_cgroup(pod).child(&name).unwrap()
     }
 
     pub(crate) fn kubepods(&self) -> CgroupPath {

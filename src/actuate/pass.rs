@@ -371,7 +371,9 @@ impl Pass {
         let bursts = new_bursts(&self.plan, handles)?;
         let start = Instant::now();
         let mut executor = Executor::new(&self.node, handles);
-        executor.aligns_scopes = self.job.aligns_scopes;
+        // With any property, systemd resets memory.oom.group, so that a kill would not end the whole container. Where the kubelet
+        // resizes, the runtime sets the properties and then the file.
+        executor.aligns_scopes = self.job.aligns_scopes && !self.kubelet_resizes;
         let ended = executor.run(&self.plan);
         let (took, verified) = (start.elapsed(), self.job.asked.elapsed());
         let report = ShrinkReport {

@@ -314,6 +314,13 @@ impl Scene {
         levels
     }
 
+    /// The files that say whether a kill ends a container as a whole.
+    fn oom_groups(&self, pod: &Value) -> Vec<String> {
+        let cgroups = containers(pod).map(|status| self.today.container_cgroup(pod, status));
+        let files = cgroups.map(|cgroup| cgroup.under("/sys/fs/cgroup".as_ref()).join("memory.oom.group"));
+        files.map(|file| fs::read_to_string(file).unwrap()).collect()
+    }
+
     /// Makes a file for a container whose command waits for one, in the pod's shared memory.
     fn signal(&self, pod: &Value, container: &str) {
         let cgroup = self.cgroup(pod, container).under("/sys/fs/cgroup".as_ref());

@@ -38,7 +38,7 @@ async fn a_killed_container_is_an_event_with_its_limit_and_a_number() {
     // With systemd's cgroups the pod, which has as much, also has the memory of its sandbox, and reaches its own limit first.
     let limits = [
         "memory limit of 192Mi",
-        "memory limit, and with it the pod its own of 192Mi",
+        "reached its memory limit, and the kernel enforced the pod's limit of 192Mi",
     ];
     assert!(limits.iter().any(|limit| message.contains(limit)), "{message}");
     assert_eq!(event["involvedObject"]["fieldPath"], "spec.containers{app}");

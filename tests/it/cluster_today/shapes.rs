@@ -3,11 +3,17 @@
 //! A VPA's pod is resized by the agent, and its twin, which nothing manages, with the same resources by a patch of
 //! `pods/resize`. Every cgroup of both must hold the same.
 
+use std::fs;
+use std::process::Command;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 use super::{APP, LARGER, Scene, WEB, nothing_restarted};
 use crate::support::amounts::Amounts;
-use crate::support::cluster::objects;
+use crate::support::cluster::{has_systemd_driver, objects};
+use crate::support::skipped;
 
 const TWIN: &str = "twin";
 
@@ -60,6 +66,7 @@ async fn beside_its_twin(test: &str, spec: Value, targets: &[(&str, Amounts)]) {
     nothing_restarted(&twin_before, &twin);
     scene.agent.reaches(WEB, "InSync").await;
     assert_eq!(scene.levels(&after), scene.levels(&twin));
+    assert_eq!(scene.oom_groups(&after), scene.oom_groups(&twin));
     assert_ne!(scene.levels(&after), levels_before, "nothing was written");
     assert_eq!(
         scene.object(WEB)["metadata"]["generation"],
@@ -140,4 +147,46 @@ async fn an_init_container_that_needed_more() {
 async fn memory_and_cpu_go_down() {
     let spec = json!({"containers": [container("app", &objects::resources(Amounts::doubled(200, 160)))]});
     beside_its_twin("cluster_today::shapes::memory_and_cpu_go_down", spec, &[("app", APP)]).await;
+}
+
+/// Another program sets a property of a container's scope. With any property systemd puts `memory.oom.group` to 0, so the agent
+/// repairs the file alone: the kubelet sets the properties.
+#[tokio::test]
+async fn a_repaired_container_ends_as_a_whole() {
+    const TEST: &str = "cluster_today::shapes::a_repaired_container";
+    if !has_systemd_driver() {
+        return skipped(TEST, "systemd does not make the cgroups here");
+    }
+    let Some(mut scene) = Scene::new(TEST).await else {
+        return;
+    };
+    scene.make_pod(WEB, &json!({"containers": [app()]}));
+    scene.make_vpa("InPlaceOrRecreate");
+    scene.runs(WEB).await;
+    scene.agent.start().await;
+    scene.recommend(&[("app", LARGER)]);
+    let resized = scene.app_reaches(LARGER).await;
+    let levels = scene.levels(&resized);
+    let cgroup = scene.cgroup(&resized, "app");
+    let signal = |signal| kill(Pid::from_raw(scene.agent.pid()), signal).unwrap();
+    signal(Signal::SIGSTOP);
+    let scope = cgroup.name().unwrap();
+    let mut set = Command::new("systemctl");
+    // The cluster's files are another root than systemd's.
+    set.env("SYSTEMD_IGNORE_CHROOT", "1");
+    set.args(["set-property", "--runtime", scope, "CPUQuota=7%"]);
+    assert!(set.status().unwrap().success());
+    let has_changed = || scene.levels(&resized) != levels && scene.oom_groups(&resized) == ["0\n"];
+    scene.agent.wait_for("systemd to write the files", has_changed).await;
+    fs::write(cgroup.under("/sys/fs/cgroup".as_ref()).join("memory.oom.group"), "1").unwrap();
+    signal(Signal::SIGCONT);
+    let is_repaired = || scene.levels(&resized) == levels;
+    scene.agent.wait_for("the repaired quota", is_repaired).await;
+    scene.agent.reaches(WEB, "InSync").await;
+    // systemd writes after it has answered, and before it answers the next call.
+    for _ in 0..2 {
+        let shown = Command::new("systemctl").args(["show", scope]).output().unwrap();
+        assert!(shown.status.success());
+    }
+    assert_eq!(scene.oom_groups(&resized), ["1\n"]);
 }

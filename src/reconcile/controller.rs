@@ -44,8 +44,11 @@ pub(crate) use requests::{AgentSnapshot, PodSnapshot, Reply, send};
 const DECIDE_EVERY: Duration = Duration::from_secs(60);
 /// A sweep checks one in this many of the pods whose files the kernel watches: no kernel report is relied upon for ever.
 const SWEEP_PARTS: usize = 20;
-/// The most events before a round.
-const AT_ONCE: usize = 256;
+/// After a round over all pods, the controller only takes events for this many times as long: during a change of a
+/// thousand pods, rounds would take all of its time.
+const REST_FACTOR: u32 = 2;
+/// No rest follows a round that is shorter than a timer's resolution.
+const SHORT_ROUND: Duration = Duration::from_millis(1);
 /// An idle controller reports that it is alive this often.
 const HEARTBEAT_EVERY: Duration = Duration::from_secs(5);
 
@@ -170,10 +173,10 @@ impl Controller {
         stop: tokio_util::sync::CancellationToken,
         heartbeat: Heartbeat,
     ) {
+        let (mut wake, mut rest) = (self.next_wake(), Instant::now());
         loop {
             heartbeat.beat();
-            let wake = self.next_wake();
-            // Cancel-safe: `recv` and `written` lose nothing, the others only wait.
+            // Cancel-safe: `recv` and `written` lose nothing, the others only wait for a time.
             tokio::select! {
                 Some(report) = self.guard.reports.recv() => self.take_guard_report(report),
                 event = events.recv() => match event {
@@ -181,16 +184,20 @@ impl Controller {
                     None => break,
                 },
                 written = self.files.next_written() => self.note_written(written),
-                () = self.store.ready_to_save() => {}
                 () = tokio::time::sleep_until(wake) => {}
                 () = stop.cancelled() => break,
             }
-            // What has come meanwhile costs no round of its own.
-            for _ in 0..AT_ONCE {
-                let Ok(event) = events.try_recv() else { break };
-                self.take_event(event);
+            let began = Instant::now();
+            if began < rest {
+                wake = wake.min(rest);
+                continue;
             }
-            self.run_round(Instant::now());
+            self.run_round(began);
+            wake = self.next_wake();
+            let took = began.elapsed();
+            if took > SHORT_ROUND {
+                rest = Instant::now() + took * REST_FACTOR;
+            }
         }
         self.finish(events).await;
     }
@@ -223,7 +230,8 @@ impl Controller {
                 None => break,
             }
         }
-        self.store.finish(saved(&self.pods, self.config.observe_only)).await;
+        self.store.save(saved(&self.pods, self.config.observe_only));
+        self.store.finish().await;
         self.requests.answer_once(std::future::ready(())).await;
     }
 
@@ -449,17 +457,20 @@ impl Controller {
         let wall = Timestamp::now();
         let written = self.files.take_due(now);
         self.apply_to_all(written, || PodInput::FilesWritten);
-        let woken = self.pods.woken(now.into_std(), wall);
-        // A decision may end at its time.
-        let is_over = |state: &PodState| state.decision.next_change().is_some_and(|end| end <= wall);
-        if woken.iter().any(|key| self.pods.get(key).is_some_and(is_over)) {
-            self.next_decisions = now;
-        }
-        self.apply_to_all(woken, || PodInput::TimePassed);
+        let std_now = now.into_std();
+        let is_due = |state: &PodState| {
+            let (at, wall_at) = state.wakes_at(std_now);
+            at.is_some_and(|at| at <= std_now) || wall_at.is_some_and(|at| at <= wall)
+        };
+        self.apply_to_all(self.pods.keys_of(is_due), || PodInput::TimePassed);
         if self.endpoint.take_due(now) {
             self.apply_to_all(self.pods.keys_of(|_| true), || PodInput::ResizeRetried);
         }
         self.begin_shrink_turns(wall);
+        let is_over = |state: &PodState| state.decision.next_change().is_some_and(|end| end <= wall);
+        if self.pods.values().any(is_over) {
+            self.decide_all(wall);
+        }
         if self.next_decisions <= now {
             self.next_decisions = now + DECIDE_EVERY;
             self.decide_all(wall);
@@ -482,11 +493,13 @@ impl Controller {
     fn next_wake(&self) -> Instant {
         let (now, wall) = (Instant::now(), Timestamp::now());
         let from_now = |at: Timestamp| now + Duration::try_from(at.duration_since(wall)).unwrap_or_default();
-        let (at, wall_at) = self.pods.wakes_at();
-        let of_pods = [at.map(Instant::from_std), wall_at.map(from_now)];
+        let of_pods = self.pods.values().flat_map(|state| {
+            let (at, wall_at) = state.wakes_at(now.into_std());
+            [at.map(Instant::from_std), wall_at.map(from_now)]
+        });
         let others = [self.files.due, self.endpoint.retry_at];
         let latest = self.next_sweep.min(self.next_decisions).min(now + HEARTBEAT_EVERY);
-        of_pods.into_iter().chain(others).flatten().fold(latest, Instant::min)
+        of_pods.chain(others).flatten().fold(latest, Instant::min)
     }
 }
 

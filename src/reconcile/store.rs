@@ -197,13 +197,6 @@ struct SaveProgress {
     ends: bool,
 }
 
-impl SaveProgress {
-    /// Whether the task is done with the newest content.
-    const fn is_written(&self) -> bool {
-        self.done == self.latest
-    }
-}
-
 impl Store {
     pub(crate) fn start(file: StateFile, restored: Restored, limit_files: Arc<LimitFiles>) -> Self {
         let progress = watch::Sender::new(SaveProgress::default());
@@ -216,15 +209,8 @@ impl Store {
         }
     }
 
-    /// Saves these pods beside those that discovery has not found yet, if the content has changed and the task has written the
-    /// content before: a slow disk costs no copies.
+    /// Saves these pods beside those that discovery has not found yet, if the content has changed.
     pub(crate) fn save(&mut self, pods: impl Iterator<Item = SavedPod>) {
-        if self.progress.borrow().is_written() {
-            self.replace_newest(pods);
-        }
-    }
-
-    fn replace_newest(&mut self, pods: impl Iterator<Item = SavedPod>) {
         if !std::mem::take(&mut self.changed) {
             return;
         }
@@ -234,17 +220,6 @@ impl Store {
             progress.newest = Some(saved);
             progress.latest += 1;
         });
-    }
-
-    /// Waits until there is changed content that [`Self::save`] will take.
-    pub(crate) fn ready_to_save(&self) -> impl Future<Output = ()> + use<> {
-        let (changed, mut progress) = (self.changed, self.progress.subscribe());
-        async move {
-            let written = progress.wait_for(|progress| changed && progress.is_written());
-            if written.await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        }
     }
 
     /// Waits until all content is saved or has failed to be, for [`LONGEST_SAVE_WAIT`] at most. Content that
@@ -289,9 +264,8 @@ impl Store {
         self.changed |= self.write_problem().is_some();
     }
 
-    /// Ends the task after it has saved these pods.
-    pub(crate) async fn finish(mut self, pods: impl Iterator<Item = SavedPod>) {
-        self.replace_newest(pods);
+    /// Ends the task after the newest content.
+    pub(crate) async fn finish(self) {
         self.progress.send_modify(|progress| progress.ends = true);
         if let Err(error) = self.task.await {
             tracing::error!(%error, "saving ended early");
@@ -431,28 +405,6 @@ mod tests {
             names.push(entry.file_name());
         }
         assert_eq!(names.len(), 5, "{names:?}");
-    }
-
-    #[tokio::test]
-    async fn changes_amid_a_write_are_saved_after_it() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = || StateFile::in_directory(directory.path()).unwrap();
-        let (limit_files, _) = LimitFiles::below(directory.path()).unwrap();
-        let mut store = Store::start(file(), Restored::default(), limit_files);
-        store.changed = true;
-        store.save(std::iter::empty());
-        store.changed = true;
-        store.save(saved().into_values());
-        assert!(store.changed, "the first content is being written");
-        store.ready_to_save().await;
-        assert_eq!(file().load().unwrap().pods, BTreeMap::new());
-        let is_saved = store.saved();
-        store.save(saved().into_values());
-        is_saved.await;
-        assert_eq!(file().load().unwrap().pods, saved());
-        store.changed = true;
-        store.finish(std::iter::empty()).await;
-        assert_eq!(file().load().unwrap().pods, BTreeMap::new());
     }
 
     #[test]

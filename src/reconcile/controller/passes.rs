@@ -17,7 +17,7 @@ use super::{Controller, Event};
 use crate::actuate::shrink::{Lowering, watch};
 use crate::actuate::{HookRun, Job, JobDone, Node, PodHandles, PodResizer, Verdict, reconcile, run_hook};
 use crate::model::{Cause, HookEnd, NamedRequirements, Reason};
-use crate::plan::shrink::next_turns;
+use crate::plan::shrink::{Progress, next_turns};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodInput, PodState};
 use crate::reconcile::work::PassId;
@@ -166,8 +166,9 @@ impl Controller {
             return;
         };
         let now = Now::read();
-        let due = self.pods.due().filter(|(_, state)| !self.passes.is_busy(state));
-        let due: Vec<String> = due.map(|(key, _)| key.clone()).collect();
+        let due = self
+            .pods
+            .keys_of(|state| state.work.is_due(now.instant) && !self.passes.is_busy(state));
         if due.is_empty() {
             return;
         }
@@ -345,13 +346,17 @@ impl Controller {
     /// Lets pods lower their memory limits in turn: a few of one workload at a time, and none while a shrink
     /// of the workload is undone.
     pub(super) fn begin_shrink_turns(&mut self, now: Timestamp) {
-        let progress = |state: &PodState| state.shrink.progress(now);
+        let progress = |state: &PodState| state.live.as_ref().and_then(|_| state.shrink.progress(now));
+        let waits = |state: &PodState| progress(state) == Some(Progress::Waits);
+        if !self.pods.values().any(waits) {
+            return;
+        }
         let workload = |state: &PodState| {
             let recommended = state.desired.recommended.as_ref();
             let vpa = recommended.and_then(|recommended| recommended.vpa.clone());
             (state.pod.metadata.namespace.clone(), vpa)
         };
-        let pods = self.pods.shrinking();
+        let pods = self.pods.iter();
         let (keys, pods): (Vec<_>, Vec<_>) = pods
             .filter_map(|(key, state)| Some((key.clone(), (workload(state), progress(state)?))))
             .unzip();

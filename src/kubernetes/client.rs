@@ -1,8 +1,8 @@
 //! Calls to the API server: a [`Call`] → its answer, or an [`ApiError`]. The client counts every call and limits how many are
 //! under way at once.
 //!
-//! The client repeats no call that the API server has accepted: the caller knows how long to wait and what has changed meanwhile. While the API server asks
-//! for a pause, the client refuses every call at once with the answer that asked for it.
+//! The client repeats no call that the API server has accepted: the caller knows how long to wait and what has changed
+//! meanwhile. While the API server asks for a pause, the client refuses every call at once with the answer that asked for it.
 
 use std::pin::pin;
 use std::sync::Arc;

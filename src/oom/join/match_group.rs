@@ -292,9 +292,10 @@ impl<'g> Places<'g> {
     /// the kills of a rise that no more kills fit than it has counted are in no other one. Goes on until nothing changes. `left`
     /// kills are in no rise.
     fn rule_out(&mut self, left: u64) {
-        let counted = self.group.rises.iter().map(|rise| rise.kills.get());
-        let is_all_logged = left == 0 && counted.clone().fold(0, u64::saturating_add) == count(self.possible.iter());
-        let mut open: Vec<(usize, u64)> = counted.chain([left]).enumerate().collect();
+        let rises = self.group.rises.iter();
+        let is_all_logged = left == 0 && counted(rises.clone()) == count(self.possible.iter());
+        let each = rises.map(|rise| rise.kills.get()).chain([left]);
+        let mut open: Vec<(usize, u64)> = each.enumerate().collect();
         loop {
             let before = open.len();
             open.retain(|(rise, counted)| {

@@ -42,6 +42,12 @@ use crate::support::image::BUSYBOX;
 const WEB: &str = "web-5c4f-x";
 const APP: Amounts = Amounts::doubled(100, 64);
 const LARGER: Amounts = Amounts::doubled(200, 96);
+/// The cpu of [`LARGER`] and the memory of [`APP`].
+const CPU_ALONE: Amounts = Amounts {
+    memory: APP.memory,
+    memory_limit: APP.memory_limit,
+    ..LARGER
+};
 
 /// A shell command that waits for [`Scene::signal`] and then starts a child that takes more memory than there is, each time.
 const GREEDY: &str = "while true; do if [ -e /dev/shm/go ]; then rm /dev/shm/go; \

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 use vscaled::control::proto;
 
-use super::{APP, LARGER, Scene, WEB, nothing_restarted};
+use super::{APP, CPU_ALONE, LARGER, Scene, WEB, nothing_restarted};
 use crate::support::amounts::Amounts;
 use crate::support::cluster::objects;
 
@@ -208,12 +208,7 @@ async fn a_container_that_memory_would_restart_gets_its_cpu_alone() {
     scene.agent.start().await;
     scene.make_vpa("InPlaceOrRecreate");
     scene.recommend(&[("app", LARGER)]);
-    let cpu_alone = Amounts {
-        memory: APP.memory,
-        memory_limit: APP.memory_limit,
-        ..LARGER
-    };
-    let after = scene.is_resized(WEB, "app", &objects::resources(cpu_alone)).await;
+    let after = scene.is_resized(WEB, "app", &objects::resources(CPU_ALONE)).await;
     nothing_restarted(&before, &after);
     let says = async || {
         let pod = scene.agent.pod(WEB).await?;

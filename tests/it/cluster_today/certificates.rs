@@ -19,6 +19,16 @@ fn replace(directory: &Path, name: &str, text: &str) {
     fs::rename(beside, directory.join(name)).unwrap();
 }
 
+/// The API server has a certificate of another authority, which the agent does not know yet.
+async fn replace_authority(scene: &mut Scene) {
+    scene.parts().server.stop();
+    scene.parts().server.renew_authority();
+    scene.parts().server.launch();
+    scene.parts().kubelet.stop();
+    scene.launch_kubelet();
+    scene.agent.reports(&["cannot be reached", "certificate"]).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_authority_that_is_replaced_needs_no_restart_of_the_agent() {
     let Some(mut scene) = Scene::alone("cluster_today::certificates::an_authority").await else {
@@ -52,12 +62,7 @@ async fn an_authority_that_is_replaced_needs_no_restart_of_the_agent() {
     let process = scene.agent.pid();
 
     // The API server has the new authority's certificate before the bundle with both reaches the pod.
-    scene.parts().server.stop();
-    scene.parts().server.renew_authority();
-    scene.parts().server.launch();
-    scene.parts().kubelet.stop();
-    scene.launch_kubelet();
-    scene.agent.reports(&["cannot be reached", "certificate"]).await;
+    replace_authority(&mut scene).await;
     assert_eq!(scene.levels(&before), levels, "nothing is taken back");
     let second = scene.parts().server.authority();
     replace(account.path(), "ca.crt", &(first + &second));
@@ -108,12 +113,7 @@ async fn the_files_of_a_kubeconfig_that_are_replaced_need_no_restart_of_the_agen
     scene.settles(&before, OTHER).await;
 
     // The API server's own certificate is of another authority.
-    scene.parts().server.stop();
-    scene.parts().server.renew_authority();
-    scene.parts().server.launch();
-    scene.parts().kubelet.stop();
-    scene.launch_kubelet();
-    scene.agent.reports(&["cannot be reached", "certificate"]).await;
+    replace_authority(&mut scene).await;
     scene.parts().server.write_authority();
     scene.recommend(&[("app", APP)]);
     scene.settles(&before, APP).await;

@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::{Value, json};
 use vscaled::model::MemoryLimit;
 
-use super::{APP, LARGER, Scene, WEB, kubelet_minor, nothing_restarted, token_in};
+use super::{APP, CPU_ALONE, LARGER, Scene, WEB, kubelet_minor, nothing_restarted, token_in};
 use crate::support::amounts::Amounts;
 use crate::support::cluster::{User, objects};
 use crate::support::skipped;
@@ -200,12 +200,7 @@ async fn a_container_that_may_swap_gets_its_cpu_alone() {
     scene.agent.start().await;
     scene.make_vpa("InPlaceOrRecreate");
     scene.recommend(&[("app", LARGER)]);
-    let cpu_alone = Amounts {
-        memory: APP.memory,
-        memory_limit: APP.memory_limit,
-        ..LARGER
-    };
-    let resized = scene.app_reaches(cpu_alone).await;
+    let resized = scene.app_reaches(CPU_ALONE).await;
     let other = scene
         .is_resized(TWIN, "app", &objects::resources(GUARANTEED_LARGER))
         .await;

@@ -18,6 +18,7 @@ mod host_static_policies;
 mod inside;
 mod kills;
 mod kubelet_pods;
+mod kubelets;
 mod pairing;
 mod recorded;
 mod security;
@@ -36,7 +37,7 @@ use vscaled::model::{CgroupPath, Settings};
 
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;
-use crate::support::cluster::{NODE, Today, objects};
+use crate::support::cluster::{NODE, Today, User, objects};
 use crate::support::image::BUSYBOX;
 
 const WEB: &str = "web-5c4f-x";
@@ -52,6 +53,9 @@ const CPU_ALONE: Amounts = Amounts {
 /// A shell command that waits for [`Scene::signal`] and then starts a child that takes more memory than there is, each time.
 const GREEDY: &str = "while true; do if [ -e /dev/shm/go ]; then rm /dev/shm/go; \
     sh -c 'x=x; while :; do x=$x$x; done'; fi; sleep 0.2; done";
+
+/// A shell command that keeps 60 MB, and says so with a file.
+const HOLDS_60_MB: &str = "{ head -c 60000000 /dev/zero; touch /dev/shm/ready; sleep 100000; } | tail -n 1";
 
 /// The first minor version of kubelets that resize a pod's own resources without a feature gate.
 const LEAST_FOR_POD_LEVEL: u32 = 36;
@@ -260,6 +264,12 @@ impl Scene {
 
     /// Asks for a resize as a user with the right to patch `pods/resize` does; `spec` is merged into the pod's.
     fn resize(&self, name: &str, spec: &Value) {
+        self.try_resize(name, spec)
+            .unwrap_or_else(|complaint| panic!("{complaint}"));
+    }
+
+    /// The same; returns the API server's complaint.
+    fn try_resize(&self, name: &str, spec: &Value) -> Result<String, String> {
         let patch = json!({"spec": spec}).to_string();
         let namespace = format!("--namespace={}", self.namespace);
         let resize = [
@@ -271,7 +281,7 @@ impl Scene {
             "--patch",
             &patch,
         ];
-        self.today.api.kubectl(&resize, "");
+        self.today.api.try_kubectl(User::Admin, &resize, "")
     }
 
     /// Waits until all containers of a pod run.
@@ -371,6 +381,17 @@ impl Scene {
             condition["message"].as_str().map(str::to_owned)
         };
         self.agent.until("the refusal", async || refused()).await
+    }
+
+    /// Waits until a container has made the file that says so.
+    async fn is_ready(&self, pod: &Value, container: &str) {
+        let cgroup = self.cgroup(pod, container).under("/sys/fs/cgroup".as_ref());
+        let ready = || {
+            let pids = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
+            let mut pids = pids.lines();
+            pids.any(|pid| Path::new(&format!("/proc/{pid}/root/dev/shm/ready")).exists())
+        };
+        self.agent.wait_for(&format!("{container} to be ready"), ready).await;
     }
 
     fn delete(&self, collection: &str, name: &str) {

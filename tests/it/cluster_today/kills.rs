@@ -1,11 +1,10 @@
 //! Containers that the kernel kills become Events and numbers, beside what the kubelet says itself.
 
 use std::fs;
-use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::{APP, GREEDY, LARGER, Scene, WEB, kubelet_minor, nothing_restarted};
+use super::{APP, GREEDY, HOLDS_60_MB, LARGER, Scene, WEB, kubelet_minor, nothing_restarted};
 use crate::support::amounts::Amounts;
 use crate::support::cluster::objects;
 use crate::support::{http, skipped};
@@ -80,9 +79,6 @@ const NEEDS_MORE_AT_FIRST: &str =
 
 const TOO_SMALL: Amounts = Amounts::doubled(400, 64);
 const LARGE_ENOUGH: Amounts = Amounts::doubled(450, 96);
-
-/// A shell command that keeps 60 MB.
-const HOLDS_60_MB: &str = "{ head -c 60000000 /dev/zero; touch /dev/shm/ready; sleep 100000; } | tail -n 1";
 
 #[tokio::test]
 async fn ten_children_that_are_killed_in_a_row_are_ten_kills_and_the_container_runs_on() {
@@ -251,16 +247,5 @@ impl Scene {
         let event = self.agent.until("an Event about the kill", told).await;
         assert_eq!(event["involvedObject"]["fieldPath"], "spec.containers{app}");
         event["message"].as_str().unwrap().to_owned()
-    }
-
-    /// Waits until a container has made the file that says so.
-    async fn is_ready(&self, pod: &Value, container: &str) {
-        let cgroup = self.cgroup(pod, container).under("/sys/fs/cgroup".as_ref());
-        let ready = || {
-            let pids = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
-            let mut pids = pids.lines();
-            pids.any(|pid| Path::new(&format!("/proc/{pid}/root/dev/shm/ready")).exists())
-        };
-        self.agent.wait_for(&format!("{container} to be ready"), ready).await;
     }
 }

@@ -1,11 +1,13 @@
 //! The stage of a pass that patches the pod's spec, where the kubelet resizes in place.
 //!
-//! The pass reads the pod first. The patch has only the amounts that change, and the version of the pod that was read, so it
-//! overwrites no amount that another client has set meanwhile. The pass patches only what it could write: before the patch it
-//! checks the room on the node, and makes room under lower memory limits, as for its own writes. When the node has room, the pass
-//! writes the patched values at once, before the kubelet (the fast path). The kubelet then finds the values that it would write,
-//! so its own write, which checks less, cannot kill. Where the cgroups cannot hold the values after all, the pass takes the patch
-//! back, because the kubelet would write the lower limit a moment later. [`PodResizer`] is the only way to the API server.
+//! The patch has only the amounts that change, and the version of the pod that a watch has shown, so it overwrites no amount that
+//! another client has set meanwhile. If the API server has a later version, the pass reads the pod, and patches that version.
+//!
+//! The pass patches only what it could write: before the patch it checks the room on the node, and makes room under lower memory
+//! limits, as for its own writes. When the node has room, the pass writes the patched values at once, before the kubelet (the fast
+//! path). The kubelet then finds the values that it would write, so its own write, which checks less, cannot kill. Where the
+//! cgroups cannot hold the values after all, the pass takes the patch back, because the kubelet would write the lower limit a
+//! moment later. [`PodResizer`] is the only way to the API server.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -33,6 +35,12 @@ pub trait PodResizer: Debug + Send + Sync {
     /// Errors: [`ResizeError`].
     async fn read(&self, pod: &Pod) -> Result<Pod, ResizeError>;
 
+    /// The pod as a watch has last shown it, with its resource version; `None` if that is not known. The API server may have a
+    /// later version.
+    fn known(&self, _pod: &Pod) -> Option<Pod> {
+        None
+    }
+
     /// Why callers should not wait for the API server now, in a sentence; `None` while it answers.
     fn away(&self) -> Option<String>;
 
@@ -56,15 +64,25 @@ impl Pass {
             tracing::debug!("the resize is saved");
             failpoint("patch.saved");
         }
+        let has_same = |pod: &Pod| NamedRequirements::same(&pod.requirements(), &patch.from);
+        let resizer = self.resizer()?;
+        // A read that is not answered changes nothing, so it comes first where the API server may be away.
+        let is_patched_first = !patch.changes.is_empty() && resizer.away().is_none();
+        let known = is_patched_first.then(|| resizer.known(self.job.targets.bound.object()));
+        let mut known = known.flatten().filter(has_same);
         for _ in 0..MOST_CONFLICTS {
-            let read = match self.read().await {
-                // A rule that denies the present amounts, such as a LimitRange that came later, may admit the wanted ones. The known
-                // pod has no version.
-                Err(ResizeError::Denied(_)) if !patch.changes.is_empty() => Pod::clone(self.job.targets.bound.object()),
-                read => read?,
+            let read = match known.take() {
+                Some(known) => known,
+                None => match self.read().await {
+                    // A rule that denies the present amounts, such as a LimitRange that came later, may admit the wanted ones. The
+                    // pod of the job has no version.
+                    Err(ResizeError::Denied(_)) if !patch.changes.is_empty() => {
+                        Pod::clone(self.job.targets.bound.object())
+                    }
+                    read => read?,
+                },
             };
-            if !read.metadata.resource_version.is_empty() && !NamedRequirements::same(&read.requirements(), &patch.from)
-            {
+            if !read.metadata.resource_version.is_empty() && !has_same(&read) {
                 return Err(ResizeError::Stale);
             }
             let pod = if patch.changes.is_empty() {

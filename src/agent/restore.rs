@@ -191,7 +191,7 @@ impl Restorer {
                 ..Facts::default()
             };
             job.resize = resize.next(object, &own, &job.cause, &facts);
-            job.resizer = Some(Arc::new(ApiResizer::new(api.clone())));
+            job.resizer = Some(Arc::new(ApiResizer::new(api.clone(), None)));
             (job.targets.containers, job.targets.kubelet_unasked) = (own, false);
         }
         job
@@ -225,7 +225,7 @@ impl Restorer {
 async fn read_sources(config: &Config, api: Option<ApiClient>, remarks: &mut Vec<String>) -> Result<NodeView> {
     let stop = CancellationToken::new();
     let _stop = stop.clone().drop_guard();
-    let source_merge = start_sources(config, api, &stop);
+    let (source_merge, _) = start_sources(config, api, &stop);
     let (views, _viewed) = watch::channel(Arc::new(NodeView::default()));
     let (events, mut received) = mpsc::channel(8);
     tokio::spawn(source_merge.run(views, events));

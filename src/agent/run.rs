@@ -26,7 +26,8 @@ use crate::doctor::Locations;
 use crate::guard::Guard;
 use crate::kubernetes::events::EventRecorder;
 use crate::kubernetes::metrics::{ApiMetrics, EventMetrics};
-use crate::kubernetes::{ApiClient, ApiResizer, Timing};
+use crate::kubernetes::{ApiClient, ApiResizer, Latest, Timing};
+use crate::model::objects::Pod;
 use crate::observe::audit::{Audit, AuditOptions, DURABLE_WITHIN};
 use crate::observe::health::{Heartbeat, Readiness};
 use crate::observe::http::{self, Exposed};
@@ -98,6 +99,8 @@ pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) ->
         pods: state.restored.described(),
         ..NodeView::default()
     }));
+    let (source_merge, pods) = start_sources(&config, api.clone(), &stop);
+    tokio::spawn(source_merge.run(views, events.clone()));
     let counted_events = EventMetrics::register(&mut registry);
     let cluster = api.clone().map(|api| {
         let recorder = EventRecorder::start(api.clone(), &config.node_name, counted_events, stop.clone());
@@ -110,12 +113,10 @@ pub async fn run(mut config: Config, arguments: RunArguments, log: LogFilter) ->
                 returned.send(Event::ApiServerReturned).await.is_ok()
             } {}
         });
-        let resizer: Arc<dyn PodResizer> = Arc::new(ApiResizer::new(api.clone()));
+        let resizer: Arc<dyn PodResizer> = Arc::new(ApiResizer::new(api.clone(), pods));
         (resizer, Annotator::start(api, stop.clone()))
     });
     let (resizer, annotator) = cluster.unzip();
-    let source_merge = start_sources(&config, api.clone(), &stop);
-    tokio::spawn(source_merge.run(views, events.clone()));
     let (node_pods, watched_node_pods) = watch::channel(Arc::new(NodePods::default()));
     let known = reporting::AgentMetadata {
         view: view.clone(),
@@ -259,12 +260,19 @@ pub(super) async fn connect(config: &Config, counted: ApiMetrics) -> Result<Opti
     Ok(Some(client))
 }
 
-/// Starts the configured sources. Objects of the cluster win over manifests.
-pub(super) fn start_sources(config: &Config, api: Option<ApiClient>, stop: &CancellationToken) -> SourceMerge {
-    let mut sources = Vec::new();
+/// Starts the configured sources. Objects of the cluster win over manifests. Also returns access to the pods that the API server
+/// sends.
+pub(super) fn start_sources(
+    config: &Config,
+    api: Option<ApiClient>,
+    stop: &CancellationToken,
+) -> (SourceMerge, Option<Latest<Pod>>) {
+    let (mut sources, mut pods) = (Vec::new(), None);
     if let Some(api) = api {
         let kubelet = (config.source == Source::Kubelet).then(|| config.kubelet_socket.clone());
         let (source, states) = KubernetesSource::new(api, &config.node_name, kubelet, Timing::default());
+        // What a kubelet says of a pod may not be what the API server has.
+        pods = Some(source.pods()).filter(|_| config.source != Source::Kubelet);
         tokio::spawn(source.run(stop.clone()));
         sources.push(states);
     }
@@ -273,7 +281,7 @@ pub(super) fn start_sources(config: &Config, api: Option<ApiClient>, stop: &Canc
         tokio::spawn(source.run(stop.clone()));
         sources.push(states);
     }
-    SourceMerge { sources }
+    (SourceMerge { sources }, pods)
 }
 
 /// Starts the audit log, if the configuration has one.

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::call::Call;
 use super::client::ApiClient;
 use super::error::{ApiError, Problem, Status};
+use super::follow::Latest;
 use crate::actuate::PodResizer;
 use crate::model::objects::{Pod, PodId};
 use crate::model::{Change, Requirements, Step, Target};
@@ -21,12 +22,14 @@ use crate::resize::{self, ResizeError};
 #[derive(Debug)]
 pub struct ApiResizer {
     client: ApiClient,
+    /// The followed pods; `None` if the API server has not sent them.
+    pods: Option<Latest<Pod>>,
 }
 
 impl ApiResizer {
-    /// A resizer that uses this client. Sends nothing yet.
-    pub const fn new(client: ApiClient) -> Self {
-        Self { client }
+    /// A resizer that uses this client, and may know pods from a watch. Sends nothing yet.
+    pub const fn new(client: ApiClient, pods: Option<Latest<Pod>>) -> Self {
+        Self { client, pods }
     }
 }
 
@@ -50,6 +53,11 @@ impl PodResizer for ApiResizer {
         self.client.send(&call, &body(pod, "", &[])).await.map_err(resize_error)
     }
 
+    fn known(&self, pod: &Pod) -> Option<Pod> {
+        let known = self.pods.as_ref()?.get(&pod.metadata.full_name())?;
+        (known.metadata.uid == pod.metadata.uid).then_some(known)
+    }
+
     fn away(&self) -> Option<String> {
         self.client.health.away()
     }
@@ -57,6 +65,7 @@ impl PodResizer for ApiResizer {
     fn for_operators(&self) -> Option<Arc<dyn PodResizer>> {
         Some(Arc::new(Self {
             client: self.client.for_operators(),
+            pods: self.pods.clone(),
         }))
     }
 }

@@ -31,7 +31,7 @@ use vscaled::control::proto::{Change, Pod, ResizeRequest};
 
 use crate::support::agent::Agent;
 use crate::support::amounts::Amounts;
-use crate::support::apimodel::{ApiModel, ResizeResult, objects};
+use crate::support::apimodel::{ApiModel, Effect, Fault, ResizeResult, objects};
 use crate::support::bare::{BareNode, BarePod};
 use crate::support::cluster::objects::resources;
 
@@ -56,6 +56,23 @@ struct Scene {
 }
 
 impl Scene {
+    /// From now on the watch of pods shows nothing.
+    fn stall_the_watch(&self) {
+        self.api.fault(Fault {
+            verb: "watch",
+            resource: "pods",
+            times: Some(0),
+            effect: Effect::Stalls,
+        });
+    }
+
+    /// The pod gets a version that the watch does not show.
+    fn stall_the_watch_and_touch_the_pod(&self) {
+        self.stall_the_watch();
+        let touch = |pod: &mut Value| pod["metadata"]["annotations"]["example.com/touched"] = json!("yes");
+        self.api.change("pods", NAME, touch);
+    }
+
     /// The agent does not run yet.
     async fn new() -> Self {
         Self::of(APP).await

@@ -72,6 +72,28 @@ pub struct Follower<T> {
     _task: AbortOnDropHandle<()>,
 }
 
+/// The objects of a list while a task follows it, and the last ones afterwards.
+#[derive(Debug)]
+pub struct Latest<T>(Arc<SharedList<T>>);
+
+impl<T> Clone for Latest<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<T: Object + Clone> Latest<T> {
+    /// The latest state of an object, by `namespace/name`, with its resource version. None if that state cannot be used.
+    pub fn get(&self, key: &str) -> Option<T> {
+        self.0.with(|followed| {
+            let (object, version) = followed.latest(key)?;
+            let mut object = T::clone(object);
+            version.clone_into(&mut object.metadata_mut().resource_version);
+            Some(object)
+        })
+    }
+}
+
 /// The state that the task and the handle share.
 #[derive(Debug)]
 struct SharedList<T> {
@@ -139,6 +161,11 @@ impl<T> Follower<T> {
     /// Reads the state. The lock is held meanwhile.
     pub fn read<R>(&self, read: impl FnOnce(&Followed<T>) -> R) -> R {
         self.shared.with(|followed| read(followed))
+    }
+
+    /// Access to the latest states of the objects.
+    pub fn latest(&self) -> Latest<T> {
+        Latest(Arc::clone(&self.shared))
     }
 
     /// Replaces the workloads above local pods: objects about them come before others where memory is short.

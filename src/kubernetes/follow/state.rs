@@ -42,6 +42,8 @@ pub struct Followed<T> {
 #[derive(Debug)]
 struct ObjectState<T> {
     object: Option<Arc<T>>,
+    /// The latest `resourceVersion` with this state of the object; empty if the latest state cannot be used.
+    version: String,
     /// The memory that the object takes, in bytes.
     bytes: usize,
     /// The reason why the object's latest state cannot be used.
@@ -121,6 +123,12 @@ impl<T: Object> Followed<T> {
     /// An object by name, in its last usable state.
     pub(super) fn object(&self, key: &str) -> Option<&Arc<T>> {
         self.known_objects.get(key)?.object.as_ref()
+    }
+
+    /// An object by name with the version of its latest state. None if that state cannot be used.
+    pub(super) fn latest(&self, key: &str) -> Option<(&Arc<T>, &str)> {
+        let kept = self.known_objects.get(key).filter(|kept| !kept.version.is_empty())?;
+        Some((kept.object.as_ref()?, &kept.version))
     }
 
     /// The objects that cannot be used, and the numbers of those left out.
@@ -218,7 +226,10 @@ impl<T: Object> Followed<T> {
     /// Stores an object's state, or the reason why it cannot be used.
     pub(super) fn store(&mut self, decoded: Decoded<T>, is_new: bool) -> bool {
         let Decoded {
-            key, object, left_out, ..
+            key,
+            resource_version,
+            object,
+            left_out,
         } = decoded;
         let known = self.known_objects.get(&key).map(|kept| kept.bytes);
         let bytes = match (&object, known) {
@@ -238,14 +249,17 @@ impl<T: Object> Followed<T> {
         let lists = self.lists;
         let kept = self.known_objects.entry(key).or_insert_with(|| ObjectState {
             object: None,
+            version: String::new(),
             bytes: 0,
             complaint: None,
             list: lists,
         });
         kept.list = lists;
+        kept.version.clear();
         let (complaint, changed) = match (object, taken) {
             (Ok((object, _)), Ok(bytes)) => {
                 kept.bytes = bytes;
+                kept.version = resource_version;
                 let changed = kept.object.as_deref() != Some(&object);
                 if changed {
                     kept.object = Some(Arc::new(object));

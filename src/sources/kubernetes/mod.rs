@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{NodeView, SourceState};
 use crate::kubernetes::{
-    ApiClient, ApiError, Follower, LocalWorkloads, Object, ObjectMemory, Timing, follow, follow_kubelet,
+    ApiClient, ApiError, Follower, Latest, LocalWorkloads, Object, ObjectMemory, Timing, follow, follow_kubelet,
 };
 use crate::model::objects::{
     HorizontalPodAutoscaler, LimitRange, Node, Owner, Pod, ResourceQuota, Shared, VerticalPodAutoscaler,
@@ -135,6 +135,11 @@ impl KubernetesSource {
             sender,
         };
         (source, receiver)
+    }
+
+    /// Access to the pods as the API server or the kubelet has last shown them.
+    pub fn pods(&self) -> Latest<Pod> {
+        self.pods.latest()
     }
 
     /// Follows the cluster until `stop`.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{APP, AT_FIRST, Amounts, FULL, LARGER, NODE, ResizeResult, SMALLER, Scene, resources};
+use super::{APP, AT_FIRST, Amounts, FULL, LARGER, NAME, NODE, ResizeResult, SMALLER, Scene, resources};
 
 #[tokio::test]
 async fn a_patched_target_precedes_the_kubelet() {
@@ -25,7 +25,7 @@ async fn a_patched_target_precedes_the_kubelet() {
         ("InFlight", ("resize", "container"), ("cgroup", "pod"))
     );
     assert_eq!(scene.api.calls("patch pods/resize"), 1);
-    assert_eq!(scene.api.calls("dry-run pods/resize"), 1);
+    assert_eq!(scene.api.calls("dry-run pods/resize"), 0);
     let is_said = |event: &Value| event["reason"] == "ResourcesResized";
     assert!(!scene.events().iter().any(is_said), "the kubelet may still refuse");
     let mut changes = scene.agent.client().await.watch().await.unwrap();
@@ -59,17 +59,34 @@ async fn a_patched_target_precedes_the_kubelet() {
 }
 
 #[tokio::test]
-async fn each_patch_follows_a_read_of_the_pod() {
+async fn a_pod_is_read_where_the_watch_missed_its_latest_version() {
     let scene = Scene::managed().await;
+    let calls = || ["dry-run pods/resize", "patch pods/resize"].map(|call| scene.api.calls(call));
+    assert_eq!(calls(), [0, 1]);
+    scene.stall_the_watch_and_touch_the_pod();
     scene.recommend(&LARGER);
     scene.settles(&LARGER).await;
-    assert_eq!(
-        (
-            scene.api.calls("dry-run pods/resize"),
-            scene.api.calls("patch pods/resize")
-        ),
-        (2, 2)
-    );
+    // A conflict does not count.
+    assert_eq!(calls(), [1, 2]);
+}
+
+/// The watch has not shown the edit when the agent patches: the API server refuses the old version, and the edit stays.
+#[tokio::test]
+async fn an_edit_that_the_watch_has_not_shown_stays() {
+    let scene = Scene::managed().await;
+    scene.stall_the_watch_and_touch_the_pod();
+    let edited = Amounts::doubled(160, 90);
+    scene
+        .api
+        .resize(NAME, &json!([{"name": "app", "resources": resources(edited)}]))
+        .unwrap();
+    scene.recommend(&LARGER);
+    let read = || scene.api.calls("dry-run pods/resize") > 0;
+    scene.agent.wait_for("the agent to read the pod", read).await;
+    assert_eq!(scene.spec(), resources(edited));
+    scene.api.mend();
+    scene.settles(&LARGER).await;
+    assert_eq!(scene.spec(), resources(LARGER[0].1));
 }
 
 #[tokio::test]

@@ -115,25 +115,16 @@ async fn a_slow_api_server_keeps_nobody_else_waiting() {
 #[tokio::test]
 async fn without_the_subresource_the_agent_writes() {
     let scene = Scene::started().await;
-    scene.api.fault(Fault {
-        verb: "dry-run",
-        ..patches(None, Effect::Unknown)
-    });
+    scene.api.fault(patches(None, Effect::Unknown));
     scene.recommend(&LARGER);
     scene.settles(&LARGER).await;
     assert_eq!(scene.spec(), resources(AT_FIRST[0].1));
-    assert_eq!(scene.api.calls("patch pods/resize"), 0);
 }
 
 #[tokio::test]
 async fn a_stalled_watch_costs_only_time() {
     let scene = Scene::managed().await;
-    scene.api.fault(Fault {
-        verb: "watch",
-        resource: "pods",
-        times: Some(0),
-        effect: Effect::Stalls,
-    });
+    scene.stall_the_watch();
     scene.recommend(&LARGER);
     // The answer to the patch is enough for the fast path.
     scene.settles(&LARGER).await;
@@ -199,6 +190,7 @@ async fn admissions_change_is_what_the_pod_gets() {
 #[tokio::test]
 async fn a_rule_may_deny_the_present_amounts_alone() {
     let scene = Scene::managed().await;
+    scene.stall_the_watch_and_touch_the_pod();
     let message = "pods \"web-5c4f-x\" is forbidden: minimum memory usage per Container is 128Mi, but request is 96Mi";
     scene.api.fault(Fault {
         verb: "dry-run",

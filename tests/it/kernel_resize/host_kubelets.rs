@@ -102,7 +102,7 @@ async fn a_new_pod_waits_for_its_status() {
     assert_eq!(scene.calls(), [0, 0]);
     scene.reported();
     scene.settles(&LARGER).await;
-    assert_eq!((scene.spec(), scene.calls()), (resources(LARGER[0].1), [1, 1]));
+    assert_eq!((scene.spec(), scene.calls()), (resources(LARGER[0].1), [0, 1]));
     scene.confirmed(&LARGER).await;
 }
 

@@ -194,9 +194,9 @@ async fn an_impossible_patch_is_taken_back_in_time() {
     let found = scene.kubelet_reads_first();
     scene.api.kubelet(|kubelet| kubelet.asleep = true);
     // There is room when the agent sends the patch, and none when the answer arrives.
-    let answer = scene.api.hold_answers(&["patch"], "pods/resize", Some(2));
+    let answer = scene.api.hold_answers(&["patch"], "pods/resize", Some(1));
     scene.recommend(&[("app", TIGHT)]);
-    let asked = || scene.api.calls("dry-run pods/resize") == 1;
+    let asked = || scene.api.calls("patch pods/resize") == 1;
     scene.agent.wait_for("the API server to be asked", asked).await;
     // Soon enough: a call without an answer for 20 s counts as an unavailable API server.
     let mut process = scene.takes(0, 100);
@@ -245,9 +245,9 @@ async fn a_shrink_by_a_faster_kubelet_is_watched() {
     let mut scene = Scene::of(ROOMY).await;
     scene.agent.set("--guard", "false");
     scene.start().await;
-    let answer = scene.api.hold_answers(&["patch"], "pods/resize", Some(2));
+    let answer = scene.api.hold_answers(&["patch"], "pods/resize", Some(1));
     scene.recommend(&[("app", TIGHT)]);
-    let asked = || scene.api.calls("dry-run pods/resize") == 1;
+    let asked = || scene.api.calls("patch pods/resize") == 1;
     scene.agent.wait_for("the API server to be asked", asked).await;
     // A kubelet that receives the new spec before the agent has its answer writes this.
     let version = scene.node.cgroups().version();

@@ -1,4 +1,4 @@
-//! The tables in docs/rbac.md and docs/protocol.md are generated from the manifests and the protocol files, the last table of
+//! The table in docs/rbac.md and the lists in docs/protocol.md are generated from the manifests and the protocol files, the last table of
 //! docs/troubleshooting.md from the reasons of decisions, that of deploy/helm/README.md from the chart's schema. docs/events.md has the reason of every Event.
 //!
 //! `VSCALED_WRITE_DOCS=1 cargo test --test it reference` regenerates them. The tests of `config` and of the metrics
@@ -95,14 +95,12 @@ fn chart_values(path: &str, schema: &Value, defaults: &Value, rows: &mut Vec<Str
 }
 
 #[test]
-fn a_protocol_file_becomes_tables() {
-    let text = "// Head.\nsyntax = \"proto3\";\n\n// Serves.\nservice S {\n  // Asks |\n  // twice.\n  rpc Ask(Q) returns (stream A);\n}\n\n\
-        message Q {}\n\nmessage A {\n  oneof a {\n    // One.\n    optional string b = 1;\n  }\n  map<string, C> c = 2;\n}\n\n\
-        enum C {\n  // None.\n  NONE = 0;\n}\n";
-    let expected = "\n### Service S\n\nServes.\n\n| call | takes | answers | meaning |\n|---|---|---|---|\n\
-        | `Ask` | `Q` | `stream A` | Asks \\| twice. |\n\n### Q\n\nHas no fields.\n\n### A\n\n| field | type | meaning |\n\
-        |---|---|---|\n| `b` | `optional string` | One. |\n| `c` | `map<string, C>` |  |\n\n### C\n\n\
-        | value | number | meaning |\n|---|---|---|\n| `NONE` | 0 | None. |";
+fn a_protocol_file_becomes_lists() {
+    let text = "// Head.\nsyntax = \"proto3\";\n\n// Serves.\nservice S {\n  // Asks\n  // twice.\n  rpc Ask(Q) returns (stream A);\n}\n\n\
+        message Q {}\n\nmessage A {\n  oneof a {\n    // One.\n    optional string b = 1;\n  }\n  map<string, C> c = 2;\n  \
+        bool d = 3;\n}\n\nenum C {\n  // None.\n  NONE = 0;\n}\n";
+    let expected = "\n### Service S\n\nServes.\n\n- `Ask` (`Q` → `stream A`): Asks twice.\n\n### Q\n\nHas no fields.\n\n### A\n\n\
+        - `b` (optional string): One.\n- `c` (map<string, C>), `d` (bool)\n\n### C\n\n- `NONE` (0): None.";
     assert_eq!(described(text).join("\n"), expected);
 }
 
@@ -233,66 +231,61 @@ enum Block {
     Enumeration,
 }
 
-impl Block {
-    const fn head(self) -> [&'static str; 2] {
-        match self {
-            Self::Service => ["| call | takes | answers | meaning |", "|---|---|---|---|"],
-            Self::Message => ["| field | type | meaning |", "|---|---|---|"],
-            Self::Enumeration => ["| value | number | meaning |", "|---|---|---|"],
-        }
-    }
-}
-
-/// The reference of a protocol file as lines: a heading, the comment and a table for each block.
+/// The reference of a protocol file as lines: a heading, the comment and a list for each block.
 fn described(text: &str) -> Vec<String> {
-    let (mut lines, mut comment) = (Vec::new(), Vec::new());
+    let (mut lines, mut comment) = (Vec::<String>::new(), Vec::new());
     let mut block = None;
+    // Whether the last line is an entry without a comment, which the next such entry continues.
+    let mut is_open = false;
     for line in text.lines().map(str::trim) {
         if let Some(words) = line.strip_prefix("//") {
-            comment.push(words.trim().replace('|', "\\|"));
+            comment.push(words.trim());
             continue;
         }
         let said = std::mem::take(&mut comment).join(" ");
         let words: Vec<&str> = line.trim_end_matches(';').split_whitespace().collect();
-        block = match words.as_slice() {
-            ["service", name, ..] => Some((Block::Service, format!("Service {name}"))),
-            ["message", name, ..] => Some((Block::Message, (*name).to_owned())),
-            ["enum", name, ..] => Some((Block::Enumeration, (*name).to_owned())),
+        let (begun, name) = match words.as_slice() {
+            ["service", name, ..] => (Block::Service, format!("Service {name}")),
+            ["message", name, ..] => (Block::Message, (*name).to_owned()),
+            ["enum", name, ..] => (Block::Enumeration, (*name).to_owned()),
             _ => {
-                if let Some(row) = block.and_then(|block| row(block, line, &said)) {
-                    lines.push(row);
+                let Some(entry) = block.and_then(|block| entry(block, line)) else {
+                    continue;
+                };
+                match lines.last_mut() {
+                    Some(last) if is_open && said.is_empty() => last.push_str(&format!(", {entry}")),
+                    _ if said.is_empty() => lines.push(format!("- {entry}")),
+                    _ => lines.push(format!("- {entry}: {said}")),
                 }
+                is_open = said.is_empty();
                 continue;
             }
+        };
+        block = Some(begun);
+        is_open = false;
+        lines.extend([String::new(), format!("### {name}"), String::new()]);
+        if !said.is_empty() {
+            lines.extend([said, String::new()]);
         }
-        .map(|(block, name)| {
-            lines.extend([String::new(), format!("### {name}"), String::new()]);
-            if !said.is_empty() {
-                lines.extend([said, String::new()]);
-            }
-            if line.ends_with("{}") {
-                lines.push("Has no fields.".to_owned());
-            } else {
-                lines.extend(block.head().map(str::to_owned));
-            }
-            block
-        });
+        if line.ends_with("{}") {
+            lines.push("Has no fields.".to_owned());
+        }
     }
     lines
 }
 
-/// The row of a call, a field or a value; `None` for other lines. The number of a field stands in the protocol file alone.
-fn row(block: Block, line: &str, comment: &str) -> Option<String> {
+/// A call, a field or a value; `None` for other lines. The number of a field stands in the protocol file alone.
+fn entry(block: Block, line: &str) -> Option<String> {
     if block == Block::Service {
         let (name, rest) = line.strip_prefix("rpc ")?.split_once('(')?;
         let (takes, answers) = rest.trim_end_matches(");").split_once(") returns (")?;
-        return Some(format!("| `{name}` | `{takes}` | `{answers}` | {comment} |"));
+        return Some(format!("`{name}` (`{takes}` → `{answers}`)"));
     }
     let (declared, number) = line.strip_suffix(';')?.split_once(" = ")?;
-    match declared.rsplit_once(' ') {
-        Some((kind, name)) => Some(format!("| `{name}` | `{kind}` | {comment} |")),
-        None => Some(format!("| `{declared}` | {number} | {comment} |")),
-    }
+    Some(match declared.rsplit_once(' ') {
+        Some((kind, name)) => format!("`{name}` ({kind})"),
+        None => format!("`{declared}` ({number})"),
+    })
 }
 
 /// Compares the generated part of a page, or writes it.

@@ -157,7 +157,10 @@ async fn a_crash_loop_ends_when_the_container_has_grown() {
     });
     scene.make_pod(WEB, &json!({"containers": [app]}));
     scene.make_vpa("InPlaceOrRecreate");
-    let status = || scene.object(WEB)["status"]["containerStatuses"][0].take();
+    let status = || {
+        let pod = scene.object(WEB);
+        pod.pointer("/status/containerStatuses/0").cloned().unwrap_or_default()
+    };
     let loops = || {
         let status = status();
         status["state"]["waiting"]["reason"] == "CrashLoopBackOff"

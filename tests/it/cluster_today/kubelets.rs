@@ -92,7 +92,10 @@ async fn a_pods_own_resources_are_resized_by_newer_ones() {
             .await;
     } else {
         let refusal = answer.expect_err("the API server knows what this node's kubelet resizes");
-        assert!(refusal.contains("resize"), "{refusal}");
+        assert!(
+            refusal.contains("InPlacePodLevelResourcesVerticalScaling which are not available on node"),
+            "{refusal}"
+        );
         assert_eq!(scene.memory_max(&before), max);
     }
     nothing_restarted(&before, &scene.object(WEB));

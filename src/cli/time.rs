@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use jiff::{Span, SpanRelativeTo, Timestamp};
+use jiff::{RoundMode, Span, SpanRelativeTo, SpanRound, Timestamp, Unit};
 
 /// The life of an override. Zero, written as `0`, means that the override holds until an operator releases it.
 ///
@@ -42,16 +42,15 @@ pub(super) fn took(micros: u64) -> String {
 
 /// A duration in its two largest units, such as `1h 5m`.
 pub(super) fn coarse(duration: Duration) -> String {
-    let (units, mut rest) = ([(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")], duration.as_secs());
-    let largest = units.iter().position(|(seconds, _)| rest >= *seconds).unwrap_or(3);
-    let mut text = String::new();
-    for (seconds, unit) in units.iter().skip(largest).take(2) {
-        if rest >= *seconds || text.is_empty() {
-            text.push_str(&format!(" {}{unit}", rest / seconds));
-        }
-        rest %= seconds;
-    }
-    text.trim_start().to_owned()
+    let smallest = match duration.as_secs() {
+        ..3_600 => Unit::Second,
+        3_600..86_400 => Unit::Minute,
+        86_400.. => Unit::Hour,
+    };
+    let units = SpanRound::new().largest(Unit::Day).smallest(smallest);
+    let units = units.mode(RoundMode::Trunc).days_are_24_hours();
+    let span = Span::try_from(duration).and_then(|span| span.round(units));
+    format!("{:#}", span.unwrap_or_default())
 }
 
 /// The duration from one RFC 3339 time to another, at least zero; `None` if a text is no such time.

@@ -109,18 +109,6 @@ struct ShownStep {
     change: Change,
 }
 
-impl From<Step> for ShownStep {
-    fn from(Step { target, change }: Step) -> Self {
-        let (via, file) = (change.via(), change.file());
-        Self {
-            via,
-            target,
-            file,
-            change,
-        }
-    }
-}
-
 impl<'a> ShownPod<'a> {
     fn new(
         pod: &'a Pod,
@@ -144,12 +132,18 @@ impl<'a> ShownPod<'a> {
             }
         }
         let plan = Plan::between(&observed, &wanted, traits).with_context(|| pod.full_name())?;
+        let steps = plan.steps.iter().cloned().map(|Step { target, change }| ShownStep {
+            via: change.via(),
+            target,
+            file: change.file(),
+            change,
+        });
         Ok(Self {
             namespace: &pod.metadata.namespace,
             name: &pod.metadata.name,
             qos_class: given.qos,
             cgroups: cgroups(pod, &given, &observed.tree.overlaid(&wanted.tree), traits),
-            steps: plan.steps.iter().cloned().map(ShownStep::from).collect(),
+            steps: steps.collect(),
         })
     }
 

@@ -7,7 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::cgroup::{ContainerId, PodUid};
-use crate::cli::output::Output;
+use crate::cli::output::{Output, optional};
 use crate::cli::page::Page;
 use crate::cli::{Failure, io, table};
 use crate::model::CgroupPath;
@@ -103,19 +103,18 @@ impl<'a> From<&'a Kill> for ShownKill<'a> {
 
 /// One row for each kill.
 fn render(kills: &[ShownKill<'_>]) -> Page {
-    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let rows = kills.iter().map(|kill| {
         let seconds = |us: u64| format!("{}.{:06}", us / 1_000_000, us % 1_000_000);
-        let short = |id: &ContainerId| id.as_str().chars().take(12).collect();
+        let short = |id: &ContainerId| id.as_str().chars().take(12).collect::<String>();
         [
-            or_dash(kill.timestamp_us.map(seconds)),
+            optional(kill.timestamp_us.map(seconds)),
             kill.pid.to_string(),
             kill.comm.to_owned(),
             kill.level.to_string(),
-            or_dash(kill.memory.map(|memory| memory.rss().to_string())),
-            or_dash(kill.pod_uid.as_ref().map(ToString::to_string)),
-            or_dash(kill.container_id.as_ref().map(short)),
-            or_dash(kill.task_cgroup.map(str::to_owned)),
+            optional(kill.memory.map(|memory| memory.rss())),
+            optional(kill.pod_uid.as_ref()),
+            optional(kill.container_id.as_ref().map(short)),
+            optional(kill.task_cgroup),
         ]
     });
     let header = "TIME  PID  COMMAND  LEVEL  RSS  POD  CONTAINER  CGROUP";

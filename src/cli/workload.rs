@@ -45,12 +45,9 @@ impl WorkloadName {
     }
 
     fn has(&self, pod: &Pod) -> bool {
-        let Workload { kind, name } = pod.workload.as_ref().unwrap_or(&NONE);
-        let is_here = self
-            .namespace
-            .as_ref()
-            .is_none_or(|namespace| *namespace == pod.namespace);
-        is_here && *name == self.name && kind.to_lowercase() == self.kind
+        let is_named = |of: &Workload| of.name == self.name && of.kind.to_lowercase() == self.kind;
+        let is_here = |namespace: &String| *namespace == pod.namespace;
+        self.namespace.as_ref().is_none_or(is_here) && pod.workload.as_ref().is_some_and(is_named)
     }
 
     /// Its pods on this node.
@@ -60,11 +57,6 @@ impl WorkloadName {
         Ok(pods)
     }
 }
-
-static NONE: Workload = Workload {
-    kind: String::new(),
-    name: String::new(),
-};
 
 #[cfg(test)]
 mod tests {

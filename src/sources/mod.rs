@@ -52,25 +52,22 @@ impl NodeView {
     }
 
     /// Adds the objects of another view for whose kind and metadata `counts` returns true. This view's node stays.
-    pub fn merge(&mut self, other: Self, mut counts: impl FnMut(&str, &ObjectMeta) -> bool) {
-        let (pods, owners, vpas) = (other.pods.into_iter(), other.owners.into_iter(), other.vpas.into_iter());
-        self.pods.extend(pods.filter(|pod| counts("Pod", &pod.metadata)));
-        let kind = |owner: &Shared<Owner>| format!("{:?}", owner.kind);
-        self.owners
-            .extend(owners.filter(|owner| counts(&kind(owner), &owner.metadata)));
-        self.vpas
-            .extend(vpas.filter(|vpa| counts("VerticalPodAutoscaler", &vpa.metadata)));
-        let (ranges, hpas, quotas) = (
-            other.limit_ranges.into_iter(),
-            other.hpas.into_iter(),
-            other.quotas.into_iter(),
-        );
-        self.limit_ranges
-            .extend(ranges.filter(|range| counts("LimitRange", &range.metadata)));
-        self.hpas
-            .extend(hpas.filter(|hpa| counts("HorizontalPodAutoscaler", &hpa.metadata)));
-        self.quotas
-            .extend(quotas.filter(|quota| counts("ResourceQuota", &quota.metadata)));
+    pub fn merge(&mut self, mut other: Self, mut counts: impl FnMut(&str, &ObjectMeta) -> bool) {
+        other.pods.retain(|pod| counts("Pod", &pod.metadata));
+        let kind = |owner: &Owner| format!("{:?}", owner.kind);
+        other.owners.retain(|owner| counts(&kind(owner), &owner.metadata));
+        other.vpas.retain(|vpa| counts("VerticalPodAutoscaler", &vpa.metadata));
+        other.limit_ranges.retain(|range| counts("LimitRange", &range.metadata));
+        other
+            .hpas
+            .retain(|hpa| counts("HorizontalPodAutoscaler", &hpa.metadata));
+        other.quotas.retain(|quota| counts("ResourceQuota", &quota.metadata));
+        self.pods.append(&mut other.pods);
+        self.owners.append(&mut other.owners);
+        self.vpas.append(&mut other.vpas);
+        self.limit_ranges.append(&mut other.limit_ranges);
+        self.hpas.append(&mut other.hpas);
+        self.quotas.append(&mut other.quotas);
         self.awaited_quotas.extend(other.awaited_quotas);
         let node = other.node.filter(|node| counts("Node", &node.metadata));
         self.node = self.node.take().or(node);

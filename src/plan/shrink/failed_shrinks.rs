@@ -50,7 +50,7 @@ impl FailedShrinks {
     pub fn note(&mut self, target: &Target, before: MemoryLimit, why: &str, now: Timestamp) -> Timestamp {
         let times = self.of(target).map_or(0, |failed| failed.times);
         let wait = FIRST_WAIT.saturating_mul(1 << times.min(16)).min(LONGEST_WAIT);
-        self.forgive(target);
+        self.forget(target);
         let until = later(now, wait);
         self.0.push(FailedShrink {
             target: target.clone(),
@@ -92,8 +92,17 @@ impl FailedShrinks {
         }
     }
 
-    /// Forgets the failures of a shrink that went well.
+    /// Forgets the failures of a shrink that went well. A lower limit that waits for the pod's turn since then still waits.
     pub fn forgive(&mut self, target: &Target) {
+        for failed in self.0.iter_mut().filter(|failed| failed.target == *target) {
+            failed.times = 0;
+        }
+        self.0.retain(|failed| failed.waits || failed.times > 0);
+        self.0.shrink_to_fit();
+    }
+
+    /// Forgets a shrink, also one that waits: the limit that was kept is not the pod's any more.
+    pub fn forget(&mut self, target: &Target) {
         self.0.retain(|failed| failed.target != *target);
         self.0.shrink_to_fit();
     }

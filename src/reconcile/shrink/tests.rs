@@ -168,6 +168,18 @@ fn a_put_off_limit_waits_for_its_turn() {
     assert_eq!(tried.backoffs.next(at(127)), None);
 }
 
+/// The kubelet raised the limit in between, so the watch of the earlier shrink still runs.
+#[test]
+fn a_good_end_of_an_earlier_shrink_ends_no_wait() {
+    let mut shrink_state = lowered(7, &[container("app")]);
+    shrink_state.put_off(&[(container("app"), BEFORE)], at(0));
+    assert_eq!(shrink_state.watch_ended(7, Verdict::Kept, at(60)), Some(Ok(())));
+    assert_eq!(shrink_state.progress(at(61)), Some(Progress::Waits));
+    assert_eq!(shrink_state.backoffs.holds(at(61)).len(), 1);
+    shrink_state.begin_turn(at(62));
+    assert!(shrink_state.backoffs.is_empty());
+}
+
 #[test]
 fn a_turn_ends_without_a_lowered_limit() {
     let mut shrink_state = ShrinkState::default();

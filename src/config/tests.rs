@@ -277,10 +277,12 @@ fn rows() -> Vec<String> {
         } else {
             format!("`{}`", key.default)
         };
-        let live = if key.live { " (live)" } else { "" };
+        let live = if key.live { "yes" } else { "no" };
         format!(
-            "| `{}`{live} | {default} | {} |",
+            "| `{}` | `{}` | `{}` | {default} | {live} | {} |",
             key.name,
+            key.flag(),
+            key.env,
             key.meaning.replace('|', "\\|")
         )
     };
@@ -308,25 +310,6 @@ fn every_key_is_documented_with_its_default() {
         return;
     }
     assert_eq!(documentation.lines().filter(is_row).collect::<Vec<_>>(), rows());
-}
-
-/// docs/configuration.md gives the rule for flags and variables, and the one exception.
-#[test]
-fn flags_and_variables_are_named_by_the_keys() {
-    for key in KEYS.iter() {
-        let dashes = |letter: char| {
-            let dash = if letter.is_uppercase() { "-" } else { "" };
-            format!("{dash}{}", letter.to_lowercase())
-        };
-        let flag: String = key.name.chars().map(dashes).collect();
-        assert_eq!(key.flag(), format!("--{flag}"));
-        let variable = if key.name == "nodeName" {
-            "NODE_NAME".to_owned()
-        } else {
-            format!("VSCALED_{}", flag.to_uppercase().replace('-', "_"))
-        };
-        assert_eq!(key.env, variable);
-    }
 }
 
 /// `(1 to 64)` in a meaning are the bounds that the parser has, where the meaning gives any.

@@ -68,8 +68,8 @@ impl Pass {
         let resizer = self.resizer()?;
         // A read that is not answered changes nothing, so it comes first where the API server may be away.
         let is_patched_first = !patch.changes.is_empty() && resizer.away().is_none();
-        let known = is_patched_first.then(|| resizer.known(self.job.targets.bound.object()));
-        let mut known = known.flatten().filter(has_same);
+        let object = Some(self.job.targets.bound.object()).filter(|_| is_patched_first);
+        let mut known = object.and_then(|object| resizer.known(object)).filter(has_same);
         for _ in 0..MOST_CONFLICTS {
             let read = match known.take() {
                 Some(known) => known,

@@ -272,7 +272,7 @@ pub(super) fn start_sources(
         let kubelet = (config.source == Source::Kubelet).then(|| config.kubelet_socket.clone());
         let (source, states) = KubernetesSource::new(api, &config.node_name, kubelet, Timing::default());
         // What a kubelet says of a pod may not be what the API server has.
-        pods = Some(source.pods()).filter(|_| config.source != Source::Kubelet);
+        pods = (config.source != Source::Kubelet).then(|| source.pods());
         tokio::spawn(source.run(stop.clone()));
         sources.push(states);
     }

@@ -101,7 +101,7 @@ impl FailedShrinks {
         self.0.shrink_to_fit();
     }
 
-    /// Forgets a shrink, also one that waits: the limit that was kept is not the pod's any more.
+    /// Forgets a shrink that failed, or that waits.
     pub fn forget(&mut self, target: &Target) {
         self.0.retain(|failed| failed.target != *target);
         self.0.shrink_to_fit();

@@ -70,6 +70,7 @@ impl PodState {
             self.desired.take_edits(&edits, &self.pod.requirements());
             for NamedRequirements { name, resources } in edits {
                 if resources.limits.memory.is_some() {
+                    // The limit that was kept is not the pod's any more.
                     self.shrink.backoffs.forget(&Target::Container(name));
                 }
             }

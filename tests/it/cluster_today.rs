@@ -372,15 +372,18 @@ impl Scene {
         self.agent.resize(request).await
     }
 
-    /// Waits until the kubelet has refused a pod's resize; returns its words.
-    async fn is_infeasible(&self, pod: &str) -> String {
-        let refused = || {
+    /// Waits until the kubelet has answered a pod's resize with this reason; returns its words.
+    async fn is_answered(&self, pod: &str, reason: &str) -> String {
+        let answer = || {
             let conditions = self.object(pod)["status"]["conditions"].take();
-            let mut all = conditions.as_array().cloned().unwrap_or_default().into_iter();
-            let condition = all.find(|condition| condition["reason"] == "Infeasible")?;
+            let mut all = conditions
+                .as_array()?
+                .iter()
+                .filter(|condition| is_of_resize(condition));
+            let condition = all.find(|condition| condition["reason"] == reason)?;
             condition["message"].as_str().map(str::to_owned)
         };
-        self.agent.until("the refusal", async || refused()).await
+        self.agent.until(reason, async || answer()).await
     }
 
     /// Waits until a container has made the file that says so.
@@ -444,11 +447,15 @@ fn containers(pod: &Value) -> impl Iterator<Item = &Value> {
     statuses.filter(|status| status["state"]["running"].is_object())
 }
 
+/// Whether the kubelet says with this condition how a resize stands.
+fn is_of_resize(condition: &Value) -> bool {
+    condition["type"].as_str().is_some_and(|of| of.starts_with("PodResize"))
+}
+
 /// Whether the kubelet has nothing left to do for a pod's resize: the containers' resources in spec and status agree.
 fn is_settled(pod: &Value) -> bool {
     let metadata = &pod["metadata"];
     let conditions = pod["status"]["conditions"].as_array().into_iter().flatten();
-    let resizes = |condition: &Value| condition["type"].as_str().is_some_and(|of| of.starts_with("PodResize"));
     let actual = |spec: &Value| {
         let status = containers(pod).find(|status| status["name"] == spec["name"]);
         status.is_some_and(|status| status["resources"] == spec["resources"])
@@ -458,7 +465,7 @@ fn is_settled(pod: &Value) -> bool {
     let sidecars = pod["spec"]["initContainers"].as_array().into_iter().flatten();
     let sidecars = sidecars.filter(|container| container["restartPolicy"] == "Always");
     let mut running = pod["spec"]["containers"].as_array().unwrap().iter().chain(sidecars);
-    is_seen && !conditions.into_iter().any(resizes) && running.all(actual)
+    is_seen && !conditions.into_iter().any(is_of_resize) && running.all(actual)
 }
 
 /// Asserts that the same containers run as before, none started again.

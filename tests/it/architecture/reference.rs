@@ -1,5 +1,6 @@
-//! The table in docs/rbac.md and the lists in docs/protocol.md are generated from the manifests and the protocol files, the last table of
-//! docs/troubleshooting.md from the reasons of decisions, that of deploy/helm/README.md from the chart's schema. docs/events.md has the reason of every Event.
+//! The table in docs/rbac.md and the lists in docs/protocol.md are generated from the manifests and the protocol files, the last
+//! table of docs/troubleshooting.md from the reasons of decisions, that of deploy/helm/README.md from the chart's schema.
+//! docs/events.md has the reason of every Event.
 //!
 //! `VSCALED_WRITE_DOCS=1 cargo test --test it reference` regenerates them. The tests of `config` and of the metrics
 //! check docs/configuration.md and docs/metrics.md.

@@ -192,7 +192,7 @@ async fn a_container_that_may_swap_gets_its_cpu_alone() {
 
     // What the kubelet says to a user who asks for other memory, and also for cpu.
     scene.resize(WEB, &spec(LARGER));
-    let message = scene.is_infeasible(WEB).await;
+    let message = scene.is_answered(WEB, "Infeasible").await;
     assert!(message.contains("swap"), "{message}");
     scene.resize(WEB, &spec(APP));
     let unchanged = scene.is_resized(WEB, "app", &objects::resources(APP)).await;

@@ -70,7 +70,7 @@ impl Policy {
 
         // What the kubelet says to a user who asks for both.
         scene.resize(WEB, &spec(self.recommended));
-        let message = scene.is_infeasible(WEB).await;
+        let message = scene.is_answered(WEB, "Infeasible").await;
         assert!(message.contains(self.words), "{message}");
         scene.resize(WEB, &spec(self.before));
         let unchanged = scene.is_resized(WEB, "app", &objects::resources(self.before)).await;

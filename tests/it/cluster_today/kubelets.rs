@@ -1,6 +1,7 @@
 //! What differs between versions of the kubelet when somebody else resizes a pod: rows of docs/support.md.
 
 use serde_json::{Value, json};
+use vscaled::model::MemoryLimit;
 
 use super::{APP, HOLDS_60_MB, LARGER, LEAST_FOR_POD_LEVEL, Scene, WEB, kubelet_minor, nothing_restarted};
 use crate::support::amounts::Amounts;
@@ -15,11 +16,6 @@ impl Scene {
     async fn runs_unmanaged(&self, spec: &Value) -> Value {
         self.make_pod_of(WEB, &json!([]), spec);
         self.runs(WEB).await
-    }
-
-    fn memory_max(&self, pod: &Value) -> String {
-        let cgroup = self.today.pod_cgroup(pod).under("/sys/fs/cgroup".as_ref());
-        std::fs::read_to_string(cgroup.join("memory.max")).unwrap()
     }
 }
 
@@ -59,14 +55,7 @@ async fn a_limit_below_what_is_in_use_is_refused() {
     let levels = scene.levels(&before);
     let smaller = objects::resources(Amounts::doubled(100, 16));
     scene.resize(WEB, &json!({"containers": [{"name": "app", "resources": smaller}]}));
-    let refusal = || {
-        let conditions = scene.object(WEB)["status"]["conditions"].take();
-        let conditions = conditions.as_array()?.iter();
-        let mut of_resize = conditions.filter(|condition| condition["type"] == "PodResizeInProgress");
-        let message = of_resize.find(|condition| condition["reason"] == "Error")?["message"].as_str()?;
-        Some(message.to_owned())
-    };
-    let message = scene.agent.until("the refusal", async || refusal()).await;
+    let message = scene.is_answered(WEB, "Error").await;
     assert!(message.contains("memory"), "{message}");
     let after = scene.object(WEB);
     assert_eq!(scene.levels(&after), levels);
@@ -81,11 +70,12 @@ async fn a_pods_own_resources_are_resized_by_newer_ones() {
     let of_pod = |memory: &str| json!({"requests": {"cpu": "100m", "memory": "64Mi"}, "limits": {"cpu": "200m", "memory": memory}});
     let spec = json!({"resources": of_pod("128Mi"), "containers": [{"name": "app"}]});
     let before = scene.runs_unmanaged(&spec).await;
-    let max = scene.memory_max(&before);
+    let limit = || scene.levels(&before)[""].memory_limit();
+    let at_first = limit();
     let answer = scene.try_resize(WEB, &json!({"resources": of_pod("192Mi")}));
     if kubelet_minor() >= LEAST_FOR_POD_LEVEL {
         answer.unwrap();
-        let is_larger = || scene.memory_max(&before).trim() == (192_u64 << 20).to_string();
+        let is_larger = || limit() == Some(MemoryLimit::Bytes(192 << 20));
         scene
             .agent
             .wait_for("the pod's own limit to be raised", is_larger)
@@ -96,7 +86,7 @@ async fn a_pods_own_resources_are_resized_by_newer_ones() {
             refusal.contains("InPlacePodLevelResourcesVerticalScaling which are not available on node"),
             "{refusal}"
         );
-        assert_eq!(scene.memory_max(&before), max);
+        assert_eq!(limit(), at_first);
     }
     nothing_restarted(&before, &scene.object(WEB));
 }

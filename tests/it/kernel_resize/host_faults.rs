@@ -119,6 +119,11 @@ async fn without_the_subresource_the_agent_writes() {
     scene.recommend(&LARGER);
     scene.settles(&LARGER).await;
     assert_eq!(scene.spec(), resources(AT_FIRST[0].1));
+    assert_eq!(
+        scene.api.calls("patch pods/resize"),
+        1,
+        "the only request is the refused one"
+    );
 }
 
 #[tokio::test]

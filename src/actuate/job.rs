@@ -9,7 +9,7 @@ use super::handles::PodHandles;
 use super::node::Node;
 use super::patch::{PodResizer, Saved};
 use super::runtime_stage;
-use super::shrink::{Next, SeenBefore, ShrinkChecks, ShrinkReport};
+use super::shrink::{Lowering, Next, SeenBefore, ShrinkChecks, ShrinkReport};
 use crate::cgroup::Identity;
 use crate::model::{Cause, ChangeRecord, ControlFile, Outcome, PodValues, StepRecord, Target, WeightFormula};
 use crate::plan::{Plan, PodTargets, Quotas};
@@ -42,6 +42,8 @@ pub struct Job {
     pub aligns_scopes: bool,
     /// The memory use that earlier tries to lower limits have read.
     pub seen: SeenBefore,
+    /// The lower limits that are watched.
+    pub watched: Vec<Lowering>,
 }
 
 impl Job {
@@ -61,6 +63,7 @@ impl Job {
             foreign: ForeignWriters::default(),
             check_runtime: true,
             seen: SeenBefore::default(),
+            watched: Vec::new(),
         }
     }
 }

@@ -364,9 +364,14 @@ impl Pass {
         lowered.extend(self.before_lowering(handles, |_, _| true)?);
         let changes_memory = |step: &&Step| step.change.files().iter().any(|(_, to)| to.memory().is_some());
         let steps = self.plan.steps.iter().filter(changes_memory);
+        let is_over = |watched: &&Lowering| {
+            let wanted = self.wanted.tree.get(&watched.target).and_then(Settings::memory_limit);
+            wanted > Some(MemoryLimit::Bytes(watched.to.get()))
+        };
+        let limits = lowered.iter().chain(self.job.watched.iter().filter(is_over));
         let touched = steps
             .map(|step| &step.target)
-            .chain(lowered.iter().map(|lowering| &lowering.target));
+            .chain(limits.map(|lowering| &lowering.target));
         let touched = touched.cloned().collect();
         let bursts = new_bursts(&self.plan, handles)?;
         let start = Instant::now();

@@ -36,7 +36,8 @@ pub struct Lowering {
 pub struct ShrinkReport {
     /// The limits that are lower now.
     pub lowered: Vec<Lowering>,
-    /// The cgroups whose memory limits the pass wrote.
+    /// The cgroups whose memory limits the pass wrote, and those whose watched limits another writer has raised to the wanted
+    /// ones.
     pub touched: Vec<Target>,
     /// The pass could not lower a limit now.
     pub refused: bool,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use vscaled::actuate::{Node, RuntimeLink, reconcile};
+use vscaled::actuate::{Job, Node, RuntimeLink, reconcile};
 use vscaled::model::objects::PodId;
 use vscaled::model::{
     CgroupVersion, CpuQuota, CriResources, Driver, MemoryLimit, NodeTraits, Outcome, Setting, Target,
@@ -77,6 +77,33 @@ async fn a_slices_longer_period_is_kept() {
         (held.quota, held.period_us),
         (CpuQuota::Micros(2 * quota), 2 * cpu.period_us)
     );
+}
+
+#[tokio::test]
+async fn a_limit_that_the_kubelet_raised_is_watched_no_longer() {
+    let mut bare = BareNode::new();
+    let pod = bare.run("web", super::UID, &[("app", roomy(ROOMY))]);
+    let state = TempDir::new().unwrap();
+    let node = Arc::new(node(&bare, &state));
+    let watched = reconcile(Arc::clone(&node), Box::new(job(&pod, 100)))
+        .await
+        .shrink
+        .lowered;
+    let passes = async |mebibytes: u64| {
+        let job = Job {
+            watched: watched.clone(),
+            ..job(&pod, mebibytes)
+        };
+        let done = reconcile(Arc::clone(&node), Box::new(job)).await;
+        (done.record.outcome, done.shrink.touched)
+    };
+    assert_eq!(passes(100).await, (Outcome::Unchanged, Vec::new()));
+    let raised = Setting::MemoryLimit(MemoryLimit::Bytes(150 << 20));
+    for cgroup in [&pod.cgroup, &pod.containers["app"].cgroup] {
+        bare.cgroups().put(cgroup, raised);
+    }
+    let over = vec![Target::Container("app".to_owned()), Target::Pod];
+    assert_eq!(passes(150).await, (Outcome::Unchanged, over));
 }
 
 /// A runtime that forgets every container after the first call about it.

@@ -32,6 +32,7 @@ mod restore;
 mod run;
 mod savings_report;
 mod source_merge;
+mod start;
 mod state_directory;
 mod usage;
 mod view;

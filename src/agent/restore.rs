@@ -18,7 +18,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::discovery::{Discovery, DiscoveryLinks};
-use super::run::{connect, start_audit, start_sources};
+use super::start::{connect, start_audit, start_sources};
 use super::state_directory::StateDirectory;
 use super::view;
 use crate::actuate::shrink::{self, Freezer, Lowering, Verdict};
@@ -85,48 +85,16 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
         audit: audit.unwrap_or_default(),
         saved: state.restored.pods,
         restored: BTreeSet::new(),
+        results: Vec::with_capacity(pods.len()),
     };
-    let (mut results, mut lowered) = (Vec::with_capacity(pods.len()), Vec::new());
-    for pod in &pods {
-        let id = &pod.live().id;
-        let job = restorer.job_back(pod, api.as_ref());
-        if applies {
-            let (record, lower) = restorer.run_pass(job).await;
-            if matches!(record.outcome, Outcome::Applied | Outcome::Unchanged) {
-                restorer.restored.insert(id.uid.clone());
-            }
-            lowered.extend((!lower.is_empty()).then_some((results.len(), pod, lower)));
-            results.push(result(pod.live(), Ok(view::change(&record))));
-        } else {
-            let planned = view::planned(Arc::clone(&restorer.node), job).await;
-            results.push(result(pod.live(), planned));
-        }
-    }
-    let unrestored = restorer.unrestored();
-    // Without its spec, `restore` cannot restore a pod.
-    let unknown = unrestored.values().filter(|saved| {
-        let name = saved.pod.to_string();
-        !view.pods.iter().any(|pod| pod.full_name() == name)
-    });
-    let left_alone = unknown.map(|saved| format!("{} is left as it is: no source describes it any more", saved.pod));
-    remarks.extend(left_alone);
+    let lowered = restorer.put_back(&pods, api.as_ref(), applies).await;
+    remarks.extend(restorer.left_alone(&view));
     if applies {
         // The removal of the saved state is final, also if the user interrupts the watch.
-        state.file.save(unrestored)?;
+        state.file.save(restorer.unrestored())?;
     }
     if how == Restore::ApplyAndWatch {
-        let watched = lowered.into_iter().map(async |(index, pod, lowered)| {
-            let live = Arc::clone(pod.live());
-            let verdict = shrink::watch(Arc::clone(&restorer.node), live, lowered.clone()).await;
-            (index, pod, lowered, verdict)
-        });
-        let watched = join_all(watched).await;
-        for (index, pod, lowered, verdict) in watched {
-            if let Verdict::Trouble(target, trouble) = verdict {
-                let why = format!("{target}: {trouble}");
-                results[index] = restorer.raise_again(pod, &lowered, why).await;
-            }
-        }
+        restorer.watch(lowered).await;
         state.file.save(restorer.unrestored())?;
     }
     let is_restored = |uid: &str| restorer.restored.contains(uid);
@@ -137,22 +105,8 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
         let restored = pods.iter().filter(|pod| is_restored(&pod.live().id.uid));
         remarks.extend(erase(&api, restored.map(|pod| &**pod.object())).await);
     }
-    let mut differ = Vec::new();
-    for pod in &others {
-        let mut job = job_for(pod, None);
-        (job.targets.lift_undeclared, job.targets.burst) = (false, None);
-        match view::planned(Arc::clone(&restorer.node), job).await {
-            Ok(planned) if planned.steps.is_empty() => results.push(result(pod.live(), Ok(planned))),
-            Ok(_) | Err(_) => {
-                results.push(result(pod.live(), Err(UNMARKED.to_owned())));
-                differ.push(pod.live().id.to_string());
-            }
-        }
-    }
-    if !differ.is_empty() {
-        remarks.push(format!("left as they are, because {UNMARKED}: {}", differ.join(", ")));
-    }
-    drop(restorer);
+    remarks.extend(restorer.compare(&others).await);
+    let results = restorer.end();
     if let Some(writer) = writer
         && let Err(error) = writer.await
     {
@@ -169,9 +123,80 @@ struct Restorer {
     saved: BTreeMap<String, SavedPod>,
     /// The UIDs of the restored pods.
     restored: BTreeSet<String>,
+    results: Vec<proto::PodResult>,
 }
 
+/// Memory limits of a pod that came down, with the place of its result.
+type Lowered<'a> = (usize, &'a BoundPod, Vec<Lowering>);
+
 impl Restorer {
+    /// Puts pods back to their specs, or rehearses that. Returns the memory limits that came down.
+    async fn put_back<'a>(&mut self, pods: &'a [BoundPod], api: Option<&ApiClient>, applies: bool) -> Vec<Lowered<'a>> {
+        let mut lowered = Vec::new();
+        for pod in pods {
+            let job = self.job_back(pod, api);
+            let ended = if applies {
+                let (record, lower) = self.run_pass(job).await;
+                if matches!(record.outcome, Outcome::Applied | Outcome::Unchanged) {
+                    self.restored.insert(pod.live().id.uid.clone());
+                }
+                lowered.extend((!lower.is_empty()).then_some((self.results.len(), pod, lower)));
+                Ok(view::change(&record))
+            } else {
+                view::planned(Arc::clone(&self.node), job).await
+            };
+            self.results.push(result(pod.live(), ended));
+        }
+        lowered
+    }
+
+    /// Watches lowered memory limits, and raises those again that do harm.
+    async fn watch(&mut self, lowered: Vec<Lowered<'_>>) {
+        let watched = lowered.into_iter().map(async |(index, pod, lowered)| {
+            let verdict = shrink::watch(Arc::clone(&self.node), Arc::clone(pod.live()), lowered.clone()).await;
+            (index, pod, lowered, verdict)
+        });
+        for (index, pod, lowered, verdict) in join_all(watched).await {
+            if let Verdict::Trouble(target, trouble) = verdict {
+                let why = format!("{target}: {trouble}");
+                self.results[index] = self.raise_again(pod, &lowered, why).await;
+            }
+        }
+    }
+
+    /// One sentence for each saved pod that cannot be restored, because its spec is not known.
+    fn left_alone(&self, view: &NodeView) -> Vec<String> {
+        let unrestored = self.unrestored();
+        let names: BTreeSet<String> = view.pods.iter().map(|pod| pod.full_name()).collect();
+        let unknown = unrestored.values().map(|saved| saved.pod.to_string());
+        let unknown = unknown.filter(|name| !names.contains(name));
+        unknown
+            .map(|name| format!("{name} is left as it is: no source describes it any more"))
+            .collect()
+    }
+
+    /// Compares pods that are left as they are with their specs. Returns a sentence about those that differ.
+    async fn compare(&mut self, others: &[BoundPod]) -> Option<String> {
+        let mut differ = Vec::new();
+        for pod in others {
+            let mut job = job_for(pod, None);
+            (job.targets.lift_undeclared, job.targets.burst) = (false, None);
+            let planned = view::planned(Arc::clone(&self.node), job).await;
+            let as_specified = planned.ok().filter(|planned| planned.steps.is_empty());
+            if as_specified.is_none() {
+                differ.push(pod.live().id.to_string());
+            }
+            let ended = as_specified.ok_or_else(|| UNMARKED.to_owned());
+            self.results.push(result(pod.live(), ended));
+        }
+        (!differ.is_empty()).then(|| format!("left as they are, because {UNMARKED}: {}", differ.join(", ")))
+    }
+
+    /// Returns the results, and lets the audit log end.
+    fn end(self) -> Vec<proto::PodResult> {
+        self.results
+    }
+
     /// The saved state of the pods that are not restored.
     fn unrestored(&self) -> BTreeMap<String, SavedPod> {
         let mut saved = self.saved.clone();

@@ -19,7 +19,7 @@ use crate::control::{
     self, CallGate, Caller, Changes, Control, ControlError, Right, check_change, find_pod, proto, resize_values,
 };
 use crate::doctor::Locations;
-use crate::model::objects::PodId;
+use crate::model::objects::{PodId, PodKey};
 use crate::observe::audit::{Audit, Refusal};
 use crate::plan::shrink::FailedShrinks;
 use crate::reconcile::controller::{Controller, Event, PodSnapshot, Reply, send};
@@ -65,11 +65,11 @@ impl AgentBackend {
         answer.await.map_err(|_| ended_early())?
     }
 
-    /// The namespace and name of the pod that a caller names.
-    async fn find(&self, text: &str) -> Result<String, ControlError> {
+    /// The pod that a caller names.
+    async fn find(&self, text: &str) -> Result<PodKey, ControlError> {
         let identifiers = |controller: &mut Controller| Ok(controller.pods().map(view::identifiers).collect());
         let pods: Vec<proto::Pod> = self.query(identifiers).await?;
-        find_pod(&pods, text).map(|pod| format!("{}/{}", pod.namespace, pod.name))
+        find_pod(&pods, text).map(|pod| PodKey::new(&pod.namespace, &pod.name))
     }
 
     async fn snapshot(&self, pod: &str) -> Result<PodSnapshot, ControlError> {
@@ -273,7 +273,7 @@ impl Control for AgentBackend {
                 "" => None,
                 pod => Some(self.find(pod).await?),
             };
-            let records = self.query(move |controller| controller.recent(pod.as_deref())).await?;
+            let records = self.query(move |controller| controller.recent(pod.as_ref())).await?;
             let changes = records.iter().map(|record| view::change(record)).collect();
             Ok(proto::HistoryReply { changes })
         };

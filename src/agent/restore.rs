@@ -27,6 +27,7 @@ use crate::config::Config;
 use crate::control::proto;
 use crate::kubernetes::metrics::ApiMetrics;
 use crate::kubernetes::{ApiClient, ApiResizer};
+use crate::model::objects::PodKey;
 use crate::model::{BoundPod, Cause, ChangeRecord, CpuBurst, LivePod, Outcome};
 use crate::observe::audit::Audit;
 use crate::observe::metrics::registry;
@@ -167,11 +168,11 @@ impl Restorer {
     /// One sentence for each saved pod that cannot be restored, because its spec is not known.
     fn left_alone(&self, view: &NodeView) -> Vec<String> {
         let unrestored = self.unrestored();
-        let names: BTreeSet<String> = view.pods.iter().map(|pod| pod.full_name()).collect();
-        let unknown = unrestored.values().map(|saved| saved.pod.to_string());
-        let unknown = unknown.filter(|name| !names.contains(name));
+        let described: BTreeSet<PodKey> = view.pods.iter().map(|pod| pod.key()).collect();
+        let unknown = unrestored.values().map(|saved| saved.pod.key());
+        let unknown = unknown.filter(|pod| !described.contains(pod));
         unknown
-            .map(|name| format!("{name} is left as it is: no source describes it any more"))
+            .map(|pod| format!("{pod} is left as it is: no source describes it any more"))
             .collect()
     }
 

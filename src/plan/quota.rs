@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::hierarchy::pod_amounts;
 use super::room::each;
-use crate::model::objects::{Pod, QuotaAmounts, QuotaStatus, ResizePhase, ResourceQuota, Shared};
+use crate::model::objects::{Pod, PodKey, QuotaAmounts, QuotaStatus, ResizePhase, ResourceQuota, Shared};
 use crate::model::{KubeletVersion, NamedRequirements, Requirements, Resource, ResourceList, Withheld};
 
 /// The quotas of some namespaces, and what pods of this node take from them beyond what is counted.
@@ -23,8 +23,8 @@ pub struct QuotaAccount {
     /// The namespaces whose quotas are not known yet.
     awaited: BTreeSet<String>,
     kubelet: KubeletVersion,
-    /// The pods that take more than their objects show, with the amounts beyond those, by namespace and name.
-    beyond: BTreeMap<String, (Arc<Pod>, Requirements)>,
+    /// The pods that take more than their objects show, with the amounts beyond those.
+    beyond: BTreeMap<PodKey, (Arc<Pod>, Requirements)>,
 }
 
 type AmountsOf = fn(&Requirements) -> ResourceList;
@@ -67,7 +67,7 @@ impl QuotaAccount {
         if !self.quotas.iter().any(has_quota) {
             return false;
         }
-        let key = pod.full_name();
+        let key = pod.key();
         let before = self.beyond.remove(&key).map(|(_, beyond)| beyond).unwrap_or_default();
         let beyond = self.beyond(pod, targets);
         let frees = exceeds(&before, &beyond);

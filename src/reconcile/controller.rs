@@ -21,6 +21,7 @@ use crate::actuate::{HookRun, JobDone, LeastLimits};
 use crate::config::Config;
 use crate::guard::budgets::Budget;
 use crate::guard::{self, Guard, GuardEvent, Guarded, Report, Watchlist};
+use crate::model::objects::PodKey;
 use crate::model::{Cause, HookEnd, Outcome, Resource, Target};
 use crate::observe::health::Heartbeat;
 use crate::oom::OomReport;
@@ -66,21 +67,21 @@ pub(crate) enum Event {
     Discovered(Discovered),
     /// A pass of this pod ended.
     PassEnded {
-        key: String,
+        key: PodKey,
         pass: PassId,
         /// The pass's span, with pod and cause.
         span: Span,
         done: Box<JobDone>,
     },
     HookEnded {
-        key: String,
+        key: PodKey,
         run: Box<HookRun>,
         end: HookEnd,
         /// False if an earlier hook ran in the container, and this one did not.
         is_only: bool,
     },
     /// A task that worked on a pod ended with this input.
-    Pod(String, PodInput),
+    Pod(PodKey, PodInput),
     /// The kernel killed a process.
     Killed(Arc<OomReport>),
     /// An operator's request: a function that only reads the state or applies an input.
@@ -272,19 +273,19 @@ impl Controller {
     }
 
     /// Applies an input to a pod, and carries out the effects.
-    fn apply(&mut self, key: &str, input: PodInput) {
+    fn apply(&mut self, key: &PodKey, input: PodInput) {
         for effect in self.pods.apply(key, input, Now::read()) {
             self.carry_out(key, effect);
         }
     }
 
-    fn apply_to_all(&mut self, keys: impl IntoIterator<Item = String>, input: impl Fn() -> PodInput) {
+    fn apply_to_all(&mut self, keys: impl IntoIterator<Item = PodKey>, input: impl Fn() -> PodInput) {
         for key in keys {
             self.apply(&key, input());
         }
     }
 
-    fn carry_out(&mut self, key: &str, effect: Effect) {
+    fn carry_out(&mut self, key: &PodKey, effect: Effect) {
         match effect {
             Effect::SaveState => self.store.changed = true,
             Effect::WatchGuard => self.guard.stale = true,
@@ -317,7 +318,7 @@ impl Controller {
             }
             Effect::ShrinkEnded(ended) => {
                 if let Err(why) = &ended {
-                    tracing::warn!(pod = key, why, "a shrink is undone");
+                    tracing::warn!(pod = %key, why, "a shrink is undone");
                 }
                 let outcome = if ended.is_ok() { "kept" } else { "undone" };
                 let shrinks = &self.publisher.metrics.shrinks;
@@ -348,7 +349,7 @@ impl Controller {
             GuardEvent::Grew { to, grown, .. } => Some(*to).filter(|_| grown.outcome == Outcome::Applied),
             _ => None,
         };
-        let key = pod.to_string();
+        let key = pod.key();
         let live = self.pods.get(&key).and_then(|state| state.live.as_ref());
         if live.is_some_and(|live| live.id.uid == pod.uid) {
             self.apply(&key, PodInput::Guard(Box::new(report)));
@@ -424,7 +425,7 @@ impl Controller {
         let Some(pod) = &kill.facts.pod else { return };
         let container = kill.facts.container.as_ref();
         let target = container.map_or(Target::Pod, |container| Target::Container(container.name.clone()));
-        let key = format!("{}/{}", pod.namespace, pod.name);
+        let key = PodKey::new(&pod.namespace, &pod.name);
         let identity = self.pods.get(&key).and_then(|state| state.identity.as_ref());
         if identity.is_some_and(|id| id.uid == pod.uid) {
             self.apply(
@@ -446,7 +447,7 @@ impl Controller {
         }
         self.store.retain(|id| {
             // The state of an earlier pod with the same name is not this pod's.
-            let state = self.pods.get(&id.to_string());
+            let state = self.pods.get(&id.key());
             state.is_some_and(|state| state.pod.describes(id))
         });
         let found = &self.node.found;
@@ -485,7 +486,7 @@ impl Controller {
                 let is_told = state.is_settled() && self.files.reports_writes_to(key);
                 !is_told || number % SWEEP_PARTS == self.swept
             });
-            let due: Vec<String> = due.map(|(_, (key, _))| key.clone()).collect();
+            let due: Vec<PodKey> = due.map(|(_, (key, _))| key.clone()).collect();
             self.apply_to_all(due, || PodInput::Swept);
         }
     }

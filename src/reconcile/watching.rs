@@ -11,16 +11,17 @@ use tokio::time::Instant;
 
 use crate::actuate::PodHandles;
 use crate::cgroup::{Identity, Notice, Watch};
+use crate::model::objects::PodKey;
 
 /// The watched files, and the pods whose files were written.
 #[derive(Debug, Default)]
 pub(crate) struct Watching {
     watch: Option<AsyncFd<Watch>>,
-    pods: HashMap<Identity, String>,
+    pods: HashMap<Identity, PodKey>,
     /// The cgroups of each pod, and whether all of them are watched.
-    cgroups: HashMap<String, (Vec<Identity>, bool)>,
+    cgroups: HashMap<PodKey, (Vec<Identity>, bool)>,
     /// Pods whose files were written, and when to compare them.
-    pub(crate) written: BTreeSet<String>,
+    pub(crate) written: BTreeSet<PodKey>,
     pub(crate) due: Option<Instant>,
 }
 
@@ -38,24 +39,24 @@ impl Watching {
     }
 
     /// Watches a pod's files. Returns whether a new watch began: the same cgroups are watched once.
-    pub(crate) fn watch(&mut self, key: &str, handles: &PodHandles) -> bool {
+    pub(crate) fn watch(&mut self, key: &PodKey, handles: &PodHandles) -> bool {
         let cgroups = handles.identities();
         if self.cgroups(key) == Some(&cgroups) {
             return false;
         }
         self.forget(key);
-        let (_, are_watched) = self.cgroups.entry(key.to_owned()).or_insert((cgroups, false));
+        let (_, are_watched) = self.cgroups.entry(key.clone()).or_insert((cgroups, false));
         let Some(watch) = &mut self.watch else { return false };
         *are_watched = true;
         for (target, cgroup) in handles.iter() {
             match watch.get_mut().add(cgroup) {
                 Ok(cgroup) => {
-                    self.pods.insert(cgroup, key.to_owned());
+                    self.pods.insert(cgroup, key.clone());
                 }
                 Err(error) if error.is_gone() => {}
                 Err(error) => {
                     *are_watched = false;
-                    tracing::warn!(pod = key, cgroup = %target, %error, "not watched: found by the periodic check only");
+                    tracing::warn!(pod = %key, cgroup = %target, %error, "not watched: found by the periodic check only");
                 }
             }
         }
@@ -63,17 +64,17 @@ impl Watching {
     }
 
     /// The pod's cgroups at its latest watch.
-    pub(crate) fn cgroups(&self, key: &str) -> Option<&Vec<Identity>> {
+    pub(crate) fn cgroups(&self, key: &PodKey) -> Option<&Vec<Identity>> {
         self.cgroups.get(key).map(|(cgroups, _)| cgroups)
     }
 
     /// Whether the kernel reports every write to the pod's files.
-    pub(crate) fn reports_writes_to(&self, key: &str) -> bool {
+    pub(crate) fn reports_writes_to(&self, key: &PodKey) -> bool {
         self.watch.is_some() && self.cgroups.get(key).is_some_and(|(_, are_watched)| *are_watched)
     }
 
     /// Stops watching a pod's files.
-    pub(crate) fn forget(&mut self, key: &str) {
+    pub(crate) fn forget(&mut self, key: &PodKey) {
         self.cgroups.remove(key);
         let Some(watch) = &mut self.watch else { return };
         for (cgroup, _) in self.pods.extract_if(|_, pod| pod == key) {
@@ -82,14 +83,14 @@ impl Watching {
     }
 
     /// The pods whose files are to be compared now.
-    pub(crate) fn take_due(&mut self, now: Instant) -> BTreeSet<String> {
+    pub(crate) fn take_due(&mut self, now: Instant) -> BTreeSet<PodKey> {
         let due = self.due.take_if(|at| *at <= now);
         due.map(|_| std::mem::take(&mut self.written)).unwrap_or_default()
     }
 
     /// Waits for the next write, and returns the pods. None if the kernel lost events: the files of any pod may have been
     /// written. Cancel-safe: events stay in the kernel until they are drained, and draining does not wait.
-    pub(crate) async fn next_written(&mut self) -> Option<BTreeSet<String>> {
+    pub(crate) async fn next_written(&mut self) -> Option<BTreeSet<PodKey>> {
         let Some(watch) = &mut self.watch else {
             return std::future::pending().await;
         };
@@ -111,7 +112,7 @@ impl Watching {
         }
     }
 
-    fn written_pods(&self, notices: &[Notice]) -> Option<BTreeSet<String>> {
+    fn written_pods(&self, notices: &[Notice]) -> Option<BTreeSet<PodKey>> {
         let pod = |notice: &Notice| match notice {
             Notice::Overflow => None,
             Notice::Changed(cgroup) => Some(self.pods.get(cgroup).cloned()),

@@ -76,7 +76,30 @@ pub struct PodId {
     pub name: String,
 }
 
+/// The namespace and the name of a pod, such as `shop/web-0`. Of the pods of a node, one at a time has them.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
+pub struct PodKey(Arc<str>);
+
+impl PodKey {
+    /// The key of the pod with this name.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        Self(format!("{namespace}/{name}").into())
+    }
+}
+
+impl PodId {
+    /// The key of this pod and of its successors.
+    pub fn key(&self) -> PodKey {
+        PodKey::new(&self.namespace, &self.name)
+    }
+}
+
 impl Pod {
+    /// The key of this pod and of its successors.
+    pub fn key(&self) -> PodKey {
+        PodKey::new(&self.metadata.namespace, &self.metadata.name)
+    }
+
     /// The UID in the pod's cgroup paths and runtime labels, according to this object. Empty if its manifest has none.
     pub fn cgroup_uid(&self) -> &str {
         self.static_uid().unwrap_or(&self.metadata.uid)

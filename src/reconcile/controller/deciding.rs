@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::Controller;
 use crate::decide::{self, PodDecision};
-use crate::model::objects::{ObjectMeta, OwnerKind, Pod, ResizePhase, VerticalPodAutoscaler};
+use crate::model::objects::{ObjectMeta, OwnerKind, Pod, PodKey, ResizePhase, VerticalPodAutoscaler};
 use crate::model::{Cause, Reason, Withheld};
 use crate::pace::{place_in, spread_window};
 use crate::reconcile::capacity::NodeCapacity;
@@ -78,10 +78,10 @@ fn is_named(metadata: &ObjectMeta, name: &str, state: &PodState) -> bool {
 }
 
 /// One object for each name. A pod and its successor may be described side by side: the running one counts, or else the last.
-fn one_of_each_name<'a>(pods: &'a [Arc<Pod>], inventory: &Inventory) -> BTreeMap<String, &'a Arc<Pod>> {
-    let mut chosen: BTreeMap<String, &Arc<Pod>> = BTreeMap::new();
+fn one_of_each_name<'a>(pods: &'a [Arc<Pod>], inventory: &Inventory) -> BTreeMap<PodKey, &'a Arc<Pod>> {
+    let mut chosen: BTreeMap<PodKey, &Arc<Pod>> = BTreeMap::new();
     for pod in pods {
-        let earlier = chosen.entry(pod.full_name()).or_insert(pod);
+        let earlier = chosen.entry(pod.key()).or_insert(pod);
         if inventory.find(pod).is_some() || inventory.find(earlier).is_none() {
             *earlier = pod;
         }
@@ -180,7 +180,7 @@ impl Controller {
         };
         let described = one_of_each_name(&view.pods, &self.node.found.inventory);
         let is_gone = |state: &PodState| {
-            let pod = described.get(&state.pod.full_name());
+            let pod = described.get(&state.pod.key());
             pod.is_none_or(|pod| pod.cgroup_uid() != state.pod.cgroup_uid())
         };
         self.apply_to_all(self.pods.keys_of(is_gone), || PodInput::Removed);
@@ -224,13 +224,13 @@ impl Controller {
         troubles.into_iter().collect()
     }
 
-    fn decide_one(&mut self, key: &str, decide: &Decide<'_>) {
+    fn decide_one(&mut self, key: &PodKey, decide: &Decide<'_>) {
         let started = std::time::Instant::now();
         let Some(state) = self.pods.get(key) else { return };
         let decision = Box::new(decide(state));
         let took = started.elapsed();
         if state.decision.reason != decision.reason {
-            tracing::debug!(pod = key, vpa = decision.vpa, reason = %decision.reason, "decided");
+            tracing::debug!(pod = %key, vpa = decision.vpa, reason = %decision.reason, "decided");
         }
         self.apply(key, PodInput::Decided { decision, took });
     }
@@ -260,7 +260,7 @@ impl Controller {
         }
     }
 
-    fn follow(&mut self, key: &str, capacity: &mut NodeCapacity, decide: &Decide<'_>, now: Timestamp) {
+    fn follow(&mut self, key: &PodKey, capacity: &mut NodeCapacity, decide: &Decide<'_>, now: Timestamp) {
         let Some(state) = self.pods.get(key) else { return };
         let recommended = state.recommendation(now);
         let refused = recommended.and_then(|recommended| capacity.admit(state, &recommended).err());

@@ -1,23 +1,24 @@
 //! Writes the log lines that follow from changes of a pod's state.
 
+use crate::model::objects::PodKey;
 use crate::reconcile::pod::LogLine;
 
 const REMOVED: &str = "no longer described by any source; its values are left as they are";
 
 /// Writes a line about the pod of this name.
-pub(super) fn log(pod: &str, line: LogLine) {
+pub(super) fn log(pod: &PodKey, line: LogLine) {
     match line {
         LogLine::ChangeLost(reason) => {
             tracing::warn!(%pod, reason, "a change made while the API server was unreachable was overwritten");
         }
         LogLine::EvidenceLeft(peak) => tracing::debug!(%peak, "a temporary limit for evidence that a hook leaves now"),
         LogLine::Denied { container, why } => {
-            tracing::warn!(pod, container, why, "a temporary limit that is denied ends");
+            tracing::warn!(%pod, container, why, "a temporary limit that is denied ends");
         }
         LogLine::LimitRecommended { container, limit } => {
-            tracing::info!(pod, container, limit, "a temporary limit is recommended now");
+            tracing::info!(%pod, container, limit, "a temporary limit is recommended now");
         }
-        LogLine::NoRoom { cause, why } => tracing::warn!(pod, %cause, "not done: {why}"),
+        LogLine::NoRoom { cause, why } => tracing::warn!(%pod, %cause, "not done: {why}"),
         LogLine::PassFailed {
             outcome,
             reason,
@@ -25,7 +26,7 @@ pub(super) fn log(pod: &str, line: LogLine) {
         } => {
             tracing::warn!(outcome, reason, ?retry_in, "pass failed; retrying");
         }
-        LogLine::Removed => tracing::info!(pod, "{REMOVED}"),
+        LogLine::Removed => tracing::info!(%pod, "{REMOVED}"),
         LogLine::SpecChanged => tracing::info!(%pod, "another client changed the spec; its values apply"),
     }
 }

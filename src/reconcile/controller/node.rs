@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, watch};
 use super::{Controller, Event};
 use crate::actuate::{Node, raise_pod_level};
 use crate::decide::{NodePolicies, Refusals};
+use crate::model::objects::PodKey;
 use crate::model::{BoundPod, Bytes, KubeletVersion, PageSize, ResourceList, WeightFormula};
 use crate::observe::health::Latch;
 use crate::plan::LowPodLevel;
@@ -174,13 +175,13 @@ impl Controller {
     }
 
     /// Raises the memory limit of a pod's cgroup in a task of its own.
-    pub(super) fn raise_pod_level(&self, key: &str, bound: BoundPod, low: LowPodLevel) {
+    pub(super) fn raise_pod_level(&self, key: &PodKey, bound: BoundPod, low: LowPodLevel) {
         let Some(node) = self.node.known() else { return };
-        let key = key.to_owned();
+        let key = key.clone();
         self.passes.spawn(async move {
             let uid = bound.live().id.uid.clone();
             let raised = tokio::task::spawn_blocking(move || raise_pod_level(&node, bound.live(), low.needs)).await;
-            let raised = raised.inspect_err(|panic| tracing::error!(pod = key, %panic, "internal error"));
+            let raised = raised.inspect_err(|panic| tracing::error!(pod = %key, %panic, "internal error"));
             Some(Event::Pod(
                 key,
                 PodInput::PodLevelRaised {

@@ -16,6 +16,7 @@ use tracing::Instrument;
 use super::{Controller, Event};
 use crate::actuate::shrink::{Lowering, watch};
 use crate::actuate::{HookRun, Job, JobDone, Node, PodHandles, PodResizer, Verdict, reconcile, run_hook};
+use crate::model::objects::PodKey;
 use crate::model::{Cause, HookEnd, NamedRequirements, Reason};
 use crate::plan::shrink::{Progress, next_turns};
 use crate::reconcile::capacity::NodeCapacity;
@@ -36,7 +37,7 @@ pub(crate) struct Passes {
     /// The ids of the containers that hooks run in.
     pub(super) hooked: BTreeSet<String>,
     /// The watches of lower limits by pod; dropping a handle ends its watch.
-    pub(super) shrink_watches: BTreeMap<String, AbortOnDropHandle<()>>,
+    pub(super) shrink_watches: BTreeMap<PodKey, AbortOnDropHandle<()>>,
     events: mpsc::Sender<Event>,
 }
 
@@ -194,7 +195,7 @@ impl Controller {
             self.passes.begun += 1;
             let number = self.passes.begun;
             let resize = Box::new(resize.unwrap_or_default());
-            tracing::debug!(pod = key, pass = number, %cause, %resize, "a pass begins");
+            tracing::debug!(pod = %key, pass = number, %cause, %resize, "a pass begins");
             self.apply(&key, PodInput::PassBegan { number, resize });
         }
     }
@@ -205,7 +206,7 @@ impl Controller {
         NodeSupport::of(pods, node.known_kubelet(), self.endpoint.upgraded, now.wall)
     }
 
-    pub(super) fn run_pass(&mut self, key: &str, id: PassId, mut job: Box<Job>) {
+    pub(super) fn run_pass(&mut self, key: &PodKey, id: PassId, mut job: Box<Job>) {
         let Some(node) = self.node.known() else { return };
         job.cgroups = self.files.cgroups(key).cloned();
         if let Act::Patch(_) = job.resize {
@@ -218,7 +219,7 @@ impl Controller {
         // The span has the level of errors, so that every log level includes it.
         let span = tracing::error_span!("pass", pod = %job.targets.bound.live().id, cause = %job.cause);
         self.passes.busy.insert(id.uid.clone());
-        let (key, of_pass) = (key.to_owned(), span.clone());
+        let (key, of_pass) = (key.clone(), span.clone());
         let work = async move {
             marked.await;
             let done = Box::new(reconcile(node, job).await);
@@ -233,7 +234,7 @@ impl Controller {
     }
 
     /// Runs a hook of a pod. A container runs one hook at a time, also after the pod's state was new in between.
-    pub(super) fn run_hook(&mut self, key: &str, run: Box<HookRun>) {
+    pub(super) fn run_hook(&mut self, key: &PodKey, run: Box<HookRun>) {
         let Some(node) = self.node.known() else { return };
         let state = self.pods.get(key);
         // The configuration may have changed since the hook became due.
@@ -241,9 +242,9 @@ impl Controller {
         let namespace = state
             .map(|state| state.pod.metadata.namespace.clone())
             .unwrap_or_default();
-        let key = key.to_owned();
+        let key = key.clone();
         let is_first = self.passes.hooked.insert(run.live.id.clone());
-        let span = tracing::error_span!("hook", pod = key, container = run.container, moment = run.moment.word());
+        let span = tracing::error_span!("hook", pod = %key, container = run.container, moment = run.moment.word());
         let work = async move {
             let end = match forbidden {
                 Some(why) => HookEnd::failed(format!("not run: {why}")),
@@ -265,7 +266,7 @@ impl Controller {
     }
 
     /// Takes the result of a pass.
-    pub(super) fn end_pass(&mut self, key: &str, pass: PassId, done: Box<JobDone>) {
+    pub(super) fn end_pass(&mut self, key: &PodKey, pass: PassId, done: Box<JobDone>) {
         self.passes.busy.remove(&pass.uid);
         let (outcome, reason) = (done.record.outcome.word(), done.record.outcome.reason());
         let (steps, verified) = (done.record.steps.len(), done.record.stages.verified);
@@ -304,7 +305,7 @@ impl Controller {
     }
 
     /// Watches the cgroup files of a pod, or stops.
-    pub(super) fn watch_files(&mut self, key: &str, handles: Option<PodHandles>) {
+    pub(super) fn watch_files(&mut self, key: &PodKey, handles: Option<PodHandles>) {
         match handles {
             Some(handles) if self.files.watch(key, &handles) => self.apply(key, PodInput::FilesWritten),
             Some(_) => {}
@@ -312,22 +313,22 @@ impl Controller {
         }
     }
 
-    pub(super) fn watch_shrink(&mut self, key: &str, number: u64, lowered: Vec<Lowering>) {
+    pub(super) fn watch_shrink(&mut self, key: &PodKey, number: u64, lowered: Vec<Lowering>) {
         let live = self.pods.get(key).and_then(|state| state.live.clone());
         let (Some(node), Some(live)) = (self.node.known(), live) else {
             return;
         };
-        let name = key.to_owned();
+        let name = key.clone();
         let task = self.passes.spawn(async move {
             let verdict = watch(node, live, lowered).await;
             Some(Event::Pod(name, PodInput::ShrinkWatchEnded { number, verdict }))
         });
         let watches = &mut self.passes.shrink_watches;
-        watches.insert(key.to_owned(), AbortOnDropHandle::new(task));
+        watches.insert(key.clone(), AbortOnDropHandle::new(task));
     }
 
     /// Notes pods whose files were written, by another process or by a pass. They are compared after the burst.
-    pub(super) fn note_written(&mut self, written: Option<BTreeSet<String>>) {
+    pub(super) fn note_written(&mut self, written: Option<BTreeSet<PodKey>>) {
         let all = || self.pods.keys_of(|state| !state.desired.is_empty());
         self.files
             .written
@@ -337,7 +338,7 @@ impl Controller {
         }
         // A container with a temporary limit may be about to run out of memory: its files are compared at once.
         let limited = |state: &PodState| state.desired.memory_limits().next().is_some();
-        let urgent = |key: &String| self.pods.get(key).is_some_and(limited);
+        let urgent = |key: &PodKey| self.pods.get(key).is_some_and(limited);
         let is_urgent = self.files.written.iter().any(urgent);
         let at = Instant::now() + if is_urgent { Duration::ZERO } else { BURST };
         self.files.due = Some(self.files.due.map_or(at, |known| known.min(at)));

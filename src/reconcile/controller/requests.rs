@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 
 use super::Controller;
 use crate::actuate::Node;
-use crate::model::objects::VerticalPodAutoscaler;
+use crate::model::objects::{PodKey, VerticalPodAutoscaler};
 use crate::model::{Cause, ChangeRecord, ControlError};
 use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::pod::{Now, PodInput, PodState, not_running};
@@ -117,7 +117,7 @@ impl Controller {
     }
 
     /// Hands an operator's request to a pod.
-    pub(crate) fn change(&mut self, pod: &str, request: OperatorRequest, reply: RecordReply) {
+    pub(crate) fn change(&mut self, pod: &PodKey, request: OperatorRequest, reply: RecordReply) {
         if let Err(error) = self.find_actionable(pod) {
             return send(reply, Err(error));
         }
@@ -126,7 +126,7 @@ impl Controller {
     }
 
     /// The state of one pod, by namespace and name.
-    pub(crate) fn snapshot(&self, pod: &str) -> Result<PodSnapshot, ControlError> {
+    pub(crate) fn snapshot(&self, pod: &PodKey) -> Result<PodSnapshot, ControlError> {
         let state = self.find(pod)?;
         let mut changes = self.recent(Some(pod)).unwrap_or_default();
         changes.drain(..changes.len().saturating_sub(5));
@@ -150,16 +150,16 @@ impl Controller {
             .facts(state, &[], &Cause::Sweep, &support, &mut capacity, now)
     }
 
-    fn find(&self, pod: &str) -> Result<&PodState, ControlError> {
+    fn find(&self, pod: &PodKey) -> Result<&PodState, ControlError> {
         // The pod existed when its name was looked up.
         self.pods.get(pod).ok_or_else(|| ControlError::NotFound {
-            pod: pod.to_owned(),
+            pod: pod.to_string(),
             nearest: Vec::new(),
         })
     }
 
     /// Errors: why nothing can be changed for this pod now.
-    fn find_actionable(&self, pod: &str) -> Result<(), ControlError> {
+    fn find_actionable(&self, pod: &PodKey) -> Result<(), ControlError> {
         let state = self.find(pod)?;
         if self.config.observe_only {
             let message = "the agent only observes (observeOnly is set) and writes nothing: set observeOnly to false to have it act";
@@ -174,7 +174,7 @@ impl Controller {
     }
 
     /// The latest changes of all pods or of one, oldest first.
-    pub(crate) fn recent(&self, pod: Option<&str>) -> Result<Vec<Arc<ChangeRecord>>, ControlError> {
+    pub(crate) fn recent(&self, pod: Option<&PodKey>) -> Result<Vec<Arc<ChangeRecord>>, ControlError> {
         let id = pod.map(|pod| {
             let state = self.find(pod)?;
             let live = state.live.as_ref().map(|live| live.id.clone());

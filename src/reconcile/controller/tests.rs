@@ -94,7 +94,7 @@ async fn writes_to_a_gone_pod_are_on_record() {
         };
         let mut record = ChangeRecord::new(pod(), Cause::Sweep, Outcome::Interrupted("it ended".to_owned()));
         record.steps = steps;
-        controller.end_pass("shop/web", pass, Box::new(JobDone::new(record)));
+        controller.end_pass(&PodKey::new("shop", "web"), pass, Box::new(JobDone::new(record)));
     }
     let records = &controller.publisher.history.records;
     assert_eq!(records.len(), 1);

@@ -22,7 +22,7 @@ use crate::oom::OomReport;
 use crate::plan::shrink::{Holds, Progress};
 use crate::plan::{hierarchy, in_force};
 use crate::reconcile::controller::PodSnapshot;
-use crate::reconcile::pod::PodState;
+use crate::reconcile::pod::{Now, PodState};
 use crate::resize;
 
 /// Reads the kernel's files, systemd's properties and the runtime's stored specs, and compares all values.
@@ -31,7 +31,7 @@ pub(super) async fn explain(
     snapshot: PodSnapshot,
     kills: Vec<Arc<OomReport>>,
 ) -> Result<proto::ExplainReply, ControlError> {
-    let now = Timestamp::now();
+    let now = Now::read();
     let reason = snapshot.state.decision.reason;
     let in_words = format!("{reason}: {}", reason.meaning());
     let mut notes = vec![in_words];
@@ -42,9 +42,9 @@ pub(super) async fn explain(
     notes.extend(node.and_then(|node| node.lacks_burst(snapshot.state.desired.burst?)));
     let mut reply = proto::ExplainReply {
         notes,
-        next: view::next(&snapshot.state, now),
+        next: snapshot.state.next_step(now),
         changes: snapshot.changes.iter().map(|record| view::change(record)).collect(),
-        pod: Some(view::pod(&snapshot.state, now, snapshot.quiet)),
+        pod: Some(view::pod(&snapshot.state, now.wall, snapshot.quiet)),
         values: Vec::new(),
         amounts: amounts(&snapshot),
     };
@@ -246,7 +246,7 @@ fn kernel_difference(
             ))
         }
         (Some(wanted), _) if held != wanted => {
-            let why = view::detail(state, now);
+            let why = state.detail(now);
             Some(match state.drift.writers().paused(target, held.file(), now) {
                 Some(until) => format!("something else keeps changing it; left alone until {until:.0}"),
                 None if state.resize.progress().pending().is_some() => {

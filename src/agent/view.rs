@@ -1,23 +1,18 @@
 //! Converts the state of the controller to messages of the control protocol. Only [`planned`] reads anything.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use jiff::{SignedDuration, Timestamp};
 
 use crate::actuate::{Job, Node, preview};
 use crate::control::proto;
 use crate::model::objects::PodId;
-use crate::model::{
-    Cause, ChangeRecord, ControlFile, HookEnd, NamedRequirements, Outcome, Reason, StepRecord, Withheld, micros,
-};
+use crate::model::{Cause, ChangeRecord, ControlFile, HookEnd, NamedRequirements, Outcome, StepRecord, micros};
 use crate::observe::audit::Actor;
 use crate::oom::{OomReport, Victim};
-use crate::plan::shrink::Progress;
-use crate::plan::without_cgroup;
 use crate::reconcile::desired::TemporaryLimit;
 use crate::reconcile::overrides::Override;
-use crate::reconcile::pod::{PodState, PodStatus};
+use crate::reconcile::pod::PodState;
 
 /// The agent, and the node as discovery found it.
 pub(super) fn agent(node: Option<&Node>, problems: Vec<String>) -> proto::Agent {
@@ -58,7 +53,7 @@ pub(super) fn pod(state: &PodState, now: Timestamp, quiet: SignedDuration) -> pr
         action: state.decision.action().to_string(),
         reason: state.decision.reason.to_string(),
         state: state.status(now).to_string(),
-        detail: detail(state, now),
+        detail: state.detail(now),
         workload: Some(proto::Workload {
             kind: state.decision.workload.kind.clone(),
             name: state.decision.workload.name.clone(),
@@ -113,132 +108,6 @@ fn overridden(overridden: &Override) -> proto::Override {
         reason: overridden.reason.clone(),
         since: overridden.since.to_string(),
         until: overridden.until.map(|until| until.to_string()),
-    }
-}
-
-/// The reason of a pod's status, where the status alone does not say it.
-pub(super) fn detail(state: &PodState, now: Timestamp) -> String {
-    let (failed, withheld) = (state.work.has_failed(), state.resize.progress().pending());
-    match (state.status(now), &state.no_room) {
-        (PodStatus::NotRunning, _) => "no container of this pod runs on this node".to_owned(),
-        (PodStatus::Foreign, _) => {
-            let mut paused = state.drift.paused(now);
-            paused.next().map_or_else(String::new, |(target, file, until)| {
-                format!("something else keeps changing {file} of {target}; left alone until {until}")
-            })
-        }
-        (PodStatus::Refused, Some(no_room)) if !failed => no_room.why.clone(),
-        (PodStatus::Refused, None) if !failed && withheld.is_none() => {
-            state.shrink.backoffs.next(now).map_or_else(String::new, |failed| {
-                format!(
-                    "a lower memory limit was undone (time {} in a row) and is tried again at {}: {}",
-                    failed.times, failed.until, failed.why
-                )
-            })
-        }
-        (PodStatus::Owed | PodStatus::Refused | PodStatus::Deferred | PodStatus::Infeasible, _) => {
-            withheld.map_or(state.drift.reason(), Withheld::reason).to_owned()
-        }
-        (PodStatus::Working, _) => {
-            let reason = withheld.map(|withheld| withheld.reason().to_owned());
-            let all = reason.into_iter().filter(|reason| !reason.is_empty());
-            all.chain(guard_actions(state)).collect::<Vec<_>>().join("; ")
-        }
-        (PodStatus::NotManaged | PodStatus::InSync, _) => {
-            let all = pod_level_left(state).into_iter().chain(guard_actions(state));
-            all.collect::<Vec<_>>().join("; ")
-        }
-    }
-}
-
-/// Why the agent does not write the pod's cgroup although it manages the pod.
-fn pod_level_left(state: &PodState) -> Option<String> {
-    let live = state.live.as_ref().filter(|_| !state.desired.is_empty())?;
-    let container = without_cgroup(&state.pod, live)?;
-    let class = state.pod.spec.runtime_class_name.as_ref();
-    let class = class
-        .map(|class| format!(" (runtime class {class})"))
-        .unwrap_or_default();
-    Some(format!(
-        "container {container} runs without a cgroup of its own{class}, so the pod's cgroup holds more than containers, and is left as it is"
-    ))
-}
-
-/// The temporary limits of the guard, and the limits that it could not grow.
-fn guard_actions(state: &PodState) -> impl Iterator<Item = String> {
-    let grown = state.desired.temporary.iter().map(|limit| {
-        let limit_of = format!("{} limit of {}", limit.resource, limit.resource.quantity(limit.to));
-        format!("container {} has a temporary {limit_of}", limit.container)
-    });
-    let refused = state.growth.refusals();
-    grown.chain(refused.map(|(container, why)| format!("container {container} was not grown: {why}")))
-}
-
-/// The next step for a pod, as a sentence.
-pub(super) fn next(state: &PodState, now: Timestamp) -> String {
-    let (work, decision) = (&state.work, &state.decision);
-    let begins = work.pending.as_ref().and_then(|pending| pending.not_before);
-    let wait = begins.and_then(|at| at.checked_duration_since(Instant::now()));
-    if state.live.is_none() {
-        "Nothing until a container of this pod runs on this node.".to_owned()
-    } else if let Some(wait) = wait.map(|wait| wait.as_secs()) {
-        format!("A pass begins in {wait} s: many nodes follow this recommendation, and not all at once.")
-    } else if work.running.is_some() || work.pending.is_some() {
-        "A pass over this pod runs now.".to_owned()
-    } else if let Some(at) = work.retry_at {
-        match at.saturating_duration_since(Instant::now()).as_secs() {
-            0 => "The next attempt comes within a second.".to_owned(),
-            wait => format!("The next attempt is in {wait} s, or at once when the decision changes."),
-        }
-    } else if state.no_room.is_some() {
-        "The recommendation is followed once there is room for it: looked at every minute, and when pods come, go or take less, or \
-         a quota changes."
-            .to_owned()
-    } else if let Some(failed) = state.shrink.backoffs.next(now) {
-        format!(
-            "The lower limit of {} is tried again at {:.0}.",
-            failed.target, failed.until
-        )
-    } else if state.shrink.progress(now) == Some(Progress::Waits) {
-        "The lower memory limit is tried once it is this pod's turn: of one workload a few pods at a time, and none while \
-         one of them has its own limit back."
-            .to_owned()
-    } else if let Some((target, file, until)) = state.drift.paused(now).next() {
-        format!("{file} of {target} is looked at again at {until:.0}.")
-    } else if let Some(withheld) = state.resize.progress().pending() {
-        let next = match withheld {
-            Withheld::Deferred(_) => {
-                "The kubelet tries again when the node has room; a smaller recommendation replaces this one at once."
-            }
-            Withheld::Infeasible(_) => "Nothing until something else is wanted: this node can never do it.",
-            Withheld::Failed(_) => "The kubelet tries again by itself.",
-            Withheld::Unanswered(_) => "The kubelet is to answer; its values follow then.",
-            Withheld::Postponed(_) => "The kubelet is asked once the limit has stopped growing.",
-            Withheld::SpecLater(_) => {
-                "The API server is asked once it is back; if another client has changed the pod's resources by then, its values apply."
-            }
-        };
-        next.to_owned()
-    } else if state.resize.is_in_flight(&state.pod) {
-        "The resize is in flight: the kernel has the values, and the kubelet is to carry it out.".to_owned()
-    } else if let Some(until) = state.desired.override_ends_at() {
-        format!(
-            "The override ends at {until:.0}, and the decided values come back; until then its values are enforced."
-        )
-    } else if let Some(end) = decision.boosts.next_end {
-        format!("A startup boost ends at {end:.0}, and that container's cpu goes back.")
-    } else if let Some(until) = decision.canary.until {
-        format!("The change waits for pods that have it first, until {until:.0} if none of them here is in trouble.")
-    } else if decision.reason == Reason::StartupBoost {
-        "A startup boost ends once the pod is ready, or as long after that as its VPA says.".to_owned()
-    } else if state.desired.is_empty() {
-        "Nothing: this pod is not managed.".to_owned()
-    } else if let Some(TemporaryLimit { container, .. }) = state.desired.temporary.first() {
-        format!(
-            "The temporary limit of container {container} ends once the container has been quiet for long enough, or the recommendation has caught up."
-        )
-    } else {
-        "Its values are enforced; a new recommendation changes them at once.".to_owned()
     }
 }
 

@@ -214,6 +214,22 @@ impl PodDecision {
         }
     }
 
+    /// What the decision waits for, as a sentence.
+    pub fn next_step(&self) -> Option<String> {
+        if let Some(end) = self.boosts.next_end {
+            return Some(format!(
+                "A startup boost ends at {end:.0}, and that container's cpu goes back."
+            ));
+        }
+        if let Some(until) = self.canary.until {
+            return Some(format!(
+                "The change waits for pods that have it first, until {until:.0} if none of them here is in trouble."
+            ));
+        }
+        (self.reason == Reason::StartupBoost)
+            .then(|| "A startup boost ends once the pod is ready, or as long after that as its VPA says.".to_owned())
+    }
+
     /// Turns the change of the pod into a skip: a rule that this module does not know refuses it.
     pub fn refuse(&mut self, pod: &Pod, reason: Reason, why: String) {
         (self.reason, self.containers, self.without_restart) = (reason, pod.requirements(), None);

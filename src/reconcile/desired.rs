@@ -189,6 +189,14 @@ impl TemporaryLimit {
         }
     }
 
+    pub(crate) fn detail(&self) -> String {
+        let to = self.resource.quantity(self.to);
+        format!(
+            "container {} has a temporary {} limit of {to}",
+            self.container, self.resource
+        )
+    }
+
     /// When the limit ends at the earliest, if the container is quiet for this long.
     pub(crate) fn until(&self, quiet: SignedDuration) -> Timestamp {
         self.renewed.checked_add(quiet).unwrap_or(Timestamp::MAX)
@@ -343,6 +351,27 @@ impl DesiredState {
             self.origin = None;
         }
         self.returning = false;
+    }
+
+    /// When the override ends, as a sentence.
+    pub(crate) fn override_next_step(&self) -> Option<String> {
+        let until = self.override_ends_at()?;
+        Some(format!(
+            "The override ends at {until:.0}, and the decided values come back; until then its values are enforced."
+        ))
+    }
+
+    /// What happens to the desired values next, as a sentence, if nothing is about to.
+    pub(crate) fn next_step(&self) -> String {
+        if self.is_empty() {
+            return "Nothing: this pod is not managed.".to_owned();
+        }
+        let Some(TemporaryLimit { container, .. }) = self.temporary.first() else {
+            return "Its values are enforced; a new recommendation changes them at once.".to_owned();
+        };
+        format!(
+            "The temporary limit of container {container} ends once the container has been quiet for long enough, or the recommendation has caught up."
+        )
     }
 
     pub(crate) fn override_ends_at(&self) -> Option<Timestamp> {

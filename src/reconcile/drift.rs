@@ -42,6 +42,20 @@ impl Drift {
         self.writers.all_paused(now)
     }
 
+    /// What keeps changing a value that is left alone now.
+    pub(crate) fn detail(&self, now: Timestamp) -> Option<String> {
+        let (target, file, until) = self.paused(now).next()?;
+        Some(format!(
+            "something else keeps changing {file} of {target}; left alone until {until}"
+        ))
+    }
+
+    /// When a value that is left alone is looked at again, as a sentence.
+    pub(crate) fn next_step(&self, now: Timestamp) -> Option<String> {
+        let (target, file, until) = self.paused(now).next()?;
+        Some(format!("{file} of {target} is looked at again at {until:.0}."))
+    }
+
     /// Why the latest pass did not succeed; empty where it did.
     pub(crate) fn reason(&self) -> &str {
         &self.reason

@@ -19,10 +19,11 @@ use super::store::{SavedPod, SavedTargets};
 use super::work::WorkItem;
 use crate::decide::PodDecision;
 use crate::model::objects::{Pod, PodId};
-use crate::model::{Cause, LivePod, NamedRequirements, Reason, Withheld};
+use crate::model::{Cause, LivePod, NamedRequirements, Reason};
 use crate::resize::{Progress, Resize};
 
 mod described;
+mod explained;
 mod guarded;
 mod hooks;
 mod located;
@@ -322,32 +323,6 @@ impl PodState {
         effects.push(Effect::ShrinkEnded(ended));
     }
 
-    pub(crate) fn status(&self, now: Timestamp) -> PodStatus {
-        if self.live.is_none() {
-            PodStatus::NotRunning
-        } else if self.desired.is_empty() && self.no_room.is_none() {
-            PodStatus::NotManaged
-        } else if self.drift.paused(now).next().is_some() {
-            PodStatus::Foreign
-        } else if self.drift.owes_runtime() {
-            PodStatus::Owed
-        } else if self.work.has_failed() || self.shrink.backoffs.next(now).is_some() || self.no_room.is_some() {
-            PodStatus::Refused
-        } else if let Some(withheld) = self.resize.progress().pending() {
-            match withheld {
-                Withheld::Deferred(_) => PodStatus::Deferred,
-                Withheld::Infeasible(_) => PodStatus::Infeasible,
-                Withheld::Failed(_) => PodStatus::Refused,
-                Withheld::SpecLater(_) if self.resize.is_ahead() => PodStatus::Owed,
-                Withheld::Unanswered(_) | Withheld::Postponed(_) | Withheld::SpecLater(_) => PodStatus::Working,
-            }
-        } else if self.drift.is_in_sync() && !self.is_announcing() {
-            PodStatus::InSync
-        } else {
-            PodStatus::Working
-        }
-    }
-
     /// When the pod was last in trouble: a container ended, memory or cpu was not enough, or a shrink was undone.
     pub(crate) fn in_trouble(&self) -> Option<Timestamp> {
         let ends = self
@@ -393,7 +368,7 @@ use {
     crate::actuate::shrink::{Lowering, Verdict},
     crate::actuate::{ForeignWriters, Grown, HookRun, Job, JobDone},
     crate::guard::Report,
-    crate::model::{Bytes, ChangeRecord, HookEnd, Target},
+    crate::model::{Bytes, ChangeRecord, HookEnd, Target, Withheld},
     crate::plan::LowPodLevel,
     crate::resize::Act,
     jiff::SignedDuration,

@@ -133,6 +133,28 @@ impl ShrinkState {
         }
     }
 
+    /// Why a lower limit is not in force, if one was undone.
+    pub(crate) fn detail(&self, now: Timestamp) -> Option<String> {
+        let failed = self.backoffs.next(now)?;
+        Some(format!(
+            "a lower memory limit was undone (time {} in a row) and is tried again at {}: {}",
+            failed.times, failed.until, failed.why
+        ))
+    }
+
+    /// When a lower limit is tried again, as a sentence.
+    pub(crate) fn next_step(&self, now: Timestamp) -> Option<String> {
+        if let Some(failed) = self.backoffs.next(now) {
+            let (target, until) = (&failed.target, failed.until);
+            return Some(format!("The lower limit of {target} is tried again at {until:.0}."));
+        }
+        self.backoffs.waits(now).then(|| {
+            "The lower memory limit is tried once it is this pod's turn: of one workload a few pods at a time, and none while \
+             one of them has its own limit back."
+                .to_owned()
+        })
+    }
+
     /// Whether it is time to try an undone shrink again; true once.
     pub(crate) fn take_due(&mut self, now: Timestamp) -> bool {
         let due = self.retry_at.take_if(|at| *at <= now).is_some();

@@ -138,6 +138,24 @@ impl WorkItem {
         self.retry_at.into_iter().chain(begins).min()
     }
 
+    /// What happens next to the pod, as a sentence, if a pass runs, is due or is retried.
+    pub(super) fn next_step(&self, now: Instant) -> Option<String> {
+        let begins = self.pending.as_ref().and_then(|pending| pending.not_before);
+        if let Some(wait) = begins.and_then(|at| at.checked_duration_since(now)) {
+            let wait = wait.as_secs();
+            return Some(format!(
+                "A pass begins in {wait} s: many nodes follow this recommendation, and not all at once."
+            ));
+        }
+        if self.running.is_some() || self.pending.is_some() {
+            return Some("A pass over this pod runs now.".to_owned());
+        }
+        Some(match self.retry_at?.saturating_duration_since(now).as_secs() {
+            0 => "The next attempt comes within a second.".to_owned(),
+            wait => format!("The next attempt is in {wait} s, or at once when the decision changes."),
+        })
+    }
+
     /// Notes a failed pass; returns the wait before the next one.
     pub(super) fn back_off(&mut self, at_least: Option<Duration>, now: Now) -> Duration {
         let backoff = self.backoff.get_or_insert(Backoff::new(FIRST_RETRY, LONGEST_RETRY));

@@ -127,6 +127,27 @@ impl Resize {
         &self.progress
     }
 
+    /// What the API server or the kubelet does next with the resize of `pod`, as a sentence.
+    pub fn next_step(&self, pod: &Pod) -> Option<String> {
+        let step = match self.progress.pending() {
+            Some(Withheld::Deferred(_)) => {
+                "The kubelet tries again when the node has room; a smaller recommendation replaces this one at once."
+            }
+            Some(Withheld::Infeasible(_)) => "Nothing until something else is wanted: this node can never do it.",
+            Some(Withheld::Failed(_)) => "The kubelet tries again by itself.",
+            Some(Withheld::Unanswered(_)) => "The kubelet is to answer; its values follow then.",
+            Some(Withheld::Postponed(_)) => "The kubelet is asked once the limit has stopped growing.",
+            Some(Withheld::SpecLater(_)) => {
+                "The API server is asked once it is back; if another client has changed the pod's resources by then, its values apply."
+            }
+            None if self.is_in_flight(pod) => {
+                "The resize is in flight: the kernel has the values, and the kubelet is to carry it out."
+            }
+            None => return None,
+        };
+        Some(step.to_owned())
+    }
+
     /// Whether the cgroups have amounts that the spec does not have yet.
     pub const fn is_ahead(&self) -> bool {
         self.written_ahead.is_some()

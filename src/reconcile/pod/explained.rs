@@ -1,0 +1,101 @@
+//! What people are told about a pod: its status, the reason, and the next step. Each part of the state speaks for itself; this
+//! module decides which of them comes first. Pure.
+
+use jiff::Timestamp;
+
+use super::{NoRoomFor, Now, PodState, PodStatus};
+use crate::model::Withheld;
+use crate::plan::without_cgroup;
+use crate::reconcile::desired::TemporaryLimit;
+
+impl NoRoomFor {
+    fn next_step() -> String {
+        "The recommendation is followed once there is room for it: looked at every minute, and when pods come, go or take less, or \
+         a quota changes."
+            .to_owned()
+    }
+}
+
+impl PodState {
+    pub(crate) fn status(&self, now: Timestamp) -> PodStatus {
+        if self.live.is_none() {
+            PodStatus::NotRunning
+        } else if self.desired.is_empty() && self.no_room.is_none() {
+            PodStatus::NotManaged
+        } else if self.drift.paused(now).next().is_some() {
+            PodStatus::Foreign
+        } else if self.drift.owes_runtime() {
+            PodStatus::Owed
+        } else if self.work.has_failed() || self.shrink.backoffs.next(now).is_some() || self.no_room.is_some() {
+            PodStatus::Refused
+        } else if let Some(withheld) = self.resize.progress().pending() {
+            match withheld {
+                Withheld::Deferred(_) => PodStatus::Deferred,
+                Withheld::Infeasible(_) => PodStatus::Infeasible,
+                Withheld::Failed(_) => PodStatus::Refused,
+                Withheld::SpecLater(_) if self.resize.is_ahead() => PodStatus::Owed,
+                Withheld::Unanswered(_) | Withheld::Postponed(_) | Withheld::SpecLater(_) => PodStatus::Working,
+            }
+        } else if self.drift.is_in_sync() && !self.is_announcing() {
+            PodStatus::InSync
+        } else {
+            PodStatus::Working
+        }
+    }
+
+    /// The reason of the pod's status, where the status alone does not say it.
+    pub(crate) fn detail(&self, now: Timestamp) -> String {
+        let (failed, withheld) = (self.work.has_failed(), self.resize.progress().pending());
+        let all = |first: Option<String>| {
+            let first = first.filter(|reason| !reason.is_empty());
+            let all = first.into_iter().chain(self.growth_details());
+            all.collect::<Vec<_>>().join("; ")
+        };
+        match (self.status(now), &self.no_room) {
+            (PodStatus::NotRunning, _) => "no container of this pod runs on this node".to_owned(),
+            (PodStatus::Foreign, _) => self.drift.detail(now).unwrap_or_default(),
+            (PodStatus::Refused, Some(no_room)) if !failed => no_room.why.clone(),
+            (PodStatus::Refused, None) if !failed && withheld.is_none() => self.shrink.detail(now).unwrap_or_default(),
+            (PodStatus::Owed | PodStatus::Refused | PodStatus::Deferred | PodStatus::Infeasible, _) => {
+                withheld.map_or(self.drift.reason(), Withheld::reason).to_owned()
+            }
+            (PodStatus::Working, _) => all(withheld.map(|withheld| withheld.reason().to_owned())),
+            (PodStatus::NotManaged | PodStatus::InSync, _) => all(self.pod_level_left()),
+        }
+    }
+
+    /// Why the agent does not write the pod's cgroup although it manages the pod.
+    fn pod_level_left(&self) -> Option<String> {
+        let live = self.live.as_ref().filter(|_| !self.desired.is_empty())?;
+        let container = without_cgroup(&self.pod, live)?;
+        let class = self.pod.spec.runtime_class_name.as_ref();
+        let class = class
+            .map(|class| format!(" (runtime class {class})"))
+            .unwrap_or_default();
+        Some(format!(
+            "container {container} runs without a cgroup of its own{class}, so the pod's cgroup holds more than containers, and is left as it is"
+        ))
+    }
+
+    /// The temporary limits of the guard, and the limits that it could not grow.
+    fn growth_details(&self) -> impl Iterator<Item = String> {
+        let grown = self.desired.temporary.iter().map(TemporaryLimit::detail);
+        let refused = self.growth.refusals();
+        grown.chain(refused.map(|(container, why)| format!("container {container} was not grown: {why}")))
+    }
+
+    /// The next step for the pod, as a sentence.
+    pub(crate) fn next_step(&self, now: Now) -> String {
+        if self.live.is_none() {
+            return "Nothing until a container of this pod runs on this node.".to_owned();
+        }
+        let step = self.work.next_step(now.instant);
+        let step = step.or_else(|| self.no_room.is_some().then(NoRoomFor::next_step));
+        let step = step.or_else(|| self.shrink.next_step(now.wall));
+        let step = step.or_else(|| self.drift.next_step(now.wall));
+        let step = step.or_else(|| self.resize.next_step(&self.pod));
+        let step = step.or_else(|| self.desired.override_next_step());
+        let step = step.or_else(|| self.decision.next_step());
+        step.unwrap_or_else(|| self.desired.next_step())
+    }
+}

@@ -16,6 +16,9 @@ use crate::model::{
 };
 use crate::sources::NodeView;
 
+/// The reason of an Event about a temporary limit.
+const TEMPORARY: &str = "TemporaryLimit";
+
 /// Emits the Event of each record that has one, until the channel closes.
 pub(super) async fn emit_events(
     mut records: broadcast::Receiver<Arc<ChangeRecord>>,
@@ -78,12 +81,7 @@ impl Composer {
     /// The Event about a record. A pass without steps, or with a retry at once, has none.
     fn compose(&mut self, record: &ChangeRecord) -> Option<EventMessage> {
         if let Cause::Hook { .. } = &record.cause {
-            let Outcome::Hook(end) = &record.outcome else {
-                return None;
-            };
-            let severity = end.how.as_ref().map_or(Severity::Warning, |_| Severity::Normal);
-            let message = format!("{}: {}", record.cause, record.outcome.reason().unwrap_or_default());
-            return Some(event(record, severity, record.outcome.word(), message, None));
+            return hook_event(record);
         }
         let cause = self.cause_of(record);
         self.note_resize(record);
@@ -92,47 +90,17 @@ impl Composer {
             return None;
         }
         let amounts = record.outcome.holds().then(|| self.resizes.remove(&record.pod.uid));
-        let (severity, reason) = match &record.outcome {
-            Outcome::Applied | Outcome::RuntimeOwed(_) | Outcome::Unchanged => match cause.as_ref()? {
-                Cause::Guard {
-                    container, resource, ..
-                }
-                | Cause::TemporaryLimitEnded { container, resource } => {
-                    let limit = TemporaryLimit {
-                        uid: record.pod.uid.clone(),
-                        container: container.clone(),
-                        resource: *resource,
-                    };
-                    return self.temporary_limit(record, cause.as_ref()?, &limit);
-                }
-                Cause::Drift => (Severity::Warning, "ResourcesRestored"),
-                Cause::Withdrawn => (Severity::Normal, "ResizeWithdrawn"),
-                _ => (Severity::Normal, "ResourcesResized"),
-            },
-            Outcome::Withheld(Withheld::Deferred(_)) => (Severity::Warning, "ResizeDeferred"),
-            Outcome::Withheld(Withheld::Infeasible(_)) => (Severity::Warning, "ResizeInfeasible"),
-            Outcome::Withheld(Withheld::Failed(_)) => (Severity::Warning, "ResizeError"),
-            Outcome::Withheld(Withheld::Unanswered(_) | Withheld::Postponed(_) | Withheld::SpecLater(_)) => {
-                return None;
-            }
-            Outcome::Refused(_) => (Severity::Warning, "ResizeRefused"),
-            Outcome::RolledBack(_) => (Severity::Warning, "ResizeRolledBack"),
-            Outcome::Incomplete(_) => (Severity::Warning, "ResizeIncomplete"),
-            Outcome::Interrupted(_) | Outcome::Hook(_) => return None,
-        };
+        let (severity, reason) = kind(&record.outcome, cause.as_ref())?;
+        if reason == TEMPORARY {
+            return self.temporary_limit(record, &cause?);
+        }
         let details = match amounts.flatten() {
             Some(amounts) => texts(&amounts).chain(files(record)).collect(),
             None => details(record),
         };
         let texts = cause.iter().map(ToString::to_string).chain([details.join(", ")]);
-        let texts = texts.filter(|text| !text.is_empty());
-        Some(event(
-            record,
-            severity,
-            reason,
-            texts.collect::<Vec<_>>().join(": "),
-            None,
-        ))
+        let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
+        Some(event(record, severity, reason, texts.join(": "), None))
     }
 
     /// Remembers the amounts that a record's patch changes. After a failure nothing of them is left to tell.
@@ -177,15 +145,19 @@ impl Composer {
     }
 
     /// The Event about a temporary limit that grew or shrank.
-    fn temporary_limit(
-        &mut self,
-        record: &ChangeRecord,
-        cause: &Cause,
-        limit: &TemporaryLimit,
-    ) -> Option<EventMessage> {
-        let TemporaryLimit {
+    fn temporary_limit(&mut self, record: &ChangeRecord, cause: &Cause) -> Option<EventMessage> {
+        let (Cause::Guard {
             container, resource, ..
-        } = limit;
+        }
+        | Cause::TemporaryLimitEnded { container, resource }) = cause
+        else {
+            return None;
+        };
+        let limit = TemporaryLimit {
+            uid: record.pod.uid.clone(),
+            container: container.clone(),
+            resource: *resource,
+        };
         let mut written = done(record).filter(|step| step.target.container() == Some(container.as_str()));
         let (from, to) = written.find_map(|step| limits(step, *resource))?;
         let grows = matches!(cause, Cause::Guard { .. });
@@ -193,7 +165,7 @@ impl Composer {
             let first = || (record.sequence, from.clone());
             self.temporary_limits.entry(limit.clone()).or_insert_with(first);
         }
-        let known = self.temporary_limits.get(limit).cloned();
+        let known = self.temporary_limits.get(&limit).cloned();
         let before = known.as_ref().map_or(from.as_str(), |(_, before)| before.as_str());
         let message = if grows {
             format!("{cause}: temporary {resource} limit {before} → {to}")
@@ -204,10 +176,42 @@ impl Composer {
             .as_ref()
             .map(|(number, _)| format!("{container} {resource} {number}"));
         if !grows && to == before {
-            self.temporary_limits.remove(limit);
+            self.temporary_limits.remove(&limit);
         }
-        Some(event(record, Severity::Normal, "TemporaryLimit", message, continues))
+        Some(event(record, Severity::Normal, TEMPORARY, message, continues))
     }
+}
+
+/// The Event about a hook that ran.
+fn hook_event(record: &ChangeRecord) -> Option<EventMessage> {
+    let Outcome::Hook(end) = &record.outcome else {
+        return None;
+    };
+    let severity = end.how.as_ref().map_or(Severity::Warning, |_| Severity::Normal);
+    let message = format!("{}: {}", record.cause, record.outcome.reason().unwrap_or_default());
+    Some(event(record, severity, record.outcome.word(), message, None))
+}
+
+/// The severity and the reason of the Event about an outcome; `None` where there is nothing to tell yet, or the agent only checked the
+/// pod.
+const fn kind(outcome: &Outcome, cause: Option<&Cause>) -> Option<(Severity, &'static str)> {
+    Some(match outcome {
+        Outcome::Applied | Outcome::RuntimeOwed(_) | Outcome::Unchanged => match cause {
+            None => return None,
+            Some(Cause::Guard { .. } | Cause::TemporaryLimitEnded { .. }) => (Severity::Normal, TEMPORARY),
+            Some(Cause::Drift) => (Severity::Warning, "ResourcesRestored"),
+            Some(Cause::Withdrawn) => (Severity::Normal, "ResizeWithdrawn"),
+            Some(_) => (Severity::Normal, "ResourcesResized"),
+        },
+        Outcome::Withheld(Withheld::Deferred(_)) => (Severity::Warning, "ResizeDeferred"),
+        Outcome::Withheld(Withheld::Infeasible(_)) => (Severity::Warning, "ResizeInfeasible"),
+        Outcome::Withheld(Withheld::Failed(_)) => (Severity::Warning, "ResizeError"),
+        Outcome::Withheld(Withheld::Unanswered(_) | Withheld::Postponed(_) | Withheld::SpecLater(_)) => return None,
+        Outcome::Refused(_) => (Severity::Warning, "ResizeRefused"),
+        Outcome::RolledBack(_) => (Severity::Warning, "ResizeRolledBack"),
+        Outcome::Incomplete(_) => (Severity::Warning, "ResizeIncomplete"),
+        Outcome::Interrupted(_) | Outcome::Hook(_) => return None,
+    })
 }
 
 /// Whether the cause wants a change. The others make the agent check the pod again.

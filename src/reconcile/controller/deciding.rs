@@ -15,7 +15,7 @@ use crate::reconcile::capacity::NodeCapacity;
 use crate::reconcile::inventory::Inventory;
 use crate::reconcile::metrics::decision_labels;
 use crate::reconcile::pod::{Now, PodInput, PodState, Pods};
-use crate::resize::{self, Support};
+use crate::resize::{self, NodeSupport, Support};
 use crate::sources::NodeView;
 
 /// A namespace's quotas come within this time, or their absence is said.
@@ -89,8 +89,49 @@ fn one_of_each_name<'a>(pods: &'a [Arc<Pod>], inventory: &Inventory) -> BTreeMap
     chosen
 }
 
-/// Decides what a pod should have, with the facts that all pods share.
-type Decide<'a> = dyn Fn(&PodState) -> PodDecision + 'a;
+/// The facts of a decision that all pods share.
+struct Shared<'a> {
+    index: decide::Index<'a>,
+    options: decide::Options,
+    /// What the kubelet can resize, if the node is known.
+    support: Option<NodeSupport>,
+    /// The agent only observes: no recommendation comes into force.
+    observes: bool,
+    patches: bool,
+    /// When the pods that get recommendations first were last in trouble, by namespace and VPA.
+    troubles: BTreeMap<(String, String), Timestamp>,
+    now: Timestamp,
+}
+
+impl Shared<'_> {
+    /// Decides what a pod should have.
+    fn decide(&self, state: &PodState) -> PodDecision {
+        let recommended = state.desired.recommended.as_ref().filter(|_| !self.observes);
+        let pod = &state.without_own_changes();
+        // Where the kubelet resizes in place, the spec has the latest targets, whichever client set them. The kubelet never
+        // carries out what it has found infeasible.
+        let resizes = self.patches
+            && match &self.support {
+                Some(support) => support.for_pod(pod, self.now) != Support::Never,
+                None => pod.resizes_in_place(),
+            };
+        let spec = resizes.then(|| match ResizePhase::of(pod) {
+            phase @ ResizePhase::Withheld(Withheld::Infeasible(_)) => resize::granted(pod, &phase, None),
+            _ => pod.requirements(),
+        });
+        let vpa = state.decision.vpa.clone();
+        let trouble = vpa.and_then(|vpa| self.troubles.get(&(pod.metadata.namespace.clone(), vpa)));
+        let known = decide::EarlierDecisions {
+            applied: spec.as_deref().or(recommended.map(|recommended| &*recommended.targets)),
+            waits: state.decision.canary.waits.as_ref(),
+            others_request: resizes && !state.resize.is_ours(&state.pod),
+            trouble: trouble.copied(),
+            own_trouble: state.trouble,
+            burst: state.desired.burst,
+        };
+        decide::decide_pod(pod, &self.index, self.now, &self.options, known)
+    }
+}
 
 impl Controller {
     pub(super) fn take_view(&mut self, view: Arc<NodeView>, problems: Vec<String>) {
@@ -146,37 +187,17 @@ impl Controller {
         let view = Arc::clone(&self.sources.view);
         let index = decide::Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
         self.learn_refusals(&view);
-        let options = decide::Options {
-            refusals: self.node.refusals(),
-            ..self.config.decide_options()
-        };
-        let support = self.node.known().map(|node| self.node_support(&node, Now::read()));
-        let (observes, patches, troubles) = (self.config.observe_only, self.endpoint.get().is_some(), self.troubles());
-        let decide = |state: &PodState| {
-            // With observeOnly, no recommendation comes into force.
-            let recommended = state.desired.recommended.as_ref().filter(|_| !observes);
-            let pod = &state.without_own_changes();
-            // Where the kubelet resizes in place, the spec has the latest targets, whichever client set them. The kubelet never
-            // carries out what it has found infeasible.
-            let resizes = patches
-                && match &support {
-                    Some(support) => support.for_pod(pod, now) != Support::Never,
-                    None => pod.resizes_in_place(),
-                };
-            let spec = resizes.then(|| match ResizePhase::of(pod) {
-                phase @ ResizePhase::Withheld(Withheld::Infeasible(_)) => resize::granted(pod, &phase, None),
-                _ => pod.requirements(),
-            });
-            let vpa = state.decision.vpa.clone();
-            let known = decide::EarlierDecisions {
-                applied: spec.as_deref().or(recommended.map(|recommended| &*recommended.targets)),
-                waits: state.decision.canary.waits.as_ref(),
-                others_request: resizes && !state.resize.is_ours(&state.pod),
-                trouble: vpa.and_then(|vpa| troubles.get(&(pod.metadata.namespace.clone(), vpa)).copied()),
-                own_trouble: state.trouble,
-                burst: state.desired.burst,
-            };
-            decide::decide_pod(pod, &index, now, &options, known)
+        let shared = Shared {
+            index,
+            options: decide::Options {
+                refusals: self.node.refusals(),
+                ..self.config.decide_options()
+            },
+            support: self.node.known().map(|node| self.node_support(&node, Now::read())),
+            observes: self.config.observe_only,
+            patches: self.endpoint.get().is_some(),
+            troubles: self.troubles(),
+            now,
         };
         let described = one_of_each_name(&view.pods, &self.node.found.inventory);
         let is_gone = |state: &PodState| {
@@ -188,13 +209,13 @@ impl Controller {
             let reason = self.pods.get(key).map(|state| state.decision.reason);
             self.pods.add(pod);
             self.apply(key, PodInput::Described(Arc::clone(pod)));
-            self.decide_one(key, &decide);
+            self.decide_one(key, &shared);
             if let Some(state) = self.pods.get(key).filter(|state| Some(state.decision.reason) != reason) {
                 let decisions = &self.publisher.metrics.decisions;
                 decisions.get_or_create(&decision_labels(state.decision.reason)).inc();
             }
         }
-        self.follow_all(&decide, now);
+        self.follow_all(&shared);
     }
 
     /// Learns what the kubelet refuses from the pods whose resize it has found infeasible.
@@ -224,10 +245,10 @@ impl Controller {
         troubles.into_iter().collect()
     }
 
-    fn decide_one(&mut self, key: &PodKey, decide: &Decide<'_>) {
+    fn decide_one(&mut self, key: &PodKey, shared: &Shared<'_>) {
         let started = std::time::Instant::now();
         let Some(state) = self.pods.get(key) else { return };
-        let decision = Box::new(decide(state));
+        let decision = Box::new(shared.decide(state));
         let took = started.elapsed();
         if state.decision.reason != decision.reason {
             tracing::debug!(pod = %key, vpa = decision.vpa, reason = %decision.reason, "decided");
@@ -237,7 +258,7 @@ impl Controller {
 
     /// Brings all decisions into force, those first that have waited longest for room. Recommendations without room are tried
     /// again every time, and at once after another pod has come to request less.
-    fn follow_all(&mut self, decide: &Decide<'_>, now: Timestamp) {
+    fn follow_all(&mut self, shared: &Shared<'_>) {
         let mut capacity = self.capacity();
         let waits_since = |state: &PodState| state.no_room.as_ref().map_or(Timestamp::MAX, |no_room| no_room.since);
         let in_order = |pods: &Pods, counts: fn(&PodState) -> bool| {
@@ -246,23 +267,23 @@ impl Controller {
             keys
         };
         for key in &in_order(&self.pods, |_| true) {
-            self.follow(key, &mut capacity, decide, now);
+            self.follow(key, &mut capacity, shared);
         }
         for key in &in_order(&self.pods, |state| state.no_room.is_some()) {
             if capacity.freed {
-                self.follow(key, &mut capacity, decide, now);
+                self.follow(key, &mut capacity, shared);
             }
             let Some(state) = self.pods.get(key) else { continue };
-            if !self.sources.awaits_quotas(state, now) {
+            if !self.sources.awaits_quotas(state, shared.now) {
                 let cause = self.sources.cause(state);
                 self.apply(key, PodInput::StillNoRoom(cause));
             }
         }
     }
 
-    fn follow(&mut self, key: &PodKey, capacity: &mut NodeCapacity, decide: &Decide<'_>, now: Timestamp) {
+    fn follow(&mut self, key: &PodKey, capacity: &mut NodeCapacity, shared: &Shared<'_>) {
         let Some(state) = self.pods.get(key) else { return };
-        let recommended = state.recommendation(now);
+        let recommended = state.recommendation(shared.now);
         let refused = recommended.and_then(|recommended| capacity.admit(state, &recommended).err());
         let requested = capacity.requests_of(state);
         let targets = state.desired.targets(&state.pod);
@@ -276,7 +297,7 @@ impl Controller {
         if state.desired.targets(&state.pod) != targets {
             capacity.update(requested, state);
             // The decision shown to users compares with the new targets.
-            self.decide_one(key, decide);
+            self.decide_one(key, shared);
         }
     }
 }

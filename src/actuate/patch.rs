@@ -1,7 +1,8 @@
 //! The stage of a pass that patches the pod's spec, where the kubelet resizes in place.
 //!
 //! The patch has only the amounts that change, and the version of the pod that a watch has shown, so it overwrites no amount that
-//! another client has set meanwhile. If the API server has a later version, the pass reads the pod, and patches that version.
+//! another client has set meanwhile. If the API server has a later version, the pass reads the pod, and patches that version. Where
+//! an earlier request has no answer, the pass reads the pod first: an error then says nothing about the earlier one.
 //!
 //! The pass patches only what it could write: before the patch it checks the room on the node, and makes room under lower memory
 //! limits, as for its own writes. When the node has room, the pass writes the patched values at once, before the kubelet (the fast
@@ -67,7 +68,7 @@ impl Pass {
         let has_same = |pod: &Pod| NamedRequirements::same(&pod.requirements(), &patch.from);
         let resizer = self.resizer()?;
         // A read that is not answered changes nothing, so it comes first where the API server may be away.
-        let is_patched_first = !patch.changes.is_empty() && resizer.away().is_none();
+        let is_patched_first = !patch.changes.is_empty() && !patch.reads_first && resizer.away().is_none();
         let object = Some(self.job.targets.bound.object()).filter(|_| is_patched_first);
         let mut known = object.and_then(|object| resizer.known(object)).filter(has_same);
         for _ in 0..MOST_CONFLICTS {
@@ -92,10 +93,7 @@ impl Pass {
                 if let Err(ResizeError::Stale) = sent {
                     continue;
                 }
-                self.done.api.answer = match sent {
-                    Err(ResizeError::Denied(_)) => Answer::NotCarriedOut,
-                    _ => Answer::Unanswered,
-                };
+                self.done.api.answer = sent.as_ref().map_or_else(Answer::of_error, |_| Answer::Unanswered);
                 sent?
             };
             failpoint("pass.patched");

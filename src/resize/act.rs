@@ -85,6 +85,9 @@ pub struct Patch {
     pub changes: Vec<Step>,
     /// The spec for which the changes were computed. The pass sends the patch only if the API server still has this spec.
     pub from: Vec<NamedRequirements>,
+    /// Whether an earlier request has no answer. Only the API server's spec shows whether that was carried out, so the pass reads
+    /// the spec before it sends the patch.
+    pub reads_first: bool,
     /// The generation of that spec, as far as the agent knows.
     generation: i64,
     /// The amounts that the spec gets.
@@ -169,6 +172,7 @@ impl Resize {
             changes,
             before: accepted.map_or_else(|| from.clone(), |accepted| accepted.without_requests(pod, from.clone())),
             from,
+            reads_first: self.prepared.is_some(),
             generation: pod.metadata.generation,
             targets: targets.to_vec(),
             held: self.granted_so_far(pod, &ResizePhase::of(pod)),

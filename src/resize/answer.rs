@@ -54,6 +54,16 @@ pub enum Answer {
 }
 
 impl Answer {
+    /// What became of a request that ended with this error.
+    pub const fn of_error(error: &ResizeError) -> Self {
+        match error {
+            ResizeError::Unsupported { .. } | ResizeError::Gone(_) | ResizeError::Denied(_) | ResizeError::Stale => {
+                Self::NotCarriedOut
+            }
+            ResizeError::Altered(_) | ResizeError::Away(_) | ResizeError::Refused { .. } => Self::Unanswered,
+        }
+    }
+
     /// The request that the API server has accepted last.
     pub const fn accepted(&self) -> Option<&Accepted> {
         match self {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::objects::{Container, ContainerStatus};
-use crate::model::{Bytes, Requirements};
+use crate::model::{Bytes, Cause, Requirements};
 
 fn of(limit: u64) -> Requirements {
     let mut has = Requirements::default();
@@ -134,6 +134,44 @@ fn mixed_unanswered_requests_are_recognised() {
     assert!(is_ours(300, 200), "the second patch has nothing of the first container");
     assert!(!is_ours(100, 100), "nothing was carried out yet");
     assert!(!is_ours(300, 201) && !is_ours(301, 200), "somebody else's");
+}
+
+#[test]
+fn a_request_after_an_unanswered_one_reads_first() {
+    let (pod, now) = (asked(100), Timestamp::UNIX_EPOCH);
+    let next = |resize: &Resize, limit| resize.next(&pod, &named(limit), &Cause::Sweep, &Facts::default());
+    let reads_first = |act: &Act| matches!(act, Act::Patch(Patch { reads_first: true, .. }));
+    for (error, unanswered) in [
+        (ResizeError::Away(String::new()), true),
+        (
+            ResizeError::Refused {
+                reason: String::new(),
+                retry_after: None,
+            },
+            true,
+        ),
+        (ResizeError::Denied(String::new()), false),
+        (
+            ResizeError::Unsupported {
+                why: String::new(),
+                everywhere: true,
+            },
+            false,
+        ),
+    ] {
+        let mut resize = Resize::default();
+        let act = next(&resize, 300);
+        assert!(!reads_first(&act), "{act}");
+        resize.begins(&pod, &act, true, now);
+        let report = Report {
+            answer: Answer::of_error(&error),
+            ..Report::default()
+        };
+        let outcome = Outcome::Refused(String::new());
+        resize.answered(&pod, &report, &outcome, false, (now, Instant::now()));
+        assert_eq!(resize.is_known_in(&pod), !unanswered, "{error:?}");
+        assert_eq!(reads_first(&next(&resize, 400)), unanswered, "{error:?}");
+    }
 }
 
 const SECOND: Duration = Duration::from_secs(1);

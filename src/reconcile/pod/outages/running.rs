@@ -135,7 +135,17 @@ impl World {
         let mut pass = self.running.take().unwrap();
         let is_patch = !patch.changes.is_empty();
         let is_stale = !NamedRequirements::same(&self.server.requirements(), &patch.from);
-        let is_sent = is_patch && !is_stale && !matches!(answer, Answer::NotSent | Answer::NotRead);
+        // Without a read, the patch names the version that the watch has shown, and what fails may be a conflict.
+        let is_read = patch.reads_first || !NamedRequirements::same(&pass.viewed.requirements(), &patch.from);
+        let answer = match answer {
+            Answer::NotRead if !is_read => Answer::Fails {
+                carries_out: false,
+                silent: true,
+            },
+            answer => answer,
+        };
+        let is_conflict = is_stale && (is_read || !matches!(answer, Answer::Fails { .. }));
+        let is_sent = is_patch && !is_conflict && !matches!(answer, Answer::NotSent | Answer::NotRead);
         pass.api.answer = match (is_patch, is_sent && answer != Answer::Denies) {
             (false, _) => resize::Answer::NotAsked,
             (true, false) => resize::Answer::NotCarriedOut,
@@ -151,7 +161,7 @@ impl World {
                 return;
             }
             Answer::NotRead => Some(ResizeError::Away("away".to_owned())),
-            _ if is_stale => Some(ResizeError::Stale),
+            _ if is_conflict => Some(ResizeError::Stale),
             Answer::Accepts => None,
             Answer::Denies => Some(ResizeError::Denied("a quota".to_owned())),
             Answer::Fails { silent: true, .. } => Some(ResizeError::Away("failed".to_owned())),
@@ -160,12 +170,14 @@ impl World {
                 retry_after: None,
             }),
         };
-        let carries_out = is_sent && matches!(answer, Answer::Accepts | Answer::Fails { carries_out: true, .. });
+        let carries_out =
+            is_sent && !is_stale && matches!(answer, Answer::Accepts | Answer::Fails { carries_out: true, .. });
         if carries_out {
             self.patch_server(&patch.changes);
         }
         match (&error, is_sent) {
             (None | Some(ResizeError::Denied(_)), _) => self.unanswered = None,
+            (Some(_), true) if is_stale => {}
             (Some(_), true) => self.unanswered = Some(carries_out.then_some(self.server.metadata.generation)),
             (Some(_), false) => {}
         }

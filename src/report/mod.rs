@@ -29,4 +29,4 @@ pub use crate::oom::proto;
 pub use content::{Aggregate, Report};
 pub use destination::{Destination, Destinations};
 pub use log::LogStatus;
-pub use reporter::{Deliver, Ended, Link, ReportQueue, Reporter};
+pub use reporter::{Deliver, Link, ReportQueue, Reporter};

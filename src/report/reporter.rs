@@ -24,7 +24,7 @@ use tracing::Instrument as _;
 
 use super::content::Report;
 use super::destination::Destination;
-use super::log::{Commit, Committed, KillLog, LogStatus, Pending};
+use super::log::{KillLog, LogStatus, Pending};
 use super::metrics::{LinkOutcome, ReportMetrics, ReportOutcome};
 use crate::pace::Backoff;
 
@@ -69,7 +69,7 @@ impl Reporter {
         let stop = stop.child_token();
         let log = SharedLog {
             status: watch::Sender::new(log.status()),
-            log: Arc::new(Mutex::new(Some(log))),
+            log: Arc::new(Mutex::new(log)),
             metrics: metrics.clone(),
             runtime: Handle::current(),
         };
@@ -102,32 +102,20 @@ impl Reporter {
         }
     }
 
-    /// Stops the deliveries and waits until the disk has everything; commits after this fail.
+    /// Stops the deliveries and waits until the disk has everything. The caller commits nothing after this.
     pub async fn finish(self) {
         self.stop.cancel();
         self.deliveries.close();
         self.deliveries.wait().await;
         self.saving.abort();
-        let shared = self.log.clone();
-        let save = move || {
-            let mut held = shared.log.lock();
-            if let Some(mut log) = held.take() {
-                log.sync();
-                shared.publish(&log);
-            }
-        };
-        // An error: the runtime is ending.
-        self.log.runtime.spawn_blocking(save).await.unwrap_or(());
+        self.log.call(KillLog::sync).await;
     }
 
     /// Stores these kills and the position of the watcher after them, together or not at all, and returns once they
-    /// survive the end of this process ([`Committed::on_disk`]). Drops a kill with the id of a stored one. Cancelling
+    /// survive the end of this process, as long as the disk takes them. Drops a kill with the id of a stored one. Cancelling
     /// it does not take the kills back.
-    ///
-    /// Errors: [`Ended`] after [`Reporter::finish`]: nothing was stored.
-    pub async fn commit(&self, reports: Vec<Report>, checkpoint: Option<Vec<u8>>) -> Result<Committed, Ended> {
-        let commit = Commit { reports, checkpoint };
-        self.log.call(|log| log.commit(commit)).await
+    pub async fn commit(&self, reports: Vec<Report>, checkpoint: Option<Vec<u8>>) {
+        self.log.call(|log| log.commit(reports, checkpoint)).await;
     }
 
     /// The state of the log and of the ways to the destinations, now and whenever it changes.
@@ -139,8 +127,7 @@ impl Reporter {
 /// The log, which the recorder, the deliveries and the task that saves it share.
 #[derive(Debug, Clone)]
 struct SharedLog {
-    /// Absent once reporting has ended.
-    log: Arc<Mutex<Option<KillLog>>>,
+    log: Arc<Mutex<KillLog>>,
     status: watch::Sender<LogStatus>,
     metrics: ReportMetrics,
     /// Another event loop may wait for the log: its own threads for blocking calls would keep it from ending.
@@ -149,16 +136,19 @@ struct SharedLog {
 
 impl SharedLog {
     /// Does this work on the log, and publishes the status after it. Cancelling the call does not take the work back.
-    async fn call<T: Send + 'static>(&self, work: impl FnOnce(&mut KillLog) -> T + Send + 'static) -> Result<T, Ended> {
+    async fn call<T: Send + 'static>(&self, work: impl FnOnce(&mut KillLog) -> T + Send + 'static) -> T {
         let shared = self.clone();
         let call = move || {
             let mut log = shared.log.lock();
-            let log = log.as_mut().ok_or(Ended)?;
-            let result = work(log);
-            shared.publish(log);
-            Ok(result)
+            let result = work(&mut log);
+            shared.publish(&log);
+            result
         };
-        self.runtime.spawn_blocking(call).await.map_err(|_| Ended)?
+        match self.runtime.spawn_blocking(call).await {
+            Ok(result) => result,
+            // The runtime is ending, and drops the caller.
+            Err(_) => std::future::pending().await,
+        }
     }
 
     /// Publishes the state of the log, and holds the lock of the status no longer than that takes.
@@ -171,22 +161,16 @@ impl SharedLog {
         });
     }
 
-    /// Writes missing entries to the disk, until reporting has ended.
-    async fn keep_saved(self) -> Result<(), Ended> {
+    /// Writes missing entries to the disk.
+    async fn keep_saved(self) {
         let mut status = self.status.subscribe();
-        loop {
-            let unsaved = status.wait_for(|status| status.is_unsaved);
-            drop(unsaved.await.map_err(|_| Ended)?);
-            let is_saved = self.call(KillLog::sync).await?;
+        // No error: the sender is in this value.
+        while status.wait_for(|status| status.is_unsaved).await.is_ok() {
+            let is_saved = self.call(KillLog::sync).await;
             tokio::time::sleep(if is_saved { SYNC_EVERY } else { RETRY_EVERY }).await;
         }
     }
 }
-
-/// The agent is ending; the log has the reports that are left.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("reporting has ended")]
-pub struct Ended;
 
 /// Whether a destination can be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -225,7 +209,7 @@ impl ReportQueue {
         // A report that the log stores after this wakes `more`.
         let known = self.log.status.borrow().last_number;
         let (destination, after) = (self.destination, self.after);
-        let pending = self.call(move |log| log.next_for(destination, after, most)).await;
+        let pending = self.log.call(move |log| log.next_for(destination, after, most)).await;
         self.after = pending.last().map_or(after, |last| last.number);
         self.known = (pending.len() < most).then_some(known);
         for Pending { number, report } in &pending {
@@ -256,15 +240,7 @@ impl ReportQueue {
         tracing::debug!(?numbers, "reports need nothing more from their receiver");
         let destination = self.destination;
         let acknowledge = move |log: &mut KillLog| log.acknowledge(destination, &numbers);
-        self.count(ReportOutcome::Acknowledged, self.call(acknowledge).await);
-    }
-
-    async fn call<T: Send + 'static>(&self, work: impl FnOnce(&mut KillLog) -> T + Send + 'static) -> T {
-        match self.log.call(work).await {
-            Ok(result) => result,
-            // The reporter closes the log after all deliveries: this one is about to be dropped.
-            Err(Ended) => std::future::pending().await,
-        }
+        self.count(ReportOutcome::Acknowledged, self.log.call(acknowledge).await);
     }
 
     /// Counts a report that was sent. A number that was sent before counts as sent again.

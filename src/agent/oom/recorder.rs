@@ -14,8 +14,8 @@ use tokio::time::{Instant, interval, sleep};
 
 use super::published::Published;
 use crate::oom::watch::{Batch, NodePods};
-use crate::report::log::{Committed, aggregate};
-use crate::report::{Ended, Report};
+use crate::report::Report;
+use crate::report::log::aggregate;
 
 /// How long a disk may take before the recorder publishes kills that are not stored.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ const TIDY: Duration = Duration::from_secs(60);
 const MOST_WAITING: usize = 4096;
 
 /// Commits kills with the checkpoint after them.
-pub(super) type Commit = BoxFuture<'static, Result<Committed, Ended>>;
+pub(super) type Commit = BoxFuture<'static, ()>;
 
 /// Stores and publishes the batches of the watcher. `S` begins a commit.
 pub(super) struct Recorder<S> {
@@ -88,12 +88,12 @@ impl<S: Fn(Vec<Report>, Vec<u8>) -> Commit> Recorder<S> {
         let mut commit = (self.store)(reports.clone(), checkpoint);
         let mut patience = pin!(sleep(self.patience));
         let mut hangs = false;
-        let stored = loop {
+        loop {
             // Cancel-safe: `recv` takes nothing unless it returns, and the commit stays where it is.
             tokio::select! {
                 // The commit first: the recorder must notice that it is done before the end of the batches.
                 biased;
-                stored = &mut commit => break stored,
+                () = &mut commit => break,
                 () = &mut patience, if !hangs => {
                     hangs = true;
                     self.set_problem(Some(format!(
@@ -115,13 +115,10 @@ impl<S: Fn(Vec<Report>, Vec<u8>) -> Commit> Recorder<S> {
                     waiting.published = waiting.reports.len();
                 }
             }
-        };
+        }
         tracing::debug!(hangs, "the kill log has stored the batch");
         if !hangs {
             self.publish(&reports[published..]);
-        }
-        if let Err(error) = stored {
-            tracing::error!(%error, "kills are not kept");
         }
         self.set_problem(None);
         true
@@ -177,7 +174,6 @@ mod tests {
                 }
                 disk.stored.lock().unwrap().extend(ids.into_iter().chain([checkpoint]));
                 *disk.kills.lock().unwrap() += kills;
-                Ok(Committed::default())
             }
             .boxed()
         }

@@ -160,23 +160,6 @@ pub struct Recovered {
     pub problem: Option<String>,
 }
 
-/// Kills and a checkpoint that the log stores together or not at all.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Commit {
-    pub reports: Vec<Report>,
-    /// The position of the watcher after these kills; `None` leaves the last one.
-    pub checkpoint: Option<Vec<u8>>,
-}
-
-/// The result of a commit.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Committed {
-    /// Reports with the id of an earlier one, which the log dropped.
-    pub duplicates: usize,
-    /// Whether the disk has the commit; if not, memory has it, and [`KillLog::problem`] says why.
-    pub on_disk: bool,
-}
-
 impl KillLog {
     /// Reads the log in the state directory for these destinations. Never fails: without a usable disk it keeps the log in
     /// memory, and [`Self::problem`] says why. Leaves the file as it is until [`Self::sync`] or a commit. Blocks.
@@ -198,13 +181,12 @@ impl KillLog {
         (log, recovered)
     }
 
-    /// Stores all of this in one entry. Blocks.
-    pub fn commit(&mut self, commit: Commit) -> Committed {
-        let mut duplicates = 0;
+    /// Stores kills and the position of the watcher after them in one entry: together or not at all. No checkpoint leaves the
+    /// last one. Drops reports with the id of an earlier one. What the disk refuses, memory has ([`Self::problem`]). Blocks.
+    pub fn commit(&mut self, reports: Vec<Report>, checkpoint: Option<Vec<u8>>) {
         let mut stored = Vec::new();
-        for report in commit.reports {
+        for report in reports {
             if !self.state.seen.insert(IdHash::of(&report.id())) {
-                duplicates += 1;
                 continue;
             }
             let mut slot = Slot::new(report, self.selected);
@@ -219,9 +201,7 @@ impl KillLog {
             self.state.insert(number, slot.clone());
             stored.push((number, slot));
         }
-        let checkpoint = commit
-            .checkpoint
-            .filter(|checkpoint| self.is_new_checkpoint(checkpoint));
+        let checkpoint = checkpoint.filter(|checkpoint| self.is_new_checkpoint(checkpoint));
         if checkpoint.is_some() || !stored.is_empty() {
             failpoint("kills.seen");
             let entry = Entry {
@@ -234,8 +214,6 @@ impl KillLog {
             failpoint("kills.appended");
             self.make_room();
         }
-        let on_disk = !self.is_in_memory_only();
-        Committed { duplicates, on_disk }
     }
 
     /// The next reports after `after` that a destination has not acknowledged, oldest first. From now on the

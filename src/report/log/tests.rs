@@ -28,12 +28,14 @@ fn open(directory: &Path) -> (KillLog, Recovered) {
     (log, recovered)
 }
 
-/// A commit of kills of `web` with these numbers, and a checkpoint that names the last.
-fn commit(numbers: std::ops::RangeInclusive<u64>) -> Commit {
-    Commit {
-        checkpoint: Some(format!("up to {}", numbers.end()).into_bytes()),
-        reports: numbers.map(|number| kill_of("web", number).into()).collect(),
-    }
+/// Commits kills of `web` with these numbers, and a checkpoint that names the last. Returns whether the disk has them.
+fn commit(log: &mut KillLog, numbers: std::ops::RangeInclusive<u64>) -> bool {
+    let checkpoint = Some(format!("up to {}", numbers.end()).into_bytes());
+    log.commit(
+        numbers.map(|number| kill_of("web", number).into()).collect(),
+        checkpoint,
+    );
+    !log.is_in_memory_only()
 }
 
 fn pending_ids(log: &mut KillLog) -> Vec<String> {
@@ -53,14 +55,7 @@ fn commits_survive_until_acknowledged() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, recovered) = open(directory.path());
     assert_eq!((recovered.checkpoint, recovered.problem), (None, None));
-    let committed = log.commit(commit(1..=3));
-    assert_eq!(
-        committed,
-        Committed {
-            duplicates: 0,
-            on_disk: true
-        }
-    );
+    assert!(commit(&mut log, 1..=3));
     assert_eq!(log.acknowledge(Destination::Grpc, &[1, 3]), 2);
     drop(log);
 
@@ -79,15 +74,14 @@ fn commits_survive_until_acknowledged() {
 fn an_id_is_stored_once() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = open(directory.path());
-    log.commit(commit(1..=2));
-    let twice = log.commit(commit(2..=3));
-    assert_eq!(twice.duplicates, 1);
+    commit(&mut log, 1..=2);
+    commit(&mut log, 2..=3);
     assert_eq!(pending_ids(&mut log), named(1..=3));
     log.acknowledge(Destination::Grpc, &[1, 2, 3]);
     log.rewrite();
     drop(log);
     let (mut log, _) = open(directory.path());
-    assert_eq!(log.commit(commit(1..=3)).duplicates, 3);
+    commit(&mut log, 1..=3);
     assert_eq!(pending_ids(&mut log), [""; 0]);
 }
 
@@ -95,7 +89,7 @@ fn an_id_is_stored_once() {
 fn new_destinations_get_only_new_reports() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = KillLog::open(directory.path(), Bounds::default(), all());
-    log.commit(commit(1..=2));
+    commit(&mut log, 1..=2);
     log.acknowledge(Destination::PodEvents, &[1, 2]);
     assert_eq!(log.next_for(Destination::PodEvents, 0, 9), []);
     assert_eq!(pending_ids(&mut log), named(1..=2));
@@ -122,7 +116,7 @@ fn new_destinations_get_only_new_reports() {
 fn without_destinations_nothing_is_pending() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = KillLog::open(directory.path(), Bounds::default(), Destinations::empty());
-    log.commit(commit(1..=2));
+    commit(&mut log, 1..=2);
     assert_eq!(log.pending(), 0);
     drop(log);
     let (_, recovered) = KillLog::open(directory.path(), Bounds::default(), Destinations::empty());
@@ -136,7 +130,7 @@ fn the_latest_kills_survive_restarts() {
     let (mut log, _) = open(directory.path());
     let most = u64::try_from(LATEST).unwrap();
     for number in 1..=most + 50 {
-        log.commit(commit(number..=number));
+        commit(&mut log, number..=number);
         log.acknowledge(Destination::Grpc, &[number]);
     }
     log.rewrite();
@@ -150,9 +144,9 @@ fn the_latest_kills_survive_restarts() {
 fn a_log_that_somebody_removed_is_written_again() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = open(directory.path());
-    log.commit(commit(1..=2));
+    commit(&mut log, 1..=2);
     fs::remove_file(directory.path().join(FILE)).unwrap();
-    log.commit(commit(3..=3));
+    commit(&mut log, 3..=3);
     drop(log);
     let (mut log, recovered) = open(directory.path());
     assert_eq!(pending_ids(&mut log), named(1..=3));
@@ -172,7 +166,7 @@ fn a_log_of_a_newer_version_stays_untouched() {
             && problem.contains("memory only"),
         "{problem}"
     );
-    assert!(!log.commit(commit(1..=1)).on_disk);
+    assert!(!commit(&mut log, 1..=1));
     assert!(!log.sync());
     drop(log);
     assert_eq!(fs::read(&path).unwrap(), newer);
@@ -183,7 +177,7 @@ fn a_log_of_a_newer_version_stays_untouched() {
 fn opening_leaves_the_file_alone() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join(FILE);
-    open(directory.path()).0.commit(commit(1..=2));
+    commit(&mut open(directory.path()).0, 1..=2);
     let before = fs::read(&path).unwrap();
     let (mut log, recovered) = KillLog::open(directory.path(), Bounds::default(), grpc());
     assert_eq!(
@@ -191,7 +185,7 @@ fn opening_leaves_the_file_alone() {
         (None, false, true)
     );
     assert_eq!(fs::read(&path).unwrap(), before);
-    assert!(log.commit(commit(3..=3)).on_disk && !log.is_dirty, "a new file, synced");
+    assert!(commit(&mut log, 3..=3) && !log.is_dirty, "a new file, synced");
     drop(log);
     assert_eq!(pending_ids(&mut open(directory.path()).0), named(1..=3));
 }
@@ -200,7 +194,7 @@ fn opening_leaves_the_file_alone() {
 fn reports_come_in_order() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = open(directory.path());
-    log.commit(commit(1..=700));
+    commit(&mut log, 1..=700);
     let (mut after, mut found) = (0, Vec::new());
     loop {
         let part = log.next_for(Destination::Grpc, after, 64);
@@ -220,7 +214,7 @@ fn a_journal_of_settled_reports_does_not_grow() {
     };
     let (mut log, _) = KillLog::open(directory.path(), bounds, grpc());
     for number in 1..=2000 {
-        log.commit(commit(number..=number));
+        commit(&mut log, number..=number);
         let pending = log.next_for(Destination::Grpc, 0, 9);
         log.acknowledge(Destination::Grpc, &[pending[0].number]);
         assert!(fs::metadata(directory.path().join(FILE)).unwrap().len() <= bounds.max_bytes);
@@ -235,7 +229,7 @@ fn a_disk_that_is_waited_for_once_is_clean() {
     log.sync();
     let before = log.totals.syncs.get();
     for number in 1..=50 {
-        log.commit(commit(number..=number));
+        commit(&mut log, number..=number);
     }
     assert!(log.is_dirty);
     log.sync();
@@ -274,7 +268,7 @@ proptest! {
         for act in acts {
             match act {
                 Act::Commit(count) => {
-                    log.commit(commit(number + 1..=number + count));
+                    commit(&mut log, number + 1..=number + count);
                     expected.iter_mut().for_each(|ids| ids.extend(named(number + 1..=number + count)));
                     number += count;
                 }

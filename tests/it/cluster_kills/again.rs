@@ -14,7 +14,7 @@ use vscaled::observe::metrics::registry;
 use vscaled::oom::KillFacts;
 use vscaled::report::cluster::{EventDelivery, PodMetadata};
 use vscaled::report::events::{ContainerFacts, PodEvents};
-use vscaled::report::log::{Bounds, Commit, KillLog};
+use vscaled::report::log::{Bounds, KillLog};
 use vscaled::report::{Deliver, Destination, Destinations, Report};
 
 use crate::reports::station::{Station, kill};
@@ -45,10 +45,7 @@ fn keep(directory: &Path, numbers: std::ops::RangeInclusive<u64>) {
         Bounds::default(),
         Destinations::from_iter([Destination::PodEvents]),
     );
-    log.commit(Commit {
-        reports: numbers.map(|number| kill(number).into()).collect(),
-        checkpoint: None,
-    });
+    log.commit(numbers.map(|number| kill(number).into()).collect(), None);
 }
 
 async fn deliver(cluster: &ApiServer, directory: &Path) {

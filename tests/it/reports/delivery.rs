@@ -146,12 +146,3 @@ async fn a_burst_waits_for_the_disk_twice_at_most() {
     station.handle.clone().finish().await;
     assert!((2..=3).contains(&syncs(&station)));
 }
-
-#[tokio::test]
-async fn after_the_end_nothing_is_stored() {
-    let directory = tempfile::tempdir().unwrap();
-    let station = Station::with(directory.path(), Bounds::default(), vec![Box::new(Dead)]);
-    let handle = station.handle.clone();
-    station.finish().await;
-    assert!(handle.commit(Vec::new(), Some(vec![1])).await.is_err());
-}

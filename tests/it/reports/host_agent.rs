@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use vscaled::model::CgroupPath;
-use vscaled::report::log::{Bounds, Commit, KillLog};
+use vscaled::report::log::{Bounds, KillLog};
 use vscaled::report::{Destination, Destinations};
 
 use super::receiver::{eventually, socket_in};
@@ -17,10 +17,7 @@ fn leave(state: &Path) {
     std::fs::create_dir(state).unwrap();
     let grpc = Destinations::from_iter([Destination::Grpc]);
     let (mut log, _) = KillLog::open(state, Bounds::default(), grpc);
-    log.commit(Commit {
-        reports: vec![kill(1).into(), kill(2).into()],
-        checkpoint: None,
-    });
+    log.commit(vec![kill(1).into(), kill(2).into()], None);
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::Command;
 
 use tempfile::TempDir;
-use vscaled::report::log::{Bounds, Commit, KillLog};
+use vscaled::report::log::{Bounds, KillLog};
 use vscaled::report::{Destination, Destinations};
 
 use super::station::kill;
@@ -54,10 +54,7 @@ fn a_full_disk_is_reported_and_loses_nothing() {
     let mut stored = 0;
     while !log.is_in_memory_only() {
         stored += 1;
-        log.commit(Commit {
-            reports: vec![kill(stored).into()],
-            checkpoint: Some(vec![7; 4096]),
-        });
+        log.commit(vec![kill(stored).into()], Some(vec![7; 4096]));
         assert!(stored < 10_000, "the disk never filled up");
     }
     let problem = log.problem().unwrap();
@@ -66,21 +63,15 @@ fn a_full_disk_is_reported_and_loses_nothing() {
         "{problem}"
     );
     for number in stored + 1..=stored + 50 {
-        let done = log.commit(Commit {
-            reports: vec![kill(number).into()],
-            checkpoint: None,
-        });
-        assert!(!done.on_disk);
+        log.commit(vec![kill(number).into()], None);
+        assert!(log.is_in_memory_only());
     }
     assert_eq!(told(&mut log), stored + 50);
 
     fs::remove_file(ballast).unwrap();
     assert!(log.sync());
     assert_eq!(log.problem(), None);
-    log.commit(Commit {
-        reports: vec![kill(stored + 51).into()],
-        checkpoint: None,
-    });
+    log.commit(vec![kill(stored + 51).into()], None);
     drop(log);
     assert_eq!(told(&mut open(&disk)), stored + 51);
 }

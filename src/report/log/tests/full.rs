@@ -20,10 +20,7 @@ fn flood(log: &mut KillLog, from: u64, to: u64, pods: u64) {
     for number in from..=to {
         let mut kill = kill_of(&format!("web-{}", number % pods), number);
         kill.id = format!("kill-{number}");
-        log.commit(Commit {
-            reports: vec![kill.into()],
-            checkpoint: None,
-        });
+        log.commit(vec![kill.into()], None);
     }
 }
 
@@ -111,10 +108,7 @@ fn one_report_never_takes_all_the_room() {
         ..kill.victim.clone().unwrap()
     };
     kill.candidates = vec![victim; 1000].into();
-    log.commit(Commit {
-        reports: vec![kill.into()],
-        checkpoint: None,
-    });
+    log.commit(vec![kill.into()], None);
     let pending = log.next_for(Destination::Grpc, 0, 9);
     assert!(matches!(&pending[0].report, Report::Aggregate(sum) if sum.count == 1 && sum.facts.pod.is_some()));
     assert_eq!(log.totals.folded.get(), 1);
@@ -124,17 +118,15 @@ fn one_report_never_takes_all_the_room() {
 fn a_long_checkpoint_is_reported_and_not_kept() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = KillLog::open(directory.path(), small(), grpc());
-    log.commit(commit(1..=1));
-    log.commit(Commit {
-        checkpoint: Some(vec![0; 1 << 19]),
-        ..commit(2..=2)
-    });
+    commit(&mut log, 1..=1);
+    log.commit(vec![kill_of("web", 2).into()], Some(vec![0; 1 << 19]));
     assert!(log.problem().unwrap().contains("524288 bytes"));
     assert_eq!(pending_ids(&mut log), named(1..=2));
     drop(log);
     let (mut log, recovered) = KillLog::open(directory.path(), small(), grpc());
     assert_eq!(recovered.checkpoint.as_deref(), Some(&b"up to 1"[..]));
-    assert_eq!(log.commit(commit(2..=2)).duplicates, 1, "found again, told once");
+    commit(&mut log, 2..=2);
+    assert_eq!(pending_ids(&mut log), named(1..=2), "found again, told once");
 }
 
 #[test]
@@ -161,7 +153,7 @@ fn memory_keeps_reports_without_a_directory() {
 fn a_rewrite_that_fails_loses_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = KillLog::open(directory.path(), small(), grpc());
-    log.commit(commit(1..=3));
+    commit(&mut log, 1..=3);
     let in_the_way = directory.path().join("kills.log.new");
     fs::create_dir(&in_the_way).unwrap();
     flood(&mut log, 1, 500, 3);

@@ -7,10 +7,10 @@ use crate::report::log::frame::Stored;
 fn log_bytes() -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = open(directory.path());
-    log.commit(commit(1..=1));
-    log.commit(commit(2..=3));
+    commit(&mut log, 1..=1);
+    commit(&mut log, 2..=3);
     log.acknowledge(Destination::Grpc, &[1, 2]);
-    log.commit(commit(4..=6));
+    commit(&mut log, 4..=6);
     drop(log);
     fs::read(directory.path().join(FILE)).unwrap()
 }
@@ -59,7 +59,7 @@ fn a_cut_log_keeps_kills_with_their_checkpoint() {
         assert_eq!(recovered.problem, None, "cut at {cut}: a torn end is nobody's fault");
         // And it goes on from there.
         let (mut log, _) = open(directory.path());
-        log.commit(commit(7..=7));
+        commit(&mut log, 7..=7);
         drop(log);
         assert!(pending_ids(&mut open(directory.path()).0).ends_with(&named(7..=7)));
     }
@@ -118,8 +118,8 @@ fn a_report_of_a_newer_agent_is_not_guessed_at() {
 fn a_report_is_delivered_as_stored() {
     let directory = tempfile::tempdir().unwrap();
     let (mut log, _) = open(directory.path());
-    log.commit(commit(1..=3));
-    log.commit(commit(4..=4));
+    commit(&mut log, 1..=3);
+    commit(&mut log, 4..=4);
     let path = directory.path().join(FILE);
     let text = fs::read(&path).unwrap();
     let at = text.windows(5).position(|part| part == b"web-2").unwrap();

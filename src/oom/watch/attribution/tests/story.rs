@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 
 use super::*;
-use crate::report::log::{Bounds, Commit, KillLog};
+use crate::report::log::{Bounds, KillLog};
 use crate::report::{Destination, Destinations};
 
 /// The next event.
@@ -193,11 +193,9 @@ impl Node {
     }
 
     fn commit(&mut self) {
-        let commit = Commit {
-            reports: self.uncommitted.iter().cloned().map(Into::into).collect(),
-            checkpoint: self.unkept.take(),
-        };
-        assert!(self.kills.commit(commit).on_disk);
+        let reports = self.uncommitted.iter().cloned().map(Into::into).collect();
+        self.kills.commit(reports, self.unkept.take());
+        assert!(!self.kills.is_in_memory_only());
         self.kept.append(&mut self.uncommitted);
     }
 

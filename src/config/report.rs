@@ -9,7 +9,6 @@ use jiff::SignedDuration;
 use super::parse::{BOOLEAN, ENDPOINT, absolute_path, bytes, duration, host_name, number, or, read};
 use super::values::{Optional, Source};
 use crate::model::Bytes;
-use crate::report::events::VpaWindows;
 use crate::report::grpc::{Endpoint, GrpcOptions, TlsFiles};
 use crate::report::log::Bounds;
 
@@ -106,12 +105,9 @@ impl ReportConfig {
         self.report_pod_events.unwrap_or(true)
     }
 
-    /// The windows between Events for the VPA recommender, where it gets any.
-    pub fn vpa_events(&self) -> Option<VpaWindows> {
-        self.report_vpa_events.then(|| VpaWindows {
-            usual: self.report_vpa_events_window,
-            ..VpaWindows::default()
-        })
+    /// The least time between two Events about one container for the VPA recommender, where it gets any.
+    pub fn vpa_events(&self) -> Option<SignedDuration> {
+        self.report_vpa_events.then_some(self.report_vpa_events_window)
     }
 
     /// The bounds of the spool.
@@ -166,10 +162,7 @@ mod tests {
         assert!(config.pod_events() && config.vpa_events().is_none());
         let config = load(&[&cluster[..], &["--report-pod-events=false", "--report-vpa-events"]].concat()).unwrap();
         assert!(!config.report.pod_events());
-        assert_eq!(
-            config.report.vpa_events(),
-            Some(crate::report::events::VpaWindows::default())
-        );
+        assert_eq!(config.report.vpa_events(), Some(jiff::SignedDuration::from_mins(10)));
     }
 
     #[test]

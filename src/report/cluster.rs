@@ -183,10 +183,7 @@ fn about_node(event: NamedEvent) -> NamedEvent {
 /// Whether the API server will refuse the Event however often the agent sends it. Operators can mend missing rights and expired
 /// credentials, and a proxy may have sent an answer that cannot be read.
 const fn is_permanent(problem: &Problem) -> bool {
-    match problem {
-        Problem::Refused(status) => !matches!(status.code, 401 | 409 | 429 | 500..),
-        _ => false,
-    }
+    matches!(problem, Problem::Refused(status) if !matches!(status.code, 401 | 409 | 429 | 500..))
 }
 
 /// Makes Events of the reports of one destination.
@@ -230,17 +227,17 @@ pub fn read_memory(path: &Path) -> Vec<LastEvent> {
 
 #[cfg(test)]
 mod tests {
-    use jiff::Timestamp;
+    use jiff::{SignedDuration, Timestamp};
 
     use super::*;
-    use crate::report::events::{VpaEvents, VpaWindows};
+    use crate::report::events::VpaEvents;
     use crate::report::testing::kill_of;
 
     #[tokio::test]
     async fn earlier_events_are_known_again() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("vpa-events.json");
-        let mut plan = VpaEvents::new(VpaWindows::default(), read_memory(&path), path.clone());
+        let mut plan = VpaEvents::new(SignedDuration::from_mins(10), read_memory(&path), path.clone());
         let pending = Pending {
             number: 1,
             report: kill_of("web", 1).into(),

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -177,13 +178,7 @@ impl From<&Report> for proto::Report {
 }
 
 fn time(time: Timestamp) -> prost_types::Timestamp {
-    let mut time = prost_types::Timestamp {
-        seconds: time.as_second(),
-        nanos: time.subsec_nanosecond(),
-    };
-    // jiff's nanoseconds have the sign of its seconds; the protocol's are never negative.
-    time.normalize();
-    time
+    SystemTime::from(time).into()
 }
 
 #[cfg(test)]

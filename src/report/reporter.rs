@@ -141,7 +141,12 @@ impl SharedLog {
         let call = move || {
             let mut log = shared.log.lock();
             let result = work(&mut log);
-            shared.publish(&log);
+            let mut now = log.status();
+            shared.metrics.show_log_status(&now);
+            shared.status.send_modify(|status| {
+                now.links = take(&mut status.links);
+                *status = now;
+            });
             result
         };
         match self.runtime.spawn_blocking(call).await {
@@ -149,16 +154,6 @@ impl SharedLog {
             // The runtime is ending, and drops the caller.
             Err(_) => std::future::pending().await,
         }
-    }
-
-    /// Publishes the state of the log, and holds the lock of the status no longer than that takes.
-    fn publish(&self, log: &KillLog) {
-        let mut now = log.status();
-        self.metrics.show_log_status(&now);
-        self.status.send_modify(|status| {
-            now.links = take(&mut status.links);
-            *status = now;
-        });
     }
 
     /// Writes missing entries to the disk.

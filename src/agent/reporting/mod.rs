@@ -64,9 +64,9 @@ fn destinations(config: &Config, api: Option<ApiClient>, known: AgentMetadata) -
     }
     let Some(api) = api else { return destinations };
     let mut plans: Vec<Box<dyn EventPlan>> = Vec::new();
-    if let Some(windows) = config.report.vpa_events() {
+    if let Some(window) = config.report.vpa_events() {
         let memory = config.state_dir.join(VPA_EVENTS);
-        plans.push(Box::new(VpaEvents::new(windows, read_memory(&memory), memory)));
+        plans.push(Box::new(VpaEvents::new(window, read_memory(&memory), memory)));
     }
     if config.report.pod_events() {
         let most = Destination::PodEvents.window();

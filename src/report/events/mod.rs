@@ -20,7 +20,7 @@ mod text;
 mod vpa;
 
 pub use pods::PodEvents;
-pub use vpa::{ContainerFacts, LastEvent, VpaEvents, VpaWindows, WithheldReason};
+pub use vpa::{ContainerFacts, LastEvent, VpaEvents};
 
 use super::log::{IdHash, Pending};
 use crate::kubernetes::events::{NamedEvent, PodReference, Subject, name};

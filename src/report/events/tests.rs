@@ -127,10 +127,10 @@ const NOT_SEEN: ContainerFacts = ContainerFacts {
 };
 
 fn vpa_events(told: Vec<LastEvent>) -> VpaEvents {
-    VpaEvents::new(VpaWindows::default(), told, PathBuf::new())
+    VpaEvents::new(SignedDuration::from_mins(10), told, PathBuf::new())
 }
 
-fn judged(kill: OomReport, facts: ContainerFacts) -> Result<PlannedEvent, WithheldReason> {
+fn judged(kill: OomReport, facts: ContainerFacts) -> Result<PlannedEvent, &'static str> {
     vpa_events(Vec::new()).decide(&pending(7, kill), facts, Timestamp::UNIX_EPOCH)
 }
 
@@ -362,10 +362,10 @@ proptest! {
 
     #[test]
     fn recommenders_learn_of_own_limits_only(
-        kills in prop::collection::vec((arbitrary_kill(), 0u64..600, any::<(bool, bool, bool, Option<bool>)>()), 0..80),
+        kills in prop::collection::vec((arbitrary_kill(), 0u64..6000, any::<(bool, bool, bool, Option<bool>)>()), 0..80),
     ) {
-        let windows = VpaWindows { usual: SignedDuration::from_secs(600), pinned: SignedDuration::from_secs(6000) };
-        let mut events = VpaEvents::new(windows, Vec::new(), PathBuf::new());
+        let usual = SignedDuration::from_secs(6000);
+        let mut events = VpaEvents::new(usual, Vec::new(), PathBuf::new());
         let mut now = minute(0);
         let mut last = BTreeMap::new();
         for (number, (kill, pause, (regular, vpa, pinned, survived))) in (1..).zip(kills) {
@@ -380,7 +380,7 @@ proptest! {
             prop_assert!(lengths.eq([1, 1, 1]), "as many of each, or the recommender drops it");
             let Subject::Pod(PodReference { pod: PodId { uid, .. }, container, .. }) = event.event.subject else { panic!("about the node") };
             if let Some(before) = last.insert((uid, container), now) {
-                let window = if pinned { windows.pinned } else { windows.usual };
+                let window = if pinned { vpa::PINNED_WINDOW } else { usual };
                 prop_assert!(now.duration_since(before) >= window);
             }
         }

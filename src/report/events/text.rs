@@ -6,9 +6,13 @@ use crate::report::content::{Aggregate, Report};
 
 /// Describes a report in a sentence or two.
 pub(super) fn message(report: &Report) -> String {
+    let cause = cause(report.facts());
     match report {
-        Report::Kill(kill) => of_kill(kill, &cause(report.facts())),
-        Report::Aggregate(sum) => of_aggregate(sum, &cause(report.facts())),
+        Report::Kill(kill) => of_kill(kill, &cause),
+        Report::Aggregate(sum) => {
+            let Aggregate { count, first, last, .. } = &**sum;
+            format!("The kernel killed {count} processes from {first:.0} to {last:.0}: {cause}")
+        }
     }
 }
 
@@ -43,13 +47,6 @@ fn of_kill(kill: &OomReport, cause: &str) -> String {
         });
     }
     text
-}
-
-fn of_aggregate(sum: &Aggregate, cause: &str) -> String {
-    format!(
-        "The kernel killed {} processes from {:.0} to {:.0}: {cause}",
-        sum.count, sum.first, sum.last
-    )
 }
 
 fn cause(facts: &KillFacts) -> String {

@@ -28,24 +28,9 @@ const SETTLE: Duration = Duration::from_secs(10);
 /// How many containers are remembered; the one whose Event is oldest gives way.
 const REMEMBERED: usize = 4096;
 
-/// The least time between two Events about one container.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct VpaWindows {
-    /// The default; the recommender polls once a minute.
-    pub usual: SignedDuration,
-    /// While maxAllowed holds down the recommendation: every further Event would raise the uncapped recommendation.
-    pub pinned: SignedDuration,
-}
-
-impl Default for VpaWindows {
-    /// Ten minutes; a day, which is the recommender's own window for the peak of memory.
-    fn default() -> Self {
-        Self {
-            usual: SignedDuration::from_mins(10),
-            pinned: SignedDuration::from_hours(24),
-        }
-    }
-}
+/// The least time between two Events about one container while maxAllowed holds down the recommendation: every further Event
+/// would raise the uncapped recommendation. This is the recommender's own window for the peak of memory.
+pub(super) const PINNED_WINDOW: SignedDuration = SignedDuration::from_hours(24);
 
 /// The agent's facts about a container, besides the report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -60,9 +45,6 @@ pub struct ContainerFacts {
     pub survived: Option<bool>,
 }
 
-/// Why there is no Event for the recommender, as a word for the log.
-pub type WithheldReason = &'static str;
-
 /// When a container last had an Event for the recommender.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LastEvent {
@@ -75,7 +57,8 @@ pub struct LastEvent {
 /// Makes Events for the recommender of reports, each once the kubelet has had time to write the pod's status.
 #[derive(Debug)]
 pub struct VpaEvents {
-    windows: VpaWindows,
+    /// The least time between two Events about one container. The recommender polls once a minute.
+    window: SignedDuration,
     /// The latest Event of each container, oldest first.
     told: Vec<LastEvent>,
     /// The file that keeps `told`, so that windows outlive the agent.
@@ -86,10 +69,10 @@ pub struct VpaEvents {
 
 impl VpaEvents {
     /// Begins with the Events of an earlier agent, which the file `memory` keeps.
-    pub fn new(windows: VpaWindows, mut told: Vec<LastEvent>, memory: PathBuf) -> Self {
+    pub fn new(window: SignedDuration, mut told: Vec<LastEvent>, memory: PathBuf) -> Self {
         told.truncate(REMEMBERED);
         Self {
-            windows,
+            window,
             told,
             memory,
             waiting: VecDeque::new(),
@@ -98,8 +81,8 @@ impl VpaEvents {
 
     /// Whether to wait for the container's next state.
     ///
-    /// Errors: why there will be no Event, regardless of the container's state.
-    pub fn screen(&self, report: &Report, now: Timestamp) -> Result<(), WithheldReason> {
+    /// Errors: why there will be no Event, regardless of the container's state, as a word for the log.
+    pub fn screen(&self, report: &Report, now: Timestamp) -> Result<(), &'static str> {
         let (pod, container, _) = eligible(report)?;
         self.check_window(&LastEvent::new(pod, container, now), false)
     }
@@ -112,7 +95,7 @@ impl VpaEvents {
         pending: &Pending,
         facts: ContainerFacts,
         now: Timestamp,
-    ) -> Result<PlannedEvent, WithheldReason> {
+    ) -> Result<PlannedEvent, &'static str> {
         let report = &pending.report;
         let (pod, container, usage) = eligible(report)?;
         // The recommender ignores other than regular containers, and an Event about a pod without a VPA has no reader.
@@ -152,11 +135,11 @@ impl VpaEvents {
     }
 
     /// Refuses an Event within the window of the last one about its container.
-    fn check_window(&self, event: &LastEvent, pinned: bool) -> Result<(), WithheldReason> {
+    fn check_window(&self, event: &LastEvent, pinned: bool) -> Result<(), &'static str> {
         let (window, why) = if pinned {
-            (self.windows.usual.max(self.windows.pinned), "Pinned")
+            (self.window.max(PINNED_WINDOW), "Pinned")
         } else {
-            (self.windows.usual, "WithinWindow")
+            (self.window, "WithinWindow")
         };
         let is_within = |last: &LastEvent| last.is_of_same(event) && event.at.duration_since(last.at) < window;
         if self.told.iter().any(is_within) {
@@ -167,8 +150,8 @@ impl VpaEvents {
     }
 
     /// Remembers an Event that is sent now, if its container may have one.
-    fn use_window(&mut self, event: LastEvent, pinned: bool) -> Result<(), WithheldReason> {
-        let longest = self.windows.usual.max(self.windows.pinned);
+    fn use_window(&mut self, event: LastEvent, pinned: bool) -> Result<(), &'static str> {
+        let longest = self.window.max(PINNED_WINDOW);
         // A clock that was set back costs one window, and not the time by which it was wrong.
         self.told.iter_mut().for_each(|last| last.at = last.at.min(event.at));
         self.told.retain(|last| event.at.duration_since(last.at) < longest);
@@ -244,7 +227,7 @@ impl LastEvent {
 }
 
 /// The pod, the container and the usage in bytes for the Event, if the recommender needs one at all.
-fn eligible(report: &Report) -> Result<(&ReportedPod, &ReportedContainer, u64), WithheldReason> {
+fn eligible(report: &Report) -> Result<(&ReportedPod, &ReportedContainer, u64), &'static str> {
     let facts = report.facts();
     let (Some(pod), Some(container)) = (&facts.pod, &facts.container) else {
         return Err("NoContainer");

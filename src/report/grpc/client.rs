@@ -63,14 +63,6 @@ impl GrpcDelivery {
         Self { options, hello }
     }
 
-    async fn deliver(self, mut queue: ReportQueue) -> Infallible {
-        queue.backoff = Backoff::new(FIRST_WAIT, self.options.longest_wait);
-        loop {
-            let Err(error) = self.once(&mut queue).await;
-            queue.wait("OOM reports", format!("{error:#}"), None).await;
-        }
-    }
-
     async fn once(&self, queue: &mut ReportQueue) -> Result<Infallible> {
         let endpoint = self.options.endpoint.to_string();
         // The timeout of connecting does not cover TLS with a peer that sends nothing.
@@ -120,7 +112,14 @@ impl Deliver for GrpcDelivery {
         Destination::Grpc
     }
 
-    fn run(self: Box<Self>, queue: ReportQueue) -> BoxFuture<'static, Infallible> {
-        self.deliver(queue).boxed()
+    fn run(self: Box<Self>, mut queue: ReportQueue) -> BoxFuture<'static, Infallible> {
+        queue.backoff = Backoff::new(FIRST_WAIT, self.options.longest_wait);
+        let deliver = async move {
+            loop {
+                let Err(error) = self.once(&mut queue).await;
+                queue.wait("OOM reports", format!("{error:#}"), None).await;
+            }
+        };
+        deliver.boxed()
     }
 }

@@ -83,7 +83,7 @@ pub fn findings(container: &Container) -> Vec<Finding> {
             // A restart reads the setting again.
             Amount::AtStart(_) if restarts => return None,
             Amount::AtStart(_) => LintRule::ReadAtStart,
-            Amount::Fixed(_) if is_initial(setting.option) => LintRule::FixedInitialHeap,
+            Amount::Fixed(_) if setting.option.slot() == MemoryOption::JavaInitialHeap => LintRule::FixedInitialHeap,
             Amount::Fixed(_) => LintRule::FixedHeap,
         };
         Some(Finding {
@@ -114,24 +114,14 @@ const JAVA_DEFAULT_HEAP: Bytes = Bytes::new((96 << 20) * 13 / 10);
 /// instead of `MaxRAMPercentage`, and makes no initial heap larger than the maximum.
 fn amount_in(container: &Container, setting: &MemorySetting, limit: Option<Bytes>) -> Amount {
     use MemoryOption as Option;
-    let shares = container.memory_settings.iter().filter(|setting| {
-        matches!(
-            setting.option,
-            Option::JavaMinRamPercentage | Option::JavaMinRamFraction
-        )
-    });
-    let least = shares.rev().find_map(|setting| share(setting.option, &setting.value));
+    let shares = container.memory_settings.iter().rev();
+    let mut shares = shares.filter(|setting| setting.option.slot() == Option::JavaMinRamPercentage);
+    let least = shares.find_map(|setting| share(setting.option, &setting.value));
     let is_small = limit.map(|limit| part_of(limit, least.unwrap_or(500_000)) < JAVA_DEFAULT_HEAP);
-    match (setting.option, amount(setting, limit)) {
-        (Option::JavaMinRamPercentage | Option::JavaMinRamFraction, Amount::AtStart(_)) if is_small == Some(false) => {
-            Amount::Unset
-        }
-        (Option::JavaMaxRamPercentage | Option::JavaMaxRamFraction, Amount::AtStart(_)) if is_small == Some(true) => {
-            Amount::AtStart(None)
-        }
-        (Option::JavaInitialRamPercentage | Option::JavaInitialRamFraction, Amount::AtStart(_)) => {
-            Amount::AtStart(None)
-        }
+    match (setting.option.slot(), amount(setting, limit)) {
+        (Option::JavaMinRamPercentage, Amount::AtStart(_)) if is_small == Some(false) => Amount::Unset,
+        (Option::JavaMaxRamPercentage, Amount::AtStart(_)) if is_small == Some(true) => Amount::AtStart(None),
+        (Option::JavaInitialRamPercentage, Amount::AtStart(_)) => Amount::AtStart(None),
         (_, amount) => amount,
     }
 }
@@ -140,20 +130,17 @@ fn amount_in(container: &Container, setting: &MemorySetting, limit: Option<Bytes
 fn counting(container: &Container) -> impl Iterator<Item = &MemorySetting> {
     use MemoryOption as Option;
     let settings = &container.memory_settings;
-    let has = |options: &[MemoryOption]| {
-        let mut sizes = settings.iter().filter(|setting| options.contains(&setting.option));
+    let has = |option: MemoryOption| {
+        let mut sizes = settings.iter().filter(|setting| setting.option.slot() == option);
         sizes.any(|setting| amount(setting, None) != Amount::Unset)
     };
-    let java = has(&[Option::JavaMaxHeap, Option::JavaMaxHeapSize]);
-    let initial = has(&[Option::JavaInitialHeap, Option::JavaInitialHeapSize]);
-    let dotnet = has(&[Option::DotnetHeapLimit]);
+    let java = has(Option::JavaMaxHeap);
+    let initial = has(Option::JavaInitialHeap);
+    let dotnet = has(Option::DotnetHeapLimit);
     let go = settings.iter().any(|setting| setting.option == Option::GoMemoryLimit);
-    settings.iter().filter(move |setting| match setting.option {
-        Option::JavaMaxRamPercentage
-        | Option::JavaMaxRamFraction
-        | Option::JavaMinRamPercentage
-        | Option::JavaMinRamFraction => !java,
-        Option::JavaInitialRamPercentage | Option::JavaInitialRamFraction => !initial,
+    settings.iter().filter(move |setting| match setting.option.slot() {
+        Option::JavaMaxRamPercentage | Option::JavaMinRamPercentage => !java,
+        Option::JavaInitialRamPercentage => !initial,
         Option::DotnetHeapLimitPercent => !dotnet,
         Option::GoShare => !go,
         _ => true,
@@ -164,13 +151,6 @@ fn with_margin(heap: Bytes) -> Bytes {
     let heap = heap.get();
     let with_margin = heap.saturating_add((heap / MARGIN_DIVISOR).max(LEAST_MARGIN));
     Bytes::new(with_margin.checked_next_multiple_of(1 << 20).unwrap_or(with_margin))
-}
-
-const fn is_initial(option: MemoryOption) -> bool {
-    matches!(
-        option,
-        MemoryOption::JavaInitialHeap | MemoryOption::JavaInitialHeapSize
-    )
 }
 
 /// The memory that an option sizes, and how its size can follow the limit.

@@ -90,7 +90,7 @@ impl MemoryOption {
     }
 
     /// One option for all that set the same thing.
-    const fn slot(self) -> Self {
+    pub const fn slot(self) -> Self {
         match self {
             Self::JavaMaxHeapSize => Self::JavaMaxHeap,
             Self::JavaInitialHeapSize => Self::JavaInitialHeap,

@@ -28,7 +28,10 @@ impl<T, F: Fn(&str) -> Parsed<T> + Clone + Send + Sync + 'static> Parser<T> for 
 /// Room for a socket's path in `sockaddr_un` (unix(7)), without the final NUL.
 const MAX_SOCKET_PATH: usize = 107;
 
-fn parser<T: 'static>(allowed: &'static str, parse: fn(&str) -> Option<T>) -> impl Parser<T> {
+fn parser<T: 'static>(
+    allowed: &'static str,
+    parse: impl Fn(&str) -> Option<T> + Clone + Send + Sync + 'static,
+) -> impl Parser<T> {
     move |text: &str| parse(text).ok_or_else(|| allowed.to_owned())
 }
 
@@ -164,34 +167,26 @@ pub(super) fn members(text: &str) -> impl Iterator<Item = &str> {
     text.split(',').map(str::trim).filter(|member| !member.is_empty())
 }
 
+fn list_of<T: 'static>(allowed: &'static str, member: fn(&str) -> Option<T>) -> impl Parser<List<T>> {
+    parser(allowed, move |text| members(text).map(member).collect())
+}
+
 pub(super) fn update_modes() -> impl Parser<List<UpdateMode>> {
-    parser(
-        "a list, which may be empty, of Recreate, Auto, InPlaceOrRecreate or InPlace",
-        |text| {
-            let mode = |name| {
-                named("")(name)
-                    .ok()
-                    .filter(|mode: &UpdateMode| mode.updates_running_pods())
-            };
-            members(text).map(mode).collect()
-        },
-    )
+    let allowed = "a list, which may be empty, of Recreate, Auto, InPlaceOrRecreate or InPlace";
+    list_of(allowed, |name| {
+        named("")(name)
+            .ok()
+            .filter(|mode: &UpdateMode| mode.updates_running_pods())
+    })
 }
 
 /// `true` and `false` were the values of earlier versions, and are also names: no list of this version has them.
 pub(super) fn hook_namespaces() -> impl Parser<List<String>> {
     let allowed = "a list, which may be empty, of the namespaces whose pods may use hooks: names of at most 63 lower case letters, \
                    digits and `-`, or `*` for every namespace but kube-system; not true or false as in earlier versions";
-    parser(allowed, |text| {
-        let is_name =
-            |name: &&str| name.len() <= 63 && name.bytes().all(is_in_label) && !["true", "false"].contains(name);
-        members(text)
-            .map(|name| {
-                Some(name)
-                    .filter(|name| *name == "*" || is_name(name))
-                    .map(str::to_owned)
-            })
-            .collect()
+    list_of(allowed, |name| {
+        let is_name = name.len() <= 63 && name.bytes().all(is_in_label) && !["true", "false"].contains(&name);
+        (name == "*" || is_name).then(|| name.to_owned())
     })
 }
 

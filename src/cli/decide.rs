@@ -21,9 +21,23 @@ pub(super) fn run(manifests: &ManifestArguments) -> Result<(), Failure> {
     let index = Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
     warn_of_idle_vpas(&view, &index);
     let decisions = manifests.decide(&view, &index);
-    let pods: Vec<ShownPod> = view.pods.iter().zip(&decisions).map(ShownPod::from).collect();
+    let shown = view.pods.iter().zip(&decisions).map(|(pod, decision)| {
+        let (containers, resources) = NamedRequirements::split(&decision.containers);
+        let without_restart = decision.without_restart.as_ref();
+        ShownPod {
+            namespace: &pod.metadata.namespace,
+            name: &pod.metadata.name,
+            vpa: decision.vpa.as_deref(),
+            action: decision.action(),
+            reason: decision.reason,
+            containers,
+            resources,
+            without_restart: without_restart.map(|(_, part)| NamedRequirements::split(part).0),
+            notes: decision.notes.iter().map(ToString::to_string).collect(),
+        }
+    });
     let table = || render(&view.pods, &decisions);
-    manifests.output.print_list("pods", &pods, table)?;
+    manifests.output.print_list("pods", &shown.collect::<Vec<_>>(), table)?;
     manifests.check_pods(&view)
 }
 
@@ -55,24 +69,6 @@ struct ShownPod<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     without_restart: Option<&'a [NamedRequirements]>,
     notes: Vec<String>,
-}
-
-impl<'a> From<(&'a Arc<Pod>, &'a PodDecision)> for ShownPod<'a> {
-    fn from((pod, decision): (&'a Arc<Pod>, &'a PodDecision)) -> Self {
-        let (containers, resources) = NamedRequirements::split(&decision.containers);
-        let without_restart = decision.without_restart.as_ref();
-        Self {
-            namespace: &pod.metadata.namespace,
-            name: &pod.metadata.name,
-            vpa: decision.vpa.as_deref(),
-            action: decision.action(),
-            reason: decision.reason,
-            containers,
-            resources,
-            without_restart: without_restart.map(|(_, part)| NamedRequirements::split(part).0),
-            notes: decision.notes.iter().map(ToString::to_string).collect(),
-        }
-    }
 }
 
 /// One row for each container and resource, then one line for each note. `pods` and `decisions` are in the same order.

@@ -141,9 +141,8 @@ impl Exported {
             self.sidecars.extend(container.sidecar.then(|| container.name.clone()));
             let has = self.containers.entry(container.name.clone()).or_default();
             let wanted = amount::read(container.wanted.as_ref());
-            for (kept, wanted) in [(&mut has.requests, wanted.requests), (&mut has.limits, wanted.limits)] {
-                (kept.cpu, kept.memory) = (kept.cpu.max(wanted.cpu), kept.memory.max(wanted.memory));
-            }
+            has.requests = has.requests.combine(wanted.requests, u64::max);
+            has.limits = has.limits.combine(wanted.limits, u64::max);
         }
     }
 }

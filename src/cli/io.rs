@@ -62,26 +62,16 @@ pub(super) fn open_log(file: &str) -> io::Result<Box<dyn BufRead>> {
     Ok(Box::new(BufReader::new(text)))
 }
 
-/// Reads a file of any content. `-` is standard input.
-pub(super) fn read_bytes(file: &str) -> Result<Vec<u8>, Failure> {
+/// Reads a file of UTF-8 text. `-` is standard input.
+pub(super) fn read_text(file: &str) -> Result<String, Failure> {
     let read = || {
-        let input = open(file)?;
         let mut bytes = Vec::new();
-        let read = input.take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes)?;
-        if u64::try_from(read).is_ok_and(|read| read <= MAX_INPUT_BYTES) {
-            return Ok(bytes);
-        }
-        let message = format!("more than {MAX_INPUT_BYTES} bytes: split it");
-        Err(io::Error::new(ErrorKind::FileTooLarge, message))
+        let read = open(file)?.take(MAX_INPUT_BYTES + 1).read_to_end(&mut bytes)?;
+        let is_small = u64::try_from(read).is_ok_and(|read| read <= MAX_INPUT_BYTES);
+        anyhow::ensure!(is_small, "more than {MAX_INPUT_BYTES} bytes: split it");
+        Ok(String::from_utf8(bytes)?)
     };
     read()
-        .with_context(|| format!("cannot read {file}"))
-        .map_err(Failure::usage)
-}
-
-/// Reads a file of UTF-8 text.
-pub(super) fn read_text(file: &str) -> Result<String, Failure> {
-    String::from_utf8(read_bytes(file)?)
         .with_context(|| format!("cannot read {file}"))
         .map_err(Failure::usage)
 }

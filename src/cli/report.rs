@@ -9,7 +9,6 @@ use super::output::{Output, optional, or_dash};
 use super::page::Page;
 use super::{Failure, agent::Agent, amount, table, time};
 use crate::control::proto::{Amounts, ReportReply, Workload, WorkloadWorth};
-use crate::model::Resource;
 
 /// Shows the requests of workloads before and now, and the kills, evictions, restarts and throttling avoided
 ///
@@ -50,12 +49,8 @@ impl Arguments {
 
 fn add(sum: &mut WorkloadWorth, one: &WorkloadWorth) {
     let plus = |sum: &mut Option<Amounts>, one: &Option<Amounts>| {
-        let (mut all, one) = (amount::list(sum.as_ref()), amount::list(one.as_ref()));
-        for resource in Resource::ALL {
-            let amounts = [all.get(resource), one.get(resource)].into_iter().flatten();
-            all.set(resource, amounts.reduce(u64::saturating_add));
-        }
-        *sum = Some((&all).into());
+        let (all, one) = (amount::list(sum.as_ref()), amount::list(one.as_ref()));
+        *sum = Some((&all.combine(one, u64::saturating_add)).into());
     };
     plus(&mut sum.requested_before, &one.requested_before);
     plus(&mut sum.requested, &one.requested);

@@ -33,15 +33,13 @@ pub(in crate::cli) struct Arguments {
 /// Errors: the file cannot be read, or a line that speaks of a kill is not understood.
 pub(super) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut kills = Vec::new();
-    let log = io::open_log(&arguments.file);
-    let read = log.and_then(|log| {
-        read_log(log, |kill| {
-            kills.push(kill);
-            Ok::<(), Error>(())
-        })
-    });
+    let keep = |kill| {
+        kills.push(kill);
+        Ok(())
+    };
+    let read = io::open_log(&arguments.file).and_then(|log| read_log::<Error>(log, keep));
     let not_understood = read.map_err(|error| Failure::usage(anyhow!("cannot read {}: {error}", arguments.file)))?;
-    let shown: Vec<ShownKill> = kills.iter().map(ShownKill::from).collect();
+    let shown: Vec<ShownKill> = kills.iter().map(shown).collect();
     arguments.output.print_list("kills", &shown, || render(&shown))?;
     match not_understood.first {
         None => Ok(()),
@@ -81,23 +79,21 @@ struct ShownKill<'a> {
     timestamp_us: Option<u64>,
 }
 
-impl<'a> From<&'a Kill> for ShownKill<'a> {
-    fn from(kill: &'a Kill) -> Self {
-        let (pod, container_id) = kill.victim();
-        Self {
-            pid: kill.pid,
-            comm: &kill.comm,
-            oom_cgroup: kill.limit.cgroup().map(CgroupPath::as_str),
-            task_cgroup: kill.task_cgroup.as_ref().map(CgroupPath::as_str),
-            level: kill.limit.level(),
-            pod_uid: pod.map(|pod| pod.uid),
-            container_id,
-            memory: Some(kill.memory).filter(|memory| *memory != ReportedMemory::default()),
-            oom_score_adj: kill.oom_score_adj,
-            uid: kill.uid,
-            seq: kill.seq,
-            timestamp_us: kill.timestamp_us,
-        }
+fn shown(kill: &Kill) -> ShownKill<'_> {
+    let (pod, container_id) = kill.victim();
+    ShownKill {
+        pid: kill.pid,
+        comm: &kill.comm,
+        oom_cgroup: kill.limit.cgroup().map(CgroupPath::as_str),
+        task_cgroup: kill.task_cgroup.as_ref().map(CgroupPath::as_str),
+        level: kill.limit.level(),
+        pod_uid: pod.map(|pod| pod.uid),
+        container_id,
+        memory: Some(kill.memory).filter(|memory| *memory != ReportedMemory::default()),
+        oom_score_adj: kill.oom_score_adj,
+        uid: kill.uid,
+        seq: kill.seq,
+        timestamp_us: kill.timestamp_us,
     }
 }
 
@@ -133,7 +129,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_null_or_left_out() {
         let kills = parse_log(UNEXPLAINED.as_bytes());
-        let json = serde_json::to_value(ShownKill::from(&kills[0])).unwrap();
+        let json = serde_json::to_value(shown(&kills[0])).unwrap();
         let expected = serde_json::json!({
             "pid": 7, "comm": "a\u{1b}[2J", "oomCgroup": null, "taskCgroup": null, "level": "unknown",
             "anonRssBytes": 3072, "fileRssBytes": 2048, "shmemRssBytes": 1024, "totalVmBytes": 4096,
@@ -173,7 +169,7 @@ mod tests {
     #[test]
     fn a_command_cannot_write_to_the_terminal() {
         let kills = parse_log(UNEXPLAINED.as_bytes());
-        let text = render(&[ShownKill::from(&kills[0])]).shown(true);
+        let text = render(&[shown(&kills[0])]).shown(true);
         assert!(text.contains(r"a\u{1b}[2J") && !text.contains('\u{1b}'), "{text}");
         assert!(text.contains("6Ki"), "{text}");
     }

@@ -56,8 +56,7 @@ impl UnderWay {
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     faults: Vec<Fault>,
-    /// Below zero after a conflict whose dry run has not come.
-    calls: BTreeMap<String, i64>,
+    calls: BTreeMap<String, usize>,
 }
 
 impl Faults {
@@ -70,13 +69,11 @@ impl Faults {
     }
 
     pub(super) fn calls(&self, call: &str) -> usize {
-        let count = self.calls.get(call).copied().unwrap_or_default();
-        usize::try_from(count).unwrap_or_default()
+        self.calls.get(call).copied().unwrap_or_default()
     }
 
-    pub(super) fn all_calls(&self) -> BTreeMap<String, usize> {
-        let calls = self.calls.keys().map(|call| (call.clone(), self.calls(call)));
-        calls.filter(|(_, count)| *count > 0).collect()
+    pub(super) const fn all_calls(&self) -> &BTreeMap<String, usize> {
+        &self.calls
     }
 
     /// Counts a call and returns the fault that applies to it.
@@ -89,11 +86,13 @@ impl Faults {
         Some(fault.effect.clone())
     }
 
-    /// Takes back the count of a patch that met another write, and of the dry run that comes before it or after it: how many there
-    /// are depends on the moment at which the kubelet writes a status.
+    /// Takes back the count of a patch that met another write, and of a dry run before it: how many there are depends on the
+    /// moment at which the kubelet writes a status.
     pub(super) fn uncount_conflict(&mut self, resource: &str) {
         for verb in ["patch", "dry-run"] {
-            *self.calls.entry(format!("{verb} {resource}")).or_default() -= 1;
+            if let Some(calls) = self.calls.get_mut(&format!("{verb} {resource}")) {
+                *calls = calls.saturating_sub(1);
+            }
         }
     }
 

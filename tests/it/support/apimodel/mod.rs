@@ -165,7 +165,7 @@ impl ApiModel {
 
     /// The number of calls of each kind.
     pub(crate) fn all_calls(&self) -> BTreeMap<String, usize> {
-        self.shared.faults.lock().unwrap().all_calls()
+        self.shared.faults.lock().unwrap().all_calls().clone()
     }
 
     /// The number of calls without an answer: now, and the highest so far.

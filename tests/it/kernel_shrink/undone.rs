@@ -98,9 +98,8 @@ async fn a_limit_that_the_kubelet_raised_is_watched_no_longer() {
         (done.record.outcome, done.shrink.touched)
     };
     assert_eq!(passes(100).await, (Outcome::Unchanged, Vec::new()));
-    let raised = Setting::MemoryLimit(MemoryLimit::Bytes(150 << 20));
     for cgroup in [&pod.cgroup, &pod.containers["app"].cgroup] {
-        bare.cgroups().put(cgroup, raised);
+        bare.cgroups().limit_memory(cgroup, MemoryLimit::Bytes(150 << 20));
     }
     let over = vec![Target::Container("app".to_owned()), Target::Pod];
     assert_eq!(passes(150).await, (Outcome::Unchanged, over));

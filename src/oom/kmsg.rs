@@ -2,7 +2,7 @@
 //! [`Notice`]s.
 //!
 //! If the kernel overwrote records before the agent read them, the reader returns [`Notice::Lost`], and the receiver
-//! reads all counters at once. Events that were in the log when the reader opened it are replayed ([`LogEvent::is_replayed`]). The
+//! reads all counters at once. Events that were in the log when the reader opened it are [`Origin::Replayed`]. The
 //! reader skips those up to the last record that an earlier agent reported.
 //!
 //! One `read` of the device returns one record. EAGAIN is the end for now. EPIPE says that the kernel overwrote
@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use anyhow::{Error, Result, anyhow};
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::assemble::Assembler;
 pub use super::clock::monotonic;
@@ -24,7 +25,7 @@ use super::clock::{LogClock, Moment};
 use super::counters::machine_kill_count;
 use super::join::LogPlace;
 use super::numbers::{LineNumbers, Numbers};
-use super::parse::{Event, Parsed, Parser};
+use super::parse::{Event, Parser};
 use super::record::Line;
 use device::Device;
 use syslog::Syslog;
@@ -38,12 +39,29 @@ const TRY_AGAIN: Duration = Duration::from_secs(60);
 /// The reader reads this many records before it lets other tasks run.
 const AT_ONCE: usize = 1024;
 
-/// The id of the machine's current boot: `/proc/sys/kernel/random/boot_id`.
-///
-/// Errors: /proc cannot be read.
-pub fn boot_id() -> Result<String> {
-    let id = procfs::sys::kernel::random::boot_id();
-    id.map_err(|error| anyhow!("cannot tell which boot this is: {error}; mount /proc"))
+/// The id of a boot of the machine: `/proc/sys/kernel/random/boot_id`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BootId(pub String);
+
+impl BootId {
+    /// The id of the current boot.
+    ///
+    /// Errors: /proc cannot be read.
+    pub fn current() -> Result<Self> {
+        let id = procfs::sys::kernel::random::boot_id();
+        id.map(Self)
+            .map_err(|error| anyhow!("cannot tell which boot this is: {error}; mount /proc"))
+    }
+}
+
+/// Whether the kernel logged an event while this agent read the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Origin {
+    Live,
+    /// The event was in the log before the reader reached the end for the first time.
+    #[default]
+    Replayed,
 }
 
 /// An event with its record and its time.
@@ -55,8 +73,7 @@ pub struct LogEvent {
     pub place: LogPlace,
     /// The time of the record by the wall clock, as exact as in `place`, unless the machine was suspended since.
     pub at: Timestamp,
-    /// Whether the event was in the log before the reader reached the end for the first time.
-    pub is_replayed: bool,
+    pub origin: Origin,
 }
 
 /// What the reader returns.
@@ -271,8 +288,7 @@ struct LateLines {
 struct Tracker {
     /// An earlier agent reported everything up to this record.
     reported: Option<u64>,
-    /// Whether the reader has reached the end of the log.
-    is_live: bool,
+    origin: Origin,
     /// Whether the agent waits for the next record, so that it reads the record at once.
     waited: bool,
     clock: LogClock,
@@ -300,7 +316,7 @@ impl Tracker {
 
     /// The reader returned everything that was in the log.
     fn at_end(&mut self, now: Duration) {
-        (self.waited, self.is_live) = (true, true);
+        (self.waited, self.origin) = (true, Origin::Live);
         if self.numbers.wants_count() {
             self.numbers.at_end(machine_kill_count(), now);
         }
@@ -322,9 +338,7 @@ impl Tracker {
         let kills = self.parser.kill_lines();
         let mut event = None;
         for line in self.assembler.push(line) {
-            if let Parsed::Event(completed) = self.parser.push(&line) {
-                event = Some(completed);
-            }
+            event = self.parser.push(&line).event().or(event);
         }
         let logged = self.clock.monotonic(timestamp_us, now);
         let is_kill = self.parser.kill_lines() > kills;
@@ -334,7 +348,7 @@ impl Tracker {
             Numbers::ANY
         };
         let event = event?;
-        if !self.is_live && self.reported.is_some_and(|record| seq <= record) {
+        if self.origin == Origin::Replayed && self.reported.is_some_and(|record| seq <= record) {
             return None;
         }
         Some(LogEvent {
@@ -346,7 +360,7 @@ impl Tracker {
                 numbers,
             },
             at: now.wall_at(logged),
-            is_replayed: !self.is_live,
+            origin: self.origin,
         })
     }
 }

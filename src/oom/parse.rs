@@ -18,9 +18,7 @@
 
 mod message;
 
-use std::collections::VecDeque;
-
-use indexmap::IndexMap;
+use std::collections::{HashMap, VecDeque};
 
 use super::kill::{Kill, Limit};
 use super::record::Line;
@@ -57,6 +55,15 @@ pub enum Parsed {
     Other,
 }
 
+impl Parsed {
+    pub fn event(self) -> Option<Event> {
+        match self {
+            Self::Event(event) => Some(event),
+            Self::Known | Self::Other => None,
+        }
+    }
+}
+
 /// Joins lines into events. A line completes at most one event.
 #[derive(Debug, Default)]
 pub struct Parser {
@@ -70,8 +77,10 @@ pub struct Parser {
     chosen: Option<Kill>,
     group: Option<KilledGroup>,
     last_kill: Option<Kill>,
-    /// The times of the latest kills by pid, the oldest first.
-    killed: IndexMap<u32, Option<u64>>,
+    /// The pids and times of the latest kills, the oldest first.
+    killed: VecDeque<(u32, Option<u64>)>,
+    /// The times of these kills by pid.
+    killed_at: HashMap<u32, Option<u64>>,
     /// The times of the latest reports, at most [`BURST`].
     printed: VecDeque<Option<u64>>,
     /// Whether any number of reports may have been lost.
@@ -171,7 +180,11 @@ impl Parser {
     /// How many facts the parser keeps.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
-        self.reports.len() + self.killed.len() + self.printed.len() + self.alone.iter().map(Vec::len).sum::<usize>()
+        self.reports.len()
+            + self.killed.len()
+            + self.killed_at.len()
+            + self.printed.len()
+            + self.alone.iter().map(Vec::len).sum::<usize>()
     }
 
     /// The number of lines that reported a kill, second reports of the same kill included.
@@ -278,14 +291,17 @@ impl Parser {
 
     /// Whether the process was killed just before.
     fn is_known(&self, pid: u32, at: Option<u64>) -> bool {
-        self.killed.get(&pid).is_some_and(|before| within(*before, at))
+        self.killed_at.get(&pid).is_some_and(|before| within(*before, at))
     }
 
     fn remember(&mut self, pid: u32, at: Option<u64>) {
-        self.killed.shift_remove(&pid);
-        self.killed.insert(pid, at);
-        if self.killed.len() > MANY_PIDS {
-            self.killed.shift_remove_index(0);
+        self.killed_at.insert(pid, at);
+        self.killed.push_back((pid, at));
+        if self.killed.len() > MANY_PIDS
+            && let Some((pid, at)) = self.killed.pop_front()
+            && self.killed_at.get(&pid) == Some(&at)
+        {
+            self.killed_at.remove(&pid);
         }
     }
 

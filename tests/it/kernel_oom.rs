@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 use vscaled::oom::counters::{Counter, EVENTS, OOM_CONTROL};
-use vscaled::oom::kmsg::{DEVICE, KmsgReader, LogEvent, Notice, monotonic};
+use vscaled::oom::kmsg::{DEVICE, KmsgReader, LogEvent, Notice, Origin, monotonic};
 use vscaled::oom::{Event, Kill, Level, Limit};
 
 use pod::{CONTAINER, POD_UID, TestPod};
@@ -19,17 +19,17 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The kernel logs ten kills in five seconds for the whole machine, where other processes may be killed too.
 const ATTEMPTS: usize = 16;
 
-/// The next kill of this process, with the sequence number of its record and whether it was replayed.
-async fn told(reader: &mut KmsgReader, pid: u32) -> (Kill, u64, bool) {
+/// The next kill of this process, with the sequence number of its record.
+async fn told(reader: &mut KmsgReader, pid: u32) -> (Kill, u64, Origin) {
     let next_kill = async {
         loop {
             match reader.next().await.expect("the reader to go on") {
                 Notice::Event(LogEvent {
                     event: Event::Kill(kill),
                     seq,
-                    is_replayed,
+                    origin,
                     ..
-                }) if kill.pid == pid => return (*kill, seq, is_replayed),
+                }) if kill.pid == pid => return (*kill, seq, origin),
                 Notice::Event(_) | Notice::Lost => {}
             }
         }
@@ -55,8 +55,8 @@ fn caught_up(told: Option<u64>) -> KmsgReader {
 async fn explained_kill(reader: &mut KmsgReader, pod: &TestPod) -> (Kill, u64, u64) {
     for kills in 1..=ATTEMPTS {
         let pid = pod.exceed();
-        let (kill, seq, is_replayed) = told(reader, pid).await;
-        assert!(!is_replayed);
+        let (kill, seq, origin) = told(reader, pid).await;
+        assert_eq!(origin, Origin::Live);
         assert_eq!(kill.comm, "sh");
         if kill.limit != Limit::Unknown {
             return (kill, seq, u64::try_from(kills).unwrap());
@@ -112,8 +112,8 @@ async fn a_kill_is_repeated_to_unaware_receivers() {
     drop(reader);
     let missed = pod.exceed();
     let mut reader = started(None);
-    assert!(told(&mut reader, first).await.2);
-    assert!(told(&mut reader, missed).await.2);
+    assert_eq!(told(&mut reader, first).await.2, Origin::Replayed);
+    assert_eq!(told(&mut reader, missed).await.2, Origin::Replayed);
     let mut reader = started(Some(seq));
     let mut pids = Vec::new();
     while reader.read_up_to().is_none() {

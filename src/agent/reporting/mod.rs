@@ -17,7 +17,7 @@ use crate::kubernetes::ApiClient;
 use crate::kubernetes::events::PodReference;
 use crate::model::Resource;
 use crate::model::objects::{Pod, VerticalPodAutoscaler, pod_of_uid};
-use crate::oom::kmsg::boot_id;
+use crate::oom::kmsg::BootId;
 use crate::oom::watch::NodePods;
 use crate::oom::{KillFacts, ReportedContainer};
 use crate::report::cluster::{EventDelivery, EventPlan, PodMetadata, read_memory};
@@ -59,8 +59,8 @@ pub(super) fn start(
 fn destinations(config: &Config, api: Option<ApiClient>, known: AgentMetadata) -> Vec<Box<dyn Deliver>> {
     let mut destinations: Vec<Box<dyn Deliver>> = Vec::new();
     if let Some(options) = config.report.grpc() {
-        let boot = boot_id().unwrap_or_default();
-        destinations.push(Box::new(GrpcDelivery::new(options, config.node_name.clone(), boot)));
+        let boot_id = BootId::current().map(|boot| boot.0).unwrap_or_default();
+        destinations.push(Box::new(GrpcDelivery::new(options, config.node_name.clone(), boot_id)));
     }
     let Some(api) = api else { return destinations };
     let mut plans: Vec<Box<dyn EventPlan>> = Vec::new();

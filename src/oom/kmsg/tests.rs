@@ -35,19 +35,19 @@ fn record(tracker: &mut Tracker, seq: u64, text: &str) -> Option<Notice> {
     event.map(Notice::Event)
 }
 
-/// The number, time, whether replayed, and cgroup of a kill.
-fn kill(notice: &Notice) -> Option<(u64, i64, bool, Option<String>)> {
+/// The number, time, origin and cgroup of a kill.
+fn kill(notice: &Notice) -> Option<(u64, i64, Origin, Option<String>)> {
     match notice {
         Notice::Event(LogEvent {
             event: Event::Kill(kill),
             seq,
             at,
-            is_replayed,
+            origin,
             ..
         }) => Some((
             *seq,
             at.as_microsecond(),
-            *is_replayed,
+            *origin,
             kill.task_cgroup.as_ref().map(ToString::to_string),
         )),
         _ => None,
@@ -59,12 +59,12 @@ fn replayed_and_live_kills_differ() {
     let mut tracker = Tracker::new(None);
     assert_eq!(record(&mut tracker, 5, "first"), None);
     let replayed = record(&mut tracker, 6, KILLED);
-    assert_eq!(kill(&replayed.unwrap()), Some((6, 6_000, true, None)));
+    assert_eq!(kill(&replayed.unwrap()), Some((6, 6_000, Origin::Replayed, None)));
     tracker.at_end(Duration::ZERO);
     let live = record(&mut tracker, 7, &KILLED.replace('7', "8"));
     assert_eq!(
         kill(&live.unwrap()),
-        Some((7, 8_000, false, None)),
+        Some((7, 8_000, Origin::Live, None)),
         "a live record has the time it was read at"
     );
 }
@@ -75,7 +75,10 @@ fn reported_records_still_explain() {
     assert_eq!(record(&mut tracker, 5, &KILLED.replace("process 7", "process 3")), None);
     assert_eq!(record(&mut tracker, 6, &summary(7)), None);
     let notices = record(&mut tracker, 7, KILLED);
-    assert_eq!(kill(&notices.unwrap()), Some((7, 7_000, true, Some("/a".to_owned()))));
+    assert_eq!(
+        kill(&notices.unwrap()),
+        Some((7, 7_000, Origin::Replayed, Some("/a".to_owned())))
+    );
 }
 
 #[test]
@@ -92,7 +95,7 @@ fn overwritten_records_explain_nothing() {
     assert_eq!(record(&mut tracker, 5, &summary(7)), None);
     tracker.lost();
     let notice = record(&mut tracker, 9, KILLED);
-    assert_eq!(kill(&notice.unwrap()), Some((9, 9_000, true, None)));
+    assert_eq!(kill(&notice.unwrap()), Some((9, 9_000, Origin::Replayed, None)));
 }
 
 #[test]
@@ -153,13 +156,13 @@ async fn a_silent_log_is_waited_for() {
     assert!(reader.read_up_to().is_some());
     log.write_all(format!("3,5,5000,-;{KILLED}\n").as_bytes()).unwrap();
     let told = reader.next().await.unwrap();
-    assert!(matches!(kill(&told), Some((5, _, false, None))), "{told:?}");
+    assert!(matches!(kill(&told), Some((5, _, Origin::Live, None))), "{told:?}");
     log.write_all(format!("3,6,6000,-;{}\n", KILLED.replace("process 7", "process 8")).as_bytes())
         .unwrap();
     let asked = monotonic();
     assert!(reader.read_up_to().unwrap() < asked);
     let told = told_now(&mut reader);
-    assert_eq!(kills(&told), [(6, false)]);
+    assert_eq!(kills(&told), [(6, Origin::Live)]);
     assert!(reader.read_up_to().unwrap() >= asked, "everything was told by then");
 }
 
@@ -212,9 +215,9 @@ fn told_now(reader: &mut KmsgReader) -> Vec<Notice> {
     std::iter::from_fn(|| reader.next_now().unwrap()).collect()
 }
 
-fn kills(notices: &[Notice]) -> Vec<(u64, bool)> {
+fn kills(notices: &[Notice]) -> Vec<(u64, Origin)> {
     let kills = notices.iter().filter_map(kill);
-    kills.map(|(seq, _, is_replayed, _)| (seq, is_replayed)).collect()
+    kills.map(|(seq, _, origin, _)| (seq, origin)).collect()
 }
 
 #[tokio::test]
@@ -223,13 +226,17 @@ async fn syslog_returns_each_line_once() {
     text.lock().unwrap().0 = killed(7, 1500) + "<12>[    1.500001] " + KILLED + "\n";
     let mut reader = reader_of(&text, None);
     let first = told_now(&mut reader);
-    assert_eq!(kills(&first), [(number(1500), true)], "a process wrote the other");
+    assert_eq!(
+        kills(&first),
+        [(number(1500), Origin::Replayed)],
+        "a process wrote the other"
+    );
     assert_eq!(first.len(), 1);
     text.lock().unwrap().0 += &killed(8, 1600);
     assert_eq!(told_now(&mut reader), [], "nothing says that there is news");
     reader.wake();
     tokio::time::sleep(Duration::from_millis(501)).await;
-    assert_eq!(kills(&told_now(&mut reader)), [(number(1600), false)]);
+    assert_eq!(kills(&told_now(&mut reader)), [(number(1600), Origin::Live)]);
 }
 
 #[tokio::test]
@@ -266,7 +273,7 @@ async fn a_log_wrapped_between_calls_has_lost_lines() {
     tokio::time::sleep(Duration::from_millis(501)).await;
     let told = told_now(&mut reader);
     assert_eq!(told[0], Notice::Lost);
-    assert_eq!(kills(&told), [(number(9000), false)]);
+    assert_eq!(kills(&told), [(number(9000), Origin::Live)]);
 }
 
 #[test]
@@ -312,7 +319,7 @@ async fn reported_records_are_skipped() {
     let text = Text::default();
     text.lock().unwrap().0 = killed(7, 1500) + &killed(8, 1600);
     let told_after = |told| kills(&told_now(&mut reader_of(&text, told)));
-    assert_eq!(told_after(Some(number(1500))), [(number(1600), true)]);
+    assert_eq!(told_after(Some(number(1500))), [(number(1600), Origin::Replayed)]);
     assert_eq!(told_after(Some(40)).len(), 2, "that is a number of the device");
 }
 

@@ -24,10 +24,7 @@ fn events_from(parser: &mut Parser, start_us: u64, lines: &[&str]) -> Vec<Event>
     lines
         .iter()
         .zip(times)
-        .filter_map(|timed| match parser.push(&line(timed)) {
-            Parsed::Event(event) => Some(event),
-            Parsed::Known | Parsed::Other => None,
-        })
+        .filter_map(|timed| parser.push(&line(timed)).event())
         .collect()
 }
 

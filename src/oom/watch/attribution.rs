@@ -23,7 +23,7 @@ use crate::model::{CgroupPath, CgroupVersion};
 use crate::oom::clock::Moment;
 use crate::oom::join::{CounterDelta, Joiner, OomKill, Progress, SLACK};
 use crate::oom::kill::{Kill, Level, Limit};
-use crate::oom::kmsg::Numbering;
+use crate::oom::kmsg::{BootId, Numbering};
 use crate::oom::report::{Candidates, OomReport, OwnWrite, ReportedPod};
 
 /// Times of sweeps of the counters, by CLOCK_MONOTONIC.
@@ -60,7 +60,7 @@ pub(super) struct Attribution {
 
 impl Attribution {
     /// Continues from the checkpoint of an earlier agent; without one, begins now.
-    pub(super) fn new(boot: String, node: String, left: Option<Checkpoint>, now: Duration) -> Self {
+    pub(super) fn new(boot: BootId, node: String, left: Option<Checkpoint>, now: Duration) -> Self {
         let continues = left.is_some();
         let checkpoint = left.unwrap_or_else(|| Checkpoint::new(boot, now));
         let mut joiner = Joiner::new(false);
@@ -116,10 +116,11 @@ impl Attribution {
     ) -> Option<Error> {
         let tree = self.tree.as_mut()?;
         let begins = self.swept.is_none() && !self.continues;
-        let sweep = tree.sweep(files, before);
-        if begins {
-            tree.mark_all_reported();
-        }
+        let sweep = if begins {
+            tree.start_at_current(files, before)
+        } else {
+            tree.sweep(files, before)
+        };
         let now = clock();
         let by = now.monotonic;
         let earlier = self.swept.map_or(Duration::ZERO, |swept| swept.latest_after);
@@ -176,8 +177,8 @@ impl Attribution {
         let reported = &mut self.checkpoint.records;
         records.iter().for_each(|record| reported.mark_reported(*record));
         let Some(tree) = &mut self.tree else { return };
-        kills.iter().for_each(|cgroup| tree.mark_reported(cgroup, 0));
-        again.iter().for_each(|group| tree.mark_reported(group, 1));
+        kills.iter().for_each(|cgroup| tree.mark_reported(cgroup));
+        again.iter().for_each(|group| tree.mark_counted_twice(group));
     }
 
     /// The checkpoint to store together with all reports so far, if it has changed.
@@ -365,7 +366,7 @@ impl Attribution {
     /// The id of a kill, the same in every agent that finds this kill: the number of its record, unique in this boot;
     /// without a record, the number of the kill in its cgroup. The id of a boot is unique among all nodes.
     fn id(&self, pending: &PendingKill) -> String {
-        let boot = &self.checkpoint.boot;
+        let boot = &self.checkpoint.boot.0;
         if let Some(record) = pending.kill.record {
             return format!("{boot}-{}", Numbering::name(record));
         }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kill_counters::SavedCounter;
 use crate::oom::join::CounterDelta;
+use crate::oom::kmsg::BootId;
 use crate::oom::report::Role;
 
 /// A change to the meaning of the content raises this.
@@ -21,7 +22,7 @@ const VERSION: u32 = 1;
 #[serde(rename_all = "camelCase")]
 pub(super) struct Checkpoint {
     pub(super) version: u32,
-    pub(super) boot: String,
+    pub(super) boot: BootId,
     /// The counters have shown the kills of records from before this moment of CLOCK_MONOTONIC,
     /// or no agent reports them.
     #[serde(rename = "logFromUs", with = "crate::oom::join::micros")]
@@ -38,7 +39,7 @@ pub(super) struct Checkpoint {
 
 impl Checkpoint {
     /// A checkpoint without reported kills. No agent is to report what was logged before `log_from`.
-    pub(super) fn new(boot: String, log_from: Duration) -> Self {
+    pub(super) fn new(boot: BootId, log_from: Duration) -> Self {
         Self {
             version: VERSION,
             boot,
@@ -51,7 +52,7 @@ impl Checkpoint {
     /// counters begin anew with each boot.
     ///
     /// Errors: the bytes are no checkpoint, or one of another version.
-    pub(super) fn decode(bytes: &[u8], boot: String) -> Result<Self> {
+    pub(super) fn decode(bytes: &[u8], boot: BootId) -> Result<Self> {
         let unreadable = "the record of reported kills cannot be read";
         let checkpoint: Self = serde_json::from_slice(bytes).map_err(|error| anyhow!("{unreadable}: {error}"))?;
         match checkpoint.version {

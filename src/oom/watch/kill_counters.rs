@@ -121,11 +121,13 @@ impl KillCounters {
         saved.collect()
     }
 
-    /// Takes the kills of the first sweep as reported: these happened before any agent watched.
-    pub(super) fn mark_all_reported(&mut self) {
+    /// Reads all counters, and takes their kills as reported: these happened before any agent watched.
+    pub(super) fn start_at_current(&mut self, tree: &impl CounterTree, now: Duration) -> Sweep {
+        let sweep = self.sweep(tree, now);
         for state in self.known.values_mut() {
             state.reported = state.seen;
         }
+        sweep
     }
 
     /// Reads all counters that may have risen. A counter of v2 is read before those below
@@ -163,14 +165,17 @@ impl KillCounters {
         sweep
     }
 
-    /// The agent has reported a kill in this cgroup, or, with `groups` 1, accounted for the second count of the first victim
-    /// of this group.
-    pub(super) fn mark_reported(&mut self, cgroup: &CgroupPath, groups: u64) {
-        for cgroup in self.counting(cgroup) {
-            let reported = &mut self.known.entry(cgroup).or_default().reported;
+    /// The agent has reported a kill in this cgroup.
+    pub(super) fn mark_reported(&mut self, cgroup: &CgroupPath) {
+        self.each_counting(cgroup, |reported| reported.kills += 1);
+    }
+
+    /// The agent has accounted for the second count of a group's first victim.
+    pub(super) fn mark_counted_twice(&mut self, group: &CgroupPath) {
+        self.each_counting(group, |reported| {
             reported.kills += 1;
-            reported.groups += groups;
-        }
+            reported.groups += 1;
+        });
     }
 
     /// The inode of a cgroup and the number of reported kills in it: together unique for the next kill.
@@ -182,6 +187,12 @@ impl KillCounters {
     /// The innermost cgroup whose counter shows kills in this one.
     pub(super) fn counted_in(&self, cgroup: &CgroupPath) -> Option<CgroupPath> {
         self.counting(cgroup).into_iter().next()
+    }
+
+    fn each_counting(&mut self, cgroup: &CgroupPath, add: impl Fn(&mut Count)) {
+        for cgroup in self.counting(cgroup) {
+            add(&mut self.known.entry(cgroup).or_default().reported);
+        }
     }
 
     /// The cgroups whose counters show a kill in this one, the innermost first.

@@ -20,7 +20,7 @@ const CLOSE: u32 = 16;
 /// The time of the next sweep. Times are of CLOCK_MONOTONIC.
 #[derive(Debug)]
 pub(super) struct Schedule {
-    pub(super) next: Duration,
+    next: Duration,
     not_before: Duration,
     /// The time that a sweep may take without a rest after it, and the moment of that amount.
     credit: (Duration, Duration),
@@ -72,6 +72,10 @@ impl Schedule {
             };
         }
     }
+
+    pub(super) const fn next(&self) -> Duration {
+        self.next
+    }
 }
 
 /// The rest after work of this duration, so that the work takes about one in `share` moments; at most a second.
@@ -90,21 +94,21 @@ mod tests {
     #[test]
     fn requested_sweeps_take_their_share() {
         let mut schedule = Schedule::new(ms(100));
-        assert_eq!(schedule.next, ms(100));
+        assert_eq!(schedule.next(), ms(100));
         schedule.completed(ms(100), ms(101));
-        assert_eq!(schedule.next, ms(1101));
+        assert_eq!(schedule.next(), ms(1101));
         schedule.request(ms(102));
-        assert_eq!(schedule.next, ms(102));
+        assert_eq!(schedule.next(), ms(102));
         schedule.request(ms(300));
-        assert_eq!(schedule.next, ms(102));
+        assert_eq!(schedule.next(), ms(102));
         // 499 of the saved 500 ms are left.
         schedule.completed(ms(102), ms(603));
         schedule.request(ms(604));
-        assert_eq!(schedule.next, ms(603 + 2 * 50));
+        assert_eq!(schedule.next(), ms(603 + 2 * 50));
         schedule.completed(ms(704), ms(1100));
         schedule.request(ms(1100));
         assert_eq!(
-            schedule.next,
+            schedule.next(),
             ms(2100),
             "however long a look takes, there is one each second"
         );
@@ -117,7 +121,7 @@ mod tests {
         schedule.expect(ms(100));
         let mut looks = Vec::new();
         while looks.len() < 30 {
-            let next = schedule.next;
+            let next = schedule.next();
             looks.push(next.as_millis());
             schedule.completed(next, next);
         }
@@ -128,6 +132,6 @@ mod tests {
         schedule.completed(ms(5000), ms(5505));
         schedule.expect(ms(5511));
         schedule.expect(ms(5512));
-        assert_eq!(schedule.next, ms(5505 + 5 * 50));
+        assert_eq!(schedule.next(), ms(5505 + 5 * 50));
     }
 }

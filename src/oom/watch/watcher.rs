@@ -22,7 +22,7 @@ use crate::model::{CgroupVersion, ChangeRecord};
 use crate::oom::clock::{Moment, monotonic};
 use crate::oom::counters::machine_kill_count;
 use crate::oom::join::Progress;
-use crate::oom::kmsg::{KmsgReader, Notice, boot_id};
+use crate::oom::kmsg::{BootId, KmsgReader, Notice, Origin};
 use crate::oom::parse::Event;
 use crate::oom::report::OomReport;
 
@@ -69,7 +69,7 @@ struct Problems {
 }
 
 impl Watcher {
-    fn new(boot: String, mut links: Links) -> Self {
+    fn new(boot: BootId, mut links: Links) -> Self {
         let now = monotonic();
         let left = links
             .checkpoint
@@ -146,8 +146,8 @@ impl Watcher {
     fn handle_notice(&mut self, notice: Notice) {
         match notice {
             Notice::Event(event) => {
-                let probe = match &event.event {
-                    Event::Kill(kill) if !event.is_replayed => self.files.probe(kill),
+                let probe = match (&event.event, event.origin) {
+                    (Event::Kill(kill), Origin::Live) => self.files.probe(kill),
                     _ => <_>::default(),
                 };
                 self.attribution.add_event(event, probe, Moment::now(), &self.files);
@@ -231,7 +231,7 @@ impl Watcher {
             self.schedule.request(now.monotonic);
         }
         self.refresh_containers();
-        if self.schedule.next <= now.monotonic {
+        if self.schedule.next() <= now.monotonic {
             self.sweep_if_needed();
             self.attribution.own_writes.forget(now.wall);
             self.publish_problems();
@@ -342,7 +342,7 @@ impl Watcher {
             self.attribution.next_release(now),
             self.refresh,
         ];
-        due.into_iter().flatten().fold(self.schedule.next, Duration::min)
+        due.into_iter().flatten().fold(self.schedule.next(), Duration::min)
     }
 }
 
@@ -379,7 +379,7 @@ pub struct Batch {
 ///
 /// Errors: the boot has no id, which the ids of kills need; the thread or the event loop cannot start.
 pub fn start(links: Links, receiver: impl Future<Output = ()> + Send + 'static) -> Result<JoinHandle<()>> {
-    let boot = boot_id()?;
+    let boot = BootId::current()?;
     let event_loop = || Builder::new_current_thread().enable_all().build();
     let start = || -> io::Result<JoinHandle<()>> {
         let (watching, receiving) = (event_loop()?, event_loop()?);

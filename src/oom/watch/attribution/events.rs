@@ -11,7 +11,7 @@ use crate::model::CgroupPath;
 use crate::oom::clock::Moment;
 use crate::oom::join::OomKill;
 use crate::oom::kill::{Kill, Level, Limit};
-use crate::oom::kmsg::{LogEvent, Numbering};
+use crate::oom::kmsg::{LogEvent, Numbering, Origin};
 use crate::oom::parse::Event;
 use crate::oom::report::{Candidates, Confidence, HitLimit, KillFacts, OomReport, Role, Victim};
 
@@ -32,7 +32,7 @@ impl Attribution {
         now: Moment,
         files: &impl NodeIo,
     ) {
-        let replayed = log.is_replayed;
+        let replayed = log.origin == Origin::Replayed;
         if self.checkpoint.records.is_reported(log.seq) || (replayed && log.place.time < self.checkpoint.log_from) {
             return;
         }

@@ -8,7 +8,7 @@ use super::events::MOST_CANDIDATES;
 use super::*;
 use crate::oom::join::LogPlace;
 use crate::oom::kill::Kill;
-use crate::oom::kmsg::{LogEvent, Numbering};
+use crate::oom::kmsg::{LogEvent, Numbering, Origin};
 use crate::oom::numbers::Numbers;
 use crate::oom::parse::Event;
 use crate::oom::report::Confidence;
@@ -25,8 +25,8 @@ fn at(milliseconds: u64) -> Moment {
     }
 }
 
-fn boot() -> String {
-    "b007".to_owned()
+fn boot() -> BootId {
+    BootId("b007".to_owned())
 }
 
 /// An attribution that knows the tree and reads the log.
@@ -61,7 +61,7 @@ fn kill(pid: u32, record: u64, task: Option<CgroupPath>) -> Kill {
     }
 }
 
-fn logged(event: Event, seq: u64, time: u64, is_replayed: bool) -> LogEvent {
+fn logged(event: Event, seq: u64, time: u64, origin: Origin) -> LogEvent {
     LogEvent {
         event,
         seq,
@@ -71,14 +71,19 @@ fn logged(event: Event, seq: u64, time: u64, is_replayed: bool) -> LogEvent {
             numbers: Numbers::ANY,
         },
         at: at(time).wall,
-        is_replayed,
+        origin,
     }
 }
 
 fn live(attribution: &mut Attribution, kernel: &Kernel, kill: Kill, time: u64) {
     let record = kill.seq.unwrap();
     let event = Event::Kill(Box::new(kill));
-    attribution.add_event(logged(event, record, time, false), <_>::default(), at(time), kernel);
+    attribution.add_event(
+        logged(event, record, time, Origin::Live),
+        <_>::default(),
+        at(time),
+        kernel,
+    );
 }
 
 fn sweep(attribution: &mut Attribution, kernel: &Kernel, time: u64) {
@@ -200,7 +205,7 @@ fn a_set_clock_changes_only_times_of_kills() {
         let wall = stepped(now).wall;
         let event = LogEvent {
             at: wall,
-            ..logged(event, record, now, false)
+            ..logged(event, record, now, Origin::Live)
         };
         attribution.add_event(event, <_>::default(), stepped(now), &kernel);
         assert!(attribution.sweep(ms(now + 1), &kernel, || stepped(now + 1)).is_none());
@@ -269,7 +274,7 @@ fn a_group_is_told_once_it_is_whole() {
         pid: 7,
         group: group.clone(),
     };
-    first.add_event(logged(again, 43, 13, false), <_>::default(), at(13), &kernel);
+    first.add_event(logged(again, 43, 13, Origin::Live), <_>::default(), at(13), &kernel);
     first.release(at(13), &kernel);
     let told = std::mem::take(&mut first.reports);
     assert_eq!((told.len(), &told[0].group), (1, &vec![7, 8]));
@@ -296,7 +301,12 @@ fn a_lost_log_doubles_no_kill() {
     // The agent opens the log again and reads it from the beginning.
     attribution.log_began(Numbering::Records, Duration::ZERO);
     let second = Event::Kill(Box::new(kill(8, 41, Some(container(0, 1)))));
-    attribution.add_event(logged(second, 41, 99, true), <_>::default(), at(200), &kernel);
+    attribution.add_event(
+        logged(second, 41, 99, Origin::Replayed),
+        <_>::default(),
+        at(200),
+        &kernel,
+    );
     assert_eq!(finish(&mut attribution, &kernel, 300), []);
 }
 

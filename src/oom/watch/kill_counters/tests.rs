@@ -81,8 +81,7 @@ fn only_new_cgroups_kills_are_news() {
         kernel.make(&container(0, 1));
         kernel.kill(&container(0, 1));
         let mut kill_counters = kill_counters(counting);
-        kill_counters.sweep(&kernel, Duration::ZERO);
-        kill_counters.mark_all_reported();
+        kill_counters.start_at_current(&kernel, Duration::ZERO);
         assert_eq!(risen(kill_counters.sweep(&kernel, Duration::ZERO)), []);
         kernel.make(&container(1, 1));
         kernel.kill(&container(1, 1));
@@ -100,8 +99,7 @@ fn a_cgroup_of_the_same_name_is_new() {
     kernel.make(&container(0, 1));
     (0..3).for_each(|_| kernel.kill(&container(0, 1)));
     let mut kill_counters = kill_counters(CgroupVersion::V2);
-    kill_counters.sweep(&kernel, Duration::ZERO);
-    kill_counters.mark_all_reported();
+    kill_counters.start_at_current(&kernel, Duration::ZERO);
     kernel.remove(&container(0, 1));
     kernel.make(&container(0, 1));
     (0..4).for_each(|_| kernel.kill(&container(0, 1)));
@@ -122,8 +120,7 @@ fn a_counter_that_falls_is_another_cgroups() {
     kernel.make(&container(0, 1));
     (0..3).for_each(|_| kernel.kill(&container(0, 1)));
     let mut kill_counters = kill_counters(CgroupVersion::V1);
-    kill_counters.sweep(&kernel, Duration::ZERO);
-    kill_counters.mark_all_reported();
+    kill_counters.start_at_current(&kernel, Duration::ZERO);
     assert_eq!(risen(kill_counters.sweep(&kernel, Duration::ZERO)), []);
     kernel.replace(&container(0, 1));
     (0..2).for_each(|_| kernel.kill(&container(0, 1)));
@@ -144,8 +141,8 @@ fn an_uncounted_kill_hides_no_later_one() {
     kernel.make(&container(0, 1));
     let mut kill_counters = kill_counters(CgroupVersion::V2);
     kernel.kill(&container(0, 1));
-    kill_counters.mark_reported(&container(0, 1), 0);
-    kill_counters.mark_reported(&container(0, 1), 0);
+    kill_counters.mark_reported(&container(0, 1));
+    kill_counters.mark_reported(&container(0, 1));
     assert_eq!(
         risen(kill_counters.sweep(&kernel, Duration::ZERO)),
         [(container(0, 1), 1)]
@@ -169,8 +166,7 @@ fn inner_cgroups_belong_to_their_container() {
     assert_eq!(risen(below.sweep(&kernel, Duration::ZERO)), [(container(0, 1), 1)]);
     kernel.local = true;
     let mut local = kill_counters(CgroupVersion::V1);
-    local.sweep(&kernel, Duration::ZERO);
-    local.mark_all_reported();
+    local.start_at_current(&kernel, Duration::ZERO);
     kernel.kill(&inner);
     assert_eq!(risen(local.sweep(&kernel, Duration::ZERO)), [(inner.clone(), 1)]);
     assert_eq!(local.counted_in(&CgroupPath::new("/system.slice").unwrap()), None);
@@ -240,7 +236,7 @@ proptest! {
                     (numbers.first..=numbers.last).contains(number) && path.below(&cgroup).is_some()
                 });
                 prop_assert!(u64::try_from(meant.count()).unwrap() >= kills, "{:?}: {} in {}", numbers, kills, cgroup);
-                (0..kills).for_each(|_| kill_counters.mark_reported(&cgroup, 0));
+                (0..kills).for_each(|_| kill_counters.mark_reported(&cgroup));
             }
         }
         prop_assert_eq!(shown, killed);

@@ -136,12 +136,16 @@ impl Node {
         for (index, record) in self.log.iter().enumerate().skip(self.read).take(most) {
             self.read = index + 1;
             let number = record.kill.seq.unwrap();
-            let is_replayed = index < self.replayed;
-            if is_replayed && told.is_some_and(|told| number <= told) {
+            let origin = if index < self.replayed {
+                Origin::Replayed
+            } else {
+                Origin::Live
+            };
+            if origin == Origin::Replayed && told.is_some_and(|told| number <= told) {
                 continue;
             }
             let event = Event::Kill(Box::new(record.kill.clone()));
-            let told = logged(event, number, record.time, is_replayed);
+            let told = logged(event, number, record.time, origin);
             self.attribution
                 .add_event(told, <_>::default(), at(self.now), &self.kernel);
         }

@@ -17,22 +17,31 @@ const RATE: Rate = Rate::new(1000, Duration::from_secs(1));
 /// The most topics in memory. Beyond, the counts are written at once.
 const MOST_TOPICS: usize = 1024;
 
-/// Events that are counted together: the changes or kills of a namespace, or the refusals of a call to a caller.
+/// Who causes an event.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum User {
+    Namespace(String),
+    Caller(u32),
+}
+
+/// Events that are counted together.
 #[derive(Debug, PartialEq, Eq, Hash)]
-struct Topic {
-    /// `changes`, `kills`, or the call.
-    what: &'static str,
-    /// The namespace, or the caller as `uid 1000`.
-    user: String,
-    /// The pod of the refused requests. Beyond the rate, the refusals about all pods count together.
-    pod: Option<String>,
+enum Topic {
+    Changes(String),
+    Kills(String),
+    /// The same refusals of one user; or all refusals of a call, beyond the rate.
+    Refusals {
+        uid: u32,
+        call: &'static str,
+        pod: Option<String>,
+    },
 }
 
 /// The topics of a period.
 #[derive(Debug)]
 pub(super) struct Floods {
     since: Timestamp,
-    rate: FairRateLimiter<String>,
+    rate: FairRateLimiter<User>,
     /// The latest event of each topic without a line, and the number of such events.
     topics: HashMap<Topic, Option<(AuditEvent, u64)>>,
 }
@@ -52,17 +61,27 @@ impl Floods {
         if self.topics.len() >= MOST_TOPICS {
             lines.extend(self.take_all());
         }
-        let (what, user, pod) = match &event {
-            AuditEvent::Change(record) => ("changes", record.pod.namespace.clone(), None),
-            AuditEvent::Kill(kill) => {
-                let namespace = kill.facts.pod.as_ref().map(|pod| pod.namespace.clone());
-                ("kills", namespace.unwrap_or_default(), None)
+        let (topic, user) = match &event {
+            AuditEvent::Change(record) => {
+                let namespace = &record.pod.namespace;
+                (Topic::Changes(namespace.clone()), User::Namespace(namespace.clone()))
             }
-            AuditEvent::Refusal(refusal) => (refusal.call, format!("uid {}", refusal.uid), refusal.pod.clone()),
+            AuditEvent::Kill(kill) => {
+                let namespace = kill
+                    .facts
+                    .pod
+                    .as_ref()
+                    .map(|pod| pod.namespace.clone())
+                    .unwrap_or_default();
+                (Topic::Kills(namespace.clone()), User::Namespace(namespace))
+            }
+            AuditEvent::Refusal(refusal) => {
+                let (uid, call, pod) = (refusal.uid, refusal.call, refusal.pod.clone());
+                (Topic::Refusals { uid, call, pod }, User::Caller(uid))
+            }
         };
-        let mut topic = Topic { what, user, pod };
-        let is_repeated = matches!(event, AuditEvent::Refusal(_)) && self.topics.contains_key(&topic);
-        if !is_repeated && self.rate.try_use(&topic.user, instant) {
+        let is_repeated = matches!(topic, Topic::Refusals { .. }) && self.topics.contains_key(&topic);
+        if !is_repeated && self.rate.try_use(&user, instant) {
             match &event {
                 AuditEvent::Change(record) => lines.extend(of_change(record)),
                 AuditEvent::Kill(kill) => lines.push(of_kill(kill)),
@@ -73,7 +92,10 @@ impl Floods {
             }
             return lines;
         }
-        topic.pod = topic.pod.filter(|_| is_repeated);
+        let topic = match topic {
+            Topic::Refusals { uid, call, .. } if !is_repeated => Topic::Refusals { uid, call, pod: None },
+            topic => topic,
+        };
         let more = self.topics.entry(topic).or_default();
         let times = more.take().map_or(1, |(_, times)| times + 1);
         *more = Some((event, times));
@@ -92,12 +114,13 @@ impl Floods {
     /// The lines with the counts of events without a line.
     pub(super) fn take_all(&mut self) -> Vec<String> {
         let counted = mem::take(&mut self.topics).into_iter();
-        let lines = counted.filter_map(|(Topic { what, user, .. }, more)| {
+        let lines = counted.filter_map(|(topic, more)| {
             let (latest, times) = more?;
-            Some(match latest {
-                AuditEvent::Refusal(refusal) => of_refusal(&refusal, times),
-                AuditEvent::Kill(_) => of_count("moreKills", Some(&user), what, times),
-                AuditEvent::Change(_) => of_count("moreChanges", Some(&user), what, times),
+            Some(match (topic, latest) {
+                (_, AuditEvent::Refusal(refusal)) => of_refusal(&refusal, times),
+                (Topic::Kills(namespace), _) => of_count("moreKills", Some(&namespace), "kills", times),
+                (Topic::Changes(namespace), _) => of_count("moreChanges", Some(&namespace), "changes", times),
+                (Topic::Refusals { .. }, AuditEvent::Change(_) | AuditEvent::Kill(_)) => return None,
             })
         });
         lines.collect()

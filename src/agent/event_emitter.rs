@@ -16,9 +16,6 @@ use crate::model::{
 };
 use crate::sources::NodeView;
 
-/// The reason of an Event about a temporary limit.
-const TEMPORARY: &str = "TemporaryLimit";
-
 /// Emits the Event of each record that has one, until the channel closes.
 pub(super) async fn emit_events(
     mut records: broadcast::Receiver<Arc<ChangeRecord>>,
@@ -56,6 +53,24 @@ struct TemporaryLimit {
     resource: Resource,
 }
 
+impl TemporaryLimit {
+    /// The limit that a change of this cause grows or lowers.
+    fn of(uid: &str, cause: &Cause) -> Option<Self> {
+        let (Cause::Guard {
+            container, resource, ..
+        }
+        | Cause::TemporaryLimitEnded { container, resource }) = cause
+        else {
+            return None;
+        };
+        Some(Self {
+            uid: uid.to_owned(),
+            container: container.clone(),
+            resource: *resource,
+        })
+    }
+}
+
 /// Composes Events from records, one after the other. Remembers only what concerns pods of the node's view.
 #[derive(Debug, Default)]
 struct Composer {
@@ -90,10 +105,13 @@ impl Composer {
             return None;
         }
         let amounts = record.outcome.holds().then(|| self.resizes.remove(&record.pod.uid));
-        let (severity, reason) = kind(&record.outcome, cause.as_ref())?;
-        if reason == TEMPORARY {
-            return self.temporary_limit(record, &cause?);
+        if record.outcome.holds()
+            && let Some(cause) = &cause
+            && let Some(limit) = TemporaryLimit::of(&record.pod.uid, cause)
+        {
+            return self.temporary_limit(record, cause, &limit);
         }
+        let (severity, reason) = kind(&record.outcome, cause.as_ref())?;
         let details = match amounts.flatten() {
             Some(amounts) => texts(&amounts).chain(files(record)).collect(),
             None => details(record),
@@ -145,19 +163,15 @@ impl Composer {
     }
 
     /// The Event about a temporary limit that grew or shrank.
-    fn temporary_limit(&mut self, record: &ChangeRecord, cause: &Cause) -> Option<EventMessage> {
-        let (Cause::Guard {
+    fn temporary_limit(
+        &mut self,
+        record: &ChangeRecord,
+        cause: &Cause,
+        limit: &TemporaryLimit,
+    ) -> Option<EventMessage> {
+        let TemporaryLimit {
             container, resource, ..
-        }
-        | Cause::TemporaryLimitEnded { container, resource }) = cause
-        else {
-            return None;
-        };
-        let limit = TemporaryLimit {
-            uid: record.pod.uid.clone(),
-            container: container.clone(),
-            resource: *resource,
-        };
+        } = limit;
         let mut written = done(record).filter(|step| step.target.container() == Some(container.as_str()));
         let (from, to) = written.find_map(|step| limits(step, *resource))?;
         let grows = matches!(cause, Cause::Guard { .. });
@@ -165,7 +179,7 @@ impl Composer {
             let first = || (record.sequence, from.clone());
             self.temporary_limits.entry(limit.clone()).or_insert_with(first);
         }
-        let known = self.temporary_limits.get(&limit).cloned();
+        let known = self.temporary_limits.get(limit).cloned();
         let before = known.as_ref().map_or(from.as_str(), |(_, before)| before.as_str());
         let message = if grows {
             format!("{cause}: temporary {resource} limit {before} → {to}")
@@ -176,9 +190,9 @@ impl Composer {
             .as_ref()
             .map(|(number, _)| format!("{container} {resource} {number}"));
         if !grows && to == before {
-            self.temporary_limits.remove(&limit);
+            self.temporary_limits.remove(limit);
         }
-        Some(event(record, Severity::Normal, TEMPORARY, message, continues))
+        Some(event(record, Severity::Normal, "TemporaryLimit", message, continues))
     }
 }
 
@@ -198,7 +212,6 @@ const fn kind(outcome: &Outcome, cause: Option<&Cause>) -> Option<(Severity, &'s
     Some(match outcome {
         Outcome::Applied | Outcome::RuntimeOwed(_) | Outcome::Unchanged => match cause {
             None => return None,
-            Some(Cause::Guard { .. } | Cause::TemporaryLimitEnded { .. }) => (Severity::Normal, TEMPORARY),
             Some(Cause::Drift) => (Severity::Warning, "ResourcesRestored"),
             Some(Cause::Withdrawn) => (Severity::Normal, "ResizeWithdrawn"),
             Some(_) => (Severity::Normal, "ResourcesResized"),

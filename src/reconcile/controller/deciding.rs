@@ -89,8 +89,8 @@ fn one_of_each_name<'a>(pods: &'a [Arc<Pod>], inventory: &Inventory) -> BTreeMap
     chosen
 }
 
-/// The facts of a decision that all pods share.
-struct Shared<'a> {
+/// Decides for one pod after another, with the facts that they share.
+struct Decider<'a> {
     index: decide::Index<'a>,
     options: decide::Options,
     /// What the kubelet can resize, if the node is known.
@@ -103,7 +103,7 @@ struct Shared<'a> {
     now: Timestamp,
 }
 
-impl Shared<'_> {
+impl Decider<'_> {
     /// Decides what a pod should have.
     fn decide(&self, state: &PodState) -> PodDecision {
         let recommended = state.desired.recommended.as_ref().filter(|_| !self.observes);
@@ -187,7 +187,7 @@ impl Controller {
         let view = Arc::clone(&self.sources.view);
         let index = decide::Index::new(&view.owners, &view.vpas, &view.limit_ranges, &view.hpas);
         self.learn_refusals(&view);
-        let shared = Shared {
+        let decider = Decider {
             index,
             options: decide::Options {
                 refusals: self.node.refusals(),
@@ -200,22 +200,23 @@ impl Controller {
             now,
         };
         let described = one_of_each_name(&view.pods, &self.node.found.inventory);
-        let is_gone = |state: &PodState| {
-            let pod = described.get(&state.pod.key());
+        let gone = self.pods.iter().filter(|(key, state)| {
+            let pod = described.get(*key);
             pod.is_none_or(|pod| pod.cgroup_uid() != state.pod.cgroup_uid())
-        };
-        self.apply_to_all(self.pods.keys_of(is_gone), || PodInput::Removed);
+        });
+        let gone: Vec<PodKey> = gone.map(|(key, _)| key.clone()).collect();
+        self.apply_to_all(gone, || PodInput::Removed);
         for (key, pod) in &described {
             let reason = self.pods.get(key).map(|state| state.decision.reason);
             self.pods.add(pod);
             self.apply(key, PodInput::Described(Arc::clone(pod)));
-            self.decide_one(key, &shared);
+            self.decide_one(key, &decider);
             if let Some(state) = self.pods.get(key).filter(|state| Some(state.decision.reason) != reason) {
                 let decisions = &self.publisher.metrics.decisions;
                 decisions.get_or_create(&decision_labels(state.decision.reason)).inc();
             }
         }
-        self.follow_all(&shared);
+        self.follow_all(&decider);
     }
 
     /// Learns what the kubelet refuses from the pods whose resize it has found infeasible.
@@ -245,10 +246,10 @@ impl Controller {
         troubles.into_iter().collect()
     }
 
-    fn decide_one(&mut self, key: &PodKey, shared: &Shared<'_>) {
+    fn decide_one(&mut self, key: &PodKey, decider: &Decider<'_>) {
         let started = std::time::Instant::now();
         let Some(state) = self.pods.get(key) else { return };
-        let decision = Box::new(shared.decide(state));
+        let decision = Box::new(decider.decide(state));
         let took = started.elapsed();
         if state.decision.reason != decision.reason {
             tracing::debug!(pod = %key, vpa = decision.vpa, reason = %decision.reason, "decided");
@@ -258,7 +259,7 @@ impl Controller {
 
     /// Brings all decisions into force, those first that have waited longest for room. Recommendations without room are tried
     /// again every time, and at once after another pod has come to request less.
-    fn follow_all(&mut self, shared: &Shared<'_>) {
+    fn follow_all(&mut self, decider: &Decider<'_>) {
         let mut capacity = self.capacity();
         let waits_since = |state: &PodState| state.no_room.as_ref().map_or(Timestamp::MAX, |no_room| no_room.since);
         let in_order = |pods: &Pods, counts: fn(&PodState) -> bool| {
@@ -267,23 +268,23 @@ impl Controller {
             keys
         };
         for key in &in_order(&self.pods, |_| true) {
-            self.follow(key, &mut capacity, shared);
+            self.follow(key, &mut capacity, decider);
         }
         for key in &in_order(&self.pods, |state| state.no_room.is_some()) {
             if capacity.freed {
-                self.follow(key, &mut capacity, shared);
+                self.follow(key, &mut capacity, decider);
             }
             let Some(state) = self.pods.get(key) else { continue };
-            if !self.sources.awaits_quotas(state, shared.now) {
+            if !self.sources.awaits_quotas(state, decider.now) {
                 let cause = self.sources.cause(state);
                 self.apply(key, PodInput::StillNoRoom(cause));
             }
         }
     }
 
-    fn follow(&mut self, key: &PodKey, capacity: &mut NodeCapacity, shared: &Shared<'_>) {
+    fn follow(&mut self, key: &PodKey, capacity: &mut NodeCapacity, decider: &Decider<'_>) {
         let Some(state) = self.pods.get(key) else { return };
-        let recommended = state.recommendation(shared.now);
+        let recommended = state.recommendation(decider.now);
         let refused = recommended.and_then(|recommended| capacity.admit(state, &recommended).err());
         let requested = capacity.requests_of(state);
         let targets = state.desired.targets(&state.pod);
@@ -297,7 +298,7 @@ impl Controller {
         if state.desired.targets(&state.pod) != targets {
             capacity.update(requested, state);
             // The decision shown to users compares with the new targets.
-            self.decide_one(key, shared);
+            self.decide_one(key, decider);
         }
     }
 }

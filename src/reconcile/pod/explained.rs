@@ -3,18 +3,14 @@
 
 use jiff::Timestamp;
 
-use super::{NoRoomFor, Now, PodState, PodStatus};
+use super::{Now, PodState, PodStatus};
 use crate::model::Withheld;
 use crate::plan::without_cgroup;
 use crate::reconcile::desired::TemporaryLimit;
 
-impl NoRoomFor {
-    fn next_step() -> String {
-        "The recommendation is followed once there is room for it: looked at every minute, and when pods come, go or take less, or \
-         a quota changes."
-            .to_owned()
-    }
-}
+/// The next step of a pod whose recommendation has no room.
+const ROOM_AWAITED: &str = "The recommendation is followed once there is room for it: looked at every minute, and when pods come, go \
+                            or take less, or a quota changes.";
 
 impl PodState {
     pub(crate) fn status(&self, now: Timestamp) -> PodStatus {
@@ -90,12 +86,12 @@ impl PodState {
             return "Nothing until a container of this pod runs on this node.".to_owned();
         }
         let step = self.work.next_step(now.instant);
-        let step = step.or_else(|| self.no_room.is_some().then(NoRoomFor::next_step));
-        let step = step.or_else(|| self.shrink.next_step(now.wall));
-        let step = step.or_else(|| self.drift.next_step(now.wall));
-        let step = step.or_else(|| self.resize.next_step(&self.pod));
-        let step = step.or_else(|| self.desired.override_next_step());
-        let step = step.or_else(|| self.decision.next_step());
-        step.unwrap_or_else(|| self.desired.next_step())
+        step.or_else(|| self.no_room.is_some().then(|| ROOM_AWAITED.to_owned()))
+            .or_else(|| self.shrink.next_step(now.wall))
+            .or_else(|| self.drift.next_step(now.wall))
+            .or_else(|| self.resize.next_step(&self.pod))
+            .or_else(|| self.desired.override_next_step())
+            .or_else(|| self.decision.next_step())
+            .unwrap_or_else(|| self.desired.next_step())
     }
 }

@@ -9,6 +9,7 @@
 use std::convert::Infallible;
 use std::fmt;
 use std::mem::take;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -151,6 +152,7 @@ impl SharedLog {
         };
         match self.runtime.spawn_blocking(call).await {
             Ok(result) => result,
+            Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
             // The runtime is ending, and drops the caller.
             Err(_) => std::future::pending().await,
         }

@@ -107,7 +107,9 @@ pub async fn restore(config: &Config, how: Restore) -> Result<Restoration> {
         remarks.extend(erase(&api, restored.map(|pod| &**pod.object())).await);
     }
     remarks.extend(restorer.compare(&others).await);
-    let results = restorer.end();
+    // The audit log ends with its last sender.
+    let Restorer { audit, results, .. } = restorer;
+    drop(audit);
     if let Some(writer) = writer
         && let Err(error) = writer.await
     {
@@ -191,11 +193,6 @@ impl Restorer {
             self.results.push(result(pod.live(), ended));
         }
         (!differ.is_empty()).then(|| format!("left as they are, because {UNMARKED}: {}", differ.join(", ")))
-    }
-
-    /// Returns the results, and lets the audit log end.
-    fn end(self) -> Vec<proto::PodResult> {
-        self.results
     }
 
     /// The saved state of the pods that are not restored.

@@ -106,8 +106,8 @@ pub(super) async fn start(
     let (source_merge, pods) = start_sources(config, api.clone(), stop);
     tokio::spawn(source_merge.run(views, channels.events.clone()));
     let counted = EventMetrics::register(&mut registry);
-    let cluster = api.clone();
-    let cluster = cluster.map(|api| follow_cluster(config, &api, pods, view.clone(), counted, &channels));
+    let cluster = api.as_ref();
+    let cluster = cluster.map(|api| follow_cluster(config, api, pods, view.clone(), counted, &channels));
     let (resizer, annotator) = cluster.unzip();
     let (node_pods, watched) = watch::channel(Arc::new(NodePods::default()));
     let (oom, reporter) = report_kills(config, api, (view.clone(), watched), &mut registry, &channels);

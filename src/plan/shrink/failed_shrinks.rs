@@ -48,9 +48,10 @@ impl FailedShrink {
 impl FailedShrinks {
     /// Notes that a limit was lowered from `before` and should not have been. Returns when the agent may try again.
     pub fn note(&mut self, target: &Target, before: MemoryLimit, why: &str, now: Timestamp) -> Timestamp {
-        let times = self.of(target).map_or(0, |failed| failed.times);
+        let earlier = self.0.iter().find(|failed| !failed.waits && failed.target == *target);
+        let times = earlier.map_or(0, |failed| failed.times);
         let wait = FIRST_WAIT.saturating_mul(1 << times.min(16)).min(LONGEST_WAIT);
-        self.forget(target);
+        self.forgive(target);
         let until = later(now, wait);
         self.0.push(FailedShrink {
             target: target.clone(),
@@ -63,18 +64,17 @@ impl FailedShrinks {
         until
     }
 
-    /// Keeps the limit `before` until it is the pod's turn, unless the agent keeps a limit already.
+    /// Keeps the limit `before` until it is the pod's turn, beside a limit that the agent keeps after a failure.
     pub fn put_off(&mut self, target: &Target, before: MemoryLimit, now: Timestamp) {
-        let known = self.of(target);
-        if known.is_some_and(|failed| failed.is_in_force(now)) {
-            return;
-        }
-        let times = known.map_or(0, |failed| failed.times);
-        self.note(target, before, "other pods of the workload go first", now);
-        if let Some(failed) = self.0.last_mut() {
-            (failed.times, failed.until) = (times, later(now, LONGEST_WAIT));
-            failed.waits = true;
-        }
+        self.0.retain(|failed| !failed.waits || failed.target != *target);
+        self.0.push(FailedShrink {
+            target: target.clone(),
+            limit: before.bounded().map(Bytes::get),
+            times: 0,
+            until: later(now, LONGEST_WAIT),
+            why: "other pods of the workload go first".to_owned(),
+            waits: true,
+        });
     }
 
     /// Whether the pod keeps limits until it is its turn.
@@ -84,24 +84,16 @@ impl FailedShrinks {
 
     /// Ends the wait: it is the pod's turn, or no lower limit is wanted any more.
     pub fn end_waiting(&mut self) {
-        self.0.retain(|failed| !failed.waits || failed.times > 0);
-        for failed in &mut self.0 {
-            if std::mem::take(&mut failed.waits) {
-                failed.until = Timestamp::MIN;
-            }
-        }
+        self.0.retain(|failed| !failed.waits);
     }
 
     /// Forgets the failures of a shrink that went well. A lower limit that waits for the pod's turn since then still waits.
     pub fn forgive(&mut self, target: &Target) {
-        for failed in self.0.iter_mut().filter(|failed| failed.target == *target) {
-            failed.times = 0;
-        }
-        self.0.retain(|failed| failed.waits || failed.times > 0);
+        self.0.retain(|failed| failed.waits || failed.target != *target);
         self.0.shrink_to_fit();
     }
 
-    /// Forgets a shrink that failed, or that waits.
+    /// Forgets a shrink that failed, and one that waits.
     pub fn forget(&mut self, target: &Target) {
         self.0.retain(|failed| failed.target != *target);
         self.0.shrink_to_fit();
@@ -109,9 +101,13 @@ impl FailedShrinks {
 
     /// The limits that the agent keeps now.
     pub fn holds(&self, now: Timestamp) -> Holds {
-        let held = self.0.iter().filter(|failed| failed.is_in_force(now));
-        let limit = |failed: &FailedShrink| failed.limit.map_or(MemoryLimit::Max, MemoryLimit::Bytes);
-        held.map(|failed| (failed.target.clone(), limit(failed))).collect()
+        let mut holds = Holds::new();
+        for failed in self.0.iter().filter(|failed| failed.is_in_force(now)) {
+            let limit = failed.limit.map_or(MemoryLimit::Max, MemoryLimit::Bytes);
+            let highest = holds.entry(failed.target.clone()).or_insert(limit);
+            *highest = limit.max(*highest);
+        }
+        holds
     }
 
     /// The failed shrink that the agent may try again first.
@@ -122,10 +118,6 @@ impl FailedShrinks {
 
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
-    }
-
-    fn of(&self, target: &Target) -> Option<&FailedShrink> {
-        self.0.iter().find(|failed| failed.target == *target)
     }
 }
 

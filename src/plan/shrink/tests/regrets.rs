@@ -38,6 +38,27 @@ fn undone_shrinks_wait_ever_longer() {
 }
 
 #[test]
+fn a_limit_above_an_undone_one_waits_for_its_turn() {
+    let mut regrets = FailedShrinks::default();
+    regrets.note(&app(), limit(200), "it hurt", at(0));
+    // A recommendation raised the limit to 400 meanwhile, and the next one lowers it.
+    regrets.put_off(&app(), limit(400), at(10));
+    assert!(regrets.waits(at(11)));
+    assert_eq!(regrets.holds(at(11)), Holds::from([(app(), limit(400))]));
+    regrets.end_waiting();
+    assert_eq!(
+        regrets.holds(at(12)),
+        Holds::from([(app(), limit(200))]),
+        "the pause goes on"
+    );
+    assert_eq!(
+        regrets.note(&app(), limit(200), "again", at(120)),
+        at(360),
+        "the second time"
+    );
+}
+
+#[test]
 fn a_clock_set_back_ends_pauses() {
     let mut regrets = FailedShrinks::default();
     let year = 365 * 24 * 3600;

@@ -291,6 +291,17 @@ impl Pass {
         self.node.least_limits.of(self.uid()) == self.least_limits
     }
 
+    /// Whether the wanted limit is above a watched one. Below a temporary limit, which says nothing about the wanted one, the
+    /// watch goes on.
+    fn was_raised(&self, watched: &Lowering) -> bool {
+        let is_temporary = match &watched.target {
+            Target::Container(name) => self.least_limits.contains_key(name),
+            Target::Pod => !self.least_limits.is_empty(),
+        };
+        let wanted = self.wanted.tree.get(&watched.target).and_then(Settings::memory_limit);
+        !is_temporary && wanted > Some(MemoryLimit::Bytes(watched.to.get()))
+    }
+
     fn uid(&self) -> &str {
         &self.job.targets.bound.live().id.uid
     }
@@ -364,11 +375,7 @@ impl Pass {
         lowered.extend(self.before_lowering(handles, |_, _| true)?);
         let changes_memory = |step: &&Step| step.change.files().iter().any(|(_, to)| to.memory().is_some());
         let steps = self.plan.steps.iter().filter(changes_memory);
-        let is_over = |watched: &&Lowering| {
-            let wanted = self.wanted.tree.get(&watched.target).and_then(Settings::memory_limit);
-            wanted > Some(MemoryLimit::Bytes(watched.to.get()))
-        };
-        let limits = lowered.iter().chain(self.job.watched.iter().filter(is_over));
+        let limits = lowered.iter().chain(self.job.watched.iter().filter(|watched| self.was_raised(watched)));
         let touched = steps
             .map(|step| &step.target)
             .chain(limits.map(|lowering| &lowering.target));

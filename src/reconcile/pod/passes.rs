@@ -5,7 +5,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 
 use super::{Effect, Effects, LogLine, Now, PodState};
-use crate::actuate::shrink::{Lowering, ShrinkReport};
+use crate::actuate::shrink::ShrinkReport;
 use crate::actuate::{Job, JobDone};
 use crate::model::{BoundPod, Cause, ChangeRecord, LivePod, NamedRequirements, Outcome, Resource, Withheld, micros};
 use crate::plan::{PodTargets, Quotas};
@@ -129,16 +129,9 @@ impl PodState {
             // Every pass retries an update of the runtime that failed.
             check_runtime: pending.check_runtime || self.drift.owes_runtime(),
             seen: self.shrink.seen.clone(),
-            watched: self.watched_limits(),
+            watched: self.shrink.watch().map_or_else(Vec::new, |(_, lowered)| lowered.to_vec()),
             ..Job::new(targets, pending.cause)
         }
-    }
-
-    /// The lower limits that are watched. None while one is temporarily higher: a lower limit that had to grow is still tried.
-    fn watched_limits(&self) -> Vec<Lowering> {
-        let has_grown = self.desired.memory_limits().next().is_some();
-        let watched = self.shrink.watch().filter(|_| !has_grown);
-        watched.map(|(_, lowered)| lowered.to_vec()).unwrap_or_default()
     }
 
     /// Applies the result of a pass. Only records the steps of a stale pass: another pod has the name, or the pod ended. If

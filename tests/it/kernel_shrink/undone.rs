@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use vscaled::actuate::{Job, Node, RuntimeLink, reconcile};
 use vscaled::model::objects::PodId;
 use vscaled::model::{
-    CgroupVersion, CpuQuota, CriResources, Driver, MemoryLimit, NodeTraits, Outcome, Setting, Target,
+    Bytes, CgroupVersion, CpuQuota, CriResources, Driver, MemoryLimit, NodeTraits, Outcome, Setting, Target,
 };
 use vscaled::runtime::{ContainerRuntime, EventStream, Executed, Listing, Problem, RuntimeError, RuntimeInfo};
 
@@ -103,6 +103,16 @@ async fn a_limit_that_the_kubelet_raised_is_watched_no_longer() {
     }
     let over = vec![Target::Container("app".to_owned()), Target::Pod];
     assert_eq!(passes(150).await, (Outcome::Unchanged, over));
+    let raise = |container: &str| {
+        let to = Bytes::new(150 << 20);
+        node.least_limits.raise(super::UID, container, to);
+    };
+    // The limit of the pod has a part that is temporary.
+    raise("sidecar");
+    let over = vec![Target::Container("app".to_owned())];
+    assert_eq!(passes(150).await, (Outcome::Unchanged, over));
+    raise("app");
+    assert_eq!(passes(100).await, (Outcome::Unchanged, Vec::new()), "it is temporary");
 }
 
 /// A runtime that forgets every container after the first call about it.
